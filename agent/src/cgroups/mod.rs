@@ -1,0 +1,12 @@
+//! The cgroup2 tree: which id is which path, which of them live, and which of them are rows of their own.
+//!
+//! Fed by the cgroup sensor's births and deaths and by one walk at the start; both are needed, since the walk sees
+//! what was there before and the sensor what lives too shortly to be walked over.
+
+mod selection;
+mod tree;
+mod walk;
+
+pub use selection::{Selection, SelectionError};
+pub use tree::Tree;
+pub use walk::walk;

@@ -1,0 +1,5 @@
+//! Edge 3: what leaves the agent. Prometheus metrics and status over HTTP, profiles over OTLP.
+
+pub mod http;
+pub mod otlp;
+pub mod prometheus;

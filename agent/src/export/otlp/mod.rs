@@ -1,0 +1,205 @@
+//! Profiles to an OTLP receiver over gRPC.
+//!
+//! Windows come from [`crate::stacks`]; [`Exporter::send`] hands one to a task behind a bounded queue and returns at
+//! once. What does not fit the queue, or is not accepted within the retry budget, is dropped and counted: a receiver
+//! that is down, slow or refuses costs neither time of the caller nor memory without bound. It never reads cgroups or
+//! pods; names arrive as resource attributes.
+
+mod client;
+mod dictionary;
+mod request;
+
+use std::{
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, SystemTime},
+};
+
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::Instant,
+};
+
+use crate::stacks::profile::Profile;
+
+pub use client::EndpointError;
+use client::{Counters, Queued, Retry, Worker};
+
+/// Where profiles go, and how long to wait.
+#[derive(Clone)]
+pub struct Settings {
+    /// `http://host:4317`, `https://host:4317` or `host:4317` (the same as `http`).
+    pub endpoint: String,
+    /// For one attempt at one request, connecting included.
+    pub timeout: Duration,
+    /// How many windows wait while one is being sent; at least 1.
+    pub queue: usize,
+    /// Sent with every request, for receivers that want a token or a tenant.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Settings {
+    /// Whether an exporter can be made of this.
+    ///
+    /// # Errors
+    ///
+    /// As [`Exporter::new`], but for root certificates, which are looked for only then.
+    pub fn check(&self) -> Result<(), EndpointError> {
+        client::check(self)
+    }
+}
+
+/// Header values are secrets more often than not.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
+        f.debug_struct("Settings")
+            .field("endpoint", &self.endpoint)
+            .field("timeout", &self.timeout)
+            .field("queue", &self.queue)
+            .field("headers", &names)
+            .finish()
+    }
+}
+
+/// What became of the exports since the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests that the receiver accepted. A window is one request, or more when it is large.
+    pub exports: u64,
+    /// Attempts that failed, by cause; a request that is tried again counts each time. Every cause is there, zeros too.
+    pub failures: [(Cause, u64); Cause::ALL.len()],
+    /// Requests given up: refused for good, or not accepted within the retry budget.
+    pub lost: u64,
+    /// Windows refused by [`Exporter::send`] because the queue was full.
+    pub dropped: u64,
+    /// Profiles that the receiver refused out of requests that it accepted.
+    pub rejected_profiles: u64,
+    /// Windows that wait; the one being sent is not among them.
+    pub queue_length: usize,
+    /// Windows that can wait.
+    pub queue_capacity: usize,
+    /// For `/status`.
+    pub health: Health,
+}
+
+/// Why an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// No connection, or the receiver asked to come back later.
+    Unavailable,
+    /// No answer within [`Settings::timeout`].
+    Timeout,
+    /// Refused for good: not understood, not authorised, not supported.
+    Rejected,
+    /// Over the receiver's size limit.
+    TooLarge,
+}
+
+impl Cause {
+    /// In the order of [`Stats::failures`].
+    pub const ALL: [Self; 4] = [Self::Unavailable, Self::Timeout, Self::Rejected, Self::TooLarge];
+
+    /// The label value in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unavailable => "unavailable",
+            Self::Timeout => "timeout",
+            Self::Rejected => "rejected",
+            Self::TooLarge => "too_large",
+        }
+    }
+}
+
+/// Whether windows arrive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// The last window arrived whole, or there was none yet.
+    Healthy,
+    /// Something failed and no window has arrived whole since.
+    Degraded {
+        /// When the first of the failures was.
+        since: SystemTime,
+        /// The last of them, one line.
+        error: String,
+    },
+}
+
+/// A handle on the task that sends.
+#[derive(Debug)]
+pub struct Exporter {
+    queue: mpsc::Sender<Queued>,
+    counters: Arc<Counters>,
+    health: watch::Receiver<Health>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Exporter {
+    /// Start the task; the first window opens the connection. Must be called on a tokio runtime with time and I/O.
+    ///
+    /// # Errors
+    /// When the endpoint or a header cannot be used, or `https` finds no root certificates. Never because the receiver
+    /// is not there.
+    pub fn new(settings: Settings) -> Result<Self, EndpointError> {
+        Self::with_retry(settings, Retry::default())
+    }
+
+    fn with_retry(settings: Settings, retry: Retry) -> Result<Self, EndpointError> {
+        let capacity = settings.queue.max(1);
+        let (health_sender, health) = watch::channel(Health::Healthy);
+        let (stop, stopped) = watch::channel(false);
+        let counters = Arc::new(Counters::default());
+        let worker = Worker::new(settings, retry, Arc::clone(&counters), health_sender, stopped)?;
+        let (queue, windows) = mpsc::channel(capacity);
+        let task = tokio::spawn(worker.run(windows));
+        Ok(Self { queue, counters, health, stop, task })
+    }
+
+    /// Queue one window, or drop and count it when the queue is full. Never waits.
+    pub fn send(&self, profile: Profile) {
+        // Before the send: the task may be done with it before the next line runs.
+        self.counters.unsent.fetch_add(1, Ordering::Relaxed);
+        if self.queue.try_send(Queued { profile, since: Instant::now() }).is_err() {
+            self.counters.unsent.fetch_sub(1, Ordering::Relaxed);
+            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let queue_capacity = self.queue.max_capacity();
+        Stats {
+            exports: self.counters.exports.load(Ordering::Relaxed),
+            failures: Cause::ALL.map(|cause| (cause, self.counters.failures(cause))),
+            lost: self.counters.lost.load(Ordering::Relaxed),
+            dropped: self.counters.dropped.load(Ordering::Relaxed),
+            rejected_profiles: self.counters.rejected_profiles.load(Ordering::Relaxed),
+            queue_length: queue_capacity - self.queue.capacity(),
+            queue_capacity,
+            health: self.health.borrow().clone(),
+        }
+    }
+
+    /// Send what waits, for `deadline` at most; the rest is dropped, and said so.
+    pub async fn shutdown(self, deadline: Duration) {
+        let Self { queue, counters, stop, mut task, .. } = self;
+        // A task that waits to try again tries now; one that has nothing left sees the queue closed and ends.
+        stop.send_replace(true);
+        drop(queue);
+        if tokio::time::timeout(deadline, &mut task).await.is_err() {
+            task.abort();
+            let windows = counters.unsent.load(Ordering::Relaxed);
+            tracing::warn!(windows, "dropped profiles that were not sent before the shutdown deadline");
+        }
+    }
+}
+
+/// Spread, not secret: std seeds its hasher keys from the system's random source.
+fn random() -> u64 {
+    RandomState::new().hash_one(0u8)
+}

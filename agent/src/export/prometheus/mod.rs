@@ -1,0 +1,162 @@
+//! Prometheus exposition: families of metrics, and the formats they are negotiated into.
+//!
+//! [`workload`] and [`agent`] turn an observation into plain [`Family`]s (pure); this file has prometheus-client
+//! write them.
+
+mod agent;
+mod format;
+mod workload;
+
+use std::{borrow::Cow, fmt};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+
+pub use agent::{AgentFacts, LogCounts};
+pub use format::Format;
+
+use crate::{collector::Observation, kernel::OpenCounter};
+
+/// One metric family. The name is without unit and `_total`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Family {
+    /// Such as `podperf_cgroup_oncpu`.
+    pub name: Cow<'static, str>,
+    /// One sentence without its full stop.
+    pub help: Cow<'static, str>,
+    /// The unit, which becomes the name's suffix.
+    pub unit: Option<BaseUnit>,
+    /// Counter or gauge.
+    pub kind: Kind,
+    /// The series.
+    pub samples: Vec<Sample>,
+}
+
+/// One series.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Names and values.
+    pub labels: Vec<(&'static str, String)>,
+    /// The value; integers stay integers.
+    pub value: Value,
+}
+
+/// The base units in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BaseUnit {
+    /// `_seconds`
+    Seconds,
+    /// `_bytes`
+    Bytes,
+}
+
+/// The types in use. Information is a gauge of value 1, which all formats have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+}
+
+/// A number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// A count.
+    Count(u64),
+    /// A measure.
+    Real(f64),
+}
+
+impl Value {
+    /// Seconds of nanoseconds.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "53 bits of nanoseconds are 104 days without an error")]
+    pub fn seconds(nanoseconds: u64) -> Self {
+        Self::Real(nanoseconds as f64 / 1e9)
+    }
+
+    fn encode(self, kind: Kind, series: MetricEncoder<'_>) -> fmt::Result {
+        match (kind, self) {
+            (Kind::Counter, Self::Count(value)) => ConstCounter::new(value).encode(series),
+            (Kind::Counter, Self::Real(value)) => ConstCounter::new(value).encode(series),
+            (Kind::Gauge, Self::Count(value)) => ConstGauge::new(value).encode(series),
+            (Kind::Gauge, Self::Real(value)) => ConstGauge::new(value).encode(series),
+        }
+    }
+}
+
+impl Family {
+    fn new(name: impl Into<Cow<'static, str>>, help: impl Into<Cow<'static, str>>, kind: Kind) -> Self {
+        Self { name: name.into(), help: help.into(), unit: None, kind, samples: Vec::new() }
+    }
+
+    fn unit(mut self, unit: BaseUnit) -> Self {
+        self.unit = Some(unit);
+        self
+    }
+
+    fn sample(mut self, labels: &[(&'static str, &str)], value: Value) -> Self {
+        self.push(labels, value);
+        self
+    }
+
+    fn push(&mut self, labels: &[(&'static str, &str)], value: Value) {
+        let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        self.samples.push(Sample { labels, value });
+    }
+}
+
+/// All families of one scrape, in the format that the client asked for.
+///
+/// # Errors
+///
+/// Never in practice: writing to a string does not fail.
+pub fn render(
+    observation: &Observation,
+    counters: &[OpenCounter],
+    facts: &AgentFacts<'_>,
+    format: Format,
+) -> Result<Vec<u8>, fmt::Error> {
+    let mut families = workload::families(&observation.snapshot, counters, facts.facts_enabled);
+    families.extend(agent::families(observation, counters, facts));
+    let series = families.iter().map(|family| family.samples.len() as u64).sum();
+    families.push(
+        Family::new("podperf_exported_series", "Series in this scrape, this one left out", Kind::Gauge)
+            .sample(&[], Value::Count(series)),
+    );
+    format.encode(families)
+}
+
+/// Families as prometheus-client collects them.
+#[derive(Debug)]
+struct Families(Vec<Family>);
+
+impl Collector for Families {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for family in &self.0 {
+            let unit = family.unit.map(|unit| match unit {
+                BaseUnit::Seconds => Unit::Seconds,
+                BaseUnit::Bytes => Unit::Bytes,
+            });
+            let kind = match family.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+            };
+            let mut metric = encoder.encode_descriptor(&family.name, &family.help, unit.as_ref(), kind)?;
+            for sample in &family.samples {
+                if sample.labels.is_empty() {
+                    // An empty label set would be written as `{}`. A series without labels is its family's only one.
+                    sample.value.encode(family.kind, metric)?;
+                    break;
+                }
+                sample.value.encode(family.kind, metric.encode_family(&sample.labels.as_slice())?)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! What this machine offers: kernel, BTF, cgroup2, capabilities. Reading it is I/O; judging it is pure.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use caps::{CapSet, Capability};
+use thiserror::Error;
+
+/// The oldest kernel: `bpf_task_pt_regs` and `bpf_get_current_task_btf` in tracepoints.
+pub const OLDEST_KERNEL: (u32, u32) = (5, 15);
+
+/// Where the kernel describes its types.
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+/// `CGROUP2_SUPER_MAGIC` of `statfs(2)`.
+const CGROUP2_MAGIC: i64 = 0x6367_7270;
+
+/// Facts of the machine that the agent depends on.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// `uname -r`.
+    pub kernel: String,
+    /// Whether the kernel describes its types (`CONFIG_DEBUG_INFO_BTF`).
+    pub btf: bool,
+    /// The cgroup2 tree: as configured, else the first mount of it.
+    pub cgroup_root: Option<PathBuf>,
+    /// Whether `cgroup_root` really is one.
+    pub is_cgroup2: bool,
+    /// Effective capabilities.
+    pub capabilities: Vec<Capability>,
+    /// `kernel.perf_event_paranoid`.
+    pub perf_event_paranoid: Option<i32>,
+}
+
+/// Why podperf cannot run on this machine. The agent then exits with code 3.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Unsupported {
+    /// The kernel lacks helpers that the programs call.
+    #[error("kernel `{0}` is too old (needs {min_major}.{min_minor} or newer)", min_major = OLDEST_KERNEL.0, min_minor = OLDEST_KERNEL.1)]
+    Kernel(String),
+    /// No BTF: the programs cannot be fitted to the kernel.
+    #[error(
+        "no BTF at `{BTF}` (needs a kernel built with CONFIG_DEBUG_INFO_BTF=y; in a container, mount the host's /sys)"
+    )]
+    Btf,
+    /// No cgroup2 tree anywhere.
+    #[error(
+        "no cgroup2 mount in /proc/self/mountinfo (mount one: `mount -t cgroup2 none /sys/fs/cgroup`, or name the host's with `--cgroup-root DIR`)"
+    )]
+    NoCgroup2,
+    /// The configured directory is something else.
+    #[error("`{0}` is not a cgroup2 mount (see `grep cgroup2 /proc/self/mountinfo`, and set `--cgroup-root DIR`)")]
+    NotCgroup2(PathBuf),
+    /// Capabilities that are not there, and what each is for.
+    #[error("missing {} (run as root, or give the binary `setcap cap_bpf,cap_perfmon+ep`)", .0.join(" and "))]
+    Capabilities(Vec<String>),
+}
+
+impl Host {
+    /// Reads the facts; `cgroup_root` overrides the search for the mount.
+    #[must_use]
+    pub fn read(cgroup_root: Option<&Path>) -> Self {
+        let cgroup_root = cgroup_root
+            .map(Path::to_owned)
+            .or_else(|| fs::read_to_string("/proc/self/mountinfo").ok().as_deref().and_then(cgroup2_mount));
+        Self {
+            kernel: nix::sys::utsname::uname()
+                .map(|name| name.release().to_string_lossy().into_owned())
+                .unwrap_or_default(),
+            btf: Path::new(BTF).exists(),
+            is_cgroup2: cgroup_root.as_deref().is_some_and(is_cgroup2),
+            cgroup_root,
+            capabilities: caps::read(None, CapSet::Effective).map(|set| set.into_iter().collect()).unwrap_or_default(),
+            perf_event_paranoid: read_number("/proc/sys/kernel/perf_event_paranoid"),
+        }
+    }
+
+    /// Everything that keeps podperf from running here, the most basic first. Pure.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Unsupported> {
+        let mut problems = Vec::new();
+        if kernel_version(&self.kernel).is_some_and(|version| version < OLDEST_KERNEL) {
+            problems.push(Unsupported::Kernel(self.kernel.clone()));
+        }
+        if !self.btf {
+            problems.push(Unsupported::Btf);
+        }
+        match &self.cgroup_root {
+            None => problems.push(Unsupported::NoCgroup2),
+            Some(root) if !self.is_cgroup2 => problems.push(Unsupported::NotCgroup2(root.clone())),
+            Some(_) => {}
+        }
+        let needed = [
+            (Capability::CAP_BPF, "to load the BPF programs"),
+            (Capability::CAP_PERFMON, "to attach them and to open perf events"),
+        ];
+        let missing: Vec<String> = needed
+            .into_iter()
+            .filter(|(capability, _)| !self.has(*capability))
+            .map(|(capability, purpose)| format!("{capability} ({purpose})"))
+            .collect();
+        if !missing.is_empty() {
+            problems.push(Unsupported::Capabilities(missing));
+        }
+        problems
+    }
+
+    /// Whether a capability is effective; `CAP_SYS_ADMIN` stands for the two that were split off it.
+    #[must_use]
+    pub fn has(&self, capability: Capability) -> bool {
+        let split_off = matches!(capability, Capability::CAP_BPF | Capability::CAP_PERFMON);
+        self.capabilities.contains(&capability) || split_off && self.capabilities.contains(&Capability::CAP_SYS_ADMIN)
+    }
+}
+
+/// `5.15` of `5.15.0-91-generic`.
+fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// The first cgroup2 mount point of a `mountinfo`; spaces in it are octal escapes there.
+fn cgroup2_mount(mountinfo: &str) -> Option<PathBuf> {
+    mountinfo.lines().find_map(|line| {
+        let (fields, filesystem) = line.split_once(" - ")?;
+        let mount_point = fields.split(' ').nth(4)?;
+        filesystem.starts_with("cgroup2 ").then(|| PathBuf::from(mount_point.replace("\\040", " ")))
+    })
+}
+
+fn is_cgroup2(root: &Path) -> bool {
+    nix::sys::statfs::statfs(root).is_ok_and(|stat| i64::from(stat.filesystem_type().0) == CGROUP2_MAGIC)
+}
+
+fn read_number(path: &str) -> Option<i32> {
+    read_trimmed(path).ok()?.parse().ok()
+}
+
+fn read_trimmed(path: &str) -> io::Result<String> {
+    fs::read_to_string(path).map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host() -> Host {
+        Host {
+            kernel: "6.1.0-18-amd64".into(),
+            btf: true,
+            cgroup_root: Some("/sys/fs/cgroup".into()),
+            is_cgroup2: true,
+            capabilities: vec![Capability::CAP_BPF, Capability::CAP_PERFMON],
+            perf_event_paranoid: Some(2),
+        }
+    }
+
+    #[test]
+    fn two_capabilities_suffice() {
+        assert_eq!(host().problems(), []);
+    }
+
+    #[test]
+    fn sys_admin_stands_for_both() {
+        let host = Host { capabilities: vec![Capability::CAP_SYS_ADMIN], ..host() };
+        assert_eq!(host.problems(), []);
+    }
+
+    #[test]
+    fn each_missing_capability_is_named_with_its_purpose() {
+        let host = Host { capabilities: vec![Capability::CAP_BPF], ..host() };
+        let message = host.problems()[0].to_string();
+        assert!(message.contains("CAP_PERFMON (to attach them and to open perf events)"), "{message}");
+        assert!(!message.contains("CAP_BPF ("), "{message}");
+    }
+
+    #[test]
+    fn kernels_before_5_15_are_refused() {
+        for (release, refused) in [("5.14.21-150500", true), ("4.19.0", true), ("5.15.0", false), ("7.2.0-rc1", false)]
+        {
+            let host = Host { kernel: release.into(), ..host() };
+            assert_eq!(host.problems().is_empty(), !refused, "{release}");
+        }
+    }
+
+    #[test]
+    fn hybrid_mounts_are_searched_for_the_cgroup2_one() {
+        let mountinfo = "\
+            31 24 0:27 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro\n\
+            32 31 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+            33 31 0:29 / /sys/fs/cgroup/my\\040unified rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
+        assert_eq!(cgroup2_mount(mountinfo), Some("/sys/fs/cgroup/my unified".into()));
+    }
+
+    #[test]
+    fn a_directory_that_is_no_cgroup2_mount_is_named() {
+        let host = Host { cgroup_root: Some("/tmp".into()), is_cgroup2: false, ..host() };
+        assert_eq!(host.problems(), [Unsupported::NotCgroup2("/tmp".into())]);
+    }
+}

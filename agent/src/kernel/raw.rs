@@ -1,0 +1,144 @@
+//! The few `bpf(2)` commands that aya does not offer: batches, and perf counters into arrays.
+
+use std::{
+    io, mem,
+    os::fd::{AsRawFd, BorrowedFd},
+};
+
+use aya::maps::{Map, MapData};
+use bytemuck::Pod;
+
+const MAP_UPDATE_ELEM: libc::c_long = 2;
+const MAP_DELETE_ELEM: libc::c_long = 3;
+const MAP_LOOKUP_BATCH: libc::c_long = 24;
+const MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
+
+/// `union bpf_attr`, the part for `BPF_MAP_*_BATCH`.
+#[repr(C)]
+struct BatchAttr {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+/// `union bpf_attr`, the part for `BPF_MAP_*_ELEM`.
+#[repr(C)]
+struct ElemAttr {
+    map_fd: u64,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// What becomes of the entries that are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Then {
+    Keep,
+    Delete,
+}
+
+/// The map behind aya's typed variants.
+pub(super) fn data(map: &Map) -> Option<&MapData> {
+    match map {
+        Map::Array(data)
+        | Map::HashMap(data)
+        | Map::LruHashMap(data)
+        | Map::PerCpuArray(data)
+        | Map::PerCpuHashMap(data)
+        | Map::PerfEventArray(data)
+        | Map::RingBuf(data)
+        | Map::Unsupported(data) => Some(data),
+        _ => None,
+    }
+}
+
+/// Calls `each` with every entry of a map: its key, and its value once (`copies` 1) or once per possible CPU.
+///
+/// Entries that come or go meanwhile may be seen or not; none is seen twice.
+pub(super) fn read_all<K: Pod, V: Pod>(
+    map: BorrowedFd<'_>,
+    copies: usize,
+    then: Then,
+    mut each: impl FnMut(K, &[V]),
+) -> io::Result<()> {
+    const { assert!(size_of::<V>().is_multiple_of(8), "per-CPU copies are padded to 8 bytes") };
+    let command = if then == Then::Delete { MAP_LOOKUP_AND_DELETE_BATCH } else { MAP_LOOKUP_BATCH };
+    let mut room: usize = 256;
+    let mut keys = vec![K::zeroed(); room];
+    let mut values = vec![V::zeroed(); room * copies];
+    // The kernel's cursor: 4 bytes for hash maps, a key for arrays.
+    let (mut cursor, mut next) = ([0_u64; 4], [0_u64; 4]);
+    let mut first = true;
+    loop {
+        let mut attr = BatchAttr {
+            in_batch: if first { 0 } else { cursor.as_ptr() as u64 },
+            out_batch: next.as_mut_ptr() as u64,
+            keys: keys.as_mut_ptr() as u64,
+            values: values.as_mut_ptr() as u64,
+            count: u32::try_from(room).unwrap_or(u32::MAX),
+            map_fd: map.as_raw_fd().cast_unsigned(),
+            elem_flags: 0,
+            flags: 0,
+        };
+        // SAFETY: `keys` and `values` have room for `count` keys and for `count` values of every CPU, `cursor` and
+        // `next` for the largest cursor; all outlive the call. Any bytes are a valid K and V (Pod).
+        let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attr, size_of::<BatchAttr>()) };
+        let error = (result < 0).then(io::Error::last_os_error);
+        match error.as_ref().and_then(io::Error::raw_os_error) {
+            Some(libc::ENOSPC) if room < 1 << 20 => {
+                // One bucket has more entries than there is room for.
+                room *= 2;
+                keys.resize(room, K::zeroed());
+                values.resize(room * copies, V::zeroed());
+                continue;
+            }
+            Some(libc::EINTR) => continue,
+            None | Some(libc::ENOENT) => {}
+            Some(_) => return error.map_or(Ok(()), Err),
+        }
+        for (key, values) in keys.iter().zip(values.chunks_exact(copies)).take(attr.count as usize) {
+            each(*key, values);
+        }
+        if error.is_some() {
+            return Ok(());
+        }
+        mem::swap(&mut cursor, &mut next);
+        first = false;
+    }
+}
+
+/// Sets one entry of a map.
+pub(super) fn update<K: Pod, V: Pod>(map: BorrowedFd<'_>, key: K, value: V) -> io::Result<()> {
+    let attr = ElemAttr {
+        map_fd: u64::from(map.as_raw_fd().cast_unsigned()),
+        key: (&raw const key) as u64,
+        value: (&raw const value) as u64,
+        flags: 0,
+    };
+    element_command(MAP_UPDATE_ELEM, &attr)
+}
+
+/// Removes one entry; one that is not there is no error.
+pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, key: K) -> io::Result<()> {
+    let attr = ElemAttr {
+        map_fd: u64::from(map.as_raw_fd().cast_unsigned()),
+        key: (&raw const key) as u64,
+        value: 0,
+        flags: 0,
+    };
+    match element_command(MAP_DELETE_ELEM, &attr) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        result => result,
+    }
+}
+
+fn element_command(command: libc::c_long, attr: &ElemAttr) -> io::Result<()> {
+    // SAFETY: the callers point `key` and `value` at live values of the map's key and value size.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attr, size_of::<ElemAttr>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

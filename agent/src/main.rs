@@ -1,0 +1,17 @@
+//! `podperf`: see [`podperf::cli`].
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use podperf::cli::{Cli, exit_code};
+
+#[expect(clippy::print_stderr, reason = "the last word of a command that failed, log or no log")]
+fn main() -> ExitCode {
+    match Cli::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("podperf: {error:#}");
+            exit_code(&error)
+        }
+    }
+}

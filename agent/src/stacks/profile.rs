@@ -1,0 +1,127 @@
+//! The symbolized profile of one window: what [`crate::stacks`] hands to the exporters.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+/// Where the waits of one window were spent, grouped by cgroup. Immutable once built.
+#[derive(Clone, Debug, Default)]
+pub struct Profile {
+    /// One entry per cgroup that waited; never two with the same path.
+    pub cgroups: Vec<CgroupProfile>,
+    /// When the window began.
+    pub start: Option<SystemTime>,
+    /// How long the window was.
+    pub duration: Duration,
+    /// What is missing from this window: reason (a `podperf_bpf_drops_total` label) and count, zeros left out.
+    pub losses: Vec<(&'static str, u64)>,
+}
+
+/// The waits of one cgroup.
+#[derive(Clone, Debug)]
+pub struct CgroupProfile {
+    /// Resource attributes: `service.name`, `host.name`, `podperf.cgroup.path`, ...
+    pub resource: Vec<(String, String)>,
+    /// One entry per (stack, process, state); in no order.
+    pub samples: Vec<Sample>,
+}
+
+/// Waits of one process that shared a stack and a state.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Leaf first: kernel frames, then user frames.
+    pub stack: Arc<Stack>,
+    /// How the task went to sleep.
+    pub state: WaitState,
+    /// Time off the CPU, in nanoseconds, all waits together.
+    pub nanoseconds: u64,
+    /// How many waits that was.
+    pub waits: u64,
+    /// When the last of them ended.
+    pub last: SystemTime,
+}
+
+/// The task state in which a wait began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WaitState {
+    /// `TASK_INTERRUPTIBLE`: a wait that a signal may end (sockets, pipes, futexes, timers).
+    Interruptible,
+    /// `TASK_UNINTERRUPTIBLE`: disk, NFS, kernel locks.
+    Uninterruptible,
+    /// Still runnable, but another task had the CPU.
+    Preempted,
+}
+
+impl WaitState {
+    /// In the order of the kernel side's `enum podperf_wait`.
+    pub const ALL: [Self; 3] = [Self::Interruptible, Self::Uninterruptible, Self::Preempted];
+
+    /// The label value in metrics and profiles.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Interruptible => "interruptible",
+            Self::Uninterruptible => "uninterruptible",
+            Self::Preempted => "preempted",
+        }
+    }
+}
+
+/// A call stack with names, leaf first.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Stack {
+    /// Kernel frames, then user frames.
+    pub frames: Vec<Frame>,
+}
+
+/// One frame of a stack. An address with inlined functions is one frame with several `functions`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// Kernel frames: the absolute address. User frames: the address as the ELF file counts it (virtual offset), or
+    /// the absolute address when the mapping is unknown.
+    pub address: u64,
+    /// Which side of the system call boundary.
+    pub kind: FrameKind,
+    /// The file that the address lies in; `None` when it is unknown.
+    pub mapping: Option<Arc<Mapping>>,
+    /// Innermost first (inlined functions before the function that holds them); empty when there is no name.
+    pub functions: Vec<Function>,
+}
+
+/// Which side of the system call boundary a frame is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FrameKind {
+    /// Kernel code.
+    Kernel,
+    /// Native user code.
+    Native,
+}
+
+/// A function's name and, where debug information has it, its source line.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Function {
+    /// Demangled.
+    pub name: Arc<str>,
+    /// Source file, empty when unknown.
+    pub file: Arc<str>,
+    /// Line of the call or of the leaf, 0 when unknown.
+    pub line: u32,
+}
+
+/// A file that code was mapped from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Mapping {
+    /// First address of the mapping in the process, 0 when unknown.
+    pub start: u64,
+    /// Address after the last.
+    pub limit: u64,
+    /// Offset of `start` in the file.
+    pub offset: u64,
+    /// The path as the process sees it; `[kernel]` for the kernel.
+    pub path: String,
+    /// GNU build id in lower-case hex, when the file has one.
+    pub build_id: Option<String>,
+    /// First 16 bytes, in hex, of SHA-256(first 4096 bytes ++ last 4096 bytes ++ u64 big-endian length).
+    pub htlhash: Option<String>,
+}

@@ -1,0 +1,183 @@
+//! The thread that turns windows of addresses into profiles with names, and hands them on.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+};
+
+use super::{
+    ProfileWait, RawProfile,
+    profile::{CgroupProfile, Frame, Profile, Sample, Stack},
+    symbols::{Frames, Symbols},
+};
+use crate::{
+    ids::{Pid, StackId},
+    kernel::{clock, records::RawStack},
+};
+
+/// Frames with and without names so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SymbolStats {
+    /// With.
+    pub symbolized: u64,
+    /// Without.
+    pub unsymbolized: u64,
+}
+
+/// The counts of a symbolizer, shared.
+#[derive(Clone, Debug, Default)]
+pub struct SymbolCounts(Arc<[AtomicU64; 2]>);
+
+impl SymbolCounts {
+    /// As they are now.
+    #[must_use]
+    pub fn stats(&self) -> SymbolStats {
+        let [symbolized, unsymbolized] = &*self.0;
+        SymbolStats {
+            symbolized: symbolized.load(Ordering::Relaxed),
+            unsymbolized: unsymbolized.load(Ordering::Relaxed),
+        }
+    }
+
+    fn count(&self, frame: &Frame) {
+        self.0[usize::from(frame.functions.is_empty())].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile.
+///
+/// # Errors
+///
+/// When the thread cannot be started.
+pub fn start(
+    windows: mpsc::Receiver<RawProfile>,
+    node_name: String,
+    counts: SymbolCounts,
+    mut send: impl FnMut(Profile) + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name("podperf-symbols".into()).spawn(move || {
+        let mut symbols = Symbols::new();
+        for window in windows {
+            send(profile(window, &mut symbols, &node_name, &counts));
+        }
+    })
+}
+
+/// One window with names, grouped by cgroup.
+fn profile(window: RawProfile, symbols: &mut Symbols, node_name: &str, counts: &SymbolCounts) -> Profile {
+    let stacks = name_stacks(&window.waits, symbols, counts);
+    let mut losses = window.losses;
+    let mut lost_frames = 0;
+    let mut cgroups: HashMap<String, CgroupProfile> = HashMap::new();
+    for ProfileWait { row, stack, wait } in window.waits {
+        if stack.is_none() {
+            lost_frames += wait.waits;
+        }
+        let cgroup = cgroups
+            .entry(row)
+            .or_insert_with_key(|row| CgroupProfile { resource: resource(row, node_name), samples: Vec::new() });
+        cgroup.samples.push(Sample {
+            stack: stacks.get(&(wait.key.process, wait.key.stack)).cloned().unwrap_or_default(),
+            state: wait.key.state,
+            nanoseconds: wait.ns,
+            waits: wait.waits,
+            last: clock::wall(wait.last_ns),
+        });
+    }
+    if lost_frames > 0 {
+        losses.push(("stack_frames", lost_frames));
+    }
+    Profile { cgroups: cgroups.into_values().collect(), start: Some(window.start), duration: window.duration, losses }
+}
+
+/// The stacks of a window with names. One process may share a stack's addresses with another, but not its names.
+fn name_stacks(
+    waits: &[ProfileWait],
+    symbols: &mut Symbols,
+    counts: &SymbolCounts,
+) -> HashMap<(Pid, StackId), Arc<Stack>> {
+    let mut by_process: HashMap<Pid, HashMap<StackId, &RawStack>> = HashMap::new();
+    let mut kernel = BTreeSet::new();
+    for ProfileWait { stack, wait, .. } in waits {
+        if let Some(stack) = stack {
+            kernel.extend(&stack.kernel);
+            by_process.entry(wait.key.process).or_default().insert(stack.id, stack);
+        }
+    }
+    let mut named = HashMap::new();
+    for (process, stacks) in by_process {
+        let addresses = stacks.values().flat_map(|stack| &stack.user).copied().collect();
+        let user = symbols.user(process, &addresses);
+        let kernel = symbols.kernel(&kernel);
+        for (id, raw) in stacks {
+            let take = |addresses: &[u64], frames: &Frames| {
+                addresses.iter().filter_map(|address| frames.get(address).cloned()).collect::<Vec<_>>()
+            };
+            let mut frames = take(&raw.kernel, kernel);
+            frames.extend(take(&raw.user, &user));
+            frames.iter().for_each(|frame| counts.count(frame));
+            named.insert((process, id), Arc::new(Stack { frames }));
+        }
+    }
+    named
+}
+
+/// Who a row is to the receiver, while no cluster gives it better names.
+fn resource(row: &str, node_name: &str) -> Vec<(String, String)> {
+    let service = row.rsplit('/').find(|part| !part.is_empty()).unwrap_or("/");
+    [("service.name", service), ("host.name", node_name), ("podperf.cgroup.path", row)]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+    use crate::{
+        ids::CgroupId,
+        kernel::records::{RawWait, WaitKey},
+        stacks::profile::WaitState,
+    };
+
+    fn wait(row: &str, stack: Option<&Arc<RawStack>>, ns: u64) -> ProfileWait {
+        let key = WaitKey {
+            stack: StackId(1),
+            cgroup: CgroupId(1),
+            process: Pid(u32::MAX / 2),
+            state: WaitState::Interruptible,
+        };
+        ProfileWait { row: row.into(), stack: stack.cloned(), wait: RawWait { key, ns, waits: 1, last_ns: 0 } }
+    }
+
+    #[test]
+    fn waits_are_grouped_by_row_and_none_is_lost_with_its_frames() {
+        let stack = Arc::new(RawStack { id: StackId(1), user: vec![0x10, 0x20], kernel: vec![] });
+        let window = RawProfile {
+            start: SystemTime::UNIX_EPOCH,
+            duration: Duration::from_secs(1),
+            waits: vec![
+                wait("/a.slice/b.service", Some(&stack), 5),
+                wait("/a.slice/b.service", None, 6),
+                wait("/", None, 7),
+            ],
+            losses: vec![],
+        };
+        let counts = SymbolCounts::default();
+        let profile = profile(window, &mut Symbols::new(), "node-1", &counts);
+        let sum = |service: &str| -> u64 {
+            let cgroup = profile.cgroups.iter().find(|cgroup| cgroup.resource[0].1 == service).unwrap();
+            cgroup.samples.iter().map(|sample| sample.nanoseconds).sum()
+        };
+        assert_eq!((sum("b.service"), sum("/")), (11, 7));
+        assert_eq!(profile.losses, [("stack_frames", 2)]);
+        assert_eq!(counts.stats(), SymbolStats { symbolized: 0, unsymbolized: 2 });
+    }
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* No silent loss: every path that gives up counts why. */
+#ifndef PODPERF_DROPS_BPF_H
+#define PODPERF_DROPS_BPF_H
+
+#include "kernel.h"
+#include "podperf.h"
+
+/* enum podperf_drop -> how often; written by all programs, read by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PODPERF_DROPS);
+	__type(key, __u32);
+	__type(value, __u64);
+} drops SEC(".maps");
+
+static __always_inline void drop(__u32 reason)
+{
+	__u64 *count = bpf_map_lookup_elem(&drops, &reason);
+
+	if (count)
+		*count += 1;
+}
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The kernel's types, cut down to the fields that are read. CO-RE relocates each access to the running kernel, so
+ * order and size mean nothing here. Kernels 5.15 and later.
+ */
+#ifndef PODPERF_KERNEL_H
+#define PODPERF_KERNEL_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+typedef _Bool bool;
+#define true 1
+#define false 0
+
+/* include/linux/sched.h; the same on every kernel since 5.15. */
+#define TASK_INTERRUPTIBLE 0x0001
+#define TASK_UNINTERRUPTIBLE 0x0002
+#define TASK_DEAD 0x0080
+#define TASK_NOLOAD 0x0400
+#define TASK_RTLOCK_WAIT 0x1000
+#define PF_KTHREAD 0x00200000
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct kernfs_node {
+	__u64 id;
+};
+
+struct cgroup_root {
+	int hierarchy_id;	/* 0: the cgroup2 tree */
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+	struct cgroup_root *root;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+struct sched_entity {
+	__u64 sum_exec_runtime;
+	__u64 nr_migrations;
+};
+
+struct sched_info {
+	unsigned long long run_delay;
+};
+
+struct mm_struct;
+
+struct task_struct {
+	unsigned int __state;
+	unsigned int flags;
+	struct sched_entity se;
+	struct sched_info sched_info;
+	struct mm_struct *mm;
+	__s32 pid;
+	__s32 tgid;
+	__u64 start_time;
+	unsigned long nvcsw;
+	unsigned long nivcsw;
+	unsigned long min_flt;
+	unsigned long maj_flt;
+	struct css_set *cgroups;
+	__u64 self_exec_id;
+};
+
+#if defined(__TARGET_ARCH_x86)
+struct pt_regs {
+	unsigned long bp;
+	unsigned long orig_ax;
+	unsigned long ip;
+	unsigned long sp;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct pt_regs {
+	__u64 regs[31];
+	__u64 sp;
+	__u64 pc;
+	__s32 syscallno;
+};
+#else
+#error "podperf runs on x86-64 and arm64"
+#endif
+
+#pragma clang attribute pop
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The ABI between the BPF programs and the agent: limits, drop reasons and the values of the maps. User space gets
+ * its types from this very file (bindgen), so nothing is written twice. Fixed-width types, explicit padding, no
+ * pointers, no bitfields.
+ */
+#ifndef PODPERF_H
+#define PODPERF_H
+
+#include <linux/types.h>
+
+/* One perf event array, and one unrolled read, per event: the programs' size grows with it. */
+#define PODPERF_MAX_EVENTS 16
+/* Groups are placed on the PMU whole, and share their enabled and running times. */
+#define PODPERF_MAX_GROUPS 8
+/* The kernel's own limit on a stack's depth (kernel.perf_event_max_stack). */
+#define PODPERF_MAX_FRAMES 127
+/* The kernel cuts the paths of its cgroup tracepoints here (TRACE_CGROUP_PATH_LEN). */
+#define PODPERF_PATH_MAX 1024
+
+/* Rows of the `cgroups` map that are no cgroup. */
+#define PODPERF_NOBODY 0ULL	/* before the first switch: not charged to anyone */
+#define PODPERF_IDLE (~0ULL)	/* the idle task */
+
+/* How a task left the CPU. The order is that of the agent's WaitState. */
+enum podperf_wait {
+	PODPERF_INTERRUPTIBLE,
+	PODPERF_UNINTERRUPTIBLE,
+	PODPERF_PREEMPTED,
+	PODPERF_WAITS,
+};
+
+/* What could not be counted; each is a label of podperf_bpf_drops_total. */
+enum podperf_drop {
+	PODPERF_DROP_TASK_STORAGE,	/* no memory for a task's record: its facts are lost until it gets one */
+	PODPERF_DROP_TASK_BUSY,		/* settled on two CPUs at once: charged at the next switch instead */
+	PODPERF_DROP_CGROUP_TABLE,	/* `cgroups` is full: the cgroup's facts and counts are lost */
+	PODPERF_DROP_EVENT_READ,	/* a perf counter could not be read */
+	PODPERF_DROP_STACK_WALK,	/* neither a kernel nor a user stack: the wait counts without one */
+	PODPERF_DROP_STACK_MEMO,	/* the walked stack could not be remembered: walked again next time */
+	PODPERF_DROP_STACK_RING,	/* `stack_ring` was full: the stack is sent at its next walk */
+	PODPERF_DROP_WAIT_TABLE,	/* `waits` is full: the wait's time is in no profile */
+	PODPERF_DROP_WAIT_RING,		/* `stack_ring` was full: a long wait is aggregated instead */
+	PODPERF_DROP_CGROUP_RING,	/* `cgroup_ring` was full: found again by a walk of the tree */
+	PODPERF_DROPS,
+};
+
+/* What the kernel keeps per task, summed per cgroup. */
+struct podperf_facts {
+	__u64 run_ns;
+	__u64 runqueue_ns;
+	__u64 voluntary;
+	__u64 involuntary;
+	__u64 migrations;
+	__u64 minor_faults;
+	__u64 major_faults;
+};
+
+/* Value of `cgroups`, per CPU. */
+struct podperf_cgroup {
+	struct podperf_facts facts;
+	__u64 offcpu_ns[PODPERF_WAITS];
+	__u64 counts[PODPERF_MAX_EVENTS];
+	/* Of the group's leader, while this cgroup was on the CPU; hardware groups only. */
+	__u64 enabled_ns[PODPERF_MAX_GROUPS];
+	__u64 running_ns[PODPERF_MAX_GROUPS];
+};
+
+/* Value of `cpus`, per CPU. */
+struct podperf_cpu {
+	__u64 cgroup;			/* on the CPU since the last switch: whom the counters belong to */
+	__u64 idle_since;		/* 0 when not idle; CLOCK_MONOTONIC ns */
+	__u64 idle_ns;
+	__u64 switches_recovered;	/* unreported switch-ins, told by the run time */
+	__u64 unprofiled_ns;		/* waits that are in no profile, for the reasons in `drops` */
+	__u64 walks;			/* stacks walked, the others were remembered */
+	__u64 walks_wrong;		/* walks that found another stack than the remembered one */
+	__u64 waits;			/* waits that should have a stack */
+	__u64 counts[PODPERF_MAX_EVENTS];
+	__u64 enabled_ns[PODPERF_MAX_GROUPS];
+	__u64 running_ns[PODPERF_MAX_GROUPS];
+};
+
+/* Key and value of `waits`: time off the CPU by stack. */
+struct podperf_wait_key {
+	__u64 stack;
+	__u64 cgroup;
+	__u32 tgid;
+	__u32 state;			/* enum podperf_wait */
+};
+
+struct podperf_wait_sum {
+	__u64 ns;
+	__u64 waits;
+	__u64 last_ns;			/* end of the last wait, CLOCK_MONOTONIC */
+};
+
+/* Records of `stack_ring` begin with their kind. */
+enum podperf_stack_record {
+	PODPERF_RECORD_STACK,
+	PODPERF_RECORD_LONG_WAIT,
+};
+
+/* A stack that was not sent before: user frames, then kernel frames, each leaf first; only used frames are sent. */
+struct podperf_stack {
+	__u32 record;
+	__u16 user_frames;
+	__u16 kernel_frames;
+	__u64 id;
+	__u64 frames[2 * PODPERF_MAX_FRAMES];
+};
+
+/* One wait of at least `long_wait_ns`, sent when it ends. */
+struct podperf_long_wait {
+	__u32 record;
+	__u32 tid;
+	struct podperf_wait_key key;
+	__u64 end_ns;			/* CLOCK_MONOTONIC */
+	__u64 ns;
+};
+
+/* Records of `cgroup_ring`. */
+enum podperf_cgroup_change {
+	PODPERF_CGROUP_BORN,
+	PODPERF_CGROUP_RENAMED,
+	PODPERF_CGROUP_DIED,
+};
+
+struct podperf_cgroup_record {
+	__u64 id;
+	__u32 change;			/* enum podperf_cgroup_change */
+	__u32 path_bytes;		/* without the final NUL; PODPERF_PATH_MAX - 1: cut short */
+	char path[PODPERF_PATH_MAX];	/* from the root of the cgroup2 tree; only used bytes are sent */
+};
+
+_Static_assert(sizeof(struct podperf_facts) == 56, "ABI");
+_Static_assert(sizeof(struct podperf_cgroup) == 56 + 24 + 128 + 64 + 64, "ABI");
+_Static_assert(sizeof(struct podperf_cpu) == 64 + 128 + 64 + 64, "ABI");
+_Static_assert(sizeof(struct podperf_wait_key) == 24, "ABI");
+_Static_assert(sizeof(struct podperf_wait_sum) == 24, "ABI");
+_Static_assert(sizeof(struct podperf_stack) == 16 + 2 * 8 * PODPERF_MAX_FRAMES, "ABI");
+_Static_assert(sizeof(struct podperf_long_wait) == 48, "ABI");
+_Static_assert(sizeof(struct podperf_cgroup_record) == 16 + PODPERF_PATH_MAX, "ABI");
+
+#endif

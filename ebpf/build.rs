@@ -1,0 +1,83 @@
+//! Builds the kernel side: clang makes the one BPF object, bindgen the Rust view of its ABI header.
+
+use std::{
+    env,
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// What to say when the build tools are not there.
+const TOOLS: &str = "needs clang 14 or newer, libclang and the libbpf headers: `make setup`, or on Debian and Ubuntu \
+                     `apt-get install clang libclang-dev libbpf-dev`";
+
+/// Adds the derives that let map values be read as plain bytes.
+#[derive(Debug)]
+struct PlainOldData;
+
+impl bindgen::callbacks::ParseCallbacks for PlainOldData {
+    fn add_derives(&self, info: &bindgen::callbacks::DeriveInfo<'_>) -> Vec<String> {
+        if info.kind == bindgen::callbacks::TypeKind::Struct {
+            vec!["bytemuck::Pod".into(), "bytemuck::Zeroable".into()]
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    for entry in fs::read_dir("bpf")? {
+        println!("cargo::rerun-if-changed={}", entry?.path().display());
+    }
+    println!("cargo::rerun-if-env-changed=CLANG");
+    compile(&out.join("podperf.bpf.o"))?;
+    bindings(&out.join("abi.rs"))
+}
+
+fn compile(object: &Path) -> Result<(), Box<dyn Error>> {
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    let (arch, triple) = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
+        "x86_64" => ("x86", "x86_64-linux-gnu"),
+        "aarch64" => ("arm64", "aarch64-linux-gnu"),
+        other => {
+            return Err(format!("no BPF register layout for `{other}` (podperf runs on x86_64 and aarch64)").into());
+        }
+    };
+    let mut command = Command::new(&clang);
+    command
+        .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
+        // BPF_PROG declares parameters that not every program reads.
+        .arg("-Wno-unused-parameter")
+        // v3 has the atomic exchange, and 5.15 runs it; v4 would shut out kernels before 6.6.
+        .arg("-mcpu=v3")
+        .arg(format!("-D__TARGET_ARCH_{arch}"))
+        // Debian keeps asm/ headers per architecture, and clang does not look there for the bpf target.
+        .arg(format!("-I/usr/include/{triple}"))
+        // Nothing of the build machine's paths in the object.
+        .arg(format!("-ffile-prefix-map={}=.", env::current_dir()?.display()))
+        .args(["-c", "bpf/podperf.bpf.c", "-o"])
+        .arg(object);
+    let output = command.output().map_err(|err| format!("failed to run `{clang}`: {err} ({TOOLS})"))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("failed to compile the BPF object ({TOOLS}):\n{stderr}").into());
+    }
+    Ok(())
+}
+
+fn bindings(to: &Path) -> Result<(), Box<dyn Error>> {
+    bindgen::Builder::default()
+        .header("bpf/podperf.h")
+        .allowlist_file(".*/podperf\\.h")
+        .prepend_enum_name(false)
+        .layout_tests(false)
+        .derive_default(false)
+        .generate_comments(false)
+        .parse_callbacks(Box::new(PlainOldData))
+        .generate()
+        .map_err(|err| format!("failed to read bpf/podperf.h: {err} ({TOOLS})"))?
+        .write_to_file(to)?;
+    Ok(())
+}

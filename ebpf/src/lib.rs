@@ -1,0 +1,16 @@
+//! The kernel side of podperf: the BPF object's bytes, and the types it shares with user space.
+
+/// The BPF object, built from `bpf/podperf.bpf.c`. Aligned as the ELF parser wants it.
+pub static OBJECT: &[u8] = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/podperf.bpf.o"))).0;
+
+#[repr(C, align(32))]
+struct Aligned<const N: usize>([u8; N]);
+
+/// The ABI, generated from `bpf/podperf.h`: see there for what each field means.
+pub mod abi {
+    #![allow(missing_docs, non_camel_case_types, clippy::all, reason = "generated; documented in podperf.h")]
+    #![allow(unsafe_code, reason = "the derived bytemuck::Pod, which its macro checks for padding")]
+    #![allow(clippy::allow_attributes, reason = "which lints generated code trips depends on the generator")]
+
+    include!(concat!(env!("OUT_DIR"), "/abi.rs"));
+}
