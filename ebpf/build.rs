@@ -1,11 +1,12 @@
 //! Builds the kernel side: clang makes the one BPF object, bindgen the Rust view of its ABI header.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "how a build script talks to cargo")]
 
 use std::{
     env,
     error::Error,
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitCode},
 };
 
 /// What to say when the build tools are not there.
@@ -26,7 +27,17 @@ impl bindgen::callbacks::ParseCallbacks for PlainOldData {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match build() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     for entry in fs::read_dir("bpf")? {
         println!("cargo::rerun-if-changed={}", entry?.path().display());

@@ -51,14 +51,11 @@ struct sched_info {
 	unsigned long long run_delay;
 };
 
-struct mm_struct;
-
 struct task_struct {
 	unsigned int __state;
 	unsigned int flags;
 	struct sched_entity se;
 	struct sched_info sched_info;
-	struct mm_struct *mm;
 	__s32 pid;
 	__s32 tgid;
 	__u64 start_time;

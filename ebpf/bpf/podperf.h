@@ -74,7 +74,8 @@ struct podperf_cpu {
 	__u64 switches_recovered;	/* unreported switch-ins, told by the run time */
 	__u64 unprofiled_ns;		/* waits that are in no profile, for the reasons in `drops` */
 	__u64 walks;			/* stacks walked, the others were remembered */
-	__u64 walks_wrong;		/* walks that found another stack than the remembered one */
+	__u64 checks;			/* of these, walks of a trusted place, to check it */
+	__u64 checks_wrong;		/* of these, those that found another stack than the remembered one */
 	__u64 waits;			/* waits that should have a stack */
 	__u64 counts[PODPERF_MAX_EVENTS];
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
@@ -135,7 +136,7 @@ struct podperf_cgroup_record {
 
 _Static_assert(sizeof(struct podperf_facts) == 56, "ABI");
 _Static_assert(sizeof(struct podperf_cgroup) == 56 + 24 + 128 + 64 + 64, "ABI");
-_Static_assert(sizeof(struct podperf_cpu) == 64 + 128 + 64 + 64, "ABI");
+_Static_assert(sizeof(struct podperf_cpu) == 72 + 128 + 64 + 64, "ABI");
 _Static_assert(sizeof(struct podperf_wait_key) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_wait_sum) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_stack) == 16 + 2 * 8 * PODPERF_MAX_FRAMES, "ABI");

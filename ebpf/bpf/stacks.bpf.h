@@ -2,7 +2,8 @@
 /*
  * The stacks of waits, remembered rather than walked. A thread that blocks again at the same place has the same
  * stack, and its user registers at the kernel's entry tell the place: their hash names a remembered stack. The
- * memory is checked: the first uses, every 64th, and all uses of a signature that was ever wrong walk and compare.
+ * memory is checked: a place must give the same stack several times in a row before it is trusted, then it is checked
+ * now and then, and each time that it was wrong it must prove itself for twice as long.
  */
 #ifndef PODPERF_STACKS_BPF_H
 #define PODPERF_STACKS_BPF_H
@@ -16,13 +17,18 @@ const volatile __u32 skip_frames = 0;
 /* Waits at least this long are sent one by one, with their time; 0 sends none. */
 const volatile __u64 long_wait_ns = 0;
 
-#define CHECKED_USES 8
+/* Walks in a row that must agree before a place is trusted; doubled for each time that it was wrong. */
+#define TRUSTED_AFTER 8U
+#define MAX_DOUBLINGS 16
+/* One in so many uses of a trusted place is walked all the same. */
 #define CHECK_EVERY 64
 
 struct memo {
 	__u64 stack;
-	__u32 uses;
-	__u32 wrong;
+	__u32 agreed;		/* walks in a row that found this stack */
+	__u32 uses;		/* since it is trusted */
+	__u32 wrong;		/* walks that found another one */
+	__u32 _pad;
 };
 
 /* Signature of a place -> its stack; written and read by the scheduling sensor only. */
@@ -132,8 +138,8 @@ static __noinline __u64 walk_stack(void *ctx)
 static __always_inline __u64 signature(struct task_struct *task, __u32 state)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	/* An mm may be freed and its address used again, by exec too; the exec counter tells those apart. */
-	__u64 hash = mix((__u64)task->mm ^ state, task->self_exec_id);
+	/* Thread ids are used again, by exec the same one; its start and the count of execs are not. */
+	__u64 hash = mix(task->start_time ^ state, task->self_exec_id);
 
 #if defined(__TARGET_ARCH_x86)
 	hash = mix(mix(hash, regs->ip), regs->sp);
@@ -153,16 +159,21 @@ static __always_inline __u64 stack_of_wait(void *ctx, struct task_struct *task, 
 
 	cpu->waits++;
 	if (memo) {
-		__u32 uses = memo->uses++;
+		__u32 doublings = memo->wrong < MAX_DOUBLINGS ? memo->wrong : MAX_DOUBLINGS;
+		bool trusted = memo->agreed >= TRUSTED_AFTER << doublings;
 
-		if (!memo->wrong && uses >= CHECKED_USES && uses % CHECK_EVERY)
+		if (trusted && ++memo->uses % CHECK_EVERY)
 			return memo->stack;
 		cpu->walks++;
+		cpu->checks += trusted;
 		stack = walk_stack(ctx);
-		if (stack != memo->stack) {
-			memo->wrong++;
+		if (stack == memo->stack) {
+			memo->agreed++;
+		} else {
+			cpu->checks_wrong += trusted;
 			memo->stack = stack;
-			cpu->walks_wrong++;
+			memo->agreed = 0;
+			memo->wrong++;
 		}
 		return stack;
 	}

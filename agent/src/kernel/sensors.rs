@@ -121,8 +121,10 @@ pub struct CpuTotals {
     pub waits: u64,
     /// Of these, how many walked.
     pub walks: u64,
-    /// Walks that found another stack than the remembered one.
-    pub walks_wrong: u64,
+    /// Of these, how many only to check a remembered stack.
+    pub checks: u64,
+    /// Of these, how many found another stack.
+    pub checks_wrong: u64,
 }
 
 /// How full a map is, and what it costs.
@@ -277,7 +279,8 @@ impl Sensors {
                 cpu.unprofiled_ns += copy.unprofiled_ns;
                 cpu.waits += copy.waits;
                 cpu.walks += copy.walks;
-                cpu.walks_wrong += copy.walks_wrong;
+                cpu.checks += copy.checks;
+                cpu.checks_wrong += copy.checks_wrong;
             }
         })?;
         Ok(RawReading { at_ns: monotonic_ns(), rows, cpu, drops: self.drops()? })

@@ -765,6 +765,8 @@ mod tests {
     #[tokio::test]
     async fn only_the_change_of_state_is_logged() {
         let log = Log::default();
+        // With a single subscriber in the process, a parallel test that logs first switches the event off for all.
+        let _other = tracing::Dispatch::new(tracing_subscriber::registry());
         let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).finish();
         let _guard = tracing::subscriber::set_default(subscriber);
         let (listener, address) = listener().await;

@@ -177,8 +177,10 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         counter("stack_waits", "Waits that should have a stack").sample(&[], Value::Count(cpu.waits)),
         counter("stack_walks", "Waits whose stack was walked; the others' was remembered")
             .sample(&[], Value::Count(cpu.walks)),
-        counter("stack_walks_wrong", "Walks that found another stack than the remembered one")
-            .sample(&[], Value::Count(cpu.walks_wrong)),
+        counter("stack_checks", "Walks that only checked a remembered stack")
+            .sample(&[], Value::Count(cpu.checks)),
+        counter("stack_checks_wrong", "Checks that found another stack: this share of the remembered ones is wrong")
+            .sample(&[], Value::Count(cpu.checks_wrong)),
         counter(
             "stack_unprofiled",
             "Time off the CPU that is in no profile, for the reasons in podperf_bpf_drops_total",

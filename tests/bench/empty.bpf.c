@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The least that a program on sched_switch can cost: the floor below every
+ * figure of the benchmark.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+SEC("raw_tp/sched_switch")
+int podperf_empty(void *ctx)
+{
+	(void)ctx;
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

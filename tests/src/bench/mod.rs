@@ -1,0 +1,246 @@
+//! The side-by-side benchmark behind `make bench`.
+//!
+//! A ring of two processes in two cgroups on one CPU does nothing but switch.
+//! Each monitor is measured in pairs, the ring without it and then with it, and
+//! the rounds go over all monitors in turn, so that what the machine does
+//! meanwhile falls on all alike. The figure is the difference inside a pair.
+//! Nothing is asserted: time is reported, never tested.
+
+pub mod agent;
+pub mod bpf;
+pub mod monitor;
+pub mod programs;
+pub mod setup;
+pub mod table;
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Parser;
+
+use crate::cgroup::TestCgroup;
+use crate::load;
+use crate::load::ring::{RingReport, Spread};
+use crate::process;
+use monitor::{MONITORS, Monitor};
+use setup::Setup;
+
+/// What podperf costs per context switch, beside the tools that exist
+#[derive(Clone, Debug, Parser)]
+pub struct BenchArgs {
+    /// Interleaved rounds
+    #[arg(long, default_value_t = 7)]
+    pub rounds: usize,
+    /// Monitors to measure, by key; all if absent
+    #[arg(long, value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// CPU of the ring; the last one if absent
+    #[arg(long)]
+    pub cpu: Option<usize>,
+    /// Hops in one slice of the ring
+    #[arg(long, default_value_t = 30_000)]
+    pub hops: usize,
+    /// Slices of the ring
+    #[arg(long, default_value_t = 9)]
+    pub slices: usize,
+    /// Time that a monitor is given to settle after its start
+    #[arg(long, default_value_t = 1_000)]
+    pub settle_millis: u64,
+    /// Length of the agent's rest, one scrape each 15 s; 0 leaves the section out
+    #[arg(long, default_value_t = 60)]
+    pub rest_seconds: u64,
+    /// perf with BPF skeletons (tests/bench/build-perf.sh)
+    #[arg(long, default_value = "target/bench-perf/perf")]
+    pub perf: PathBuf,
+    /// The agent; `podperf` beside this program if absent
+    #[arg(long)]
+    pub agent: Option<PathBuf>,
+}
+
+/// All that was measured of one monitor.
+#[derive(Debug)]
+pub struct Measurement {
+    /// Which monitor.
+    pub monitor: &'static Monitor,
+    /// CPU ns per hop without and with it, one pair per round.
+    pub pairs: Vec<(f64, f64)>,
+    /// What its BPF programs cost at each switch, if it has any.
+    pub bpf_ns_per_run: Option<f64>,
+    /// Why it could not be measured.
+    pub failure: Option<String>,
+}
+
+impl Measurement {
+    fn of(monitor: &'static Monitor) -> Self {
+        Self {
+            monitor,
+            pairs: Vec::new(),
+            bpf_ns_per_run: None,
+            failure: None,
+        }
+    }
+
+    /// Extra ns per hop over the pairs.
+    pub fn extra_ns(&self) -> Option<Spread> {
+        Spread::of(
+            self.pairs
+                .iter()
+                .map(|(without, with)| with - without)
+                .collect(),
+        )
+    }
+
+    /// With over without, over the pairs.
+    pub fn ratio(&self) -> Option<Spread> {
+        Spread::of(
+            self.pairs
+                .iter()
+                .map(|(without, with)| with / without)
+                .collect(),
+        )
+    }
+}
+
+/// Runs the whole benchmark and returns the text to print.
+pub fn run(args: &BenchArgs) -> Result<String> {
+    let cpu = args.cpu.map_or_else(last_cpu, Ok)?;
+    let setup = Setup::new(args)?;
+    let ring = Ring::new(args, cpu, &setup.cgroups)?;
+    let mut measurements: Vec<Measurement> = select(&args.only)?.map(Measurement::of).collect();
+
+    for round in 1..=args.rounds {
+        for measurement in &mut measurements {
+            progress(&format!(
+                "round {round}/{}: {}",
+                args.rounds, measurement.monitor.title
+            ));
+            measure_pair(measurement, &setup, &ring)?;
+        }
+    }
+    for measurement in &mut measurements {
+        progress(&format!("BPF statistics: {}", measurement.monitor.title));
+        measure_programs(measurement, &setup, &ring)?;
+    }
+    let mut text = table::measurements(&measurements);
+    text.push_str(&table::goals(&measurements));
+    if args.rest_seconds > 0 && measurements.iter().any(|one| one.monitor.is_agent()) {
+        progress(&format!("the agent at rest for {} s", args.rest_seconds));
+        text.push_str(&table::rest(&agent::rest(
+            &setup,
+            Duration::from_secs(args.rest_seconds),
+        )));
+    }
+    Ok(text)
+}
+
+fn measure_pair(measurement: &mut Measurement, setup: &Setup, ring: &Ring) -> Result<()> {
+    if measurement.failure.is_some() {
+        return Ok(());
+    }
+    let without = ring.cpu_ns()?;
+    match measurement.monitor.start(setup) {
+        Err(error) => measurement.failure = Some(format!("{error:#}")),
+        Ok(mut running) => {
+            let with = ring.cpu_ns()?;
+            // A monitor that ended early was not there to be measured.
+            match running.check() {
+                Err(error) => measurement.failure = Some(format!("{error:#}")),
+                Ok(()) => measurement.pairs.push((without, with)),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn measure_programs(measurement: &mut Measurement, setup: &Setup, ring: &Ring) -> Result<()> {
+    if measurement.failure.is_some() {
+        return Ok(());
+    }
+    let _statistics = bpf::enable_run_statistics()?;
+    let known = programs::Programs::list()?;
+    let Ok(_running) = measurement.monitor.start(setup) else {
+        return Ok(());
+    };
+    let before = programs::Programs::list()?;
+    let report = ring.run()?;
+    let after = programs::Programs::list()?;
+    measurement.bpf_ns_per_run = after.new_since(&known).ns_per_switch(&before, report.hops);
+    Ok(())
+}
+
+fn select(only: &[String]) -> Result<impl Iterator<Item = &'static Monitor>> {
+    for key in only {
+        if !MONITORS.iter().any(|monitor| monitor.key == key) {
+            let keys: Vec<&str> = MONITORS.iter().map(|monitor| monitor.key).collect();
+            bail!(
+                "failed to find monitor `{key}` (known: {})",
+                keys.join(", ")
+            );
+        }
+    }
+    let only = only.to_vec();
+    Ok(MONITORS
+        .iter()
+        .filter(move |m| only.is_empty() || only.iter().any(|key| key == m.key)))
+}
+
+fn last_cpu() -> Result<usize> {
+    Ok(thread::available_parallelism()
+        .context("failed to count the cpus")?
+        .get()
+        - 1)
+}
+
+fn progress(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// The ring load with its fixed arguments.
+struct Ring {
+    binary: PathBuf,
+    arguments: Vec<String>,
+}
+
+impl Ring {
+    fn new(args: &BenchArgs, cpu: usize, cgroups: &[TestCgroup]) -> Result<Self> {
+        let directories: Vec<_> = cgroups
+            .iter()
+            .map(|cgroup| cgroup.path().to_string_lossy())
+            .collect();
+        Ok(Self {
+            binary: load::binary()?,
+            arguments: vec![
+                "ring".to_owned(),
+                format!("--cpu={cpu}"),
+                format!("--hops={}", args.hops),
+                format!("--slices={}", args.slices),
+                format!("--cgroups={}", directories.join(",")),
+            ],
+        })
+    }
+
+    fn cpu_ns(&self) -> Result<f64> {
+        Ok(self.run()?.cpu_ns.median)
+    }
+
+    fn run(&self) -> Result<RingReport> {
+        let mut command = Command::new(&self.binary);
+        command
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit());
+        let output = process::bind_to_parent(&mut command)
+            .output()
+            .with_context(|| format!("failed to run `{}`", self.binary.display()))?;
+        ensure!(
+            output.status.success(),
+            "the ring ended badly: {}",
+            output.status
+        );
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+}

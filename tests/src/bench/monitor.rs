@@ -1,0 +1,231 @@
+//! The monitors that are compared: one row of [`MONITORS`] each.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::agent::{self, Configuration};
+use super::programs;
+use super::setup::Setup;
+use crate::process;
+
+/// The events that every counting monitor counts.
+pub const EVENTS: [&str; 6] = [
+    "cpu-clock",
+    "task-clock",
+    "context-switches",
+    "cpu-migrations",
+    "page-faults",
+    "minor-faults",
+];
+
+/// How long a monitor may take to write down what it has and end.
+const STOP_DEADLINE: Duration = Duration::from_secs(15);
+
+/// One way to watch a machine.
+#[derive(Debug)]
+pub struct Monitor {
+    /// What `--only` calls it.
+    pub key: &'static str,
+    /// What the table calls it.
+    pub title: &'static str,
+    parts: &'static [Part],
+}
+
+/// All monitors, in the order of the table.
+pub static MONITORS: [Monitor; 9] = [
+    Monitor {
+        key: "none",
+        title: "none (the noise)",
+        parts: &[],
+    },
+    Monitor {
+        key: "empty",
+        title: "empty program",
+        parts: &[Part::EmptyProgram],
+    },
+    Monitor {
+        key: "perf-cgroup",
+        title: "perf stat, cgroup events",
+        parts: &[Part::PerfStat],
+    },
+    Monitor {
+        key: "perf-bpf",
+        title: "perf stat --bpf-counters",
+        parts: &[Part::PerfStatBpf],
+    },
+    Monitor {
+        key: "perf-off-cpu",
+        title: "perf record --off-cpu",
+        parts: &[Part::PerfOffCpu],
+    },
+    Monitor {
+        key: "perf-both",
+        title: "both perf BPF tools",
+        parts: &[Part::PerfStatBpf, Part::PerfOffCpu],
+    },
+    Monitor {
+        key: "podperf-times",
+        title: "podperf: facts, times",
+        parts: &[Part::Agent(Configuration::Times)],
+    },
+    Monitor {
+        key: "podperf-stacks",
+        title: "podperf: facts, times, stacks",
+        parts: &[Part::Agent(Configuration::Stacks)],
+    },
+    Monitor {
+        key: "podperf-counters",
+        title: "podperf: 6 perf counters",
+        parts: &[Part::Agent(Configuration::Counters)],
+    },
+];
+
+/// What a monitor is made of.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    EmptyProgram,
+    PerfStat,
+    PerfStatBpf,
+    PerfOffCpu,
+    Agent(Configuration),
+}
+
+impl Monitor {
+    /// Whether it is podperf.
+    pub fn is_agent(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Agent(_)))
+    }
+
+    /// Starts all parts and gives them time to settle.
+    pub fn start(&self, setup: &Setup) -> Result<Running> {
+        let mut running = Running::default();
+        for part in self.parts {
+            part.start(setup, &mut running)?;
+        }
+        thread::sleep(setup.settle);
+        running.check()?;
+        Ok(running)
+    }
+}
+
+impl Part {
+    fn start(self, setup: &Setup, running: &mut Running) -> Result<()> {
+        match self {
+            Self::EmptyProgram => {
+                let object = setup.empty_object()?;
+                running
+                    .attached
+                    .push(programs::load_and_attach(&object, "sched_switch")?);
+            }
+            Self::PerfStat => running.processes.push(setup.perf_stat("perf-stat", &[])?),
+            Self::PerfStatBpf => {
+                running
+                    .processes
+                    .push(setup.perf_stat("perf-stat-bpf", &["--bpf-counters"])?);
+            }
+            Self::PerfOffCpu => running.processes.push(setup.perf_off_cpu()?),
+            Self::Agent(configuration) => {
+                running
+                    .processes
+                    .push(agent::start(setup, configuration)?.process);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A monitor at work; dropping it ends it.
+#[derive(Debug, Default)]
+pub struct Running {
+    processes: Vec<Process>,
+    attached: Vec<OwnedFd>,
+}
+
+impl Running {
+    /// An error if a part of the monitor has ended by itself.
+    pub fn check(&mut self) -> Result<()> {
+        self.processes.iter_mut().try_for_each(Process::check)
+    }
+}
+
+/// One process of a monitor; dropping it stops it.
+#[derive(Debug)]
+pub struct Process {
+    name: &'static str,
+    child: Child,
+    stop: Signal,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`, whose stderr is the file `log`, and which ends upon the
+    /// signal `stop`.
+    pub fn spawn(
+        name: &'static str,
+        command: &mut Command,
+        stop: Signal,
+        log: PathBuf,
+    ) -> Result<Self> {
+        let program = command.get_program().to_owned();
+        let child = process::bind_to_parent(command)
+            .stdin(Stdio::null())
+            .spawn()
+            .with_context(|| format!("failed to start `{}`", program.display()))?;
+        Ok(Self {
+            name,
+            child,
+            stop,
+            log,
+        })
+    }
+
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// An error, with the last words, if the process has ended.
+    pub fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            let words = self.words();
+            let last = words.lines().rev().find(|line| !line.trim().is_empty());
+            bail!(
+                "`{}` ended early ({status}): {}",
+                self.name,
+                last.unwrap_or("no words").trim()
+            );
+        }
+        Ok(())
+    }
+
+    /// What it has written to stderr so far.
+    pub fn words(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let Ok(pid) = i32::try_from(self.child.id()) else {
+            return;
+        };
+        let _ = kill(Pid::from_raw(pid), self.stop);
+        let deadline = Instant::now() + STOP_DEADLINE;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

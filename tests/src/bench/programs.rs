@@ -1,0 +1,123 @@
+//! The BPF programs of the machine, as bpftool sees them: loading the empty
+//! one, and the kernel's own statistics of what each run costs.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use serde::Deserialize;
+
+use super::bpf;
+
+/// All loaded programs at one moment, with the kernel's run statistics, which
+/// it keeps only while they are on. They cost time themselves (the empty
+/// program reads some 55 ns), so they are off while the pairs are measured.
+#[derive(Debug)]
+pub struct Programs {
+    by_id: HashMap<u32, Runs>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Runs {
+    time_ns: u64,
+    count: u64,
+}
+
+/// One program in `bpftool prog show -j`.
+#[derive(Deserialize)]
+struct Shown {
+    id: u32,
+    #[serde(default)]
+    run_time_ns: u64,
+    #[serde(default)]
+    run_cnt: u64,
+}
+
+impl Programs {
+    /// Asks bpftool.
+    pub fn list() -> Result<Self> {
+        let json = succeed(Command::new("bpftool").args(["prog", "show", "-j"]))?;
+        let shown: Vec<Shown> =
+            serde_json::from_slice(&json).context("failed to understand bpftool")?;
+        let by_id = shown
+            .into_iter()
+            .map(|one| {
+                (
+                    one.id,
+                    Runs {
+                        time_ns: one.run_time_ns,
+                        count: one.run_cnt,
+                    },
+                )
+            })
+            .collect();
+        Ok(Self { by_id })
+    }
+
+    /// Those that were not there `earlier`.
+    #[must_use]
+    pub fn new_since(mut self, earlier: &Self) -> Self {
+        self.by_id.retain(|id, _| !earlier.by_id.contains_key(id));
+        self
+    }
+
+    /// Mean ns per run since `before`, summed over the programs that ran about
+    /// as often as the ring switched; none if no program did.
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+    pub fn ns_per_switch(&self, before: &Self, switches: u64) -> Option<f64> {
+        let mut sum = None;
+        for (id, runs) in &self.by_id {
+            let old = before.by_id.get(id).copied().unwrap_or_default();
+            let count = runs.count.saturating_sub(old.count);
+            if count > switches / 2 {
+                let mean = runs.time_ns.saturating_sub(old.time_ns) as f64 / count as f64;
+                sum = Some(sum.unwrap_or(0.0) + mean);
+            }
+        }
+        sum
+    }
+}
+
+/// Loads the one program of an object and attaches it to a raw tracepoint for
+/// as long as the result is open.
+///
+/// bpftool hands a program over by pinning it, so there is a BPF file system
+/// of our own for a moment; the machine need not have one.
+pub fn load_and_attach(object: &Path, tracepoint: &str) -> Result<OwnedFd> {
+    let directory = tempfile::tempdir()?;
+    mount(
+        Some("bpf"),
+        directory.path(),
+        Some("bpf"),
+        MsFlags::empty(),
+        None::<&str>,
+    )
+    .context("failed to mount a BPF file system (needs CAP_SYS_ADMIN)")?;
+    let pin = directory.path().join("program");
+    let mut bpftool = Command::new("bpftool");
+    let program = succeed(bpftool.args(["prog", "load"]).arg(object).arg(&pin))
+        .and_then(|_| bpf::pinned(&pin));
+    umount2(directory.path(), MntFlags::MNT_DETACH)
+        .context("failed to unmount our BPF file system")?;
+    bpf::attach_raw_tracepoint(tracepoint, &program?)
+}
+
+/// Runs a command to its end and returns what it wrote.
+pub fn succeed(command: &mut Command) -> Result<Vec<u8>> {
+    let name = command.get_program().to_owned();
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("failed to run `{}`", name.display()))?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "`{}` failed: {}",
+        name.display(),
+        words.trim()
+    );
+    Ok(output.stdout)
+}

@@ -1,0 +1,12 @@
+//! `podperf-bench`: the side-by-side benchmark behind `make bench`.
+
+#![expect(clippy::print_stdout, reason = "the result is for the terminal")]
+
+use anyhow::Result;
+use clap::Parser as _;
+use podperf_tests::bench::{self, BenchArgs};
+
+fn main() -> Result<()> {
+    print!("{}", bench::run(&BenchArgs::parse())?);
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! `podperf-load`: runs one load and prints its truth as one line of JSON.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use podperf_tests::load::{churn, cpu, faults, moved, ring, sleepers};
+use podperf_tests::process;
+use serde::Serialize;
+
+/// Loads with a known truth, for podperf's tests and benchmarks
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(subcommand)]
+    load: Load,
+}
+
+#[derive(Debug, Subcommand)]
+enum Load {
+    /// Pass a byte round a ring of processes on one CPU
+    Ring(ring::RingArgs),
+    /// Burn CPU time in a cgroup
+    Spin(cpu::SpinArgs),
+    /// Burn CPU time under SCHED_FIFO, without a switch
+    Fifo(cpu::FifoArgs),
+    /// Fork a child that joins a cgroup and then burns
+    Forkjoin(cpu::ForkJoinArgs),
+    /// Wait, with a user stack of known names
+    Sleepers(sleepers::SleepersArgs),
+    /// Take a known number of page faults and voluntary switches
+    Faults(faults::FaultsArgs),
+    /// Burn while another process moves the burner between cgroups
+    Moved(moved::MovedArgs),
+    /// Make short-lived cgroups, one after another
+    Churn(churn::ChurnArgs),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "podperf-load: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    process::die_with_parent()?;
+    match cli.load {
+        Load::Ring(args) => report(&ring::run(&args)?),
+        Load::Spin(args) => {
+            report(&cpu::spin(&args)?)?;
+            cpu::finish_spin(&args)
+        }
+        Load::Fifo(args) => {
+            report(&cpu::fifo(&args)?)?;
+            if args.hold { cpu::hold() } else { Ok(()) }
+        }
+        Load::Forkjoin(args) => report(&cpu::fork_join(&args)?),
+        Load::Sleepers(args) => report(&sleepers::run(&args)?),
+        Load::Faults(args) => report(&faults::run(&args)?),
+        Load::Moved(args) => report(&moved::run(&args)?),
+        Load::Churn(args) => report(&churn::run(&args)?),
+    }
+}
+
+fn report<T: Serialize>(truth: &T) -> Result<()> {
+    let mut line = serde_json::to_vec(truth)?;
+    line.push(b'\n');
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(&line)?;
+    Ok(stdout.flush()?)
+}

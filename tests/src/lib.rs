@@ -1,0 +1,7 @@
+//! What podperf's tests and benchmarks share: cgroups of their own, loads with
+//! a known truth, and the side-by-side benchmark.
+
+pub mod bench;
+pub mod cgroup;
+pub mod load;
+pub mod process;

@@ -1,0 +1,92 @@
+//! A process with a known number of page faults and of voluntary switches.
+
+#![expect(
+    unsafe_code,
+    reason = "anonymous memory without huge pages needs mmap and madvise"
+)]
+
+use std::path::PathBuf;
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup;
+use crate::process::Usage;
+
+/// `podperf-load faults`.
+#[derive(Args, Clone, Debug)]
+pub struct FaultsArgs {
+    /// Cgroup to join
+    #[arg(long)]
+    pub cgroup: Option<PathBuf>,
+    /// New anonymous pages to touch: one minor fault each
+    #[arg(long, default_value_t = 1000)]
+    pub pages: usize,
+    /// Sleeps of 50 us: one voluntary switch each
+    #[arg(long, default_value_t = 1000)]
+    pub switches: u32,
+}
+
+/// What the process was charged. What comes after the report (its printing,
+/// the exit) is in neither part.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct FaultsReport {
+    /// From the fork to the join.
+    pub outside: Usage,
+    /// From the join to the report: the pages and switches asked for, and one
+    /// or two of the join's own.
+    pub inside: Usage,
+}
+
+/// Touches the pages and sleeps.
+pub fn run(args: &FaultsArgs) -> Result<FaultsReport> {
+    let outside = Usage::of_self()?;
+    if let Some(cgroup) = &args.cgroup {
+        cgroup::join(cgroup)?;
+    }
+    touch(args.pages)?;
+    for _ in 0..args.switches {
+        thread::sleep(Duration::from_micros(50));
+    }
+    let inside = Usage::of_self()?.since(outside);
+    Ok(FaultsReport { outside, inside })
+}
+
+/// Writes to `pages` new pages, one fault each, and gives them back.
+fn touch(pages: usize) -> Result<()> {
+    if pages == 0 {
+        return Ok(());
+    }
+    // SAFETY: a new anonymous mapping that nobody else knows; each write below
+    // is inside it, and it is unmapped once, at the end.
+    unsafe {
+        let page = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE))?;
+        let length = pages * page;
+        let memory = libc::mmap(
+            ptr::null_mut(),
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if memory == libc::MAP_FAILED {
+            bail!(
+                "failed to map {pages} pages: {}",
+                std::io::Error::last_os_error()
+            );
+        }
+        // One huge page would take one fault for hundreds of pages. A kernel
+        // without huge pages refuses the advice and needs none.
+        libc::madvise(memory, length, libc::MADV_NOHUGEPAGE);
+        for number in 0..pages {
+            memory.cast::<u8>().add(number * page).write_volatile(1);
+        }
+        libc::munmap(memory, length);
+    }
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! The loads that tests and benchmarks run: processes with a known truth.
+//!
+//! Each load is one file and one subcommand of `podperf-load`; each ends with
+//! one line of JSON, the report struct of its file, which tests read back.
+//! Loads join a cgroup by writing `0` to its `cgroup.procs`, as container
+//! runtimes do, and die with the process that started them.
+
+pub mod churn;
+pub mod cpu;
+pub mod faults;
+pub mod moved;
+pub mod ring;
+pub mod sleepers;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+/// The `podperf-load` that was built together with the calling test or bench.
+pub fn binary() -> Result<PathBuf> {
+    let this = std::env::current_exe().context("failed to find this program's own path")?;
+    // Test programs are built into `deps`, one below the binaries.
+    this.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|directory| directory.join("podperf-load"))
+        .find(|candidate| Path::is_file(candidate))
+        .context("failed to find `podperf-load` [cargo build -p podperf-tests]")
+}

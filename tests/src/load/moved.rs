@@ -1,0 +1,67 @@
+//! A process that another one moves between two cgroups while it runs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup;
+use crate::process::{self, Child};
+
+/// `podperf-load moved`.
+#[derive(Args, Clone, Debug)]
+pub struct MovedArgs {
+    /// Cgroup in which the burner starts
+    #[arg(long)]
+    pub from: PathBuf,
+    /// Cgroup to which it is moved
+    #[arg(long)]
+    pub to: PathBuf,
+    /// CPU time to burn in each of the two
+    #[arg(long, default_value_t = 250)]
+    pub half_millis: u64,
+}
+
+/// CPU time on either side of the move.
+///
+/// The growth of `usage_usec` of the two cgroups: only the kernel knows when
+/// the move took effect, since the write to `cgroup.procs` may wait for many
+/// milliseconds first, in which the burner goes on. So nothing else may run in
+/// the two.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct MovedReport {
+    /// In the first cgroup.
+    pub from_ns: u64,
+    /// In the second cgroup.
+    pub to_ns: u64,
+}
+
+/// Burns, and moves the burner half way.
+pub fn run(args: &MovedArgs) -> Result<MovedReport> {
+    let half = Duration::from_millis(args.half_millis);
+    let (from_before, to_before) = (cgroup::cpu_usage(&args.from)?, cgroup::cpu_usage(&args.to)?);
+    let child = Child::fork(|| {
+        cgroup::join(&args.from)?;
+        process::burn(half * 2)
+    })?;
+    while child.cpu_ns()? < process::nanos(half) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let procs = args.to.join("cgroup.procs");
+    fs::write(&procs, child.pid().to_string())
+        .with_context(|| format!("failed to move the burner to `{}`", procs.display()))?;
+    child.wait()?;
+    let grown = |cgroup: &Path, before: Duration| -> Result<u64> {
+        Ok(process::nanos(
+            cgroup::cpu_usage(cgroup)?.saturating_sub(before),
+        ))
+    };
+    Ok(MovedReport {
+        from_ns: grown(&args.from, from_before)?,
+        to_ns: grown(&args.to, to_before)?,
+    })
+}

@@ -1,0 +1,183 @@
+//! A process that waits, with a user stack of known names.
+//!
+//! The system call is made by an instruction in this file: the innermost frame
+//! of a wait is `podperf_wait_inner` and not the C library, which has no frame
+//! pointers, so the stack is whole.
+
+#![expect(unsafe_code, reason = "the system call must come from a named frame")]
+
+use std::arch::asm;
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup;
+use crate::process::{self, Usage};
+
+/// `podperf-load sleepers`.
+#[derive(Args, Clone, Debug)]
+pub struct SleepersArgs {
+    /// Cgroup to join
+    #[arg(long)]
+    pub cgroup: Option<PathBuf>,
+    /// Number of waits
+    #[arg(long, default_value_t = 50)]
+    pub waits: u32,
+    /// Length of each wait
+    #[arg(long, default_value_t = 20)]
+    pub millis: u64,
+    /// Wait in state D, for a child, as in vfork; the child sleeps in state S
+    #[arg(long)]
+    pub uninterruptible: bool,
+}
+
+/// What the sleeper measured of itself.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct SleepersReport {
+    /// Number of waits.
+    pub waits: u32,
+    /// Wall time from before each wait to after it, summed.
+    pub waited_ns: u64,
+    /// What the process was charged in the waits.
+    pub usage: Usage,
+}
+
+/// Waits as often as asked.
+pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
+    if let Some(cgroup) = &args.cgroup {
+        cgroup::join(cgroup)?;
+    }
+    let length = Duration::from_millis(args.millis);
+    let before = Usage::of_self()?;
+    let mut waited = Duration::ZERO;
+    for _ in 0..args.waits {
+        let start = Instant::now();
+        let child = if args.uninterruptible {
+            wait_for_child(length)?
+        } else {
+            sleep(length)?
+        };
+        waited += start.elapsed();
+        if let Some(child) = child {
+            waitpid(child, None).context("failed to wait for a child")?;
+        }
+    }
+    let usage = Usage::of_self()?.since(before);
+    Ok(SleepersReport {
+        waits: args.waits,
+        waited_ns: process::nanos(waited),
+        usage,
+    })
+}
+
+/// The kernel's `struct __kernel_timespec` on 64-bit machines.
+#[repr(C)]
+struct Timespec {
+    seconds: u64,
+    nanoseconds: u64,
+}
+
+fn sleep(length: Duration) -> Result<Option<Pid>> {
+    let time = Timespec {
+        seconds: length.as_secs(),
+        nanoseconds: u64::from(length.subsec_nanos()),
+    };
+    // SAFETY: nanosleep reads one timespec, which outlives the call, and
+    // writes nothing when the second argument is null.
+    let result = unsafe { podperf_wait_outer(libc::SYS_nanosleep, (&raw const time).addr(), 0) };
+    match result {
+        0 => Ok(None),
+        _ => bail!("failed to sleep: {}", error_of(result)),
+    }
+}
+
+/// Forks with `CLONE_VFORK`: the parent waits, killable but uninterruptible,
+/// until the child is gone. Memory is not shared, so unlike in vfork(2) the
+/// child cannot harm the parent's stack.
+fn wait_for_child(length: Duration) -> Result<Option<Pid>> {
+    let flags = usize::try_from(libc::CLONE_VFORK | libc::SIGCHLD)?;
+    // SAFETY: clone without CLONE_VM and with no stack is a fork; the other
+    // arguments are not looked at with these flags. This process has one thread.
+    match unsafe { podperf_wait_outer(libc::SYS_clone, flags, 0) } {
+        0 => process::exit_now(i32::from(sleep(length).is_err())),
+        error if error < 0 => bail!("failed to fork: {}", error_of(error)),
+        child => Ok(Some(Pid::from_raw(i32::try_from(child)?))),
+    }
+}
+
+fn error_of(result: i64) -> std::io::Error {
+    std::io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(libc::EINVAL))
+}
+
+/// The outermost known frame of a wait.
+///
+/// # Safety
+///
+/// As [`podperf_wait_inner`].
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn podperf_wait_outer(number: i64, first: usize, second: usize) -> i64 {
+    // SAFETY: what the caller promised.
+    // black_box after the call keeps this frame on the stack: no tail call.
+    black_box(unsafe { podperf_wait_middle(number, first, second) })
+}
+
+/// The known frame in the middle.
+///
+/// # Safety
+///
+/// As [`podperf_wait_inner`].
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn podperf_wait_middle(number: i64, first: usize, second: usize) -> i64 {
+    // SAFETY: what the caller promised.
+    black_box(unsafe { podperf_wait_inner(number, first, second) })
+}
+
+/// Makes one system call with two arguments: the frame that waits.
+///
+/// # Safety
+///
+/// The arguments must be what the system call `number` takes, and must not let
+/// it write to memory that Rust believes unchanged.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn podperf_wait_inner(number: i64, first: usize, second: usize) -> i64 {
+    let result: i64;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller vouches for the call; rcx and r11 are what the
+    // instruction itself overwrites.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") first,
+            in("rsi") second,
+            in("rdx") 0_usize,
+            in("r10") 0_usize,
+            in("r8") 0_usize,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the caller vouches for the call; only x0 is overwritten.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") first => result,
+            in("x1") second,
+            in("x2") 0_usize,
+            in("x3") 0_usize,
+            in("x4") 0_usize,
+        );
+    }
+    black_box(result)
+}
