@@ -81,23 +81,15 @@ impl TestCgroup {
     /// Moves a process, with all its threads, into this cgroup.
     pub fn add(&self, pid: u32) -> Result<()> {
         let procs = self.path.join("cgroup.procs");
-        fs::write(&procs, pid.to_string())
-            .with_context(|| format!("failed to write {pid} to `{}`", procs.display()))
+        fs::write(&procs, pid.to_string()).with_context(|| format!("failed to write {pid} to `{}`", procs.display()))
     }
 
     fn create(path: PathBuf) -> Result<Self> {
         let mount = Mount::find()?;
         let kernel_path = mount.kernel_path(&path)?;
-        fs::create_dir(&path)
-            .with_context(|| format!("failed to create cgroup `{}`", path.display()))?;
-        let id = fs::metadata(&path)
-            .with_context(|| format!("failed to stat cgroup `{}`", path.display()))?
-            .ino();
-        Ok(Self {
-            path,
-            kernel_path,
-            id,
-        })
+        fs::create_dir(&path).with_context(|| format!("failed to create cgroup `{}`", path.display()))?;
+        let id = fs::metadata(&path).with_context(|| format!("failed to stat cgroup `{}`", path.display()))?.ino();
+        Ok(Self { path, kernel_path, id })
     }
 }
 
@@ -125,8 +117,7 @@ pub fn join(directory: &Path) -> Result<()> {
 /// `usage_usec` of the cgroup `directory`.
 pub fn cpu_usage(directory: &Path) -> Result<Duration> {
     let file = directory.join("cpu.stat");
-    let text = fs::read_to_string(&file)
-        .with_context(|| format!("failed to read `{}`", file.display()))?;
+    let text = fs::read_to_string(&file).with_context(|| format!("failed to read `{}`", file.display()))?;
     let micros = text
         .lines()
         .find_map(|line| line.strip_prefix("usage_usec "))
@@ -149,8 +140,7 @@ struct Mount {
 
 impl Mount {
     fn find() -> Result<Self> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo")
-            .context("failed to read `/proc/self/mountinfo`")?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").context("failed to read `/proc/self/mountinfo`")?;
         match Self::parse(&mounts) {
             Some(mount) => Ok(mount),
             None => bail!("failed to find a cgroup2 mount in `/proc/self/mountinfo`"),
@@ -172,18 +162,11 @@ impl Mount {
     }
 
     fn kernel_path(&self, path: &Path) -> Result<String> {
-        let below = path.strip_prefix(&self.point).with_context(|| {
-            format!(
-                "`{}` is not below `{}`",
-                path.display(),
-                self.point.display()
-            )
-        })?;
+        let below = path
+            .strip_prefix(&self.point)
+            .with_context(|| format!("`{}` is not below `{}`", path.display(), self.point.display()))?;
         let root = self.root.trim_end_matches('/');
-        Ok(format!(
-            "{root}/{}",
-            String::from_utf8_lossy(below.as_os_str().as_bytes())
-        ))
+        Ok(format!("{root}/{}", String::from_utf8_lossy(below.as_os_str().as_bytes())))
     }
 }
 

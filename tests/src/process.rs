@@ -56,10 +56,7 @@ impl Usage {
         // zeroes is a valid rusage too.
         let usage = unsafe {
             if libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) != 0 {
-                bail!(
-                    "failed to call getrusage: {}",
-                    std::io::Error::last_os_error()
-                );
+                bail!("failed to call getrusage: {}", std::io::Error::last_os_error());
             }
             usage.assume_init()
         };
@@ -85,12 +82,8 @@ impl Usage {
             system_ns: self.system_ns.saturating_sub(earlier.system_ns),
             minor_faults: self.minor_faults.saturating_sub(earlier.minor_faults),
             major_faults: self.major_faults.saturating_sub(earlier.major_faults),
-            voluntary_switches: self
-                .voluntary_switches
-                .saturating_sub(earlier.voluntary_switches),
-            involuntary_switches: self
-                .involuntary_switches
-                .saturating_sub(earlier.involuntary_switches),
+            voluntary_switches: self.voluntary_switches.saturating_sub(earlier.voluntary_switches),
+            involuntary_switches: self.involuntary_switches.saturating_sub(earlier.involuntary_switches),
             run_ns: self.run_ns.saturating_sub(earlier.run_ns),
             wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
         }
@@ -168,16 +161,13 @@ fn die_with(parent: Pid) -> Result<()> {
 /// Lets a command's process die with the thread that spawns it.
 pub fn bind_to_parent(command: &mut Command) -> &mut Command {
     // SAFETY: the closure makes one async-signal-safe system call.
-    unsafe {
-        command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from))
-    }
+    unsafe { command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from)) }
 }
 
 /// Ties the calling process to one CPU.
 pub fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
-    set.set(cpu)
-        .with_context(|| format!("cpu {cpu} is beyond what the C library knows"))?;
+    set.set(cpu).with_context(|| format!("cpu {cpu} is beyond what the C library knows"))?;
     sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("failed to pin to cpu {cpu}"))
 }
 
@@ -195,20 +185,14 @@ pub fn monotonic_ns() -> Result<u64> {
 pub fn send<T: Serialize>(pipe: OwnedFd, value: &T) -> Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
-    fs::File::from(pipe)
-        .write_all(&line)
-        .context("failed to report to the parent")
+    fs::File::from(pipe).write_all(&line).context("failed to report to the parent")
 }
 
 /// All values that were sent before the last writer was gone.
 pub fn receive<T: for<'de> Deserialize<'de>>(pipe: OwnedFd) -> Result<Vec<T>> {
     let mut text = String::new();
-    fs::File::from(pipe)
-        .read_to_string(&mut text)
-        .context("failed to hear from a child")?;
-    text.lines()
-        .map(|line| Ok(serde_json::from_str(line)?))
-        .collect()
+    fs::File::from(pipe).read_to_string(&mut text).context("failed to hear from a child")?;
+    text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
 }
 
 /// Burns `amount` of the caller's own CPU time, whatever else runs on the CPU,
@@ -247,8 +231,6 @@ fn count(value: i64) -> u64 {
 
 fn schedstat() -> (u64, u64) {
     let text = fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    let mut fields = text
-        .split_whitespace()
-        .map(|field| field.parse().unwrap_or(0));
+    let mut fields = text.split_whitespace().map(|field| field.parse().unwrap_or(0));
     (fields.next().unwrap_or(0), fields.next().unwrap_or(0))
 }

@@ -39,10 +39,7 @@ pub enum Configuration {
 impl Configuration {
     /// The configuration file.
     fn yaml(self, run_directory: &Path) -> String {
-        let common = format!(
-            "listen: \"127.0.0.1:0\"\nrunDir: \"{}\"\n",
-            run_directory.display()
-        );
+        let common = format!("listen: \"127.0.0.1:0\"\nrunDir: \"{}\"\n", run_directory.display());
         let measured = match self {
             Self::Default => String::new(),
             Self::Times => sections(true, false, ""),
@@ -87,10 +84,7 @@ pub fn start(setup: &Setup, configuration: Configuration) -> Result<Agent> {
             return Ok(Agent { process, address });
         }
         let seconds = READY_DEADLINE.as_secs();
-        ensure!(
-            Instant::now() < deadline,
-            "`podperf` did not say `{READY}` within {seconds} s"
-        );
+        ensure!(Instant::now() < deadline, "`podperf` did not say `{READY}` within {seconds} s");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -143,18 +137,10 @@ impl Agent {
         let begin = Instant::now();
         let mut stream = TcpStream::connect(self.address).context("failed to reach the agent")?;
         let address = self.address;
-        write!(
-            stream,
-            "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-        )?;
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
         let mut answer = Vec::new();
-        stream
-            .read_to_end(&mut answer)
-            .context("failed to scrape the agent")?;
-        ensure!(
-            answer.starts_with(b"HTTP/1.1 200"),
-            "the agent refused to be scraped"
-        );
+        stream.read_to_end(&mut answer).context("failed to scrape the agent")?;
+        ensure!(answer.starts_with(b"HTTP/1.1 200"), "the agent refused to be scraped");
         Ok((answer.len(), begin.elapsed()))
     }
 }
@@ -163,27 +149,19 @@ impl Agent {
 fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name before the last `)` may hold anything.
-    let (_, fields) = stat
-        .rsplit_once(')')
-        .context("failed to read a `stat` file")?;
+    let (_, fields) = stat.rsplit_once(')').context("failed to read a `stat` file")?;
     let mut ticks = 0_u64;
     for field in fields.split_whitespace().skip(11).take(2) {
         ticks += field.parse::<u64>()?;
     }
     let per_second = sysconf(SysconfVar::CLK_TCK)?.context("failed to find the clock tick")?;
-    Ok(Duration::from_millis(
-        ticks * 1_000 / u64::try_from(per_second)?,
-    ))
+    Ok(Duration::from_millis(ticks * 1_000 / u64::try_from(per_second)?))
 }
 
 fn rss_mib(pid: u32) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: f64 = line
-        .context("failed to find `VmRSS`")?
-        .trim_end_matches("kB")
-        .trim()
-        .parse()?;
+    let kib: f64 = line.context("failed to find `VmRSS`")?.trim_end_matches("kB").trim().parse()?;
     Ok(kib / 1024.0)
 }
 
@@ -195,9 +173,6 @@ mod tests {
     fn address_is_found_in_a_log_line() {
         let line = "INFO podperf: listening on http://127.0.0.1:43211 parts=3\n";
         assert_eq!(address_in(line).map(|address| address.port()), Some(43211));
-        assert_eq!(
-            address_in("INFO podperf: listening on http://127.0.0.1:43"),
-            None
-        );
+        assert_eq!(address_in("INFO podperf: listening on http://127.0.0.1:43"), None);
     }
 }

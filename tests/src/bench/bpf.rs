@@ -41,11 +41,7 @@ struct EnableStats {
 /// Opens what is pinned at `path`.
 pub fn pinned(path: &Path) -> Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
-    let attributes = ObjGet {
-        path: address(&path)?,
-        fd: 0,
-        flags: 0,
-    };
+    let attributes = ObjGet { path: address(&path)?, fd: 0, flags: 0 };
     // SAFETY: the attributes are those of the command; the path outlives it.
     unsafe { bpf(OBJ_GET, &attributes) }.context("failed to open a pinned program")
 }
@@ -53,11 +49,7 @@ pub fn pinned(path: &Path) -> Result<OwnedFd> {
 /// Attaches a program to a raw tracepoint for as long as the result is open.
 pub fn attach_raw_tracepoint(name: &str, program: &OwnedFd) -> Result<OwnedFd> {
     let tracepoint = CString::new(name)?;
-    let attributes = RawTracepointOpen {
-        name: address(&tracepoint)?,
-        program: program.as_raw_fd(),
-        padding: 0,
-    };
+    let attributes = RawTracepointOpen { name: address(&tracepoint)?, program: program.as_raw_fd(), padding: 0 };
     // SAFETY: the attributes are those of the command; the name outlives it.
     unsafe { bpf(RAW_TRACEPOINT_OPEN, &attributes) }
         .with_context(|| format!("failed to attach to raw tracepoint `{name}`"))
@@ -67,16 +59,8 @@ pub fn attach_raw_tracepoint(name: &str, program: &OwnedFd) -> Result<OwnedFd> {
 /// open. Unlike the sysctl of the same purpose, this ends with the process.
 pub fn enable_run_statistics() -> Result<OwnedFd> {
     // SAFETY: the attributes are those of the command and hold no pointer.
-    unsafe {
-        bpf(
-            ENABLE_STATS,
-            &EnableStats {
-                kind: 0,
-                padding: 0,
-            },
-        )
-    }
-    .context("failed to enable BPF statistics (needs root)")
+    unsafe { bpf(ENABLE_STATS, &EnableStats { kind: 0, padding: 0 }) }
+        .context("failed to enable BPF statistics (needs root)")
 }
 
 fn address(text: &CString) -> Result<u64> {
@@ -89,14 +73,7 @@ fn address(text: &CString) -> Result<u64> {
 /// must be one that returns a file descriptor.
 unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> Result<OwnedFd> {
     // SAFETY: the kernel reads size_of::<T>() bytes and takes the rest as zero.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command,
-            &raw const *attributes,
-            size_of::<T>(),
-        )
-    };
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attributes, size_of::<T>()) };
     if fd < 0 {
         bail!(std::io::Error::last_os_error());
     }

@@ -76,32 +76,17 @@ pub struct Measurement {
 
 impl Measurement {
     fn of(monitor: &'static Monitor) -> Self {
-        Self {
-            monitor,
-            pairs: Vec::new(),
-            bpf_ns_per_run: None,
-            failure: None,
-        }
+        Self { monitor, pairs: Vec::new(), bpf_ns_per_run: None, failure: None }
     }
 
     /// Extra ns per hop over the pairs.
     pub fn extra_ns(&self) -> Option<Spread> {
-        Spread::of(
-            self.pairs
-                .iter()
-                .map(|(without, with)| with - without)
-                .collect(),
-        )
+        Spread::of(self.pairs.iter().map(|(without, with)| with - without).collect())
     }
 
     /// With over without, over the pairs.
     pub fn ratio(&self) -> Option<Spread> {
-        Spread::of(
-            self.pairs
-                .iter()
-                .map(|(without, with)| with / without)
-                .collect(),
-        )
+        Spread::of(self.pairs.iter().map(|(without, with)| with / without).collect())
     }
 }
 
@@ -114,10 +99,7 @@ pub fn run(args: &BenchArgs) -> Result<String> {
 
     for round in 1..=args.rounds {
         for measurement in &mut measurements {
-            progress(&format!(
-                "round {round}/{}: {}",
-                args.rounds, measurement.monitor.title
-            ));
+            progress(&format!("round {round}/{}: {}", args.rounds, measurement.monitor.title));
             measure_pair(measurement, &setup, &ring)?;
         }
     }
@@ -129,10 +111,7 @@ pub fn run(args: &BenchArgs) -> Result<String> {
     text.push_str(&table::goals(&measurements));
     if args.rest_seconds > 0 && measurements.iter().any(|one| one.monitor.is_agent()) {
         progress(&format!("the agent at rest for {} s", args.rest_seconds));
-        text.push_str(&table::rest(&agent::rest(
-            &setup,
-            Duration::from_secs(args.rest_seconds),
-        )));
+        text.push_str(&table::rest(&agent::rest(&setup, Duration::from_secs(args.rest_seconds))));
     }
     Ok(text)
 }
@@ -176,23 +155,15 @@ fn select(only: &[String]) -> Result<impl Iterator<Item = &'static Monitor>> {
     for key in only {
         if !MONITORS.iter().any(|monitor| monitor.key == key) {
             let keys: Vec<&str> = MONITORS.iter().map(|monitor| monitor.key).collect();
-            bail!(
-                "failed to find monitor `{key}` (known: {})",
-                keys.join(", ")
-            );
+            bail!("failed to find monitor `{key}` (known: {})", keys.join(", "));
         }
     }
     let only = only.to_vec();
-    Ok(MONITORS
-        .iter()
-        .filter(move |m| only.is_empty() || only.iter().any(|key| key == m.key)))
+    Ok(MONITORS.iter().filter(move |m| only.is_empty() || only.iter().any(|key| key == m.key)))
 }
 
 fn last_cpu() -> Result<usize> {
-    Ok(thread::available_parallelism()
-        .context("failed to count the cpus")?
-        .get()
-        - 1)
+    Ok(thread::available_parallelism().context("failed to count the cpus")?.get() - 1)
 }
 
 fn progress(text: &str) {
@@ -207,10 +178,7 @@ struct Ring {
 
 impl Ring {
     fn new(args: &BenchArgs, cpu: usize, cgroups: &[TestCgroup]) -> Result<Self> {
-        let directories: Vec<_> = cgroups
-            .iter()
-            .map(|cgroup| cgroup.path().to_string_lossy())
-            .collect();
+        let directories: Vec<_> = cgroups.iter().map(|cgroup| cgroup.path().to_string_lossy()).collect();
         Ok(Self {
             binary: load::binary()?,
             arguments: vec![
@@ -229,18 +197,11 @@ impl Ring {
 
     fn run(&self) -> Result<RingReport> {
         let mut command = Command::new(&self.binary);
-        command
-            .args(&self.arguments)
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit());
+        command.args(&self.arguments).stdin(Stdio::null()).stderr(Stdio::inherit());
         let output = process::bind_to_parent(&mut command)
             .output()
             .with_context(|| format!("failed to run `{}`", self.binary.display()))?;
-        ensure!(
-            output.status.success(),
-            "the ring ended badly: {}",
-            output.status
-        );
+        ensure!(output.status.success(), "the ring ended badly: {}", output.status);
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 }

@@ -17,14 +17,8 @@ use super::setup::Setup;
 use crate::process;
 
 /// The events that every counting monitor counts.
-pub const EVENTS: [&str; 6] = [
-    "cpu-clock",
-    "task-clock",
-    "context-switches",
-    "cpu-migrations",
-    "page-faults",
-    "minor-faults",
-];
+pub const EVENTS: [&str; 6] =
+    ["cpu-clock", "task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults"];
 
 /// How long a monitor may take to write down what it has and end.
 const STOP_DEADLINE: Duration = Duration::from_secs(15);
@@ -41,41 +35,13 @@ pub struct Monitor {
 
 /// All monitors, in the order of the table.
 pub static MONITORS: [Monitor; 9] = [
-    Monitor {
-        key: "none",
-        title: "none (the noise)",
-        parts: &[],
-    },
-    Monitor {
-        key: "empty",
-        title: "empty program",
-        parts: &[Part::EmptyProgram],
-    },
-    Monitor {
-        key: "perf-cgroup",
-        title: "perf stat, cgroup events",
-        parts: &[Part::PerfStat],
-    },
-    Monitor {
-        key: "perf-bpf",
-        title: "perf stat --bpf-counters",
-        parts: &[Part::PerfStatBpf],
-    },
-    Monitor {
-        key: "perf-off-cpu",
-        title: "perf record --off-cpu",
-        parts: &[Part::PerfOffCpu],
-    },
-    Monitor {
-        key: "perf-both",
-        title: "both perf BPF tools",
-        parts: &[Part::PerfStatBpf, Part::PerfOffCpu],
-    },
-    Monitor {
-        key: "podperf-times",
-        title: "podperf: facts, times",
-        parts: &[Part::Agent(Configuration::Times)],
-    },
+    Monitor { key: "none", title: "none (the noise)", parts: &[] },
+    Monitor { key: "empty", title: "empty program", parts: &[Part::EmptyProgram] },
+    Monitor { key: "perf-cgroup", title: "perf stat, cgroup events", parts: &[Part::PerfStat] },
+    Monitor { key: "perf-bpf", title: "perf stat --bpf-counters", parts: &[Part::PerfStatBpf] },
+    Monitor { key: "perf-off-cpu", title: "perf record --off-cpu", parts: &[Part::PerfOffCpu] },
+    Monitor { key: "perf-both", title: "both perf BPF tools", parts: &[Part::PerfStatBpf, Part::PerfOffCpu] },
+    Monitor { key: "podperf-times", title: "podperf: facts, times", parts: &[Part::Agent(Configuration::Times)] },
     Monitor {
         key: "podperf-stacks",
         title: "podperf: facts, times, stacks",
@@ -121,21 +87,15 @@ impl Part {
         match self {
             Self::EmptyProgram => {
                 let object = setup.empty_object()?;
-                running
-                    .attached
-                    .push(programs::load_and_attach(&object, "sched_switch")?);
+                running.attached.push(programs::load_and_attach(&object, "sched_switch")?);
             }
             Self::PerfStat => running.processes.push(setup.perf_stat("perf-stat", &[])?),
             Self::PerfStatBpf => {
-                running
-                    .processes
-                    .push(setup.perf_stat("perf-stat-bpf", &["--bpf-counters"])?);
+                running.processes.push(setup.perf_stat("perf-stat-bpf", &["--bpf-counters"])?);
             }
             Self::PerfOffCpu => running.processes.push(setup.perf_off_cpu()?),
             Self::Agent(configuration) => {
-                running
-                    .processes
-                    .push(agent::start(setup, configuration)?.process);
+                running.processes.push(agent::start(setup, configuration)?.process);
             }
         }
         Ok(())
@@ -168,23 +128,13 @@ pub struct Process {
 impl Process {
     /// Starts `command`, whose stderr is the file `log`, and which ends upon the
     /// signal `stop`.
-    pub fn spawn(
-        name: &'static str,
-        command: &mut Command,
-        stop: Signal,
-        log: PathBuf,
-    ) -> Result<Self> {
+    pub fn spawn(name: &'static str, command: &mut Command, stop: Signal, log: PathBuf) -> Result<Self> {
         let program = command.get_program().to_owned();
         let child = process::bind_to_parent(command)
             .stdin(Stdio::null())
             .spawn()
             .with_context(|| format!("failed to start `{}`", program.display()))?;
-        Ok(Self {
-            name,
-            child,
-            stop,
-            log,
-        })
+        Ok(Self { name, child, stop, log })
     }
 
     /// The process id.
@@ -197,11 +147,7 @@ impl Process {
         if let Some(status) = self.child.try_wait()? {
             let words = self.words();
             let last = words.lines().rev().find(|line| !line.trim().is_empty());
-            bail!(
-                "`{}` ended early ({status}): {}",
-                self.name,
-                last.unwrap_or("no words").trim()
-            );
+            bail!("`{}` ended early ({status}): {}", self.name, last.unwrap_or("no words").trim());
         }
         Ok(())
     }

@@ -40,20 +40,9 @@ impl Programs {
     /// Asks bpftool.
     pub fn list() -> Result<Self> {
         let json = succeed(Command::new("bpftool").args(["prog", "show", "-j"]))?;
-        let shown: Vec<Shown> =
-            serde_json::from_slice(&json).context("failed to understand bpftool")?;
-        let by_id = shown
-            .into_iter()
-            .map(|one| {
-                (
-                    one.id,
-                    Runs {
-                        time_ns: one.run_time_ns,
-                        count: one.run_cnt,
-                    },
-                )
-            })
-            .collect();
+        let shown: Vec<Shown> = serde_json::from_slice(&json).context("failed to understand bpftool")?;
+        let by_id =
+            shown.into_iter().map(|one| (one.id, Runs { time_ns: one.run_time_ns, count: one.run_cnt })).collect();
         Ok(Self { by_id })
     }
 
@@ -88,36 +77,21 @@ impl Programs {
 /// of our own for a moment; the machine need not have one.
 pub fn load_and_attach(object: &Path, tracepoint: &str) -> Result<OwnedFd> {
     let directory = tempfile::tempdir()?;
-    mount(
-        Some("bpf"),
-        directory.path(),
-        Some("bpf"),
-        MsFlags::empty(),
-        None::<&str>,
-    )
-    .context("failed to mount a BPF file system (needs CAP_SYS_ADMIN)")?;
+    mount(Some("bpf"), directory.path(), Some("bpf"), MsFlags::empty(), None::<&str>)
+        .context("failed to mount a BPF file system (needs CAP_SYS_ADMIN)")?;
     let pin = directory.path().join("program");
     let mut bpftool = Command::new("bpftool");
-    let program = succeed(bpftool.args(["prog", "load"]).arg(object).arg(&pin))
-        .and_then(|_| bpf::pinned(&pin));
-    umount2(directory.path(), MntFlags::MNT_DETACH)
-        .context("failed to unmount our BPF file system")?;
+    let program = succeed(bpftool.args(["prog", "load"]).arg(object).arg(&pin)).and_then(|_| bpf::pinned(&pin));
+    umount2(directory.path(), MntFlags::MNT_DETACH).context("failed to unmount our BPF file system")?;
     bpf::attach_raw_tracepoint(tracepoint, &program?)
 }
 
 /// Runs a command to its end and returns what it wrote.
 pub fn succeed(command: &mut Command) -> Result<Vec<u8>> {
     let name = command.get_program().to_owned();
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("failed to run `{}`", name.display()))?;
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("failed to run `{}`", name.display()))?;
     let words = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "`{}` failed: {}",
-        name.display(),
-        words.trim()
-    );
+    ensure!(output.status.success(), "`{}` failed: {}", name.display(), words.trim());
     Ok(output.stdout)
 }

@@ -49,18 +49,11 @@ impl Setup {
 
     /// `perf stat` of the events in the two cgroups.
     pub fn perf_stat(&self, name: &'static str, extra: &[&str]) -> Result<Process> {
-        let cgroups: Vec<&str> = self
-            .cgroups
-            .iter()
-            .map(|cgroup| cgroup.kernel_path().trim_start_matches('/'))
-            .collect();
+        let cgroups: Vec<&str> =
+            self.cgroups.iter().map(|cgroup| cgroup.kernel_path().trim_start_matches('/')).collect();
         let mut command = Command::new(&self.perf);
         command.args(["stat", "-a", "-e", &EVENTS.join(","), "--for-each-cgroup"]);
-        command
-            .arg(cgroups.join(","))
-            .args(extra)
-            .arg("-o")
-            .arg(self.scratch.path().join("stat"));
+        command.arg(cgroups.join(",")).args(extra).arg("-o").arg(self.scratch.path().join("stat"));
         self.spawn(name, &mut command, Signal::SIGINT)
     }
 
@@ -73,12 +66,7 @@ impl Setup {
     }
 
     /// Starts one process of a monitor, its stderr in the scratch directory.
-    pub fn spawn(
-        &self,
-        name: &'static str,
-        command: &mut Command,
-        stop: Signal,
-    ) -> Result<Process> {
+    pub fn spawn(&self, name: &'static str, command: &mut Command, stop: Signal) -> Result<Process> {
         let log = self.scratch.path().join(format!("{name}.log"));
         command.stdout(Stdio::null()).stderr(File::create(&log)?);
         Process::spawn(name, command, stop, log)
@@ -92,10 +80,7 @@ impl Setup {
             fs::write(&source, EMPTY_PROGRAM)?;
             let mut clang = Command::new("clang");
             // Debian keeps <asm/types.h> in the directory of the architecture.
-            clang.arg(format!(
-                "-I/usr/include/{}-linux-gnu",
-                std::env::consts::ARCH
-            ));
+            clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
             clang.args(["-O2", "-g", "-Wall", "-target", "bpf", "-c"]);
             succeed(clang.arg(&source).arg("-o").arg(&object))?;
         }

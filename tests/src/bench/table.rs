@@ -15,21 +15,9 @@ struct Goal {
 }
 
 const GOALS: [Goal; 3] = [
-    Goal {
-        of: "podperf-stacks",
-        to: "perf-both",
-        at_most: 0.25,
-    },
-    Goal {
-        of: "podperf-times",
-        to: "perf-bpf",
-        at_most: 0.25,
-    },
-    Goal {
-        of: "podperf-counters",
-        to: "perf-bpf",
-        at_most: 0.6,
-    },
+    Goal { of: "podperf-stacks", to: "perf-both", at_most: 0.25 },
+    Goal { of: "podperf-times", to: "perf-bpf", at_most: 0.25 },
+    Goal { of: "podperf-counters", to: "perf-bpf", at_most: 0.6 },
 ];
 
 const REST_RSS_MIB: f64 = 30.0;
@@ -49,23 +37,13 @@ pub fn measurements(measurements: &[Measurement]) -> String {
             (None, Some(extra), Some(ratio)) => {
                 let range = format!("{:+.0}..{:+.0}", extra.min, extra.max);
                 let ratio = format!("{:.2}/{:.2}/{:.2}", ratio.min, ratio.median, ratio.max);
-                let bpf = one
-                    .bpf_ns_per_run
-                    .map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}"));
-                writeln!(
-                    text,
-                    "{:>+8.0} {range:>16}  {ratio:>14}  {bpf:>10}",
-                    extra.median
-                )
+                let bpf = one.bpf_ns_per_run.map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}"));
+                writeln!(text, "{:>+8.0} {range:>16}  {ratio:>14}  {bpf:>10}", extra.median)
             }
             _ => writeln!(text, "not measured: no rounds"),
         };
     }
-    let bases: Vec<f64> = measurements
-        .iter()
-        .flat_map(|m| &m.pairs)
-        .map(|pair| pair.0)
-        .collect();
+    let bases: Vec<f64> = measurements.iter().flat_map(|m| &m.pairs).map(|pair| pair.0).collect();
     if let Some(base) = crate::load::ring::Spread::of(bases) {
         let _ = writeln!(
             text,
@@ -79,9 +57,7 @@ pub fn measurements(measurements: &[Measurement]) -> String {
 /// One line per goal.
 pub fn goals(measurements: &[Measurement]) -> String {
     let extra = |key: &str| {
-        let one = measurements
-            .iter()
-            .find(|m| m.monitor.key == key && m.failure.is_none())?;
+        let one = measurements.iter().find(|m| m.monitor.key == key && m.failure.is_none())?;
         one.extra_ns().map(|spread| spread.median)
     };
     let mut text = "\ngoals\n".to_owned();

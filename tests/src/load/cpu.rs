@@ -81,10 +81,7 @@ pub struct CpuReport {
 
 impl CpuReport {
     fn measure(outside: Usage) -> Result<Self> {
-        Ok(Self {
-            outside,
-            inside: Usage::of_self()?.since(outside),
-        })
+        Ok(Self { outside, inside: Usage::of_self()?.since(outside) })
     }
 }
 
@@ -135,10 +132,7 @@ pub fn fifo(args: &FifoArgs) -> Result<CpuReport> {
 
 /// Blocks until stdin ends.
 pub fn hold() -> Result<()> {
-    std::io::stdin()
-        .lock()
-        .read_to_end(&mut Vec::new())
-        .context("failed to read stdin")?;
+    std::io::stdin().lock().read_to_end(&mut Vec::new()).context("failed to read stdin")?;
     Ok(())
 }
 
@@ -162,8 +156,7 @@ fn in_child(body: impl FnOnce() -> Result<CpuReport>) -> Result<CpuReport> {
 }
 
 fn seconds(value: f64) -> Result<Duration> {
-    Duration::try_from_secs_f64(value)
-        .with_context(|| format!("`{value}` is not a number of seconds"))
+    Duration::try_from_secs_f64(value).with_context(|| format!("`{value}` is not a number of seconds"))
 }
 
 /// The lowest real-time priority is enough to be preempted by nobody but the
@@ -172,10 +165,7 @@ fn become_fifo() -> Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the pointer is to a whole sched_param for the time of the call.
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } != 0 {
-        bail!(
-            "failed to become SCHED_FIFO: {} (needs CAP_SYS_NICE)",
-            std::io::Error::last_os_error()
-        );
+        bail!("failed to become SCHED_FIFO: {} (needs CAP_SYS_NICE)", std::io::Error::last_os_error());
     }
     Ok(())
 }

@@ -1,9 +1,6 @@
 //! A process with a known number of page faults and of voluntary switches.
 
-#![expect(
-    unsafe_code,
-    reason = "anonymous memory without huge pages needs mmap and madvise"
-)]
+#![expect(unsafe_code, reason = "anonymous memory without huge pages needs mmap and madvise")]
 
 use std::path::PathBuf;
 use std::ptr;
@@ -75,10 +72,7 @@ fn touch(pages: usize) -> Result<()> {
             0,
         );
         if memory == libc::MAP_FAILED {
-            bail!(
-                "failed to map {pages} pages: {}",
-                std::io::Error::last_os_error()
-            );
+            bail!("failed to map {pages} pages: {}", std::io::Error::last_os_error());
         }
         // One huge page would take one fault for hundreds of pages. A kernel
         // without huge pages refuses the advice and needs none.

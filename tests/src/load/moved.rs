@@ -56,12 +56,7 @@ pub fn run(args: &MovedArgs) -> Result<MovedReport> {
         .with_context(|| format!("failed to move the burner to `{}`", procs.display()))?;
     child.wait()?;
     let grown = |cgroup: &Path, before: Duration| -> Result<u64> {
-        Ok(process::nanos(
-            cgroup::cpu_usage(cgroup)?.saturating_sub(before),
-        ))
+        Ok(process::nanos(cgroup::cpu_usage(cgroup)?.saturating_sub(before)))
     };
-    Ok(MovedReport {
-        from_ns: grown(&args.from, from_before)?,
-        to_ns: grown(&args.to, to_before)?,
-    })
+    Ok(MovedReport { from_ns: grown(&args.from, from_before)?, to_ns: grown(&args.to, to_before)? })
 }

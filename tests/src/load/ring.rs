@@ -81,11 +81,7 @@ impl Spread {
     /// Of no figures there is no spread.
     pub fn of(mut figures: Vec<f64>) -> Option<Self> {
         figures.sort_by(f64::total_cmp);
-        Some(Self {
-            min: *figures.first()?,
-            median: *figures.get(figures.len() / 2)?,
-            max: *figures.last()?,
-        })
+        Some(Self { min: *figures.first()?, median: *figures.get(figures.len() / 2)?, max: *figures.last()? })
     }
 }
 
@@ -102,13 +98,8 @@ struct WorkerReport {
 pub fn run(args: &RingArgs) -> Result<RingReport> {
     ensure!(args.processes >= 2, "`--processes` must be 2 or more");
     ensure!(args.slices >= 1, "`--slices` must be 1 or more");
-    ensure!(
-        args.hops >= args.processes,
-        "`--hops` must be `--processes` or more"
-    );
-    let pipes = (0..args.processes)
-        .map(|_| pipe().context("failed to make a pipe"))
-        .collect::<Result<Vec<_>>>()?;
+    ensure!(args.hops >= args.processes, "`--hops` must be `--processes` or more");
+    let pipes = (0..args.processes).map(|_| pipe().context("failed to make a pipe")).collect::<Result<Vec<_>>>()?;
     let (ready_reader, ready_writer) = pipe().context("failed to make a pipe")?;
     let (report_reader, report_writer) = pipe().context("failed to make a pipe")?;
 
@@ -149,10 +140,7 @@ struct Seat {
 
 impl Seat {
     fn take(pipes: &[(OwnedFd, OwnedFd)], worker: usize) -> Result<Self> {
-        Ok(Self {
-            from: pipes[worker].0.try_clone()?,
-            to: pipes[(worker + 1) % pipes.len()].1.try_clone()?,
-        })
+        Ok(Self { from: pipes[worker].0.try_clone()?, to: pipes[(worker + 1) % pipes.len()].1.try_clone()? })
     }
 
     fn pass(&self, byte: u8) -> Result<()> {
@@ -185,12 +173,7 @@ fn follow(seat: &Seat, worker: usize) -> Result<WorkerReport> {
         if byte == LAST {
             let usage = Usage::of_self()?.since(before);
             seat.pass(LAST)?;
-            return Ok(WorkerReport {
-                worker,
-                usage,
-                cpu_ns: Vec::new(),
-                wall_ns: Vec::new(),
-            });
+            return Ok(WorkerReport { worker, usage, cpu_ns: Vec::new(), wall_ns: Vec::new() });
         }
         seat.pass(byte)?;
     }
@@ -198,10 +181,7 @@ fn follow(seat: &Seat, worker: usize) -> Result<WorkerReport> {
 
 fn lead(args: &RingArgs, seat: &Seat, others: &[Pid], ready: &OwnedFd) -> Result<WorkerReport> {
     for _ in others {
-        ensure!(
-            read(ready, &mut [0])? == 1,
-            "a worker failed before the start"
-        );
+        ensure!(read(ready, &mut [0])? == 1, "a worker failed before the start");
     }
     // Let the last of them block in its first read.
     thread::sleep(Duration::from_millis(20));
@@ -230,12 +210,7 @@ fn lead(args: &RingArgs, seat: &Seat, others: &[Pid], ready: &OwnedFd) -> Result
     let usage = Usage::of_self()?.since(before);
     seat.pass(LAST)?;
     seat.receive()?;
-    Ok(WorkerReport {
-        worker: 0,
-        usage,
-        cpu_ns,
-        wall_ns,
-    })
+    Ok(WorkerReport { worker: 0, usage, cpu_ns, wall_ns })
 }
 
 fn rounds(seat: &Seat, count: usize) -> Result<()> {
@@ -252,18 +227,12 @@ fn per_hop(ns: u64, hops: usize) -> f64 {
 }
 
 fn summarize(args: &RingArgs, mut reports: Vec<WorkerReport>) -> Result<RingReport> {
-    ensure!(
-        reports.len() == args.processes,
-        "a worker ended without a report"
-    );
+    ensure!(reports.len() == args.processes, "a worker ended without a report");
     reports.sort_by_key(|report| report.worker);
     let per_slice = args.hops / args.processes * args.processes;
     let hops = per_slice * args.slices + args.warmup.next_multiple_of(args.processes);
     let workers: Vec<Usage> = reports.iter().map(|report| report.usage).collect();
-    let switches = workers
-        .iter()
-        .map(|w| w.voluntary_switches + w.involuntary_switches)
-        .sum();
+    let switches = workers.iter().map(|w| w.voluntary_switches + w.involuntary_switches).sum();
     let leader = reports.swap_remove(0);
     Ok(RingReport {
         hops: u64::try_from(hops)?,

@@ -58,22 +58,14 @@ pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
     let mut waited = Duration::ZERO;
     for _ in 0..args.waits {
         let start = Instant::now();
-        let child = if args.uninterruptible {
-            wait_for_child(length)?
-        } else {
-            sleep(length)?
-        };
+        let child = if args.uninterruptible { wait_for_child(length)? } else { sleep(length)? };
         waited += start.elapsed();
         if let Some(child) = child {
             waitpid(child, None).context("failed to wait for a child")?;
         }
     }
     let usage = Usage::of_self()?.since(before);
-    Ok(SleepersReport {
-        waits: args.waits,
-        waited_ns: process::nanos(waited),
-        usage,
-    })
+    Ok(SleepersReport { waits: args.waits, waited_ns: process::nanos(waited), usage })
 }
 
 /// The kernel's `struct __kernel_timespec` on 64-bit machines.
@@ -84,10 +76,7 @@ struct Timespec {
 }
 
 fn sleep(length: Duration) -> Result<Option<Pid>> {
-    let time = Timespec {
-        seconds: length.as_secs(),
-        nanoseconds: u64::from(length.subsec_nanos()),
-    };
+    let time = Timespec { seconds: length.as_secs(), nanoseconds: u64::from(length.subsec_nanos()) };
     // SAFETY: nanosleep reads one timespec, which outlives the call, and
     // writes nothing when the second argument is null.
     let result = unsafe { podperf_wait_outer(libc::SYS_nanosleep, (&raw const time).addr(), 0) };

@@ -177,8 +177,7 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         counter("stack_waits", "Waits that should have a stack").sample(&[], Value::Count(cpu.waits)),
         counter("stack_walks", "Waits whose stack was walked; the others' was remembered")
             .sample(&[], Value::Count(cpu.walks)),
-        counter("stack_checks", "Walks that only checked a remembered stack")
-            .sample(&[], Value::Count(cpu.checks)),
+        counter("stack_checks", "Walks that only checked a remembered stack").sample(&[], Value::Count(cpu.checks)),
         counter("stack_checks_wrong", "Checks that found another stack: this share of the remembered ones is wrong")
             .sample(&[], Value::Count(cpu.checks_wrong)),
         counter(

@@ -1,0 +1,266 @@
+//! The agent as the tests run it: a process of its own, with its own lock and a port that it picks.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tempfile::TempDir;
+
+use crate::{load, process};
+
+/// The agent says so on stderr once it answers.
+const READY: &str = "listening on http://";
+/// Loading the programs takes well below a second; a loaded machine gets more.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+/// Readings of less than a second ago are handed out again.
+const COALESCED_FOR: Duration = Duration::from_millis(1100);
+
+/// A running agent; ended on drop.
+#[derive(Debug)]
+pub struct Agent {
+    child: Child,
+    address: SocketAddr,
+    log: Arc<Mutex<String>>,
+    directory: TempDir,
+}
+
+/// One scrape.
+#[derive(Clone, Debug)]
+pub struct Metrics(Vec<Sample>);
+
+/// One series of a scrape.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The metric's name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its value.
+    pub value: f64,
+}
+
+/// `podperf`, which cargo puts beside the tests' own programs.
+pub fn binary() -> Result<PathBuf> {
+    let path = load::binary()?.with_file_name("podperf");
+    ensure!(path.exists(), "no `{}` (build it: `cargo build -p podperf`)", path.display());
+    Ok(path)
+}
+
+/// A command line of the agent with a configuration file of its own; `listen` and `runDir` are set for it.
+pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
+    let config = directory.join("podperf.yaml");
+    fs::write(&config, format!("listen: 127.0.0.1:0\nrunDir: {}\n{yaml}", directory.display()))?;
+    let mut command = Command::new(binary()?);
+    command.args(["agent", "--config"]).arg(config);
+    Ok(command)
+}
+
+impl Agent {
+    /// Starts it with more configuration than `listen` and `runDir`, and waits until it answers.
+    pub fn start(yaml: &str) -> Result<Self> {
+        let directory = TempDir::new()?;
+        let mut command = command(directory.path(), yaml)?;
+        process::bind_to_parent(&mut command);
+        let mut child =
+            command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("failed to start podperf")?;
+        let log = Arc::new(Mutex::new(String::new()));
+        let lines = BufReader::new(child.stderr.take().context("no stderr")?);
+        let sink = Arc::clone(&log);
+        thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                let mut log = sink.lock().unwrap_or_else(PoisonError::into_inner);
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut agent = Self { child, address: unknown, log, directory };
+        let line = agent.wait_for_log(READY, START_DEADLINE)?;
+        let address = line.split(READY).nth(1).and_then(|rest| rest.split([' ', '/']).next());
+        agent.address = address.and_then(|address| address.parse().ok()).context("no address in the log")?;
+        Ok(agent)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its lock and its configuration file, `podperf.yaml`.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// What it has logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The first line of the log that contains `text`, once there is one.
+    pub fn wait_for_log(&mut self, text: &str, deadline: Duration) -> Result<String> {
+        let start = Instant::now();
+        loop {
+            let log = self.log();
+            if let Some(line) = log.lines().find(|line| line.contains(text)) {
+                return Ok(line.to_owned());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("podperf ended ({status}) without saying `{text}`:\n{}", self.log());
+            }
+            ensure!(start.elapsed() < deadline, "podperf did not say `{text}` in {deadline:?}:\n{log}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// `GET path`, with more headers: the status code, the headers and the body.
+    pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Result<(u16, String, Vec<u8>)> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address)?;
+        for (name, value) in headers {
+            write!(stream, "{name}: {value}\r\n")?;
+        }
+        write!(stream, "\r\n")?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").context("no end of the headers")?;
+        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no status")?;
+        ensure!(!head.to_lowercase().contains("transfer-encoding: chunked"), "a chunked answer");
+        Ok((status, head, answer.split_off(end + 4)))
+    }
+
+    /// Scrapes; the reading may be up to a second old.
+    pub fn metrics(&self) -> Result<Metrics> {
+        let (status, _, body) = self.get("/metrics", &[])?;
+        let body = String::from_utf8(body)?;
+        ensure!(status == 200, "/metrics answered {status}: {body}");
+        Ok(Metrics::parse(&body))
+    }
+
+    /// Scrapes a reading that began after this call.
+    pub fn fresh_metrics(&self) -> Result<Metrics> {
+        thread::sleep(COALESCED_FOR);
+        self.metrics()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(i32::try_from(self.pid())?), signal)?)
+    }
+
+    /// Waits until it has ended.
+    pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(start.elapsed() < deadline, "podperf did not end in {deadline:?}:\n{}", self.log());
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if self.signal(Signal::SIGTERM).is_err() || self.wait(Duration::from_secs(6)).is_err() {
+            self.child.kill().ok();
+        }
+        self.child.wait().ok();
+    }
+}
+
+impl Metrics {
+    /// Parses Prometheus text 0.0.4.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        Self(text.lines().filter(|line| !line.starts_with('#')).filter_map(Sample::parse).collect())
+    }
+
+    /// All series.
+    #[must_use]
+    pub fn samples(&self) -> &[Sample] {
+        &self.0
+    }
+
+    /// The sum of a metric's series that have these labels; `None` when there is no such series.
+    #[must_use]
+    pub fn get(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let matches = |sample: &&Sample| {
+            sample.name == name
+                && labels.iter().all(|(label, value)| sample.labels.get(*label).is_some_and(|found| found == value))
+        };
+        self.0.iter().filter(matches).map(|sample| sample.value).reduce(|a, b| a + b)
+    }
+
+    /// The same, 0 without a series.
+    #[must_use]
+    pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.get(name, labels).unwrap_or(0.0)
+    }
+}
+
+impl Sample {
+    fn parse(line: &str) -> Option<Self> {
+        let (series, value) = line.rsplit_once(' ')?;
+        let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+        let mut rest = labels.strip_suffix('}')?;
+        let mut parsed = BTreeMap::new();
+        while let Some((label, after)) = rest.split_once("=\"") {
+            let (mut text, mut escaped, mut end) = (String::new(), false, after.len());
+            for (at, c) in after.char_indices() {
+                match (escaped, c) {
+                    (true, 'n') => text.push('\n'),
+                    (true, c) => text.push(c),
+                    (false, '\\') => {}
+                    (false, '"') => {
+                        end = at;
+                        break;
+                    }
+                    (false, c) => text.push(c),
+                }
+                escaped = !escaped && c == '\\';
+            }
+            parsed.insert(label.trim_start_matches(',').to_owned(), text);
+            rest = after.get(end + 1..).unwrap_or_default();
+        }
+        Some(Self { name: name.to_owned(), labels: parsed, value: value.parse().ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn escaped_labels_are_read_back() {
+        let metrics = Metrics::parse("# TYPE x counter\nx{a=\"/s\\\\x2d\\\"q\\n\",b=\"c\"} 1.5\nx{b=\"c\"} 2\ny 3\n");
+        assert_eq!(metrics.get("x", &[("a", "/s\\x2d\"q\n")]), Some(1.5));
+        assert_eq!(metrics.get("x", &[("b", "c")]), Some(3.5));
+        assert_eq!(metrics.get("y", &[]), Some(3.0));
+        assert_eq!(metrics.get("x", &[("b", "d")]), None);
+    }
+}
