@@ -1,5 +1,5 @@
 //! Builds the kernel side: clang makes the one BPF object, bindgen the Rust view of its ABI header.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "how a build script talks to cargo")]
+#![expect(clippy::print_stderr, reason = "how a build script talks to cargo")]
 
 use std::{
     env,

@@ -66,8 +66,9 @@ pub fn start(
     let status = Status::default();
     let profiles = config.stacks.enabled && !config.otlp.endpoint.is_empty();
 
-    let mut sensors = Sensors::load(
+    let sensors = Sensors::start(
         &SensorSettings {
+            tracepoint: config.scheduling.tracepoint,
             facts: config.facts.enabled,
             stacks: profiles,
             long_wait_ns: nanoseconds(config.stacks.long_wait),
@@ -78,7 +79,7 @@ pub fn start(
         },
         plan,
     )?;
-    let tracepoint = sensors.attach(config.scheduling.tracepoint)?;
+    let tracepoint = sensors.tracepoint();
     let counters: Arc<[OpenCounter]> = sensors.counters().into();
     tell_state(&status, &config, tracepoint, &counters, profiles, host);
 

@@ -136,7 +136,7 @@ impl Reader {
     }
 }
 
-/// Attaches the scheduling sensor and starts the thread. `sensors` must just have been loaded.
+/// Walks the cgroup tree and starts the thread. `sensors` must have been started before, so that no cgroup is missed.
 ///
 /// # Errors
 ///

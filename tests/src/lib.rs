@@ -4,6 +4,8 @@
 pub mod agent;
 pub mod bench;
 pub mod cgroup;
+pub mod collector;
 pub mod load;
 pub mod process;
+pub mod prometheus;
 pub mod suite;

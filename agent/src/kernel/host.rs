@@ -130,7 +130,7 @@ fn cgroup2_mount(mountinfo: &str) -> Option<PathBuf> {
 }
 
 fn is_cgroup2(root: &Path) -> bool {
-    nix::sys::statfs::statfs(root).is_ok_and(|stat| i64::from(stat.filesystem_type().0) == CGROUP2_MAGIC)
+    nix::sys::statfs::statfs(root).is_ok_and(|stat| stat.filesystem_type().0 == CGROUP2_MAGIC)
 }
 
 fn read_number(path: &str) -> Option<i32> {

@@ -142,3 +142,12 @@ fn element_command(command: libc::c_long, attr: &ElemAttr) -> io::Result<()> {
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attr, size_of::<ElemAttr>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// Gives freed memory back to the system. Loading parses the kernel's types, whose freed pieces glibc would keep.
+pub(super) fn return_free_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches only free memory.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

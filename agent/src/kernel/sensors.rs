@@ -29,6 +29,8 @@ use crate::{
 /// What the sensors are to do.
 #[derive(Clone, Debug)]
 pub struct SensorSettings {
+    /// Which form of the scheduling tracepoint is wanted.
+    pub tracepoint: Tracepoint,
     /// Whether times, waits, switches and faults are kept.
     pub facts: bool,
     /// Whether waits get stacks.
@@ -176,18 +178,19 @@ pub struct Sensors {
     cgroup_ring: RingBuf<MapData>,
     copies: usize,
     epoch: u32,
+    tracepoint: Tracepoint,
     running: Vec<&'static str>,
 }
 
 impl Sensors {
-    /// Loads the object and attaches the cgroup sensor. Walk the tree after this and before [`Sensors::attach`], so
-    /// that no cgroup is missed.
+    /// Loads the object and attaches the programs: counting begins. Walk the cgroup tree after this, so that no
+    /// cgroup is missed.
     ///
     /// # Errors
     ///
     /// When the kernel refuses the object or a program. Events that cannot be counted are no error: see
     /// [`Sensors::counters`].
-    pub fn load(settings: &SensorSettings, plan: &Plan) -> Result<Self, LoadError> {
+    pub fn start(settings: &SensorSettings, plan: &Plan) -> Result<Self, LoadError> {
         let btf = Btf::from_sys_fs()?;
         let cpus = aya::util::online_cpus().unwrap_or_else(|_| vec![0]);
         let copies = aya::util::nr_cpus().unwrap_or(cpus.len());
@@ -219,7 +222,7 @@ impl Sensors {
 
         hand_over(&ebpf, &counters)?;
         let mut running = Vec::new();
-        for program in ["cgroup_mkdir", "cgroup_rename", "cgroup_rmdir"] {
+        for program in ["cgroup_mkdir", "cgroup_rename", "cgroup_rmdir", "cgroup_attach_task"] {
             attach_btf(&mut ebpf, program, program, &btf)?;
             running.push(program);
         }
@@ -227,31 +230,18 @@ impl Sensors {
         running.push("flush");
         let stack_ring = take_ring(&mut ebpf, "stack_ring")?;
         let cgroup_ring = take_ring(&mut ebpf, "cgroup_ring")?;
-        Ok(Self { ebpf, counters, stack_ring, cgroup_ring, copies, epoch: 0, running })
+        let (tracepoint, program) = attach_scheduling(&mut ebpf, settings.tracepoint, &btf)?;
+        running.push(program);
+        // The kernel's types were by far the largest thing in the agent.
+        drop(btf);
+        raw::return_free_memory();
+        Ok(Self { ebpf, counters, stack_ring, cgroup_ring, copies, epoch: 0, tracepoint, running })
     }
 
-    /// Attaches the scheduling sensor: counting begins. Says which form of the tracepoint it is.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses a program.
-    pub fn attach(&mut self, tracepoint: Tracepoint) -> Result<Tracepoint, LoadError> {
-        let btf = Btf::from_sys_fs()?;
-        attach_btf(&mut self.ebpf, "cgroup_attach_task", "cgroup_attach_task", &btf)?;
-        self.running.push("cgroup_attach_task");
-        if tracepoint != Tracepoint::Raw {
-            match attach_btf(&mut self.ebpf, "sched_switch", "sched_switch", &btf) {
-                Ok(()) => {
-                    self.running.push("sched_switch");
-                    return Ok(Tracepoint::Btf);
-                }
-                Err(error) if tracepoint == Tracepoint::Btf => return Err(error),
-                Err(error) => debug!(%error, "no BTF-typed tracepoint, taking the raw one"),
-            }
-        }
-        load_raw(&mut self.ebpf, "sched_switch_raw", Some("sched_switch"))?;
-        self.running.push("sched_switch_raw");
-        Ok(Tracepoint::Raw)
+    /// Which form of the scheduling tracepoint is attached.
+    #[must_use]
+    pub const fn tracepoint(&self) -> Tracepoint {
+        self.tracepoint
     }
 
     /// The configured events and what became of each.
@@ -443,6 +433,19 @@ fn attach_btf(ebpf: &mut Ebpf, program: &'static str, tracepoint: &str, btf: &Bt
     loaded.load(tracepoint, btf).map_err(failed)?;
     loaded.attach().map_err(failed)?;
     Ok(())
+}
+
+/// Attaches the scheduling tracepoint in the wanted form, and says in which.
+fn attach_scheduling(ebpf: &mut Ebpf, wanted: Tracepoint, btf: &Btf) -> Result<(Tracepoint, &'static str), LoadError> {
+    if wanted != Tracepoint::Raw {
+        match attach_btf(ebpf, "sched_switch", "sched_switch", btf) {
+            Ok(()) => return Ok((Tracepoint::Btf, "sched_switch")),
+            Err(error) if wanted == Tracepoint::Btf => return Err(error),
+            Err(error) => debug!(%error, "no BTF-typed tracepoint, taking the raw one"),
+        }
+    }
+    load_raw(ebpf, "sched_switch_raw", Some("sched_switch"))?;
+    Ok((Tracepoint::Raw, "sched_switch_raw"))
 }
 
 fn load_raw(ebpf: &mut Ebpf, program: &'static str, tracepoint: Option<&str>) -> Result<(), LoadError> {

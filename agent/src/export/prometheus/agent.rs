@@ -221,7 +221,6 @@ fn process() -> Vec<Family> {
     // The command's name may hold spaces and brackets: the fields begin after the last bracket, with the third.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).and_then(|field| field.parse::<u64>().ok());
-    // SC_CLK_TCK and the page size have been these on Linux user space for x86-64 and are read for arm64.
     let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096);
     #[expect(clippy::cast_precision_loss, reason = "ticks of a process' life")]

@@ -1,0 +1,54 @@
+# The only door: CI and the documentation call nothing else.
+CARGO ?= cargo
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH)
+CONFIG ?= config/podperf.yaml
+# cargo-deny is a tool, not a dependency: it is built once and kept.
+TOOLS ?= $(HOME)/.cache/podperf/tools
+DENY_VERSION := 0.20.2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build run test test-pure lint deny bench clean
+
+help: ## Show this
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+setup: ## Install what building needs, where it is missing
+	@./setup.sh build
+
+build: setup ## Build the agent: target/release/podperf
+	$(CARGO) build --release --locked -p podperf
+
+run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT ...")
+	$(SUDO) target/release/podperf agent --config $(CONFIG) $(ARGS)
+
+test: ## Run all tests; those that need root or another program say so when they cannot run
+	@./setup.sh test
+	$(CARGO) build --locked --workspace
+	$(CARGO) test --locked --workspace --no-run
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(SUDO)" CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(SUDO)" \
+		$(CARGO) test --locked --workspace
+
+test-pure: setup ## Run the tests that need neither root nor network
+	$(CARGO) test --locked -p podperf -p podperf-ebpf
+
+lint: setup ## Check formatting, lints and documentation
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+
+deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database is in reach, advisories
+	$< check bans licenses sources
+	@$< check advisories || { code=$$?; \
+		$< fetch db >/dev/null 2>&1 && exit $$code; \
+		echo "deny: advisories NOT checked: the advisory database is out of reach"; }
+
+$(TOOLS)/bin/cargo-deny:
+	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@$(DENY_VERSION)
+
+bench: build ## Compare the price per context switch with perf's tools, side by side
+	tests/bench/build-perf.sh
+	$(CARGO) build --release --locked -p podperf-tests
+	$(SUDO) target/release/podperf-bench $(ARGS)
+
+clean: ## Remove all that was built
+	$(CARGO) clean

@@ -1,0 +1,63 @@
+#!/bin/sh
+# Installs what building (`build`) or testing (`test`) podperf needs from the system, where it is missing.
+# As root or with sudo it uses apt-get; elsewhere it names the packages and fails.
+set -eu
+
+missing=""
+need() { # need PACKAGE TEST...: PACKAGE is missing when TEST fails
+	package=$1
+	shift
+	"$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+has_program() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1"; }
+has_libclang() {
+	[ -n "${LIBCLANG_PATH:-}" ] || ldconfig -p 2>/dev/null | grep -q libclang ||
+		ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib64/libclang*.so*
+}
+
+has_program cargo >/dev/null || {
+	echo "setup: no cargo (install Rust 1.95 or newer: https://rustup.rs)" >&2
+	exit 1
+}
+need clang has_program "${CLANG:-clang}"
+need libclang-dev has_libclang
+need libbpf-dev test -e /usr/include/bpf/bpf_helpers.h
+need gcc has_program cc
+case "${1:-build}" in
+build) ;;
+test)
+	need prometheus has_program promtool
+	need bpftool has_program bpftool
+	need util-linux has_program setpriv
+	;;
+*)
+	echo "usage: setup.sh [build|test]" >&2
+	exit 2
+	;;
+esac
+
+[ -n "$missing" ] || exit 0
+echo "setup: missing packages:$missing"
+if [ "$(id -u)" = 0 ]; then
+	sudo=""
+elif command -v sudo >/dev/null; then
+	sudo=sudo
+else
+	echo "setup: neither root nor sudo (install these packages, then try again:$missing)" >&2
+	exit 1
+fi
+if ! command -v apt-get >/dev/null; then
+	echo "setup: no apt-get (install what these Debian packages hold, then try again:$missing)" >&2
+	exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get update -qq
+# Only what is named: the prometheus package must not start a server of its own.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $policy ]; then
+	printf '#!/bin/sh\nexit 101\n' | $sudo tee $policy >/dev/null
+	$sudo chmod +x $policy
+	trap '$sudo rm -f $policy' EXIT
+fi
+# shellcheck disable=SC2086 # one word per package
+$sudo apt-get install -qq -y --no-install-recommends $missing

@@ -1,0 +1,363 @@
+//! A real OpenTelemetry Collector: takes profiles on a port of its own and writes them down, and this reads them back.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde::{Deserialize, Deserializer};
+use tempfile::TempDir;
+
+use crate::process;
+
+const START_DEADLINE: Duration = Duration::from_secs(30);
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
+
+/// A running Collector; ended on drop.
+#[derive(Debug)]
+pub struct Collector {
+    child: Child,
+    address: SocketAddr,
+    directory: TempDir,
+}
+
+/// One profile as it arrived.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// In hex.
+    pub id: String,
+    /// The resource's attributes.
+    pub resource: BTreeMap<String, String>,
+    /// Its samples.
+    pub samples: Vec<Sample>,
+}
+
+/// One sample of a profile.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// `podperf.offcpu.state`.
+    pub state: String,
+    /// Nanoseconds.
+    pub value: u64,
+    /// Leaf first.
+    pub frames: Vec<Frame>,
+}
+
+/// One frame of a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// `profile.frame.type`.
+    pub kind: String,
+    /// Empty without a name.
+    pub function: String,
+}
+
+impl Collector {
+    /// Builds it if need be, starts it, and waits until it takes connections.
+    pub fn start() -> Result<Self> {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("collector");
+        let built = Command::new(sources.join("build.sh")).stderr(Stdio::inherit()).output()?;
+        ensure!(built.status.success(), "failed to build the Collector (see above)");
+        let binary = String::from_utf8(built.stdout)?;
+
+        let directory = TempDir::new()?;
+        let address = free_address()?;
+        let mut command = Command::new(binary.trim());
+        process::bind_to_parent(&mut command);
+        let child = command
+            .arg("--config")
+            .arg(sources.join("config.yaml"))
+            .arg("--feature-gates=+service.profilesSupport")
+            .env("OTLP_ENDPOINT", address.to_string())
+            .env("OUTPUT", directory.path().join("profiles.json"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(directory.path().join("log"))?)
+            .spawn()
+            .context("failed to start the Collector")?;
+        let mut collector = Self { child, address, directory };
+        let start = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            if let Some(status) = collector.child.try_wait()? {
+                bail!("the Collector ended ({status}):\n{}", collector.log());
+            }
+            ensure!(start.elapsed() < START_DEADLINE, "the Collector does not listen:\n{}", collector.log());
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(collector)
+    }
+
+    /// What to set `otlp.endpoint` to.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// All profiles that have arrived so far.
+    pub fn profiles(&self) -> Result<Vec<Profile>> {
+        let text = fs::read_to_string(self.directory.path().join("profiles.json")).unwrap_or_default();
+        // The last line may not be written whole yet.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let mut profiles = Vec::new();
+        for line in whole.lines() {
+            let request: wire::Request = serde_json::from_str(line).context("failed to parse what the Collector wrote")?;
+            profiles.extend(request.profiles()?);
+        }
+        Ok(profiles)
+    }
+
+    /// The samples that have arrived for one cgroup, in no order.
+    pub fn samples_of(&self, cgroup: &str) -> Result<Vec<Sample>> {
+        let of_cgroup = |profile: &Profile| profile.resource.get("podperf.cgroup.path").is_some_and(|path| path == cgroup);
+        Ok(self.profiles()?.into_iter().filter(of_cgroup).flat_map(|profile| profile.samples).collect())
+    }
+
+    /// What it has logged so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        end(&mut self.child, STOP_DEADLINE);
+    }
+}
+
+impl Sample {
+    /// The names of the frames, leaf first.
+    #[must_use]
+    pub fn functions(&self) -> Vec<&str> {
+        self.frames.iter().map(|frame| frame.function.as_str()).collect()
+    }
+}
+
+/// A loopback address whose port is free at this moment.
+pub(crate) fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?)
+}
+
+/// Asks a child to end, and kills it if it does not.
+pub(crate) fn end(child: &mut Child, deadline: Duration) {
+    let asked = i32::try_from(child.id()).is_ok_and(|pid| kill(Pid::from_raw(pid), Signal::SIGTERM).is_ok());
+    let start = Instant::now();
+    while asked && start.elapsed() < deadline && matches!(child.try_wait(), Ok(None)) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().ok();
+    child.wait().ok();
+}
+
+/// OTLP's JSON, as far as it is looked at. Zeros and empty fields are left out in it.
+mod wire {
+    use super::{BTreeMap, Context as _, Deserialize, Deserializer, Frame, Profile as Arrived, Result, Sample as Taken};
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    pub(super) struct Request {
+        resource_profiles: Vec<ResourceProfiles>,
+        dictionary: Dictionary,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct ResourceProfiles {
+        resource: Resource,
+        scope_profiles: Vec<ScopeProfiles>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Resource {
+        attributes: Vec<Attribute>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct ScopeProfiles {
+        profiles: Vec<Profile>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Profile {
+        profile_id: String,
+        samples: Vec<Sample>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Sample {
+        stack_index: usize,
+        attribute_indices: Vec<usize>,
+        #[serde(deserialize_with = "numbers")]
+        values: Vec<u64>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Dictionary {
+        string_table: Vec<String>,
+        attribute_table: Vec<Attribute>,
+        stack_table: Vec<Stack>,
+        location_table: Vec<Location>,
+        function_table: Vec<Function>,
+    }
+
+    /// In the clear from the sender; the Collector moves a resource's strings into the dictionary.
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Attribute {
+        key: String,
+        key_strindex: usize,
+        value: Value,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Value {
+        string_value: String,
+        string_value_strindex: usize,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Stack {
+        location_indices: Vec<usize>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Location {
+        lines: Vec<Line>,
+        attribute_indices: Vec<usize>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Line {
+        function_index: usize,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Function {
+        name_strindex: usize,
+    }
+
+    impl Request {
+        pub(super) fn profiles(&self) -> Result<Vec<Arrived>> {
+            let dictionary = &self.dictionary;
+            let mut arrived = Vec::new();
+            for resource in &self.resource_profiles {
+                let attributes = resource.resource.attributes.iter();
+                let attributes: BTreeMap<_, _> =
+                    attributes.map(|attribute| dictionary.attribute(attribute)).collect::<Result<_>>()?;
+                for profile in resource.scope_profiles.iter().flat_map(|scope| &scope.profiles) {
+                    arrived.push(Arrived {
+                        id: profile.profile_id.clone(),
+                        resource: attributes.clone(),
+                        samples: profile.samples.iter().map(|it| dictionary.sample(it)).collect::<Result<_>>()?,
+                    });
+                }
+            }
+            Ok(arrived)
+        }
+    }
+
+    impl Dictionary {
+        fn sample(&self, sample: &Sample) -> Result<Taken> {
+            let stack = at(&self.stack_table, sample.stack_index)?;
+            let locations = stack.location_indices.iter().map(|index| at(&self.location_table, *index));
+            let frames = locations.map(|location| self.frames(location?)).collect::<Result<Vec<_>>>()?;
+            Ok(Taken {
+                state: self.attribute_of(&sample.attribute_indices, "podperf.offcpu.state")?,
+                value: sample.values.iter().sum(),
+                frames: frames.concat(),
+            })
+        }
+
+        fn frames(&self, location: &Location) -> Result<Vec<Frame>> {
+            let kind = self.attribute_of(&location.attribute_indices, "profile.frame.type")?;
+            if location.lines.is_empty() {
+                return Ok(vec![Frame { kind, function: String::new() }]);
+            }
+            let lines = location.lines.iter();
+            let functions = lines.map(|line| {
+                let function = at(&self.function_table, line.function_index)?;
+                Ok(Frame { kind: kind.clone(), function: self.string(function.name_strindex)? })
+            });
+            functions.collect()
+        }
+
+        /// The value of the one of these attributes that has this key; empty when there is none.
+        fn attribute_of(&self, indices: &[usize], key: &str) -> Result<String> {
+            for index in indices {
+                let (found, value) = self.attribute(at(&self.attribute_table, *index)?)?;
+                if found == key {
+                    return Ok(value);
+                }
+            }
+            Ok(String::new())
+        }
+
+        fn attribute(&self, attribute: &Attribute) -> Result<(String, String)> {
+            let text = |plain: &str, index| if plain.is_empty() { self.string(index) } else { Ok(plain.to_owned()) };
+            let value = &attribute.value;
+            Ok((
+                text(&attribute.key, attribute.key_strindex)?,
+                text(&value.string_value, value.string_value_strindex)?,
+            ))
+        }
+
+        fn string(&self, index: usize) -> Result<String> {
+            Ok(at(&self.string_table, index)?.clone())
+        }
+    }
+
+    fn at<T>(table: &[T], index: usize) -> Result<&T> {
+        table.get(index).with_context(|| format!("index {index} is outside a table of {}", table.len()))
+    }
+
+    /// 64-bit numbers are strings in protobuf's JSON.
+    fn numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+        let texts = Vec::<String>::deserialize(deserializer)?;
+        texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_read_with_its_strings_in_either_place() {
+        let request = r#"{"resourceProfiles":[{"resource":{"attributes":[
+              {"keyStrindex":1,"value":{"stringValueStrindex":2}},{"key":"a","value":{"stringValue":"b"}}]},
+            "scopeProfiles":[{"profiles":[{"profileId":"0f","samples":[
+              {"stackIndex":1,"attributeIndices":[1],"values":["5"]},{"values":["7"]}]}]}]}],
+          "dictionary":{"stringTable":["","podperf.cgroup.path","/x","podperf.offcpu.state","schedule"],
+            "attributeTable":[{},{"keyStrindex":3,"value":{"stringValue":"interruptible"}}],
+            "stackTable":[{},{"locationIndices":[1,2]}],
+            "locationTable":[{},{"lines":[{"functionIndex":1}]},{}],"functionTable":[{},{"nameStrindex":4}]}}"#;
+        let request: wire::Request = serde_json::from_str(request).expect("a request");
+        let profile = request.profiles().expect("profiles").remove(0);
+        assert_eq!(profile.id, "0f");
+        assert_eq!(profile.resource["podperf.cgroup.path"], "/x");
+        assert_eq!(profile.resource["a"], "b");
+        assert_eq!(profile.samples[0].functions(), ["schedule", ""]);
+        assert_eq!((profile.samples[0].state.as_str(), profile.samples[0].value), ("interruptible", 5));
+        assert_eq!((profile.samples[1].frames.len(), profile.samples[1].value), (0, 7));
+    }
+}
