@@ -124,15 +124,17 @@ impl Agent {
     /// The states of all parts, as they are now.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
-        if let Some(exporter) = &self.exporter {
-            match exporter.stats().health {
-                Health::Healthy => self.status.set("profile export", State::Healthy, self.endpoint()),
-                Health::Degraded { error, .. } => {
-                    self.status.set("profile export", State::Degraded, format!("{}: {error}", self.endpoint()));
-                }
-            }
-        }
-        self.status.parts()
+        let mut parts = self.status.parts();
+        // The exporter keeps its own state, and logs its changes itself.
+        parts.extend(self.exporter.as_ref().map(|exporter| {
+            let endpoint = self.lock_config().otlp.endpoint.clone();
+            let (state, detail) = match exporter.stats().health {
+                Health::Healthy => (State::Healthy, endpoint),
+                Health::Degraded { error, .. } => (State::Degraded, format!("{endpoint}: {error}")),
+            };
+            Part { part: "profile export", state, detail }
+        }));
+        parts
     }
 
     /// What the agent's own metrics tell.
@@ -171,10 +173,6 @@ impl Agent {
         config.log_level = new.log_level;
         config.cgroups = new.cgroups;
         *reload = (true, SystemTime::now());
-    }
-
-    fn endpoint(&self) -> String {
-        self.lock_config().otlp.endpoint.clone()
     }
 
     fn lock_config(&self) -> std::sync::MutexGuard<'_, Config> {

@@ -6,11 +6,13 @@
 #![expect(unsafe_code, reason = "the kernel boundary: bpf(2) and perf_event_open(2) take raw pointers")]
 
 pub mod clock;
+mod cost;
 pub mod host;
 mod perf;
 mod raw;
 pub mod records;
 mod sensors;
 
+pub use cost::{MapUse, ProgramUse};
 pub use perf::OpenCounter;
-pub use sensors::{CpuTotals, LoadError, MapUse, ProgramUse, RawReading, RawRow, SensorSettings, Sensors, Tracepoint};
+pub use sensors::{CpuTotals, LoadError, RawReading, RawRow, SensorSettings, Sensors, Tracepoint};

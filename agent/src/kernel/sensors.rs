@@ -1,8 +1,7 @@
 //! The BPF programs and their maps: loaded, attached, flushed, read.
 
 use std::{
-    collections::HashMap,
-    fs, io,
+    io,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
 };
 
@@ -17,6 +16,7 @@ use tracing::debug;
 
 use super::{
     clock::monotonic_ns,
+    cost::{MapUse, ProgramUse},
     perf::{Counters, OpenCounter},
     raw::{self, Then},
     records::{CgroupRecord, RawWait, StackRecord, WaitKey},
@@ -127,30 +127,6 @@ pub struct CpuTotals {
     pub checks: u64,
     /// Of these, how many found another stack.
     pub checks_wrong: u64,
-}
-
-/// How full a map is, and what it costs.
-#[derive(Clone, Debug)]
-pub struct MapUse {
-    /// Its name in the object.
-    pub map: String,
-    /// Its size in entries.
-    pub max_entries: u64,
-    /// Kernel memory that it holds.
-    pub bytes: u64,
-}
-
-/// A loaded program.
-#[derive(Clone, Debug)]
-pub struct ProgramUse {
-    /// Its name in the object.
-    pub program: &'static str,
-    /// Time in it and how often it ran; only counted while `kernel.bpf_stats_enabled` is 1.
-    pub run_time_ns: u64,
-    /// See `run_time_ns`.
-    pub runs: u64,
-    /// Runs that the kernel skipped to avoid recursion.
-    pub misses: u64,
 }
 
 /// Labels of `enum podperf_drop`, in its order.
@@ -352,11 +328,7 @@ impl Sensors {
             .ebpf
             .maps()
             .filter(|(name, _)| !name.starts_with("event") && !name.starts_with('.'))
-            .filter_map(|(name, map)| {
-                let info = fd_info(raw::data(map)?.fd().as_fd());
-                let number = |key: &str| info.get(key).copied().unwrap_or(0);
-                Some(MapUse { map: name.to_owned(), max_entries: number("max_entries"), bytes: number("memlock") })
-            })
+            .filter_map(|(name, map)| Some(MapUse::read(name, raw::data(map)?.fd().as_fd())))
             .collect();
         maps.sort_by(|a, b| a.map.cmp(&b.map));
         maps
@@ -365,19 +337,11 @@ impl Sensors {
     /// The programs that run, by the kernel's own account (`/proc/self/fdinfo`).
     #[must_use]
     pub fn program_use(&self) -> Vec<ProgramUse> {
-        let mut programs = Vec::new();
-        for &program in &self.running {
-            let Some(Ok(fd)) = self.ebpf.program(program).map(aya::programs::Program::fd) else { continue };
-            let info = fd_info(fd.as_fd());
-            let number = |key: &str| info.get(key).copied().unwrap_or(0);
-            programs.push(ProgramUse {
-                program,
-                run_time_ns: number("run_time_ns"),
-                runs: number("run_cnt"),
-                misses: number("recursion_misses"),
-            });
-        }
-        programs
+        let read = |name: &&'static str| {
+            let fd = self.ebpf.program(name)?.fd().ok()?;
+            Some(ProgramUse::read(name, fd.as_fd()))
+        };
+        self.running.iter().filter_map(read).collect()
     }
 
     fn flush(&self) {
@@ -478,14 +442,4 @@ fn sum(copies: &[abi::podperf_cgroup]) -> abi::podperf_cgroup {
         }
     }
     total
-}
-
-fn fd_info(fd: BorrowedFd<'_>) -> HashMap<String, u64> {
-    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            let (key, value) = line.split_once(':')?;
-            Some((key.to_owned(), value.trim().parse().ok()?))
-        })
-        .collect()
 }

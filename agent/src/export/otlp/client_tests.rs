@@ -1,0 +1,333 @@
+use std::{
+    net::SocketAddr,
+    sync::{Mutex, PoisonError},
+};
+
+use opentelemetry_proto::tonic::collector::profiles::v1development::{
+    ExportProfilesPartialSuccess, ExportProfilesServiceResponse,
+    profiles_service_server::{ProfilesService, ProfilesServiceServer},
+};
+use tokio::net::TcpListener;
+use tonic::{
+    Response,
+    transport::{Server, server::TcpIncoming},
+};
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::*;
+use crate::{
+    export::otlp::{Exporter, Stats},
+    stacks::profile::{CgroupProfile, Frame, FrameKind, Function, Sample, Stack, WaitState},
+};
+
+type Answer = Result<ExportProfilesServiceResponse, Status>;
+
+/// A receiver that answers each request, by its number, as the test says.
+struct Receiver<F> {
+    answer: F,
+    seen: Arc<AtomicU64>,
+}
+
+#[tonic::async_trait]
+impl<F: Fn(u64) -> Answer + Send + Sync + 'static> ProfilesService for Receiver<F> {
+    async fn export(
+        &self,
+        request: Request<ExportProfilesServiceRequest>,
+    ) -> Result<Response<ExportProfilesServiceResponse>, Status> {
+        assert!(!request.get_ref().resource_profiles.is_empty());
+        (self.answer)(self.seen.fetch_add(1, Ordering::Relaxed)).map(Response::new)
+    }
+}
+
+async fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+fn serve(listener: TcpListener, gzip: bool, answer: impl Fn(u64) -> Answer + Send + Sync + 'static) -> Arc<AtomicU64> {
+    let seen = Arc::new(AtomicU64::new(0));
+    let mut service = ProfilesServiceServer::new(Receiver { answer, seen: Arc::clone(&seen) });
+    if gzip {
+        service = service.accept_compressed(CompressionEncoding::Gzip);
+    }
+    let server = Server::builder().add_service(service);
+    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    seen
+}
+
+fn settings(address: SocketAddr) -> Settings {
+    Settings {
+        endpoint: address.to_string(),
+        timeout: Duration::from_millis(500),
+        queue: 2,
+        headers: vec![("x-tenant".to_owned(), "7".to_owned())],
+    }
+}
+
+fn exporter(address: SocketAddr, max_age: Duration) -> Exporter {
+    let retry = Retry { first: Duration::from_millis(10), most: Duration::from_millis(40), max_age };
+    Exporter::with_retry(settings(address), retry).unwrap()
+}
+
+const PATIENT: Duration = Duration::from_secs(60);
+const HASTY: Duration = Duration::from_millis(100);
+
+fn window() -> Profile {
+    let function = Function { name: "nanosleep".into(), file: "".into(), line: 0 };
+    let frame = Frame { address: 0x10, kind: FrameKind::Kernel, mapping: None, functions: vec![function] };
+    let sample = Sample {
+        stack: Arc::new(Stack { frames: vec![frame] }),
+        state: WaitState::Interruptible,
+        nanoseconds: 5,
+        waits: 1,
+        last: SystemTime::now(),
+    };
+    let cgroup = CgroupProfile { resource: Vec::new(), samples: vec![sample] };
+    Profile { cgroups: vec![cgroup], duration: Duration::from_secs(1), ..Profile::default() }
+}
+
+async fn until(exporter: &Exporter, reached: impl Fn(&Stats) -> bool) -> Stats {
+    for _ in 0..1_000 {
+        let stats = exporter.stats();
+        if reached(&stats) {
+            return stats;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not reached: {:?}", exporter.stats());
+}
+
+fn failures(stats: &Stats, cause: Cause) -> u64 {
+    stats.failures.iter().find(|(name, _)| *name == cause).unwrap().1
+}
+
+fn error(stats: &Stats) -> &str {
+    match &stats.health {
+        Health::Degraded { error, .. } => error,
+        Health::Healthy => panic!("healthy: {stats:?}"),
+    }
+}
+
+fn accept(_: u64) -> Answer {
+    Ok(ExportProfilesServiceResponse::default())
+}
+
+#[tokio::test]
+async fn windows_arrive() {
+    let (listener, address) = listener().await;
+    let seen = serve(listener, true, accept);
+    let exporter = exporter(address, PATIENT);
+    exporter.send(window());
+    let stats = until(&exporter, |stats| stats.exports == 1).await;
+    assert_eq!(seen.load(Ordering::Relaxed), 1);
+    assert_eq!((stats.lost, stats.dropped, stats.queue_capacity), (0, 0, 2));
+    assert_eq!(stats.health, Health::Healthy);
+    exporter.send(window());
+    exporter.send(window());
+    exporter.shutdown(PATIENT).await;
+    assert_eq!(seen.load(Ordering::Relaxed), 3, "shutdown sends what waits");
+}
+
+#[tokio::test]
+async fn a_window_without_samples_is_not_sent() {
+    let (listener, address) = listener().await;
+    let seen = serve(listener, true, accept);
+    let exporter = exporter(address, PATIENT);
+    exporter.send(Profile::default());
+    exporter.shutdown(PATIENT).await;
+    assert_eq!(seen.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_receiver_that_is_down_degrades_and_then_gets_the_window_when_it_is_back() {
+    let (port, address) = listener().await;
+    drop(port);
+    let exporter = exporter(address, PATIENT);
+    exporter.send(window());
+    let stats = until(&exporter, |stats| failures(stats, Cause::Unavailable) >= 2).await;
+    assert!(error(&stats).contains("refused"), "{stats:?}");
+    let seen = serve(TcpListener::bind(address).await.unwrap(), true, accept);
+    until(&exporter, |stats| stats.health == Health::Healthy).await;
+    assert_eq!((seen.load(Ordering::Relaxed), exporter.stats().lost), (1, 0));
+}
+
+#[tokio::test]
+async fn a_receiver_that_stays_down_loses_what_is_too_old() {
+    let (port, address) = listener().await;
+    drop(port);
+    let exporter = exporter(address, HASTY);
+    exporter.send(window());
+    let stats = until(&exporter, |stats| stats.lost == 1).await;
+    assert!(failures(&stats, Cause::Unavailable) > 1);
+    assert_eq!((stats.exports, stats.queue_length), (0, 0));
+}
+
+#[tokio::test]
+async fn a_receiver_that_never_answers_fills_the_queue_and_the_rest_is_dropped_and_counted() {
+    let (silent, address) = listener().await;
+    let exporter = exporter(address, PATIENT);
+    exporter.send(window());
+    until(&exporter, |stats| stats.queue_length == 0).await;
+    for _ in 0..10 {
+        exporter.send(window());
+    }
+    let stats = exporter.stats();
+    assert_eq!((stats.dropped, stats.queue_length), (8, 2));
+    let stats = until(&exporter, |stats| failures(stats, Cause::Timeout) == 1).await;
+    assert_eq!(error(&stats), "no answer within 500ms");
+    let started = Instant::now();
+    exporter.shutdown(Duration::from_millis(50)).await;
+    assert!(started.elapsed() < Duration::from_secs(5), "shutdown keeps its deadline");
+    drop(silent);
+}
+
+#[tokio::test]
+async fn a_refused_window_is_not_tried_again() {
+    let (listener, address) = listener().await;
+    let seen = serve(listener, true, |_| Err(Status::invalid_argument("no\nthanks")));
+    let exporter = exporter(address, PATIENT);
+    exporter.send(window());
+    let stats = until(&exporter, |stats| stats.lost == 1).await;
+    assert_eq!(seen.load(Ordering::Relaxed), 1);
+    assert_eq!(failures(&stats, Cause::Rejected), 1);
+    assert_eq!(error(&stats), "InvalidArgument: no thanks");
+}
+
+#[tokio::test]
+async fn a_window_over_the_size_limit_is_not_tried_again() {
+    let (listener, address) = listener().await;
+    let refuse = |_| Err(Status::resource_exhausted("grpc: received message larger than max (5 vs. 4)"));
+    let seen = serve(listener, true, refuse);
+    let exporter = exporter(address, PATIENT);
+    exporter.send(window());
+    let stats = until(&exporter, |stats| stats.lost == 1).await;
+    assert_eq!((seen.load(Ordering::Relaxed), failures(&stats, Cause::TooLarge)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_busy_receiver_gets_the_wait_that_it_asks_for() {
+    let (listener, address) = listener().await;
+    let delay = rpc::Delay { seconds: 0, nanos: 300_000_000 };
+    let info = rpc::RetryInfo { retry_delay: Some(delay) };
+    let any = rpc::Any { type_url: "type.googleapis.com/google.rpc.RetryInfo".to_owned(), value: info.encode_to_vec() };
+    let details = rpc::Status { details: vec![any] }.encode_to_vec();
+    let seen = serve(listener, true, move |request| match request {
+        0 => Err(Status::with_details(Code::ResourceExhausted, "busy", details.clone().into())),
+        _ => accept(request),
+    });
+    let started = Instant::now();
+    let exporter = exporter(address, PATIENT);
+    exporter.send(window());
+    let stats = until(&exporter, |stats| stats.exports == 1).await;
+    assert!(started.elapsed() >= Duration::from_millis(300));
+    assert_eq!((seen.load(Ordering::Relaxed), failures(&stats, Cause::Unavailable)), (2, 1));
+}
+
+#[tokio::test]
+async fn profiles_refused_by_partial_success_are_counted_and_degrade() {
+    let (listener, address) = listener().await;
+    serve(listener, true, |request| {
+        let partial = ExportProfilesPartialSuccess {
+            rejected_profiles: i64::from(request == 0),
+            error_message: "no period".to_owned(),
+        };
+        Ok(ExportProfilesServiceResponse { partial_success: Some(partial) })
+    });
+    let exporter = exporter(address, PATIENT);
+    exporter.send(window());
+    let stats = until(&exporter, |stats| stats.exports == 1 && stats.health != Health::Healthy).await;
+    assert_eq!((stats.rejected_profiles, error(&stats)), (1, "1 profiles rejected: no period"));
+    exporter.send(window());
+    until(&exporter, |stats| stats.exports == 2 && stats.health == Health::Healthy).await;
+}
+
+#[tokio::test]
+async fn a_receiver_without_gzip_gets_plain_requests() {
+    let (listener, address) = listener().await;
+    let seen = serve(listener, false, accept);
+    let exporter = exporter(address, PATIENT);
+    exporter.send(window());
+    exporter.send(window());
+    let stats = until(&exporter, |stats| stats.exports == 2).await;
+    assert_eq!(stats.failures.map(|(_, count)| count), [0; 4]);
+    assert_eq!(seen.load(Ordering::Relaxed), 2);
+}
+
+/// Where the test's log goes.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Log {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+#[tokio::test]
+async fn only_the_change_of_state_is_logged() {
+    let log = Log::default();
+    // With a single subscriber in the process, a parallel test that logs first switches the event off for all.
+    let _other = tracing::Dispatch::new(tracing_subscriber::registry());
+    let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let (listener, address) = listener().await;
+    serve(listener, true, |request| match request {
+        0..5 => Err(Status::unavailable("restarting")),
+        _ => accept(request),
+    });
+    let exporter = exporter(address, PATIENT);
+    exporter.send(window());
+    exporter.send(window());
+    until(&exporter, |stats| stats.exports == 2).await;
+    exporter.shutdown(PATIENT).await;
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(log.matches("failed to export profiles").count(), 1, "{log}");
+    assert_eq!(log.matches("exporting profiles again").count(), 1, "{log}");
+}
+
+#[tokio::test]
+async fn endpoints_are_checked_at_construction() {
+    for good in ["localhost:4317", "http://10.0.0.1:4317", "http://[::1]:4317/", " collector.ns.svc:4317 "] {
+        assert_eq!(parse(good).unwrap().uri().scheme_str(), Some("http"), "{good}");
+    }
+    type Kind = fn(&EndpointError) -> bool;
+    let bad: [(&str, Kind); 8] = [
+        ("", |err| matches!(err, EndpointError::Syntax { .. })),
+        ("http://", |err| matches!(err, EndpointError::Syntax { .. })),
+        ("http://a b:4317", |err| matches!(err, EndpointError::Syntax { .. })),
+        ("grpc://host:4317", |err| matches!(err, EndpointError::Scheme { .. })),
+        ("https://host", |err| matches!(err, EndpointError::Port { .. })),
+        ("host:0", |err| matches!(err, EndpointError::Port { .. })),
+        ("http://host:4318/v1development/profiles", |err| matches!(err, EndpointError::Path { .. })),
+        ("http://user:secret@host:4317", |err| matches!(err, EndpointError::Credentials)),
+    ];
+    for (endpoint, kind) in bad {
+        let err = parse(endpoint).unwrap_err();
+        assert!(kind(&err), "{endpoint}: {err:?}");
+        assert!(!err.to_string().contains("secret"));
+    }
+}
+
+#[test]
+fn header_values_are_checked_and_never_shown() {
+    let headers = [("authorization".to_owned(), "secret\n".to_owned())];
+    let err = parse_headers(&headers).unwrap_err();
+    assert!(matches!(&err, EndpointError::Header { name } if name == "authorization"));
+    assert!(!format!("{err} {err:?}").contains("secret"));
+    let settings = Settings { headers: headers.to_vec(), ..settings(([127, 0, 0, 1], 1).into()) };
+    assert!(!format!("{settings:?}").contains("secret"));
+}
