@@ -31,7 +31,9 @@ test: ## Run all tests; those that need root or another program say so when they
 test-pure: setup ## Run the tests that need neither root nor network
 	$(CARGO) test --locked -p podperf -p podperf-ebpf
 
-lint: setup ## Check formatting, lints and documentation
+lint: ## Check formatting, lints and documentation
+	@./setup.sh lint
+	clang-format --dry-run --Werror ebpf/bpf/* tests/bench/*.c
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items

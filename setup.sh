@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what building (`build`) or testing (`test`) podperf needs from the system, where it is missing.
+# Installs what building (`build`), checking (`lint`) or testing (`test`) needs, where it is missing.
 # As root or with sudo it uses apt-get; elsewhere it names the packages and fails.
 set -eu
 
@@ -25,13 +25,14 @@ need libbpf-dev test -e /usr/include/bpf/bpf_helpers.h
 need gcc has_program cc
 case "${1:-build}" in
 build) ;;
+lint) need clang-format has_program clang-format ;;
 test)
 	need prometheus has_program promtool
 	need bpftool has_program bpftool
 	need util-linux has_program setpriv
 	;;
 *)
-	echo "usage: setup.sh [build|test]" >&2
+	echo "usage: setup.sh [build|lint|test]" >&2
 	exit 2
 	;;
 esac

@@ -13,7 +13,7 @@
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
-	__uint(max_entries, 4096);	/* set by the agent */
+	__uint(max_entries, 4096); /* set by the agent */
 	__type(key, __u64);
 	__type(value, struct podperf_cgroup);
 } cgroups SEC(".maps");

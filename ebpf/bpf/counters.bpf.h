@@ -26,8 +26,7 @@ const volatile __u8 leader_of[PODPERF_MAX_EVENTS] = {};
 		__uint(map_flags, BPF_F_PRESERVE_ELEMS);     \
 	} event##n SEC(".maps");
 
-#define FOR_EACH_EVENT(F) \
-	F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13) F(14) F(15)
+#define FOR_EACH_EVENT(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11) F(12) F(13) F(14) F(15)
 
 FOR_EACH_EVENT(EVENT)
 
@@ -65,7 +64,7 @@ static __always_inline void count_event(void *event, __u32 n, struct podperf_cpu
 	cpu->counts[n] = count;
 }
 
-#define COUNT(n)              \
+#define COUNT(n)             \
 	if (nr_events > (n)) \
 		count_event(&event##n, n, cpu, row);
 

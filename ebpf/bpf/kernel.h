@@ -30,7 +30,7 @@ struct kernfs_node {
 };
 
 struct cgroup_root {
-	int hierarchy_id;	/* 0: the cgroup2 tree */
+	int hierarchy_id; /* 0: the cgroup2 tree */
 };
 
 struct cgroup {

@@ -19,8 +19,8 @@
 #define PODPERF_PATH_MAX 1024
 
 /* Rows of the `cgroups` map that are no cgroup. */
-#define PODPERF_NOBODY 0ULL	/* before the first switch: not charged to anyone */
-#define PODPERF_IDLE (~0ULL)	/* the idle task */
+#define PODPERF_NOBODY 0ULL  /* before the first switch: not charged to anyone */
+#define PODPERF_IDLE (~0ULL) /* the idle task */
 
 /* How a task left the CPU. The order is that of the agent's WaitState. */
 enum podperf_wait {
@@ -32,16 +32,16 @@ enum podperf_wait {
 
 /* What could not be counted; each is a label of podperf_bpf_drops_total. */
 enum podperf_drop {
-	PODPERF_DROP_TASK_STORAGE,	/* no memory for a task's record: its facts are lost until it gets one */
-	PODPERF_DROP_TASK_BUSY,		/* settled on two CPUs at once: charged at the next switch instead */
-	PODPERF_DROP_CGROUP_TABLE,	/* `cgroups` is full: the cgroup's facts and counts are lost */
-	PODPERF_DROP_EVENT_READ,	/* a perf counter could not be read */
-	PODPERF_DROP_STACK_WALK,	/* neither a kernel nor a user stack: the wait counts without one */
-	PODPERF_DROP_STACK_MEMO,	/* the walked stack could not be remembered: walked again next time */
-	PODPERF_DROP_STACK_RING,	/* `stack_ring` was full: the stack is sent at its next walk */
-	PODPERF_DROP_WAIT_TABLE,	/* `waits` is full: the wait's time is in no profile */
-	PODPERF_DROP_WAIT_RING,		/* `stack_ring` was full: a long wait is aggregated instead */
-	PODPERF_DROP_CGROUP_RING,	/* `cgroup_ring` was full: found again by a walk of the tree */
+	PODPERF_DROP_TASK_STORAGE, /* no memory for a task's record: its facts are lost until it gets one */
+	PODPERF_DROP_TASK_BUSY,    /* settled on two CPUs at once: charged at the next switch instead */
+	PODPERF_DROP_CGROUP_TABLE, /* `cgroups` is full: the cgroup's facts and counts are lost */
+	PODPERF_DROP_EVENT_READ,   /* a perf counter could not be read */
+	PODPERF_DROP_STACK_WALK,   /* neither a kernel nor a user stack: the wait counts without one */
+	PODPERF_DROP_STACK_MEMO,   /* the walked stack could not be remembered: walked again next time */
+	PODPERF_DROP_STACK_RING,   /* `stack_ring` was full: the stack is sent at its next walk */
+	PODPERF_DROP_WAIT_TABLE,   /* `waits` is full: the wait's time is in no profile */
+	PODPERF_DROP_WAIT_RING,    /* `stack_ring` was full: a long wait is aggregated instead */
+	PODPERF_DROP_CGROUP_RING,  /* `cgroup_ring` was full: found again by a walk of the tree */
 	PODPERF_DROPS,
 };
 
@@ -68,15 +68,15 @@ struct podperf_cgroup {
 
 /* Value of `cpus`, per CPU. */
 struct podperf_cpu {
-	__u64 cgroup;			/* on the CPU since the last switch: whom the counters belong to */
-	__u64 idle_since;		/* 0 when not idle; CLOCK_MONOTONIC ns */
+	__u64 cgroup;     /* on the CPU since the last switch: whom the counters belong to */
+	__u64 idle_since; /* 0 when not idle; CLOCK_MONOTONIC ns */
 	__u64 idle_ns;
-	__u64 switches_recovered;	/* unreported switch-ins, told by the run time */
-	__u64 unprofiled_ns;		/* waits that are in no profile, for the reasons in `drops` */
-	__u64 walks;			/* stacks walked, the others were remembered */
-	__u64 checks;			/* of these, walks of a trusted place, to check it */
-	__u64 checks_wrong;		/* of these, those that found another stack than the remembered one */
-	__u64 waits;			/* waits that should have a stack */
+	__u64 switches_recovered; /* unreported switch-ins, told by the run time */
+	__u64 unprofiled_ns;      /* waits that are in no profile, for the reasons in `drops` */
+	__u64 walks;              /* stacks walked, the others were remembered */
+	__u64 checks;             /* of these, walks of a trusted place, to check it */
+	__u64 checks_wrong;       /* of these, those that found another stack than the remembered one */
+	__u64 waits;              /* waits that should have a stack */
 	__u64 counts[PODPERF_MAX_EVENTS];
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
@@ -87,13 +87,13 @@ struct podperf_wait_key {
 	__u64 stack;
 	__u64 cgroup;
 	__u32 tgid;
-	__u32 state;			/* enum podperf_wait */
+	__u32 state; /* enum podperf_wait */
 };
 
 struct podperf_wait_sum {
 	__u64 ns;
 	__u64 waits;
-	__u64 last_ns;			/* end of the last wait, CLOCK_MONOTONIC */
+	__u64 last_ns; /* end of the last wait, CLOCK_MONOTONIC */
 };
 
 /* Records of `stack_ring` begin with their kind. */
@@ -116,7 +116,7 @@ struct podperf_long_wait {
 	__u32 record;
 	__u32 tid;
 	struct podperf_wait_key key;
-	__u64 end_ns;			/* CLOCK_MONOTONIC */
+	__u64 end_ns; /* CLOCK_MONOTONIC */
 	__u64 ns;
 };
 
@@ -129,9 +129,9 @@ enum podperf_cgroup_change {
 
 struct podperf_cgroup_record {
 	__u64 id;
-	__u32 change;			/* enum podperf_cgroup_change */
-	__u32 path_bytes;		/* without the final NUL; PODPERF_PATH_MAX - 1: cut short */
-	char path[PODPERF_PATH_MAX];	/* from the root of the cgroup2 tree; only used bytes are sent */
+	__u32 change;                /* enum podperf_cgroup_change */
+	__u32 path_bytes;            /* without the final NUL; PODPERF_PATH_MAX - 1: cut short */
+	char path[PODPERF_PATH_MAX]; /* from the root of the cgroup2 tree; only used bytes are sent */
 };
 
 _Static_assert(sizeof(struct podperf_facts) == 56, "ABI");

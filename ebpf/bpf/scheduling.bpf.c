@@ -22,14 +22,14 @@ const volatile __u64 loaded_at_ns = 0;
 
 /* What is remembered of a task between its switches. */
 struct task {
-	__u64 cgroup;			/* on whose account it runs, recorded when it came on; 0 at first sight */
-	__u64 left_ns;			/* when it left the CPU; 0 while it is on it */
-	__u64 left_run_ns;		/* its run time then */
-	__u64 waited_ns;		/* its last wait, not charged yet */
-	__u64 stack;			/* of that wait, 0 without */
-	__u32 state;			/* of that wait, enum podperf_wait */
-	__u32 busy;			/* being settled: only one CPU at a time may */
-	struct podperf_facts settled;	/* its facts when they were last charged */
+	__u64 cgroup;                 /* on whose account it runs, recorded when it came on; 0 at first sight */
+	__u64 left_ns;                /* when it left the CPU; 0 while it is on it */
+	__u64 left_run_ns;            /* its run time then */
+	__u64 waited_ns;              /* its last wait, not charged yet */
+	__u64 stack;                  /* of that wait, 0 without */
+	__u32 state;                  /* of that wait, enum podperf_wait */
+	__u32 busy;                   /* being settled: only one CPU at a time may */
+	struct podperf_facts settled; /* its facts when they were last charged */
 };
 
 /* Task -> what is remembered of it; freed by the kernel with the task. */
@@ -83,10 +83,10 @@ static __always_inline struct task *task_of(struct task_struct *task)
 	return t;
 }
 
-#define CHARGE(field)                                      \
-	do {                                               \
+#define CHARGE(field)                                             \
+	do {                                                      \
 		row->facts.field += now.field - t->settled.field; \
-		t->settled.field = now.field;              \
+		t->settled.field = now.field;                     \
 	} while (0)
 
 /* Charges what `task` did since it was last settled to the cgroup on whose account it ran. */
@@ -142,10 +142,10 @@ static __always_inline void end_wait(struct task_struct *task, struct task *t, _
 	t->waited_ns += ns;
 	if (t->stack) {
 		struct podperf_wait_key key = {
-			.stack = t->stack,
-			.cgroup = t->cgroup,
-			.tgid = task->tgid,
-			.state = t->state,
+		    .stack = t->stack,
+		    .cgroup = t->cgroup,
+		    .tgid = task->tgid,
+		    .state = t->state,
 		};
 
 		t->stack = 0;

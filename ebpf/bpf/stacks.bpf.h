@@ -25,16 +25,16 @@ const volatile __u64 long_wait_ns = 0;
 
 struct memo {
 	__u64 stack;
-	__u32 agreed;		/* walks in a row that found this stack */
-	__u32 uses;		/* since it is trusted */
-	__u32 wrong;		/* walks that found another one */
+	__u32 agreed; /* walks in a row that found this stack */
+	__u32 uses;   /* since it is trusted */
+	__u32 wrong;  /* walks that found another one */
 	__u32 _pad;
 };
 
 /* Signature of a place -> its stack; written and read by the scheduling sensor only. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 32768);	/* set by the agent */
+	__uint(max_entries, 32768); /* set by the agent */
 	__type(key, __u64);
 	__type(value, struct memo);
 } stack_memo SEC(".maps");
@@ -42,7 +42,7 @@ struct {
 /* Stack -> 1 when its frames have been sent; the agent deletes what it has forgotten. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 32768);	/* set by the agent */
+	__uint(max_entries, 32768); /* set by the agent */
 	__type(key, __u64);
 	__type(value, __u8);
 } stacks_sent SEC(".maps");
@@ -56,7 +56,7 @@ struct {
 /* Time off the CPU by stack, cgroup, process and state; two tables in turn. */
 struct wait_table {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);	/* set by the agent */
+	__uint(max_entries, 16384); /* set by the agent */
 	__type(key, struct podperf_wait_key);
 	__type(value, struct podperf_wait_sum);
 };
@@ -117,7 +117,7 @@ static __noinline __u64 walk_stack(void *ctx)
 			break;
 		hash = mix(hash, stack->frames[i]);
 	}
-	hash |= 1;	/* 0 means none */
+	hash |= 1; /* 0 means none */
 	if (bpf_map_lookup_elem(&stacks_sent, &hash))
 		return hash;
 
@@ -188,17 +188,17 @@ static __always_inline __u64 stack_of_wait(void *ctx, struct task_struct *task, 
 static __always_inline void profile_wait(struct podperf_wait_key *key, __u32 tid, __u64 end_ns, __u64 ns,
 					 struct podperf_cpu *cpu)
 {
-	struct podperf_wait_sum fresh = { .ns = ns, .waits = 1, .last_ns = end_ns }, *sum;
+	struct podperf_wait_sum fresh = {.ns = ns, .waits = 1, .last_ns = end_ns}, *sum;
 	__u32 zero = 0, *epoch = bpf_map_lookup_elem(&waits_epoch, &zero);
 	void *waits;
 
 	if (long_wait_ns && ns >= long_wait_ns) {
 		struct podperf_long_wait wait = {
-			.record = PODPERF_RECORD_LONG_WAIT,
-			.tid = tid,
-			.key = *key,
-			.end_ns = end_ns,
-			.ns = ns,
+		    .record = PODPERF_RECORD_LONG_WAIT,
+		    .tid = tid,
+		    .key = *key,
+		    .end_ns = end_ns,
+		    .ns = ns,
 		};
 
 		if (!bpf_ringbuf_output(&stack_ring, &wait, sizeof(wait), BPF_RB_NO_WAKEUP))
@@ -210,7 +210,7 @@ static __always_inline void profile_wait(struct podperf_wait_key *key, __u32 tid
 	if (!sum) {
 		if (!bpf_map_update_elem(waits, key, &fresh, BPF_NOEXIST))
 			return;
-		sum = bpf_map_lookup_elem(waits, key);	/* another CPU was first, or the table is full */
+		sum = bpf_map_lookup_elem(waits, key); /* another CPU was first, or the table is full */
 	}
 	if (sum) {
 		__sync_fetch_and_add(&sum->ns, ns);
