@@ -47,6 +47,8 @@ pub struct Observation {
     pub cpu: CpuTotals,
     /// Losses by reason.
     pub drops: Vec<(&'static str, u64)>,
+    /// Rows in the kernel's table of cgroups.
+    pub cgroup_rows: usize,
     /// The maps and what they cost.
     pub maps: Vec<MapUse>,
     /// The programs and what they cost.
@@ -251,6 +253,7 @@ impl Collector {
         let observation = Arc::new(Observation {
             snapshot: self.ledger.snapshot(taken, reading.cpu.idle_ns, &self.tree),
             cpu: reading.cpu,
+            cgroup_rows: reading.rows.len(),
             drops: reading.drops,
             maps: self.sensors.map_use(),
             programs: self.sensors.program_use(),

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs, io, net::SocketAddr, path::PathBuf, time::D
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::{
     cgroups::{Selection, SelectionError},
@@ -171,7 +171,7 @@ impl Default for Otlp {
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file is not there, or not readable.
-    #[error("failed to read configuration `{path}`: {source}")]
+    #[error("failed to read configuration `{path}`")]
     Read {
         /// The file.
         path: PathBuf,
@@ -273,6 +273,12 @@ impl TryFrom<Config> for Settings {
 
         EnvFilter::try_new(&config.log_level)
             .map_err(|error| bad("logLevel", format!("{error} (one of error, warn, info, debug, trace)")))?;
+        // One word that is no level would be taken for a module, and everything else would be silent.
+        let is_filter = config.log_level.contains([',', '=', '[']);
+        if !is_filter && config.log_level.parse::<LevelFilter>().is_err() {
+            let message = format!("unknown level `{}` (one of error, warn, info, debug, trace)", config.log_level);
+            return Err(bad("logLevel", message));
+        }
         if !config.otlp.endpoint.is_empty() {
             config.otlp.settings().check().map_err(|error| bad("otlp", error.to_string()))?;
         }
@@ -379,6 +385,7 @@ mod tests {
             ("cgroups: {max: 0}", "bad value for `cgroups.max`"),
             ("cgroups: {exclude: ['(']}", "bad value for `cgroups.exclude`: failed to parse pattern `(`"),
             ("logLevel: '=x='", "bad value for `logLevel`"),
+            ("logLevel: loud", "bad value for `logLevel`: unknown level `loud`"),
             ("otlp: {endpoint: 'ftp://x'}", "bad value for `otlp`: endpoint `ftp://x`"),
             ("{facts: {enabled: false}, otlp: {endpoint: 'http://x:1'}}", "bad value for `stacks.enabled`"),
         ] {

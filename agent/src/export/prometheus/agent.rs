@@ -160,6 +160,8 @@ fn bpf(families: &mut Vec<Family>, observation: &Observation) {
         misses.push(&labels, Value::Count(program.misses));
     }
     let mut max_entries = gauge("bpf_map_max_entries", "Size of the map in entries; bytes for rings");
+    let entries = gauge("bpf_map_entries", "Entries in use, of the map that a busy node fills")
+        .sample(&[("map", "cgroups")], Value::Count(observation.cgroup_rows as u64));
     let mut bytes = gauge("bpf_map_memory", "Kernel memory that the map holds").unit(BaseUnit::Bytes);
     for map in &observation.maps {
         let labels = [("map", map.map.as_str())];
@@ -168,7 +170,7 @@ fn bpf(families: &mut Vec<Family>, observation: &Observation) {
     }
     let recovered = counter("switches_recovered", "Switch-ins that the kernel did not report and the run time told")
         .sample(&[], Value::Count(observation.cpu.switches_recovered));
-    families.extend([drops, loaded, run_time, runs, misses, max_entries, bytes, recovered]);
+    families.extend([drops, loaded, run_time, runs, misses, entries, max_entries, bytes, recovered]);
 }
 
 fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFacts<'_>) {
