@@ -1,1 +1,277 @@
-fn main(){}
+//! Off-CPU profiles, as a real OpenTelemetry Collector and as receivers that misbehave get them.
+
+use std::{
+    collections::HashSet,
+    fs::File,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpListener,
+    os::fd::AsFd as _,
+    process::{Child, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::{
+    fcntl::{FcntlArg, fcntl},
+    sys::signal::Signal,
+    unistd::pipe,
+};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    collector::{Collector, Sample},
+    load::sleepers::SleepersReport,
+    process,
+    suite::{Need, Test},
+};
+
+use crate::command::{load_command, within};
+
+pub(crate) const TESTS: &[Test] = &[
+    (
+        "a_wait_arrives_with_its_whole_stack_and_all_its_time",
+        &[GO],
+        a_wait_arrives_with_its_whole_stack_and_all_its_time,
+    ),
+    ("the_raw_tracepoint_gives_the_same_stacks", &[GO], the_raw_tracepoint_gives_the_same_stacks),
+    ("a_long_wait_arrives_once", &[GO], a_long_wait_arrives_once),
+    ("an_uninterruptible_wait_arrives_as_such", &[GO], an_uninterruptible_wait_arrives_as_such),
+    ("the_last_window_is_sent_before_the_end", &[GO], the_last_window_is_sent_before_the_end),
+    ("a_receiver_that_is_down_does_no_harm", &[], a_receiver_that_is_down_does_no_harm),
+    ("a_receiver_that_never_answers_does_no_harm", &[], a_receiver_that_never_answers_does_no_harm),
+    ("a_receiver_that_answers_garbage_does_no_harm", &[], a_receiver_that_answers_garbage_does_no_harm),
+];
+
+/// Builds the Collector.
+const GO: Need = Need::Program("go");
+/// Some windows of a second each, on a loaded machine.
+const DEADLINE: Duration = Duration::from_secs(30);
+const WAIT_STACK: [&str; 3] = ["podperf_wait_inner", "podperf_wait_middle", "podperf_wait_outer"];
+
+/// A load that stays alive after its work: it reports into a pipe that is full until it is asked.
+struct Held {
+    child: Child,
+    report: BufReader<File>,
+}
+
+impl Held {
+    fn start(cgroup: &TestCgroup, arguments: &[&str]) -> Result<Self> {
+        let (report, full) = pipe()?;
+        let size = fcntl(full.as_fd(), FcntlArg::F_SETPIPE_SZ(4096))?;
+        let mut full = File::from(full);
+        full.write_all(&vec![b'\n'; usize::try_from(size)?])?;
+        let mut command = load_command(cgroup.path(), arguments)?;
+        process::bind_to_parent(&mut command);
+        let child = command.stdin(Stdio::null()).stdout(full).spawn()?;
+        Ok(Self { child, report: BufReader::new(File::from(report)) })
+    }
+
+    fn finish<T: serde::de::DeserializeOwned>(mut self) -> Result<T> {
+        let line = (&mut self.report).lines().find(|line| !line.as_ref().is_ok_and(String::is_empty));
+        let report = serde_json::from_str(&line.context("the load ended without a report")??)?;
+        self.child.wait()?;
+        Ok(report)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// What one run of the sleepers was: by its own account, in profiles, in metrics.
+struct Run {
+    truth: SleepersReport,
+    samples: Vec<Sample>,
+    metrics: Metrics,
+    cgroup: TestCgroup,
+    collector: Collector,
+}
+
+impl Run {
+    /// Has the sleepers sleep, for `expected` in all, under an agent with more configuration.
+    fn new(yaml: &str, arguments: &[&str], expected: Duration) -> Result<Self> {
+        let cgroup = TestCgroup::new("sleepers")?;
+        let collector = Collector::start()?;
+        let agent = Agent::start(&format!("otlp: {{endpoint: '{}', interval: 1s}}\n{yaml}", collector.endpoint()))?;
+        let load = Held::start(&cgroup, arguments)?;
+        let arrived = within(DEADLINE, "the waits are in profiles", || {
+            let samples = collector.samples_of(cgroup.kernel_path())?;
+            Ok((nanoseconds(samples.iter().filter(|it| is_wait(it))) >= expected.as_secs_f64() * 0.9e9).then_some(()))
+        });
+        arrived.with_context(|| format!("{}\n{}", agent.log(), collector.log()))?;
+        // What was still in the current window.
+        let exports = || Ok::<_, anyhow::Error>(agent.metrics()?.sum("podperf_otlp_exports_total", &[]));
+        let before = exports()?;
+        within(DEADLINE, "two more windows are sent", || Ok((exports()? >= before + 2.0).then_some(())))?;
+        let metrics = agent.fresh_metrics()?;
+        let samples = collector.samples_of(cgroup.kernel_path())?;
+        Ok(Self { truth: load.finish()?, samples, metrics, cgroup, collector })
+    }
+
+    /// The samples whose stack is the sleepers' own.
+    fn waits(&self) -> Vec<&Sample> {
+        self.samples.iter().filter(|it| is_wait(it)).collect()
+    }
+
+    /// The waits are there in `state`, whole, with names and all their time; so is all else that the metrics have.
+    fn check(&self, state: &str, syscall: &str) -> Result<()> {
+        let waits = self.waits();
+        let in_state = waits.iter().copied().filter(|it| it.state == state);
+        ensure_near(
+            nanoseconds(in_state.clone()),
+            Duration::from_nanos(self.truth.waited_ns),
+            "the load's own account",
+        )?;
+        for wait in in_state {
+            let stack = wait.functions();
+            let kernel = wait.frames.iter().take_while(|frame| frame.kind == "kernel").count();
+            ensure!(
+                stack.iter().position(|name| *name == WAIT_STACK[0]) == Some(kernel),
+                "kernel frames lie amiss: {stack:#?}"
+            );
+            ensure!(stack[..kernel].iter().all(|name| !name.is_empty()), "kernel frames without names: {stack:#?}");
+            ensure!(["__schedule", "schedule"].contains(&stack[0]), "not the scheduler is the leaf: {stack:#?}");
+            let enters = stack[..kernel].iter().any(|name| name.contains(syscall));
+            ensure!(enters, "no `{syscall}` among the kernel frames: {stack:#?}");
+            ensure!(stack.contains(&"main"), "the stack is cut off: {stack:#?}");
+        }
+        self.profiles_have_what_metrics_have()
+    }
+
+    fn profiles_have_what_metrics_have(&self) -> Result<()> {
+        for state in ["interruptible", "uninterruptible"] {
+            let labels = [("cgroup", self.cgroup.kernel_path()), ("state", state)];
+            let metric = self.metrics.get("podperf_cgroup_offcpu_seconds_total", &labels).context("no row")?;
+            let sum = nanoseconds(self.samples.iter().filter(|sample| sample.state == state));
+            ensure_near(sum, Duration::from_secs_f64(metric), &format!("the metric's `{state}`"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the three known functions are in its stack, inner first, one right after the other.
+fn is_wait(sample: &Sample) -> bool {
+    sample.functions().windows(WAIT_STACK.len()).any(|names| names == WAIT_STACK)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some seconds")]
+fn nanoseconds<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
+    samples.map(|sample| sample.value as f64).sum()
+}
+
+/// Within 2 %, or a tenth of a millisecond where there is nearly nothing.
+fn ensure_near(nanoseconds: f64, truth: Duration, whose: &str) -> Result<()> {
+    let (found, truth) = (nanoseconds / 1e9, truth.as_secs_f64());
+    ensure!((found - truth).abs() <= 0.02 * truth + 1e-4, "profiles hold {found} s, {whose} is {truth} s");
+    Ok(())
+}
+
+fn a_wait_arrives_with_its_whole_stack_and_all_its_time() -> Result<()> {
+    let run = Run::new("", &["sleepers"], Duration::from_secs(1))?;
+    run.check("interruptible", "nanosleep")?;
+    let profiles = run.collector.profiles()?;
+    ensure!(profiles.len() > 1 && profiles.iter().all(|profile| profile.id.len() == 32), "bad profile ids");
+    let ids: HashSet<_> = profiles.iter().map(|profile| &profile.id).collect();
+    ensure!(ids.len() == profiles.len(), "{} profiles have {} ids", profiles.len(), ids.len());
+    Ok(())
+}
+
+fn the_raw_tracepoint_gives_the_same_stacks() -> Result<()> {
+    Run::new("scheduling: {tracepoint: raw}", &["sleepers"], Duration::from_secs(1))?
+        .check("interruptible", "nanosleep")
+}
+
+fn a_long_wait_arrives_once() -> Result<()> {
+    let arguments = ["sleepers", "--waits", "1", "--millis", "600"];
+    let run = Run::new("stacks: {longWait: 500ms}", &arguments, Duration::from_millis(600))?;
+    run.check("interruptible", "nanosleep")?;
+    ensure!(run.waits().len() == 1, "one wait became {} samples", run.waits().len());
+    Ok(())
+}
+
+fn an_uninterruptible_wait_arrives_as_such() -> Result<()> {
+    // Long ones: the fork before each is in the load's account, but on a CPU.
+    let arguments = ["sleepers", "--uninterruptible", "--waits", "5", "--millis", "200"];
+    Run::new("", &arguments, Duration::from_secs(1))?.check("uninterruptible", "clone")
+}
+
+fn the_last_window_is_sent_before_the_end() -> Result<()> {
+    let cgroup = TestCgroup::new("last")?;
+    let collector = Collector::start()?;
+    let mut agent = Agent::start(&format!("otlp: {{endpoint: '{}', interval: 5m}}", collector.endpoint()))?;
+    let load = Held::start(&cgroup, &["sleepers"])?;
+    within(DEADLINE, "the load has slept", || {
+        let slept =
+            agent.fresh_metrics()?.sum("podperf_cgroup_offcpu_seconds_total", &[("cgroup", cgroup.kernel_path())]);
+        Ok((slept >= 0.98).then_some(()))
+    })?;
+    agent.signal(Signal::SIGTERM)?;
+    let status = agent.wait(Duration::from_secs(5))?;
+    ensure!(status.success(), "{status}: {}", agent.log());
+    let samples = within(Duration::from_secs(5), "the profile arrives", || {
+        Ok(Some(collector.samples_of(cgroup.kernel_path())?).filter(|samples| !samples.is_empty()))
+    })?;
+    let truth: SleepersReport = load.finish()?;
+    let waits = samples.iter().filter(|it| is_wait(it));
+    ensure_near(nanoseconds(waits), Duration::from_nanos(truth.waited_ns), "the load's own account")
+}
+
+fn a_receiver_that_is_down_does_no_harm() -> Result<()> {
+    let address = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
+    does_no_harm(&format!("http://{address}"), "unavailable", "refused")
+}
+
+fn a_receiver_that_never_answers_does_no_harm() -> Result<()> {
+    // The kernel takes the connections; nobody reads from them.
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    does_no_harm(&format!("http://{}", listener.local_addr()?), "timeout", "no answer within 300ms")
+}
+
+fn a_receiver_that_answers_garbage_does_no_harm() -> Result<()> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let endpoint = format!("http://{}", listener.local_addr()?);
+    // Ends with the test program. The connections stay open: what ends them is the answer.
+    thread::spawn(move || {
+        let mut connections = Vec::new();
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            // The first words of HTTP/2, a fixed text of 24 bytes.
+            stream.read_exact(&mut [0; 24]).ok();
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").ok();
+            connections.push(stream);
+        }
+    });
+    does_no_harm(&endpoint, "unavailable", "http2 error")
+}
+
+/// Failures and losses are counted under `cause`, `/status` tells `reason`, and everything else goes on.
+fn does_no_harm(endpoint: &str, cause: &str, reason: &str) -> Result<()> {
+    const QUEUE: f64 = 2.0;
+    let mut agent =
+        Agent::start(&format!("otlp: {{endpoint: '{endpoint}', interval: 1s, timeout: 300ms, queue: {QUEUE}}}"))?;
+    within(DEADLINE, "profiles are dropped", || {
+        let start = Instant::now();
+        let metrics = agent.metrics()?;
+        ensure!(start.elapsed() < Duration::from_secs(2), "a scrape took {:?}", start.elapsed());
+        let waiting = metrics.get("podperf_otlp_queue_length", &[]).context("no queue length")?;
+        ensure!(waiting <= QUEUE, "{waiting} profiles wait");
+        let failures = metrics.get("podperf_otlp_export_failures_total", &[("cause", cause)]).context("no failures")?;
+        let dropped = metrics.get("podperf_otlp_dropped_total", &[]).context("no count of drops")?;
+        Ok((failures >= 2.0 && dropped >= 1.0).then_some(()))
+    })
+    .with_context(|| agent.log())?;
+    ensure!(agent.metrics()?.sum("podperf_otlp_exports_total", &[]) == 0.0, "something was exported");
+    let (_, _, text) = agent.get("/status", &[])?;
+    let text = String::from_utf8(text)?;
+    let line = text.lines().find(|line| line.starts_with("profile export")).context("no `profile export`")?;
+    for expected in ["degraded", endpoint, reason] {
+        ensure!(line.contains(expected), "no `{expected}` in `{line}`");
+    }
+    agent.signal(Signal::SIGTERM)?;
+    let status = agent.wait(Duration::from_secs(5))?;
+    ensure!(status.success(), "{status}: {}", agent.log());
+    Ok(())
+}

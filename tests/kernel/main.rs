@@ -1,17 +1,76 @@
 //! Ring 2: the agent on the running kernel, against loads whose truth is known. Needs root.
 
+mod cgroups;
+mod conservation;
+mod counters;
+mod counts;
+mod maps;
+mod running;
+mod stacks;
+mod truth;
+mod waits;
+
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
-use podperf_tests::{agent::Agent, suite};
+use podperf_tests::suite::{self, Need};
+use running::{BTF, RAW};
+
+const MSR: Need = Need::Path("/sys/bus/event_source/devices/msr/type");
 
 fn main() -> ExitCode {
-    suite::run(&[("the_root_cgroup_is_a_row", &[], the_root_cgroup_is_a_row)])
-}
-
-fn the_root_cgroup_is_a_row() -> Result<()> {
-    let agent = Agent::start("")?;
-    let metrics = agent.fresh_metrics()?;
-    ensure!(metrics.get("podperf_cgroup_oncpu_seconds_total", &[("cgroup", "/")]).is_some(), "no row for `/`");
-    Ok(())
+    suite::run(&[
+        ("a_burner_is_charged_what_it_burnt", &[], || truth::burner(BTF)),
+        ("a_burner_is_charged_what_it_burnt_by_the_raw_tracepoint", &[], || truth::burner(RAW)),
+        ("a_ring_at_full_switch_rate_is_charged_to_its_two_cgroups", &[], || truth::ring(BTF)),
+        ("a_ring_at_full_switch_rate_is_charged_to_its_two_cgroups_by_the_raw_tracepoint", &[], || truth::ring(RAW)),
+        ("a_running_task_that_is_moved_is_charged_on_either_side", &[], || truth::moved(BTF)),
+        ("a_running_task_that_is_moved_is_charged_on_either_side_by_the_raw_tracepoint", &[], || truth::moved(RAW)),
+        ("a_forked_child_that_joins_is_charged_from_there_on", &[], || truth::fork_join(BTF)),
+        ("a_forked_child_that_joins_is_charged_from_there_on_by_the_raw_tracepoint", &[], || truth::fork_join(RAW)),
+        ("a_late_joiner_leaves_its_past_behind", &[], || truth::late_join(BTF)),
+        ("a_late_joiner_leaves_its_past_behind_by_the_raw_tracepoint", &[], || truth::late_join(RAW)),
+        ("a_task_that_moves_and_exits_leaves_its_time_where_it_was", &[], truth::last_move),
+        ("a_realtime_task_is_seen_before_its_first_switch", &[], truth::fifo),
+        ("a_task_that_never_switches_is_seen_while_it_runs", &[], truth::running_on),
+        ("sleeps_are_interruptible_waits", &[], || waits::sleeps(BTF)),
+        ("sleeps_are_interruptible_waits_by_the_raw_tracepoint", &[], || waits::sleeps(RAW)),
+        ("a_vfork_is_an_uninterruptible_wait", &[], waits::vfork),
+        ("two_burners_on_one_cpu_wait_in_its_run_queue", &[], || waits::runqueue(BTF)),
+        ("two_burners_on_one_cpu_wait_in_its_run_queue_by_the_raw_tracepoint", &[], || waits::runqueue(RAW)),
+        ("switches_and_faults_are_exact", &[], || counts::switches_and_faults(BTF)),
+        ("switches_and_faults_are_exact_by_the_raw_tracepoint", &[], || counts::switches_and_faults(RAW)),
+        ("all_rows_together_are_every_cpus_time", &[], conservation::all_rows_are_the_machine),
+        ("a_counter_of_a_burner_is_charged_to_its_cgroup", &[], || {
+            counters::cpu_clock_is_cpu_stat(|first, _| format!("spin --seconds 1 --cgroup {first}"))
+        }),
+        ("a_counter_of_a_ring_is_charged_to_its_two_cgroups", &[], || {
+            counters::cpu_clock_is_cpu_stat(|first, second| format!("ring --cgroups {first},{second}"))
+        }),
+        ("a_counter_of_a_forked_child_is_charged_from_its_join_on", &[], || {
+            counters::cpu_clock_is_cpu_stat(|first, _| format!("forkjoin --seconds 1 --cgroup {first}"))
+        }),
+        ("a_counter_of_a_realtime_task_that_joins_is_charged_without_a_switch", &[], || {
+            counters::cpu_clock_is_cpu_stat(|first, _| format!("fifo --cpu 1 --seconds 0.4 --cgroup {first}"))
+        }),
+        ("a_counter_of_a_late_joiner_leaves_its_past_behind", &[], || {
+            counters::cpu_clock_is_cpu_stat(|first, _| format!("spin --late --seconds 1 --cgroup {first}"))
+        }),
+        ("a_counter_of_a_task_that_moves_and_exits_stays_where_it_was", &[], || {
+            counters::cpu_clock_is_cpu_stat(|first, second| {
+                format!("spin --spin-before 0.3 --cgroup {first} --move-to {second}")
+            })
+        }),
+        ("six_software_events_agree_with_the_tasks", &[], || counters::software_events(counters::ALONE)),
+        ("six_software_events_of_one_group_agree_with_the_tasks", &[], || {
+            counters::software_events(counters::TOGETHER)
+        }),
+        ("a_pmu_event_in_its_own_terms_is_counted", &[MSR], counters::a_pmu_event_in_its_own_terms),
+        ("an_absent_event_is_named_and_the_others_run", &[], counters::an_absent_event_is_named),
+        ("cgroups_of_a_few_milliseconds_have_rows", &[], cgroups::short_lives_have_rows),
+        ("cgroups_below_the_depth_are_counted_in_their_ancestor", &[], cgroups::deep_cgroups_are_in_their_ancestor),
+        ("excluded_cgroups_are_counted_in_their_ancestor", &[], cgroups::excluded_cgroups_are_in_their_ancestor),
+        ("a_dead_row_ends_after_two_scrapes_and_no_other_jumps", &[], cgroups::a_dead_row_ends_after_two_scrapes),
+        ("dumped_maps_have_field_names", maps::needs(), maps::dumps_have_field_names),
+        ("stacks_of_equal_waits_are_remembered", &[], stacks::are_remembered),
+    ])
 }

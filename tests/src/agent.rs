@@ -61,9 +61,13 @@ pub fn binary() -> Result<PathBuf> {
 
 /// A command line of the agent with a configuration file of its own; `listen` and `runDir` are set for it.
 pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
+    command_of(&binary()?, directory, yaml)
+}
+
+fn command_of(program: &Path, directory: &Path, yaml: &str) -> Result<Command> {
     let config = directory.join("podperf.yaml");
     fs::write(&config, format!("listen: 127.0.0.1:0\nrunDir: {}\n{yaml}", directory.display()))?;
-    let mut command = Command::new(binary()?);
+    let mut command = Command::new(program);
     command.args(["agent", "--config"]).arg(config);
     Ok(command)
 }
@@ -71,8 +75,13 @@ pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
 impl Agent {
     /// Starts it with more configuration than `listen` and `runDir`, and waits until it answers.
     pub fn start(yaml: &str) -> Result<Self> {
+        Self::start_program(&binary()?, yaml)
+    }
+
+    /// The same with another build of it.
+    pub fn start_program(program: &Path, yaml: &str) -> Result<Self> {
         let directory = TempDir::new()?;
-        let mut command = command(directory.path(), yaml)?;
+        let mut command = command_of(program, directory.path(), yaml)?;
         process::bind_to_parent(&mut command);
         let mut child =
             command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("failed to start podperf")?;
@@ -126,12 +135,18 @@ impl Agent {
             if let Some(line) = log.lines().find(|line| line.contains(text)) {
                 return Ok(line.to_owned());
             }
-            if let Some(status) = self.child.try_wait()? {
-                bail!("podperf ended ({status}) without saying `{text}`:\n{}", self.log());
-            }
+            self.check()?;
             ensure!(start.elapsed() < deadline, "podperf did not say `{text}` in {deadline:?}:\n{log}");
             thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// An error, with its log, if it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("podperf ended early ({status}):\n{}", self.log());
+        }
+        Ok(())
     }
 
     /// `GET path`, with more headers: the status code, the headers and the body.

@@ -110,7 +110,8 @@ impl Collector {
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut profiles = Vec::new();
         for line in whole.lines() {
-            let request: wire::Request = serde_json::from_str(line).context("failed to parse what the Collector wrote")?;
+            let request: wire::Request =
+                serde_json::from_str(line).context("failed to parse what the Collector wrote")?;
             profiles.extend(request.profiles()?);
         }
         Ok(profiles)
@@ -118,7 +119,8 @@ impl Collector {
 
     /// The samples that have arrived for one cgroup, in no order.
     pub fn samples_of(&self, cgroup: &str) -> Result<Vec<Sample>> {
-        let of_cgroup = |profile: &Profile| profile.resource.get("podperf.cgroup.path").is_some_and(|path| path == cgroup);
+        let of_cgroup =
+            |profile: &Profile| profile.resource.get("podperf.cgroup.path").is_some_and(|path| path == cgroup);
         Ok(self.profiles()?.into_iter().filter(of_cgroup).flat_map(|profile| profile.samples).collect())
     }
 
@@ -161,7 +163,9 @@ pub(crate) fn end(child: &mut Child, deadline: Duration) {
 
 /// OTLP's JSON, as far as it is looked at. Zeros and empty fields are left out in it.
 mod wire {
-    use super::{BTreeMap, Context as _, Deserialize, Deserializer, Frame, Profile as Arrived, Result, Sample as Taken};
+    use anyhow::Context as _;
+
+    use super::{BTreeMap, Deserialize, Deserializer, Frame, Profile as Arrived, Result, Sample as Taken};
 
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
@@ -315,10 +319,7 @@ mod wire {
         fn attribute(&self, attribute: &Attribute) -> Result<(String, String)> {
             let text = |plain: &str, index| if plain.is_empty() { self.string(index) } else { Ok(plain.to_owned()) };
             let value = &attribute.value;
-            Ok((
-                text(&attribute.key, attribute.key_strindex)?,
-                text(&value.string_value, value.string_value_strindex)?,
-            ))
+            Ok((text(&attribute.key, attribute.key_strindex)?, text(&value.string_value, value.string_value_strindex)?))
         }
 
         fn string(&self, index: usize) -> Result<String> {

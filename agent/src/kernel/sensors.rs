@@ -143,8 +143,9 @@ const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
     "cgroup_ring",
 ];
 
-/// Kernel frames between the stack's leaf and `__schedule`: the BPF program and the tracepoint's.
-const SKIP_FRAMES: u32 = 3;
+/// Kernel frames above `__schedule`: `walk_stack` and its program, `bpf_trace_run4`, `__traceiter_sched_switch`. The same
+/// in both forms of the tracepoint, for `tp_btf` too is attached as a raw one.
+const SKIP_FRAMES: u32 = 4;
 
 /// The running programs. They detach, and the counters close, on drop.
 pub struct Sensors {

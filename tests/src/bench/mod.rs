@@ -111,7 +111,7 @@ pub fn run(args: &BenchArgs) -> Result<String> {
     text.push_str(&table::goals(&measurements));
     if args.rest_seconds > 0 && measurements.iter().any(|one| one.monitor.is_agent()) {
         progress(&format!("the agent at rest for {} s", args.rest_seconds));
-        text.push_str(&table::rest(&agent::rest(&setup, Duration::from_secs(args.rest_seconds))));
+        text.push_str(&table::rest(&agent::rest(&setup.agent, Duration::from_secs(args.rest_seconds))));
     }
     Ok(text)
 }

@@ -11,10 +11,10 @@ use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::agent::{self, Configuration};
+use super::agent::Configuration;
 use super::programs;
 use super::setup::Setup;
-use crate::process;
+use crate::{agent::Agent, process};
 
 /// The events that every counting monitor counts.
 pub const EVENTS: [&str; 6] =
@@ -95,7 +95,7 @@ impl Part {
             }
             Self::PerfOffCpu => running.processes.push(setup.perf_off_cpu()?),
             Self::Agent(configuration) => {
-                running.processes.push(agent::start(setup, configuration)?.process);
+                running.agents.push(configuration.start(&setup.agent)?);
             }
         }
         Ok(())
@@ -106,13 +106,15 @@ impl Part {
 #[derive(Debug, Default)]
 pub struct Running {
     processes: Vec<Process>,
+    agents: Vec<Agent>,
     attached: Vec<OwnedFd>,
 }
 
 impl Running {
     /// An error if a part of the monitor has ended by itself.
     pub fn check(&mut self) -> Result<()> {
-        self.processes.iter_mut().try_for_each(Process::check)
+        self.processes.iter_mut().try_for_each(Process::check)?;
+        self.agents.iter_mut().try_for_each(Agent::check)
     }
 }
 

@@ -39,6 +39,12 @@ pub struct SpinArgs {
     /// CPU seconds before `--move-to`; `--seconds` if absent
     #[arg(long, requires = "move_to")]
     pub spin_before: Option<f64>,
+    /// Burn under SCHED_IDLE: the CPU never idles, and all others have it when they want it
+    #[arg(long)]
+    pub idle: bool,
+    /// After the report, block until stdin ends
+    #[arg(long, conflicts_with_all = ["late", "move_to"])]
+    pub hold: bool,
 }
 
 /// `podperf-load fifo`.
@@ -91,6 +97,9 @@ pub fn spin(args: &SpinArgs) -> Result<CpuReport> {
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
     }
+    if args.idle {
+        set_scheduler("SCHED_IDLE", libc::SCHED_IDLE, 0)?;
+    }
     if args.late {
         let cgroup = args.cgroup.clone().context("`--late` needs `--cgroup`")?;
         return in_child(|| {
@@ -109,8 +118,11 @@ pub fn spin(args: &SpinArgs) -> Result<CpuReport> {
     CpuReport::measure(outside)
 }
 
-/// The end of `spin`: the move to another cgroup, with nothing after it.
+/// The end of `spin`: the move to another cgroup, with nothing after it, or the wait.
 pub fn finish_spin(args: &SpinArgs) -> Result<()> {
+    if args.hold {
+        return hold();
+    }
     if let Some(cgroup) = &args.move_to {
         cgroup::join(cgroup)?;
         process::exit_now(0);
@@ -123,7 +135,9 @@ pub fn fifo(args: &FifoArgs) -> Result<CpuReport> {
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
     }
-    become_fifo()?;
+    // The lowest real-time priority is enough to be preempted by nobody but
+    // the kernel's own threads.
+    set_scheduler("SCHED_FIFO", libc::SCHED_FIFO, 1)?;
     let outside = Usage::of_self()?;
     cgroup::join(&args.cgroup)?;
     process::burn(seconds(args.seconds)?)?;
@@ -159,13 +173,11 @@ fn seconds(value: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(value).with_context(|| format!("`{value}` is not a number of seconds"))
 }
 
-/// The lowest real-time priority is enough to be preempted by nobody but the
-/// kernel's own threads.
-fn become_fifo() -> Result<()> {
-    let parameters = libc::sched_param { sched_priority: 1 };
+fn set_scheduler(name: &str, policy: i32, priority: i32) -> Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the pointer is to a whole sched_param for the time of the call.
-    if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) } != 0 {
-        bail!("failed to become SCHED_FIFO: {} (needs CAP_SYS_NICE)", std::io::Error::last_os_error());
+    if unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } != 0 {
+        bail!("failed to become {name}: {} (needs CAP_SYS_NICE)", std::io::Error::last_os_error());
     }
     Ok(())
 }

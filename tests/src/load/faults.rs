@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "anonymous memory without huge pages needs mmap and madvise")]
 
+use std::io::{BufRead as _, Write as _};
 use std::path::PathBuf;
 use std::ptr;
 use std::thread;
@@ -26,6 +27,10 @@ pub struct FaultsArgs {
     /// Sleeps of 50 us: one voluntary switch each
     #[arg(long, default_value_t = 1000)]
     pub switches: u32,
+    /// Say `ready` on stderr before the work and `done` after it, and wait for a line on stdin each time: while it
+    /// blocks, its counts stand still and can be read from outside
+    #[arg(long)]
+    pub wait: bool,
 }
 
 /// What the process was charged. What comes after the report (its printing,
@@ -41,6 +46,9 @@ pub struct FaultsReport {
 
 /// Touches the pages and sleeps.
 pub fn run(args: &FaultsArgs) -> Result<FaultsReport> {
+    if args.wait {
+        pause("ready")?;
+    }
     let outside = Usage::of_self()?;
     if let Some(cgroup) = &args.cgroup {
         cgroup::join(cgroup)?;
@@ -50,7 +58,16 @@ pub fn run(args: &FaultsArgs) -> Result<FaultsReport> {
         thread::sleep(Duration::from_micros(50));
     }
     let inside = Usage::of_self()?.since(outside);
+    if args.wait {
+        pause("done")?;
+    }
     Ok(FaultsReport { outside, inside })
+}
+
+fn pause(word: &str) -> Result<()> {
+    writeln!(std::io::stderr(), "{word}")?;
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    Ok(())
 }
 
 /// Writes to `pages` new pages, one fault each, and gives them back.

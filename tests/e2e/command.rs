@@ -1,0 +1,123 @@
+//! Command lines: the agent's own, with any flags and run by anyone, and those of the loads.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    net::SocketAddr,
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use podperf_tests::{load, process};
+use serde::de::DeserializeOwned;
+use tempfile::NamedTempFile;
+
+/// Starting and refusing take well below a second; a loaded machine gets more.
+const DEADLINE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A started command line of the agent; ended on drop.
+#[derive(Debug)]
+pub(crate) struct Started {
+    child: Child,
+    log: NamedTempFile,
+}
+
+/// What a command that refused said last, and its exit code.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub(crate) code: Option<i32>,
+    pub(crate) says: String,
+}
+
+impl Started {
+    pub(crate) fn new(command: &mut Command) -> Result<Self> {
+        let log = NamedTempFile::new()?;
+        process::bind_to_parent(command);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(log.path())?);
+        let child = command.spawn().with_context(|| format!("failed to start {command:?}"))?;
+        Ok(Self { child, log })
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.log.path()).unwrap_or_default()
+    }
+
+    /// Where it listens, once it does.
+    pub(crate) fn address(&mut self) -> Result<SocketAddr> {
+        within(DEADLINE, "the agent listens", || {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("it ended ({status}):\n{}", self.log());
+            }
+            let log = self.log();
+            let address = log.split("listening on http://").nth(1).and_then(|rest| rest.split(' ').next());
+            Ok(address.and_then(|address| address.parse().ok()))
+        })
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // How it ends when asked is tested elsewhere.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+impl Refusal {
+    /// Runs a command that should end by itself.
+    pub(crate) fn of(command: &mut Command) -> Result<Self> {
+        let mut started = Started::new(command)?;
+        let status = within(DEADLINE, "the agent refuses to run", || Ok(started.child.try_wait()?))
+            .with_context(|| started.log())?;
+        Ok(Self { code: status.code(), says: started.log() })
+    }
+
+    /// It must have ended with this code and said all of this.
+    pub(crate) fn expect(&self, code: i32, says: &[&str]) -> Result<()> {
+        ensure!(self.code == Some(code), "exit code {:?} instead of {code}: {}", self.code, self.says);
+        for text in says {
+            ensure!(self.says.contains(text), "`{text}` is not in: {}", self.says);
+        }
+        Ok(())
+    }
+}
+
+/// `command`, run through `wrapper`, which ends in executing its arguments.
+pub(crate) fn through<S: AsRef<OsStr>>(wrapper: &[S], command: &Command) -> Result<Command> {
+    let (program, arguments) = wrapper.split_first().context("an empty wrapper")?;
+    let mut wrapped = Command::new(program);
+    wrapped.args(arguments).arg(command.get_program()).args(command.get_args());
+    Ok(wrapped)
+}
+
+/// Runs a load to its end, in a cgroup, and hands back what it reports.
+pub(crate) fn run_load<T: DeserializeOwned>(cgroup: &Path, arguments: &[&str]) -> Result<T> {
+    let mut command = load_command(cgroup, arguments)?;
+    process::bind_to_parent(&mut command);
+    let output = command.stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{command:?} failed: {}", output.status);
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// `podperf-load` with these arguments and a cgroup to join.
+pub(crate) fn load_command(cgroup: &Path, arguments: &[&str]) -> Result<Command> {
+    let mut command = Command::new(load::binary()?);
+    command.args(arguments).arg("--cgroup").arg(cgroup);
+    Ok(command)
+}
+
+/// Asks until there is an answer; an error when there is none in time.
+pub(crate) fn within<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        ensure!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
+        thread::sleep(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,176 @@
+//! Signals, flags and reloads of a running agent.
+
+use std::{collections::BTreeSet, fs, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use podperf_tests::{
+    agent::{self, Agent},
+    cgroup::{self, TestCgroup},
+    load::cpu::CpuReport,
+    prometheus::get,
+    suite::{Need, Test},
+};
+use tempfile::TempDir;
+
+use crate::command::{Started, run_load, within};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("sigterm_and_sigint_end_it_and_leave_no_program_behind", &[Need::Program("bpftool")], sigterm_and_sigint_end_it_and_leave_no_program_behind),
+    ("a_changed_depth_takes_effect_without_a_restart", &[], a_changed_depth_takes_effect_without_a_restart),
+    ("a_changed_log_level_takes_effect_without_a_restart", &[], a_changed_log_level_takes_effect_without_a_restart),
+    ("a_change_that_needs_a_restart_is_named", &[], a_change_that_needs_a_restart_is_named),
+    ("a_broken_file_keeps_the_old_configuration", &[], a_broken_file_keeps_the_old_configuration),
+    ("flags_override_the_file", &[], flags_override_the_file),
+];
+
+/// What users and supervisors are promised.
+const END_DEADLINE: Duration = Duration::from_secs(5);
+const LOG_DEADLINE: Duration = Duration::from_secs(10);
+
+fn sigterm_and_sigint_end_it_and_leave_no_program_behind() -> Result<()> {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut agent = Agent::start("")?;
+        let programs = programs_of(agent.pid())?;
+        ensure!(programs.len() > 1, "its programs are {programs:?}");
+        ensure!(programs.iter().all(|id| is_loaded(id)), "not all of {programs:?} are loaded");
+        agent.signal(signal)?;
+        let status = agent.wait(END_DEADLINE)?;
+        ensure!(status.code() == Some(0), "{signal}: {status}: {}", agent.log());
+        // The kernel frees them a moment later.
+        within(END_DEADLINE, "its programs are gone", || Ok((!programs.iter().any(|id| is_loaded(id))).then_some(())))?;
+    }
+    Ok(())
+}
+
+/// The ids of the BPF programs that a process holds open.
+fn programs_of(pid: u32) -> Result<BTreeSet<String>> {
+    let mut ids = BTreeSet::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
+        // A descriptor may be closed meanwhile.
+        let text = fs::read_to_string(entry?.path()).unwrap_or_default();
+        ids.extend(text.lines().filter_map(|line| Some(line.strip_prefix("prog_id:")?.trim().to_owned())));
+    }
+    Ok(ids)
+}
+
+fn is_loaded(id: &str) -> bool {
+    Command::new("bpftool").args(["prog", "show", "id", id]).output().is_ok_and(|output| output.status.success())
+}
+
+/// Rewrites the agent's configuration file and asks for a reload.
+fn reload(agent: &Agent, yaml: &str) -> Result<()> {
+    agent::command(agent.directory(), yaml)?;
+    agent.signal(Signal::SIGHUP)
+}
+
+fn a_changed_depth_takes_effect_without_a_restart() -> Result<()> {
+    let outer = TestCgroup::new("reload")?;
+    let inner = outer.child("inner")?;
+    let mut agent = Agent::start("cgroups: {depth: 1}")?;
+    let oncpu = |agent: &Agent, cgroup: &TestCgroup| -> Result<Option<f64>> {
+        let metrics = agent.fresh_metrics()?;
+        Ok(metrics.get("podperf_cgroup_oncpu_seconds_total", &[("cgroup", cgroup.kernel_path())]))
+    };
+    let before: CpuReport = run_load(inner.path(), &["spin", "--seconds", "0.2"])?;
+    let burnt = Duration::from_nanos(before.inside.run_ns).as_secs_f64();
+    let outer_before = oncpu(&agent, &outer)?.context("no row for the outer cgroup")?;
+    ensure!(outer_before >= burnt * 0.98, "burnt {burnt} s inside, the outer row has {outer_before}");
+    ensure!(oncpu(&agent, &inner)?.is_none(), "a row below the depth");
+
+    reload(&agent, "cgroups: {depth: 2}")?;
+    agent.wait_for_log("configuration reloaded", LOG_DEADLINE)?;
+    let after: CpuReport = run_load(inner.path(), &["spin", "--seconds", "0.1"])?;
+    let burnt = Duration::from_nanos(after.inside.run_ns).as_secs_f64();
+    let inner_after = oncpu(&agent, &inner)?.context("no row for the inner cgroup")?;
+    ensure!((burnt * 0.98..burnt * 1.02 + 0.01).contains(&inner_after), "burnt {burnt} s, its row has {inner_after}");
+    let outer_after = oncpu(&agent, &outer)?.context("the outer row is gone")?;
+    ensure!(
+        (outer_before..outer_before + 0.01).contains(&outer_after),
+        "the outer row went from {outer_before} to {outer_after}"
+    );
+    Ok(())
+}
+
+fn a_changed_log_level_takes_effect_without_a_restart() -> Result<()> {
+    let mut agent = Agent::start("logLevel: info")?;
+    agent.fresh_metrics()?;
+    agent.metrics()?;
+    ensure!(!agent.log().contains("DEBUG"), "{}", agent.log());
+    reload(&agent, "logLevel: debug")?;
+    agent.wait_for_log("configuration reloaded", LOG_DEADLINE)?;
+    // The second one is coalesced, which is said at this level.
+    agent.fresh_metrics()?;
+    agent.metrics()?;
+    agent.wait_for_log("DEBUG", LOG_DEADLINE)?;
+    Ok(())
+}
+
+fn a_change_that_needs_a_restart_is_named() -> Result<()> {
+    let mut agent = Agent::start("")?;
+    let config = agent.directory().join("podperf.yaml");
+    let text = fs::read_to_string(&config)?;
+    let changed = text.replace("listen: 127.0.0.1:0", "listen: 127.0.0.1:1") + "\notlp: {queue: 3}\n";
+    ensure!(changed.contains("127.0.0.1:1"), "{text}");
+    fs::write(&config, changed)?;
+    agent.signal(Signal::SIGHUP)?;
+    let line = agent.wait_for_log("need a restart", LOG_DEADLINE)?;
+    ensure!(line.contains("WARN") && line.contains("listen, otlp"), "{line}");
+    let metrics = agent.metrics().context("it listens where it did")?;
+    ensure!(metrics.get("podperf_config_last_reload_successful", &[]) == Some(1.0), "the reload counts as failed");
+    Ok(())
+}
+
+fn a_broken_file_keeps_the_old_configuration() -> Result<()> {
+    let cgroup = TestCgroup::new("broken")?;
+    let mut agent = Agent::start("cgroups: {depth: 1}")?;
+    let row = |agent: &Agent| -> Result<bool> {
+        Ok(agent
+            .fresh_metrics()?
+            .get("podperf_cgroup_oncpu_seconds_total", &[("cgroup", cgroup.kernel_path())])
+            .is_some())
+    };
+    let succeeded = |agent: &Agent| -> Result<[f64; 2]> {
+        let metrics = agent.metrics()?;
+        let time = metrics.get("podperf_config_last_reload_success_timestamp_seconds", &[]).context("no time")?;
+        Ok([metrics.get("podperf_config_last_reload_successful", &[]).context("no state")?, time])
+    };
+    let [ok, loaded] = succeeded(&agent)?;
+    ensure!(ok == 1.0, "at the start the last reload was {ok}");
+    for broken in ["cgroups: {depth: 0, dept: 1}", "cgroups: {depth: 0", "cgroups: {depth: 0, max: 1}"] {
+        reload(&agent, broken)?;
+        within(LOG_DEADLINE, "the failed reload shows", || Ok((succeeded(&agent)? == [0.0, loaded]).then_some(())))?;
+    }
+    let line = agent.wait_for_log("configuration not reloaded", LOG_DEADLINE)?;
+    ensure!(line.contains("did you mean `depth`?"), "{line}");
+    let _: CpuReport = run_load(cgroup.path(), &["spin", "--seconds", "0.05"])?;
+    ensure!(row(&agent)?, "the depth of a broken file was taken");
+
+    reload(&agent, "cgroups: {depth: 1, grace: 1m}")?;
+    within(LOG_DEADLINE, "the mended file is taken", || {
+        let [ok, time] = succeeded(&agent)?;
+        Ok((ok == 1.0 && time > loaded).then_some(()))
+    })
+}
+
+fn flags_override_the_file() -> Result<()> {
+    let directory = TempDir::new()?;
+    let yaml =
+        "nodeName: of-the-file\nlogLevel: error\ncgroups: {root: /nonexistent}\notlp: {endpoint: 'http://127.0.0.1:1'}";
+    let mut command = agent::command(directory.path(), yaml)?;
+    // The file's `listen` is 127.0.0.1.
+    command.args(["--listen", "127.0.0.2:0", "--node-name", "of-the-flag", "--log-level", "debug"]);
+    command.args(["--otlp-endpoint", "http://127.0.0.1:2"]).arg("--cgroup-root").arg(cgroup::mount_point()?);
+    let mut started = Started::new(&mut command)?;
+    let address = started.address()?;
+    ensure!(address.ip().to_string() == "127.0.0.2", "it listens on {address}");
+    let (_, status) = get(address, "/status")?;
+    ensure!(status.contains("on node of-the-flag\n"), "{status}");
+    ensure!(status.contains("http://127.0.0.1:2"), "{status}");
+    let (_, metrics) = get(address, "/metrics")?;
+    ensure!(metrics.contains("podperf_cgroup_oncpu_seconds_total{cgroup=\"/\"}"), "no row for `/`: {metrics}");
+    get(address, "/metrics")?;
+    ensure!(started.log().contains(" DEBUG "), "no debug line: {}", started.log());
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! What the agent refuses to run with or on, what it says then, and with which exit code it ends.
+
+use std::{
+    fs,
+    net::TcpListener,
+    os::unix::fs::{PermissionsExt as _, chown},
+    path::PathBuf,
+    process::Command,
+};
+
+use anyhow::{Result, ensure};
+use podperf_tests::{
+    agent::{self, Agent},
+    cgroup,
+    prometheus::get,
+    suite::{Need, Test},
+};
+use tempfile::TempDir;
+
+use crate::command::{Refusal, Started, through};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("a_mistyped_key_is_refused_with_its_path_and_the_nearest", &[], a_mistyped_key_is_refused_with_its_path_and_the_nearest),
+    ("a_wrong_value_is_refused_with_its_key", &[], a_wrong_value_is_refused_with_its_key),
+    ("an_event_that_does_not_exist_is_refused_with_the_nearest", &[], an_event_that_does_not_exist_is_refused_with_the_nearest),
+    ("a_file_that_is_no_configuration_is_refused", &[], a_file_that_is_no_configuration_is_refused),
+    ("wrong_flags_are_refused", &[], wrong_flags_are_refused),
+    ("a_port_in_use_is_named", &[], a_port_in_use_is_named),
+    ("a_second_agent_is_refused_with_the_pid_of_the_first", &[], a_second_agent_is_refused_with_the_pid_of_the_first),
+    ("a_run_directory_that_cannot_be_written_is_named", &[SETPRIV], a_run_directory_that_cannot_be_written_is_named),
+    ("missing_capabilities_are_named_with_what_they_are_for", &[SETPRIV], missing_capabilities_are_named_with_what_they_are_for),
+    ("two_capabilities_suffice_to_run_without_root", &[SETPRIV], two_capabilities_suffice_to_run_without_root),
+    ("a_kernel_without_its_types_is_refused", &[UNSHARE], a_kernel_without_its_types_is_refused),
+    ("a_machine_without_cgroup2_is_refused", &[UNSHARE], a_machine_without_cgroup2_is_refused),
+    ("a_root_that_is_no_cgroup2_mount_is_named", &[], a_root_that_is_no_cgroup2_mount_is_named),
+    ("an_old_kernel_is_refused", &[Need::Program("setarch")], an_old_kernel_is_refused),
+];
+
+const SETPRIV: Need = Need::Program("setpriv");
+const UNSHARE: Need = Need::Program("unshare");
+const FAILED: i32 = 1;
+const BAD_CONFIGURATION: i32 = 2;
+const UNSUPPORTED: i32 = 3;
+/// `nobody`, on every distribution.
+const NOBODY: u32 = 65534;
+
+/// The agent with this configuration is refused, with code 2.
+fn expect_bad(yaml: &str, says: &[&str]) -> Result<()> {
+    let directory = TempDir::new()?;
+    let refusal = Refusal::of(&mut agent::command(directory.path(), yaml)?)?;
+    refusal.expect(BAD_CONFIGURATION, says)
+}
+
+fn a_mistyped_key_is_refused_with_its_path_and_the_nearest() -> Result<()> {
+    expect_bad("listn: x", &["podperf.yaml`: unknown key `listn`", "did you mean `listen`?"])?;
+    expect_bad("cgroups:\n  dept: 3", &["cgroups: unknown key `dept` at line 4 column 3", "did you mean `depth`?"])?;
+    expect_bad("otlp: {headers: {}, endpont: x}", &["otlp: unknown key `endpont`", "did you mean `endpoint`?"])
+}
+
+fn a_wrong_value_is_refused_with_its_key() -> Result<()> {
+    expect_bad("cgroups: {depth: many}", &["cgroups.depth: invalid type: string \"many\""])?;
+    expect_bad("counters: {groups: [[cycles, []]]}", &["counters.groups[0][1]: invalid type: sequence"])?;
+    expect_bad("otlp: {interval: 10}", &["otlp.interval: invalid value: string \"10\"", "duration"])?;
+    expect_bad("otlp: {interval: 10ms}", &["bad value for `otlp.interval`: needs at least 1s"])?;
+    expect_bad("otlp: {endpoint: 'ftp://x:1'}", &["bad value for `otlp`: endpoint `ftp://x:1` has scheme `ftp`"])?;
+    expect_bad("otlp: {endpoint: 'http://x'}", &["bad value for `otlp`: endpoint `http://x` has no port", "4317"])?;
+    expect_bad("cgroups: {include: ['/a', '(']}", &["bad value for `cgroups.include`", "`(`"])?;
+    expect_bad("cgroups: {exclude: ['[']}", &["bad value for `cgroups.exclude`", "`[`"])?;
+    expect_bad("logLevel: loud", &["bad value for `logLevel`", "error, warn, info, debug, trace"])?;
+    expect_bad("scheduling: {tracepoint: any}", &["scheduling.tracepoint: unknown variant `any`", "`auto`"])
+}
+
+fn an_event_that_does_not_exist_is_refused_with_the_nearest() -> Result<()> {
+    let yaml = "counters: {groups: [[cycles], [instructions, cycels]]}";
+    expect_bad(yaml, &["`groups[1][1]`", "unknown event `cycels`", "did you mean `cycles`?"])
+}
+
+fn a_file_that_is_no_configuration_is_refused() -> Result<()> {
+    let directory = TempDir::new()?;
+    let config = directory.path().join("podperf.yaml");
+    let refusal = |expected: &[&str]| -> Result<()> {
+        let command = &mut Command::new(agent::binary()?);
+        let refusal = Refusal::of(command.args(["agent", "--config"]).arg(&config))?;
+        refusal.expect(BAD_CONFIGURATION, &[&[config.to_string_lossy().as_ref()], expected].concat())
+    };
+    let missing = "failed to read configuration";
+    refusal(&[missing, "No such file or directory (os error 2)\n"])?;
+    for (text, says) in [
+        ("- listen", "invalid type: sequence"),
+        ("listen", "invalid type: string \"listen\""),
+        ("cgroups: {depth: 4", "line 1"),
+        ("listen: 127.0.0.1:0\nlisten: 127.0.0.1:0", "duplicate"),
+    ] {
+        fs::write(&config, text)?;
+        refusal(&["failed to parse configuration", says])?;
+    }
+    Ok(())
+}
+
+fn wrong_flags_are_refused() -> Result<()> {
+    for (arguments, says) in [
+        (&["agent", "--lisen", "127.0.0.1:0"][..], "--listen"),
+        (&["agent", "--listen", "here"], "invalid value 'here' for '--listen <ADDR:PORT>'"),
+        (&["agent", "--otlp-endpoint", "here"], "endpoint `here` has no port"),
+        (&["agent", "--log-level", "loud"], "bad value for `logLevel`"),
+        (&["agnt"], "agent"),
+        (&[], "Usage: podperf"),
+    ] {
+        Refusal::of(Command::new(agent::binary()?).args(arguments))?.expect(BAD_CONFIGURATION, &[says])?;
+    }
+    Ok(())
+}
+
+fn a_port_in_use_is_named() -> Result<()> {
+    let taken = TcpListener::bind(("127.0.0.1", 0))?;
+    let address = taken.local_addr()?.to_string();
+    let directory = TempDir::new()?;
+    let mut command = agent::command(directory.path(), "")?;
+    let refusal = Refusal::of(command.args(["--listen", &address]))?;
+    refusal.expect(FAILED, &[&format!("failed to listen on `{address}`"), "in use"])
+}
+
+fn a_second_agent_is_refused_with_the_pid_of_the_first() -> Result<()> {
+    let first = Agent::start("")?;
+    let mut second = agent::command(first.directory(), "")?;
+    let pid = first.pid();
+    Refusal::of(&mut second)?.expect(FAILED, &[&format!("another podperf agent is running, pid {pid} "), "runDir"])?;
+    // The first one is none the worse.
+    first.metrics()?;
+    drop(first);
+    let directory = TempDir::new()?;
+    let run_dir = directory.path().join("podperf");
+    // What a crash leaves behind is not a running agent, and a missing directory is made.
+    fs::create_dir(&run_dir)?;
+    fs::write(run_dir.join("agent.lock"), pid.to_string())?;
+    let mut third = agent::command(&run_dir, "")?;
+    Started::new(&mut third)?.address()?;
+    Ok(())
+}
+
+/// The binary, its configuration and its lock where any user may read them and `nobody` may write.
+struct ForNobody {
+    directory: TempDir,
+    binary: PathBuf,
+}
+
+impl ForNobody {
+    fn new() -> Result<Self> {
+        let directory = TempDir::new()?;
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
+        chown(directory.path(), Some(NOBODY), Some(NOBODY))?;
+        let binary = directory.path().join("podperf");
+        fs::copy(agent::binary()?, &binary)?;
+        Ok(Self { directory, binary })
+    }
+
+    /// The agent as `nobody`, with some capabilities (`+bpf,+perfmon`).
+    fn command(&self, yaml: &str, capabilities: Option<&str>) -> Result<Command> {
+        let id = NOBODY.to_string();
+        let mut wrapper = vec!["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"];
+        if let Some(capabilities) = capabilities {
+            wrapper.extend(["--inh-caps", capabilities, "--ambient-caps", capabilities]);
+        }
+        let command = agent::command(self.directory.path(), yaml)?;
+        let mut copied = Command::new(&self.binary);
+        copied.args(command.get_args());
+        through(&wrapper, &copied)
+    }
+}
+
+fn a_run_directory_that_cannot_be_written_is_named() -> Result<()> {
+    let nobody = ForNobody::new()?;
+    chown(nobody.directory.path(), Some(0), Some(0))?;
+    let lock = nobody.directory.path().join("agent.lock");
+    let refusal = Refusal::of(&mut nobody.command("", Some("+bpf,+perfmon"))?)?;
+    refusal.expect(FAILED, &[&format!("failed to open lock `{}`", lock.display()), "set `runDir`", "Permission denied"])
+}
+
+fn missing_capabilities_are_named_with_what_they_are_for() -> Result<()> {
+    const BPF: &str = "CAP_BPF (to load the BPF programs)";
+    const PERFMON: &str = "CAP_PERFMON (to attach them and to open perf events)";
+    let nobody = ForNobody::new()?;
+    for (capabilities, missing, there) in [
+        (None, &[BPF, PERFMON][..], &[][..]),
+        (Some("+bpf"), &[PERFMON], &[BPF]),
+        (Some("+perfmon"), &[BPF], &[PERFMON]),
+    ] {
+        let refusal = Refusal::of(&mut nobody.command("", capabilities)?)?;
+        refusal.expect(UNSUPPORTED, missing)?;
+        refusal.expect(UNSUPPORTED, &["podperf: missing CAP_", "run as root", "setcap"])?;
+        ensure!(there.iter().all(|name| !refusal.says.contains(name)), "{capabilities:?}: {}", refusal.says);
+    }
+    Ok(())
+}
+
+fn two_capabilities_suffice_to_run_without_root() -> Result<()> {
+    let nobody = ForNobody::new()?;
+    let yaml = "otlp: {endpoint: 'http://127.0.0.1:1'}";
+    let mut started = Started::new(&mut nobody.command(yaml, Some("+bpf,+perfmon"))?)?;
+    let address = started.address()?;
+    let (status, metrics) = get(address, "/metrics")?;
+    ensure!(status == 200, "{status}: {metrics}");
+    ensure!(metrics.contains("podperf_cgroup_oncpu_seconds_total{cgroup=\"/\"}"), "no row for `/`: {metrics}");
+    let (_, text) = get(address, "/status")?;
+    let stacks = text.lines().find(|line| line.starts_with("stacks")).unwrap_or_default();
+    for says in ["degraded", "kernel names (needs CAP_SYSLOG)", "(needs CAP_SYS_PTRACE)"] {
+        ensure!(stacks.contains(says), "no `{says}` in: {text}");
+    }
+    Ok(())
+}
+
+/// The agent in mounts of its own, after a shell command.
+fn among_other_mounts(script: &str, says: &[&str]) -> Result<()> {
+    let directory = TempDir::new()?;
+    let script = format!("{script} && exec \"$@\"");
+    let command = agent::command(directory.path(), "")?;
+    let refusal = Refusal::of(&mut through(&["unshare", "--mount", "sh", "-c", &script, "sh"], &command)?)?;
+    refusal.expect(UNSUPPORTED, says)
+}
+
+fn a_kernel_without_its_types_is_refused() -> Result<()> {
+    among_other_mounts(
+        "mount -t tmpfs none /sys/kernel/btf",
+        &["no BTF at `/sys/kernel/btf/vmlinux`", "CONFIG_DEBUG_INFO_BTF=y"],
+    )
+}
+
+fn a_machine_without_cgroup2_is_refused() -> Result<()> {
+    among_other_mounts("umount --all --lazy --types cgroup2", &["no cgroup2 mount", "--cgroup-root DIR"])
+}
+
+fn a_root_that_is_no_cgroup2_mount_is_named() -> Result<()> {
+    let directory = TempDir::new()?;
+    let root = directory.path().display().to_string();
+    let says = format!("`{root}` is not a cgroup2 mount");
+    let mut command = agent::command(directory.path(), "")?;
+    Refusal::of(command.args(["--cgroup-root", &root]))?.expect(UNSUPPORTED, &[&says])?;
+    let mut command = agent::command(directory.path(), &format!("cgroups: {{root: '{root}'}}"))?;
+    Refusal::of(&mut command)?.expect(UNSUPPORTED, &[&says])?;
+    let mount = cgroup::mount_point()?;
+    let mut command = agent::command(directory.path(), "")?;
+    let refusal = Refusal::of(command.arg("--cgroup-root").arg(mount.join("no-such-cgroup")))?;
+    refusal.expect(UNSUPPORTED, &["no-such-cgroup` is not a cgroup2 mount"])
+}
+
+fn an_old_kernel_is_refused() -> Result<()> {
+    let directory = TempDir::new()?;
+    let command = agent::command(directory.path(), "")?;
+    let refusal = Refusal::of(&mut through(&["setarch", "--uname-2.6"], &command)?)?;
+    refusal.expect(UNSUPPORTED, &["kernel `2.6.", "is too old (needs 5.15 or newer)"])
+}

@@ -1,0 +1,245 @@
+//! What `/metrics`, `/status` and the probes answer, and whether Prometheus and promtool agree.
+
+use std::{
+    collections::BTreeSet,
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    load::cpu::CpuReport,
+    prometheus::Prometheus,
+    suite::{Need, Test},
+};
+use serde_json::Value;
+
+use crate::command::{run_load, within};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("a_started_agent_is_alive_and_ready", &[], a_started_agent_is_alive_and_ready),
+    ("the_accept_header_chooses_the_format", &[], the_accept_header_chooses_the_format),
+    ("all_formats_hold_the_same_families", &[], all_formats_hold_the_same_families),
+    ("scrapes_within_a_second_share_a_reading", &[], scrapes_within_a_second_share_a_reading),
+    ("promtool_has_no_complaints", &[Need::Program("promtool")], promtool_has_no_complaints),
+    ("status_names_every_part_and_event_with_its_state", &[], status_names_every_part_and_event_with_its_state),
+    (
+        "prometheus_scrapes_every_series_unharmed",
+        &[Need::Program("prometheus")],
+        prometheus_scrapes_every_series_unharmed,
+    ),
+];
+
+const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0";
+const PROTOBUF: &str = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+
+fn a_started_agent_is_alive_and_ready() -> Result<()> {
+    let agent = Agent::start("")?;
+    for path in ["/livez", "/readyz"] {
+        let (status, _, body) = agent.get(path, &[])?;
+        ensure!(status == 200 && body == b"ok\n", "{path} answered {status}: {}", String::from_utf8_lossy(&body));
+    }
+    let (status, _, _) = agent.get("/nothing", &[])?;
+    ensure!(status == 404, "an unknown path answered {status}");
+    Ok(())
+}
+
+fn the_accept_header_chooses_the_format() -> Result<()> {
+    let agent = Agent::start("")?;
+    for (accept, content_type) in [
+        (None, "text/plain; version=0.0.4"),
+        (Some("*/*"), "text/plain; version=0.0.4"),
+        (Some(OPEN_METRICS), "application/openmetrics-text; version=1.0.0"),
+        (Some(PROTOBUF), "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily"),
+    ] {
+        let headers: Vec<_> = accept.map(|accept| ("Accept", accept)).into_iter().collect();
+        let (status, head, body) = agent.get("/metrics", &headers)?;
+        ensure!(status == 200, "{accept:?} got {status}");
+        ensure!(head.contains(&format!("content-type: {content_type}")), "{accept:?} got: {head}");
+        let ends = body.ends_with(b"\n# EOF\n");
+        ensure!(ends == (accept == Some(OPEN_METRICS)), "{accept:?}: the end of OpenMetrics is there: {ends}");
+    }
+    Ok(())
+}
+
+fn all_formats_hold_the_same_families() -> Result<()> {
+    let agent = Agent::start("counters: {groups: [[cpu-clock, page-faults]]}")?;
+    let body = |accept: &str| agent.get("/metrics", &[("Accept", accept)]).map(|(_, _, body)| body);
+    let text = String::from_utf8(body("text/plain")?)?;
+    let families = |text: &str| -> BTreeSet<String> {
+        text.lines().filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split_once(' ')?.0.to_owned())).collect()
+    };
+    let expected = families(&text);
+    for family in ["podperf_cgroup_oncpu_seconds_total", "podperf_cgroup_perf_events_total", "podperf_build_info"] {
+        ensure!(expected.contains(family), "no `{family}` in {expected:?}");
+    }
+
+    // There the family of a counter has no `_total`; its samples have.
+    let open_metrics = String::from_utf8(body(OPEN_METRICS)?)?;
+    let short = |family: &String| family.trim_end_matches("_total").to_owned();
+    ensure!(families(&open_metrics) == expected.iter().map(short).collect(), "OpenMetrics differs:\n{open_metrics}");
+    let series = |text: &str| -> BTreeSet<String> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()
+    };
+    ensure!(series(&open_metrics) == series(&text), "OpenMetrics has other series:\n{open_metrics}\n{text}");
+
+    let protobuf = body(PROTOBUF)?;
+    let decoded: BTreeSet<String> = delimited(&protobuf)?.into_iter().map(name_of).collect::<Result<_>>()?;
+    ensure!(decoded == expected, "protobuf has other families: {decoded:?}");
+    Ok(())
+}
+
+/// The messages of a stream in which a varint before each says its length.
+fn delimited(mut bytes: &[u8]) -> Result<Vec<&[u8]>> {
+    let mut messages = Vec::new();
+    while !bytes.is_empty() {
+        let length = varint(&mut bytes)?;
+        let (message, rest) = bytes.split_at_checked(length).context("a message that ends too early")?;
+        messages.push(message);
+        bytes = rest;
+    }
+    Ok(messages)
+}
+
+/// The first field of a `MetricFamily`.
+fn name_of(mut message: &[u8]) -> Result<String> {
+    let tag = varint(&mut message)?;
+    ensure!(tag == 1 << 3 | 2, "a family that begins with tag {tag}");
+    let length = varint(&mut message)?;
+    Ok(String::from_utf8(message.get(..length).context("a name that ends too early")?.to_vec())?)
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<usize> {
+    let mut value = 0;
+    for shift in (0..usize::BITS).step_by(7) {
+        let (first, rest) = bytes.split_first().context("a number that ends too early")?;
+        *bytes = rest;
+        value |= usize::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            return Ok(value);
+        }
+    }
+    anyhow::bail!("a number that does not end")
+}
+
+fn scrapes_within_a_second_share_a_reading() -> Result<()> {
+    let agent = Agent::start("")?;
+    let readings = |metrics: Metrics| metrics.get("podperf_readings_total", &[]).context("no count of readings");
+    let first = readings(agent.fresh_metrics()?)?;
+    let second = readings(agent.metrics()?)?;
+    ensure!(first == second, "a scrape at once was a reading of its own: {first}, then {second}");
+    let third = readings(agent.fresh_metrics()?)?;
+    ensure!(third == first + 1.0, "a scrape a second later was {} readings", third - first);
+    Ok(())
+}
+
+fn promtool_has_no_complaints() -> Result<()> {
+    let mut software = String::from(
+        "cpu-clock, task-clock, page-faults, context-switches, cpu-migrations, minor-faults, major-faults, \
+         alignment-faults, emulation-faults, cgroup-switches",
+    );
+    if Path::new("/sys/bus/event_source/devices/msr/events/tsc").exists() {
+        software.push_str("], [msr/tsc/");
+    }
+    let everything = format!(
+        "counters: {{groups: [[{software}], ['nosuchpmu/event=1/']]}}\notlp: {{endpoint: 'http://127.0.0.1:1', interval: 1s}}"
+    );
+    for yaml in ["", everything.as_str()] {
+        let agent = Agent::start(yaml)?;
+        let (_, _, text) = agent.get("/metrics", &[])?;
+        let mut promtool = Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        promtool.stdin.take().context("no stdin")?.write_all(&text)?;
+        let output = promtool.wait_with_output()?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        ensure!(output.status.success() && said.is_empty(), "with `{yaml}`, promtool: {}: {said}", output.status);
+    }
+    Ok(())
+}
+
+fn status_names_every_part_and_event_with_its_state() -> Result<()> {
+    let agent = Agent::start("counters: {groups: [[cpu-clock], ['nosuchpmu/event=1/']]}\nnodeName: node-7")?;
+    let (_, head, body) = agent.get("/status", &[("Accept", "application/json")])?;
+    ensure!(head.contains("content-type: application/json"), "{head}");
+    let status: Value = serde_json::from_slice(&body)?;
+    ensure!(status["node"] == "node-7", "{status}");
+    let (_, _, text) = agent.get("/status", &[])?;
+    let text = String::from_utf8(text)?;
+    ensure!(text.contains("on node node-7"), "{text}");
+
+    let state = |list: &str, key: &str, name: &str| -> Option<String> {
+        let entry = status[list].as_array()?.iter().find(|entry| entry[key] == name)?;
+        Some(entry["state"].as_str()?.to_owned())
+    };
+    let metrics = agent.metrics()?;
+    for (part, expected) in [
+        ("scheduling sensor", "healthy"),
+        ("cgroup sensor", "healthy"),
+        ("counters", "degraded"),
+        ("stacks", "healthy"),
+    ] {
+        let found = state("parts", "part", part);
+        ensure!(found.as_deref() == Some(expected), "`{part}` is {found:?}, not {expected}: {status}");
+        let has_line = text.lines().any(|line| line.starts_with(part) && line.contains(expected));
+        ensure!(has_line, "no line `{part} {expected}` in: {text}");
+        let set: Vec<_> = ["healthy", "degraded", "unsupported", "failed"]
+            .into_iter()
+            .filter(|state| metrics.get("podperf_part_state", &[("part", part), ("state", state)]) == Some(1.0))
+            .collect();
+        ensure!(set == [expected], "podperf_part_state of `{part}` says {set:?}");
+    }
+    for (event, expected, available) in [("cpu-clock", "healthy", 1.0), ("nosuchpmu/event=1/", "unsupported", 0.0)] {
+        let found = state("events", "event", event);
+        ensure!(found.as_deref() == Some(expected), "`{event}` is {found:?}, not {expected}: {status}");
+        let has_line = text.lines().any(|line| line.trim().starts_with(event) && line.contains(expected));
+        ensure!(has_line, "no line `{event} {expected}` in: {text}");
+        let metric = metrics.get("podperf_pmu_event_available", &[("event", event)]);
+        ensure!(metric == Some(available), "podperf_pmu_event_available of `{event}` is {metric:?}");
+    }
+    Ok(())
+}
+
+fn prometheus_scrapes_every_series_unharmed() -> Result<()> {
+    const DEADLINE: Duration = Duration::from_secs(30);
+    let slice = TestCgroup::new("prometheus")?;
+    // systemd escapes a dash in a name so.
+    let scope = slice.child_named("a\\x2db.scope")?;
+    let agent = Agent::start("")?;
+    let truth: CpuReport = run_load(scope.path(), &["spin", "--seconds", "0.3"])?;
+    // The end of the load and its last reading.
+    thread::sleep(Duration::from_millis(1100));
+    let prometheus = Prometheus::start(agent.address())?;
+    let first = |query: &str| -> Result<f64> {
+        let found = within(DEADLINE, query, || {
+            // It takes no connections at first.
+            Ok(prometheus.query(query).ok().and_then(|series| Some(series.first()?.value)))
+        });
+        found.with_context(|| prometheus.log())
+    };
+    first("up == 1")?;
+    first("count_over_time(up[1m]) >= 3")?;
+    ensure!(first("min_over_time(up[1m])")? == 1.0, "a scrape failed: {}", prometheus.log());
+
+    let build = prometheus.query("podperf_build_info")?;
+    let version = build.first().and_then(|series| series.labels.get("version")).context("no podperf_build_info")?;
+    ensure!(version == env!("CARGO_PKG_VERSION"), "the build is {version}");
+    let rows = prometheus.query("podperf_cgroup_oncpu_seconds_total")?;
+    let row = rows.iter().find(|row| row.labels["cgroup"] == scope.kernel_path());
+    let row = row.with_context(|| format!("no `{}` in {rows:?}", scope.kernel_path()))?;
+    let burnt = Duration::from_nanos(truth.inside.run_ns).as_secs_f64();
+    ensure!((0.98 * burnt..1.02 * burnt + 0.01).contains(&row.value), "burnt {burnt} s, prometheus has {}", row.value);
+    // Prometheus counts what it took; the agent counts all but this count itself.
+    let missing = first("podperf_exported_series + 1 - on(instance) scrape_samples_scraped")?;
+    ensure!(missing == 0.0, "{missing} series did not arrive");
+    Ok(())
+}

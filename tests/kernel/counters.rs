@@ -1,0 +1,117 @@
+//! perf events per cgroup.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    load::{cpu::CpuReport, faults::FaultsReport},
+};
+
+use crate::{
+    conservation::{CPU_CLOCK, sharp_reading},
+    running::{ONCPU, count, cpus, is_close, keep_cpus_awake, run, time},
+};
+
+const EVENTS: &str = "podperf_cgroup_perf_events_total";
+const TSC: &str = "msr/tsc/";
+/// Six software events, each a group of its own.
+pub(crate) const ALONE: &str =
+    "[cpu-clock], [task-clock], [context-switches], [page-faults], [cpu-migrations], [minor-faults]";
+/// The same in one group. To the kernel they are of three PMUs: a sibling that joins a group of another PMU which
+/// already counts is not scheduled with it, so a group must be complete before it is enabled.
+pub(crate) const TOGETHER: &str =
+    "[cpu-clock, task-clock, context-switches, page-faults, cpu-migrations, minor-faults]";
+/// A PMU that no machine has.
+const ABSENT: &str = "no_such_pmu/event=1/";
+
+/// One or two cgroups, by their directories, as a load's arguments.
+type Arguments = fn(&str, &str) -> String;
+
+/// What `truth.rs` holds against on-CPU times, for a counter, which belongs to the CPU: here a join that nobody
+/// notices costs the cgroup all that the CPU did since its last change of cgroup.
+pub(crate) fn cpu_clock_is_cpu_stat(arguments: Arguments) -> Result<()> {
+    let agent = Agent::start("counters: {groups: [[cpu-clock]]}\n")?;
+    let _awake = keep_cpus_awake()?;
+    let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?];
+    let [first, second] = cgroups.each_ref().map(|cgroup| cgroup.path().display().to_string());
+    let _: serde_json::Value = run(&arguments(&first, &second))?;
+    let metrics = agent.fresh_metrics()?;
+    for cgroup in &cgroups {
+        let truth = cgroup.cpu_usage()?;
+        if truth > Duration::ZERO {
+            is_close("cpu-clock", time(&metrics, CPU_CLOCK, cgroup, &[])?, truth)?;
+        }
+    }
+    ensure!(cgroups[0].cpu_usage()? > Duration::from_millis(10), "the load did nothing");
+    Ok(())
+}
+
+/// Their truth is what the same agent says from the tasks' own fields, which other tests hold against the kernel. A
+/// perf counter has no such sharp border: what happens in the switch itself falls to the one or the other side.
+pub(crate) fn software_events(groups: &str) -> Result<()> {
+    let agent = Agent::start(&format!("counters: {{groups: [{groups}]}}\n"))?;
+    let _awake = keep_cpus_awake()?;
+    let cgroup = TestCgroup::new("software")?;
+    let _: CpuReport = run(&format!("spin --seconds 0.5 --cgroup {}", cgroup.path().display()))?;
+    let _: FaultsReport = run(&format!("faults --pages 5000 --switches 1000 --cgroup {}", cgroup.path().display()))?;
+    let metrics = agent.fresh_metrics()?;
+    let truth = cgroup.cpu_usage()?;
+    for family in ["podperf_cgroup_cpu_clock_seconds_total", "podperf_cgroup_task_clock_seconds_total"] {
+        is_close(family, time(&metrics, family, &cgroup, &[])?, truth)?;
+    }
+    let event = |name| count(&metrics, EVENTS, &cgroup, &[("event", name)]);
+    let fact = |name, kind| count(&metrics, name, &cgroup, &[("kind", kind)]);
+    let faults = fact("podperf_cgroup_page_faults_total", "minor")?;
+    for name in ["page-faults", "minor-faults"] {
+        let found = event(name)?;
+        ensure!((found - faults).abs() <= faults * 0.02, "{found} {name}, and {faults} by the tasks");
+    }
+    let switches = "podperf_cgroup_context_switches_total";
+    let (switches, found) = (fact(switches, "voluntary")? + fact(switches, "involuntary")?, event("context-switches")?);
+    ensure!((found - switches).abs() <= switches * 0.02, "{found} context-switches, and {switches} by the tasks");
+    ensure!(event("cpu-migrations")? <= switches, "more migrations than switches");
+    Ok(())
+}
+
+/// The one PMU that virtual machines have too. Its counter runs all the time, so all rows together are its frequency.
+pub(crate) fn a_pmu_event_in_its_own_terms() -> Result<()> {
+    let agent = Agent::start(&format!("counters: {{groups: [['{TSC}']]}}\n"))?;
+    let _awake = keep_cpus_awake()?;
+    let cgroup = TestCgroup::new("tsc")?;
+    let (start, first) = sharp_reading(&agent)?;
+    let _: CpuReport = run(&format!("spin --seconds 1 --cgroup {}", cgroup.path().display()))?;
+    let (end, second) = sharp_reading(&agent)?;
+    let sum = |metrics: &Metrics| metrics.get(EVENTS, &[("event", TSC)]).context("no event `msr/tsc/`");
+    let wall = (end - start).as_secs_f64() * f64::from(u32::try_from(cpus()?)?);
+    let frequency = (sum(&second)? - sum(&first)?) / wall;
+    ensure!((0.5e9..10e9).contains(&frequency), "a time stamp counter of {frequency} Hz");
+    let found = count(&second, EVENTS, &cgroup, &[("event", TSC)])? / frequency;
+    is_close("time by the time stamp counter", Duration::try_from_secs_f64(found)?, time(&second, ONCPU, &cgroup, &[])?)
+}
+
+pub(crate) fn an_absent_event_is_named() -> Result<()> {
+    let agent = Agent::start(&format!("counters: {{groups: [['{ABSENT}', cpu-clock], [task-clock]]}}\n"))?;
+    let cgroup = TestCgroup::new("absent")?;
+    let _: CpuReport = run(&format!("spin --seconds 0.1 --cgroup {}", cgroup.path().display()))?;
+    let metrics = agent.fresh_metrics()?;
+    let available = |event| metrics.get("podperf_pmu_event_available", &[("event", event)]);
+    ensure!(available(ABSENT) == Some(0.0), "the absent event: {:?}", available(ABSENT));
+    ensure!(metrics.get(EVENTS, &[("event", ABSENT)]).is_none(), "a series for the absent event");
+    for (event, family) in [
+        ("cpu-clock", "podperf_cgroup_cpu_clock_seconds_total"),
+        ("task-clock", "podperf_cgroup_task_clock_seconds_total"),
+    ] {
+        ensure!(available(event) == Some(1.0), "{event}: {:?}", available(event));
+        ensure!(time(&metrics, family, &cgroup, &[])? > Duration::ZERO, "{event} counted nothing");
+    }
+    let (_, _, body) = agent.get("/status", &[("Accept", "application/json")])?;
+    let status: serde_json::Value = serde_json::from_slice(&body)?;
+    let events = status["events"].as_array().context("no events at /status")?;
+    let absent = events.iter().find(|event| event["event"] == ABSENT).context("the absent event is not at /status")?;
+    ensure!(absent["state"] == "unsupported", "{absent}");
+    let reason = absent["detail"].as_str().context("no reason")?;
+    ensure!(reason.contains("no_such_pmu"), "a reason that does not name the PMU: {reason}");
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! The maps describe themselves to whoever dumps them.
+
+use std::{env, fs, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport, suite::Need};
+
+use crate::running::run;
+
+/// Not on everybody's path.
+const SYSTEM: &str = "/usr/sbin/bpftool";
+
+/// What the test needs: `bpftool`, on the path or in its usual place.
+pub(crate) fn needs() -> &'static [Need] {
+    if fs::exists(SYSTEM).unwrap_or(false) { &[] } else { &[Need::Program("bpftool")] }
+}
+
+pub(crate) fn dumps_have_field_names() -> Result<()> {
+    // Stacks are taken only where they can be sent; nobody listens there. Long waits go another way.
+    let _agent = Agent::start("otlp: {endpoint: 'http://127.0.0.1:1', interval: 60s}\n")?;
+    let cgroup = TestCgroup::new("maps")?;
+    let _: SleepersReport = run(&format!("sleepers --waits 50 --millis 2 --cgroup {}", cgroup.path().display()))?;
+    for (map, fields) in [
+        ("cgroups", ["run_ns", "runqueue_ns", "offcpu_ns", "minor_faults"].as_slice()),
+        ("cpus", &["cgroup", "idle_ns", "switches_recovered"]),
+        ("waits0", &["stack", "tgid", "state", "last_ns"]),
+        ("stack_memo", &["agreed", "uses", "wrong"]),
+    ] {
+        let dump = dump(map)?;
+        for field in fields {
+            ensure!(dump.contains(&format!("\"{field}\":")), "no `{field}` in the dump of `{map}`:\n{dump:.400}");
+        }
+    }
+    let dump = dump("cgroups")?;
+    ensure!(dump.contains(&format!("\"key\": {}", cgroup.id())), "no row {} in the dump", cgroup.id());
+    Ok(())
+}
+
+fn dump(map: &str) -> Result<String> {
+    let path = format!("{}:/usr/sbin", env::var("PATH").unwrap_or_default());
+    let output = Command::new("bpftool").env("PATH", path).args(["map", "dump", "name", map]).output();
+    let output = output.context("failed to run bpftool")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "bpftool failed: {text}{}", String::from_utf8_lossy(&output.stderr));
+    Ok(text)
+}

@@ -1,0 +1,210 @@
+//! A load as a process, and how its truth is held against a scrape.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::unistd::Pid;
+use podperf_tests::{agent::Metrics, cgroup::TestCgroup, load, process};
+use serde::de::DeserializeOwned;
+
+/// The agent's default: the BTF-typed tracepoint, where the kernel takes it.
+pub(crate) const BTF: &str = "";
+/// Its twin for other kernels.
+pub(crate) const RAW: &str = "scheduling: {tracepoint: raw}\n";
+/// On-CPU time of a row.
+pub(crate) const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
+/// Off-CPU time of a row, by state.
+pub(crate) const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";
+
+/// What a time may differ by: 2 %, or this where that is less.
+const LEAST_TOLERANCE: Duration = Duration::from_millis(2);
+/// No load of this ring runs longer.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A running `podperf-load`; killed on drop.
+#[derive(Debug)]
+pub(crate) struct Load {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Load {
+    /// Starts `podperf-load` with these arguments, separated by blanks.
+    pub(crate) fn start(arguments: &str) -> Result<Self> {
+        let mut command = Command::new(load::binary()?);
+        process::bind_to_parent(&mut command);
+        let mut child = command
+            .args(arguments.split_whitespace())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("failed to start podperf-load")?;
+        let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().context("no stdout")?);
+        let stderr = BufReader::new(child.stderr.take().context("no stderr")?);
+        Ok(Self { child, stdin, stdout, stderr })
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The CPU time that it has used until now, to the nanosecond, even while it runs.
+    pub(crate) fn cpu_time(&self) -> Result<Duration> {
+        Ok(Duration::from_nanos(process::cpu_ns_of(Pid::from_raw(i32::try_from(self.pid())?))?))
+    }
+
+    /// Waits until it has said `word` on stderr.
+    pub(crate) fn wait_for_word(&mut self, word: &str) -> Result<()> {
+        let mut line = String::new();
+        self.stderr.read_line(&mut line)?;
+        ensure!(line.trim() == word, "the load said `{}` instead of `{word}`", line.trim());
+        Ok(())
+    }
+
+    /// Lets a load go on that waits for a line on stdin.
+    pub(crate) fn go_on(&mut self) -> Result<()> {
+        self.stdin.as_mut().context("no stdin")?.write_all(b"\n").context("failed to write to the load")
+    }
+
+    /// Waits until it blocks: from then on its counts stand still.
+    pub(crate) fn wait_until_blocked(&self) -> Result<()> {
+        let start = Instant::now();
+        while Counts::of(self.pid())?.state != "S" {
+            ensure!(start.elapsed() < DEADLINE, "the load does not block");
+            thread::sleep(Duration::from_millis(1));
+        }
+        // The state is set a moment before the switch.
+        thread::sleep(Duration::from_millis(10));
+        Ok(())
+    }
+
+    /// Waits for its report.
+    pub(crate) fn report<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line)?;
+        serde_json::from_str(&line).with_context(|| {
+            let mut errors = String::new();
+            self.stderr.read_to_string(&mut errors).ok();
+            format!("no report of the load: `{}` {}", line.trim(), errors.trim())
+        })
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(mut self) -> Result<()> {
+        self.stdin.take();
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the load ended badly: {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Runs a load to its end.
+pub(crate) fn run<T: DeserializeOwned>(arguments: &str) -> Result<T> {
+    let mut load = Load::start(arguments)?;
+    let report = load.report()?;
+    load.end()?;
+    Ok(report)
+}
+
+/// A SCHED_IDLE spinner on each CPU, for tests of counters that must not mistake idleness for the load.
+///
+/// On virtual machines the switch from idle to a task is at times not reported to a tracepoint. Times are told by the
+/// run time then, but a counter does not know when the task came on.
+pub(crate) fn keep_cpus_awake() -> Result<Vec<Load>> {
+    (0..cpus()?).map(|cpu| Load::start(&format!("spin --idle --cpu {cpu} --seconds 60"))).collect()
+}
+
+/// CPUs of the machine.
+pub(crate) fn cpus() -> Result<usize> {
+    Ok(thread::available_parallelism()?.get())
+}
+
+/// What `/proc` says of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// As in `ps`.
+    pub(crate) state: String,
+    pub(crate) voluntary: u64,
+    pub(crate) involuntary: u64,
+    pub(crate) minor_faults: u64,
+    pub(crate) major_faults: u64,
+    /// `schedstat`, first field; exact while it does not run.
+    pub(crate) run: Duration,
+    /// `schedstat`, second field.
+    pub(crate) runqueue: Duration,
+}
+
+impl Counts {
+    pub(crate) fn of(pid: u32) -> Result<Self> {
+        let read = |file: &str| {
+            fs::read_to_string(format!("/proc/{pid}/{file}"))
+                .with_context(|| format!("failed to read `{file}` of {pid}"))
+        };
+        let (stat, status, schedstat) = (read("stat")?, read("status")?, read("schedstat")?);
+        // The command's name may hold anything; the fields after it begin with the third.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3).context("a short `stat`");
+        let line = |key: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+            Ok(line.with_context(|| format!("no `{key}` in `status`"))?.trim().parse()?)
+        };
+        let mut times = schedstat.split_whitespace().map(|time| Ok(Duration::from_nanos(time.parse()?)));
+        let mut time = || times.next().unwrap_or_else(|| Ok::<_, anyhow::Error>(Duration::ZERO));
+        Ok(Self {
+            state: (*field(3)?).to_owned(),
+            voluntary: line("voluntary_ctxt_switches")?,
+            involuntary: line("nonvoluntary_ctxt_switches")?,
+            minor_faults: field(10)?.parse()?,
+            major_faults: field(12)?.parse()?,
+            run: time()?,
+            runqueue: time()?,
+        })
+    }
+}
+
+/// A time of a cgroup's row; a row that is not there is an error.
+pub(crate) fn time(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[(&str, &str)]) -> Result<Duration> {
+    let labels: Vec<_> = [("cgroup", cgroup.kernel_path())].into_iter().chain(labels.iter().copied()).collect();
+    let seconds = metrics.get(family, &labels).with_context(|| format!("no series {family}{labels:?}"))?;
+    Ok(Duration::try_from_secs_f64(seconds)?)
+}
+
+/// The same of a count.
+pub(crate) fn count(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[(&str, &str)]) -> Result<f64> {
+    let labels: Vec<_> = [("cgroup", cgroup.kernel_path())].into_iter().chain(labels.iter().copied()).collect();
+    metrics.get(family, &labels).with_context(|| format!("no series {family}{labels:?}"))
+}
+
+/// Holds a row's on-CPU time against the growth of the cgroup's `usage_usec` since it was made.
+pub(crate) fn oncpu_is_cpu_stat(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
+    is_close(
+        &format!("on-CPU time of {}", cgroup.kernel_path()),
+        time(metrics, ONCPU, cgroup, &[])?,
+        cgroup.cpu_usage()?,
+    )
+}
+
+/// Within 2 % or 2 ms, whichever is larger.
+pub(crate) fn is_close(what: &str, found: Duration, truth: Duration) -> Result<()> {
+    let tolerance = LEAST_TOLERANCE.max(truth / 50);
+    ensure!(found.abs_diff(truth) <= tolerance, "{what}: {found:?}, and the truth is {truth:?} (+-{tolerance:?})");
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! Stacks are remembered rather than walked.
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport};
+
+use crate::running::run;
+
+const WAITS: u32 = 2000;
+
+pub(crate) fn are_remembered() -> Result<()> {
+    let agent = Agent::start("otlp: {endpoint: 'http://127.0.0.1:1'}\n")?;
+    let cgroup = TestCgroup::new("stacks")?;
+    let before = agent.fresh_metrics()?;
+    let _: SleepersReport = run(&format!("sleepers --waits {WAITS} --millis 1 --cgroup {}", cgroup.path().display()))?;
+    let after = agent.fresh_metrics()?;
+    let grown = |name: &str| -> Result<f64> {
+        let of =
+            |metrics: &podperf_tests::agent::Metrics| metrics.get(name, &[]).with_context(|| format!("no `{name}`"));
+        Ok(of(&after)? - of(&before)?)
+    };
+    let (waits, walks) = (grown("podperf_stack_waits_total")?, grown("podperf_stack_walks_total")?);
+    let load = f64::from(WAITS);
+    ensure!(waits >= load, "{waits} waits should have a stack, and the load alone had {load}");
+    // These are sums of the machine. Others may have walked at each of their waits; the load's may be few.
+    let others = waits - load;
+    ensure!(walks - others <= load / 10.0, "{walks} walks for {waits} waits, of which {others} were not the load's");
+    let wrong = grown("podperf_stack_checks_wrong_total")?;
+    ensure!(wrong <= waits / 200.0, "{wrong} wrong answers were found for {waits} waits");
+    Ok(())
+}

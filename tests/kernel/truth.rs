@@ -1,0 +1,144 @@
+//! On-CPU time is the growth of `cpu.stat`, however a task came to its cgroup.
+
+use std::{thread, time::Duration};
+
+use anyhow::{Result, bail, ensure};
+use podperf_tests::{
+    agent::Agent,
+    cgroup::TestCgroup,
+    load::{cpu::CpuReport, moved::MovedReport, ring::RingReport},
+};
+
+use crate::running::{Counts, Load, ONCPU, count, is_close, oncpu_is_cpu_stat, run, time};
+
+/// The reading that the agent makes on its own after its start must be over for the next to be a new one.
+const COALESCED: Duration = Duration::from_millis(1500);
+
+pub(crate) fn burner(configuration: &str) -> Result<()> {
+    let agent = Agent::start(configuration)?;
+    let cgroup = TestCgroup::new("burner")?;
+    let report: CpuReport = run(&format!("spin --seconds 1 --cgroup {}", cgroup.path().display()))?;
+    let metrics = agent.fresh_metrics()?;
+    oncpu_is_cpu_stat(&metrics, &cgroup)?;
+    is_close("the load's own clock", time(&metrics, ONCPU, &cgroup, &[])?, Duration::from_nanos(report.inside.cpu_ns))
+}
+
+pub(crate) fn ring(configuration: &str) -> Result<()> {
+    let agent = Agent::start(configuration)?;
+    let (ping, pong) = (TestCgroup::new("ping")?, TestCgroup::new("pong")?);
+    let cgroups = format!("{},{}", ping.path().display(), pong.path().display());
+    let report: RingReport = run(&format!("ring --hops 30000 --slices 9 --cgroups {cgroups}"))?;
+    ensure!(report.hops > 270_000, "only {} hops", report.hops);
+    let metrics = agent.fresh_metrics()?;
+    oncpu_is_cpu_stat(&metrics, &ping)?;
+    oncpu_is_cpu_stat(&metrics, &pong)
+}
+
+pub(crate) fn moved(configuration: &str) -> Result<()> {
+    let agent = Agent::start(configuration)?;
+    let (from, to) = (TestCgroup::new("from")?, TestCgroup::new("to")?);
+    let report: MovedReport =
+        run(&format!("moved --from {} --to {} --half-millis 500", from.path().display(), to.path().display()))?;
+    let metrics = agent.fresh_metrics()?;
+    is_close("on-CPU time before the move", time(&metrics, ONCPU, &from, &[])?, Duration::from_nanos(report.from_ns))?;
+    is_close("on-CPU time after the move", time(&metrics, ONCPU, &to, &[])?, Duration::from_nanos(report.to_ns))
+}
+
+pub(crate) fn fork_join(configuration: &str) -> Result<()> {
+    let agent = Agent::start(configuration)?;
+    let cgroup = TestCgroup::new("forkjoin")?;
+    let _: CpuReport = run(&format!("forkjoin --seconds 1 --cgroup {}", cgroup.path().display()))?;
+    oncpu_is_cpu_stat(&agent.fresh_metrics()?, &cgroup)
+}
+
+pub(crate) fn late_join(configuration: &str) -> Result<()> {
+    let agent = Agent::start(configuration)?;
+    let cgroup = TestCgroup::new("late")?;
+    let report: CpuReport = run(&format!("spin --late --seconds 1 --cgroup {}", cgroup.path().display()))?;
+    ensure!(report.outside.cpu_ns > 1_000_000_000, "little work before the join: {report:?}");
+    let metrics = agent.fresh_metrics()?;
+    oncpu_is_cpu_stat(&metrics, &cgroup)?;
+    // Up to the report it is what the load says; then it prints and exits.
+    let faults = count(&metrics, "podperf_cgroup_page_faults_total", &cgroup, &[("kind", "minor")])?;
+    let least = u32::try_from(report.inside.minor_faults)?.into();
+    ensure!(faults >= least && faults <= least + 100.0, "{faults} faults, and the load had {least} up to its report");
+    Ok(())
+}
+
+/// What comes after the move is the exit, about 0.15 ms. Who charges a task to the cgroup in which it leaves the CPU
+/// puts the whole 300 ms there.
+pub(crate) fn last_move() -> Result<()> {
+    let agent = Agent::start("")?;
+    let (first, last) = (TestCgroup::new("first")?, TestCgroup::new("last")?);
+    let arguments =
+        format!("--spin-before 0.3 --cgroup {} --move-to {}", first.path().display(), last.path().display());
+    let _: CpuReport = run(&format!("spin {arguments}"))?;
+    let metrics = agent.fresh_metrics()?;
+    let truth = first.cpu_usage()?;
+    let found = time(&metrics, ONCPU, &first, &[])?;
+    ensure!(found.abs_diff(truth) <= truth / 50, "{found:?} in the first cgroup, and the truth is {truth:?}");
+    let found = time(&metrics, ONCPU, &last, &[])?;
+    ensure!(found < Duration::from_millis(2), "{found:?} for an exit ({:?} in cpu.stat)", last.cpu_usage()?);
+    Ok(())
+}
+
+/// Nothing reports a task that neither came on nor left since: only the flush before a reading can.
+pub(crate) fn fifo() -> Result<()> {
+    let agent = Agent::start("")?;
+    for _ in 0..5 {
+        thread::sleep(COALESCED);
+        let cgroup = TestCgroup::new("fifo")?;
+        let mut load = Load::start(&format!("fifo --seconds 0.4 --cpu 1 --hold --cgroup {}", cgroup.path().display()))?;
+        while cgroup.cpu_usage()? < Duration::from_millis(100) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let (switches, before) = (Counts::of(load.pid())?, load.cpu_time()?);
+        let metrics = agent.metrics()?;
+        let (after, switches_after) = (load.cpu_time()?, Counts::of(load.pid())?);
+        let report: CpuReport = load.report()?;
+        let unswitched = |counts: &Counts| (counts.state.clone(), counts.voluntary, counts.involuntary);
+        let caught = switches.state == "R" && unswitched(&switches) == unswitched(&switches_after);
+        if caught {
+            let outside = Duration::from_nanos(report.outside.cpu_ns);
+            let found = time(&metrics, ONCPU, &cgroup, &[])?;
+            let tolerance = Duration::from_millis(2);
+            ensure!(
+                found + tolerance >= before - outside && found <= after - outside + tolerance,
+                "{found:?} while it ran, and the truth was between {:?} and {:?}",
+                before - outside,
+                after - outside
+            );
+        }
+        load.wait_until_blocked()?;
+        oncpu_is_cpu_stat(&agent.fresh_metrics()?, &cgroup)?;
+        if caught {
+            return Ok(());
+        }
+    }
+    bail!("it never ran from before a reading to after it")
+}
+
+/// The truth is the task's own clock beside each reading: on a machine where it is alone that is the wall.
+pub(crate) fn running_on() -> Result<()> {
+    let agent = Agent::start("")?;
+    let cgroup = TestCgroup::new("running")?;
+    let load = Load::start(&format!("spin --seconds 30 --cpu 0 --cgroup {}", cgroup.path().display()))?;
+    while cgroup.cpu_usage()? < Duration::from_millis(10) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    let read = || -> Result<_> {
+        thread::sleep(COALESCED);
+        let before = load.cpu_time()?;
+        let found = time(&agent.metrics()?, ONCPU, &cgroup, &[])?;
+        Ok((before, found, load.cpu_time()?))
+    };
+    let (first, second) = (read()?, read()?);
+    let (least, most) = (second.0 - first.2, second.2 - first.0);
+    let (grown, tolerance) = (second.1 - first.1, Duration::from_millis(5).max(least / 50));
+    ensure!(least > Duration::from_millis(500), "it had the CPU for only {least:?}");
+    ensure!(
+        grown + tolerance >= least && grown <= most + tolerance,
+        "grew by {grown:?} between two readings, and the truth is between {least:?} and {most:?}"
+    );
+    Ok(())
+}
