@@ -17,7 +17,7 @@ use crate::{
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Config {
     pub listen: SocketAddr,
@@ -34,7 +34,7 @@ pub struct Config {
 
 /// `cgroups:`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Cgroups {
     pub root: PathBuf,
@@ -48,7 +48,7 @@ pub struct Cgroups {
 
 /// `scheduling:`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Scheduling {
     pub tracepoint: Tracepoint,
@@ -56,7 +56,7 @@ pub struct Scheduling {
 
 /// `facts:`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Facts {
     pub enabled: bool,
@@ -64,7 +64,7 @@ pub struct Facts {
 
 /// `counters:`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Counters {
     pub enabled: bool,
@@ -73,7 +73,7 @@ pub struct Counters {
 
 /// `stacks:`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Stacks {
     pub enabled: bool,
@@ -85,7 +85,7 @@ pub struct Stacks {
 
 /// `otlp:`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Otlp {
     pub endpoint: String,

@@ -11,6 +11,8 @@ use crate::events::plan::{Attr, Counter, Plan, Source, perf_error_hint};
 
 /// `PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING`.
 const READ_FORMAT: u64 = 1 | 2;
+/// `PERF_EVENT_IOC_ENABLE`.
+const IOC_ENABLE: libc::c_ulong = 0x2400;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOEXEC: libc::c_ulong = 8;
 
@@ -66,21 +68,13 @@ impl Counters {
         let hardware = members.iter().any(|(_, attr)| !attr.is_software());
         let mut opened: Vec<Vec<(u32, OwnedFd)>> = members.iter().map(|_| Vec::new()).collect();
         for &cpu in cpus {
-            let mut leader = None;
-            for ((counter, attr), fds) in members.iter().zip(&mut opened) {
-                match open(attr, cpu, leader) {
-                    Ok(fd) => {
-                        leader = leader.or(Some(fd.as_raw_fd()));
-                        fds.push((cpu, fd));
-                    }
-                    // Whole or not at all.
-                    Err(error) => {
-                        let reason = explain(&error, counter);
-                        for (counter, _) in members {
-                            self.refuse(counter, reason.clone());
-                        }
-                        return;
-                    }
+            match open_group_on(cpu, &members) {
+                Ok(group) => opened.iter_mut().zip(group).for_each(|(fds, fd)| fds.push((cpu, fd))),
+                // Whole or not at all.
+                Err((counter, error)) => {
+                    let reason = explain(&error, counter);
+                    members.iter().for_each(|(counter, _)| self.refuse(counter, reason.clone()));
+                    return;
                 }
             }
         }
@@ -102,7 +96,27 @@ impl Counters {
     }
 }
 
-/// `perf_event_open(2)` for all tasks on one CPU, counting from now on.
+/// Opens a group on one CPU and lets it count; or says which counter failed.
+fn open_group_on<'a>(cpu: u32, members: &[(&'a Counter, &Attr)]) -> Result<Vec<OwnedFd>, (&'a Counter, io::Error)> {
+    let mut fds: Vec<OwnedFd> = Vec::new();
+    for (counter, attr) in members {
+        let leader = fds.first().map(AsRawFd::as_raw_fd);
+        fds.push(open(attr, cpu, leader).map_err(|error| (*counter, error))?);
+    }
+    if let (Some(leader), Some((counter, _))) = (fds.first(), members.first()) {
+        enable(leader.as_raw_fd()).map_err(|error| (*counter, error))?;
+    }
+    Ok(fds)
+}
+
+/// Lets a group count.
+fn enable(leader: RawFd) -> io::Result<()> {
+    // SAFETY: it takes no pointer.
+    let result = unsafe { libc::ioctl(leader, IOC_ENABLE, 0) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// `perf_event_open(2)` for all tasks on one CPU; a leader counts, and its members with it, once it is enabled.
 fn open(attr: &Attr, cpu: u32, leader: Option<RawFd>) -> io::Result<OwnedFd> {
     // SAFETY: all-zero is a valid attr: numbers, and unions of numbers.
     let mut raw: perf_event_attr = unsafe { std::mem::zeroed() };
@@ -112,6 +126,8 @@ fn open(attr: &Attr, cpu: u32, leader: Option<RawFd>) -> io::Result<OwnedFd> {
     raw.read_format = READ_FORMAT;
     raw.__bindgen_anon_3.config1 = attr.config1;
     raw.__bindgen_anon_4.config2 = attr.config2;
+    // Members that join a group of another PMU while it runs may never be scheduled: it starts once it is whole.
+    raw.set_disabled(leader.is_none().into());
     raw.set_exclude_user(attr.exclude_user.into());
     raw.set_exclude_kernel(attr.exclude_kernel.into());
     // SAFETY: `raw` is an initialised attr of the size it states, and outlives the call.
