@@ -222,7 +222,7 @@ fn tell_state(
             open if open < counters.len() => State::Degraded,
             _ => State::Healthy,
         };
-        status.set("counters", state, collector::describe(counters));
+        status.set("counters", state, describe(counters));
     }
     if profiles {
         // CAP_SYSLOG for kernel names; CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other users' files.
@@ -246,4 +246,18 @@ fn tell_state(
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What the events of the configuration became, in a line.
+fn describe(counters: &[OpenCounter]) -> String {
+    let (open, refused): (Vec<_>, Vec<_>) = counters.iter().partition(|counter| counter.slot.is_ok());
+    let names = |counters: &[&OpenCounter]| {
+        counters.iter().map(|counter| counter.counter.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    match (open.as_slice(), refused.as_slice()) {
+        ([], []) => "no events configured".into(),
+        (open, []) => format!("counting {}", names(open)),
+        ([], refused) => format!("{}: {}", names(refused), refused[0].slot.as_ref().err().cloned().unwrap_or_default()),
+        (open, refused) => format!("counting {}; unsupported: {}", names(open), names(refused)),
+    }
 }

@@ -4,7 +4,7 @@
 //! table of stacks need no locks. Readings are coalesced: who asks within a second of the last gets that one.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     path::PathBuf,
     sync::{Arc, mpsc},
@@ -19,9 +19,9 @@ use tracing::{debug, warn};
 use crate::{
     attribution::{Ledger, Snapshot, UNRESOLVED},
     cgroups::{Selection, Tree, walk},
-    ids::StackId,
+    ids::{CgroupId, StackId},
     kernel::{
-        CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
+        CpuTotals, MapUse, ProgramUse, RawReading, Sensors,
         clock::monotonic_ns,
         records::{RawStack, RawWait, StackRecord},
     },
@@ -152,6 +152,7 @@ pub fn start(sensors: Sensors, settings: CollectorSettings) -> io::Result<(Reade
         sensors,
         readings,
         tree,
+        not_found: HashSet::new(),
         ledger: Ledger::default(),
         stacks: HashMap::new(),
         long_waits: Vec::new(),
@@ -172,6 +173,8 @@ struct Collector {
     sensors: Sensors,
     readings: Readings,
     tree: Tree,
+    /// Cgroups that count, but that the last walk did not find.
+    not_found: HashSet<CgroupId>,
     ledger: Ledger,
     /// The frames of the stacks that the kernel side has sent, and the window that last used each.
     stacks: HashMap<StackId, (Arc<RawStack>, u64)>,
@@ -271,17 +274,20 @@ impl Collector {
             drops.iter().find(|(reason, _)| *reason == "cgroup_ring").map_or(0, |(_, count)| *count)
         };
         let before = self.last.as_ref().map_or(0, |(_, last)| lost(&last.drops));
-        let unknown = reading
-            .rows
-            .iter()
-            .any(|row| row.cgroup != crate::ids::CgroupId::IDLE && self.tree.path(row.cgroup).is_none());
-        if !unknown && !self.tree.is_stale() && lost(&reading.drops) == before {
+        let unknown = |tree: &Tree| -> HashSet<CgroupId> {
+            let ids = reading.rows.iter().map(|row| row.cgroup);
+            ids.filter(|id| *id != CgroupId::IDLE && tree.path(*id).is_none()).collect()
+        };
+        // What one walk did not find, the next will not either.
+        let news = !unknown(&self.tree).is_subset(&self.not_found);
+        if !news && !self.tree.is_stale() && lost(&reading.drops) == before {
             return;
         }
         match walk(&self.settings.cgroup_root) {
             Ok(found) => self.tree.walked(found, monotonic_ns()),
             Err(error) => warn!(root = %self.settings.cgroup_root.display(), %error, "failed to walk the cgroup tree"),
         }
+        self.not_found = unknown(&self.tree);
     }
 
     /// Deletes the kernel's rows of cgroups that were dead before the last reading: this one had all they did.
@@ -359,20 +365,5 @@ impl Collector {
             }
             keep
         });
-    }
-}
-
-/// What the events of the configuration became, for those who show it.
-#[must_use]
-pub fn describe(counters: &[OpenCounter]) -> String {
-    let (open, refused): (Vec<_>, Vec<_>) = counters.iter().partition(|counter| counter.slot.is_ok());
-    let names = |counters: &[&OpenCounter]| {
-        counters.iter().map(|counter| counter.counter.name.as_str()).collect::<Vec<_>>().join(", ")
-    };
-    match (open.as_slice(), refused.as_slice()) {
-        ([], []) => "no events configured".into(),
-        (open, []) => format!("counting {}", names(open)),
-        ([], refused) => format!("{}: {}", names(refused), refused[0].slot.as_ref().err().cloned().unwrap_or_default()),
-        (open, refused) => format!("counting {}; unsupported: {}", names(open), names(refused)),
     }
 }
