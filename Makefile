@@ -36,7 +36,7 @@ lint: ## Check formatting, lints and documentation
 	clang-format --dry-run --Werror ebpf/bpf/* tests/bench/*.c
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
 deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database is in reach, advisories
 	$< check bans licenses sources
