@@ -12,8 +12,6 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* The BPF program's and the tracepoint's own frames, on top of every kernel stack. */
-const volatile __u32 skip_frames = 0;
 /* Waits at least this long are sent one by one, with their time; 0 sends none. */
 const volatile __u64 long_wait_ns = 0;
 
@@ -102,7 +100,7 @@ static __noinline __u64 walk_stack(void *ctx)
 	user = bytes > 0 ? bytes : 0;
 	if (user > FRAMES_BYTES)
 		return 0;
-	bytes = bpf_get_stack(ctx, (void *)stack->frames + user, FRAMES_BYTES, skip_frames & BPF_F_SKIP_FIELD_MASK);
+	bytes = bpf_get_stack(ctx, (void *)stack->frames + user, FRAMES_BYTES, 0);
 	kernel = bytes > 0 ? bytes : 0;
 	if (kernel > FRAMES_BYTES)
 		return 0;

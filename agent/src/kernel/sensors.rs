@@ -143,10 +143,6 @@ const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
     "cgroup_ring",
 ];
 
-/// Kernel frames above `__schedule`: `walk_stack` and its program, `bpf_trace_run4`, `__traceiter_sched_switch`. The same
-/// in both forms of the tracepoint, for `tp_btf` too is attached as a raw one.
-const SKIP_FRAMES: u32 = 4;
-
 /// The running programs. They detach, and the counters close, on drop.
 pub struct Sensors {
     ebpf: Ebpf,
@@ -187,7 +183,6 @@ impl Sensors {
             .override_global("facts_enabled", &u8::from(settings.facts), true)
             .override_global("stacks_enabled", &u8::from(settings.stacks), true)
             .override_global("long_wait_ns", &settings.long_wait_ns, true)
-            .override_global("skip_frames", &SKIP_FRAMES, true)
             .override_global("loaded_at_ns", &monotonic_ns(), true)
             .map_max_entries("cgroups", settings.max_cgroups)
             .map_max_entries("stack_memo", max_stacks)

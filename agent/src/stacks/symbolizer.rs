@@ -119,13 +119,26 @@ fn name_stacks(
             let take = |addresses: &[u64], frames: &Frames| {
                 addresses.iter().filter_map(|address| frames.get(address).cloned()).collect::<Vec<_>>()
             };
-            let mut frames = take(&raw.kernel, kernel);
+            let mut frames = without_sampler(take(&raw.kernel, kernel));
             frames.extend(take(&raw.user, &user));
             frames.iter().for_each(|frame| counts.count(frame));
             named.insert((process, id), Arc::new(Stack { frames }));
         }
     }
     named
+}
+
+/// Kernel frames of a wait without the sampler on top: the BPF programs, which need not have names, and the
+/// tracepoint that called them. How many there are depends on the kernel and its compiler.
+fn without_sampler(mut frames: Vec<Frame>) -> Vec<Frame> {
+    const TRACEPOINT: [&str; 3] = ["bpf_trace_run", "__bpf_trace_", "__traceiter_"];
+    const DEEPEST: usize = 8;
+    let is_tracepoint = |frame: &Frame| {
+        let name = frame.functions.last().map_or("", |function| &*function.name);
+        TRACEPOINT.iter().any(|prefix| name.starts_with(prefix))
+    };
+    let own = frames.iter().take(DEEPEST).rposition(is_tracepoint).map_or(0, |last| last + 1);
+    frames.split_off(own)
 }
 
 /// Who a row is to the receiver, while no cluster gives it better names.
@@ -144,8 +157,28 @@ mod tests {
     use crate::{
         ids::CgroupId,
         kernel::records::{RawWait, WaitKey},
-        stacks::profile::WaitState,
+        stacks::profile::{FrameKind, Function, WaitState},
     };
+
+    #[test]
+    fn the_sampler_is_not_on_top_of_what_it_samples() {
+        let named = |names: &[&str]| -> Vec<Frame> {
+            let function = |name: &&str| Function { name: (*name).into(), file: "".into(), line: 0 };
+            let functions = |name: &&str| if name.is_empty() { vec![] } else { vec![function(name)] };
+            let frame = |name| Frame { address: 1, kind: FrameKind::Kernel, mapping: None, functions: functions(name) };
+            names.iter().map(frame).collect()
+        };
+        let rest = named(&["__schedule", "schedule"]);
+        for sampler in [
+            &["bpf_prog_1_walk_stack", "bpf_prog_2_sched_switch", "bpf_trace_run4", "__traceiter_sched_switch"][..],
+            &["", "", "bpf_trace_run3", "__bpf_trace_sched_switch"],
+            &["", "bpf_trace_run4"],
+            &[],
+        ] {
+            let stack = [named(sampler), rest.clone()].concat();
+            assert_eq!(without_sampler(stack), rest, "{sampler:?}");
+        }
+    }
 
     fn wait(row: &str, stack: Option<&Arc<RawStack>>, ns: u64) -> ProfileWait {
         let key = WaitKey {
