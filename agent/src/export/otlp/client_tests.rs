@@ -14,9 +14,12 @@ use tonic::{
 };
 use tracing_subscriber::fmt::MakeWriter;
 
+use prost::Message;
+use tonic::{Code, Status};
+
 use super::*;
 use crate::{
-    export::otlp::{Exporter, Stats},
+    export::otlp::{Exporter, Stats, failure::rpc},
     stacks::profile::{CgroupProfile, Frame, FrameKind, Function, Sample, Stack, WaitState},
 };
 

@@ -7,6 +7,8 @@
 
 mod client;
 mod dictionary;
+mod endpoint;
+mod failure;
 mod request;
 
 use std::{
@@ -24,8 +26,8 @@ use tokio::{
 
 use crate::stacks::profile::Profile;
 
-pub use client::EndpointError;
 use client::{Counters, Queued, Retry, Worker};
+pub use endpoint::EndpointError;
 
 /// Where profiles go, and how long to wait.
 #[derive(Clone)]
@@ -47,7 +49,7 @@ impl Settings {
     ///
     /// As [`Exporter::new`], but for root certificates, which are looked for only then.
     pub fn check(&self) -> Result<(), EndpointError> {
-        client::check(self)
+        endpoint::check(self)
     }
 }
 

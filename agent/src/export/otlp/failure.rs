@@ -1,0 +1,128 @@
+//! What a receiver's refusal means: its cause, and whether another attempt is worth it. Pure.
+//!
+//! Follows the OTLP specification ("Failures", OTLP/gRPC).
+
+use std::{error::Error, time::Duration};
+
+use prost::Message;
+use tonic::{Code, Status};
+
+use super::Cause;
+
+/// What came of an attempt that failed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) cause: Cause,
+    pub(super) text: String,
+    /// `None` when another attempt would fail the same way, else the wait that the receiver asks for, or zero.
+    pub(super) retry: Option<Duration>,
+    /// By the receiver, so the connection works.
+    pub(super) answered: bool,
+    /// The receiver cannot read gzip.
+    pub(super) uncompressed: bool,
+}
+
+impl Failure {
+    pub(super) fn silence(timeout: Duration) -> Self {
+        Self {
+            cause: Cause::Timeout,
+            text: format!("no answer within {timeout:?}"),
+            retry: Some(Duration::ZERO),
+            answered: false,
+            uncompressed: false,
+        }
+    }
+
+    pub(super) fn of(status: &Status) -> Self {
+        let message = status.message();
+        // tonic attaches a source to what it made up itself; what came over the wire has none.
+        if let Some(source) = status.source() {
+            return Self {
+                cause: Cause::Unavailable,
+                text: chain(source),
+                retry: Some(Duration::ZERO),
+                answered: false,
+                uncompressed: false,
+            };
+        }
+        let asked = retry_delay(status.details());
+        // gRPC for Go and Java answer ResourceExhausted, tonic OutOfRange, to a message over their limit.
+        let too_large =
+            ["larger than max", "too large", "exceeds maximum size"].iter().any(|hint| message.contains(hint));
+        let (cause, retry) = match status.code() {
+            Code::ResourceExhausted | Code::OutOfRange if too_large => (Cause::TooLarge, None),
+            // Without RetryInfo it means that the receiver cannot recover.
+            Code::ResourceExhausted if asked.is_none() => (Cause::Rejected, None),
+            Code::DeadlineExceeded => (Cause::Timeout, Some(asked.unwrap_or_default())),
+            Code::Unavailable
+            | Code::ResourceExhausted
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::DataLoss
+            | Code::Cancelled => (Cause::Unavailable, Some(asked.unwrap_or_default())),
+            _ => (Cause::Rejected, None),
+        };
+        Self {
+            cause,
+            text: format!("{:?}: {message}", status.code()),
+            retry,
+            // The generated client turns a broken channel into Unknown.
+            answered: status.code() != Code::Unknown,
+            uncompressed: status.code() == Code::Unimplemented && message.to_lowercase().contains("compress"),
+        }
+    }
+}
+
+/// The innermost errors name the cause; the outer ones are tonic's layers.
+fn chain(error: &dyn Error) -> String {
+    let mut texts = vec![error.to_string()];
+    let mut next = error.source();
+    while let Some(error) = next {
+        let text = error.to_string();
+        if texts.last() != Some(&text) {
+            texts.push(text);
+        }
+        next = error.source();
+    }
+    texts.join(": ")
+}
+
+/// The `retry_delay` of a `google.rpc.RetryInfo` among the details of a `google.rpc.Status`.
+fn retry_delay(details: &[u8]) -> Option<Duration> {
+    let status = rpc::Status::decode(details).ok()?;
+    let info = status.details.iter().find(|any| any.type_url.ends_with("/google.rpc.RetryInfo"))?;
+    let delay = rpc::RetryInfo::decode(info.value.as_slice()).ok()?.retry_delay.unwrap_or_default();
+    let nanos = u32::try_from(delay.nanos).unwrap_or(0).min(999_999_999);
+    Some(Duration::new(u64::try_from(delay.seconds).unwrap_or(0), nanos))
+}
+
+/// The few fields of googleapis' `google/rpc/{status,error_details}.proto` that carry a wait.
+pub(super) mod rpc {
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(in crate::export::otlp) struct Status {
+        #[prost(message, repeated, tag = "3")]
+        pub(in crate::export::otlp) details: Vec<Any>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(in crate::export::otlp) struct Any {
+        #[prost(string, tag = "1")]
+        pub(in crate::export::otlp) type_url: String,
+        #[prost(bytes = "vec", tag = "2")]
+        pub(in crate::export::otlp) value: Vec<u8>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(in crate::export::otlp) struct RetryInfo {
+        #[prost(message, optional, tag = "1")]
+        pub(in crate::export::otlp) retry_delay: Option<Delay>,
+    }
+
+    #[derive(Clone, Copy, PartialEq, prost::Message)]
+    pub(in crate::export::otlp) struct Delay {
+        #[prost(int64, tag = "1")]
+        pub(in crate::export::otlp) seconds: i64,
+        #[prost(int32, tag = "2")]
+        pub(in crate::export::otlp) nanos: i32,
+    }
+}
