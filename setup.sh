@@ -11,8 +11,12 @@ need() { # need PACKAGE TEST...: PACKAGE is missing when TEST fails
 }
 has_program() { PATH="$PATH:/usr/sbin:/sbin" command -v "$1"; }
 has_libclang() {
-	[ -n "${LIBCLANG_PATH:-}" ] || ldconfig -p 2>/dev/null | grep -q libclang ||
-		ls /usr/lib/llvm-*/lib/libclang*.so* /usr/lib64/libclang*.so*
+	[ -n "${LIBCLANG_PATH:-}" ] && return
+	# Not libclang-cpp, which other packages bring along.
+	{
+		PATH="$PATH:/usr/sbin:/sbin" ldconfig -p
+		ls /usr/lib/llvm-*/lib /usr/lib64
+	} 2>/dev/null | grep -Eq 'libclang(-[0-9]+)?\.so'
 }
 
 has_program cargo >/dev/null || {

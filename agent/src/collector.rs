@@ -284,10 +284,12 @@ impl Collector {
             return;
         }
         match walk(&self.settings.cgroup_root) {
-            Ok(found) => self.tree.walked(found, monotonic_ns()),
+            Ok(found) => {
+                self.tree.walked(found, monotonic_ns());
+                self.not_found = unknown(&self.tree);
+            }
             Err(error) => warn!(root = %self.settings.cgroup_root.display(), %error, "failed to walk the cgroup tree"),
         }
-        self.not_found = unknown(&self.tree);
     }
 
     /// Deletes the kernel's rows of cgroups that were dead before the last reading: this one had all they did.
