@@ -7,8 +7,8 @@ use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::{self, Agent},
     cgroup::{self, TestCgroup},
+    http::get_text,
     load::cpu::CpuReport,
-    prometheus::get,
     suite::{Need, Test},
 };
 use tempfile::TempDir;
@@ -165,12 +165,12 @@ fn flags_override_the_file() -> Result<()> {
     let mut started = Started::new(&mut command)?;
     let address = started.address()?;
     ensure!(address.ip().to_string() == "127.0.0.2", "it listens on {address}");
-    let (_, status) = get(address, "/status")?;
+    let (_, status) = get_text(address, "/status")?;
     ensure!(status.contains("on node of-the-flag\n"), "{status}");
     ensure!(status.contains("http://127.0.0.1:2"), "{status}");
-    let (_, metrics) = get(address, "/metrics")?;
+    let (_, metrics) = get_text(address, "/metrics")?;
     ensure!(metrics.contains("podperf_cgroup_oncpu_seconds_total{cgroup=\"/\"}"), "no row for `/`: {metrics}");
-    get(address, "/metrics")?;
+    get_text(address, "/metrics")?;
     ensure!(started.log().contains(" DEBUG "), "no debug line: {}", started.log());
     Ok(())
 }

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use podperf_tests::{
     agent::{self, Agent},
     cgroup,
-    prometheus::get,
+    http::get_text,
     suite::{Need, Test},
 };
 use tempfile::TempDir;
@@ -199,10 +199,10 @@ fn two_capabilities_suffice_to_run_without_root() -> Result<()> {
     let yaml = "otlp: {endpoint: 'http://127.0.0.1:1'}";
     let mut started = Started::new(&mut nobody.command(yaml, Some("+bpf,+perfmon"))?)?;
     let address = started.address()?;
-    let (status, metrics) = get(address, "/metrics")?;
+    let (status, metrics) = get_text(address, "/metrics")?;
     ensure!(status == 200, "{status}: {metrics}");
     ensure!(metrics.contains("podperf_cgroup_oncpu_seconds_total{cgroup=\"/\"}"), "no row for `/`: {metrics}");
-    let (_, text) = get(address, "/status")?;
+    let (_, text) = get_text(address, "/status")?;
     let stacks = text.lines().find(|line| line.starts_with("stacks")).unwrap_or_default();
     for says in ["degraded", "kernel names (needs CAP_SYSLOG)", "(needs CAP_SYS_PTRACE)"] {
         ensure!(stacks.contains(says), "no `{says}` in: {text}");

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, COALESCED_FOR, Metrics},
     cgroup::TestCgroup,
 };
 
@@ -18,15 +18,13 @@ pub(crate) const CPU_CLOCK: &str = "podperf_cgroup_cpu_clock_seconds_total";
 
 /// A scrape that took longer tells its instant too badly.
 const SHARP: Duration = Duration::from_millis(5);
-/// Readings of less than a second ago are handed out again.
-const COALESCED: Duration = Duration::from_millis(1100);
 
 /// A scrape of a new reading, and when it was. The scrape before it keeps the agent from reading on its own, which it
 /// does after 10 s without one: that reading would be handed out again.
 pub(crate) fn sharp_reading(agent: &Agent) -> Result<(Instant, Metrics)> {
     for _ in 0..10 {
         agent.metrics()?;
-        thread::sleep(COALESCED);
+        thread::sleep(COALESCED_FOR);
         let start = Instant::now();
         let metrics = agent.metrics()?;
         if start.elapsed() <= SHARP {

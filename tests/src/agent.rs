@@ -3,8 +3,8 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
@@ -19,14 +19,16 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use crate::{load, process};
+use crate::{http, load, process};
 
 /// The agent says so on stderr once it answers.
 const READY: &str = "listening on http://";
 /// Loading the programs takes well below a second; a loaded machine gets more.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// Readings of less than a second ago are handed out again.
-const COALESCED_FOR: Duration = Duration::from_millis(1100);
+/// It promises to end within 5 s.
+const STOP_DEADLINE: Duration = Duration::from_secs(6);
+/// Longer than readings are handed out again: a scrape after this pause is a new one, or of a moment in it.
+pub const COALESCED_FOR: Duration = Duration::from_millis(1100);
 
 /// A running agent; ended on drop.
 #[derive(Debug)]
@@ -151,20 +153,7 @@ impl Agent {
 
     /// `GET path`, with more headers: the status code, the headers and the body.
     pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Result<(u16, String, Vec<u8>)> {
-        let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", self.address)?;
-        for (name, value) in headers {
-            write!(stream, "{name}: {value}\r\n")?;
-        }
-        write!(stream, "\r\n")?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").context("no end of the headers")?;
-        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no status")?;
-        ensure!(!head.to_lowercase().contains("transfer-encoding: chunked"), "a chunked answer");
-        Ok((status, head, answer.split_off(end + 4)))
+        http::get(self.address, path, headers)
     }
 
     /// Scrapes; the reading may be up to a second old.
@@ -201,10 +190,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        if self.signal(Signal::SIGTERM).is_err() || self.wait(Duration::from_secs(6)).is_err() {
-            self.child.kill().ok();
-        }
-        self.child.wait().ok();
+        process::end(&mut self.child, Signal::SIGTERM, STOP_DEADLINE);
     }
 }
 

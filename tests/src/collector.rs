@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
     thread,
@@ -11,14 +11,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Deserializer};
 use tempfile::TempDir;
 
-use crate::process;
+use crate::{http, process};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
@@ -71,7 +68,7 @@ impl Collector {
         let binary = String::from_utf8(built.stdout)?;
 
         let directory = TempDir::new()?;
-        let address = free_address()?;
+        let address = http::free_address()?;
         let mut command = Command::new(binary.trim());
         process::bind_to_parent(&mut command);
         let child = command
@@ -133,7 +130,7 @@ impl Collector {
 
 impl Drop for Collector {
     fn drop(&mut self) {
-        end(&mut self.child, STOP_DEADLINE);
+        process::end(&mut self.child, Signal::SIGTERM, STOP_DEADLINE);
     }
 }
 
@@ -143,22 +140,6 @@ impl Sample {
     pub fn functions(&self) -> Vec<&str> {
         self.frames.iter().map(|frame| frame.function.as_str()).collect()
     }
-}
-
-/// A loopback address whose port is free at this moment.
-pub(crate) fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?)
-}
-
-/// Asks a child to end, and kills it if it does not.
-pub(crate) fn end(child: &mut Child, deadline: Duration) {
-    let asked = i32::try_from(child.id()).is_ok_and(|pid| kill(Pid::from_raw(pid), Signal::SIGTERM).is_ok());
-    let start = Instant::now();
-    while asked && start.elapsed() < deadline && matches!(child.try_wait(), Ok(None)) {
-        thread::sleep(Duration::from_millis(10));
-    }
-    child.kill().ok();
-    child.wait().ok();
 }
 
 /// OTLP's JSON, as far as it is looked at. Zeros and empty fields are left out in it.

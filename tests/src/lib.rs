@@ -5,6 +5,7 @@ pub mod agent;
 pub mod bench;
 pub mod cgroup;
 pub mod collector;
+pub mod http;
 pub mod load;
 pub mod process;
 pub mod prometheus;

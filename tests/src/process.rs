@@ -12,12 +12,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
@@ -162,6 +163,21 @@ fn die_with(parent: Pid) -> Result<()> {
 pub fn bind_to_parent(command: &mut Command) -> &mut Command {
     // SAFETY: the closure makes one async-signal-safe system call.
     unsafe { command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from)) }
+}
+
+/// Asks a child to end by a signal, and kills it if it does not in time.
+pub fn end(child: &mut std::process::Child, by: Signal, deadline: Duration) {
+    if !matches!(child.try_wait(), Ok(None)) {
+        // Its pid may be another's by now.
+        return;
+    }
+    let asked = i32::try_from(child.id()).is_ok_and(|pid| kill(Pid::from_raw(pid), by).is_ok());
+    let start = Instant::now();
+    while asked && start.elapsed() < deadline && matches!(child.try_wait(), Ok(None)) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().ok();
+    child.wait().ok();
 }
 
 /// Ties the calling process to one CPU.

@@ -4,20 +4,19 @@ use std::{
     collections::BTreeMap,
     fmt::Write as _,
     fs::{self, File},
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use serde::Deserialize;
 use tempfile::TempDir;
 
-use crate::{agent::Sample, collector, process};
+use crate::{agent::Sample, http, process};
 
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
-const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A running Prometheus; ended on drop.
 #[derive(Debug)]
@@ -56,7 +55,7 @@ impl Prometheus {
                  scrape_configs: [{{job_name: podperf, static_configs: [{{targets: ['{target}']}}]}}]\n"
             ),
         )?;
-        let address = collector::free_address()?;
+        let address = http::free_address()?;
         let mut command = Command::new("prometheus");
         process::bind_to_parent(&mut command);
         let child = command
@@ -77,7 +76,7 @@ impl Prometheus {
         for byte in query.bytes() {
             write!(encoded, "%{byte:02X}")?;
         }
-        let (status, body) = get(self.address, &format!("/api/v1/query?query={encoded}"))?;
+        let (status, body) = http::get_text(self.address, &format!("/api/v1/query?query={encoded}"))?;
         ensure!(status == 200, "prometheus answered {status} to `{query}`: {body}");
         let answer: Answer = serde_json::from_str(&body).with_context(|| format!("failed to parse `{body}`"))?;
         answer
@@ -100,18 +99,6 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        collector::end(&mut self.child, STOP_DEADLINE);
+        process::end(&mut self.child, Signal::SIGTERM, STOP_DEADLINE);
     }
-}
-
-/// `GET path` of any HTTP server: the status code and the body. HTTP/1.0, so the body is never in chunks.
-pub fn get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").context("no end of the headers")?;
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no status")?;
-    Ok((status, body.to_owned()))
 }

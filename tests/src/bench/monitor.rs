@@ -5,11 +5,10 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use super::agent::Configuration;
 use super::programs;
@@ -162,18 +161,6 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let Ok(pid) = i32::try_from(self.child.id()) else {
-            return;
-        };
-        let _ = kill(Pid::from_raw(pid), self.stop);
-        let deadline = Instant::now() + STOP_DEADLINE;
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if Instant::now() > deadline {
-                let _ = self.child.kill();
-                let _ = self.child.wait();
-                return;
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
+        process::end(&mut self.child, self.stop, STOP_DEADLINE);
     }
 }
