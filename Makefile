@@ -7,12 +7,17 @@ CONFIG ?= config/podperf.yaml
 # cargo-deny is a tool, not a dependency: it is built once and kept.
 TOOLS ?= $(HOME)/.cache/podperf/tools
 DENY_VERSION := 0.20.2
+# The stable compiler has no sanitizers; in code without `unsafe`, panics are what there is to be found.
+FUZZ := $(TOOLS)/bin/cargo-fuzz
+FUZZ_VERSION := 0.13.1
+FUZZ_FLAGS := --fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none
+FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-pure lint deny bench clean
+.PHONY: help setup build run test test-pure vm vm-x86 vm-arm64 fuzz lint deny bench clean
 
 help: ## Show this
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 setup: ## Install what building needs, where it is missing
 	@./setup.sh build
@@ -34,10 +39,33 @@ test: ## Run all tests; those that need root or another program say so when they
 test-pure: setup ## Run the tests that need neither root nor network
 	$(CARGO) test --locked -p podperf -p podperf-ebpf
 
+vm: ## Run the kernel tests on a row of kernels under QEMU, and write docs/kernels.md (ROWS=6.1,6.12 for some)
+	@./setup.sh vm
+	$(CARGO) build --locked -p podperf-tests --bin podperf-vm
+	target/debug/podperf-vm $(if $(ROWS),--rows $(ROWS)) --document docs/kernels.md $(ARGS)
+
+vm-x86: ## A kernel that is too old and the oldest one that Debian still ships, without the longest tests
+	$(MAKE) vm ROWS=5.10,6.1 ARGS=--quick
+
+vm-arm64: ## The arm64 kernel alone, on a CPU with hardware counters
+	$(MAKE) vm ROWS=6.12-arm64
+
+fuzz: $(FUZZ) ## Feed the parsers anything, each for a while (FUZZ_SECONDS=600)
+	@./setup.sh fuzz
+	@set -e; for target in $$($< list --fuzz-dir tests/fuzz); do \
+		mkdir -p target/fuzz/corpus/$$target; \
+		$< run $(FUZZ_FLAGS) $$target target/fuzz/corpus/$$target tests/fuzz/corpus/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1; \
+	done
+
+$(FUZZ):
+	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-fuzz@$(FUZZ_VERSION)
+
 lint: ## Check formatting, lints and documentation
 	@./setup.sh lint
 	clang-format --dry-run --Werror ebpf/bpf/* tests/bench/*.c
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
@@ -50,8 +78,8 @@ deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database
 $(TOOLS)/bin/cargo-deny:
 	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@$(DENY_VERSION)
 
-bench: build ## Compare the price per context switch with perf's tools, side by side
-	tests/bench/build-perf.sh
+bench: build ## Measure the price per context switch beside perf's tools and how it grows, the agent at rest, and at scale (ARGS=growth)
+	$(if $(filter scale,$(ARGS)),,tests/bench/build-perf.sh)
 	$(CARGO) build --release --locked -p podperf-tests
 	$(SUDO) target/release/podperf-bench $(ARGS)
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what building (`build`), checking (`lint`) or testing (`test`) needs, where it is missing.
+# Installs what building (`build`), checking (`lint`, `fuzz`) or testing (`test`, `vm`) needs, where it is missing.
 # As root or with sudo it uses apt-get; elsewhere it names the packages and fails.
 set -eu
 
@@ -30,13 +30,23 @@ need gcc has_program cc
 case "${1:-build}" in
 build) ;;
 lint) need clang-format has_program clang-format ;;
+fuzz) need g++ has_program c++ ;;
 test)
 	need prometheus has_program promtool
 	need bpftool has_program bpftool
 	need util-linux has_program setpriv
+	need etcd-server has_program etcd
+	need faketime has_program faketime
+	;;
+vm)
+	need dpkg has_program dpkg-deb
+	need debian-archive-keyring test -e /usr/share/keyrings/debian-archive-keyring.gpg
+	need cpio has_program cpio
+	need debootstrap has_program debootstrap
+	need util-linux has_program unshare
 	;;
 *)
-	echo "usage: setup.sh [build|lint|test]" >&2
+	echo "usage: setup.sh [build|lint|fuzz|test|vm]" >&2
 	exit 2
 	;;
 esac
@@ -57,7 +67,7 @@ if ! command -v apt-get >/dev/null; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 $sudo apt-get update -qq
-# Only what is named: the prometheus package must not start a server of its own.
+# Only what is named: the packages must not start servers of their own.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
 	printf '#!/bin/sh\nexit 101\n' | $sudo tee $policy >/dev/null

@@ -11,18 +11,23 @@ use anyhow::Context;
 use tracing::{info, warn};
 
 use crate::{
-    collector::{self, CollectorSettings, Reader, RowSettings},
-    config::{Config, Settings},
+    attribution::RowRules,
+    collector::{self, CollectorSettings, Observation, ReadError, Reader},
+    config::{Config, Metrics, Settings},
     events::plan::Plan,
     export::{
         otlp::{Exporter, Health},
         prometheus::{AgentFacts, LogCounts},
     },
-    kernel::{OpenCounter, SensorSettings, Sensors, Tracepoint, host::Host},
+    kernel::{OpenCounter, Sensors, Tracepoint, host::Host},
+    overhead::Overhead,
+    parts, pods,
     stacks::{self, SymbolCounts},
     status::{Part, State, Status},
 };
 
+/// How long the agent is not ready while it has heard of no pods.
+const WAIT_FOR_PODS: Duration = Duration::from_secs(60);
 /// Windows that may wait for the symbolizer.
 const WINDOWS_WAITING: usize = 2;
 
@@ -31,11 +36,11 @@ const WINDOWS_WAITING: usize = 2;
 pub struct Agent {
     /// The node's name.
     pub node_name: String,
-    /// Where readings come from.
-    pub reader: Reader,
-    /// The configured events and what became of each.
-    pub counters: Arc<[OpenCounter]>,
+    reader: Reader,
     status: Status,
+    /// `None` without a cluster.
+    pods: Option<pods::Source>,
+    started: Instant,
     exporter: Option<Exporter>,
     symbols: SymbolCounts,
     logs: &'static LogCounts,
@@ -62,26 +67,13 @@ pub fn start(
     cgroup_root: &Path,
     logs: &'static LogCounts,
 ) -> anyhow::Result<(Arc<Agent>, Threads)> {
-    let Settings { config, node_name, selection } = settings;
+    let Settings { config, node_name, rules } = settings;
     let status = Status::default();
-    let profiles = config.stacks.enabled && !config.otlp.endpoint.is_empty();
+    let profiles = parts::wants_profiles(&config);
 
-    let sensors = Sensors::start(
-        &SensorSettings {
-            tracepoint: config.scheduling.tracepoint,
-            facts: config.facts.enabled,
-            stacks: profiles,
-            long_wait_ns: nanoseconds(config.stacks.long_wait),
-            max_cgroups: config.cgroups.max,
-            max_stacks: config.stacks.max_stacks,
-            max_waits: config.stacks.max_waits,
-            perf_event_paranoid: host.perf_event_paranoid,
-        },
-        plan,
-    )?;
+    let sensors = Sensors::start(&parts::sensor_settings(&config, host), plan)?;
     let tracepoint = sensors.tracepoint();
-    let counters: Arc<[OpenCounter]> = sensors.counters().into();
-    tell_state(&status, &config, tracepoint, &counters, profiles, host);
+    tell_state(&status, &config, tracepoint, host);
 
     let exporter = profiles.then(|| Exporter::new(config.otlp.settings())).transpose()?;
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
@@ -89,18 +81,24 @@ pub fn start(
         sensors,
         CollectorSettings {
             cgroup_root: cgroup_root.to_owned(),
-            rows: RowSettings { selection, grace: config.cgroups.grace },
+            rules,
+            patience: parts::wants_pods(&config).then_some(config.kubernetes.patience),
+            status: status.clone(),
+            overhead: Overhead::new(config.overhead.max_percent, host.cpus),
             profiles: profiles.then_some((config.otlp.interval, window_sender)),
             max_stacks: config.stacks.max_stacks as usize,
+            max_waits: config.stacks.max_waits as usize,
         },
     )
     .with_context(|| format!("failed to walk `{}`", cgroup_root.display()))?;
+    let pods = start_pods(&config, &node_name, &status, &reader)?;
     let symbols = SymbolCounts::default();
     let agent = Arc::new(Agent {
         node_name,
         reader,
-        counters,
         status,
+        pods,
+        started: Instant::now(),
         exporter,
         symbols: symbols.clone(),
         logs,
@@ -121,6 +119,42 @@ pub fn start(
 }
 
 impl Agent {
+    /// Reads the kernel to export it, or takes the reading of less than a second ago.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's maps cannot be read, or the collector has stopped.
+    pub async fn export(&self) -> Result<Arc<Observation>, ReadError> {
+        let observation = self.reader.read(true).await?;
+        if observation.snapshot.cgroups_unresolved > 0
+            && let Some(pods) = &self.pods
+        {
+            pods.poke();
+        }
+        Ok(observation)
+    }
+
+    /// The configured events and what became of each; none where the kernel cannot be read.
+    pub async fn counters(&self) -> Arc<[OpenCounter]> {
+        self.reader.read(false).await.map_or_else(|_| Arc::default(), |observation| Arc::clone(&observation.counters))
+    }
+
+    /// How the agent is ready, for people. It waits for pods only so long, since counts without names are still of use,
+    /// and are kept for them.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not: it cannot read the kernel, or has not heard of any pod yet.
+    pub async fn ready(&self) -> Result<String, String> {
+        self.reader.read(false).await.map_err(|error| error.to_string())?;
+        let stats = self.pods.as_ref().map(pods::Source::stats).unwrap_or_default();
+        if self.pods.is_none() || stats.last_sync.is_some() {
+            return Ok("ok".into());
+        }
+        let reason = format!("no list of pods yet: {}", stats.last_error.as_deref().unwrap_or("not answered"));
+        if self.started.elapsed() > WAIT_FOR_PODS { Ok(format!("ok, but {reason}")) } else { Err(reason) }
+    }
+
     /// The states of all parts, as they are now.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
@@ -140,9 +174,11 @@ impl Agent {
     /// What the agent's own metrics tell.
     #[must_use]
     pub fn facts<'a>(&'a self, parts: &'a [Part]) -> AgentFacts<'a> {
+        let config = self.lock_config();
         AgentFacts {
-            facts_enabled: self.lock_config().facts.enabled,
+            families: if config.facts.enabled { config.metrics.facts.clone() } else { Vec::new() },
             parts,
+            pods: self.pods.as_ref().map(pods::Source::stats),
             otlp: self.exporter.as_ref().map(Exporter::stats),
             symbols: self.symbols.stats(),
             logs: self.logs,
@@ -169,9 +205,10 @@ impl Agent {
         } else {
             warn!(keys = restart.join(", "), "configuration reloaded, but these keys need a restart");
         }
-        self.reader.set_rows(RowSettings { selection: settings.selection, grace: new.cgroups.grace });
+        self.reader.set_rules(RowRules { level: config.metrics.level, ..settings.rules });
         config.log_level = new.log_level;
         config.cgroups = new.cgroups;
+        config.metrics = Metrics { level: config.metrics.level, ..new.metrics };
         *reload = (true, SystemTime::now());
     }
 
@@ -198,66 +235,29 @@ pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
     }
 }
 
-/// One line per part, in the words that `/status` and the metrics use.
-fn tell_state(
-    status: &Status,
+/// Starts to listen for pods, where there are any.
+fn start_pods(
     config: &Config,
-    tracepoint: Tracepoint,
-    counters: &[OpenCounter],
-    profiles: bool,
-    host: &Host,
-) {
-    match tracepoint {
-        Tracepoint::Raw if config.scheduling.tracepoint != Tracepoint::Raw => {
-            status.set("scheduling sensor", State::Degraded, "raw tracepoint: wake-ups are told by run times");
+    node_name: &str,
+    status: &Status,
+    reader: &Reader,
+) -> anyhow::Result<Option<pods::Source>> {
+    let settings = match parts::pod_settings(config, node_name) {
+        Ok(settings) => settings,
+        Err(reason) => {
+            status.set("pods", State::Healthy, reason);
+            return Ok(None);
         }
-        _ => status.set("scheduling sensor", State::Healthy, format!("{tracepoint:?} tracepoint").to_lowercase()),
-    }
-    status.set("cgroup sensor", State::Healthy, "births and deaths from the kernel");
-    if config.counters.enabled {
-        let open = counters.iter().filter(|counter| counter.slot.is_ok()).count();
-        let state = match open {
-            0 if counters.is_empty() => State::Healthy,
-            0 => State::Unsupported,
-            open if open < counters.len() => State::Degraded,
-            _ => State::Healthy,
-        };
-        status.set("counters", state, describe(counters));
-    }
-    if profiles {
-        // CAP_SYSLOG for kernel names; CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other users' files.
-        let missing: Vec<String> = [
-            (caps::Capability::CAP_SYSLOG, "kernel names"),
-            (caps::Capability::CAP_SYS_PTRACE, "names in other users' processes"),
-        ]
-        .into_iter()
-        .filter(|(capability, _)| !host.has(*capability))
-        .map(|(capability, purpose)| format!("{purpose} (needs {capability})"))
-        .collect();
-        if missing.is_empty() {
-            status.set("stacks", State::Healthy, "kernel and user stacks of every wait");
-        } else {
-            status.set("stacks", State::Degraded, format!("without {}", missing.join(" and ")));
-        }
-    } else if config.stacks.enabled {
-        status.set("stacks", State::Healthy, "not taken: no `otlp.endpoint` to send them to");
-    }
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// What the events of the configuration became, in a line.
-fn describe(counters: &[OpenCounter]) -> String {
-    let (open, refused): (Vec<_>, Vec<_>) = counters.iter().partition(|counter| counter.slot.is_ok());
-    let names = |counters: &[&OpenCounter]| {
-        counters.iter().map(|counter| counter.counter.name.as_str()).collect::<Vec<_>>().join(", ")
     };
-    match (open.as_slice(), refused.as_slice()) {
-        ([], []) => "no events configured".into(),
-        (open, []) => format!("counting {}", names(open)),
-        ([], refused) => format!("{}: {}", names(refused), refused[0].slot.as_ref().err().cloned().unwrap_or_default()),
-        (open, refused) => format!("counting {}; unsupported: {}", names(open), names(refused)),
-    }
+    let reader = reader.clone();
+    Ok(Some(pods::start(settings, status.clone(), move |change| reader.tell(change))?))
+}
+
+/// One line per part, in the words that `/status` and the metrics use.
+fn tell_state(status: &Status, config: &Config, tracepoint: Tracepoint, host: &Host) {
+    let (state, detail) = parts::scheduling(config.scheduling.tracepoint, tracepoint);
+    status.set("scheduling sensor", state, detail);
+    status.set("cgroup sensor", State::Healthy, "births and deaths from the kernel");
+    let (state, detail) = parts::stacks(config, host);
+    status.set("stacks", state, detail);
 }

@@ -17,16 +17,20 @@ use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use crate::{
-    attribution::{Ledger, Snapshot, UNRESOLVED},
-    cgroups::{Selection, Tree, walk},
+    attribution::{Ledger, Names, Owner, RowRules, Snapshot, Subject},
+    cgroups::{Place, Tree, walk},
     ids::{CgroupId, StackId},
     kernel::{
-        CpuTotals, MapUse, ProgramUse, RawReading, Sensors,
+        CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
         clock::monotonic_ns,
         records::{RawStack, RawWait, StackRecord},
     },
+    overhead::Overhead,
+    pods::{PodChange, PodIndex},
     readings::Readings,
     stacks::{ProfileWait, RawProfile},
+    status::{State, Status},
+    upkeep::{OverheadUse, Upkeep},
 };
 
 /// How often the rings are emptied. They hold some thousand records.
@@ -35,14 +39,16 @@ const DRAIN_EVERY: Duration = Duration::from_millis(250);
 const READ_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// Readings are made at most this often.
 const COALESCE_FOR: Duration = Duration::from_secs(1);
-/// How long counts wait for their cgroup's path.
-const PATIENCE_NS: u64 = 30_000_000_000;
 
 /// What a reading found out.
 #[derive(Clone, Debug)]
 pub struct Observation {
     /// Who did what.
     pub snapshot: Snapshot,
+    /// The configured events, and what became of each.
+    pub counters: Arc<[OpenCounter]>,
+    /// What podperf costs.
+    pub overhead: OverheadUse,
     /// Sums of the per-CPU state.
     pub cpu: CpuTotals,
     /// Losses by reason.
@@ -61,26 +67,25 @@ pub struct Observation {
     pub profiles_dropped: u64,
 }
 
-/// Which rows there are, and for how long: what a reload may change.
-#[derive(Clone, Debug)]
-pub struct RowSettings {
-    /// Which cgroups are rows.
-    pub selection: Selection,
-    /// How long an ended row is kept.
-    pub grace: Duration,
-}
-
 /// What the collector needs.
 #[derive(Debug)]
 pub struct CollectorSettings {
     /// The cgroup2 mount.
     pub cgroup_root: PathBuf,
-    /// Rows.
-    pub rows: RowSettings,
+    /// Which rows there are.
+    pub rules: RowRules,
+    /// How long a pod's name may take to come; `None` where nobody will tell of pods.
+    pub patience: Option<Duration>,
+    /// Where it tells how many have names, and what counts.
+    pub status: Status,
+    /// The cap on what podperf may cost.
+    pub overhead: Overhead,
     /// How often a profile is made, and who takes it; `None` makes none.
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
     /// Stacks that are remembered at most.
     pub max_stacks: usize,
+    /// Waits that are kept for a name at most.
+    pub max_waits: usize,
 }
 
 /// Why a reading failed.
@@ -95,8 +100,9 @@ pub enum ReadError {
 }
 
 enum Request {
-    Read(oneshot::Sender<Result<Arc<Observation>, ReadError>>),
-    Rows(RowSettings),
+    Read { exports: bool, reply: oneshot::Sender<Result<Arc<Observation>, ReadError>> },
+    Rules(Box<RowRules>),
+    Pods(Box<PodChange>),
     Stop,
 }
 
@@ -107,29 +113,36 @@ pub struct Reader(mpsc::Sender<Request>);
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Read(_) => "Read",
-            Self::Rows(_) => "Rows",
+            Self::Read { .. } => "Read",
+            Self::Rules(_) => "Rules",
+            Self::Pods(_) => "Pods",
             Self::Stop => "Stop",
         })
     }
 }
 
 impl Reader {
-    /// Reads the kernel, or takes the reading of less than a second ago.
+    /// Reads the kernel, or takes the reading of less than a second ago. What is exported counts for the rows that have
+    /// ended: they stay until they were exported twice.
     ///
     /// # Errors
     ///
     /// When the kernel's maps cannot be read, or the collector has stopped.
-    pub async fn read(&self) -> Result<Arc<Observation>, ReadError> {
+    pub async fn read(&self, exports: bool) -> Result<Arc<Observation>, ReadError> {
         let (reply, answer) = oneshot::channel();
-        self.0.send(Request::Read(reply)).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
+        self.0.send(Request::Read { exports, reply }).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.unwrap_or(Err(ReadError::Stopped))
     }
 
     /// Changes which cgroups are rows, from the next reading on. Existing rows keep what they have.
-    pub fn set_rows(&self, rows: RowSettings) {
+    pub fn set_rules(&self, rules: RowRules) {
         // A collector that has stopped has no rows.
-        self.0.send(Request::Rows(rows)).ok();
+        self.0.send(Request::Rules(Box::new(rules))).ok();
+    }
+
+    /// Tells of pods.
+    pub fn tell(&self, change: PodChange) {
+        self.0.send(Request::Pods(Box::new(change))).ok();
     }
 
     /// Asks the collector to send its last profile and end.
@@ -145,15 +158,19 @@ impl Reader {
 /// When the cgroup tree cannot be walked or the thread cannot be started.
 pub fn start(sensors: Sensors, settings: CollectorSettings) -> io::Result<(Reader, JoinHandle<()>)> {
     let (sender, requests) = mpsc::channel();
-    let readings = Readings::new(sensors.counters());
+    let readings = Readings::new(sensors.counters(), sensors.most_per_ns());
+    let upkeep = Upkeep::new(settings.overhead, settings.profiles.is_some(), &sensors, settings.status.clone());
     let mut tree = Tree::default();
     tree.walked(walk(&settings.cgroup_root)?, monotonic_ns());
     let mut collector = Collector {
         sensors,
+        upkeep,
         readings,
         tree,
         not_found: HashSet::new(),
+        pods: settings.patience.is_some().then(PodIndex::default),
         ledger: Ledger::default(),
+        nameless_waits: Vec::new(),
         stacks: HashMap::new(),
         long_waits: Vec::new(),
         window: (SystemTime::now(), Instant::now()),
@@ -171,11 +188,16 @@ pub fn start(sensors: Sensors, settings: CollectorSettings) -> io::Result<(Reade
 #[derive(Debug)]
 struct Collector {
     sensors: Sensors,
+    upkeep: Upkeep,
     readings: Readings,
     tree: Tree,
     /// Cgroups that count, but that the last walk did not find.
     not_found: HashSet<CgroupId>,
+    /// The pods of this node; `None` where nobody tells of any.
+    pods: Option<PodIndex>,
     ledger: Ledger,
+    /// Waits of the last windows whose pod had no name yet.
+    nameless_waits: Vec<(Place, RawWait)>,
     /// The frames of the stacks that the kernel side has sent, and the window that last used each.
     stacks: HashMap<StackId, (Arc<RawStack>, u64)>,
     /// Since the last profile.
@@ -197,27 +219,32 @@ impl Collector {
             let request = requests.recv_timeout(DRAIN_EVERY);
             self.drain();
             match request {
-                Ok(Request::Read(reply)) => {
+                Ok(Request::Read { exports, reply }) => {
                     let observation = self.observation(COALESCE_FOR);
-                    if observation.is_ok() {
+                    if exports && observation.is_ok() {
                         self.ledger.exported();
                     }
                     // Who asked may have gone.
                     reply.send(observation).ok();
                 }
-                Ok(Request::Rows(rows)) => self.settings.rows = rows,
+                Ok(Request::Rules(rules)) => self.settings.rules = *rules,
+                Ok(Request::Pods(change)) => {
+                    if let Some(pods) = &mut self.pods {
+                        pods.apply(*change, monotonic_ns());
+                    }
+                }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     if let Err(error) = self.observation(READ_AT_LEAST_EVERY) {
                         debug!(%error, "no reading");
                     }
                 }
                 Ok(Request::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    self.profile();
+                    self.profile(true);
                     return;
                 }
             }
             if self.settings.profiles.as_ref().is_some_and(|(every, _)| self.window.1.elapsed() >= *every) {
-                self.profile();
+                self.profile(false);
             }
         }
     }
@@ -247,19 +274,24 @@ impl Collector {
         let reading = self.sensors.read().map_err(|error| ReadError::Kernel(Arc::new(error)))?;
         let taken = SystemTime::now();
         self.mind_the_tree(&reading);
-        let deltas = self.readings.advance(&reading);
-        self.ledger.post(deltas, &self.tree, &self.settings.rows.selection, reading.at_ns, PATIENCE_NS);
-        let grace_ns = u64::try_from(self.settings.rows.grace.as_nanos()).unwrap_or(u64::MAX);
-        self.ledger.retire(&self.tree, reading.at_ns, grace_ns);
+        let (deltas, doubtful) = self.readings.advance(&reading);
+        self.upkeep.tend(&mut self.sensors, &reading, &doubtful);
+        let names = names(&self.tree, self.pods.as_ref(), &self.settings);
+        self.ledger.post(deltas, &names, &self.settings.rules, reading.at_ns);
+        self.ledger.settle(&names, &self.settings.rules, reading.at_ns);
+        let snapshot = self.ledger.snapshot(taken, reading.cpu.idle_ns, &names);
+        self.tell_names(&snapshot);
         self.forget_dead(&reading);
         self.readings_made += 1;
         let observation = Arc::new(Observation {
-            snapshot: self.ledger.snapshot(taken, reading.cpu.idle_ns, &self.tree),
+            snapshot,
+            counters: self.upkeep.counters(),
+            overhead: self.upkeep.overhead(),
             cpu: reading.cpu,
             cgroup_rows: reading.rows.len(),
             drops: reading.drops,
             maps: self.sensors.map_use(),
-            programs: self.sensors.program_use(),
+            programs: self.sensors.program_use(&reading.cpu),
             readings: self.readings_made,
             took: start.elapsed(),
             profiles_dropped: self.profiles_dropped,
@@ -276,7 +308,7 @@ impl Collector {
         let before = self.last.as_ref().map_or(0, |(_, last)| lost(&last.drops));
         let unknown = |tree: &Tree| -> HashSet<CgroupId> {
             let ids = reading.rows.iter().map(|row| row.cgroup);
-            ids.filter(|id| *id != CgroupId::IDLE && tree.path(*id).is_none()).collect()
+            ids.filter(|id| *id != CgroupId::IDLE && tree.place(*id).is_none()).collect()
         };
         // What one walk did not find, the next will not either.
         let news = !unknown(&self.tree).is_subset(&self.not_found);
@@ -301,16 +333,36 @@ impl Collector {
         else {
             return;
         };
-        for row in reading.rows.iter().filter(|row| self.tree.died_before(row.cgroup, last_ns)) {
-            if let Err(error) = self.sensors.forget_cgroup(row.cgroup) {
-                debug!(cgroup = %row.cgroup, %error, "not forgotten");
-            }
+        let ids = reading.rows.iter().map(|row| row.cgroup);
+        let dead: Vec<_> = ids.filter(|id| self.tree.died_before(*id, last_ns)).collect();
+        if !dead.is_empty()
+            && let Err(error) = self.sensors.forget_cgroups(&dead)
+        {
+            debug!(cgroups = dead.len(), %error, "not forgotten");
         }
         self.tree.prune(reading.at_ns);
+        if let Some(pods) = &mut self.pods {
+            pods.prune(reading.at_ns, |pod| self.tree.has_pod(pod));
+        }
     }
 
-    /// Ends the profile window and hands it on.
-    fn profile(&mut self) {
+    /// Says whether the containers that run here have names.
+    fn tell_names(&self, snapshot: &Snapshot) {
+        if self.pods.is_none() {
+            return;
+        }
+        let (containers, unresolved) = self.ledger.containers();
+        let (state, detail) = if unresolved == 0 {
+            let waiting = snapshot.cgroups_unresolved;
+            (State::Healthy, format!("{containers} containers and sandboxes; the counts of {waiting} wait for a name"))
+        } else {
+            (State::Degraded, format!("{unresolved} of {containers} containers are of pods that the API does not know"))
+        };
+        self.settings.status.set("names", state, detail);
+    }
+
+    /// Ends the profile window and hands it on. The last one has all that still waits for a name.
+    fn profile(&mut self, last: bool) {
         let Some((_, taker)) = &self.settings.profiles else { return };
         let waits = match self.sensors.take_waits() {
             Ok(waits) => waits,
@@ -330,21 +382,7 @@ impl Collector {
                 losses.push((reason, new));
             }
         }
-        let selection = &self.settings.rows.selection;
-        let windows = self.windows;
-        let (tree, stacks) = (&self.tree, &mut self.stacks);
-        let waits = waits
-            .into_iter()
-            .chain(self.long_waits.drain(..))
-            .map(|wait| ProfileWait {
-                row: tree.path(wait.key.cgroup).map_or(UNRESOLVED, |path| selection.row(path)).to_owned(),
-                stack: stacks.get_mut(&wait.key.stack).map(|(stack, used)| {
-                    *used = windows;
-                    Arc::clone(stack)
-                }),
-                wait,
-            })
-            .collect();
+        let waits = self.name_waits(waits, last);
         let window = std::mem::replace(&mut self.window, (SystemTime::now(), Instant::now()));
         let profile = RawProfile { start: window.0, duration: window.1.elapsed(), waits, losses };
         if taker.try_send(profile).is_err() {
@@ -352,6 +390,39 @@ impl Collector {
         }
         self.forget_stacks();
         self.windows += 1;
+    }
+
+    /// Finds whose the waits of a window are. Those without a name yet come with a later window, if there is one.
+    fn name_waits(&mut self, waits: Vec<RawWait>, last: bool) -> Vec<ProfileWait> {
+        let now_ns = monotonic_ns();
+        let names = names(&self.tree, self.pods.as_ref(), &self.settings);
+        let rules = &self.settings.rules;
+        let nameless = std::mem::take(&mut self.nameless_waits);
+        let mut named = Vec::with_capacity(waits.len());
+        let waits = waits.into_iter().chain(self.long_waits.drain(..)).map(|wait| {
+            let place = self.tree.place(wait.key.cgroup).cloned();
+            (place, wait)
+        });
+        for (place, wait) in waits.chain(nameless.into_iter().map(|(place, wait)| (Some(place), wait))) {
+            let stack = self.stacks.get_mut(&wait.key.stack).map(|(stack, used)| {
+                *used = self.windows;
+                Arc::clone(stack)
+            });
+            let subject = match place {
+                Some(place) => {
+                    let owner = names.owner(&place, now_ns);
+                    let has_room = !last && self.nameless_waits.len() < self.settings.max_waits;
+                    if has_room && matches!(owner, Owner::Unknown) {
+                        self.nameless_waits.push((place, wait));
+                        continue;
+                    }
+                    Subject::of(&place, &owner, rules)
+                }
+                None => Subject::unresolved(),
+            };
+            named.push(ProfileWait { subject, stack, wait });
+        }
+        named
     }
 
     /// Keeps the table of stacks within its size: those that the last windows did not use go, and will be sent again.
@@ -368,4 +439,9 @@ impl Collector {
             keep
         });
     }
+}
+
+fn names<'a>(tree: &'a Tree, pods: Option<&'a PodIndex>, settings: &CollectorSettings) -> Names<'a> {
+    let patience = settings.patience.unwrap_or_default();
+    Names { tree, pods, patience_ns: u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX) }
 }

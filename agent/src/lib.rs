@@ -1,13 +1,15 @@
 //! podperf: why is this pod slow?
 //!
-//! The modules are the data's way: [`kernel`] counts, [`readings`] makes deltas, [`cgroups`] knows paths,
-//! [`attribution`] keeps accounts and takes snapshots, [`export`] hands them out; stacks go from [`kernel`] through
-//! [`stacks`] to [`export`]. [`collector`] is the thread that drives this, [`agent`] what runs around it. Only
-//! `kernel` and `export` do I/O that can fail; what is between is pure.
+//! The modules are the data's way: [`kernel`] counts, [`readings`] makes deltas, [`cgroups`] knows paths and [`pods`]
+//! names, [`attribution`] keeps accounts and takes snapshots, [`export`] hands them out; stacks go from [`kernel`]
+//! through [`stacks`] to [`export`]. [`collector`] is the thread that drives this, [`upkeep`] looks after counters and
+//! [`overhead`] after each reading, [`agent`] is what runs around it, and [`check`] says beforehand what of it would
+//! work. Only `kernel`, `pods` and `export` do I/O that can fail; what is between is pure.
 
 pub mod agent;
 pub mod attribution;
 pub mod cgroups;
+pub mod check;
 pub mod cli;
 pub mod collector;
 pub mod config;
@@ -15,6 +17,10 @@ pub mod events;
 pub mod export;
 pub mod ids;
 pub mod kernel;
+pub mod overhead;
+pub mod parts;
+pub mod pods;
 pub mod readings;
 pub mod stacks;
 pub mod status;
+pub mod upkeep;

@@ -8,7 +8,7 @@ use podperf::cli::{Cli, exit_code};
 #[expect(clippy::print_stderr, reason = "the last word of a command that failed, log or no log")]
 fn main() -> ExitCode {
     match Cli::parse().run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("podperf: {error:#}");
             exit_code(&error)

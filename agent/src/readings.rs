@@ -4,7 +4,7 @@
 //! Then the old total is kept until the new one has caught up, so that no delta is negative. Counts of multiplexed
 //! groups are scaled here, delta by delta: totals are never scaled, so they never fall.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use podperf_ebpf::abi;
 
@@ -65,70 +65,118 @@ impl Usage {
 /// The last reading of each cgroup, and the layout of its counts.
 #[derive(Debug)]
 pub struct Readings {
-    previous: HashMap<CgroupId, abi::podperf_cgroup>,
+    /// With the number of the reading that had it.
+    previous: HashMap<CgroupId, (abi::podperf_cgroup, u64)>,
+    readings: u64,
     /// Slot -> hardware group.
     groups: Vec<Option<usize>>,
+    /// The most that an event can count in a nanosecond of one CPU.
+    most_per_ns: f64,
 }
+
+/// Counts and times of one event are read one after the other: so much may fall between.
+const BETWEEN: f64 = 1e5;
 
 impl Readings {
     /// Starts from zero: the first delta of a cgroup is all that the kernel counted.
     #[must_use]
-    pub fn new(counters: &[OpenCounter]) -> Self {
+    pub fn new(counters: &[OpenCounter], most_per_ns: f64) -> Self {
         let mut groups = Vec::new();
         for counter in counters {
-            if let Ok(slot) = counter.slot {
+            if let Some(slot) = counter.slot {
                 groups.resize(groups.len().max(slot + 1), None);
                 groups[slot] = counter.group;
             }
         }
-        Self { previous: HashMap::new(), groups }
+        Self { previous: HashMap::new(), readings: 0, groups, most_per_ns }
     }
 
-    /// The deltas since the last call. Cgroups that are no longer in the table are forgotten; one that comes back
+    /// The deltas since the last call, of cgroups that did something, and the slots of counters that grew by more than
+    /// can be: that growth is in no delta. Cgroups that are no longer in the table are forgotten; one that comes back
     /// starts from zero.
-    pub fn advance(&mut self, reading: &RawReading) -> Vec<(CgroupId, Usage)> {
-        let zero: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
-        let mut seen = HashMap::with_capacity(reading.rows.len());
+    pub fn advance(&mut self, reading: &RawReading) -> (Vec<(CgroupId, Usage)>, Vec<usize>) {
+        self.readings += 1;
         let mut deltas = Vec::with_capacity(reading.rows.len());
+        let mut doubtful = BTreeSet::new();
         for row in &reading.rows {
-            let mut previous = self.previous.remove(&row.cgroup).unwrap_or(zero);
-            let delta = step(&mut previous, &row.counts);
-            seen.insert(row.cgroup, previous);
-            deltas.push((row.cgroup, self.usage(&delta)));
+            let new = || (bytemuck::Zeroable::zeroed(), 0);
+            let (previous, last_had) = self.previous.entry(row.cgroup).or_insert_with(new);
+            *last_had = self.readings;
+            if let Some(mut delta) = step(previous, &row.counts) {
+                hold_back(&self.groups, previous, &mut delta);
+                doubtful.extend(withhold(&self.groups, self.most_per_ns, &mut delta));
+                deltas.push((row.cgroup, usage(&self.groups, &delta)));
+            }
         }
-        self.previous = seen;
-        deltas
+        self.previous.retain(|_, (_, last_had)| *last_had == self.readings);
+        (deltas, doubtful.into_iter().collect())
     }
+}
 
-    fn usage(&self, delta: &abi::podperf_cgroup) -> Usage {
-        let facts = &delta.facts;
-        let counts = self
-            .groups
-            .iter()
-            .enumerate()
-            .map(|(slot, group)| match group {
-                None => delta.counts[slot],
-                Some(group) => scale(delta.counts[slot], delta.enabled_ns[*group], delta.running_ns[*group]),
-            })
-            .collect();
-        Usage {
-            oncpu_ns: facts.run_ns,
-            runqueue_ns: facts.runqueue_ns,
-            offcpu_ns: delta.offcpu_ns,
-            voluntary_switches: facts.voluntary,
-            involuntary_switches: facts.involuntary,
-            migrations: facts.migrations,
-            minor_faults: facts.minor_faults,
-            major_faults: facts.major_faults,
-            counts,
-            enabled_ns: delta.enabled_ns.to_vec(),
-            running_ns: delta.running_ns.to_vec(),
+fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup) -> Usage {
+    let groups = by_slot.iter().flatten().max().map_or(0, |last| last + 1);
+    let counts = by_slot
+        .iter()
+        .enumerate()
+        .map(|(slot, group)| match group {
+            None => delta.counts[slot],
+            Some(group) => scale(delta.counts[slot], delta.enabled_ns[*group], delta.running_ns[*group]),
+        })
+        .collect();
+    Usage {
+        oncpu_ns: delta.run_ns,
+        runqueue_ns: delta.runqueue_ns,
+        offcpu_ns: delta.offcpu_ns,
+        voluntary_switches: delta.voluntary,
+        involuntary_switches: delta.involuntary,
+        migrations: delta.migrations,
+        minor_faults: delta.minor_faults,
+        major_faults: delta.major_faults,
+        counts,
+        enabled_ns: delta.enabled_ns[..groups].to_vec(),
+        running_ns: delta.running_ns[..groups].to_vec(),
+    }
+}
+
+/// A group that was not on the PMU since the last reading has counted nothing that could be scaled. Its times wait, so
+/// that the next count stands for this time too.
+fn hold_back(by_slot: &[Option<usize>], previous: &mut abi::podperf_cgroup, delta: &mut abi::podperf_cgroup) {
+    let groups: BTreeSet<usize> = by_slot.iter().flatten().copied().collect();
+    for group in groups {
+        if delta.enabled_ns[group] == 0 || delta.running_ns[group] > 0 {
+            continue;
+        }
+        previous.enabled_ns[group] = previous.enabled_ns[group].wrapping_sub(delta.enabled_ns[group]);
+        delta.enabled_ns[group] = 0;
+        for (slot, _) in by_slot.iter().enumerate().filter(|(_, of)| **of == Some(group)) {
+            previous.counts[slot] = previous.counts[slot].wrapping_sub(delta.counts[slot]);
+            delta.counts[slot] = 0;
         }
     }
 }
 
+/// Takes out growth that no CPU is fast enough for, and says of which counters.
+fn withhold(by_slot: &[Option<usize>], most_per_ns: f64, delta: &mut abi::podperf_cgroup) -> Vec<usize> {
+    let mut doubtful = Vec::new();
+    for (slot, group) in by_slot.iter().enumerate() {
+        let Some(group) = group else { continue };
+        if real(delta.counts[slot]) > real(delta.enabled_ns[*group]) * most_per_ns + BETWEEN {
+            delta.counts[slot] = 0;
+            doubtful.push(slot);
+        }
+    }
+    doubtful
+}
+
+#[expect(clippy::cast_precision_loss, reason = "compared with a bound that is generous")]
+fn real(count: u64) -> f64 {
+    count as f64
+}
+
 /// Word by word: the growth since `previous`, which moves along; no growth where the total is behind.
-fn step(previous: &mut abi::podperf_cgroup, now: &abi::podperf_cgroup) -> abi::podperf_cgroup {
+/// `None` when nothing grew.
+fn step(previous: &mut abi::podperf_cgroup, now: &abi::podperf_cgroup) -> Option<abi::podperf_cgroup> {
+    let mut any = 0;
     let mut delta: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
     let previous: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(previous));
     let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(now));
@@ -138,9 +186,10 @@ fn step(previous: &mut abi::podperf_cgroup, now: &abi::podperf_cgroup) -> abi::p
         if growth.cast_signed() >= 0 {
             *grown = growth;
             *previous = *now;
+            any |= growth;
         }
     }
-    delta
+    (any != 0).then_some(delta)
 }
 
 /// What the event would have counted on the PMU all the time. A group that was never on it counted nothing, which is
@@ -161,21 +210,21 @@ mod tests {
     const CGROUP: CgroupId = CgroupId(42);
 
     fn readings(groups: Vec<Option<usize>>) -> Readings {
-        Readings { previous: HashMap::new(), groups }
+        Readings { previous: HashMap::new(), readings: 0, groups, most_per_ns: 80.0 }
     }
 
     fn read(readings: &mut Readings, fill: impl FnOnce(&mut abi::podperf_cgroup)) -> Usage {
         let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
         fill(&mut counts);
         let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
-        readings.advance(&reading).remove(0).1
+        readings.advance(&reading).0.pop().map(|(_, usage)| usage).unwrap_or_default()
     }
 
     #[test]
     fn the_first_delta_is_everything_and_the_next_the_growth() {
         let mut readings = readings(vec![]);
-        assert_eq!(read(&mut readings, |row| row.facts.run_ns = 10).oncpu_ns, 10);
-        assert_eq!(read(&mut readings, |row| row.facts.run_ns = 15).oncpu_ns, 5);
+        assert_eq!(read(&mut readings, |row| row.run_ns = 10).oncpu_ns, 10);
+        assert_eq!(read(&mut readings, |row| row.run_ns = 15).oncpu_ns, 5);
     }
 
     #[test]
@@ -183,7 +232,7 @@ mod tests {
         let mut readings = readings(vec![]);
         let mut sum = 0;
         for (total, expected_sum) in [(10, 10), (8, 10), (9, 10), (12, 12)] {
-            sum += read(&mut readings, |row| row.facts.minor_faults = total).minor_faults;
+            sum += read(&mut readings, |row| row.minor_faults = total).minor_faults;
             assert_eq!(sum, expected_sum, "at {total}");
         }
     }
@@ -204,11 +253,47 @@ mod tests {
         }
     }
 
+    fn read_group(readings: &mut Readings, count: u64, enabled: u64, running: u64) -> Usage {
+        read(readings, |row| {
+            row.counts[0] = count;
+            row.enabled_ns[0] = enabled;
+            row.running_ns[0] = running;
+        })
+    }
+
+    #[test]
+    fn time_off_the_pmu_waits_for_a_count_that_can_stand_for_it() {
+        let mut readings = readings(vec![Some(0)]);
+        assert_eq!(
+            read_group(&mut readings, 0, 50, 0),
+            Usage { counts: vec![0], enabled_ns: vec![0], running_ns: vec![0], ..Usage::default() }
+        );
+        let usage = read_group(&mut readings, 100, 100, 50);
+        assert_eq!((usage.counts, usage.enabled_ns, usage.running_ns), (vec![200], vec![100], vec![50]));
+        assert_eq!(read_group(&mut readings, 110, 110, 60).counts, [10]);
+    }
+
+    #[test]
+    fn growth_that_no_clock_allows_is_withheld_and_told() {
+        let mut readings = readings(vec![Some(0), None]);
+        for (count, enabled, expected, told) in [
+            (1_000_000, 1_000_000, 1_000_000, vec![]),
+            (u64::MAX >> 1, 2_000_000, 0, vec![0]),
+            ((u64::MAX >> 1) + 5, 3_000_000, 5, vec![]),
+        ] {
+            let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
+            (counts.counts, counts.enabled_ns[0], counts.running_ns[0]) = ([count; 16], enabled, enabled);
+            let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
+            let (mut deltas, doubtful) = readings.advance(&reading);
+            assert_eq!((deltas.pop().unwrap().1.counts[0], doubtful), (expected, told));
+        }
+    }
+
     #[test]
     fn a_row_that_the_agent_deleted_and_the_kernel_made_again_counts_from_zero() {
         let mut readings = readings(vec![]);
-        read(&mut readings, |row| row.facts.run_ns = 10);
+        read(&mut readings, |row| row.run_ns = 10);
         readings.advance(&RawReading::default());
-        assert_eq!(read(&mut readings, |row| row.facts.run_ns = 3).oncpu_ns, 3);
+        assert_eq!(read(&mut readings, |row| row.run_ns = 3).oncpu_ns, 3);
     }
 }

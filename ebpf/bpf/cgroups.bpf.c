@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* The cgroup sensor: births, renames and deaths in the cgroup2 tree, so that the shortest life has a name. */
+#include "cpu.bpf.h"
 #include "drops.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
@@ -18,14 +19,17 @@ struct {
 	__type(value, struct podperf_cgroup_record);
 } cgroup_buffer SEC(".maps");
 
-static __always_inline int report(struct cgroup *cgroup, const char *path, __u32 change)
+static __always_inline int report(struct cgroup *cgroup, const char *path, __u32 change, __u32 program)
 {
 	__u32 zero = 0;
 	struct podperf_cgroup_record *record = bpf_map_lookup_elem(&cgroup_buffer, &zero);
+	struct podperf_cpu *cpu = this_cpu();
+	__u64 began;
 	long bytes;
 
-	if (!record || cgroup->root->hierarchy_id)
+	if (!record || !cpu || cgroup->root->hierarchy_id)
 		return 0;
+	began = begin_run(cpu, program);
 	bytes = bpf_probe_read_kernel_str(record->path, sizeof(record->path), path);
 	if (bytes < 1 || bytes > PODPERF_PATH_MAX)
 		bytes = 1;
@@ -35,23 +39,24 @@ static __always_inline int report(struct cgroup *cgroup, const char *path, __u32
 	if (bpf_ringbuf_output(&cgroup_ring, record, offsetof(struct podperf_cgroup_record, path) + bytes,
 			       BPF_RB_NO_WAKEUP))
 		drop(PODPERF_DROP_CGROUP_RING);
+	end_run(cpu, program, began);
 	return 0;
 }
 
 SEC("tp_btf/cgroup_mkdir")
 int BPF_PROG(cgroup_mkdir, struct cgroup *cgroup, const char *path)
 {
-	return report(cgroup, path, PODPERF_CGROUP_BORN);
+	return report(cgroup, path, PODPERF_CGROUP_BORN, PODPERF_PROGRAM_CGROUP_MKDIR);
 }
 
 SEC("tp_btf/cgroup_rename")
 int BPF_PROG(cgroup_rename, struct cgroup *cgroup, const char *path)
 {
-	return report(cgroup, path, PODPERF_CGROUP_RENAMED);
+	return report(cgroup, path, PODPERF_CGROUP_RENAMED, PODPERF_PROGRAM_CGROUP_RENAME);
 }
 
 SEC("tp_btf/cgroup_rmdir")
 int BPF_PROG(cgroup_rmdir, struct cgroup *cgroup, const char *path)
 {
-	return report(cgroup, path, PODPERF_CGROUP_DIED);
+	return report(cgroup, path, PODPERF_CGROUP_DIED, PODPERF_PROGRAM_CGROUP_RMDIR);
 }

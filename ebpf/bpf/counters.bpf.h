@@ -7,6 +7,7 @@
 #define PODPERF_COUNTERS_BPF_H
 
 #include "cgroup.bpf.h"
+#include "control.bpf.h"
 #include "drops.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
@@ -30,10 +31,14 @@ const volatile __u8 leader_of[PODPERF_MAX_EVENTS] = {};
 
 FOR_EACH_EVENT(EVENT)
 
-/* Adds what event n counted since the last call to `row`; without a row it is forgotten. */
+/*
+ * Adds what event n counted since the last call to `row`; without a row it is forgotten. The first reading of a counter
+ * charges nobody: who was on the CPU since it was opened is not known.
+ */
 static __always_inline void count_event(void *event, __u32 n, struct podperf_cpu *cpu, struct podperf_cgroup *row)
 {
 	__u32 group = leader_of[n];
+	bool known = cpu->known & (1U << n);
 	__u64 count;
 
 	if (group && group <= PODPERF_MAX_GROUPS) {
@@ -44,7 +49,7 @@ static __always_inline void count_event(void *event, __u32 n, struct podperf_cpu
 			return;
 		}
 		group--;
-		if (row) {
+		if (row && known) {
 			row->enabled_ns[group] += value.enabled - cpu->enabled_ns[group];
 			row->running_ns[group] += value.running - cpu->running_ns[group];
 		}
@@ -59,23 +64,40 @@ static __always_inline void count_event(void *event, __u32 n, struct podperf_cpu
 			return;
 		}
 	}
-	if (row)
+	if (!known) {
+		cpu->known |= 1U << n;
+		cpu->uncounted[n] += count - cpu->counts[n];
+	} else if (row) {
 		row->counts[n] += count - cpu->counts[n];
+	}
 	cpu->counts[n] = count;
 }
 
-#define COUNT(n)             \
-	if (nr_events > (n)) \
+#define COUNT(n)                                     \
+	if (nr_events > (n) && (open & (1U << (n)))) \
 		count_event(&event##n, n, cpu, row);
 
-/* Charges the counters to the cgroup on the CPU, and makes `next` the one to charge from now on. */
-static __always_inline void charge_counters(struct podperf_cpu *cpu, __u64 next)
+/*
+ * Charges the counters to the cgroup on the CPU, and makes `next` the one to charge from now on. `row` is the one that
+ * was last in use, mostly the same, or NULL.
+ */
+static __always_inline void charge_counters(struct podperf_cpu *cpu, __u64 next, struct podperf_cgroup *row)
 {
-	struct podperf_cgroup *row = NULL;
+	struct podperf_control *control = this_control();
+	__u32 open;
 
-	if (!nr_events)
+	if (!nr_events || !control)
 		return;
-	if (cpu->cgroup != PODPERF_NOBODY)
+	open = control->events;
+	if (control->boot == cpu->boot) {
+		cpu->known &= open;
+	} else {
+		cpu->known = 0;
+		cpu->boot = control->boot;
+	}
+	if (!open || cpu->cgroup == PODPERF_NOBODY)
+		row = NULL;
+	else if (!row || row->id != cpu->cgroup)
 		row = cgroup_row(cpu->cgroup);
 	FOR_EACH_EVENT(COUNT)
 	cpu->cgroup = next;

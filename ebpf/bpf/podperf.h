@@ -18,9 +18,19 @@
 /* The kernel cuts the paths of its cgroup tracepoints here (TRACE_CGROUP_PATH_LEN). */
 #define PODPERF_PATH_MAX 1024
 
-/* Rows of the `cgroups` map that are no cgroup. */
+/* Ids of rows that are no cgroup. */
 #define PODPERF_NOBODY 0ULL  /* before the first switch: not charged to anyone */
 #define PODPERF_IDLE (~0ULL) /* the idle task */
+
+/*
+ * Spread ids over slots: multiplied (by 2^32 over the golden ratio), folded, multiplied. A cgroup's files take ids of
+ * the same sequence, so the ids of cgroups lie some 20 to 60 apart. Their low bits, or one multiplication, would leave
+ * most slots empty at one distance or another.
+ */
+#define PODPERF_SLOT_SPREAD 0x9E3779B9U
+#define PODPERF_SLOT_FOLD 15
+/* Ids that one run of `forget` takes: a raw tracepoint has no more arguments. */
+#define PODPERF_FORGET_MAX 12
 
 /* How a task left the CPU. The order is that of the agent's WaitState. */
 enum podperf_wait {
@@ -34,7 +44,7 @@ enum podperf_wait {
 enum podperf_drop {
 	PODPERF_DROP_TASK_STORAGE, /* no memory for a task's record: its facts are lost until it gets one */
 	PODPERF_DROP_TASK_BUSY,    /* settled on two CPUs at once: charged at the next switch instead */
-	PODPERF_DROP_CGROUP_TABLE, /* `cgroups` is full: the cgroup's facts and counts are lost */
+	PODPERF_DROP_CGROUP_TABLE, /* `cgroups` or `rows_by_id` is full: facts and counts are lost */
 	PODPERF_DROP_EVENT_READ,   /* a perf counter could not be read */
 	PODPERF_DROP_STACK_WALK,   /* neither a kernel nor a user stack: the wait counts without one */
 	PODPERF_DROP_STACK_MEMO,   /* the walked stack could not be remembered: walked again next time */
@@ -42,24 +52,55 @@ enum podperf_drop {
 	PODPERF_DROP_WAIT_TABLE,   /* `waits` is full: the wait's time is in no profile */
 	PODPERF_DROP_WAIT_RING,    /* `stack_ring` was full: a long wait is aggregated instead */
 	PODPERF_DROP_CGROUP_RING,  /* `cgroup_ring` was full: found again by a walk of the tree */
+	PODPERF_DROP_STACK_SHED,   /* stacks are shed, see `shed`: the wait counts without one */
 	PODPERF_DROPS,
 };
 
-/* What the kernel keeps per task, summed per cgroup. */
-struct podperf_facts {
+/* What the agent gives up while podperf costs too much; bits of podperf_control.shed. */
+enum podperf_shed {
+	PODPERF_SHED_STACKS = 1,
+};
+
+/* The programs, each with its own account in podperf_cpu.programs. The order is that of the agent's PROGRAMS. */
+enum podperf_program {
+	PODPERF_PROGRAM_SWITCH,
+	PODPERF_PROGRAM_ATTACH_TASK,
+	PODPERF_PROGRAM_FLUSH,
+	PODPERF_PROGRAM_FORGET,
+	PODPERF_PROGRAM_CGROUP_MKDIR,
+	PODPERF_PROGRAM_CGROUP_RENAME,
+	PODPERF_PROGRAM_CGROUP_RMDIR,
+	PODPERF_PROGRAMS,
+};
+
+/* Every so many runs of the hottest program one is timed. A prime: workloads switch in rhythms. */
+#define PODPERF_TIMED_EVERY 61
+
+/* Value of `controls`, by CPU: the agent's orders. */
+struct podperf_control {
+	__u32 events; /* bit n: counter n is open on this CPU */
+	__u32 boot;   /* another one: the CPU was offline, and its counters began anew */
+	__u32 shed;   /* enum podperf_shed */
+	__u32 reserved;
+};
+
+/* What a program did on a CPU. */
+struct podperf_runs {
+	__u64 runs;
+	__u64 ns; /* estimated from the runs that were timed */
+};
+
+/* Value of `rows` and `rows_by_id`, per CPU. What every switch writes is in the first 64 bytes. */
+struct podperf_cgroup {
+	__u64 id; /* whose it is; 0: free */
 	__u64 run_ns;
 	__u64 runqueue_ns;
 	__u64 voluntary;
 	__u64 involuntary;
+	__u64 offcpu_ns[PODPERF_WAITS];
 	__u64 migrations;
 	__u64 minor_faults;
 	__u64 major_faults;
-};
-
-/* Value of `cgroups`, per CPU. */
-struct podperf_cgroup {
-	struct podperf_facts facts;
-	__u64 offcpu_ns[PODPERF_WAITS];
 	__u64 counts[PODPERF_MAX_EVENTS];
 	/* Of the group's leader, while this cgroup was on the CPU; hardware groups only. */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
@@ -77,7 +118,12 @@ struct podperf_cpu {
 	__u64 checks;             /* of these, walks of a trusted place, to check it */
 	__u64 checks_wrong;       /* of these, those that found another stack than the remembered one */
 	__u64 waits;              /* waits that should have a stack */
+	__u32 known;              /* bit n: counts[n] is what counter n last read, and not of an earlier life of it */
+	__u32 boot;               /* of the control when the counters were last read */
+	__u64 until_timed;        /* runs of the hottest program */
+	struct podperf_runs programs[PODPERF_PROGRAMS];
 	__u64 counts[PODPERF_MAX_EVENTS];
+	__u64 uncounted[PODPERF_MAX_EVENTS]; /* of counts, what nobody was charged for: before the first reading */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
 };
@@ -134,9 +180,10 @@ struct podperf_cgroup_record {
 	char path[PODPERF_PATH_MAX]; /* from the root of the cgroup2 tree; only used bytes are sent */
 };
 
-_Static_assert(sizeof(struct podperf_facts) == 56, "ABI");
-_Static_assert(sizeof(struct podperf_cgroup) == 56 + 24 + 128 + 64 + 64, "ABI");
-_Static_assert(sizeof(struct podperf_cpu) == 72 + 128 + 64 + 64, "ABI");
+_Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64, "ABI");
+_Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one cache line");
+_Static_assert(sizeof(struct podperf_cpu) == 72 + 16 + 112 + 256 + 64 + 64, "ABI");
+_Static_assert(sizeof(struct podperf_control) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_wait_key) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_wait_sum) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_stack) == 16 + 2 * 8 * PODPERF_MAX_FRAMES, "ABI");

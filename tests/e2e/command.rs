@@ -6,18 +6,17 @@ use std::{
     net::SocketAddr,
     path::Path,
     process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+pub(crate) use podperf_tests::suite::within;
 use podperf_tests::{load, process};
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 
 /// Starting and refusing take well below a second; a loaded machine gets more.
 const DEADLINE: Duration = Duration::from_secs(30);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A started command line of the agent; ended on drop.
 #[derive(Debug)]
@@ -108,16 +107,4 @@ pub(crate) fn load_command(cgroup: &Path, arguments: &[&str]) -> Result<Command>
     let mut command = Command::new(load::binary()?);
     command.args(arguments).arg("--cgroup").arg(cgroup);
     Ok(command)
-}
-
-/// Asks until there is an answer; an error when there is none in time.
-pub(crate) fn within<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look()? {
-            return Ok(found);
-        }
-        ensure!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
-        thread::sleep(LOOK_EVERY);
-    }
 }

@@ -1,7 +1,10 @@
 //! The agent as its users meet it: command line, HTTP, a real Prometheus, a real OpenTelemetry Collector. Needs root.
 
+mod check;
+mod checked;
 mod command;
 mod lifecycle;
+mod nobody;
 mod profiles;
 mod refusals;
 mod scrape;
@@ -11,5 +14,5 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    suite::run(&[scrape::TESTS, profiles::TESTS, refusals::TESTS, lifecycle::TESTS].concat())
+    suite::run(&[scrape::TESTS, profiles::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat())
 }

@@ -1,12 +1,6 @@
 //! What the agent refuses to run with or on, what it says then, and with which exit code it ends.
 
-use std::{
-    fs,
-    net::TcpListener,
-    os::unix::fs::{PermissionsExt as _, chown},
-    path::PathBuf,
-    process::Command,
-};
+use std::{fs, net::TcpListener, os::unix::fs::chown, process::Command};
 
 use anyhow::{Result, ensure};
 use podperf_tests::{
@@ -17,7 +11,10 @@ use podperf_tests::{
 };
 use tempfile::TempDir;
 
-use crate::command::{Refusal, Started, through};
+use crate::{
+    command::{Refusal, Started, through},
+    nobody::ForNobody,
+};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[
@@ -42,8 +39,6 @@ const UNSHARE: Need = Need::Program("unshare");
 const FAILED: i32 = 1;
 const BAD_CONFIGURATION: i32 = 2;
 const UNSUPPORTED: i32 = 3;
-/// `nobody`, on every distribution.
-const NOBODY: u32 = 65534;
 
 /// The agent with this configuration is refused, with code 2.
 fn expect_bad(yaml: &str, says: &[&str]) -> Result<()> {
@@ -139,41 +134,11 @@ fn a_second_agent_is_refused_with_the_pid_of_the_first() -> Result<()> {
     Ok(())
 }
 
-/// The binary, its configuration and its lock where any user may read them and `nobody` may write.
-struct ForNobody {
-    directory: TempDir,
-    binary: PathBuf,
-}
-
-impl ForNobody {
-    fn new() -> Result<Self> {
-        let directory = TempDir::new()?;
-        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
-        chown(directory.path(), Some(NOBODY), Some(NOBODY))?;
-        let binary = directory.path().join("podperf");
-        fs::copy(agent::binary()?, &binary)?;
-        Ok(Self { directory, binary })
-    }
-
-    /// The agent as `nobody`, with some capabilities (`+bpf,+perfmon`).
-    fn command(&self, yaml: &str, capabilities: Option<&str>) -> Result<Command> {
-        let id = NOBODY.to_string();
-        let mut wrapper = vec!["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"];
-        if let Some(capabilities) = capabilities {
-            wrapper.extend(["--inh-caps", capabilities, "--ambient-caps", capabilities]);
-        }
-        let command = agent::command(self.directory.path(), yaml)?;
-        let mut copied = Command::new(&self.binary);
-        copied.args(command.get_args());
-        through(&wrapper, &copied)
-    }
-}
-
 fn a_run_directory_that_cannot_be_written_is_named() -> Result<()> {
     let nobody = ForNobody::new()?;
-    chown(nobody.directory.path(), Some(0), Some(0))?;
-    let lock = nobody.directory.path().join("agent.lock");
-    let refusal = Refusal::of(&mut nobody.command("", Some("+bpf,+perfmon"))?)?;
+    chown(nobody.directory(), Some(0), Some(0))?;
+    let lock = nobody.directory().join("agent.lock");
+    let refusal = Refusal::of(&mut nobody.agent("", Some("+bpf,+perfmon"))?)?;
     refusal.expect(FAILED, &[&format!("failed to open lock `{}`", lock.display()), "set `runDir`", "Permission denied"])
 }
 
@@ -186,7 +151,7 @@ fn missing_capabilities_are_named_with_what_they_are_for() -> Result<()> {
         (Some("+bpf"), &[PERFMON], &[BPF]),
         (Some("+perfmon"), &[BPF], &[PERFMON]),
     ] {
-        let refusal = Refusal::of(&mut nobody.command("", capabilities)?)?;
+        let refusal = Refusal::of(&mut nobody.agent("", capabilities)?)?;
         refusal.expect(UNSUPPORTED, missing)?;
         refusal.expect(UNSUPPORTED, &["podperf: missing CAP_", "run as root", "setcap"])?;
         ensure!(there.iter().all(|name| !refusal.says.contains(name)), "{capabilities:?}: {}", refusal.says);
@@ -197,7 +162,7 @@ fn missing_capabilities_are_named_with_what_they_are_for() -> Result<()> {
 fn two_capabilities_suffice_to_run_without_root() -> Result<()> {
     let nobody = ForNobody::new()?;
     let yaml = "otlp: {endpoint: 'http://127.0.0.1:1'}";
-    let mut started = Started::new(&mut nobody.command(yaml, Some("+bpf,+perfmon"))?)?;
+    let mut started = Started::new(&mut nobody.agent(yaml, Some("+bpf,+perfmon"))?)?;
     let address = started.address()?;
     let (status, metrics) = get_text(address, "/metrics")?;
     ensure!(status == 200, "{status}: {metrics}");

@@ -198,7 +198,7 @@ fn status_names_every_part_and_event_with_its_state() -> Result<()> {
             .collect();
         ensure!(set == [expected], "podperf_part_state of `{part}` says {set:?}");
     }
-    for (event, expected, available) in [("cpu-clock", "healthy", 1.0), ("nosuchpmu/event=1/", "unsupported", 0.0)] {
+    for (event, expected, available) in [("cpu-clock", "placed", 1.0), ("nosuchpmu/event=1/", "unsupported", 0.0)] {
         let found = state("events", "event", event);
         ensure!(found.as_deref() == Some(expected), "`{event}` is {found:?}, not {expected}: {status}");
         let has_line = text.lines().any(|line| line.trim().starts_with(event) && line.contains(expected));

@@ -17,12 +17,12 @@ use crate::running::{Load, cpus};
 pub(crate) const CPU_CLOCK: &str = "podperf_cgroup_cpu_clock_seconds_total";
 
 /// A scrape that took longer tells its instant too badly.
-const SHARP: Duration = Duration::from_millis(5);
+const SHARP: Duration = Duration::from_millis(7);
 
 /// A scrape of a new reading, and when it was. The scrape before it keeps the agent from reading on its own, which it
 /// does after 10 s without one: that reading would be handed out again.
 pub(crate) fn sharp_reading(agent: &Agent) -> Result<(Instant, Metrics)> {
-    for _ in 0..10 {
+    for _ in 0..20 {
         agent.metrics()?;
         thread::sleep(COALESCED_FOR);
         let start = Instant::now();

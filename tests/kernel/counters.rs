@@ -11,7 +11,7 @@ use podperf_tests::{
 
 use crate::{
     conservation::{CPU_CLOCK, sharp_reading},
-    running::{ONCPU, count, cpus, is_close, keep_cpus_awake, run, time},
+    running::{ONCPU, count, cpus, is_close, keep_cpus_awake, run, time, with_faults},
 };
 
 const EVENTS: &str = "podperf_cgroup_perf_events_total";
@@ -51,7 +51,7 @@ pub(crate) fn cpu_clock_is_cpu_stat(arguments: Arguments) -> Result<()> {
 /// Their truth is what the same agent says from the tasks' own fields, which other tests hold against the kernel. A
 /// perf counter has no such sharp border: what happens in the switch itself falls to the one or the other side.
 pub(crate) fn software_events(groups: &str) -> Result<()> {
-    let agent = Agent::start(&format!("counters: {{groups: [{groups}]}}\n"))?;
+    let agent = Agent::start(&with_faults(&format!("counters: {{groups: [{groups}]}}\n")))?;
     let _awake = keep_cpus_awake()?;
     let cgroup = TestCgroup::new("software")?;
     let _: CpuReport = run(&format!("spin --seconds 0.5 --cgroup {}", cgroup.path().display()))?;

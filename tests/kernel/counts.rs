@@ -3,12 +3,12 @@
 use anyhow::{Result, ensure};
 use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::faults::FaultsReport};
 
-use crate::running::{Counts, Load, ONCPU, count, is_close, time};
+use crate::running::{Counts, Load, ONCPU, count, is_close, time, with_faults};
 
 /// The load is moved while it blocks, works, and blocks again: at both ends its counts stand still and can be read
 /// from outside, so what is between them is exactly what belongs to the cgroup.
 pub(crate) fn switches_and_faults(configuration: &str) -> Result<()> {
-    let agent = Agent::start(configuration)?;
+    let agent = Agent::start(&with_faults(configuration))?;
     let cgroup = TestCgroup::new("counts")?;
     let mut load = Load::start("faults --pages 5000 --switches 2000 --wait")?;
     load.wait_for_word("ready")?;

@@ -4,8 +4,13 @@ mod cgroups;
 mod conservation;
 mod counters;
 mod counts;
+mod hotplug;
+mod itself;
 mod maps;
+mod pmu;
+mod rows;
 mod running;
+mod sharing;
 mod stacks;
 mod truth;
 mod waits;
@@ -16,6 +21,7 @@ use podperf_tests::suite::{self, Need};
 use running::{BTF, RAW};
 
 const MSR: Need = Need::Path("/sys/bus/event_source/devices/msr/type");
+const TWO_CPUS: &[Need] = &[Need::Cpus(2)];
 
 fn main() -> ExitCode {
     suite::run(&[
@@ -30,7 +36,7 @@ fn main() -> ExitCode {
         ("a_late_joiner_leaves_its_past_behind", &[], || truth::late_join(BTF)),
         ("a_late_joiner_leaves_its_past_behind_by_the_raw_tracepoint", &[], || truth::late_join(RAW)),
         ("a_task_that_moves_and_exits_leaves_its_time_where_it_was", &[], truth::last_move),
-        ("a_realtime_task_is_seen_before_its_first_switch", &[], truth::fifo),
+        ("a_realtime_task_is_seen_before_its_first_switch", TWO_CPUS, truth::fifo),
         ("a_task_that_never_switches_is_seen_while_it_runs", &[], truth::running_on),
         ("sleeps_are_interruptible_waits", &[], || waits::sleeps(BTF)),
         ("sleeps_are_interruptible_waits_by_the_raw_tracepoint", &[], || waits::sleeps(RAW)),
@@ -49,7 +55,7 @@ fn main() -> ExitCode {
         ("a_counter_of_a_forked_child_is_charged_from_its_join_on", &[], || {
             counters::cpu_clock_is_cpu_stat(|first, _| format!("forkjoin --seconds 1 --cgroup {first}"))
         }),
-        ("a_counter_of_a_realtime_task_that_joins_is_charged_without_a_switch", &[], || {
+        ("a_counter_of_a_realtime_task_that_joins_is_charged_without_a_switch", TWO_CPUS, || {
             counters::cpu_clock_is_cpu_stat(|first, _| format!("fifo --cpu 1 --seconds 0.4 --cgroup {first}"))
         }),
         ("a_counter_of_a_late_joiner_leaves_its_past_behind", &[], || {
@@ -66,10 +72,39 @@ fn main() -> ExitCode {
         }),
         ("a_pmu_event_in_its_own_terms_is_counted", &[MSR], counters::a_pmu_event_in_its_own_terms),
         ("an_absent_event_is_named_and_the_others_run", &[], counters::an_absent_event_is_named),
+        ("instructions_of_two_cgroups_are_those_of_their_loops", &[pmu::PMU], pmu::instructions_are_those_of_the_loops),
+        (
+            "instructions_in_both_modes_are_little_more_than_those_of_the_loops",
+            &[pmu::PMU],
+            pmu::instructions_of_both_modes_are_little_more,
+        ),
+        ("all_rows_together_are_every_cpus_count_of_a_hardware_event", &[pmu::PMU], pmu::all_rows_are_the_cpus_counts),
+        ("instructions_per_cycle_of_two_cgroups_are_those_of_perf", &[pmu::PMU, pmu::PERF], pmu::ipc_is_that_of_perf),
+        ("groups_that_do_not_fit_are_named", &[pmu::PMU], sharing::groups_that_do_not_fit_say_so),
+        (
+            "a_hog_of_counters_is_yielded_to_and_outlived",
+            &[pmu::PMU, Need::OwnMachine],
+            sharing::a_hog_is_yielded_to_and_outlived,
+        ),
+        (
+            "twice_as_many_events_as_counters_take_turns",
+            &[pmu::PMU, Need::OwnMachine],
+            sharing::turns_are_scaled_and_nothing_falls,
+        ),
         ("cgroups_of_a_few_milliseconds_have_rows", &[], cgroups::short_lives_have_rows),
         ("cgroups_below_the_depth_are_counted_in_their_ancestor", &[], cgroups::deep_cgroups_are_in_their_ancestor),
         ("excluded_cgroups_are_counted_in_their_ancestor", &[], cgroups::excluded_cgroups_are_in_their_ancestor),
         ("a_dead_row_ends_after_two_scrapes_and_no_other_jumps", &[], cgroups::a_dead_row_ends_after_two_scrapes),
+        (
+            "a_cpu_that_goes_and_comes_back_is_counted",
+            &[Need::OwnMachine, Need::Cpus(2)],
+            hotplug::counters_follow_a_cpu_off_and_on,
+        ),
+        ("the_programs_account_for_their_runs", maps::needs(), itself::runs_are_the_kernels_own),
+        ("a_cap_on_the_cost_sheds_stacks_then_counters", &[], itself::a_cap_sheds_in_its_order),
+        ("the_programs_have_not_grown", &[], itself::programs_have_not_grown),
+        ("cgroups_of_one_slot_are_counted_apart", maps::needs(), rows::cgroups_of_one_slot_are_counted_apart),
+        ("a_dead_cgroups_slot_is_anothers", maps::needs(), rows::a_dead_cgroups_slot_is_anothers),
         ("dumped_maps_have_field_names", maps::needs(), maps::dumps_have_field_names),
         ("stacks_of_equal_waits_are_remembered", &[], stacks::are_remembered),
     ])

@@ -21,7 +21,8 @@ pub(crate) fn dumps_have_field_names() -> Result<()> {
     let cgroup = TestCgroup::new("maps")?;
     let _: SleepersReport = run(&format!("sleepers --waits 50 --millis 2 --cgroup {}", cgroup.path().display()))?;
     for (map, fields) in [
-        ("cgroups", ["run_ns", "runqueue_ns", "offcpu_ns", "minor_faults"].as_slice()),
+        ("rows", ["id", "run_ns", "runqueue_ns", "offcpu_ns", "minor_faults"].as_slice()),
+        ("rows_by_id", &[]),
         ("cpus", &["cgroup", "idle_ns", "switches_recovered"]),
         ("waits0", &["stack", "tgid", "state", "last_ns"]),
         ("stack_memo", &["agreed", "uses", "wrong"]),
@@ -31,12 +32,15 @@ pub(crate) fn dumps_have_field_names() -> Result<()> {
             ensure!(dump.contains(&format!("\"{field}\":")), "no `{field}` in the dump of `{map}`:\n{dump:.400}");
         }
     }
-    let dump = dump("cgroups")?;
-    ensure!(dump.contains(&format!("\"key\": {}", cgroup.id())), "no row {} in the dump", cgroup.id());
+    for (map, field) in [("cgroups", "key"), ("rows", "id")] {
+        let line = format!("\"{field}\": {}", cgroup.id());
+        ensure!(dump(map)?.contains(&line), "no {} in the dump of `{map}`", cgroup.id());
+    }
     Ok(())
 }
 
-fn dump(map: &str) -> Result<String> {
+/// A map of all agents that run, as `bpftool` shows it.
+pub(crate) fn dump(map: &str) -> Result<String> {
     let path = format!("{}:/usr/sbin", env::var("PATH").unwrap_or_default());
     let output = Command::new("bpftool").env("PATH", path).args(["map", "dump", "name", map]).output();
     let output = output.context("failed to run bpftool")?;

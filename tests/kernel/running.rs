@@ -17,6 +17,11 @@ use serde::de::DeserializeOwned;
 pub(crate) const BTF: &str = "";
 /// Its twin for other kernels.
 pub(crate) const RAW: &str = "scheduling: {tracepoint: raw}\n";
+/// A configuration with page faults, which are not among the default series.
+pub(crate) fn with_faults(configuration: &str) -> String {
+    format!("metrics: {{facts: [oncpu, context_switches, page_faults]}}\n{configuration}")
+}
+
 /// On-CPU time of a row.
 pub(crate) const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
 /// Off-CPU time of a row, by state.

@@ -11,7 +11,8 @@ pub(crate) fn are_remembered() -> Result<()> {
     let agent = Agent::start("otlp: {endpoint: 'http://127.0.0.1:1'}\n")?;
     let cgroup = TestCgroup::new("stacks")?;
     let before = agent.fresh_metrics()?;
-    let _: SleepersReport = run(&format!("sleepers --waits {WAITS} --millis 1 --cgroup {}", cgroup.path().display()))?;
+    let report: SleepersReport =
+        run(&format!("sleepers --waits {WAITS} --millis 1 --cgroup {}", cgroup.path().display()))?;
     let after = agent.fresh_metrics()?;
     let grown = |name: &str| -> Result<f64> {
         let of =
@@ -19,7 +20,9 @@ pub(crate) fn are_remembered() -> Result<()> {
         Ok(of(&after)? - of(&before)?)
     };
     let (waits, walks) = (grown("podperf_stack_waits_total")?, grown("podperf_stack_walks_total")?);
-    let load = f64::from(WAITS);
+    // On a slow machine a short sleep may be over before the switch: then there is no wait.
+    let load = f64::from(u32::try_from(report.usage.voluntary_switches)?);
+    ensure!(load >= f64::from(WAITS) * 0.9, "the load waited only {load} times");
     ensure!(waits >= load, "{waits} waits should have a stack, and the load alone had {load}");
     // These are sums of the machine. Others may have walked at each of their waits; the load's may be few.
     let others = waits - load;

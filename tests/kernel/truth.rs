@@ -9,7 +9,7 @@ use podperf_tests::{
     load::{cpu::CpuReport, moved::MovedReport, ring::RingReport},
 };
 
-use crate::running::{Counts, Load, ONCPU, count, is_close, oncpu_is_cpu_stat, run, time};
+use crate::running::{Counts, Load, ONCPU, count, is_close, oncpu_is_cpu_stat, run, time, with_faults};
 
 /// The reading that the agent makes on its own after its start must be over for the next to be a new one.
 const COALESCED: Duration = Duration::from_millis(1500);
@@ -52,7 +52,7 @@ pub(crate) fn fork_join(configuration: &str) -> Result<()> {
 }
 
 pub(crate) fn late_join(configuration: &str) -> Result<()> {
-    let agent = Agent::start(configuration)?;
+    let agent = Agent::start(&with_faults(configuration))?;
     let cgroup = TestCgroup::new("late")?;
     let report: CpuReport = run(&format!("spin --late --seconds 1 --cgroup {}", cgroup.path().display()))?;
     ensure!(report.outside.cpu_ns > 1_000_000_000, "little work before the join: {report:?}");

@@ -61,14 +61,16 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A command line of the agent with a configuration file of its own; `listen` and `runDir` are set for it.
+/// A command line of the agent with a configuration file of its own; `listen` and `runDir` are set for it, and without
+/// an `overhead` of its own it has no cap: loads that do nothing but switch would be over it.
 pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
     command_of(&binary()?, directory, yaml)
 }
 
 fn command_of(program: &Path, directory: &Path, yaml: &str) -> Result<Command> {
     let config = directory.join("podperf.yaml");
-    fs::write(&config, format!("listen: 127.0.0.1:0\nrunDir: {}\n{yaml}", directory.display()))?;
+    let cap = if yaml.contains("overhead:") { "" } else { "overhead: {maxPercent: 0}\n" };
+    fs::write(&config, format!("listen: 127.0.0.1:0\nrunDir: {}\n{yaml}\n{cap}", directory.display()))?;
     let mut command = Command::new(program);
     command.args(["agent", "--config"]).arg(config);
     Ok(command)
@@ -82,8 +84,14 @@ impl Agent {
 
     /// The same with another build of it.
     pub fn start_program(program: &Path, yaml: &str) -> Result<Self> {
+        Self::start_changed(program, yaml, |_| ())
+    }
+
+    /// The same with more flags, or in another environment.
+    pub fn start_changed(program: &Path, yaml: &str, change: impl FnOnce(&mut Command)) -> Result<Self> {
         let directory = TempDir::new()?;
         let mut command = command_of(program, directory.path(), yaml)?;
+        change(&mut command);
         process::bind_to_parent(&mut command);
         let mut child =
             command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("failed to start podperf")?;

@@ -33,6 +33,8 @@ pub struct Collector {
 pub struct Profile {
     /// In hex.
     pub id: String,
+    /// The number of the request that it came in, from 0.
+    pub request: usize,
     /// The resource's attributes.
     pub resource: BTreeMap<String, String>,
     /// Its samples.
@@ -106,10 +108,10 @@ impl Collector {
         // The last line may not be written whole yet.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut profiles = Vec::new();
-        for line in whole.lines() {
+        for (number, line) in whole.lines().enumerate() {
             let request: wire::Request =
                 serde_json::from_str(line).context("failed to parse what the Collector wrote")?;
-            profiles.extend(request.profiles()?);
+            profiles.extend(request.profiles(number)?);
         }
         Ok(profiles)
     }
@@ -242,7 +244,7 @@ mod wire {
     }
 
     impl Request {
-        pub(super) fn profiles(&self) -> Result<Vec<Arrived>> {
+        pub(super) fn profiles(&self, number: usize) -> Result<Vec<Arrived>> {
             let dictionary = &self.dictionary;
             let mut arrived = Vec::new();
             for resource in &self.resource_profiles {
@@ -252,6 +254,7 @@ mod wire {
                 for profile in resource.scope_profiles.iter().flat_map(|scope| &scope.profiles) {
                     arrived.push(Arrived {
                         id: profile.profile_id.clone(),
+                        request: number,
                         resource: attributes.clone(),
                         samples: profile.samples.iter().map(|it| dictionary.sample(it)).collect::<Result<_>>()?,
                     });
@@ -334,7 +337,7 @@ mod tests {
             "stackTable":[{},{"locationIndices":[1,2]}],
             "locationTable":[{},{"lines":[{"functionIndex":1}]},{}],"functionTable":[{},{"nameStrindex":4}]}}"#;
         let request: wire::Request = serde_json::from_str(request).expect("a request");
-        let profile = request.profiles().expect("profiles").remove(0);
+        let profile = request.profiles(0).expect("profiles").remove(0);
         assert_eq!(profile.id, "0f");
         assert_eq!(profile.resource["podperf.cgroup.path"], "/x");
         assert_eq!(profile.resource["a"], "b");

@@ -1,12 +1,15 @@
 //! What podperf's tests and benchmarks share: the agent as a process, cgroups of their own, loads with a known truth,
-//! and the side-by-side benchmark.
+//! a real Kubernetes API server with a played kubelet, and the side-by-side benchmark.
 
 pub mod agent;
 pub mod bench;
 pub mod cgroup;
 pub mod collector;
+pub mod control_plane;
 pub mod http;
+pub mod kubelet;
 pub mod load;
 pub mod process;
 pub mod prometheus;
 pub mod suite;
+pub mod vm;

@@ -165,6 +165,31 @@ pub fn bind_to_parent(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from)) }
 }
 
+/// Lets the kernel refuse one system call (`libc::SYS_*`) to a command's process, as a seccomp profile does.
+pub fn refuse_call(command: &mut Command, call: libc::c_long) -> &mut Command {
+    const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+    let code = |code: u32| u16::try_from(code).unwrap_or(u16::MAX);
+    let step = |of, jt, k| libc::sock_filter { code: code(of), jt, jf: 0, k };
+    let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
+    let mut filter = [
+        // The call's number is the first field of `struct seccomp_data`.
+        step(LOAD, 0, 0),
+        step(JUMP_EQUAL, 1, u32::try_from(call).unwrap_or(u32::MAX)),
+        step(RETURN, 0, libc::SECCOMP_RET_ALLOW),
+        step(RETURN, 0, refused),
+    ];
+    let install = move || {
+        let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+        // SAFETY: the program and its four steps outlive the call, which copies them.
+        let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+        if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: the closure makes one async-signal-safe system call.
+    unsafe { command.pre_exec(install) }
+}
+
 /// Asks a child to end by a signal, and kills it if it does not in time.
 pub fn end(child: &mut std::process::Child, by: Signal, deadline: Duration) {
     if !matches!(child.try_wait(), Ok(None)) {

@@ -1,9 +1,18 @@
 //! How the rings that need a machine run: one test after the other, and what the machine lacks is said and counted.
 
-use std::process::ExitCode;
+use std::{
+    fs::{self, File},
+    io::{self, Write as _},
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
+use nix::fcntl::{Flock, FlockArg};
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// One test: a sentence, what it needs beyond root, and its body.
 pub type Test = (&'static str, &'static [Need], fn() -> Result<()>);
@@ -15,7 +24,16 @@ pub enum Need {
     Program(&'static str),
     /// A file or directory.
     Path(&'static str),
+    /// A machine that nobody else uses, such as a guest of `make vm`: [`OWN_MACHINE`] is set.
+    OwnMachine,
+    /// A CPU whose hardware counters the kernel can use.
+    HardwarePmu,
+    /// That many CPUs.
+    Cpus(usize),
 }
+
+/// Set where tests may take CPUs offline and counters away.
+pub const OWN_MACHINE: &str = "PODPERF_TESTS_OWN_MACHINE";
 
 impl Need {
     fn lacks(self) -> Option<String> {
@@ -25,9 +43,26 @@ impl Need {
                 let found = std::env::split_paths(&path).any(|directory| directory.join(name).exists());
                 (!found).then(|| format!("no `{name}`"))
             }
+            Self::OwnMachine => {
+                std::env::var_os(OWN_MACHINE).is_none().then(|| "not a machine of its own (see `make vm`)".to_owned())
+            }
             Self::Path(path) => (!std::path::Path::new(path).exists()).then(|| format!("no `{path}`")),
+            Self::HardwarePmu => {
+                let pmus = fs::read_dir("/sys/bus/event_source/devices").into_iter().flatten().flatten();
+                let mut names = pmus.map(|pmu| pmu.file_name().to_string_lossy().into_owned());
+                (!names.any(|name| is_core_pmu(&name))).then(|| "no hardware PMU".to_owned())
+            }
+            Self::Cpus(count) => {
+                let found = thread::available_parallelism().map_or(1, usize::from);
+                (found < count).then(|| format!("fewer than {count} CPUs"))
+            }
         }
     }
+}
+
+/// Whether a PMU of this name in sysfs is one of the CPUs themselves.
+pub fn is_core_pmu(name: &str) -> bool {
+    ["cpu", "cpu_core"].contains(&name) || name.starts_with("armv8_")
 }
 
 /// Runs the tests of one ring. A test whose machine lacks something is ignored, counted and named with what it lacks.
@@ -42,9 +77,38 @@ pub fn run(tests: &[Test]) -> ExitCode {
         .map(|&(name, needs, body)| {
             let lacks = if root { needs.iter().find_map(|need| need.lacks()) } else { Some("not root".into()) };
             let title = lacks.as_ref().map_or_else(|| name.to_owned(), |lacks| format!("{name} (skipped: {lacks})"));
-            Trial::test(title, move || body().map_err(|error| Failed::from(format!("{error:?}"))))
+            let test = move || {
+                let _alone = alone()?;
+                body()
+            };
+            Trial::test(title, move || test().map_err(|error| Failed::from(format!("{error:?}"))))
                 .with_ignored_flag(lacks.is_some())
         })
         .collect();
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Waits for the test that another run is at, for the same reason.
+fn alone() -> Result<Flock<File>> {
+    let path = std::env::temp_dir().join("podperf-tests.lock");
+    let file = File::options().write(true).create(true).truncate(false).open(&path);
+    let file = file.with_context(|| format!("failed to open lock `{}`", path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
+}
+
+/// Prints a figure for the record, on stderr so that `make test` shows it too.
+pub fn tell(figure: &str) {
+    writeln!(io::stderr(), "\n  {figure}").ok();
+}
+
+/// Asks until there is an answer; an error when there is none in time.
+pub fn within<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        ensure!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
+        thread::sleep(LOOK_EVERY);
+    }
 }

@@ -3,10 +3,14 @@
 //! Fed by the cgroup sensor's births and deaths and by one walk at the start; both are needed, since the walk sees
 //! what was there before and the sensor what lives too shortly to be walked over.
 
+mod choice;
+mod kubepods;
 mod selection;
 mod tree;
 mod walk;
 
-pub use selection::{Selection, SelectionError};
-pub use tree::Tree;
+pub use choice::{Choice, PatternError, Patterns};
+pub use kubepods::{ContainerDir, DirKind, KubePath, PodRef, QosClass, Runtime};
+pub use selection::Selection;
+pub use tree::{Place, Tree};
 pub use walk::walk;

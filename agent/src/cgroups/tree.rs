@@ -1,7 +1,11 @@
 //! Ids, paths and lives. Pure: the time is an argument.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
+use super::{DirKind, KubePath, PodRef};
 use crate::{ids::CgroupId, kernel::records::CgroupRecord};
 
 /// How long a dead cgroup's path is kept for what its last tasks still settle, in nanoseconds.
@@ -11,23 +15,47 @@ const REMEMBER_DEAD_NS: u64 = 60_000_000_000;
 #[derive(Debug, Default)]
 pub struct Tree {
     nodes: HashMap<CgroupId, Node>,
+    /// How many container directories of each pod there are, the lately dead included.
+    pods: HashMap<PodRef, usize>,
     /// The kernel cut a path short, or could not report a change: only a walk knows.
     stale: bool,
 }
 
 #[derive(Debug)]
 struct Node {
-    path: String,
+    place: Place,
     died_ns: Option<u64>,
+}
+
+/// Where a cgroup is.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// From the root of the cgroup2 tree.
+    pub path: Arc<str>,
+    /// What the path says, where it is that of a pod or container.
+    pub kube: Option<KubePath>,
+    /// When it was first seen.
+    pub born_ns: u64,
+    /// No other container directory of its pod was there before.
+    pub first_of_pod: bool,
+}
+
+impl Place {
+    /// Whether it is a container's own directory.
+    #[must_use]
+    pub fn is_container(&self) -> bool {
+        self.kube.as_ref().is_some_and(|kube| {
+            let is_container = kube.container.is_some_and(|container| container.kind == DirKind::Container);
+            is_container && kube.dir_len == self.path.len()
+        })
+    }
 }
 
 impl Tree {
     /// Takes in a change that the cgroup sensor reported at `now_ns`.
     pub fn apply(&mut self, record: CgroupRecord, now_ns: u64) {
         match record {
-            CgroupRecord::Named(id, Some(path)) => {
-                self.nodes.insert(id, Node { path, died_ns: None });
-            }
+            CgroupRecord::Named(id, Some(path)) => self.put(id, path, now_ns),
             CgroupRecord::Named(_, None) => self.stale = true,
             CgroupRecord::Died(id) => {
                 if let Some(node) = self.nodes.get_mut(&id) {
@@ -38,7 +66,7 @@ impl Tree {
     }
 
     /// Takes in a walk that began at `now_ns`: what it did not find is dead.
-    pub fn walked(&mut self, found: Vec<(CgroupId, String)>, now_ns: u64) {
+    pub fn walked(&mut self, mut found: Vec<(CgroupId, String)>, now_ns: u64) {
         self.stale = false;
         let living: HashSet<_> = found.iter().map(|(id, _)| *id).collect();
         for (id, node) in &mut self.nodes {
@@ -46,8 +74,10 @@ impl Tree {
                 node.died_ns.get_or_insert(now_ns);
             }
         }
+        // The kernel hands out growing ids: this is the order in which they were made.
+        found.sort_unstable_by_key(|(id, _)| *id);
         for (id, path) in found {
-            self.nodes.insert(id, Node { path, died_ns: None });
+            self.put(id, path, now_ns);
         }
     }
 
@@ -62,15 +92,21 @@ impl Tree {
         self.stale = true;
     }
 
-    /// The path of a cgroup that lives or lately did.
+    /// The place of a cgroup that lives or lately did.
     #[must_use]
-    pub fn path(&self, id: CgroupId) -> Option<&str> {
-        self.nodes.get(&id).map(|node| node.path.as_str())
+    pub fn place(&self, id: CgroupId) -> Option<&Place> {
+        self.nodes.get(&id).map(|node| &node.place)
     }
 
-    /// The paths of all that live.
-    pub fn living(&self) -> impl Iterator<Item = &str> {
-        self.nodes.values().filter(|node| node.died_ns.is_none()).map(|node| node.path.as_str())
+    /// The places of all that live.
+    pub fn living(&self) -> impl Iterator<Item = &Place> {
+        self.nodes.values().filter(|node| node.died_ns.is_none()).map(|node| &node.place)
+    }
+
+    /// Whether a pod has a container directory, or lately had.
+    #[must_use]
+    pub fn has_pod(&self, pod: PodRef) -> bool {
+        self.pods.contains_key(&pod)
     }
 
     /// How many live.
@@ -93,7 +129,38 @@ impl Tree {
 
     /// Forgets cgroups that died long ago.
     pub fn prune(&mut self, now_ns: u64) {
-        self.nodes.retain(|_, node| node.died_ns.is_none_or(|died| now_ns.saturating_sub(died) < REMEMBER_DEAD_NS));
+        let pods = &mut self.pods;
+        self.nodes.retain(|_, Node { place, died_ns }| {
+            let keep = died_ns.is_none_or(|died| now_ns.saturating_sub(died) < REMEMBER_DEAD_NS);
+            if !keep && let Some(kube) = place.kube.filter(|_| place.is_container()) {
+                let left = pods.get_mut(&kube.pod).map_or(0, |count| {
+                    *count -= 1;
+                    *count
+                });
+                if left == 0 {
+                    pods.remove(&kube.pod);
+                }
+            }
+            keep
+        });
+    }
+
+    fn put(&mut self, id: CgroupId, path: String, now_ns: u64) {
+        let known = self.nodes.get_mut(&id);
+        if let Some(node) = known
+            && *node.place.path == path
+        {
+            node.died_ns = None;
+            return;
+        }
+        let kube = KubePath::parse(&path);
+        let mut place = Place { path: path.into(), kube, born_ns: now_ns, first_of_pod: false };
+        if let Some(kube) = kube.filter(|_| place.is_container()) {
+            let siblings = self.pods.entry(kube.pod).or_default();
+            place.first_of_pod = *siblings == 0;
+            *siblings += 1;
+        }
+        self.nodes.insert(id, Node { place, died_ns: None });
     }
 }
 
@@ -102,6 +169,10 @@ mod tests {
     use super::*;
 
     const ID: CgroupId = CgroupId(7);
+
+    fn path(tree: &Tree) -> Option<&str> {
+        tree.place(ID).map(|place| &*place.path)
+    }
 
     fn born(path: &str) -> CgroupRecord {
         CgroupRecord::Named(ID, Some(path.into()))
@@ -112,10 +183,10 @@ mod tests {
         let mut tree = Tree::default();
         tree.apply(born("/short"), 0);
         tree.apply(CgroupRecord::Died(ID), 3);
-        assert_eq!(tree.path(ID), Some("/short"));
+        assert_eq!(path(&tree), Some("/short"));
         assert!(tree.is_empty() && tree.died_before(ID, 4) && !tree.died_before(ID, 3));
         tree.prune(3 + REMEMBER_DEAD_NS);
-        assert_eq!(tree.path(ID), None);
+        assert_eq!(path(&tree), None);
     }
 
     #[test]
@@ -123,7 +194,7 @@ mod tests {
         let mut tree = Tree::default();
         tree.apply(born("/old"), 0);
         tree.apply(born("/new"), 0);
-        assert_eq!(tree.path(ID), Some("/new"));
+        assert_eq!(path(&tree), Some("/new"));
     }
 
     #[test]
@@ -134,6 +205,6 @@ mod tests {
         assert!(tree.is_stale());
         tree.walked(vec![(CgroupId(8), "/long".into())], 5);
         assert!(!tree.is_stale());
-        assert_eq!(tree.living().collect::<Vec<_>>(), ["/long"]);
+        assert_eq!(tree.living().map(|place| &*place.path).collect::<Vec<_>>(), ["/long"]);
     }
 }

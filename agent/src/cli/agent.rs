@@ -1,33 +1,29 @@
 //! `podperf agent`: configure, build, run, drain.
 
 use std::{
-    fs,
-    io::{IsTerminal, Seek, Write},
-    net::SocketAddr,
-    path::{Path, PathBuf},
+    io::IsTerminal,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
 use clap::Args;
-use nix::fcntl::{Flock, FlockArg};
-use podperf_ebpf::abi;
 use tokio::{
-    net::TcpListener,
     signal::unix::{SignalKind, signal},
     sync::oneshot,
 };
 use tracing::info;
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
+use super::{
+    overrides::{self, Overrides},
+    run_dir,
+};
 use crate::{
     agent::{self, Agent, Threads},
-    config::{Config, Settings},
-    events::{
-        self,
-        plan::{self, Limits, Plan},
-    },
+    config::Settings,
+    events::plan::Plan,
     export::{http, prometheus::LogCounts},
     kernel::host::Host,
 };
@@ -39,24 +35,11 @@ const DRAIN_HTTP: Duration = Duration::from_secs(1);
 
 static LOG_COUNTS: LogCounts = LogCounts::new();
 
-/// The flags of `podperf agent`; they override the configuration file.
+/// The flags of `podperf agent`.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Configuration file [default: built-in defaults].
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Address and port of the HTTP server; port 0 picks a free one.
-    #[arg(long, value_name = "ADDR:PORT")]
-    listen: Option<SocketAddr>,
-    /// The cgroup2 mount [default: the first one].
-    #[arg(long, value_name = "DIR")]
-    cgroup_root: Option<PathBuf>,
-    /// Where to send profiles.
-    #[arg(long, value_name = "URL")]
-    otlp_endpoint: Option<String>,
-    /// The node's name in profiles [default: $NODE_NAME, else the host name].
-    #[arg(long, value_name = "NAME")]
-    node_name: Option<String>,
+    #[command(flatten)]
+    overrides: Overrides,
     /// error, warn, info, debug, trace, or a filter such as info,podperf=debug.
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
@@ -66,11 +49,10 @@ type LogLevel = reload::Handle<EnvFilter, tracing_subscriber::Registry>;
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let settings = settings(arguments)?;
-    let plan = plan(&settings.config)?;
+    let plan = overrides::plan(&settings.config)?;
     let log_level = start_log(&settings.config.log_level)?;
 
-    let root = Some(settings.config.cgroups.root.as_path()).filter(|root| !root.as_os_str().is_empty());
-    let host = Host::read(root);
+    let host = Host::read(overrides::cgroup_root(&settings.config));
     let mut problems = host.problems();
     if let Some(first) = (!problems.is_empty()).then(|| problems.remove(0)) {
         for problem in problems {
@@ -78,7 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         return Err(first.into());
     }
-    let _lock = lock(&settings.config.run_dir)?;
+    let _lock = run_dir::lock(&settings.config.run_dir)?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -94,9 +76,7 @@ async fn serve(
     log_level: &LogLevel,
 ) -> anyhow::Result<()> {
     let listen = settings.config.listen;
-    let listener = TcpListener::bind(listen).await.with_context(|| {
-        format!("failed to listen on `{listen}` (is the port in use? set `listen` or `--listen ADDR:PORT`)")
-    })?;
+    let listener = http::bind(listen).await?;
     let mut hangup = signal(SignalKind::hangup()).context("failed to watch SIGHUP")?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;
@@ -137,29 +117,11 @@ async fn drain(mut server: tokio::task::JoinHandle<std::io::Result<()>>, agent: 
 
 /// The file, or the defaults, with the flags over them, checked.
 fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
-    let mut config = arguments.config.clone().map_or_else(|| Ok(Config::default()), Config::read)?;
-    if let Some(listen) = arguments.listen {
-        config.listen = listen;
-    }
-    if let Some(root) = &arguments.cgroup_root {
-        config.cgroups.root.clone_from(root);
-    }
-    if let Some(endpoint) = &arguments.otlp_endpoint {
-        config.otlp.endpoint.clone_from(endpoint);
-    }
-    if let Some(name) = &arguments.node_name {
-        config.node_name.clone_from(name);
-    }
+    let mut config = arguments.overrides.config()?;
     if let Some(level) = &arguments.log_level {
         config.log_level.clone_from(level);
     }
     Ok(Settings::try_from(config)?)
-}
-
-fn plan(config: &Config) -> anyhow::Result<Plan> {
-    let groups: &[_] = if config.counters.enabled { &config.counters.groups } else { &[] };
-    let limits = Limits { events: abi::PODPERF_MAX_EVENTS as usize, groups: abi::PODPERF_MAX_GROUPS as usize };
-    Ok(plan::plan(groups, Path::new(events::SYSFS), limits)?)
 }
 
 fn reload(arguments: &Arguments, agent: &Agent, log_level: &LogLevel) {
@@ -181,25 +143,4 @@ fn start_log(level: &str) -> anyhow::Result<LogLevel> {
         .with_target(false);
     tracing_subscriber::registry().with(filter).with(lines.and_then(&LOG_COUNTS)).init();
     Ok(handle)
-}
-
-/// Two agents on a node would count everything twice and cost twice: the second is refused while the first lives.
-fn lock(run_dir: &Path) -> anyhow::Result<Flock<fs::File>> {
-    let path = run_dir.join("agent.lock");
-    let open = || {
-        fs::create_dir_all(run_dir)?;
-        fs::File::options().read(true).write(true).create(true).truncate(false).open(&path)
-    };
-    let file = open()
-        .with_context(|| format!("failed to open lock `{}` (set `runDir` to a writable directory)", path.display()))?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(mut lock) => {
-            lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()))?;
-            Ok(lock)
-        }
-        Err(_) => {
-            let pid = fs::read_to_string(&path).unwrap_or_default();
-            anyhow::bail!("another podperf agent is running, pid {} (stop it, or set another `runDir`)", pid.trim())
-        }
-    }
 }

@@ -1,19 +1,23 @@
 //! The commands, one file each, and what they exit with.
 
 mod agent;
+mod check;
+mod overrides;
+mod run_dir;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{config::ConfigError, events::plan::PlanError, kernel::host::Unsupported};
+use crate::{config::ConfigError, events::plan::PlanError, kernel::host::Unsupported, pods::SourceError};
 
 /// Tells why a pod is slow: counts, waits and stacks per cgroup.
 #[derive(Debug, Parser)]
 #[command(
     name = "podperf",
     version,
-    after_help = "Exit codes: 0 done; 1 failed; 2 bad arguments or configuration; 3 this machine cannot run podperf."
+    after_help = "Exit codes: 0 done; 1 failed; 2 bad arguments or configuration; 3 this machine cannot run podperf. Those of \
+                  `check`: 0 usable; 1 degraded; 2 unusable, or bad arguments or configuration."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -24,17 +28,23 @@ pub struct Cli {
 enum Command {
     /// Count, sample and serve until SIGTERM or SIGINT; SIGHUP reloads the configuration.
     Agent(agent::Arguments),
+    /// Say what of the agent would work on this machine, and what would mend the rest.
+    ///
+    /// Exit codes: 0 usable; 1 degraded: something that was asked for is missing, and the rest works; 2 unusable: the
+    /// agent would refuse to start, or arguments or configuration are bad.
+    Check(check::Arguments),
 }
 
 impl Cli {
-    /// Runs the command.
+    /// Runs the command, and hands back what to exit with.
     ///
     /// # Errors
     ///
     /// Whatever ended it; see [`exit_code`].
-    pub fn run(self) -> anyhow::Result<()> {
+    pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
-            Command::Agent(arguments) => agent::run(&arguments),
+            Command::Agent(arguments) => agent::run(&arguments).map(|()| ExitCode::SUCCESS),
+            Command::Check(arguments) => check::run(&arguments),
         }
     }
 }
@@ -42,7 +52,8 @@ impl Cli {
 /// What to exit with, so that scripts and supervisors can tell what is worth a restart.
 #[must_use]
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
-    if error.is::<ConfigError>() || error.is::<PlanError>() {
+    let bad = error.is::<ConfigError>() || error.is::<PlanError>() || error.is::<SourceError>();
+    if bad || error.is::<check::Impossible>() {
         ExitCode::from(2)
     } else if error.is::<Unsupported>() {
         ExitCode::from(3)

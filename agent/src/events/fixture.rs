@@ -54,6 +54,17 @@ impl Sysfs {
         Self(root)
     }
 
+    /// The same machine with a second kind of CPUs.
+    pub(super) fn hybrid() -> Self {
+        let sysfs = Self::new();
+        let atom = sysfs.0.join("cpu_atom");
+        fs::create_dir_all(atom.join("format")).unwrap();
+        for (file, text) in [("type", "10\n"), ("cpus", "4-5,7\n"), ("format/event", "config:0-7\n")] {
+            fs::write(atom.join(file), text).unwrap();
+        }
+        sysfs
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.0
     }

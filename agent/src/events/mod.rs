@@ -2,15 +2,20 @@
 //!
 //! [`parse`] reads one configured event, [`catalogue`] knows the events that have a name, [`pmu`] looks up the terms of
 //! a PMU in sysfs, and [`plan`] makes of all groups the one value that the kernel side opens. Opening is not done here;
-//! [`hint`] only says what to do when the kernel refuses. Text files of sysfs are the only I/O.
+//! [`hint`] only says what to do when the kernel refuses, [`neighbour`] when to make room for others, [`plausible`]
+//! which counts cannot be, and [`state`] has the words for what becomes of an event. Text files of sysfs are the only
+//! I/O.
 
 pub mod catalogue;
 #[cfg(test)]
 mod fixture;
 pub mod hint;
+pub mod neighbour;
 pub mod parse;
 pub mod plan;
+pub mod plausible;
 pub mod pmu;
+pub mod state;
 
 /// Where the kernel lists its PMUs.
 pub const SYSFS: &str = "/sys/bus/event_source/devices";

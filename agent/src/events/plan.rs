@@ -11,7 +11,7 @@ pub use super::{catalogue::Scale, hint::perf_error_hint, parse::Mode};
 use super::{
     catalogue::{PerfType, SHARED_FAMILY, SHARED_HELP},
     parse::{ParseError, PmuSpec, Spec, Target, parse},
-    pmu::{Resolution, TermError, resolve},
+    pmu::{Resolution, TermError, resolve, several_core_pmus},
 };
 
 /// What is to be counted.
@@ -38,6 +38,8 @@ pub struct Counter {
     pub mode: Option<Mode>,
     /// What to open.
     pub source: Source,
+    /// The CPUs whose PMU has it; `None` is all. Of a PMU of a machine with several kinds of CPUs.
+    pub cpus: Option<Vec<u32>>,
     /// What is asked of the kernel, e.g. `cpu/event=0x3c,umask=0x0/` or `PERF_TYPE_HARDWARE:0`.
     pub kernel_event: String,
 }
@@ -66,6 +68,8 @@ pub struct Attr {
     pub exclude_user: bool,
     /// Counts nothing in kernel mode.
     pub exclude_kernel: bool,
+    /// It takes one of the CPU's own counters, of which there are few.
+    pub core: bool,
 }
 
 /// What the kernel side has room for.
@@ -201,10 +205,16 @@ impl Attr {
         self.kind == PerfType::Software.id()
     }
 
-    fn new(kind: u32, [config, config1, config2]: [u64; 3], mode: Option<Mode>) -> Self {
+    /// An event of a CPU's own PMU, or of software, by the uapi's numbers.
+    #[must_use]
+    pub fn of(kind: u32, config: u64) -> Self {
+        Self::new(kind, [config, 0, 0], None, kind != PerfType::Software.id())
+    }
+
+    fn new(kind: u32, [config, config1, config2]: [u64; 3], mode: Option<Mode>, core: bool) -> Self {
         let exclude_user = mode == Some(Mode::Kernel);
         let exclude_kernel = mode == Some(Mode::User);
-        Self { kind, config, config1, config2, exclude_user, exclude_kernel }
+        Self { kind, config, config1, config2, exclude_user, exclude_kernel, core }
     }
 }
 
@@ -253,18 +263,34 @@ fn same_series(left: &Spec, right: &Spec) -> bool {
 }
 
 fn counter(place: Place, spec: &Spec, sysfs: &Path) -> Result<Counter, PlanError> {
-    let attr = |kind: u32, config| Source::Attr(Attr::new(kind, config, spec.mode));
+    let attr = |kind: u32, config, core| Source::Attr(Attr::new(kind, config, spec.mode, core));
+    let mut cpus = None;
     let (family, help, scale) = match &spec.target {
         Target::Named(event) => (event.family, event.help, event.scale),
         Target::Raw(_) | Target::Pmu(_) => (SHARED_FAMILY, SHARED_HELP, Scale::Count),
     };
     let (source, asked) = match &spec.target {
-        Target::Named(event) => (attr(event.kind.id(), [event.config, 0, 0]), event.kind.kernel_event(event.config)),
-        Target::Raw(config) => (attr(PerfType::Raw.id(), [*config, 0, 0]), PerfType::Raw.kernel_event(*config)),
+        Target::Named(event) => {
+            let core = event.kind != PerfType::Software;
+            (attr(event.kind.id(), [event.config, 0, 0], core), event.kind.kernel_event(event.config))
+        }
+        Target::Raw(config) => {
+            let source = match several_core_pmus(sysfs) {
+                None => attr(PerfType::Raw.id(), [*config, 0, 0], true),
+                Some(pmus) => Source::Unsupported(format!(
+                    "raw codes mean something else on each PMU of this machine (write `PMU/config={config:#x}/` with \
+                     one of {pmus})"
+                )),
+            };
+            (source, PerfType::Raw.kernel_event(*config))
+        }
         Target::Pmu(pmu) => {
             let resolution = resolve(pmu, sysfs);
             match resolution.map_err(|source| PlanError::Term { event: placed(place, spec), source })? {
-                Resolution::Supported(found) => (attr(found.kind, found.config), found.kernel_event),
+                Resolution::Supported(found) => {
+                    cpus = found.cpus;
+                    (attr(found.kind, found.config, found.core), found.kernel_event)
+                }
                 Resolution::Unsupported(reason) => (Source::Unsupported(reason), as_configured(pmu)),
             }
         }
@@ -277,6 +303,7 @@ fn counter(place: Place, spec: &Spec, sysfs: &Path) -> Result<Counter, PlanError
         event_label: (family == SHARED_FAMILY).then(|| spec.label.clone()),
         mode: spec.mode,
         source,
+        cpus,
         kernel_event: with_modifier(asked, spec.mode),
     })
 }

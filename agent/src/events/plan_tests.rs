@@ -144,6 +144,30 @@ fn an_error_names_its_place_and_its_cause() {
 }
 
 #[test]
+fn events_of_one_kind_of_cpus_are_opened_there_only() {
+    let sysfs = Sysfs::hybrid();
+    let on = |event: &str| {
+        let plan = plan(&[vec![event.to_owned()]], sysfs.path(), LIMITS).unwrap();
+        let counter = plan.groups[0][0].clone();
+        let Source::Attr(attr) = counter.source else { panic!("{event}: {:?}", counter.source) };
+        (counter.cpus, attr.core)
+    };
+    assert_eq!(on("cpu_atom/event=0x3c/"), (Some(vec![4, 5, 7]), true));
+    assert_eq!(on("armv8_pmuv3_0/event=0x11/"), (Some(vec![0, 1, 2, 3]), true));
+    // The kernel finds the PMU of each CPU by itself.
+    assert_eq!(on("cycles"), (None, true));
+    assert_eq!(on("cpu-clock"), (None, false));
+}
+
+#[test]
+fn a_raw_code_means_nothing_on_several_kinds_of_cpus() {
+    let plan = |sysfs: &Sysfs| plan(&[vec!["r1a8".to_owned()]], sysfs.path(), LIMITS).unwrap();
+    assert!(matches!(plan(&Sysfs::new()).groups[0][0].source, Source::Attr(_)));
+    let Source::Unsupported(reason) = &plan(&Sysfs::hybrid()).groups[0][0].source else { panic!() };
+    assert!(reason.contains("`PMU/config=0x1a8/` with one of `armv8_pmuv3_0`, `cpu_atom`"), "{reason}");
+}
+
+#[test]
 fn the_whole_catalogue_is_one_plan_of_different_counters() {
     let names: Vec<String> = EVENTS.iter().map(|event| event.name.to_owned()).collect();
     let limits = Limits { events: names.len(), groups: 1 };

@@ -10,6 +10,7 @@ use std::{collections::BTreeMap, fs, io, path::Path};
 use thiserror::Error;
 
 use super::{
+    catalogue::PerfType,
     did_you_mean,
     parse::{PmuSpec, Term, number, raw_digits},
 };
@@ -49,6 +50,10 @@ pub struct Encoding {
     pub config: [u64; 3],
     /// With the events of the PMU expanded, e.g. `cpu/event=0x3c,umask=0x0/`.
     pub kernel_event: String,
+    /// The CPUs that have this PMU, where not all have.
+    pub cpus: Option<Vec<u32>>,
+    /// Whether it is a PMU of the CPUs themselves.
+    pub core: bool,
 }
 
 /// A term that the PMU does not take.
@@ -178,7 +183,12 @@ impl Pmu {
             )));
         }
         let kernel_event = format!("{}/{}/", self.name, kernel_event.join(","));
-        Ok(Encoding { kind: self.kind, config: [config, config1, config2], kernel_event })
+        let cpus = match self.cpus.as_deref().map(cpu_list) {
+            Some(None) => return Err(self.malformed(".", "cpus")),
+            known => known.flatten(),
+        };
+        let core = cpus.is_some() || self.kind == PerfType::Raw.id();
+        Ok(Encoding { kind: self.kind, config: [config, config1, config2], kernel_event, cpus, core })
     }
 
     /// Every field that is set, once: an event of the PMU gives its fields, which the other terms override wherever
@@ -340,6 +350,43 @@ fn assign<'a>(given: &mut Vec<(&'a str, Option<u64>, &'a str)>, new: (&'a str, O
         Some(known) => *known = new,
         None => given.push(new),
     }
+}
+
+/// The CPUs of a list as `0-3,8`.
+#[must_use]
+pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for range in text.trim().split(',').filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        // More CPUs than Linux has would be a broken file.
+        if first > last || last >= 1 << 16 {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+/// The PMUs of a machine whose CPUs do not all have the same one, by name; `None` on other machines.
+#[must_use]
+pub fn several_core_pmus(sysfs: &Path) -> Option<String> {
+    let pmus = core_pmus(sysfs);
+    (pmus.len() > 1).then(|| pmus.into_iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", "))
+}
+
+/// The PMUs that say which CPUs have them, and these CPUs.
+#[must_use]
+pub fn core_pmus(sysfs: &Path) -> Vec<(String, Vec<u32>)> {
+    let entries = fs::read_dir(sysfs).into_iter().flatten().flatten();
+    let mut pmus: Vec<_> = entries
+        .filter_map(|entry| {
+            let cpus = cpu_list(&fs::read_to_string(entry.path().join("cpus")).ok()?)?;
+            Some((entry.file_name().into_string().ok()?, cpus))
+        })
+        .collect();
+    pmus.sort_unstable();
+    pmus
 }
 
 fn no_pmu(name: &str, sysfs: &Path) -> String {

@@ -154,3 +154,17 @@ fn the_time_stamp_counter_of_this_machine_is_found() {
     assert_eq!((tsc.config, tsc.kernel_event.as_str()), ([0, 0, 0], "msr/event=0x0/"));
     assert_eq!(tsc.kind, Pmu::read(sysfs, "msr").unwrap().kind);
 }
+
+#[test]
+fn lists_of_cpus_are_ranges_and_numbers() {
+    for (text, cpus) in [
+        ("0-3,8\n", Some(vec![0, 1, 2, 3, 8])),
+        ("5", Some(vec![5])),
+        ("\n", Some(vec![])),
+        ("3-1", None),
+        ("0-70000", None),
+        ("a", None),
+    ] {
+        assert_eq!(cpu_list(text), cpus, "{text}");
+    }
+}

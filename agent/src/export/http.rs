@@ -1,7 +1,8 @@
 //! The HTTP server: `/metrics`, `/livez`, `/readyz`, `/status`.
 
-use std::{fmt::Write, sync::Arc};
+use std::{fmt::Write, net::SocketAddr, sync::Arc};
 
+use anyhow::Context;
 use axum::{
     Router,
     extract::State as Shared,
@@ -9,10 +10,22 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::prometheus::{Format, render};
-use crate::{agent::Agent, status::State};
+use crate::agent::Agent;
+
+/// Takes the address that the server is to listen on.
+///
+/// # Errors
+///
+/// When it is in use, not of this machine, or not allowed.
+pub async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).await.with_context(|| {
+        format!("failed to listen on `{listen}` (is the port in use? set `listen` or `--listen ADDR:PORT`)")
+    })
+}
 
 /// Answers until `stop` resolves; then takes no new connections.
 ///
@@ -42,12 +55,12 @@ async fn index() -> &'static str {
 async fn metrics(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let format = Format::negotiate(accept);
-    let observation = match agent.reader.read().await {
+    let observation = match agent.export().await {
         Ok(observation) => observation,
         Err(error) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     };
     let parts = agent.parts();
-    match render(&observation, &agent.counters, &agent.facts(&parts), format) {
+    match render(&observation, &agent.facts(&parts), format) {
         Ok(body) => ([(header::CONTENT_TYPE, format.content_type())], body).into_response(),
         Err(error) => {
             (StatusCode::INTERNAL_SERVER_ERROR, format!("failed to write metrics: {error}\n")).into_response()
@@ -57,9 +70,9 @@ async fn metrics(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Respo
 
 /// Ready while the kernel can be read: without counters or profiles the agent is of use, without readings it is not.
 async fn readyz(Shared(agent): Shared<Arc<Agent>>) -> Response {
-    match agent.reader.read().await {
-        Ok(_) => "ok\n".into_response(),
-        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
+    match agent.ready().await {
+        Ok(how) => format!("{how}\n").into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }
 
@@ -69,19 +82,14 @@ async fn status(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Respon
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok())
         .is_some_and(|accept| accept.contains("application/json"));
+    // What cannot be read has no events to show; the parts say why.
+    let counters = agent.counters().await;
     if wants_json {
-        let events: Vec<_> = agent
-            .counters
+        let events: Vec<_> = counters
             .iter()
-            .map(|open| {
-                serde_json::json!({
-                    "event": open.counter.name,
-                    "state": if open.slot.is_ok() { State::Healthy } else { State::Unsupported },
-                    "detail": open.slot.as_ref().err(),
-                })
-            })
+            .map(|open| json!({ "event": open.counter.name, "state": open.state, "detail": open.detail }))
             .collect();
-        let body = serde_json::json!({ "node": agent.node_name, "parts": parts, "events": events });
+        let body = json!({ "node": agent.node_name, "parts": parts, "events": events });
         return ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response();
     }
     let mut text = format!("podperf {} on node {}\n\n", env!("CARGO_PKG_VERSION"), agent.node_name);
@@ -89,15 +97,11 @@ async fn status(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Respon
         // Writing to a string does not fail.
         writeln!(text, "{:<20} {:<12} {}", part.part, part.state.name(), part.detail).ok();
     }
-    if !agent.counters.is_empty() {
+    if !counters.is_empty() {
         text.push_str("\nevents\n");
     }
-    for open in agent.counters.iter() {
-        let (state, detail) = match &open.slot {
-            Ok(_) => (State::Healthy, open.counter.kernel_event.as_str()),
-            Err(reason) => (State::Unsupported, reason.as_str()),
-        };
-        writeln!(text, "  {:<28} {:<12} {detail}", open.counter.name, state.name()).ok();
+    for open in counters.iter() {
+        writeln!(text, "  {:<28} {:<12} {}", open.counter.name, open.state.name(), open.detail).ok();
     }
     text.into_response()
 }

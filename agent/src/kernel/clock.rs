@@ -4,13 +4,27 @@ use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// `CLOCK_MONOTONIC` in nanoseconds: what `bpf_ktime_get_ns` reads.
+/// `CLOCK_MONOTONIC`: what `bpf_ktime_get_ns` reads.
+#[must_use]
+pub fn monotonic() -> Duration {
+    read(ClockId::CLOCK_MONOTONIC)
+}
+
+/// The same in nanoseconds.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
-    // It cannot fail for a clock that every Linux has.
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |now| {
-        u64::try_from(now.tv_sec()).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec()).unwrap_or(0)
-    })
+    u64::try_from(monotonic().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// CPU time of this process.
+#[must_use]
+pub fn process_cpu() -> Duration {
+    read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// It cannot fail for a clock that every Linux has.
+fn read(clock: ClockId) -> Duration {
+    clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
 }
 
 /// The wall-clock time of a `CLOCK_MONOTONIC` instant.

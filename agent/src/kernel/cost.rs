@@ -1,10 +1,14 @@
-//! What maps and programs cost, by the kernel's own account: `/proc/self/fdinfo`, which needs no capability.
+//! What maps and programs cost. Memory is by the kernel's own account: `/proc/self/fdinfo`, which needs no capability;
+//! run times are by the programs' own, since the kernel keeps them only for who may switch that on for the machine.
 
 use std::{
     collections::HashMap,
     fs,
-    os::fd::{AsRawFd, BorrowedFd},
+    os::fd::{AsFd as _, AsRawFd, BorrowedFd},
 };
+
+use aya::programs::Program;
+use podperf_ebpf::abi;
 
 /// How full a map is, and what it costs.
 #[derive(Clone, Debug)]
@@ -22,12 +26,14 @@ pub struct MapUse {
 pub struct ProgramUse {
     /// Its name in the object.
     pub program: &'static str,
-    /// Time in it and how often it ran; only counted while `kernel.bpf_stats_enabled` is 1.
+    /// Time in it, estimated from the runs that it times itself. The kernel's way into it is not in that.
     pub run_time_ns: u64,
-    /// See `run_time_ns`.
+    /// How often it ran.
     pub runs: u64,
     /// Runs that the kernel skipped to avoid recursion.
     pub misses: u64,
+    /// Instructions that the verifier walked: all paths together, so a measure of the program's size. Since Linux 5.16.
+    pub verified_instructions: Option<u64>,
 }
 
 impl MapUse {
@@ -39,15 +45,15 @@ impl MapUse {
 }
 
 impl ProgramUse {
-    pub(super) fn read(program: &'static str, fd: BorrowedFd<'_>) -> Self {
-        let info = fd_info(fd);
-        let number = |key: &str| info.get(key).copied().unwrap_or(0);
-        Self {
-            program,
-            run_time_ns: number("run_time_ns"),
-            runs: number("run_cnt"),
-            misses: number("recursion_misses"),
-        }
+    pub(super) fn read(name: &'static str, program: &Program, own: &abi::podperf_runs) -> Option<Self> {
+        let fd = program.fd().ok()?;
+        Some(Self {
+            program: name,
+            run_time_ns: own.ns,
+            runs: own.runs,
+            misses: fd_info(fd.as_fd()).get("recursion_misses").copied().unwrap_or(0),
+            verified_instructions: program.info().ok()?.verified_instruction_count().map(u64::from),
+        })
     }
 }
 

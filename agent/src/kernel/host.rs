@@ -1,4 +1,4 @@
-//! What this machine offers: kernel, BTF, cgroup2, capabilities. Reading it is I/O; judging it is pure.
+//! What this machine offers: kernel, BTF, cgroup2, lockdown, capabilities. Reading it is I/O; judging it is pure.
 
 use std::{
     fs, io,
@@ -8,11 +8,17 @@ use std::{
 use caps::{CapSet, Capability};
 use thiserror::Error;
 
+use crate::events;
+
 /// The oldest kernel: `bpf_task_pt_regs` and `bpf_get_current_task_btf` in tracepoints.
 pub const OLDEST_KERNEL: (u32, u32) = (5, 15);
 
 /// Where the kernel describes its types.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
+/// Where the kernel says what it keeps even from root; not there without `CONFIG_SECURITY_LOCKDOWN_LSM` or securityfs.
+const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
+/// The mode of it that keeps BPF programs from kernel memory: `bpf_probe_read_kernel_str` is then no helper.
+const CONFIDENTIALITY: &str = "confidentiality";
 /// `CGROUP2_SUPER_MAGIC` of `statfs(2)`.
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
 
@@ -29,8 +35,18 @@ pub struct Host {
     pub is_cgroup2: bool,
     /// Effective capabilities.
     pub capabilities: Vec<Capability>,
+    /// Whether these are of a user namespace other than the machine's.
+    pub user_namespace: bool,
     /// `kernel.perf_event_paranoid`.
     pub perf_event_paranoid: Option<i32>,
+    /// The mode of lockdown in force: `none`, `integrity` or `confidentiality`; `None` where the kernel does not tell.
+    pub lockdown: Option<String>,
+    /// Whether the NMI watchdog runs (`kernel.nmi_watchdog`), which holds a counter of each CPU.
+    pub nmi_watchdog: bool,
+    /// The CPUs' own PMU, by its name in sysfs.
+    pub cpu_pmu: Option<String>,
+    /// Online CPUs.
+    pub cpus: u32,
 }
 
 /// Why podperf cannot run on this machine. The agent then exits with code 3.
@@ -52,8 +68,23 @@ pub enum Unsupported {
     /// The configured directory is something else.
     #[error("`{0}` is not a cgroup2 mount (see `grep cgroup2 /proc/self/mountinfo`, and set `--cgroup-root DIR`)")]
     NotCgroup2(PathBuf),
+    /// The kernel keeps its memory even from root.
+    #[error(
+        "kernel lockdown is `{CONFIDENTIALITY}`: no BPF program may read kernel memory (boot with `lockdown=integrity`)"
+    )]
+    Lockdown,
+    /// Its capabilities are worth nothing to bpf(2).
+    #[error(
+        "in a user namespace, whose capabilities do not count for BPF (run it outside: in no rootless container, and \
+         in a pod without `hostUsers: false`)"
+    )]
+    UserNamespace,
     /// Capabilities that are not there, and what each is for.
-    #[error("missing {} (run as root, or give the binary `setcap cap_bpf,cap_perfmon+ep`)", .0.join(" and "))]
+    #[error(
+        "missing {} (run as root, give the binary `setcap cap_bpf,cap_perfmon+ep`, or give the container \
+         `capabilities: {{add: [BPF, PERFMON]}}`)",
+        .0.join(" and ")
+    )]
     Capabilities(Vec<String>),
 }
 
@@ -72,7 +103,12 @@ impl Host {
             is_cgroup2: cgroup_root.as_deref().is_some_and(is_cgroup2),
             cgroup_root,
             capabilities: caps::read(None, CapSet::Effective).map(|set| set.into_iter().collect()).unwrap_or_default(),
+            user_namespace: fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !is_whole(&map)),
             perf_event_paranoid: read_number("/proc/sys/kernel/perf_event_paranoid"),
+            lockdown: fs::read_to_string(LOCKDOWN).ok().as_deref().and_then(lockdown_mode),
+            nmi_watchdog: read_number("/proc/sys/kernel/nmi_watchdog") == Some(1),
+            cpu_pmu: names_in(events::SYSFS).into_iter().find(|name| is_cpu_pmu(name)),
+            cpus: aya::util::online_cpus().ok().and_then(|cpus| u32::try_from(cpus.len()).ok()).unwrap_or(1),
         }
     }
 
@@ -91,6 +127,12 @@ impl Host {
             Some(root) if !self.is_cgroup2 => problems.push(Unsupported::NotCgroup2(root.clone())),
             Some(_) => {}
         }
+        if self.lockdown.as_deref() == Some(CONFIDENTIALITY) {
+            problems.push(Unsupported::Lockdown);
+        }
+        if self.user_namespace {
+            problems.push(Unsupported::UserNamespace);
+        }
         let needed = [
             (Capability::CAP_BPF, "to load the BPF programs"),
             (Capability::CAP_PERFMON, "to attach them and to open perf events"),
@@ -104,6 +146,17 @@ impl Host {
             problems.push(Unsupported::Capabilities(missing));
         }
         problems
+    }
+
+    /// What has no name in profiles here, each with the capability that it takes. Pure.
+    #[must_use]
+    pub fn without_names(&self) -> Vec<String> {
+        // CAP_SYSLOG for kernel names; CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other users' files.
+        [(Capability::CAP_SYSLOG, "kernel names"), (Capability::CAP_SYS_PTRACE, "names in other users' processes")]
+            .into_iter()
+            .filter(|(capability, _)| !self.has(*capability))
+            .map(|(capability, purpose)| format!("{purpose} (needs {capability})"))
+            .collect()
     }
 
     /// Whether a capability is effective; `CAP_SYS_ADMIN` stands for the two that were split off it.
@@ -129,6 +182,27 @@ fn cgroup2_mount(mountinfo: &str) -> Option<PathBuf> {
     })
 }
 
+/// Whether a `uid_map` is that of the machine's own user namespace, in which every user is himself.
+fn is_whole(uid_map: &str) -> bool {
+    uid_map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// `integrity` of `none [integrity] confidentiality`.
+fn lockdown_mode(modes: &str) -> Option<String> {
+    let (_, rest) = modes.split_once('[')?;
+    rest.split_once(']').map(|(mode, _)| mode.to_owned())
+}
+
+/// Whether a PMU's name in sysfs is that of the CPUs themselves: x86's (the first of hybrid ones), or Arm's.
+fn is_cpu_pmu(name: &str) -> bool {
+    matches!(name, "cpu" | "cpu_core") || name.starts_with("armv8_")
+}
+
+fn names_in(directory: &str) -> Vec<String> {
+    let entries = fs::read_dir(directory).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
 fn is_cgroup2(root: &Path) -> bool {
     nix::sys::statfs::statfs(root).is_ok_and(|stat| stat.filesystem_type().0 == CGROUP2_MAGIC)
 }
@@ -142,44 +216,96 @@ fn read_trimmed(path: &str) -> io::Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn host() -> Host {
-        Host {
+impl Host {
+    /// A machine that lacks nothing but a PMU.
+    pub(crate) fn example() -> Self {
+        Self {
             kernel: "6.1.0-18-amd64".into(),
             btf: true,
             cgroup_root: Some("/sys/fs/cgroup".into()),
             is_cgroup2: true,
             capabilities: vec![Capability::CAP_BPF, Capability::CAP_PERFMON],
+            user_namespace: false,
             perf_event_paranoid: Some(2),
+            lockdown: None,
+            nmi_watchdog: false,
+            cpu_pmu: None,
+            cpus: 2,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn two_capabilities_suffice() {
-        assert_eq!(host().problems(), []);
+        assert_eq!(Host::example().problems(), []);
     }
 
     #[test]
     fn sys_admin_stands_for_both() {
-        let host = Host { capabilities: vec![Capability::CAP_SYS_ADMIN], ..host() };
+        let host = Host { capabilities: vec![Capability::CAP_SYS_ADMIN], ..Host::example() };
         assert_eq!(host.problems(), []);
     }
 
     #[test]
     fn each_missing_capability_is_named_with_its_purpose() {
-        let host = Host { capabilities: vec![Capability::CAP_BPF], ..host() };
+        let host = Host { capabilities: vec![Capability::CAP_BPF], ..Host::example() };
         let message = host.problems()[0].to_string();
         assert!(message.contains("CAP_PERFMON (to attach them and to open perf events)"), "{message}");
         assert!(!message.contains("CAP_BPF ("), "{message}");
     }
 
     #[test]
+    fn only_the_strictest_lockdown_is_refused() {
+        for (modes, mode, refused) in [
+            ("[none] integrity confidentiality\n", "none", false),
+            ("none [integrity] confidentiality\n", "integrity", false),
+            ("none integrity [confidentiality]\n", "confidentiality", true),
+        ] {
+            let host = Host { lockdown: lockdown_mode(modes), ..Host::example() };
+            assert_eq!(host.lockdown.as_deref(), Some(mode));
+            assert_eq!(host.problems() == [Unsupported::Lockdown], refused, "{modes}");
+        }
+        assert_eq!(lockdown_mode("none\n"), None);
+    }
+
+    #[test]
+    fn a_user_namespace_is_refused_whatever_its_capabilities() {
+        assert!(is_whole("         0          0 4294967295\n"));
+        for rootless in ["0 100000 65536\n", "0 0 1\n", "0 1000 1\n1 100000 65536\n"] {
+            assert!(!is_whole(rootless), "{rootless}");
+        }
+        let host = Host { user_namespace: true, ..Host::example() };
+        assert_eq!(host.problems(), [Unsupported::UserNamespace]);
+    }
+
+    #[test]
+    fn what_has_no_name_is_named_with_its_capability() {
+        assert_eq!(
+            Host::example().without_names(),
+            ["kernel names (needs CAP_SYSLOG)", "names in other users' processes (needs CAP_SYS_PTRACE)"]
+        );
+        let named = Host { capabilities: vec![Capability::CAP_SYSLOG, Capability::CAP_SYS_PTRACE], ..Host::example() };
+        assert_eq!(named.without_names(), [""; 0]);
+    }
+
+    #[test]
+    fn the_pmu_of_the_cpus_is_told_from_those_of_devices() {
+        for (name, is) in
+            [("cpu", true), ("cpu_core", true), ("armv8_pmuv3_0", true), ("msr", false), ("uprobe", false)]
+        {
+            assert_eq!(is_cpu_pmu(name), is, "{name}");
+        }
+    }
+
+    #[test]
     fn kernels_before_5_15_are_refused() {
         for (release, refused) in [("5.14.21-150500", true), ("4.19.0", true), ("5.15.0", false), ("7.2.0-rc1", false)]
         {
-            let host = Host { kernel: release.into(), ..host() };
+            let host = Host { kernel: release.into(), ..Host::example() };
             assert_eq!(host.problems().is_empty(), !refused, "{release}");
         }
     }
@@ -195,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_no_cgroup2_mount_is_named() {
-        let host = Host { cgroup_root: Some("/tmp".into()), is_cgroup2: false, ..host() };
+        let host = Host { cgroup_root: Some("/tmp".into()), is_cgroup2: false, ..Host::example() };
         assert_eq!(host.problems(), [Unsupported::NotCgroup2("/tmp".into())]);
     }
 }

@@ -5,14 +5,24 @@
 //! by name ([`host::Unsupported`]).
 #![expect(unsafe_code, reason = "the kernel boundary: bpf(2) and perf_event_open(2) take raw pointers")]
 
+mod budget;
 pub mod clock;
 mod cost;
+mod counters;
+mod group;
 pub mod host;
+mod hotplug;
 mod perf;
 mod raw;
+mod reading;
 pub mod records;
+mod rows;
 mod sensors;
+mod spin;
+mod trial;
 
 pub use cost::{MapUse, ProgramUse};
-pub use perf::OpenCounter;
-pub use sensors::{CpuTotals, LoadError, RawReading, RawRow, SensorSettings, Sensors, Tracepoint};
+pub use counters::{OpenCounter, PmuSettings};
+pub use reading::{CpuTotals, RawReading, RawRow};
+pub use sensors::{LoadError, SensorSettings, Sensors, Tracepoint};
+pub use trial::{try_counters, try_perf_event_open};

@@ -5,9 +5,13 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-use aya::maps::{Map, MapData};
+use aya::{
+    maps::{Map, MapData},
+    programs::{ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _},
+};
 use bytemuck::Pod;
 
+const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const MAP_DELETE_ELEM: libc::c_long = 3;
 const MAP_LOOKUP_BATCH: libc::c_long = 24;
@@ -112,6 +116,18 @@ pub(super) fn read_all<K: Pod, V: Pod>(
     }
 }
 
+/// Reads one entry: its value on every possible CPU, as many as `copies` has room for.
+pub(super) fn lookup<K: Pod, V: Pod>(map: BorrowedFd<'_>, key: K, copies: &mut [V]) -> io::Result<()> {
+    const { assert!(size_of::<V>().is_multiple_of(8), "per-CPU copies are padded to 8 bytes") };
+    let attr = ElemAttr {
+        map_fd: u64::from(map.as_raw_fd().cast_unsigned()),
+        key: (&raw const key) as u64,
+        value: copies.as_mut_ptr() as u64,
+        flags: 0,
+    };
+    element_command(MAP_LOOKUP_ELEM, &attr)
+}
+
 /// Sets one entry of a map.
 pub(super) fn update<K: Pod, V: Pod>(map: BorrowedFd<'_>, key: K, value: V) -> io::Result<()> {
     let attr = ElemAttr {
@@ -138,9 +154,14 @@ pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, key: K) -> io::Result<()> {
 }
 
 fn element_command(command: libc::c_long, attr: &ElemAttr) -> io::Result<()> {
-    // SAFETY: the callers point `key` and `value` at live values of the map's key and value size.
+    // SAFETY: the callers point `key` and `value` at live values of the map's key and value size, on every CPU.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attr, size_of::<ElemAttr>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Runs a program that is attached nowhere, on one CPU and with these arguments.
+pub(super) fn run_on(program: &RawTracePoint, cpu: u32, args: [u64; 12]) -> Result<(), ProgramError> {
+    program.test_run(RawTracePointRunOptions { args, cpu: Some(cpu) }).map(drop)
 }
 
 /// Gives freed memory back to the system. Loading parses the kernel's types, whose freed pieces glibc would keep.

@@ -2,27 +2,30 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd},
 };
 
 use aya::{
     Btf, Ebpf, EbpfLoader,
     maps::{Map, MapData, RingBuf},
-    programs::{BtfTracePoint, ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun},
+    programs::{BtfTracePoint, ProgramError, RawTracePoint},
 };
 use podperf_ebpf::abi;
 use thiserror::Error;
 use tracing::debug;
 
 use super::{
-    clock::monotonic_ns,
+    clock::{monotonic, monotonic_ns},
     cost::{MapUse, ProgramUse},
-    perf::{Counters, OpenCounter},
+    counters::{Counters, OpenCounter, PmuSettings, fastest_ghz},
+    hotplug::Hotplug,
     raw::{self, Then},
+    reading::{CpuTotals, RawReading},
     records::{CgroupRecord, RawWait, StackRecord, WaitKey},
+    rows::Rows,
 };
 use crate::{
-    events::plan::Plan,
+    events::{plan::Plan, plausible::MOST_PER_CYCLE},
     ids::{CgroupId, StackId},
 };
 
@@ -43,8 +46,8 @@ pub struct SensorSettings {
     pub max_stacks: u32,
     /// Distinct (stack, cgroup, process, state) of one profile window.
     pub max_waits: u32,
-    /// `kernel.perf_event_paranoid`, for messages.
-    pub perf_event_paranoid: Option<i32>,
+    /// How the PMU is shared.
+    pub pmu: PmuSettings,
 }
 
 /// The forms of the scheduling tracepoint.
@@ -88,47 +91,6 @@ pub enum LoadError {
     Counter(#[source] io::Error),
 }
 
-/// The kernel's counts at one instant; all of them only ever grow.
-#[derive(Debug, Default)]
-pub struct RawReading {
-    /// `CLOCK_MONOTONIC` of the reading.
-    pub at_ns: u64,
-    /// Per cgroup (and [`CgroupId::IDLE`]), all CPUs together.
-    pub rows: Vec<RawRow>,
-    /// The per-CPU state, all CPUs together.
-    pub cpu: CpuTotals,
-    /// What was lost, by `podperf_bpf_drops_total` label, in the order of `enum podperf_drop`.
-    pub drops: Vec<(&'static str, u64)>,
-}
-
-/// One row of the `cgroups` map.
-#[derive(Clone, Copy, Debug)]
-pub struct RawRow {
-    /// Whose.
-    pub cgroup: CgroupId,
-    /// Facts and counts, as in podperf.h.
-    pub counts: abi::podperf_cgroup,
-}
-
-/// The sums over CPUs of `struct podperf_cpu`; nanoseconds and counts.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CpuTotals {
-    /// Idle time.
-    pub idle_ns: u64,
-    /// Switch-ins that were not reported and were told by the run time.
-    pub switches_recovered: u64,
-    /// Waits that are in no profile.
-    pub unprofiled_ns: u64,
-    /// Waits that should have a stack.
-    pub waits: u64,
-    /// Of these, how many walked.
-    pub walks: u64,
-    /// Of these, how many only to check a remembered stack.
-    pub checks: u64,
-    /// Of these, how many found another stack.
-    pub checks_wrong: u64,
-}
-
 /// Labels of `enum podperf_drop`, in its order.
 const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
     "task_storage",
@@ -141,12 +103,19 @@ const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
     "wait_table",
     "wait_ring",
     "cgroup_ring",
+    "stack_shed",
 ];
+
+/// The programs with an account of their own, in the order of `enum podperf_program`. Either form of the first.
+const PROGRAMS: [&str; abi::PODPERF_PROGRAMS as usize] =
+    ["sched_switch", "cgroup_attach_task", "flush", "forget", "cgroup_mkdir", "cgroup_rename", "cgroup_rmdir"];
 
 /// The running programs. They detach, and the counters close, on drop.
 pub struct Sensors {
     ebpf: Ebpf,
     counters: Counters,
+    hotplug: Hotplug,
+    rows: Rows,
     stack_ring: RingBuf<MapData>,
     cgroup_ring: RingBuf<MapData>,
     copies: usize,
@@ -167,10 +136,12 @@ impl Sensors {
         let btf = Btf::from_sys_fs()?;
         let cpus = aya::util::online_cpus().unwrap_or_else(|_| vec![0]);
         let copies = aya::util::nr_cpus().unwrap_or(cpus.len());
-        let counters = Counters::open(plan, &cpus, settings.perf_event_paranoid);
-        let mut leader_of = counters.leader_of.clone();
-        leader_of.resize(abi::PODPERF_MAX_EVENTS as usize, 0);
-        let nr_events = u32::try_from(counters.fds.len()).unwrap_or(0);
+        // Before the counters are opened: what happens meanwhile is seen afterwards.
+        let hotplug = Hotplug::listen();
+        let mut counters = Counters::open(plan, &cpus, settings.pmu, monotonic());
+        let leader_of = counters.leader_of();
+        let nr_events = u32::try_from(counters.slots()).unwrap_or(0);
+        let rows = Rows::new(settings.max_cgroups, copies);
         let max_stacks = if settings.stacks { settings.max_stacks } else { 1 };
         let max_waits = if settings.stacks { settings.max_waits } else { 1 };
 
@@ -184,7 +155,11 @@ impl Sensors {
             .override_global("stacks_enabled", &u8::from(settings.stacks), true)
             .override_global("long_wait_ns", &settings.long_wait_ns, true)
             .override_global("loaded_at_ns", &monotonic_ns(), true)
+            .override_global("slot_shift", &rows.slot_shift(), true)
             .map_max_entries("cgroups", settings.max_cgroups)
+            .map_max_entries("rows", rows.slots())
+            .map_max_entries("rows_by_id", rows.by_id())
+            .map_max_entries("controls", u32::try_from(copies).unwrap_or(1))
             .map_max_entries("stack_memo", max_stacks)
             .map_max_entries("stacks_sent", max_stacks)
             .map_max_entries("waits0", max_waits)
@@ -192,14 +167,16 @@ impl Sensors {
             .load(podperf_ebpf::OBJECT)
             .map_err(|error| LoadError::Object(Box::new(error)))?;
 
-        hand_over(&ebpf, &counters)?;
+        hand_over(&mut ebpf, &mut counters, &cpus)?;
         let mut running = Vec::new();
         for program in ["cgroup_mkdir", "cgroup_rename", "cgroup_rmdir", "cgroup_attach_task"] {
             attach_btf(&mut ebpf, program, program, &btf)?;
             running.push(program);
         }
-        load_raw(&mut ebpf, "flush", None)?;
-        running.push("flush");
+        for program in ["flush", "forget"] {
+            load_raw(&mut ebpf, program, None)?;
+            running.push(program);
+        }
         let stack_ring = take_ring(&mut ebpf, "stack_ring")?;
         let cgroup_ring = take_ring(&mut ebpf, "cgroup_ring")?;
         let (tracepoint, program) = attach_scheduling(&mut ebpf, settings.tracepoint, &btf)?;
@@ -207,7 +184,7 @@ impl Sensors {
         // The kernel's types were by far the largest thing in the agent.
         drop(btf);
         raw::return_free_memory();
-        Ok(Self { ebpf, counters, stack_ring, cgroup_ring, copies, epoch: 0, tracepoint, running })
+        Ok(Self { ebpf, counters, hotplug, rows, stack_ring, cgroup_ring, copies, epoch: 0, tracepoint, running })
     }
 
     /// Which form of the scheduling tracepoint is attached.
@@ -219,7 +196,43 @@ impl Sensors {
     /// The configured events and what became of each.
     #[must_use]
     pub fn counters(&self) -> &[OpenCounter] {
-        &self.counters.counters
+        self.counters.events()
+    }
+
+    /// The most that any event can count in a nanosecond of one CPU here.
+    #[must_use]
+    pub fn most_per_ns(&self) -> f64 {
+        MOST_PER_CYCLE * fastest_ghz(&aya::util::online_cpus().unwrap_or_default())
+    }
+
+    /// After a reading: makes room on the PMU for others or takes it back. Whether the state of any counter changed. `doubtful` are slots whose counts cannot be.
+    pub fn tend(&mut self, reading: &RawReading, doubtful: &[usize]) -> bool {
+        self.follow_cpus(&self.hotplug.gone().unwrap_or_default());
+        for slot in doubtful {
+            self.counters.doubt(*slot, "it counted more than the fastest clock allows (a virtual PMU that jumps?)");
+        }
+        let ebpf = &self.ebpf;
+        self.counters.look(monotonic(), &reading.cpus, || flush(ebpf))
+    }
+
+    /// Gives up the last group of counters that still counts; `false` when none does.
+    pub fn shed_counters(&mut self) -> bool {
+        let ebpf = &self.ebpf;
+        self.counters.shed_group(|| flush(ebpf))
+    }
+
+    /// Takes up again the group of counters that was given up last; `false` when there is none.
+    pub fn restore_counters(&mut self) -> bool {
+        self.counters.restore_group()
+    }
+
+    /// Whether stacks are left out.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn shed_stacks(&mut self, shed: bool) -> io::Result<()> {
+        self.counters.shed_features(if shed { abi::PODPERF_SHED_STACKS } else { 0 })
     }
 
     /// Settles what is on each CPU, then reads everything.
@@ -229,23 +242,11 @@ impl Sensors {
     /// When a map cannot be read: the reading is then not usable.
     pub fn read(&self) -> io::Result<RawReading> {
         self.flush();
-        let mut rows = Vec::new();
-        self.read_map("cgroups", self.copies, |cgroup: u64, copies: &[abi::podperf_cgroup]| {
-            rows.push(RawRow { cgroup: CgroupId(cgroup), counts: sum(copies) });
-        })?;
-        let mut cpu = CpuTotals::default();
-        self.read_map("cpus", self.copies, |_: u32, copies: &[abi::podperf_cpu]| {
-            for copy in copies {
-                cpu.idle_ns += copy.idle_ns;
-                cpu.switches_recovered += copy.switches_recovered;
-                cpu.unprofiled_ns += copy.unprofiled_ns;
-                cpu.waits += copy.waits;
-                cpu.walks += copy.walks;
-                cpu.checks += copy.checks;
-                cpu.checks_wrong += copy.checks_wrong;
-            }
-        })?;
-        Ok(RawReading { at_ns: monotonic_ns(), rows, cpu, drops: self.drops()? })
+        let rows = self.rows.read(&self.ebpf)?;
+        let mut cpus = Vec::new();
+        self.read_map("cpus", self.copies, |_: u32, copies: &[abi::podperf_cpu]| cpus = copies.to_vec())?;
+        let cpu = CpuTotals::of(&cpus);
+        Ok(RawReading { at_ns: monotonic_ns(), rows, cpu, drops: self.drops()?, cpus })
     }
 
     /// What was lost so far, by `podperf_bpf_drops_total` label.
@@ -263,17 +264,20 @@ impl Sensors {
         Ok(drops)
     }
 
-    /// Forgets a cgroup that is gone. If one of its tasks still had something to settle, a new row appears.
+    /// Forgets cgroups that are gone. If one of their tasks still had something to settle, a new row appears.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
-    pub fn forget_cgroup(&self, cgroup: CgroupId) -> io::Result<()> {
-        raw::delete(self.fd("cgroups")?, cgroup.0)
+    pub fn forget_cgroups(&mut self, dead: &[CgroupId]) -> io::Result<()> {
+        self.rows.forget(&self.ebpf, dead)
     }
 
-    /// Takes all new records of both rings.
+    /// Takes all new records of both rings, and follows CPUs that came or went.
     pub fn drain(&mut self, mut stacks: impl FnMut(StackRecord), mut cgroups: impl FnMut(CgroupRecord)) {
+        if let Some(gone) = self.hotplug.gone() {
+            self.follow_cpus(&gone);
+        }
         while let Some(record) = self.cgroup_ring.next() {
             CgroupRecord::decode(&record).into_iter().for_each(&mut cgroups);
         }
@@ -289,14 +293,14 @@ impl Sensors {
     /// When the tables cannot be read; their waits are then in the next window.
     pub fn take_waits(&mut self) -> io::Result<Vec<RawWait>> {
         let full = if self.epoch & 1 == 0 { "waits0" } else { "waits1" };
-        raw::update(self.fd("waits_epoch")?, 0_u32, self.epoch + 1)?;
+        raw::update(fd(&self.ebpf, "waits_epoch")?, 0_u32, self.epoch + 1)?;
         self.epoch += 1;
         // A program that read the old epoch is done well before this: flushing interrupts each CPU, and programs at
         // the context switch cannot be interrupted.
         self.flush();
         let mut waits = Vec::new();
         raw::read_all(
-            self.fd(full)?,
+            fd(&self.ebpf, full)?,
             1,
             Then::Delete,
             |key: abi::podperf_wait_key, sums: &[abi::podperf_wait_sum]| {
@@ -314,7 +318,7 @@ impl Sensors {
     ///
     /// When the kernel refuses.
     pub fn forget_stack(&self, stack: StackId) -> io::Result<()> {
-        raw::delete(self.fd("stacks_sent")?, stack.0)
+        raw::delete(fd(&self.ebpf, "stacks_sent")?, stack.0)
     }
 
     /// What the maps hold, by the kernel's own account (`/proc/self/fdinfo`).
@@ -330,25 +334,25 @@ impl Sensors {
         maps
     }
 
-    /// The programs that run, by the kernel's own account (`/proc/self/fdinfo`).
+    /// The programs that run, and what they did by their own account in `totals`.
     #[must_use]
-    pub fn program_use(&self) -> Vec<ProgramUse> {
+    pub fn program_use(&self, totals: &CpuTotals) -> Vec<ProgramUse> {
         let read = |name: &&'static str| {
-            let fd = self.ebpf.program(name)?.fd().ok()?;
-            Some(ProgramUse::read(name, fd.as_fd()))
+            // The raw form has the account of the other.
+            let own = PROGRAMS.iter().position(|program| name.starts_with(program))?;
+            ProgramUse::read(name, self.ebpf.program(name)?, &totals.programs[own])
         };
         self.running.iter().filter_map(read).collect()
     }
 
+    fn follow_cpus(&mut self, gone: &[u32]) {
+        let online = aya::util::online_cpus().unwrap_or_default();
+        self.counters.follow(gone, &online);
+        self.rows.follow(&self.ebpf, &online);
+    }
+
     fn flush(&self) {
-        let Some(program) = self.ebpf.program("flush") else { return };
-        let Ok(program) = <&RawTracePoint>::try_from(program) else { return };
-        for cpu in aya::util::online_cpus().unwrap_or_default() {
-            // A CPU that went offline meanwhile has nothing to settle.
-            if let Err(error) = program.test_run(RawTracePointRunOptions { args: [0; 12], cpu: Some(cpu) }) {
-                debug!(cpu, %error, "not flushed");
-            }
-        }
+        flush(&self.ebpf);
     }
 
     fn read_map<K: bytemuck::Pod, V: bytemuck::Pod>(
@@ -357,12 +361,7 @@ impl Sensors {
         copies: usize,
         each: impl FnMut(K, &[V]),
     ) -> io::Result<()> {
-        raw::read_all(self.fd(name)?, copies, Then::Keep, each)
-    }
-
-    fn fd(&self, name: &'static str) -> io::Result<BorrowedFd<'_>> {
-        let data = self.ebpf.map(name).and_then(raw::data);
-        data.map(|data| data.fd().as_fd()).ok_or_else(|| io::Error::other(LoadError::Missing(name)))
+        raw::read_all(fd(&self.ebpf, name)?, copies, Then::Keep, each)
     }
 }
 
@@ -372,18 +371,37 @@ impl std::fmt::Debug for Sensors {
     }
 }
 
-fn hand_over(ebpf: &Ebpf, counters: &Counters) -> Result<(), LoadError> {
+/// The arrays of counters change hands: a second descriptor of each would be one more per event.
+fn hand_over(ebpf: &mut Ebpf, counters: &mut Counters, cpus: &[u32]) -> Result<(), LoadError> {
     const EVENTS: [&str; abi::PODPERF_MAX_EVENTS as usize] = [
         "event0", "event1", "event2", "event3", "event4", "event5", "event6", "event7", "event8", "event9", "event10",
         "event11", "event12", "event13", "event14", "event15",
     ];
-    for (name, fds) in EVENTS.into_iter().zip(&counters.fds) {
-        let map = ebpf.map(name).and_then(raw::data).ok_or(LoadError::Missing(name))?;
-        for (cpu, fd) in fds {
-            raw::update(map.fd().as_fd(), *cpu, fd.as_raw_fd()).map_err(LoadError::Counter)?;
+    let mut take = |name: &'static str| ebpf.take_map(name).ok_or(LoadError::Missing(name));
+    let events = EVENTS.into_iter().map(&mut take).collect::<Result<_, _>>()?;
+    counters.hand_over(events, take("controls")?, cpus).map_err(LoadError::Counter)
+}
+
+/// A map of the object.
+pub(super) fn fd<'a>(ebpf: &'a Ebpf, name: &'static str) -> io::Result<BorrowedFd<'a>> {
+    let data = ebpf.map(name).and_then(raw::data);
+    data.map(|data| data.fd().as_fd()).ok_or_else(|| io::Error::other(LoadError::Missing(name)))
+}
+
+/// A program that is run from here.
+pub(super) fn raw_program<'a>(ebpf: &'a Ebpf, name: &str) -> Option<&'a RawTracePoint> {
+    ebpf.program(name)?.try_into().ok()
+}
+
+/// Settles what is on each CPU.
+fn flush(ebpf: &Ebpf) {
+    let Some(program) = raw_program(ebpf, "flush") else { return };
+    for cpu in aya::util::online_cpus().unwrap_or_default() {
+        // A CPU that went offline meanwhile has nothing to settle.
+        if let Err(error) = raw::run_on(program, cpu, [0; 12]) {
+            debug!(cpu, %error, "not flushed");
         }
     }
-    Ok(())
 }
 
 fn attach_btf(ebpf: &mut Ebpf, program: &'static str, tracepoint: &str, btf: &Btf) -> Result<(), LoadError> {
@@ -425,17 +443,4 @@ fn take_ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, Lo
         Map::RingBuf(_) => RingBuf::try_from(map).map_err(|error| LoadError::Object(Box::new(error.into()))),
         _ => Err(LoadError::Missing(name)),
     }
-}
-
-fn sum(copies: &[abi::podperf_cgroup]) -> abi::podperf_cgroup {
-    let mut total: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
-    let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut total));
-    for copy in copies {
-        let copy: &[u64] = bytemuck::cast_slice(std::slice::from_ref(copy));
-        for (word, value) in words.iter_mut().zip(copy) {
-            // A task settled on two CPUs may count down on one what it counted up on the other.
-            *word = word.wrapping_add(*value);
-        }
-    }
-    total
 }

@@ -3,6 +3,7 @@
 //! Pure but for the symbolizer, which reads the kernel's symbols and the files that processes have mapped.
 
 pub mod profile;
+mod resource;
 mod symbolizer;
 mod symbols;
 
@@ -11,7 +12,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::kernel::records::{RawStack, RawWait};
+use crate::{
+    attribution::Subject,
+    kernel::records::{RawStack, RawWait},
+};
 
 pub use symbolizer::{SymbolCounts, SymbolStats, start};
 
@@ -31,8 +35,8 @@ pub struct RawProfile {
 /// One wait of a window.
 #[derive(Debug)]
 pub struct ProfileWait {
-    /// The row of its cgroup.
-    pub row: String,
+    /// Whose it is.
+    pub subject: Subject,
     /// `None` when its frames were lost on the way.
     pub stack: Option<Arc<RawStack>>,
     /// Whose and how long.

@@ -5,11 +5,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Where the waits of one window were spent, grouped by cgroup. Immutable once built.
+/// Where the waits of one window were spent, grouped by whose they are. Immutable once built.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// One entry per cgroup that waited; never two with the same path.
-    pub cgroups: Vec<CgroupProfile>,
+    /// One entry per container and row of cgroups that waited.
+    pub subjects: Vec<SubjectProfile>,
     /// When the window began.
     pub start: Option<SystemTime>,
     /// How long the window was.
@@ -18,10 +18,10 @@ pub struct Profile {
     pub losses: Vec<(&'static str, u64)>,
 }
 
-/// The waits of one cgroup.
+/// The waits of one container or row of cgroups.
 #[derive(Clone, Debug)]
-pub struct CgroupProfile {
-    /// Resource attributes: `service.name`, `host.name`, `podperf.cgroup.path`, ...
+pub struct SubjectProfile {
+    /// Resource attributes: `service.name`, `k8s.pod.name`, `podperf.cgroup.path`, ...
     pub resource: Vec<(String, String)>,
     /// One entry per (stack, process, state); in no order.
     pub samples: Vec<Sample>,

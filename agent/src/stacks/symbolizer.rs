@@ -13,10 +13,12 @@ use std::{
 
 use super::{
     ProfileWait, RawProfile,
-    profile::{CgroupProfile, Frame, Profile, Sample, Stack},
+    profile::{Frame, Profile, Sample, Stack, SubjectProfile},
+    resource::resource,
     symbols::{Frames, Symbols},
 };
 use crate::{
+    attribution::Subject,
     ids::{Pid, StackId},
     kernel::{clock, records::RawStack},
 };
@@ -69,20 +71,21 @@ pub fn start(
     })
 }
 
-/// One window with names, grouped by cgroup.
+/// One window with names, grouped by whose they are.
 fn profile(window: RawProfile, symbols: &mut Symbols, node_name: &str, counts: &SymbolCounts) -> Profile {
     let stacks = name_stacks(&window.waits, symbols, counts);
     let mut losses = window.losses;
     let mut lost_frames = 0;
-    let mut cgroups: HashMap<String, CgroupProfile> = HashMap::new();
-    for ProfileWait { row, stack, wait } in window.waits {
+    let mut subjects: HashMap<Subject, SubjectProfile> = HashMap::new();
+    for ProfileWait { subject, stack, wait } in window.waits {
         if stack.is_none() {
             lost_frames += wait.waits;
         }
-        let cgroup = cgroups
-            .entry(row)
-            .or_insert_with_key(|row| CgroupProfile { resource: resource(row, node_name), samples: Vec::new() });
-        cgroup.samples.push(Sample {
+        let profile = subjects.entry(subject).or_insert_with_key(|subject| SubjectProfile {
+            resource: resource(subject, node_name),
+            samples: Vec::new(),
+        });
+        profile.samples.push(Sample {
             stack: stacks.get(&(wait.key.process, wait.key.stack)).cloned().unwrap_or_default(),
             state: wait.key.state,
             nanoseconds: wait.ns,
@@ -93,7 +96,7 @@ fn profile(window: RawProfile, symbols: &mut Symbols, node_name: &str, counts: &
     if lost_frames > 0 {
         losses.push(("stack_frames", lost_frames));
     }
-    Profile { cgroups: cgroups.into_values().collect(), start: Some(window.start), duration: window.duration, losses }
+    Profile { subjects: subjects.into_values().collect(), start: Some(window.start), duration: window.duration, losses }
 }
 
 /// The stacks of a window with names. One process may share a stack's addresses with another, but not its names.
@@ -141,14 +144,6 @@ fn without_sampler(mut frames: Vec<Frame>) -> Vec<Frame> {
     frames.split_off(own)
 }
 
-/// Who a row is to the receiver, while no cluster gives it better names.
-fn resource(row: &str, node_name: &str) -> Vec<(String, String)> {
-    let service = row.rsplit('/').find(|part| !part.is_empty()).unwrap_or("/");
-    [("service.name", service), ("host.name", node_name), ("podperf.cgroup.path", row)]
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .into()
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, SystemTime};
@@ -187,7 +182,11 @@ mod tests {
             process: Pid(u32::MAX / 2),
             state: WaitState::Interruptible,
         };
-        ProfileWait { row: row.into(), stack: stack.cloned(), wait: RawWait { key, ns, waits: 1, last_ns: 0 } }
+        ProfileWait {
+            subject: Subject::Cgroup(row.into()),
+            stack: stack.cloned(),
+            wait: RawWait { key, ns, waits: 1, last_ns: 0 },
+        }
     }
 
     #[test]
@@ -206,8 +205,9 @@ mod tests {
         let counts = SymbolCounts::default();
         let profile = profile(window, &mut Symbols::new(), "node-1", &counts);
         let sum = |service: &str| -> u64 {
-            let cgroup = profile.cgroups.iter().find(|cgroup| cgroup.resource[0].1 == service).unwrap();
-            cgroup.samples.iter().map(|sample| sample.nanoseconds).sum()
+            let named = ("service.name".to_owned(), service.to_owned());
+            let subject = profile.subjects.iter().find(|subject| subject.resource.contains(&named)).unwrap();
+            subject.samples.iter().map(|sample| sample.nanoseconds).sum()
         };
         assert_eq!((sum("b.service"), sum("/")), (11, 7));
         assert_eq!(profile.losses, [("stack_frames", 2)]);

@@ -45,7 +45,7 @@ impl Configuration {
     }
 }
 
-fn sections(facts: bool, stacks: bool, groups: &str) -> String {
+pub(super) fn sections(facts: bool, stacks: bool, groups: &str) -> String {
     format!("facts:\n  enabled: {facts}\nstacks:\n  enabled: {stacks}\ncounters:\n  groups: [{groups}]\n")
 }
 
@@ -79,7 +79,7 @@ pub fn rest(program: &Path, length: Duration) -> Result<Rest> {
     };
     let used = cpu_time(agent.pid())?.saturating_sub(cpu_before);
     Ok(Rest {
-        rss_mib: rss_mib(agent.pid())?,
+        rss_mib: memory_mib(agent.pid(), "VmRSS")?,
         cpu_percent: 100.0 * used.as_secs_f64() / begin.elapsed().as_secs_f64(),
         scrape_bytes,
         scrape_time,
@@ -99,9 +99,10 @@ fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1_000 / u64::try_from(per_second)?))
 }
 
-fn rss_mib(pid: u32) -> Result<f64> {
+/// A line of `/proc/PID/status`, such as `VmRSS`.
+pub(super) fn memory_mib(pid: u32, name: &str) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: f64 = line.context("failed to find `VmRSS`")?.trim_end_matches("kB").trim().parse()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kib: f64 = line.with_context(|| format!("failed to find `{name}`"))?.trim_end_matches("kB").trim().parse()?;
     Ok(kib / 1024.0)
 }

@@ -1,4 +1,5 @@
-//! The side-by-side benchmark behind `make bench`.
+//! The benchmark behind `make bench`: the price per context switch, side by side with perf, how it grows, the agent at
+//! rest, and the agent on a node full of pods.
 //!
 //! A ring of two processes in two cgroups on one CPU does nothing but switch.
 //! Each monitor is measured in pairs, the ring without it and then with it, and
@@ -8,8 +9,11 @@
 
 pub mod agent;
 pub mod bpf;
+pub mod growth;
 pub mod monitor;
+pub mod node;
 pub mod programs;
+pub mod scale;
 pub mod setup;
 pub mod table;
 
@@ -20,7 +24,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use crate::cgroup::TestCgroup;
 use crate::load;
@@ -29,9 +33,11 @@ use crate::process;
 use monitor::{MONITORS, Monitor};
 use setup::Setup;
 
-/// What podperf costs per context switch, beside the tools that exist
+/// What podperf costs: per context switch, beside the tools that exist, at rest, and on a node full of pods
 #[derive(Clone, Debug, Parser)]
 pub struct BenchArgs {
+    /// Parts to run; all if absent, or of those only `switches` and `rest` if only some monitors are wanted
+    pub parts: Vec<Part>,
     /// Interleaved rounds
     #[arg(long, default_value_t = 7)]
     pub rounds: usize,
@@ -53,12 +59,40 @@ pub struct BenchArgs {
     /// Length of the agent's rest, one scrape each 15 s; 0 leaves the section out
     #[arg(long, default_value_t = 60)]
     pub rest_seconds: u64,
+    /// Scrapes of each row of the scale
+    #[arg(long, default_value_t = 20)]
+    pub scrapes: usize,
     /// perf with BPF skeletons (tests/bench/build-perf.sh)
     #[arg(long, default_value = "target/bench-perf/perf")]
     pub perf: PathBuf,
     /// The agent; `podperf` beside this program if absent
     #[arg(long)]
     pub agent: Option<PathBuf>,
+    /// The arguments of `growth`
+    #[command(flatten)]
+    pub growth: growth::GrowthArgs,
+}
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// The price per context switch.
+    Switches,
+    /// The agent with nothing to do.
+    Rest,
+    /// The agent on a node full of pods.
+    Scale,
+    /// The price over the number of events and of cgroups.
+    Growth,
+}
+
+impl BenchArgs {
+    fn wants(&self, part: Part) -> bool {
+        match self.parts.as_slice() {
+            [] => matches!(part, Part::Switches | Part::Rest) || self.only.is_empty(),
+            parts => parts.contains(&part),
+        }
+    }
 }
 
 /// All that was measured of one monitor.
@@ -90,10 +124,39 @@ impl Measurement {
     }
 }
 
-/// Runs the whole benchmark and returns the text to print.
+/// Runs the benchmark and returns the text to print.
 pub fn run(args: &BenchArgs) -> Result<String> {
+    let agent = match &args.agent {
+        Some(agent) => agent.clone(),
+        None => std::env::current_exe()?.with_file_name("podperf"),
+    };
+    let mut text = String::new();
+    if args.wants(Part::Switches) {
+        text.push_str(&switches(args, agent.clone())?);
+    }
+    if args.wants(Part::Rest) && args.rest_seconds > 0 && select(&args.only)?.any(Monitor::is_agent) {
+        progress(&format!("the agent at rest for {} s", args.rest_seconds));
+        text.push_str(&table::rest(&agent::rest(&agent, Duration::from_secs(args.rest_seconds))));
+    }
+    if args.wants(Part::Scale) {
+        text.push_str(&table::scale(&scale::run(&agent, args.scrapes)));
+    }
+    if args.wants(Part::Growth) {
+        let common = growth::Common {
+            rounds: args.rounds,
+            cpu: args.cpu,
+            settle: Duration::from_millis(args.settle_millis),
+            perf: &args.perf,
+            agent: &agent,
+        };
+        text.push_str(&growth::run(&args.growth, &common)?);
+    }
+    Ok(text)
+}
+
+fn switches(args: &BenchArgs, agent: PathBuf) -> Result<String> {
     let cpu = args.cpu.map_or_else(last_cpu, Ok)?;
-    let setup = Setup::new(args)?;
+    let setup = Setup::new(args, agent)?;
     let ring = Ring::new(args, cpu, &setup.cgroups)?;
     let mut measurements: Vec<Measurement> = select(&args.only)?.map(Measurement::of).collect();
 
@@ -107,13 +170,7 @@ pub fn run(args: &BenchArgs) -> Result<String> {
         progress(&format!("BPF statistics: {}", measurement.monitor.title));
         measure_programs(measurement, &setup, &ring)?;
     }
-    let mut text = table::measurements(&measurements);
-    text.push_str(&table::goals(&measurements));
-    if args.rest_seconds > 0 && measurements.iter().any(|one| one.monitor.is_agent()) {
-        progress(&format!("the agent at rest for {} s", args.rest_seconds));
-        text.push_str(&table::rest(&agent::rest(&setup.agent, Duration::from_secs(args.rest_seconds))));
-    }
-    Ok(text)
+    Ok(table::measurements(&measurements) + &table::goals(&measurements))
 }
 
 fn measure_pair(measurement: &mut Measurement, setup: &Setup, ring: &Ring) -> Result<()> {

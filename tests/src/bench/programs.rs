@@ -20,10 +20,13 @@ pub struct Programs {
     by_id: HashMap<u32, Runs>,
 }
 
+/// What the kernel has measured of a program.
 #[derive(Clone, Copy, Debug, Default)]
-struct Runs {
-    time_ns: u64,
-    count: u64,
+pub struct Runs {
+    /// Time in it.
+    pub time_ns: u64,
+    /// How often it ran.
+    pub count: u64,
 }
 
 /// One program in `bpftool prog show -j`.
@@ -51,6 +54,12 @@ impl Programs {
     pub fn new_since(mut self, earlier: &Self) -> Self {
         self.by_id.retain(|id, _| !earlier.by_id.contains_key(id));
         self
+    }
+
+    /// The program that ran most.
+    #[must_use]
+    pub fn busiest(&self) -> Option<Runs> {
+        self.by_id.values().copied().max_by_key(|runs| runs.count)
     }
 
     /// Mean ns per run since `before`, summed over the programs that ran about

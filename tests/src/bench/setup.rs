@@ -33,11 +33,7 @@ pub struct Setup {
 impl Setup {
     /// Makes the cgroups and finds the tools. A missing tool is an error only
     /// of the monitor that wants it.
-    pub fn new(args: &BenchArgs) -> Result<Self> {
-        let agent = match &args.agent {
-            Some(agent) => agent.clone(),
-            None => std::env::current_exe()?.with_file_name("podperf"),
-        };
+    pub fn new(args: &BenchArgs, agent: PathBuf) -> Result<Self> {
         Ok(Self {
             cgroups: vec![TestCgroup::new("bench-a")?, TestCgroup::new("bench-b")?],
             agent,

@@ -6,6 +6,8 @@ use anyhow::Result;
 
 use super::Measurement;
 use super::agent::Rest;
+use super::scale::{FULL, Row, Scale};
+use crate::load::ring::Spread;
 
 /// A goal: the extra cost of one monitor, as a part of that of another.
 struct Goal {
@@ -22,6 +24,9 @@ const GOALS: [Goal; 3] = [
 
 const REST_RSS_MIB: f64 = 30.0;
 const REST_CPU_PERCENT: f64 = 0.3;
+const SCRAPE_MS: f64 = 25.0;
+const READING_MS: f64 = 5.0;
+const SCALE_RSS_MIB: f64 = 48.0;
 
 /// One line per monitor.
 pub fn measurements(measurements: &[Measurement]) -> String {
@@ -44,7 +49,7 @@ pub fn measurements(measurements: &[Measurement]) -> String {
         };
     }
     let bases: Vec<f64> = measurements.iter().flat_map(|m| &m.pairs).map(|pair| pair.0).collect();
-    if let Some(base) = crate::load::ring::Spread::of(bases) {
+    if let Some(base) = Spread::of(bases) {
         let _ = writeln!(
             text,
             "extra: CPU ns per hop (median over the rounds); base {:.0} ({:.0}..{:.0}) ns per hop",
@@ -85,6 +90,67 @@ pub fn rest(rest: &Result<Rest>) -> String {
         ),
         Err(error) => writeln!(text, "not measured: {error:#}"),
     };
+    text
+}
+
+/// One line per row, and the goals, which hold for the full node in every format.
+pub fn scale(scale: &Result<Scale>) -> String {
+    let mut text =
+        "\nscale: one node, default configuration, 4 software events in place of its 4 of the PMU\n".to_owned();
+    let scale = match scale {
+        Ok(scale) => scale,
+        Err(error) => return text + &format!("not measured: {error:#}\n"),
+    };
+    let _ = writeln!(
+        text,
+        "{:<31} {:<11} {:>9} {:>11} {:>10} {:>11} {:>7} {:>6} {:>9} {:>7} {:>8} {:>7}",
+        "node",
+        "format",
+        "scrape ms",
+        "min..max",
+        "reading ms",
+        "min..max",
+        "RSS MiB",
+        "peak",
+        "rest ms/s",
+        "series",
+        "bytes",
+        "names s"
+    );
+    let range = |spread: &Spread| format!("{:.1}..{:.1}", spread.min, spread.max);
+    for row in &scale.rows {
+        let _ = writeln!(
+            text,
+            "{:<31} {:<11} {:>9.1} {:>11} {:>10.1} {:>11} {:>7.1} {:>6.1} {:>9.2} {:>7} {:>8} {:>7.1}",
+            row.title,
+            row.format.name,
+            row.scrape_ms.median,
+            range(&row.scrape_ms),
+            row.reading_ms.median,
+            range(&row.reading_ms),
+            row.rss_mib,
+            row.peak_mib,
+            row.rest_ms,
+            row.series,
+            row.bytes,
+            row.names_after.as_secs_f64(),
+        );
+    }
+    text.push_str(
+        "scrape: agent CPU for a reading and its answer, less its rest (median); reading: flush, read, roll up; \
+         RSS after all scrapes; names: from the start of the agent to all containers' names in a scrape\n",
+    );
+    let _ = writeln!(text, "load average: {} before, {} after", scale.load_before, scale.load_after);
+    text.push_str("\ngoals\n");
+    let full = || scale.rows.iter().filter(|row| row.title == FULL);
+    let worst = |figure: fn(&Row) -> f64| full().map(figure).fold(0.0, f64::max);
+    for (name, value, at_most, unit) in [
+        ("CPU of a scrape", worst(|row| row.scrape_ms.median), SCRAPE_MS, " ms"),
+        ("reading", worst(|row| row.reading_ms.median), READING_MS, " ms"),
+        ("RSS", worst(|row| row.rss_mib), SCALE_RSS_MIB, " MiB"),
+    ] {
+        let _ = writeln!(text, "{name}: {}", verdict(value, at_most, unit));
+    }
     text
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use podperf_tests::load::{churn, cpu, faults, moved, ring, sleepers};
+use podperf_tests::load::{churn, cpu, crowd, faults, hog, instructions, moved, ring, sleepers};
 use podperf_tests::process;
 use serde::Serialize;
 
@@ -32,8 +32,14 @@ enum Load {
     Faults(faults::FaultsArgs),
     /// Burn while another process moves the burner between cgroups
     Moved(moved::MovedArgs),
+    /// Retire a known number of instructions
+    Loop(instructions::LoopArgs),
     /// Make short-lived cgroups, one after another
     Churn(churn::ChurnArgs),
+    /// Take counters of every CPU, so that nobody else has them, until stdin ends
+    Hog(hog::HogArgs),
+    /// Keep a tiny task in each of many cgroups
+    Crowd(crowd::CrowdArgs),
 }
 
 fn main() -> ExitCode {
@@ -59,10 +65,24 @@ fn run(cli: Cli) -> Result<()> {
             if args.hold { cpu::hold() } else { Ok(()) }
         }
         Load::Forkjoin(args) => report(&cpu::fork_join(&args)?),
-        Load::Sleepers(args) => report(&sleepers::run(&args)?),
+        Load::Sleepers(args) => {
+            report(&sleepers::run(&args)?)?;
+            if args.hold { cpu::hold() } else { Ok(()) }
+        }
         Load::Faults(args) => report(&faults::run(&args)?),
         Load::Moved(args) => report(&moved::run(&args)?),
+        Load::Loop(args) => report(&instructions::run(&args)?),
         Load::Churn(args) => report(&churn::run(&args)?),
+        Load::Hog(args) => {
+            let (_taken, truth) = hog::take(args)?;
+            report(&truth)?;
+            cpu::hold()
+        }
+        Load::Crowd(args) => {
+            let (crowd, truth) = crowd::gather(args)?;
+            report(&truth)?;
+            crowd::stay(crowd)
+        }
     }
 }
 

@@ -7,7 +7,10 @@
 
 pub mod churn;
 pub mod cpu;
+pub mod crowd;
 pub mod faults;
+pub mod hog;
+pub mod instructions;
 pub mod moved;
 pub mod ring;
 pub mod sleepers;

@@ -36,6 +36,9 @@ pub struct RingArgs {
     /// Cgroup directories; worker i joins the (i mod n)th
     #[arg(long, value_delimiter = ',')]
     pub cgroups: Vec<PathBuf>,
+    /// Directory of cgroups 0, 1, 2 ...; worker i joins the one of its number
+    #[arg(long, conflicts_with = "cgroups")]
+    pub cgroups_below: Option<PathBuf>,
     /// Hops in one slice, rounded down to whole rounds
     #[arg(long, default_value_t = 30_000)]
     pub hops: usize,
@@ -48,6 +51,19 @@ pub struct RingArgs {
     /// Say `joined` on stderr when all workers block, and wait for a line on stdin
     #[arg(long)]
     pub wait: bool,
+    /// For each line on stdin go round for the warm-up and one slice, and answer with its figures, until there are no
+    /// more lines
+    #[arg(long, conflicts_with = "wait")]
+    pub on_demand: bool,
+}
+
+/// One timed stretch of hops.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Slice {
+    /// CPU time of all workers per hop.
+    pub cpu_ns: f64,
+    /// Wall time per hop.
+    pub wall_ns: f64,
 }
 
 /// What the ring measured of itself.
@@ -90,8 +106,7 @@ impl Spread {
 struct WorkerReport {
     worker: usize,
     usage: Usage,
-    cpu_ns: Vec<f64>,
-    wall_ns: Vec<f64>,
+    slices: Vec<Slice>,
 }
 
 /// Runs the ring to its end.
@@ -99,37 +114,47 @@ pub fn run(args: &RingArgs) -> Result<RingReport> {
     ensure!(args.processes >= 2, "`--processes` must be 2 or more");
     ensure!(args.slices >= 1, "`--slices` must be 1 or more");
     ensure!(args.hops >= args.processes, "`--hops` must be `--processes` or more");
-    let pipes = (0..args.processes).map(|_| pipe().context("failed to make a pipe")).collect::<Result<Vec<_>>>()?;
     let (ready_reader, ready_writer) = pipe().context("failed to make a pipe")?;
     let (report_reader, report_writer) = pipe().context("failed to make a pipe")?;
 
-    // Worker 0 is forked last: it knows all others, and may read their clocks.
+    // Worker 0 is forked last: it knows all others, and may read their clocks. Each worker gets only the pipes that it
+    // needs: of thousands, each would else hold those of all.
+    let (first, mut to) = pipe().context("failed to make a pipe")?;
     let mut children: Vec<Child> = Vec::new();
-    for worker in (0..args.processes).rev() {
-        let others: Vec<Pid> = children.iter().map(Child::pid).collect();
-        let seat = Seat::take(&pipes, worker)?;
-        let (ready_reader, ready_writer) = (ready_reader.try_clone()?, ready_writer.try_clone()?);
-        let report_writer = report_writer.try_clone()?;
+    for worker in (1..args.processes).rev() {
+        let (from, next) = pipe().context("failed to make a pipe")?;
+        let seat = Seat { from, to };
         children.push(Child::fork(|| {
-            process::pin(args.cpu)?;
-            if !args.cgroups.is_empty() {
-                cgroup::join(&args.cgroups[worker % args.cgroups.len()])?;
-            }
-            let report = if worker == 0 {
-                lead(args, &seat, &others, &ready_reader)?
-            } else {
-                write(&ready_writer, &[TOKEN])?;
-                follow(&seat, worker)?
-            };
-            process::send(report_writer, &report)
+            args.sit_down(worker)?;
+            write(&ready_writer, &[TOKEN])?;
+            process::send(report_writer.try_clone()?, &follow(&seat, worker)?)
         })?);
+        to = next;
     }
-    drop((pipes, ready_reader, ready_writer, report_writer));
+    let others: Vec<Pid> = children.iter().map(Child::pid).collect();
+    let seat = Seat { from: first, to };
+    children.push(Child::fork(|| {
+        args.sit_down(0)?;
+        process::send(report_writer.try_clone()?, &lead(args, &seat, &others, &ready_reader)?)
+    })?);
+    drop((seat, ready_reader, ready_writer, report_writer));
     let reports: Vec<WorkerReport> = process::receive(report_reader)?;
     for child in children {
         child.wait()?;
     }
     summarize(args, reports)
+}
+
+impl RingArgs {
+    /// Takes the calling process to its CPU and its cgroup.
+    fn sit_down(&self, worker: usize) -> Result<()> {
+        process::pin(self.cpu)?;
+        match &self.cgroups_below {
+            Some(parent) => cgroup::join(&parent.join(worker.to_string())),
+            None if self.cgroups.is_empty() => Ok(()),
+            None => cgroup::join(&self.cgroups[worker % self.cgroups.len()]),
+        }
+    }
 }
 
 /// The two pipe ends of one worker.
@@ -139,10 +164,6 @@ struct Seat {
 }
 
 impl Seat {
-    fn take(pipes: &[(OwnedFd, OwnedFd)], worker: usize) -> Result<Self> {
-        Ok(Self { from: pipes[worker].0.try_clone()?, to: pipes[(worker + 1) % pipes.len()].1.try_clone()? })
-    }
-
     fn pass(&self, byte: u8) -> Result<()> {
         loop {
             match write(&self.to, &[byte]) {
@@ -173,7 +194,7 @@ fn follow(seat: &Seat, worker: usize) -> Result<WorkerReport> {
         if byte == LAST {
             let usage = Usage::of_self()?.since(before);
             seat.pass(LAST)?;
-            return Ok(WorkerReport { worker, usage, cpu_ns: Vec::new(), wall_ns: Vec::new() });
+            return Ok(WorkerReport { worker, usage, slices: Vec::new() });
         }
         seat.pass(byte)?;
     }
@@ -189,28 +210,50 @@ fn lead(args: &RingArgs, seat: &Seat, others: &[Pid], ready: &OwnedFd) -> Result
         writeln!(std::io::stderr(), "joined")?;
         std::io::stdin().lock().read_line(&mut String::new())?;
     }
-    let cpu_ns_of_all = || -> Result<u64> {
-        let mut sum = process::cpu_ns_of(getpid())?;
-        for other in others {
-            sum += process::cpu_ns_of(*other)?;
-        }
-        Ok(sum)
-    };
     let before = Usage::of_self()?;
-    rounds(seat, args.warmup.div_ceil(args.processes))?;
-    let (mut cpu_ns, mut wall_ns) = (Vec::new(), Vec::new());
-    for _ in 0..args.slices {
-        let (cpu_before, wall_before) = (cpu_ns_of_all()?, process::monotonic_ns()?);
-        rounds(seat, args.hops / args.processes)?;
-        let (wall_after, cpu_after) = (process::monotonic_ns()?, cpu_ns_of_all()?);
-        let hops = args.hops / args.processes * args.processes;
-        cpu_ns.push(per_hop(cpu_after - cpu_before, hops));
-        wall_ns.push(per_hop(wall_after - wall_before, hops));
+    let mut slices = Vec::new();
+    if args.on_demand {
+        for line in std::io::stdin().lock().lines() {
+            line?;
+            rounds(seat, args.warmup.div_ceil(args.processes))?;
+            let slice = time_slice(args, seat, others)?;
+            slices.push(slice);
+            answer(&slice)?;
+        }
+    } else {
+        rounds(seat, args.warmup.div_ceil(args.processes))?;
+        for _ in 0..args.slices {
+            slices.push(time_slice(args, seat, others)?);
+        }
     }
     let usage = Usage::of_self()?.since(before);
     seat.pass(LAST)?;
     seat.receive()?;
-    Ok(WorkerReport { worker: 0, usage, cpu_ns, wall_ns })
+    Ok(WorkerReport { worker: 0, usage, slices })
+}
+
+fn time_slice(args: &RingArgs, seat: &Seat, others: &[Pid]) -> Result<Slice> {
+    let cpu_ns_of_others =
+        || others.iter().try_fold(0, |sum, other| Ok::<u64, anyhow::Error>(sum + process::cpu_ns_of(*other)?));
+    // The own clock last before and first after: reading thousands of clocks is no part of the hops.
+    let (others_before, own_before) = (cpu_ns_of_others()?, process::cpu_ns_of(getpid())?);
+    let wall_before = process::monotonic_ns()?;
+    rounds(seat, args.hops / args.processes)?;
+    let wall_after = process::monotonic_ns()?;
+    let (own_after, others_after) = (process::cpu_ns_of(getpid())?, cpu_ns_of_others()?);
+    let hops = args.hops / args.processes * args.processes;
+    Ok(Slice {
+        cpu_ns: per_hop(own_after - own_before + others_after - others_before, hops),
+        wall_ns: per_hop(wall_after - wall_before, hops),
+    })
+}
+
+fn answer(slice: &Slice) -> Result<()> {
+    let mut line = serde_json::to_vec(slice)?;
+    line.push(b'\n');
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(&line)?;
+    Ok(stdout.flush()?)
 }
 
 fn rounds(seat: &Seat, count: usize) -> Result<()> {
@@ -230,14 +273,16 @@ fn summarize(args: &RingArgs, mut reports: Vec<WorkerReport>) -> Result<RingRepo
     ensure!(reports.len() == args.processes, "a worker ended without a report");
     reports.sort_by_key(|report| report.worker);
     let per_slice = args.hops / args.processes * args.processes;
-    let hops = per_slice * args.slices + args.warmup.next_multiple_of(args.processes);
+    let warmup = args.warmup.next_multiple_of(args.processes);
     let workers: Vec<Usage> = reports.iter().map(|report| report.usage).collect();
     let switches = workers.iter().map(|w| w.voluntary_switches + w.involuntary_switches).sum();
-    let leader = reports.swap_remove(0);
+    let slices = reports.swap_remove(0).slices;
+    let warmups = if args.on_demand { slices.len() } else { 1 };
+    let hops = per_slice * slices.len() + warmup * warmups;
     Ok(RingReport {
         hops: u64::try_from(hops)?,
-        cpu_ns: Spread::of(leader.cpu_ns).context("no slice was timed")?,
-        wall_ns: Spread::of(leader.wall_ns).context("no slice was timed")?,
+        cpu_ns: Spread::of(slices.iter().map(|slice| slice.cpu_ns).collect()).context("no slice was timed")?,
+        wall_ns: Spread::of(slices.iter().map(|slice| slice.wall_ns).collect()).context("no slice was timed")?,
         switches_per_hop: per_hop(switches, hops),
         workers,
     })

@@ -35,6 +35,9 @@ pub struct SleepersArgs {
     /// Wait in state D, for a child, as in vfork; the child sleeps in state S
     #[arg(long)]
     pub uninterruptible: bool,
+    /// After the report, block until stdin ends
+    #[arg(long)]
+    pub hold: bool,
 }
 
 /// What the sleeper measured of itself.

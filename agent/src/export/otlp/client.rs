@@ -143,6 +143,16 @@ impl Worker {
         }
     }
 
+    /// One request, once, and once more without compression if that is what the receiver lacks.
+    pub(super) async fn try_once(&mut self, request: ExportProfilesServiceRequest) -> Result<(), String> {
+        let mut attempt = self.attempt(request.clone()).await;
+        if attempt.as_ref().is_err_and(|failure| failure.uncompressed) {
+            self.client = connect(&self.endpoint, false);
+            attempt = self.attempt(request).await;
+        }
+        attempt.map(drop).map_err(|failure| one_line(&failure.text))
+    }
+
     /// One request, until it is accepted, refused for good or too old.
     async fn persist(&mut self, request: ExportProfilesServiceRequest, expires: Instant) -> Delivery {
         let mut backoff = self.retry.first;

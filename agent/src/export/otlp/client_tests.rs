@@ -20,7 +20,7 @@ use tonic::{Code, Status};
 use super::*;
 use crate::{
     export::otlp::{Exporter, Stats, failure::rpc},
-    stacks::profile::{CgroupProfile, Frame, FrameKind, Function, Sample, Stack, WaitState},
+    stacks::profile::{Frame, FrameKind, Function, Sample, Stack, SubjectProfile, WaitState},
 };
 
 type Answer = Result<ExportProfilesServiceResponse, Status>;
@@ -86,8 +86,8 @@ fn window() -> Profile {
         waits: 1,
         last: SystemTime::now(),
     };
-    let cgroup = CgroupProfile { resource: Vec::new(), samples: vec![sample] };
-    Profile { cgroups: vec![cgroup], duration: Duration::from_secs(1), ..Profile::default() }
+    let cgroup = SubjectProfile { resource: Vec::new(), samples: vec![sample] };
+    Profile { subjects: vec![cgroup], duration: Duration::from_secs(1), ..Profile::default() }
 }
 
 async fn until(exporter: &Exporter, reached: impl Fn(&Stats) -> bool) -> Stats {

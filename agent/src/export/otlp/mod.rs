@@ -10,6 +10,7 @@ mod dictionary;
 mod endpoint;
 mod failure;
 mod request;
+mod trial;
 
 use std::{
     fmt,
@@ -28,6 +29,7 @@ use crate::stacks::profile::Profile;
 
 use client::{Counters, Queued, Retry, Worker};
 pub use endpoint::EndpointError;
+pub use trial::try_once;
 
 /// Where profiles go, and how long to wait.
 #[derive(Clone)]

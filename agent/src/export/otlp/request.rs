@@ -1,8 +1,8 @@
 //! From a [`Profile`] to the requests that carry it. Pure, but for the random profile ids.
 //!
-//! One `ResourceProfiles` per cgroup, one `off_cpu`/`nanoseconds` profile in each. Receivers refuse messages over 4 MiB
+//! One `ResourceProfiles` per container or row of cgroups, one `off_cpu`/`nanoseconds` profile in each. Receivers refuse messages over 4 MiB
 //! (the default of gRPC servers, decompressed) and profiles over 16,000 samples (Pyroscope), so a window is split until
-//! each part fits: by cgroup first, then by samples. No sample is left out.
+//! each part fits: by subject first, then by samples. No sample is left out.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -48,8 +48,9 @@ pub(super) fn requests(profile: &Profile) -> Vec<ExportProfilesServiceRequest> {
 
 pub(super) fn split(profile: &Profile, limits: Limits) -> Vec<ExportProfilesServiceRequest> {
     let window = Window::of(profile);
-    let groups = profile.cgroups.iter().filter(|cgroup| !cgroup.samples.is_empty());
-    let groups: Vec<_> = groups.map(|cgroup| Group { resource: &cgroup.resource, samples: &cgroup.samples }).collect();
+    let groups = profile.subjects.iter().filter(|subject| !subject.samples.is_empty());
+    let groups: Vec<_> =
+        groups.map(|subject| Group { resource: &subject.resource, samples: &subject.samples }).collect();
 
     let mut requests = Vec::new();
     let mut parts = vec![groups];
@@ -76,7 +77,7 @@ fn fits(request: &ExportProfilesServiceRequest, limits: Limits) -> bool {
     profiles.all(|profile| profile.samples.len() <= limits.samples) && request.encoded_len() < limits.bytes
 }
 
-/// Samples of one cgroup that go into one request.
+/// Samples of one subject that go into one request.
 #[derive(Clone, Copy, Debug)]
 struct Group<'a> {
     resource: &'a [(String, String)],
@@ -107,7 +108,7 @@ struct Window<'a> {
 
 impl<'a> Window<'a> {
     fn of(profile: &'a Profile) -> Self {
-        let ends = profile.cgroups.iter().flat_map(|cgroup| &cgroup.samples).map(|sample| sample.last);
+        let ends = profile.subjects.iter().flat_map(|subject| &subject.samples).map(|sample| sample.last);
         let start = profile.start.or_else(|| ends.max()?.checked_sub(profile.duration));
         Self {
             start_ns: unix_ns(start.unwrap_or(SystemTime::UNIX_EPOCH)),

@@ -1,7 +1,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::*;
-use crate::stacks::profile::{CgroupProfile, Frame, FrameKind, Function, Mapping, Stack, WaitState};
+use crate::stacks::profile::{Frame, FrameKind, Function, Mapping, Stack, SubjectProfile, WaitState};
 
 fn start() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)
@@ -19,7 +19,7 @@ fn sample(stack: Vec<Frame>, state: WaitState, nanoseconds: u64) -> Sample {
 }
 
 fn profile(cgroups: Vec<(&str, Vec<Sample>)>) -> Profile {
-    let cgroups = cgroups.into_iter().map(|(path, samples)| CgroupProfile {
+    let cgroups = cgroups.into_iter().map(|(path, samples)| SubjectProfile {
         resource: vec![
             ("service.name".to_owned(), "shop".to_owned()),
             ("podperf.cgroup.path".to_owned(), path.to_owned()),
@@ -27,7 +27,7 @@ fn profile(cgroups: Vec<(&str, Vec<Sample>)>) -> Profile {
         samples,
     });
     Profile {
-        cgroups: cgroups.collect(),
+        subjects: cgroups.collect(),
         start: Some(start()),
         duration: Duration::from_secs(10),
         losses: vec![("stack_full", 3)],
@@ -83,7 +83,7 @@ fn total(requests: &[ExportProfilesServiceRequest]) -> u64 {
 }
 
 fn nanoseconds_of(profile: &Profile) -> u64 {
-    profile.cgroups.iter().flat_map(|cgroup| &cgroup.samples).map(|sample| sample.nanoseconds).sum()
+    profile.subjects.iter().flat_map(|subject| &subject.samples).map(|sample| sample.nanoseconds).sum()
 }
 
 fn at<T>(table: &[T], index: i32) -> &T {
@@ -266,8 +266,8 @@ fn nothing_is_sent_for_cgroups_without_samples() {
 #[test]
 fn times_outside_the_window_are_moved_to_its_edge() {
     let mut profile = profile(vec![("/a", many(2, 2))]);
-    profile.cgroups[0].samples[0].last = start() - Duration::from_secs(1);
-    profile.cgroups[0].samples[1].last = start() + profile.duration;
+    profile.subjects[0].samples[0].last = start() - Duration::from_secs(1);
+    profile.subjects[0].samples[1].last = start() + profile.duration;
     assert_rules(&requests(&profile)[0]);
     profile.start = None;
     assert_rules(&requests(&profile)[0]);

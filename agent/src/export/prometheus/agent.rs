@@ -9,22 +9,27 @@ use std::{
 use tracing::Level;
 use tracing_subscriber::layer::{Context, Layer};
 
-use super::{BaseUnit, Family, Kind, Value};
+use super::{BaseUnit, FactFamily, Family, Kind, Value};
 use crate::{
+    attribution::NotExported,
     collector::Observation,
+    events::state::EventState,
     export::otlp,
-    kernel::OpenCounter,
+    pods::SourceStats,
     stacks::SymbolStats,
     status::{Part, State},
+    upkeep::Feature,
 };
 
 /// What the agent knows of itself beside an observation.
 #[derive(Debug)]
 pub struct AgentFacts<'a> {
-    /// Whether facts are exported.
-    pub facts_enabled: bool,
+    /// The families without PMU that are exported.
+    pub families: Vec<FactFamily>,
     /// The states of the parts.
     pub parts: &'a [Part],
+    /// Where pods come from, in a cluster.
+    pub pods: Option<SourceStats>,
     /// The profile exporter, if there is one.
     pub otlp: Option<otlp::Stats>,
     /// The symbolizer's counts.
@@ -60,19 +65,23 @@ impl<S: tracing::Subscriber> Layer<S> for &'static LogCounts {
 }
 
 /// The families about the agent.
-pub(super) fn families(observation: &Observation, counters: &[OpenCounter], facts: &AgentFacts<'_>) -> Vec<Family> {
+pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec<Family> {
     let mut families = Vec::new();
     build_and_parts(&mut families, facts);
-    pmu(&mut families, observation, counters);
+    pmu(&mut families, observation);
+    overhead(&mut families, observation);
     bpf(&mut families, observation);
     stacks(&mut families, observation, facts);
+    if let Some(stats) = &facts.pods {
+        pods(&mut families, observation, stats);
+    }
     if let Some(stats) = &facts.otlp {
         exporter(&mut families, stats);
     }
     let snapshot = &observation.snapshot;
     families.extend([
         gauge("cgroups_tracked", "Cgroups that live").sample(&[], Value::Count(snapshot.cgroups_tracked as u64)),
-        gauge("cgroups_unresolved", "Cgroups whose counts wait for a path")
+        gauge("cgroups_unresolved", "Cgroups whose counts wait for a path or a pod's name")
             .sample(&[], Value::Count(snapshot.cgroups_unresolved as u64)),
         counter("readings", "Readings of the kernel's maps; scrapes within a second share one")
             .sample(&[], Value::Count(observation.readings)),
@@ -117,7 +126,7 @@ fn build_and_parts(families: &mut Vec<Family>, facts: &AgentFacts<'_>) {
     families.push(states);
 }
 
-fn pmu(families: &mut Vec<Family>, observation: &Observation, counters: &[OpenCounter]) {
+fn pmu(families: &mut Vec<Family>, observation: &Observation) {
     let mut available = gauge("pmu_event_available", "Whether the event is counted");
     let mut info = gauge("pmu_event_info", "What the kernel was asked for");
     let mut enabled =
@@ -127,10 +136,21 @@ fn pmu(families: &mut Vec<Family>, observation: &Observation, counters: &[OpenCo
         "CPU time for which the event's group was on the PMU; less than enabled means multiplexed",
     )
     .unit(BaseUnit::Seconds);
+    let mut states = gauge("pmu_event_state", "State of each configured event: 1 for the state it is in");
+    let mut counted = counter(
+        "pmu_event_counted",
+        "Count of all CPUs, not scaled, clocks in nanoseconds: what all rows are a part of",
+    );
     let total = observation.snapshot.total();
-    for open in counters {
+    for open in observation.counters.iter() {
         let labels = [("event", open.counter.name.as_str())];
-        available.push(&labels, Value::Count(open.slot.is_ok().into()));
+        available.push(&labels, Value::Count(open.state.is_counted().into()));
+        for state in EventState::ALL {
+            states.push(&[labels[0], ("state", state.name())], Value::Count((open.state == state).into()));
+        }
+        if let Some(slot) = open.slot {
+            counted.push(&labels, Value::Count(observation.cpu.counts.get(slot).copied().unwrap_or(0)));
+        }
         info.push(&[labels[0], ("kernel_event", &open.counter.kernel_event)], Value::Count(1));
         if let Some(group) = open.group {
             let time = |times: &[u64]| Value::seconds(times.get(group).copied().unwrap_or(0));
@@ -138,7 +158,23 @@ fn pmu(families: &mut Vec<Family>, observation: &Observation, counters: &[OpenCo
             running.push(&labels, time(&total.running_ns));
         }
     }
-    families.extend([available, info, enabled, running]);
+    families.extend([available, states, info, counted, enabled, running]);
+}
+
+fn overhead(families: &mut Vec<Family>, observation: &Observation) {
+    let overhead = &observation.overhead;
+    let mut shed = gauge("overhead_shed", "Features given up to stay below the cap; of counters, groups");
+    for feature in Feature::ALL {
+        let count = overhead.shed.iter().filter(|shed| **shed == feature).count();
+        shed.push(&[("feature", feature.name())], Value::Count(count as u64));
+    }
+    families.extend([
+        gauge("overhead_ratio", "Share of all CPUs' time that podperf took, programs and process together")
+            .sample(&[], Value::Real(overhead.percent / 100.0)),
+        gauge("overhead_limit_ratio", "The cap on that share; 0 is none")
+            .sample(&[], Value::Real(overhead.most_percent / 100.0)),
+        shed,
+    ]);
 }
 
 fn bpf(families: &mut Vec<Family>, observation: &Observation) {
@@ -147,17 +183,23 @@ fn bpf(families: &mut Vec<Family>, observation: &Observation) {
         drops.push(&[("reason", reason)], Value::Count(*count));
     }
     let mut loaded = gauge("bpf_program_loaded", "Whether the program is loaded");
-    let mut run_time =
-        counter("bpf_program_run_time", "Time in the program; counted while kernel.bpf_stats_enabled is 1")
-            .unit(BaseUnit::Seconds);
-    let mut runs = counter("bpf_program_runs", "Runs of the program; counted while kernel.bpf_stats_enabled is 1");
+    let mut run_time = counter("bpf_program_run_time", "Time in the program, estimated from runs that it times itself")
+        .unit(BaseUnit::Seconds);
+    let mut runs = counter("bpf_program_runs", "Runs of the program");
     let mut misses = counter("bpf_program_misses", "Runs that the kernel skipped to avoid recursion");
+    let mut verified = gauge(
+        "bpf_program_verified_instructions",
+        "Instructions that the kernel's verifier walked, over all paths: the size of the program",
+    );
     for program in &observation.programs {
         let labels = [("program", program.program)];
         loaded.push(&labels, Value::Count(1));
         run_time.push(&labels, Value::seconds(program.run_time_ns));
         runs.push(&labels, Value::Count(program.runs));
         misses.push(&labels, Value::Count(program.misses));
+        if let Some(count) = program.verified_instructions {
+            verified.push(&labels, Value::Count(count));
+        }
     }
     let mut max_entries = gauge("bpf_map_max_entries", "Size of the map in entries; bytes for rings");
     let entries = gauge("bpf_map_entries", "Entries in use, of the map that a busy node fills")
@@ -170,7 +212,7 @@ fn bpf(families: &mut Vec<Family>, observation: &Observation) {
     }
     let recovered = counter("switches_recovered", "Switch-ins that the kernel did not report and the run time told")
         .sample(&[], Value::Count(observation.cpu.switches_recovered));
-    families.extend([drops, loaded, run_time, runs, misses, entries, max_entries, bytes, recovered]);
+    families.extend([drops, loaded, run_time, runs, misses, verified, entries, max_entries, bytes, recovered]);
 }
 
 fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFacts<'_>) {
@@ -195,6 +237,26 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         counter("profile_windows_dropped", "Profiles given up because symbols or the exporter took too long")
             .sample(&[], Value::Count(observation.profiles_dropped)),
     ]);
+}
+
+fn pods(families: &mut Vec<Family>, observation: &Observation, stats: &SourceStats) {
+    families.extend([
+        gauge("kube_watch_connected", "Whether changes of pods arrive")
+            .sample(&[], Value::Count(stats.connected.into())),
+        counter("kube_watch_restarts", "Watches begun anew and complete lists after the first")
+            .sample(&[], Value::Count(stats.restarts)),
+        counter("kube_watch_failures", "Requests for pods that failed").sample(&[], Value::Count(stats.failures)),
+        gauge("kube_watch_last_sync_timestamp", "When the pods were last known to be complete, Unix time; 0 for never")
+            .unit(BaseUnit::Seconds)
+            .sample(&[], Value::Real(stats.last_sync.map_or(0.0, unix_seconds))),
+        gauge("kube_pods", "Pods of this node").sample(&[], Value::Count(stats.pods as u64)),
+    ]);
+    let mut withheld =
+        gauge("containers_not_exported", "Containers that live but have no series of their own, by the reason");
+    for (why, count) in NotExported::ALL.iter().zip(observation.snapshot.not_exported) {
+        withheld.push(&[("reason", why.name())], Value::Count(count as u64));
+    }
+    families.push(withheld);
 }
 
 fn exporter(families: &mut Vec<Family>, stats: &otlp::Stats) {

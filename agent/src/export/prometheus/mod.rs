@@ -7,7 +7,7 @@ mod agent;
 mod format;
 mod workload;
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use prometheus_client::{
     collector::Collector,
@@ -18,8 +18,9 @@ use prometheus_client::{
 
 pub use agent::{AgentFacts, LogCounts};
 pub use format::Format;
+pub use workload::FactFamily;
 
-use crate::{collector::Observation, kernel::OpenCounter};
+use crate::collector::Observation;
 
 /// One metric family. The name is without unit and `_total`.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,11 +40,16 @@ pub struct Family {
 /// One series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Names and values.
-    pub labels: Vec<(&'static str, String)>,
+    /// The labels that tell its row, which all series of a row share.
+    pub row: Arc<[Label]>,
+    /// Its own labels, after those.
+    pub labels: Vec<Label>,
     /// The value; integers stay integers.
     pub value: Value,
 }
+
+/// A label's name and value. Only labels of pods have names that are not ours.
+pub type Label = (Cow<'static, str>, Cow<'static, str>);
 
 /// The base units in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +112,12 @@ impl Family {
     }
 
     fn push(&mut self, labels: &[(&'static str, &str)], value: Value) {
-        let labels = labels.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        self.samples.push(Sample { labels, value });
+        let labels = labels.iter().map(|&(name, value)| (name.into(), value.to_owned().into())).collect();
+        self.push_of_row(&Arc::default(), labels, value);
+    }
+
+    fn push_of_row(&mut self, row: &Arc<[Label]>, labels: Vec<Label>, value: Value) {
+        self.samples.push(Sample { row: Arc::clone(row), labels, value });
     }
 }
 
@@ -116,14 +126,9 @@ impl Family {
 /// # Errors
 ///
 /// Never in practice: writing to a string does not fail.
-pub fn render(
-    observation: &Observation,
-    counters: &[OpenCounter],
-    facts: &AgentFacts<'_>,
-    format: Format,
-) -> Result<Vec<u8>, fmt::Error> {
-    let mut families = workload::families(&observation.snapshot, counters, facts.facts_enabled);
-    families.extend(agent::families(observation, counters, facts));
+pub fn render(observation: &Observation, facts: &AgentFacts<'_>, format: Format) -> Result<Vec<u8>, fmt::Error> {
+    let mut families = workload::families(&observation.snapshot, &observation.counters, &facts.families);
+    families.extend(agent::families(observation, facts));
     let series = families.iter().map(|family| family.samples.len() as u64).sum();
     families.push(
         Family::new("podperf_exported_series", "Series in this scrape, this one left out", Kind::Gauge)
@@ -149,12 +154,12 @@ impl Collector for Families {
             };
             let mut metric = encoder.encode_descriptor(&family.name, &family.help, unit.as_ref(), kind)?;
             for sample in &family.samples {
-                if sample.labels.is_empty() {
+                if sample.row.is_empty() && sample.labels.is_empty() {
                     // An empty label set would be written as `{}`. A series without labels is its family's only one.
                     sample.value.encode(family.kind, metric)?;
                     break;
                 }
-                sample.value.encode(family.kind, metric.encode_family(&sample.labels.as_slice())?)?;
+                sample.value.encode(family.kind, metric.encode_family(&(&*sample.row, sample.labels.as_slice()))?)?;
             }
         }
         Ok(())

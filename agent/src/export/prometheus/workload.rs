@@ -1,17 +1,40 @@
-//! What the workloads did: `podperf_cgroup_*` and `podperf_node_*`. Pure.
+//! What the workloads did: `podperf_container_*`, `podperf_pod_*`, `podperf_cgroup_*` and `podperf_node_*`. Pure.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
-use super::{BaseUnit, Family, Kind, Value};
+use serde::{Deserialize, Serialize};
+
+use super::{BaseUnit, Family, Kind, Label, Value};
 use crate::{
-    attribution::Snapshot, events::plan::Scale, kernel::OpenCounter, readings::Usage, stacks::profile::WaitState,
+    attribution::{Row, RowUsage, Snapshot},
+    events::plan::Scale,
+    kernel::OpenCounter,
+    readings::Usage,
+    stacks::profile::WaitState,
 };
 
 /// The row of counters while CPUs were idle.
 const IDLE_ROW: &str = "(idle)";
 
-/// One family that needs no PMU: its name, and its series in a usage.
+/// The families that need no PMU, as the configuration names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each is described in its row of `FACTS`")]
+pub enum FactFamily {
+    #[serde(rename = "oncpu")]
+    OnCpu,
+    #[serde(rename = "runqueue_wait")]
+    RunQueueWait,
+    #[serde(rename = "offcpu")]
+    OffCpu,
+    ContextSwitches,
+    CpuMigrations,
+    PageFaults,
+}
+
+/// One of these families: its name, and its series in a usage.
 struct Fact {
+    family: FactFamily,
     name: &'static str,
     help: &'static str,
     unit: Option<BaseUnit>,
@@ -24,18 +47,21 @@ type Series = (&'static [(&'static str, &'static str)], fn(&Usage) -> Value);
 /// One row per family.
 const FACTS: [Fact; 6] = [
     Fact {
+        family: FactFamily::OnCpu,
         name: "oncpu",
         help: "Time on a CPU",
         unit: Some(BaseUnit::Seconds),
         series: &[(&[], |usage| Value::seconds(usage.oncpu_ns))],
     },
     Fact {
+        family: FactFamily::RunQueueWait,
         name: "runqueue_wait",
         help: "Time runnable but waiting for a CPU",
         unit: Some(BaseUnit::Seconds),
         series: &[(&[], |usage| Value::seconds(usage.runqueue_ns))],
     },
     Fact {
+        family: FactFamily::OffCpu,
         name: "offcpu",
         help: "Time off the CPU, by the state in which it was left; run-queue wait is part of it",
         unit: Some(BaseUnit::Seconds),
@@ -46,6 +72,7 @@ const FACTS: [Fact; 6] = [
         ],
     },
     Fact {
+        family: FactFamily::ContextSwitches,
         name: "context_switches",
         help: "Context switches: voluntary because a task blocked, involuntary because another was to run",
         unit: None,
@@ -55,12 +82,14 @@ const FACTS: [Fact; 6] = [
         ],
     },
     Fact {
+        family: FactFamily::CpuMigrations,
         name: "cpu_migrations",
         help: "Moves of tasks to another CPU",
         unit: None,
         series: &[(&[], |usage| Value::Count(usage.migrations))],
     },
     Fact {
+        family: FactFamily::PageFaults,
         name: "page_faults",
         help: "Page faults: minor served from memory, major had to read",
         unit: None,
@@ -71,40 +100,100 @@ const FACTS: [Fact; 6] = [
     },
 ];
 
-/// The families of a snapshot. Counters that are not open have none.
-pub(super) fn families(snapshot: &Snapshot, counters: &[OpenCounter], facts: bool) -> Vec<Family> {
-    let mut families = Vec::new();
-    if facts {
-        for fact in &FACTS {
-            let mut family = Family::new(format!("podperf_cgroup_{}", fact.name), fact.help, Kind::Counter);
-            family.unit = fact.unit;
-            for (row, usage) in &snapshot.rows {
-                for (labels, value) in fact.series {
-                    let labels: Vec<_> = [("cgroup", row.as_str())].into_iter().chain(labels.iter().copied()).collect();
-                    family.push(&labels, value(usage));
-                }
-            }
-            families.push(family);
+/// What a row is to Prometheus: each kind has families of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Face {
+    Container,
+    Pod,
+    Cgroup,
+}
+
+impl Face {
+    const ALL: [Self; 3] = [Self::Container, Self::Pod, Self::Cgroup];
+
+    const fn prefix(self) -> &'static str {
+        match self {
+            Self::Container => "podperf_container_",
+            Self::Pod => "podperf_pod_",
+            Self::Cgroup => "podperf_cgroup_",
         }
+    }
+
+    const fn of(row: &Row) -> Self {
+        match row {
+            Row::Container { .. } => Self::Container,
+            Row::Pod { .. } => Self::Pod,
+            Row::Cgroup(_) => Self::Cgroup,
+        }
+    }
+}
+
+/// A row's face, the labels that tell it, and what it did.
+type Faced<'a> = (Face, Arc<[Label]>, &'a Usage);
+
+/// The labels that tell a row.
+fn labels(row: &Row) -> Arc<[Label]> {
+    match row {
+        Row::Container { namespace, pod, container } => {
+            Arc::new([label("namespace", namespace), label("pod", pod), label("container", container)])
+        }
+        Row::Pod { namespace, pod } => Arc::new([label("namespace", namespace), label("pod", pod)]),
+        Row::Cgroup(path) => Arc::new([label("cgroup", path)]),
+    }
+}
+
+fn label(name: &'static str, value: &str) -> Label {
+    (name.into(), value.to_owned().into())
+}
+
+/// The families of a snapshot. Counters that are not open have none, nor has a kind of rows of which there is no row.
+pub(super) fn families(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[FactFamily]) -> Vec<Family> {
+    let mut families = Vec::new();
+    let rows: Vec<Faced<'_>> =
+        snapshot.rows.iter().map(|row| (Face::of(&row.row), labels(&row.row), &row.usage)).collect();
+    for face in Face::ALL {
+        let mut rows: Vec<&Faced<'_>> = rows.iter().filter(|row| row.0 == face).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let wanted = FACTS.iter().filter(|fact| facts.contains(&fact.family));
+        families.extend(wanted.map(|fact| fact_family(fact, face, &rows)));
+        let idle = (face, labels(&Row::Cgroup(IDLE_ROW.into())), &snapshot.idle);
+        rows.extend((face == Face::Cgroup).then_some(&idle));
+        families.extend(counter_families(face, &rows, counters));
+    }
+    if !facts.is_empty() {
         families.push(
             Family::new("podperf_node_idle", "Time that CPUs were idle, all CPUs together", Kind::Counter)
                 .unit(BaseUnit::Seconds)
                 .sample(&[], Value::seconds(snapshot.idle_ns)),
         );
     }
-    families.extend(counter_families(snapshot, counters));
+    families.extend(info_families(snapshot, &rows));
     families
 }
 
-fn counter_families(snapshot: &Snapshot, counters: &[OpenCounter]) -> Vec<Family> {
+fn fact_family(fact: &Fact, face: Face, rows: &[&Faced<'_>]) -> Family {
+    let mut family = Family::new(format!("{}{}", face.prefix(), fact.name), fact.help, Kind::Counter);
+    family.unit = fact.unit;
+    for (_, row, usage) in rows {
+        for (more, value) in fact.series {
+            let more = more.iter().map(|&(name, value)| (name.into(), value.into())).collect();
+            family.push_of_row(row, more, value(usage));
+        }
+    }
+    family
+}
+
+fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter]) -> Vec<Family> {
     let mut families: Vec<Family> = Vec::new();
     for open in counters {
-        let (Ok(slot), counter) = (&open.slot, &open.counter) else { continue };
+        let (Some(slot), counter, true) = (open.slot, &open.counter, open.state.is_counted()) else { continue };
         let (name, unit) = match counter.scale {
             Scale::Count => (counter.family, None),
             Scale::Nanoseconds => (counter.family.trim_end_matches("_seconds"), Some(BaseUnit::Seconds)),
         };
-        let name: Cow<'static, str> = format!("podperf_cgroup_{name}").into();
+        let name = format!("{}{name}", face.prefix());
         // Counters of one family: user and kernel mode, or the shared one of raw events.
         let index = families.iter().position(|family| family.name == name).unwrap_or_else(|| {
             let mut family = Family::new(name, counter.help, Kind::Counter);
@@ -112,50 +201,146 @@ fn counter_families(snapshot: &Snapshot, counters: &[OpenCounter]) -> Vec<Family
             families.push(family);
             families.len() - 1
         });
-        let rows = snapshot.rows.iter().map(|(row, usage)| (row.as_str(), usage)).chain([(IDLE_ROW, &snapshot.idle)]);
-        for (row, usage) in rows {
-            let mut labels = vec![("cgroup", row)];
-            labels.extend(counter.event_label.as_deref().map(|event| ("event", event)));
-            labels.extend(counter.mode.map(|mode| ("mode", mode.name())));
-            let count = usage.counts.get(*slot).copied().unwrap_or(0);
+        let event = counter.event_label.as_deref().map(|event| label("event", event));
+        let mode = counter.mode.map(|mode| ("mode".into(), mode.name().into()));
+        let more: Vec<Label> = event.into_iter().chain(mode).collect();
+        for (_, row, usage) in rows {
+            // Never on the PMU while this row ran is not the same as zero.
+            let of_group = |times: &[u64]| open.group.and_then(|group| times.get(group).copied());
+            if of_group(&usage.running_ns) == Some(0) && of_group(&usage.enabled_ns).is_some_and(|ns| ns > 0) {
+                continue;
+            }
+            let count = usage.counts.get(slot).copied().unwrap_or(0);
             let value = match counter.scale {
                 Scale::Count => Value::Count(count),
                 Scale::Nanoseconds => Value::seconds(count),
             };
-            families[index].push(&labels, value);
+            families[index].push_of_row(row, more.clone(), value);
         }
     }
     families
 }
 
+/// What else is known of the pods and containers that have rows.
+fn info_families(snapshot: &Snapshot, rows: &[Faced<'_>]) -> Vec<Family> {
+    let mut pods = Family::new("podperf_pod_info", "What a pod is", Kind::Gauge);
+    for pod in &snapshot.pods {
+        let uid = pod.uid.map(|uid| uid.to_string()).unwrap_or_default();
+        let known = [
+            ("namespace", &*pod.namespace),
+            ("pod", &pod.name),
+            ("uid", &uid),
+            ("workload", &pod.workload.name),
+            ("workload_type", pod.workload.kind.name()),
+            ("qos_class", &pod.qos_class),
+            ("priority_class", &pod.priority_class),
+        ];
+        let asked = pod.labels.iter().map(|(name, value)| (Cow::Owned(name.to_string()), value.to_string().into()));
+        let labels = known.iter().map(|&(name, value)| label(name, value)).chain(asked).collect();
+        pods.push_of_row(&Arc::default(), labels, Value::Count(1));
+    }
+    let mut containers = Family::new("podperf_container_info", "The last life of a container", Kind::Gauge);
+    for (RowUsage { container, .. }, (_, row, _)) in snapshot.rows.iter().zip(rows) {
+        let Some(info) = container else { continue };
+        let more = vec![("container_id".into(), info.id.to_string().into()), label("image", &info.image)];
+        containers.push_of_row(row, more, Value::Count(1));
+    }
+    [pods, containers].into_iter().filter(|family| !family.samples.is_empty()).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
+    use std::{sync::Arc, time::SystemTime};
 
-    use super::*;
+    use super::{super::Sample, *};
+    use crate::{
+        attribution::NotExported,
+        pods::{ContainerInfo, Pod, Workload, WorkloadKind},
+    };
 
-    #[test]
-    fn every_row_has_its_times_switches_and_faults() {
-        let usage = Usage { oncpu_ns: 1_500_000_000, offcpu_ns: [1, 2, 3], major_faults: 4, ..Usage::default() };
-        let snapshot = Snapshot {
+    const ALL: [FactFamily; 6] = [
+        FactFamily::OnCpu,
+        FactFamily::RunQueueWait,
+        FactFamily::OffCpu,
+        FactFamily::ContextSwitches,
+        FactFamily::CpuMigrations,
+        FactFamily::PageFaults,
+    ];
+
+    fn snapshot(rows: Vec<RowUsage>, pods: Vec<Arc<Pod>>) -> Snapshot {
+        Snapshot {
             taken: SystemTime::UNIX_EPOCH,
-            rows: vec![("/a".into(), usage)],
-            retired: Usage::default(),
+            rows,
+            pods,
+            elsewhere: Usage::default(),
             idle_ns: 2_000_000_000,
             idle: Usage::default(),
             cgroups_tracked: 1,
             cgroups_unresolved: 0,
-        };
-        let families = families(&snapshot, &[], true);
-        let value = |name: &str, label: &str| {
-            let family = families.iter().find(|family| family.name == name).unwrap();
-            let has_label = |sample: &&super::super::Sample| sample.labels.iter().any(|(_, value)| value == label);
-            family.samples.iter().find(has_label).unwrap().value
-        };
-        assert_eq!(value("podperf_cgroup_oncpu", "/a"), Value::Real(1.5));
-        assert_eq!(value("podperf_cgroup_offcpu", "uninterruptible"), Value::Real(2e-9));
-        assert_eq!(value("podperf_cgroup_page_faults", "major"), Value::Count(4));
+            not_exported: [0; NotExported::ALL.len()],
+        }
+    }
+
+    fn value(families: &[Family], name: &str, label: &str) -> Value {
+        let family = families.iter().find(|family| family.name == name).unwrap();
+        let has_label = |sample: &&Sample| sample.row.iter().chain(&sample.labels).any(|(_, value)| value == label);
+        family.samples.iter().find(has_label).unwrap().value
+    }
+
+    #[test]
+    fn every_row_has_its_times_switches_and_faults() {
+        let usage = Usage { oncpu_ns: 1_500_000_000, offcpu_ns: [1, 2, 3], major_faults: 4, ..Usage::default() };
+        let row = RowUsage { row: Row::Cgroup("/a".into()), container: None, usage };
+        let snapshot = snapshot(vec![row], vec![]);
+        let families = families(&snapshot, &[], &ALL);
+        assert_eq!(value(&families, "podperf_cgroup_oncpu", "/a"), Value::Real(1.5));
+        assert_eq!(value(&families, "podperf_cgroup_offcpu", "uninterruptible"), Value::Real(2e-9));
+        assert_eq!(value(&families, "podperf_cgroup_page_faults", "major"), Value::Count(4));
         assert_eq!(families.last().unwrap().samples[0].value, Value::Real(2.0));
-        assert!(super::families(&snapshot, &[], false).is_empty());
+        assert!(super::families(&snapshot, &[], &[]).is_empty());
+    }
+
+    #[test]
+    fn containers_have_families_of_their_own_and_their_pods_are_described_once() {
+        let id = "c0".repeat(32);
+        let pod = Arc::new(Pod {
+            name: "web-5d4f8c7b9-x2x1p".into(),
+            workload: Workload { kind: WorkloadKind::Deployment, name: "web".into() },
+            qos_class: "burstable".into(),
+            priority_class: "high".into(),
+            labels: vec![("label_team".into(), "checkout".into())],
+            ..Pod::example()
+        });
+        let container = |name: &str| RowUsage {
+            row: Row::Container {
+                namespace: Arc::clone(&pod.namespace),
+                pod: Arc::clone(&pod.name),
+                container: name.into(),
+            },
+            container: Some(Arc::new(ContainerInfo {
+                pod: Arc::clone(&pod),
+                name: name.into(),
+                image: "shop/web:1".into(),
+                id: id.parse().unwrap(),
+            })),
+            usage: Usage { oncpu_ns: 1_000_000_000, ..Usage::default() },
+        };
+        let snapshot = snapshot(vec![container("app"), container("proxy")], vec![Arc::clone(&pod)]);
+        let text = super::super::Format::Text.encode(families(&snapshot, &[], &ALL)).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        for line in [
+            "podperf_container_oncpu_seconds_total\
+             {namespace=\"shop\",pod=\"web-5d4f8c7b9-x2x1p\",container=\"app\"} 1.0",
+            "podperf_pod_info{namespace=\"shop\",pod=\"web-5d4f8c7b9-x2x1p\",\
+             uid=\"6ef0362e-e3b9-43a3-acdb-de4ba71f1fa4\",workload=\"web\",workload_type=\"deployment\",\
+             qos_class=\"burstable\",priority_class=\"high\",label_team=\"checkout\"} 1",
+            &format!(
+                "podperf_container_info{{namespace=\"shop\",pod=\"web-5d4f8c7b9-x2x1p\",container=\"proxy\",\
+                 container_id=\"{id}\",image=\"shop/web:1\"}} 1"
+            ),
+        ] {
+            assert!(text.lines().any(|found| found == line), "no `{line}` in\n{text}");
+        }
+        assert!(!text.contains("podperf_cgroup_"), "families without rows:\n{text}");
     }
 }

@@ -3,6 +3,8 @@
 //! [`Config`] is the file's form, with the defaults in its `Default`s and nowhere else; [`Settings`] is the checked
 //! form that the rest of the agent sees. `config/podperf.yaml` documents each key and equals the defaults.
 
+mod defaults;
+
 use std::{collections::BTreeMap, fs, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
@@ -10,13 +12,14 @@ use thiserror::Error;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::{
-    cgroups::{Selection, SelectionError},
-    export::otlp,
+    attribution::{Level, RowRules},
+    cgroups::{Choice, Patterns, Selection},
+    export::{otlp, prometheus::FactFamily},
     kernel::Tracepoint,
 };
 
 /// The configuration file.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Config {
@@ -25,9 +28,14 @@ pub struct Config {
     pub log_level: String,
     pub run_dir: PathBuf,
     pub cgroups: Cgroups,
+    pub identity: Identity,
+    pub kubernetes: Kubernetes,
+    pub metrics: Metrics,
     pub scheduling: Scheduling,
     pub facts: Facts,
     pub counters: Counters,
+    pub pmu: Pmu,
+    pub overhead: Overhead,
     pub stacks: Stacks,
     pub otlp: Otlp,
 }
@@ -44,6 +52,67 @@ pub struct Cgroups {
     #[serde(with = "humantime_serde")]
     pub grace: Duration,
     pub max: u32,
+}
+
+/// `identity:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Identity {
+    /// Kubernetes where the agent runs in a pod, else none.
+    Auto,
+    /// Pods have their names from the API.
+    Kubernetes,
+    /// Pods' cgroups are like all others.
+    None,
+}
+
+/// `kubernetes:`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
+#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
+pub struct Kubernetes {
+    pub source: PodSource,
+    pub kubeconfig: PathBuf,
+    pub context: String,
+    pub kubelet: Kubelet,
+    pub pod_labels: Vec<String>,
+    pub pod_annotations: Vec<String>,
+    #[serde(with = "humantime_serde")]
+    pub patience: Duration,
+}
+
+/// `kubernetes.source:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PodSource {
+    /// The API server, which tells at once.
+    Watch,
+    /// The node's kubelet, which is asked.
+    Kubelet,
+}
+
+/// `kubernetes.kubelet:`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
+#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
+pub struct Kubelet {
+    pub url: String,
+    pub ca_file: PathBuf,
+    pub insecure_skip_verify: bool,
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+}
+
+/// `metrics:`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
+#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
+pub struct Metrics {
+    pub facts: Vec<FactFamily>,
+    pub level: Level,
+    pub include_namespaces: Vec<String>,
+    pub exclude_namespaces: Vec<String>,
+    pub max_containers: usize,
 }
 
 /// `scheduling:`
@@ -71,6 +140,23 @@ pub struct Counters {
     pub groups: Vec<Vec<String>>,
 }
 
+/// `pmu:`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
+#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
+pub struct Pmu {
+    pub leave_free: u32,
+    pub multiplex: bool,
+}
+
+/// `overhead:`
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
+#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
+pub struct Overhead {
+    pub max_percent: f64,
+}
+
 /// `stacks:`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
@@ -95,76 +181,6 @@ pub struct Otlp {
     pub timeout: Duration,
     pub queue: usize,
     pub headers: BTreeMap<String, String>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 9799)),
-            node_name: String::new(),
-            log_level: "info".into(),
-            run_dir: "/run/podperf".into(),
-            cgroups: Cgroups::default(),
-            scheduling: Scheduling::default(),
-            facts: Facts::default(),
-            counters: Counters::default(),
-            stacks: Stacks::default(),
-            otlp: Otlp::default(),
-        }
-    }
-}
-
-impl Default for Cgroups {
-    fn default() -> Self {
-        Self {
-            root: PathBuf::new(),
-            depth: 4,
-            include: Vec::new(),
-            exclude: Vec::new(),
-            grace: Duration::from_secs(300),
-            max: 4096,
-        }
-    }
-}
-
-impl Default for Scheduling {
-    fn default() -> Self {
-        Self { tracepoint: Tracepoint::Auto }
-    }
-}
-
-impl Default for Facts {
-    fn default() -> Self {
-        Self { enabled: true }
-    }
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        let group = |events: [&str; 2]| events.map(str::to_owned).to_vec();
-        Self {
-            enabled: true,
-            groups: vec![group(["cycles", "instructions"]), group(["cache-references", "cache-misses"])],
-        }
-    }
-}
-
-impl Default for Stacks {
-    fn default() -> Self {
-        Self { enabled: true, long_wait: Duration::from_millis(500), max_stacks: 32_768, max_waits: 16_384 }
-    }
-}
-
-impl Default for Otlp {
-    fn default() -> Self {
-        Self {
-            endpoint: String::new(),
-            interval: Duration::from_secs(10),
-            timeout: Duration::from_secs(5),
-            queue: 8,
-            headers: BTreeMap::new(),
-        }
-    }
 }
 
 /// What is wrong with a configuration. The agent then exits with code 2.
@@ -203,8 +219,8 @@ pub struct Settings {
     pub config: Config,
     /// The node's name: configured, else `$NODE_NAME`, else the host's name.
     pub node_name: String,
-    /// Which cgroups are rows.
-    pub selection: Selection,
+    /// What has series of its own.
+    pub rules: RowRules,
 }
 
 impl Config {
@@ -235,9 +251,14 @@ impl Config {
             ("runDir", self.run_dir != new.run_dir),
             ("cgroups.root", self.cgroups.root != new.cgroups.root),
             ("cgroups.max", self.cgroups.max != new.cgroups.max),
+            ("identity", self.identity != new.identity),
+            ("kubernetes", self.kubernetes != new.kubernetes),
+            ("metrics.level", self.metrics.level != new.metrics.level),
             ("scheduling", self.scheduling != new.scheduling),
             ("facts", self.facts != new.facts),
             ("counters", self.counters != new.counters),
+            ("pmu", self.pmu != new.pmu),
+            ("overhead", self.overhead != new.overhead),
             ("stacks", self.stacks != new.stacks),
             ("otlp", self.otlp != new.otlp),
         ];
@@ -263,14 +284,23 @@ impl TryFrom<Config> for Settings {
 
     fn try_from(config: Config) -> Result<Self, ConfigError> {
         let bad = |key: &'static str, message: String| ConfigError::Value { key, message };
-        let selection = |include: &[String], exclude: &[String]| Selection::new(config.cgroups.depth, include, exclude);
-        // Each list alone first: the error is then the list's own.
-        let pattern = |key| move |error: SelectionError| bad(key, error.to_string());
-        selection(&config.cgroups.include, &[]).map_err(pattern("cgroups.include"))?;
-        selection(&[], &config.cgroups.exclude).map_err(pattern("cgroups.exclude"))?;
-        let selection =
-            selection(&config.cgroups.include, &config.cgroups.exclude).map_err(pattern("cgroups.include"))?;
-
+        let patterns = |key, list: &[String]| Patterns::new(list).map_err(|error| bad(key, error.to_string()));
+        let rules = RowRules {
+            selection: Selection {
+                depth: config.cgroups.depth,
+                paths: Choice {
+                    include: patterns("cgroups.include", &config.cgroups.include)?,
+                    exclude: patterns("cgroups.exclude", &config.cgroups.exclude)?,
+                },
+            },
+            namespaces: Choice {
+                include: patterns("metrics.includeNamespaces", &config.metrics.include_namespaces)?,
+                exclude: patterns("metrics.excludeNamespaces", &config.metrics.exclude_namespaces)?,
+            },
+            level: config.metrics.level,
+            max_containers: config.metrics.max_containers,
+            grace: config.cgroups.grace,
+        };
         EnvFilter::try_new(&config.log_level)
             .map_err(|error| bad("logLevel", format!("{error} (one of error, warn, info, debug, trace)")))?;
         // One word that is no level would be taken for a module, and everything else would be silent.
@@ -284,11 +314,19 @@ impl TryFrom<Config> for Settings {
         }
         let at_least = [
             ("cgroups.max", config.cgroups.max >= 16, "needs at least 16"),
+            // NaN is in no range.
+            ("overhead.maxPercent", (0.0..=100.0).contains(&config.overhead.max_percent), "needs 0 to 100"),
+            ("pmu.leaveFree", config.pmu.leave_free <= 64, "needs at most 64"),
             ("stacks.maxStacks", config.stacks.max_stacks >= 1024, "needs at least 1024"),
             ("stacks.maxWaits", config.stacks.max_waits >= 256, "needs at least 256"),
             ("otlp.interval", config.otlp.interval >= Duration::from_secs(1), "needs at least 1s"),
             ("otlp.timeout", config.otlp.timeout >= Duration::from_millis(100), "needs at least 100ms"),
             ("otlp.queue", config.otlp.queue >= 1, "needs at least 1"),
+            (
+                "kubernetes.kubelet.interval",
+                config.kubernetes.kubelet.interval >= Duration::from_secs(1),
+                "needs at least 1s",
+            ),
         ];
         if let Some((key, _, message)) = at_least.into_iter().find(|(_, holds, _)| !holds) {
             return Err(bad(key, message.into()));
@@ -301,7 +339,7 @@ impl TryFrom<Config> for Settings {
             .find(|name| !name.is_empty())
             .or_else(|| nix::unistd::gethostname().ok().map(|name| name.to_string_lossy().into_owned()))
             .unwrap_or_else(|| "unknown".into());
-        Ok(Self { config, node_name, selection })
+        Ok(Self { config, node_name, rules })
     }
 }
 
@@ -319,88 +357,4 @@ fn with_nearest_key(message: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const EXAMPLE: &str = include_str!("../../config/podperf.yaml");
-
-    fn refusal(yaml: &str) -> String {
-        match Config::parse(yaml) {
-            Err(message) => message,
-            Ok(config) => Settings::try_from(config).unwrap_err().to_string(),
-        }
-    }
-
-    #[test]
-    fn the_example_equals_the_defaults() {
-        assert_eq!(Config::parse(EXAMPLE).unwrap(), Config::default());
-    }
-
-    #[test]
-    fn the_example_holds_every_key_and_explains_it() {
-        fn keys(value: &serde_yaml::Value, prefix: &str, into: &mut Vec<String>) {
-            for (key, value) in value.as_mapping().into_iter().flatten() {
-                let path = format!("{prefix}{}", key.as_str().unwrap());
-                keys(value, &format!("{path}."), into);
-                into.push(path);
-            }
-        }
-        let (mut expected, mut found) = (Vec::new(), Vec::new());
-        keys(&serde_yaml::to_value(Config::default()).unwrap(), "", &mut expected);
-        keys(&serde_yaml::from_str(EXAMPLE).unwrap(), "", &mut found);
-        expected.sort();
-        found.sort();
-        assert_eq!(found, expected);
-        let lines: Vec<_> = EXAMPLE.lines().collect();
-        for (index, line) in lines.iter().enumerate() {
-            let is_key = !line.trim_start().starts_with(['#', '-']) && line.contains(':');
-            assert!(!is_key || lines[index - 1].trim_start().starts_with('#'), "no comment above `{line}`");
-        }
-    }
-
-    #[test]
-    fn an_empty_file_is_the_defaults() {
-        assert_eq!(Config::parse("").unwrap(), Config::default());
-        assert_eq!(Config::parse("# nothing\n").unwrap(), Config::default());
-    }
-
-    #[test]
-    fn an_unknown_key_is_refused_with_its_path_and_the_nearest() {
-        let message = refusal("cgroups:\n  dept: 3\n");
-        assert_eq!(message, "cgroups: unknown key `dept` at line 2 column 3 (did you mean `depth`?)");
-    }
-
-    #[test]
-    fn a_wrong_type_is_refused_with_its_path() {
-        let message = refusal("cgroups:\n  depth: many\n");
-        assert!(message.starts_with("cgroups.depth: invalid type: string \"many\""), "{message}");
-        let message = refusal("otlp:\n  interval: 10 parsecs\n");
-        assert!(message.starts_with("otlp.interval:"), "{message}");
-    }
-
-    #[test]
-    fn values_that_cannot_be_are_refused_with_their_key() {
-        for (yaml, start) in [
-            ("otlp: {interval: 10ms}", "bad value for `otlp.interval`: needs at least 1s"),
-            ("cgroups: {max: 0}", "bad value for `cgroups.max`"),
-            ("cgroups: {exclude: ['(']}", "bad value for `cgroups.exclude`: failed to parse pattern `(`"),
-            ("logLevel: '=x='", "bad value for `logLevel`"),
-            ("logLevel: loud", "bad value for `logLevel`: unknown level `loud`"),
-            ("otlp: {endpoint: 'ftp://x'}", "bad value for `otlp`: endpoint `ftp://x`"),
-            ("{facts: {enabled: false}, otlp: {endpoint: 'http://x:1'}}", "bad value for `stacks.enabled`"),
-        ] {
-            assert!(refusal(yaml).starts_with(start), "{yaml}: {}", refusal(yaml));
-        }
-    }
-
-    #[test]
-    fn keys_that_need_a_restart_are_named() {
-        let old = Config::default();
-        let mut new = Config { log_level: "debug".into(), ..Config::default() };
-        new.cgroups.depth = 1;
-        assert!(old.needs_restart(&new).is_empty());
-        new.cgroups.max = 17;
-        new.listen = SocketAddr::from(([127, 0, 0, 1], 1));
-        assert_eq!(old.needs_restart(&new), ["listen", "cgroups.max"]);
-    }
-}
+mod tests;

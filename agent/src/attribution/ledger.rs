@@ -1,0 +1,251 @@
+//! The accounts. Pure.
+//!
+//! Deltas are posted to the account of the row that their cgroup is counted in. So a nested cgroup rolls up, a dead
+//! one leaves its counts where they were, a container that starts again under its name adds to the same account, and
+//! no account ever falls. Deltas of a cgroup without a path or a name yet wait for it.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::SystemTime,
+};
+
+use super::{Names, NotExported, Owner, Row, RowRules, RowUsage, Snapshot, UNRESOLVED, Verdict};
+use crate::{
+    cgroups::Place,
+    ids::CgroupId,
+    pods::{ContainerInfo, Outlook, Pod},
+    readings::Usage,
+};
+
+/// How long counts wait for their cgroup's path, in nanoseconds.
+const PATH_PATIENCE_NS: u64 = 30_000_000_000;
+/// Cgroups whose counts wait at most; the counts of more are unresolved at once.
+const MAX_WAITING: usize = 16_384;
+
+/// The accounts.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    accounts: HashMap<Row, Account>,
+    waiting: HashMap<CgroupId, Waiting>,
+    retired: Usage,
+    idle: Usage,
+    /// Accounts of pods and containers that are shown.
+    pod_rows: usize,
+    not_exported: [usize; NotExported::ALL.len()],
+    /// Directories of containers that live, and how many of them are of pods that the API does not know.
+    containers: (usize, usize),
+    settlings: u64,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    usage: Usage,
+    pod: Option<Arc<Pod>>,
+    container: Option<Arc<ContainerInfo>>,
+    /// The settling that last found its cgroup alive.
+    alive_at: u64,
+    /// When its cgroup was first missed, and how often it was exported since.
+    ended: Option<(u64, u32)>,
+    /// Its grace is over, but its pod is still there and may start it again.
+    hidden: bool,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    usage: Usage,
+    since_ns: u64,
+    /// Kept here, since the tree forgets the dead.
+    place: Option<Place>,
+}
+
+impl Ledger {
+    /// Posts the deltas of one reading, and those that waited and now have a name.
+    pub fn post(&mut self, deltas: Vec<(CgroupId, Usage)>, names: &Names<'_>, rules: &RowRules, now_ns: u64) {
+        for (cgroup, delta) in deltas {
+            if cgroup == CgroupId::IDLE {
+                self.idle.add(&delta);
+            } else if let Some((place, owner)) = names.owner_of(cgroup, now_ns)
+                && let Some((row, _)) = self.row(place, &owner, rules)
+            {
+                self.account(row, &owner).usage.add(&delta);
+            } else if self.waiting.len() < MAX_WAITING || self.waiting.contains_key(&cgroup) {
+                let place = names.tree.place(cgroup).cloned();
+                let waiting = Waiting { usage: Usage::default(), since_ns: now_ns, place };
+                self.waiting.entry(cgroup).or_insert(waiting).usage.add(&delta);
+            } else {
+                self.account(Row::Cgroup(UNRESOLVED.into()), &Owner::Unresolved).usage.add(&delta);
+            }
+        }
+        for (cgroup, mut waiting) in std::mem::take(&mut self.waiting) {
+            if waiting.place.is_none() {
+                waiting.place = names.tree.place(cgroup).cloned();
+            }
+            match &waiting.place {
+                Some(place) => {
+                    let owner = names.owner(place, now_ns);
+                    if let Some((row, _)) = self.row(place, &owner, rules) {
+                        self.account(row, &owner).usage.add(&waiting.usage);
+                        continue;
+                    }
+                }
+                None if now_ns.saturating_sub(waiting.since_ns) > PATH_PATIENCE_NS => {
+                    self.account(Row::Cgroup(UNRESOLVED.into()), &Owner::Unresolved).usage.add(&waiting.usage);
+                    continue;
+                }
+                None => {}
+            }
+            self.waiting.insert(cgroup, waiting);
+        }
+    }
+
+    /// Opens the accounts of containers that live but have not run yet, and ends those whose cgroup has been gone for
+    /// the grace and was exported twice since. A container that its pod will start again has not ended.
+    pub fn settle(&mut self, names: &Names<'_>, rules: &RowRules, now_ns: u64) {
+        self.not_exported = Default::default();
+        self.containers = (0, 0);
+        self.settlings += 1;
+        let settling = self.settlings;
+        for place in names.tree.living() {
+            if place.kube.is_none() || names.pods.is_none() {
+                if let Some(account) = self.accounts.get_mut(&Row::Cgroup(Arc::clone(&place.path))) {
+                    account.alive_at = settling;
+                }
+                continue;
+            }
+            let owner = names.owner(place, now_ns);
+            if place.is_container() {
+                self.containers.0 += 1;
+                self.containers.1 += usize::from(matches!(owner, Owner::Unresolved));
+            }
+            let Some((row, withheld)) = self.row(place, &owner, rules) else { continue };
+            // Sandboxes have the shape of containers too.
+            if let Some(why) = withheld
+                && place.is_container()
+                && matches!(owner, Owner::Container(_))
+            {
+                self.not_exported[why as usize] += 1;
+            }
+            self.account(row, &owner).alive_at = settling;
+        }
+        let outlook = |row: &Row| match (row, names.pods) {
+            (Row::Pod { namespace, pod }, Some(pods)) => pods.outlook(namespace, pod, None),
+            (Row::Container { namespace, pod, container }, Some(pods)) => pods.outlook(namespace, pod, Some(container)),
+            _ => Outlook::Gone,
+        };
+        let permanent = |row: &Row| matches!(row, Row::Cgroup(path) if &**path == "/" || &**path == UNRESOLVED);
+        let grace_ns = u64::try_from(rules.grace.as_nanos()).unwrap_or(u64::MAX);
+        let retired = &mut self.retired;
+        self.accounts.retain(|row, account| {
+            if account.alive_at == settling || permanent(row) {
+                account.ended = None;
+                return true;
+            }
+            let wanted = account.pod.as_ref().is_none_or(|pod| rules.wants(names.newest(pod)).is_ok());
+            let outlook = if wanted { outlook(row) } else { Outlook::Gone };
+            if outlook == Outlook::Runs {
+                account.ended = None;
+                return true;
+            }
+            let (since_ns, exports) = account.ended.get_or_insert((now_ns, 0));
+            if now_ns.saturating_sub(*since_ns) < grace_ns || *exports < 2 {
+                return true;
+            }
+            if outlook == Outlook::Gone {
+                retired.add(&account.usage);
+                return false;
+            }
+            account.hidden = true;
+            true
+        });
+        let is_pod_row = |(row, account): &(&Row, &Account)| !matches!(row, Row::Cgroup(_)) && !account.hidden;
+        self.pod_rows = self.accounts.iter().filter(is_pod_row).count();
+    }
+
+    /// How many directories of containers lived at the last settling, and how many of them are of pods that the API does
+    /// not know.
+    #[must_use]
+    pub const fn containers(&self) -> (usize, usize) {
+        self.containers
+    }
+
+    /// Says that a snapshot was exported.
+    pub fn exported(&mut self) {
+        for (_, exports) in self.accounts.values_mut().filter_map(|account| account.ended.as_mut()) {
+            *exports += 1;
+        }
+    }
+
+    /// The accounts as they stand.
+    #[must_use]
+    pub fn snapshot(&self, taken: SystemTime, idle_ns: u64, names: &Names<'_>) -> Snapshot {
+        let mut elsewhere = self.retired.clone();
+        self.waiting.values().for_each(|waiting| elsewhere.add(&waiting.usage));
+        let mut rows = Vec::with_capacity(self.accounts.len());
+        let mut pods = BTreeMap::new();
+        for (row, account) in &self.accounts {
+            if account.hidden {
+                elsewhere.add(&account.usage);
+                continue;
+            }
+            if let Some(pod) = &account.pod {
+                pods.entry((&pod.namespace, &pod.name)).or_insert_with(|| Arc::clone(names.newest(pod)));
+            }
+            rows.push(RowUsage {
+                row: row.clone(),
+                container: account.container.clone(),
+                usage: account.usage.clone(),
+            });
+        }
+        rows.sort_unstable_by(|a, b| a.row.cmp(&b.row));
+        Snapshot {
+            taken,
+            rows,
+            pods: pods.into_values().collect(),
+            elsewhere,
+            idle_ns,
+            idle: self.idle.clone(),
+            cgroups_tracked: names.tree.len(),
+            cgroups_unresolved: self.waiting.len(),
+            not_exported: self.not_exported,
+        }
+    }
+
+    /// The row of an owner as things stand, and why it is not one of its own. `None` while it has no name.
+    fn row(&self, place: &Place, owner: &Owner, rules: &RowRules) -> Option<(Row, Option<NotExported>)> {
+        let why = match rules.verdict(place, owner) {
+            Verdict::Own(row) if self.has_room(&row, rules) => return Some((row, None)),
+            Verdict::Own(_) => Some(NotExported::Limit),
+            Verdict::Common(why) => why,
+            Verdict::Wait => return None,
+        };
+        Some((Row::Cgroup(rules.common_row(place).into()), why))
+    }
+
+    fn has_room(&self, row: &Row, rules: &RowRules) -> bool {
+        let shown = || self.accounts.get(row).is_some_and(|account| !account.hidden);
+        matches!(row, Row::Cgroup(_)) || self.pod_rows < rules.max_containers || shown()
+    }
+
+    fn account(&mut self, row: Row, owner: &Owner) -> &mut Account {
+        let of_pod = !matches!(row, Row::Cgroup(_));
+        let of_container = matches!(row, Row::Container { .. });
+        let account = self.accounts.entry(row).or_insert_with(|| Account { hidden: of_pod, ..Account::default() });
+        if of_pod {
+            self.pod_rows += usize::from(std::mem::take(&mut account.hidden));
+            match owner {
+                Owner::Container(info) => {
+                    account.pod = Some(Arc::clone(&info.pod));
+                    account.container = of_container.then(|| Arc::clone(info));
+                }
+                Owner::Pod(pod) => account.pod = Some(Arc::clone(pod)),
+                _ => {}
+            }
+        }
+        account
+    }
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

@@ -1,0 +1,393 @@
+//! Tests of [`super`]: a tree, some pods, and who is charged.
+
+use super::*;
+use crate::{
+    attribution::Level,
+    cgroups::{Choice, Selection, Tree},
+    ids::ContainerId,
+    kernel::records::CgroupRecord,
+    pods::{Container, ContainerKind, PodChange, PodIndex},
+};
+
+const CHILD: CgroupId = CgroupId(10);
+const SECOND: u64 = 1_000_000_000;
+const PATIENCE: u64 = 60 * SECOND;
+const GRACE: u64 = 300 * SECOND;
+const UID: &str = "6ef0362e-e3b9-43a3-acdb-de4ba71f1fa4";
+
+/// What a collector holds.
+struct Node {
+    tree: Tree,
+    pods: Option<PodIndex>,
+    rules: RowRules,
+    ledger: Ledger,
+}
+
+impl Node {
+    fn new(nodes: &[(u64, &str)]) -> Self {
+        let mut tree = Tree::default();
+        tree.walked(nodes.iter().map(|(id, path)| (CgroupId(*id), (*path).to_owned())).collect(), 0);
+        let rules = RowRules {
+            selection: Selection { depth: 2, paths: Choice::default() },
+            namespaces: Choice::default(),
+            level: Level::Container,
+            max_containers: 100,
+            grace: std::time::Duration::from_nanos(GRACE),
+        };
+        Self { tree, pods: None, rules, ledger: Ledger::default() }
+    }
+
+    /// A node of a cluster, with a list of pods as of second 0.
+    fn of_cluster(nodes: &[(u64, &str)], pods: Vec<Pod>) -> Self {
+        let mut node = Self { pods: Some(PodIndex::default()), ..Self::new(nodes) };
+        node.tell(PodChange::All(pods), 0);
+        node
+    }
+
+    fn tell(&mut self, change: PodChange, now_ns: u64) {
+        self.pods.as_mut().unwrap().apply(change, now_ns);
+    }
+
+    fn born(&mut self, id: u64, path: &str, now_ns: u64) {
+        self.tree.apply(CgroupRecord::Named(CgroupId(id), Some(path.into())), now_ns);
+    }
+
+    fn died(&mut self, id: u64, now_ns: u64) {
+        self.tree.apply(CgroupRecord::Died(CgroupId(id)), now_ns);
+    }
+
+    /// A reading in which these cgroups ran for so long.
+    fn read(&mut self, now_ns: u64, ran: &[(u64, u64)]) {
+        let deltas = ran.iter().map(|(id, ns)| (CgroupId(*id), self::ran(*ns))).collect();
+        let names = Names { tree: &self.tree, pods: self.pods.as_ref(), patience_ns: PATIENCE };
+        self.ledger.post(deltas, &names, &self.rules, now_ns);
+        self.ledger.settle(&names, &self.rules, now_ns);
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let names = Names { tree: &self.tree, pods: self.pods.as_ref(), patience_ns: PATIENCE };
+        self.ledger.snapshot(SystemTime::UNIX_EPOCH, 0, &names)
+    }
+
+    fn row(&self, row: &Row) -> Option<u64> {
+        self.snapshot().rows.iter().find(|candidate| candidate.row == *row).map(|found| found.usage.oncpu_ns)
+    }
+
+    fn cgroup(&self, path: &str) -> Option<u64> {
+        self.row(&Row::Cgroup(path.into()))
+    }
+
+    fn container(&self, pod: &str, container: &str) -> Option<u64> {
+        self.row(&Row::Container { namespace: "shop".into(), pod: pod.into(), container: container.into() })
+    }
+
+    fn total(&self) -> u64 {
+        self.snapshot().total().oncpu_ns
+    }
+}
+
+fn ran(ns: u64) -> Usage {
+    Usage { oncpu_ns: ns, counts: vec![ns], ..Usage::default() }
+}
+
+fn id(digit: char) -> ContainerId {
+    digit.to_string().repeat(64).parse().unwrap()
+}
+
+/// The path of a container of [`UID`]'s pod.
+fn path(digit: char) -> String {
+    path_in(UID, digit)
+}
+
+fn path_in(uid: &str, digit: char) -> String {
+    format!("/kubepods/burstable/pod{uid}/{}", digit.to_string().repeat(64))
+}
+
+/// A pod of namespace `shop`: containers and the ids that its status has.
+fn pod(name: &str, containers: &[(&str, Option<char>)]) -> Pod {
+    let container = |&(name, digit): &(&str, Option<char>)| Container {
+        name: name.into(),
+        image: "image".into(),
+        kind: ContainerKind::Main,
+        current: digit.map(id),
+        last: None,
+        ended: false,
+    };
+    Pod { name: name.into(), containers: containers.iter().map(container).collect(), ..Pod::example() }
+}
+
+#[test]
+fn nested_cgroups_roll_up_and_a_dead_child_stays_in_its_parent() {
+    let mut node = Node::new(&[(1, "/"), (9, "/a/b"), (10, "/a/b/child")]);
+    node.read(0, &[(9, 5), (10, 7)]);
+    node.died(10, 1);
+    node.read(2 * GRACE, &[]);
+    assert_eq!((node.cgroup("/a/b"), node.cgroup("/a/b/child")), (Some(12), None));
+}
+
+#[test]
+fn counts_wait_for_a_path_and_then_go_where_they_belong() {
+    let mut node = Node::new(&[]);
+    node.read(0, &[(10, 7)]);
+    assert_eq!((node.cgroup("/late"), node.snapshot().cgroups_unresolved), (None, 1));
+    node.born(10, "/late", 1);
+    node.read(PATH_PATIENCE_NS, &[]);
+    assert_eq!((node.cgroup("/late"), node.snapshot().cgroups_unresolved), (Some(7), 0));
+}
+
+#[test]
+fn counts_that_never_get_a_path_are_one_row() {
+    let mut node = Node::new(&[]);
+    node.read(0, &[(10, 7), (11, 1)]);
+    node.read(PATH_PATIENCE_NS + 1, &[]);
+    assert_eq!(node.cgroup(UNRESOLVED), Some(8));
+}
+
+#[test]
+fn an_ended_row_is_exported_twice_and_for_its_grace_and_the_sum_keeps_it() {
+    let mut node = Node::new(&[(10, "/job")]);
+    node.read(0, &[(10, 7)]);
+    node.died(10, 1);
+    node.read(2, &[]);
+    node.ledger.exported();
+    node.read(2 * GRACE, &[]);
+    assert_eq!(node.cgroup("/job"), Some(7), "exported only once");
+    node.ledger.exported();
+    node.read(2 * GRACE + 1, &[]);
+    assert_eq!((node.cgroup("/job"), node.total()), (None, 7));
+}
+
+#[test]
+fn a_row_that_comes_back_goes_on_where_it_was() {
+    let mut node = Node::new(&[(10, "/unit")]);
+    node.read(0, &[(10, 7)]);
+    node.died(10, 1);
+    node.read(2, &[]);
+    node.born(12, "/unit", 3);
+    node.read(4, &[(12, 1)]);
+    node.read(2 * GRACE, &[]);
+    assert_eq!(node.cgroup("/unit"), Some(8));
+}
+
+#[test]
+fn every_delta_is_in_the_sum_whatever_becomes_of_its_cgroup() {
+    let mut node = Node::of_cluster(&[(1, "/"), (9, "/a"), (20, &path('a')), (21, &path_in(UID, 'b'))], vec![]);
+    node.read(0, &[(1, 1), (9, 2), (CgroupId::IDLE.0, 4), (CHILD.0, 8), (20, 16)]);
+    assert_eq!(node.total(), 31, "while some wait");
+    node.read(2 * PATIENCE, &[(21, 32)]);
+    assert_eq!(node.total(), 63);
+}
+
+#[test]
+fn counts_wait_for_the_name_of_their_pod() {
+    let mut node = Node::of_cluster(&[(20, &path('a'))], vec![]);
+    node.read(SECOND, &[(20, 5)]);
+    node.died(20, 2 * SECOND);
+    node.tree.prune(PATIENCE + SECOND);
+    node.tell(PodChange::Applied(pod("web", &[("app", Some('a'))])), 3 * SECOND);
+    node.read(4 * SECOND, &[]);
+    assert_eq!((node.container("web", "app"), node.snapshot().cgroups_unresolved), (Some(5), 0));
+}
+
+#[test]
+fn a_pod_that_the_api_does_not_know_is_unresolved_once_patience_is_over() {
+    let mut node = Node::of_cluster(&[(20, &path('a'))], vec![]);
+    node.read(PATIENCE, &[(20, 5)]);
+    assert_eq!(node.cgroup(UNRESOLVED), None);
+    node.read(PATIENCE + 1, &[]);
+    assert_eq!((node.cgroup(UNRESOLVED), node.snapshot().cgroups_unresolved), (Some(5), 0));
+    node.tell(PodChange::Applied(pod("web", &[("app", Some('a'))])), PATIENCE + 2);
+    node.read(PATIENCE + 3, &[(20, 1)]);
+    assert_eq!((node.cgroup(UNRESOLVED), node.container("web", "app")), (Some(5), Some(1)), "late, but no count moves");
+}
+
+#[test]
+fn patience_begins_anew_when_the_api_is_back() {
+    let mut node = Node::of_cluster(&[], vec![]);
+    node.tell(PodChange::Disconnected, 1);
+    node.born(20, &path('a'), 2);
+    node.read(2 * PATIENCE, &[(20, 5)]);
+    assert_eq!(node.snapshot().cgroups_unresolved, 1);
+    node.tell(PodChange::Connected, 2 * PATIENCE);
+    node.read(3 * PATIENCE, &[]);
+    assert_eq!(node.cgroup(UNRESOLVED), None);
+    node.tell(PodChange::Applied(pod("web", &[("app", Some('a'))])), 3 * PATIENCE);
+    node.read(3 * PATIENCE, &[]);
+    assert_eq!(node.container("web", "app"), Some(5));
+}
+
+#[test]
+fn the_sandbox_is_the_pods_and_no_container() {
+    let mut node = Node::of_cluster(
+        &[(1, "/kubepods"), (20, &path('f')), (21, &path('a'))],
+        vec![pod("web", &[("app", Some('a'))])],
+    );
+    node.read(0, &[(20, 3), (21, 5)]);
+    node.read(PATIENCE + 1, &[(20, 1)]);
+    assert_eq!((node.cgroup("/kubepods"), node.container("web", "app")), (Some(4), Some(5)));
+}
+
+#[test]
+fn a_life_that_no_status_names_is_the_only_container_of_its_pod() {
+    let pods = vec![pod("web", &[("app", Some('c'))])];
+    let mut node = Node::of_cluster(&[(20, &path('f')), (21, &path('a')), (22, &path('b')), (23, &path('c'))], pods);
+    node.read(PATIENCE + 1, &[(20, 1), (21, 2), (22, 4), (23, 8)]);
+    assert_eq!((node.container("web", "app"), node.cgroup("/kubepods")), (Some(14), Some(1)));
+}
+
+#[test]
+fn a_life_that_no_status_names_in_a_pod_of_two_is_the_pods() {
+    let pods = vec![pod("web", &[("app", Some('c')), ("helper", None)])];
+    let mut node = Node::of_cluster(&[(20, &path('f')), (21, &path('a')), (23, &path('c'))], pods);
+    node.read(PATIENCE + 1, &[(20, 1), (21, 2), (23, 8)]);
+    assert_eq!((node.container("web", "app"), node.cgroup("/kubepods")), (Some(8), Some(3)));
+}
+
+#[test]
+fn a_restarted_container_adds_to_its_series() {
+    let mut node = Node::of_cluster(&[(21, &path('a'))], vec![pod("web", &[("app", Some('a'))])]);
+    node.read(0, &[(21, 5)]);
+    node.died(21, 1);
+    node.tell(PodChange::Applied(pod("web", &[("app", Some('b'))])), 2);
+    node.born(22, &path('b'), 2);
+    node.read(3, &[(22, 7)]);
+    assert_eq!(node.container("web", "app"), Some(12));
+    let snapshot = node.snapshot();
+    let row = snapshot.rows.iter().find(|row| row.container.is_some()).unwrap();
+    assert_eq!(row.container.as_ref().unwrap().id, id('b'));
+}
+
+#[test]
+fn a_container_in_its_back_off_has_not_ended() {
+    let mut node = Node::of_cluster(&[(21, &path('a'))], vec![pod("web", &[("app", Some('a'))])]);
+    node.read(0, &[(21, 5)]);
+    node.died(21, 1);
+    for now_ns in [2, 2 * GRACE, 4 * GRACE] {
+        node.read(now_ns, &[]);
+        node.ledger.exported();
+    }
+    assert_eq!(node.container("web", "app"), Some(5));
+}
+
+#[test]
+fn a_container_that_is_over_ends_after_its_grace_and_goes_on_if_it_starts_again() {
+    let mut over = pod("web", &[("app", Some('a'))]);
+    over.containers[0].ended = true;
+    let mut node = Node::of_cluster(&[(21, &path('a'))], vec![over]);
+    node.read(0, &[(21, 5)]);
+    node.died(21, 1);
+    for now_ns in [2, 3, 3 + GRACE] {
+        assert_eq!(node.container("web", "app"), Some(5));
+        node.read(now_ns, &[]);
+        node.ledger.exported();
+    }
+    assert_eq!((node.container("web", "app"), node.snapshot().pods.len(), node.total()), (None, 0, 5));
+    node.tell(PodChange::Applied(pod("web", &[("app", Some('b'))])), 2 * GRACE);
+    node.born(22, &path('b'), 2 * GRACE);
+    node.read(2 * GRACE, &[(22, 7)]);
+    assert_eq!((node.container("web", "app"), node.total()), (Some(12), 12));
+}
+
+#[test]
+fn a_deleted_pods_containers_end_after_their_grace() {
+    let mut node = Node::of_cluster(&[(21, &path('a'))], vec![pod("web", &[("app", Some('a'))])]);
+    node.read(0, &[(21, 5)]);
+    node.tell(PodChange::Deleted(pod("web", &[("app", Some('a'))])), 1);
+    node.died(21, 1);
+    for now_ns in [2, 3, 3 + GRACE] {
+        assert_eq!(node.container("web", "app"), Some(5));
+        node.read(now_ns, &[]);
+        node.ledger.exported();
+    }
+    assert_eq!((node.container("web", "app"), node.total()), (None, 5));
+}
+
+#[test]
+fn of_two_pods_with_one_name_in_turn_the_series_go_on_and_the_information_is_the_newests() {
+    let mut node = Node::of_cluster(&[(21, &path('a'))], vec![pod("web-0", &[("app", Some('a'))])]);
+    node.read(0, &[(21, 5)]);
+    node.tell(PodChange::Deleted(pod("web-0", &[("app", Some('a'))])), 1);
+    node.died(21, 1);
+    let second = "00000000-0000-4000-8000-000000000002";
+    let mut successor = pod("web-0", &[("app", Some('b'))]);
+    successor.uid = second.parse().ok();
+    node.tell(PodChange::Applied(successor), 2);
+    node.born(22, &path_in(second, 'b'), 2);
+    node.read(3, &[(22, 7)]);
+    assert_eq!(node.container("web-0", "app"), Some(12));
+    let uids: Vec<_> = node.snapshot().pods.iter().map(|pod| pod.uid.unwrap().to_string()).collect();
+    assert_eq!(uids, [second]);
+}
+
+#[test]
+fn a_container_that_lives_has_its_series_before_it_runs() {
+    let node_pods = vec![pod("web", &[("app", Some('a'))])];
+    let mut node = Node::of_cluster(&[(21, &path('a'))], node_pods);
+    node.read(0, &[]);
+    assert_eq!(node.container("web", "app"), Some(0));
+}
+
+#[test]
+fn over_the_limit_counts_are_the_pods_and_the_containers_are_counted() {
+    let pods = vec![pod("web", &[("app", Some('a')), ("helper", Some('b'))])];
+    let mut node = Node::of_cluster(&[(21, &path('a')), (22, &path('b'))], pods);
+    node.rules.max_containers = 1;
+    node.read(0, &[(21, 5), (22, 7)]);
+    assert_eq!((node.container("web", "app"), node.container("web", "helper")), (Some(5), None));
+    assert_eq!(node.cgroup("/kubepods"), Some(7));
+    assert_eq!(node.snapshot().not_exported[NotExported::Limit as usize], 1);
+}
+
+#[test]
+fn pods_that_are_not_to_be_told_apart_are_counted_together() {
+    let mut quiet = pod("web", &[("app", Some('a'))]);
+    quiet.scrape = false;
+    let mut node = Node::of_cluster(&[(21, &path('a'))], vec![quiet]);
+    node.read(0, &[(21, 5)]);
+    assert_eq!((node.container("web", "app"), node.cgroup("/kubepods")), (None, Some(5)));
+    assert_eq!(node.snapshot().not_exported[NotExported::Annotation as usize], 1);
+}
+
+#[test]
+fn a_pod_that_no_longer_wants_to_be_told_apart_ends_after_its_grace() {
+    let mut node = Node::of_cluster(&[(21, &path('a'))], vec![pod("web", &[("app", Some('a'))])]);
+    node.read(0, &[(21, 5)]);
+    let mut quiet = pod("web", &[("app", Some('a'))]);
+    quiet.scrape = false;
+    node.tell(PodChange::Applied(quiet), 1);
+    for now_ns in [2, 3, 3 + GRACE] {
+        node.read(now_ns, &[(21, 1)]);
+        node.ledger.exported();
+    }
+    assert_eq!((node.container("web", "app"), node.cgroup("/kubepods"), node.total()), (None, Some(3), 8));
+}
+
+#[test]
+fn the_level_of_pods_has_their_sandboxes_in_them_and_that_of_nodes_has_one_row() {
+    let nodes = &[(20, &*path('f')), (21, &*path('a'))];
+    let pods = || vec![pod("web", &[("app", Some('a')), ("helper", None)])];
+    let web = Row::Pod { namespace: "shop".into(), pod: "web".into() };
+    for (level, expected_pod, expected_node) in [(Level::Pod, Some(8), None), (Level::Node, None, Some(8))] {
+        let mut node = Node::of_cluster(nodes, pods());
+        node.rules.level = level;
+        node.read(PATIENCE + 1, &[(20, 3), (21, 5)]);
+        assert_eq!((node.row(&web), node.cgroup("/kubepods")), (expected_pod, expected_node), "{level:?}");
+        assert_eq!(node.total(), 8);
+    }
+}
+
+#[test]
+fn without_a_cluster_pods_cgroups_are_like_all_others() {
+    let mut node = Node::new(&[(20, &path('a'))]);
+    node.read(0, &[(20, 5)]);
+    assert_eq!(node.cgroup("/kubepods/burstable"), Some(5));
+}
+
+#[test]
+fn more_waiting_cgroups_than_there_is_room_for_are_unresolved() {
+    let mut node = Node::new(&[]);
+    let ran: Vec<_> = (0..=MAX_WAITING as u64).map(|id| (100 + id, 1)).collect();
+    node.read(0, &ran);
+    assert_eq!((node.cgroup(UNRESOLVED), node.snapshot().cgroups_unresolved), (Some(1), MAX_WAITING));
+    assert_eq!(node.total(), MAX_WAITING as u64 + 1);
+}

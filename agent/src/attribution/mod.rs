@@ -1,0 +1,16 @@
+//! Who did it: deltas per cgroup id become accounts per row, and accounts a [`Snapshot`]. Pure.
+//!
+//! [`Names`] finds the [`Owner`] of a cgroup from its path and the pods of the node, [`RowRules`] the [`Row`] that the
+//! owner is counted in, and the [`Ledger`] keeps the accounts. [`Subject`] is the same for profiles.
+
+mod ledger;
+mod owner;
+mod rows;
+mod snapshot;
+mod subject;
+
+pub use ledger::Ledger;
+pub use owner::{Names, Owner};
+pub use rows::{Level, NotExported, Row, RowRules, UNRESOLVED, Verdict};
+pub use snapshot::{RowUsage, Snapshot};
+pub use subject::Subject;

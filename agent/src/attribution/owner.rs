@@ -1,0 +1,81 @@
+//! Whose a cgroup is. Pure.
+
+use std::sync::Arc;
+
+use crate::{
+    cgroups::{DirKind, Place, Tree},
+    ids::CgroupId,
+    pods::{ContainerInfo, Pod, PodIndex},
+};
+
+/// What a cgroup belongs to.
+#[derive(Clone, Debug)]
+pub enum Owner {
+    /// No pod: itself.
+    Cgroup,
+    /// A container of a pod.
+    Container(Arc<ContainerInfo>),
+    /// A pod, but none of its containers: the pod's own directory, its sandbox, the runtime's monitor.
+    Pod(Arc<Pod>),
+    /// A pod or container whose name may still come.
+    Unknown,
+    /// A pod that the API does not know, although nothing of it was missed for a while.
+    Unresolved,
+}
+
+/// All that is known of cgroups and pods.
+#[derive(Clone, Copy, Debug)]
+pub struct Names<'a> {
+    /// The cgroups.
+    pub tree: &'a Tree,
+    /// The pods; `None` where nobody tells of any, and pods' cgroups are like all others.
+    pub pods: Option<&'a PodIndex>,
+    /// How long a name may take to come, in nanoseconds, while nothing is missed.
+    pub patience_ns: u64,
+}
+
+impl<'a> Names<'a> {
+    /// What is last known of the pod that has this pod's name: itself, or one that came after it.
+    #[must_use]
+    pub fn newest(&self, pod: &'a Arc<Pod>) -> &'a Arc<Pod> {
+        self.pods.and_then(|pods| pods.named(&pod.namespace, &pod.name)).unwrap_or(pod)
+    }
+
+    /// The owner of a cgroup with a path.
+    #[must_use]
+    pub fn owner(&self, place: &Place, now_ns: u64) -> Owner {
+        let (Some(pods), Some(kube)) = (self.pods, &place.kube) else { return Owner::Cgroup };
+        let container = kube.container.filter(|container| container.kind == DirKind::Container);
+        if let Some(info) = container.and_then(|container| pods.container(container.id)) {
+            return Owner::Container(Arc::clone(info));
+        }
+        // A name that was not told until now may be on its way; so may the end of an outage.
+        let overdue = pods
+            .synced_ns()
+            .is_some_and(|synced_ns| now_ns.saturating_sub(place.born_ns.max(synced_ns)) > self.patience_ns);
+        match (pods.pod(kube.pod), container) {
+            (None, _) if overdue => Owner::Unresolved,
+            (None, _) => Owner::Unknown,
+            (Some(pod), None) => Owner::Pod(Arc::clone(pod)),
+            (Some(_), Some(_)) if !overdue => Owner::Unknown,
+            // No status names it. It is the sandbox, which is the first directory that the runtime makes; or a life
+            // that came and went between two statuses, which has a name where the pod has one container.
+            (Some(pod), Some(container)) => match pod.containers.as_slice() {
+                [only] if !place.first_of_pod => Owner::Container(Arc::new(ContainerInfo {
+                    pod: Arc::clone(pod),
+                    name: Arc::clone(&only.name),
+                    image: Arc::clone(&only.image),
+                    id: container.id,
+                })),
+                _ => Owner::Pod(Arc::clone(pod)),
+            },
+        }
+    }
+
+    /// The owner of a cgroup by its id; `None` when its path is not known.
+    #[must_use]
+    pub fn owner_of(&self, cgroup: CgroupId, now_ns: u64) -> Option<(&Place, Owner)> {
+        let place = self.tree.place(cgroup)?;
+        Some((place, self.owner(place, now_ns)))
+    }
+}

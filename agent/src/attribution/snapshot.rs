@@ -1,0 +1,56 @@
+//! What the ledger says at one moment.
+
+use std::{sync::Arc, time::SystemTime};
+
+use super::{NotExported, Row};
+use crate::{
+    pods::{ContainerInfo, Pod},
+    readings::Usage,
+};
+
+/// Everything that the node did since the agent started. Immutable once taken.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// When the kernel's counts were read.
+    pub taken: SystemTime,
+    /// Rows and what they did, sorted. They do not overlap: their sum, `elsewhere` and idle time is the node.
+    pub rows: Vec<RowUsage>,
+    /// The pods of these rows: one per namespace and name.
+    pub pods: Vec<Arc<Pod>>,
+    /// What ended rows had done, and what waits for a name.
+    pub elsewhere: Usage,
+    /// Time that CPUs were idle.
+    pub idle_ns: u64,
+    /// What the counters counted while CPUs were idle.
+    pub idle: Usage,
+    /// Cgroups that live.
+    pub cgroups_tracked: usize,
+    /// Cgroups whose counts wait for a path or a name.
+    pub cgroups_unresolved: usize,
+    /// Containers that live but have no row, by [`NotExported::ALL`].
+    pub not_exported: [usize; NotExported::ALL.len()],
+}
+
+/// A row and what it did.
+#[derive(Clone, Debug)]
+pub struct RowUsage {
+    /// Which.
+    pub row: Row,
+    /// The container's last life, where the row is a container's.
+    pub container: Option<Arc<ContainerInfo>>,
+    /// What it did, through all its lives.
+    pub usage: Usage,
+}
+
+impl Snapshot {
+    /// The sum of all rows, what is elsewhere and idle included.
+    #[must_use]
+    pub fn total(&self) -> Usage {
+        let mut total = self.elsewhere.clone();
+        total.add(&self.idle);
+        for row in &self.rows {
+            total.add(&row.usage);
+        }
+        total
+    }
+}

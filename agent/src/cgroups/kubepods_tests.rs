@@ -1,0 +1,450 @@
+use proptest::{prelude::*, sample::select};
+
+use super::{DirKind::*, QosClass::*, Runtime::*, *};
+
+const UID: &str = "6ef0362e-e3b9-43a3-acdb-de4ba71f1fa4";
+const OTHER_UID: &str = "0b5cfa1d-8a1e-4c0f-9d1b-7e0a6f2c3d4e";
+const HASH: &str = "8daa50c3a64c9ff60bb9eab7b44b56fd";
+const ID: &str = "4f1c6a0b9d8e7f3a2b5c4d6e8f0a1b3c5d7e9f1a3b5c7d9e0f2a4b6c8d0e1f2a";
+const OTHER_ID: &str = "a9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8";
+
+/// What a runtime's directory is known to be.
+type Known = Option<(Runtime, DirKind)>;
+
+const CONTAINER: Known = Some((Containerd, Container));
+const BARE: Known = Some((Unknown, Container));
+
+/// `UID`, `U_ID` (systemd's spelling), `HASH`, `ID` and their `OTHER_`s stand for what they say.
+fn spelled(template: &str) -> String {
+    let systemd = |uid: &str| uid.replace('-', "_");
+    template
+        .replace("OTHER_UID", OTHER_UID)
+        .replace("OTHER_U_ID", &systemd(OTHER_UID))
+        .replace("OTHER_ID", OTHER_ID)
+        .replace("UID", UID)
+        .replace("U_ID", &systemd(UID))
+        .replace("HASH", HASH)
+        .replace("ID", ID)
+}
+
+/// Every shape that is known to be made. `^` ends the common directory of all pods, `!` the container's or pod's.
+#[rustfmt::skip]
+const PLACES: &[(&str, &str, QosClass, Known)] = &[
+    // The systemd driver, whose kubelet turns the UID's `-` into `_`.
+    ("systemd, containerd, burstable", "/kubepods.slice^/kubepods-burstable.slice/kubepods-burstable-podU_ID.slice/cri-containerd-ID.scope!", Burstable, CONTAINER),
+    ("systemd, containerd, best effort", "/kubepods.slice^/kubepods-besteffort.slice/kubepods-besteffort-podU_ID.slice/cri-containerd-ID.scope!", BestEffort, CONTAINER),
+    ("guaranteed pods have no level of their class", "/kubepods.slice^/kubepods-podU_ID.slice/cri-containerd-ID.scope!", Guaranteed, CONTAINER),
+    ("CRI-O", "/kubepods.slice^/kubepods-burstable.slice/kubepods-burstable-podU_ID.slice/crio-ID.scope!", Burstable, Some((CriO, Container))),
+    ("CRI-O's monitor with conmon_cgroup = pod", "/kubepods.slice^/kubepods-podU_ID.slice/crio-conmon-ID.scope!", Guaranteed, Some((CriO, Monitor))),
+    ("CRI-O makes a dropped sandbox's directory itself, so it is no scope", "/kubepods.slice^/kubepods-podU_ID.slice/crio-ID!", Guaranteed, Some((CriO, Container))),
+    ("Docker through cri-dockerd", "/kubepods.slice^/kubepods-besteffort.slice/kubepods-besteffort-podU_ID.slice/docker-ID.scope!", BestEffort, Some((Docker, Container))),
+    ("the kubelet uses systemd, containerd does not", "/kubepods.slice^/kubepods-burstable.slice/kubepods-burstable-podU_ID.slice/ID!", Burstable, BARE),
+    ("the pod itself", "/kubepods.slice^/kubepods-burstable.slice/kubepods-burstable-podU_ID.slice!", Burstable, None),
+    ("a guaranteed pod itself", "/kubepods.slice^/kubepods-podU_ID.slice!", Guaranteed, None),
+    // The cgroupfs driver.
+    ("cgroupfs, containerd or Docker: k3s without systemd, microk8s, Talos", "/kubepods^/burstable/podUID/ID!", Burstable, BARE),
+    ("cgroupfs, best effort", "/kubepods^/besteffort/podUID/ID!", BestEffort, BARE),
+    ("cgroupfs, guaranteed", "/kubepods^/podUID/ID!", Guaranteed, BARE),
+    ("cgroupfs, CRI-O", "/kubepods^/burstable/podUID/crio-ID!", Burstable, Some((CriO, Container))),
+    ("cgroupfs, CRI-O's monitor", "/kubepods^/burstable/podUID/crio-conmon-ID!", Burstable, Some((CriO, Monitor))),
+    ("cgroupfs, the pod itself", "/kubepods^/besteffort/podUID!", BestEffort, None),
+    // Static pods.
+    ("a static pod's UID is a hash without dashes", "/kubepods.slice^/kubepods-burstable.slice/kubepods-burstable-podHASH.slice/cri-containerd-ID.scope!", Burstable, CONTAINER),
+    ("cgroupfs, a static pod", "/kubepods^/burstable/podHASH/ID!", Burstable, BARE),
+    ("a static pod itself", "/kubepods^/podHASH!", Guaranteed, None),
+    // Kubelets that are not at the top.
+    ("kind: its kubelet's --cgroup-root is /kubelet", "/kubelet.slice/kubelet-kubepods.slice^/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-podU_ID.slice/cri-containerd-ID.scope!", Burstable, CONTAINER),
+    ("kind, guaranteed", "/kubelet.slice/kubelet-kubepods.slice^/kubelet-kubepods-podU_ID.slice/cri-containerd-ID.scope!", Guaranteed, CONTAINER),
+    ("kind, cgroupfs", "/kubelet/kubepods^/besteffort/podUID/ID!", BestEffort, BARE),
+    ("kind as its host sees it, Docker uses cgroupfs", "/docker/OTHER_ID/kubelet/kubepods^/burstable/podUID/ID!", Burstable, BARE),
+    ("kind as its host sees it, Docker uses systemd", "/system.slice/docker-OTHER_ID.scope/kubelet.slice/kubelet-kubepods.slice^/kubelet-kubepods-podHASH.slice/cri-containerd-ID.scope!", Guaranteed, CONTAINER),
+    ("kind in rootless Podman", "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-OTHER_ID.scope/container/kubelet.slice/kubelet-kubepods.slice^/kubelet-kubepods-podU_ID.slice!", Guaranteed, None),
+    ("minikube's docker driver", "/docker/OTHER_ID/kubepods.slice^/kubepods-besteffort.slice/kubepods-besteffort-podU_ID.slice/crio-ID.scope!", BestEffort, Some((CriO, Container))),
+    ("k3d", "/system.slice/docker-OTHER_ID.scope/kubepods^/burstable/podUID/ID!", Burstable, BARE),
+    ("rootless k3s and usernetes (KubeletInUserNamespace)", "/user.slice/user-1001.slice/user@1001.service/k3s-rootless.service/kubepods^/burstable/podUID/ID!", Burstable, BARE),
+    ("a --cgroup-root of three levels", "/a.slice/a-b.slice/a-b-c.slice/a-b-c-kubepods.slice^/a-b-c-kubepods-besteffort.slice/a-b-c-kubepods-besteffort-podU_ID.slice/crio-ID.scope!", BestEffort, Some((CriO, Container))),
+    ("a --cgroup-root=kubepods, as MicroShift was advised to use", "/kubepods.slice/kubepods-kubepods.slice^/kubepods-kubepods-burstable.slice/kubepods-kubepods-burstable-podU_ID.slice/crio-ID.scope!", Burstable, Some((CriO, Container))),
+    ("cgroupfs with a --cgroup-root=kubepods", "/kubepods/kubepods^/podUID/ID!", Guaranteed, BARE),
+    ("a slice that only looks like a common directory, since it is in no `my.slice`", "/my-kubepods.slice/kubepods^/podUID/ID!", Guaranteed, BARE),
+    // Outside of the pod's directory.
+    ("containerd, a pod with a user namespace", "/system.slice^/kubepods-besteffort-podU_ID.slice:cri-containerd:ID!", BestEffort, CONTAINER),
+    ("containerd, SystemdCgroup = false under a kubelet with systemd", "/system.slice/containerd.service^/kubepods-burstable-podHASH.slice:cri-containerd:ID!", Burstable, CONTAINER),
+    ("youki and runwasi; guaranteed, at the root", "^/kubepods-podU_ID.slice:cri-containerd:ID!", Guaranteed, CONTAINER),
+    ("so in kind", "/system.slice/containerd.service^/kubelet-kubepods-burstable-podU_ID.slice:cri-containerd:ID!/init.scope", Burstable, CONTAINER),
+    // What containers make.
+    ("crun's own level", "/kubepods.slice^/kubepods-podU_ID.slice/crio-ID.scope!/container", Guaranteed, Some((CriO, Container))),
+    ("systemd in a container", "/kubepods.slice^/kubepods-podU_ID.slice/cri-containerd-ID.scope!/system.slice/dbus\\x2dbroker.service", Guaranteed, CONTAINER),
+    ("systemd in a container, cgroupfs", "/kubepods^/burstable/podUID/ID!/init.scope", Burstable, BARE),
+    ("Docker in a pod", "/kubepods^/burstable/podUID/ID!/docker/OTHER_ID", Burstable, BARE),
+    ("a node of kind in a pod: the outer pod is the one that this node's API server knows", "/kubepods.slice^/kubepods-podU_ID.slice/cri-containerd-ID.scope!/docker/OTHER_ID/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-podOTHER_U_ID.slice/cri-containerd-OTHER_ID.scope", Guaranteed, CONTAINER),
+    ("k3s in a pod", "/kubepods^/burstable/podUID/ID!/kubepods/burstable/podOTHER_UID/OTHER_ID", Burstable, BARE),
+    ("a name that is not ASCII", "/kubepods^/podUID/ID!/größe/…", Guaranteed, BARE),
+    // Kata Containers.
+    ("Kata's virtual machine is the pod", "/kubepods^/burstable/podUID!/kata_ID", Burstable, None),
+    ("Kata's threads that no limit holds, where it keeps the orchestrator's path", "/kata_overhead/kubepods^/burstable/podUID/ID!", Burstable, BARE),
+];
+
+#[rustfmt::skip]
+const REFUSED: &[(&str, &str)] = &[
+    ("no path", ""),
+    ("the root", "/"),
+    ("no directories", "////"),
+    ("no leading slash", "kubepods/burstable/podUID/ID"),
+    ("the directory of all pods is no pod's", "/kubepods.slice"),
+    ("nor is a class's", "/kubepods.slice/kubepods-burstable.slice"),
+    ("cgroupfs, the directory of all pods", "/kubepods"),
+    ("cgroupfs, a class's", "/kubepods/besteffort"),
+    ("nothing of Kubernetes'", "/system.slice/docker-ID.scope"),
+    ("a name of somebody else's", "/kubepods.slice/foo"),
+    ("a pod's name outside of kubepods", "/home/kubepods-burstable-podU_ID.slice/cri-containerd-ID.scope"),
+    ("cgroupfs, a pod outside of kubepods", "/burstable/podUID/ID"),
+    ("a pod in a directory that ends like kubepods", "/mykubepods/podUID/ID"),
+    ("a slice that ends like kubepods", "/mykubepods.slice/mykubepods-podU_ID.slice/cri-containerd-ID.scope"),
+    ("a common slice whose parents are others", "/other.slice/my-kubepods.slice/my-kubepods-podU_ID.slice/cri-containerd-ID.scope"),
+    ("a common slice with one parent missing", "/a-b.slice/a-b-kubepods.slice/a-b-kubepods-podU_ID.slice"),
+    ("a class's slice in another's", "/kubepods.slice/kubepods-burstable.slice/kubepods-besteffort-podU_ID.slice/cri-containerd-ID.scope"),
+    ("a class's pod without its class's slice", "/kubepods.slice/kubepods-burstable-podU_ID.slice/cri-containerd-ID.scope"),
+    ("a guaranteed pod in a class's slice", "/kubepods.slice/kubepods-burstable.slice/kubepods-podU_ID.slice/cri-containerd-ID.scope"),
+    ("guaranteed is no level", "/kubepods/guaranteed/podUID/ID"),
+    ("a class is in lower case", "/kubepods/Burstable/podUID/ID"),
+    ("another root's slices", "/kubelet.slice/kubelet-kubepods.slice/kubepods-podU_ID.slice/cri-containerd-ID.scope"),
+    ("no slice below slices", "/kubepods.slice/burstable/podUID/ID"),
+    ("slices below no slice", "/kubepods/kubepods-burstable.slice/kubepods-burstable-podU_ID.slice/cri-containerd-ID.scope"),
+    ("something between kubepods and the pod", "/kubepods/x/podUID/ID"),
+    ("a class twice", "/kubepods/burstable/burstable/podUID/ID"),
+    ("the outer kubepods decides", "/kubepods.slice/foo/kubepods/podUID/ID"),
+    ("a UID as the other driver spells it", "/kubepods/podU_ID/ID"),
+    ("a UID as the other driver spells it, systemd", "/kubepods.slice/kubepods-podUID.slice/cri-containerd-ID.scope"),
+    ("a UID that somebody chose", "/kubepods/podmy-own/ID"),
+    ("an escaped UID, which is what systemd would make but the kubelet does not", "/kubepods.slice/kubepods-pod6ef0362e\\x2de3b9\\x2d43a3\\x2dacdb\\x2dde4ba71f1fa4.slice"),
+    ("no UID", "/kubepods/pod/ID"),
+    ("no `pod`", "/kubepods/UID/ID"),
+    ("a hash that is too long", "/kubepods/podHASH0/ID"),
+    ("an empty name before", "/kubepods//podUID"),
+    ("Kata's threads that no limit holds: the pod is not in the path", "/kata_overhead/ID"),
+    ("outside, no kubepods", "/system.slice/podU_ID.slice:cri-containerd:ID"),
+    ("outside, only like kubepods", "/system.slice/mykubepods-podU_ID.slice:cri-containerd:ID"),
+    ("outside, no class", "/system.slice/kubepods-other-podU_ID.slice:cri-containerd:ID"),
+    ("outside, classes only", "/system.slice/burstable-podU_ID.slice:cri-containerd:ID"),
+    ("outside, no slice", "/system.slice/kubepods-podU_ID:cri-containerd:ID"),
+    ("outside, no pod", "/system.slice/kubepods.slice:cri-containerd:ID"),
+    ("outside, the name of a unit's container", "/system.slice/system.slice:cri-containerd:ID"),
+    ("outside, a runtime that is not known", "/system.slice/kubepods-podU_ID.slice:x:ID"),
+    ("outside, more", "/system.slice/kubepods-podU_ID.slice:cri-containerd:ID:x"),
+    ("outside, a UID as cgroupfs spells it", "/system.slice/kubepods-podUID.slice:cri-containerd:ID"),
+];
+
+/// What is in a pod, but in none of its containers, and why.
+#[rustfmt::skip]
+const OWN: &[(&str, &str)] = &[
+    ("a container's name for its id", "/kubepods/podUID/nginx"),
+    ("an empty name", "/kubepods/podUID/"),
+    ("a runtime that is not known", "/kubepods.slice/kubepods-podU_ID.slice/pouch-ID.scope"),
+    ("no runtime", "/kubepods.slice/kubepods-podU_ID.slice/-ID.scope"),
+    ("a bare id is no scope", "/kubepods.slice/kubepods-podU_ID.slice/ID.scope"),
+    ("containerd's name without a scope", "/kubepods.slice/kubepods-podU_ID.slice/cri-containerd-ID"),
+    ("a scope below no slice", "/kubepods/podUID/cri-containerd-ID.scope"),
+    ("two runtimes", "/kubepods.slice/kubepods-podU_ID.slice/crio-crio-ID.scope"),
+    ("Kata's name below a slice, where it makes scopes", "/kubepods.slice/kubepods-podU_ID.slice/kata_ID"),
+    ("Kata's name with no id", "/kubepods/podUID/kata_x"),
+];
+
+#[test]
+fn every_known_shape_has_its_place() {
+    for (why, template, qos, dir) in PLACES {
+        let marked = spelled(template);
+        let path = marked.replace(['^', '!'], "");
+        let pod = match template.contains("podHASH") {
+            true => PodRef::Static(HASH.parse().unwrap()),
+            false => PodRef::Uid(UID.parse().unwrap()),
+        };
+        let container = dir.map(|(runtime, kind)| ContainerDir { id: ID.parse().unwrap(), runtime, kind });
+        let root_len = marked.find('^').unwrap();
+        let dir_len = marked.find('!').unwrap() - '^'.len_utf8();
+        let expected = KubePath { qos: *qos, pod, container, root_len, dir_len };
+        assert_eq!(KubePath::parse(&path), Some(expected), "{why}: {path}");
+    }
+}
+
+#[test]
+fn what_no_runtime_makes_is_the_pods_own() {
+    for (why, template) in OWN {
+        let path = spelled(template);
+        let place = KubePath::parse(&path).unwrap_or_else(|| panic!("{why}: {path}"));
+        assert_eq!((place.container, &path[place.dir_len..=place.dir_len]), (None, "/"), "{why}: {path}");
+    }
+}
+
+#[test]
+fn nothing_else_has() {
+    for (why, template) in REFUSED {
+        let path = spelled(template);
+        assert_eq!(KubePath::parse(&path), None, "{why}: {path}");
+    }
+}
+
+#[test]
+fn megabytes_are_read_to_the_end() {
+    for part in ["/", "-", "/kubepods", "/a-kubepods.slice", "kubepods-", "/x.slice:y:z", "é"] {
+        let long = part.repeat(1 << 20);
+        assert_eq!(KubePath::parse(&long), None);
+        assert_eq!(KubePath::parse(&format!("/{long}.slice")), None);
+        let nested = spelled("/kubepods/podUID/ID") + "/" + &long;
+        assert!(KubePath::parse(&nested).is_some());
+    }
+}
+
+#[test]
+fn a_place_is_small() {
+    assert!(size_of::<KubePath>() <= 72, "{}", size_of::<KubePath>());
+}
+
+/// A path and what it was made from.
+#[derive(Clone, Debug)]
+struct Made {
+    path: String,
+    place: KubePath,
+    /// The pod's id and the container's as they stand in the path.
+    ids: Vec<String>,
+}
+
+/// How a kubelet or runtime names what it makes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Cgroupfs,
+    Systemd,
+    Outside,
+}
+
+/// Where a kubelet may find itself.
+fn outer() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just(String::new()),
+        "[0-9a-f]{64}".prop_map(|id| format!("/docker/{id}")),
+        "[0-9a-f]{64}".prop_map(|id| format!("/system.slice/docker-{id}.scope")),
+        Just("/user.slice/user-1000.slice/user@1000.service".to_owned()),
+        Just("/kata_overhead".to_owned()),
+        "(/[A-Za-z0-9_@.é-]{1,12}){1,3}".prop_filter("a root of its own", |path| !path.contains("kubepods")),
+    ]
+}
+
+/// The pod's id as the API has it, and whether it is a UID.
+fn pod() -> impl Strategy<Value = (String, bool)> {
+    prop_oneof![
+        "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}".prop_map(|uid| (uid, true)),
+        "[0-9a-f]{32}".prop_map(|hash| (hash, false)),
+    ]
+}
+
+/// A path of a pod or of one of its containers, nothing below.
+fn made() -> impl Strategy<Value = Made> {
+    made_so(&[Way::Cgroupfs, Way::Systemd, Way::Outside], &[Guaranteed, Burstable, BestEffort])
+}
+
+fn made_so(ways: &'static [Way], classes: &'static [QosClass]) -> impl Strategy<Value = Made> {
+    let roots = (prop::collection::vec("[a-z_]{1,7}", 0..3), any::<bool>()).prop_map(|(mut roots, twice)| {
+        roots.extend(twice.then(|| "kubepods".to_owned()));
+        roots
+    });
+    let dir = prop::option::weighted(0.8, ("[0-9a-f]{64}", 0_usize..5));
+    (select(ways), outer(), roots, select(classes), pod(), dir)
+        .prop_map(|(way, outer, roots, qos, pod, dir)| make(way, &outer, roots, qos, pod, dir))
+}
+
+fn make(
+    way: Way,
+    outer: &str,
+    mut levels: Vec<String>,
+    qos: QosClass,
+    (id, is_uid): (String, bool),
+    dir: Option<(String, usize)>,
+) -> Made {
+    let spelling = if way == Way::Cgroupfs { id.clone() } else { id.replace('-', "_") };
+    let pod = if is_uid { PodRef::Uid(id.parse().unwrap()) } else { PodRef::Static(id.parse().unwrap()) };
+    levels.push("kubepods".to_owned());
+    let roots = levels.len();
+    levels.extend((qos != Guaranteed).then(|| qos.name().to_owned()));
+    levels.push(format!("pod{spelling}"));
+
+    let mut path = outer.to_owned();
+    let mut root_len = path.len();
+    for depth in 1..=levels.len() {
+        match way {
+            Way::Cgroupfs => path += &format!("/{}", levels[depth - 1]),
+            Way::Systemd => path += &format!("/{}.slice", levels[..depth].join("-")),
+            Way::Outside => {}
+        }
+        if depth == roots {
+            root_len = path.len();
+        }
+    }
+    let mut ids = vec![spelling];
+    let dir = if way == Way::Outside { dir.or_else(|| Some((OTHER_ID.to_owned(), 0))) } else { dir };
+    let container = dir.map(|(id, shape)| {
+        let shapes = match way {
+            Way::Cgroupfs => &[("", Unknown), ("crio-", CriO), ("crio-conmon-", CriO)][..],
+            Way::Systemd => &[
+                ("cri-containerd-", Containerd),
+                ("crio-", CriO),
+                ("crio-conmon-", CriO),
+                ("docker-", Docker),
+                ("", Unknown),
+            ],
+            Way::Outside => &[("cri-containerd", Containerd), ("crio", CriO), ("docker", Docker)],
+        };
+        let (prefix, runtime) = shapes[shape % shapes.len()];
+        path += &match way {
+            Way::Outside => format!("/{}.slice:{prefix}:{id}", levels.join("-")),
+            Way::Systemd if !prefix.is_empty() => format!("/{prefix}{id}.scope"),
+            _ => format!("/{prefix}{id}"),
+        };
+        ids.push(id.clone());
+        let kind = if prefix == "crio-conmon-" { Monitor } else { Container };
+        ContainerDir { id: id.parse().unwrap(), runtime, kind }
+    });
+    Made { place: KubePath { qos, pod, container, root_len, dir_len: path.len() }, path, ids }
+}
+
+/// What a container may make, a Kubernetes among it.
+fn nested() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just(String::new()),
+        "(/[^/\0]{1,20}){1,4}",
+        made().prop_map(|made| made.path),
+        made().prop_map(|made| format!("/init.scope{}/kubepods", made.path)),
+    ]
+}
+
+/// Words of paths in any order.
+fn babble() -> impl Strategy<Value = String> {
+    let words = [
+        "/",
+        "/",
+        "/",
+        "-",
+        ":",
+        "_",
+        ".slice",
+        ".scope",
+        "kubepods",
+        "burstable",
+        "besteffort",
+        "guaranteed",
+        "pod",
+        "kubelet",
+        "cri-containerd",
+        "crio",
+        "conmon",
+        "docker",
+        "kata_",
+        "x",
+        "é",
+    ];
+    let words = select(words.map(str::to_owned).to_vec());
+    let ids = select([UID, HASH, ID].map(str::to_owned).to_vec());
+    prop::collection::vec(prop_oneof![6 => words, 2 => ids, 1 => Just(spelled("U_ID"))], 0..24)
+        .prop_map(|words| words.concat())
+}
+
+/// What holds for every place, whatever the path is.
+fn check(path: &str) -> Result<(), TestCaseError> {
+    let Some(place) = KubePath::parse(path) else { return Ok(()) };
+    prop_assert!(place.root_len < place.dir_len && place.dir_len <= path.len());
+    prop_assert!(path[place.root_len..].starts_with('/'));
+    prop_assert!(path.len() == place.dir_len || path[place.dir_len..].starts_with('/'));
+    let own = &path[..place.dir_len];
+    if let Some(container) = place.container {
+        prop_assert!(own.contains(&container.id.to_string()));
+    }
+    let named = match place.pod {
+        PodRef::Uid(uid) => own.contains(&uid.to_string()) || own.contains(&uid.to_string().replace('-', "_")),
+        PodRef::Static(hash) => own.contains(&hash.to_string()),
+    };
+    prop_assert!(named);
+    prop_assert_eq!(KubePath::parse(own), Some(place));
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_without_panic(path in any::<String>(), rest in "(/\\PC{0,9}){0,5}") {
+        check(&path)?;
+        check(&rest)?;
+    }
+
+    #[test]
+    fn words_of_paths_in_any_order_keep_the_rules(path in babble()) {
+        check(&path)?;
+    }
+
+    #[test]
+    fn a_path_has_the_place_that_it_was_made_for(made in made()) {
+        prop_assert_eq!(KubePath::parse(&made.path), Some(made.place), "{}", made.path);
+        check(&made.path)?;
+    }
+
+    #[test]
+    fn what_a_container_makes_changes_nothing(made in made().prop_filter("a pod", |made| made.place.container.is_some()), nested in nested()) {
+        let path = made.path + &nested;
+        prop_assert_eq!(KubePath::parse(&path), Some(made.place), "{}", path);
+    }
+
+    #[test]
+    fn one_wrong_digit_of_an_id_is_no_place_or_the_pod(made in made(), which in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), wrong in "[A-Zg-z_.:/ é-]?") {
+        let id = which.get(&made.ids);
+        let digits: Vec<usize> = id.match_indices(|c: char| c.is_ascii_hexdigit()).map(|(at, _)| at).collect();
+        let at = made.path.rfind(id.as_str()).unwrap() + *at.get(&digits);
+        let mut path = made.path.clone();
+        path.replace_range(at..=at, &wrong);
+        let is_none = |place: Option<KubePath>| place.is_none_or(|place| place.container.is_none() && at > place.dir_len);
+        prop_assert!(is_none(KubePath::parse(&path)), "{}", path);
+        path.replace_range(at..at + wrong.len(), "00");
+        prop_assert!(is_none(KubePath::parse(&path)), "{}", path);
+    }
+
+    #[test]
+    fn a_slice_of_another_class_is_no_place(
+        made in made_so(&[Way::Systemd], &[Burstable, BestEffort]),
+        which in any::<prop::sample::Index>(),
+        with in select(vec!["burstable", "besteffort", "guaranteed", "x", ""]),
+    ) {
+        let class = made.place.qos.name();
+        let below = made.path.split_at(made.place.root_len).1;
+        let classes: Vec<_> = below.match_indices(class).map(|(at, _)| made.place.root_len + at).collect();
+        let at = *which.get(&classes);
+        let mut path = made.path.clone();
+        path.replace_range(at..at + class.len(), with);
+        let place = (with == class).then_some(made.place);
+        prop_assert_eq!(KubePath::parse(&path), place, "{}", path);
+    }
+
+    #[test]
+    fn two_levels_swapped_are_no_place_or_the_pod(made in made()) {
+        let (root, below) = made.path.split_at(made.place.root_len);
+        let mut levels: Vec<_> = below[1..].split('/').collect();
+        for at in 1..levels.len() {
+            levels.swap(at - 1, at);
+            let path = format!("{root}/{}", levels.join("/"));
+            // Below its pod, a class is a name like any other.
+            let container = KubePath::parse(&path).and_then(|place| place.container);
+            prop_assert_eq!(container, None, "{}", path);
+            levels.swap(at - 1, at);
+        }
+    }
+
+    #[test]
+    fn a_missing_level_is_no_place_or_the_pod(made in made()) {
+        let (root, below) = made.path.split_at(made.place.root_len);
+        let levels: Vec<_> = below[1..].split('/').collect();
+        for gone in 0..levels.len() {
+            let mut levels = levels.clone();
+            levels.remove(gone);
+            let path = levels.iter().fold(root.to_owned(), |path, level| path + "/" + level);
+            let place = KubePath::parse(&path);
+            // Without its class, a pod of cgroupfs is a guaranteed one.
+            let plain = place.is_some_and(|place| place.qos == Guaranteed && place.pod == made.place.pod);
+            let pod = place.is_some_and(|place| place.container.is_none() && place.pod == made.place.pod);
+            prop_assert!(place.is_none() || plain || pod, "{}", path);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What is there: looked up, loaded, opened, asked. All the I/O of a check, and each part of it bounded in time.
+
+use std::{
+    io::{self, Read, Write},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use crate::{
+    config::{Config, Settings},
+    events::plan::Plan,
+    export::{http, otlp},
+    kernel::{self, OpenCounter, SensorSettings, Sensors, Tracepoint, host::Host},
+    parts, pods,
+    status::State,
+};
+
+/// For the API server or the kubelet, and for the OTLP receiver at most; they are asked at the same time.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// For the server that has the port.
+const NEIGHBOUR: Duration = Duration::from_secs(1);
+/// Of its answer, at most.
+const ANSWER_BYTES: u64 = 64 * 1024;
+/// Of the kernel's tables, which are gone a moment later.
+const SMALLEST: u32 = 256;
+
+/// All that was found.
+#[derive(Debug)]
+pub struct Findings {
+    /// What the machine offers.
+    pub host: Host,
+    /// The form in which the scheduling tracepoint was attached, or why not; `None` if the host lacks what that needs.
+    pub programs: Option<anyhow::Result<Tracepoint>>,
+    /// Whether `perf_event_open(2)` is allowed, or why not.
+    pub perf_event_open: Result<(), String>,
+    /// The configured events and what became of each.
+    pub counters: Vec<OpenCounter>,
+    /// How the part `pods` would be, or why the agent would not start.
+    pub pods: Result<(State, String), pods::SourceError>,
+    /// Whether the receiver of profiles answers; `None` if there is none.
+    pub export: Option<Result<(), String>>,
+    /// Who has the address to listen on, or why it cannot be had.
+    pub listen: anyhow::Result<Listen>,
+    /// The pid of the agent that holds the run directory's lock, or why it cannot be had.
+    pub run_dir: anyhow::Result<Option<u32>>,
+}
+
+/// Who has the address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// Nobody.
+    Free,
+    /// An agent, which says this of itself.
+    Podperf(String),
+}
+
+impl Findings {
+    /// Looks and tries. Must be called on a tokio runtime with time and I/O.
+    pub async fn gather(settings: &Settings, plan: &Plan, host: Host, run_dir: anyhow::Result<Option<u32>>) -> Self {
+        let config = &settings.config;
+        let programs = host.problems().is_empty().then(|| try_programs(config, &host));
+        let perf_event_open = kernel::try_perf_event_open(host.perf_event_paranoid);
+        let counters = kernel::try_counters(plan, parts::pmu_settings(config, &host));
+        let (pods, export, listen) =
+            tokio::join!(try_pods(config, &settings.node_name), try_export(config), try_listen(config.listen));
+        Self { host, programs, perf_event_open, counters, pods, export, listen, run_dir }
+    }
+}
+
+/// Loads and attaches the programs, as the agent does, and takes them away again.
+fn try_programs(config: &Config, host: &Host) -> anyhow::Result<Tracepoint> {
+    let settings = SensorSettings {
+        max_cgroups: SMALLEST,
+        max_stacks: SMALLEST,
+        max_waits: SMALLEST,
+        ..parts::sensor_settings(config, host)
+    };
+    Ok(Sensors::start(&settings, &Plan::default())?.tracepoint())
+}
+
+async fn try_pods(config: &Config, node_name: &str) -> Result<(State, String), pods::SourceError> {
+    match parts::pod_settings(config, node_name) {
+        Ok(settings) => pods::try_once(settings, PATIENCE).await,
+        Err(reason) => Ok((State::Healthy, reason.into())),
+    }
+}
+
+async fn try_export(config: &Config) -> Option<Result<(), String>> {
+    if !parts::wants_profiles(config) {
+        return None;
+    }
+    let settings = config.otlp.settings();
+    let settings = otlp::Settings { timeout: settings.timeout.min(PATIENCE), ..settings };
+    Some(otlp::try_once(settings).await.unwrap_or_else(|error| Err(error.to_string())))
+}
+
+async fn try_listen(listen: SocketAddr) -> anyhow::Result<Listen> {
+    let error = match http::bind(listen).await {
+        Ok(_) => return Ok(Listen::Free),
+        Err(error) => error,
+    };
+    let in_use = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+    let asked = tokio::time::timeout(NEIGHBOUR, tokio::task::spawn_blocking(move || ask_neighbour(listen)));
+    if in_use && let Ok(Ok(Some(agent))) = asked.await {
+        return Ok(Listen::Podperf(agent));
+    }
+    Err(error)
+}
+
+/// The first line of the agent's `/status`, if it is an agent that answers.
+fn ask_neighbour(mut address: SocketAddr) -> Option<String> {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
+            SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::LOCALHOST),
+        });
+    }
+    let mut stream = TcpStream::connect_timeout(&address, NEIGHBOUR).ok()?;
+    stream.set_read_timeout(Some(NEIGHBOUR)).ok()?;
+    stream.set_write_timeout(Some(NEIGHBOUR)).ok()?;
+    stream.write_all(b"GET /status HTTP/1.1\r\nhost: podperf\r\nconnection: close\r\n\r\n").ok()?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES).read_to_end(&mut answer).ok()?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    body.lines().next().filter(|line| line.starts_with("podperf ")).map(str::to_owned)
+}

@@ -1,0 +1,127 @@
+//! The lines and what they come to. Pure.
+
+use serde::Serialize;
+
+use crate::status::State;
+
+/// What can be expected of the agent on this machine. Each is the exit code of `podperf check`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// All that was asked for works.
+    Usable,
+    /// Something that was asked for is missing; the rest works.
+    Degraded,
+    /// The agent would refuse to start.
+    Unusable,
+}
+
+impl Verdict {
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Usable => "usable",
+            Self::Degraded => "degraded",
+            Self::Unusable => "unusable",
+        }
+    }
+
+    /// 0, 1 or 2.
+    #[must_use]
+    pub const fn exit_code(self) -> u8 {
+        self as u8
+    }
+}
+
+/// One thing that the agent needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What it is; an event by its configured name.
+    pub check: String,
+    /// A part's state ([`State`]), or an event's.
+    pub state: &'static str,
+    /// What was found.
+    pub detail: String,
+    /// What would mend it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+    /// What it means for the agent.
+    #[serde(skip)]
+    pub verdict: Verdict,
+}
+
+/// All of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// That of the worst line.
+    pub verdict: Verdict,
+    /// The most basic first.
+    pub checks: Vec<Check>,
+}
+
+impl Check {
+    /// It is there.
+    pub(super) fn healthy(check: &str, detail: impl Into<String>) -> Self {
+        Self::new(check, State::Healthy.name(), Verdict::Usable, (detail.into(), None))
+    }
+
+    /// It is not, and the agent runs without.
+    pub(super) fn degraded(check: &str, said: (String, Option<String>)) -> Self {
+        Self::new(check, State::Degraded.name(), Verdict::Degraded, said)
+    }
+
+    /// The machine does not have it, and the agent does not run without.
+    pub(super) fn unsupported(check: &str, said: (String, Option<String>)) -> Self {
+        Self::new(check, State::Unsupported.name(), Verdict::Unusable, said)
+    }
+
+    /// It should be there, and the agent does not run without.
+    pub(super) fn failed(check: &str, said: (String, Option<String>)) -> Self {
+        Self::new(check, State::Failed.name(), Verdict::Unusable, said)
+    }
+
+    /// Any other state; `said` is what was found, and what would mend it.
+    pub(super) fn new(check: &str, state: &'static str, verdict: Verdict, said: (String, Option<String>)) -> Self {
+        let (detail, fix) = said;
+        Self { check: check.to_owned(), state, detail, fix, verdict }
+    }
+}
+
+impl From<Vec<Check>> for Report {
+    fn from(checks: Vec<Check>) -> Self {
+        let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Usable);
+        Self { verdict, checks }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_line_decides() {
+        let healthy = || Check::healthy("a", "there");
+        let degraded = || Check::degraded("b", ("away".into(), None));
+        let failed = || Check::failed("c", ("broken".into(), None));
+        for (checks, verdict, code) in [
+            (vec![], Verdict::Usable, 0),
+            (vec![healthy()], Verdict::Usable, 0),
+            (vec![healthy(), degraded(), healthy()], Verdict::Degraded, 1),
+            (vec![failed(), degraded(), healthy()], Verdict::Unusable, 2),
+        ] {
+            let report = Report::from(checks);
+            assert_eq!((report.verdict, report.verdict.exit_code()), (verdict, code));
+        }
+    }
+
+    #[test]
+    fn json_has_the_keys_that_are_promised() {
+        let check = Check::degraded("b", ("away".into(), Some("bring it".into())));
+        let report = serde_json::to_string(&Report::from(vec![Check::healthy("a", "there"), check])).unwrap();
+        assert_eq!(
+            report,
+            r#"{"verdict":"degraded","checks":[{"check":"a","state":"healthy","detail":"there"},{"check":"b","state":"degraded","detail":"away","fix":"bring it"}]}"#
+        );
+    }
+}

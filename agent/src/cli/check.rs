@@ -1,0 +1,67 @@
+//! `podperf check`: what of the agent would work on this machine, before it is started.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    process::ExitCode,
+};
+
+use clap::{Args, ValueEnum};
+use thiserror::Error;
+
+use super::{
+    overrides::{self, Overrides},
+    run_dir,
+};
+use crate::{
+    check::{Report, judge::judge, probe::Findings, table},
+    config::Settings,
+    kernel::host::Host,
+};
+
+/// The flags of `podperf check`: the agent's, and how to print.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    overrides: Overrides,
+    /// table, or json for programs.
+    #[arg(long, value_name = "FORM", default_value = "table", hide_possible_values = true)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+/// The check did not come about, and nor would the agent.
+#[derive(Debug, Error)]
+#[error("failed to start the runtime")]
+pub(super) struct Impossible(#[source] io::Error);
+
+/// Checks, prints, and hands back the verdict's exit code.
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let settings = Settings::try_from(arguments.overrides.config()?)?;
+    let plan = overrides::plan(&settings.config)?;
+    let host = Host::read(overrides::cgroup_root(&settings.config));
+    let run_dir = run_dir::probe(&settings.config.run_dir);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Impossible)?;
+    let findings = runtime.block_on(Findings::gather(&settings, &plan, host, run_dir));
+    // What still looks up a name has had its time.
+    runtime.shutdown_background();
+    let report = judge(&settings.config, &findings);
+    // Whoever closes the pipe has read enough, and still gets the verdict.
+    io::stdout().write_all(print(&report, arguments.output)?.as_bytes()).ok();
+    Ok(ExitCode::from(report.verdict.exit_code()))
+}
+
+fn print(report: &Report, output: Output) -> anyhow::Result<String> {
+    Ok(match output {
+        Output::Table => {
+            let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+            table::render(report, io::stdout().is_terminal() && !no_color)
+        }
+        Output::Json => serde_json::to_string_pretty(report)? + "\n",
+    })
+}

@@ -1,0 +1,81 @@
+//! The flags that override the configuration file, and what configuration and flags make together.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use podperf_ebpf::abi;
+
+use crate::{
+    config::{Config, ConfigError, Identity},
+    events::{
+        self,
+        plan::{self, Limits, Plan, PlanError},
+    },
+};
+
+/// What all commands take that run, or look at, the agent.
+#[derive(Debug, Args)]
+pub(super) struct Overrides {
+    /// Configuration file [default: built-in defaults].
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address and port of the HTTP server; port 0 picks a free one.
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
+    /// The cgroup2 mount [default: the first one].
+    #[arg(long, value_name = "DIR")]
+    cgroup_root: Option<PathBuf>,
+    /// Where to send profiles.
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
+    /// The node's name in the cluster [default: $NODE_NAME, else the host name].
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// Whether pods have names [default: auto].
+    #[arg(long, value_name = "WHERE")]
+    identity: Option<Identity>,
+    /// A kubeconfig file [default: the service account of the agent's pod].
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+impl Overrides {
+    /// The file, or the defaults, with the flags over them; not yet checked.
+    pub(super) fn config(&self) -> Result<Config, ConfigError> {
+        let mut config = self.config.clone().map_or_else(|| Ok(Config::default()), Config::read)?;
+        if let Some(listen) = self.listen {
+            config.listen = listen;
+        }
+        if let Some(root) = &self.cgroup_root {
+            config.cgroups.root.clone_from(root);
+        }
+        if let Some(endpoint) = &self.otlp_endpoint {
+            config.otlp.endpoint.clone_from(endpoint);
+        }
+        if let Some(name) = &self.node_name {
+            config.node_name.clone_from(name);
+        }
+        if let Some(identity) = self.identity {
+            config.identity = identity;
+        }
+        if let Some(kubeconfig) = &self.kubeconfig {
+            config.kubernetes.kubeconfig.clone_from(kubeconfig);
+        }
+        Ok(config)
+    }
+}
+
+/// The configured events.
+pub(super) fn plan(config: &Config) -> Result<Plan, PlanError> {
+    let groups: &[_] = if config.counters.enabled { &config.counters.groups } else { &[] };
+    let limits = Limits { events: abi::PODPERF_MAX_EVENTS as usize, groups: abi::PODPERF_MAX_GROUPS as usize };
+    plan::plan(groups, Path::new(events::SYSFS), limits)
+}
+
+/// The configured cgroup2 mount; `None` has it looked for.
+pub(super) fn cgroup_root(config: &Config) -> Option<&Path> {
+    Some(config.cgroups.root.as_path()).filter(|root| !root.as_os_str().is_empty())
+}

@@ -1,0 +1,133 @@
+//! What each key is unless configured otherwise; config/podperf.yaml says the same to users.
+
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+
+use super::{
+    Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
+    Scheduling, Stacks,
+};
+use crate::{attribution::Level, export::prometheus::FactFamily, kernel::Tracepoint};
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 9799)),
+            node_name: String::new(),
+            log_level: "info".into(),
+            run_dir: "/run/podperf".into(),
+            cgroups: Cgroups::default(),
+            identity: Identity::Auto,
+            kubernetes: Kubernetes::default(),
+            metrics: Metrics::default(),
+            scheduling: Scheduling::default(),
+            facts: Facts::default(),
+            counters: Counters::default(),
+            pmu: Pmu::default(),
+            overhead: Overhead::default(),
+            stacks: Stacks::default(),
+            otlp: Otlp::default(),
+        }
+    }
+}
+
+impl Default for Cgroups {
+    fn default() -> Self {
+        Self {
+            root: PathBuf::new(),
+            depth: 2,
+            include: Vec::new(),
+            exclude: Vec::new(),
+            grace: Duration::from_secs(300),
+            max: 4096,
+        }
+    }
+}
+
+impl Default for Kubernetes {
+    fn default() -> Self {
+        Self {
+            source: PodSource::Watch,
+            kubeconfig: PathBuf::new(),
+            context: String::new(),
+            kubelet: Kubelet::default(),
+            pod_labels: Vec::new(),
+            pod_annotations: Vec::new(),
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Default for Kubelet {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            ca_file: PathBuf::new(),
+            insecure_skip_verify: false,
+            interval: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            facts: vec![FactFamily::OnCpu, FactFamily::RunQueueWait, FactFamily::OffCpu, FactFamily::ContextSwitches],
+            level: Level::Container,
+            include_namespaces: Vec::new(),
+            exclude_namespaces: Vec::new(),
+            max_containers: 2048,
+        }
+    }
+}
+
+impl Default for Scheduling {
+    fn default() -> Self {
+        Self { tracepoint: Tracepoint::Auto }
+    }
+}
+
+impl Default for Facts {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let group = |events: [&str; 2]| events.map(str::to_owned).to_vec();
+        Self {
+            enabled: true,
+            groups: vec![group(["cycles", "instructions"]), group(["cache-references", "cache-misses"])],
+        }
+    }
+}
+
+impl Default for Pmu {
+    fn default() -> Self {
+        Self { leave_free: 1, multiplex: false }
+    }
+}
+
+impl Default for Overhead {
+    fn default() -> Self {
+        Self { max_percent: 5.0 }
+    }
+}
+
+impl Default for Stacks {
+    fn default() -> Self {
+        Self { enabled: true, long_wait: Duration::from_millis(500), max_stacks: 32_768, max_waits: 16_384 }
+    }
+}
+
+impl Default for Otlp {
+    fn default() -> Self {
+        Self {
+            endpoint: String::new(),
+            interval: Duration::from_secs(10),
+            timeout: Duration::from_secs(5),
+            queue: 8,
+            headers: BTreeMap::new(),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../../config/podperf.yaml");
+
+fn refusal(yaml: &str) -> String {
+    match Config::parse(yaml) {
+        Err(message) => message,
+        Ok(config) => Settings::try_from(config).unwrap_err().to_string(),
+    }
+}
+
+#[test]
+fn the_example_equals_the_defaults() {
+    assert_eq!(Config::parse(EXAMPLE).unwrap(), Config::default());
+}
+
+#[test]
+fn the_example_holds_every_key_and_explains_it() {
+    fn keys(value: &serde_yaml::Value, prefix: &str, into: &mut Vec<String>) {
+        for (key, value) in value.as_mapping().into_iter().flatten() {
+            let path = format!("{prefix}{}", key.as_str().unwrap());
+            keys(value, &format!("{path}."), into);
+            into.push(path);
+        }
+    }
+    let (mut expected, mut found) = (Vec::new(), Vec::new());
+    keys(&serde_yaml::to_value(Config::default()).unwrap(), "", &mut expected);
+    keys(&serde_yaml::from_str(EXAMPLE).unwrap(), "", &mut found);
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+    let lines: Vec<_> = EXAMPLE.lines().collect();
+    for (index, line) in lines.iter().enumerate() {
+        let is_key = !line.trim_start().starts_with(['#', '-']) && line.contains(':');
+        assert!(!is_key || lines[index - 1].trim_start().starts_with('#'), "no comment above `{line}`");
+    }
+}
+
+#[test]
+fn an_empty_file_is_the_defaults() {
+    assert_eq!(Config::parse("").unwrap(), Config::default());
+    assert_eq!(Config::parse("# nothing\n").unwrap(), Config::default());
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_path_and_the_nearest() {
+    let message = refusal("cgroups:\n  dept: 3\n");
+    assert_eq!(message, "cgroups: unknown key `dept` at line 2 column 3 (did you mean `depth`?)");
+}
+
+#[test]
+fn a_wrong_type_is_refused_with_its_path() {
+    let message = refusal("cgroups:\n  depth: many\n");
+    assert!(message.starts_with("cgroups.depth: invalid type: string \"many\""), "{message}");
+    let message = refusal("otlp:\n  interval: 10 parsecs\n");
+    assert!(message.starts_with("otlp.interval:"), "{message}");
+}
+
+#[test]
+fn values_that_cannot_be_are_refused_with_their_key() {
+    for (yaml, start) in [
+        ("otlp: {interval: 10ms}", "bad value for `otlp.interval`: needs at least 1s"),
+        ("cgroups: {max: 0}", "bad value for `cgroups.max`"),
+        ("cgroups: {exclude: ['(']}", "bad value for `cgroups.exclude`: failed to parse pattern `(`"),
+        ("logLevel: '=x='", "bad value for `logLevel`"),
+        ("logLevel: loud", "bad value for `logLevel`: unknown level `loud`"),
+        ("otlp: {endpoint: 'ftp://x'}", "bad value for `otlp`: endpoint `ftp://x`"),
+        ("{facts: {enabled: false}, otlp: {endpoint: 'http://x:1'}}", "bad value for `stacks.enabled`"),
+    ] {
+        assert!(refusal(yaml).starts_with(start), "{yaml}: {}", refusal(yaml));
+    }
+}
+
+#[test]
+fn keys_that_need_a_restart_are_named() {
+    let old = Config::default();
+    let mut new = Config { log_level: "debug".into(), ..Config::default() };
+    new.cgroups.depth = 1;
+    assert!(old.needs_restart(&new).is_empty());
+    new.cgroups.max = 17;
+    new.listen = SocketAddr::from(([127, 0, 0, 1], 1));
+    assert_eq!(old.needs_restart(&new), ["listen", "cgroups.max"]);
+}

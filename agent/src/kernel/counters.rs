@@ -1,0 +1,446 @@
+//! The configured events on the PMUs of all CPUs: which are open, which count now, and what became of each.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::{AsFd, AsRawFd},
+    time::Duration,
+};
+
+use aya::maps::Map;
+use podperf_ebpf::abi;
+use tracing::{debug, info, warn};
+
+use super::{
+    budget::{Budget, Reserve},
+    group::{Failed, Group, Member, kinds_of_cpus, one_of_each_kind},
+    perf, raw,
+    spin::{most_ghz, spin},
+};
+use crate::events::{
+    self,
+    neighbour::{Move, Neighbour, WHOLE},
+    plan::{Attr, Counter, Plan, Source, perf_error_hint},
+    plausible::implausible,
+    state::EventState,
+};
+
+/// Between two loops of known length.
+const SPIN_EVERY: Duration = Duration::from_secs(3600);
+/// CPU time in which a group's share means something.
+const LEAST_SHARE_NS: u64 = 50_000_000;
+
+/// How the PMU is shared.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PmuSettings {
+    /// Counters of each CPU that are left to others.
+    pub leave_free: u32,
+    /// Whether groups that do not fit at the same time take turns, and nobody is yielded to.
+    pub multiplex: bool,
+    /// `kernel.perf_event_paranoid`, for messages.
+    pub paranoid: Option<i32>,
+    /// Whether the kernel's watchdog holds a counter.
+    pub watchdog: bool,
+}
+
+/// An event of the configuration, and what became of it.
+#[derive(Clone, Debug)]
+pub struct OpenCounter {
+    /// As configured.
+    pub counter: Counter,
+    /// Its place in `podperf_cgroup.counts`, if it was opened.
+    pub slot: Option<usize>,
+    /// Its group's place in `podperf_cgroup.enabled_ns`, for hardware groups, which may be multiplexed.
+    pub group: Option<usize>,
+    /// Whether it counts.
+    pub state: EventState,
+    /// What the kernel was asked for, or why it does not count and how that is mended.
+    pub detail: String,
+}
+
+/// All counters. They close, and stop counting, on drop.
+#[derive(Debug)]
+pub(super) struct Counters {
+    settings: PmuSettings,
+    events: Vec<OpenCounter>,
+    groups: Vec<Group>,
+    /// Slot -> 1 + group, for leaders of hardware groups; see `leader_of` in counters.bpf.h.
+    leader_of: Vec<u8>,
+    /// Those among the groups that take counters of the CPUs, by their index.
+    core: Vec<usize>,
+    neighbour: Neighbour,
+    /// CPU -> how often it has come online.
+    boots: BTreeMap<u32, u32>,
+    /// Enabled and running times of the last look, by CPU and group.
+    times: BTreeMap<(usize, usize), (u64, u64)>,
+    /// The least share of its time that a group had on the PMU of any CPU, at the last look.
+    shares: Vec<Option<f64>>,
+    spun: Option<(Duration, usize)>,
+    shed: u32,
+    maps: Option<Maps>,
+}
+
+#[derive(Debug)]
+struct Maps {
+    /// Slot -> its array of counters by CPU.
+    events: Vec<Map>,
+    controls: Map,
+}
+
+const YIELDED: &str = "not counted for now: others want the PMU's counters (end the other profilers, or set \
+                       `pmu.multiplex: true` to take turns with them)";
+const SHED: &str = "not counted for now: podperf costs more than `overhead.maxPercent` (raise it, or remove events)";
+
+impl Counters {
+    /// Opens what can be opened and fits. An event that the machine lacks is left out of its group and says why.
+    pub(super) fn open(plan: &Plan, cpus: &[u32], settings: PmuSettings, now: Duration) -> Self {
+        let mut this = Self {
+            settings,
+            events: Vec::new(),
+            groups: Vec::new(),
+            leader_of: Vec::new(),
+            core: Vec::new(),
+            neighbour: Neighbour::new(0, now),
+            boots: BTreeMap::new(),
+            times: BTreeMap::new(),
+            shares: Vec::new(),
+            spun: None,
+            shed: 0,
+            maps: None,
+        };
+        let reserve = Reserve { free: settings.leave_free, watchdog: settings.watchdog };
+        let mut budget = Budget::new(&one_of_each_kind(cpus), reserve);
+        for (number, counters) in plan.groups.iter().enumerate() {
+            this.open_group(number, counters, cpus, &mut budget);
+        }
+        this.core = (0..this.groups.len()).filter(|group| this.groups[*group].takes_core_counters()).collect();
+        this.neighbour = Neighbour::new(this.core.len(), now);
+        this.shares = vec![None; this.groups.len()];
+        this.spin(now, cpus);
+        this.judge();
+        this
+    }
+
+    /// Counters that the programs read.
+    pub(super) fn slots(&self) -> usize {
+        self.leader_of.len()
+    }
+
+    /// See `leader_of` in counters.bpf.h.
+    pub(super) fn leader_of(&self) -> [u8; abi::PODPERF_MAX_EVENTS as usize] {
+        let mut leader_of = [0; abi::PODPERF_MAX_EVENTS as usize];
+        leader_of.iter_mut().zip(&self.leader_of).for_each(|(to, from)| *to = *from);
+        leader_of
+    }
+
+    /// All configured events and what became of each.
+    pub(super) fn events(&self) -> &[OpenCounter] {
+        &self.events
+    }
+
+    /// Puts the counters where the programs read them.
+    pub(super) fn hand_over(&mut self, events: Vec<Map>, controls: Map, cpus: &[u32]) -> io::Result<()> {
+        self.maps = Some(Maps { events, controls });
+        cpus.iter().try_for_each(|cpu| self.publish(*cpu))
+    }
+
+    /// CPUs that went offline since the last call, and those that are online now: counters end with their CPU.
+    pub(super) fn follow(&mut self, gone: &[u32], online: &[u32]) {
+        let lost: Vec<u32> = self
+            .boots
+            .keys()
+            .filter(|cpu| gone.contains(cpu) || !online.contains(cpu))
+            .copied()
+            .chain(gone.iter().copied())
+            .collect();
+        for cpu in lost {
+            if self.groups.iter_mut().filter_map(|group| group.fds.remove(&cpu)).count() > 0 {
+                info!(cpu, "CPU went offline");
+                self.times.retain(|(of, _), _| u32::try_from(*of) != Ok(cpu));
+            }
+        }
+        for &cpu in online {
+            if !self.groups.iter().any(|group| group.belongs_on(cpu) && !group.fds.contains_key(&cpu)) {
+                continue;
+            }
+            *self.boots.entry(cpu).or_default() += 1;
+            for group in &mut self.groups {
+                if let Err(error) = group.open_on(cpu) {
+                    warn!(cpu, group = group.number, %error, "no counters on a CPU that came online");
+                }
+            }
+            match self.publish(cpu) {
+                Ok(()) => info!(cpu, "CPU came online: its counters count"),
+                Err(error) => warn!(cpu, %error, "the counters of a CPU that came online were not handed over"),
+            }
+        }
+    }
+
+    /// Looks at how much of the time each group was on the PMU of each CPU, and moves at most one of them. `flush` is
+    /// called before a group stops, so that nothing it counted is lost. Whether any event's state is another one now.
+    pub(super) fn look(&mut self, now: Duration, cpus: &[abi::podperf_cpu], flush: impl Fn()) -> bool {
+        self.measure_shares(cpus);
+        if !self.settings.multiplex {
+            let shares: Vec<_> = self.core.iter().map(|group| self.shares[*group]).collect();
+            match self.neighbour.observe(now, &shares) {
+                Some(Move::Yield(index)) => self.stop(self.core[index], YIELDED, flush),
+                Some(Move::Reclaim(index)) => self.go(self.core[index]),
+                None => {}
+            }
+        }
+        if self.spun.is_none_or(|(spun, _)| now.saturating_sub(spun) >= SPIN_EVERY) {
+            let online: Vec<u32> = self.boots.keys().copied().collect();
+            self.spin(now, &online);
+        }
+        self.judge()
+    }
+
+    /// Marks an event whose counts cannot be, until a loop of known length says otherwise.
+    pub(super) fn doubt(&mut self, slot: usize, reason: &str) {
+        let member = self.groups.iter_mut().flat_map(|group| &mut group.members).find(|member| member.slot == slot);
+        if let Some(member) = member.filter(|member| member.implausible.is_none()) {
+            member.implausible = Some(reason.to_owned());
+        }
+    }
+
+    /// Takes the last group off that still counts, to cost less; `false` when there is none.
+    pub(super) fn shed_group(&mut self, flush: impl Fn()) -> bool {
+        let Some(last) = self.groups.iter().rposition(|group| group.off.is_none()) else { return false };
+        self.stop(last, SHED, flush);
+        self.judge();
+        true
+    }
+
+    /// Puts the first group back that was shed; `false` when there is none.
+    pub(super) fn restore_group(&mut self) -> bool {
+        let Some(first) = self.groups.iter().position(|group| group.off == Some(SHED)) else { return false };
+        self.go(first);
+        self.judge();
+        true
+    }
+
+    /// Sets which features the programs leave out, bits of `enum podperf_shed`.
+    pub(super) fn shed_features(&mut self, shed: u32) -> io::Result<()> {
+        self.shed = shed;
+        let cpus: Vec<u32> = self.boots.keys().copied().collect();
+        cpus.into_iter().try_for_each(|cpu| self.publish(cpu))
+    }
+
+    fn open_group(&mut self, number: usize, counters: &[Counter], cpus: &[u32], budget: &mut Budget) {
+        let paranoid = self.settings.paranoid;
+        let explain = |error: &io::Error, counter: &Counter| {
+            perf_error_hint(error.raw_os_error().unwrap_or(0), counter, paranoid)
+        };
+        // Each alone first, so that one event that this CPU lacks does not take its group down.
+        let mut members: Vec<(&Counter, Attr)> = Vec::new();
+        let mut on: Option<Option<Vec<u32>>> = None;
+        for counter in counters {
+            let own = counter.cpus.clone().filter(|own| !cpus.iter().all(|cpu| own.contains(cpu)));
+            let first = cpus.iter().find(|cpu| own.as_ref().is_none_or(|own| own.contains(cpu)));
+            let refusal = match (&counter.source, first) {
+                (Source::Unsupported(reason), _) => Err(reason.clone()),
+                (Source::Attr(_), None) => {
+                    Err(format!("none of its PMU's CPUs is online (see {}: its `cpus` file)", events::SYSFS))
+                }
+                (Source::Attr(_), Some(_)) if on.as_ref().is_some_and(|on| *on != own) => {
+                    Err("its group has events of other CPUs too (give each PMU a group of its own)".to_owned())
+                }
+                (Source::Attr(attr), Some(cpu)) => match perf::open_group(*cpu, std::slice::from_ref(attr)) {
+                    Ok(_) => Ok(*attr),
+                    Err((_, error)) => Err(explain(&error, counter)),
+                },
+            };
+            match refusal {
+                Ok(attr) => {
+                    on = Some(own);
+                    members.push((counter, attr));
+                }
+                Err(reason) => self.refuse(counter, EventState::Unsupported, reason),
+            }
+        }
+        let attrs: Vec<Attr> = members.iter().map(|(_, attr)| *attr).collect();
+        let on = on.flatten();
+        if !budget.is_possible(&attrs, on.as_deref()) {
+            let too_large = io::Error::from_raw_os_error(libc::EINVAL);
+            for (counter, _) in members {
+                self.refuse(counter, EventState::Unsupported, explain(&too_large, counter));
+            }
+            return;
+        }
+        let mut group = Group {
+            number,
+            members: Vec::new(),
+            cpus: on,
+            fds: BTreeMap::new(),
+            off: None,
+            hardware: attrs.iter().any(|attr| !attr.is_software()),
+        };
+        let slot = self.slots();
+        let event = self.events.len();
+        group.members = attrs
+            .iter()
+            .enumerate()
+            .map(|(index, attr)| Member { slot: slot + index, event: event + index, attr: *attr, implausible: None })
+            .collect();
+        // Whole or not at all.
+        for &cpu in cpus {
+            if let Err(Failed { member, error }) = group.open_on(cpu) {
+                let reason = members.get(member).map(|(counter, _)| explain(&error, counter)).unwrap_or_default();
+                members.iter().for_each(|(counter, _)| self.refuse(counter, EventState::Unsupported, reason.clone()));
+                return;
+            }
+            self.boots.entry(cpu).or_default();
+        }
+        if !self.settings.multiplex && !budget.take(&attrs, group.cpus.as_deref()) {
+            let reason = self.does_not_fit();
+            members.iter().for_each(|(counter, _)| self.refuse(counter, EventState::Yielded, reason.clone()));
+            return;
+        }
+        for (index, (counter, _)) in members.into_iter().enumerate() {
+            let leads = group.hardware && index == 0;
+            self.leader_of.push(if leads { u8::try_from(number + 1).unwrap_or(0) } else { 0 });
+            self.events.push(OpenCounter {
+                counter: counter.clone(),
+                slot: Some(slot + index),
+                group: group.hardware.then_some(number),
+                state: EventState::Placed,
+                detail: counter.kernel_event.clone(),
+            });
+        }
+        if !group.members.is_empty() {
+            self.groups.push(group);
+        }
+    }
+
+    fn does_not_fit(&self) -> String {
+        let watchdog = if self.settings.watchdog { "; `sysctl kernel.nmi_watchdog=0` frees one" } else { "" };
+        format!(
+            "does not fit beside the groups before it with {} of the PMU's counters left free (remove events, lower \
+             `pmu.leaveFree`, or let groups take turns by `pmu.multiplex: true`{watchdog})",
+            self.settings.leave_free
+        )
+    }
+
+    fn refuse(&mut self, counter: &Counter, state: EventState, detail: String) {
+        self.events.push(OpenCounter { counter: counter.clone(), slot: None, group: None, state, detail });
+    }
+
+    /// Tells the programs on a CPU what is open there.
+    fn publish(&self, cpu: u32) -> io::Result<()> {
+        let Some(maps) = &self.maps else { return Ok(()) };
+        let mut open = 0;
+        for group in &self.groups {
+            let Some(fds) = group.fds.get(&cpu) else { continue };
+            for (member, fd) in group.members.iter().zip(fds) {
+                let Some(array) = maps.events.get(member.slot).and_then(raw::data) else { continue };
+                raw::update(array.fd().as_fd(), cpu, fd.as_raw_fd())?;
+                open |= u32::from(group.off.is_none()) << member.slot;
+            }
+        }
+        let boot = self.boots.get(&cpu).copied().unwrap_or(0);
+        let control = abi::podperf_control { events: open, boot, shed: self.shed, reserved: 0 };
+        raw::data(&maps.controls).map_or(Ok(()), |controls| raw::update(controls.fd().as_fd(), cpu, control))
+    }
+
+    fn publish_everywhere(&self) {
+        for cpu in self.boots.keys() {
+            if let Err(error) = self.publish(*cpu) {
+                warn!(cpu, %error, "the state of the counters was not handed over");
+            }
+        }
+    }
+
+    /// Takes a group off the PMU: first nobody reads it any more, then it stops.
+    fn stop(&mut self, index: usize, why: &'static str, flush: impl Fn()) {
+        // What it counted until now is charged while it still may be.
+        flush();
+        self.groups[index].off = Some(why);
+        self.publish_everywhere();
+        flush();
+        self.groups[index].stop(why);
+    }
+
+    fn go(&mut self, index: usize) {
+        self.groups[index].go();
+        self.publish_everywhere();
+    }
+
+    fn measure_shares(&mut self, cpus: &[abi::podperf_cpu]) {
+        self.shares.fill(None);
+        for (index, group) in self.groups.iter().enumerate().filter(|(_, group)| group.hardware && group.off.is_none())
+        {
+            for (cpu, state) in cpus.iter().enumerate() {
+                let now = (state.enabled_ns[group.number], state.running_ns[group.number]);
+                let before = self.times.insert((cpu, index), now);
+                let Some((enabled, running)) = before else { continue };
+                let (enabled, running) = (now.0.saturating_sub(enabled), now.1.saturating_sub(running));
+                if enabled >= LEAST_SHARE_NS {
+                    let share = share(running, enabled);
+                    self.shares[index] = Some(self.shares[index].map_or(share, |least| least.min(share)));
+                }
+            }
+        }
+    }
+
+    /// Runs a loop of known length on one CPU of each kind, each time on another one.
+    fn spin(&mut self, now: Duration, cpus: &[u32]) {
+        let turn = self.spun.map_or(0, |(_, turn)| turn + 1);
+        self.spun = Some((now, turn));
+        let kinds = kinds_of_cpus(cpus);
+        for cpu in kinds.iter().filter_map(|kind| kind.get(turn % kind.len().max(1)).copied()) {
+            let placed = |group: &&Group| group.off.is_none() && group.hardware && group.fds.contains_key(&cpu);
+            let fds: Vec<_> = self.groups.iter().filter(placed).flat_map(|group| &group.fds[&cpu]).collect();
+            if fds.is_empty() {
+                continue;
+            }
+            let fds: Vec<_> = fds.into_iter().map(AsFd::as_fd).collect();
+            let (spin, grown) = match spin(cpu, &fds) {
+                Ok(spun) => spun,
+                Err(error) => {
+                    debug!(cpu, %error, "no loop of known length");
+                    continue;
+                }
+            };
+            let members = self.groups.iter_mut().filter(|group| placed(&&**group)).flat_map(|group| &mut group.members);
+            for (member, grown) in members.zip(grown) {
+                let Some(grown) = grown.filter(|grown| grown.running_ns > 0 && member.attr.core) else { continue };
+                let mode = self.events[member.event].counter.mode;
+                member.implausible = implausible(&member.attr, mode, &spin, grown);
+            }
+        }
+    }
+
+    /// Finds the state of each open event; whether any has changed.
+    fn judge(&mut self) -> bool {
+        let mut changed = false;
+        for (group, share) in self.groups.iter().zip(&self.shares) {
+            for member in &group.members {
+                let event = &mut self.events[member.event];
+                let (state, detail) = match (&member.implausible, group.off, share) {
+                    (Some(reason), ..) => (EventState::Implausible, format!("withheld: {reason}")),
+                    (None, Some(why), _) => (EventState::Yielded, why.to_owned()),
+                    (None, None, Some(share)) if *share < WHOLE => (
+                        EventState::Shared,
+                        format!("on the PMU {:.0} % of the time beside others, and scaled", share * 100.0),
+                    ),
+                    _ => (EventState::Placed, event.counter.kernel_event.clone()),
+                };
+                changed |= state != event.state;
+                if state != event.state || state != EventState::Placed {
+                    (event.state, event.detail) = (state, detail);
+                }
+            }
+        }
+        changed
+    }
+}
+
+/// The fastest clock of these CPUs, in GHz.
+pub(super) fn fastest_ghz(cpus: &[u32]) -> f64 {
+    cpus.iter().map(|cpu| most_ghz(*cpu)).fold(0.0, f64::max)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole as f64
+}

@@ -1,0 +1,114 @@
+//! What one reading of the maps found: plain sums over CPUs.
+
+use std::time::Duration;
+
+use podperf_ebpf::abi;
+
+use crate::ids::CgroupId;
+
+/// The kernel's counts at one instant; all of them only ever grow.
+#[derive(Debug, Default)]
+pub struct RawReading {
+    /// `CLOCK_MONOTONIC` of the reading.
+    pub at_ns: u64,
+    /// Per cgroup (and [`CgroupId::IDLE`]), all CPUs together.
+    pub rows: Vec<RawRow>,
+    /// The per-CPU state, all CPUs together.
+    pub cpu: CpuTotals,
+    /// What was lost, by `podperf_bpf_drops_total` label, in the order of `enum podperf_drop`.
+    pub drops: Vec<(&'static str, u64)>,
+    /// The state of each possible CPU, by its number.
+    pub cpus: Vec<abi::podperf_cpu>,
+}
+
+/// What a cgroup did on all CPUs.
+#[derive(Clone, Copy, Debug)]
+pub struct RawRow {
+    /// Whose.
+    pub cgroup: CgroupId,
+    /// Facts and counts, as in podperf.h; without the id.
+    pub counts: abi::podperf_cgroup,
+}
+
+/// The sums over CPUs of `struct podperf_cpu`; nanoseconds and counts.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuTotals {
+    /// Idle time.
+    pub idle_ns: u64,
+    /// Switch-ins that were not reported and were told by the run time.
+    pub switches_recovered: u64,
+    /// Waits that are in no profile.
+    pub unprofiled_ns: u64,
+    /// Waits that should have a stack.
+    pub waits: u64,
+    /// Of these, how many walked.
+    pub walks: u64,
+    /// Of these, how many only to check a remembered stack.
+    pub checks: u64,
+    /// Of these, how many found another stack.
+    pub checks_wrong: u64,
+    /// What the counters counted, by slot, never scaled: all that was charged to anyone.
+    pub counts: [u64; abi::PODPERF_MAX_EVENTS as usize],
+    /// What each program did, by its own account, in the order of `enum podperf_program`.
+    pub programs: [abi::podperf_runs; abi::PODPERF_PROGRAMS as usize],
+}
+
+impl CpuTotals {
+    pub(super) fn of(cpus: &[abi::podperf_cpu]) -> Self {
+        let mut total: Self = Self::default();
+        for cpu in cpus {
+            total.idle_ns += cpu.idle_ns;
+            total.switches_recovered += cpu.switches_recovered;
+            total.unprofiled_ns += cpu.unprofiled_ns;
+            total.waits += cpu.waits;
+            total.walks += cpu.walks;
+            total.checks += cpu.checks;
+            total.checks_wrong += cpu.checks_wrong;
+            for (to, (count, uncounted)) in total.counts.iter_mut().zip(cpu.counts.iter().zip(&cpu.uncounted)) {
+                *to = to.wrapping_add(count.wrapping_sub(*uncounted));
+            }
+            for (to, from) in total.programs.iter_mut().zip(&cpu.programs) {
+                to.runs += from.runs;
+                to.ns += from.ns;
+            }
+        }
+        total
+    }
+
+    /// Time in all programs.
+    #[must_use]
+    pub fn programs_time(&self) -> Duration {
+        Duration::from_nanos(self.programs.iter().map(|program| program.ns).sum())
+    }
+}
+
+impl Default for CpuTotals {
+    fn default() -> Self {
+        Self {
+            idle_ns: 0,
+            switches_recovered: 0,
+            unprofiled_ns: 0,
+            waits: 0,
+            walks: 0,
+            checks: 0,
+            checks_wrong: 0,
+            counts: bytemuck::Zeroable::zeroed(),
+            programs: bytemuck::Zeroable::zeroed(),
+        }
+    }
+}
+
+/// A row of all CPUs together; its `id` is 0, so that it does not grow.
+pub(super) fn sum(copies: &[abi::podperf_cgroup]) -> abi::podperf_cgroup {
+    let mut total: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
+    let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut total));
+    for copy in copies {
+        let copy: &[u64] = bytemuck::cast_slice(std::slice::from_ref(copy));
+        for (word, value) in words.iter_mut().zip(copy) {
+            // A task settled on two CPUs may count down on one what it counted up on the other.
+            *word = word.wrapping_add(*value);
+        }
+    }
+    total.id = 0;
+    total
+}

@@ -1,0 +1,159 @@
+//! The rows of facts and counts: their tables' sizes, how they are read, and how those of dead cgroups are freed.
+//!
+//! The same row is found in several places, see cgroup.bpf.h: in the slot of its id on the CPUs where the cgroup came
+//! first, and by its id on the others.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+};
+
+use aya::Ebpf;
+use podperf_ebpf::abi;
+use tracing::debug;
+
+use super::{
+    raw::{self, Then},
+    reading::{RawRow, sum},
+    sensors::{fd, raw_program},
+};
+use crate::ids::CgroupId;
+
+const ARGUMENTS: usize = abi::PODPERF_FORGET_MAX as usize;
+
+/// What must be known to find a row.
+#[derive(Debug)]
+pub(super) struct Rows {
+    slots: u32,
+    copies: usize,
+    /// Copies of dead cgroups on CPUs that were offline when they were to be freed.
+    stale: HashSet<(usize, u64)>,
+}
+
+impl Rows {
+    /// Tables for so many cgroups, on machines with `copies` possible CPUs.
+    pub(super) fn new(max_cgroups: u32, copies: usize) -> Self {
+        // A slot is the upper bits of a product, so their number is a power of two.
+        let slots = max_cgroups.clamp(2, 1 << 31).next_power_of_two();
+        Self { slots, copies, stale: HashSet::new() }
+    }
+
+    /// Size of `rows`.
+    pub(super) const fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// What the programs are told of it.
+    pub(super) const fn slot_shift(&self) -> u32 {
+        u32::BITS - self.slots.ilog2()
+    }
+
+    /// Size of `rows_by_id`. With as many cgroups as slots, every third finds its slot taken; of few it may be more.
+    pub(super) fn by_id(&self) -> u32 {
+        (self.slots / 2).max(64)
+    }
+
+    fn slot(&self, id: u64) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is what is spread over the slots")]
+        let low = id as u32;
+        let spread = low.wrapping_mul(abi::PODPERF_SLOT_SPREAD);
+        let folded = spread ^ (spread >> abi::PODPERF_SLOT_FOLD);
+        folded.wrapping_mul(abi::PODPERF_SLOT_SPREAD) >> self.slot_shift()
+    }
+
+    /// All rows, each the sum over all CPUs.
+    pub(super) fn read(&self, ebpf: &Ebpf) -> io::Result<Vec<RawRow>> {
+        let mut ids = Vec::new();
+        raw::read_all(fd(ebpf, "cgroups")?, 1, Then::Keep, |id: u64, _: &[u64]| ids.push(id))?;
+        let mut by_id: HashMap<u64, Vec<abi::podperf_cgroup>> = HashMap::new();
+        raw::read_all(fd(ebpf, "rows_by_id")?, self.copies, Then::Keep, |id: u64, copies: &[_]| {
+            by_id.insert(id, vec![sum(copies)]);
+        })?;
+        let rows = fd(ebpf, "rows")?;
+        let mut copies = vec![bytemuck::Zeroable::zeroed(); self.copies];
+        let read = |id: u64| {
+            raw::lookup(rows, self.slot(id), &mut copies)?;
+            let mut parts = by_id.remove(&id).unwrap_or_default();
+            let own = |&(cpu, copy): &(usize, &abi::podperf_cgroup)| copy.id == id && !self.stale.contains(&(cpu, id));
+            parts.extend(copies.iter().enumerate().filter(own).map(|(_, copy)| *copy));
+            Ok(RawRow { cgroup: CgroupId(id), counts: sum(&parts) })
+        };
+        ids.into_iter().map(read).collect()
+    }
+
+    /// Frees the rows of dead cgroups.
+    pub(super) fn forget(&mut self, ebpf: &Ebpf, dead: &[CgroupId]) -> io::Result<()> {
+        // From here on they are not read. A program that still settles one makes it known again, with a new row.
+        for id in dead {
+            raw::delete(fd(ebpf, "cgroups")?, id.0)?;
+            raw::delete(fd(ebpf, "rows_by_id")?, id.0)?;
+        }
+        let online = aya::util::online_cpus().unwrap_or_default();
+        let ids: Vec<u64> = dead.iter().map(|id| id.0).collect();
+        let mut freed = HashSet::new();
+        for cpu in online {
+            if free(ebpf, cpu, &ids) {
+                freed.insert(cpu as usize);
+            }
+        }
+        if freed.len() == self.copies {
+            return Ok(());
+        }
+        let rows = fd(ebpf, "rows")?;
+        let mut copies: Vec<abi::podperf_cgroup> = vec![bytemuck::Zeroable::zeroed(); self.copies];
+        for id in ids {
+            raw::lookup(rows, self.slot(id), &mut copies)?;
+            let left = copies.iter().enumerate().filter(|(cpu, copy)| copy.id == id && !freed.contains(cpu));
+            self.stale.extend(left.map(|(cpu, _)| (cpu, id)));
+        }
+        Ok(())
+    }
+
+    /// Frees what is left on CPUs that have come back.
+    pub(super) fn follow(&mut self, ebpf: &Ebpf, online: &[u32]) {
+        if self.stale.is_empty() {
+            return;
+        }
+        for &cpu in online {
+            let left = |&&(of, _): &&(usize, u64)| of == cpu as usize;
+            let ids: Vec<u64> = self.stale.iter().filter(left).map(|(_, id)| *id).collect();
+            if !ids.is_empty() && free(ebpf, cpu, &ids) {
+                self.stale.retain(|(of, _)| *of != cpu as usize);
+            }
+        }
+    }
+}
+
+/// Has a CPU free its copies of these rows; whether it did.
+fn free(ebpf: &Ebpf, cpu: u32, ids: &[u64]) -> bool {
+    let Some(program) = raw_program(ebpf, "forget") else { return false };
+    ids.chunks(ARGUMENTS).all(|ids| {
+        let mut args = [0; ARGUMENTS];
+        args[..ids.len()].copy_from_slice(ids);
+        let run = raw::run_on(program, cpu, args);
+        run.inspect_err(|error| debug!(cpu, %error, "rows not freed")).is_ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_at_least_as_many_slots_as_cgroups_and_all_are_used() {
+        for (max, slots) in [(16, 16), (17, 32), (4096, 4096), (5000, 8192)] {
+            let rows = Rows::new(max, 1);
+            assert_eq!((rows.slots(), 1_u64 << (32 - rows.slot_shift())), (slots, u64::from(slots)));
+        }
+    }
+
+    #[test]
+    fn ids_at_equal_distances_are_spread_over_the_slots() {
+        for distance in [1, 19, 32, 48, 60, 64] {
+            let rows = Rows::new(1024, 1);
+            let taken: HashSet<u32> = (0..1024).map(|n| rows.slot(2_453_381 + n * distance)).collect();
+            assert!(taken.len() > 550, "{} slots at distance {distance}", taken.len());
+            assert!(taken.iter().all(|slot| *slot < 1024));
+        }
+    }
+}

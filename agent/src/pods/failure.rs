@@ -1,0 +1,239 @@
+//! What a failure means: what to tell, and what to try next. Pure.
+//!
+//! The texts are ours throughout: kube's repeat themselves and may quote what was parsed, credentials included. The
+//! same failure has the same text each time, so that it is warned of once.
+
+use std::{error::Error, fmt::Display, time::Duration};
+
+use kube::{client::AuthError, core::Status};
+
+/// Who asks without credentials.
+const ANONYMOUS: &str = "system:anonymous";
+
+/// An attempt that failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) text: String,
+    pub(super) remedy: Remedy,
+    /// For how long the server asks to be left alone.
+    pub(super) wait: Duration,
+}
+
+/// What may help, besides time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// The same again.
+    Retry,
+    /// A complete list.
+    List,
+    /// Credentials that are read anew.
+    Login,
+}
+
+/// Who was asked.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    /// Without credentials.
+    pub(super) url: String,
+    pub(super) kind: ServerKind,
+}
+
+/// What kind of server is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ServerKind {
+    Api,
+    Kubelet,
+}
+
+impl Failure {
+    pub(super) fn new(remedy: Remedy, text: impl Into<String>) -> Self {
+        Self { text: text.into(), remedy, wait: Duration::ZERO }
+    }
+}
+
+impl Server {
+    /// No answer.
+    pub(super) fn silent(&self, after: Duration) -> Failure {
+        let text = format!("failed to hear from {self} within {after:?} (is it overloaded?)");
+        Failure::new(Remedy::Retry, text)
+    }
+
+    /// An answer that is not what was asked for.
+    pub(super) fn garbled(&self, what: impl Display) -> Failure {
+        let text = format!("failed to read the answer of {self}: {what} (is something else there, a proxy?)");
+        Failure::new(Remedy::List, text)
+    }
+
+    /// Any error of kube's client.
+    pub(super) fn failure(&self, error: &kube::Error) -> Failure {
+        match error {
+            kube::Error::Api(status) => self.refused(status),
+            kube::Error::SerdeError(error) => self.garbled(position(error)),
+            kube::Error::FromUtf8(_) => self.garbled("not UTF-8"),
+            kube::Error::Auth(error) => unauthenticated(error),
+            kube::Error::ProxyProtocolUnsupported { .. } | kube::Error::ProxyProtocolDisabled { .. } => {
+                Failure::new(Remedy::Login, "failed to connect: proxies are not supported (unset `HTTPS_PROXY`)")
+            }
+            kube::Error::RustlsTls(_) => {
+                Failure::new(Remedy::Login, format!("failed to set up TLS with {self}: {}", cause(error)))
+            }
+            // A predicate of kube's refuses the request when it finds no token.
+            kube::Error::Service(inner) if inner.downcast_ref::<AuthError>().is_some() => {
+                inner.downcast_ref().map_or_else(|| self.unreachable(error), unauthenticated)
+            }
+            error => self.unreachable(error),
+        }
+    }
+
+    /// A `Status`, or what kube makes of an answer that is none.
+    pub(super) fn refused(&self, status: &Status) -> Failure {
+        let Status { code, message, details, .. } = status;
+        let message = line(message);
+        let (remedy, text) = match code {
+            // An event that kube cannot read is to kube a status without anything in it.
+            0 => return self.garbled("not a pod"),
+            401 => (Remedy::Login, format!("failed to log in at {self}: {}", self.login_hint())),
+            // Who sends no token is somebody too. Nobody should be told to grant that one anything.
+            403 if status.message.contains(ANONYMOUS) => {
+                (Remedy::Login, format!("failed to log in at {self}: no token was sent (is its file empty?)"))
+            }
+            403 => (Remedy::Retry, self.forbidden(&status.message)),
+            404 => (Remedy::Retry, format!("failed to find pods at {self}: not found (is the address right?)")),
+            410 => (Remedy::List, format!("failed to go on watching at {self}: what was missed is forgotten there")),
+            429 | 503 | 504 => (
+                Remedy::Retry,
+                format!("failed to be served by {self}: {code}: {message} (is it overloaded, or starting?)"),
+            ),
+            code => (Remedy::Retry, format!("failed to be served by {self}: {code}: {message}")),
+        };
+        let seconds = details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        Failure { text, remedy, wait: Duration::from_secs(seconds.into()) }
+    }
+
+    const fn login_hint(&self) -> &'static str {
+        match self.kind {
+            ServerKind::Api => "token not accepted (expired, or of another cluster?)",
+            ServerKind::Kubelet => "token not accepted (does it have `authentication.webhook.enabled: true`?)",
+        }
+    }
+
+    /// Names the verb and the resource of the server's message, which is one of
+    /// `pods is forbidden: User "U" cannot list resource "pods" in API group "" at the cluster scope` and
+    /// `Forbidden (user=U, verb=get, resource=nodes, subresource(s)=[pods proxy])`.
+    fn forbidden(&self, message: &str) -> String {
+        let quoted: Vec<_> = message.split('"').collect();
+        match (self.kind, quoted.as_slice()) {
+            (ServerKind::Api, [_, user, verb, resource, .., scope]) if verb.starts_with(" cannot ") => {
+                let verb = verb.split_whitespace().nth(1).unwrap_or("list");
+                let scope = line(scope);
+                let user = match user.strip_prefix("system:serviceaccount:") {
+                    Some(account) => format!("service account `{}`", line(&account.replacen(':', "/", 1))),
+                    None => format!("user `{}`", line(user)),
+                };
+                format!(
+                    "may not {verb} `{resource}` {scope} (grant `get`, `list` and `watch` on `pods` to {user}: see \
+                     config/rbac.yaml)"
+                )
+            }
+            (ServerKind::Api, _) => format!(
+                "may not list and watch `pods`: {} (grant `get`, `list` and `watch` on `pods`: see config/rbac.yaml)",
+                line(message)
+            ),
+            (ServerKind::Kubelet, _) => {
+                let user = message.split_once("user=").and_then(|(_, rest)| rest.split([',', ')']).next());
+                let user = user.map(|user| format!(" to `{}`", line(user))).unwrap_or_default();
+                format!(
+                    "may not get the pods of {self} (grant `get` on `nodes/pods`{user}, or on `nodes/proxy` before \
+                     Kubernetes 1.33)"
+                )
+            }
+        }
+    }
+
+    /// No connection, or one that broke.
+    fn unreachable(&self, error: &(dyn Error + 'static)) -> Failure {
+        let cause = cause(error);
+        // rustls adds the moment of the attempt, which is another each time.
+        let cause = cause.split(": verification time").next().unwrap_or_default();
+        let lower = cause.to_lowercase();
+        let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+        let kubelet = self.kind == ServerKind::Kubelet;
+        let (remedy, hint) = if has(&["connection refused"]) {
+            (Remedy::Retry, "does it run, and there?")
+        } else if has(&["lookup", "name or service not known", "temporary failure in name resolution"]) {
+            (Remedy::Retry, "with `hostNetwork`, `dnsPolicy` must be `ClusterFirstWithHostNet`")
+        } else if has(&["timed out", "deadline", "unreachable"]) {
+            (Remedy::Retry, "is there a NetworkPolicy or a firewall between?")
+        } else if has(&["unknownissuer", "selfsigned", "badsignature"]) && kubelet {
+            (Remedy::Login, "set `kubernetes.kubelet.caFile`, or `insecureSkipVerify: true`")
+        } else if has(&["unknownissuer", "selfsigned", "badsignature"]) {
+            (Remedy::Login, "its certificate is not of the cluster's CA")
+        } else if has(&["not valid for name", "notvalidforname"]) {
+            (Remedy::Login, "use a name or address that its certificate has")
+        } else if has(&["expired", "not valid yet"]) {
+            (Remedy::Login, "is the clock right?")
+        } else if has(&["invalidcontenttype"]) {
+            (Remedy::Retry, "it does not speak TLS")
+        } else if has(&["certificate", "alert"]) {
+            (Remedy::Login, "is it the cluster that the credentials are for?")
+        } else {
+            (Remedy::Retry, "")
+        };
+        let hint = if hint.is_empty() { String::new() } else { format!(" ({hint})") };
+        Failure::new(remedy, format!("failed to reach {self}: {cause}{hint}"))
+    }
+}
+
+impl Display for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = match self.kind {
+            ServerKind::Api => "API server",
+            ServerKind::Kubelet => "kubelet",
+        };
+        write!(f, "the {kind} at `{}`", self.url)
+    }
+}
+
+/// kube's own words may hold what a credential plugin has printed.
+fn unauthenticated(error: &AuthError) -> Failure {
+    let text = match error {
+        AuthError::ReadTokenFile(error, path) => format!("failed to read token `{}`: {error}", path.display()),
+        AuthError::AuthExecStart(error) => format!("failed to run the kubeconfig's credential plugin: {error}"),
+        AuthError::AuthExecRun { out, .. } => {
+            format!("failed to run the kubeconfig's credential plugin: {}", out.status)
+        }
+        AuthError::InvalidBearerToken(_) => "failed to use the token: not one line of text".into(),
+        _ => "failed to get credentials (do the kubeconfig's `users` work with kubectl?)".into(),
+    };
+    Failure::new(Remedy::Login, text)
+}
+
+/// Where JSON is wrong; the error itself may quote it.
+pub(super) fn position(error: &serde_json::Error) -> String {
+    let what = if error.is_data() { "not a pod's JSON" } else { "not JSON" };
+    format!("{what} at line {} column {}", error.line(), error.column())
+}
+
+/// The innermost error; the outer ones are layers.
+fn cause(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    line(&innermost.to_string())
+}
+
+/// The first line of what a server said, at most so long; a page of HTML says nothing.
+fn line(text: &str) -> String {
+    const LONGEST: usize = 200;
+    let text = text.trim();
+    if text.starts_with('<') {
+        return "a page of HTML".into();
+    }
+    let line = text.lines().next().unwrap_or_default();
+    line.chars().filter(|letter| !letter.is_control()).take(LONGEST).collect()
+}
+
+#[cfg(test)]
+#[path = "failure_tests.rs"]
+mod tests;

@@ -1,0 +1,310 @@
+//! Who is behind a container id: the pods of the node as the API tells them, and those it lately told. Pure.
+//!
+//! Fed by [`PodChange`]s on the collector's thread, read by [`crate::attribution`]. A pod that is deleted, and an id
+//! that a restart replaced, are kept for a while: their last counts are still to come. While the API is out of reach
+//! nothing is forgotten, and [`PodIndex::synced_ns`] says that a name may just not be here yet.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use super::{Container, ContainerKind, Pod, PodChange};
+use crate::{
+    cgroups::PodRef,
+    ids::{ConfigHash, ContainerId},
+};
+
+/// How long what the API no longer tells is kept for the counts that refer to it, in nanoseconds.
+const RETAIN_NS: u64 = 300_000_000_000;
+
+/// One life of a container.
+#[derive(Clone, Debug)]
+pub struct ContainerInfo {
+    /// Its pod, as it was last told.
+    pub pod: Arc<Pod>,
+    /// Its name in the pod.
+    pub name: Arc<str>,
+    /// Its image.
+    pub image: Arc<str>,
+    /// The runtime's id: another after each restart.
+    pub id: ContainerId,
+}
+
+/// What is to be expected of a container by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// It runs, or will (again).
+    Runs,
+    /// It is over, but its pod is still there.
+    Over,
+    /// Its pod is gone.
+    Gone,
+}
+
+/// The pods of the node.
+#[derive(Debug, Default)]
+pub struct PodIndex {
+    pods: HashMap<PodRef, Known>,
+    /// The directories of static pods carry the hash of their manifest, not the UID of their mirror.
+    mirrors: HashMap<ConfigHash, PodRef>,
+    /// A name may go to another pod; this is the one that has it now.
+    names: HashMap<(Arc<str>, Arc<str>), PodRef>,
+    containers: HashMap<ContainerId, Life>,
+    listed: bool,
+    synced_ns: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Known {
+    pod: Arc<Pod>,
+    deleted_ns: Option<u64>,
+    ids: Vec<ContainerId>,
+}
+
+#[derive(Debug)]
+struct Life {
+    info: Arc<ContainerInfo>,
+    /// When its pod's status stopped to name it.
+    replaced_ns: Option<u64>,
+}
+
+impl PodIndex {
+    /// Takes in what the API told at `now_ns`.
+    pub fn apply(&mut self, change: PodChange, now_ns: u64) {
+        match change {
+            PodChange::All(pods) => {
+                let listed: HashSet<_> = pods.iter().filter_map(key).collect();
+                for (_, known) in self.pods.iter_mut().filter(|(key, _)| !listed.contains(key)) {
+                    known.deleted_ns.get_or_insert(now_ns);
+                }
+                for pod in pods {
+                    self.put(pod, None, now_ns);
+                }
+                self.listed = true;
+                self.synced_ns.get_or_insert(now_ns);
+            }
+            PodChange::Applied(pod) => self.put(pod, None, now_ns),
+            PodChange::Deleted(pod) => self.put(pod, Some(now_ns), now_ns),
+            PodChange::Connected if self.listed => {
+                self.synced_ns.get_or_insert(now_ns);
+            }
+            PodChange::Connected => {}
+            PodChange::Disconnected => self.synced_ns = None,
+        }
+    }
+
+    /// Forgets pods that were deleted, and ids that were replaced, long ago; pods that still have a cgroup stay.
+    pub fn prune(&mut self, now_ns: u64, has_cgroup: impl Fn(PodRef) -> bool) {
+        let old = |since: Option<u64>| since.is_some_and(|since| now_ns.saturating_sub(since) >= RETAIN_NS);
+        let (containers, mirrors, names) = (&mut self.containers, &mut self.mirrors, &mut self.names);
+        self.pods.retain(|key, Known { pod, deleted_ns, ids }| {
+            let lives = has_cgroup(*key) || pod.config_hash.is_some_and(|hash| has_cgroup(PodRef::Static(hash)));
+            if old(*deleted_ns) && !lives {
+                ids.iter().for_each(|id| {
+                    containers.remove(id);
+                });
+                mirrors.retain(|_, mirror| mirror != key);
+                names.retain(|_, named| named != key);
+                return false;
+            }
+            ids.retain(|id| {
+                let gone = containers.get(id).is_none_or(|life| old(life.replaced_ns));
+                if gone {
+                    containers.remove(id);
+                }
+                !gone
+            });
+            true
+        });
+    }
+
+    /// Since when nothing has been missed; `None` while the API is out of reach.
+    #[must_use]
+    pub const fn synced_ns(&self) -> Option<u64> {
+        self.synced_ns
+    }
+
+    /// How many pods there are now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pods.values().filter(|known| known.deleted_ns.is_none()).count()
+    }
+
+    /// Whether there is none now.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The container that has or lately had this id.
+    #[must_use]
+    pub fn container(&self, id: ContainerId) -> Option<&Arc<ContainerInfo>> {
+        self.containers.get(&id).map(|life| &life.info)
+    }
+
+    /// The pod behind a pod's directory.
+    #[must_use]
+    pub fn pod(&self, pod: PodRef) -> Option<&Arc<Pod>> {
+        let key = match pod {
+            PodRef::Static(hash) => self.mirrors.get(&hash)?,
+            PodRef::Uid(_) => &pod,
+        };
+        self.pods.get(key).map(|known| &known.pod)
+    }
+
+    /// The pod that has this name now, or had it last.
+    #[must_use]
+    pub fn named(&self, namespace: &Arc<str>, pod: &Arc<str>) -> Option<&Arc<Pod>> {
+        let key = self.names.get(&(Arc::clone(namespace), Arc::clone(pod)))?;
+        self.pods.get(key).map(|known| &known.pod)
+    }
+
+    /// What is to be expected of a container, or of a whole pod when `container` is `None`.
+    #[must_use]
+    pub fn outlook(&self, namespace: &Arc<str>, pod: &Arc<str>, container: Option<&str>) -> Outlook {
+        let key = self.names.get(&(Arc::clone(namespace), Arc::clone(pod)));
+        let Some(Known { pod, deleted_ns: None, .. }) = key.and_then(|key| self.pods.get(key)) else {
+            return Outlook::Gone;
+        };
+        let runs = |container: &Container| {
+            !container.ended && matches!(container.kind, ContainerKind::Main | ContainerKind::Sidecar)
+        };
+        let asked = |candidate: &&Container| container.is_none_or(|name| &*candidate.name == name);
+        if !pod.over && pod.containers.iter().filter(asked).any(runs) { Outlook::Runs } else { Outlook::Over }
+    }
+
+    fn put(&mut self, pod: Pod, deleted_ns: Option<u64>, now_ns: u64) {
+        let Some(key) = key(&pod) else { return };
+        let pod = Arc::new(pod);
+        if let Some(hash) = pod.config_hash {
+            self.mirrors.insert(hash, key);
+        }
+        let name = (Arc::clone(&pod.namespace), Arc::clone(&pod.name));
+        if deleted_ns.is_none() || !self.names.contains_key(&name) {
+            self.names.insert(name, key);
+        }
+
+        let mut ids = Vec::new();
+        for container in &pod.containers {
+            for id in [container.current, container.last].into_iter().flatten() {
+                let info = ContainerInfo {
+                    pod: Arc::clone(&pod),
+                    name: Arc::clone(&container.name),
+                    image: Arc::clone(&container.image),
+                    id,
+                };
+                self.containers.insert(id, Life { info: Arc::new(info), replaced_ns: None });
+                ids.push(id);
+            }
+        }
+        // The ids of earlier lives stay with the pod until they are pruned.
+        if let Some(before) = self.pods.get(&key) {
+            for id in before.ids.iter().filter(|id| !ids.contains(id)).copied().collect::<Vec<_>>() {
+                if let Some(life) = self.containers.get_mut(&id) {
+                    life.replaced_ns.get_or_insert(now_ns);
+                    ids.push(id);
+                }
+            }
+        }
+        self.pods.insert(key, Known { pod, deleted_ns, ids });
+    }
+}
+
+/// A pod without a UID of its own is one that the kubelet itself read from a file.
+fn key(pod: &Pod) -> Option<PodRef> {
+    pod.uid.map(PodRef::Uid).or(pod.config_hash.map(PodRef::Static))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HASH: &str = "0123456789abcdef0123456789abcdef";
+
+    fn id(digit: char) -> ContainerId {
+        digit.to_string().repeat(64).parse().unwrap()
+    }
+
+    fn pod(current: char, last: Option<char>) -> Pod {
+        let container = Container {
+            name: "app".into(),
+            image: "image".into(),
+            kind: ContainerKind::Main,
+            current: Some(id(current)),
+            last: last.map(id),
+            ended: false,
+        };
+        Pod { containers: vec![container], ..Pod::example() }
+    }
+
+    fn outlook(index: &PodIndex) -> Outlook {
+        index.outlook(&"shop".into(), &"web".into(), Some("app"))
+    }
+
+    #[test]
+    fn both_ids_of_a_status_and_those_of_earlier_ones_have_a_name() {
+        let mut index = PodIndex::default();
+        index.apply(PodChange::Applied(pod('a', None)), 0);
+        index.apply(PodChange::Applied(pod('c', Some('b'))), 1);
+        for digit in ['a', 'b', 'c'] {
+            assert_eq!(&*index.container(id(digit)).unwrap().name, "app");
+        }
+        assert!(index.container(id('d')).is_none());
+    }
+
+    #[test]
+    fn a_replaced_id_and_a_deleted_pod_are_kept_for_their_last_counts() {
+        let mut index = PodIndex::default();
+        index.apply(PodChange::Applied(pod('a', None)), 0);
+        index.apply(PodChange::Applied(pod('b', None)), 1);
+        index.prune(RETAIN_NS, |_| false);
+        assert!(index.container(id('a')).is_some());
+        index.prune(1 + RETAIN_NS, |_| false);
+        assert!(index.container(id('a')).is_none() && index.container(id('b')).is_some());
+
+        index.apply(PodChange::Deleted(pod('b', None)), 10);
+        assert_eq!((index.len(), outlook(&index)), (0, Outlook::Gone));
+        index.prune(10 + RETAIN_NS, |_| true);
+        assert!(index.container(id('b')).is_some(), "forgotten with a living cgroup");
+        index.prune(10 + RETAIN_NS, |_| false);
+        assert!(index.container(id('b')).is_none() && index.pods.is_empty() && index.names.is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_a_complete_list_lacks_is_gone() {
+        let mut index = PodIndex::default();
+        index.apply(PodChange::All(vec![pod('a', None)]), 0);
+        assert_eq!(outlook(&index), Outlook::Runs);
+        index.apply(PodChange::All(vec![]), 1);
+        assert_eq!(outlook(&index), Outlook::Gone);
+        index.apply(PodChange::All(vec![pod('a', None)]), 2);
+        assert_eq!(outlook(&index), Outlook::Runs);
+    }
+
+    #[test]
+    fn a_static_pod_is_found_by_the_hash_in_its_path() {
+        let hash: ConfigHash = HASH.parse().unwrap();
+        let mirror = Pod { config_hash: Some(hash), ..pod('a', None) };
+        let own = Pod { uid: None, ..mirror.clone() };
+        for told in [mirror, own] {
+            let mut index = PodIndex::default();
+            index.apply(PodChange::All(vec![told]), 0);
+            assert_eq!(index.pod(PodRef::Static(hash)).map(|pod| &*pod.name), Some("web"));
+        }
+    }
+
+    #[test]
+    fn it_is_in_step_from_the_first_list_on_and_not_while_disconnected() {
+        let mut index = PodIndex::default();
+        index.apply(PodChange::Connected, 1);
+        assert_eq!(index.synced_ns(), None);
+        index.apply(PodChange::All(vec![]), 2);
+        index.apply(PodChange::All(vec![]), 3);
+        assert_eq!(index.synced_ns(), Some(2), "a list in time changes nothing");
+        index.apply(PodChange::Disconnected, 4);
+        assert_eq!(index.synced_ns(), None);
+        index.apply(PodChange::Connected, 5);
+        assert_eq!(index.synced_ns(), Some(5));
+    }
+}

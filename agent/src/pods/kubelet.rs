@@ -1,0 +1,79 @@
+//! The pods of this node from its kubelet, for clusters that deny the watch: the whole list, again and again.
+//!
+//! The kubelet knows a pod before the API server tells of it, but a container's id only once it is in the status; and
+//! it does not tell of a deleted pod's last statuses. So a container that nobody knows [pokes](super::Source::poke).
+
+use std::{sync::Arc, time::Duration};
+
+use kube::{Client, api::ListParams, core::Request};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    ask,
+    backoff::{Backoff, Pace},
+    credentials::Credentials,
+    failure::{Failure, Remedy, Server},
+    prune::Keep,
+    report::Reporter,
+};
+
+/// The source.
+#[derive(Debug)]
+pub(super) struct Kubelet {
+    pub(super) credentials: Credentials,
+    pub(super) server: Server,
+    pub(super) keep: Keep,
+    pub(super) pace: Pace,
+    pub(super) interval: Duration,
+    pub(super) poke: Arc<Notify>,
+    pub(super) reporter: Reporter,
+}
+
+impl Kubelet {
+    pub(super) async fn run(mut self) {
+        let mut client = None;
+        let mut backoff = Backoff::new(self.pace);
+        loop {
+            let began = Instant::now();
+            match self.poll(&mut client).await {
+                Ok(()) => {
+                    backoff.reset();
+                    let poked = async {
+                        sleep_until(began + self.pace.polls).await;
+                        self.poke.notified().await;
+                    };
+                    tokio::select! {
+                        () = sleep_until(began + self.interval) => {}
+                        () = poked => {}
+                    }
+                }
+                Err(failure) => {
+                    if failure.remedy == Remedy::Login {
+                        client = None;
+                    }
+                    self.reporter.failed(&failure.text);
+                    sleep(backoff.next().max(failure.wait)).await;
+                }
+            }
+        }
+    }
+
+    async fn poll(&mut self, client: &mut Option<Client>) -> Result<(), Failure> {
+        let client = match client {
+            Some(client) => client,
+            None => client.insert(self.credentials.login(&self.server).await?),
+        };
+        let (pods, all) = (Request::new("/pods"), ListParams::default());
+        let list = ask::list(self.pace.open, &self.server, client, &pods, &all).await?;
+        self.reporter.polled(list.items.into_iter().filter_map(|raw| self.keep.prune(raw)).collect());
+        self.reporter.up();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "kubelet_tests.rs"]
+mod tests;

@@ -1,0 +1,32 @@
+//! Who is behind a container: the pods of this node, from the API server or the kubelet.
+//!
+//! The way of a pod: `watch` or `kubelet` asks with `credentials` for the API's form (`raw`), `prune` keeps
+//! what names something, `report` hands it on as a [`PodChange`], and the [`PodIndex`] answers whose an id is. What
+//! fails is put into words in `failure` and tried again for ever: counts wait for names, never the other way round.
+//! Nothing but pods is asked for, and of those only this node's.
+
+mod ask;
+mod backoff;
+#[cfg(test)]
+mod case;
+mod credentials;
+mod failure;
+mod index;
+mod kubelet;
+#[cfg(test)]
+mod played;
+mod pod;
+mod prune;
+mod raw;
+mod report;
+mod source;
+mod trial;
+mod watch;
+mod workload;
+
+pub use credentials::{SourceError, in_cluster};
+pub use index::{ContainerInfo, Outlook, PodIndex};
+pub use pod::{Container, ContainerKind, Pod, PodChange};
+pub use source::{KubeletSettings, Source, SourceKind, SourceSettings, SourceStats, start};
+pub use trial::try_once;
+pub use workload::{Workload, WorkloadKind};

@@ -1,0 +1,247 @@
+//! What a source has found out, told to all who want to know: changes to the index, the part's state, the numbers.
+
+use std::{
+    collections::HashSet,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+use tracing::warn;
+
+use super::{
+    pod::{Pod, PodChange},
+    source::SourceStats,
+};
+use crate::status::{State, Status};
+
+/// The part's name.
+pub(super) const PART: &str = "pods";
+/// What it tells before the first answer.
+pub(super) const WAITING: &str = "waiting for the first list of pods";
+/// Reasons that are warned of by name in one outage; what comes after is in the state and in the count.
+const REASONS: usize = 16;
+
+/// Takes changes at once.
+pub(super) type Changes = Box<dyn Fn(PodChange) + Send>;
+/// Shared with [`super::Source`].
+pub(super) type Stats = Arc<Mutex<SourceStats>>;
+
+/// Who tells.
+pub(super) struct Reporter {
+    status: Status,
+    stats: Stats,
+    changes: Changes,
+    node_name: String,
+    /// `watch`, `kubelet`.
+    by: &'static str,
+    /// Namespaces and names of the pods that are there.
+    pods: HashSet<(Arc<str>, Arc<str>)>,
+    /// There was a pod once: the node's name is right.
+    found: bool,
+    listed: bool,
+    /// Something failed, and nothing has worked since.
+    broken: bool,
+    connected: bool,
+    /// The state that [`Status`] has, which logs its changes but not those of the reason.
+    state: State,
+    warned: HashSet<String>,
+}
+
+impl Reporter {
+    pub(super) fn new(status: Status, stats: Stats, changes: Changes, node_name: String, by: &'static str) -> Self {
+        status.set(PART, State::Degraded, WAITING);
+        Self {
+            status,
+            stats,
+            changes,
+            node_name,
+            by,
+            pods: HashSet::new(),
+            found: false,
+            listed: false,
+            broken: false,
+            connected: false,
+            state: State::Degraded,
+            warned: HashSet::new(),
+        }
+    }
+
+    /// The whole list, by which a watch begins anew.
+    pub(super) fn listed(&mut self, pods: Vec<Pod>) {
+        if self.listed {
+            self.broken = false;
+            self.stats().restarts += 1;
+        }
+        self.polled(pods);
+    }
+
+    /// The whole list, as it comes each time.
+    pub(super) fn polled(&mut self, pods: Vec<Pod>) {
+        // Before the first list there was nothing to start anew.
+        self.broken &= self.listed;
+        self.listed = true;
+        self.pods = pods.iter().map(name).collect();
+        (self.changes)(PodChange::All(pods));
+        self.alive();
+    }
+
+    pub(super) fn applied(&mut self, pod: Pod) {
+        self.pods.insert(name(&pod));
+        (self.changes)(PodChange::Applied(pod));
+        self.alive();
+    }
+
+    pub(super) fn deleted(&mut self, pod: Pod) {
+        self.pods.remove(&name(&pod));
+        (self.changes)(PodChange::Deleted(pod));
+        self.alive();
+    }
+
+    /// Nothing will be missed from now on.
+    pub(super) fn up(&mut self) {
+        if std::mem::take(&mut self.broken) {
+            self.stats().restarts += 1;
+        }
+        if !self.connected {
+            self.connected = true;
+            self.stats().connected = true;
+            self.warned.clear();
+            (self.changes)(PodChange::Connected);
+        }
+        self.alive();
+    }
+
+    /// Nothing was missed until now.
+    pub(super) fn alive(&mut self) {
+        let pods = self.pods.len();
+        let mut stats = self.stats();
+        stats.pods = pods;
+        stats.last_sync = Some(SystemTime::now());
+        drop(stats);
+        if !self.connected {
+            return;
+        }
+        self.found |= pods > 0;
+        let Self { node_name, by, found, .. } = self;
+        // The agent itself is a pod of the node it is on, but where it runs outside of the cluster.
+        let (state, detail) = match pods {
+            0 if !*found => (
+                State::Degraded,
+                format!(
+                    "no pods of node `{node_name}` by {by} (is that the node's name? set `nodeName`, or `NODE_NAME` \
+                     from `spec.nodeName`)"
+                ),
+            ),
+            pods => (State::Healthy, format!("{pods} pods of node `{node_name}` by {by}")),
+        };
+        self.tell(state, detail);
+    }
+
+    /// Changes may be missed from now on, but nothing has failed yet.
+    pub(super) fn down(&mut self, reason: &str) {
+        self.broken = true;
+        if self.connected {
+            self.connected = false;
+            self.stats().connected = false;
+            (self.changes)(PodChange::Disconnected);
+        }
+        self.tell(State::Degraded, reason.to_owned());
+    }
+
+    /// An attempt has failed.
+    pub(super) fn failed(&mut self, reason: &str) {
+        let mut stats = self.stats();
+        stats.failures += 1;
+        stats.last_error = Some(reason.to_owned());
+        drop(stats);
+        self.down(reason);
+    }
+
+    fn tell(&mut self, state: State, detail: String) {
+        if state != State::Healthy {
+            let news = self.warned.len() < REASONS && self.warned.insert(detail.clone());
+            if news && state == self.state {
+                warn!(part = PART, state = state.name(), detail, "part");
+            }
+        }
+        self.state = state;
+        self.status.set(PART, state, detail);
+    }
+
+    fn stats(&self) -> MutexGuard<'_, SourceStats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reporter").field("node_name", &self.node_name).field("by", &self.by).finish_non_exhaustive()
+    }
+}
+
+fn name(pod: &Pod) -> (Arc<str>, Arc<str>) {
+    (Arc::clone(&pod.namespace), Arc::clone(&pod.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use tracing_subscriber::fmt::MakeWriter;
+
+    use super::{
+        super::{
+            case::{Case, is_watch, list, quiet_watch, refused},
+            played::{Answer, Played},
+        },
+        *,
+    };
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Log {
+        type Writer = Self;
+
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    #[tokio::test]
+    async fn each_reason_is_warned_of_once_and_kube_is_not_heard() {
+        let log = Log::default();
+        let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let server = Played::start(|number, head| match number {
+            0 | 2 | 4 => refused(500, "InternalError", "etcd is away"),
+            1 | 3 => Answer::Body(200, "<html>secret".into()),
+            _ if is_watch(head) => quiet_watch(),
+            _ => list("10", &["web"]),
+        })
+        .await;
+        let case = Case::watch(server.address);
+        case.tells(&["all web", "connected"]).await;
+        assert_eq!(case.source.stats().failures, 5);
+        drop(case);
+        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        for (what, times) in
+            [("waiting for", 1), ("etcd is away", 1), ("is something else there", 1), ("1 pods of node", 1), ("", 4)]
+        {
+            assert_eq!(log.lines().filter(|line| line.contains(what)).count(), times, "{what}: {log}");
+        }
+        assert!(!log.contains("secret") && !log.contains("ERROR"), "{log}");
+    }
+}

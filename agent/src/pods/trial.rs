@@ -1,0 +1,101 @@
+//! One attempt at the pods of this node, for `podperf check`: the source itself, until it has an answer.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{
+    backoff::Pace,
+    credentials::SourceError,
+    report::{PART, WAITING},
+    source::{SourceSettings, start_at},
+};
+use crate::status::{State, Status};
+
+/// How often it is looked whether there is an answer.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// What the source has of the patience, so that it can say itself that it has lost it.
+const SHARE: f64 = 0.9;
+
+/// Asks as the agent does, and says what it would say: how the part `pods` is once there are pods and changes would be
+/// told, or after the first failure. Takes no longer than `patience`. Must be called on a tokio runtime with time and
+/// I/O.
+///
+/// # Errors
+///
+/// When there are no credentials, or none that can be used: the agent would not start.
+pub async fn try_once(settings: SourceSettings, patience: Duration) -> Result<(State, String), SourceError> {
+    let deadline = Instant::now() + patience;
+    let asked = patience.mul_f64(SHARE);
+    let pace = Pace { list: asked, open: asked, hesitate: asked, ..Pace::default() };
+    let status = Status::default();
+    let source = start_at(pace, settings, status.clone(), Box::new(|_| ()))?;
+    while Instant::now() < deadline {
+        let stats = source.stats();
+        if stats.connected || stats.failures > 0 {
+            break;
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    let part = status.parts().into_iter().find(|part| part.part == PART);
+    let (state, detail) = part.map_or((State::Degraded, String::new()), |part| (part.state, part.detail));
+    if detail == WAITING {
+        // What looks up names and runs credential plugins cannot be hurried.
+        let detail = format!("no answer within {patience:?} (is the name server, or a credential plugin, slow?)");
+        return Ok((state, detail));
+    }
+    Ok((state, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{
+        super::{
+            case::{TOKEN, is_watch, kubeconfig_for, list, quiet_watch, refused, settings},
+            played::{Answer, Played},
+            source::{KubeletSettings, SourceKind},
+        },
+        *,
+    };
+
+    const PATIENCE: Duration = Duration::from_millis(500);
+
+    async fn tries(answer: impl Fn(usize, &str) -> Answer + Send + Sync + 'static) -> (State, String) {
+        let server = Played::start(answer).await;
+        let (url, interval) = (Some(format!("http://{}", server.address)), Duration::from_secs(10));
+        let kubelet = KubeletSettings { url, ca_file: None, insecure_skip_verify: false, interval };
+        try_once(settings(SourceKind::Kubelet(kubelet), None), PATIENCE).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_list_is_enough_and_one_failure_too() {
+        let (state, detail) = tries(|_, _| list("1", &["web"])).await;
+        assert_eq!((state, detail.as_str()), (State::Healthy, "1 pods of node `node-1` by kubelet"));
+        let (state, detail) = tries(|_, _| list("1", &[])).await;
+        assert!(state == State::Degraded && detail.contains("is that the node's name?"), "{detail}");
+        let (state, detail) = tries(|_, _| refused(403, "Forbidden", "Forbidden (user=bob, verb=get)")).await;
+        assert!(state == State::Degraded && detail.starts_with("may not get the pods of"), "{detail}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_never_answers_costs_no_more_than_the_patience() {
+        let start = Instant::now();
+        let (state, detail) = tries(|_, _| Answer::Nothing).await;
+        assert!(state == State::Degraded && detail.contains("(is it overloaded?)"), "{detail}");
+        assert!(start.elapsed() <= PATIENCE + LOOK_EVERY * 5, "{:?}", start.elapsed());
+    }
+
+    #[tokio::test]
+    async fn the_watch_is_tried_as_well_as_the_list() {
+        let server = Played::start(|_, head| if is_watch(head) { quiet_watch() } else { list("1", &["web"]) }).await;
+        let kubeconfig = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&kubeconfig, kubeconfig_for(server.address, TOKEN)).unwrap();
+        let watch = |kubeconfig| settings(SourceKind::Watch, Some(kubeconfig));
+        let (state, detail) = try_once(watch(kubeconfig.path().to_owned()), PATIENCE).await.unwrap();
+        assert_eq!((state, detail.as_str()), (State::Healthy, "1 pods of node `node-1` by watch"));
+        assert_eq!(server.seen("watch=").len(), 1);
+        assert!(try_once(watch("/nonexistent".into()), PATIENCE).await.is_err());
+    }
+}

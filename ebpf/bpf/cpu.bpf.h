@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The state of a CPU, and what the programs cost there by their own account. */
+#ifndef PODPERF_CPU_BPF_H
+#define PODPERF_CPU_BPF_H
+
+#include "kernel.h"
+#include "podperf.h"
+
+/* The one entry -> the CPU's state; written by the programs, times, totals and accounts read by the agent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct podperf_cpu);
+} cpus SEC(".maps");
+
+static __always_inline struct podperf_cpu *this_cpu(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&cpus, &zero);
+}
+
+/* Begins a run of `program`; 0 unless it is timed. All runs of the rare programs are. */
+static __always_inline __u64 begin_run(struct podperf_cpu *cpu, __u32 program)
+{
+	cpu->programs[program].runs++;
+	if (program == PODPERF_PROGRAM_SWITCH) {
+		if (cpu->until_timed) {
+			cpu->until_timed--;
+			return 0;
+		}
+		cpu->until_timed = PODPERF_TIMED_EVERY - 1;
+	}
+	return bpf_ktime_get_ns();
+}
+
+static __always_inline void end_run(struct podperf_cpu *cpu, __u32 program, __u64 began)
+{
+	__u64 stands_for = program == PODPERF_PROGRAM_SWITCH ? PODPERF_TIMED_EVERY : 1;
+
+	if (began)
+		cpu->programs[program].ns += (bpf_ktime_get_ns() - began) * stands_for;
+}
+
+#endif

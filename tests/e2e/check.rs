@@ -1,0 +1,432 @@
+//! `podperf check`: every line true, in each situation in which it is asked, and never in the way of an agent.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener},
+    path::Path,
+    process::Command,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::{sys::utsname::uname, unistd::pipe};
+use podperf_tests::{
+    agent::{self, Agent},
+    cgroup,
+    collector::Collector,
+    process::refuse_call,
+    suite::{Need, Test},
+};
+use tempfile::TempDir;
+
+use crate::{
+    checked::{Output, Report, command},
+    command::{Refusal, through, within},
+    nobody::ForNobody,
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("check_says_what_is_true_of_this_machine", &[], check_says_what_is_true_of_this_machine),
+    ("check_without_events_is_usable", &[], check_without_events_is_usable),
+    ("check_as_nobody_names_the_capabilities", &[SETPRIV], check_as_nobody_names_the_capabilities),
+    ("check_with_two_capabilities_says_the_same_as_root", &[SETPRIV], check_with_two_capabilities_says_the_same_as_root),
+    ("check_names_the_capabilities_that_names_in_profiles_take", &[SETPRIV], check_names_the_capabilities_that_names_in_profiles_take),
+    ("check_in_a_container_without_capabilities_names_them", &[SETPRIV, UNSHARE], check_in_a_container_without_capabilities_names_them),
+    ("check_in_a_rootless_container_names_its_user_namespace", &[UNSHARE], check_in_a_rootless_container_names_its_user_namespace),
+    ("check_without_the_kernels_types_names_them", &[UNSHARE], check_without_the_kernels_types_names_them),
+    ("check_without_cgroup2_names_it", &[UNSHARE], check_without_cgroup2_names_it),
+    ("check_on_an_old_kernel_names_it", &[Need::Program("setarch")], check_on_an_old_kernel_names_it),
+    ("check_under_a_seccomp_profile_names_the_call", &[], check_under_a_seccomp_profile_names_the_call),
+    ("check_beside_an_agent_says_so_and_leaves_it_alone", &[], check_beside_an_agent_says_so_and_leaves_it_alone),
+    ("check_where_another_program_listens_is_refused_as_the_agent_is", &[], check_where_another_program_listens_is_refused_as_the_agent_is),
+    ("check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is", &[], check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is),
+    ("check_of_a_receiver_that_is_down_is_degraded", &[], check_of_a_receiver_that_is_down_is_degraded),
+    ("check_of_servers_that_never_answer_is_over_in_time", &[], check_of_servers_that_never_answer_is_over_in_time),
+    ("check_of_a_collector_sends_it_no_profile", &[Need::Program("go")], check_of_a_collector_sends_it_no_profile),
+    ("check_of_pods_says_what_the_agent_says", &[], check_of_pods_says_what_the_agent_says),
+    ("check_without_credentials_is_unusable", &[], check_without_credentials_is_unusable),
+    ("check_refuses_bad_configuration_and_arguments_as_the_agent_does", &[], check_refuses_bad_configuration_and_arguments_as_the_agent_does),
+];
+
+const SETPRIV: Need = Need::Program("setpriv");
+const UNSHARE: Need = Need::Program("unshare");
+const NO_EVENTS: &str = "counters: {enabled: false}";
+const DEFAULT_EVENTS: [&str; 4] = ["cycles", "instructions", "cache-references", "cache-misses"];
+const DEADLINE: Duration = Duration::from_secs(20);
+/// Nothing listens there.
+const NOWHERE: &str = "127.0.0.1:1";
+
+/// The report of a check with this configuration.
+fn report(yaml: &str) -> Result<Report> {
+    changed(yaml, Ok)
+}
+
+/// The same through a wrapper.
+fn report_through(wrapper: &[&str], yaml: &str) -> Result<Report> {
+    changed(yaml, |command| through(wrapper, &command))
+}
+
+fn changed(yaml: &str, change: impl Fn(Command) -> Result<Command>) -> Result<Report> {
+    let directory = TempDir::new()?;
+    Report::of(|| change(command(directory.path(), yaml)?))
+}
+
+/// A command with a configuration file that holds this and no more.
+fn podperf(subcommand: &str, directory: &Path, text: &str) -> Result<Command> {
+    let config = directory.join("podperf.yaml");
+    fs::write(&config, text)?;
+    let mut command = Command::new(agent::binary()?);
+    command.arg(subcommand).arg("--config").arg(config);
+    Ok(command)
+}
+
+/// In mounts of its own, after a shell command.
+fn among_other_mounts(script: &str, yaml: &str) -> Result<Report> {
+    let script = format!("{script} && exec \"$@\"");
+    report_through(&["unshare", "--mount", "sh", "-c", &script, "sh"], yaml)
+}
+
+fn has_pmu() -> bool {
+    ["cpu", "cpu_core", "armv8_pmuv3_0", "armv8_pmuv3"]
+        .iter()
+        .any(|name| Path::new("/sys/bus/event_source/devices").join(name).exists())
+}
+
+fn check_says_what_is_true_of_this_machine() -> Result<()> {
+    let report = report("")?;
+    let kernel = uname()?.release().to_string_lossy().into_owned();
+    report.expect("kernel", "healthy", &[&kernel])?;
+    report.expect("btf", "healthy", &[])?;
+    report.expect("cgroup2", "healthy", &[&format!("`{}`", cgroup::mount_point()?.display())])?;
+    report.expect("lockdown", "healthy", &[])?;
+    report.expect("capabilities", "healthy", &["CAP_BPF and CAP_PERFMON"])?;
+    report.expect("bpf programs", "healthy", &["loaded and attached: btf tracepoint"])?;
+    report.expect("stacks", "healthy", &["not taken: no `otlp.endpoint`"])?;
+    let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")?;
+    report.expect("perf_event_open", "healthy", &["allowed", paranoid.trim()])?;
+    report.expect("listen", "healthy", &["is free"])?;
+    report.expect("run directory", "healthy", &["can be written"])?;
+    let events: Vec<_> = DEFAULT_EVENTS.iter().map(|event| report.line(event)).collect::<Result<_>>()?;
+    if has_pmu() {
+        // How many of them it has is its own affair.
+        ensure!(events[0].state != "unsupported", "a PMU without cycles: {events:?}");
+    } else {
+        for event in events {
+            report.expect(&event.check, "unsupported", &["not counted by this CPU or hypervisor", "virtual PMU"])?;
+        }
+        report.expect_verdict("degraded", &DEFAULT_EVENTS)?;
+        report.expect("nmi watchdog", "healthy", &[])?;
+    }
+    Ok(())
+}
+
+fn check_without_events_is_usable() -> Result<()> {
+    let report = report(NO_EVENTS)?;
+    report.expect_verdict("usable", &[])?;
+    ensure!(report.line("cycles").is_err(), "an event that nobody wants: {report:#?}");
+    // One that every kernel counts.
+    let report = self::report("counters: {groups: [[page-faults]]}")?;
+    report.expect("page-faults", "placed", &[])?;
+    report.expect_verdict("usable", &[])
+}
+
+fn check_as_nobody_names_the_capabilities() -> Result<()> {
+    const BPF: &str = "CAP_BPF (to load the BPF programs)";
+    const PERFMON: &str = "CAP_PERFMON (to attach them and to open perf events)";
+    let nobody = ForNobody::new()?;
+    for (capabilities, missing, there) in [
+        (None, &[BPF, PERFMON][..], &[][..]),
+        (Some("+bpf"), &[PERFMON], &[BPF]),
+        (Some("+perfmon"), &[BPF], &[PERFMON]),
+    ] {
+        let report = Report::of(|| nobody.command(&command(nobody.directory(), NO_EVENTS)?, capabilities))?;
+        report.expect("capabilities", "unsupported", missing)?;
+        report.expect("capabilities", "unsupported", &["run as root", "setcap", "[BPF, PERFMON]"])?;
+        let words = report.line("capabilities")?.agents_words();
+        ensure!(there.iter().all(|name| !words.contains(name)), "{words}");
+        report.expect("bpf programs", "unsupported", &["for want of: capabilities"])?;
+        report.expect_verdict("unusable", &["capabilities", "bpf programs"])?;
+        // The agent says the same.
+        Refusal::of(&mut nobody.agent("", capabilities)?)?.expect(3, &[&words])?;
+    }
+    let report = Report::of(|| nobody.command(&command(nobody.directory(), "")?, None))?;
+    report.expect("perf_event_open", "degraded", &["permission denied", "needs CAP_PERFMON", "perf_event_paranoid"])?;
+    report.expect("cycles", "unsupported", &[])
+}
+
+fn check_with_two_capabilities_says_the_same_as_root() -> Result<()> {
+    let nobody = ForNobody::new()?;
+    let of_root = Report::of(|| command(nobody.directory(), ""))?;
+    let of_nobody = Report::of(|| nobody.command(&command(nobody.directory(), "")?, Some("+bpf,+perfmon")))?;
+    ensure!(of_root == of_nobody, "root: {of_root:#?}\nnobody: {of_nobody:#?}");
+    Ok(())
+}
+
+fn check_names_the_capabilities_that_names_in_profiles_take() -> Result<()> {
+    let nobody = ForNobody::new()?;
+    let yaml = format!("{NO_EVENTS}\notlp: {{endpoint: 'http://{NOWHERE}'}}");
+    for (capabilities, missing) in [
+        ("+bpf,+perfmon", &["CAP_SYSLOG", "CAP_SYS_PTRACE"][..]),
+        ("+bpf,+perfmon,+syslog", &["CAP_SYS_PTRACE"]),
+        ("+bpf,+perfmon,+syslog,+sys_ptrace", &[]),
+    ] {
+        let report = Report::of(|| nobody.command(&command(nobody.directory(), &yaml)?, Some(capabilities)))?;
+        let state = if missing.is_empty() { "healthy" } else { "degraded" };
+        report.expect("stacks", state, missing)?;
+        let words = report.line("stacks")?.agents_words();
+        ensure!(words.contains("CAP_SYSLOG") == missing.contains(&"CAP_SYSLOG"), "{capabilities}: {words}");
+    }
+    Ok(())
+}
+
+fn check_in_a_container_without_capabilities_names_them() -> Result<()> {
+    let dropped = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
+    let container = [&["unshare", "--mount", "--pid", "--fork"][..], &dropped].concat();
+    let report = report_through(&container, NO_EVENTS)?;
+    report.expect(
+        "capabilities",
+        "unsupported",
+        &["CAP_BPF", "CAP_PERFMON", "`capabilities: {add: [BPF, PERFMON]}`"],
+    )?;
+    // All the rest is as on the host.
+    report.expect_verdict("unusable", &["capabilities", "bpf programs"])?;
+    let added = ["setpriv", "--bounding-set=-all,+bpf,+perfmon", "--inh-caps=-all"];
+    let container = [&["unshare", "--mount", "--pid", "--fork"][..], &added].concat();
+    report_through(&container, NO_EVENTS)?.expect_verdict("usable", &[])
+}
+
+fn check_in_a_rootless_container_names_its_user_namespace() -> Result<()> {
+    let report = report_through(&["unshare", "--user", "--map-root-user", "--mount"], NO_EVENTS)?;
+    report.expect("capabilities", "unsupported", &["in a user namespace", "`hostUsers: false`"])?;
+    report.expect_verdict("unusable", &["capabilities", "bpf programs"])
+}
+
+fn check_without_the_kernels_types_names_them() -> Result<()> {
+    let report = among_other_mounts("mount -t tmpfs none /sys/kernel/btf", NO_EVENTS)?;
+    report.expect("btf", "unsupported", &["no BTF at `/sys/kernel/btf/vmlinux`", "CONFIG_DEBUG_INFO_BTF=y"])?;
+    report.expect("bpf programs", "unsupported", &["for want of: btf"])?;
+    report.expect_verdict("unusable", &["btf", "bpf programs"])
+}
+
+fn check_without_cgroup2_names_it() -> Result<()> {
+    let report = among_other_mounts("umount --all --lazy --types cgroup2", NO_EVENTS)?;
+    report.expect("cgroup2", "unsupported", &["no cgroup2 mount", "--cgroup-root DIR"])?;
+    report.expect_verdict("unusable", &["cgroup2", "bpf programs"])?;
+    let report = self::report(&format!("{NO_EVENTS}\ncgroups: {{root: /proc}}"))?;
+    report.expect("cgroup2", "unsupported", &["`/proc` is not a cgroup2 mount"])
+}
+
+fn check_on_an_old_kernel_names_it() -> Result<()> {
+    let report = report_through(&["setarch", "--uname-2.6"], NO_EVENTS)?;
+    report.expect("kernel", "unsupported", &["kernel `2.6.", "is too old", "needs 5.15 or newer"])
+}
+
+fn check_under_a_seccomp_profile_names_the_call() -> Result<()> {
+    let refusing = |call, yaml| {
+        changed(yaml, |mut command| {
+            refuse_call(&mut command, call);
+            Ok(command)
+        })
+    };
+    let events = "counters: {groups: [[page-faults]]}";
+    let report = refusing(libc::SYS_perf_event_open, events)?;
+    report.expect("perf_event_open", "degraded", &["permission denied", "a seccomp profile that allows"])?;
+    report.expect_verdict("degraded", &["perf_event_open", "page-faults"])?;
+    refusing(libc::SYS_perf_event_open, NO_EVENTS)?.expect_verdict("usable", &[])?;
+    let report = refusing(libc::SYS_bpf, events)?;
+    report.expect("bpf programs", "failed", &["Operation not permitted", "allow bpf(2)", "seccomp"])?;
+    report.expect_verdict("unusable", &["bpf programs"])?;
+    // 1 would say that the agent starts.
+    let directory = TempDir::new()?;
+    let output = Output::of(refuse_call(&mut command(directory.path(), "")?, libc::SYS_epoll_create1))?;
+    ensure!(output.code == Some(2) && output.stderr.contains("failed to start the runtime"), "{output:?}");
+    Ok(())
+}
+
+fn check_beside_an_agent_says_so_and_leaves_it_alone() -> Result<()> {
+    let mut agent = Agent::start(NO_EVENTS)?;
+    let config = agent.directory().join("podperf.yaml");
+    let address = agent.address().to_string();
+    let report = Report::of(|| {
+        let mut command = Command::new(agent::binary()?);
+        command.args(["check", "--listen", &address, "--config"]).arg(&config);
+        Ok(command)
+    })?;
+    report.expect_verdict("usable", &[])?;
+    report.expect("listen", "healthy", &[&address, "an agent answers: podperf "])?;
+    report.expect("run directory", "healthy", &[&format!("the agent with pid {}", agent.pid())])?;
+    agent.check()?;
+    ensure!(agent.fresh_metrics()?.get("podperf_cgroup_oncpu_seconds_total", &[]).is_some(), "{}", agent.log());
+    // Nor does it make what an agent would make.
+    let directory = TempDir::new()?;
+    let run_dir = directory.path().join("run");
+    let text = format!("listen: 127.0.0.1:0\nrunDir: {}", run_dir.display());
+    let report = Report::of(|| podperf("check", directory.path(), &text))?;
+    report.expect("run directory", "healthy", &[&run_dir.display().to_string()])?;
+    ensure!(!run_dir.exists(), "the check made `{}`", run_dir.display());
+    Ok(())
+}
+
+fn check_where_another_program_listens_is_refused_as_the_agent_is() -> Result<()> {
+    let taken = TcpListener::bind(("127.0.0.1", 0))?;
+    let address = taken.local_addr()?.to_string();
+    let report = changed(NO_EVENTS, |mut command| {
+        command.args(["--listen", &address]);
+        Ok(command)
+    })?;
+    report.expect("listen", "failed", &[&format!("failed to listen on `{address}`"), "is the port in use?"])?;
+    report.expect_verdict("unusable", &["listen"])
+}
+
+fn check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is() -> Result<()> {
+    let directory = TempDir::new()?;
+    let file = directory.path().join("file");
+    fs::write(&file, "")?;
+    let run_dir = file.join("run");
+    let text = format!("listen: 127.0.0.1:0\nrunDir: {}\n{NO_EVENTS}", run_dir.display());
+    let report = Report::of(|| podperf("check", directory.path(), &text))?;
+    let lock = format!("failed to open lock `{}/agent.lock`", run_dir.display());
+    report.expect("run directory", "failed", &[&lock, "set `runDir` to a writable directory"])?;
+    report.expect_verdict("unusable", &["run directory"])?;
+    Refusal::of(&mut podperf("agent", directory.path(), &text)?)?
+        .expect(1, &[&lock, "(set `runDir` to a writable directory)"])
+}
+
+fn check_of_a_receiver_that_is_down_is_degraded() -> Result<()> {
+    let report = report(&format!("{NO_EVENTS}\notlp: {{endpoint: 'http://{NOWHERE}'}}"))?;
+    let says = [&format!("http://{NOWHERE}: "), "Connection refused", "set `otlp.endpoint`"];
+    report.expect("profile export", "degraded", &says)?;
+    report.expect_verdict("degraded", &["profile export"])
+}
+
+/// Takes connections, and never says a word.
+fn silent_server() -> Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+fn check_of_servers_that_never_answer_is_over_in_time() -> Result<()> {
+    let (_listener, address) = silent_server()?;
+    let directory = TempDir::new()?;
+    let kubeconfig = kubeconfig(directory.path(), address)?;
+    // All at once, and with more patience than a check has.
+    let text = format!(
+        "{NO_EVENTS}\nrunDir: {}\nlisten: {address}\notlp: {{endpoint: 'http://{address}', timeout: 60s}}\n{kubeconfig}",
+        directory.path().display()
+    );
+    let report = Report::of(|| podperf("check", directory.path(), &text))?;
+    report.expect("pods", "degraded", &["failed to hear from the API server", "is it overloaded?"])?;
+    report.expect("profile export", "degraded", &["no answer within 5s"])?;
+    report.expect("listen", "failed", &["failed to listen"])
+}
+
+fn check_of_a_collector_sends_it_no_profile() -> Result<()> {
+    let collector = Collector::start()?;
+    let report = report(&format!("{NO_EVENTS}\notlp: {{endpoint: '{}'}}", collector.endpoint()))?;
+    report.expect("profile export", "healthy", &[&collector.endpoint()])?;
+    report.expect("stacks", "healthy", &["kernel and user stacks of every wait"])?;
+    report.expect_verdict("usable", &[])?;
+    ensure!(collector.profiles()?.is_empty(), "profiles arrived: {:?}", collector.profiles()?);
+    Ok(())
+}
+
+/// `identity` and `kubernetes` for a server without TLS; the credentials are in `directory`.
+fn kubeconfig(directory: &Path, server: SocketAddr) -> Result<String> {
+    let path = directory.join("kubeconfig");
+    let text = serde_json::json!({
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{server}")}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    });
+    fs::write(&path, text.to_string())?;
+    Ok(format!("identity: kubernetes\nnodeName: a-node\nkubernetes: {{kubeconfig: {}}}", path.display()))
+}
+
+/// Answers every request with this until the test ends.
+fn api_server(status: u16, body: &'static str) -> Result<SocketAddr> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { continue };
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
+                head.extend(byte);
+            }
+            let length = body.len();
+            write!(stream, "HTTP/1.1 {status} -\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}").ok();
+        }
+    });
+    Ok(address)
+}
+
+fn check_of_pods_says_what_the_agent_says() -> Result<()> {
+    const FORBIDDEN: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","reason":"Forbidden",
+        "message":"pods is forbidden: User \"system:serviceaccount:ns:acc\" cannot list resource \"pods\" in API group \"\" at the cluster scope","code":403}"#;
+    for (server, says) in [
+        (api_server(403, FORBIDDEN)?, "may not list `pods` at the cluster scope"),
+        (api_server(401, "who?")?, "failed to log in"),
+        (api_server(200, "<html>")?, "is something else there, a proxy?"),
+        (NOWHERE.parse()?, "Connection refused"),
+    ] {
+        let directory = TempDir::new()?;
+        let yaml = format!("{NO_EVENTS}\n{}", kubeconfig(directory.path(), server)?);
+        let report = report(&yaml)?;
+        report.expect("pods", "degraded", &[says])?;
+        report.expect_verdict("degraded", &["pods"])?;
+        let agent = Agent::start(&yaml)?;
+        let words = report.line("pods")?.agents_words();
+        within(DEADLINE, "the agent says what the check says", || {
+            let (_, _, status) = agent.get("/status", &[])?;
+            let status = String::from_utf8(status)?;
+            let pods = status.lines().find(|line| line.starts_with("pods ")).context("no part `pods`")?;
+            Ok(pods.ends_with(&format!("degraded     {words}")).then_some(()))
+        })
+        .with_context(|| format!("check: {words}\nagent:\n{}", agent.log()))?;
+    }
+    Ok(())
+}
+
+fn check_without_credentials_is_unusable() -> Result<()> {
+    let yaml = format!("{NO_EVENTS}\nidentity: kubernetes\nkubernetes: {{kubeconfig: /nonexistent}}");
+    let report = report(&yaml)?;
+    report.expect("pods", "failed", &["failed to use kubeconfig `/nonexistent`", "`--kubeconfig FILE`"])?;
+    report.expect_verdict("unusable", &["pods"])?;
+    // And so the agent does not start.
+    let directory = TempDir::new()?;
+    let words = report.line("pods")?.agents_words();
+    Refusal::of(&mut agent::command(directory.path(), &yaml)?)?.expect(2, &[&words])?;
+    self::report(&format!("{NO_EVENTS}\nidentity: none"))?.expect("pods", "healthy", &["`identity: none`"])
+}
+
+fn check_refuses_bad_configuration_and_arguments_as_the_agent_does() -> Result<()> {
+    let directory = TempDir::new()?;
+    for yaml in
+        ["cgroups: {dept: 3}", "otlp: {endpoint: 'ftp://x:1'}", "counters: {groups: [[cycels]]}", "cgroups: {max: 1}"]
+    {
+        let check = Output::of(&mut command(directory.path(), yaml)?)?;
+        let agent = Refusal::of(&mut agent::command(directory.path(), yaml)?)?;
+        agent.expect(2, &[&check.stderr])?;
+        ensure!(check.code == Some(2) && check.stdout.is_empty() && !check.stderr.is_empty(), "{check:?}");
+    }
+    for (arguments, says) in [
+        (&["check", "--lisen", "127.0.0.1:0"][..], "--listen"),
+        (&["check", "--output", "xml"], "invalid value 'xml' for '--output <FORM>'"),
+        (&["check", "--config", "/nonexistent"], "failed to read configuration `/nonexistent`"),
+    ] {
+        let check = Output::of(Command::new(agent::binary()?).args(arguments))?;
+        ensure!(check.code == Some(2) && check.stderr.contains(says) && check.stdout.is_empty(), "{check:?}");
+    }
+    // Whoever listens to its answer may leave.
+    let (reader, writer) = pipe()?;
+    drop(reader);
+    let status = command(directory.path(), NO_EVENTS)?.stdout(writer).status()?;
+    ensure!(status.code() == Some(0), "{status}");
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! `podperf check` as the tests run it: what it prints in both forms, and its exit code.
+
+use std::{
+    fmt::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{agent, process};
+use serde::Deserialize;
+
+/// What is promised, whoever does not answer.
+const LONGEST: Duration = Duration::from_secs(15);
+/// Of the table.
+const WIDTH: usize = 80;
+/// Where it says what mends something.
+const FIX: &str = "    fix: ";
+
+/// One run.
+#[derive(Debug)]
+pub(crate) struct Output {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// The JSON: these keys, and no others.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Report {
+    pub(crate) verdict: String,
+    pub(crate) checks: Vec<Line>,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Line {
+    pub(crate) check: String,
+    pub(crate) state: String,
+    pub(crate) detail: String,
+    pub(crate) fix: Option<String>,
+}
+
+/// A command line of the check with a configuration file of its own; `listen` and `runDir` are set for it.
+pub(crate) fn command(directory: &Path, yaml: &str) -> Result<Command> {
+    let agent = agent::command(directory, yaml)?;
+    let mut command = Command::new(agent.get_program());
+    command.arg("check").args(agent.get_args().skip(1));
+    Ok(command)
+}
+
+impl Output {
+    pub(crate) fn of(command: &mut Command) -> Result<Self> {
+        process::bind_to_parent(command);
+        let start = Instant::now();
+        let output = command.stdin(Stdio::null()).output().with_context(|| format!("failed to start {command:?}"))?;
+        ensure!(start.elapsed() < LONGEST, "{command:?} took {:?}", start.elapsed());
+        let (stdout, stderr) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+        Ok(Self { code: output.status.code(), stdout, stderr })
+    }
+}
+
+impl Report {
+    /// Runs a check whose command line `make` makes, in both forms, which must agree, as must verdict and exit code.
+    pub(crate) fn of(make: impl Fn() -> Result<Command>) -> Result<Self> {
+        let json = Output::of(make()?.args(["--output", "json"]))?;
+        ensure!(json.stderr.is_empty(), "on stderr: {}", json.stderr);
+        let report: Self = serde_json::from_str(&json.stdout).with_context(|| json.stdout.clone())?;
+        let code = ["usable", "degraded", "unusable"].iter().position(|verdict| *verdict == report.verdict);
+        ensure!(code.and_then(|code| i32::try_from(code).ok()) == json.code, "exit code {:?}: {report:?}", json.code);
+        let table = Output::of(&mut make()?)?;
+        ensure!((table.code, &table.stderr) == (json.code, &json.stderr), "{table:?} {json:?}");
+        report.expect_table(&table.stdout)?;
+        Ok(report)
+    }
+
+    /// The line of this name.
+    pub(crate) fn line(&self, check: &str) -> Result<&Line> {
+        self.checks.iter().find(|line| line.check == check).with_context(|| format!("no line `{check}` in {self:#?}"))
+    }
+
+    /// A line must be in this state and say all of this.
+    pub(crate) fn expect(&self, check: &str, state: &str, says: &[&str]) -> Result<()> {
+        let line = self.line(check)?;
+        let text = line.agents_words();
+        let right = line.state == state && says.iter().all(|what| text.contains(what));
+        ensure!(right, "not `{state}` with {says:?}: {line:?}");
+        Ok(())
+    }
+
+    /// The verdict must be this, and these lines alone are the reason.
+    pub(crate) fn expect_verdict(&self, verdict: &str, because: &[&str]) -> Result<()> {
+        let wrong: Vec<_> =
+            self.checks.iter().filter(|line| !matches!(&*line.state, "healthy" | "placed" | "shared")).collect();
+        let names: Vec<_> = wrong.iter().map(|line| line.check.as_str()).collect();
+        ensure!(self.verdict == verdict && names == because, "not `{verdict}` because of {because:?}: {self:#?}");
+        for line in wrong {
+            ensure!(line.fix.as_ref().is_some_and(|fix| !fix.is_empty()), "no way out: {line:?}");
+        }
+        Ok(())
+    }
+
+    /// The table says the same, aligned and no wider than promised.
+    fn expect_table(&self, table: &str) -> Result<()> {
+        for line in table.lines() {
+            let one_word = line.split_whitespace().count() == 1;
+            ensure!(line.chars().count() <= WIDTH || one_word, "wider than {WIDTH}: `{line}`");
+        }
+        ensure!(!table.contains('\x1b'), "colours without a terminal: {table}");
+        let (rows, summary) = table.split_once("\n\n").context("no summary")?;
+        ensure!(summary.starts_with(&format!("{}: ", self.verdict)), "{summary}");
+        let states = 2 + self.checks.iter().map(|line| line.check.len()).max().unwrap_or_default();
+        let details = states + 2 + self.checks.iter().map(|line| line.state.len()).max().unwrap_or_default();
+        let mut said = String::new();
+        for row in rows.lines() {
+            match row.strip_prefix(FIX) {
+                Some(fix) => write!(said, "\nfix: {fix}")?,
+                None if row.starts_with(' ') => write!(said, " {}", row.trim())?,
+                None => {
+                    let (name, state) = (row[..states].trim(), row[states..details].trim());
+                    write!(said, "\n{name} / {state} / {}", row[details..].trim())?;
+                }
+            }
+        }
+        let mut expected = String::new();
+        for (index, Line { check, state, detail, fix }) in self.checks.iter().enumerate() {
+            write!(expected, "\n{check} / {state} / {detail}")?;
+            // Said once for all that have it, behind the last of them.
+            let next = self.checks.get(index + 1).map(|line| (&line.detail, &line.fix));
+            if let Some(text) = fix.as_ref().filter(|_| next != Some((detail, fix))) {
+                write!(expected, "\nfix: {text}")?;
+            }
+        }
+        ensure!(said == expected, "the table says {said}\nand the JSON {expected}");
+        Ok(())
+    }
+}
+
+impl Line {
+    /// Detail and way out, as the agent says it.
+    pub(crate) fn agents_words(&self) -> String {
+        self.fix.as_ref().map_or_else(|| self.detail.clone(), |fix| format!("{} ({fix})", self.detail))
+    }
+}

@@ -1,0 +1,56 @@
+//! The agent for a user who may do nothing.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, chown},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Result;
+use podperf_tests::agent;
+use tempfile::TempDir;
+
+use crate::command::through;
+
+/// `nobody`, on every distribution.
+const NOBODY: u32 = 65534;
+
+/// The binary, its configuration and its lock where any user may read them, in a directory of `nobody`'s.
+pub(crate) struct ForNobody {
+    directory: TempDir,
+    binary: PathBuf,
+}
+
+impl ForNobody {
+    pub(crate) fn new() -> Result<Self> {
+        let directory = TempDir::new()?;
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
+        chown(directory.path(), Some(NOBODY), Some(NOBODY))?;
+        let binary = directory.path().join("podperf");
+        fs::copy(agent::binary()?, &binary)?;
+        Ok(Self { directory, binary })
+    }
+
+    /// Of its configuration and its lock.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The agent as `nobody`, with some capabilities (`+bpf,+perfmon`).
+    pub(crate) fn agent(&self, yaml: &str, capabilities: Option<&str>) -> Result<Command> {
+        self.command(&agent::command(self.directory.path(), yaml)?, capabilities)
+    }
+
+    /// A command line of the agent's binary as `nobody`, with some capabilities.
+    pub(crate) fn command(&self, command: &Command, capabilities: Option<&str>) -> Result<Command> {
+        let id = NOBODY.to_string();
+        let mut wrapper = vec!["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"];
+        if let Some(capabilities) = capabilities {
+            wrapper.extend(["--inh-caps", capabilities, "--ambient-caps", capabilities]);
+        }
+        let mut copied = Command::new(&self.binary);
+        copied.args(command.get_args());
+        through(&wrapper, &copied)
+    }
+}

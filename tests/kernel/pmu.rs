@@ -1,0 +1,145 @@
+//! Hardware events per cgroup, where there is a PMU: their truth is a loop of a known number of instructions.
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::Agent,
+    cgroup::TestCgroup,
+    load::{self, instructions::LoopReport},
+    suite::Need,
+};
+
+use crate::running::{count, run};
+
+const CYCLES: &str = "podperf_cgroup_cpu_cycles_total";
+const INSTRUCTIONS: &str = "podperf_cgroup_cpu_instructions_total";
+/// Two loops, so that what belongs to the one cannot hide in the other.
+const LOOPS: [u64; 2] = [400_000_000, 100_000_000];
+
+/// What the tests need.
+pub(crate) const PMU: Need = Need::HardwarePmu;
+/// For the comparison.
+pub(crate) const PERF: Need = Need::Program("perf");
+
+fn looped(instructions: u64, cgroup: &TestCgroup) -> Result<()> {
+    let report: LoopReport = run(&format!("loop --instructions {instructions} --cgroup {}", cgroup.path().display()))?;
+    ensure!(report.instructions == instructions, "{report:?} instead of {instructions}");
+    Ok(())
+}
+
+/// Within a part of the truth.
+fn agrees(what: &str, found: f64, truth: f64, part: f64) -> Result<()> {
+    let error = found / truth - 1.0;
+    ensure!(error.abs() <= part, "{what}: {found}, and the truth is {truth} ({:+.4} %)", error * 100.0);
+    Ok(())
+}
+
+/// In user mode, since in kernel mode the timer's interrupts count too. The process's start and exit are those of a
+/// loop of no instructions.
+pub(crate) fn instructions_are_those_of_the_loops() -> Result<()> {
+    let agent = Agent::start("counters: {groups: [['instructions:u']]}\n")?;
+    let none = TestCgroup::new("none")?;
+    let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?];
+    looped(0, &none)?;
+    for (instructions, cgroup) in LOOPS.into_iter().zip(&cgroups) {
+        looped(instructions, cgroup)?;
+    }
+    let metrics = agent.fresh_metrics()?;
+    let found = |cgroup| count(&metrics, INSTRUCTIONS, cgroup, &[("mode", "user")]);
+    let around = found(&none)?;
+    ensure!(around > 0.0, "a process without an instruction");
+    for (instructions, cgroup) in LOOPS.into_iter().zip(&cgroups) {
+        let truth = f64::from(u32::try_from(instructions)?);
+        agrees("user-mode instructions", found(cgroup)? - around, truth, 0.001)?;
+    }
+    Ok(())
+}
+
+/// The same with the kernel's part, which no truth is known of but that it is little.
+pub(crate) fn instructions_of_both_modes_are_little_more() -> Result<()> {
+    let agent = Agent::start("counters: {groups: [[cycles, instructions]]}\n")?;
+    let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?];
+    for (instructions, cgroup) in LOOPS.into_iter().zip(&cgroups) {
+        looped(instructions, cgroup)?;
+    }
+    let metrics = agent.fresh_metrics()?;
+    for (instructions, cgroup) in LOOPS.into_iter().zip(&cgroups) {
+        let truth = f64::from(u32::try_from(instructions)?);
+        let found = count(&metrics, INSTRUCTIONS, cgroup, &[])?;
+        ensure!(found >= truth && found <= truth * 1.02, "{found} instructions, and the loop has {truth}");
+        ensure!(count(&metrics, CYCLES, cgroup, &[])? > 0.0, "no cycles");
+    }
+    Ok(())
+}
+
+/// Law 1 for hardware events, to the last instruction: what the CPUs counted is what all rows have together.
+pub(crate) fn all_rows_are_the_cpus_counts() -> Result<()> {
+    let agent = Agent::start("counters: {groups: [[cycles, instructions]]}\n")?;
+    let cgroup = TestCgroup::new("loop")?;
+    looped(LOOPS[0], &cgroup)?;
+    let metrics = agent.fresh_metrics()?;
+    for (event, family) in [("cycles", CYCLES), ("instructions", INSTRUCTIONS)] {
+        let rows = metrics.get(family, &[]).with_context(|| format!("no {family}"))?;
+        let cpus = metrics.get("podperf_pmu_event_counted_total", &[("event", event)]);
+        ensure!(cpus == Some(rows), "{event}: all CPUs counted {cpus:?}, and the rows have {rows}");
+        ensure!(rows > f64::from(u32::try_from(LOOPS[0])?), "{rows} {event} with a loop of {}", LOOPS[0]);
+        let idle = metrics.get(family, &[("cgroup", "(idle)")]).context("no row `(idle)`")?;
+        ensure!(idle > 0.0, "no idle {event}");
+    }
+    Ok(())
+}
+
+/// Not at the same time, since perf's counters are the CPU's own too.
+pub(crate) fn ipc_is_that_of_perf() -> Result<()> {
+    let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?];
+    let scratch = tempfile::tempdir()?;
+    let perf = perf_stat(&cgroups, &scratch.path().join("stat"))?;
+    let agent = Agent::start("counters: {groups: [[cycles, instructions]]}\n")?;
+    for (instructions, cgroup) in LOOPS.into_iter().zip(&cgroups) {
+        looped(instructions, cgroup)?;
+    }
+    let metrics = agent.fresh_metrics()?;
+    for (cgroup, perf) in cgroups.iter().zip(perf) {
+        let [cycles, instructions] = [CYCLES, INSTRUCTIONS].map(|family| count(&metrics, family, cgroup, &[]));
+        let (cycles, instructions) = (cycles?, instructions?);
+        agrees("instructions beside perf's", instructions, perf.instructions, 0.005)?;
+        agrees("IPC beside perf's", instructions / cycles, perf.instructions / perf.cycles, 0.005)?;
+    }
+    Ok(())
+}
+
+struct Counted {
+    cycles: f64,
+    instructions: f64,
+}
+
+/// The same loads under `perf stat`.
+fn perf_stat(cgroups: &[TestCgroup; 2], out: &Path) -> Result<Vec<Counted>> {
+    let names = cgroups.each_ref().map(|cgroup| cgroup.kernel_path().trim_start_matches('/'));
+    let load = load::binary()?.display().to_string();
+    let loops: Vec<String> = LOOPS
+        .into_iter()
+        .zip(cgroups)
+        .map(|(instructions, cgroup)| {
+            format!("{load} loop --instructions {instructions} --cgroup {}", cgroup.path().display())
+        })
+        .collect();
+    let mut command = Command::new("perf");
+    command.args(["stat", "-a", "-x", ",", "-e", "cycles,instructions", "--for-each-cgroup", &names.join(","), "-o"]);
+    let output = command.arg(out).args(["--", "sh", "-c", &loops.join(" && ")]).output();
+    let output = output.context("failed to run perf")?;
+    ensure!(output.status.success(), "perf failed: {}", String::from_utf8_lossy(&output.stderr));
+    let text = fs::read_to_string(out)?;
+    let of = |cgroup: &str, event: &str| -> Result<f64> {
+        // count,unit,event,cgroup,...
+        let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let line = lines.find(|line| line.len() > 3 && line[2].starts_with(event) && line[3] == cgroup);
+        let line = line.with_context(|| format!("no {event} of {cgroup} in perf's words:\n{text}"))?;
+        line[0].parse().with_context(|| format!("perf did not count {event}:\n{text}"))
+    };
+    names
+        .into_iter()
+        .map(|name| Ok(Counted { cycles: of(name, "cycles")?, instructions: of(name, "instructions")? }))
+        .collect()
+}

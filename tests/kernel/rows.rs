@@ -1,0 +1,75 @@
+//! Rows are found by a slot that several cgroups may have, and that one has after another.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    load::{churn::ChurnReport, cpu::CpuReport},
+};
+
+use crate::{
+    maps::dump,
+    running::{ONCPU, is_close, oncpu_is_cpu_stat, run},
+};
+
+/// Few slots, so that they are shared and used again; enough for what else runs on the machine.
+const FEW: &str = "cgroups: {max: 256}\n";
+/// No more cgroups at once than fit beside those.
+const AT_ONCE: usize = 180;
+
+fn nothing_was_dropped(metrics: &Metrics) -> Result<()> {
+    let dropped = metrics.get("podperf_bpf_drops_total", &[("reason", "cgroup_table")]).context("no drops")?;
+    ensure!(dropped == 0.0, "{dropped} times there was no room");
+    Ok(())
+}
+
+pub(crate) fn cgroups_of_one_slot_are_counted_apart() -> Result<()> {
+    let agent = Agent::start(FEW)?;
+    let parent = TestCgroup::new("slots")?;
+    let mut cgroups: Vec<TestCgroup> = Vec::new();
+    loop {
+        ensure!(cgroups.len() < AT_ONCE, "no two of {AT_ONCE} cgroups have one slot");
+        let cgroup = parent.child("slot")?;
+        let burn = || -> Result<CpuReport> {
+            run(&format!("spin --cpu 0 --seconds 0.02 --cgroup {}", cgroup.path().display()))
+        };
+        burn()?;
+        let second = dump("rows_by_id")?.contains(&format!("\"key\": {}", cgroup.id()));
+        if second {
+            // Now the row is there.
+            burn()?;
+        }
+        cgroups.push(cgroup);
+        if second {
+            break;
+        }
+    }
+    let metrics = agent.fresh_metrics()?;
+    nothing_was_dropped(&metrics)?;
+    cgroups.iter().try_for_each(|cgroup| oncpu_is_cpu_stat(&metrics, cgroup))
+}
+
+pub(crate) fn a_dead_cgroups_slot_is_anothers() -> Result<()> {
+    let agent = Agent::start(FEW)?;
+    let parent = TestCgroup::new("slots")?;
+    let mut lives = Vec::new();
+    while lives.len() < 400 {
+        let report: ChurnReport = run(&format!("churn --count 50 --cgroup {}", parent.path().display()))?;
+        lives.extend(report.cgroups);
+        // The first reading has all that they did, the second frees them.
+        agent.fresh_metrics()?;
+        agent.fresh_metrics()?;
+    }
+    let metrics = agent.fresh_metrics()?;
+    nothing_was_dropped(&metrics)?;
+    let rows = dump("rows")?;
+    for life in &lives {
+        let path = life.kernel_path.as_str();
+        let found = metrics.get(ONCPU, &[("cgroup", path)]).with_context(|| format!("no row for `{path}`"))?;
+        is_close(path, Duration::try_from_secs_f64(found)?, Duration::from_nanos(life.usage_ns))?;
+        ensure!(!rows.contains(&format!("\"id\": {}", life.id)), "`{path}` still has its slot");
+    }
+    Ok(())
+}

@@ -1,0 +1,51 @@
+//! `podperf check` before an agent is on the node: it asks the real API server, and says what would keep names away.
+
+use std::{process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent,
+    control_plane::NEEDS,
+    kubelet::Qos,
+    suite::{Test, within},
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::cluster::{NODE, SHOP, SOON, Spoilt, configuration};
+
+pub(crate) const TESTS: &[Test] = &[(
+    "check_says_beforehand_whether_pods_will_have_names",
+    NEEDS,
+    check_says_beforehand_whether_pods_will_have_names,
+)];
+
+const AN_HOUR: Duration = Duration::from_secs(3600);
+const USABLE: i32 = 0;
+const DEGRADED: i32 = 1;
+
+fn check_says_beforehand_whether_pods_will_have_names() -> Result<()> {
+    let spoilt = Spoilt::start(AN_HOUR)?;
+    let of = |node: &str, code: i32, says: &[&str]| -> Result<()> {
+        let config = configuration(&spoilt.credentials, node, "", "counters: {enabled: false}");
+        let directory = TempDir::new()?;
+        let agent = agent::command(directory.path(), &config)?;
+        let mut command = Command::new(agent.get_program());
+        let output = command.arg("check").args(agent.get_args().skip(1)).args(["--output", "json"]).output()?;
+        let report: Value = serde_json::from_slice(&output.stdout)?;
+        let checks = report["checks"].as_array().context("no lines")?;
+        let pods = checks.iter().find(|line| line["check"] == "pods").context("no line `pods`")?;
+        let words = [&pods["detail"], &pods["fix"]].map(|text| text.as_str().unwrap_or_default()).join(" ");
+        let right = output.status.code() == Some(code) && says.iter().all(|what| words.contains(what));
+        ensure!(right, "not {code} with {says:?}: {report:#}");
+        Ok(())
+    };
+    // The credentials are right, but there is nothing that would prove the node's name.
+    of(NODE, DEGRADED, &["no pods of node `a-node` by watch", "set `nodeName`"])?;
+    let _pod = spoilt.kubelet.pod(SHOP, "cart", Qos::Burstable, &["web"])?;
+    of(NODE, USABLE, &["1 pods of node `a-node` by watch"])?;
+    of("another-node", DEGRADED, &["no pods of node `another-node` by watch"])?;
+    spoilt.plane.revoke()?;
+    let refused = ["may not list `pods` at the cluster scope", "service account `podperf/podperf`", "config/rbac.yaml"];
+    within(SOON, "the role is gone", || Ok(of(NODE, DEGRADED, &refused).ok()))
+}

@@ -1,0 +1,140 @@
+//! Containers that come and go by the hundred, each over before its name is known.
+
+use std::{
+    fs::OpenOptions,
+    io::Write as _,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
+use podperf_tests::{
+    control_plane::NEEDS,
+    kubelet::{Kubelet, Qos},
+    suite::{Test, within},
+};
+
+use crate::{
+    cluster::{Cluster, ONCPU, SHOP, SOON, ensure_all_named, ensure_close, ensure_no_drops, tell},
+    counters::Counters,
+};
+
+pub(crate) const TESTS: &[Test] = &[(
+    "of_1500_containers_in_three_minutes_every_count_has_its_name",
+    NEEDS,
+    of_1500_containers_in_three_minutes_every_count_has_its_name,
+)];
+
+const CONTAINERS: u32 = 1500;
+/// 500 a minute.
+const EVERY: Duration = Duration::from_millis(120);
+/// A slow machine gets twice the time.
+const DEADLINE: Duration = Duration::from_secs(360);
+/// Each of them starts, watches and ends one container after another.
+const WORKERS: usize = 12;
+const SCRAPE_EVERY: Duration = Duration::from_secs(2);
+/// `cgroups.grace` by default.
+const GRACE: Duration = Duration::from_secs(300);
+
+/// A container that is over: its pod's name, and what the kernel has charged its cgroup with.
+type Life = (String, Duration);
+
+/// The work of all workers.
+#[derive(Debug)]
+struct Churn<'a> {
+    kubelet: &'a Kubelet,
+    start: Instant,
+    next: AtomicU32,
+    lives: Mutex<Vec<Life>>,
+}
+
+fn of_1500_containers_in_three_minutes_every_count_has_its_name() -> Result<()> {
+    let cluster = Cluster::start("", "")?;
+    let churn =
+        Churn { kubelet: &cluster.kubelet, start: Instant::now(), next: AtomicU32::new(0), lives: Mutex::default() };
+    let mut counters = Counters::new(GRACE);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..WORKERS).map(|_| scope.spawn(|| churn.work())).collect();
+        while !workers.iter().all(thread::ScopedJoinHandle::is_finished) {
+            let scraped = cluster.agent.metrics().and_then(|metrics| counters.take(&metrics));
+            if scraped.is_err() {
+                churn.next.store(CONTAINERS, Ordering::Relaxed);
+                return scraped;
+            }
+            thread::sleep(SCRAPE_EVERY);
+        }
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")))
+    })?;
+    let took = churn.start.elapsed();
+    let lives = churn.lives.into_inner().unwrap_or_else(PoisonError::into_inner);
+
+    let metrics = cluster.wait_for("podperf_cgroups_unresolved", &[], |waiting| waiting == 0.0)?;
+    counters.take(&metrics)?;
+    ensure_all_named(&metrics)?;
+    ensure_no_drops(&metrics)?;
+    let (mut sum, mut truth, mut worst) = (0.0, Duration::ZERO, 0.0_f64);
+    for (pod, cpu) in &lives {
+        let seconds = counters.of_container(ONCPU, pod, "app").with_context(|| format!("no series of `{pod}`"))?;
+        ensure_close(pod, seconds, *cpu)?;
+        sum += seconds;
+        truth += *cpu;
+        worst = worst.max((seconds - cpu.as_secs_f64()).abs());
+    }
+    let truth = truth.as_secs_f64();
+    tell(&format!(
+        "churn: {} containers in {:.1} s ({:.0} a minute), {sum:.6} s on CPU, the truth is {truth:.6} s: {:+.3} %, at \
+         most {:.3} ms in one; 0 unattributed",
+        lives.len(),
+        took.as_secs_f64(),
+        lives.len() as f64 * 60.0 / took.as_secs_f64(),
+        (sum / truth - 1.0) * 100.0,
+        worst * 1000.0,
+    ));
+    ensure!(lives.len() == usize::try_from(CONTAINERS)?, "only {} containers in {took:?}", lives.len());
+    ensure!((sum / truth - 1.0).abs() < 0.005, "{sum} s in all, and the truth is {truth} s");
+
+    // Their grace is a matter of configuration, also for those that are over.
+    let config = cluster.agent.directory().join("podperf.yaml");
+    OpenOptions::new().append(true).open(config)?.write_all(b"cgroups: {grace: 1s}\n")?;
+    cluster.agent.signal(Signal::SIGHUP)?;
+    let gone = within(SOON, "the series end", || {
+        let metrics = cluster.agent.metrics()?;
+        Ok((metrics.get(ONCPU, &[]).is_none() && metrics.get("podperf_pod_info", &[]).is_none()).then_some(metrics))
+    });
+    ensure_all_named(&gone.with_context(|| cluster.agent.log())?)
+}
+
+impl Churn<'_> {
+    fn work(&self) -> Result<()> {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            if number >= CONTAINERS || self.start.elapsed() > DEADLINE {
+                return Ok(());
+            }
+            thread::sleep((EVERY * number).saturating_sub(self.start.elapsed()));
+            let life = self.live(number).inspect_err(|_| self.next.store(CONTAINERS, Ordering::Relaxed))?;
+            self.lives.lock().unwrap_or_else(PoisonError::into_inner).push(life);
+        }
+    }
+
+    /// A pod from its creation to its deletion. Its container lives 50 to 200 ms and burns a third of that.
+    fn live(&self, number: u32) -> Result<Life> {
+        let mut pod = self.kubelet.pod(SHOP, &format!("job-{number}"), Qos::Burstable, &["app"])?;
+        let (start, life) = (Instant::now(), Duration::from_millis(u64::from(50 + number * 37 % 151)));
+        let running = pod.start("app", life / 3)?;
+        // Some have a status while they live, of others only their end is told.
+        if number.is_multiple_of(2) {
+            pod.report()?;
+        }
+        thread::sleep(life.saturating_sub(start.elapsed()));
+        let finished = pod.finish(running)?;
+        pod.report()?;
+        pod.delete()?;
+        Ok((pod.name().to_owned(), finished.cpu))
+    }
+}

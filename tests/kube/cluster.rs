@@ -1,0 +1,260 @@
+//! An API server, a node of it, and the agent on that node.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+pub(crate) use podperf_tests::suite::tell;
+use podperf_tests::{
+    agent::{self, Agent, Metrics},
+    cgroup::TestCgroup,
+    control_plane::{ControlPlane, Credentials},
+    kubelet::{Driver, Finished, Kubelet, Qos, Runtime},
+    load, process,
+    suite::within,
+};
+use serde_json::Value;
+
+/// The agent's on-CPU time of a container.
+pub(crate) const ONCPU: &str = "podperf_container_oncpu_seconds_total";
+/// The agent's on-CPU time of a cgroup.
+pub(crate) const CGROUP_ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
+/// The node's name.
+pub(crate) const NODE: &str = "a-node";
+/// The namespace of the tests' pods.
+pub(crate) const SHOP: &str = "shop";
+/// What a container burns that is to be seen.
+pub(crate) const BURN: Duration = Duration::from_millis(50);
+/// Names come in less than a second; a loaded machine gets more.
+pub(crate) const SOON: Duration = Duration::from_secs(15);
+
+/// Twice the longest that the agent waits between two attempts, and some more: one may meet a server that starts.
+pub(crate) const RECOVERY: Duration = Duration::from_secs(75);
+
+/// What an agent finds when it starts.
+#[derive(Debug)]
+pub(crate) struct Spoilt {
+    pub(crate) kubelet: Kubelet,
+    pub(crate) credentials: Credentials,
+    pub(crate) plane: ControlPlane,
+}
+
+impl Spoilt {
+    /// All is well until the test changes it. The agent's token is good for `life` from now on.
+    pub(crate) fn start(life: Duration) -> Result<Self> {
+        let plane = ControlPlane::start()?;
+        plane.admin().create_namespace(SHOP)?;
+        let kubelet = Kubelet::new(NODE, plane.admin())?;
+        let credentials = plane.agent_credentials(life)?;
+        Ok(Self { kubelet, credentials, plane })
+    }
+}
+
+/// All three; the agent ends first.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) agent: Agent,
+    pub(crate) kubelet: Kubelet,
+    pub(crate) credentials: Credentials,
+    pub(crate) plane: ControlPlane,
+}
+
+impl Cluster {
+    /// Starts them, with more configuration for the agent than `identity`, `nodeName` and `kubernetes.kubeconfig`.
+    /// `kubernetes:` is completed with `more`, such as `patience: 2s`.
+    pub(crate) fn start(kubernetes: &str, yaml: &str) -> Result<Self> {
+        Self::start_with(Driver::Systemd, Runtime::Containerd, kubernetes, yaml)
+    }
+
+    /// The same with a node of another kind.
+    pub(crate) fn start_with(driver: Driver, runtime: Runtime, kubernetes: &str, yaml: &str) -> Result<Self> {
+        let plane = ControlPlane::start()?;
+        plane.admin().create_namespace(SHOP)?;
+        let credentials = plane.agent_credentials(Duration::from_secs(3600))?;
+        let kubelet = Kubelet::with(NODE, plane.admin(), driver, runtime)?;
+        let agent = Agent::start(&configuration(&credentials, NODE, kubernetes, yaml))?;
+        let cluster = Self { agent, kubelet, credentials, plane };
+        cluster.wait_for("podperf_kube_watch_connected", &[], |connected| connected == 1.0)?;
+        Ok(cluster)
+    }
+
+    /// An agent where a test has spoiled something before: it is not waited for.
+    pub(crate) fn join(spoilt: Spoilt, kubernetes: &str, yaml: &str) -> Result<Self> {
+        let Spoilt { kubelet, credentials, plane } = spoilt;
+        let agent = Agent::start(&configuration(&credentials, NODE, kubernetes, yaml))?;
+        Ok(Self { agent, kubelet, credentials, plane })
+    }
+
+    /// Ends the agent, and leaves what it has found.
+    pub(crate) fn into_spoilt(self) -> Spoilt {
+        let Self { agent, kubelet, credentials, plane } = self;
+        drop(agent);
+        Spoilt { kubelet, credentials, plane }
+    }
+
+    /// Scrapes until the sum of these series is as it should be; the scrape in which it is.
+    pub(crate) fn wait_for(
+        &self,
+        name: &str,
+        labels: &[(&str, &str)],
+        is_right: impl Fn(f64) -> bool,
+    ) -> Result<Metrics> {
+        let mut last = None;
+        let found = within(SOON, "the series is right", || {
+            let metrics = self.agent.metrics()?;
+            last = metrics.get(name, labels);
+            Ok(last.is_some_and(&is_right).then_some(metrics))
+        });
+        found.with_context(|| format!("`{name}` {labels:?} was {last:?} at last:\n{}", self.agent.log()))
+    }
+
+    /// Waits, for as long as the agent may have to between two attempts, until it is connected.
+    pub(crate) fn wait_for_connection(&self) -> Result<Metrics> {
+        let connected = within(RECOVERY, "the agent is connected", || {
+            let metrics = self.agent.metrics()?;
+            Ok((metrics.get("podperf_kube_watch_connected", &[]) == Some(1.0)).then_some(metrics))
+        });
+        connected.with_context(|| self.agent.log())
+    }
+
+    /// Waits until a container of namespace [`SHOP`] has this on-CPU time, within a percent or 2 ms.
+    pub(crate) fn wait_for_cpu(&self, pod: &str, container: &str, truth: Duration) -> Result<Metrics> {
+        let labels = [("namespace", SHOP), ("pod", pod), ("container", container)];
+        self.wait_for(ONCPU, &labels, |seconds| is_close(seconds, truth))
+    }
+
+    /// Scrapes until all is as it should be; the scrape in which it is.
+    pub(crate) fn wait_for_metrics(&self, check: impl Fn(&Metrics) -> Result<()>) -> Result<Metrics> {
+        let mut last = None;
+        let found = within(SOON, "all is as it should be", || {
+            let metrics = self.agent.metrics()?;
+            last = check(&metrics).err();
+            Ok(last.is_none().then_some(metrics))
+        });
+        found.with_context(|| format!("{last:?} at last:\n{}", self.agent.log()))
+    }
+
+    /// Scrapes until there are no such series; the first scrape without.
+    pub(crate) fn wait_for_end_of(&self, name: &str, labels: &[(&str, &str)]) -> Result<Metrics> {
+        self.wait_for_metrics(|metrics| {
+            let found = metrics.get(name, labels);
+            ensure!(found.is_none(), "`{name}` {labels:?} is still there: {found:?}");
+            Ok(())
+        })
+    }
+
+    /// The row of the cgroup that all pods have in common, on a node under systemd.
+    pub(crate) fn common_row(&self) -> String {
+        format!("{}/kubepods.slice", self.kubelet.kernel_path())
+    }
+
+    /// Runs a container of a new pod from birth to death and reports it; the pod's handle keeps its cgroup.
+    pub(crate) fn run_once(&self, pod: &str, container: &str) -> Result<Finished> {
+        let mut pod = self.kubelet.pod(SHOP, pod, Qos::Burstable, &[container])?;
+        let running = pod.start(container, BURN)?;
+        let finished = pod.finish(running)?;
+        pod.report()?;
+        Ok(finished)
+    }
+}
+
+/// The agent's configuration in a cluster.
+pub(crate) fn configuration(credentials: &Credentials, node: &str, kubernetes: &str, yaml: &str) -> String {
+    let kubeconfig = credentials.kubeconfig();
+    format!(
+        "identity: kubernetes\nnodeName: {node}\nkubernetes: {{kubeconfig: '{}', {kubernetes}}}\n{yaml}\n",
+        kubeconfig.display()
+    )
+}
+
+/// Within a percent or 2 ms.
+pub(crate) fn is_close(seconds: f64, truth: Duration) -> bool {
+    (seconds - truth.as_secs_f64()).abs() <= (truth.as_secs_f64() * 0.01).max(0.002)
+}
+
+/// An error unless the series is within a percent or 2 ms of the truth.
+pub(crate) fn ensure_close(what: &str, seconds: f64, truth: Duration) -> Result<()> {
+    ensure!(is_close(seconds, truth), "{what}: {seconds} s, and the truth is {truth:?}");
+    Ok(())
+}
+
+/// A part of the agent as `/status` has it: its state, and why.
+pub(crate) fn part(agent: &Agent, name: &str) -> Result<(String, String)> {
+    let (_, _, body) = agent.get("/status", &[("Accept", "application/json")])?;
+    let status: Value = serde_json::from_slice(&body)?;
+    let part = status["parts"].as_array().and_then(|parts| parts.iter().find(|part| part["part"] == name));
+    let part = part.with_context(|| format!("no part `{name}` in {status}"))?;
+    Ok((part["state"].as_str().unwrap_or_default().into(), part["detail"].as_str().unwrap_or_default().into()))
+}
+
+/// Scrapes until a part is in this state, and its detail says all of this.
+pub(crate) fn wait_for_part(agent: &Agent, name: &str, state: &str, says: &[&str]) -> Result<String> {
+    let mut last = None;
+    let found = within(SOON, "the part is as it should be", || {
+        // Some are told with each reading, and not before the first.
+        agent.metrics()?;
+        let (is, detail) = last.insert(part(agent, name)?);
+        Ok((is == state && says.iter().all(|text| detail.contains(text))).then(|| detail.clone()))
+    });
+    found.with_context(|| format!("`{name}` is {last:?} instead of {state} with {says:?}:\n{}", agent.log()))
+}
+
+/// The same without a scrape, which would read the kernel and ask a kubelet about what has no name.
+pub(crate) fn wait_unscraped_for_part(agent: &Agent, name: &str, state: &str, says: &str) -> Result<()> {
+    let found = within(SOON, "the part is as it should be", || {
+        let (is, detail) = part(agent, name)?;
+        Ok((is == state && detail.contains(says)).then_some(()))
+    });
+    found.with_context(|| format!("`{name}` is not {state} with `{says}`:\n{}", agent.log()))
+}
+
+/// Nothing may be without a name: neither in the row of the unresolved nor waiting.
+pub(crate) fn ensure_all_named(metrics: &Metrics) -> Result<()> {
+    let row = metrics.get("podperf_cgroup_oncpu_seconds_total", &[("cgroup", "(unresolved)")]);
+    ensure!(row.is_none_or(|seconds| seconds == 0.0), "{row:?} s are in the row `(unresolved)`");
+    let waiting = metrics.get("podperf_cgroups_unresolved", &[]);
+    ensure!(waiting == Some(0.0), "the counts of {waiting:?} cgroups wait for a name");
+    Ok(())
+}
+
+/// The kernel side must have lost nothing.
+pub(crate) fn ensure_no_drops(metrics: &Metrics) -> Result<()> {
+    let drops: Vec<_> = metrics.samples().iter().filter(|sample| sample.name == "podperf_bpf_drops_total").collect();
+    ensure!(!drops.is_empty(), "no `podperf_bpf_drops_total`");
+    let lost: Vec<_> = drops.iter().filter(|sample| sample.value != 0.0).collect();
+    ensure!(lost.is_empty(), "the kernel side has lost {lost:?}");
+    Ok(())
+}
+
+/// Burns CPU time in a cgroup, and comes back when it is charged.
+pub(crate) fn burn_in(cgroup: &TestCgroup, time: Duration) -> Result<()> {
+    let mut command = Command::new(load::binary()?);
+    process::bind_to_parent(&mut command);
+    command.args(["spin", "--seconds", &time.as_secs_f64().to_string(), "--cgroup"]).arg(cgroup.path());
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status().context("failed to start a load")?;
+    ensure!(status.success(), "a load ended badly: {status}");
+    Ok(())
+}
+
+/// How many series a metric has.
+pub(crate) fn series(metrics: &Metrics, name: &str) -> usize {
+    metrics.samples().iter().filter(|sample| sample.name == name).count()
+}
+
+/// An agent as in a pod: with these files as its service account's, in mounts of its own that end with it.
+pub(crate) fn start_in_pod(service_account: &Path, api: SocketAddr, yaml: &str) -> Result<Agent> {
+    const MOUNT: &str =
+        "mount -t tmpfs none /var/run && mkdir -p \"$0\" && mount --bind \"$1\" \"$0\" && shift && exec \"$@\"";
+    Agent::start_changed(&agent::binary()?, yaml, |command| {
+        let mut in_pod = Command::new("unshare");
+        in_pod.args(["--mount", "sh", "-c", MOUNT, "/var/run/secrets/kubernetes.io/serviceaccount"]);
+        in_pod.arg(service_account).arg(command.get_program()).args(command.get_args());
+        in_pod.env("KUBERNETES_SERVICE_HOST", api.ip().to_string());
+        in_pod.env("KUBERNETES_SERVICE_PORT", api.port().to_string());
+        *command = in_pod;
+    })
+}

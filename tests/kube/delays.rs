@@ -1,0 +1,79 @@
+//! How soon after its status a container has its name.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    control_plane::NEEDS,
+    kubelet::Qos,
+    suite::{Test, within},
+};
+
+use crate::cluster::{Cluster, ONCPU, SHOP, SOON, ensure_all_named, ensure_close, tell};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("a_container_of_20_ms_is_in_the_first_scrape_after_its_status", NEEDS, a_container_of_20_ms_is_in_the_first_scrape_after_its_status),
+    ("a_status_makes_a_named_series_in_a_moment", NEEDS, a_status_makes_a_named_series_in_a_moment),
+];
+
+const CONTAINERS: u32 = 20;
+/// With what it takes to start and to end, a life of 20 ms.
+const BRIEFLY: Duration = Duration::from_millis(15);
+/// The goal is a second, for which `make bench` is the judge; what is above this does not work.
+const BROKEN: Duration = Duration::from_secs(5);
+
+fn a_container_of_20_ms_is_in_the_first_scrape_after_its_status() -> Result<()> {
+    let cluster = Cluster::start("", "")?;
+    for number in 0..6 {
+        let name = format!("brief-{number}");
+        let mut pod = cluster.kubelet.pod(SHOP, &name, Qos::Burstable, &["app", "proxy"])?;
+        let mut lives = Vec::new();
+        for container in ["app", "proxy"] {
+            let running = pod.start(container, BRIEFLY)?;
+            lives.push((container, pod.finish(running)?));
+        }
+        // Whether its counts are still with the kernel or wait with the agent.
+        if number % 2 == 1 {
+            let before = cluster.agent.fresh_metrics()?;
+            ensure!(before.get(ONCPU, &[("pod", &name)]).is_none(), "`{name}` was named by nobody");
+        }
+        pod.report()?;
+        let metrics = cluster.agent.fresh_metrics()?;
+        for (container, finished) in lives {
+            let labels = [("namespace", SHOP), ("pod", &*name), ("container", container)];
+            let seconds = metrics.get(ONCPU, &labels).with_context(|| format!("no series of {labels:?}"))?;
+            ensure_close(&name, seconds, finished.cpu)?;
+            let info = [("pod", &*name), ("container", container), ("container_id", &*finished.id)];
+            ensure!(metrics.get("podperf_container_info", &info).is_some(), "no podperf_container_info {info:?}");
+        }
+        ensure_all_named(&metrics)?;
+    }
+    Ok(())
+}
+
+fn a_status_makes_a_named_series_in_a_moment() -> Result<()> {
+    let cluster = Cluster::start("", "")?;
+    let mut delays = Vec::new();
+    for number in 0..CONTAINERS {
+        // Else each would come at the same moment of the second for which a reading is handed out again.
+        thread::sleep(Duration::from_millis(u64::from(number * 370 % 1000)));
+        let name = format!("brief-{number}");
+        let mut pod = cluster.kubelet.pod(SHOP, &name, Qos::Burstable, &["app"])?;
+        let running = pod.start("app", BRIEFLY)?;
+        pod.finish(running)?;
+        pod.report()?;
+        let told = Instant::now();
+        within(SOON, "the container has its name", || Ok(cluster.agent.metrics()?.get(ONCPU, &[("pod", &name)])))?;
+        delays.push(told.elapsed());
+    }
+    delays.sort();
+    let median = delays[delays.len() / 2];
+    let worst = delays.last().context("no delay")?;
+    tell(&format!("from a status to the named series, {CONTAINERS} times: median {median:.2?}, at most {worst:.2?}"));
+    ensure!(median < BROKEN, "{median:?} from a status to the named series: {delays:?}");
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! The agent and a real Kubernetes API server, with a played kubelet. Needs root.
+
+mod cardinality;
+mod check;
+mod churn;
+mod clock;
+mod cluster;
+mod counters;
+mod credentials;
+mod delays;
+mod harness;
+mod kubeconfig;
+mod kubelet_source;
+mod large;
+mod line;
+mod names;
+mod outages;
+mod profiles;
+mod restarts;
+mod slow;
+mod strange;
+
+use std::process::ExitCode;
+
+use podperf_tests::suite;
+
+fn main() -> ExitCode {
+    suite::run(
+        &[
+            harness::TESTS,
+            names::TESTS,
+            cardinality::TESTS,
+            profiles::TESTS,
+            kubelet_source::TESTS,
+            churn::TESTS,
+            restarts::TESTS,
+            outages::TESTS,
+            delays::TESTS,
+            credentials::TESTS,
+            check::TESTS,
+            kubeconfig::TESTS,
+            strange::TESTS,
+            large::TESTS,
+            clock::TESTS,
+            slow::TESTS,
+        ]
+        .concat(),
+    )
+}

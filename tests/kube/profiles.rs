@@ -1,0 +1,218 @@
+//! Profiles are told apart by container, with the names that receivers know, however late these come.
+
+use std::{
+    collections::BTreeSet,
+    io::{BufRead as _, BufReader},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use podperf_tests::{
+    agent::Metrics,
+    cgroup::TestCgroup,
+    collector::{Collector, Profile},
+    control_plane::NEEDS,
+    kubelet::{self, Qos},
+    load::{self, sleepers::SleepersReport},
+    process,
+    suite::Test,
+};
+use serde_json::json;
+
+use crate::cluster::{Cluster, NODE, SHOP};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("the_waits_of_each_container_arrive_under_its_own_names", NEEDS, the_waits_of_each_container_arrive_under_its_own_names),
+    ("the_annotation_names_the_service_of_a_profile", NEEDS, the_annotation_names_the_service_of_a_profile),
+    ("waits_whose_name_comes_later_than_their_window_lose_nothing", NEEDS, waits_whose_name_comes_later_than_their_window_lose_nothing),
+];
+
+const EXPORTS: &str = "podperf_otlp_exports_total";
+const OFFCPU: &str = "podperf_container_offcpu_seconds_total";
+/// Of the load, leaf first.
+const WAIT_STACK: [&str; 3] = ["podperf_wait_inner", "podperf_wait_middle", "podperf_wait_outer"];
+
+fn the_waits_of_each_container_arrive_under_its_own_names() -> Result<()> {
+    let (collector, cluster) = start()?;
+    let mut pod = cluster.kubelet.run(of_deployment("cart", &["web", "log"])?)?;
+    let running = [pod.start("web", Duration::ZERO)?, pod.start("log", Duration::ZERO)?];
+    pod.report()?;
+    let sleepers = [
+        Sleeper::start(running[0].cgroup(), &["--waits", "60"])?,
+        Sleeper::start(running[1].cgroup(), &["--waits", "20"])?,
+    ];
+    wait_for_windows(&cluster)?;
+    let metrics = cluster.agent.fresh_metrics()?;
+    for (running, sleeper) in running.iter().zip(&sleepers) {
+        let container = running.name();
+        let profiles = profiles_of(&collector, container)?;
+        ensure_near(container, waits(&profiles), sleeper.waited)?;
+        ensure_as_metrics_have_it(&metrics, container, &profiles)?;
+        for profile in &profiles {
+            for (key, value) in [
+                ("service.name", "web"),
+                ("service.instance.id", &format!("shop.cart.{container}")),
+                ("k8s.namespace.name", SHOP),
+                ("k8s.pod.name", "cart"),
+                ("k8s.pod.uid", pod.uid()),
+                ("k8s.container.name", container),
+                ("k8s.node.name", NODE),
+                ("k8s.deployment.name", "web"),
+                ("container.id", running.id()),
+            ] {
+                let found = profile.resource.get(key).map(String::as_str);
+                ensure!(found == Some(value), "`{key}` is {found:?} and not `{value}`: {:?}", profile.resource);
+            }
+        }
+        // In one window a container is one resource.
+        let requests: BTreeSet<_> = profiles.iter().map(|profile| profile.request).collect();
+        ensure!(requests.len() == profiles.len(), "{} resources in {} windows", profiles.len(), requests.len());
+    }
+    Ok(())
+}
+
+fn the_annotation_names_the_service_of_a_profile() -> Result<()> {
+    let (collector, cluster) = start()?;
+    let mut specification = of_deployment("cart", &["web"])?;
+    let annotation = ("resource.opentelemetry.io/service.name".into(), "checkout".into());
+    specification.metadata.annotations = Some([annotation].into());
+    let mut pod = cluster.kubelet.run(specification)?;
+    let running = pod.start("web", Duration::ZERO)?;
+    pod.report()?;
+    let sleeper = Sleeper::start(running.cgroup(), &["--waits", "20"])?;
+    wait_for_windows(&cluster)?;
+    let profiles = profiles_of(&collector, "web")?;
+    ensure_near("web", waits(&profiles), sleeper.waited)?;
+    for profile in &profiles {
+        let name = |key| profile.resource.get(key).map(String::as_str);
+        let names = (name("service.name"), name("k8s.deployment.name"));
+        ensure!(names == (Some("checkout"), Some("web")), "{:?}", profile.resource);
+    }
+    Ok(())
+}
+
+fn waits_whose_name_comes_later_than_their_window_lose_nothing() -> Result<()> {
+    let (collector, cluster) = start()?;
+    let mut pod = cluster.kubelet.run(of_deployment("cart", &["web", "log"])?)?;
+    let lives = pod.start("web", Duration::ZERO)?;
+    // Many short waits, and one that is recorded by itself.
+    let sleepers = [&["--waits", "30"][..], &["--waits", "1", "--millis", "700"]];
+    let sleepers = sleepers.map(|arguments| Sleeper::start(lives.cgroup(), arguments));
+    let ended = pod.start("log", Duration::ZERO)?;
+    let short = Sleeper::start(ended.cgroup(), &["--waits", "30"])?.waited;
+    // Even its cgroup is gone before its name comes.
+    let ended = pod.finish(ended)?;
+    wait_for_windows(&cluster)?;
+    wait_for_windows(&cluster)?;
+    let early = waits(&collector.profiles()?);
+    ensure!(early.is_zero(), "{early:?} of waits arrived without a name");
+
+    pod.report()?;
+    cluster.wait_for_cpu("cart", "log", ended.cpu)?;
+    wait_for_windows(&cluster)?;
+    let metrics = cluster.agent.fresh_metrics()?;
+    let profiles = profiles_of(&collector, "web")?;
+    let mut truth = Duration::ZERO;
+    for sleeper in sleepers {
+        truth += sleeper?.waited;
+    }
+    ensure_near("web", waits(&profiles), truth)?;
+    ensure_as_metrics_have_it(&metrics, "web", &profiles)?;
+    // Nobody can name the functions of a process that is gone; its time is there.
+    let profiles = profiles_of(&collector, "log")?;
+    let found = time_in(&profiles, "interruptible");
+    ensure!(found >= short, "log: profiles hold {found:?}, and it has waited for {short:?} and more");
+    ensure_as_metrics_have_it(&metrics, "log", &profiles)
+}
+
+/// A receiver of profiles, and an agent that sends one each second.
+fn start() -> Result<(Collector, Cluster)> {
+    let collector = Collector::start()?;
+    let otlp = format!("otlp: {{endpoint: '{}', interval: 1s}}", collector.endpoint());
+    let cluster = Cluster::start("", &otlp)?;
+    Ok((collector, cluster))
+}
+
+/// A pod that the Deployment `web` would make.
+fn of_deployment(name: &str, containers: &[&str]) -> Result<Pod> {
+    let mut pod = kubelet::pod(SHOP, name, Qos::Burstable, containers)?;
+    let owner = json!([{
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d4f8c7b9", "uid": "made-up", "controller": true,
+    }]);
+    pod.metadata.owner_references = serde_json::from_value(owner)?;
+    pod.metadata.labels = Some([("pod-template-hash".into(), "5d4f8c7b9".into())].into());
+    Ok(pod)
+}
+
+/// A load that has waited, and lives on, so that its stacks have names.
+struct Sleeper {
+    child: Child,
+    waited: Duration,
+}
+
+impl Sleeper {
+    /// Waits in a cgroup: 20 ms each, unless said otherwise.
+    fn start(cgroup: &TestCgroup, arguments: &[&str]) -> Result<Self> {
+        let mut command = Command::new(load::binary()?);
+        process::bind_to_parent(&mut command);
+        command.args(["sleepers", "--hold"]).args(arguments).arg("--cgroup").arg(cgroup.path());
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("failed to start a load")?;
+        let mut sleeper = Self { child, waited: Duration::ZERO };
+        let mut line = String::new();
+        BufReader::new(sleeper.child.stdout.take().context("no stdout")?).read_line(&mut line)?;
+        let report: SleepersReport = serde_json::from_str(&line).context("a load ended without a report")?;
+        sleeper.waited = Duration::from_nanos(report.waited_ns);
+        Ok(sleeper)
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Waits until what happened before has been sent, and has arrived.
+fn wait_for_windows(cluster: &Cluster) -> Result<()> {
+    let sent = cluster.agent.metrics()?.sum(EXPORTS, &[]);
+    cluster.wait_for(EXPORTS, &[], |now| now >= sent + 2.0).map(drop)
+}
+
+fn profiles_of(collector: &Collector, container: &str) -> Result<Vec<Profile>> {
+    let is_its = |profile: &Profile| profile.resource.get("k8s.container.name").is_some_and(|name| name == container);
+    Ok(collector.profiles()?.into_iter().filter(is_its).collect())
+}
+
+/// The time of the load's own waits.
+fn waits(profiles: &[Profile]) -> Duration {
+    let samples = profiles.iter().flat_map(|profile| &profile.samples);
+    let own = samples.filter(|sample| sample.functions().windows(WAIT_STACK.len()).any(|names| names == WAIT_STACK));
+    Duration::from_nanos(own.map(|sample| sample.value).sum())
+}
+
+fn time_in(profiles: &[Profile], state: &str) -> Duration {
+    let samples = profiles.iter().flat_map(|profile| &profile.samples).filter(|sample| sample.state == state);
+    Duration::from_nanos(samples.map(|sample| sample.value).sum())
+}
+
+/// All that the metrics have, the profiles have too.
+fn ensure_as_metrics_have_it(metrics: &Metrics, container: &str, profiles: &[Profile]) -> Result<()> {
+    for state in ["interruptible", "uninterruptible"] {
+        let labels = [("namespace", SHOP), ("pod", "cart"), ("container", container), ("state", state)];
+        let metric = metrics.get(OFFCPU, &labels).with_context(|| format!("no series {labels:?}"))?;
+        let what = format!("{container}, {state}");
+        ensure_near(&what, time_in(profiles, state), Duration::from_secs_f64(metric))?;
+    }
+    Ok(())
+}
+
+/// Within 2 %, or a tenth of a millisecond where there is nearly nothing.
+fn ensure_near(what: &str, found: Duration, truth: Duration) -> Result<()> {
+    let off = found.abs_diff(truth);
+    ensure!(off <= truth / 50 + Duration::from_micros(100), "{what}: profiles hold {found:?}, the truth is {truth:?}");
+    Ok(())
+}

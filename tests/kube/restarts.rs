@@ -1,0 +1,228 @@
+//! Containers that end: one starts again and again, one has a successor, one is over. A real Prometheus watches.
+
+use std::{
+    collections::BTreeSet,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use podperf_tests::{
+    control_plane::NEEDS,
+    kubelet::{self, Qos},
+    prometheus::Prometheus,
+    suite::{Need, Test, within},
+};
+use serde_json::json;
+
+use crate::cluster::{BURN, Cluster, ONCPU, SHOP, SOON, ensure_all_named, ensure_close, tell};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("a_restart_loop_is_one_series_that_never_falls", PROMETHEUS, a_restart_loop_is_one_series_that_never_falls),
+    ("a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it", PROMETHEUS, a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it),
+    ("a_container_that_is_over_ends_after_its_grace", PROMETHEUS, a_container_that_is_over_ends_after_its_grace),
+];
+
+const PROMETHEUS: &[Need] = &[NEEDS[0], NEEDS[1], Need::Program("prometheus")];
+const SHORT_GRACE: &str = "cgroups: {grace: 1s}";
+const ALL_FACTS: &str =
+    "metrics: {facts: [oncpu, runqueue_wait, offcpu, context_switches, cpu_migrations, page_faults]}";
+const RESTARTS: u32 = 20;
+/// Much longer than the short grace and two scrapes.
+const LONG_BACKOFF: Duration = Duration::from_secs(5);
+const SHORT_BACKOFF: Duration = Duration::from_millis(400);
+
+/// What Prometheus has seen of one container, from its first sample on.
+#[derive(Debug)]
+struct Seen {
+    prometheus: Prometheus,
+    selector: String,
+    first: Option<Instant>,
+}
+
+fn a_restart_loop_is_one_series_that_never_falls() -> Result<()> {
+    let cluster = Cluster::start("", &format!("{SHORT_GRACE}\n{ALL_FACTS}"))?;
+    let mut seen = Seen::start(&cluster, "cart")?;
+    let mut pod = cluster.kubelet.pod(SHOP, "cart", Qos::Burstable, &["app"])?;
+    let (start, mut truth) = (Instant::now(), Duration::ZERO);
+    for life in 0..=RESTARTS {
+        let running = pod.start("app", BURN)?;
+        running.burnt()?;
+        pod.report()?;
+        let finished = if life.is_multiple_of(2) { pod.finish(running)? } else { pod.kill(running)? };
+        truth += finished.cpu;
+        pod.report()?;
+        pod.wait("app", "CrashLoopBackOff");
+        pod.report()?;
+        seen.begin()?;
+        thread::sleep(if life.is_multiple_of(5) { LONG_BACKOFF } else { SHORT_BACKOFF });
+    }
+    let metrics = cluster.wait_for_cpu("cart", "app", truth)?;
+    ensure_all_named(&metrics)?;
+    let at_last = within(SOON, "Prometheus has the last life", || {
+        let now = seen.ask(&seen.selector(ONCPU))?;
+        Ok((now == metrics.get(ONCPU, &[("pod", "cart")])).then_some(now).flatten())
+    })?;
+
+    let names: BTreeSet<_> = metrics.samples().iter().map(|sample| &*sample.name).collect();
+    let counters: Vec<_> = names.iter().filter(|name| is_counter_of_containers(name)).collect();
+    ensure!(counters.len() >= 6, "only {counters:?}");
+    let mut scrapes = 0.0;
+    for counter in &counters {
+        scrapes = seen.ensure_steady(counter)?;
+    }
+    tell(&format!(
+        "restarts: {RESTARTS} in {:.1} s, {at_last:.6} s on CPU, the truth is {:.6} s; {} counters in all of {scrapes} \
+         scrapes without a reset",
+        start.elapsed().as_secs_f64(),
+        truth.as_secs_f64(),
+        counters.len(),
+    ));
+    ensure_close("the last value", at_last, truth)
+}
+
+fn a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it() -> Result<()> {
+    let cluster = Cluster::start("", ALL_FACTS)?;
+    let mut seen = Seen::start(&cluster, "db-0")?;
+    let mut specification = kubelet::pod(SHOP, "db-0", Qos::Guaranteed, &["app", "proxy", "log"])?;
+    specification.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "apps/v1".into(),
+        kind: "StatefulSet".into(),
+        name: "db".into(),
+        uid: "6ef0362e-e3b9-43a3-acdb-de4ba71f1fa4".into(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    }]);
+    let (mut truth, mut uids) = (Duration::ZERO, BTreeSet::new());
+    for life in 0..3 {
+        let mut pod = cluster.kubelet.run(specification.clone())?;
+        // Of the later ones not all containers come to start: what is left of the first must not speak for it.
+        for sidecar in ["proxy", "log"].into_iter().filter(|_| life == 0) {
+            let running = pod.start(sidecar, BURN)?;
+            pod.finish(running)?;
+        }
+        let uid = pod.uid().to_owned();
+        let info = [("pod", "db-0"), ("uid", &*uid), ("workload", "db"), ("workload_type", "statefulset")];
+        if life > 0 {
+            // Before any of its containers has started.
+            cluster.wait_for("podperf_pod_info", &info, |pods| pods == 1.0)?;
+        }
+        let running = pod.start("app", BURN)?;
+        pod.report()?;
+        running.burnt()?;
+        cluster.wait_for("podperf_pod_info", &info, |pods| pods == 1.0)?;
+        seen.begin()?;
+        // Long enough to be scraped, since Prometheus is to see every one of them.
+        thread::sleep(2 * SHORT_BACKOFF + Duration::from_secs(1));
+        truth += pod.finish(running)?.cpu;
+        pod.report()?;
+        ensure!(uids.insert(uid), "the same UID again");
+        pod.delete()?;
+    }
+    let metrics = cluster.wait_for_cpu("db-0", "app", truth)?;
+    ensure_all_named(&metrics)?;
+    let names: BTreeSet<_> = metrics.samples().iter().map(|sample| &*sample.name).collect();
+    for counter in names.iter().filter(|name| is_counter_of_containers(name)) {
+        seen.ensure_steady(counter)?;
+    }
+    let window = seen.window()?;
+    let pods = seen.selector("podperf_pod_info");
+    let all = seen.ask(&format!("count(count by (uid) (count_over_time({pods}[{window}s])))"))?;
+    ensure!(all == Some(3.0), "Prometheus saw {all:?} pods instead of 3");
+    let at_once = seen.ask(&format!("max_over_time(count({pods})[{window}s:1s])"))?;
+    ensure!(at_once == Some(1.0), "{at_once:?} pods at once had the name");
+    let scrapes = format!("scalar(sum(sum_over_time(up[{window}s])))");
+    let missing = seen.ask(&format!("{scrapes} - sum(count_over_time({pods}[{window}s]))"))?;
+    ensure!(missing == Some(0.0), "in {missing:?} scrapes no pod had the name");
+    Ok(())
+}
+
+fn a_container_that_is_over_ends_after_its_grace() -> Result<()> {
+    let cluster = Cluster::start("", SHORT_GRACE)?;
+    let mut seen = Seen::start(&cluster, "report-1")?;
+    let mut pod = cluster.kubelet.pod(SHOP, "report-1", Qos::BestEffort, &["app"])?;
+    let running = pod.start("app", BURN)?;
+    pod.report()?;
+    seen.begin()?;
+    let finished = pod.finish(running)?;
+    pod.report()?;
+    cluster.plane.admin().patch_status(SHOP, "report-1", &json!({"phase": "Succeeded"}))?;
+
+    // Nobody else scrapes meanwhile: its two scrapes are Prometheus'.
+    let series = [ONCPU, "podperf_pod_info", "podperf_container_info"];
+    let ended = within(SOON, "Prometheus knows that the series have ended", || {
+        let left: Result<Vec<_>> = series.iter().map(|name| seen.ask(&seen.selector(name))).collect();
+        Ok(left?.iter().all(Option::is_none).then_some(()))
+    });
+    ended.with_context(|| cluster.agent.log())?;
+    let metrics = cluster.agent.metrics()?;
+    let left = series.iter().find(|name| metrics.get(name, &[("pod", "report-1")]).is_some());
+    ensure!(left.is_none(), "{left:?} is still in /metrics");
+    ensure_all_named(&metrics)?;
+    // All of it was there before.
+    let window = seen.window()?;
+    let oncpu = seen.selector(ONCPU);
+    let at_last = seen.ask(&format!("last_over_time({oncpu}[{window}s])"))?.context("never scraped")?;
+    ensure_close("the last value", at_last, finished.cpu)?;
+    let tenths = seen.ask(&format!("count_over_time(({oncpu} == {at_last})[{window}s:100ms])"))?;
+    ensure!(tenths.is_some_and(|tenths| tenths > 15.0), "the last value was there for {tenths:?} tenths of a second");
+    ensure!(cluster.plane.admin().pod(SHOP, "report-1").is_ok(), "the pod is gone, and that is why");
+    Ok(())
+}
+
+impl Seen {
+    /// A Prometheus that scrapes every second.
+    fn start(cluster: &Cluster, pod: &str) -> Result<Self> {
+        let prometheus = Prometheus::start(cluster.agent.address())?;
+        let selector = format!("{{namespace=\"{SHOP}\",pod=\"{pod}\"}}");
+        Ok(Self { prometheus, selector, first: None })
+    }
+
+    fn selector(&self, name: &str) -> String {
+        format!("{name}{}", self.selector)
+    }
+
+    /// Waits for the first sample.
+    fn begin(&mut self) -> Result<()> {
+        if self.first.is_none() {
+            within(SOON, "Prometheus has seen the container", || {
+                self.ask(&format!("max({})", self.selector(ONCPU))).or(Ok(None))
+            })?;
+            self.first = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Whole seconds since the first sample was seen.
+    fn window(&self) -> Result<u64> {
+        Ok(self.first.context("nothing seen yet")?.elapsed().as_secs())
+    }
+
+    /// The one value of a query; `None` without a series.
+    fn ask(&self, query: &str) -> Result<Option<f64>> {
+        let found = self.prometheus.query(query)?;
+        ensure!(found.len() <= 1, "`{query}`: {found:?}");
+        Ok(found.first().map(|sample| sample.value))
+    }
+
+    /// All series of this name must be in each scrape, which are counted, and never fall.
+    fn ensure_steady(&self, name: &str) -> Result<f64> {
+        let (series, window) = (self.selector(name), self.window()?);
+        let resets = self.ask(&format!("max(resets({series}[10m]))"))?;
+        ensure!(resets == Some(0.0), "`{series}` fell: {resets:?} resets");
+        let scrapes = self.ask(&format!("sum(sum_over_time(up[{window}s]))"))?.unwrap_or_default();
+        #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
+        let enough = window as f64 * 0.8 - 1.0;
+        ensure!(scrapes >= enough, "only {scrapes} scrapes in {window} s");
+        let missing = format!("scalar(sum(sum_over_time(up[{window}s]))) - min(count_over_time({series}[{window}s]))");
+        let missing = self.ask(&missing)?;
+        ensure!(missing == Some(0.0), "`{series}` is missing in {missing:?} of {scrapes} scrapes");
+        Ok(scrapes)
+    }
+}
+
+fn is_counter_of_containers(name: &str) -> bool {
+    name.starts_with("podperf_container_") && name.ends_with("_total")
+}

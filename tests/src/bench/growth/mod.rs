@@ -1,0 +1,236 @@
+//! How the price grows: over the number of events and over the number of cgroups, beside perf's BPF counters.
+//!
+//! A ring of n processes, each in a cgroup of its own, on one CPU. All rings stand at once and go round only when they
+//! are asked to, so the rounds go over all numbers of cgroups and all watchers in turn, and what the machine does
+//! meanwhile falls on all alike. The figure is the difference inside a pair: one stretch without, one with the watcher.
+
+pub mod plot;
+pub mod table;
+pub mod watch;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+
+use super::{last_cpu, progress};
+use crate::{
+    cgroup::TestCgroup,
+    load::{
+        self,
+        ring::{Slice, Spread},
+    },
+    process,
+};
+use watch::{Tools, Watcher};
+
+/// Hops of a timed stretch; of many cgroups, at least two rounds of the ring.
+const HOPS: usize = 30_000;
+/// Hops before it, likewise: tasks and cgroups are known from their first switch on.
+const WARMUP: usize = 5_000;
+const ROUNDS_AT_LEAST: usize = 2;
+
+/// `podperf-bench growth`.
+#[derive(Args, Clone, Debug)]
+pub struct GrowthArgs {
+    /// Numbers of cgroups, rising
+    #[arg(long, value_delimiter = ',', default_values_t = [2, 100, 1_000, 5_000])]
+    pub cgroup_counts: Vec<usize>,
+    /// Numbers of events, rising; at most 12
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 4, 6, 12])]
+    pub event_counts: Vec<usize>,
+    /// Most cgroups that perf is given: it opens a file for each
+    #[arg(long, default_value_t = 1_000)]
+    pub perf_cgroups: usize,
+    /// Where to write a plot of it, SVG
+    #[arg(long)]
+    pub plot: Option<PathBuf>,
+}
+
+/// What was measured of one watcher on one ring.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    /// CPU ns per hop without and with it, one pair per round.
+    pub pairs: Vec<(f64, f64)>,
+    /// Files that its process had open.
+    pub fds: Option<usize>,
+    /// Why it could not be measured.
+    pub failure: Option<String>,
+}
+
+impl Cell {
+    /// Extra ns per hop over the pairs.
+    pub fn extra_ns(&self) -> Option<Spread> {
+        if self.failure.is_some() {
+            return None;
+        }
+        Spread::of(self.pairs.iter().map(|(without, with)| with - without).collect())
+    }
+}
+
+/// All cells, by watcher and number of cgroups.
+#[derive(Debug)]
+pub struct Growth {
+    /// Rising.
+    pub cgroup_counts: Vec<usize>,
+    /// Rising.
+    pub event_counts: Vec<usize>,
+    /// In the order of the table.
+    pub watchers: Vec<Watcher>,
+    cells: BTreeMap<(Watcher, usize), Cell>,
+}
+
+impl Growth {
+    /// What was measured of it with that many cgroups.
+    pub fn cell(&self, watcher: Watcher, cgroups: usize) -> Option<&Cell> {
+        self.cells.get(&(watcher, cgroups))
+    }
+
+    /// CPU ns per hop of a ring without a watcher.
+    pub fn base_ns(&self, cgroups: usize) -> Option<Spread> {
+        let cells = self.cells.iter().filter(|((_, count), _)| *count == cgroups);
+        Spread::of(cells.flat_map(|(_, cell)| &cell.pairs).map(|pair| pair.0).collect())
+    }
+}
+
+/// What it needs of the other parts' arguments.
+#[derive(Debug)]
+pub struct Common<'a> {
+    /// Interleaved rounds.
+    pub rounds: usize,
+    /// CPU of the rings.
+    pub cpu: Option<usize>,
+    /// How long to wait after a start.
+    pub settle: Duration,
+    /// perf with BPF skeletons.
+    pub perf: &'a Path,
+    /// The agent's program.
+    pub agent: &'a Path,
+}
+
+/// Measures all, writes the plot, and returns the text to print.
+pub fn run(args: &GrowthArgs, common: &Common<'_>) -> Result<String> {
+    let growth = measure(args, common)?;
+    if let Some(path) = &args.plot {
+        fs::write(path, plot::svg(&growth)).with_context(|| format!("failed to write `{}`", path.display()))?;
+    }
+    Ok(table::growth(&growth) + &table::goals(&growth))
+}
+
+fn measure(args: &GrowthArgs, common: &Common<'_>) -> Result<Growth> {
+    let cpu = common.cpu.map_or_else(last_cpu, Ok)?;
+    let scratch = tempfile::tempdir().context("failed to make a scratch directory")?;
+    let tools = Tools { perf: common.perf, agent: common.agent, scratch: scratch.path() };
+    let mut rings = Vec::new();
+    for count in &args.cgroup_counts {
+        progress(&format!("growth: a ring of {count} cgroups"));
+        rings.push(Ring::start(*count, cpu)?);
+    }
+    let mut growth = Growth {
+        cgroup_counts: args.cgroup_counts.clone(),
+        event_counts: args.event_counts.clone(),
+        watchers: watch::all(&args.event_counts),
+        cells: BTreeMap::new(),
+    };
+    for round in 1..=common.rounds {
+        for ring in &mut rings {
+            progress(&format!("growth: round {round}/{}, {} cgroups", common.rounds, ring.count));
+            for watcher in growth.watchers.clone() {
+                if watcher.is_perf() && ring.count > args.perf_cgroups {
+                    continue;
+                }
+                let cell = growth.cells.entry((watcher, ring.count)).or_default();
+                if cell.failure.is_none() {
+                    measure_pair(cell, watcher, ring, &tools, common.settle)?;
+                }
+            }
+        }
+    }
+    rings.into_iter().try_for_each(Ring::end)?;
+    Ok(growth)
+}
+
+fn measure_pair(cell: &mut Cell, watcher: Watcher, ring: &mut Ring, tools: &Tools<'_>, settle: Duration) -> Result<()> {
+    let without = ring.go_round()?;
+    let measured = watcher.start(tools, ring.parent.kernel_path()).and_then(|mut started| {
+        thread::sleep(settle);
+        let fds = started.fds();
+        let with = ring.go_round()?;
+        // A watcher that ended early was not there to be measured.
+        started.check()?;
+        Ok((fds, with))
+    });
+    match measured {
+        Ok((fds, with)) => {
+            cell.fds = fds;
+            cell.pairs.push((without.cpu_ns, with.cpu_ns));
+        }
+        Err(error) => cell.failure = Some(format!("{error:#}").trim().to_owned()),
+    }
+    Ok(())
+}
+
+/// A ring that goes round when it is asked to, with its cgroups.
+#[derive(Debug)]
+struct Ring {
+    count: usize,
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    /// Last: its cgroups can be removed only when the processes are gone.
+    parent: TestCgroup,
+}
+
+impl Ring {
+    fn start(count: usize, cpu: usize) -> Result<Self> {
+        let parent = TestCgroup::new("ring")?;
+        for number in 0..count {
+            let directory = parent.path().join(number.to_string());
+            fs::create_dir(&directory).with_context(|| format!("failed to create `{}`", directory.display()))?;
+        }
+        let mut command = Command::new(load::binary()?);
+        command.args(["ring", "--on-demand"]);
+        command.args(["--cpu".to_owned(), cpu.to_string(), "--processes".to_owned(), count.to_string()]);
+        command.args(["--hops".to_owned(), HOPS.max(count * ROUNDS_AT_LEAST).to_string()]);
+        command.args(["--warmup".to_owned(), WARMUP.max(count * ROUNDS_AT_LEAST).to_string()]);
+        command.arg("--cgroups-below").arg(parent.path());
+        let mut child = process::bind_to_parent(&mut command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("failed to start the ring")?;
+        let to = child.stdin.take().context("no stdin")?;
+        let from = BufReader::new(child.stdout.take().context("no stdout")?);
+        let mut ring = Self { count, child, to, from, parent };
+        // Once for nothing: when it answers, all have sat down.
+        ring.go_round()?;
+        Ok(ring)
+    }
+
+    fn go_round(&mut self) -> Result<Slice> {
+        writeln!(self.to)?;
+        let mut line = String::new();
+        self.from.read_line(&mut line)?;
+        serde_json::from_str(&line).context("the ring is broken")
+    }
+
+    /// Lets the processes end, which takes a while when they are thousands, before their cgroups are removed.
+    fn end(self) -> Result<()> {
+        let Self { mut child, to, from, parent, .. } = self;
+        drop(to);
+        // Its report, which nobody needs; a full pipe would hold it up.
+        from.lines().for_each(drop);
+        let status = child.wait()?;
+        drop(parent);
+        ensure!(status.success(), "the ring ended badly: {status}");
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! What the API server proves itself with, and what it signs service-account tokens with.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use ring::{
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair},
+};
+use serde_json::Value;
+
+/// The API server takes a token for this long after its end, for clocks that differ.
+const LEEWAY: Duration = Duration::from_secs(60);
+
+/// Writes `ca.crt`, `server.crt` and `server.key`: a server on loopback and whom to trust for it.
+pub(super) fn write_certificates(directory: &Path) -> Result<()> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, "podperf-test-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
+    params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+    let server = params.signed_by(&key, &authority)?;
+
+    fs::write(directory.join("ca.crt"), authority.pem())?;
+    fs::write(directory.join("server.crt"), server.pem())?;
+    Ok(fs::write(directory.join("server.key"), key.serialize_pem())?)
+}
+
+/// The service-account signing key. The tests hold it too, since the API server makes no token of under ten minutes.
+#[derive(Debug)]
+pub(super) struct TokenKey(EcdsaKeyPair);
+
+impl TokenKey {
+    /// Makes one and writes `service-account.key` and `service-account.pub`.
+    pub(super) fn write(directory: &Path) -> Result<Self> {
+        let random = SystemRandom::new();
+        let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &random);
+        let pkcs8 = pkcs8.map_err(|error| anyhow!("failed to make a key: {error}"))?;
+        let pair = KeyPair::try_from(pkcs8.as_ref())?;
+        fs::write(directory.join("service-account.key"), pair.serialize_pem())?;
+        fs::write(directory.join("service-account.pub"), pair.public_key_pem())?;
+        let key = EcdsaKeyPair::from_pkcs8(algorithm, pkcs8.as_ref(), &random);
+        Ok(Self(key.map_err(|error| anyhow!("failed to read the key back: {error}"))?))
+    }
+
+    /// The same token, but refused from `life` from now on.
+    pub(super) fn shorten(&self, token: &str, life: Duration) -> Result<String> {
+        let mut parts = token.split('.');
+        let (header, claims) = parts.next().zip(parts.next()).context("not a JSON Web Token")?;
+        let mut claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims)?)?;
+        let end = SystemTime::now().duration_since(UNIX_EPOCH)? + life - LEEWAY;
+        claims["exp"] = end.as_secs().into();
+        let signed = format!("{header}.{}", URL_SAFE_NO_PAD.encode(claims.to_string()));
+        let signature = self.0.sign(&SystemRandom::new(), signed.as_bytes());
+        let signature = signature.map_err(|error| anyhow!("failed to sign a token: {error}"))?;
+        Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+    }
+}

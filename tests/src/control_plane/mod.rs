@@ -1,0 +1,238 @@
+//! A real Kubernetes control plane without a node: etcd and kube-apiserver on loopback, of tests/kube/build.sh.
+//!
+//! RBAC, tokens and watches are the server's own. No controller and no scheduler runs: pods are created with their
+//! node's name and stay as they are, and [`crate::kubelet`] plays what a node does.
+
+mod client;
+mod credentials;
+mod keys;
+mod server;
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+pub use self::{
+    client::{Client, code_of},
+    credentials::Credentials,
+};
+use self::{keys::TokenKey, server::Server};
+use crate::{
+    http,
+    suite::{Need, within},
+};
+
+/// What it needs of a machine.
+pub const NEEDS: &[Need] = &[Need::Program("etcd"), Need::Program("go")];
+
+const START_DEADLINE: Duration = Duration::from_secs(60);
+const GRANT_DEADLINE: Duration = Duration::from_secs(10);
+/// The shortest life of a token that the server grants.
+const SHORTEST_LIFE: Duration = Duration::from_secs(600);
+/// Of the tests themselves, in the group that may do everything.
+const ADMIN_TOKEN: &str = "admin";
+/// The agent's namespace, and its service account's name, in config/rbac.yaml.
+const AGENT: &str = "podperf";
+
+/// A running etcd and kube-apiserver; killed on drop.
+#[derive(Debug)]
+pub struct ControlPlane {
+    programs: PathBuf,
+    api: Option<Server>,
+    etcd: Server,
+    etcd_address: SocketAddr,
+    address: SocketAddr,
+    token_key: TokenKey,
+    admin_credentials: Credentials,
+    admin: Client,
+    directory: TempDir,
+}
+
+impl ControlPlane {
+    /// Builds it if need be, starts it, waits until it is ready, and applies config/rbac.yaml.
+    pub fn start() -> Result<Self> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kube/build.sh");
+        let built = Command::new(script).stderr(Stdio::inherit()).output()?;
+        ensure!(built.status.success(), "failed to build Kubernetes (see above)");
+        let programs = PathBuf::from(String::from_utf8(built.stdout)?.trim());
+
+        let directory = TempDir::new()?;
+        let path = directory.path();
+        keys::write_certificates(path)?;
+        let token_key = TokenKey::write(path)?;
+        fs::write(path.join("tokens.csv"), format!("{ADMIN_TOKEN},admin,admin,system:masters\n"))?;
+        let etcd_address = http::free_address()?;
+        let etcd = start_etcd(path, etcd_address)?;
+        let address = http::free_address()?;
+        let admin_credentials = Credentials::new(address, &path.join("ca.crt"), "default", ADMIN_TOKEN)?;
+        let admin = Client::new(&admin_credentials.kubeconfig())?;
+        let mut control_plane =
+            Self { programs, api: None, etcd, etcd_address, address, token_key, admin_credentials, admin, directory };
+        control_plane.start_api()?;
+        control_plane.grant()?;
+        Ok(control_plane)
+    }
+
+    /// A client that may do everything.
+    #[must_use]
+    pub const fn admin(&self) -> &Client {
+        &self.admin
+    }
+
+    /// The API server's address, the same for all its lives.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Starts the API server, at the address and with the data of the one before, and waits until it is ready.
+    pub fn start_api(&mut self) -> Result<()> {
+        self.stop_api();
+        let path = self.directory.path();
+        let file = |name| path.join(name).display().to_string();
+        let mut command = Command::new(self.programs.join("kube-apiserver"));
+        command.args([
+            format!("--etcd-servers=http://{}", self.etcd_address),
+            format!("--bind-address={}", self.address.ip()),
+            format!("--advertise-address={}", self.address.ip()),
+            format!("--secure-port={}", self.address.port()),
+            format!("--tls-cert-file={}", file("server.crt")),
+            format!("--tls-private-key-file={}", file("server.key")),
+            format!("--service-account-signing-key-file={}", file("service-account.key")),
+            format!("--service-account-key-file={}", file("service-account.pub")),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--token-auth-file={}", file("tokens.csv")),
+            "--authorization-mode=RBAC".to_owned(),
+            // No controller makes the service account `default` that each pod would need.
+            "--disable-admission-plugins=ServiceAccount".to_owned(),
+            "--service-cluster-ip-range=10.96.0.0/24".to_owned(),
+            "--endpoint-reconciler-type=none".to_owned(),
+        ]);
+        let api = self.api.insert(Server::start("kube-apiserver", command, path)?);
+        let (admin, etcd) = (&self.admin, &mut self.etcd);
+        let ready = within(START_DEADLINE, "the API server is ready", || {
+            etcd.check()?;
+            api.check()?;
+            Ok(admin.get("/readyz").ok())
+        });
+        ready.map(drop).with_context(|| api.log())
+    }
+
+    /// Kills the API server; etcd runs on. Does nothing if it is not there.
+    pub fn stop_api(&mut self) {
+        self.api = None;
+    }
+
+    /// Stops the API server in its tracks: connections stay, answers do not come.
+    pub fn pause_api(&self) -> Result<()> {
+        self.running_api()?.signal(Signal::SIGSTOP)
+    }
+
+    /// Lets a paused API server go on.
+    pub fn resume_api(&self) -> Result<()> {
+        self.running_api()?.signal(Signal::SIGCONT)
+    }
+
+    /// Makes every resource version until now too old: lists and watches at one are answered with 410.
+    ///
+    /// Compacting etcd is not enough, since the API server serves watches from a cache of its own; a restarted one
+    /// knows only what came after its own first list, in which it has written something itself. So a watch ends here.
+    pub fn forget_history(&mut self) -> Result<()> {
+        self.stop_api();
+        // Any read names the revision; the key need not exist.
+        let now = self.ask_etcd("range", &json!({"key": "YQ=="}))?;
+        let revision = now["header"]["revision"].as_str().context("no revision in etcd's answer")?;
+        self.ask_etcd("compaction", &json!({"revision": revision, "physical": true}))?;
+        self.start_api()
+    }
+
+    /// Credentials of the agent's service account, whose token is good for `life`.
+    pub fn agent_credentials(&self, life: Duration) -> Result<Credentials> {
+        Credentials::new(self.address, &self.directory.path().join("ca.crt"), AGENT, &self.agent_token(life)?)
+    }
+
+    /// A token of the agent's service account, by the TokenRequest API; below its ten minutes, signed here.
+    ///
+    /// The server remembers for 10 s that it took a token, and ends no watch when its token ends.
+    pub fn agent_token(&self, life: Duration) -> Result<String> {
+        let token = self.admin.token(AGENT, AGENT, life.max(SHORTEST_LIFE))?;
+        if life < SHORTEST_LIFE { self.token_key.shorten(&token, life) } else { Ok(token) }
+    }
+
+    /// Applies config/rbac.yaml and waits until the API server acts on it.
+    pub fn grant(&self) -> Result<()> {
+        self.apply(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/rbac.yaml"))?;
+        self.wait_until_granted(true)
+    }
+
+    /// Takes the agent's role away and waits until the API server acts on it. A watch that runs goes on.
+    pub fn revoke(&self) -> Result<()> {
+        self.kubectl(&self.admin_credentials, &["delete", "clusterrolebinding", AGENT])?;
+        self.wait_until_granted(false)
+    }
+
+    /// Applies a file of manifests.
+    pub fn apply(&self, manifests: &Path) -> Result<()> {
+        let path = manifests.to_str().context("a path that is not text")?;
+        self.kubectl(&self.admin_credentials, &["apply", "-f", path]).map(drop)
+    }
+
+    /// What `kubectl` prints with these credentials.
+    pub fn kubectl(&self, credentials: &Credentials, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(self.programs.join("kubectl"));
+        command
+            .arg("--kubeconfig")
+            .arg(credentials.kubeconfig())
+            .arg("--request-timeout=10s")
+            .args(arguments)
+            // Its caches and preferences.
+            .env("HOME", self.directory.path());
+        let output = command.stdin(Stdio::null()).output().context("failed to start kubectl")?;
+        let says = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "kubectl {arguments:?} failed ({}): {says}", output.status);
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    fn wait_until_granted(&self, granted: bool) -> Result<()> {
+        let user = format!("system:serviceaccount:{AGENT}:{AGENT}");
+        within(GRANT_DEADLINE, "the API server knows what the agent may do", || {
+            Ok((self.admin.may_list_pods(&user)? == granted).then_some(()))
+        })
+    }
+
+    fn running_api(&self) -> Result<&Server> {
+        self.api.as_ref().context("the API server is stopped")
+    }
+
+    /// etcd's API as JSON; keys are in base64 there.
+    fn ask_etcd(&self, what: &str, request: &Value) -> Result<Value> {
+        let (status, body) = http::post_json(self.etcd_address, &format!("/v3/kv/{what}"), &request.to_string())?;
+        ensure!(status == 200, "etcd answered {status} to {what}: {body}");
+        Ok(serde_json::from_str(&body)?)
+    }
+}
+
+fn start_etcd(directory: &Path, address: SocketAddr) -> Result<Server> {
+    let url = format!("http://{address}");
+    let mut command = Command::new("etcd");
+    // What is lost in a crash of the machine is a test's.
+    command.arg("--unsafe-no-fsync").arg("--data-dir").arg(directory.join("etcd")).args([
+        "--listen-client-urls",
+        &url,
+        "--advertise-client-urls",
+        &url,
+        "--listen-peer-urls",
+        "http://127.0.0.1:0",
+        "--log-level=warn",
+    ]);
+    Server::start("etcd", command, directory)
+}

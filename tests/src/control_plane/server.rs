@@ -1,0 +1,64 @@
+//! A server program of the control plane, as a process.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::process;
+
+/// Of its log, as much as an error shows.
+const LAST_LINES: usize = 30;
+
+/// A running server; killed on drop, since kube-apiserver takes its time when asked and forever without etcd.
+#[derive(Debug)]
+pub(super) struct Server {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts it; its log, `<name>.log`, goes on where the one before it ended.
+    pub(super) fn start(name: &'static str, mut command: Command, directory: &Path) -> Result<Self> {
+        let log = directory.join(name).with_extension("log");
+        let file = File::options().create(true).append(true).open(&log)?;
+        process::bind_to_parent(&mut command);
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        let child = command.spawn().with_context(|| format!("failed to start {name}"))?;
+        Ok(Self { name, child, log })
+    }
+
+    /// An error, with its log, if it has ended.
+    pub(super) fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} ended ({status}):\n{}", self.name, self.log());
+        }
+        Ok(())
+    }
+
+    /// The end of its log.
+    pub(super) fn log(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(LAST_LINES)..].join("\n")
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), signal)?)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}

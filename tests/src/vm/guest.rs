@@ -1,0 +1,157 @@
+//! One guest: its kernel, its emulator, and what it says until it powers off.
+
+use std::{
+    fs::File,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{
+    rows::{Machine, Row, Work},
+    script,
+};
+use crate::process;
+
+/// What a guest may take; the slowest needs a third of it on an idle host.
+const DEADLINE: Duration = Duration::from_secs(20 * 60);
+/// The emulator comes from one release on every host, since its clocks and its PMU are what the tests see.
+const QEMU_SUITE: &str = "trixie";
+/// Of the emulator's packages: itself and its libraries.
+const QEMU_PARTS: &str = "(qemu-system-(x86|arm|common|data)|seabios|lib.*|zlib1g)";
+/// Of the kernel's packages: up to 7.1 the image is in the first, then in the second.
+const KERNEL_PARTS: &str = "linux-(image|binary)-[0-9].*";
+
+/// An unpacked emulator.
+#[derive(Debug)]
+pub(super) struct Emulator {
+    tree: PathBuf,
+    program: &'static str,
+}
+
+/// All that a guest said, and when.
+#[derive(Debug)]
+pub(super) struct Session {
+    /// Its console.
+    pub(super) console: String,
+    /// From the start of the emulator to the first process of the guest.
+    pub(super) boot: Option<Duration>,
+    /// From the start of the emulator to its end.
+    pub(super) whole: Duration,
+    /// Why it was stopped, if it was.
+    pub(super) cut: Option<String>,
+}
+
+impl Emulator {
+    /// Fetches the one for this machine.
+    pub(super) fn fetch(machine: Machine) -> Result<Self> {
+        let (package, program) = machine.qemu();
+        let host = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+        Ok(Self { tree: script("unpack.sh", &[QEMU_SUITE, host, package, QEMU_PARTS])?.into(), program })
+    }
+
+    /// Its first line of `--version`.
+    pub(super) fn version(&self) -> Result<String> {
+        let output = self.command()?.arg("--version").output().context("failed to run QEMU")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "QEMU failed: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(text.lines().next().unwrap_or_default().to_owned())
+    }
+
+    /// It is not installed: its own loader finds its own libraries.
+    fn command(&self) -> Result<Command> {
+        let usr = self.tree.join("usr");
+        let libraries = directory_in(&usr.join("lib"), "-linux-gnu")?;
+        let mut command = Command::new(directory_in(&libraries, "ld-linux-")?);
+        command.arg("--library-path").arg(&libraries).arg(usr.join("bin").join(self.program));
+        command.arg("-L").arg(usr.join("share/qemu")).arg("-L").arg(usr.join("share/seabios"));
+        Ok(command)
+    }
+
+    /// Boots the row's kernel with this initramfs and listens until it powers off.
+    pub(super) fn boot(&self, row: &Row, initramfs: &Path, tests: &[&str], log: &Path) -> Result<Session> {
+        let work = match row.work {
+            Work::Tests => "tests",
+            Work::Refusal(_) => "refusal",
+        };
+        let console = row.machine.console();
+        let line = format!("console={console} quiet loglevel=1 panic=-1 -- {work} {}", tests.join(" "));
+        let mut command = self.command()?;
+        command.args(row.machine.flags()).args(["-m", "1G", "-display", "none", "-nodefaults", "-no-reboot"]);
+        command.args(["-serial", "stdio", "-kernel"]).arg(kernel(row)?).arg("-initrd").arg(initramfs);
+        command.arg("-append").arg(line.trim_end());
+        process::bind_to_parent(&mut command);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        listen(command.spawn().context("failed to start QEMU")?, log)
+    }
+}
+
+/// The image of the row's kernel.
+fn kernel(row: &Row) -> Result<PathBuf> {
+    let arch = row.machine.debian_arch();
+    let tree = script("unpack.sh", &[row.suite, arch, &format!("linux-image-cloud-{arch}"), KERNEL_PARTS])?;
+    let mut directories = vec![PathBuf::from(&tree)];
+    while let Some(directory) = directories.pop() {
+        for entry in directory.read_dir()? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with("vmlinuz") {
+                return Ok(entry.path());
+            }
+            if entry.file_type()?.is_dir() {
+                directories.push(entry.path());
+            }
+        }
+    }
+    anyhow::bail!("no kernel in `{tree}` (delete it to fetch it again)")
+}
+
+fn directory_in(parent: &Path, part: &str) -> Result<PathBuf> {
+    let entries = parent.read_dir().with_context(|| format!("failed to read `{}`", parent.display()))?;
+    let mut paths = entries.map_while(Result::ok).map(|entry| entry.path());
+    let found = paths.find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(part)));
+    found.with_context(|| format!("no `*{part}*` in `{}`", parent.display()))
+}
+
+fn listen(mut child: Child, log: &Path) -> Result<Session> {
+    let start = Instant::now();
+    let stdout = BufReader::new(child.stdout.take().context("no console")?);
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        for line in stdout.split(b'\n').map_while(Result::ok) {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut log = File::create(log).with_context(|| format!("failed to create `{}`", log.display()))?;
+    let (mut console, mut boot, mut cut) = (String::new(), None, None);
+    loop {
+        match lines.recv_timeout(DEADLINE.saturating_sub(start.elapsed())) {
+            Ok(line) => {
+                if boot.is_none() && line.contains("vm: up ") {
+                    boot = Some(start.elapsed());
+                }
+                writeln!(log, "{line}")?;
+                console.push_str(&line);
+                console.push('\n');
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                cut = Some(format!("not done in {DEADLINE:?}"));
+                break;
+            }
+        }
+    }
+    // At the end of its console it has ended, or it has to.
+    child.kill().ok();
+    let status = child.wait()?;
+    if cut.is_none() && !console.contains("vm: end") {
+        cut = Some(format!("QEMU ended early ({status})"));
+    }
+    Ok(Session { console, boot, whole: start.elapsed(), cut })
+}

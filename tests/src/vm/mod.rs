@@ -1,0 +1,172 @@
+//! `make vm`: ring 2 on a row of kernels, each in an emulated machine.
+//!
+//! What differs between kernels is one row in `rows.rs`. The shell scripts in
+//! `tests/vm` fetch, build and pack; what boots is here, as is what is made of
+//! the guests' words.
+
+mod document;
+mod guest;
+mod outcome;
+pub mod rows;
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+
+use guest::Emulator;
+use outcome::{Outcome, Report};
+use rows::{Machine, ROWS, Row};
+
+/// `podperf-vm`.
+#[derive(Args, Clone, Debug)]
+pub struct VmArgs {
+    /// Rows to boot, all if absent
+    #[arg(long, value_delimiter = ',')]
+    pub rows: Vec<String>,
+    /// Rows that are not booted: what they said last is read again
+    #[arg(long, value_delimiter = ',')]
+    pub logged: Vec<String>,
+    /// Of ring 2 only the tests whose names contain this
+    #[arg(long)]
+    pub filter: Option<String>,
+    /// Leave out what takes long and differs little between kernels
+    #[arg(long)]
+    pub quick: bool,
+    /// Write the table here when all rows have run in full
+    #[arg(long)]
+    pub document: Option<PathBuf>,
+}
+
+/// One row that has run.
+#[derive(Debug)]
+struct Ran {
+    row: &'static Row,
+    report: Report,
+    boot: Option<Duration>,
+    whole: Option<Duration>,
+    qemu: String,
+}
+
+/// What a quick run leaves out.
+const LONG: &[&str] = &[
+    "_by_the_raw_tracepoint",
+    "six_software_events",
+    "a_counter_of",
+    "a_pmu_event",
+    "all_rows_together_are_every_cpus_time",
+];
+
+/// Boots the rows, one after the other, and says on stdout how they went. False if anything failed.
+pub fn run(args: &VmArgs) -> Result<bool> {
+    let rows = chosen(&args.rows)?;
+    let mut tests: Vec<&str> = args.filter.iter().map(String::as_str).collect();
+    if args.quick {
+        tests.extend(LONG.iter().flat_map(|long| ["--skip", long]));
+    }
+    let mut initramfs: HashMap<Machine, PathBuf> = HashMap::new();
+    let is_logged = |row: &Row| args.logged.iter().any(|name| name == row.name);
+    for row in rows.iter().filter(|row| !is_logged(row)) {
+        if let Entry::Vacant(absent) = initramfs.entry(row.machine) {
+            absent.insert(pack(row.machine)?);
+        }
+    }
+    let mut all = Vec::new();
+    for row in &rows {
+        let ran = if is_logged(row) { logged(row)? } else { boot(row, &initramfs[&row.machine], &tests)? };
+        say(&ran);
+        all.push(ran);
+    }
+    print(&document::text(&all));
+    let failed = all.iter().flat_map(|ran| &ran.report.tests).any(|test| matches!(test.outcome, Outcome::Failed(_)));
+    if let Some(document) = args.document.as_ref().filter(|_| rows.len() == ROWS.len() && tests.is_empty()) {
+        fs::write(document, document::markdown(&all))
+            .with_context(|| format!("failed to write `{}`", document.display()))?;
+    }
+    Ok(!failed)
+}
+
+fn chosen(names: &[String]) -> Result<Vec<&'static Row>> {
+    if names.is_empty() {
+        return Ok(ROWS.iter().collect());
+    }
+    let known = || ROWS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ");
+    let find = |name: &String| ROWS.iter().find(|row| row.name == name);
+    names.iter().map(|name| find(name).with_context(|| format!("no row `{name}` (there are {})", known()))).collect()
+}
+
+fn boot(row: &'static Row, initramfs: &Path, tests: &[&str]) -> Result<Ran> {
+    let emulator = Emulator::fetch(row.machine)?;
+    let session = emulator.boot(row, initramfs, tests, &log(row))?;
+    let report = Report::read(row, &session.console, session.cut.as_deref());
+    Ok(Ran { row, report, boot: session.boot, whole: Some(session.whole), qemu: emulator.version()? })
+}
+
+/// What a row said when it last ran.
+fn logged(row: &'static Row) -> Result<Ran> {
+    let log = log(row);
+    let console = fs::read(&log).with_context(|| format!("failed to read `{}` (boot the row)", log.display()))?;
+    let report = Report::read(row, &String::from_utf8_lossy(&console), None);
+    Ok(Ran { row, report, boot: None, whole: None, qemu: Emulator::fetch(row.machine)?.version()? })
+}
+
+fn log(row: &Row) -> PathBuf {
+    directory().join(format!("{}.log", row.name))
+}
+
+/// Builds and packs what this machine boots. Cargo knows what is up to date.
+fn pack(machine: Machine) -> Result<PathBuf> {
+    let arch = machine.arch();
+    let programs = script("build.sh", &[arch])?;
+    let out = directory().join(format!("{arch}.cpio")).display().to_string();
+    let mut pack = vec![out.clone(), programs];
+    for (package, parts) in machine.tools() {
+        pack.push(script("unpack.sh", &[rows::TOOLS_SUITE, machine.debian_arch(), package, parts])?);
+    }
+    script("initramfs.sh", &pack.iter().map(String::as_str).collect::<Vec<_>>())?;
+    Ok(out.into())
+}
+
+/// Where everything lies that is fetched, built or logged.
+fn directory() -> PathBuf {
+    sources().join("target/vm")
+}
+
+fn sources() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// Runs a script of `tests/vm`; what it prints is a path. It says for itself what it does and why it fails.
+fn script(name: &str, arguments: &[&str]) -> Result<String> {
+    let path = sources().join("tests/vm").join(name);
+    let output = Command::new(&path).args(arguments).stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("failed to run `{}`", path.display()))?;
+    if !output.status.success() {
+        bail!("`tests/vm/{name} {}` failed", arguments.join(" "));
+    }
+    let text = String::from_utf8(output.stdout)?;
+    let line = text.trim();
+    ensure!(!line.contains('\n'), "`tests/vm/{name}` printed more than a path: {line}");
+    Ok(line.to_owned())
+}
+
+/// One row's line, and its failures, as soon as they are known.
+fn say(ran: &Ran) {
+    print(&document::line(ran));
+    for test in &ran.report.tests {
+        if let Outcome::Failed(message) = &test.outcome {
+            print(&format!("vm: {} FAILED {}: {message}\n", ran.row.name, test.test));
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the result is for the terminal")]
+fn print(text: &str) {
+    print!("{text}");
+}

@@ -1,0 +1,181 @@
+//! What a guest said on its console, as outcomes of tests. Pure.
+
+use serde::Deserialize;
+
+use super::rows::{Row, Work};
+
+/// What the row of a refusing kernel shows instead of tests.
+pub(super) const REFUSAL: &str = "the_agent_refuses_a_kernel_that_is_too_old";
+/// What a guest that did not come to its end is blamed for.
+const GUEST: &str = "the_guest_comes_to_its_end";
+/// How ring 2 marks a test whose machine lacks something.
+const SKIPPED: &str = " (skipped: ";
+
+/// How one test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Well.
+    Passed,
+    /// The machine cannot do this, and why.
+    Unsupported(String),
+    /// With this message.
+    Failed(String),
+}
+
+/// One test of one row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    /// The test's name.
+    pub(super) test: String,
+    /// How it ended.
+    pub(super) outcome: Outcome,
+}
+
+/// One row, read from its console.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Report {
+    /// `uname -r`.
+    pub(super) kernel: Option<String>,
+    /// In the order in which they ran.
+    pub(super) tests: Vec<Ended>,
+}
+
+/// A line of the test program, as `--format json` has it.
+#[derive(Debug, Deserialize)]
+struct Line {
+    r#type: String,
+    event: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    stdout: String,
+}
+
+impl Report {
+    /// Reads all that the guest has said. `cut` says why it was stopped, if it was.
+    pub(super) fn read(row: &Row, console: &str, cut: Option<&str>) -> Self {
+        let mut report = Self::default();
+        let (mut running, mut ended, mut suite) = (None, false, false);
+        let (mut exit, mut said) = (None, String::new());
+        for line in console.lines().map(str::trim) {
+            if let Some(line) = line.find('{').and_then(|at| serde_json::from_str::<Line>(&line[at..]).ok()) {
+                match (line.r#type.as_str(), line.event.as_str()) {
+                    ("test", "started") => running = Some(line.name),
+                    ("test", event) => {
+                        running = None;
+                        report.tests.push(Ended::of(row, &line.name, event, &line.stdout));
+                    }
+                    ("suite", "ok" | "failed") => suite = true,
+                    _ => {}
+                }
+            } else if let Some(word) = line.split_once("vm: ").map(|(_, word)| word) {
+                match word.split_once(' ') {
+                    Some(("up", kernel)) => report.kernel = Some(kernel.to_owned()),
+                    Some(("exit", code)) => exit = Some(code.to_owned()),
+                    Some(("said", text)) => said.push_str(text),
+                    _ => ended |= word == "end",
+                }
+            }
+        }
+        if let Work::Refusal(text) = row.work {
+            let right = exit.as_deref() == Some("3") && said.contains(text);
+            let failed = || Outcome::Failed(format!("exit code {exit:?}, and it said `{said}`"));
+            report
+                .tests
+                .push(Ended { test: REFUSAL.to_owned(), outcome: if right { Outcome::Passed } else { failed() } });
+        } else if !ended || !suite {
+            let during = running.map_or_else(String::new, |test| format!(" during `{test}`"));
+            let why = cut.unwrap_or("the console ended early");
+            let last: Vec<&str> = console.lines().rev().filter(|line| !line.trim().is_empty()).take(8).collect();
+            let last: Vec<&str> = last.into_iter().rev().collect();
+            let message = format!("{why}{during}; its last words: {}", last.join(" / "));
+            report.tests.push(Ended { test: GUEST.to_owned(), outcome: Outcome::Failed(message) });
+        }
+        report
+    }
+}
+
+impl Ended {
+    fn of(row: &Row, name: &str, event: &str, stdout: &str) -> Self {
+        let (test, lacks) = name.split_once(SKIPPED).unwrap_or((name, "ignored)"));
+        let excuse = row.excuses.iter().find(|excuse| test.starts_with(excuse.test) && stdout.contains(excuse.says));
+        let outcome = match (event, excuse) {
+            ("ok", _) => Outcome::Passed,
+            ("ignored", _) => Outcome::Unsupported(lacks.trim_end_matches(')').to_owned()),
+            (_, Some(excuse)) => Outcome::Unsupported(excuse.reason.to_owned()),
+            (_, None) => Outcome::Failed(stdout.trim().trim_start_matches("Error: ").to_owned()),
+        };
+        Self { test: test.to_owned(), outcome }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::rows::{Excuse, Machine};
+
+    const TESTS: Row = Row {
+        name: "6.1",
+        machine: Machine::X86_64,
+        suite: "bookworm",
+        work: Work::Tests,
+        excuses: &[Excuse { test: "slow", says: "too late", reason: "slow machine" }],
+    };
+
+    fn outcomes(console: &str) -> Vec<Outcome> {
+        Report::read(&TESTS, console, None).tests.into_iter().map(|ended| ended.outcome).collect()
+    }
+
+    fn line(name: &str, event: &str, stdout: &str) -> String {
+        serde_json::json!({"type": "test", "name": name, "event": event, "stdout": stdout}).to_string() + "\n"
+    }
+
+    fn whole(tests: &str) -> String {
+        format!("\u{1b}c vm: up 6.1.0\r\n{tests}{{ \"type\": \"suite\", \"event\": \"ok\" }}\nvm: end\n")
+    }
+
+    #[test]
+    fn every_test_of_a_whole_run_has_its_outcome() {
+        let tests = line("a", "ok", "")
+            + &line("b (skipped: no `perf`)", "ignored", "")
+            + &line("c", "failed", "Error: \"wrong\"\n")
+            + &line("slow_one", "failed", "Error: \"too late\"\n")
+            + &line("slow_two", "failed", "Error: \"wrong\"\n");
+        let report = Report::read(&TESTS, &whole(&tests), None);
+        assert_eq!(report.kernel.as_deref(), Some("6.1.0"));
+        assert_eq!(
+            report.tests.iter().map(|ended| ended.test.as_str()).collect::<Vec<_>>(),
+            ["a", "b", "c", "slow_one", "slow_two"]
+        );
+        assert_eq!(
+            outcomes(&whole(&tests)),
+            [
+                Outcome::Passed,
+                Outcome::Unsupported("no `perf`".to_owned()),
+                Outcome::Failed("\"wrong\"".to_owned()),
+                Outcome::Unsupported("slow machine".to_owned()),
+                Outcome::Failed("\"wrong\"".to_owned()),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_guest_that_dies_is_a_failure() {
+        let started = "{ \"type\": \"test\", \"event\": \"started\", \"name\": \"b\" }\n[ 1.0] Kernel panic\n";
+        let console = format!("vm: up 6.1.0\n{}{started}", line("a", "ok", ""));
+        let [Outcome::Passed, Outcome::Failed(message)] = &outcomes(&console)[..] else {
+            panic!("{:?}", outcomes(&console));
+        };
+        assert!(message.contains("during `b`") && message.contains("Kernel panic"), "{message}");
+    }
+
+    #[test]
+    fn a_refusal_needs_its_words_and_its_exit_code() {
+        let row = Row { work: Work::Refusal("is too old"), ..TESTS };
+        let outcome = |console| Report::read(&row, console, None).tests.remove(0).outcome;
+        assert_eq!(outcome("vm: up 5.10\nvm: exit 3\nvm: said kernel is too old\nvm: end\n"), Outcome::Passed);
+        assert!(matches!(outcome("vm: exit 1\nvm: said kernel is too old\n"), Outcome::Failed(_)));
+        assert!(matches!(outcome("vm: exit 3\nvm: said no\n"), Outcome::Failed(_)));
+        assert!(matches!(outcome(""), Outcome::Failed(_)));
+    }
+}

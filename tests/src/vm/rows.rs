@@ -1,0 +1,130 @@
+//! The kernels on which ring 2 runs: one row each.
+
+/// Rows in the order of the table.
+pub const ROWS: &[Row] = &[
+    Row {
+        name: "5.10",
+        machine: Machine::X86_64,
+        suite: "bullseye",
+        work: Work::Refusal("is too old (needs 5.15 or newer)"),
+        excuses: &[],
+    },
+    Row { name: "6.1", machine: Machine::X86_64, suite: "bookworm", work: Work::Tests, excuses: X86_64 },
+    Row { name: "6.12", machine: Machine::X86_64, suite: "trixie", work: Work::Tests, excuses: X86_64 },
+    Row { name: "newest", machine: Machine::X86_64, suite: "sid", work: Work::Tests, excuses: X86_64 },
+    Row { name: "6.12-arm64", machine: Machine::Arm64, suite: "trixie", work: Work::Tests, excuses: ARM64 },
+];
+
+/// What the emulated x86-64 machine cannot do.
+const X86_64: &[Excuse] = &[
+    Excuse { test: "all_rows_together_are_every_cpus_time", says: DULL, reason: SLOW_SCRAPE },
+    Excuse { test: "a_pmu_event_in_its_own_terms_is_counted", says: DULL, reason: SLOW_SCRAPE },
+];
+
+/// What the emulated arm64 machine cannot do.
+const ARM64: &[Excuse] = &[Excuse { test: "all_rows_together_are_every_cpus_time", says: DULL, reason: SLOW_SCRAPE }];
+
+const DULL: &str = "no scrape within";
+const SLOW_SCRAPE: &str = "the emulated CPU takes too long for a scrape to tell when the reading was";
+
+/// What all guests' programs beside podperf's own are from.
+pub const TOOLS_SUITE: &str = "trixie";
+
+/// One kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// What people choose it by.
+    pub name: &'static str,
+    /// What it boots on.
+    pub machine: Machine,
+    /// The Debian release whose cloud kernel it is.
+    pub suite: &'static str,
+    /// What it has to do.
+    pub work: Work,
+    /// The tests that may fail there.
+    pub excuses: &'static [Excuse],
+}
+
+/// What a guest does once it is up.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
+    /// Run ring 2.
+    Tests,
+    /// Start the agent, which must say this and exit with 3.
+    Refusal(&'static str),
+}
+
+/// A test that fails for a reason that is the machine's. Any other failure of the same test is a failure.
+#[derive(Clone, Copy, Debug)]
+pub struct Excuse {
+    /// What the test's name begins with.
+    pub test: &'static str,
+    /// What its message contains.
+    pub says: &'static str,
+    /// Why that is not podperf's.
+    pub reason: &'static str,
+}
+
+/// What QEMU emulates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Machine {
+    /// Two CPUs, no hardware PMU.
+    X86_64,
+    /// One CPU with a hardware PMU that counts exactly.
+    Arm64,
+}
+
+impl Machine {
+    /// As Rust and the kernel name the architecture.
+    pub fn arch(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Arm64 => "aarch64",
+        }
+    }
+
+    /// As Debian does.
+    pub fn debian_arch(self) -> &'static str {
+        match self {
+            Self::X86_64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// The Debian package of the emulator, and the program in it.
+    pub fn qemu(self) -> (&'static str, &'static str) {
+        match self {
+            Self::X86_64 => ("qemu-system-x86", "qemu-system-x86_64"),
+            Self::Arm64 => ("qemu-system-arm", "qemu-system-aarch64"),
+        }
+    }
+
+    /// What a guest has beside podperf's own programs: Debian packages, and which of their dependencies go with them.
+    pub fn tools(self) -> &'static [(&'static str, &'static str)] {
+        const BUSYBOX: (&str, &str) = ("busybox-static", "busybox-static");
+        const BPFTOOL: (&str, &str) = ("bpftool", "(bpftool|lib(c6|elf1t64|zstd1|cap2)|zlib1g)");
+        const PERF: (&str, &str) = ("linux-perf", "(linux-perf|lib.*|zlib1g)");
+        match self {
+            Self::X86_64 => &[BUSYBOX, BPFTOOL],
+            Self::Arm64 => &[BUSYBOX, BPFTOOL, PERF],
+        }
+    }
+
+    /// The console's device in the guest.
+    pub fn console(self) -> &'static str {
+        match self {
+            Self::X86_64 => "ttyS0",
+            Self::Arm64 => "ttyAMA0",
+        }
+    }
+
+    /// With `-icount` the guest's clock counts its instructions: what the host does meanwhile is not seen, and an idle
+    /// guest does not wait. Task storage of 7.x kernels needs cmpxchg16b, which `-cpu max` has. QEMU's PMU counts the
+    /// instructions of all CPUs together, hence one CPU where there is a PMU.
+    pub fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::X86_64 => &["-M", "pc", "-cpu", "max", "-smp", "2", "-icount", "shift=1,sleep=off"],
+            Self::Arm64 => &["-M", "virt", "-cpu", "max,pmu=on", "-smp", "1", "-icount", "shift=1,sleep=off"],
+        }
+    }
+}

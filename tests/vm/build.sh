@@ -1,0 +1,37 @@
+#!/bin/sh
+# Build what a guest runs, without shared libraries: build.sh ARCH, as the kernel names it. Prints the directory that
+# holds the agent, the load, and ring 2.
+set -eu
+
+arch=$1
+
+here=$(cd "$(dirname "$0")" && pwd)
+sources=$(cd "$here/../.." && pwd)
+out=$sources/target/vm
+target=$arch-unknown-linux-gnu
+name=$(echo "$target" | tr a-z- A-Z_)
+mkdir -p "$out"
+
+if [ "$arch" = "$(uname -m)" ]; then
+	through="env"
+else
+	through="$here/cross.sh $arch"
+fi
+# Stacks are walked by frame pointers, and equal waits are told by them.
+$through \
+	CARGO_TARGET_DIR="$out/$arch" \
+	"CARGO_TARGET_${name}_RUSTFLAGS=-C target-feature=+crt-static -C force-frame-pointers=yes" \
+	cargo build --quiet --locked --profile vm --target "$target" --message-format json-render-diagnostics \
+	-p podperf -p podperf-tests --bin podperf --bin podperf-load --test kernel >"$out/$arch.json"
+
+programs=$out/$arch-programs
+rm -rf "$programs.part"
+mkdir "$programs.part"
+for program in podperf podperf-load kernel; do
+	# The test's file name ends with a hash.
+	file=$(sed -n "s|.*\"executable\":\"\([^\"]*/$program\(-[0-9a-f]*\)\{0,1\}\)\".*|\1|p" "$out/$arch.json")
+	cp "$file" "$programs.part/$program"
+done
+rm -rf "$programs"
+mv "$programs.part" "$programs"
+echo "$programs"
