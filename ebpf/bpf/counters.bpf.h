@@ -77,11 +77,8 @@ static __always_inline void count_event(void *event, __u32 n, struct podperf_cpu
 	if (nr_events > (n) && (open & (1U << (n)))) \
 		count_event(&event##n, n, cpu, row);
 
-/*
- * Charges the counters to the cgroup on the CPU, and makes `next` the one to charge from now on. `row` is the one that
- * was last in use, mostly the same, or NULL.
- */
-static __always_inline void charge_counters(struct podperf_cpu *cpu, __u64 next, struct podperf_cgroup *row)
+/* Charges the counters to the cgroup on the CPU. `row` is the one that was last in use, mostly the same, or NULL. */
+static __always_inline void charge_counters(struct podperf_cpu *cpu, struct podperf_cgroup *row)
 {
 	struct podperf_control *control = this_control();
 	__u32 open;
@@ -100,7 +97,6 @@ static __always_inline void charge_counters(struct podperf_cpu *cpu, __u64 next,
 	else if (!row || row->id != cpu->cgroup)
 		row = cgroup_row(cpu->cgroup);
 	FOR_EACH_EVENT(COUNT)
-	cpu->cgroup = next;
 }
 
 #endif

@@ -6,19 +6,27 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* The one entry -> the CPU's state; written by the programs, times, totals and accounts read by the agent. */
+/* CPU -> its state; written by the programs, each on its own CPU; times, totals and accounts read by the agent. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set by the agent */
 	__type(key, __u32);
 	__type(value, struct podperf_cpu);
 } cpus SEC(".maps");
 
 static __always_inline struct podperf_cpu *this_cpu(void)
 {
-	__u32 zero = 0;
+	__u32 cpu = bpf_get_smp_processor_id();
 
-	return bpf_map_lookup_elem(&cpus, &zero);
+	return bpf_map_lookup_elem(&cpus, &cpu);
+}
+
+/* The CPU that `task` is or was last on. */
+static __always_inline struct podperf_cpu *cpu_of(struct task_struct *task)
+{
+	__u32 cpu = task_cpu(task);
+
+	return bpf_map_lookup_elem(&cpus, &cpu);
 }
 
 /* Begins a run of `program`; 0 unless it is timed. All runs of the rare programs are. */

@@ -51,9 +51,15 @@ struct sched_info {
 	unsigned long long run_delay;
 };
 
+struct thread_info {
+	__u32 cpu;
+};
+
 struct task_struct {
+	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
+	int on_cpu;
 	struct sched_entity se;
 	struct sched_info sched_info;
 	__s32 pid;
@@ -85,6 +91,20 @@ struct pt_regs {
 #error "podperf runs on x86-64 and arm64"
 #endif
 
+/* Up to 5.15, where it was in the task itself. */
+struct task_struct___old {
+	__u32 cpu;
+};
+
 #pragma clang attribute pop
+
+static __always_inline __u32 task_cpu(struct task_struct *task)
+{
+	struct task_struct___old *old = (void *)task;
+
+	if (bpf_core_field_exists(task->thread_info.cpu))
+		return task->thread_info.cpu;
+	return old->cpu;
+}
 
 #endif

@@ -107,12 +107,13 @@ struct podperf_cgroup {
 	__u64 running_ns[PODPERF_MAX_GROUPS];
 };
 
-/* Value of `cpus`, per CPU. */
+/* Value of `cpus`, by CPU. */
 struct podperf_cpu {
-	__u64 cgroup;     /* on the CPU since the last switch: whom the counters belong to */
-	__u64 idle_since; /* 0 when not idle; CLOCK_MONOTONIC ns */
+	__u64 cgroup;   /* on whose account what is on the CPU runs */
+	__u64 since_ns; /* when that came on, CLOCK_MONOTONIC; 0: not known */
 	__u64 idle_ns;
 	__u64 switches_recovered; /* unreported switch-ins, told by the run time */
+	__u64 recovered_ns;       /* from the last reported switch to these: its counts went to who came on then */
 	__u64 unprofiled_ns;      /* waits that are in no profile, for the reasons in `drops` */
 	__u64 walks;              /* stacks walked, the others were remembered */
 	__u64 checks;             /* of these, walks of a trusted place, to check it */
@@ -120,12 +121,14 @@ struct podperf_cpu {
 	__u64 waits;              /* waits that should have a stack */
 	__u32 known;              /* bit n: counts[n] is what counter n last read, and not of an earlier life of it */
 	__u32 boot;               /* of the control when the counters were last read */
-	__u64 until_timed;        /* runs of the hottest program */
+	__s32 pid;                /* of what is on the CPU; 0: the idle task */
+	__u32 until_timed;        /* runs of the hottest program */
 	struct podperf_runs programs[PODPERF_PROGRAMS];
 	__u64 counts[PODPERF_MAX_EVENTS];
 	__u64 uncounted[PODPERF_MAX_EVENTS]; /* of counts, what nobody was charged for: before the first reading */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
+	__u64 reserved[6]; /* whole cache lines: each CPU writes its own */
 };
 
 /* Key and value of `waits`: time off the CPU by stack. */
@@ -182,7 +185,8 @@ struct podperf_cgroup_record {
 
 _Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64, "ABI");
 _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one cache line");
-_Static_assert(sizeof(struct podperf_cpu) == 72 + 16 + 112 + 256 + 64 + 64, "ABI");
+_Static_assert(sizeof(struct podperf_cpu) == 72 + 16 + 112 + 256 + 128 + 56, "ABI");
+_Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_control) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_wait_key) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_wait_sum) == 24, "ABI");

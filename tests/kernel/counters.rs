@@ -11,7 +11,7 @@ use podperf_tests::{
 
 use crate::{
     conservation::{CPU_CLOCK, sharp_reading},
-    running::{ONCPU, count, cpus, is_close, keep_cpus_awake, run, time, with_faults},
+    running::{ONCPU, count, counter_is_close, cpus, keep_cpus_awake, run, time, unreported, with_faults},
 };
 
 const EVENTS: &str = "podperf_cgroup_perf_events_total";
@@ -34,6 +34,7 @@ type Arguments = fn(&str, &str) -> String;
 pub(crate) fn cpu_clock_is_cpu_stat(arguments: Arguments) -> Result<()> {
     let agent = Agent::start("counters: {groups: [[cpu-clock]]}\n")?;
     let _awake = keep_cpus_awake()?;
+    let before = unreported(&agent.fresh_metrics()?)?;
     let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?];
     let [first, second] = cgroups.each_ref().map(|cgroup| cgroup.path().display().to_string());
     let _: serde_json::Value = run(&arguments(&first, &second))?;
@@ -41,7 +42,7 @@ pub(crate) fn cpu_clock_is_cpu_stat(arguments: Arguments) -> Result<()> {
     for cgroup in &cgroups {
         let truth = cgroup.cpu_usage()?;
         if truth > Duration::ZERO {
-            is_close("cpu-clock", time(&metrics, CPU_CLOCK, cgroup, &[])?, truth)?;
+            counter_is_close("cpu-clock", (&metrics, before), time(&metrics, CPU_CLOCK, cgroup, &[])?, truth)?;
         }
     }
     ensure!(cgroups[0].cpu_usage()? > Duration::from_millis(10), "the load did nothing");
@@ -53,13 +54,14 @@ pub(crate) fn cpu_clock_is_cpu_stat(arguments: Arguments) -> Result<()> {
 pub(crate) fn software_events(groups: &str) -> Result<()> {
     let agent = Agent::start(&with_faults(&format!("counters: {{groups: [{groups}]}}\n")))?;
     let _awake = keep_cpus_awake()?;
+    let before = unreported(&agent.fresh_metrics()?)?;
     let cgroup = TestCgroup::new("software")?;
     let _: CpuReport = run(&format!("spin --seconds 0.5 --cgroup {}", cgroup.path().display()))?;
     let _: FaultsReport = run(&format!("faults --pages 5000 --switches 1000 --cgroup {}", cgroup.path().display()))?;
     let metrics = agent.fresh_metrics()?;
     let truth = cgroup.cpu_usage()?;
     for family in ["podperf_cgroup_cpu_clock_seconds_total", "podperf_cgroup_task_clock_seconds_total"] {
-        is_close(family, time(&metrics, family, &cgroup, &[])?, truth)?;
+        counter_is_close(family, (&metrics, before), time(&metrics, family, &cgroup, &[])?, truth)?;
     }
     let event = |name| count(&metrics, EVENTS, &cgroup, &[("event", name)]);
     let fact = |name, kind| count(&metrics, name, &cgroup, &[("kind", kind)]);
@@ -88,7 +90,13 @@ pub(crate) fn a_pmu_event_in_its_own_terms() -> Result<()> {
     let frequency = (sum(&second)? - sum(&first)?) / wall;
     ensure!((0.5e9..10e9).contains(&frequency), "a time stamp counter of {frequency} Hz");
     let found = count(&second, EVENTS, &cgroup, &[("event", TSC)])? / frequency;
-    is_close("time by the time stamp counter", Duration::try_from_secs_f64(found)?, time(&second, ONCPU, &cgroup, &[])?)
+    let oncpu = time(&second, ONCPU, &cgroup, &[])?;
+    counter_is_close(
+        "time by the time stamp counter",
+        (&second, unreported(&first)?),
+        Duration::try_from_secs_f64(found)?,
+        oncpu,
+    )
 }
 
 pub(crate) fn an_absent_event_is_named() -> Result<()> {

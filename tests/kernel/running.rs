@@ -209,7 +209,29 @@ pub(crate) fn oncpu_is_cpu_stat(metrics: &Metrics, cgroup: &TestCgroup) -> Resul
 
 /// Within 2 % or 2 ms, whichever is larger.
 pub(crate) fn is_close(what: &str, found: Duration, truth: Duration) -> Result<()> {
-    let tolerance = LEAST_TOLERANCE.max(truth / 50);
+    is_within(LEAST_TOLERANCE.max(truth / 50), what, found, truth)
+}
+
+/// The same of a counter, which besides may have gone to others, or have come from them, for as long as the kernel kept
+/// a switch to itself: the agent says how long that was, and `before` is what it said before the load.
+pub(crate) fn counter_is_close(
+    what: &str,
+    (metrics, before): (&Metrics, Duration),
+    found: Duration,
+    truth: Duration,
+) -> Result<()> {
+    let unreported = unreported(metrics)?.saturating_sub(before);
+    is_within(LEAST_TOLERANCE.max(truth / 50) + unreported, what, found, truth)
+        .with_context(|| format!("{unreported:?} up to switches that the kernel did not report"))
+}
+
+/// Time up to the switches that the kernel did not report.
+pub(crate) fn unreported(metrics: &Metrics) -> Result<Duration> {
+    let seconds = metrics.get("podperf_switches_recovered_seconds_total", &[]).context("no unreported time")?;
+    Ok(Duration::try_from_secs_f64(seconds)?)
+}
+
+fn is_within(tolerance: Duration, what: &str, found: Duration, truth: Duration) -> Result<()> {
     ensure!(found.abs_diff(truth) <= tolerance, "{what}: {found:?}, and the truth is {truth:?} (+-{tolerance:?})");
     Ok(())
 }

@@ -81,7 +81,7 @@ pub fn run(tests: &[Test]) -> ExitCode {
                 let _alone = alone()?;
                 body()
             };
-            Trial::test(title, move || test().map_err(|error| Failed::from(format!("{error:?}"))))
+            Trial::test(title, move || test().map_err(|error| Failed::from(format!("{error:#}"))))
                 .with_ignored_flag(lacks.is_some())
         })
         .collect();

@@ -37,6 +37,8 @@ pub struct CpuTotals {
     pub idle_ns: u64,
     /// Switch-ins that were not reported and were told by the run time.
     pub switches_recovered: u64,
+    /// Time up to those, whose counts (not times) went to who came on then.
+    pub recovered_ns: u64,
     /// Waits that are in no profile.
     pub unprofiled_ns: u64,
     /// Waits that should have a stack.
@@ -59,6 +61,7 @@ impl CpuTotals {
         for cpu in cpus {
             total.idle_ns += cpu.idle_ns;
             total.switches_recovered += cpu.switches_recovered;
+            total.recovered_ns += cpu.recovered_ns;
             total.unprofiled_ns += cpu.unprofiled_ns;
             total.waits += cpu.waits;
             total.walks += cpu.walks;
@@ -87,6 +90,7 @@ impl Default for CpuTotals {
         Self {
             idle_ns: 0,
             switches_recovered: 0,
+            recovered_ns: 0,
             unprofiled_ns: 0,
             waits: 0,
             walks: 0,

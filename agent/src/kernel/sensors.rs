@@ -159,6 +159,7 @@ impl Sensors {
             .map_max_entries("cgroups", settings.max_cgroups)
             .map_max_entries("rows", rows.slots())
             .map_max_entries("rows_by_id", rows.by_id())
+            .map_max_entries("cpus", u32::try_from(copies).unwrap_or(1))
             .map_max_entries("controls", u32::try_from(copies).unwrap_or(1))
             .map_max_entries("stack_memo", max_stacks)
             .map_max_entries("stacks_sent", max_stacks)
@@ -244,7 +245,7 @@ impl Sensors {
         self.flush();
         let rows = self.rows.read(&self.ebpf)?;
         let mut cpus = Vec::new();
-        self.read_map("cpus", self.copies, |_: u32, copies: &[abi::podperf_cpu]| cpus = copies.to_vec())?;
+        self.read_map("cpus", 1, |_: u32, cpu: &[abi::podperf_cpu]| cpus.extend_from_slice(cpu))?;
         let cpu = CpuTotals::of(&cpus);
         Ok(RawReading { at_ns: monotonic_ns(), rows, cpu, drops: self.drops()?, cpus })
     }

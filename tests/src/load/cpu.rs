@@ -83,11 +83,13 @@ pub struct CpuReport {
     pub outside: Usage,
     /// From the join to the report.
     pub inside: Usage,
+    /// Of that, the last burning of `spin`, in which it never blocks: 0 for the others.
+    pub burning: Usage,
 }
 
 impl CpuReport {
     fn measure(outside: Usage) -> Result<Self> {
-        Ok(Self { outside, inside: Usage::of_self()?.since(outside) })
+        Ok(Self { outside, inside: Usage::of_self()?.since(outside), burning: Usage::default() })
     }
 }
 
@@ -116,8 +118,10 @@ pub fn spin(args: &SpinArgs) -> Result<CpuReport> {
     if let Some(cgroup) = &args.cgroup {
         cgroup::join(cgroup)?;
     }
+    let before = Usage::of_self()?;
     process::burn(seconds(args.spin_before.unwrap_or(args.seconds))?)?;
-    CpuReport::measure(outside)
+    let burning = Usage::of_self()?.since(before);
+    Ok(CpuReport { burning, ..CpuReport::measure(outside)? })
 }
 
 /// The end of `spin`: the move to another cgroup, with nothing after it, or the wait.

@@ -212,7 +212,10 @@ fn bpf(families: &mut Vec<Family>, observation: &Observation) {
     }
     let recovered = counter("switches_recovered", "Switch-ins that the kernel did not report and the run time told")
         .sample(&[], Value::Count(observation.cpu.switches_recovered));
-    families.extend([drops, loaded, run_time, runs, misses, verified, entries, max_entries, bytes, recovered]);
+    let late = counter("switches_recovered", "Time up to those: what counters counted in it went to who came on then")
+        .unit(BaseUnit::Seconds)
+        .sample(&[], Value::seconds(observation.cpu.recovered_ns));
+    families.extend([drops, loaded, run_time, runs, misses, verified, entries, max_entries, bytes, recovered, late]);
 }
 
 fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFacts<'_>) {
