@@ -120,7 +120,9 @@ impl Machine {
 
     /// With `-icount` the guest's clock counts its instructions: what the host does meanwhile is not seen, and an idle
     /// guest does not wait. Task storage of 7.x kernels needs cmpxchg16b, which `-cpu max` has. QEMU's PMU counts the
-    /// instructions of all CPUs together, hence one CPU where there is a PMU.
+    /// instructions of all CPUs together, hence one CPU where there is a PMU. Two CPUs take turns: while one stands
+    /// still, be it in the midst of a context switch, the other lets time go on, by up to half of what was left to the
+    /// next timer. Two clocks that are read in one switch may differ by that.
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Self::X86_64 => &["-M", "pc", "-cpu", "max", "-smp", "2", "-icount", "shift=1,sleep=off"],
