@@ -34,7 +34,7 @@ test: ## Run all tests; those that need root or another program say so when they
 	$(CARGO) test --locked --workspace --no-run
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
-		$(CARGO) test --locked --workspace
+		$(CARGO) test --locked --workspace --no-fail-fast
 
 test-pure: setup ## Run the tests that need neither root nor network
 	$(CARGO) test --locked -p podperf -p podperf-ebpf

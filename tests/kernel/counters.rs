@@ -11,7 +11,7 @@ use podperf_tests::{
 
 use crate::{
     conservation::{CPU_CLOCK, sharp_reading},
-    running::{ONCPU, count, counter_is_close, cpus, keep_cpus_awake, run, time, unreported, with_faults},
+    running::{ONCPU, count, counter_is_close, cpus, keep_awake, keep_cpus_awake, run, time, unreported, with_faults},
 };
 
 const EVENTS: &str = "podperf_cgroup_perf_events_total";
@@ -32,9 +32,12 @@ type Arguments = fn(&str, &str) -> String;
 
 /// What `truth.rs` holds against on-CPU times, for a counter, which belongs to the CPU: here a join that nobody
 /// notices costs the cgroup all that the CPU did since its last change of cgroup.
-pub(crate) fn cpu_clock_is_cpu_stat(arguments: Arguments) -> Result<()> {
+///
+/// The load runs on the first `cpus` CPUs. The others are left alone: the CPUs of a `make vm` guest take turns, and one
+/// that spins lets time go on while a switch on another stands still.
+pub(crate) fn cpu_clock_is_cpu_stat(cpus: usize, arguments: Arguments) -> Result<()> {
     let agent = Agent::start("counters: {groups: [[cpu-clock]]}\n")?;
-    let _awake = keep_cpus_awake()?;
+    let _awake = keep_awake(0..cpus)?;
     let before = unreported(&agent.fresh_metrics()?)?;
     let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?];
     let [first, second] = cgroups.each_ref().map(|cgroup| cgroup.path().display().to_string());

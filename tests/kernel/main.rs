@@ -18,7 +18,7 @@ mod waits;
 use std::process::ExitCode;
 
 use podperf_tests::suite::{self, Need};
-use running::{BTF, RAW};
+use running::{BTF, RAW, cpus};
 
 const MSR: Need = Need::Path("/sys/bus/event_source/devices/msr/type");
 const TWO_CPUS: &[Need] = &[Need::Cpus(2)];
@@ -47,22 +47,22 @@ fn main() -> ExitCode {
         ("switches_and_faults_are_exact_by_the_raw_tracepoint", &[], || counts::switches_and_faults(RAW)),
         ("all_rows_together_are_every_cpus_time", &[], conservation::all_rows_are_the_machine),
         ("a_counter_of_a_burner_is_charged_to_its_cgroup", &[], || {
-            counters::cpu_clock_is_cpu_stat(|first, _| format!("spin --seconds 1 --cgroup {first}"))
+            counters::cpu_clock_is_cpu_stat(cpus()?, |first, _| format!("spin --seconds 1 --cgroup {first}"))
         }),
         ("a_counter_of_a_ring_is_charged_to_its_two_cgroups", &[], || {
-            counters::cpu_clock_is_cpu_stat(|first, second| format!("ring --cgroups {first},{second}"))
+            counters::cpu_clock_is_cpu_stat(1, |first, second| format!("ring --cgroups {first},{second}"))
         }),
         ("a_counter_of_a_forked_child_is_charged_from_its_join_on", &[], || {
-            counters::cpu_clock_is_cpu_stat(|first, _| format!("forkjoin --seconds 1 --cgroup {first}"))
+            counters::cpu_clock_is_cpu_stat(cpus()?, |first, _| format!("forkjoin --seconds 1 --cgroup {first}"))
         }),
         ("a_counter_of_a_realtime_task_that_joins_is_charged_without_a_switch", TWO_CPUS, || {
-            counters::cpu_clock_is_cpu_stat(|first, _| format!("fifo --cpu 1 --seconds 0.4 --cgroup {first}"))
+            counters::cpu_clock_is_cpu_stat(cpus()?, |first, _| format!("fifo --cpu 1 --seconds 0.4 --cgroup {first}"))
         }),
         ("a_counter_of_a_late_joiner_leaves_its_past_behind", &[], || {
-            counters::cpu_clock_is_cpu_stat(|first, _| format!("spin --late --seconds 1 --cgroup {first}"))
+            counters::cpu_clock_is_cpu_stat(cpus()?, |first, _| format!("spin --late --seconds 1 --cgroup {first}"))
         }),
         ("a_counter_of_a_task_that_moves_and_exits_stays_where_it_was", &[], || {
-            counters::cpu_clock_is_cpu_stat(|first, second| {
+            counters::cpu_clock_is_cpu_stat(cpus()?, |first, second| {
                 format!("spin --spin-before 0.3 --cgroup {first} --move-to {second}")
             })
         }),

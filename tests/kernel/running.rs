@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _, Write as _},
+    ops::Range,
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -134,7 +135,12 @@ pub(crate) fn run<T: DeserializeOwned>(arguments: &str) -> Result<T> {
 /// On virtual machines the switch from idle to a task is at times not reported to a tracepoint. Times are told by the
 /// run time then, but a counter does not know when the task came on.
 pub(crate) fn keep_cpus_awake() -> Result<Vec<Load>> {
-    (0..cpus()?).map(|cpu| Load::start(&format!("spin --idle --cpu {cpu} --seconds 60"))).collect()
+    keep_awake(0..cpus()?)
+}
+
+/// The same on some CPUs.
+pub(crate) fn keep_awake(cpus: Range<usize>) -> Result<Vec<Load>> {
+    cpus.map(|cpu| Load::start(&format!("spin --idle --cpu {cpu} --seconds 60"))).collect()
 }
 
 /// CPUs of the machine.
