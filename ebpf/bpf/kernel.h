@@ -59,7 +59,6 @@ struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
 	unsigned int flags;
-	int on_cpu;
 	struct sched_entity se;
 	struct sched_info sched_info;
 	__s32 pid;

@@ -314,7 +314,7 @@ static __always_inline void move_other(struct task_struct *task, struct podperf_
 	struct podperf_cpu *its = cpu_of(task);
 	struct task *t;
 
-	if (!facts_enabled || !task->on_cpu || !its || its->pid != task->pid)
+	if (!facts_enabled || !its || its->pid != task->pid)
 		return;
 	t = task_of(task, its->since_ns, bpf_ktime_get_ns());
 	if (!t)
