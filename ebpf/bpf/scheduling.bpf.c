@@ -180,7 +180,8 @@ static __always_inline void end_idle(struct podperf_cpu *cpu, __u64 at)
 		cpu->idle_ns += at - cpu->since_ns;
 }
 
-/* `task` comes on, on the account of `cgroup`. Nothing of its own is touched: what there is to do is done when it leaves. */
+/* The task `pid` comes on, on the account of `cgroup`. Nothing of its own is touched: what there is to do is done when it
+ * leaves. */
 static __always_inline void enter(struct podperf_cpu *cpu, __s32 pid, __u64 cgroup, __u64 now)
 {
 	cpu->pid = pid;
