@@ -117,8 +117,8 @@ impl Run {
         self.samples.iter().filter(|it| is_wait(it)).collect()
     }
 
-    /// The waits are there in `state`, whole, with names and all their time; so is all else that the metrics have.
-    fn check(&self, state: &str, syscall: &str) -> Result<()> {
+    /// The waits are there in `state`, for `reason`, whole, with names and all their time; so is all else that the metrics have.
+    fn check(&self, state: &str, reason: &str, syscall: &str) -> Result<()> {
         let waits = self.waits();
         let in_state = waits.iter().copied().filter(|it| it.state == state);
         ensure_near(
@@ -128,6 +128,7 @@ impl Run {
         )?;
         for wait in in_state {
             let stack = wait.functions();
+            ensure!(wait.reason == reason, "waited for `{}` instead of `{reason}`: {stack:#?}", wait.reason);
             let kernel = wait.frames.iter().take_while(|frame| frame.kind == "kernel").count();
             ensure!(
                 stack.iter().position(|name| *name == WAIT_STACK[0]) == Some(kernel),
@@ -172,7 +173,7 @@ fn ensure_near(nanoseconds: f64, truth: Duration, whose: &str) -> Result<()> {
 
 fn a_wait_arrives_with_its_whole_stack_and_all_its_time() -> Result<()> {
     let run = Run::new("", &["sleepers"], Duration::from_secs(1))?;
-    run.check("interruptible", "nanosleep")?;
+    run.check("interruptible", "sleep", "nanosleep")?;
     let profiles = run.collector.profiles()?;
     ensure!(profiles.len() > 1 && profiles.iter().all(|profile| profile.id.len() == 32), "bad profile ids");
     let ids: HashSet<_> = profiles.iter().map(|profile| &profile.id).collect();
@@ -181,14 +182,17 @@ fn a_wait_arrives_with_its_whole_stack_and_all_its_time() -> Result<()> {
 }
 
 fn the_raw_tracepoint_gives_the_same_stacks() -> Result<()> {
-    Run::new("scheduling: {tracepoint: raw}", &["sleepers"], Duration::from_secs(1))?
-        .check("interruptible", "nanosleep")
+    Run::new("scheduling: {tracepoint: raw}", &["sleepers"], Duration::from_secs(1))?.check(
+        "interruptible",
+        "sleep",
+        "nanosleep",
+    )
 }
 
 fn a_long_wait_arrives_once() -> Result<()> {
     let arguments = ["sleepers", "--waits", "1", "--millis", "600"];
     let run = Run::new("stacks: {longWait: 500ms}", &arguments, Duration::from_millis(600))?;
-    run.check("interruptible", "nanosleep")?;
+    run.check("interruptible", "sleep", "nanosleep")?;
     ensure!(run.waits().len() == 1, "one wait became {} samples", run.waits().len());
     Ok(())
 }
@@ -196,7 +200,7 @@ fn a_long_wait_arrives_once() -> Result<()> {
 fn an_uninterruptible_wait_arrives_as_such() -> Result<()> {
     // Long ones: the fork before each is in the load's account, but on a CPU.
     let arguments = ["sleepers", "--uninterruptible", "--waits", "5", "--millis", "200"];
-    Run::new("", &arguments, Duration::from_secs(1))?.check("uninterruptible", "clone")
+    Run::new("", &arguments, Duration::from_secs(1))?.check("uninterruptible", "child", "clone")
 }
 
 fn the_last_window_is_sent_before_the_end() -> Result<()> {

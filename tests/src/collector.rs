@@ -46,6 +46,8 @@ pub struct Profile {
 pub struct Sample {
     /// `podperf.offcpu.state`.
     pub state: String,
+    /// `podperf.offcpu.reason`.
+    pub reason: String,
     /// Nanoseconds.
     pub value: u64,
     /// Leaf first.
@@ -271,6 +273,7 @@ mod wire {
             let frames = locations.map(|location| self.frames(location?)).collect::<Result<Vec<_>>>()?;
             Ok(Taken {
                 state: self.attribute_of(&sample.attribute_indices, "podperf.offcpu.state")?,
+                reason: self.attribute_of(&sample.attribute_indices, "podperf.offcpu.reason")?,
                 value: sample.values.iter().sum(),
                 frames: frames.concat(),
             })

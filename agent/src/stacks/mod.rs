@@ -3,6 +3,7 @@
 //! Pure but for the symbolizer, which reads the kernel's symbols and the files that processes have mapped.
 
 pub mod profile;
+pub mod reason;
 mod resource;
 mod symbolizer;
 mod symbols;

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use super::reason::WaitReason;
+
 /// Where the waits of one window were spent, grouped by whose they are. Immutable once built.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
@@ -34,6 +36,8 @@ pub struct Sample {
     pub stack: Arc<Stack>,
     /// How the task went to sleep.
     pub state: WaitState,
+    /// What it waited for.
+    pub reason: WaitReason,
     /// Time off the CPU, in nanoseconds, all waits together.
     pub nanoseconds: u64,
     /// How many waits that was.

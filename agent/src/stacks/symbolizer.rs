@@ -14,6 +14,7 @@ use std::{
 use super::{
     ProfileWait, RawProfile,
     profile::{Frame, Profile, Sample, Stack, SubjectProfile},
+    reason::WaitReason,
     resource::resource,
     symbols::{Frames, Symbols},
 };
@@ -85,8 +86,10 @@ fn profile(window: RawProfile, symbols: &mut Symbols, node_name: &str, counts: &
             resource: resource(subject, node_name),
             samples: Vec::new(),
         });
+        let stack = stacks.get(&(wait.key.process, wait.key.stack)).cloned().unwrap_or_default();
         profile.samples.push(Sample {
-            stack: stacks.get(&(wait.key.process, wait.key.stack)).cloned().unwrap_or_default(),
+            reason: WaitReason::of(wait.key.state, &stack.frames),
+            stack,
             state: wait.key.state,
             nanoseconds: wait.ns,
             waits: wait.waits,

@@ -20,7 +20,10 @@ use tonic::{Code, Status};
 use super::*;
 use crate::{
     export::otlp::{Exporter, Stats, failure::rpc},
-    stacks::profile::{Frame, FrameKind, Function, Sample, Stack, SubjectProfile, WaitState},
+    stacks::{
+        profile::{Frame, FrameKind, Function, Sample, Stack, SubjectProfile, WaitState},
+        reason::WaitReason,
+    },
 };
 
 type Answer = Result<ExportProfilesServiceResponse, Status>;
@@ -82,6 +85,7 @@ fn window() -> Profile {
     let sample = Sample {
         stack: Arc::new(Stack { frames: vec![frame] }),
         state: WaitState::Interruptible,
+        reason: WaitReason::Sleep,
         nanoseconds: 5,
         waits: 1,
         last: SystemTime::now(),

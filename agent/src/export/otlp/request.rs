@@ -182,14 +182,15 @@ fn samples<'a>(samples: &'a [Sample], window: &Window<'_>, dictionary: &mut Dict
     for sample in samples {
         let stack = dictionary.stack(&sample.stack);
         let state = dictionary.attribute("podperf.offcpu.state", sample.state.name());
+        let reason = dictionary.attribute("podperf.offcpu.reason", sample.reason.name());
         let value = i64::try_from(sample.nanoseconds).unwrap_or(i64::MAX);
         let timestamp = window.clamp(sample.last);
-        match places.entry((stack, state)) {
+        match places.entry((stack, state, reason)) {
             Entry::Vacant(place) => {
                 place.insert(merged.len());
                 merged.push(proto::Sample {
                     stack_index: stack,
-                    attribute_indices: vec![state],
+                    attribute_indices: vec![state, reason],
                     link_index: 0,
                     values: vec![value],
                     timestamps_unix_nano: vec![timestamp],

@@ -1,7 +1,10 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::*;
-use crate::stacks::profile::{Frame, FrameKind, Function, Mapping, Stack, SubjectProfile, WaitState};
+use crate::stacks::{
+    profile::{Frame, FrameKind, Function, Mapping, Stack, SubjectProfile, WaitState},
+    reason::WaitReason,
+};
 
 fn start() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)
@@ -15,7 +18,8 @@ fn frame(kind: FrameKind, name: &str, mapping: Option<&Arc<Mapping>>) -> Frame {
 
 fn sample(stack: Vec<Frame>, state: WaitState, nanoseconds: u64) -> Sample {
     let last = start() + Duration::from_nanos(nanoseconds);
-    Sample { stack: Arc::new(Stack { frames: stack }), state, nanoseconds, waits: 1, last }
+    let reason = WaitReason::of(state, &stack);
+    Sample { stack: Arc::new(Stack { frames: stack }), state, reason, nanoseconds, waits: 1, last }
 }
 
 fn profile(cgroups: Vec<(&str, Vec<Sample>)>) -> Profile {
