@@ -5,8 +5,8 @@
  * A task's facts (run time, faults, switches, ...) are kept by the kernel in the task itself. What they grew by is
  * charged when the task leaves the CPU, to the cgroup that was recorded when it came on, and with it the wait that ended
  * then: of a task that comes on nothing is touched. One that moves itself or is moved between cgroups is settled in
- * cgroup_attach_task, and one that stays on its CPU by `flush`, which the agent runs on each CPU before it reads. The kernel runs tracepoints with preemption off, so a CPU's rows have one
- * writer at a time.
+ * cgroup_attach_task, and one that stays on its CPU by `flush`, which the agent runs on each CPU before it reads. The
+ * kernel runs tracepoints with preemption off, so a CPU's rows have one writer at a time.
  */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
@@ -148,8 +148,8 @@ static __always_inline struct podperf_cgroup *settle(struct task_struct *task, s
 	struct podperf_cgroup *row;
 	struct facts now;
 
-	/* cgroup_attach_task may run elsewhere for a task that is leaving its CPU. Who comes second has nothing to lose:
-	 * what it would charge is still there at the next switch. */
+	/* cgroup_attach_task may run elsewhere for a task that is leaving its CPU. Who comes second leaves the
+	 * facts for the next switch, and the wait before to who came first. */
 	if (__sync_lock_test_and_set(&t->busy, 1)) {
 		drop(PODPERF_DROP_TASK_BUSY);
 		return NULL;

@@ -117,7 +117,8 @@ impl Run {
         self.samples.iter().filter(|it| is_wait(it)).collect()
     }
 
-    /// The waits are there in `state`, for `reason`, whole, with names and all their time; so is all else that the metrics have.
+    /// The waits are there in `state`, for `reason`, whole, with names and all their time; so is all else that the
+    /// metrics have.
     fn check(&self, state: &str, reason: &str, syscall: &str) -> Result<()> {
         let waits = self.waits();
         let in_state = waits.iter().copied().filter(|it| it.state == state);

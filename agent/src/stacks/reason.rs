@@ -3,7 +3,7 @@
 use super::profile::{Frame, FrameKind, WaitState};
 
 /// What a wait was for. The innermost kernel function that a row of the table names decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitReason {
     /// Another thread of the program: locks, condition variables, joins, idle workers.
     Futex,
@@ -26,7 +26,6 @@ pub enum WaitReason {
     /// The CPU: it was still runnable, but another task had it.
     Preempted,
     /// Something else, or the kernel functions have no names (`kernel.kptr_restrict`).
-    #[default]
     Other,
 }
 
