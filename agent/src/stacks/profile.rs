@@ -7,7 +7,7 @@ use std::{
 
 use super::reason::WaitReason;
 
-/// Where the waits of one window were spent, grouped by whose they are. Immutable once built.
+/// Where the time of one window went, on and off the CPU, grouped by whose it is. Immutable once built.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     /// One entry per container and row of cgroups that waited.
@@ -18,32 +18,57 @@ pub struct Profile {
     pub duration: Duration,
     /// What is missing from this window: reason (a `podperf_bpf_drops_total` label) and count, zeros left out.
     pub losses: Vec<(&'static str, u64)>,
+    /// What one sample on the CPU stands for; `None` when none are taken.
+    pub sample_period: Option<Duration>,
 }
 
-/// The waits of one container or row of cgroups.
+/// The time of one container or row of cgroups.
 #[derive(Clone, Debug)]
 pub struct SubjectProfile {
     /// Resource attributes: `service.name`, `k8s.pod.name`, `podperf.cgroup.path`, ...
     pub resource: Vec<(String, String)>,
-    /// One entry per (stack, process, state); in no order.
+    /// One entry per (stack, process, activity); in no order.
     pub samples: Vec<Sample>,
 }
 
-/// Waits of one process that shared a stack and a state.
+/// Time of one process that shared a stack and an activity.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Leaf first: kernel frames, then user frames.
     pub stack: Arc<Stack>,
-    /// How the task went to sleep.
-    pub state: WaitState,
-    /// What it waited for.
-    pub reason: WaitReason,
-    /// Time off the CPU, in nanoseconds, all waits together.
+    /// What the threads did meanwhile.
+    pub activity: Activity,
+    /// Time, in nanoseconds, all waits or samples together.
     pub nanoseconds: u64,
-    /// How many waits that was.
-    pub waits: u64,
-    /// When the last of them ended.
+    /// How many waits, or samples on the CPU, that was.
+    pub count: u64,
+    /// When the last of them was.
     pub last: SystemTime,
+}
+
+/// What a thread did while time passed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Activity {
+    /// It ran; sampled.
+    OnCpu,
+    /// It waited.
+    OffCpu {
+        /// How it went to sleep.
+        state: WaitState,
+        /// What it waited for.
+        reason: WaitReason,
+        /// Who ended the wait; `None` when that is not known.
+        waker: Option<Arc<Waker>>,
+    },
+}
+
+/// Who ended a wait.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Waker {
+    /// The name of the thread.
+    pub thread: String,
+    /// Whose it is: `namespace/pod/container`, or the path of a cgroup.
+    pub subject: String,
 }
 
 /// The task state in which a wait began.
@@ -76,7 +101,39 @@ impl WaitState {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Stack {
     /// Kernel frames, then user frames.
-    pub frames: Vec<Frame>,
+    pub frames: Vec<Arc<Frame>>,
+    /// How far the walk came.
+    pub unwind: Unwind,
+}
+
+/// How far the walk of a stack came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Unwind {
+    /// To a function that starts threads, or there is no user stack.
+    #[default]
+    Whole,
+    /// To the kernel's limit on the depth.
+    Truncated,
+    /// To an address at which there is no code.
+    Broken,
+    /// It ended early at code: the file was built without frame pointers.
+    NoFramePointers,
+}
+
+impl Unwind {
+    /// In the order of the metric's labels.
+    pub const ALL: [Self; 4] = [Self::Whole, Self::Truncated, Self::Broken, Self::NoFramePointers];
+
+    /// The label value in metrics and profiles.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Truncated => "truncated",
+            Self::Broken => "broken",
+            Self::NoFramePointers => "no_frame_pointers",
+        }
+    }
 }
 
 /// One frame of a stack. An address with inlined functions is one frame with several `functions`.

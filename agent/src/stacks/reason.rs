@@ -1,5 +1,7 @@
 //! Why a thread waited, told from the kernel functions in which it did. Pure.
 
+use std::sync::Arc;
+
 use super::profile::{Frame, FrameKind, WaitState};
 
 /// What a wait was for. The innermost kernel function that a row of the table names decides.
@@ -134,7 +136,7 @@ const TABLE: &[(WaitReason, &[&str])] = &[
 impl WaitReason {
     /// What a wait in `state` with these frames, leaf first, was for.
     #[must_use]
-    pub fn of(state: WaitState, frames: &[Frame]) -> Self {
+    pub fn of(state: WaitState, frames: &[Arc<Frame>]) -> Self {
         if state == WaitState::Preempted {
             return Self::Preempted;
         }
@@ -180,11 +182,9 @@ mod tests {
     use crate::stacks::profile::Function;
 
     fn reason(functions: &[&str]) -> WaitReason {
-        let frame = |name: &&str| Frame {
-            address: 1,
-            kind: FrameKind::Kernel,
-            mapping: None,
-            functions: vec![Function { name: (*name).into(), file: "".into(), line: 0 }],
+        let frame = |name: &&str| {
+            let functions = vec![Function { name: (*name).into(), file: "".into(), line: 0 }];
+            Arc::new(Frame { address: 1, kind: FrameKind::Kernel, mapping: None, functions })
         };
         let frames: Vec<_> = functions.iter().map(frame).collect();
         WaitReason::of(WaitState::Interruptible, &frames)
@@ -225,7 +225,7 @@ mod tests {
             mapping: None,
             functions: vec![Function { name: "do_wait".into(), file: "".into(), line: 0 }],
         };
-        assert_eq!(WaitReason::of(WaitState::Interruptible, &[frame]), WaitReason::Other);
+        assert_eq!(WaitReason::of(WaitState::Interruptible, &[Arc::new(frame)]), WaitReason::Other);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     ProfileWait, RawProfile,
-    profile::{Frame, Profile, Sample, Stack, SubjectProfile},
+    profile::{Activity, Frame, Profile, Sample, Stack, SubjectProfile, Unwind},
     reason::WaitReason,
     resource::resource,
     symbols::{Frames, Symbols},
@@ -87,19 +87,25 @@ fn profile(window: RawProfile, symbols: &mut Symbols, node_name: &str, counts: &
             samples: Vec::new(),
         });
         let stack = stacks.get(&(wait.key.process, wait.key.stack)).cloned().unwrap_or_default();
+        let (state, reason) = (wait.key.state, WaitReason::of(wait.key.state, &stack.frames));
         profile.samples.push(Sample {
-            reason: WaitReason::of(wait.key.state, &stack.frames),
+            activity: Activity::OffCpu { state, reason, waker: None },
             stack,
-            state: wait.key.state,
             nanoseconds: wait.ns,
-            waits: wait.waits,
+            count: wait.waits,
             last: clock::wall(wait.last_ns),
         });
     }
     if lost_frames > 0 {
         losses.push(("stack_frames", lost_frames));
     }
-    Profile { subjects: subjects.into_values().collect(), start: Some(window.start), duration: window.duration, losses }
+    Profile {
+        subjects: subjects.into_values().collect(),
+        start: Some(window.start),
+        duration: window.duration,
+        losses,
+        sample_period: None,
+    }
 }
 
 /// The stacks of a window with names. One process may share a stack's addresses with another, but not its names.
@@ -127,8 +133,8 @@ fn name_stacks(
             };
             let mut frames = without_sampler(take(&raw.kernel, kernel));
             frames.extend(take(&raw.user, &user));
-            frames.iter().for_each(|frame| counts.count(frame));
-            named.insert((process, id), Arc::new(Stack { frames }));
+            frames.iter().for_each(|frame: &Arc<Frame>| counts.count(frame));
+            named.insert((process, id), Arc::new(Stack { frames, unwind: Unwind::Whole }));
         }
     }
     named
@@ -136,10 +142,10 @@ fn name_stacks(
 
 /// Kernel frames of a wait without the sampler on top: the BPF programs, which need not have names, and the
 /// tracepoint that called them. How many there are depends on the kernel and its compiler.
-fn without_sampler(mut frames: Vec<Frame>) -> Vec<Frame> {
+fn without_sampler(mut frames: Vec<Arc<Frame>>) -> Vec<Arc<Frame>> {
     const TRACEPOINT: [&str; 3] = ["bpf_trace_run", "__bpf_trace_", "__traceiter_"];
     const DEEPEST: usize = 8;
-    let is_tracepoint = |frame: &Frame| {
+    let is_tracepoint = |frame: &Arc<Frame>| {
         let name = frame.functions.last().map_or("", |function| &*function.name);
         TRACEPOINT.iter().any(|prefix| name.starts_with(prefix))
     };
@@ -160,10 +166,13 @@ mod tests {
 
     #[test]
     fn the_sampler_is_not_on_top_of_what_it_samples() {
-        let named = |names: &[&str]| -> Vec<Frame> {
+        let named = |names: &[&str]| -> Vec<Arc<Frame>> {
             let function = |name: &&str| Function { name: (*name).into(), file: "".into(), line: 0 };
             let functions = |name: &&str| if name.is_empty() { vec![] } else { vec![function(name)] };
-            let frame = |name| Frame { address: 1, kind: FrameKind::Kernel, mapping: None, functions: functions(name) };
+            let frame = |name| {
+                let functions = functions(name);
+                Arc::new(Frame { address: 1, kind: FrameKind::Kernel, mapping: None, functions })
+            };
             names.iter().map(frame).collect()
         };
         let rest = named(&["__schedule", "schedule"]);

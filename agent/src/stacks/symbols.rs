@@ -27,7 +27,7 @@ const MAX_NAMES: usize = 100_000;
 /// The names of addresses, remembered where they cannot change.
 #[derive(Debug)]
 pub(super) struct Symbols {
-    kernel: HashMap<u64, Frame>,
+    kernel: Frames,
     kernel_mapping: Arc<Mapping>,
     files: HashMap<File, Arc<Mapping>>,
     user: HashMap<(File, u64), Vec<Function>>,
@@ -37,7 +37,7 @@ pub(super) struct Symbols {
 type File = (String, Option<String>);
 
 /// Frames by address.
-pub(super) type Frames = HashMap<u64, Frame>;
+pub(super) type Frames = HashMap<u64, Arc<Frame>>;
 
 impl Symbols {
     pub(super) fn new() -> Self {
@@ -60,7 +60,8 @@ impl Symbols {
             let names = symbolize(&Symbolizer::new(), &source, &new);
             for (address, functions) in new.into_iter().zip(names) {
                 let mapping = Some(Arc::clone(&self.kernel_mapping));
-                self.kernel.insert(address, Frame { address, kind: FrameKind::Kernel, mapping, functions });
+                let frame = Frame { address, kind: FrameKind::Kernel, mapping, functions };
+                self.kernel.insert(address, Arc::new(frame));
             }
         }
         &self.kernel
@@ -81,7 +82,7 @@ impl Symbols {
             Ok(normalized) => normalized,
             Err(error) => {
                 debug!(pid = process.0, %error, "no mappings");
-                return addresses.iter().map(|address| (*address, unknown(*address))).collect();
+                return addresses.iter().map(|address| (*address, Arc::new(unknown(*address)))).collect();
             }
         };
 
@@ -90,7 +91,7 @@ impl Symbols {
         for ((address, call), (offset, meta)) in addresses.iter().zip(&calls).zip(&normalized.outputs) {
             let Some(UserMeta::Elf(elf)) = normalized.meta.get(*meta) else {
                 unnamed.push((*address, *call, None));
-                frames.insert(*address, unknown(*call));
+                frames.insert(*address, Arc::new(unknown(*call)));
                 continue;
             };
             let build_id = elf.build_id.as_ref().map(|id| hex(id));
@@ -105,7 +106,7 @@ impl Symbols {
             }
             let functions = functions.unwrap_or_default();
             let frame = Frame { address: *offset, kind: FrameKind::Native, mapping: Some(mapping), functions };
-            frames.insert(*address, frame);
+            frames.insert(*address, Arc::new(frame));
         }
         if unnamed.is_empty() {
             return frames;
@@ -117,7 +118,7 @@ impl Symbols {
         let names = symbolize(&symbolizer, &source, &calls);
         for ((address, _, place), functions) in unnamed.into_iter().zip(names) {
             if let Some(frame) = frames.get_mut(&address) {
-                frame.functions.clone_from(&functions);
+                Arc::make_mut(frame).functions.clone_from(&functions);
             }
             // Code without a file, from a JIT, may be other code tomorrow.
             if let Some(place) = place {
@@ -184,6 +185,6 @@ mod tests {
     #[test]
     fn a_process_that_is_gone_leaves_addresses() {
         let frames = Symbols::new().user(Pid(u32::MAX / 2), &BTreeSet::from([0x1234]));
-        assert_eq!(frames[&0x1234], unknown(0x1234));
+        assert_eq!(*frames[&0x1234], unknown(0x1234));
     }
 }

@@ -21,7 +21,7 @@ use super::*;
 use crate::{
     export::otlp::{Exporter, Stats, failure::rpc},
     stacks::{
-        profile::{Frame, FrameKind, Function, Sample, Stack, SubjectProfile, WaitState},
+        profile::{Activity, Frame, FrameKind, Function, Sample, Stack, SubjectProfile, Unwind, WaitState},
         reason::WaitReason,
     },
 };
@@ -83,11 +83,10 @@ fn window() -> Profile {
     let function = Function { name: "nanosleep".into(), file: "".into(), line: 0 };
     let frame = Frame { address: 0x10, kind: FrameKind::Kernel, mapping: None, functions: vec![function] };
     let sample = Sample {
-        stack: Arc::new(Stack { frames: vec![frame] }),
-        state: WaitState::Interruptible,
-        reason: WaitReason::Sleep,
+        stack: Arc::new(Stack { frames: vec![Arc::new(frame)], unwind: Unwind::Whole }),
+        activity: Activity::OffCpu { state: WaitState::Interruptible, reason: WaitReason::Sleep, waker: None },
         nanoseconds: 5,
-        waits: 1,
+        count: 1,
         last: SystemTime::now(),
     };
     let cgroup = SubjectProfile { resource: Vec::new(), samples: vec![sample] };

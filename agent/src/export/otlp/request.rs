@@ -18,7 +18,7 @@ use opentelemetry_proto::tonic::{
 use prost::Message;
 
 use super::{dictionary::Dictionary, random};
-use crate::stacks::profile::{Profile, Sample};
+use crate::stacks::profile::{Activity, Profile, Sample};
 
 /// Encoded, uncompressed: 4 MiB less room for what a proxy on the way adds.
 const MAX_REQUEST_BYTES: usize = 3_584 * 1024;
@@ -181,8 +181,9 @@ fn samples<'a>(samples: &'a [Sample], window: &Window<'_>, dictionary: &mut Dict
     let mut places = HashMap::new();
     for sample in samples {
         let stack = dictionary.stack(&sample.stack);
-        let state = dictionary.attribute("podperf.offcpu.state", sample.state.name());
-        let reason = dictionary.attribute("podperf.offcpu.reason", sample.reason.name());
+        let Activity::OffCpu { state, reason, .. } = &sample.activity else { continue };
+        let state = dictionary.attribute("podperf.offcpu.state", state.name());
+        let reason = dictionary.attribute("podperf.offcpu.reason", reason.name());
         let value = i64::try_from(sample.nanoseconds).unwrap_or(i64::MAX);
         let timestamp = window.clamp(sample.last);
         match places.entry((stack, state, reason)) {

@@ -2,7 +2,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use super::*;
 use crate::stacks::{
-    profile::{Frame, FrameKind, Function, Mapping, Stack, SubjectProfile, WaitState},
+    profile::{Frame, FrameKind, Function, Mapping, Stack, SubjectProfile, Unwind, WaitState},
     reason::WaitReason,
 };
 
@@ -18,8 +18,10 @@ fn frame(kind: FrameKind, name: &str, mapping: Option<&Arc<Mapping>>) -> Frame {
 
 fn sample(stack: Vec<Frame>, state: WaitState, nanoseconds: u64) -> Sample {
     let last = start() + Duration::from_nanos(nanoseconds);
-    let reason = WaitReason::of(state, &stack);
-    Sample { stack: Arc::new(Stack { frames: stack }), state, reason, nanoseconds, waits: 1, last }
+    let frames: Vec<_> = stack.into_iter().map(Arc::new).collect();
+    let activity = Activity::OffCpu { state, reason: WaitReason::of(state, &frames), waker: None };
+    let stack = Arc::new(Stack { frames, unwind: Unwind::Whole });
+    Sample { stack, activity, nanoseconds, count: 1, last }
 }
 
 fn profile(cgroups: Vec<(&str, Vec<Sample>)>) -> Profile {
@@ -35,6 +37,7 @@ fn profile(cgroups: Vec<(&str, Vec<Sample>)>) -> Profile {
         start: Some(start()),
         duration: Duration::from_secs(10),
         losses: vec![("stack_full", 3)],
+        sample_period: None,
     }
 }
 
