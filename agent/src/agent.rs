@@ -75,7 +75,7 @@ pub fn start(
     let tracepoint = sensors.tracepoint();
     tell_state(&status, &config, tracepoint, host);
 
-    let exporter = profiles.then(|| Exporter::new(config.otlp.settings())).transpose()?;
+    let exporter = parts::wants_export(&config).then(|| Exporter::new(config.otlp.settings())).transpose()?;
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (reader, collector) = collector::start(
         sensors,
@@ -87,7 +87,8 @@ pub fn start(
             overhead: Overhead::new(config.overhead.max_percent, host.cpus),
             profiles: profiles.then_some((config.otlp.interval, window_sender)),
             max_stacks: config.stacks.max_stacks as usize,
-            max_waits: config.stacks.max_waits as usize,
+            max_samples: config.stacks.max_samples as usize,
+            sample_period: config.stacks.sample_period(),
         },
     )
     .with_context(|| format!("failed to walk `{}`", cgroup_root.display()))?;

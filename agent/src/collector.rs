@@ -19,16 +19,14 @@ use tracing::{debug, warn};
 use crate::{
     attribution::{Ledger, Names, Owner, RowRules, Snapshot, Subject},
     cgroups::{Place, Tree, walk},
-    ids::{CgroupId, StackId},
+    ids::{CgroupId, WakerId},
     kernel::{
-        CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
-        clock::monotonic_ns,
-        records::{RawStack, RawWait, StackRecord},
+        CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors, clock::monotonic_ns, records::RawSample,
     },
     overhead::Overhead,
     pods::{PodChange, PodIndex},
-    readings::Readings,
-    stacks::{ProfileWait, RawProfile},
+    readings::{self, Readings},
+    stacks::{ProfileSample, RawProfile, Window, profile::Waker},
     status::{State, Status},
     upkeep::{OverheadUse, Upkeep},
 };
@@ -84,8 +82,10 @@ pub struct CollectorSettings {
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
     /// Stacks that are remembered at most.
     pub max_stacks: usize,
-    /// Waits that are kept for a name at most.
-    pub max_waits: usize,
+    /// Samples that are kept for a name at most.
+    pub max_samples: usize,
+    /// What one sample on the CPU stands for; `None` where none are taken.
+    pub sample_period: Option<Duration>,
 }
 
 /// Why a reading failed.
@@ -160,6 +160,10 @@ pub fn start(sensors: Sensors, settings: CollectorSettings) -> io::Result<(Reade
     let (sender, requests) = mpsc::channel();
     let readings = Readings::new(sensors.counters(), sensors.most_per_ns());
     let upkeep = Upkeep::new(settings.overhead, settings.profiles.is_some(), &sensors, settings.status.clone());
+    let mut samples = Window::new(settings.max_stacks, settings.max_samples);
+    if settings.profiles.is_some() {
+        samples.learn_functions();
+    }
     let mut tree = Tree::default();
     tree.walked(walk(&settings.cgroup_root)?, monotonic_ns());
     let mut collector = Collector {
@@ -170,11 +174,9 @@ pub fn start(sensors: Sensors, settings: CollectorSettings) -> io::Result<(Reade
         not_found: HashSet::new(),
         pods: settings.patience.is_some().then(PodIndex::default),
         ledger: Ledger::default(),
-        nameless_waits: Vec::new(),
-        stacks: HashMap::new(),
-        long_waits: Vec::new(),
+        nameless: Vec::new(),
+        samples,
         window: (SystemTime::now(), Instant::now()),
-        windows: 0,
         drops_then: HashMap::new(),
         last: None,
         readings_made: 0,
@@ -196,15 +198,12 @@ struct Collector {
     /// The pods of this node; `None` where nobody tells of any.
     pods: Option<PodIndex>,
     ledger: Ledger,
-    /// Waits of the last windows whose pod had no name yet.
-    nameless_waits: Vec<(Place, RawWait)>,
-    /// The frames of the stacks that the kernel side has sent, and the window that last used each.
-    stacks: HashMap<StackId, (Arc<RawStack>, u64)>,
+    /// Samples of the last windows whose pod had no name yet.
+    nameless: Vec<(Place, RawSample)>,
     /// Since the last profile.
-    long_waits: Vec<RawWait>,
+    samples: Window,
     /// When the current profile window began.
     window: (SystemTime, Instant),
-    windows: u64,
     /// Losses at the last profile.
     drops_then: HashMap<&'static str, u64>,
     last: Option<(Instant, Arc<Observation>)>,
@@ -252,16 +251,20 @@ impl Collector {
     /// Takes what is new in the rings.
     fn drain(&mut self) {
         let now_ns = monotonic_ns();
-        let (tree, stacks, long_waits, window) = (&mut self.tree, &mut self.stacks, &mut self.long_waits, self.windows);
-        self.sensors.drain(
-            |record| match record {
-                StackRecord::Stack(stack) => {
-                    stacks.insert(stack.id, (Arc::new(stack), window));
-                }
-                StackRecord::LongWait(wait) => long_waits.push(wait),
-            },
-            |record| tree.apply(record, now_ns),
-        );
+        let (tree, samples) = (&mut self.tree, &mut self.samples);
+        self.sensors.drain(|record| samples.record(record), |record| tree.apply(record, now_ns));
+    }
+
+    /// Takes what was sampled since the last time.
+    fn take_samples(&mut self) -> io::Result<()> {
+        if self.settings.profiles.is_none() {
+            return Ok(());
+        }
+        let samples = self.sensors.take_samples()?;
+        // What they refer to was sent before them.
+        self.drain();
+        self.samples.add(samples, monotonic_ns());
+        Ok(())
     }
 
     /// The last observation if it is younger than `age`, else a new one.
@@ -271,10 +274,13 @@ impl Collector {
             return Ok(Arc::clone(last));
         }
         let start = Instant::now();
-        let reading = self.sensors.read().map_err(|error| ReadError::Kernel(Arc::new(error)))?;
+        let failed = |error| ReadError::Kernel(Arc::new(error));
+        let reading = self.sensors.read().map_err(failed)?;
         let taken = SystemTime::now();
+        self.take_samples().map_err(failed)?;
         self.mind_the_tree(&reading);
-        let (deltas, doubtful) = self.readings.advance(&reading);
+        let (mut deltas, doubtful) = self.readings.advance(&reading);
+        readings::join(&mut deltas, self.samples.take_profiled());
         self.upkeep.tend(&mut self.sensors, &reading, &doubtful);
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         self.ledger.post(deltas, &names, &self.settings.rules, reading.at_ns);
@@ -364,17 +370,12 @@ impl Collector {
     /// Ends the profile window and hands it on. The last one has all that still waits for a name.
     fn profile(&mut self, last: bool) {
         let Some((_, taker)) = &self.settings.profiles else { return };
-        let waits = match self.sensors.take_waits() {
-            Ok(waits) => waits,
-            Err(error) => {
-                warn!(%error, "failed to read the waits: they will be in the next profile");
-                return;
-            }
-        };
-        let drops = self.sensors.drops().unwrap_or_default();
         let taker = taker.clone();
-        // What the waits refer to was sent before them.
-        self.drain();
+        if let Err(error) = self.take_samples() {
+            warn!(%error, "failed to read the samples: they will be in the next profile");
+            return;
+        }
+        let drops = self.sensors.drops().unwrap_or_default();
         let mut losses = Vec::new();
         for (reason, count) in drops {
             let new = count - self.drops_then.insert(reason, count).unwrap_or(0);
@@ -382,62 +383,65 @@ impl Collector {
                 losses.push((reason, new));
             }
         }
-        let waits = self.name_waits(waits, last);
+        let samples = self.samples.end(last);
+        let samples = self.name_samples(samples, last);
         let window = std::mem::replace(&mut self.window, (SystemTime::now(), Instant::now()));
-        let profile = RawProfile { start: window.0, duration: window.1.elapsed(), waits, losses };
+        let profile = RawProfile {
+            start: window.0,
+            duration: window.1.elapsed(),
+            samples,
+            losses,
+            sample_period: self.settings.sample_period,
+        };
         if taker.try_send(profile).is_err() {
             self.profiles_dropped += 1;
         }
-        self.forget_stacks();
-        self.windows += 1;
+        let forgotten = self.samples.forget();
+        if let Err(error) = self.sensors.forget_sent(&forgotten) {
+            debug!(%error, "stacks not forgotten");
+        }
+        self.samples.learn_functions();
     }
 
-    /// Finds whose the waits of a window are. Those without a name yet come with a later window, if there is one.
-    fn name_waits(&mut self, waits: Vec<RawWait>, last: bool) -> Vec<ProfileWait> {
+    /// Finds whose the samples of a window are. Those without a name yet come with a later window, if there is one.
+    fn name_samples(&mut self, samples: Vec<RawSample>, last: bool) -> Vec<ProfileSample> {
         let now_ns = monotonic_ns();
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         let rules = &self.settings.rules;
-        let nameless = std::mem::take(&mut self.nameless_waits);
-        let mut named = Vec::with_capacity(waits.len());
-        let waits = waits.into_iter().chain(self.long_waits.drain(..)).map(|wait| {
-            let place = self.tree.place(wait.key.cgroup).cloned();
-            (place, wait)
-        });
-        for (place, wait) in waits.chain(nameless.into_iter().map(|(place, wait)| (Some(place), wait))) {
-            let stack = self.stacks.get_mut(&wait.key.stack).map(|(stack, used)| {
-                *used = self.windows;
-                Arc::clone(stack)
-            });
+        let nameless = std::mem::take(&mut self.nameless);
+        let mut named = Vec::with_capacity(samples.len());
+        let mut wakers: HashMap<WakerId, Option<Arc<Waker>>> = HashMap::new();
+        let samples = samples.into_iter().map(|sample| (self.tree.place(sample.key.cgroup).cloned(), sample));
+        for (place, sample) in samples.chain(nameless.into_iter().map(|(place, sample)| (Some(place), sample))) {
+            let stack = sample.key.stack.and_then(|id| self.samples.stack(id));
             let subject = match place {
                 Some(place) => {
                     let owner = names.owner(&place, now_ns);
-                    let has_room = !last && self.nameless_waits.len() < self.settings.max_waits;
+                    let has_room = !last && self.nameless.len() < self.settings.max_samples;
                     if has_room && matches!(owner, Owner::Unknown) {
-                        self.nameless_waits.push((place, wait));
+                        self.nameless.push((place, sample));
                         continue;
                     }
                     Subject::of(&place, &owner, rules)
                 }
                 None => Subject::unresolved(),
             };
-            named.push(ProfileWait { subject, stack, wait });
+            let waker = sample.key.waker.and_then(|id| {
+                let name = || {
+                    let waker = self.samples.waker(id)?;
+                    let place = waker.cgroup.and_then(|cgroup| names.tree.place(cgroup));
+                    let subject = match (waker.cgroup, place) {
+                        (None, _) => "(interrupt)".into(),
+                        (_, None) => Subject::unresolved().to_string(),
+                        (_, Some(place)) => Subject::of(place, &names.owner(place, now_ns), rules).to_string(),
+                    };
+                    Some(Arc::new(Waker { thread: waker.thread.clone(), subject }))
+                };
+                wakers.entry(id).or_insert_with(name).clone()
+            });
+            named.push(ProfileSample { subject, stack, reason: self.samples.reason(&sample.key), waker, sample });
         }
         named
-    }
-
-    /// Keeps the table of stacks within its size: those that the last windows did not use go, and will be sent again.
-    fn forget_stacks(&mut self) {
-        if self.stacks.len() <= self.settings.max_stacks {
-            return;
-        }
-        let (sensors, windows) = (&self.sensors, self.windows);
-        self.stacks.retain(|id, (_, used)| {
-            let keep = *used == windows;
-            if !keep && let Err(error) = sensors.forget_stack(*id) {
-                debug!(%error, "stack not forgotten");
-            }
-            keep
-        });
     }
 }
 

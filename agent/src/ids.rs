@@ -19,9 +19,14 @@ pub struct Cpu(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pid(pub u32);
 
-/// What the kernel side names a stack by: a hash of its frames.
+/// What the kernel side names a stack by, a hash of its frames; or a place, by a hash of the registers there. Stacks are
+/// odd, places even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u64);
+
+/// What the kernel side names by whom a wait was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WakerId(pub u64);
 
 /// A container's id as its runtime made it: 64 lower-case hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,6 +44,14 @@ pub struct ConfigHash([u8; 16]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not {0}")]
 pub struct IdError(&'static str);
+
+impl StackId {
+    /// Whether it is a place, whose stack may be told later.
+    #[must_use]
+    pub const fn is_place(self) -> bool {
+        self.0 & 1 == 0
+    }
+}
 
 impl CgroupId {
     /// The root of the cgroup2 tree.

@@ -10,10 +10,16 @@ use crate::{
     status::State,
 };
 
-/// Whether stacks are taken and sent.
+/// Whether stacks are taken.
 #[must_use]
 pub fn wants_profiles(config: &Config) -> bool {
-    config.stacks.enabled && !config.otlp.endpoint.is_empty()
+    config.stacks.enabled && config.facts.enabled
+}
+
+/// Whether profiles are sent.
+#[must_use]
+pub fn wants_export(config: &Config) -> bool {
+    wants_profiles(config) && !config.otlp.endpoint.is_empty()
 }
 
 /// Whether pods have names.
@@ -36,7 +42,12 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         long_wait_ns: nanoseconds(config.stacks.long_wait),
         max_cgroups: config.cgroups.max,
         max_stacks: config.stacks.max_stacks,
-        max_waits: config.stacks.max_waits,
+        waker_after_ns: nanoseconds(config.stacks.waker_after),
+        max_walks: config.stacks.max_walks,
+        oncpu_hertz: config.stacks.on_cpu_hertz,
+        oncpu_event: config.stacks.on_cpu_event,
+        shadow: config.stacks.shadow,
+        max_samples: config.stacks.max_samples,
         pmu: pmu_settings(config, host),
     }
 }
@@ -103,7 +114,7 @@ pub fn stacks(config: &Config, host: &Host) -> (State, String) {
         return (State::Healthy, "not taken: `stacks.enabled` is false".into());
     }
     if !wants_profiles(config) {
-        return (State::Healthy, "not taken: no `otlp.endpoint` to send them to".into());
+        return (State::Healthy, "not taken: `facts.enabled` is false".into());
     }
     let missing = host.without_names();
     if missing.is_empty() {

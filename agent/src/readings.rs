@@ -11,7 +11,7 @@ use podperf_ebpf::abi;
 use crate::{
     ids::CgroupId,
     kernel::{OpenCounter, RawReading},
-    stacks::profile::WaitState,
+    stacks::{profile::WaitState, reason::WaitReason},
 };
 
 /// What a cgroup did, over some time. Nanoseconds and counts.
@@ -39,6 +39,27 @@ pub struct Usage {
     pub enabled_ns: Vec<u64>,
     /// See `enabled_ns`.
     pub running_ns: Vec<u64>,
+    /// What of its time is in profiles.
+    pub profiled: ProfiledTime,
+}
+
+/// What of a cgroup's time is in profiles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProfiledTime {
+    /// Off the CPU, by [`WaitReason`].
+    pub waits_ns: [u64; WaitReason::ALL.len()],
+    /// Waits, long ones included.
+    pub waits: u64,
+    /// Samples on the CPU.
+    pub oncpu_samples: u64,
+}
+
+impl ProfiledTime {
+    fn add(&mut self, other: &Self) {
+        self.waits_ns.iter_mut().zip(other.waits_ns).for_each(|(to, from)| *to += from);
+        self.waits += other.waits;
+        self.oncpu_samples += other.oncpu_samples;
+    }
 }
 
 impl Usage {
@@ -59,6 +80,7 @@ impl Usage {
         add_all(&mut self.counts, &other.counts);
         add_all(&mut self.enabled_ns, &other.enabled_ns);
         add_all(&mut self.running_ns, &other.running_ns);
+        self.profiled.add(&other.profiled);
     }
 }
 
@@ -113,6 +135,16 @@ impl Readings {
     }
 }
 
+/// Puts what was profiled beside what was counted.
+pub fn join(deltas: &mut Vec<(CgroupId, Usage)>, mut profiled: HashMap<CgroupId, ProfiledTime>) {
+    for (cgroup, usage) in deltas.iter_mut() {
+        if let Some(profiled) = profiled.remove(cgroup) {
+            usage.profiled = profiled;
+        }
+    }
+    deltas.extend(profiled.into_iter().map(|(cgroup, profiled)| (cgroup, Usage { profiled, ..Usage::default() })));
+}
+
 fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup) -> Usage {
     let groups = by_slot.iter().flatten().max().map_or(0, |last| last + 1);
     let counts = by_slot
@@ -135,6 +167,7 @@ fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup) -> Usage {
         counts,
         enabled_ns: delta.enabled_ns[..groups].to_vec(),
         running_ns: delta.running_ns[..groups].to_vec(),
+        profiled: ProfiledTime::default(),
     }
 }
 

@@ -29,23 +29,30 @@ static __always_inline struct podperf_cpu *cpu_of(struct task_struct *task)
 	return bpf_map_lookup_elem(&cpus, &cpu);
 }
 
+static __always_inline bool is_hot(__u32 program)
+{
+	return program == PODPERF_PROGRAM_SWITCH || program == PODPERF_PROGRAM_WAKING;
+}
+
 /* Begins a run of `program`; 0 unless it is timed. All runs of the rare programs are. */
 static __always_inline __u64 begin_run(struct podperf_cpu *cpu, __u32 program)
 {
 	cpu->programs[program].runs++;
-	if (program == PODPERF_PROGRAM_SWITCH) {
-		if (cpu->until_timed) {
-			cpu->until_timed--;
+	if (is_hot(program)) {
+		__u32 *until = &cpu->until_timed[program == PODPERF_PROGRAM_WAKING];
+
+		if (*until) {
+			--*until;
 			return 0;
 		}
-		cpu->until_timed = PODPERF_TIMED_EVERY - 1;
+		*until = PODPERF_TIMED_EVERY - 1;
 	}
 	return bpf_ktime_get_ns();
 }
 
 static __always_inline void end_run(struct podperf_cpu *cpu, __u32 program, __u64 began)
 {
-	__u64 stands_for = program == PODPERF_PROGRAM_SWITCH ? PODPERF_TIMED_EVERY : 1;
+	__u64 stands_for = is_hot(program) ? PODPERF_TIMED_EVERY : 1;
 
 	if (began)
 		cpu->programs[program].ns += (bpf_ktime_get_ns() - began) * stands_for;

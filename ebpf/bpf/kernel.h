@@ -42,9 +42,14 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct cfs_rq {
+	int throttle_count;
+};
+
 struct sched_entity {
 	__u64 sum_exec_runtime;
 	__u64 nr_migrations;
+	struct cfs_rq *cfs_rq;
 };
 
 struct sched_info {
@@ -95,6 +100,11 @@ struct task_struct___old {
 	__u32 cpu;
 };
 
+/* Since 6.18 tasks are throttled one by one, before with their run queue. */
+struct task_struct___throttled {
+	bool throttled;
+};
+
 #pragma clang attribute pop
 
 static __always_inline __u32 task_cpu(struct task_struct *task)
@@ -104,6 +114,18 @@ static __always_inline __u32 task_cpu(struct task_struct *task)
 	if (bpf_core_field_exists(task->thread_info.cpu))
 		return task->thread_info.cpu;
 	return old->cpu;
+}
+
+/* Whether `task`, which is leaving its CPU, does so because the quota of its cgroup is used up. */
+static __always_inline bool is_throttled(struct task_struct *task)
+{
+	struct task_struct___throttled *alone = (void *)task;
+
+	if (bpf_core_field_exists(alone->throttled))
+		return alone->throttled;
+	if (bpf_core_field_exists(task->se.cfs_rq) && bpf_core_field_exists(task->se.cfs_rq->throttle_count))
+		return task->se.cfs_rq->throttle_count;
+	return false;
 }
 
 #endif

@@ -32,12 +32,15 @@
 /* Ids that one run of `forget` takes: a raw tracepoint has no more arguments. */
 #define PODPERF_FORGET_MAX 12
 
-/* How a task left the CPU. The order is that of the agent's WaitState. */
-enum podperf_wait {
+/* What time was spent on. The first ones are how a task left the CPU, in the order of the agent's WaitState. */
+enum podperf_activity {
 	PODPERF_INTERRUPTIBLE,
 	PODPERF_UNINTERRUPTIBLE,
 	PODPERF_PREEMPTED,
-	PODPERF_WAITS,
+	PODPERF_WAITS,                     /* so many are told apart in rows */
+	PODPERF_THROTTLED = PODPERF_WAITS, /* preempted, since its cgroup's quota was used up */
+	PODPERF_ON_CPU,
+	PODPERF_ACTIVITIES,
 };
 
 /* What could not be counted; each is a label of podperf_bpf_drops_total. */
@@ -48,9 +51,10 @@ enum podperf_drop {
 	PODPERF_DROP_EVENT_READ,   /* a perf counter could not be read */
 	PODPERF_DROP_STACK_WALK,   /* neither a kernel nor a user stack: the wait counts without one */
 	PODPERF_DROP_STACK_MEMO,   /* the walked stack could not be remembered: walked again next time */
-	PODPERF_DROP_STACK_RING,   /* `stack_ring` was full: the stack is sent at its next walk */
-	PODPERF_DROP_WAIT_TABLE,   /* `waits` is full: the wait's time is in no profile */
-	PODPERF_DROP_WAIT_RING,    /* `stack_ring` was full: a long wait is aggregated instead */
+	PODPERF_DROP_STACK_RING,   /* `stack_ring` was full: the stack or waker is sent the next time */
+	PODPERF_DROP_SAMPLE_TABLE, /* `samples` is full: the time is in no profile */
+	PODPERF_DROP_SAMPLE_STACK, /* `samples` has too many of this cgroup: the time is there without its stack */
+	PODPERF_DROP_LONG_WAIT,    /* `stack_ring` was full: a long wait is aggregated instead */
 	PODPERF_DROP_CGROUP_RING,  /* `cgroup_ring` was full: found again by a walk of the tree */
 	PODPERF_DROP_STACK_SHED,   /* stacks are shed, see `shed`: the wait counts without one */
 	PODPERF_DROPS,
@@ -70,10 +74,12 @@ enum podperf_program {
 	PODPERF_PROGRAM_CGROUP_MKDIR,
 	PODPERF_PROGRAM_CGROUP_RENAME,
 	PODPERF_PROGRAM_CGROUP_RMDIR,
+	PODPERF_PROGRAM_SAMPLE,
+	PODPERF_PROGRAM_WAKING,
 	PODPERF_PROGRAMS,
 };
 
-/* Every so many runs of the hottest program one is timed. A prime: workloads switch in rhythms. */
+/* Every so many runs of a hot program one is timed. A prime: workloads switch in rhythms. */
 #define PODPERF_TIMED_EVERY 61
 
 /* Value of `controls`, by CPU: the agent's orders. */
@@ -119,36 +125,57 @@ struct podperf_cpu {
 	__u64 checks;             /* of these, walks of a trusted place, to check it */
 	__u64 checks_wrong;       /* of these, those that found another stack than the remembered one */
 	__u64 waits;              /* waits that should have a stack */
+	__u64 sampled_out;        /* of these, short ones over the budget of walks: others stand for them */
+	__u64 shadow_waits;       /* of these, remembered ones that were walked all the same, see `shadow` */
+	__u64 shadow_wrong;       /* of these, those whose remembered stack was another one */
+	__u64 walks_paid_ns;      /* up to when the budget of walks is spent, CLOCK_MONOTONIC */
 	__u32 known;              /* bit n: counts[n] is what counter n last read, and not of an earlier life of it */
 	__u32 boot;               /* of the control when the counters were last read */
 	__s32 pid;                /* of what is on the CPU; 0: the idle task */
-	__u32 until_timed;        /* runs of the hottest program */
+	__u32 until_timed[2];     /* runs of the two hot programs */
+	__u32 reserved32;
 	struct podperf_runs programs[PODPERF_PROGRAMS];
 	__u64 counts[PODPERF_MAX_EVENTS];
 	__u64 uncounted[PODPERF_MAX_EVENTS]; /* of counts, what nobody was charged for: before the first reading */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
-	__u64 reserved[6]; /* whole cache lines: each CPU writes its own */
+	__u64 reserved[5]; /* whole cache lines: each CPU writes its own */
 };
 
-/* Key and value of `waits`: time off the CPU by stack. */
-struct podperf_wait_key {
+/*
+ * Key and value of `samples`: time by stack.
+ *
+ * `stack` is the id of a walked stack (odd), of a place whose stack is not known yet (even, see PODPERF_RECORD_PLACE), or
+ * 0 without either.
+ */
+struct podperf_sample_key {
 	__u64 stack;
 	__u64 cgroup;
+	__u64 waker; /* who ended the wait, see PODPERF_RECORD_WAKER; 0: not known */
 	__u32 tgid;
-	__u32 state; /* enum podperf_wait */
+	__u16 activity; /* enum podperf_activity */
+	__u16 filters;  /* bit n: filter n lets it pass */
 };
 
-struct podperf_wait_sum {
+struct podperf_sample_sum {
 	__u64 ns;
-	__u64 waits;
-	__u64 last_ns; /* end of the last wait, CLOCK_MONOTONIC */
+	__u64 count;   /* waits, or samples on the CPU */
+	__u64 last_ns; /* end of the last one, CLOCK_MONOTONIC */
+};
+
+/* Value of `samples_used`: the keys in one of the two tables. */
+#define PODPERF_CGROUP_SHARES 64
+struct podperf_samples_used {
+	__u32 keys;
+	__u32 by_cgroup[PODPERF_CGROUP_SHARES]; /* cgroups are spread over these by their ids */
 };
 
 /* Records of `stack_ring` begin with their kind. */
 enum podperf_stack_record {
 	PODPERF_RECORD_STACK,
+	PODPERF_RECORD_PLACE,
 	PODPERF_RECORD_LONG_WAIT,
+	PODPERF_RECORD_WAKER,
 };
 
 /* A stack that was not sent before: user frames, then kernel frames, each leaf first; only used frames are sent. */
@@ -157,16 +184,36 @@ struct podperf_stack {
 	__u16 user_frames;
 	__u16 kernel_frames;
 	__u64 id;
+	__u32 tgid; /* whose it was when it was walked; others may share it */
+	__u32 reserved;
 	__u64 frames[2 * PODPERF_MAX_FRAMES];
+};
+
+/* The stack of a place that samples named before. */
+struct podperf_place {
+	__u32 record;
+	__u32 reserved;
+	__u64 place;
+	__u64 stack;
 };
 
 /* One wait of at least `long_wait_ns`, sent when it ends. */
 struct podperf_long_wait {
 	__u32 record;
 	__u32 tid;
-	struct podperf_wait_key key;
+	struct podperf_sample_key key;
 	__u64 end_ns; /* CLOCK_MONOTONIC */
 	__u64 ns;
+};
+
+/* Who ends waits; sent once. */
+#define PODPERF_COMM_MAX 16
+struct podperf_waker {
+	__u32 record;
+	__u32 tgid;
+	__u64 id;
+	__u64 cgroup;                /* 0: an interrupt */
+	char comm[PODPERF_COMM_MAX]; /* the thread's name */
 };
 
 /* Records of `cgroup_ring`. */
@@ -185,13 +232,16 @@ struct podperf_cgroup_record {
 
 _Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64, "ABI");
 _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one cache line");
-_Static_assert(sizeof(struct podperf_cpu) == 72 + 16 + 112 + 256 + 128 + 56, "ABI");
+_Static_assert(sizeof(struct podperf_cpu) == 112 + 24 + 144 + 256 + 128 + 40, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_control) == 16, "ABI");
-_Static_assert(sizeof(struct podperf_wait_key) == 24, "ABI");
-_Static_assert(sizeof(struct podperf_wait_sum) == 24, "ABI");
-_Static_assert(sizeof(struct podperf_stack) == 16 + 2 * 8 * PODPERF_MAX_FRAMES, "ABI");
-_Static_assert(sizeof(struct podperf_long_wait) == 48, "ABI");
+_Static_assert(sizeof(struct podperf_sample_key) == 32, "ABI");
+_Static_assert(sizeof(struct podperf_sample_sum) == 24, "ABI");
+_Static_assert(sizeof(struct podperf_samples_used) == 4 + 4 * PODPERF_CGROUP_SHARES, "ABI");
+_Static_assert(sizeof(struct podperf_stack) == 24 + 2 * 8 * PODPERF_MAX_FRAMES, "ABI");
+_Static_assert(sizeof(struct podperf_place) == 24, "ABI");
+_Static_assert(sizeof(struct podperf_long_wait) == 56, "ABI");
+_Static_assert(sizeof(struct podperf_waker) == 40, "ABI");
 _Static_assert(sizeof(struct podperf_cgroup_record) == 16 + PODPERF_PATH_MAX, "ABI");
 
 #endif

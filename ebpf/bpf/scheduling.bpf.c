@@ -14,98 +14,25 @@
 #include "cpu.bpf.h"
 #include "drops.bpf.h"
 #include "kernel.h"
+#include "memo.bpf.h"
 #include "podperf.h"
-#include "stacks.bpf.h"
+#include "samples.bpf.h"
+#include "tasks.bpf.h"
 
 const volatile bool facts_enabled = true;
-const volatile bool stacks_enabled = false;
-/* CLOCK_MONOTONIC when the programs were loaded: tasks that were there before count from their first sight. */
-const volatile __u64 loaded_at_ns = 0;
-
-/* What the kernel keeps per task. */
-struct facts {
-	__u64 run_ns;
-	__u64 runqueue_ns;
-	__u64 voluntary;
-	__u64 involuntary;
-	__u64 rare; /* sum of those below: while it stays the same, none of them has changed */
-	__u64 migrations;
-	__u64 minor_faults;
-	__u64 major_faults;
-};
-
-/* What is remembered of a task between its switches. */
-struct task {
-	__u64 left_ns;        /* when it left the CPU; 0 when the wait since is settled */
-	__u64 left_run_ns;    /* its run time then */
-	__u64 stack;          /* of the wait since, 0 without */
-	__u32 state;          /* of that wait, enum podperf_wait */
-	__u32 busy;           /* being settled: only one CPU at a time may */
-	__u64 moved_to;       /* on whose account it runs since it was moved while it ran; 0: as its CPU says */
-	bool seen;            /* it has a record for longer than this */
-	struct facts settled; /* its facts when they were last charged */
-};
-
-/* Task -> what is remembered of it; freed by the kernel with the task. */
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct task);
-} tasks SEC(".maps");
-
-static __always_inline void read_facts(struct task_struct *task, struct facts *facts)
-{
-	facts->run_ns = task->se.sum_exec_runtime;
-	facts->runqueue_ns = task->sched_info.run_delay;
-	facts->voluntary = task->nvcsw;
-	facts->involuntary = task->nivcsw;
-	facts->migrations = task->se.nr_migrations;
-	facts->minor_faults = task->min_flt;
-	facts->major_faults = task->maj_flt;
-	facts->rare = facts->migrations + facts->minor_faults + facts->major_faults;
-}
-
-/*
- * The record of `task`, which is on a CPU since `since_ns` (0: not known); made at its first sight. A task that was
- * there before the programs counts from when it came on: what else it did until then is not known.
- */
-static __always_inline struct task *task_of(struct task_struct *task, __u64 since_ns, __u64 now)
-{
-	struct task *t = bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-
-	if (!t) {
-		drop(PODPERF_DROP_TASK_STORAGE);
-		return NULL;
-	}
-	if (!t->seen) {
-		t->seen = true;
-		if (task->start_time < loaded_at_ns) {
-			__u64 ran = since_ns ? now - since_ns : 0;
-
-			read_facts(task, &t->settled);
-			t->left_run_ns = t->settled.run_ns;
-			t->settled.run_ns -= ran < t->settled.run_ns ? ran : t->settled.run_ns;
-		}
-	}
-	return t;
-}
+/* Waits at least this long are never left to chance: if the budget has no walk for one, its place is named. */
+#define CERTAIN_NS 10000000
 
 /* How a task leaves the CPU. Idle kernel threads sleep uninterruptibly, but by TASK_NOLOAD do not mean it. */
-static __always_inline __u32 wait_state(struct task_struct *task, bool preempt)
+static __always_inline __u32 wait_activity(struct task_struct *task, bool preempt)
 {
 	__u32 state = task->__state;
 
 	if (preempt || !state)
-		return PODPERF_PREEMPTED;
+		return is_throttled(task) ? PODPERF_THROTTLED : PODPERF_PREEMPTED;
 	if ((state & (TASK_UNINTERRUPTIBLE | TASK_RTLOCK_WAIT)) && !(state & TASK_NOLOAD))
 		return PODPERF_UNINTERRUPTIBLE;
 	return PODPERF_INTERRUPTIBLE;
-}
-
-static __always_inline bool wants_stack(struct task_struct *task, __u32 state)
-{
-	return stacks_enabled && state != PODPERF_PREEMPTED && !(task->flags & PF_KTHREAD);
 }
 
 #define CHARGE(field)                                       \
@@ -114,28 +41,52 @@ static __always_inline bool wants_stack(struct task_struct *task, __u32 state)
 		t->settled.field = now.field;               \
 	} while (0)
 
+/* Puts the wait of `task`, which has ended, into the profile. */
+static __always_inline void profile_wait(struct task_struct *task, struct task *t, __u64 cgroup, __u64 at, __u64 ns,
+					 struct podperf_cpu *cpu)
+{
+	struct podperf_sample_key key = {
+	    .stack = t->stack,
+	    .cgroup = cgroup,
+	    .waker = t->waker,
+	    .tgid = task->tgid,
+	    .activity = t->activity,
+	    .filters = 1,
+	};
+	struct podperf_sample_sum fresh = {.ns = ns, .count = 1, .last_ns = at};
+
+	if (ns >= CERTAIN_NS) {
+		if (!t->weight && !(t->stack & 1))
+			name_place(t->stack);
+		if (long_wait_ns && ns >= long_wait_ns && send_long_wait(&key, task->pid, at, ns))
+			return;
+	} else if (!t->weight) {
+		cpu->sampled_out++;
+		return;
+	} else {
+		fresh.ns = ns * t->weight;
+		fresh.count = t->weight;
+	}
+	if (!add_sample(&key, &fresh))
+		cpu->unprofiled_ns += fresh.ns;
+}
+
 /* The wait of `task` ended when it came on, at `at`. */
 static __always_inline void settle_wait(struct task_struct *task, struct task *t, __u64 cgroup, __u64 at,
 					struct podperf_cgroup *row, struct podperf_cpu *cpu)
 {
 	__u64 ns = at > t->left_ns ? at - t->left_ns : 0;
+	__u32 state = t->activity == PODPERF_THROTTLED ? PODPERF_PREEMPTED : t->activity;
 
 	t->left_ns = 0;
-	if (row && t->state < PODPERF_WAITS)
-		row->offcpu_ns[t->state] += ns;
-	if (t->stack) {
-		struct podperf_wait_key key = {
-		    .stack = t->stack,
-		    .cgroup = cgroup,
-		    .tgid = task->tgid,
-		    .state = t->state,
-		};
-
-		t->stack = 0;
-		profile_wait(&key, task->pid, at, ns, cpu);
-	} else if (wants_stack(task, t->state)) {
+	if (row && state < PODPERF_WAITS)
+		row->offcpu_ns[state] += ns;
+	if (!wants_profile(task))
+		return;
+	if (t->in_profile)
+		profile_wait(task, t, cgroup, at, ns, cpu);
+	else
 		cpu->unprofiled_ns += ns;
-	}
 }
 
 /*
@@ -241,16 +192,28 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 	row = settle_current(task, t, cpu);
 	if (task->__state & TASK_DEAD)
 		return row;
-	t->state = wait_state(task, preempt);
+	t->activity = wait_activity(task, preempt);
 	t->left_ns = now;
 	t->left_run_ns = task->se.sum_exec_runtime;
-	t->stack = 0;
-	if (!wants_stack(task, t->state))
+	t->in_profile = false;
+	if (!wants_profile(task))
 		return row;
-	if (is_shed(PODPERF_SHED_STACKS))
+	if (is_shed(PODPERF_SHED_STACKS)) {
 		drop(PODPERF_DROP_STACK_SHED);
-	else
-		t->stack = stack_of_wait(ctx, task, t->state, cpu);
+		return row;
+	}
+	t->in_profile = true;
+	t->waker = 0;
+	if (t->activity >= PODPERF_PREEMPTED) {
+		/* Where that happened says nothing of why. */
+		t->stack = 0;
+		t->weight = 1;
+	} else {
+		struct wait_stack found = stack_of_wait(ctx, task, t->activity, cpu->cgroup, now, cpu);
+
+		t->stack = found.id;
+		t->weight = found.weight;
+	}
 	return row;
 }
 

@@ -1,6 +1,7 @@
 //! Whose a profile is. Pure.
 
 use std::{
+    fmt,
     hash::{Hash, Hasher},
     sync::Arc,
 };
@@ -34,6 +35,16 @@ impl Subject {
     #[must_use]
     pub fn unresolved() -> Self {
         Self::Cgroup(UNRESOLVED.into())
+    }
+}
+
+/// `namespace/pod/container`, or the cgroup's path.
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cgroup(path) => f.write_str(path),
+            Self::Container(info) => write!(f, "{}/{}/{}", info.pod.namespace, info.pod.name, info.name),
+        }
     }
 }
 

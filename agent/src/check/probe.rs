@@ -72,7 +72,7 @@ fn try_programs(config: &Config, host: &Host) -> anyhow::Result<Tracepoint> {
     let settings = SensorSettings {
         max_cgroups: SMALLEST,
         max_stacks: SMALLEST,
-        max_waits: SMALLEST,
+        max_samples: SMALLEST,
         ..parts::sensor_settings(config, host)
     };
     Ok(Sensors::start(&settings, &Plan::default())?.tracepoint())
@@ -86,7 +86,7 @@ async fn try_pods(config: &Config, node_name: &str) -> Result<(State, String), p
 }
 
 async fn try_export(config: &Config) -> Option<Result<(), String>> {
-    if !parts::wants_profiles(config) {
+    if !parts::wants_export(config) {
         return None;
     }
     let settings = config.otlp.settings();

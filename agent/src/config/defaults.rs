@@ -6,7 +6,11 @@ use super::{
     Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
     Scheduling, Stacks,
 };
-use crate::{attribution::Level, export::prometheus::FactFamily, kernel::Tracepoint};
+use crate::{
+    attribution::Level,
+    export::prometheus::FactFamily,
+    kernel::{SampleEvent, Tracepoint},
+};
 
 impl Default for Config {
     fn default() -> Self {
@@ -71,7 +75,13 @@ impl Default for Kubelet {
 impl Default for Metrics {
     fn default() -> Self {
         Self {
-            facts: vec![FactFamily::OnCpu, FactFamily::RunQueueWait, FactFamily::OffCpu, FactFamily::ContextSwitches],
+            facts: vec![
+                FactFamily::OnCpu,
+                FactFamily::RunQueueWait,
+                FactFamily::OffCpu,
+                FactFamily::WaitReasons,
+                FactFamily::ContextSwitches,
+            ],
             level: Level::Container,
             include_namespaces: Vec::new(),
             exclude_namespaces: Vec::new(),
@@ -116,7 +126,17 @@ impl Default for Overhead {
 
 impl Default for Stacks {
     fn default() -> Self {
-        Self { enabled: true, long_wait: Duration::from_millis(500), max_stacks: 32_768, max_waits: 16_384 }
+        Self {
+            enabled: true,
+            long_wait: Duration::from_millis(500),
+            waker_after: Duration::from_millis(10),
+            on_cpu_hertz: 49,
+            on_cpu_event: SampleEvent::Auto,
+            max_walks: 5000,
+            max_stacks: 32_768,
+            max_samples: 16_384,
+            shadow: false,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     attribution::{Level, RowRules},
     cgroups::{Choice, Patterns, Selection},
     export::{otlp, prometheus::FactFamily},
-    kernel::Tracepoint,
+    kernel::{SampleEvent, Tracepoint},
 };
 
 /// The configuration file.
@@ -165,8 +165,14 @@ pub struct Stacks {
     pub enabled: bool,
     #[serde(with = "humantime_serde")]
     pub long_wait: Duration,
+    #[serde(with = "humantime_serde")]
+    pub waker_after: Duration,
+    pub on_cpu_hertz: u32,
+    pub on_cpu_event: SampleEvent,
+    pub max_walks: u32,
     pub max_stacks: u32,
-    pub max_waits: u32,
+    pub max_samples: u32,
+    pub shadow: bool,
 }
 
 /// `otlp:`
@@ -266,6 +272,14 @@ impl Config {
     }
 }
 
+impl Stacks {
+    /// What one sample on the CPU stands for; `None` where none are taken.
+    #[must_use]
+    pub fn sample_period(&self) -> Option<Duration> {
+        (self.on_cpu_hertz > 0).then(|| Duration::from_secs(1) / self.on_cpu_hertz)
+    }
+}
+
 impl Otlp {
     /// What the exporter takes.
     #[must_use]
@@ -318,7 +332,8 @@ impl TryFrom<Config> for Settings {
             ("overhead.maxPercent", (0.0..=100.0).contains(&config.overhead.max_percent), "needs 0 to 100"),
             ("pmu.leaveFree", config.pmu.leave_free <= 64, "needs at most 64"),
             ("stacks.maxStacks", config.stacks.max_stacks >= 1024, "needs at least 1024"),
-            ("stacks.maxWaits", config.stacks.max_waits >= 256, "needs at least 256"),
+            ("stacks.maxSamples", config.stacks.max_samples >= 256, "needs at least 256"),
+            ("stacks.onCpuHertz", config.stacks.on_cpu_hertz <= 1000, "needs at most 1000"),
             ("otlp.interval", config.otlp.interval >= Duration::from_secs(1), "needs at least 1s"),
             ("otlp.timeout", config.otlp.timeout >= Duration::from_millis(100), "needs at least 100ms"),
             ("otlp.queue", config.otlp.queue >= 1, "needs at least 1"),

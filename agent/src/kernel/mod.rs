@@ -5,6 +5,7 @@
 //! by name ([`host::Unsupported`]).
 #![expect(unsafe_code, reason = "the kernel boundary: bpf(2) and perf_event_open(2) take raw pointers")]
 
+mod attach;
 mod budget;
 pub mod clock;
 mod cost;
@@ -17,12 +18,15 @@ mod raw;
 mod reading;
 pub mod records;
 mod rows;
+mod sampler;
 mod sensors;
 mod spin;
+pub mod symbols;
 mod trial;
 
 pub use cost::{MapUse, ProgramUse};
 pub use counters::{OpenCounter, PmuSettings};
 pub use reading::{CpuTotals, RawReading, RawRow};
+pub use sampler::SampleEvent;
 pub use sensors::{LoadError, SensorSettings, Sensors, Tracepoint};
 pub use trial::{try_counters, try_perf_event_open};

@@ -49,6 +49,12 @@ pub struct CpuTotals {
     pub checks: u64,
     /// Of these, how many found another stack.
     pub checks_wrong: u64,
+    /// Short waits over the budget of walks: others stand for them.
+    pub sampled_out: u64,
+    /// Remembered stacks that were walked all the same, where the shadow is on.
+    pub shadow_waits: u64,
+    /// Of these, how many were another one.
+    pub shadow_wrong: u64,
     /// What the counters counted, by slot, never scaled: all that was charged to anyone.
     pub counts: [u64; abi::PODPERF_MAX_EVENTS as usize],
     /// What each program did, by its own account, in the order of `enum podperf_program`.
@@ -67,6 +73,9 @@ impl CpuTotals {
             total.walks += cpu.walks;
             total.checks += cpu.checks;
             total.checks_wrong += cpu.checks_wrong;
+            total.sampled_out += cpu.sampled_out;
+            total.shadow_waits += cpu.shadow_waits;
+            total.shadow_wrong += cpu.shadow_wrong;
             for (to, (count, uncounted)) in total.counts.iter_mut().zip(cpu.counts.iter().zip(&cpu.uncounted)) {
                 *to = to.wrapping_add(count.wrapping_sub(*uncounted));
             }
@@ -96,6 +105,9 @@ impl Default for CpuTotals {
             walks: 0,
             checks: 0,
             checks_wrong: 0,
+            sampled_out: 0,
+            shadow_waits: 0,
+            shadow_wrong: 0,
             counts: bytemuck::Zeroable::zeroed(),
             programs: bytemuck::Zeroable::zeroed(),
         }

@@ -1,9 +1,11 @@
 //! The records of the two rings, decoded. Pure: bytes in, values out; records that are too short are refused.
 
+use std::mem::offset_of;
+
 use podperf_ebpf::abi;
 
 use crate::{
-    ids::{CgroupId, Pid, StackId},
+    ids::{CgroupId, Pid, StackId, WakerId},
     stacks::profile::WaitState,
 };
 
@@ -12,43 +14,75 @@ use crate::{
 pub enum StackRecord {
     /// The frames of a stack that was not sent before.
     Stack(RawStack),
+    /// The stack (second) of a place (first) that samples named before its stack was known.
+    Place(StackId, StackId),
     /// A wait over the threshold.
-    LongWait(RawWait),
+    LongWait(RawSample),
+    /// Who ends waits.
+    Waker(RawWaker),
 }
 
 /// Addresses of a stack, both parts leaf first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawStack {
-    /// Its name in [`WaitKey`].
+    /// Its name in [`SampleKey`].
     pub id: StackId,
+    /// Whose it was when it was walked; others may share it.
+    pub process: Pid,
     /// Return addresses in user space.
     pub user: Vec<u64>,
     /// Return addresses in the kernel.
     pub kernel: Vec<u64>,
 }
 
-/// Whose waits, where and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct WaitKey {
-    /// Where.
-    pub stack: StackId,
-    /// The cgroup in which the waits ended.
-    pub cgroup: CgroupId,
-    /// The process.
-    pub process: Pid,
-    /// How it went to sleep.
-    pub state: WaitState,
+/// Who ends waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawWaker {
+    /// Its name in [`SampleKey`].
+    pub id: WakerId,
+    /// `None`: an interrupt, such as a timer or a network packet.
+    pub cgroup: Option<CgroupId>,
+    /// The thread's name.
+    pub thread: String,
 }
 
-/// Waits with one key.
+/// Whose time, where and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SampleKey {
+    /// Where: a stack, or a place whose stack may be known later. `None` when neither is known.
+    pub stack: Option<StackId>,
+    /// The cgroup in which it ended.
+    pub cgroup: CgroupId,
+    /// Who ended the wait, where that is known.
+    pub waker: Option<WakerId>,
+    /// The process.
+    pub process: Pid,
+    /// What it did.
+    pub activity: RawActivity,
+    /// Bit n: filter n lets it pass.
+    pub filters: u16,
+}
+
+/// What time was spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RawActivity {
+    /// A wait that began so.
+    Wait(WaitState),
+    /// Preempted, since the quota of its cgroup was used up.
+    Throttled,
+    /// On the CPU.
+    OnCpu,
+}
+
+/// Time with one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawWait {
+pub struct RawSample {
     /// Whose, where and how.
-    pub key: WaitKey,
-    /// Time off the CPU, all together.
+    pub key: SampleKey,
+    /// All together.
     pub ns: u64,
-    /// How many.
-    pub waits: u64,
+    /// How many waits, or samples on the CPU.
+    pub count: u64,
     /// When the last ended, `CLOCK_MONOTONIC`.
     pub last_ns: u64,
 }
@@ -63,15 +97,22 @@ pub enum CgroupRecord {
     Died(CgroupId),
 }
 
-impl WaitKey {
-    /// `None` for a state that this version does not know.
+impl SampleKey {
+    /// `None` for an activity that this version does not know.
     #[must_use]
-    pub fn from_abi(key: &abi::podperf_wait_key) -> Option<Self> {
+    pub fn from_abi(key: &abi::podperf_sample_key) -> Option<Self> {
+        let activity = match u32::from(key.activity) {
+            abi::PODPERF_THROTTLED => RawActivity::Throttled,
+            abi::PODPERF_ON_CPU => RawActivity::OnCpu,
+            _ => RawActivity::Wait(*WaitState::ALL.get(usize::from(key.activity))?),
+        };
         Some(Self {
-            stack: StackId(key.stack),
+            stack: Some(StackId(key.stack)).filter(|id| id.0 != 0),
             cgroup: CgroupId(key.cgroup),
+            waker: Some(WakerId(key.waker)).filter(|id| id.0 != 0),
             process: Pid(key.tgid),
-            state: *WaitState::ALL.get(key.state as usize)?,
+            activity,
+            filters: key.filters,
         })
     }
 }
@@ -82,18 +123,32 @@ impl StackRecord {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         match u32_at(bytes, 0)? {
             abi::PODPERF_RECORD_STACK => {
-                let (header, frames) = bytes.split_at_checked(16)?;
+                let (header, frames) = bytes.split_at_checked(offset_of!(abi::podperf_stack, frames))?;
                 let user = usize::from(u16::from_ne_bytes(header.get(4..6)?.try_into().ok()?));
                 let kernel = usize::from(u16::from_ne_bytes(header.get(6..8)?.try_into().ok()?));
-                let id = StackId(u64_at(header, 8)?);
+                let id = StackId(u64_at(header, offset_of!(abi::podperf_stack, id))?);
+                let process = Pid(u32_at(header, offset_of!(abi::podperf_stack, tgid))?);
                 let (user, kernel) = frames.get(..(user + kernel) * 8)?.split_at(user * 8);
-                Some(Self::Stack(RawStack { id, user: addresses(user), kernel: addresses(kernel) }))
+                Some(Self::Stack(RawStack { id, process, user: addresses(user), kernel: addresses(kernel) }))
+            }
+            abi::PODPERF_RECORD_PLACE => {
+                let place: abi::podperf_place = whole(bytes)?;
+                Some(Self::Place(StackId(place.place), StackId(place.stack)))
             }
             abi::PODPERF_RECORD_LONG_WAIT => {
-                let bytes = bytes.get(..size_of::<abi::podperf_long_wait>())?;
-                let wait: abi::podperf_long_wait = bytemuck::pod_read_unaligned(bytes);
-                let key = WaitKey::from_abi(&wait.key)?;
-                Some(Self::LongWait(RawWait { key, ns: wait.ns, waits: 1, last_ns: wait.end_ns }))
+                let wait: abi::podperf_long_wait = whole(bytes)?;
+                let key = SampleKey::from_abi(&wait.key)?;
+                Some(Self::LongWait(RawSample { key, ns: wait.ns, count: 1, last_ns: wait.end_ns }))
+            }
+            abi::PODPERF_RECORD_WAKER => {
+                let waker: abi::podperf_waker = whole(bytes)?;
+                let comm: &[u8] = bytemuck::cast_slice(&waker.comm);
+                let thread = comm.split(|byte| *byte == 0).next().unwrap_or_default();
+                Some(Self::Waker(RawWaker {
+                    id: WakerId(waker.id),
+                    cgroup: Some(CgroupId(waker.cgroup)).filter(|cgroup| cgroup.0 != 0),
+                    thread: String::from_utf8_lossy(thread).into_owned(),
+                }))
             }
             _ => None,
         }
@@ -119,6 +174,10 @@ impl CgroupRecord {
     }
 }
 
+fn whole<T: bytemuck::Pod>(bytes: &[u8]) -> Option<T> {
+    bytes.get(..size_of::<T>()).map(bytemuck::pod_read_unaligned)
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
@@ -140,6 +199,7 @@ mod tests {
         bytes.extend(u16::try_from(user.len()).unwrap().to_ne_bytes());
         bytes.extend(u16::try_from(kernel.len()).unwrap().to_ne_bytes());
         bytes.extend(77_u64.to_ne_bytes());
+        bytes.extend(4711_u64.to_ne_bytes());
         bytes.extend(user.iter().chain(kernel).flat_map(|address| address.to_ne_bytes()));
         bytes
     }
@@ -147,7 +207,8 @@ mod tests {
     #[test]
     fn user_and_kernel_frames_are_told_apart() {
         let record = StackRecord::decode(&stack_record(&[1, 2], &[3])).unwrap();
-        assert_eq!(record, StackRecord::Stack(RawStack { id: StackId(77), user: vec![1, 2], kernel: vec![3] }));
+        let stack = RawStack { id: StackId(77), process: Pid(4711), user: vec![1, 2], kernel: vec![3] };
+        assert_eq!(record, StackRecord::Stack(stack));
     }
 
     #[test]
@@ -157,6 +218,30 @@ mod tests {
             assert_eq!(StackRecord::decode(&whole[..length]), None, "{length} bytes");
             assert_eq!(CgroupRecord::decode(&whole[..length.min(15)]), None, "{length} bytes");
         }
+    }
+
+    #[test]
+    fn an_interrupt_is_nobodys_and_a_thread_has_its_name() {
+        let record = |cgroup: u64, name: &str| {
+            let mut waker: abi::podperf_waker = bytemuck::Zeroable::zeroed();
+            (waker.record, waker.id, waker.cgroup) = (abi::PODPERF_RECORD_WAKER, 5, cgroup);
+            bytemuck::cast_slice_mut(&mut waker.comm)[..name.len()].copy_from_slice(name.as_bytes());
+            StackRecord::decode(bytemuck::bytes_of(&waker)).unwrap()
+        };
+        let waker = |cgroup, thread: &str| RawWaker { id: WakerId(5), cgroup, thread: thread.into() };
+        assert_eq!(record(0, ""), StackRecord::Waker(waker(None, "")));
+        assert_eq!(record(9, "nginx"), StackRecord::Waker(waker(Some(CgroupId(9)), "nginx")));
+    }
+
+    #[test]
+    fn what_has_no_stack_is_told_from_what_has() {
+        let mut key: abi::podperf_sample_key = bytemuck::Zeroable::zeroed();
+        assert_eq!(SampleKey::from_abi(&key).unwrap().stack, None);
+        key.activity = u16::try_from(abi::PODPERF_ACTIVITIES).unwrap();
+        assert_eq!(SampleKey::from_abi(&key), None);
+        (key.activity, key.stack) = (u16::try_from(abi::PODPERF_ON_CPU).unwrap(), 3);
+        let key = SampleKey::from_abi(&key).unwrap();
+        assert_eq!((key.stack, key.activity), (Some(StackId(3)), RawActivity::OnCpu));
     }
 
     #[test]

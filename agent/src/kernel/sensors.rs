@@ -7,26 +7,29 @@ use std::{
 
 use aya::{
     Btf, Ebpf, EbpfLoader,
-    maps::{Map, MapData, RingBuf},
-    programs::{BtfTracePoint, ProgramError, RawTracePoint},
+    maps::{MapData, RingBuf},
+    programs::{ProgramError, RawTracePoint},
 };
 use podperf_ebpf::abi;
 use thiserror::Error;
 use tracing::debug;
 
 use super::{
+    attach::{attach_btf, attach_scheduling, hand_over, load_raw, take_ring},
     clock::{monotonic, monotonic_ns},
     cost::{MapUse, ProgramUse},
     counters::{Counters, OpenCounter, PmuSettings, fastest_ghz},
     hotplug::Hotplug,
     raw::{self, Then},
     reading::{CpuTotals, RawReading},
-    records::{CgroupRecord, RawWait, StackRecord, WaitKey},
+    records::{CgroupRecord, RawSample, SampleKey, StackRecord},
     rows::Rows,
+    sampler::{self, SampleEvent, Sampler},
+    symbols,
 };
 use crate::{
     events::{plan::Plan, plausible::MOST_PER_CYCLE},
-    ids::{CgroupId, StackId},
+    ids::CgroupId,
 };
 
 /// What the sensors are to do.
@@ -40,12 +43,22 @@ pub struct SensorSettings {
     pub stacks: bool,
     /// Waits at least this long are reported one by one; 0 reports none.
     pub long_wait_ns: u64,
+    /// Waits at least this long get their waker; 0: none does.
+    pub waker_after_ns: u64,
+    /// Stacks that a CPU walks in a second at most; 0: as many as there are.
+    pub max_walks: u32,
+    /// Samples on each CPU in a second; 0: none.
+    pub oncpu_hertz: u32,
+    /// What makes them.
+    pub oncpu_event: SampleEvent,
+    /// Whether remembered stacks are walked all the same, to count how often they are wrong.
+    pub shadow: bool,
     /// Rows of the cgroup table.
     pub max_cgroups: u32,
     /// Remembered stacks.
     pub max_stacks: u32,
-    /// Distinct (stack, cgroup, process, state) of one profile window.
-    pub max_waits: u32,
+    /// Distinct (stack, cgroup, process, activity, waker) between two readings.
+    pub max_samples: u32,
     /// How the PMU is shared.
     pub pmu: PmuSettings,
 }
@@ -100,15 +113,25 @@ const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
     "stack_walk",
     "stack_memo",
     "stack_ring",
-    "wait_table",
-    "wait_ring",
+    "sample_table",
+    "sample_stack",
+    "long_wait",
     "cgroup_ring",
     "stack_shed",
 ];
 
 /// The programs with an account of their own, in the order of `enum podperf_program`. Either form of the first.
-const PROGRAMS: [&str; abi::PODPERF_PROGRAMS as usize] =
-    ["sched_switch", "cgroup_attach_task", "flush", "forget", "cgroup_mkdir", "cgroup_rename", "cgroup_rmdir"];
+const PROGRAMS: [&str; abi::PODPERF_PROGRAMS as usize] = [
+    "sched_switch",
+    "cgroup_attach_task",
+    "flush",
+    "forget",
+    "cgroup_mkdir",
+    "cgroup_rename",
+    "cgroup_rmdir",
+    sampler::PROGRAM,
+    "sched_waking",
+];
 
 /// The running programs. They detach, and the counters close, on drop.
 pub struct Sensors {
@@ -118,6 +141,7 @@ pub struct Sensors {
     rows: Rows,
     stack_ring: RingBuf<MapData>,
     cgroup_ring: RingBuf<MapData>,
+    sampler: Option<Sampler>,
     copies: usize,
     epoch: u32,
     tracepoint: Tracepoint,
@@ -143,7 +167,9 @@ impl Sensors {
         let nr_events = u32::try_from(counters.slots()).unwrap_or(0);
         let rows = Rows::new(settings.max_cgroups, copies);
         let max_stacks = if settings.stacks { settings.max_stacks } else { 1 };
-        let max_waits = if settings.stacks { settings.max_waits } else { 1 };
+        let max_samples = if settings.stacks { settings.max_samples } else { 1 };
+        let wakers = settings.stacks && settings.waker_after_ns > 0;
+        let interrupts = if wakers { symbols::interrupt_text() } else { 0..0 };
 
         let mut ebpf = EbpfLoader::new()
             .btf(Some(&btf))
@@ -154,6 +180,13 @@ impl Sensors {
             .override_global("facts_enabled", &u8::from(settings.facts), true)
             .override_global("stacks_enabled", &u8::from(settings.stacks), true)
             .override_global("long_wait_ns", &settings.long_wait_ns, true)
+            .override_global("waker_after_ns", &settings.waker_after_ns, true)
+            .override_global("irq_text_begin", &interrupts.start, true)
+            .override_global("irq_text_end", &interrupts.end, true)
+            .override_global("walk_every_ns", &apart_ns(settings.max_walks), true)
+            .override_global("sample_ns", &apart_ns(settings.oncpu_hertz), true)
+            .override_global("max_samples", &max_samples, true)
+            .override_global("shadow", &u8::from(settings.shadow), true)
             .override_global("loaded_at_ns", &monotonic_ns(), true)
             .override_global("slot_shift", &rows.slot_shift(), true)
             .map_max_entries("cgroups", settings.max_cgroups)
@@ -163,8 +196,8 @@ impl Sensors {
             .map_max_entries("controls", u32::try_from(copies).unwrap_or(1))
             .map_max_entries("stack_memo", max_stacks)
             .map_max_entries("stacks_sent", max_stacks)
-            .map_max_entries("waits0", max_waits)
-            .map_max_entries("waits1", max_waits)
+            .map_max_entries("samples0", max_samples)
+            .map_max_entries("samples1", max_samples)
             .load(podperf_ebpf::OBJECT)
             .map_err(|error| LoadError::Object(Box::new(error)))?;
 
@@ -182,16 +215,42 @@ impl Sensors {
         let cgroup_ring = take_ring(&mut ebpf, "cgroup_ring")?;
         let (tracepoint, program) = attach_scheduling(&mut ebpf, settings.tracepoint, &btf)?;
         running.push(program);
+        if wakers {
+            attach_btf(&mut ebpf, "sched_waking", "sched_waking", &btf)?;
+            running.push("sched_waking");
+        }
+        let sampled = settings.stacks && settings.oncpu_hertz > 0;
+        let sampler = sampled.then(|| Sampler::start(&mut ebpf, settings.oncpu_event, settings.oncpu_hertz, &cpus));
+        let sampler = sampler.transpose()?;
+        running.extend(sampler.as_ref().map(|_| sampler::PROGRAM));
         // The kernel's types were by far the largest thing in the agent.
         drop(btf);
         raw::return_free_memory();
-        Ok(Self { ebpf, counters, hotplug, rows, stack_ring, cgroup_ring, copies, epoch: 0, tracepoint, running })
+        Ok(Self {
+            ebpf,
+            counters,
+            hotplug,
+            rows,
+            stack_ring,
+            cgroup_ring,
+            sampler,
+            copies,
+            epoch: 0,
+            tracepoint,
+            running,
+        })
     }
 
     /// Which form of the scheduling tracepoint is attached.
     #[must_use]
     pub const fn tracepoint(&self) -> Tracepoint {
         self.tracepoint
+    }
+
+    /// What makes samples on the CPU; `None` where none are taken.
+    #[must_use]
+    pub fn sample_event(&self) -> Option<SampleEvent> {
+        self.sampler.as_ref().map(Sampler::event)
     }
 
     /// The configured events and what became of each.
@@ -287,39 +346,43 @@ impl Sensors {
         }
     }
 
-    /// Makes the programs write to the other table of waits, and empties the one they wrote to.
+    /// Makes the programs write to the other table of samples, and empties the one they wrote to.
     ///
     /// # Errors
     ///
-    /// When the tables cannot be read; their waits are then in the next window.
-    pub fn take_waits(&mut self) -> io::Result<Vec<RawWait>> {
-        let full = if self.epoch & 1 == 0 { "waits0" } else { "waits1" };
-        raw::update(fd(&self.ebpf, "waits_epoch")?, 0_u32, self.epoch + 1)?;
+    /// When the tables cannot be read; their samples are then taken the time after the next.
+    pub fn take_samples(&mut self) -> io::Result<Vec<RawSample>> {
+        let odd = self.epoch & 1;
+        let full = if odd == 0 { "samples0" } else { "samples1" };
+        raw::update(fd(&self.ebpf, "samples_epoch")?, 0_u32, self.epoch + 1)?;
         self.epoch += 1;
         // A program that read the old epoch is done well before this: flushing interrupts each CPU, and programs at
         // the context switch cannot be interrupted.
         self.flush();
-        let mut waits = Vec::new();
+        let mut samples = Vec::new();
         raw::read_all(
             fd(&self.ebpf, full)?,
             1,
             Then::Delete,
-            |key: abi::podperf_wait_key, sums: &[abi::podperf_wait_sum]| {
-                if let (Some(key), [sum]) = (WaitKey::from_abi(&key), sums) {
-                    waits.push(RawWait { key, ns: sum.ns, waits: sum.waits, last_ns: sum.last_ns });
+            |key: abi::podperf_sample_key, sums: &[abi::podperf_sample_sum]| {
+                if let (Some(key), [sum]) = (SampleKey::from_abi(&key), sums) {
+                    samples.push(RawSample { key, ns: sum.ns, count: sum.count, last_ns: sum.last_ns });
                 }
             },
         )?;
-        Ok(waits)
+        let unused: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();
+        raw::update(fd(&self.ebpf, "samples_used")?, odd, unused)?;
+        Ok(samples)
     }
 
-    /// Has a stack sent again when it is next walked, since it was forgotten here.
+    /// Has stacks and wakers sent again when they come again, since they were forgotten here.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
-    pub fn forget_stack(&self, stack: StackId) -> io::Result<()> {
-        raw::delete(fd(&self.ebpf, "stacks_sent")?, stack.0)
+    pub fn forget_sent(&self, ids: &[u64]) -> io::Result<()> {
+        let sent = fd(&self.ebpf, "stacks_sent")?;
+        ids.iter().try_for_each(|id| raw::delete(sent, *id))
     }
 
     /// What the maps hold, by the kernel's own account (`/proc/self/fdinfo`).
@@ -348,6 +411,9 @@ impl Sensors {
 
     fn follow_cpus(&mut self, gone: &[u32]) {
         let online = aya::util::online_cpus().unwrap_or_default();
+        if let Some(sampler) = &mut self.sampler {
+            sampler.follow(&mut self.ebpf, gone, &online);
+        }
         self.counters.follow(gone, &online);
         self.rows.follow(&self.ebpf, &online);
     }
@@ -372,17 +438,6 @@ impl std::fmt::Debug for Sensors {
     }
 }
 
-/// The arrays of counters change hands: a second descriptor of each would be one more per event.
-fn hand_over(ebpf: &mut Ebpf, counters: &mut Counters, cpus: &[u32]) -> Result<(), LoadError> {
-    const EVENTS: [&str; abi::PODPERF_MAX_EVENTS as usize] = [
-        "event0", "event1", "event2", "event3", "event4", "event5", "event6", "event7", "event8", "event9", "event10",
-        "event11", "event12", "event13", "event14", "event15",
-    ];
-    let mut take = |name: &'static str| ebpf.take_map(name).ok_or(LoadError::Missing(name));
-    let events = EVENTS.into_iter().map(&mut take).collect::<Result<_, _>>()?;
-    counters.hand_over(events, take("controls")?, cpus).map_err(LoadError::Counter)
-}
-
 /// A map of the object.
 pub(super) fn fd<'a>(ebpf: &'a Ebpf, name: &'static str) -> io::Result<BorrowedFd<'a>> {
     let data = ebpf.map(name).and_then(raw::data);
@@ -394,6 +449,11 @@ pub(super) fn raw_program<'a>(ebpf: &'a Ebpf, name: &str) -> Option<&'a RawTrace
     ebpf.program(name)?.try_into().ok()
 }
 
+/// How far apart so many in a second are; 0 for none.
+fn apart_ns(in_a_second: u32) -> u64 {
+    1_000_000_000_u64.checked_div(in_a_second.into()).unwrap_or(0)
+}
+
 /// Settles what is on each CPU.
 fn flush(ebpf: &Ebpf) {
     let Some(program) = raw_program(ebpf, "flush") else { return };
@@ -402,46 +462,5 @@ fn flush(ebpf: &Ebpf) {
         if let Err(error) = raw::run_on(program, cpu, [0; 12]) {
             debug!(cpu, %error, "not flushed");
         }
-    }
-}
-
-fn attach_btf(ebpf: &mut Ebpf, program: &'static str, tracepoint: &str, btf: &Btf) -> Result<(), LoadError> {
-    let failed = |source| LoadError::Program { program, source: Box::new(source) };
-    let loaded: &mut BtfTracePoint =
-        ebpf.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
-    loaded.load(tracepoint, btf).map_err(failed)?;
-    loaded.attach().map_err(failed)?;
-    Ok(())
-}
-
-/// Attaches the scheduling tracepoint in the wanted form, and says in which.
-fn attach_scheduling(ebpf: &mut Ebpf, wanted: Tracepoint, btf: &Btf) -> Result<(Tracepoint, &'static str), LoadError> {
-    if wanted != Tracepoint::Raw {
-        match attach_btf(ebpf, "sched_switch", "sched_switch", btf) {
-            Ok(()) => return Ok((Tracepoint::Btf, "sched_switch")),
-            Err(error) if wanted == Tracepoint::Btf => return Err(error),
-            Err(error) => debug!(%error, "no BTF-typed tracepoint, taking the raw one"),
-        }
-    }
-    load_raw(ebpf, "sched_switch_raw", Some("sched_switch"))?;
-    Ok((Tracepoint::Raw, "sched_switch_raw"))
-}
-
-fn load_raw(ebpf: &mut Ebpf, program: &'static str, tracepoint: Option<&str>) -> Result<(), LoadError> {
-    let failed = |source| LoadError::Program { program, source: Box::new(source) };
-    let loaded: &mut RawTracePoint =
-        ebpf.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
-    loaded.load().map_err(failed)?;
-    if let Some(tracepoint) = tracepoint {
-        loaded.attach(tracepoint).map_err(failed)?;
-    }
-    Ok(())
-}
-
-fn take_ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, LoadError> {
-    let map = ebpf.take_map(name).ok_or(LoadError::Missing(name))?;
-    match map {
-        Map::RingBuf(_) => RingBuf::try_from(map).map_err(|error| LoadError::Object(Box::new(error.into()))),
-        _ => Err(LoadError::Missing(name)),
     }
 }

@@ -7,6 +7,7 @@ pub mod reason;
 mod resource;
 mod symbolizer;
 mod symbols;
+mod window;
 
 use std::{
     sync::Arc,
@@ -15,31 +16,41 @@ use std::{
 
 use crate::{
     attribution::Subject,
-    kernel::records::{RawStack, RawWait},
+    kernel::records::{RawSample, RawStack},
 };
 
+use profile::Waker;
+use reason::WaitReason;
 pub use symbolizer::{SymbolCounts, SymbolStats, start};
 
-/// The waits of one window, with addresses.
+pub use window::Window;
+
+/// The samples of one window, with addresses.
 #[derive(Debug)]
 pub struct RawProfile {
     /// When the window began.
     pub start: SystemTime,
     /// How long it was.
     pub duration: Duration,
-    /// What waited.
-    pub waits: Vec<ProfileWait>,
+    /// Where time went.
+    pub samples: Vec<ProfileSample>,
     /// What was lost in it, by reason.
     pub losses: Vec<(&'static str, u64)>,
+    /// What one sample on the CPU stands for; `None` where none are taken.
+    pub sample_period: Option<Duration>,
 }
 
-/// One wait of a window.
+/// Time of one window with one key.
 #[derive(Debug)]
-pub struct ProfileWait {
+pub struct ProfileSample {
     /// Whose it is.
     pub subject: Subject,
     /// `None` when its frames were lost on the way.
     pub stack: Option<Arc<RawStack>>,
+    /// What a wait was for.
+    pub reason: WaitReason,
+    /// Who ended it, where that is known.
+    pub waker: Option<Arc<Waker>>,
     /// Whose and how long.
-    pub wait: RawWait,
+    pub sample: RawSample,
 }

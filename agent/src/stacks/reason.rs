@@ -1,8 +1,6 @@
-//! Why a thread waited, told from the kernel functions in which it did. Pure.
+//! Why a thread waited, told from where in the kernel it did. Pure.
 
-use std::sync::Arc;
-
-use super::profile::{Frame, FrameKind, WaitState};
+use std::collections::HashMap;
 
 /// What a wait was for. The innermost kernel function that a row of the table names decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,8 +25,12 @@ pub enum WaitReason {
     Child,
     /// The CPU: it was still runnable, but another task had it.
     Preempted,
-    /// Something else, or the kernel functions have no names (`kernel.kptr_restrict`).
+    /// The next period of its cgroup's CPU quota.
+    Throttled,
+    /// Something else, or the kernel hides where its functions are (`kernel.kptr_restrict`).
     Other,
+    /// Its stack was lost.
+    Unknown,
 }
 
 /// One row a reason: the functions that wait for nothing else, without what the compiler adds to their names. Names of
@@ -134,23 +136,24 @@ const TABLE: &[(WaitReason, &[&str])] = &[
 ];
 
 impl WaitReason {
-    /// What a wait in `state` with these frames, leaf first, was for.
-    #[must_use]
-    pub fn of(state: WaitState, frames: &[Arc<Frame>]) -> Self {
-        if state == WaitState::Preempted {
-            return Self::Preempted;
-        }
-        let kernel = frames.iter().filter(|frame| frame.kind == FrameKind::Kernel);
-        let mut reasons = kernel.flat_map(|frame| &frame.functions).filter_map(|function| named(&function.name));
-        match reasons.next() {
-            // A page of a file that is not in memory: what was asked for is the page.
-            Some(Self::Disk) if reasons.any(|outer| outer == Self::PageFault) => Self::PageFault,
-            Some(reason) => reason,
-            None => Self::Other,
-        }
-    }
+    /// In the order of the type.
+    pub const ALL: [Self; 13] = [
+        Self::Futex,
+        Self::Poll,
+        Self::Disk,
+        Self::Network,
+        Self::PageFault,
+        Self::Pipe,
+        Self::Sleep,
+        Self::KernelLock,
+        Self::Child,
+        Self::Preempted,
+        Self::Throttled,
+        Self::Other,
+        Self::Unknown,
+    ];
 
-    /// The label value in profiles.
+    /// The label value in metrics and profiles.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -164,30 +167,113 @@ impl WaitReason {
             Self::KernelLock => "kernel_lock",
             Self::Child => "child",
             Self::Preempted => "preempted",
+            Self::Throttled => "throttled",
             Self::Other => "other",
+            Self::Unknown => "unknown",
         }
     }
 }
 
-fn named(function: &str) -> Option<WaitReason> {
-    // `do_poll.constprop.0`
-    let function = function.split('.').next().unwrap_or(function);
-    let is = |name: &&str| name.strip_suffix('*').map_or(*name == function, |start| function.starts_with(start));
-    TABLE.iter().find(|(_, functions)| functions.iter().any(is)).map(|(reason, _)| *reason)
+/// The table, prepared for a look at each function of a kernel.
+struct Names {
+    whole: HashMap<&'static str, WaitReason>,
+    /// By their first byte.
+    beginnings: HashMap<u8, Vec<(&'static str, WaitReason)>>,
+}
+
+impl Names {
+    fn new() -> Self {
+        let mut names = Self { whole: HashMap::new(), beginnings: HashMap::new() };
+        for (reason, functions) in TABLE {
+            for function in *functions {
+                match function.strip_suffix('*') {
+                    Some(beginning) => {
+                        let first = beginning.bytes().next().unwrap_or_default();
+                        names.beginnings.entry(first).or_default().push((beginning, *reason));
+                    }
+                    None => {
+                        names.whole.insert(function, *reason);
+                    }
+                }
+            }
+        }
+        names
+    }
+
+    fn reason(&self, function: &str) -> Option<WaitReason> {
+        // `do_poll.constprop.0`
+        let function = function.split('.').next().unwrap_or(function);
+        let beginnings = || self.beginnings.get(&function.bytes().next()?);
+        self.whole.get(function).copied().or_else(|| {
+            beginnings()?.iter().find(|(beginning, _)| function.starts_with(beginning)).map(|(_, reason)| *reason)
+        })
+    }
+}
+
+/// Where the functions of the table are in the running kernel.
+#[derive(Debug, Default)]
+pub struct Reasons {
+    /// From, to, and what is waited for between; in order.
+    ranges: Vec<(u64, u64, WaitReason)>,
+}
+
+/// The last function of the kernel ends somewhere.
+const LONGEST_FUNCTION: u64 = 1 << 16;
+
+impl Reasons {
+    /// `functions` calls its argument with the address and the name of every function of the kernel, in any order.
+    pub fn new(functions: impl FnOnce(&mut dyn FnMut(u64, &str))) -> Self {
+        let names = Names::new();
+        let mut found: Vec<(u64, Option<WaitReason>)> = Vec::new();
+        functions(&mut |address, name| found.push((address, names.reason(name))));
+        // Of several names of one function, one that is in the table comes first.
+        found.sort_unstable_by_key(|(address, reason)| (*address, reason.is_none()));
+        found.dedup_by_key(|(address, _)| *address);
+        let ends = found.iter().skip(1).map(|(address, _)| Some(*address)).chain([None]);
+        let ranges = found.iter().zip(ends).filter_map(|((start, reason), end)| {
+            Some((*start, end.unwrap_or(start.saturating_add(LONGEST_FUNCTION)), (*reason)?))
+        });
+        Self { ranges: ranges.collect() }
+    }
+
+    /// Whether any function is known: not where the kernel hides them.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// What a wait with these return addresses in the kernel, leaf first, was for.
+    #[must_use]
+    pub fn of(&self, kernel: &[u64]) -> WaitReason {
+        let mut reasons = kernel.iter().filter_map(|address| self.at(*address));
+        match reasons.next() {
+            // A page of a file that is not in memory: what was asked for is the page.
+            Some(WaitReason::Disk) if reasons.any(|outer| outer == WaitReason::PageFault) => WaitReason::PageFault,
+            Some(reason) => reason,
+            None => WaitReason::Other,
+        }
+    }
+
+    fn at(&self, returns_to: u64) -> Option<WaitReason> {
+        // What the address returns to may be the next function: the call is before it.
+        let call = returns_to.checked_sub(1)?;
+        let after = self.ranges.partition_point(|(start, ..)| *start <= call);
+        let (_, end, reason) = self.ranges.get(after.checked_sub(1)?)?;
+        (call < *end).then_some(*reason)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stacks::profile::Function;
 
+    /// A kernel of these functions, each 16 bytes long, leaf first on its one stack.
     fn reason(functions: &[&str]) -> WaitReason {
-        let frame = |name: &&str| {
-            let functions = vec![Function { name: (*name).into(), file: "".into(), line: 0 }];
-            Arc::new(Frame { address: 1, kind: FrameKind::Kernel, mapping: None, functions })
-        };
-        let frames: Vec<_> = functions.iter().map(frame).collect();
-        WaitReason::of(WaitState::Interruptible, &frames)
+        let address = |index: usize| 0xffff_ffff_8100_0000 + 16 * u64::try_from(index).unwrap();
+        let kernel = functions.iter().enumerate().map(|(index, name)| (address(index), *name));
+        let reasons = Reasons::new(|each| kernel.for_each(|(address, name)| each(address, name)));
+        let stack: Vec<u64> = (0..functions.len()).map(|index| address(index) + 8).collect();
+        reasons.of(&stack)
     }
 
     /// Stacks as kernels from 6.1 to 6.18 give them.
@@ -218,28 +304,39 @@ mod tests {
     }
 
     #[test]
-    fn a_user_function_with_a_kernel_functions_name_decides_nothing() {
-        let frame = Frame {
-            address: 1,
-            kind: FrameKind::Native,
-            mapping: None,
-            functions: vec![Function { name: "do_wait".into(), file: "".into(), line: 0 }],
-        };
-        assert_eq!(WaitReason::of(WaitState::Interruptible, &[Arc::new(frame)]), WaitReason::Other);
+    fn a_call_at_the_end_of_a_function_is_in_it() {
+        let kernel = [(0x100, "do_wait"), (0x200, "do_exit"), (0x200, "do_exit_alias")];
+        let reasons = Reasons::new(|each| kernel.iter().rev().for_each(|(address, name)| each(*address, name)));
+        let found = [0x100, 0x101, 0x200, 0x201].map(|address| reasons.at(address));
+        assert_eq!(found, [None, Some(WaitReason::Child), Some(WaitReason::Child), None]);
     }
 
     #[test]
-    fn who_was_preempted_waited_for_the_cpu() {
-        assert_eq!(WaitReason::of(WaitState::Preempted, &[]), WaitReason::Preempted);
+    fn a_function_of_the_table_is_found_by_any_of_its_names() {
+        let kernel = [(0x100, "alias"), (0x100, "do_wait"), (0x100, "zzz")];
+        let reasons = Reasons::new(|each| kernel.iter().for_each(|(address, name)| each(*address, name)));
+        assert_eq!(reasons.of(&[0x110]), WaitReason::Child);
+    }
+
+    #[test]
+    fn addresses_of_a_kernel_that_hides_its_functions_have_no_reason() {
+        let reasons = Reasons::new(|_| {});
+        assert!(reasons.is_empty());
+        assert_eq!(reasons.of(&[0, 1, u64::MAX]), WaitReason::Other);
     }
 
     #[test]
     fn no_row_hides_behind_another() {
+        let names = Names::new();
         for (reason, functions) in TABLE {
             for function in *functions {
-                let name = function.trim_end_matches('*');
-                assert_eq!(named(name), Some(*reason), "{function}");
+                assert_eq!(names.reason(function.trim_end_matches('*')), Some(*reason), "{function}");
             }
         }
+    }
+
+    #[test]
+    fn the_order_is_that_of_the_type() {
+        assert!(WaitReason::ALL.iter().enumerate().all(|(index, reason)| *reason as usize == index));
     }
 }

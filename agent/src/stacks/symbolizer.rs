@@ -12,8 +12,8 @@ use std::{
 };
 
 use super::{
-    ProfileWait, RawProfile,
-    profile::{Activity, Frame, Profile, Sample, Stack, SubjectProfile, Unwind},
+    ProfileSample, RawProfile,
+    profile::{Activity, Frame, Profile, Sample, Stack, SubjectProfile, Unwind, WaitState, Waker},
     reason::WaitReason,
     resource::resource,
     symbols::{Frames, Symbols},
@@ -21,7 +21,10 @@ use super::{
 use crate::{
     attribution::Subject,
     ids::{Pid, StackId},
-    kernel::{clock, records::RawStack},
+    kernel::{
+        clock,
+        records::{RawActivity, RawStack},
+    },
 };
 
 /// Frames with and without names so far.
@@ -74,27 +77,24 @@ pub fn start(
 
 /// One window with names, grouped by whose they are.
 fn profile(window: RawProfile, symbols: &mut Symbols, node_name: &str, counts: &SymbolCounts) -> Profile {
-    let stacks = name_stacks(&window.waits, symbols, counts);
+    let stacks = name_stacks(&window.samples, symbols, counts);
     let mut losses = window.losses;
     let mut lost_frames = 0;
     let mut subjects: HashMap<Subject, SubjectProfile> = HashMap::new();
-    for ProfileWait { subject, stack, wait } in window.waits {
-        if stack.is_none() {
-            lost_frames += wait.waits;
+    for ProfileSample { subject, stack, reason, waker, sample } in window.samples {
+        let (key, count) = (sample.key, sample.count);
+        let activity = activity(key.activity, reason, waker);
+        // Who was preempted has none by design.
+        if stack.is_none() && reason == WaitReason::Unknown {
+            lost_frames += count;
         }
         let profile = subjects.entry(subject).or_insert_with_key(|subject| SubjectProfile {
             resource: resource(subject, node_name),
             samples: Vec::new(),
         });
-        let stack = stacks.get(&(wait.key.process, wait.key.stack)).cloned().unwrap_or_default();
-        let (state, reason) = (wait.key.state, WaitReason::of(wait.key.state, &stack.frames));
-        profile.samples.push(Sample {
-            activity: Activity::OffCpu { state, reason, waker: None },
-            stack,
-            nanoseconds: wait.ns,
-            count: wait.waits,
-            last: clock::wall(wait.last_ns),
-        });
+        let stack = stack.and_then(|stack| stacks.get(&(key.process, stack.id)).cloned()).unwrap_or_default();
+        let last = clock::wall(sample.last_ns);
+        profile.samples.push(Sample { stack, activity, nanoseconds: sample.ns, count, last });
     }
     if lost_frames > 0 {
         losses.push(("stack_frames", lost_frames));
@@ -104,22 +104,30 @@ fn profile(window: RawProfile, symbols: &mut Symbols, node_name: &str, counts: &
         start: Some(window.start),
         duration: window.duration,
         losses,
-        sample_period: None,
+        sample_period: window.sample_period,
+    }
+}
+
+fn activity(raw: RawActivity, reason: WaitReason, waker: Option<Arc<Waker>>) -> Activity {
+    match raw {
+        RawActivity::OnCpu => Activity::OnCpu,
+        RawActivity::Wait(state) => Activity::OffCpu { state, reason, waker },
+        RawActivity::Throttled => Activity::OffCpu { state: WaitState::Preempted, reason, waker },
     }
 }
 
 /// The stacks of a window with names. One process may share a stack's addresses with another, but not its names.
 fn name_stacks(
-    waits: &[ProfileWait],
+    samples: &[ProfileSample],
     symbols: &mut Symbols,
     counts: &SymbolCounts,
 ) -> HashMap<(Pid, StackId), Arc<Stack>> {
     let mut by_process: HashMap<Pid, HashMap<StackId, &RawStack>> = HashMap::new();
     let mut kernel = BTreeSet::new();
-    for ProfileWait { stack, wait, .. } in waits {
+    for ProfileSample { stack, sample, .. } in samples {
         if let Some(stack) = stack {
             kernel.extend(&stack.kernel);
-            by_process.entry(wait.key.process).or_default().insert(stack.id, stack);
+            by_process.entry(sample.key.process).or_default().insert(stack.id, stack);
         }
     }
     let mut named = HashMap::new();
@@ -160,8 +168,8 @@ mod tests {
     use super::*;
     use crate::{
         ids::CgroupId,
-        kernel::records::{RawWait, WaitKey},
-        stacks::profile::{FrameKind, Function, WaitState},
+        kernel::records::{RawActivity, RawSample, SampleKey},
+        stacks::profile::{FrameKind, Function},
     };
 
     #[test]
@@ -187,32 +195,37 @@ mod tests {
         }
     }
 
-    fn wait(row: &str, stack: Option<&Arc<RawStack>>, ns: u64) -> ProfileWait {
-        let key = WaitKey {
-            stack: StackId(1),
+    fn wait(row: &str, stack: Option<&Arc<RawStack>>, ns: u64) -> ProfileSample {
+        let key = SampleKey {
+            stack: Some(StackId(1)),
             cgroup: CgroupId(1),
+            waker: None,
             process: Pid(u32::MAX / 2),
-            state: WaitState::Interruptible,
+            activity: RawActivity::Wait(WaitState::Interruptible),
+            filters: 1,
         };
-        ProfileWait {
+        ProfileSample {
             subject: Subject::Cgroup(row.into()),
             stack: stack.cloned(),
-            wait: RawWait { key, ns, waits: 1, last_ns: 0 },
+            reason: if stack.is_some() { WaitReason::Other } else { WaitReason::Unknown },
+            waker: None,
+            sample: RawSample { key, ns, count: 1, last_ns: 0 },
         }
     }
 
     #[test]
     fn waits_are_grouped_by_row_and_none_is_lost_with_its_frames() {
-        let stack = Arc::new(RawStack { id: StackId(1), user: vec![0x10, 0x20], kernel: vec![] });
+        let stack = Arc::new(RawStack { id: StackId(1), process: Pid(1), user: vec![0x10, 0x20], kernel: vec![] });
         let window = RawProfile {
             start: SystemTime::UNIX_EPOCH,
             duration: Duration::from_secs(1),
-            waits: vec![
+            samples: vec![
                 wait("/a.slice/b.service", Some(&stack), 5),
                 wait("/a.slice/b.service", None, 6),
                 wait("/", None, 7),
             ],
             losses: vec![],
+            sample_period: None,
         };
         let counts = SymbolCounts::default();
         let profile = profile(window, &mut Symbols::new(), "node-1", &counts);

@@ -19,7 +19,7 @@ fn frame(kind: FrameKind, name: &str, mapping: Option<&Arc<Mapping>>) -> Frame {
 fn sample(stack: Vec<Frame>, state: WaitState, nanoseconds: u64) -> Sample {
     let last = start() + Duration::from_nanos(nanoseconds);
     let frames: Vec<_> = stack.into_iter().map(Arc::new).collect();
-    let activity = Activity::OffCpu { state, reason: WaitReason::of(state, &frames), waker: None };
+    let activity = Activity::OffCpu { state, reason: WaitReason::Other, waker: None };
     let stack = Arc::new(Stack { frames, unwind: Unwind::Whole });
     Sample { stack, activity, nanoseconds, count: 1, last }
 }

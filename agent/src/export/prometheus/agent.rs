@@ -227,12 +227,18 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         counter("stack_checks", "Walks that only checked a remembered stack").sample(&[], Value::Count(cpu.checks)),
         counter("stack_checks_wrong", "Checks that found another stack: this share of the remembered ones is wrong")
             .sample(&[], Value::Count(cpu.checks_wrong)),
+        counter("stack_sampled_out", "Short waits over the budget of walks: others stand for them in profiles")
+            .sample(&[], Value::Count(cpu.sampled_out)),
         counter(
             "stack_unprofiled",
             "Time off the CPU that is in no profile, for the reasons in podperf_bpf_drops_total",
         )
         .unit(BaseUnit::Seconds)
         .sample(&[], Value::seconds(cpu.unprofiled_ns)),
+        counter("stack_shadow_waits", "Remembered stacks that `stacks.shadow` walked all the same")
+            .sample(&[], Value::Count(cpu.shadow_waits)),
+        counter("stack_shadow_wrong", "Of these, those that were another stack")
+            .sample(&[], Value::Count(cpu.shadow_wrong)),
         counter("stack_symbolized_frames", "Frames that got a name")
             .sample(&[], Value::Count(facts.symbols.symbolized)),
         counter("stack_unsymbolized_frames", "Frames that got none")

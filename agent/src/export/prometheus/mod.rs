@@ -86,6 +86,12 @@ impl Value {
         Self::Real(nanoseconds as f64 / 1e9)
     }
 
+    /// Whether it is nothing.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        matches!(self, Self::Count(0) | Self::Real(0.0))
+    }
+
     fn encode(self, kind: Kind, series: MetricEncoder<'_>) -> fmt::Result {
         match (kind, self) {
             (Kind::Counter, Self::Count(value)) => ConstCounter::new(value).encode(series),

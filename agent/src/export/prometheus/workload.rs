@@ -10,7 +10,7 @@ use crate::{
     events::plan::Scale,
     kernel::OpenCounter,
     readings::Usage,
-    stacks::profile::WaitState,
+    stacks::{profile::WaitState, reason::WaitReason},
 };
 
 /// The row of counters while CPUs were idle.
@@ -27,9 +27,11 @@ pub enum FactFamily {
     RunQueueWait,
     #[serde(rename = "offcpu")]
     OffCpu,
+    WaitReasons,
     ContextSwitches,
     CpuMigrations,
     PageFaults,
+    ProfileSamples,
 }
 
 /// One of these families: its name, and its series in a usage.
@@ -39,19 +41,30 @@ struct Fact {
     help: &'static str,
     unit: Option<BaseUnit>,
     series: &'static [Series],
+    /// Series of nothing are left out: most rows never have most of them.
+    sparse: bool,
 }
 
 /// The labels of one series beside the row's own, and its value.
 type Series = (&'static [(&'static str, &'static str)], fn(&Usage) -> Value);
 
+macro_rules! waits_for {
+    ($reason:ident) => {
+        (&[("reason", WaitReason::$reason.name())], |usage| {
+            Value::seconds(usage.profiled.waits_ns[WaitReason::$reason as usize])
+        })
+    };
+}
+
 /// One row per family.
-const FACTS: [Fact; 6] = [
+const FACTS: [Fact; 8] = [
     Fact {
         family: FactFamily::OnCpu,
         name: "oncpu",
         help: "Time on a CPU",
         unit: Some(BaseUnit::Seconds),
         series: &[(&[], |usage| Value::seconds(usage.oncpu_ns))],
+        sparse: false,
     },
     Fact {
         family: FactFamily::RunQueueWait,
@@ -59,6 +72,7 @@ const FACTS: [Fact; 6] = [
         help: "Time runnable but waiting for a CPU",
         unit: Some(BaseUnit::Seconds),
         series: &[(&[], |usage| Value::seconds(usage.runqueue_ns))],
+        sparse: false,
     },
     Fact {
         family: FactFamily::OffCpu,
@@ -70,6 +84,15 @@ const FACTS: [Fact; 6] = [
             (&[("state", WaitState::Uninterruptible.name())], |usage| Value::seconds(usage.offcpu_ns[1])),
             (&[("state", WaitState::Preempted.name())], |usage| Value::seconds(usage.offcpu_ns[2])),
         ],
+        sparse: false,
+    },
+    Fact {
+        family: FactFamily::WaitReasons,
+        name: "wait",
+        help: "Time off the CPU by what it was for, as its stacks tell; those are a part of `offcpu`",
+        unit: Some(BaseUnit::Seconds),
+        series: &WAITS,
+        sparse: true,
     },
     Fact {
         family: FactFamily::ContextSwitches,
@@ -80,6 +103,7 @@ const FACTS: [Fact; 6] = [
             (&[("kind", "voluntary")], |usage| Value::Count(usage.voluntary_switches)),
             (&[("kind", "involuntary")], |usage| Value::Count(usage.involuntary_switches)),
         ],
+        sparse: false,
     },
     Fact {
         family: FactFamily::CpuMigrations,
@@ -87,6 +111,7 @@ const FACTS: [Fact; 6] = [
         help: "Moves of tasks to another CPU",
         unit: None,
         series: &[(&[], |usage| Value::Count(usage.migrations))],
+        sparse: false,
     },
     Fact {
         family: FactFamily::PageFaults,
@@ -97,7 +122,36 @@ const FACTS: [Fact; 6] = [
             (&[("kind", "minor")], |usage| Value::Count(usage.minor_faults)),
             (&[("kind", "major")], |usage| Value::Count(usage.major_faults)),
         ],
+        sparse: false,
     },
+    Fact {
+        family: FactFamily::ProfileSamples,
+        name: "profile_samples",
+        help: "Samples in profiles: on the CPU, or waits off it",
+        unit: None,
+        series: &[
+            (&[("profile", "cpu")], |usage| Value::Count(usage.profiled.oncpu_samples)),
+            (&[("profile", "offcpu")], |usage| Value::Count(usage.profiled.waits)),
+        ],
+        sparse: true,
+    },
+];
+
+/// One series per reason.
+const WAITS: [Series; WaitReason::ALL.len()] = [
+    waits_for!(Futex),
+    waits_for!(Poll),
+    waits_for!(Disk),
+    waits_for!(Network),
+    waits_for!(PageFault),
+    waits_for!(Pipe),
+    waits_for!(Sleep),
+    waits_for!(KernelLock),
+    waits_for!(Child),
+    waits_for!(Preempted),
+    waits_for!(Throttled),
+    waits_for!(Other),
+    waits_for!(Unknown),
 ];
 
 /// What a row is to Prometheus: each kind has families of its own.
@@ -178,8 +232,12 @@ fn fact_family(fact: &Fact, face: Face, rows: &[&Faced<'_>]) -> Family {
     family.unit = fact.unit;
     for (_, row, usage) in rows {
         for (more, value) in fact.series {
+            let value = value(usage);
+            if fact.sparse && value.is_zero() {
+                continue;
+            }
             let more = more.iter().map(|&(name, value)| (name.into(), value.into())).collect();
-            family.push_of_row(row, more, value(usage));
+            family.push_of_row(row, more, value);
         }
     }
     family
@@ -258,13 +316,15 @@ mod tests {
         pods::{ContainerInfo, Pod, Workload, WorkloadKind},
     };
 
-    const ALL: [FactFamily; 6] = [
+    const ALL: [FactFamily; 8] = [
         FactFamily::OnCpu,
         FactFamily::RunQueueWait,
         FactFamily::OffCpu,
         FactFamily::ContextSwitches,
         FactFamily::CpuMigrations,
         FactFamily::PageFaults,
+        FactFamily::WaitReasons,
+        FactFamily::ProfileSamples,
     ];
 
     fn snapshot(rows: Vec<RowUsage>, pods: Vec<Arc<Pod>>) -> Snapshot {

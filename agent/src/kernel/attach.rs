@@ -1,0 +1,70 @@
+//! How the object's programs are loaded and attached, and its maps handed over.
+
+use aya::{
+    Btf, Ebpf,
+    maps::{Map, MapData, RingBuf},
+    programs::{BtfTracePoint, RawTracePoint},
+};
+use podperf_ebpf::abi;
+use tracing::debug;
+
+use super::{
+    counters::Counters,
+    sensors::{LoadError, Tracepoint},
+};
+
+/// The arrays of counters change hands: a second descriptor of each would be one more per event.
+pub(super) fn hand_over(ebpf: &mut Ebpf, counters: &mut Counters, cpus: &[u32]) -> Result<(), LoadError> {
+    const EVENTS: [&str; abi::PODPERF_MAX_EVENTS as usize] = [
+        "event0", "event1", "event2", "event3", "event4", "event5", "event6", "event7", "event8", "event9", "event10",
+        "event11", "event12", "event13", "event14", "event15",
+    ];
+    let mut take = |name: &'static str| ebpf.take_map(name).ok_or(LoadError::Missing(name));
+    let events = EVENTS.into_iter().map(&mut take).collect::<Result<_, _>>()?;
+    counters.hand_over(events, take("controls")?, cpus).map_err(LoadError::Counter)
+}
+
+pub(super) fn attach_btf(ebpf: &mut Ebpf, program: &'static str, tracepoint: &str, btf: &Btf) -> Result<(), LoadError> {
+    let failed = |source| LoadError::Program { program, source: Box::new(source) };
+    let loaded: &mut BtfTracePoint =
+        ebpf.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
+    loaded.load(tracepoint, btf).map_err(failed)?;
+    loaded.attach().map_err(failed)?;
+    Ok(())
+}
+
+/// Attaches the scheduling tracepoint in the wanted form, and says in which.
+pub(super) fn attach_scheduling(
+    ebpf: &mut Ebpf,
+    wanted: Tracepoint,
+    btf: &Btf,
+) -> Result<(Tracepoint, &'static str), LoadError> {
+    if wanted != Tracepoint::Raw {
+        match attach_btf(ebpf, "sched_switch", "sched_switch", btf) {
+            Ok(()) => return Ok((Tracepoint::Btf, "sched_switch")),
+            Err(error) if wanted == Tracepoint::Btf => return Err(error),
+            Err(error) => debug!(%error, "no BTF-typed tracepoint, taking the raw one"),
+        }
+    }
+    load_raw(ebpf, "sched_switch_raw", Some("sched_switch"))?;
+    Ok((Tracepoint::Raw, "sched_switch_raw"))
+}
+
+pub(super) fn load_raw(ebpf: &mut Ebpf, program: &'static str, tracepoint: Option<&str>) -> Result<(), LoadError> {
+    let failed = |source| LoadError::Program { program, source: Box::new(source) };
+    let loaded: &mut RawTracePoint =
+        ebpf.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
+    loaded.load().map_err(failed)?;
+    if let Some(tracepoint) = tracepoint {
+        loaded.attach(tracepoint).map_err(failed)?;
+    }
+    Ok(())
+}
+
+pub(super) fn take_ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, LoadError> {
+    let map = ebpf.take_map(name).ok_or(LoadError::Missing(name))?;
+    match map {
+        Map::RingBuf(_) => RingBuf::try_from(map).map_err(|error| LoadError::Object(Box::new(error.into()))),
+        _ => Err(LoadError::Missing(name)),
+    }
+}

@@ -1,0 +1,107 @@
+//! The sampler's perf events: one per CPU, `cycles` where there is a counter for it, else a clock.
+
+use std::collections::BTreeMap;
+
+use aya::{
+    Ebpf,
+    programs::{
+        PerfEvent, ProgramError,
+        perf_event::{HardwareEvent, PerfEventConfig, PerfEventLink, PerfEventScope, SamplePolicy, SoftwareEvent},
+    },
+};
+use serde::{Deserialize, Serialize};
+use tracing::debug;
+
+use super::sensors::LoadError;
+
+/// Its name in the object.
+pub(super) const PROGRAM: &str = "sample";
+
+/// What makes samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SampleEvent {
+    /// `cycles` where the CPUs count them, else `cpu-clock`.
+    Auto,
+    /// The PMU's cycles: samples come where interrupts are off, too. Takes a counter.
+    Cycles,
+    /// The kernel's timer.
+    CpuClock,
+}
+
+/// The attached events; closed on drop.
+#[derive(Debug)]
+pub(super) struct Sampler {
+    event: SampleEvent,
+    hertz: u64,
+    links: BTreeMap<u32, PerfEventLink>,
+}
+
+impl Sampler {
+    /// Loads the program and attaches it on each CPU.
+    ///
+    /// # Errors
+    ///
+    /// When the program is refused, or no CPU takes the event.
+    pub(super) fn start(ebpf: &mut Ebpf, wanted: SampleEvent, hertz: u32, cpus: &[u32]) -> Result<Self, LoadError> {
+        program(ebpf)?.load().map_err(refused)?;
+        let mut sampler = Self { event: wanted, hertz: hertz.into(), links: BTreeMap::new() };
+        let Some((first, rest)) = cpus.split_first() else { return Ok(sampler) };
+        if wanted == SampleEvent::Auto {
+            sampler.event = SampleEvent::Cycles;
+            if let Err(error) = sampler.attach(ebpf, *first) {
+                debug!(%error, "no cycles to sample by, taking the clock");
+                sampler.event = SampleEvent::CpuClock;
+            }
+        }
+        if sampler.links.is_empty() {
+            sampler.attach(ebpf, *first)?;
+        }
+        for cpu in rest {
+            sampler.attach(ebpf, *cpu)?;
+        }
+        Ok(sampler)
+    }
+
+    /// What makes the samples, never `auto`.
+    pub(super) const fn event(&self) -> SampleEvent {
+        self.event
+    }
+
+    /// After CPUs went offline (`gone`, some may be back) or came: the events of those that went are dead.
+    pub(super) fn follow(&mut self, ebpf: &mut Ebpf, gone: &[u32], online: &[u32]) {
+        self.links.retain(|cpu, _| !gone.contains(cpu));
+        for cpu in online {
+            if !self.links.contains_key(cpu)
+                && let Err(error) = self.attach(ebpf, *cpu)
+            {
+                debug!(cpu, %error, "not sampled");
+            }
+        }
+    }
+
+    fn attach(&mut self, ebpf: &mut Ebpf, cpu: u32) -> Result<(), LoadError> {
+        let event = match self.event {
+            SampleEvent::CpuClock => PerfEventConfig::Software(SoftwareEvent::CpuClock),
+            SampleEvent::Cycles | SampleEvent::Auto => PerfEventConfig::Hardware(HardwareEvent::CpuCycles),
+        };
+        let program = program(ebpf)?;
+        let scope = PerfEventScope::AllProcessesOneCpu { cpu };
+        let policy = match self.event {
+            // A fixed period: no start-up in which the kernel looks for one.
+            SampleEvent::CpuClock => SamplePolicy::Period(1_000_000_000 / self.hertz.max(1)),
+            SampleEvent::Cycles | SampleEvent::Auto => SamplePolicy::Frequency(self.hertz),
+        };
+        let id = program.attach(event, scope, policy, false).map_err(refused)?;
+        self.links.insert(cpu, program.take_link(id).map_err(refused)?);
+        Ok(())
+    }
+}
+
+fn program(ebpf: &mut Ebpf) -> Result<&mut PerfEvent, LoadError> {
+    ebpf.program_mut(PROGRAM).ok_or(LoadError::Missing(PROGRAM))?.try_into().map_err(refused)
+}
+
+fn refused(source: ProgramError) -> LoadError {
+    LoadError::Program { program: PROGRAM, source: Box::new(source) }
+}

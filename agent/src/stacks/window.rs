@@ -1,0 +1,243 @@
+//! The samples between two profiles. Pure, but for the look at the kernel's functions.
+//!
+//! The kernel side names stacks, wakers and places by ids, and tells once what they are: what it told is kept here, as
+//! long as it is used. Samples of a place whose stack is not known yet wait for it.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use super::{
+    profile::WaitState,
+    reason::{Reasons, WaitReason},
+};
+use crate::{
+    ids::{CgroupId, StackId, WakerId},
+    kernel::{
+        records::{RawActivity, RawSample, RawStack, RawWaker, SampleKey, StackRecord},
+        symbols,
+    },
+    readings::ProfiledTime,
+};
+
+/// How long samples wait for the stack of their place, in nanoseconds.
+const PLACE_PATIENCE_NS: u64 = 60_000_000_000;
+
+/// What is known of a stack, and what a wait there is for.
+#[derive(Clone, Debug)]
+struct KnownStack {
+    stack: Arc<RawStack>,
+    reason: WaitReason,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Window {
+    reasons: Reasons,
+    /// The kernel's modules when its functions were read.
+    modules: String,
+    /// With the number of the window that last used each.
+    stacks: HashMap<StackId, (KnownStack, u64)>,
+    wakers: HashMap<WakerId, (Arc<RawWaker>, u64)>,
+    /// The stacks of places, and in which take they were told: samples may be one take late.
+    places: HashMap<StackId, (StackId, u64)>,
+    sums: HashMap<SampleKey, RawSample>,
+    long_waits: Vec<RawSample>,
+    /// Long waits that were told since the last take.
+    new_long_waits: Vec<RawSample>,
+    /// Samples of places without a stack, and since when they wait.
+    placeless: Vec<(u64, RawSample)>,
+    /// What was profiled since it was last asked for.
+    profiled: HashMap<CgroupId, ProfiledTime>,
+    takes: u64,
+    number: u64,
+    max_stacks: usize,
+    max_samples: usize,
+}
+
+impl Window {
+    /// Nothing yet. `max_stacks` are remembered, and `max_samples` are kept for the stack of their place.
+    #[must_use]
+    pub fn new(max_stacks: usize, max_samples: usize) -> Self {
+        Self {
+            reasons: Reasons::default(),
+            modules: String::new(),
+            stacks: HashMap::new(),
+            wakers: HashMap::new(),
+            places: HashMap::new(),
+            sums: HashMap::new(),
+            long_waits: Vec::new(),
+            new_long_waits: Vec::new(),
+            placeless: Vec::new(),
+            profiled: HashMap::new(),
+            takes: 0,
+            number: 0,
+            max_stacks,
+            max_samples,
+        }
+    }
+
+    /// Learns where the functions of the kernel are, if that may have changed.
+    pub fn learn_functions(&mut self) {
+        let modules = symbols::modules();
+        if !self.reasons.is_empty() && modules == self.modules {
+            return;
+        }
+        self.reasons = Reasons::new(|each| {
+            // What cannot be read is hidden: the part `stacks` says so.
+            symbols::each_kernel_function(|function| each(function.address, function.name)).ok();
+        });
+        self.modules = modules;
+    }
+
+    /// Takes in one record.
+    pub fn record(&mut self, record: StackRecord) {
+        match record {
+            StackRecord::Stack(stack) => {
+                let reason = self.reasons.of(&stack.kernel);
+                let known = KnownStack { reason, stack: Arc::new(stack) };
+                self.stacks.insert(known.stack.id, (known, self.number));
+            }
+            StackRecord::Place(place, stack) => {
+                self.places.insert(place, (stack, self.takes));
+            }
+            StackRecord::LongWait(wait) => self.new_long_waits.push(wait),
+            StackRecord::Waker(waker) => {
+                self.wakers.insert(waker.id, (Arc::new(waker), self.number));
+            }
+        }
+    }
+
+    /// Takes in samples, after the records that were sent before them.
+    pub fn add(&mut self, samples: Vec<RawSample>, now_ns: u64) {
+        for wait in std::mem::take(&mut self.new_long_waits) {
+            self.place_and_keep(wait, now_ns, true);
+        }
+        for sample in samples {
+            self.place_and_keep(sample, now_ns, false);
+        }
+        for (since_ns, mut sample) in std::mem::take(&mut self.placeless) {
+            let stack = sample.key.stack.and_then(|place| self.places.get(&place)).map(|(stack, _)| *stack);
+            if stack.is_none() && now_ns.saturating_sub(since_ns) < PLACE_PATIENCE_NS {
+                self.placeless.push((since_ns, sample));
+                continue;
+            }
+            sample.key.stack = stack;
+            self.keep(sample, false);
+        }
+        let takes = self.takes;
+        self.places.retain(|_, (_, told)| *told + 1 >= takes);
+        self.takes += 1;
+    }
+
+    fn place_and_keep(&mut self, mut sample: RawSample, now_ns: u64, alone: bool) {
+        if let Some(place) = sample.key.stack.filter(|id| id.is_place()) {
+            match self.places.get(&place) {
+                Some((stack, _)) => sample.key.stack = Some(*stack),
+                None if self.placeless.len() < self.max_samples => {
+                    self.placeless.push((now_ns, sample));
+                    return;
+                }
+                None => sample.key.stack = None,
+            }
+        }
+        self.keep(sample, alone);
+    }
+
+    fn keep(&mut self, sample: RawSample, alone: bool) {
+        let profiled = self.profiled.entry(sample.key.cgroup).or_default();
+        match sample.key.activity {
+            RawActivity::OnCpu => profiled.oncpu_samples += sample.count,
+            _ => {
+                profiled.waits += sample.count;
+                profiled.waits_ns[reason(&self.stacks, &sample.key) as usize] += sample.ns;
+            }
+        }
+        if alone {
+            self.long_waits.push(sample);
+            return;
+        }
+        match self.sums.entry(sample.key) {
+            Entry::Vacant(place) => {
+                place.insert(sample);
+            }
+            Entry::Occupied(mut sum) => {
+                let sum = sum.get_mut();
+                sum.ns += sample.ns;
+                sum.count += sample.count;
+                sum.last_ns = sum.last_ns.max(sample.last_ns);
+            }
+        }
+    }
+
+    /// What was profiled since the last call, by cgroup.
+    pub fn take_profiled(&mut self) -> HashMap<CgroupId, ProfiledTime> {
+        std::mem::take(&mut self.profiled)
+    }
+
+    /// Ends the window: its samples, long waits one by one. `last` has those too whose place has no stack yet.
+    pub fn end(&mut self, last: bool) -> Vec<RawSample> {
+        if last {
+            for (_, mut sample) in std::mem::take(&mut self.placeless) {
+                sample.key.stack = None;
+                self.keep(sample, false);
+            }
+        }
+        self.number += 1;
+        let sums = std::mem::take(&mut self.sums).into_values();
+        sums.chain(std::mem::take(&mut self.long_waits)).collect()
+    }
+
+    /// What a sample was for.
+    #[must_use]
+    pub fn reason(&self, key: &SampleKey) -> WaitReason {
+        reason(&self.stacks, key)
+    }
+
+    /// A stack, which is used now; `None` when it was lost on the way.
+    pub fn stack(&mut self, id: StackId) -> Option<Arc<RawStack>> {
+        let (known, used) = self.stacks.get_mut(&id)?;
+        *used = self.number;
+        Some(Arc::clone(&known.stack))
+    }
+
+    /// A waker, which is used now; `None` when it was lost on the way.
+    pub fn waker(&mut self, id: WakerId) -> Option<Arc<RawWaker>> {
+        let (waker, used) = self.wakers.get_mut(&id)?;
+        *used = self.number;
+        Some(Arc::clone(waker))
+    }
+
+    /// Keeps stacks and wakers within their number: those that the last window did not use go. Gives back their ids,
+    /// for the kernel side to tell them again.
+    pub fn forget(&mut self) -> Vec<u64> {
+        let mut forgotten = Vec::new();
+        let number = self.number;
+        if self.stacks.len() > self.max_stacks {
+            self.stacks.retain(|id, (_, used)| {
+                *used == number || {
+                    forgotten.push(id.0);
+                    false
+                }
+            });
+        }
+        if self.wakers.len() > self.max_stacks {
+            self.wakers.retain(|id, (_, used)| {
+                *used == number || {
+                    forgotten.push(id.0);
+                    false
+                }
+            });
+        }
+        forgotten
+    }
+}
+
+fn reason(stacks: &HashMap<StackId, (KnownStack, u64)>, key: &SampleKey) -> WaitReason {
+    match key.activity {
+        RawActivity::Throttled => WaitReason::Throttled,
+        RawActivity::Wait(WaitState::Preempted) => WaitReason::Preempted,
+        _ => key.stack.and_then(|id| stacks.get(&id)).map_or(WaitReason::Unknown, |(known, _)| known.reason),
+    }
+}

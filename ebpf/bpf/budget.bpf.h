@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The budget of walks. A CPU has so many a second, and saves them up for a second. When half of that is used up, a walk
+ * is made with odds that fall with what is left, and stands for as many waits as the odds say: so no total is biased.
+ * Each cgroup has a share of its own besides, so that a noisy one does not use up a quiet one's.
+ */
+#ifndef PODPERF_BUDGET_BPF_H
+#define PODPERF_BUDGET_BPF_H
+
+#include "cpu.bpf.h"
+#include "kernel.h"
+#include "podperf.h"
+
+/* A CPU may walk once in so long; 0: always. */
+const volatile __u64 walk_every_ns = 0;
+
+/* What is saved up at most: 1.07 s, a power of two. */
+#define BUDGET_SAVED_NS (1ULL << 30)
+/* The odds are at worst one in 1024. */
+#define ODDS_SHIFT 19
+
+/* Share of cgroups -> up to when it is spent; each CPU has its own. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PODPERF_CGROUP_SHARES);
+	__type(key, __u32);
+	__type(value, __u64);
+} walk_shares SEC(".maps");
+
+static __always_inline __u32 share_of(__u64 cgroup)
+{
+	return (__u32)((__u32)cgroup * PODPERF_SLOT_SPREAD) >> 26;
+}
+
+_Static_assert(PODPERF_CGROUP_SHARES == 1 << (32 - 26), "share_of");
+
+/* How much of what can be saved up is spent. */
+static __always_inline __u64 spent(__u64 paid_ns, __u64 now)
+{
+	return paid_ns + BUDGET_SAVED_NS > now ? paid_ns + BUDGET_SAVED_NS - now : 0;
+}
+
+static __always_inline void pay(__u64 *paid_ns, __u64 now, __u64 price)
+{
+	*paid_ns = now - BUDGET_SAVED_NS + spent(*paid_ns, now) + price;
+}
+
+/* Whether a stack of `cgroup` is walked now: 0 for no, else how many waits it stands for. */
+static __always_inline __u32 may_walk(__u64 cgroup, __u64 now, struct podperf_cpu *cpu)
+{
+	__u32 share = share_of(cgroup), odds = 1;
+	__u64 *paid = bpf_map_lookup_elem(&walk_shares, &share);
+	__u64 price = walk_every_ns * PODPERF_CGROUP_SHARES, used;
+
+	if (!walk_every_ns)
+		return 1;
+	if (paid && spent(*paid, now) + price <= BUDGET_SAVED_NS) {
+		pay(paid, now, price);
+		return 1;
+	}
+	used = spent(cpu->walks_paid_ns, now);
+	if (used > BUDGET_SAVED_NS / 2)
+		odds += (used - BUDGET_SAVED_NS / 2) >> ODDS_SHIFT;
+	if (odds > 1024)
+		odds = 1024;
+	if (odds > 1 && bpf_get_prandom_u32() % odds)
+		return 0;
+	pay(&cpu->walks_paid_ns, now, walk_every_ns);
+	return odds;
+}
+
+#endif

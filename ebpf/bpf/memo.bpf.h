@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The stacks of waits, remembered rather than walked. A thread that blocks again at the same place has the same
+ * stack, and its user registers at the kernel's entry tell the place: their hash names a remembered stack. The
+ * memory is checked: a place must give the same stack several times in a row before it is trusted, then it is checked
+ * now and then, and each time that it was wrong it must prove itself for twice as long.
+ */
+#ifndef PODPERF_MEMO_BPF_H
+#define PODPERF_MEMO_BPF_H
+
+#include "budget.bpf.h"
+#include "walk.bpf.h"
+
+/* Walks each remembered stack all the same, and counts how often it was another one. Changes nothing else. */
+const volatile bool shadow = false;
+
+/* Walks in a row that must agree before a place is trusted; doubled for each time that it was wrong. */
+#define TRUSTED_AFTER 8U
+#define MAX_DOUBLINGS 16
+/* One in so many uses of a trusted place is walked all the same. */
+#define CHECK_EVERY 64
+
+struct memo {
+	__u64 stack;  /* 0: not known, but samples name the place */
+	__u32 agreed; /* walks in a row that found this stack */
+	__u32 uses;   /* since it is trusted */
+	__u32 wrong;  /* walks that found another one */
+	__u32 _pad;
+};
+
+/* Signature of a place -> its stack; written and read by the scheduling sensor only. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 32768); /* set by the agent */
+	__type(key, __u64);
+	__type(value, struct memo);
+} stack_memo SEC(".maps");
+
+/* What is known of a wait's stack when it begins. */
+struct wait_stack {
+	__u64 id;     /* see podperf_sample_key */
+	__u32 weight; /* how many short waits it stands for; 0: others stand for it if it turns out short */
+};
+
+/* The place where `task`, which is current, sleeps: what the kernel saved of its user registers on entry. Even. */
+static __always_inline __u64 signature(struct task_struct *task, __u32 state)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	/* Thread ids are used again, by exec the same one; its start and the count of execs are not. */
+	__u64 hash = mix(task->start_time ^ state, task->self_exec_id);
+
+#if defined(__TARGET_ARCH_x86)
+	hash = mix(mix(hash, regs->ip), regs->sp);
+	hash = mix(mix(hash, regs->bp), regs->orig_ax);
+#elif defined(__TARGET_ARCH_arm64)
+	hash = mix(mix(hash, regs->pc), regs->sp);
+	hash = mix(mix(hash, regs->regs[29]), regs->syscallno);
+#endif
+	return hash & ~1ULL;
+}
+
+/* Counts whether a walk would have found what is remembered. */
+static __noinline int check_in_shadow(void *ctx, __u64 stack, struct podperf_cpu *cpu)
+{
+	if (!shadow || !cpu)
+		return 0;
+	cpu->shadow_waits++;
+	cpu->shadow_wrong += walk_stack(ctx) != stack;
+	return 0;
+}
+
+/* Tells the agent the stack of a place that samples have named. */
+static __always_inline void send_place(__u64 place, __u64 stack)
+{
+	struct podperf_place record = {.record = PODPERF_RECORD_PLACE, .place = place, .stack = stack};
+
+	if (bpf_ringbuf_output(&stack_ring, &record, sizeof(record), BPF_RB_NO_WAKEUP))
+		drop(PODPERF_DROP_STACK_RING);
+}
+
+/* From now on samples name `place`, whose stack is not known. */
+static __always_inline void name_place(__u64 place)
+{
+	struct memo fresh = {};
+
+	if (bpf_map_update_elem(&stack_memo, &place, &fresh, BPF_NOEXIST) && !bpf_map_lookup_elem(&stack_memo, &place))
+		drop(PODPERF_DROP_STACK_MEMO);
+}
+
+/* The stack of the current task, which goes to sleep on the account of `cgroup`. */
+static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_struct *task, __u32 state, __u64 cgroup,
+						       __u64 now, struct podperf_cpu *cpu)
+{
+	__u64 place = signature(task, state);
+	struct memo *memo = bpf_map_lookup_elem(&stack_memo, &place);
+	struct wait_stack found = {.weight = 1};
+	struct memo fresh = {};
+
+	cpu->waits++;
+	if (memo && memo->stack) {
+		__u32 doublings = memo->wrong < MAX_DOUBLINGS ? memo->wrong : MAX_DOUBLINGS;
+		bool trusted = memo->agreed >= TRUSTED_AFTER << doublings;
+
+		if (!trusted || !(++memo->uses % CHECK_EVERY))
+			found.weight = may_walk(cgroup, now, cpu);
+		else
+			goto remembered;
+		if (!found.weight) {
+			/* Over the budget what was never wrong is believed, and so is what has proved itself since. */
+			found.weight = trusted || !memo->wrong;
+			goto remembered;
+		}
+		if (trusted || !memo->wrong)
+			found.weight = 1;
+		cpu->walks++;
+		cpu->checks += trusted;
+		found.id = walk_stack(ctx);
+		if (found.id == memo->stack) {
+			memo->agreed++;
+		} else {
+			cpu->checks_wrong += trusted;
+			memo->stack = found.id;
+			memo->agreed = 0;
+			memo->wrong++;
+		}
+		return found;
+	remembered:
+		found.id = memo->stack;
+		if (shadow && found.weight)
+			check_in_shadow(ctx, found.id, cpu);
+		return found;
+	}
+	/* What samples have named is walked in any case. */
+	if (!memo)
+		found.weight = may_walk(cgroup, now, cpu);
+	if (!found.weight) {
+		found.id = place;
+		return found;
+	}
+	cpu->walks++;
+	found.id = walk_stack(ctx);
+	if (memo && found.id)
+		send_place(place, found.id);
+	fresh.stack = found.id;
+	if (bpf_map_update_elem(&stack_memo, &place, &fresh, BPF_ANY))
+		drop(PODPERF_DROP_STACK_MEMO);
+	return found;
+}
+
+#endif

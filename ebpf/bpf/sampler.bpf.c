@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* The sampler: what runs on each CPU, several times a second. A perf event calls it: cycles, or else a clock. */
+#include "cgroup.bpf.h"
+#include "control.bpf.h"
+#include "cpu.bpf.h"
+#include "kernel.h"
+#include "podperf.h"
+#include "samples.bpf.h"
+#include "walk.bpf.h"
+
+/* What one sample stands for. */
+const volatile __u64 sample_ns = 0;
+
+SEC("perf_event")
+int sample(void *ctx)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct podperf_cpu *cpu = this_cpu();
+	struct podperf_sample_key key = {.activity = PODPERF_ON_CPU, .filters = 1};
+	struct podperf_sample_sum fresh = {.ns = sample_ns, .count = 1};
+	struct podperf_stack *stack;
+	__u32 zero = 0;
+	__u64 began;
+
+	if (!cpu || !task->pid || is_shed(PODPERF_SHED_STACKS))
+		return 0;
+	stack = bpf_map_lookup_elem(&sampler_buffer, &zero);
+	if (!stack)
+		return 0;
+	began = begin_run(cpu, PODPERF_PROGRAM_SAMPLE);
+	key.cgroup = cgroup_id(task);
+	key.tgid = task->tgid;
+	key.stack = walk_to(ctx, stack);
+	fresh.last_ns = began;
+	add_sample(&key, &fresh);
+	end_run(cpu, PODPERF_PROGRAM_SAMPLE, began);
+	return 0;
+}

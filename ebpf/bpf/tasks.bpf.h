@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What is remembered of each task. */
+#ifndef PODPERF_TASKS_BPF_H
+#define PODPERF_TASKS_BPF_H
+
+#include "drops.bpf.h"
+#include "kernel.h"
+#include "podperf.h"
+
+const volatile bool stacks_enabled = false;
+/* CLOCK_MONOTONIC when the programs were loaded: tasks that were there before count from their first sight. */
+const volatile __u64 loaded_at_ns = 0;
+
+/* What the kernel keeps per task. */
+struct facts {
+	__u64 run_ns;
+	__u64 runqueue_ns;
+	__u64 voluntary;
+	__u64 involuntary;
+	__u64 rare; /* sum of those below: while it stays the same, none of them has changed */
+	__u64 migrations;
+	__u64 minor_faults;
+	__u64 major_faults;
+};
+
+/* What is remembered of a task between its switches. */
+struct task {
+	__u64 left_ns;        /* when it left the CPU; 0 when the wait since is settled */
+	__u64 left_run_ns;    /* its run time then */
+	__u64 stack;          /* of the wait since, see podperf_sample_key */
+	__u64 waker;          /* of that wait, see podperf_sample_key */
+	__u64 moved_to;       /* on whose account it runs since it was moved while it ran; 0: as its CPU says */
+	__u32 weight;         /* of that wait, see wait_stack */
+	__u32 busy;           /* being settled: only one CPU at a time may */
+	__u32 activity;       /* what that wait is, enum podperf_activity */
+	bool in_profile;      /* that wait is to be in the profile */
+	bool seen;            /* it has a record for longer than this */
+	struct facts settled; /* its facts when they were last charged */
+};
+
+/* Task -> what is remembered of it; freed by the kernel with the task. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task);
+} tasks SEC(".maps");
+
+/* Whether waits of `task` are profiled: not those of kernel threads, which wait for work. */
+static __always_inline bool wants_profile(struct task_struct *task)
+{
+	return stacks_enabled && !(task->flags & PF_KTHREAD);
+}
+
+static __always_inline void read_facts(struct task_struct *task, struct facts *facts)
+{
+	facts->run_ns = task->se.sum_exec_runtime;
+	facts->runqueue_ns = task->sched_info.run_delay;
+	facts->voluntary = task->nvcsw;
+	facts->involuntary = task->nivcsw;
+	facts->migrations = task->se.nr_migrations;
+	facts->minor_faults = task->min_flt;
+	facts->major_faults = task->maj_flt;
+	facts->rare = facts->migrations + facts->minor_faults + facts->major_faults;
+}
+
+/*
+ * The record of `task`, which is on a CPU since `since_ns` (0: not known); made at its first sight. A task that was
+ * there before the programs counts from when it came on: what else it did until then is not known.
+ */
+static __always_inline struct task *task_of(struct task_struct *task, __u64 since_ns, __u64 now)
+{
+	struct task *t = bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!t) {
+		drop(PODPERF_DROP_TASK_STORAGE);
+		return NULL;
+	}
+	if (!t->seen) {
+		t->seen = true;
+		if (task->start_time < loaded_at_ns) {
+			__u64 ran = since_ns ? now - since_ns : 0;
+
+			read_facts(task, &t->settled);
+			t->left_run_ns = t->settled.run_ns;
+			t->settled.run_ns -= ran < t->settled.run_ns ? ran : t->settled.run_ns;
+		}
+	}
+	return t;
+}
+
+#endif

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Stacks are walked, hashed to an id, and sent once. */
+#ifndef PODPERF_WALK_BPF_H
+#define PODPERF_WALK_BPF_H
+
+#include "drops.bpf.h"
+#include "kernel.h"
+#include "podperf.h"
+
+/* Stack or waker -> 1 when it has been sent; the agent deletes what it has forgotten. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 32768); /* set by the agent */
+	__type(key, __u64);
+	__type(value, __u8);
+} stacks_sent SEC(".maps");
+
+/* What the agent has to know of samples: stacks, places, wakers, long waits. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} stack_ring SEC(".maps");
+
+/* Where a stack is walked to: too large for the BPF stack. The sampler may interrupt the other programs. */
+struct walk_buffer {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct podperf_stack);
+};
+struct walk_buffer walk_buffer SEC(".maps");
+struct walk_buffer sampler_buffer SEC(".maps");
+
+#define FRAMES_BYTES (PODPERF_MAX_FRAMES * sizeof(__u64))
+
+static __always_inline __u64 mix(__u64 hash, __u64 word)
+{
+	hash = (hash ^ word) * 0x9E3779B97F4A7C15ULL;
+	return hash ^ (hash >> 29);
+}
+
+/* Sends `record` unless it was sent before. No wake-up: the agent looks several times a second, and waking it here would
+ * cost more than the walk. */
+static __always_inline void send_once(__u64 id, void *record, __u64 bytes)
+{
+	__u8 sent = 1;
+
+	if (bpf_map_lookup_elem(&stacks_sent, &id))
+		return;
+	if (bpf_ringbuf_output(&stack_ring, record, bytes, BPF_RB_NO_WAKEUP))
+		drop(PODPERF_DROP_STACK_RING);
+	else
+		bpf_map_update_elem(&stacks_sent, &id, &sent, BPF_ANY);
+}
+
+/* The stack of the current task, walked to `buffer` and sent, if it is new; 0 when there is none. */
+static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack)
+{
+	__s64 bytes;
+	__u64 user, kernel, frames, hash;
+
+	bytes = bpf_get_stack(ctx, stack->frames, FRAMES_BYTES, BPF_F_USER_STACK);
+	user = bytes > 0 ? bytes : 0;
+	if (user > FRAMES_BYTES)
+		return 0;
+	bytes = bpf_get_stack(ctx, (void *)stack->frames + user, FRAMES_BYTES, 0);
+	kernel = bytes > 0 ? bytes : 0;
+	if (kernel > FRAMES_BYTES)
+		return 0;
+	if (!user && !kernel) {
+		drop(PODPERF_DROP_STACK_WALK);
+		return 0;
+	}
+	frames = (user + kernel) / sizeof(__u64);
+	hash = mix(user, kernel);
+	for (__u32 i = 0; i < 2 * PODPERF_MAX_FRAMES; i++) {
+		if (i >= frames)
+			break;
+		hash = mix(hash, stack->frames[i]);
+	}
+	hash |= 1; /* odd: a stack */
+	stack->record = PODPERF_RECORD_STACK;
+	stack->user_frames = user / sizeof(__u64);
+	stack->kernel_frames = kernel / sizeof(__u64);
+	stack->id = hash;
+	stack->tgid = bpf_get_current_pid_tgid() >> 32;
+	send_once(hash, stack, offsetof(struct podperf_stack, frames) + user + kernel);
+	return hash;
+}
+
+static __noinline __u64 walk_stack(void *ctx)
+{
+	__u32 zero = 0;
+	struct podperf_stack *stack = bpf_map_lookup_elem(&walk_buffer, &zero);
+
+	return stack ? walk_to(ctx, stack) : 0;
+}
+
+#endif
