@@ -10,7 +10,7 @@ use crate::{
 /// A machine that lacks nothing, with one event.
 fn findings() -> Findings {
     Findings {
-        host: Host::example(),
+        host: whole(),
         programs: Some(Ok(Tracepoint::Btf)),
         perf_event_open: Ok(()),
         counters: vec![counter("cycles", Ok(0))],
@@ -30,6 +30,13 @@ fn counter(event: &str, slot: Result<usize, String>) -> OpenCounter {
         Err(reason) => (EventState::Unsupported, reason),
     };
     OpenCounter { counter, slot: None, group: None, state, detail }
+}
+
+/// A machine that lacks not even what only names need.
+fn whole() -> Host {
+    let for_names = [Capability::CAP_SYSLOG, Capability::CAP_SYS_PTRACE];
+    let example = Host::example();
+    Host { capabilities: example.capabilities.iter().copied().chain(for_names).collect(), ..example }
 }
 
 fn error(errno: i32, context: &'static str) -> anyhow::Error {
@@ -143,7 +150,7 @@ fn names_in_profiles_matter_only_where_there_are_profiles() {
     assert_eq!(line(&findings(), "stacks").0, "healthy");
     let mut config = Config::default();
     config.otlp.endpoint = "http://x:4317".into();
-    let findings = Findings { export: Some(Ok(())), ..findings() };
+    let findings = Findings { export: Some(Ok(())), host: Host::example(), ..findings() };
     let report = judge(&config, &findings);
     let (state, detail, fix) = line_of(&report, "stacks");
     assert_eq!((state, report.verdict), ("degraded", Verdict::Degraded));
