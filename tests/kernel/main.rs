@@ -8,6 +8,7 @@ mod hotplug;
 mod itself;
 mod maps;
 mod pmu;
+mod reasons;
 mod rows;
 mod running;
 mod sharing;
@@ -43,6 +44,21 @@ fn main() -> ExitCode {
         ("a_vfork_is_an_uninterruptible_wait", &[], waits::vfork),
         ("two_burners_on_one_cpu_wait_in_its_run_queue", &[], || waits::runqueue(BTF)),
         ("two_burners_on_one_cpu_wait_in_its_run_queue_by_the_raw_tracepoint", &[], || waits::runqueue(RAW)),
+        ("waits_are_told_by_what_they_are_for", &[], || {
+            reasons::blocked(&[
+                ("futex", "futex"),
+                ("network", "network"),
+                ("pipe", "pipe"),
+                ("poll", "poll"),
+                ("sleep", "sleep"),
+            ])
+        }),
+        ("waits_for_a_disk_and_for_its_pages_are_told_apart", &[reasons::DISK], || {
+            reasons::blocked(&[("disk", "disk"), ("page-fault", "page_fault")])
+        }),
+        ("a_preempted_burner_waits_for_its_neighbour", &[], reasons::preempted),
+        ("a_burner_over_its_quota_is_throttled", &[Need::OwnMachine, reasons::CPU_CONTROLLER], reasons::throttled),
+        ("the_times_of_one_thread_are_the_wall", &[], reasons::one_thread_is_the_wall),
         ("switches_and_faults_are_exact", &[], || counts::switches_and_faults(BTF)),
         ("switches_and_faults_are_exact_by_the_raw_tracepoint", &[], || counts::switches_and_faults(RAW)),
         ("all_rows_together_are_every_cpus_time", &[], conservation::all_rows_are_the_machine),

@@ -24,7 +24,7 @@ pub(crate) fn dumps_have_field_names() -> Result<()> {
         ("rows", ["id", "run_ns", "runqueue_ns", "offcpu_ns", "minor_faults"].as_slice()),
         ("rows_by_id", &[]),
         ("cpus", &["cgroup", "idle_ns", "switches_recovered"]),
-        ("waits0", &["stack", "tgid", "state", "last_ns"]),
+        ("samples0", &["stack", "tgid", "activity", "last_ns"]),
         ("stack_memo", &["agreed", "uses", "wrong"]),
     ] {
         let dump = dump(map)?;

@@ -10,8 +10,15 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
-use nix::fcntl::{Flock, FlockArg};
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::statfs::{FsType, TMPFS_MAGIC, statfs},
+};
 
+use crate::cgroup;
+
+/// `RAMFS_MAGIC` of the kernel's `magic.h`.
+const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// One test: a sentence, what it needs beyond root, and its body.
@@ -30,6 +37,10 @@ pub enum Need {
     HardwarePmu,
     /// That many CPUs.
     Cpus(usize),
+    /// A directory whose files are on a disk, not in memory.
+    Disk(&'static str),
+    /// A controller of the cgroup2 tree.
+    Controller(&'static str),
 }
 
 /// Set where tests may take CPUs offline and counters away.
@@ -51,6 +62,17 @@ impl Need {
                 let pmus = fs::read_dir("/sys/bus/event_source/devices").into_iter().flatten().flatten();
                 let mut names = pmus.map(|pmu| pmu.file_name().to_string_lossy().into_owned());
                 (!names.any(|name| is_core_pmu(&name))).then(|| "no hardware PMU".to_owned())
+            }
+            Self::Disk(directory) => {
+                let kind = fs::create_dir_all(directory).ok().and_then(|()| statfs(directory).ok());
+                let memory = [TMPFS_MAGIC, RAMFS_MAGIC].map(Some).contains(&kind.map(|stat| stat.filesystem_type()));
+                (memory || kind.is_none()).then(|| format!("`{directory}` is not on a disk"))
+            }
+            Self::Controller(name) => {
+                let root = cgroup::mount_point().unwrap_or_default();
+                let controllers = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+                (!controllers.split_whitespace().any(|controller| controller == name))
+                    .then(|| format!("no `{name}` controller in the cgroup2 tree"))
             }
             Self::Cpus(count) => {
                 let found = thread::available_parallelism().map_or(1, usize::from);

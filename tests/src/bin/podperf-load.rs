@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use podperf_tests::load::{churn, cpu, crowd, faults, hog, instructions, moved, ring, sleepers};
+use podperf_tests::load::{blocked, churn, cpu, crowd, faults, hog, instructions, mixed, moved, ring, sites, sleepers};
 use podperf_tests::process;
 use serde::Serialize;
 
@@ -26,6 +26,12 @@ enum Load {
     Fifo(cpu::FifoArgs),
     /// Fork a child that joins a cgroup and then burns
     Forkjoin(cpu::ForkJoinArgs),
+    /// Wait again and again on what is asked for
+    Blocked(blocked::BlockedArgs),
+    /// Burn and sleep in turn
+    Mixed(mixed::MixedArgs),
+    /// Wait in many threads at sixteen places of known names, shortly and long
+    Sites(sites::SitesArgs),
     /// Wait, with a user stack of known names
     Sleepers(sleepers::SleepersArgs),
     /// Take a known number of page faults and voluntary switches
@@ -64,6 +70,9 @@ fn run(cli: Cli) -> Result<()> {
             report(&cpu::fifo(&args)?)?;
             if args.hold { cpu::hold() } else { Ok(()) }
         }
+        Load::Blocked(args) => report(&blocked::run(&args)?),
+        Load::Mixed(args) => report(&mixed::run(&args)?),
+        Load::Sites(args) => report(&sites::run(&args)?),
         Load::Forkjoin(args) => report(&cpu::fork_join(&args)?),
         Load::Sleepers(args) => {
             report(&sleepers::run(&args)?)?;

@@ -5,14 +5,17 @@
 //! Loads join a cgroup by writing `0` to its `cgroup.procs`, as container
 //! runtimes do, and die with the process that started them.
 
+pub mod blocked;
 pub mod churn;
 pub mod cpu;
 pub mod crowd;
 pub mod faults;
 pub mod hog;
 pub mod instructions;
+pub mod mixed;
 pub mod moved;
 pub mod ring;
+pub mod sites;
 pub mod sleepers;
 
 use std::path::{Path, PathBuf};

@@ -78,7 +78,8 @@ struct Timespec {
     nanoseconds: u64,
 }
 
-fn sleep(length: Duration) -> Result<Option<Pid>> {
+/// Sleeps in the known frames.
+pub(super) fn sleep(length: Duration) -> Result<Option<Pid>> {
     let time = Timespec { seconds: length.as_secs(), nanoseconds: u64::from(length.subsec_nanos()) };
     // SAFETY: nanosleep reads one timespec, which outlives the call, and
     // writes nothing when the second argument is null.

@@ -1,0 +1,253 @@
+//! What is remembered of stacks instead of walked: how often that is wrong, and what a budget of walks leaves.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    collector::Collector,
+    load::{self, sites::SitesReport},
+    process,
+    suite::{Need, Test, tell},
+};
+use tempfile::TempDir;
+
+use crate::command::{run_load, within};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("remembered_stacks_of_python_are_right", &[Need::Program("python3")], python_is_right),
+    ("remembered_stacks_of_node_and_its_jit_are_right", &[Need::Program("node")], node_is_right),
+    ("remembered_stacks_of_go_are_right", &[Need::Program("go")], go_is_right),
+    ("remembered_stacks_of_rust_are_right", &[], rust_is_right),
+    ("a_tenth_of_the_walks_leaves_totals_as_they_are", &[Need::Program("go")], a_tenth_of_the_walks_leaves_totals),
+];
+
+/// Of the remembered stacks.
+const MOST_WRONG: f64 = 0.002;
+/// Of a total.
+const MOST_OFF: f64 = 0.02;
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Threads that hand things to each other, recurse deeply, and sleep.
+const PYTHON: &str = r"
+import queue, threading, time
+end = time.monotonic() + 4
+def deep(n):
+    if n: return deep(n - 1)
+    time.sleep(0.0005)
+def produce(q):
+    while time.monotonic() < end: q.put(1); time.sleep(0.0002)
+    q.put(None)
+def consume(q):
+    while q.get() is not None: pass
+def recurse():
+    while time.monotonic() < end: deep(200); deep(20)
+q = [queue.Queue(), queue.Queue()]
+threads = [threading.Thread(target=f, args=a) for f, a in
+           [(produce, (q[0],)), (produce, (q[1],)), (consume, (q[0],)), (consume, (q[1],)), (recurse, ()), (recurse, ())]]
+for t in threads: t.start()
+for t in threads: t.join()
+";
+
+/// A server, its clients, and code that is compiled anew while it runs.
+const NODE: &str = r"
+const http = require('http');
+const end = Date.now() + 4000;
+let compiled = 0;
+const server = http.createServer((request, response) => {
+    const work = new Function('n', `let s = ${compiled++ % 50}; for (let i = 0; i < n; i++) s += i * ${compiled % 7}; return s`);
+    response.end(String(work(2000)));
+}).listen(0, '127.0.0.1', () => {
+    const agent = new http.Agent({ keepAlive: true });
+    let open = 8;
+    const ask = () => http.get({ port: server.address().port, host: '127.0.0.1', agent }, (response) => {
+        response.resume();
+        response.on('end', () => Date.now() < end ? setTimeout(ask, Math.random() < 0.1 ? 1 : 0) : --open || process.exit());
+    });
+    for (let i = 0; i < 8; i++) ask();
+});
+";
+
+/// Goroutines on channels, timers, a socket and a mutex, on more threads than CPUs.
+const GO: &str = r#"
+package main
+
+import (
+	"net"
+	"runtime"
+	"sync"
+	"time"
+)
+
+func main() {
+	runtime.GOMAXPROCS(4)
+	end := time.Now().Add(4 * time.Second)
+	var all sync.WaitGroup
+	run := func(body func()) {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for time.Now().Before(end) {
+				body()
+			}
+		}()
+	}
+	channel := make(chan int)
+	go func() {
+		for range channel {
+		}
+	}()
+	var lock sync.Mutex
+	for i := 0; i < 4; i++ {
+		run(func() { channel <- 1; time.Sleep(100 * time.Microsecond) })
+		run(func() { lock.Lock(); time.Sleep(50 * time.Microsecond); lock.Unlock() })
+	}
+	listener, _ := net.Listen("tcp", "127.0.0.1:0")
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				buffer := make([]byte, 64)
+				for {
+					n, err := connection.Read(buffer)
+					if err != nil {
+						return
+					}
+					connection.Write(buffer[:n])
+				}
+			}()
+		}
+	}()
+	connection, _ := net.Dial("tcp", listener.Addr().String())
+	buffer := make([]byte, 64)
+	run(func() { connection.Write(buffer[:8]); connection.Read(buffer) })
+	all.Wait()
+}
+"#;
+
+fn python_is_right() -> Result<()> {
+    let scratch = TempDir::new()?;
+    is_right("python", Command::new("python3").arg(written(&scratch, "load.py", PYTHON)?))
+}
+
+fn node_is_right() -> Result<()> {
+    let scratch = TempDir::new()?;
+    is_right("node", Command::new("node").arg(written(&scratch, "load.js", NODE)?))
+}
+
+fn go_is_right() -> Result<()> {
+    let scratch = TempDir::new()?;
+    let (source, program) = (written(&scratch, "load.go", GO)?, scratch.path().join("load"));
+    let built = Command::new("go").arg("build").arg("-o").arg(&program).arg(source).env("GOFLAGS", "").output()?;
+    ensure!(built.status.success(), "failed to build: {}", String::from_utf8_lossy(&built.stderr));
+    is_right("go", &mut Command::new(program))
+}
+
+fn rust_is_right() -> Result<()> {
+    let waits = ["sites", "--waits", "100000", "--threads", "400"];
+    is_right("rust", Command::new(load::binary()?).args(waits))
+}
+
+fn written(scratch: &TempDir, name: &str, text: &str) -> Result<std::path::PathBuf> {
+    let path = scratch.path().join(name);
+    fs::write(&path, text)?;
+    Ok(path)
+}
+
+/// Runs a load in the shadow: each remembered stack is walked all the same, and compared.
+fn is_right(whose: &str, load: &mut Command) -> Result<()> {
+    let agent = Agent::start("stacks: {shadow: true, onCpuHertz: 0, maxWalks: 0}")?;
+    let cgroup = TestCgroup::new(whose)?;
+    let before = agent.fresh_metrics()?;
+    process::bind_to_parent(load);
+    let mut child = load.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("failed to start the load")?;
+    // What it did before is in no comparison.
+    cgroup.add(child.id())?;
+    ensure!(child.wait()?.success(), "the load ended badly");
+    let after = agent.fresh_metrics()?;
+    let grown = |name| -> Result<f64> { Ok(value(&after, name)? - value(&before, name)?) };
+    let (waits, walks) = (grown("podperf_stack_waits_total")?, grown("podperf_stack_walks_total")?);
+    let (remembered, wrong) = (grown("podperf_stack_shadow_waits_total")?, grown("podperf_stack_shadow_wrong_total")?);
+    tell(&format!("{whose}: {waits} waits, {walks} walked, {remembered} remembered, {wrong} of them wrong"));
+    ensure!(remembered > waits / 20.0 && remembered > 1000.0, "{remembered} of {waits} waits were remembered");
+    ensure!(wrong <= waits * MOST_WRONG, "{wrong} of {waits} waits have a wrong stack");
+    covers(&after, cgroup.kernel_path())
+}
+
+/// What has a stack is between 0.98 and 1.02 of what the hook counted.
+fn covers(metrics: &Metrics, cgroup: &str) -> Result<()> {
+    const WAIT: &str = "podperf_cgroup_wait_seconds_total";
+    let unknown = metrics.get(WAIT, &[("cgroup", cgroup), ("reason", "unknown")]).unwrap_or(0.0);
+    let profiled = metrics.sum(WAIT, &[("cgroup", cgroup)]) - unknown;
+    let counted = metrics.sum("podperf_cgroup_offcpu_seconds_total", &[("cgroup", cgroup)]);
+    ensure!((0.98..=1.02).contains(&(profiled / counted)), "{profiled} s of {counted} s are in profiles");
+    Ok(())
+}
+
+fn value(metrics: &Metrics, name: &str) -> Result<f64> {
+    metrics.get(name, &[]).with_context(|| format!("no `{name}`"))
+}
+
+/// The totals of sixteen functions, in which threads wait for a microsecond to a second, by the profiles and by their
+/// own clock; with a tenth of the walks that it takes without a budget.
+fn a_tenth_of_the_walks_leaves_totals() -> Result<()> {
+    let (walks, seconds) = walks_without_a_budget()?;
+    let cpus = f64::from(u32::try_from(std::thread::available_parallelism()?.get())?);
+    let budget = (walks / seconds / cpus / 10.0).max(1.0).round();
+    let cgroup = TestCgroup::new("budget")?;
+    let collector = Collector::start()?;
+    let agent = Agent::start(&format!(
+        "otlp: {{endpoint: '{}', interval: 2s}}\nstacks: {{maxWalks: {budget}, onCpuHertz: 0}}",
+        collector.endpoint()
+    ))?;
+    let truth: SitesReport = run_load(cgroup.path(), &["sites"])?;
+    let exports = || value(&agent.metrics()?, "podperf_otlp_exports_total");
+    let sent = exports()?;
+    within(DEADLINE, "two more windows are sent", || Ok((exports()? >= sent + 2.0).then_some(())))?;
+    let metrics = agent.fresh_metrics()?;
+    let mut found: BTreeMap<String, f64> = BTreeMap::new();
+    for sample in collector.samples_of(cgroup.kernel_path())? {
+        let site = sample.functions().into_iter().find(|function| function.starts_with("podperf_site_"));
+        #[expect(clippy::cast_precision_loss, reason = "some thousand seconds")]
+        let nanoseconds = sample.value as f64;
+        *found.entry(site.unwrap_or("").to_owned()).or_default() += nanoseconds;
+    }
+    let sampled_out = value(&metrics, "podperf_stack_sampled_out_total")?;
+    ensure!(sampled_out > 1000.0, "the budget of {budget} walks left no wait out, but {sampled_out}");
+    #[expect(clippy::cast_precision_loss, reason = "some thousand seconds")]
+    let off = |site: &load::sites::Site| {
+        let found = found.get(&site.function).copied().unwrap_or(0.0);
+        (found - site.waited_ns as f64) / site.waited_ns as f64
+    };
+    let worst = truth.sites.iter().map(|site| off(site).abs()).fold(0.0, f64::max);
+    tell(&format!(
+        "{walks} walks without a budget; with {budget} a second and CPU {} walks, {sampled_out} waits sampled out, the worst of 16 totals off by {:.2} %",
+        value(&metrics, "podperf_stack_walks_total")?,
+        worst * 100.0
+    ));
+    for site in &truth.sites {
+        let off = off(site);
+        ensure!(off.abs() <= MOST_OFF, "{}: off by {:.1} % of {} waits", site.function, off * 100.0, site.waits);
+    }
+    covers(&metrics, cgroup.kernel_path())
+}
+
+/// How many walks the load takes, and how long it runs.
+fn walks_without_a_budget() -> Result<(f64, f64)> {
+    let cgroup = TestCgroup::new("unlimited")?;
+    let agent = Agent::start("stacks: {maxWalks: 0, onCpuHertz: 0}")?;
+    let before = value(&agent.fresh_metrics()?, "podperf_stack_walks_total")?;
+    let start = std::time::Instant::now();
+    let _: SitesReport = run_load(cgroup.path(), &["sites"])?;
+    let seconds = start.elapsed().as_secs_f64();
+    Ok((value(&agent.fresh_metrics()?, "podperf_stack_walks_total")? - before, seconds))
+}

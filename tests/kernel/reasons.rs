@@ -1,0 +1,131 @@
+//! What waits are for, as their stacks tell; and that no time is missing where all is told.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::{self, TestCgroup},
+    load::{blocked::BlockedReport, cpu::CpuReport},
+    suite::Need,
+};
+
+use crate::running::{Load, OFFCPU, ONCPU, is_close, run, time};
+
+/// Off-CPU time of a row, by reason.
+const WAIT: &str = "podperf_cgroup_wait_seconds_total";
+/// Where the files of loads are; a memory file system has no disk to wait for.
+pub(crate) const DISK: Need = Need::Disk(env!("CARGO_TARGET_TMPDIR"));
+/// The quota of a cgroup.
+pub(crate) const CPU_CONTROLLER: Need = Need::Controller("cpu");
+
+/// All that a load waits for is told as this reason, and is as much as the metrics have by state.
+pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
+    let agent = Agent::start("")?;
+    for (on, reason) in cases {
+        let cgroup = TestCgroup::new(on)?;
+        let (path, directory) = (cgroup.path().display(), env!("CARGO_TARGET_TMPDIR"));
+        let report: BlockedReport = run(&format!("blocked --on {on} --cgroup {path} --directory {directory}"))?;
+        let metrics = agent.fresh_metrics()?;
+        let waited = waited(&metrics, &cgroup, reason)?;
+        // What is missing, it was on a CPU or waited for one.
+        let truth = Duration::from_nanos(report.waited_ns);
+        let least = truth.saturating_sub(time(&metrics, ONCPU, &cgroup, &[])?).mul_f64(0.9);
+        ensure!(waited >= least && waited <= truth, "{on}: {waited:?} of `{reason}`, and the load waited {truth:?}");
+        covers(&metrics, &cgroup)?;
+    }
+    Ok(())
+}
+
+/// Two burners on one CPU preempt each other, and wait for nothing else.
+pub(crate) fn preempted() -> Result<()> {
+    let agent = Agent::start("")?;
+    let cgroups = [TestCgroup::new("left")?, TestCgroup::new("right")?];
+    let mut loads = Vec::new();
+    for cgroup in &cgroups {
+        loads.push(Load::start(&format!("spin --seconds 0.5 --cpu 0 --hold --cgroup {}", cgroup.path().display()))?);
+    }
+    for load in &mut loads {
+        let _: CpuReport = load.report()?;
+        load.wait_until_blocked()?;
+    }
+    let metrics = agent.fresh_metrics()?;
+    for cgroup in &cgroups {
+        let preempted = waited(&metrics, cgroup, "preempted")?;
+        ensure!(
+            preempted > Duration::from_millis(300),
+            "{preempted:?} preempted by a neighbour that burnt half a second"
+        );
+        is_close("preempted", preempted, time(&metrics, OFFCPU, cgroup, &[("state", "preempted")])?)?;
+        covers(&metrics, cgroup)?;
+    }
+    Ok(())
+}
+
+/// A burner with a quota of a fifth of a CPU waits for four fifths of the time, and the kernel counts the same.
+pub(crate) fn throttled() -> Result<()> {
+    let root = cgroup::mount_point()?;
+    fs::write(root.join("cgroup.subtree_control"), "+cpu").context("failed to switch on the cpu controller")?;
+    let agent = Agent::start("")?;
+    let cgroup = TestCgroup::new("throttled")?;
+    fs::write(cgroup.path().join("cpu.max"), "20000 100000").context("failed to set a quota")?;
+    let mut load = Load::start(&format!("spin --seconds 0.5 --hold --cgroup {}", cgroup.path().display()))?;
+    let _: CpuReport = load.report()?;
+    load.wait_until_blocked()?;
+    let metrics = agent.fresh_metrics()?;
+    let found = waited(&metrics, &cgroup, "throttled")?;
+    let truth = throttled_time(cgroup.path())?;
+    ensure!(truth > Duration::from_secs(1), "the kernel throttled it for only {truth:?}");
+    // The kernel's time is that of the group's run queue: until the quota is there, not until the task runs.
+    ensure!(found >= truth.mul_f64(0.9) && found <= truth.mul_f64(1.1), "{found:?}, and the kernel counted {truth:?}");
+    covers(&metrics, &cgroup)
+}
+
+/// One thread: on the CPU, waiting for it or for something else is all that there is.
+pub(crate) fn one_thread_is_the_wall() -> Result<()> {
+    let agent = Agent::start("")?;
+    let cgroup = TestCgroup::new("wall")?;
+    // A neighbour, so that it waits for the CPU too.
+    let _neighbour = Load::start("spin --seconds 60 --cpu 0")?;
+    let load = Load::start(&format!("mixed --cpu 0 --seconds 3 --cgroup {}", cgroup.path().display()))?;
+    let mut load = load;
+    let (start, report): (Instant, podperf_tests::load::mixed::MixedReport) = (Instant::now(), load.report()?);
+    load.end()?;
+    ensure!(start.elapsed() > Duration::from_secs(2), "it did not run for long");
+    let metrics = agent.fresh_metrics()?;
+    let mut sum = time(&metrics, ONCPU, &cgroup, &[])?;
+    for state in ["interruptible", "uninterruptible", "preempted"] {
+        sum += time(&metrics, OFFCPU, &cgroup, &[("state", state)])?;
+    }
+    let truth = Duration::from_nanos(report.wall_ns);
+    ensure!(sum.abs_diff(truth) <= truth / 100, "{sum:?}, and the wall went on by {truth:?}");
+    for (what, part) in [("ran", time(&metrics, ONCPU, &cgroup, &[])?), ("slept", waited(&metrics, &cgroup, "sleep")?)]
+    {
+        ensure!(part > truth / 10, "it {what} for only {part:?}");
+    }
+    covers(&metrics, &cgroup)
+}
+
+/// What has a stack is between 0.98 and 1.02 of what the hook counted.
+fn covers(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
+    let of = |family: &str| metrics.sum(family, &[("cgroup", cgroup.kernel_path())]);
+    let unknown = metrics.get(WAIT, &[("cgroup", cgroup.kernel_path()), ("reason", "unknown")]).unwrap_or(0.0);
+    let (profiled, counted) = (of(WAIT) - unknown, of(OFFCPU));
+    let coverage = profiled / counted;
+    ensure!((0.98..=1.02).contains(&coverage), "{profiled} s of {counted} s are in profiles");
+    Ok(())
+}
+
+fn waited(metrics: &Metrics, cgroup: &TestCgroup, reason: &str) -> Result<Duration> {
+    time(metrics, WAIT, cgroup, &[("reason", reason)])
+}
+
+fn throttled_time(cgroup: &Path) -> Result<Duration> {
+    let text = fs::read_to_string(cgroup.join("cpu.stat"))?;
+    let micros = text.lines().find_map(|line| line.strip_prefix("throttled_usec ")).context("no `throttled_usec`")?;
+    Ok(Duration::from_micros(micros.trim().parse()?))
+}

@@ -1,0 +1,53 @@
+//! One thread that burns and sleeps in turn.
+
+use std::{
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::{cgroup, process};
+
+const BURN: Duration = Duration::from_millis(7);
+const SLEEP: Duration = Duration::from_millis(11);
+
+/// `podperf-load mixed`.
+#[derive(Args, Clone, Debug)]
+pub struct MixedArgs {
+    /// Cgroup to join
+    #[arg(long)]
+    pub cgroup: Option<PathBuf>,
+    /// CPU to stay on
+    #[arg(long)]
+    pub cpu: Option<usize>,
+    /// How long
+    #[arg(long, default_value_t = 3)]
+    pub seconds: u64,
+}
+
+/// What it measured of itself.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct MixedReport {
+    /// From the join to the report.
+    pub wall_ns: u64,
+}
+
+/// Burns and sleeps until the time is over.
+pub fn run(args: &MixedArgs) -> Result<MixedReport> {
+    if let Some(cpu) = args.cpu {
+        process::pin(cpu)?;
+    }
+    if let Some(cgroup) = &args.cgroup {
+        cgroup::join(cgroup)?;
+    }
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(args.seconds) {
+        process::burn(BURN)?;
+        thread::sleep(SLEEP);
+    }
+    Ok(MixedReport { wall_ns: process::nanos(start.elapsed()) })
+}
