@@ -59,16 +59,6 @@ static __always_inline __u64 signature(struct task_struct *task, __u32 state)
 	return hash & ~1ULL;
 }
 
-/* Counts whether a walk would have found what is remembered. */
-static __noinline int check_in_shadow(void *ctx, __u64 stack, struct podperf_cpu *cpu)
-{
-	if (!shadow || !cpu)
-		return 0;
-	cpu->shadow_waits++;
-	cpu->shadow_wrong += walk_stack(ctx) != stack;
-	return 0;
-}
-
 /* Tells the agent the stack of a place that samples have named. */
 static __always_inline void send_place(__u64 place, __u64 stack)
 {
@@ -87,61 +77,66 @@ static __always_inline void name_place(__u64 place)
 		drop(PODPERF_DROP_STACK_MEMO);
 }
 
-/* The stack of the current task, which goes to sleep on the account of `cgroup`. */
+/*
+ * The stack of the current task, which goes to sleep on the account of `cgroup`. It is walked at one line only: the
+ * address to which the walk returns is one of the kernel's frames.
+ */
 static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_struct *task, __u32 state, __u64 cgroup,
 						       __u64 now, struct podperf_cpu *cpu)
 {
-	__u64 place = signature(task, state);
+	__u64 place = signature(task, state), walked = 0;
 	struct memo *memo = bpf_map_lookup_elem(&stack_memo, &place);
-	struct wait_stack found = {.weight = 1};
 	struct memo fresh = {};
+	struct wait_stack found = {};
+	__u32 walk;
+	bool known = memo && memo->stack, trusted = false, believed = false;
 
 	cpu->waits++;
-	if (memo && memo->stack) {
+	if (known) {
 		__u32 doublings = memo->wrong < MAX_DOUBLINGS ? memo->wrong : MAX_DOUBLINGS;
-		bool trusted = memo->agreed >= TRUSTED_AFTER << doublings;
 
-		if (!trusted || !(++memo->uses % CHECK_EVERY))
-			found.weight = may_walk(cgroup, now, cpu);
-		else
-			goto remembered;
-		if (!found.weight) {
-			/* Over the budget what was never wrong is believed, and so is what has proved itself since. */
-			found.weight = trusted || !memo->wrong;
-			goto remembered;
+		trusted = memo->agreed >= TRUSTED_AFTER << doublings;
+		/* Over the budget what was never wrong is believed, and so is what has proved itself since. */
+		believed = trusted || !memo->wrong;
+	}
+	if (!known && memo)
+		found.weight = 1; /* samples have named it */
+	else if (!trusted || !(++memo->uses % CHECK_EVERY))
+		found.weight = may_walk(cgroup, now, cpu);
+	walk = found.weight | shadow;
+	/* The compiler must not know what is in these: it would make a path, and a call, for each case. */
+	asm volatile("" : "+r"(walk));
+	if (walk)
+		walked = walk_stack(ctx);
+	asm volatile("" : "+r"(found.weight));
+	if (!found.weight) {
+		found.id = known ? memo->stack : place;
+		found.weight = believed;
+		if (shadow && believed) {
+			cpu->shadow_waits++;
+			cpu->shadow_wrong += walked != memo->stack;
 		}
-		if (trusted || !memo->wrong)
-			found.weight = 1;
-		cpu->walks++;
+		return found;
+	}
+	cpu->walks++;
+	found.id = walked;
+	if (known) {
 		cpu->checks += trusted;
-		found.id = walk_stack(ctx);
-		if (found.id == memo->stack) {
+		if (believed)
+			found.weight = 1;
+		if (walked == memo->stack) {
 			memo->agreed++;
 		} else {
 			cpu->checks_wrong += trusted;
-			memo->stack = found.id;
+			memo->stack = walked;
 			memo->agreed = 0;
 			memo->wrong++;
 		}
 		return found;
-	remembered:
-		found.id = memo->stack;
-		if (shadow && found.weight)
-			check_in_shadow(ctx, found.id, cpu);
-		return found;
 	}
-	/* What samples have named is walked in any case. */
-	if (!memo)
-		found.weight = may_walk(cgroup, now, cpu);
-	if (!found.weight) {
-		found.id = place;
-		return found;
-	}
-	cpu->walks++;
-	found.id = walk_stack(ctx);
-	if (memo && found.id)
-		send_place(place, found.id);
-	fresh.stack = found.id;
+	if (memo && walked)
+		send_place(place, walked);
+	fresh.stack = walked;
 	if (bpf_map_update_elem(&stack_memo, &place, &fresh, BPF_ANY))
 		drop(PODPERF_DROP_STACK_MEMO);
 	return found;
