@@ -18,7 +18,10 @@ use podperf_tests::{
 };
 use tempfile::TempDir;
 
-use crate::command::{run_load, within};
+use crate::{
+    command::{run_load, within},
+    profiles::Held,
+};
 
 pub(crate) const TESTS: &[Test] = &[
     ("remembered_stacks_of_python_are_right", &[Need::Program("python3")], python_is_right),
@@ -206,14 +209,28 @@ fn a_tenth_of_the_walks_leaves_totals() -> Result<()> {
     let cgroup = TestCgroup::new("budget")?;
     let collector = Collector::start()?;
     let agent = Agent::start(&format!(
-        "otlp: {{endpoint: '{}', interval: 2s}}\nstacks: {{maxWalks: {budget}, onCpuHertz: 0}}",
+        "otlp: {{endpoint: '{}', interval: 2s}}\nmetrics: {{facts: [oncpu, offcpu, wait_reasons, profile_samples]}}\nstacks: {{maxWalks: {budget}, onCpuHertz: 0}}",
         collector.endpoint()
     ))?;
-    let truth: SitesReport = run_load(cgroup.path(), &["sites"])?;
+    let load = Held::start(&cgroup, &["sites"])?;
+    let waits = || {
+        Ok::<_, anyhow::Error>(
+            agent.fresh_metrics()?.sum("podperf_cgroup_profile_samples_total", &[("cgroup", cgroup.kernel_path())]),
+        )
+    };
+    // Its threads are gone when it blocks: all waits are told.
+    let mut before = 0.0;
+    within(DEADLINE, "the waits are over", || {
+        let now = waits()?;
+        let over = now > 90_000.0 && now == before;
+        before = now;
+        Ok(over.then_some(()))
+    })?;
     let exports = || value(&agent.metrics()?, "podperf_otlp_exports_total");
     let sent = exports()?;
     within(DEADLINE, "two more windows are sent", || Ok((exports()? >= sent + 2.0).then_some(())))?;
     let metrics = agent.fresh_metrics()?;
+    let truth: SitesReport = load.finish()?;
     let mut found: BTreeMap<String, f64> = BTreeMap::new();
     for sample in collector.samples_of(cgroup.kernel_path())? {
         let site = sample.functions().into_iter().find(|function| function.starts_with("podperf_site_"));

@@ -50,13 +50,13 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const WAIT_STACK: [&str; 3] = ["podperf_wait_inner", "podperf_wait_middle", "podperf_wait_outer"];
 
 /// A load that stays alive after its work: it reports into a pipe that is full until it is asked.
-struct Held {
+pub(crate) struct Held {
     child: Child,
     report: BufReader<File>,
 }
 
 impl Held {
-    fn start(cgroup: &TestCgroup, arguments: &[&str]) -> Result<Self> {
+    pub(crate) fn start(cgroup: &TestCgroup, arguments: &[&str]) -> Result<Self> {
         let (report, full) = pipe()?;
         let size = fcntl(full.as_fd(), FcntlArg::F_SETPIPE_SZ(4096))?;
         let mut full = File::from(full);
@@ -67,7 +67,7 @@ impl Held {
         Ok(Self { child, report: BufReader::new(File::from(report)) })
     }
 
-    fn finish<T: serde::de::DeserializeOwned>(mut self) -> Result<T> {
+    pub(crate) fn finish<T: serde::de::DeserializeOwned>(mut self) -> Result<T> {
         let line = (&mut self.report).lines().find(|line| !line.as_ref().is_ok_and(String::is_empty));
         let report = serde_json::from_str(&line.context("the load ended without a report")??)?;
         self.child.wait()?;

@@ -111,7 +111,7 @@ fn wait_about(waits: u32, seed: u64) -> Vec<(u64, Duration)> {
     for _ in 0..waits {
         let index = usize::try_from(random.next() % 16).unwrap_or(0);
         #[expect(clippy::cast_precision_loss, reason = "53 bits of chance")]
-        let unit = (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
+        let unit = (random.next() % (1 << 53)) as f64 / (1_u64 << 53) as f64;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a second of nanoseconds")]
         let nanoseconds = (SHORTEST_NS * (LONGEST_NS / SHORTEST_NS).powf(unit)) as u64;
         let start = Instant::now();
