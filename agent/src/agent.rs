@@ -67,7 +67,7 @@ pub fn start(
     cgroup_root: &Path,
     logs: &'static LogCounts,
 ) -> anyhow::Result<(Arc<Agent>, Threads)> {
-    let Settings { config, node_name, rules } = settings;
+    let Settings { config, node_name, rules, filter } = settings;
     let status = Status::default();
     let profiles = parts::wants_profiles(&config);
 
@@ -86,6 +86,7 @@ pub fn start(
             status: status.clone(),
             overhead: Overhead::new(config.overhead.max_percent, host.cpus),
             profiles: profiles.then_some((config.otlp.interval, window_sender)),
+            filter,
             max_stacks: config.stacks.max_stacks as usize,
             max_samples: config.stacks.max_samples as usize,
             sample_period: config.stacks.sample_period(),

@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 use crate::{
     attribution::{Ledger, Names, Owner, RowRules, Snapshot, Subject},
     cgroups::{Place, Tree, walk},
+    filter::{Filter, Known},
     ids::{CgroupId, WakerId},
     kernel::{
         CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors, clock::monotonic_ns, records::RawSample,
@@ -80,6 +81,8 @@ pub struct CollectorSettings {
     pub overhead: Overhead,
     /// How often a profile is made, and who takes it; `None` makes none.
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
+    /// What profiles take.
+    pub filter: Filter,
     /// Stacks that are remembered at most.
     pub max_stacks: usize,
     /// Samples that are kept for a name at most.
@@ -156,8 +159,9 @@ impl Reader {
 /// # Errors
 ///
 /// When the cgroup tree cannot be walked or the thread cannot be started.
-pub fn start(sensors: Sensors, settings: CollectorSettings) -> io::Result<(Reader, JoinHandle<()>)> {
+pub fn start(mut sensors: Sensors, settings: CollectorSettings) -> io::Result<(Reader, JoinHandle<()>)> {
     let (sender, requests) = mpsc::channel();
+    sensors.set_filter_terms(settings.filter.kernel_terms())?;
     let readings = Readings::new(sensors.counters(), sensors.most_per_ns());
     let upkeep = Upkeep::new(settings.overhead, settings.profiles.is_some(), &sensors, settings.status.clone());
     let mut samples = Window::new(settings.max_stacks, settings.max_samples);
@@ -414,6 +418,7 @@ impl Collector {
         let samples = samples.into_iter().map(|sample| (self.tree.place(sample.key.cgroup).cloned(), sample));
         for (place, sample) in samples.chain(nameless.into_iter().map(|(place, sample)| (Some(place), sample))) {
             let stack = sample.key.stack.and_then(|id| self.samples.stack(id));
+            let path = place.as_ref().map(|place| Arc::clone(&place.path));
             let subject = match place {
                 Some(place) => {
                     let owner = names.owner(&place, now_ns);
@@ -426,6 +431,11 @@ impl Collector {
                 }
                 None => Subject::unresolved(),
             };
+            let reason = self.samples.reason(&sample.key);
+            let known = Known::new(&sample.key, path.as_deref().unwrap_or_default(), &subject, reason);
+            if !self.settings.filter.passes(sample.key.filters, &known) {
+                continue;
+            }
             let waker = sample.key.waker.and_then(|id| {
                 let name = || {
                     let waker = self.samples.waker(id)?;
@@ -439,7 +449,7 @@ impl Collector {
                 };
                 wakers.entry(id).or_insert_with(name).clone()
             });
-            named.push(ProfileSample { subject, stack, reason: self.samples.reason(&sample.key), waker, sample });
+            named.push(ProfileSample { subject, stack, reason, waker, sample });
         }
         named
     }

@@ -15,6 +15,7 @@ pub mod collector;
 pub mod config;
 pub mod events;
 pub mod export;
+pub mod filter;
 pub mod ids;
 pub mod kernel;
 pub mod overhead;

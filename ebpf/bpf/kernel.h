@@ -75,6 +75,7 @@ struct task_struct {
 	unsigned long maj_flt;
 	struct css_set *cgroups;
 	__u64 self_exec_id;
+	char comm[16];
 };
 
 #if defined(__TARGET_ARCH_x86)

@@ -60,6 +60,27 @@ enum podperf_drop {
 	PODPERF_DROPS,
 };
 
+/* Filters of samples: alternatives, each with a bit in podperf_sample_key.filters, and the terms of all of them. */
+#define PODPERF_FILTERS 16
+#define PODPERF_FILTER_TERMS 64
+#define PODPERF_COMM_MAX 16
+
+enum podperf_filter_field {
+	PODPERF_FILTER_AT_LEAST, /* the wait is at least `value` ns long; what runs is not */
+	PODPERF_FILTER_THREAD,   /* the thread's id is `value` */
+	PODPERF_FILTER_COMM,     /* the first `value` bytes of the thread's name are those of `comm` */
+};
+
+/* Value of `filter_terms`: one term of an alternative, all of which must hold. */
+struct podperf_filter_term {
+	__u32 field; /* enum podperf_filter_field */
+	__u32 bit;
+	__u32 negated;
+	__u32 reserved;
+	__u64 value;
+	char comm[PODPERF_COMM_MAX];
+};
+
 /* What the agent gives up while podperf costs too much; bits of podperf_control.shed. */
 enum podperf_shed {
 	PODPERF_SHED_STACKS = 1,
@@ -87,7 +108,7 @@ struct podperf_control {
 	__u32 events; /* bit n: counter n is open on this CPU */
 	__u32 boot;   /* another one: the CPU was offline, and its counters began anew */
 	__u32 shed;   /* enum podperf_shed */
-	__u32 reserved;
+	__u32 terms;  /* how many of `filter_terms` there are */
 };
 
 /* What a program did on a CPU. */
@@ -207,7 +228,6 @@ struct podperf_long_wait {
 };
 
 /* Who ends waits; sent once. */
-#define PODPERF_COMM_MAX 16
 struct podperf_waker {
 	__u32 record;
 	__u32 tgid;
@@ -235,6 +255,7 @@ _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one
 _Static_assert(sizeof(struct podperf_cpu) == 112 + 24 + 144 + 256 + 128 + 40, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_control) == 16, "ABI");
+_Static_assert(sizeof(struct podperf_filter_term) == 40, "ABI");
 _Static_assert(sizeof(struct podperf_sample_key) == 32, "ABI");
 _Static_assert(sizeof(struct podperf_sample_sum) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_samples_used) == 4 + 4 * PODPERF_CGROUP_SHARES, "ABI");

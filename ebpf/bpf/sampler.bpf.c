@@ -3,6 +3,7 @@
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
 #include "cpu.bpf.h"
+#include "filters.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
 #include "samples.bpf.h"
@@ -16,7 +17,7 @@ int sample(void *ctx)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct podperf_cpu *cpu = this_cpu();
-	struct podperf_sample_key key = {.activity = PODPERF_ON_CPU, .filters = 1};
+	struct podperf_sample_key key = {.activity = PODPERF_ON_CPU};
 	struct podperf_sample_sum fresh = {.ns = sample_ns, .count = 1};
 	struct podperf_stack *stack;
 	__u32 zero = 0;
@@ -30,6 +31,7 @@ int sample(void *ctx)
 	began = begin_run(cpu, PODPERF_PROGRAM_SAMPLE);
 	key.cgroup = cgroup_id(task);
 	key.tgid = task->tgid;
+	key.filters = filters_of(task, 0);
 	key.stack = walk_to(ctx, stack);
 	fresh.last_ns = began;
 	add_sample(&key, &fresh);

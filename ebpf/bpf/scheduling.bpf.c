@@ -13,6 +13,7 @@
 #include "counters.bpf.h"
 #include "cpu.bpf.h"
 #include "drops.bpf.h"
+#include "filters.bpf.h"
 #include "kernel.h"
 #include "memo.bpf.h"
 #include "podperf.h"
@@ -51,7 +52,7 @@ static __always_inline void profile_wait(struct task_struct *task, struct task *
 	    .waker = t->waker,
 	    .tgid = task->tgid,
 	    .activity = t->activity,
-	    .filters = 1,
+	    .filters = filters_of(task, ns),
 	};
 	struct podperf_sample_sum fresh = {.ns = ns, .count = 1, .last_ns = at};
 

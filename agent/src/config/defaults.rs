@@ -135,6 +135,7 @@ impl Default for Stacks {
             max_walks: 5000,
             max_stacks: 32_768,
             max_samples: 16_384,
+            filter: String::new(),
             shadow: false,
         }
     }

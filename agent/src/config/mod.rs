@@ -15,7 +15,9 @@ use crate::{
     attribution::{Level, RowRules},
     cgroups::{Choice, Patterns, Selection},
     export::{otlp, prometheus::FactFamily},
+    filter::Filter,
     kernel::{SampleEvent, Tracepoint},
+    pods,
 };
 
 /// The configuration file.
@@ -172,6 +174,7 @@ pub struct Stacks {
     pub max_walks: u32,
     pub max_stacks: u32,
     pub max_samples: u32,
+    pub filter: String,
     pub shadow: bool,
 }
 
@@ -227,6 +230,8 @@ pub struct Settings {
     pub node_name: String,
     /// What has series of its own.
     pub rules: RowRules,
+    /// What profiles take.
+    pub filter: Filter,
 }
 
 impl Config {
@@ -326,6 +331,12 @@ impl TryFrom<Config> for Settings {
         if !config.otlp.endpoint.is_empty() {
             config.otlp.settings().check().map_err(|error| bad("otlp", error.to_string()))?;
         }
+        let filter = Filter::parse(&config.stacks.filter).map_err(|error| bad("stacks.filter", error.to_string()))?;
+        let kept: Vec<_> = config.kubernetes.pod_labels.iter().map(|key| pods::label_name(key)).collect();
+        if let Some(label) = filter.labels().find(|label| !kept.iter().any(|kept| kept == label)) {
+            let message = format!("no label is kept as `{label}` (add it to `kubernetes.podLabels`)");
+            return Err(bad("stacks.filter", message));
+        }
         let at_least = [
             ("cgroups.max", config.cgroups.max >= 16, "needs at least 16"),
             // NaN is in no range.
@@ -354,7 +365,7 @@ impl TryFrom<Config> for Settings {
             .find(|name| !name.is_empty())
             .or_else(|| nix::unistd::gethostname().ok().map(|name| name.to_string_lossy().into_owned()))
             .unwrap_or_else(|| "unknown".into());
-        Ok(Self { config, node_name, rules })
+        Ok(Self { config, node_name, rules, filter })
     }
 }
 

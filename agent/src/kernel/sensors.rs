@@ -295,6 +295,19 @@ impl Sensors {
         self.counters.shed_features(if shed { abi::PODPERF_SHED_STACKS } else { 0 })
     }
 
+    /// Has the programs look at these terms of filters and no others.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn set_filter_terms(&mut self, terms: &[abi::podperf_filter_term]) -> io::Result<()> {
+        self.counters.look_at_terms(0)?;
+        for (index, term) in (0_u32..).zip(terms) {
+            raw::update(fd(&self.ebpf, "filter_terms")?, index, *term)?;
+        }
+        self.counters.look_at_terms(u32::try_from(terms.len()).unwrap_or(0))
+    }
+
     /// Settles what is on each CPU, then reads everything.
     ///
     /// # Errors

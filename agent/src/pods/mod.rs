@@ -27,6 +27,7 @@ mod workload;
 pub use credentials::{SourceError, in_cluster};
 pub use index::{ContainerInfo, Outlook, PodIndex};
 pub use pod::{Container, ContainerKind, Pod, PodChange};
+pub use prune::label_name;
 pub use source::{KubeletSettings, Source, SourceKind, SourceSettings, SourceStats, start};
 pub use trial::try_once;
 pub use workload::{Workload, WorkloadKind};

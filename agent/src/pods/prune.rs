@@ -115,6 +115,11 @@ fn named(prefix: &str, keys: &[String]) -> Vec<(String, Arc<str>)> {
     keys.into_iter().zip(unique).collect()
 }
 
+/// The name that a label's key has in [`super::Pod::labels`], unless another key has the same.
+pub fn label_name(key: &str) -> String {
+    format!("label_{}", sanitised(key))
+}
+
 /// As kube-state-metrics does it: what a label's name cannot hold is `_`, and `camelCase` is `camel_case`.
 fn sanitised(key: &str) -> String {
     let mut name = String::with_capacity(key.len());
