@@ -3,6 +3,7 @@
 mod check;
 mod checked;
 mod command;
+mod filters;
 mod lifecycle;
 mod memo;
 mod nobody;
@@ -15,5 +16,8 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    suite::run(&[scrape::TESTS, profiles::TESTS, memo::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat())
+    suite::run(
+        &[scrape::TESTS, profiles::TESTS, memo::TESTS, filters::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS]
+            .concat(),
+    )
 }

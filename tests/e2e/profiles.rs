@@ -67,6 +67,10 @@ impl Held {
         Ok(Self { child, report: BufReader::new(File::from(report)) })
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn finish<T: serde::de::DeserializeOwned>(mut self) -> Result<T> {
         let line = (&mut self.report).lines().find(|line| !line.as_ref().is_ok_and(String::is_empty));
         let report = serde_json::from_str(&line.context("the load ended without a report")??)?;

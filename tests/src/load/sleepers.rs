@@ -9,6 +9,7 @@
 use std::arch::asm;
 use std::hint::black_box;
 use std::path::PathBuf;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -35,6 +36,9 @@ pub struct SleepersArgs {
     /// Wait in state D, for a child, as in vfork; the child sleeps in state S
     #[arg(long)]
     pub uninterruptible: bool,
+    /// Begin once this file is there
+    #[arg(long)]
+    pub after: Option<PathBuf>,
     /// After the report, block until stdin ends
     #[arg(long)]
     pub hold: bool,
@@ -55,6 +59,9 @@ pub struct SleepersReport {
 pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
     if let Some(cgroup) = &args.cgroup {
         cgroup::join(cgroup)?;
+    }
+    while args.after.as_ref().is_some_and(|file| !file.exists()) {
+        thread::sleep(Duration::from_millis(10));
     }
     let length = Duration::from_millis(args.millis);
     let before = Usage::of_self()?;
