@@ -6,7 +6,10 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* CPU -> what is open and what is shed there; written by the agent. */
+/* A variable and not a map's entry: programs read it without a lookup. Written by the agent. */
+volatile struct podperf_orders orders SEC(".data.orders") = {};
+
+/* CPU -> which counters are open there; written by the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* set by the agent */
@@ -23,9 +26,7 @@ static __always_inline struct podperf_control *this_control(void)
 
 static __always_inline bool is_shed(__u32 feature)
 {
-	struct podperf_control *control = this_control();
-
-	return control && control->shed & feature;
+	return orders.shed & feature;
 }
 
 #endif

@@ -7,7 +7,7 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* The terms of all filters, as many as the control says; written by the agent. */
+/* The terms of all filters, as many as the orders say; written by the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PODPERF_FILTER_TERMS);
@@ -62,9 +62,9 @@ static __noinline __u32 look(struct task_struct *task, __u64 ns, __u32 terms)
 /* The bits of the alternatives whose terms hold for `ns` of `task`'s time; 0 ns: it runs. */
 static __always_inline __u16 filters_of(struct task_struct *task, __u64 ns)
 {
-	struct podperf_control *control = this_control();
+	__u32 terms = orders.terms;
 
-	return control && control->terms ? look(task, ns, control->terms) : 0;
+	return terms ? look(task, ns, terms) : 0;
 }
 
 #endif

@@ -81,7 +81,7 @@ struct podperf_filter_term {
 	char comm[PODPERF_COMM_MAX];
 };
 
-/* What the agent gives up while podperf costs too much; bits of podperf_control.shed. */
+/* What the agent gives up while podperf costs too much; bits of podperf_orders.shed. */
 enum podperf_shed {
 	PODPERF_SHED_STACKS = 1,
 };
@@ -103,12 +103,18 @@ enum podperf_program {
 /* Every so many runs of a hot program one is timed. A prime: workloads switch in rhythms. */
 #define PODPERF_TIMED_EVERY 61
 
-/* Value of `controls`, by CPU: the agent's orders. */
+/* The agent's orders for all CPUs. */
+struct podperf_orders {
+	__u32 shed;  /* enum podperf_shed */
+	__u32 epoch; /* which of the two tables of samples is written: even, odd */
+	__u32 terms; /* how many of `filter_terms` there are */
+	__u32 reserved;
+};
+
+/* Value of `controls`, by CPU: the agent's orders for its counters. */
 struct podperf_control {
 	__u32 events; /* bit n: counter n is open on this CPU */
 	__u32 boot;   /* another one: the CPU was offline, and its counters began anew */
-	__u32 shed;   /* enum podperf_shed */
-	__u32 terms;  /* how many of `filter_terms` there are */
 };
 
 /* What a program did on a CPU. */
@@ -254,7 +260,8 @@ _Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64, "ABI");
 _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one cache line");
 _Static_assert(sizeof(struct podperf_cpu) == 112 + 24 + 144 + 256 + 128 + 40, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
-_Static_assert(sizeof(struct podperf_control) == 16, "ABI");
+_Static_assert(sizeof(struct podperf_orders) == 16, "ABI");
+_Static_assert(sizeof(struct podperf_control) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_filter_term) == 40, "ABI");
 _Static_assert(sizeof(struct podperf_sample_key) == 32, "ABI");
 _Static_assert(sizeof(struct podperf_sample_sum) == 24, "ABI");

@@ -4,6 +4,7 @@
 #define PODPERF_SAMPLES_BPF_H
 
 #include "budget.bpf.h"
+#include "control.bpf.h"
 #include "drops.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
@@ -24,14 +25,6 @@ struct sample_table {
 struct sample_table samples0 SEC(".maps");
 struct sample_table samples1 SEC(".maps");
 
-/* The one entry -> which of the two is written (even, odd); the agent adds one and empties the other. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} samples_epoch SEC(".maps");
-
 /* Table -> how much of it is used; the agent zeroes it with the table. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -40,29 +33,43 @@ struct {
 	__type(value, struct podperf_samples_used);
 } samples_used SEC(".maps");
 
-/* Adds to the key's sum; false when it has none and `fresh` does not fit. */
+/* Makes the key's sum; false when there is no room for it. */
+static __noinline int insert(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh, __u32 odd)
+{
+	__u32 share;
+	struct podperf_samples_used *used;
+
+	if (!key || !fresh)
+		return false;
+	share = share_of(key->cgroup) % PODPERF_CGROUP_SHARES;
+	odd &= 1;
+	used = bpf_map_lookup_elem(&samples_used, &odd);
+	if (!used)
+		return false;
+	/* The last eighth is for time without stacks; of more than half of the table nobody has more than an eighth. */
+	if (key->stack && (used->keys >= max_samples - max_samples / 8 ||
+			   (used->keys >= max_samples / 2 && used->by_cgroup[share] >= max_samples / 8)))
+		return false;
+	if (bpf_map_update_elem(samples, key, fresh, BPF_NOEXIST))
+		return false;
+	__sync_fetch_and_add(&used->keys, 1);
+	__sync_fetch_and_add(&used->by_cgroup[share], 1);
+	return true;
+}
+
+/* Adds to the key's sum, or makes it; false when there is no room for it. */
 static __always_inline bool add_to(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
-				   struct podperf_samples_used *used)
+				   __u32 odd)
 {
 	struct podperf_sample_sum *sum = bpf_map_lookup_elem(samples, key);
 
 	if (!sum) {
-		__u32 share = share_of(key->cgroup) % PODPERF_CGROUP_SHARES;
-
-		/* The last eighth is for time without stacks; of more than half of the table nobody has more than an
-		 * eighth. */
-		if (key->stack && (used->keys >= max_samples - max_samples / 8 ||
-				   (used->keys >= max_samples / 2 && used->by_cgroup[share] >= max_samples / 8)))
-			return false;
-		if (!bpf_map_update_elem(samples, key, fresh, BPF_NOEXIST)) {
-			__sync_fetch_and_add(&used->keys, 1);
-			__sync_fetch_and_add(&used->by_cgroup[share], 1);
+		if (insert(samples, key, fresh, odd))
 			return true;
-		}
-		sum = bpf_map_lookup_elem(samples, key); /* another CPU was first, or the table is full */
+		sum = bpf_map_lookup_elem(samples, key); /* another CPU was first, or there is no room */
+		if (!sum)
+			return false;
 	}
-	if (!sum)
-		return false;
 	__sync_fetch_and_add(&sum->ns, fresh->ns);
 	__sync_fetch_and_add(&sum->count, fresh->count);
 	sum->last_ns = fresh->last_ns;
@@ -72,19 +79,15 @@ static __always_inline bool add_to(void *samples, struct podperf_sample_key *key
 /* Puts time into the profile; without its stack if there is no room, false if there is none even so. */
 static __always_inline bool add_sample(struct podperf_sample_key *key, struct podperf_sample_sum *fresh)
 {
-	__u32 zero = 0, *epoch = bpf_map_lookup_elem(&samples_epoch, &zero);
-	__u32 odd = epoch && *epoch & 1;
-	struct podperf_samples_used *used = bpf_map_lookup_elem(&samples_used, &odd);
+	__u32 odd = orders.epoch & 1;
 	void *samples = odd ? (void *)&samples1 : (void *)&samples0;
 
-	if (!used)
-		return false;
-	if (add_to(samples, key, fresh, used))
+	if (add_to(samples, key, fresh, odd))
 		return true;
 	if (key->stack) {
 		key->stack = 0;
 		key->waker = 0;
-		if (add_to(samples, key, fresh, used)) {
+		if (add_to(samples, key, fresh, odd)) {
 			drop(PODPERF_DROP_SAMPLE_STACK);
 			return true;
 		}
@@ -94,7 +97,7 @@ static __always_inline bool add_sample(struct podperf_sample_key *key, struct po
 }
 
 /* Puts one long wait into the profile by itself; false when there is no room. */
-static __always_inline bool send_long_wait(struct podperf_sample_key *key, __u32 tid, __u64 end_ns, __u64 ns)
+static __noinline int send_long_wait(struct podperf_sample_key *key, __u32 tid, __u64 end_ns, __u64 ns)
 {
 	struct podperf_long_wait wait = {
 	    .record = PODPERF_RECORD_LONG_WAIT,

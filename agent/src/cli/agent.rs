@@ -61,11 +61,12 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Err(first.into());
     }
     let _lock = run_dir::lock(&settings.config.run_dir)?;
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("failed to start the runtime")?
-        .block_on(serve(arguments, settings, &plan, &host, &log_level))
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("failed to start the runtime")?;
+    let served = runtime.block_on(serve(arguments, settings, &plan, &host, &log_level));
+    // What is still at symbols has had its time.
+    runtime.shutdown_background();
+    served
 }
 
 async fn serve(

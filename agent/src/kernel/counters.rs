@@ -76,8 +76,6 @@ pub(super) struct Counters {
     /// The least share of its time that a group had on the PMU of any CPU, at the last look.
     shares: Vec<Option<f64>>,
     spun: Option<(Duration, usize)>,
-    shed: u32,
-    filter_terms: u32,
     maps: Option<Maps>,
 }
 
@@ -106,8 +104,6 @@ impl Counters {
             times: BTreeMap::new(),
             shares: Vec::new(),
             spun: None,
-            shed: 0,
-            filter_terms: 0,
             maps: None,
         };
         let reserve = Reserve { free: settings.leave_free, watchdog: settings.watchdog };
@@ -219,23 +215,6 @@ impl Counters {
         self.go(first);
         self.judge();
         true
-    }
-
-    /// Sets which features the programs leave out, bits of `enum podperf_shed`.
-    pub(super) fn shed_features(&mut self, shed: u32) -> io::Result<()> {
-        self.shed = shed;
-        self.publish_all()
-    }
-
-    /// Sets how many terms of filters the programs look at.
-    pub(super) fn look_at_terms(&mut self, terms: u32) -> io::Result<()> {
-        self.filter_terms = terms;
-        self.publish_all()
-    }
-
-    fn publish_all(&mut self) -> io::Result<()> {
-        let cpus: Vec<u32> = self.boots.keys().copied().collect();
-        cpus.into_iter().try_for_each(|cpu| self.publish(cpu))
     }
 
     fn open_group(&mut self, number: usize, counters: &[Counter], cpus: &[u32], budget: &mut Budget) {
@@ -350,7 +329,7 @@ impl Counters {
             }
         }
         let boot = self.boots.get(&cpu).copied().unwrap_or(0);
-        let control = abi::podperf_control { events: open, boot, shed: self.shed, terms: self.filter_terms };
+        let control = abi::podperf_control { events: open, boot };
         raw::data(&maps.controls).map_or(Ok(()), |controls| raw::update(controls.fd().as_fd(), cpu, control))
     }
 

@@ -143,7 +143,7 @@ pub struct Sensors {
     cgroup_ring: RingBuf<MapData>,
     sampler: Option<Sampler>,
     copies: usize,
-    epoch: u32,
+    orders: abi::podperf_orders,
     tracepoint: Tracepoint,
     running: Vec<&'static str>,
 }
@@ -235,7 +235,7 @@ impl Sensors {
             cgroup_ring,
             sampler,
             copies,
-            epoch: 0,
+            orders: bytemuck::Zeroable::zeroed(),
             tracepoint,
             running,
         })
@@ -292,7 +292,8 @@ impl Sensors {
     ///
     /// When the kernel refuses.
     pub fn shed_stacks(&mut self, shed: bool) -> io::Result<()> {
-        self.counters.shed_features(if shed { abi::PODPERF_SHED_STACKS } else { 0 })
+        self.orders.shed = if shed { abi::PODPERF_SHED_STACKS } else { 0 };
+        self.order()
     }
 
     /// Has the programs look at these terms of filters and no others.
@@ -301,11 +302,17 @@ impl Sensors {
     ///
     /// When the kernel refuses.
     pub fn set_filter_terms(&mut self, terms: &[abi::podperf_filter_term]) -> io::Result<()> {
-        self.counters.look_at_terms(0)?;
+        self.orders.terms = 0;
+        self.order()?;
         for (index, term) in (0_u32..).zip(terms) {
             raw::update(fd(&self.ebpf, "filter_terms")?, index, *term)?;
         }
-        self.counters.look_at_terms(u32::try_from(terms.len()).unwrap_or(0))
+        self.orders.terms = u32::try_from(terms.len()).unwrap_or(0);
+        self.order()
+    }
+
+    fn order(&self) -> io::Result<()> {
+        raw::update(fd(&self.ebpf, ".data.orders")?, 0_u32, self.orders)
     }
 
     /// Settles what is on each CPU, then reads everything.
@@ -365,10 +372,10 @@ impl Sensors {
     ///
     /// When the tables cannot be read; their samples are then taken the time after the next.
     pub fn take_samples(&mut self) -> io::Result<Vec<RawSample>> {
-        let odd = self.epoch & 1;
+        let odd = self.orders.epoch & 1;
         let full = if odd == 0 { "samples0" } else { "samples1" };
-        raw::update(fd(&self.ebpf, "samples_epoch")?, 0_u32, self.epoch + 1)?;
-        self.epoch += 1;
+        self.orders.epoch ^= 1;
+        self.order()?;
         // A program that read the old epoch is done well before this: flushing interrupts each CPU, and programs at
         // the context switch cannot be interrupted.
         self.flush();
