@@ -241,3 +241,7 @@ fn reason(stacks: &HashMap<StackId, (KnownStack, u64)>, key: &SampleKey) -> Wait
         _ => key.stack.and_then(|id| stacks.get(&id)).map_or(WaitReason::Unknown, |(known, _)| known.reason),
     }
 }
+
+#[cfg(test)]
+#[path = "window_tests.rs"]
+mod tests;
