@@ -45,14 +45,15 @@ static __always_inline void pay(__u64 *paid_ns, __u64 now, __u64 price)
 	*paid_ns = now - BUDGET_SAVED_NS + spent(*paid_ns, now) + price;
 }
 
-/* Whether a stack of `cgroup` is walked now: 0 for no, else how many waits it stands for. */
-static __always_inline __u32 may_walk(__u64 cgroup, __u64 now, struct podperf_cpu *cpu)
+/* Whether a stack of `cgroup` is walked now: 0 for no, else how many waits it stands for. Verified by itself. */
+__noinline __u32 may_walk(__u64 cgroup, __u64 now)
 {
 	__u32 share = share_of(cgroup), odds = 1;
 	__u64 *paid = bpf_map_lookup_elem(&walk_shares, &share);
 	__u64 price = walk_every_ns * PODPERF_CGROUP_SHARES, used;
+	struct podperf_cpu *cpu = this_cpu();
 
-	if (!walk_every_ns)
+	if (!walk_every_ns || !cpu)
 		return 1;
 	if (paid && spent(*paid, now) + price <= BUDGET_SAVED_NS) {
 		pay(paid, now, price);

@@ -26,12 +26,18 @@ static __always_inline bool begins_with(const char *name, const char *with, __u6
 	return true;
 }
 
-static __noinline __u32 look(struct task_struct *task, __u64 ns, __u32 terms)
+/* The name of a thread. */
+struct comm {
+	char name[PODPERF_COMM_MAX];
+};
+
+/* Verified by itself, as it would be on each path that leads to it. */
+__noinline __u32 look(struct comm *comm, __u32 pid, __u64 ns, __u32 terms)
 {
 	__u32 asked = 0, failed = 0;
-	char comm[PODPERF_COMM_MAX] = {};
 
-	bpf_probe_read_kernel(comm, sizeof(comm), task->comm);
+	if (!comm)
+		return 0;
 	for (__u32 i = 0; i < PODPERF_FILTER_TERMS; i++) {
 		struct podperf_filter_term *term;
 		__u32 key = i;
@@ -47,10 +53,10 @@ static __noinline __u32 look(struct task_struct *task, __u64 ns, __u32 terms)
 			holds = ns >= term->value;
 			break;
 		case PODPERF_FILTER_THREAD:
-			holds = (__u32)task->pid == term->value;
+			holds = pid == term->value;
 			break;
 		default:
-			holds = begins_with(comm, term->comm, term->value);
+			holds = begins_with(comm->name, term->comm, term->value);
 		}
 		asked |= 1U << (term->bit % PODPERF_FILTERS);
 		if (holds == !!term->negated)
@@ -63,8 +69,12 @@ static __noinline __u32 look(struct task_struct *task, __u64 ns, __u32 terms)
 static __always_inline __u16 filters_of(struct task_struct *task, __u64 ns)
 {
 	__u32 terms = orders.terms;
+	struct comm comm = {};
 
-	return terms ? look(task, ns, terms) : 0;
+	if (!terms)
+		return 0;
+	bpf_probe_read_kernel(comm.name, sizeof(comm.name), task->comm);
+	return look(&comm, task->pid, ns, terms);
 }
 
 #endif

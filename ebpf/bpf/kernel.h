@@ -56,6 +56,10 @@ struct sched_info {
 	unsigned long long run_delay;
 };
 
+struct bpf_iter__task {
+	struct task_struct *task;
+};
+
 struct thread_info {
 	__u32 cpu;
 };

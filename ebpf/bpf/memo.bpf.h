@@ -9,6 +9,7 @@
 #define PODPERF_MEMO_BPF_H
 
 #include "budget.bpf.h"
+#include "tasks.bpf.h"
 #include "walk.bpf.h"
 
 /* Walks each remembered stack all the same, and counts how often it was another one. Changes nothing else. */
@@ -19,11 +20,13 @@ const volatile bool shadow = false;
 #define MAX_DOUBLINGS 16
 /* One in so many uses of a trusted place is walked all the same. */
 #define CHECK_EVERY 64
+/* So many uses are made without a look at the memory; a part of the former. */
+#define MEMORY_USES 16
 
 struct memo {
 	__u64 stack;  /* 0: not known, but samples name the place */
 	__u32 agreed; /* walks in a row that found this stack */
-	__u32 uses;   /* since it is trusted */
+	__u32 uses;   /* since it is trusted, and was checked */
 	__u32 wrong;  /* walks that found another one */
 	__u32 _pad;
 };
@@ -81,17 +84,25 @@ static __always_inline void name_place(__u64 place)
  * The stack of the current task, which goes to sleep on the account of `cgroup`. It is walked at one line only: the
  * address to which the walk returns is one of the kernel's frames.
  */
-static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_struct *task, __u32 state, __u64 cgroup,
-						       __u64 now, struct podperf_cpu *cpu)
+static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_struct *task, struct task *t,
+						       __u64 cgroup, __u64 now, struct podperf_cpu *cpu)
 {
-	__u64 place = signature(task, state), walked = 0;
-	struct memo *memo = bpf_map_lookup_elem(&stack_memo, &place);
+	__u64 place = signature(task, t->activity), walked = 0;
+	struct memo *memo;
 	struct memo fresh = {};
 	struct wait_stack found = {};
 	__u32 walk;
-	bool known = memo && memo->stack, trusted = false, believed = false;
+	bool known, trusted = false, believed = false;
 
 	cpu->waits++;
+	if (t->memory_place == place && t->memory_uses) {
+		t->memory_uses--;
+		found.id = t->memory_stack;
+		found.weight = 1;
+		return found;
+	}
+	memo = bpf_map_lookup_elem(&stack_memo, &place);
+	known = memo && memo->stack;
 	if (known) {
 		__u32 doublings = memo->wrong < MAX_DOUBLINGS ? memo->wrong : MAX_DOUBLINGS;
 
@@ -99,10 +110,15 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 		/* Over the budget what was never wrong is believed, and so is what has proved itself since. */
 		believed = trusted || !memo->wrong;
 	}
-	if (!known && memo)
+	if (known && trusted)
+		memo->uses += t->memory_place == place ? MEMORY_USES : 1;
+	if (!known && memo) {
 		found.weight = 1; /* samples have named it */
-	else if (!trusted || !(++memo->uses % CHECK_EVERY))
-		found.weight = may_walk(cgroup, now, cpu);
+	} else if (!trusted || memo->uses >= CHECK_EVERY) {
+		found.weight = may_walk(cgroup, now);
+		if (trusted && found.weight)
+			memo->uses = 0;
+	}
 	walk = found.weight | shadow;
 	/* The compiler must not know what is in these: it would make a path, and a call, for each case. */
 	asm volatile("" : "+r"(walk));
@@ -112,6 +128,11 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 	if (!found.weight) {
 		found.id = known ? memo->stack : place;
 		found.weight = believed;
+		if (trusted && !shadow) {
+			t->memory_place = place;
+			t->memory_stack = memo->stack;
+			t->memory_uses = MEMORY_USES - 1;
+		}
 		if (shadow && believed) {
 			cpu->shadow_waits++;
 			cpu->shadow_wrong += walked != memo->stack;

@@ -97,6 +97,7 @@ enum podperf_program {
 	PODPERF_PROGRAM_CGROUP_RMDIR,
 	PODPERF_PROGRAM_SAMPLE,
 	PODPERF_PROGRAM_WAKING,
+	PODPERF_PROGRAM_COLLECT,
 	PODPERF_PROGRAMS,
 };
 
@@ -166,7 +167,7 @@ struct podperf_cpu {
 	__u64 uncounted[PODPERF_MAX_EVENTS]; /* of counts, what nobody was charged for: before the first reading */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
-	__u64 reserved[5]; /* whole cache lines: each CPU writes its own */
+	__u64 reserved[3]; /* whole cache lines: each CPU writes its own */
 };
 
 /*
@@ -258,7 +259,7 @@ struct podperf_cgroup_record {
 
 _Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64, "ABI");
 _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one cache line");
-_Static_assert(sizeof(struct podperf_cpu) == 112 + 24 + 144 + 256 + 128 + 40, "ABI");
+_Static_assert(sizeof(struct podperf_cpu) == 112 + 24 + 160 + 256 + 128 + 24, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_orders) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_control) == 8, "ABI");

@@ -34,7 +34,7 @@ int sample(void *ctx)
 	key.filters = filters_of(task, 0);
 	key.stack = walk_to(ctx, stack);
 	fresh.last_ns = began;
-	add_sample(&key, &fresh);
+	add_sample(&key, &fresh, orders.epoch & 1);
 	end_run(cpu, PODPERF_PROGRAM_SAMPLE, began);
 	return 0;
 }

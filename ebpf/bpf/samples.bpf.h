@@ -76,10 +76,9 @@ static __always_inline bool add_to(void *samples, struct podperf_sample_key *key
 	return true;
 }
 
-/* Puts time into the profile; without its stack if there is no room, false if there is none even so. */
-static __always_inline bool add_sample(struct podperf_sample_key *key, struct podperf_sample_sum *fresh)
+/* Puts time into one of the two tables; without its stack if there is no room, false if there is none even so. */
+static __always_inline bool add_sample(struct podperf_sample_key *key, struct podperf_sample_sum *fresh, __u32 odd)
 {
-	__u32 odd = orders.epoch & 1;
 	void *samples = odd ? (void *)&samples1 : (void *)&samples0;
 
 	if (add_to(samples, key, fresh, odd))

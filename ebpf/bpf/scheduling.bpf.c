@@ -21,6 +21,9 @@
 #include "tasks.bpf.h"
 
 const volatile bool facts_enabled = true;
+/* Where the agent sees all tasks: `collect` must. */
+const volatile bool sums_enabled = false;
+
 /* Waits at least this long are never left to chance: if the budget has no walk for one, its place is named. */
 #define CERTAIN_NS 10000000
 
@@ -42,34 +45,89 @@ static __always_inline __u32 wait_activity(struct task_struct *task, bool preemp
 		t->settled.field = now.field;               \
 	} while (0)
 
-/* Puts the wait of `task`, which has ended, into the profile. */
-static __always_inline void profile_wait(struct task_struct *task, struct task *t, __u64 cgroup, __u64 at, __u64 ns,
-					 struct podperf_cpu *cpu)
+/* Puts what is summed in the record into the table. Verified by itself. */
+__noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd)
+{
+	struct podperf_sample_key key = {};
+	struct podperf_sample_sum fresh = {};
+	struct podperf_cpu *cpu = this_cpu();
+
+	if (!t || !cpu || !t->sum.count)
+		return 0;
+	key.stack = t->sum.stack;
+	key.cgroup = t->sum.cgroup;
+	key.waker = t->sum.waker;
+	key.tgid = tgid;
+	key.activity = t->sum.activity;
+	key.filters = t->sum.filters;
+	fresh.ns = t->sum.ns;
+	fresh.count = t->sum.count;
+	fresh.last_ns = t->sum.last_ns;
+	t->sum.ns = 0;
+	t->sum.count = 0;
+	if (!add_sample(&key, &fresh, odd))
+		cpu->unprofiled_ns += fresh.ns;
+	return 0;
+}
+
+/* Puts one wait into the table, or sends it. */
+static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64 cgroup, __u64 at, __u64 ns)
 {
 	struct podperf_sample_key key = {
 	    .stack = t->stack,
 	    .cgroup = cgroup,
 	    .waker = t->waker,
-	    .tgid = task->tgid,
+	    .tgid = tgid,
 	    .activity = t->activity,
-	    .filters = filters_of(task, ns),
+	    .filters = t->filters,
 	};
 	struct podperf_sample_sum fresh = {.ns = ns, .count = 1, .last_ns = at};
+	struct podperf_cpu *cpu = this_cpu();
 
 	if (ns >= CERTAIN_NS) {
 		if (!t->weight && !(t->stack & 1))
 			name_place(t->stack);
-		if (long_wait_ns && ns >= long_wait_ns && send_long_wait(&key, task->pid, at, ns))
-			return;
-	} else if (!t->weight) {
-		cpu->sampled_out++;
-		return;
+		if (long_wait_ns && ns >= long_wait_ns && send_long_wait(&key, pid, at, ns))
+			return 0;
 	} else {
 		fresh.ns = ns * t->weight;
 		fresh.count = t->weight;
 	}
-	if (!add_sample(&key, &fresh))
+	if (!add_sample(&key, &fresh, orders.epoch & 1) && cpu)
 		cpu->unprofiled_ns += fresh.ns;
+	return 0;
+}
+
+/* Puts a wait that has ended into the profile; `ids` are those of process and thread. Verified by itself. */
+__noinline int profile_wait(struct task *t, __u64 ids, __u64 cgroup, __u64 at, __u64 ns)
+{
+	struct podperf_cpu *cpu = this_cpu();
+	struct task_sum *sum;
+
+	if (!t || !cpu)
+		return 0;
+	sum = &t->sum;
+	if (ns < CERTAIN_NS && !t->weight) {
+		cpu->sampled_out++;
+		return 0;
+	}
+	/* The long ones are few, and may be sent alone. If the record is taken, that is the agent, for a moment. */
+	if (!sums_enabled || ns >= CERTAIN_NS || !try_lock(&t->sum_busy))
+		return add_wait(t, ids >> 32, ids, cgroup, at, ns);
+	if (sum->stack != t->stack || sum->cgroup != cgroup || sum->waker != t->waker || sum->activity != t->activity ||
+	    sum->filters != t->filters) {
+		flush_sum(t, ids >> 32, orders.epoch & 1);
+		sum->stack = t->stack;
+		sum->cgroup = cgroup;
+		sum->waker = t->waker;
+		sum->activity = t->activity;
+		sum->filters = t->filters;
+	}
+	sum->ns += ns * t->weight;
+	sum->count += t->weight;
+	sum->last_ns = at;
+	unlock(&t->sum_busy);
+	return 0;
 }
 
 /* The wait of `task` ended when it came on, at `at`. */
@@ -84,10 +142,12 @@ static __always_inline void settle_wait(struct task_struct *task, struct task *t
 		row->offcpu_ns[state] += ns;
 	if (!wants_profile(task))
 		return;
-	if (t->in_profile)
-		profile_wait(task, t, cgroup, at, ns, cpu);
-	else
+	if (t->in_profile) {
+		t->filters = filters_of(task, ns);
+		profile_wait(t, (__u64)task->tgid << 32 | (__u32)task->pid, cgroup, at, ns);
+	} else {
 		cpu->unprofiled_ns += ns;
+	}
 }
 
 /*
@@ -102,7 +162,7 @@ static __always_inline struct podperf_cgroup *settle(struct task_struct *task, s
 
 	/* cgroup_attach_task may run elsewhere for a task that is leaving its CPU. Who comes second leaves the
 	 * facts for the next switch, and the wait before to who came first. */
-	if (__sync_lock_test_and_set(&t->busy, 1)) {
+	if (!try_lock(&t->busy)) {
 		drop(PODPERF_DROP_TASK_BUSY);
 		return NULL;
 	}
@@ -122,7 +182,7 @@ static __always_inline struct podperf_cgroup *settle(struct task_struct *task, s
 	}
 	if (t->left_ns)
 		settle_wait(task, t, cgroup, at, row, cpu);
-	t->busy = 0;
+	unlock(&t->busy);
 	return row;
 }
 
@@ -191,8 +251,13 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 	if (!t)
 		return NULL;
 	row = settle_current(task, t, cpu);
-	if (task->__state & TASK_DEAD)
+	if (task->__state & TASK_DEAD) {
+		if (try_lock(&t->sum_busy)) {
+			flush_sum(t, task->tgid, orders.epoch & 1);
+			unlock(&t->sum_busy);
+		}
 		return row;
+	}
 	t->activity = wait_activity(task, preempt);
 	t->left_ns = now;
 	t->left_run_ns = task->se.sum_exec_runtime;
@@ -210,7 +275,7 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 		t->stack = 0;
 		t->weight = 1;
 	} else {
-		struct wait_stack found = stack_of_wait(ctx, task, t->activity, cpu->cgroup, now, cpu);
+		struct wait_stack found = stack_of_wait(ctx, task, t, cpu->cgroup, now, cpu);
 
 		t->stack = found.id;
 		t->weight = found.weight;
@@ -333,6 +398,26 @@ int flush(void *ctx)
 		cpu->cgroup = cgroup_id(current);
 	}
 	end_run(cpu, PODPERF_PROGRAM_FLUSH, now);
+	return 0;
+}
+
+/* Run by the agent over all tasks after it has told to write to the other table: what they have summed goes to the one
+ * that it takes. */
+SEC("iter/task")
+int collect(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct podperf_cpu *cpu = this_cpu();
+	struct task *t;
+
+	if (!task || !cpu)
+		return 0;
+	cpu->programs[PODPERF_PROGRAM_COLLECT].runs++;
+	t = bpf_task_storage_get(&tasks, task, NULL, 0);
+	if (t && t->sum.count && try_lock(&t->sum_busy)) {
+		flush_sum(t, task->tgid, (orders.epoch & 1) ^ 1);
+		unlock(&t->sum_busy);
+	}
 	return 0;
 }
 

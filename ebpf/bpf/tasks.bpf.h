@@ -23,6 +23,21 @@ struct facts {
 	__u64 major_faults;
 };
 
+/*
+ * Waits of one key, summed in the task's own record, which is at hand: a thread mostly waits where it waited before. They
+ * come to the table when it waits elsewhere, when it ends, and when the agent takes the table (`collect`).
+ */
+struct task_sum {
+	__u64 stack; /* this to filters: see podperf_sample_key */
+	__u64 cgroup;
+	__u64 waker;
+	__u32 activity;
+	__u32 filters;
+	__u64 ns; /* this to last_ns: see podperf_sample_sum */
+	__u64 count;
+	__u64 last_ns;
+};
+
 /* What is remembered of a task between its switches. */
 struct task {
 	__u64 left_ns;        /* when it left the CPU; 0 when the wait since is settled */
@@ -31,11 +46,17 @@ struct task {
 	__u64 waker;          /* of that wait, see podperf_sample_key */
 	__u64 moved_to;       /* on whose account it runs since it was moved while it ran; 0: as its CPU says */
 	__u32 weight;         /* of that wait, see wait_stack */
+	__u32 filters;        /* of the wait that ends, see podperf_sample_key */
 	__u32 busy;           /* being settled: only one CPU at a time may */
 	__u32 activity;       /* what that wait is, enum podperf_activity */
 	bool in_profile;      /* that wait is to be in the profile */
 	bool seen;            /* it has a record for longer than this */
+	__u16 memory_uses;    /* how often `memory` is still believed without a look */
+	__u64 memory_place;   /* where it waited last */
+	__u64 memory_stack;   /* and with which stack */
 	struct facts settled; /* its facts when they were last charged */
+	struct task_sum sum;
+	__u32 sum_busy; /* being changed */
 };
 
 /* Task -> what is remembered of it; freed by the kernel with the task. */
@@ -45,6 +66,21 @@ struct {
 	__type(key, int);
 	__type(value, struct task);
 } tasks SEC(".maps");
+
+/* Takes a lock that nobody waits for; false when another has it. */
+static __always_inline bool try_lock(__u32 *busy)
+{
+	return !__sync_lock_test_and_set(busy, 1);
+}
+
+static __always_inline void unlock(__u32 *busy)
+{
+#if defined(__TARGET_ARCH_arm64)
+	__sync_lock_test_and_set(busy, 0); /* what was written before is seen before */
+#else
+	*busy = 0;
+#endif
+}
 
 /* Whether waits of `task` are profiled: not those of kernel threads, which wait for work. */
 static __always_inline bool wants_profile(struct task_struct *task)

@@ -53,19 +53,12 @@ static __always_inline void send_once(__u64 id, void *record, __u64 bytes)
 		bpf_map_update_elem(&stacks_sent, &id, &sent, BPF_ANY);
 }
 
-/* The stack of the current task, walked to `buffer` and sent, if it is new; 0 when there is none. */
-static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack)
+/* Hashes a stack of so many bytes of frames and sends it, if it is new. Verified by itself. */
+__noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kernel)
 {
-	__s64 bytes;
-	__u64 user, kernel, frames, hash;
+	__u64 frames, hash;
 
-	bytes = bpf_get_stack(ctx, stack->frames, FRAMES_BYTES, BPF_F_USER_STACK);
-	user = bytes > 0 ? bytes : 0;
-	if (user > FRAMES_BYTES)
-		return 0;
-	bytes = bpf_get_stack(ctx, (void *)stack->frames + user, FRAMES_BYTES, 0);
-	kernel = bytes > 0 ? bytes : 0;
-	if (kernel > FRAMES_BYTES)
+	if (!stack || user > FRAMES_BYTES || kernel > FRAMES_BYTES)
 		return 0;
 	if (!user && !kernel) {
 		drop(PODPERF_DROP_STACK_WALK);
@@ -86,6 +79,21 @@ static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack)
 	stack->tgid = bpf_get_current_pid_tgid() >> 32;
 	send_once(hash, stack, offsetof(struct podperf_stack, frames) + user + kernel);
 	return hash;
+}
+
+/* The stack of the current task, walked to `stack` and sent, if it is new; 0 when there is none. */
+static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack)
+{
+	__s64 bytes;
+	__u64 user, kernel;
+
+	bytes = bpf_get_stack(ctx, stack->frames, FRAMES_BYTES, BPF_F_USER_STACK);
+	user = bytes > 0 ? bytes : 0;
+	if (user > FRAMES_BYTES)
+		return 0;
+	bytes = bpf_get_stack(ctx, (void *)stack->frames + user, FRAMES_BYTES, 0);
+	kernel = bytes > 0 ? bytes : 0;
+	return take_stack(stack, user, kernel);
 }
 
 static __noinline __u64 walk_stack(void *ctx)

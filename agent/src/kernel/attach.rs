@@ -3,7 +3,7 @@
 use aya::{
     Btf, Ebpf,
     maps::{Map, MapData, RingBuf},
-    programs::{BtfTracePoint, RawTracePoint},
+    programs::{BtfTracePoint, Iter, RawTracePoint},
 };
 use podperf_ebpf::abi;
 use tracing::debug;
@@ -59,6 +59,13 @@ pub(super) fn load_raw(ebpf: &mut Ebpf, program: &'static str, tracepoint: Optio
         loaded.attach(tracepoint).map_err(failed)?;
     }
     Ok(())
+}
+
+/// An iterator over tasks, which runs when it is read.
+pub(super) fn load_iter(ebpf: &mut Ebpf, program: &'static str, btf: &Btf) -> Result<(), LoadError> {
+    let failed = |source| LoadError::Program { program, source: Box::new(source) };
+    let loaded: &mut Iter = ebpf.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
+    loaded.load("task", btf).map_err(failed)
 }
 
 pub(super) fn take_ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, LoadError> {

@@ -1,21 +1,21 @@
 //! The BPF programs and their maps: loaded, attached, flushed, read.
 
 use std::{
-    io,
+    fs, io,
     os::fd::{AsFd, BorrowedFd},
 };
 
 use aya::{
     Btf, Ebpf, EbpfLoader,
     maps::{MapData, RingBuf},
-    programs::{ProgramError, RawTracePoint},
+    programs::{Iter, ProgramError, RawTracePoint},
 };
 use podperf_ebpf::abi;
 use thiserror::Error;
 use tracing::debug;
 
 use super::{
-    attach::{attach_btf, attach_scheduling, hand_over, load_raw, take_ring},
+    attach::{attach_btf, attach_scheduling, hand_over, load_iter, load_raw, take_ring},
     clock::{monotonic, monotonic_ns},
     cost::{MapUse, ProgramUse},
     counters::{Counters, OpenCounter, PmuSettings, fastest_ghz},
@@ -131,7 +131,11 @@ const PROGRAMS: [&str; abi::PODPERF_PROGRAMS as usize] = [
     "cgroup_rmdir",
     sampler::PROGRAM,
     "sched_waking",
+    COLLECT,
 ];
+
+/// The iterator over tasks.
+const COLLECT: &str = "collect";
 
 /// The running programs. They detach, and the counters close, on drop.
 pub struct Sensors {
@@ -187,6 +191,7 @@ impl Sensors {
             .override_global("sample_ns", &apart_ns(settings.oncpu_hertz), true)
             .override_global("max_samples", &max_samples, true)
             .override_global("shadow", &u8::from(settings.shadow), true)
+            .override_global("sums_enabled", &u8::from(in_initial_pid_namespace()), true)
             .override_global("loaded_at_ns", &monotonic_ns(), true)
             .override_global("slot_shift", &rows.slot_shift(), true)
             .map_max_entries("cgroups", settings.max_cgroups)
@@ -215,6 +220,10 @@ impl Sensors {
         let cgroup_ring = take_ring(&mut ebpf, "cgroup_ring")?;
         let (tracepoint, program) = attach_scheduling(&mut ebpf, settings.tracepoint, &btf)?;
         running.push(program);
+        if settings.stacks {
+            load_iter(&mut ebpf, COLLECT, &btf)?;
+            running.push(COLLECT);
+        }
         if wakers {
             attach_btf(&mut ebpf, "sched_waking", "sched_waking", &btf)?;
             running.push("sched_waking");
@@ -379,6 +388,7 @@ impl Sensors {
         // A program that read the old epoch is done well before this: flushing interrupts each CPU, and programs at
         // the context switch cannot be interrupted.
         self.flush();
+        self.collect()?;
         let mut samples = Vec::new();
         raw::read_all(
             fd(&self.ebpf, full)?,
@@ -393,6 +403,21 @@ impl Sensors {
         let unused: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();
         raw::update(fd(&self.ebpf, "samples_used")?, odd, unused)?;
         Ok(samples)
+    }
+
+    /// Has what tasks have summed put into the table that is no longer written to.
+    fn collect(&mut self) -> io::Result<()> {
+        let Some(program) = self.ebpf.program_mut(COLLECT) else { return Ok(()) };
+        let program: &mut Iter = program.try_into().map_err(io::Error::other)?;
+        let link = program.attach().and_then(|id| program.take_link(id)).map_err(io::Error::other)?;
+        let mut tasks = link.into_file().map_err(io::Error::other)?;
+        // It writes nothing; reading runs it. The kernel asks to come again when there are many.
+        loop {
+            match io::copy(&mut tasks, &mut io::sink()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result.map(drop),
+            }
+        }
     }
 
     /// Has stacks and wakers sent again when they come again, since they were forgotten here.
@@ -467,6 +492,12 @@ pub(super) fn fd<'a>(ebpf: &'a Ebpf, name: &'static str) -> io::Result<BorrowedF
 /// A program that is run from here.
 pub(super) fn raw_program<'a>(ebpf: &'a Ebpf, name: &str) -> Option<&'a RawTracePoint> {
     ebpf.program(name)?.try_into().ok()
+}
+
+/// Whether `collect` sees all tasks: the kernel shows those of the reader's namespace.
+fn in_initial_pid_namespace() -> bool {
+    // `PROC_PID_INIT_INO` of the kernel's `proc_ns.h`.
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }
 
 /// How far apart so many in a second are; 0 for none.
