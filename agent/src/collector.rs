@@ -19,7 +19,7 @@ use tracing::{debug, warn};
 use crate::{
     attribution::{Ledger, Names, Owner, RowRules, Snapshot, Subject},
     cgroups::{Place, Tree, walk},
-    ids::{CgroupId, StackId},
+    ids::{CgroupId, Pid, StackId},
     kernel::{
         CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
         clock::monotonic_ns,
@@ -82,6 +82,8 @@ pub struct CollectorSettings {
     pub overhead: Overhead,
     /// How often a profile is made, and who takes it; `None` makes none.
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
+    /// Who learns of processes with new stacks before they end.
+    pub met: mpsc::SyncSender<Pid>,
     /// Stacks that are remembered at most.
     pub max_stacks: usize,
     /// Waits that are kept for a name at most.
@@ -253,12 +255,17 @@ impl Collector {
     fn drain(&mut self) {
         let now_ns = monotonic_ns();
         let (tree, stacks, long_waits, window) = (&mut self.tree, &mut self.stacks, &mut self.long_waits, self.windows);
+        let met = &self.settings.met;
         self.sensors.drain(
             |record| match record {
                 StackRecord::Stack(stack) => {
                     stacks.insert(stack.id, (Arc::new(stack), window));
                 }
-                StackRecord::LongWait(wait) => long_waits.push(wait),
+                StackRecord::LongWait(wait) => {
+                    // Who finds no room is met with its window.
+                    met.try_send(wait.key.process).ok();
+                    long_waits.push(wait);
+                }
             },
             |record| tree.apply(record, now_ns),
         );

@@ -23,6 +23,7 @@ mod trial;
 
 pub use cost::{MapUse, ProgramUse};
 pub use counters::{OpenCounter, PmuSettings};
+pub(crate) use raw::return_free_memory;
 pub use reading::{CpuTotals, RawReading, RawRow};
 pub use sensors::{LoadError, SensorSettings, Sensors, Tracepoint};
 pub use trial::{try_counters, try_perf_event_open};

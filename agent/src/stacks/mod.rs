@@ -1,12 +1,29 @@
 //! Stacks: from the addresses that the kernel side remembered to a [`profile::Profile`] with names.
 //!
-//! Pure but for the symbolizer, which reads the kernel's symbols and the files that processes have mapped.
+//! What reads the kernel's symbols and the files that processes have mapped is `symbols`, `user`, `process`, `files`,
+//! `objects` and `vdso`; all else is pure. Those files are strangers': `elf`, `elf_symbols`, `perf_map`, `maps` and
+//! `demangle` take any bytes.
 
+mod counts;
+mod demangle;
+mod elf;
+mod elf_symbols;
+mod files;
+mod kallsyms;
+mod maps;
+mod nearest;
+mod objects;
+mod perf_map;
+mod process;
 pub mod profile;
 pub mod reason;
+mod remembered;
 mod resource;
 mod symbolizer;
 mod symbols;
+mod unwind;
+mod user;
+mod vdso;
 
 use std::{
     sync::Arc,
@@ -18,7 +35,8 @@ use crate::{
     kernel::records::{RawStack, RawWait},
 };
 
-pub use symbolizer::{SymbolCounts, SymbolStats, start};
+pub use counts::{Cause, SymbolCounts, SymbolStats};
+pub use symbolizer::start;
 
 /// The waits of one window, with addresses.
 #[derive(Debug)]
