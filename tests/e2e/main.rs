@@ -4,6 +4,7 @@ mod check;
 mod checked;
 mod command;
 mod lifecycle;
+mod names;
 mod nobody;
 mod profiles;
 mod refusals;
@@ -14,5 +15,7 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    suite::run(&[scrape::TESTS, profiles::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat())
+    suite::run(
+        &[scrape::TESTS, profiles::TESTS, names::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat(),
+    )
 }
