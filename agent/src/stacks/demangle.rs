@@ -84,7 +84,12 @@ mod tests {
         for _ in 0..200 {
             symbol.push_str("S0_S0_S1_");
         }
-        for symbol in [symbol, "é".repeat(MAX_NAME), format!("_Z1f{}i", "P".repeat(100_000))] {
+        for symbol in [
+            symbol,
+            "é".repeat(MAX_NAME),
+            format!("_Z1f{}i", "P".repeat(100_000)),
+            format!("_Z1f{}", "1AI".repeat(100_000)),
+        ] {
             let name = demangle(&symbol);
             assert!(name.len() <= MAX_NAME && !name.is_empty(), "{}", name.len());
         }

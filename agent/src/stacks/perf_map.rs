@@ -80,6 +80,15 @@ mod tests {
     }
 
     #[test]
+    fn an_endless_map_is_read_to_the_limit() {
+        let file = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"1000 10 here\n", 0).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"\n2000 10 far\n", MAX_BYTES + 2 * CHUNK as u64).unwrap();
+        file.set_len(1 << 40).unwrap();
+        assert_eq!(names(&file, &[0x1000, 0x2000]), some(&["here", ""]));
+    }
+
+    #[test]
     fn lines_across_chunks_are_whole() {
         let map: String = (0..20_000).map(|at| format!("{:x} 10 function_{at}\n", at * 16)).collect();
         let wanted: Vec<u64> = (0..20_000).map(|at| at * 16 + 3).collect();

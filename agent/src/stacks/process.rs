@@ -108,25 +108,36 @@ impl Span {
         if self.object.is_some() {
             return;
         }
-        match &self.vma.backing {
-            Backing::File(file) => {
-                self.object = open_mapped(process, &self.vma, file).and_then(|file| objects.meet(&file)).ok();
-                let object = self.object.as_ref();
-                self.mapping = Some(Arc::new(Mapping {
-                    start: self.vma.start,
-                    limit: self.vma.end,
-                    offset: self.vma.offset,
-                    path: file.path.clone(),
-                    build_id: object.and_then(|object| object.build_id.clone()),
-                    htlhash: object.and_then(|object| object.htlhash.clone()),
-                }));
-            }
-            Backing::Special(name) => {
-                let (start, limit) = (self.vma.start, self.vma.end);
-                self.mapping = Some(Arc::new(Mapping { start, limit, path: name.clone(), ..Mapping::default() }));
-            }
-            Backing::Anonymous => {}
+        if let Backing::File(file) = &self.vma.backing {
+            self.object = open_mapped(process, &self.vma, file).and_then(|file| objects.meet(&file)).ok();
         }
+        self.describe();
+    }
+
+    /// Takes over what is known of the same file in other processes: this one is gone.
+    pub(super) fn adopt<'a>(&mut self, mut others: impl Iterator<Item = &'a Self>) {
+        if let Backing::File(_) = &self.vma.backing {
+            let is_same = |other: &&Self| other.vma.backing == self.vma.backing && other.object.is_some();
+            self.object = others.find(is_same).and_then(|other| other.object.clone());
+            self.describe();
+        }
+    }
+
+    fn describe(&mut self) {
+        let path = match &self.vma.backing {
+            Backing::File(file) => file.path.clone(),
+            Backing::Special(name) => name.clone(),
+            Backing::Anonymous => return,
+        };
+        let object = self.object.as_ref();
+        self.mapping = Some(Arc::new(Mapping {
+            start: self.vma.start,
+            limit: self.vma.end,
+            offset: self.vma.offset,
+            path,
+            build_id: object.and_then(|object| object.build_id.clone()),
+            htlhash: object.and_then(|object| object.htlhash.clone()),
+        }));
     }
 }
 

@@ -32,7 +32,7 @@ const STACK_BYTES: usize = 160;
 const FRAME_BYTES: usize = 256;
 /// How long the files of one window may take; a window is some seconds.
 const TIME_FOR_FILES: Duration = Duration::from_secs(5);
-/// A kernel's own functions, and the processes that are met in a second at most. Each costs up to half a millisecond.
+/// Processes that are met in a second at most: each may cost half a millisecond.
 const MEETS_PER_SECOND: u32 = 50;
 
 /// The names of addresses, remembered where they cannot change.
@@ -102,6 +102,9 @@ impl Symbols {
     pub(super) fn name(&mut self, process: Pid, stacks: &[&RawStack]) -> Vec<NamedStack> {
         let number = self.user.number(process);
         let mut named: Vec<Option<NamedStack>> = stacks.iter().map(|stack| self.remembered(number, stack)).collect();
+        if named.iter().all(Option::is_some) {
+            return named.into_iter().flatten().collect();
+        }
         let new = || stacks.iter().zip(&named).filter(|(_, named)| named.is_none()).map(|(stack, _)| *stack);
         let wanted: BTreeSet<u64> = new().flat_map(|stack| calls(&stack.user)).collect();
         let kernel: BTreeSet<u64> = new().flat_map(|stack| &stack.kernel).copied().collect();
@@ -194,7 +197,13 @@ fn without_sampler(mut frames: Vec<Arc<Frame>>) -> Vec<Arc<Frame>> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command};
+
     use super::*;
+    use crate::stacks::{
+        maps::{Backing, Vma},
+        process::read_vmas,
+    };
 
     #[test]
     fn the_sampler_is_not_on_top_of_what_it_samples() {
@@ -266,21 +275,21 @@ mod tests {
         assert!(!Arc::ptr_eq(&name(&mut symbols, own(), &raw).stack, &first.stack));
     }
 
-    /// A child that does nothing, where its program is mapped.
-    fn child() -> (std::process::Child, u64) {
-        let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    /// Where the C library's code is in a process that does nothing.
+    fn code_of(child: &Child) -> u64 {
+        let is_library = |vma: &&Vma| matches!(&vma.backing, Backing::File(file) if file.path.contains("libc"));
         loop {
-            let vmas = crate::stacks::process::read_vmas(Pid(child.id())).unwrap_or_default();
-            let of_sleep = |vma: &&crate::stacks::maps::Vma| matches!(&vma.backing, crate::stacks::maps::Backing::File(file) if file.path.contains("libc"));
-            if let Some(vma) = vmas.iter().find(of_sleep) {
-                return (child, vma.start + 0x1000);
+            let vmas = read_vmas(Pid(child.id())).unwrap_or_default();
+            if let Some(vma) = vmas.iter().find(is_library) {
+                return vma.start + 0x1000;
             }
         }
     }
 
     #[test]
     fn a_process_that_is_gone_has_the_names_of_what_was_met() {
-        let (mut child, address) = child();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let address = code_of(&child);
         let pid = Pid(child.id());
         let mut symbols = Symbols::new();
         symbols.meet(pid);

@@ -102,6 +102,8 @@ impl User {
             && let Some(mut process) = self.read(pid, life)
         {
             process.spans.iter_mut().for_each(|span| span.identify(pid, &mut self.objects));
+            // It may map more before its window ends.
+            process.read_in = 0;
             self.keep(process);
         }
     }
@@ -140,6 +142,9 @@ impl User {
             };
             let Some(span) = process.spans.get_mut(at) else { continue };
             span.identify(pid, &mut self.objects);
+            if span.object.is_none() {
+                span.adopt(self.processes.values().flat_map(|other| &other.spans));
+            }
             let offset = call - span.vma.start + span.vma.offset;
             match (&span.vma.backing, &span.object) {
                 (Backing::Anonymous, _) => in_memory.push(*call),
@@ -167,7 +172,7 @@ impl User {
             }
             frames.insert(call, named);
         }
-        self.name_memory(pid, &in_memory, &mut frames);
+        self.name_memory(pid, &in_memory, deadline, &mut frames);
         self.keep(process);
         frames
     }
@@ -245,14 +250,20 @@ impl User {
     }
 
     /// Names what a JIT compiler has made, by its own map; never for longer than now.
-    fn name_memory(&self, pid: Pid, calls: &[u64], frames: &mut HashMap<u64, Named>) {
+    fn name_memory(&self, pid: Pid, calls: &[u64], deadline: Instant, frames: &mut HashMap<u64, Named>) {
         if calls.is_empty() {
             return;
         }
-        let map = own_pid(pid).and_then(|own| open_below(pid, &format!("/tmp/perf-{own}.map")).ok());
+        let late = Instant::now() >= deadline;
+        let map = own_pid(pid).filter(|_| !late);
+        let map = map.and_then(|own| open_below(pid, &format!("/tmp/perf-{own}.map")).ok());
         let names = map.map_or_else(|| vec![None; calls.len()], |map| perf_map::names(&map, calls));
         for (call, name) in calls.iter().zip(names) {
-            let outcome = if name.is_some() { Ok(()) } else { Err(Cause::NoSymbol) };
+            let outcome = match name {
+                Some(_) => Ok(()),
+                None if late => Err(Cause::FileUnreadable),
+                None => Err(Cause::NoSymbol),
+            };
             let frame = self.frame(*call, None, name.map(|name| demangle(&name).into()));
             frames.insert(*call, Named { frame, place: Place::Memory, outcome, lasts: false });
         }
