@@ -24,6 +24,7 @@ use crate::command::within;
 pub(crate) const TESTS: &[Test] = &[
     ("a_stripped_program_has_the_names_of_its_debug_file", &[GO, CC, OBJCOPY], stripped_program_has_names),
     ("names_of_cpp_and_rust_are_as_they_were_written", &[GO, CXX, RUST], names_are_as_written),
+    ("a_go_program_without_a_symbol_table_has_names", &[GO], go_program_has_names),
     ("code_made_at_run_time_has_the_names_of_its_map", &[GO, CC, UNSHARE], code_made_at_run_time_has_names),
     ("a_program_that_only_its_container_has_is_named", &[GO, CC, UNSHARE], program_of_a_container_is_named),
     ("a_deleted_program_is_named", &[GO, CC], deleted_program_is_named),
@@ -152,6 +153,21 @@ fn names_are_as_written() -> Result<()> {
     run(Command::new("rustc").args(["-C", "force-frame-pointers=yes", "-o"]).args([&program, &source]))?;
     case.start(&format!("exec {}", program.display()))?;
     case.frames(&["deep::deep::nap", "deep::main"]).map(drop)
+}
+
+fn go_program_has_names() -> Result<()> {
+    let mut case = Case::new("")?;
+    let (source, program) = (case.path("nap.go"), case.path("nap"));
+    fs::write(
+        &source,
+        "package main\nimport \"syscall\"\n//go:noinline\nfunc podperfNap() { time := syscall.Timespec{Nsec: 20000000}\n\
+         syscall.Nanosleep(&time, nil) }\nfunc main() { for { podperfNap() } }\n",
+    )?;
+    let mut build = Command::new("go");
+    build.env("CGO_ENABLED", "0").env("GO111MODULE", "off").args(["build", "-ldflags=-s -w", "-o"]);
+    run(build.args([&program, &source]))?;
+    case.start(&format!("exec {}", program.display()))?;
+    case.frames(&["main.podperfNap", "main.main", "runtime.main", "runtime.goexit"]).map(drop)
 }
 
 fn code_made_at_run_time_has_names() -> Result<()> {

@@ -5,6 +5,8 @@
 
 use std::{fs::File, io};
 
+use super::go_functions::GoTable;
+
 /// Sections and segments that are looked at; linkers make some dozens.
 const MAX_SECTIONS: usize = 16_384;
 const MAX_SEGMENTS: usize = 64;
@@ -21,6 +23,7 @@ const SHT_PROGBITS: u64 = 1;
 const SHT_SYMTAB: u64 = 2;
 const SHT_NOTE: u64 = 7;
 const SHT_DYNSYM: u64 = 11;
+const SHF_ALLOC: u64 = 2;
 const SHF_EXECINSTR: u64 = 4;
 const NT_GNU_BUILD_ID: u64 = 3;
 
@@ -75,6 +78,8 @@ pub(super) struct Elf {
     pub(super) symbols: Option<SymbolTable>,
     /// `.dynsym`, what it offers to others.
     pub(super) dynamic: Option<SymbolTable>,
+    /// The table of a Go program.
+    pub(super) go: Option<GoTable>,
 }
 
 /// All of `length` bytes, or `None`.
@@ -190,6 +195,9 @@ impl Elf {
         let sections: Vec<Section> = self.table_of_sections(file);
         let at = |index: u64| usize::try_from(index).ok().and_then(|index| sections.get(index));
         let names = at(names).map(|section| section.extent);
+        let is_named =
+            |section: &Section, name: &[u8]| names.is_some_and(|names| is_named(file, names, section.name, name));
+        let mut text = None;
         for section in &sections {
             let table = || {
                 let strings = at(section.link)?.extent;
@@ -199,12 +207,16 @@ impl Elf {
                 SHT_SYMTAB => self.symbols = self.symbols.or_else(table),
                 SHT_DYNSYM => self.dynamic = self.dynamic.or_else(table),
                 SHT_NOTE => self.read_notes(file, section.extent),
-                SHT_PROGBITS
-                    if section.flags == 0
-                        && self.debug_link.is_none()
-                        && names.is_some_and(|names| is_named(file, names, section.name, b".gnu_debuglink\0")) =>
-                {
-                    self.debug_link = debug_link(file, section.extent);
+                SHT_PROGBITS if section.flags & SHF_EXECINSTR != 0 => {
+                    if text.is_none() && is_named(section, b".text\0") {
+                        text = Some(Extent { offset: section.address, size: section.extent.size });
+                    }
+                }
+                SHT_PROGBITS if section.flags == 0 && is_named(section, b".gnu_debuglink\0") => {
+                    self.debug_link = self.debug_link.take().or_else(|| debug_link(file, section.extent));
+                }
+                SHT_PROGBITS if section.flags == SHF_ALLOC && is_named(section, b".gopclntab\0") => {
+                    self.go = text.map(|text| GoTable { table: section.extent, text });
                 }
                 _ => {}
             }

@@ -3,6 +3,7 @@
 use super::{
     demangle::demangle,
     elf::{Elf, Extent, ReadAt, SymbolTable, number, read_exact, read_up_to},
+    go_functions,
     nearest::Nearest,
 };
 
@@ -26,7 +27,7 @@ struct Symbol {
 }
 
 /// The function at each of `addresses`, which are as the file counts them and ascending: out of the table of all
-/// functions, where there is one, and else of those that the file offers to others.
+/// functions, where there is one, else of those that the file offers to others, or of Go's own.
 pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u64]) -> Vec<Option<String>> {
     let mut names = vec![None; addresses.len()];
     for (table, unsized_too) in [(elf.symbols, true), (elf.dynamic, false)] {
@@ -38,6 +39,13 @@ pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u
         }
         for (at, name) in missing.into_iter().zip(search(elf, table, file, &wanted, unsized_too)) {
             names[at] = name;
+        }
+    }
+    if let Some(go) = elf.go {
+        let missing = names.iter_mut().zip(addresses).filter(|(name, _)| name.is_none());
+        let (missing, wanted): (Vec<_>, Vec<u64>) = missing.unzip();
+        for (missing, name) in missing.into_iter().zip(go_functions::functions(go, file, &wanted)) {
+            *missing = name;
         }
     }
     names

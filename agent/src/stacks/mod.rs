@@ -1,7 +1,7 @@
 //! Stacks: from the addresses that the kernel side remembered to a [`profile::Profile`] with names.
 //!
 //! What reads the kernel's symbols and the files that processes have mapped is `symbols`, `user`, `process`, `files`,
-//! `objects` and `vdso`; all else is pure. Those files are strangers': `elf`, `elf_symbols`, `perf_map`, `maps` and
+//! `objects` and `vdso`; all else is pure. Those files are strangers': `elf`, `elf_symbols`, `go_functions`, `perf_map`, `maps` and
 //! `demangle` take any bytes.
 
 mod counts;
@@ -9,6 +9,7 @@ mod demangle;
 mod elf;
 mod elf_symbols;
 mod files;
+mod go_functions;
 mod kallsyms;
 mod maps;
 mod nearest;

@@ -8,6 +8,8 @@ mod demangle;
 mod elf;
 #[path = "../../../agent/src/stacks/elf_symbols.rs"]
 mod elf_symbols;
+#[path = "../../../agent/src/stacks/go_functions.rs"]
+mod go_functions;
 #[path = "../../../agent/src/stacks/nearest.rs"]
 mod nearest;
 

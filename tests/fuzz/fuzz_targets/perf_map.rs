@@ -6,6 +6,8 @@
 mod demangle;
 #[path = "../../../agent/src/stacks/elf.rs"]
 mod elf;
+#[path = "../../../agent/src/stacks/go_functions.rs"]
+mod go_functions;
 #[path = "../../../agent/src/stacks/maps.rs"]
 mod maps;
 #[path = "../../../agent/src/stacks/nearest.rs"]
