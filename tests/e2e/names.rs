@@ -26,6 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("names_of_cpp_and_rust_are_as_they_were_written", &[GO, CXX, RUST], names_are_as_written),
     ("a_go_program_without_a_symbol_table_has_names", &[GO], go_program_has_names),
     ("code_made_at_run_time_has_the_names_of_its_map", &[GO, CC, UNSHARE], code_made_at_run_time_has_names),
+    ("maps_that_were_made_to_harm_do_none", &[GO, CC, UNSHARE], maps_made_to_harm_do_none),
     ("a_program_that_only_its_container_has_is_named", &[GO, CC, UNSHARE], program_of_a_container_is_named),
     ("a_deleted_program_is_named", &[GO, CC], deleted_program_is_named),
     ("a_process_that_is_gone_is_named", &[GO, CC], process_that_is_gone_is_named),
@@ -178,6 +179,42 @@ fn code_made_at_run_time_has_names() -> Result<()> {
     case.start(&format!("exec unshare --mount --pid --fork --kill-child sh -c '{inside}'"))?;
     let frames = case.frames(&["LazyCompile:~podperfNap app.js:1", "main"])?;
     ensure!(frames[0].file.is_empty() && frames[1].file == "/mnt/jit", "{frames:#?}");
+    Ok(())
+}
+
+fn maps_made_to_harm_do_none() -> Result<()> {
+    let mut case = Case::new("")?;
+    case.build("cc", "jit.c", &[])?;
+    for (number, map) in [
+        "mkfifo $map",
+        "mkdir $map",
+        "truncate -s 1T $map",
+        "ln -s /dev/zero $map",
+        "ln -s $map $map",
+        "ln -s /proc/self/mem $map",
+        "head -c 1000000 /dev/urandom > $map",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let program = case.path(&format!("jit-{number}"));
+        fs::copy(case.path("jit"), &program)?;
+        let inside = format!("mount -t tmpfs tmpfs /tmp && {map} && exec /mnt/jit-{number} quiet");
+        let inside = format!("map=/tmp/perf-1.map; mount --bind {} /mnt && {inside}", case.path("").display());
+        case.start(&format!("exec unshare --mount --pid --fork --kill-child sh -c '{inside}'"))?;
+        within(DEADLINE, &format!("`{map}` is passed over"), || {
+            let file = format!("/mnt/jit-{number}");
+            let has_it = |sample: &Sample| {
+                sample.frames.windows(2).any(|frames| {
+                    frames[0].kind == "native"
+                        && (&*frames[0].function, &*frames[1].function) == ("", "main")
+                        && frames[1].file == file
+                })
+            };
+            Ok(case.samples()?.iter().any(has_it).then_some(()))
+        })
+        .with_context(|| case.agent.log())?;
+    }
     Ok(())
 }
 

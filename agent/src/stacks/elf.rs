@@ -207,10 +207,10 @@ impl Elf {
                 SHT_SYMTAB => self.symbols = self.symbols.or_else(table),
                 SHT_DYNSYM => self.dynamic = self.dynamic.or_else(table),
                 SHT_NOTE => self.read_notes(file, section.extent),
-                SHT_PROGBITS if section.flags & SHF_EXECINSTR != 0 => {
-                    if text.is_none() && is_named(section, b".text\0") {
-                        text = Some(Extent { offset: section.address, size: section.extent.size });
-                    }
+                SHT_PROGBITS
+                    if section.flags & SHF_EXECINSTR != 0 && text.is_none() && is_named(section, b".text\0") =>
+                {
+                    text = Some(Extent { offset: section.address, size: section.extent.size });
                 }
                 SHT_PROGBITS if section.flags == 0 && is_named(section, b".gnu_debuglink\0") => {
                     self.debug_link = self.debug_link.take().or_else(|| debug_link(file, section.extent));

@@ -185,4 +185,27 @@ mod tests {
         assert_eq!(profile.losses, [("stack_frames", 2)]);
         assert_eq!(counts.stats(), SymbolStats { symbolized: 0, unsymbolized: [2, 0, 0, 0] });
     }
+
+    #[test]
+    fn windows_do_not_wait_for_those_who_are_met() {
+        let (window_sender, windows) = mpsc::sync_channel(2);
+        let (met_sender, met) = mpsc::sync_channel(8);
+        let window =
+            || RawProfile { start: SystemTime::UNIX_EPOCH, duration: Duration::ZERO, waits: vec![], losses: vec![] };
+        let next = || next(&windows, &met);
+        for pid in 0..3 {
+            met_sender.send(Pid(pid)).unwrap();
+        }
+        assert!(matches!(next(), Some(Work::Met(Pid(0)))));
+        window_sender.send(window()).unwrap();
+        assert!(matches!(next(), Some(Work::Window(_))));
+        assert!(matches!(next(), Some(Work::Met(Pid(1)))));
+        // Who meets nobody any more still has windows.
+        drop(met_sender);
+        window_sender.send(window()).unwrap();
+        assert!(matches!(next(), Some(Work::Window(_))));
+        assert!(matches!(next(), Some(Work::Met(Pid(2)))));
+        drop(window_sender);
+        assert!(next().is_none());
+    }
 }

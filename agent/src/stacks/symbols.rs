@@ -27,8 +27,10 @@ use crate::{
 /// Memory that stacks may take, and kernel frames: see [`super::user`] for the rest.
 const STACKS_BYTES: usize = 8 << 20;
 const KERNEL_BYTES: usize = 4 << 20;
+const TWINS_BYTES: usize = 2 << 20;
 /// What an entry takes beside its frames, roughly.
 const STACK_BYTES: usize = 160;
+const TWIN_BYTES: usize = 64;
 const FRAME_BYTES: usize = 256;
 /// How long the files of one window may take; a window is some seconds.
 const TIME_FOR_FILES: Duration = Duration::from_secs(5);
@@ -43,8 +45,8 @@ pub(super) struct Symbols {
     kernel_mapping: Arc<Mapping>,
     /// By the process with its mappings.
     stacks: Remembered<(u64, StackId), NamedStack>,
-    /// The same by their addresses alone: a process that is gone may have had a twin, which it forked from.
-    twins: Remembered<StackId, NamedStack>,
+    /// The process that last had a stack: one that is gone may have been forked from it.
+    twins: Remembered<StackId, u64>,
     deadline: Instant,
     meets: (Instant, u32),
     /// Whether memory was taken for what is freed again.
@@ -65,7 +67,7 @@ impl Symbols {
             kernel: Remembered::new(KERNEL_BYTES),
             kernel_mapping: Arc::new(Mapping { path: "[kernel]".into(), ..Mapping::default() }),
             stacks: Remembered::new(STACKS_BYTES),
-            twins: Remembered::new(STACKS_BYTES),
+            twins: Remembered::new(TWINS_BYTES),
             deadline: Instant::now() + TIME_FOR_FILES,
             meets: (Instant::now(), 0),
             read_files: false,
@@ -127,13 +129,14 @@ impl Symbols {
             let unwind =
                 if kernel_is_whole { unwind(&walked, abi::PODPERF_MAX_FRAMES as usize) } else { Unwind::Truncated };
             frames.extend(found.iter().map(|named| Arc::clone(&named.frame)));
-            let cost = STACK_BYTES + size_of_val(&frames[..]);
+            let of_frames: usize = found.iter().map(|named| named.cost).sum();
+            let cost = STACK_BYTES + size_of_val(&frames[..]) + of_frames;
             let stack = NamedStack { stack: Arc::new(Stack { frames, unwind }), frames: counts };
             if let Some(number) = number
                 && found.iter().all(|named| named.lasts)
             {
                 self.stacks.insert((number, raw.id), stack.clone(), cost);
-                self.twins.insert(raw.id, stack.clone(), cost);
+                self.twins.insert(raw.id, number, TWIN_BYTES);
             }
             *named = Some(stack);
         }
@@ -143,11 +146,8 @@ impl Symbols {
     /// A stack that was named before, of this process or, where that is gone, of one with the same addresses: that is
     /// as good as certain to be one that it forked from, since programs are mapped at random addresses.
     fn remembered(&mut self, number: Option<u64>, stack: &RawStack) -> Option<NamedStack> {
-        let known = match number {
-            Some(number) => self.stacks.get(&(number, stack.id)),
-            None => self.twins.get(&stack.id),
-        };
-        known.cloned()
+        let number = number.or_else(|| self.twins.get(&stack.id).copied())?;
+        self.stacks.get(&(number, stack.id)).cloned()
     }
 
     fn kernel_frame(&mut self, address: u64) -> Option<Arc<Frame>> {

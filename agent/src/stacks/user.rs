@@ -31,6 +31,8 @@ const NAMES_BYTES: usize = 6 << 20;
 const FRAMES_BYTES: usize = 8 << 20;
 const FRAME_BYTES: usize = 224;
 const NAME_BYTES: usize = 96;
+/// A frame that is remembered is in so many stacks or more.
+const SHARED_BY: usize = 4;
 /// Live processes that are asked for a file of one that is gone.
 const MAX_ASKED: usize = 8;
 
@@ -45,6 +47,8 @@ pub(super) struct Named {
     pub(super) outcome: Result<(), Cause>,
     /// Whether it will be the same for as long as the process has the same mappings.
     pub(super) lasts: bool,
+    /// The memory that is charged to a stack which has it: all of it to the first.
+    pub(super) cost: usize,
 }
 
 /// The user side's names.
@@ -168,7 +172,8 @@ impl User {
             let Some(span) = process.spans.get(at) else { continue };
             let named = self.name(span, address, &looked_up);
             if named.lasts {
-                self.frames.insert((process.number, call), named.clone(), FRAME_BYTES);
+                let shared = Named { cost: named.cost / SHARED_BY, ..named.clone() };
+                self.frames.insert((process.number, call), shared, named.cost);
             }
             frames.insert(call, named);
         }
@@ -194,8 +199,10 @@ impl User {
             Some(None) => Err(Cause::NoSymbol),
             None => Err(Cause::FileUnreadable),
         };
-        let frame = self.frame(address, span.mapping.clone(), name.clone().flatten());
-        Named { frame, place: Place::File, outcome, lasts: name.is_some() }
+        let lasts = name.is_some();
+        let cost = FRAME_BYTES + name.iter().flatten().map(|name| name.len()).sum::<usize>();
+        let frame = self.frame(address, span.mapping.clone(), name.flatten());
+        Named { frame, place: Place::File, outcome, lasts, cost }
     }
 
     fn frame(&self, address: u64, mapping: Option<Arc<Mapping>>, name: Name) -> Arc<Frame> {
@@ -265,7 +272,7 @@ impl User {
                 None => Err(Cause::NoSymbol),
             };
             let frame = self.frame(*call, None, name.map(|name| demangle(&name).into()));
-            frames.insert(*call, Named { frame, place: Place::Memory, outcome, lasts: false });
+            frames.insert(*call, Named { frame, place: Place::Memory, outcome, lasts: false, cost: FRAME_BYTES });
         }
     }
 
@@ -300,7 +307,7 @@ impl User {
 
 fn unnamed(address: u64, place: Place, cause: Cause) -> Named {
     let frame = Frame { address, kind: FrameKind::Native, mapping: None, functions: Vec::new() };
-    Named { frame: Arc::new(frame), place, outcome: Err(cause), lasts: false }
+    Named { frame: Arc::new(frame), place, outcome: Err(cause), lasts: false, cost: FRAME_BYTES }
 }
 
 /// Whether the file is the one that was seen before, and not one that took its place.
