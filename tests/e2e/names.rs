@@ -276,7 +276,6 @@ fn symbols_of_fifty_programs_fit() -> Result<()> {
         most = most.max(resident(&case.agent)?);
         Ok((exports()? >= sent + 3.0).then_some(()))
     })?;
-    println!("resident: {} MiB before, {} MiB with {PROGRAMS} programs", before / MIB, most / MIB);
     ensure!(most <= 80 * MIB, "{} MiB are resident, {} MiB were before", most / MIB, before / MIB);
     Ok(())
 }
