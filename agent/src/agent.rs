@@ -30,6 +30,8 @@ use crate::{
 const WAIT_FOR_PODS: Duration = Duration::from_secs(60);
 /// Windows that may wait for the symbolizer.
 const WINDOWS_WAITING: usize = 2;
+/// Processes that may wait to be met; of the others less is known if they end soon.
+const PROCESSES_WAITING: usize = 256;
 
 /// What the parts of the agent share.
 #[derive(Debug)]
@@ -77,6 +79,7 @@ pub fn start(
 
     let exporter = parts::wants_export(&config).then(|| Exporter::new(config.otlp.settings())).transpose()?;
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
+    let (met_sender, met) = mpsc::sync_channel(PROCESSES_WAITING);
     let (reader, collector) = collector::start(
         sensors,
         CollectorSettings {
@@ -87,6 +90,7 @@ pub fn start(
             overhead: Overhead::new(config.overhead.max_percent, host.cpus),
             profiles: profiles.then_some((config.otlp.interval, window_sender)),
             filter,
+            met: met_sender,
             max_stacks: config.stacks.max_stacks as usize,
             max_samples: config.stacks.max_samples as usize,
             sample_period: config.stacks.sample_period(),
@@ -110,7 +114,7 @@ pub fn start(
     let sender = Arc::clone(&agent);
     let symbolizer = profiles
         .then(|| {
-            stacks::start(windows, agent.node_name.clone(), symbols, move |profile| {
+            stacks::start(windows, met, agent.node_name.clone(), symbols, move |profile| {
                 if let Some(exporter) = &sender.exporter {
                     exporter.send(profile);
                 }

@@ -20,9 +20,11 @@ use crate::{
     attribution::{Ledger, Names, Owner, RowRules, Snapshot, Subject},
     cgroups::{Place, Tree, walk},
     filter::{Filter, Known},
-    ids::{CgroupId, WakerId},
+    ids::{CgroupId, Pid, WakerId},
     kernel::{
-        CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors, clock::monotonic_ns, records::RawSample,
+        CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
+        clock::monotonic_ns,
+        records::{RawSample, StackRecord},
     },
     overhead::Overhead,
     pods::{PodChange, PodIndex},
@@ -83,6 +85,8 @@ pub struct CollectorSettings {
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
     /// What profiles take.
     pub filter: Filter,
+    /// Who learns of processes with new stacks before they end.
+    pub met: mpsc::SyncSender<Pid>,
     /// Stacks that are remembered at most.
     pub max_stacks: usize,
     /// Samples that are kept for a name at most.
@@ -256,7 +260,17 @@ impl Collector {
     fn drain(&mut self) {
         let now_ns = monotonic_ns();
         let (tree, samples) = (&mut self.tree, &mut self.samples);
-        self.sensors.drain(|record| samples.record(record), |record| tree.apply(record, now_ns));
+        let met = &self.settings.met;
+        self.sensors.drain(
+            |record| {
+                if let StackRecord::Stack(stack) = &record {
+                    // Who finds no room is met with its window.
+                    met.try_send(stack.process).ok();
+                }
+                samples.record(record);
+            },
+            |record| tree.apply(record, now_ns),
+        );
     }
 
     /// Takes what was sampled since the last time.

@@ -6,6 +6,7 @@ mod command;
 mod filters;
 mod lifecycle;
 mod memo;
+mod names;
 mod nobody;
 mod profiles;
 mod refusals;
@@ -17,7 +18,16 @@ use podperf_tests::suite;
 
 fn main() -> ExitCode {
     suite::run(
-        &[scrape::TESTS, profiles::TESTS, memo::TESTS, filters::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS]
-            .concat(),
+        &[
+            scrape::TESTS,
+            profiles::TESTS,
+            memo::TESTS,
+            names::TESTS,
+            filters::TESTS,
+            refusals::TESTS,
+            lifecycle::TESTS,
+            check::TESTS,
+        ]
+        .concat(),
     )
 }

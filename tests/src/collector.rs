@@ -55,12 +55,18 @@ pub struct Sample {
 }
 
 /// One frame of a stack.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
     /// `profile.frame.type`.
     pub kind: String,
     /// Empty without a name.
     pub function: String,
+    /// The path of the file that it lies in; empty when that is unknown.
+    pub file: String,
+    /// `process.executable.build_id.gnu` of that.
+    pub build_id: String,
+    /// `process.executable.build_id.htlhash` of that.
+    pub htlhash: String,
 }
 
 impl Collector {
@@ -201,6 +207,7 @@ mod wire {
         attribute_table: Vec<Attribute>,
         stack_table: Vec<Stack>,
         location_table: Vec<Location>,
+        mapping_table: Vec<Mapping>,
         function_table: Vec<Function>,
     }
 
@@ -229,7 +236,15 @@ mod wire {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct Location {
+        mapping_index: usize,
         lines: Vec<Line>,
+        attribute_indices: Vec<usize>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Mapping {
+        filename_strindex: usize,
         attribute_indices: Vec<usize>,
     }
 
@@ -281,13 +296,22 @@ mod wire {
 
         fn frames(&self, location: &Location) -> Result<Vec<Frame>> {
             let kind = self.attribute_of(&location.attribute_indices, "profile.frame.type")?;
+            let unknown = Mapping::default();
+            let mapping = self.mapping_table.get(location.mapping_index).unwrap_or(&unknown);
+            let nameless = Frame {
+                kind,
+                function: String::new(),
+                file: self.string(mapping.filename_strindex)?,
+                build_id: self.attribute_of(&mapping.attribute_indices, "process.executable.build_id.gnu")?,
+                htlhash: self.attribute_of(&mapping.attribute_indices, "process.executable.build_id.htlhash")?,
+            };
             if location.lines.is_empty() {
-                return Ok(vec![Frame { kind, function: String::new() }]);
+                return Ok(vec![nameless]);
             }
             let lines = location.lines.iter();
             let functions = lines.map(|line| {
                 let function = at(&self.function_table, line.function_index)?;
-                Ok(Frame { kind: kind.clone(), function: self.string(function.name_strindex)? })
+                Ok(Frame { function: self.string(function.name_strindex)?, ..nameless.clone() })
             });
             functions.collect()
         }

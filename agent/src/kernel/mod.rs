@@ -26,6 +26,7 @@ mod trial;
 
 pub use cost::{MapUse, ProgramUse};
 pub use counters::{OpenCounter, PmuSettings};
+pub(crate) use raw::return_free_memory;
 pub use reading::{CpuTotals, RawReading, RawRow};
 pub use sampler::SampleEvent;
 pub use sensors::{LoadError, SensorSettings, Sensors, Tracepoint};

@@ -165,7 +165,7 @@ pub(super) fn run_on(program: &RawTracePoint, cpu: u32, args: [u64; 12]) -> Resu
 }
 
 /// Gives freed memory back to the system. Loading parses the kernel's types, whose freed pieces glibc would keep.
-pub(super) fn return_free_memory() {
+pub(crate) fn return_free_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it touches only free memory.
     unsafe {

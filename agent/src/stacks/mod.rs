@@ -1,12 +1,30 @@
 //! Stacks: from the addresses that the kernel side remembered to a [`profile::Profile`] with names.
 //!
-//! Pure but for the symbolizer, which reads the kernel's symbols and the files that processes have mapped.
+//! What reads the kernel's symbols and the files that processes have mapped is `symbols`, `user`, `process`, `files`,
+//! `objects` and `vdso`; all else is pure. Those files are strangers': `elf`, `elf_symbols`, `go_functions`, `perf_map`, `maps` and
+//! `demangle` take any bytes.
 
+mod counts;
+mod demangle;
+mod elf;
+mod elf_symbols;
+mod files;
+mod go_functions;
+mod kallsyms;
+mod maps;
+mod nearest;
+mod objects;
+mod perf_map;
+mod process;
 pub mod profile;
 pub mod reason;
+mod remembered;
 mod resource;
 mod symbolizer;
 mod symbols;
+mod unwind;
+mod user;
+mod vdso;
 mod window;
 
 use std::{
@@ -19,9 +37,10 @@ use crate::{
     kernel::records::{RawSample, RawStack},
 };
 
+pub use counts::{Cause, SymbolCounts, SymbolStats};
 use profile::Waker;
 use reason::WaitReason;
-pub use symbolizer::{SymbolCounts, SymbolStats, start};
+pub use symbolizer::start;
 
 pub use window::Window;
 

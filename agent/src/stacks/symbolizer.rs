@@ -1,22 +1,20 @@
 //! The thread that turns windows of addresses into profiles with names, and hands them on.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-        mpsc,
-    },
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use super::{
     ProfileSample, RawProfile,
-    profile::{Activity, Frame, Profile, Sample, Stack, SubjectProfile, Unwind, WaitState, Waker},
+    counts::SymbolCounts,
+    profile::{Activity, Profile, Sample, Stack, SubjectProfile, WaitState, Waker},
     reason::WaitReason,
     resource::resource,
-    symbols::{Frames, Symbols},
+    symbols::Symbols,
 };
 use crate::{
     attribution::Subject,
@@ -24,59 +22,67 @@ use crate::{
     kernel::{
         clock,
         records::{RawActivity, RawStack},
+        return_free_memory,
     },
 };
 
-/// Frames with and without names so far.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SymbolStats {
-    /// With.
-    pub symbolized: u64,
-    /// Without.
-    pub unsymbolized: u64,
-}
+/// How long a window may wait while nobody is met.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The counts of a symbolizer, shared.
-#[derive(Clone, Debug, Default)]
-pub struct SymbolCounts(Arc<[AtomicU64; 2]>);
-
-impl SymbolCounts {
-    /// As they are now.
-    #[must_use]
-    pub fn stats(&self) -> SymbolStats {
-        let [symbolized, unsymbolized] = &*self.0;
-        SymbolStats {
-            symbolized: symbolized.load(Ordering::Relaxed),
-            unsymbolized: unsymbolized.load(Ordering::Relaxed),
-        }
-    }
-
-    fn count(&self, frame: &Frame) {
-        self.0[usize::from(frame.functions.is_empty())].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile.
+/// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile. Between them it
+/// learns what the processes are that were `met` with a new stack, so that they have names when they are gone by the end
+/// of their window.
 ///
 /// # Errors
 ///
 /// When the thread cannot be started.
 pub fn start(
     windows: mpsc::Receiver<RawProfile>,
+    met: mpsc::Receiver<Pid>,
     node_name: String,
     counts: SymbolCounts,
     mut send: impl FnMut(Profile) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("podperf-symbols".into()).spawn(move || {
         let mut symbols = Symbols::new();
-        for window in windows {
-            send(profile(window, &mut symbols, &node_name, &counts));
+        while let Some(work) = next(&windows, &met) {
+            match work {
+                Work::Window(window) => {
+                    send(profile(window, &mut symbols, &node_name, &counts));
+                    if symbols.has_read_files() {
+                        return_free_memory();
+                    }
+                }
+                Work::Met(process) => symbols.meet(process),
+            }
         }
     })
 }
 
+enum Work {
+    Window(RawProfile),
+    Met(Pid),
+}
+
+/// What to do next: a window if there is one, however many are met. `None` when no more windows come.
+fn next(windows: &mpsc::Receiver<RawProfile>, met: &mpsc::Receiver<Pid>) -> Option<Work> {
+    loop {
+        match windows.try_recv() {
+            Ok(window) => return Some(Work::Window(window)),
+            Err(mpsc::TryRecvError::Disconnected) => return None,
+            Err(mpsc::TryRecvError::Empty) => {}
+        }
+        match met.recv_timeout(LOOK_EVERY) {
+            Ok(process) => return Some(Work::Met(process)),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return windows.recv().ok().map(Work::Window),
+        }
+    }
+}
+
 /// One window with names, grouped by whose they are.
 fn profile(window: RawProfile, symbols: &mut Symbols, node_name: &str, counts: &SymbolCounts) -> Profile {
+    symbols.next_window();
     let stacks = name_stacks(&window.samples, symbols, counts);
     let mut losses = window.losses;
     let mut lost_frames = 0;
@@ -123,77 +129,32 @@ fn name_stacks(
     counts: &SymbolCounts,
 ) -> HashMap<(Pid, StackId), Arc<Stack>> {
     let mut by_process: HashMap<Pid, HashMap<StackId, &RawStack>> = HashMap::new();
-    let mut kernel = BTreeSet::new();
     for ProfileSample { stack, sample, .. } in samples {
         if let Some(stack) = stack {
-            kernel.extend(&stack.kernel);
             by_process.entry(sample.key.process).or_default().insert(stack.id, stack);
         }
     }
     let mut named = HashMap::new();
     for (process, stacks) in by_process {
-        let addresses = stacks.values().flat_map(|stack| &stack.user).copied().collect();
-        let user = symbols.user(process, &addresses);
-        let kernel = symbols.kernel(&kernel);
-        for (id, raw) in stacks {
-            let take = |addresses: &[u64], frames: &Frames| {
-                addresses.iter().filter_map(|address| frames.get(address).cloned()).collect::<Vec<_>>()
-            };
-            let mut frames = without_sampler(take(&raw.kernel, kernel));
-            frames.extend(take(&raw.user, &user));
-            frames.iter().for_each(|frame: &Arc<Frame>| counts.count(frame));
-            named.insert((process, id), Arc::new(Stack { frames, unwind: Unwind::Whole }));
+        let stacks: Vec<_> = stacks.into_values().collect();
+        for (raw, stack) in stacks.iter().zip(symbols.name(process, &stacks)) {
+            counts.add(&stack.frames);
+            named.insert((process, raw.id), stack.stack);
         }
     }
     named
 }
 
-/// Kernel frames of a wait without the sampler on top: the BPF programs, which need not have names, and the
-/// tracepoint that called them. How many there are depends on the kernel and its compiler.
-fn without_sampler(mut frames: Vec<Arc<Frame>>) -> Vec<Arc<Frame>> {
-    const TRACEPOINT: [&str; 3] = ["bpf_trace_run", "__bpf_trace_", "__traceiter_"];
-    const DEEPEST: usize = 8;
-    let is_tracepoint = |frame: &Arc<Frame>| {
-        let name = frame.functions.last().map_or("", |function| &*function.name);
-        TRACEPOINT.iter().any(|prefix| name.starts_with(prefix))
-    };
-    let own = frames.iter().take(DEEPEST).rposition(is_tracepoint).map_or(0, |last| last + 1);
-    frames.split_off(own)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
+    use std::time::SystemTime;
 
     use super::*;
     use crate::{
         ids::CgroupId,
         kernel::records::{RawActivity, RawSample, SampleKey},
-        stacks::profile::{FrameKind, Function},
+        stacks::counts::SymbolStats,
     };
-
-    #[test]
-    fn the_sampler_is_not_on_top_of_what_it_samples() {
-        let named = |names: &[&str]| -> Vec<Arc<Frame>> {
-            let function = |name: &&str| Function { name: (*name).into(), file: "".into(), line: 0 };
-            let functions = |name: &&str| if name.is_empty() { vec![] } else { vec![function(name)] };
-            let frame = |name| {
-                let functions = functions(name);
-                Arc::new(Frame { address: 1, kind: FrameKind::Kernel, mapping: None, functions })
-            };
-            names.iter().map(frame).collect()
-        };
-        let rest = named(&["__schedule", "schedule"]);
-        for sampler in [
-            &["bpf_prog_1_walk_stack", "bpf_prog_2_sched_switch", "bpf_trace_run4", "__traceiter_sched_switch"][..],
-            &["", "", "bpf_trace_run3", "__bpf_trace_sched_switch"],
-            &["", "bpf_trace_run4"],
-            &[],
-        ] {
-            let stack = [named(sampler), rest.clone()].concat();
-            assert_eq!(without_sampler(stack), rest, "{sampler:?}");
-        }
-    }
 
     fn wait(row: &str, stack: Option<&Arc<RawStack>>, ns: u64) -> ProfileSample {
         let key = SampleKey {
@@ -236,6 +197,34 @@ mod tests {
         };
         assert_eq!((sum("b.service"), sum("/")), (11, 7));
         assert_eq!(profile.losses, [("stack_frames", 2)]);
-        assert_eq!(counts.stats(), SymbolStats { symbolized: 0, unsymbolized: 2 });
+        assert_eq!(counts.stats(), SymbolStats { symbolized: 0, unsymbolized: [2, 0, 0, 0] });
+    }
+
+    #[test]
+    fn windows_do_not_wait_for_those_who_are_met() {
+        let (window_sender, windows) = mpsc::sync_channel(2);
+        let (met_sender, met) = mpsc::sync_channel(8);
+        let window = || RawProfile {
+            start: SystemTime::UNIX_EPOCH,
+            duration: Duration::ZERO,
+            samples: vec![],
+            losses: vec![],
+            sample_period: None,
+        };
+        let next = || next(&windows, &met);
+        for pid in 0..3 {
+            met_sender.send(Pid(pid)).unwrap();
+        }
+        assert!(matches!(next(), Some(Work::Met(Pid(0)))));
+        window_sender.send(window()).unwrap();
+        assert!(matches!(next(), Some(Work::Window(_))));
+        assert!(matches!(next(), Some(Work::Met(Pid(1)))));
+        // Who meets nobody any more still has windows.
+        drop(met_sender);
+        window_sender.send(window()).unwrap();
+        assert!(matches!(next(), Some(Work::Window(_))));
+        assert!(matches!(next(), Some(Work::Met(Pid(2)))));
+        drop(window_sender);
+        assert!(next().is_none());
     }
 }

@@ -1,167 +1,232 @@
-//! Names of addresses, from blazesym.
-//!
-//! Names are remembered by file and offset, so that a window costs reading `/proc/PID/maps` and little more; the
-//! symbol tables themselves are dropped after each batch, because the kernel's alone would double the agent's memory.
+//! Stacks with names. What was named is remembered for as long as it is used, within a budget of memory.
 
 use std::{
     collections::{BTreeSet, HashMap},
+    fs::File,
+    io::BufReader,
     sync::Arc,
+    time::{Duration, Instant},
 };
 
-use blazesym::{
-    MaybeDefault,
-    normalize::{NormalizeOpts, Normalizer, UserMeta},
-    symbolize::{
-        Input, Sym, Symbolized, Symbolizer,
-        source::{Kernel, Process, Source},
-    },
-};
+use podperf_ebpf::abi;
 use tracing::debug;
 
-use super::profile::{Frame, FrameKind, Function, Mapping};
-use crate::ids::Pid;
+use super::{
+    counts::{Cause, SymbolStats},
+    kallsyms,
+    profile::{Frame, FrameKind, Function, Mapping, Stack, Unwind},
+    remembered::Remembered,
+    unwind::unwind,
+    user::User,
+};
+use crate::{
+    ids::{Pid, StackId},
+    kernel::records::RawStack,
+};
 
-/// Names that are remembered at most; then all are looked up anew.
-const MAX_NAMES: usize = 100_000;
+/// Memory that stacks may take, and kernel frames: see [`super::user`] for the rest.
+const STACKS_BYTES: usize = 8 << 20;
+const KERNEL_BYTES: usize = 4 << 20;
+const TWINS_BYTES: usize = 2 << 20;
+/// What an entry takes beside its frames, roughly.
+const STACK_BYTES: usize = 160;
+const TWIN_BYTES: usize = 64;
+const FRAME_BYTES: usize = 256;
+/// How long the files of one window may take; a window is some seconds.
+const TIME_FOR_FILES: Duration = Duration::from_secs(5);
+/// Processes that are met in a second at most: each may cost half a millisecond.
+const MEETS_PER_SECOND: u32 = 50;
 
 /// The names of addresses, remembered where they cannot change.
 #[derive(Debug)]
 pub(super) struct Symbols {
-    kernel: Frames,
+    user: User,
+    kernel: Remembered<u64, Arc<Frame>>,
     kernel_mapping: Arc<Mapping>,
-    files: HashMap<File, Arc<Mapping>>,
-    user: HashMap<(File, u64), Vec<Function>>,
+    /// By the process with its mappings.
+    stacks: Remembered<(u64, StackId), NamedStack>,
+    /// The process that last had a stack: one that is gone may have been forked from it.
+    twins: Remembered<StackId, u64>,
+    deadline: Instant,
+    meets: (Instant, u32),
+    /// Whether memory was taken for what is freed again.
+    read_files: bool,
 }
 
-/// What tells files apart that have the same path in different containers.
-type File = (String, Option<String>);
-
-/// Frames by address.
-pub(super) type Frames = HashMap<u64, Arc<Frame>>;
+/// A stack, and what became of its addresses.
+#[derive(Clone, Debug)]
+pub(super) struct NamedStack {
+    pub(super) stack: Arc<Stack>,
+    pub(super) frames: SymbolStats,
+}
 
 impl Symbols {
     pub(super) fn new() -> Self {
-        let kernel_mapping = Arc::new(Mapping { path: "[kernel]".into(), ..Mapping::default() });
-        Self { kernel: HashMap::new(), kernel_mapping, files: HashMap::new(), user: HashMap::new() }
+        Self {
+            user: User::new(),
+            kernel: Remembered::new(KERNEL_BYTES),
+            kernel_mapping: Arc::new(Mapping { path: "[kernel]".into(), ..Mapping::default() }),
+            stacks: Remembered::new(STACKS_BYTES),
+            twins: Remembered::new(TWINS_BYTES),
+            deadline: Instant::now() + TIME_FOR_FILES,
+            meets: (Instant::now(), 0),
+            read_files: false,
+        }
     }
 
-    /// The frames of kernel addresses. Without `CAP_SYSLOG` the kernel hides its symbols, and frames have no names.
-    pub(super) fn kernel(&mut self, addresses: &BTreeSet<u64>) -> &Frames {
-        let new: Vec<u64> = addresses.iter().copied().filter(|address| !self.kernel.contains_key(address)).collect();
-        if !new.is_empty() {
-            let source = Source::Kernel(Kernel {
-                kallsyms: MaybeDefault::Default,
-                // An image with debug information would cost hundreds of MiB for line numbers.
-                vmlinux: MaybeDefault::None,
-                kaslr_offset: Some(0),
-                debug_syms: false,
-                _non_exhaustive: (),
-            });
-            let names = symbolize(&Symbolizer::new(), &source, &new);
-            for (address, functions) in new.into_iter().zip(names) {
-                let mapping = Some(Arc::clone(&self.kernel_mapping));
-                let frame = Frame { address, kind: FrameKind::Kernel, mapping, functions };
-                self.kernel.insert(address, Arc::new(frame));
-            }
-        }
-        &self.kernel
+    /// Begins a window.
+    pub(super) fn next_window(&mut self) {
+        self.user.next_window();
+        self.kernel.next_window();
+        self.stacks.next_window();
+        self.twins.next_window();
+        self.deadline = Instant::now() + TIME_FOR_FILES;
     }
 
-    /// The frames of addresses in one process. A process that has exited leaves them without file and name.
-    pub(super) fn user(&mut self, process: Pid, addresses: &BTreeSet<u64>) -> Frames {
-        if self.user.len() > MAX_NAMES {
-            self.user.clear();
-            self.files.clear();
-        }
-        let addresses: Vec<u64> = addresses.iter().copied().collect();
-        // What the return address returns to may be another function: look at the call.
-        let calls: Vec<u64> = addresses.iter().map(|address| address.saturating_sub(1)).collect();
-        let options = NormalizeOpts { sorted_addrs: true, ..NormalizeOpts::default() };
-        let normalizer = Normalizer::builder().enable_build_ids(true).enable_build_id_caching(true).build();
-        let normalized = match normalizer.normalize_user_addrs_opts(process.0.into(), &calls, &options) {
-            Ok(normalized) => normalized,
-            Err(error) => {
-                debug!(pid = process.0, %error, "no mappings");
-                return addresses.iter().map(|address| (*address, Arc::new(unknown(*address)))).collect();
-            }
-        };
+    /// Whether files were read since this was last asked: then there is memory to give back.
+    pub(super) fn has_read_files(&mut self) -> bool {
+        std::mem::take(&mut self.read_files)
+    }
 
-        let mut frames = Frames::new();
-        let mut unnamed = Vec::new();
-        for ((address, call), (offset, meta)) in addresses.iter().zip(&calls).zip(&normalized.outputs) {
-            let Some(UserMeta::Elf(elf)) = normalized.meta.get(*meta) else {
-                unnamed.push((*address, *call, None));
-                frames.insert(*address, Arc::new(unknown(*call)));
-                continue;
-            };
-            let build_id = elf.build_id.as_ref().map(|id| hex(id));
-            let file = (elf.path.to_string_lossy().into_owned(), build_id);
-            let mapping = Arc::clone(self.files.entry(file.clone()).or_insert_with(|| {
-                Arc::new(Mapping { path: file.0.clone(), build_id: file.1.clone(), ..Mapping::default() })
-            }));
-            let place = (file, *offset);
-            let functions = self.user.get(&place).cloned();
-            if functions.is_none() {
-                unnamed.push((*address, *call, Some(place)));
-            }
-            let functions = functions.unwrap_or_default();
-            let frame = Frame { address: *offset, kind: FrameKind::Native, mapping: Some(mapping), functions };
-            frames.insert(*address, Arc::new(frame));
+    /// Learns what a process is that has a new stack, before it ends.
+    pub(super) fn meet(&mut self, process: Pid) {
+        let (since, met) = &mut self.meets;
+        if since.elapsed() >= Duration::from_secs(1) {
+            (*since, *met) = (Instant::now(), 0);
         }
-        if unnamed.is_empty() {
-            return frames;
+        if *met < MEETS_PER_SECOND {
+            *met += 1;
+            self.user.meet(process);
         }
-        // Symbol tables only, for the same reason as for the kernel.
-        let source = Source::Process(Process { debug_syms: false, ..Process::new(process.0.into()) });
-        let calls: Vec<u64> = unnamed.iter().map(|(_, call, _)| *call).collect();
-        let symbolizer = Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build();
-        let names = symbolize(&symbolizer, &source, &calls);
-        for ((address, _, place), functions) in unnamed.into_iter().zip(names) {
-            if let Some(frame) = frames.get_mut(&address) {
-                Arc::make_mut(frame).functions.clone_from(&functions);
-            }
-            // Code without a file, from a JIT, may be other code tomorrow.
-            if let Some(place) = place {
-                self.user.insert(place, functions);
-            }
+    }
+
+    /// The stacks of one process with names, in their order.
+    pub(super) fn name(&mut self, process: Pid, stacks: &[&RawStack]) -> Vec<NamedStack> {
+        let number = self.user.number(process);
+        let mut named: Vec<Option<NamedStack>> = stacks.iter().map(|stack| self.remembered(number, stack)).collect();
+        if named.iter().all(Option::is_some) {
+            return named.into_iter().flatten().collect();
         }
-        frames
+        let new = || stacks.iter().zip(&named).filter(|(_, named)| named.is_none()).map(|(stack, _)| *stack);
+        let wanted: BTreeSet<u64> = new().flat_map(|stack| calls(&stack.user)).collect();
+        let kernel: BTreeSet<u64> = new().flat_map(|stack| &stack.kernel).copied().collect();
+        self.read_kernel(&kernel);
+        let user = if wanted.is_empty() { HashMap::new() } else { self.user.frames(process, &wanted, self.deadline) };
+        self.read_files |= !wanted.is_empty();
+        // Its mappings may have been read again.
+        let number = number.and_then(|_| self.user.number(process));
+        for (raw, named) in stacks.iter().zip(&mut named).filter(|(_, named)| named.is_none()) {
+            let mut counts = SymbolStats::default();
+            let mut frames =
+                without_sampler(raw.kernel.iter().filter_map(|address| self.kernel_frame(*address)).collect());
+            for frame in &frames {
+                counts.count(if frame.functions.is_empty() { Err(Cause::NoSymbol) } else { Ok(()) });
+            }
+            let found: Vec<_> = calls(&raw.user).filter_map(|call| user.get(&call)).collect();
+            found.iter().for_each(|named| counts.count(named.outcome));
+            let walked: Vec<_> = found.iter().map(|named| (&*named.frame, named.place)).collect();
+            let kernel_is_whole = raw.kernel.len() < abi::PODPERF_MAX_FRAMES as usize;
+            let unwind =
+                if kernel_is_whole { unwind(&walked, abi::PODPERF_MAX_FRAMES as usize) } else { Unwind::Truncated };
+            frames.extend(found.iter().map(|named| Arc::clone(&named.frame)));
+            let of_frames: usize = found.iter().map(|named| named.cost).sum();
+            let cost = STACK_BYTES + size_of_val(&frames[..]) + of_frames;
+            let stack = NamedStack { stack: Arc::new(Stack { frames, unwind }), frames: counts };
+            if let Some(number) = number
+                && found.iter().all(|named| named.lasts)
+            {
+                self.stacks.insert((number, raw.id), stack.clone(), cost);
+                self.twins.insert(raw.id, number, TWIN_BYTES);
+            }
+            *named = Some(stack);
+        }
+        named.into_iter().flatten().collect()
+    }
+
+    /// A stack that was named before, of this process or, where that is gone, of one with the same addresses: that is
+    /// as good as certain to be one that it forked from, since programs are mapped at random addresses.
+    fn remembered(&mut self, number: Option<u64>, stack: &RawStack) -> Option<NamedStack> {
+        let number = number.or_else(|| self.twins.get(&stack.id).copied())?;
+        self.stacks.get(&(number, stack.id)).cloned()
+    }
+
+    fn kernel_frame(&mut self, address: u64) -> Option<Arc<Frame>> {
+        self.kernel.get(&address).cloned()
+    }
+
+    /// Without `CAP_SYSLOG` the kernel hides its symbols, and frames have no names.
+    fn read_kernel(&mut self, addresses: &BTreeSet<u64>) {
+        let new: Vec<u64> = addresses.iter().copied().filter(|address| self.kernel.get(address).is_none()).collect();
+        if new.is_empty() {
+            return;
+        }
+        self.read_files = true;
+        let table = File::open("/proc/kallsyms").map(|file| BufReader::with_capacity(64 << 10, file));
+        let names = table.and_then(|table| kallsyms::names(table, &new)).unwrap_or_else(|error| {
+            debug!(%error, "no kernel symbols");
+            vec![None; new.len()]
+        });
+        for (address, name) in new.into_iter().zip(names) {
+            let function = |name: String| Function { name: name.into(), file: "".into(), line: 0 };
+            let functions = name.map(function).into_iter().collect();
+            let mapping = Some(Arc::clone(&self.kernel_mapping));
+            let frame = Frame { address, kind: FrameKind::Kernel, mapping, functions };
+            self.kernel.insert(address, Arc::new(frame), FRAME_BYTES);
+        }
     }
 }
 
-fn unknown(address: u64) -> Frame {
-    Frame { address, kind: FrameKind::Native, mapping: None, functions: Vec::new() }
+/// Where the frames of a user stack are: at the leaf, and at the calls that the others return from. What an address
+/// returns to may be another function.
+fn calls(user: &[u64]) -> impl Iterator<Item = u64> {
+    user.iter().enumerate().map(|(at, address)| if at == 0 { *address } else { address.saturating_sub(1) })
 }
 
-/// The functions at each address, in order; none where there is no name.
-fn symbolize(symbolizer: &Symbolizer, source: &Source<'_>, addresses: &[u64]) -> Vec<Vec<Function>> {
-    match symbolizer.symbolize(source, Input::AbsAddr(addresses)) {
-        Ok(symbols) => symbols
-            .into_iter()
-            .map(|symbol| match symbol {
-                Symbolized::Sym(symbol) => functions(&symbol),
-                Symbolized::Unknown(_) => Vec::new(),
-            })
-            .collect(),
-        Err(error) => {
-            debug!(%error, "no symbols");
-            vec![Vec::new(); addresses.len()]
-        }
-    }
-}
-
-fn functions(symbol: &Sym<'_>) -> Vec<Function> {
-    let inlined = symbol.inlined.iter().rev().map(|inlined| inlined.name.as_ref());
-    inlined.chain([symbol.name.as_ref()]).map(|name| Function { name: name.into(), file: "".into(), line: 0 }).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Kernel frames of a wait without the sampler on top: the BPF programs, which need not have names, and the
+/// tracepoint that called them. How many there are depends on the kernel and its compiler.
+fn without_sampler(mut frames: Vec<Arc<Frame>>) -> Vec<Arc<Frame>> {
+    const TRACEPOINT: [&str; 3] = ["bpf_trace_run", "__bpf_trace_", "__traceiter_"];
+    const DEEPEST: usize = 8;
+    let is_tracepoint = |frame: &Arc<Frame>| {
+        let name = frame.functions.last().map_or("", |function| &*function.name);
+        TRACEPOINT.iter().any(|prefix| name.starts_with(prefix))
+    };
+    let own = frames.iter().take(DEEPEST).rposition(is_tracepoint).map_or(0, |last| last + 1);
+    frames.split_off(own)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command};
+
     use super::*;
+    use crate::stacks::{
+        maps::{Backing, Vma},
+        process::read_vmas,
+    };
+
+    #[test]
+    fn the_sampler_is_not_on_top_of_what_it_samples() {
+        let named = |names: &[&str]| -> Vec<Arc<Frame>> {
+            let function = |name: &&str| Function { name: (*name).into(), file: "".into(), line: 0 };
+            let functions = |name: &&str| if name.is_empty() { vec![] } else { vec![function(name)] };
+            let frame = |name| {
+                let functions = functions(name);
+                Arc::new(Frame { address: 1, kind: FrameKind::Kernel, mapping: None, functions })
+            };
+            names.iter().map(frame).collect()
+        };
+        let rest = named(&["__schedule", "schedule"]);
+        for sampler in [
+            &["bpf_prog_1_walk_stack", "bpf_prog_2_sched_switch", "bpf_trace_run4", "__traceiter_sched_switch"][..],
+            &["", "", "bpf_trace_run3", "__bpf_trace_sched_switch"],
+            &["", "bpf_trace_run4"],
+            &[],
+        ] {
+            let stack = [named(sampler), rest.clone()].concat();
+            assert_eq!(without_sampler(stack), rest, "{sampler:?}");
+        }
+    }
 
     #[inline(never)]
     fn a_function_of_this_test() -> u64 {
@@ -169,22 +234,83 @@ mod tests {
         a_function_of_this_test as *const () as u64 + 2
     }
 
+    fn own() -> Pid {
+        Pid(std::process::id())
+    }
+
+    fn name(symbols: &mut Symbols, process: Pid, stack: &RawStack) -> NamedStack {
+        symbols.next_window();
+        symbols.name(process, &[stack]).pop().unwrap()
+    }
+
+    fn stack(user: Vec<u64>) -> RawStack {
+        RawStack { id: StackId(user.iter().sum()), process: Pid(1), user, kernel: vec![] }
+    }
+
     #[test]
-    fn a_function_of_this_very_process_is_named_with_its_file() {
-        let address = a_function_of_this_test();
-        let pid = Pid(std::process::id());
+    fn a_stack_that_comes_again_is_the_same_stack() {
+        let raw = stack(vec![a_function_of_this_test(), a_function_of_this_test()]);
         let mut symbols = Symbols::new();
-        for round in ["looked up", "remembered"] {
-            let frames = symbols.user(pid, &BTreeSet::from([address]));
-            let frame = &frames[&address];
-            assert!(frame.functions[0].name.contains("a_function_of_this_test"), "{round}: {frame:?}");
-            assert!(frame.mapping.as_ref().unwrap().path.contains("podperf"), "{round}: {frame:?}");
+        let first = name(&mut symbols, own(), &raw);
+        let [frame, _] = &first.stack.frames[..] else { panic!("{first:?}") };
+        assert!(frame.functions[0].name.contains("a_function_of_this_test"), "{frame:?}");
+        let mapping = frame.mapping.as_ref().unwrap();
+        assert!(mapping.path.contains("podperf") && mapping.htlhash.as_ref().is_some_and(|hash| hash.len() == 32));
+        assert!((mapping.start..mapping.limit).contains(&raw.user[0]), "{mapping:?}");
+        assert_eq!(first.frames, SymbolStats { symbolized: 2, unsymbolized: [0; 4] });
+        for _ in 0..3 {
+            let again = name(&mut symbols, own(), &raw);
+            assert!(Arc::ptr_eq(&again.stack, &first.stack));
+            assert_eq!(again.frames, first.frames);
         }
     }
 
     #[test]
-    fn a_process_that_is_gone_leaves_addresses() {
-        let frames = Symbols::new().user(Pid(u32::MAX / 2), &BTreeSet::from([0x1234]));
-        assert_eq!(*frames[&0x1234], unknown(0x1234));
+    fn an_address_without_code_is_looked_up_each_time() {
+        let raw = stack(vec![a_function_of_this_test(), 0x10]);
+        let mut symbols = Symbols::new();
+        let first = name(&mut symbols, own(), &raw);
+        assert_eq!(first.stack.unwind, Unwind::Broken);
+        assert_eq!(first.frames, SymbolStats { symbolized: 1, unsymbolized: [0, 1, 0, 0] });
+        assert!(!Arc::ptr_eq(&name(&mut symbols, own(), &raw).stack, &first.stack));
+    }
+
+    /// Where the C library's code is in a process that does nothing.
+    fn code_of(child: &Child) -> u64 {
+        let is_library = |vma: &&Vma| matches!(&vma.backing, Backing::File(file) if file.path.contains("libc"));
+        loop {
+            let vmas = read_vmas(Pid(child.id())).unwrap_or_default();
+            if let Some(vma) = vmas.iter().find(is_library) {
+                return vma.start + 0x1000;
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_the_names_of_what_was_met() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let address = code_of(&child);
+        let pid = Pid(child.id());
+        let mut symbols = Symbols::new();
+        symbols.meet(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let named = name(&mut symbols, pid, &stack(vec![address]));
+        let mapping = named.stack.frames[0].mapping.as_ref().unwrap();
+        assert!(mapping.path.contains("libc") && mapping.htlhash.is_some(), "{mapping:?}");
+        // The file itself is had from the host.
+        assert_eq!(named.frames.unsymbolized[Cause::FileUnreadable as usize], 0, "{named:?}");
+    }
+
+    #[test]
+    fn a_process_that_is_gone_has_the_names_of_its_twin() {
+        let raw = stack(vec![a_function_of_this_test(), a_function_of_this_test() + 1]);
+        let gone = Pid(u32::MAX / 2);
+        let mut symbols = Symbols::new();
+        let unknown = name(&mut symbols, gone, &raw);
+        assert_eq!(unknown.frames, SymbolStats { symbolized: 0, unsymbolized: [2, 0, 0, 0] });
+        assert_eq!((unknown.stack.frames[0].address, unknown.stack.unwind), (raw.user[0], Unwind::Whole));
+        let own = name(&mut symbols, own(), &raw);
+        assert!(Arc::ptr_eq(&name(&mut symbols, gone, &raw).stack, &own.stack));
     }
 }

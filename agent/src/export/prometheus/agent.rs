@@ -16,7 +16,7 @@ use crate::{
     events::state::EventState,
     export::otlp,
     pods::SourceStats,
-    stacks::SymbolStats,
+    stacks::{Cause, SymbolStats},
     status::{Part, State},
     upkeep::Feature,
 };
@@ -220,6 +220,10 @@ fn bpf(families: &mut Vec<Family>, observation: &Observation) {
 
 fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFacts<'_>) {
     let cpu = &observation.cpu;
+    let mut unsymbolized = counter("stack_unsymbolized_frames", "Frames that got none, by cause");
+    for (cause, count) in Cause::ALL.iter().zip(facts.symbols.unsymbolized) {
+        unsymbolized.push(&[("cause", cause.name())], Value::Count(count));
+    }
     families.extend([
         counter("stack_waits", "Waits that should have a stack").sample(&[], Value::Count(cpu.waits)),
         counter("stack_walks", "Waits whose stack was walked; the others' was remembered")
@@ -241,8 +245,7 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
             .sample(&[], Value::Count(cpu.shadow_wrong)),
         counter("stack_symbolized_frames", "Frames that got a name")
             .sample(&[], Value::Count(facts.symbols.symbolized)),
-        counter("stack_unsymbolized_frames", "Frames that got none")
-            .sample(&[], Value::Count(facts.symbols.unsymbolized)),
+        unsymbolized,
         counter("profile_windows_dropped", "Profiles given up because symbols or the exporter took too long")
             .sample(&[], Value::Count(observation.profiles_dropped)),
     ]);

@@ -1,0 +1,97 @@
+//! How many frames have names, and why the others have none.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// Why a frame has no name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The process had ended before anything was known of it.
+    ProcessGone,
+    /// There is no code at the address.
+    NoMapping,
+    /// The file, or the JIT compiler's map, has no function there: it is stripped.
+    NoSymbol,
+    /// The file cannot be read, or not in time.
+    FileUnreadable,
+}
+
+impl Cause {
+    /// In the order of [`SymbolStats::unsymbolized`].
+    pub const ALL: [Self; 4] = [Self::ProcessGone, Self::NoMapping, Self::NoSymbol, Self::FileUnreadable];
+
+    /// The label value in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ProcessGone => "process_gone",
+            Self::NoMapping => "no_mapping",
+            Self::NoSymbol => "no_symbol",
+            Self::FileUnreadable => "file_unreadable",
+        }
+    }
+}
+
+/// Frames with and without names so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SymbolStats {
+    /// With.
+    pub symbolized: u64,
+    /// Without, in the order of [`Cause::ALL`].
+    pub unsymbolized: [u64; Cause::ALL.len()],
+}
+
+impl SymbolStats {
+    /// Counts a frame.
+    pub(super) fn count(&mut self, outcome: Result<(), Cause>) {
+        match outcome {
+            Ok(()) => self.symbolized += 1,
+            Err(cause) => self.unsymbolized[cause as usize] += 1,
+        }
+    }
+}
+
+/// The counts of a symbolizer, shared.
+#[derive(Clone, Debug, Default)]
+pub struct SymbolCounts(Arc<(AtomicU64, [AtomicU64; Cause::ALL.len()])>);
+
+impl SymbolCounts {
+    /// As they are now.
+    #[must_use]
+    pub fn stats(&self) -> SymbolStats {
+        let (symbolized, unsymbolized) = &*self.0;
+        SymbolStats {
+            symbolized: symbolized.load(Ordering::Relaxed),
+            unsymbolized: unsymbolized.each_ref().map(|count| count.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Adds the frames of a stack.
+    pub(super) fn add(&self, stats: &SymbolStats) {
+        let (symbolized, unsymbolized) = &*self.0;
+        symbolized.fetch_add(stats.symbolized, Ordering::Relaxed);
+        for (count, more) in unsymbolized.iter().zip(stats.unsymbolized) {
+            count.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_has_its_own_count() {
+        let counts = SymbolCounts::default();
+        let mut stats = SymbolStats::default();
+        stats.count(Ok(()));
+        for (times, cause) in Cause::ALL.into_iter().enumerate() {
+            (0..times).for_each(|_| stats.count(Err(cause)));
+        }
+        counts.add(&stats);
+        counts.add(&stats);
+        assert_eq!(counts.stats(), SymbolStats { symbolized: 2, unsymbolized: [0, 2, 4, 6] });
+    }
+}

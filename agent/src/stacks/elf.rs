@@ -1,0 +1,452 @@
+//! What an ELF file says of itself: where its code is mapped, its build id, and where its symbol tables are.
+//!
+//! The file is a stranger's: it is read piece by piece and never mapped (who truncates a mapped file kills its reader),
+//! each piece within a limit, and all arithmetic is checked. What is amiss in it is left out.
+
+use std::{fs::File, io};
+
+use super::go_functions::GoTable;
+
+/// Sections and segments that are looked at; linkers make some dozens.
+const MAX_SECTIONS: usize = 16_384;
+const MAX_SEGMENTS: usize = 64;
+/// Notes that are looked at, in bytes, and the longest build id.
+const MAX_NOTES: u64 = 64 << 10;
+const MAX_BUILD_ID: usize = 64;
+/// The longest file name.
+const MAX_LINK: u64 = 255 + 8;
+
+const PT_LOAD: u64 = 1;
+const PT_NOTE: u64 = 4;
+const PF_X: u64 = 1;
+const SHT_PROGBITS: u64 = 1;
+const SHT_SYMTAB: u64 = 2;
+const SHT_NOTE: u64 = 7;
+const SHT_DYNSYM: u64 = 11;
+const SHF_ALLOC: u64 = 2;
+const SHF_EXECINSTR: u64 = 4;
+const NT_GNU_BUILD_ID: u64 = 3;
+
+/// What bytes are read from.
+pub(super) trait ReadAt {
+    /// As [`std::os::unix::fs::FileExt::read_at`].
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+}
+
+impl ReadAt for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, buffer, offset)
+    }
+}
+
+impl ReadAt for [u8] {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = usize::try_from(offset).ok().and_then(|offset| self.get(offset..)).unwrap_or_default();
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) offset: u64,
+    pub(super) size: u64,
+}
+
+/// Where a symbol table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SymbolTable {
+    pub(super) symbols: Extent,
+    pub(super) strings: Extent,
+}
+
+/// What is known of a file. It takes little memory: the file itself is read again for names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Elf {
+    /// Whether its numbers are of 64 bits.
+    pub(super) is_64: bool,
+    /// What is mapped: the part of the file, its address, whether it is code.
+    segments: Vec<(Extent, u64, bool)>,
+    /// Where the table of sections is, and how long its entries are.
+    sections: (Extent, u64),
+    pub(super) build_id: Option<Vec<u8>>,
+    /// The name of the file with its symbols, and that file's checksum.
+    pub(super) debug_link: Option<(String, u32)>,
+    /// `.symtab`, all functions; a stripped file has none.
+    pub(super) symbols: Option<SymbolTable>,
+    /// `.dynsym`, what it offers to others.
+    pub(super) dynamic: Option<SymbolTable>,
+    /// The table of a Go program.
+    pub(super) go: Option<GoTable>,
+}
+
+/// All of `length` bytes, or `None`.
+pub(super) fn read_exact(file: &(impl ReadAt + ?Sized), offset: u64, length: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(length).ok()?];
+    (read_up_to(file, offset, &mut bytes) == bytes.len()).then_some(bytes)
+}
+
+/// Fills as much of `buffer` as there is.
+pub(super) fn read_up_to(file: &(impl ReadAt + ?Sized), offset: u64, buffer: &mut [u8]) -> usize {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let Some(at) = offset.checked_add(filled as u64) else { break };
+        match file.read_at(&mut buffer[filled..], at) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    filled
+}
+
+/// A number of `size` bytes; zero where there are none.
+pub(super) fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
+    let part = at.checked_add(size).and_then(|end| bytes.get(at..end)).unwrap_or_default();
+    part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+struct Section {
+    name: u64,
+    kind: u64,
+    flags: u64,
+    address: u64,
+    extent: Extent,
+    link: u64,
+}
+
+impl Elf {
+    /// `None` for what is no ELF file of this machine's byte order.
+    pub(super) fn parse(file: &(impl ReadAt + ?Sized)) -> Option<Self> {
+        let mut header = [0; 64];
+        let length = read_up_to(file, 0, &mut header);
+        // Little-endian, as all machines that podperf runs on.
+        if length < 52 || !header.starts_with(b"\x7fELF") || header[5] != 1 || !matches!(header[4], 1 | 2) {
+            return None;
+        }
+        let is_64 = header[4] == 2;
+        let mut elf = Self { is_64, ..Self::default() };
+        elf.read_segments(file, &header);
+        elf.read_sections(file, &header);
+        Some(elf)
+    }
+
+    /// The memory that this takes beside its own size.
+    pub(super) fn cost(&self) -> usize {
+        size_of_val(&self.segments[..])
+            + self.build_id.as_ref().map_or(0, Vec::len)
+            + self.debug_link.as_ref().map_or(0, |(name, _)| name.len())
+    }
+
+    /// The address that the file gives to what is at `offset` in it.
+    pub(super) fn address(&self, offset: u64) -> Option<u64> {
+        let inside = |(extent, address, code): &(Extent, u64, bool)| {
+            let at = offset.checked_sub(extent.offset).filter(|at| *at < extent.size)?;
+            Some((*code, address.checked_add(at)?))
+        };
+        // Where two segments share a page, code is what was meant.
+        self.segments.iter().filter_map(inside).max_by_key(|(code, _)| *code).map(|(_, address)| address)
+    }
+
+    fn read_segments(&mut self, file: &(impl ReadAt + ?Sized), header: &[u8]) {
+        let (at, size, count) = if self.is_64 {
+            (number(header, 32, 8), number(header, 54, 2), number(header, 56, 2))
+        } else {
+            (number(header, 28, 4), number(header, 42, 2), number(header, 44, 2))
+        };
+        let least = if self.is_64 { 56 } else { 32 };
+        for bytes in entries(&table(file, at, size, count, least, MAX_SEGMENTS), size) {
+            let kind = number(bytes, 0, 4);
+            let (flags, offset, address, size) = if self.is_64 {
+                (number(bytes, 4, 4), number(bytes, 8, 8), number(bytes, 16, 8), number(bytes, 32, 8))
+            } else {
+                (number(bytes, 24, 4), number(bytes, 4, 4), number(bytes, 8, 4), number(bytes, 16, 4))
+            };
+            let extent = Extent { offset, size };
+            match kind {
+                PT_LOAD => self.segments.push((extent, address, flags & PF_X != 0)),
+                PT_NOTE => self.read_notes(file, extent),
+                _ => {}
+            }
+        }
+    }
+
+    fn read_sections(&mut self, file: &(impl ReadAt + ?Sized), header: &[u8]) {
+        let (at, size, mut count, mut names) = if self.is_64 {
+            (number(header, 40, 8), number(header, 58, 2), number(header, 60, 2), number(header, 62, 2))
+        } else {
+            (number(header, 32, 4), number(header, 46, 2), number(header, 48, 2), number(header, 50, 2))
+        };
+        let least = if self.is_64 { 64 } else { 40 };
+        if at == 0 {
+            return;
+        }
+        // More than the header's numbers can say is in the first section.
+        if let Some(first) = entries(&table(file, at, size, 1, least, 1), size).next().map(|bytes| self.section(bytes))
+        {
+            count = if count == 0 { first.extent.size } else { count };
+            names = if names == 0xffff { first.link } else { names };
+        }
+        let most = count.min(MAX_SECTIONS as u64);
+        self.sections = (Extent { offset: at, size: most * size.min(4 * least) }, size);
+        let sections: Vec<Section> = self.table_of_sections(file);
+        let at = |index: u64| usize::try_from(index).ok().and_then(|index| sections.get(index));
+        let names = at(names).map(|section| section.extent);
+        let is_named =
+            |section: &Section, name: &[u8]| names.is_some_and(|names| is_named(file, names, section.name, name));
+        let mut text = None;
+        for section in &sections {
+            let table = || {
+                let strings = at(section.link)?.extent;
+                Some(SymbolTable { symbols: section.extent, strings })
+            };
+            match section.kind {
+                SHT_SYMTAB => self.symbols = self.symbols.or_else(table),
+                SHT_DYNSYM => self.dynamic = self.dynamic.or_else(table),
+                SHT_NOTE => self.read_notes(file, section.extent),
+                SHT_PROGBITS
+                    if section.flags & SHF_EXECINSTR != 0 && text.is_none() && is_named(section, b".text\0") =>
+                {
+                    text = Some(Extent { offset: section.address, size: section.extent.size });
+                }
+                SHT_PROGBITS if section.flags == 0 && is_named(section, b".gnu_debuglink\0") => {
+                    self.debug_link = self.debug_link.take().or_else(|| debug_link(file, section.extent));
+                }
+                SHT_PROGBITS if section.flags == SHF_ALLOC && is_named(section, b".gopclntab\0") => {
+                    self.go = text.map(|text| GoTable { table: section.extent, text });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// By index: address and size of the sections with code, `None` for the others. Read anew, since few files that are
+    /// remembered are asked for it.
+    pub(super) fn code(&self, file: &(impl ReadAt + ?Sized)) -> Vec<Option<Extent>> {
+        let code = |section: &Section| {
+            let is_code = section.flags & SHF_EXECINSTR != 0;
+            is_code.then_some(Extent { offset: section.address, size: section.extent.size })
+        };
+        self.table_of_sections(file).iter().map(code).collect()
+    }
+
+    fn table_of_sections(&self, file: &(impl ReadAt + ?Sized)) -> Vec<Section> {
+        let (extent, size) = self.sections;
+        let least = if self.is_64 { 64 } else { 40 };
+        let count = extent.size / size.max(1);
+        let bytes = table(file, extent.offset, size, count, least, MAX_SECTIONS);
+        entries(&bytes, size).map(|bytes| self.section(bytes)).collect()
+    }
+
+    fn section(&self, bytes: &[u8]) -> Section {
+        let (flags, address, offset, size, link) = if self.is_64 {
+            (
+                number(bytes, 8, 8),
+                number(bytes, 16, 8),
+                number(bytes, 24, 8),
+                number(bytes, 32, 8),
+                number(bytes, 40, 4),
+            )
+        } else {
+            (
+                number(bytes, 8, 4),
+                number(bytes, 12, 4),
+                number(bytes, 16, 4),
+                number(bytes, 20, 4),
+                number(bytes, 24, 4),
+            )
+        };
+        let extent = Extent { offset, size };
+        Section { name: number(bytes, 0, 4), kind: number(bytes, 4, 4), flags, address, extent, link }
+    }
+
+    /// Looks for the build id; the first is taken.
+    fn read_notes(&mut self, file: &(impl ReadAt + ?Sized), extent: Extent) {
+        if self.build_id.is_some() || extent.size > MAX_NOTES {
+            return;
+        }
+        let Some(notes) = read_exact(file, extent.offset, extent.size) else { return };
+        let mut rest = &notes[..];
+        while rest.len() >= 12 {
+            let size = |at| usize::try_from(number(rest, at, 4)).unwrap_or(usize::MAX);
+            let (name_size, size, kind) = (size(0), size(4), number(rest, 8, 4));
+            let padded = |size: usize| size.checked_next_multiple_of(4);
+            let (Some(name_end), Some(padded_size)) =
+                (padded(name_size).and_then(|size| size.checked_add(12)), padded(size))
+            else {
+                return;
+            };
+            let Some(end) = name_end.checked_add(padded_size) else { return };
+            let name = rest.get(12..12 + name_size.min(4));
+            let id = name_end.checked_add(size).and_then(|end| rest.get(name_end..end));
+            if kind == NT_GNU_BUILD_ID && name_size == 4 && name == Some(b"GNU\0") {
+                self.build_id = id.filter(|id| (4..=MAX_BUILD_ID).contains(&id.len())).map(<[u8]>::to_vec);
+                return;
+            }
+            rest = rest.get(end..).unwrap_or_default();
+        }
+    }
+}
+
+/// The bytes of a table of `count` entries of `size` bytes, as far as it goes.
+fn table(file: &(impl ReadAt + ?Sized), at: u64, size: u64, count: u64, least: u64, most: usize) -> Vec<u8> {
+    // Larger entries than today's are allowed, but not any.
+    if size < least || size > 4 * least {
+        return Vec::new();
+    }
+    let count = usize::try_from(count).unwrap_or(usize::MAX).min(most);
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; size * count];
+    let length = read_up_to(file, at, &mut bytes);
+    bytes.truncate(length);
+    bytes
+}
+
+fn entries(table: &[u8], size: u64) -> impl Iterator<Item = &[u8]> {
+    table.chunks_exact(usize::try_from(size).unwrap_or(usize::MAX).max(1))
+}
+
+fn is_named(file: &(impl ReadAt + ?Sized), names: Extent, name: u64, expected: &[u8]) -> bool {
+    let inside = name.checked_add(expected.len() as u64).is_some_and(|end| end <= names.size);
+    inside
+        && names
+            .offset
+            .checked_add(name)
+            .and_then(|at| read_exact(file, at, expected.len() as u64))
+            .is_some_and(|found| found == expected)
+}
+
+/// A file name, zeros up to a multiple of four, and the checksum of that file.
+fn debug_link(file: &(impl ReadAt + ?Sized), extent: Extent) -> Option<(String, u32)> {
+    if extent.size > MAX_LINK {
+        return None;
+    }
+    let bytes = read_exact(file, extent.offset, extent.size)?;
+    let end = bytes.iter().position(|byte| *byte == 0)?;
+    let name = std::str::from_utf8(&bytes[..end]).ok()?;
+    // It is a name beside others, never a way elsewhere.
+    if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+        return None;
+    }
+    let sum = bytes.get((end + 1).next_multiple_of(4)..)?.first_chunk()?;
+    Some((name.to_owned(), u32::from_le_bytes(*sum)))
+}
+
+/// A small file with all that is looked for.
+#[cfg(test)]
+pub(super) mod example {
+    /// Code is at 0x100 in the file and at 0x401000 in memory: `first` of 16 bytes, 16 of nobody's, `second` of 16, and
+    /// assembler code without a size up to 0x401040.
+    pub(in crate::stacks) fn file() -> Vec<u8> {
+        let names = b"\0.gnu_debuglink\0";
+        let strings = b"\0first\0second\0_start\0alias\0";
+        let mut notes = Vec::new();
+        for (kind, name, id) in [(1_u32, b"GNU\0", &[9; 16][..]), (3, b"GNU\0", &[0xab; 20])] {
+            notes.extend([4, u32::try_from(id.len()).unwrap(), kind].map(u32::to_le_bytes).concat());
+            notes.extend([&name[..], id].concat());
+        }
+        let mut link = b"program.debug\0\0\0".to_vec();
+        link.extend(0x1234_5678_u32.to_le_bytes());
+        let symbol = |name: u32, info: u8, section: u16, value: u64, size: u64| {
+            let mut bytes = name.to_le_bytes().to_vec();
+            bytes.extend([info, 0]);
+            bytes.extend(section.to_le_bytes());
+            bytes.extend([value, size].map(u64::to_le_bytes).concat());
+            bytes
+        };
+        let symbols = [
+            symbol(0, 0, 0, 0, 0),
+            symbol(21, 0x02, 1, 0x40_1000, 16),
+            symbol(1, 0x12, 1, 0x40_1000, 16),
+            symbol(7, 0x12, 1, 0x40_1020, 16),
+            symbol(14, 0x10, 1, 0x40_1030, 0),
+            // Data, and a function that is elsewhere.
+            symbol(21, 0x11, 1, 0x40_1038, 8),
+            symbol(21, 0x12, 0, 0x40_1038, 8),
+        ]
+        .concat();
+
+        let mut file = vec![0; 0x140];
+        let mut append = |bytes: &[u8]| {
+            let at = file.len() as u64;
+            file.extend(bytes);
+            file.resize(file.len().next_multiple_of(8), 0);
+            (at, bytes.len() as u64)
+        };
+        let (names, strings, notes, link, symbols) =
+            (append(names), append(strings), append(&notes), append(&link), append(&symbols));
+        let section = |name: u32, kind: u32, flags: u64, address: u64, (at, size): (u64, u64), link: u32| {
+            let mut bytes = [name, kind].map(u32::to_le_bytes).concat();
+            bytes.extend([flags, address, at, size].map(u64::to_le_bytes).concat());
+            bytes.extend([link, 0].map(u32::to_le_bytes).concat());
+            bytes.extend([0; 16]);
+            bytes
+        };
+        let sections = [
+            section(0, 0, 0, 0, (0, 0), 0),
+            section(0, 1, 6, 0x40_1000, (0x100, 0x40), 0),
+            section(0, 3, 0, 0, names, 0),
+            section(0, 3, 0, 0, strings, 0),
+            section(0, 7, 2, 0, notes, 0),
+            section(1, 1, 0, 0, link, 0),
+            section(0, 2, 0, 0, symbols, 3),
+        ];
+        let (at, _) = append(&sections.concat());
+        let header = [b"\x7fELF\x02\x01\x01".to_vec(), vec![0; 9], vec![3, 0, 62, 0, 1, 0, 0, 0]].concat();
+        file[..24].copy_from_slice(&header);
+        file[32..40].copy_from_slice(&64_u64.to_le_bytes());
+        file[40..48].copy_from_slice(&at.to_le_bytes());
+        let numbers = [64, 56, 1, 64, u16::try_from(sections.len()).unwrap(), 2];
+        file[52..64].copy_from_slice(&numbers.map(u16::to_le_bytes).concat());
+        let segment = [
+            [1_u32, 5].map(u32::to_le_bytes).concat(),
+            [0x100_u64, 0x40_1000, 0, 0x40, 0x40, 1].map(u64::to_le_bytes).concat(),
+        ];
+        file[64..120].copy_from_slice(&segment.concat());
+        file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_tells_its_build_id_its_link_and_where_its_code_is() {
+        let file = example::file();
+        let elf = Elf::parse(&file[..]).unwrap();
+        assert_eq!(elf.build_id, Some(vec![0xab; 20]));
+        assert_eq!(elf.debug_link, Some(("program.debug".to_owned(), 0x1234_5678)));
+        assert!(elf.symbols.is_some() && elf.dynamic.is_none());
+        for (offset, address) in
+            [(0xff, None), (0x100, Some(0x40_1000)), (0x13f, Some(0x40_103f)), (0x140, None), (u64::MAX, None)]
+        {
+            assert_eq!(elf.address(offset), address, "{offset:#x}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_of_this_machine_is_refused() {
+        let change = |at: usize, byte: u8| {
+            let mut file = example::file();
+            file[at] = byte;
+            file
+        };
+        for file in [change(0, 0), change(4, 3), change(5, 2), vec![], example::file()[..51].to_vec()] {
+            assert_eq!(Elf::parse(&file[..]), None);
+        }
+    }
+
+    #[test]
+    fn a_link_leads_nowhere_else() {
+        for name in ["../../etc/shadow", "/etc/shadow", "..", ""] {
+            let mut bytes = name.as_bytes().to_vec();
+            bytes.resize((name.len() + 1).next_multiple_of(4) + 4, 0);
+            let extent = Extent { offset: 0, size: bytes.len() as u64 };
+            assert_eq!(debug_link(&bytes[..], extent), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The functions at addresses of an ELF file, out of its symbol tables. Each table is streamed once for all addresses.
+
+use super::{
+    demangle::demangle,
+    elf::{Elf, Extent, ReadAt, SymbolTable, number, read_exact, read_up_to},
+    go_functions,
+    nearest::Nearest,
+};
+
+/// Symbols that are read of one table: 96 MiB of them. A browser has a million.
+const MAX_SYMBOLS: u64 = 4 << 20;
+/// How many are read at once.
+const CHUNK: usize = 2048;
+/// What is read of a mangled name; those of C++ templates reach some KiB.
+const MAX_MANGLED: usize = 8 << 10;
+
+const STT_NOTYPE: u64 = 0;
+const STT_FUNC: u64 = 2;
+const STT_GNU_IFUNC: u64 = 10;
+
+struct Symbol {
+    name: u64,
+    info: u64,
+    section: u64,
+    value: u64,
+    size: u64,
+}
+
+/// The function at each of `addresses`, which are as the file counts them and ascending: out of the table of all
+/// functions, where there is one, else of those that the file offers to others, or of Go's own.
+pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u64]) -> Vec<Option<String>> {
+    let mut names = vec![None; addresses.len()];
+    for (table, unsized_too) in [(elf.symbols, true), (elf.dynamic, false)] {
+        let Some(table) = table else { continue };
+        let missing: Vec<usize> = (0..names.len()).filter(|at| names[*at].is_none()).collect();
+        let wanted: Vec<u64> = missing.iter().map(|at| addresses[*at]).collect();
+        if wanted.is_empty() {
+            break;
+        }
+        for (at, name) in missing.into_iter().zip(search(elf, table, file, &wanted, unsized_too)) {
+            names[at] = name;
+        }
+    }
+    if let Some(go) = elf.go {
+        let missing = names.iter_mut().zip(addresses).filter(|(name, _)| name.is_none());
+        let (missing, wanted): (Vec<_>, Vec<u64>) = missing.unzip();
+        for (missing, name) in missing.into_iter().zip(go_functions::functions(go, file, &wanted)) {
+            *missing = name;
+        }
+    }
+    names
+}
+
+/// What assembler code calls a function may have no size and reaches to the next; between the few that a file offers
+/// to others there may be anything.
+fn search(
+    elf: &Elf,
+    table: SymbolTable,
+    file: &(impl ReadAt + ?Sized),
+    wanted: &[u64],
+    unsized_too: bool,
+) -> Vec<Option<String>> {
+    let code = elf.code(file);
+    let (mut sized, mut unsized_) = (Nearest::new(wanted), Nearest::new(wanted));
+    for_each(elf, table.symbols, file, |symbol| {
+        let Some(code) = section(&code, symbol.section) else { return };
+        // Of the names for one function the most public is meant.
+        let rank = match symbol.info >> 4 {
+            0 => 0,
+            2 => 1,
+            _ => 2,
+        };
+        match (symbol.info & 0xf, symbol.size) {
+            (STT_FUNC | STT_GNU_IFUNC, 1..) => {
+                sized.offer(symbol.value, rank, || (symbol.value.saturating_add(symbol.size), symbol.name));
+            }
+            // Local ones without a type mark data in code.
+            (STT_FUNC, 0) | (STT_NOTYPE, 0) if unsized_too && (symbol.info & 0xf == STT_FUNC || rank > 0) => {
+                unsized_.offer(symbol.value, rank, || (code.offset.saturating_add(code.size), symbol.name));
+            }
+            _ => {}
+        }
+    });
+    let found = sized.take().into_iter().zip(unsized_.take()).zip(wanted);
+    let best = found.map(|((sized, unsized_), wanted)| {
+        let covers = |(_, (end, _)): &(u64, (u64, u64))| wanted < end;
+        let after = sized.as_ref().map_or(0, |(_, (end, _))| *end);
+        let name = sized.filter(covers).or_else(|| unsized_.filter(covers).filter(|(start, _)| *start >= after))?.1.1;
+        read_name(table.strings, file, name)
+    });
+    best.collect()
+}
+
+/// The section with code that a symbol lies in.
+fn section(code: &[Option<Extent>], index: u64) -> Option<Extent> {
+    code.get(usize::try_from(index).ok()?).copied().flatten()
+}
+
+fn for_each(elf: &Elf, symbols: Extent, file: &(impl ReadAt + ?Sized), mut visit: impl FnMut(&Symbol)) {
+    let entry: usize = if elf.is_64 { 24 } else { 16 };
+    let mut buffer = vec![0; entry * CHUNK];
+    let mut left = (symbols.size / entry as u64).min(MAX_SYMBOLS) * entry as u64;
+    let mut offset = symbols.offset;
+    while left > 0 {
+        let length = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let read = read_up_to(file, offset, &mut buffer[..length]);
+        for bytes in buffer[..read].chunks_exact(entry) {
+            let field = |at, size| number(bytes, at, size);
+            let symbol = if elf.is_64 {
+                let (info, section) = (field(4, 1), field(6, 2));
+                Symbol { name: field(0, 4), info, section, value: field(8, 8), size: field(16, 8) }
+            } else {
+                let (info, section) = (field(12, 1), field(14, 2));
+                Symbol { name: field(0, 4), info, section, value: field(4, 4), size: field(8, 4) }
+            };
+            visit(&symbol);
+        }
+        if read < length {
+            return;
+        }
+        left -= read as u64;
+        let Some(next) = offset.checked_add(read as u64) else { return };
+        offset = next;
+    }
+}
+
+fn read_name(strings: Extent, file: &(impl ReadAt + ?Sized), name: u64) -> Option<String> {
+    let room = strings.size.checked_sub(name)?;
+    let at = strings.offset.checked_add(name)?;
+    // Most names are short.
+    let mut bytes = [0; MAX_MANGLED];
+    let mut end = None;
+    for most in [128, MAX_MANGLED] {
+        let length = usize::try_from(room).map_or(most, |room| room.min(most));
+        let read = read_up_to(file, at, &mut bytes[..length]);
+        end = bytes[..read].iter().position(|byte| *byte == 0);
+        if end.is_some() || read < most {
+            break;
+        }
+    }
+    let name = demangle(&String::from_utf8_lossy(&bytes[..end?]));
+    (!name.is_empty()).then_some(name)
+}
+
+/// The checksum that a debug link has of a file, which is read to its end; `None` if it is longer than `most`.
+pub(super) fn checksum(file: &(impl ReadAt + ?Sized), most: u64) -> Option<u32> {
+    let mut sum = crc32fast::Hasher::new();
+    let mut buffer = vec![0; 64 << 10];
+    let mut offset = 0;
+    while offset <= most {
+        let read = read_up_to(file, offset, &mut buffer);
+        sum.update(&buffer[..read]);
+        offset += read as u64;
+        if read < buffer.len() {
+            return Some(sum.finalize());
+        }
+    }
+    None
+}
+
+/// What receivers tell files without a build id by: the first 16 bytes of the SHA-256 of its first and last 4096 bytes
+/// and its length.
+pub(super) fn htlhash(file: &(impl ReadAt + ?Sized), size: u64) -> Option<[u8; 16]> {
+    const PART: u64 = 4096;
+    let part = size.min(PART);
+    let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
+    digest.update(&read_exact(file, 0, part)?);
+    digest.update(&read_exact(file, size - part, part)?);
+    digest.update(&size.to_be_bytes());
+    digest.finish().as_ref().first_chunk().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::File, time::Instant};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::stacks::elf::example;
+
+    fn names(file: &(impl ReadAt + ?Sized), addresses: &[u64]) -> Vec<Option<String>> {
+        Elf::parse(file).map(|elf| functions(&elf, file, addresses)).unwrap_or_default()
+    }
+
+    #[test]
+    fn addresses_are_of_the_function_that_covers_them() {
+        let addresses = [0, 0x40_0fff, 0x40_1000, 0x40_100f, 0x40_1010, 0x40_1020, 0x40_1031, 0x40_103f, 0x40_1040];
+        let expected = ["", "", "first", "first", "", "second", "_start", "_start", ""]
+            .map(|name| Some(name).filter(|name| !name.is_empty()));
+        let found = names(&example::file()[..], &addresses);
+        assert_eq!(found.iter().map(Option::as_deref).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_large_file_of_this_machine_is_read_in_pieces() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let elf = Elf::parse(&file).unwrap();
+        // Something is named in nearly every page of code.
+        let code = elf.code(&file).into_iter().flatten().max_by_key(|code| code.size).unwrap();
+        let addresses: Vec<u64> = (0..code.size / 4096).map(|page| code.offset + page * 4096).collect();
+        let found = functions(&elf, &file, &addresses);
+        assert!(found.iter().flatten().count() * 10 > addresses.len() * 9, "{found:?}");
+    }
+
+    #[test]
+    fn a_file_with_endless_tables_is_read_to_the_limit() {
+        let mut bytes = example::file();
+        let elf = Elf::parse(&bytes[..]).unwrap();
+        // The last section's size, and its strings' too: both to what does not fit into 64 bits with their place.
+        let end = bytes.len();
+        bytes[end - 64 + 32..end - 64 + 40].copy_from_slice(&u64::MAX.to_le_bytes());
+        let strings = end - 4 * 64 + 32;
+        bytes[strings..strings + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+        let file = tempfile::tempfile().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+        file.set_len(1 << 40).unwrap();
+        let start = Instant::now();
+        assert_eq!(Elf::parse(&file).unwrap().build_id, elf.build_id);
+        assert_eq!(names(&file, &[0x40_1000]), [Some("first".to_owned())]);
+        assert!(htlhash(&file, 1 << 40).is_some());
+        assert_eq!(checksum(&file, 1 << 20), None);
+        // Not how long it takes, but that it ends.
+        assert!(start.elapsed().as_secs() < 60);
+    }
+
+    #[test]
+    fn the_hash_is_of_both_ends_and_the_length() {
+        let hash = |bytes: &[u8]| {
+            htlhash(bytes, bytes.len() as u64).map(|hash| hash.map(|byte| format!("{byte:02x}")).concat())
+        };
+        // By `sha256sum`: of nothing and eight zero bytes, and of `ab` twice and its length.
+        assert_eq!(hash(b"").as_deref(), Some("af5570f5a1810b7af78caf4bc70a660f"));
+        let mut bytes = vec![0; 10_000];
+        let before = hash(&bytes);
+        bytes[5000] = 1;
+        assert_eq!(hash(&bytes), before);
+        bytes[9999] = 1;
+        assert_ne!(hash(&bytes), before);
+        assert_eq!(htlhash(&b"short"[..], 10_000), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_damage_does_harm(
+            damage in prop::collection::vec((0_usize..1100, prop::sample::select(vec![0_u8, 1, 0x7f, 0x80, 0xff])), 0..8),
+            length in 0_usize..1100,
+        ) {
+            let mut file = example::file();
+            for (at, byte) in damage {
+                if let Some(found) = file.get_mut(at) {
+                    *found = byte;
+                }
+            }
+            file.truncate(length.max(64));
+            names(&file[..], &[0, 0x40_1000, 0x40_1031, u64::MAX]);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Opens the files of other processes: only regular ones, and only where those processes have them.
+
+use std::{
+    fs::{File, Metadata, OpenOptions},
+    io,
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    },
+};
+
+use nix::{
+    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
+    sys::stat::Mode,
+};
+
+use super::maps::{FileMapping, Vma};
+use crate::ids::Pid;
+
+/// Processes whose files are the host's: its first one, and, where that is guarded, the agent without a container.
+pub(super) fn hosts() -> [Pid; 2] {
+    [Pid(1), Pid(std::process::id())]
+}
+
+/// What tells a file's content apart from any other's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FileId {
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+    pub(super) size: u64,
+}
+
+impl FileId {
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        file.metadata().map(|metadata| Self::from(&metadata))
+    }
+}
+
+impl From<&Metadata> for FileId {
+    fn from(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            size: metadata.size(),
+        }
+    }
+}
+
+/// Opens what a process has mapped, be it deleted or replaced since.
+pub(super) fn open_mapped(process: Pid, vma: &Vma, mapping: &FileMapping) -> io::Result<File> {
+    let path = format!("/proc/{}/map_files/{:x}-{:x}", process.0, vma.start, vma.end);
+    let by_path = || {
+        let file = open_below(process, &mapping.path)?;
+        let is_it = file.metadata()?.ino() == mapping.inode;
+        is_it.then_some(file).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "another file has its path"))
+    };
+    // Without CAP_CHECKPOINT_RESTORE the path has to do.
+    handle(&path).and_then(|file| regular(&file)).or_else(|_| by_path())
+}
+
+/// Opens a path as a process sees it. Links lead to that process' files too, never to the agent's own.
+pub(super) fn open_below(process: Pid, path: &str) -> io::Result<File> {
+    let root = handle(&format!("/proc/{}/root", process.0))?;
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .mode(Mode::empty())
+        .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let file = openat2(&root, path, how)?;
+    regular(&file.into())
+}
+
+/// Names a file without opening it: to open a device or a pipe may have effects.
+fn handle(path: &str) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)
+}
+
+fn regular(handle: &File) -> io::Result<File> {
+    if !handle.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    OpenOptions::new().read(true).custom_flags(flags.bits()).open(format!("/proc/self/fd/{}", handle.as_raw_fd()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Read as _, os::unix::fs::symlink};
+
+    use nix::{sys::stat::Mode, unistd::mkfifo};
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).into_os_string().into_string().unwrap();
+        fs::write(path("file"), "content").unwrap();
+        mkfifo(&*path("fifo"), Mode::S_IRWXU).unwrap();
+        symlink(path("file"), path("link")).unwrap();
+        symlink(path("loop"), path("loop")).unwrap();
+        let own = Pid(std::process::id());
+        let mut text = String::new();
+        open_below(own, &path("link")).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "content");
+        for refused in ["fifo", "loop", "none", "."] {
+            open_below(own, &path(refused)).expect_err(refused);
+        }
+        for refused in ["/dev/null", "/proc/self/exe", "/dev/zero"] {
+            open_below(own, refused).expect_err(refused);
+        }
+    }
+}

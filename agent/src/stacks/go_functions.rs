@@ -1,0 +1,147 @@
+//! Functions of Go programs without a symbol table, as most containers have them: Go's runtime keeps a table of its own,
+//! `.gopclntab`, in all programs. Its form is that of Go 1.18 and later (`debug/gosym` in Go's library reads it too).
+
+use super::{
+    demangle::demangle,
+    elf::{Extent, ReadAt, number, read_up_to},
+};
+
+/// First words of the forms that are known: Go 1.18, and 1.20 and later.
+const FORMS: [u64; 2] = [0xffff_fff0, 0xffff_fff1];
+/// Functions that a program may have; the largest have some hundred thousand.
+const MAX_FUNCTIONS: u64 = 4 << 20;
+/// The rest of a section behind its last function.
+const MAX_PADDING: u64 = 64;
+const MAX_NAME: usize = 512;
+
+/// Where the table is, and the address and size of the code that it tells of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct GoTable {
+    pub(super) table: Extent,
+    pub(super) text: Extent,
+}
+
+/// The parts of a table.
+struct Parts {
+    /// The address that offsets of code count from.
+    start: u64,
+    functions: u64,
+    /// Where the names are, and the entries: the offset of a function's code, and of what is known of it.
+    names: u64,
+    entries: u64,
+}
+
+/// The function at each of the addresses; none in a file whose table is not of a known form.
+pub(super) fn functions(go: GoTable, file: &(impl ReadAt + ?Sized), addresses: &[u64]) -> Vec<Option<String>> {
+    let Some(parts) = parts(go, file) else { return vec![None; addresses.len()] };
+    addresses.iter().map(|address| name(&parts, file, *address)).collect()
+}
+
+fn parts(go: GoTable, file: &(impl ReadAt + ?Sized)) -> Option<Parts> {
+    let mut header = [0; 72];
+    if read_up_to(file, go.table.offset, &mut header) < header.len() || !FORMS.contains(&number(&header, 0, 4)) {
+        return None;
+    }
+    // Programs of 32 bits have shorter words.
+    let size = usize::from(header[7]);
+    if !matches!(size, 4 | 8) {
+        return None;
+    }
+    let word = |at: usize| number(&header, 8 + at * size, size);
+    let place = |at| go.table.offset.checked_add(word(at)).filter(|_| word(at) < go.table.size);
+    let (functions, stated) = (word(0), word(2));
+    let (names, entries) = (place(3)?, place(7)?);
+    if functions == 0 || functions > MAX_FUNCTIONS {
+        return None;
+    }
+    let end = word_at(file, entries.checked_add(functions * 8)?)?;
+    // The table need not say where code starts. It is the section, unless C code lies there too: then names were wrong.
+    let fits = go.text.size.checked_sub(end).is_some_and(|padding| padding < MAX_PADDING);
+    let start = if stated != 0 { Some(stated) } else { fits.then_some(go.text.offset) }?;
+    Some(Parts { start, functions, names, entries })
+}
+
+fn name(parts: &Parts, file: &(impl ReadAt + ?Sized), address: u64) -> Option<String> {
+    let wanted = address.checked_sub(parts.start)?;
+    let entry = |at: u64| word_at(file, parts.entries + at * 8);
+    // The last function that begins at or before it; the entry behind the last is where code ends.
+    let (mut low, mut high) = (0, parts.functions);
+    if wanted < entry(low)? || wanted >= entry(high)? {
+        return None;
+    }
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        if entry(middle)? <= wanted { low = middle } else { high = middle }
+    }
+    let function = parts.entries.checked_add(word_at(file, parts.entries + low * 8 + 4)?)?;
+    let name = parts.names.checked_add(word_at(file, function.checked_add(4)?)?)?;
+    let mut bytes = [0; MAX_NAME];
+    let read = read_up_to(file, name, &mut bytes);
+    let end = bytes[..read].iter().position(|byte| *byte == 0)?;
+    Some(demangle(&String::from_utf8_lossy(&bytes[..end]))).filter(|name| !name.is_empty())
+}
+
+fn word_at(file: &(impl ReadAt + ?Sized), at: u64) -> Option<u64> {
+    let mut bytes = [0; 4];
+    (read_up_to(file, at, &mut bytes) == bytes.len()).then(|| number(&bytes, 0, 4))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TEXT: Extent = Extent { offset: 0x40_1000, size: 0x70 };
+
+    /// Two functions, of 0x20 and 0x40 bytes.
+    fn table(start: u64) -> Vec<u8> {
+        let (names, entries) = (72, 112);
+        let mut bytes = [0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8].to_vec();
+        bytes.extend([2, 0, start, names, 0, 0, 0, entries].map(u64::to_le_bytes).concat());
+        bytes.extend(b"main.main\0runtime.goexit.abi0\0\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(bytes.len() as u64, entries);
+        bytes.extend([0_u32, 24, 0x20, 32, 0x60, 0].map(u32::to_le_bytes).concat());
+        bytes.extend([0_u32, 0, 0x20, 10].map(u32::to_le_bytes).concat());
+        bytes
+    }
+
+    fn names(bytes: &[u8], addresses: &[u64]) -> Vec<Option<String>> {
+        let table = Extent { offset: 0, size: bytes.len() as u64 };
+        functions(GoTable { table, text: TEXT }, bytes, addresses)
+    }
+
+    #[test]
+    fn functions_are_found_by_where_code_starts() {
+        let some = |names: &[&str]| -> Vec<_> { names.iter().map(|name| Some((*name).to_owned())).collect() };
+        for start in [0, TEXT.offset] {
+            let found = names(&table(start), &[0x40_1000, 0x40_101f, 0x40_1020, 0x40_105f]);
+            assert_eq!(found, some(&["main.main", "main.main", "runtime.goexit.abi0", "runtime.goexit.abi0"]));
+            assert_eq!(names(&table(start), &[0, 0x40_0fff, 0x40_1060, u64::MAX]), vec![None; 4]);
+        }
+        assert_eq!(names(&table(0x50_0000), &[0x50_0001]), some(&["main.main"]));
+    }
+
+    #[test]
+    fn a_table_of_other_code_or_another_form_names_nothing() {
+        let mut other = table(0);
+        other[0] = 0xfb;
+        assert_eq!(names(&other, &[0x40_1000]), [None]);
+        let mut with_c = table(0);
+        with_c[128] = 0x20;
+        assert_eq!(names(&with_c, &[0x40_1000]), [None]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_damage_does_harm(damage in prop::collection::vec((0_usize..160, any::<u8>()), 1..6)) {
+            let mut bytes = table(TEXT.offset);
+            for (at, byte) in damage {
+                if let Some(found) = bytes.get_mut(at) {
+                    *found = byte;
+                }
+            }
+            names(&bytes, &[0, 0x40_1000, 0x40_1020, u64::MAX]);
+        }
+    }
+}

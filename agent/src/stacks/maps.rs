@@ -1,0 +1,137 @@
+//! The executable mappings of a process, out of the text of `/proc/PID/maps`. Pure.
+
+/// Mappings that are taken at most; who has more (a process may have 65,530) has names only in the first.
+const MAX_VMAS: usize = 2048;
+
+/// Longer paths are cut; the file is found without.
+const MAX_PATH: usize = 1024;
+
+/// A range of addresses that may be executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Vma {
+    pub(super) start: u64,
+    /// The address after the last.
+    pub(super) end: u64,
+    /// Where `start` is in the file.
+    pub(super) offset: u64,
+    pub(super) backing: Backing,
+}
+
+/// What a range of addresses is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Backing {
+    /// A file, with its path as the process sees it.
+    File(FileMapping),
+    /// Memory without a file, which a JIT compiler may have written.
+    Anonymous,
+    /// The kernel's: `[vdso]` and the like.
+    Special(String),
+}
+
+/// A file as `/proc/PID/maps` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FileMapping {
+    /// Without ` (deleted)`.
+    pub(super) path: String,
+    /// The kernel's number, as `major:minor`. Some file systems have another for who asks for the file.
+    pub(super) device: String,
+    pub(super) inode: u64,
+}
+
+/// The executable mappings, by address.
+pub(super) fn parse(text: &[u8]) -> Vec<Vma> {
+    let lines = text.split(|byte| *byte == b'\n').filter_map(|line| vma(&String::from_utf8_lossy(line)));
+    let mut vmas: Vec<Vma> = lines.take(MAX_VMAS).collect();
+    vmas.sort_unstable_by_key(|vma| vma.start);
+    // Of a JIT compiler's memory it does not matter where one piece ends.
+    vmas.dedup_by(|next, last| {
+        let continues = last.backing == Backing::Anonymous && next.backing == last.backing && next.start == last.end;
+        if continues {
+            last.end = next.end;
+        }
+        continues
+    });
+    vmas
+}
+
+fn vma(line: &str) -> Option<Vma> {
+    // Six fields; only the last may hold spaces.
+    let mut rest = line;
+    let mut field = || {
+        let (field, after) = rest.split_once(' ').unwrap_or((rest, ""));
+        rest = after;
+        field
+    };
+    let (range, flags, offset, device, inode) = (field(), field(), field(), field(), field());
+    if flags.as_bytes().get(2) != Some(&b'x') {
+        return None;
+    }
+    let hex = |digits| u64::from_str_radix(digits, 16).ok();
+    let (start, end) = range.split_once('-')?;
+    let (start, end) = (hex(start)?, hex(end)?);
+    let inode = inode.parse().ok()?;
+    let path = rest.trim_start();
+    let backing = if inode == 0 {
+        match path {
+            // A heap or a stack that may be executed is as good as any memory.
+            "" | "[heap]" | "[stack]" => Backing::Anonymous,
+            _ if path.starts_with("[anon") || path.starts_with("//anon") => Backing::Anonymous,
+            _ => Backing::Special(path.to_owned()),
+        }
+    } else {
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        // Shared memory, which JIT compilers map twice: to write it here, and to execute it there.
+        if path.starts_with("/dev/zero") || path.starts_with("/memfd:doublemapper") {
+            Backing::Anonymous
+        } else {
+            // The kernel writes a newline in a path in octal.
+            let mut path = path.replace("\\012", "\n");
+            path.truncate((0..=MAX_PATH).rev().find(|end| path.is_char_boundary(*end)).unwrap_or(0));
+            Backing::File(FileMapping { path, device: device.to_owned(), inode })
+        }
+    };
+    (start < end).then_some(Vma { start, end, offset: hex(offset)?, backing })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+55d0c0a00000-55d0c0a01000 r--p 00000000 fd:00 1234                       /usr/bin/my program
+55d0c0a01000-55d0c0a02000 r-xp 00001000 fd:00 1234                       /usr/bin/my program
+7f0000000000-7f0000001000 rwxp 00000000 00:00 0 
+7f0000001000-7f0000002000 rwxp 00000000 00:01 7                          /memfd:doublemapper (deleted)
+7f0000002000-7f0000003000 r-xp 00002000 00:31 99                         /lib/gone.so (deleted)
+7f0000003000-7f0000004000 r-xp 00000000 00:00 0                          [anon:jit]
+7ffff7fc9000-7ffff7fcb000 r-xp 00000000 00:00 0                          [vdso]
+garbage
+1-0 r-xp 0 0 0
+";
+
+    #[test]
+    fn executable_mappings_are_told_apart_by_what_is_behind_them() {
+        let vmas = parse(TEXT.as_bytes());
+        let file = |path: &str, device: &str, inode| {
+            Backing::File(FileMapping { path: path.to_owned(), device: device.to_owned(), inode })
+        };
+        let backings: Vec<_> = vmas.iter().map(|vma| vma.backing.clone()).collect();
+        let expected = [
+            file("/usr/bin/my program", "fd:00", 1234),
+            Backing::Anonymous,
+            file("/lib/gone.so", "00:31", 99),
+            Backing::Anonymous,
+            Backing::Special("[vdso]".to_owned()),
+        ];
+        assert_eq!(backings, expected);
+        assert_eq!((vmas[0].start, vmas[0].end, vmas[0].offset), (0x55d0_c0a0_1000, 0x55d0_c0a0_2000, 0x1000));
+        assert_eq!((vmas[1].start, vmas[1].end), (0x7f00_0000_0000, 0x7f00_0000_2000));
+    }
+
+    #[test]
+    fn a_process_with_countless_mappings_has_some() {
+        let line = |number: u64| format!("{:x}-{:x} r-xp 0 0:1 9 f\n", number * 16, number * 16 + 8);
+        let text: String = (0..65_530).map(line).collect();
+        assert_eq!(parse(text.as_bytes()).len(), MAX_VMAS);
+    }
+}

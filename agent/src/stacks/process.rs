@@ -1,0 +1,234 @@
+//! A process as it was last seen: which one it is, and what code it has mapped.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    sync::Arc,
+};
+
+use super::{
+    files::open_mapped,
+    maps::{self, Backing, Vma},
+    objects::{Object, Objects},
+    profile::Mapping,
+};
+use crate::ids::Pid;
+
+/// What is read of `/proc/PID/maps`: all that a process may have, if its paths are not of the longest.
+const MAX_MAPS: u64 = 16 << 20;
+
+/// What tells the program of a process apart from what ran under its id before: when it started, and where its code and
+/// its stack are, which an exec changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Life([u64; 4]);
+
+/// A process and its executable mappings.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    /// Names the process with these mappings: it has another once one of them is gone.
+    pub(super) number: u64,
+    pub(super) life: Life,
+    /// By address.
+    pub(super) spans: Vec<Span>,
+    /// The window in which its mappings were last read.
+    pub(super) read_in: u32,
+}
+
+/// An executable mapping, and what is known of its file.
+#[derive(Debug)]
+pub(super) struct Span {
+    pub(super) vma: Vma,
+    /// `None` when it has no file, or one that could not be read.
+    pub(super) object: Option<Arc<Object>>,
+    /// As profiles have it.
+    pub(super) mapping: Option<Arc<Mapping>>,
+}
+
+impl Life {
+    /// `None` when there is no such process.
+    pub(super) fn of(pid: Pid) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{}/stat", pid.0)).ok()?)
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        // The command's name may hold spaces and brackets: the fields begin after the last bracket, with the third.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse().ok();
+        // A zombie has no code any more.
+        if matches!(*fields.first()?, "Z" | "X") {
+            return None;
+        }
+        // starttime, startcode, endcode, startstack
+        Some(Self([field(22)?, field(26)?, field(27)?, field(28)?]))
+    }
+}
+
+impl Process {
+    /// A process with these mappings. What is known of those that it had before is kept.
+    pub(super) fn new(pid: Pid, life: Life, vmas: Vec<Vma>, before: Option<Self>, next: &mut u64) -> Self {
+        let (mut old, number) = match before {
+            Some(before) if before.life == life => (before.spans, Some(before.number)),
+            _ => (Vec::new(), None),
+        };
+        let mut spans = Vec::with_capacity(vmas.len());
+        for vma in vmas {
+            let known = old.iter().position(|span| span.vma == vma).map(|at| old.swap_remove(at));
+            spans.push(known.unwrap_or(Span { vma, object: None, mapping: None }));
+        }
+        // Memory of JIT compilers comes and goes, and what is in it is not remembered.
+        let kept_all = old.iter().all(|span| span.vma.backing == Backing::Anonymous);
+        let number = number.filter(|_| kept_all).unwrap_or_else(|| {
+            *next += 1;
+            *next
+        });
+        Self { pid, number, life, spans, read_in: 0 }
+    }
+
+    /// The mapping that an address lies in.
+    pub(super) fn find(&self, address: u64) -> Option<usize> {
+        let at = self.spans.partition_point(|span| span.vma.start <= address).checked_sub(1)?;
+        self.spans.get(at).is_some_and(|span| address < span.vma.end).then_some(at)
+    }
+
+    /// The memory that this takes.
+    pub(super) fn cost(&self) -> usize {
+        let path = |span: &Span| match &span.vma.backing {
+            // Once here, and once as profiles have it.
+            Backing::File(file) => 2 * file.path.len() + 200,
+            Backing::Anonymous | Backing::Special(_) => 0,
+        };
+        size_of::<Self>() + self.spans.iter().map(|span| size_of::<Span>() + path(span)).sum::<usize>()
+    }
+}
+
+impl Span {
+    /// Finds out what the file is, if that is not known.
+    pub(super) fn identify(&mut self, process: Pid, objects: &mut Objects) {
+        if self.object.is_some() {
+            return;
+        }
+        if let Backing::File(file) = &self.vma.backing {
+            self.object = open_mapped(process, &self.vma, file).and_then(|file| objects.meet(&file)).ok();
+        }
+        self.describe();
+    }
+
+    /// Takes over what is known of the same file in other processes: this one is gone.
+    pub(super) fn adopt<'a>(&mut self, mut others: impl Iterator<Item = &'a Self>) {
+        if let Backing::File(_) = &self.vma.backing {
+            let is_same = |other: &&Self| other.vma.backing == self.vma.backing && other.object.is_some();
+            self.object = others.find(is_same).and_then(|other| other.object.clone());
+            self.describe();
+        }
+    }
+
+    fn describe(&mut self) {
+        let path = match &self.vma.backing {
+            Backing::File(file) => file.path.clone(),
+            Backing::Special(name) => name.clone(),
+            Backing::Anonymous => return,
+        };
+        let object = self.object.as_ref();
+        self.mapping = Some(Arc::new(Mapping {
+            start: self.vma.start,
+            limit: self.vma.end,
+            offset: self.vma.offset,
+            path,
+            build_id: object.and_then(|object| object.build_id.clone()),
+            htlhash: object.and_then(|object| object.htlhash.clone()),
+        }));
+    }
+}
+
+/// The executable mappings of a process; none where it has ended, or is of the kernel.
+pub(super) fn read_vmas(pid: Pid) -> io::Result<Vec<Vma>> {
+    let mut text = Vec::new();
+    File::open(format!("/proc/{}/maps", pid.0))?.take(MAX_MAPS).read_to_end(&mut text)?;
+    Ok(maps::parse(&text))
+}
+
+/// A process' id as it knows itself: the last of those that it has in its namespaces.
+pub(super) fn own_pid(pid: Pid) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.0)).ok()?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("NStgid:"));
+    ids.map_or(Some(pid.0), |ids| ids.split_ascii_whitespace().next_back()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_by_its_start_and_its_program() {
+        let stat = |state: &str, start: u64, code: u64| {
+            let zeros = "0 ".repeat(18);
+            format!("7 (a ) b) {state} {zeros}{start} 1 2 3 {code} 5 6 7 8")
+        };
+        let life = |state, start, code| Life::parse(&stat(state, start, code));
+        assert_eq!(life("S", 10, 20), Some(Life([10, 20, 5, 6])));
+        assert_ne!(life("S", 10, 20), life("S", 11, 20));
+        assert_ne!(life("S", 10, 20), life("S", 10, 21));
+        assert_eq!(life("Z", 10, 20), None);
+        for text in ["", "7", "7 (a", "7 (a) S", "7 (a) S 1 2 3"] {
+            assert_eq!(Life::parse(text), None, "{text}");
+        }
+    }
+
+    fn process(vmas: &[Vma], before: Option<Process>, next: &mut u64) -> Process {
+        Process::new(Pid(7), Life([1; 4]), vmas.to_vec(), before, next)
+    }
+
+    #[test]
+    fn a_process_is_the_same_until_one_of_its_files_is_gone() {
+        let vmas = maps::parse(
+            b"1000-2000 r-xp 0 0:1 9 /a\n2000-3000 r-xp 0 0:1 8 /b\n4000-5000 rwxp 0 0:0 0\n5000-6000 r-xp 0 0:0 0 [vdso]\n",
+        );
+        let mut next = 0;
+        let first = process(&vmas[..2], None, &mut next);
+        let number = first.number;
+        let more = process(&vmas, Some(first), &mut next);
+        assert_eq!(more.number, number);
+        let without_memory = process(&[&vmas[..2], &vmas[3..]].concat(), Some(more), &mut next);
+        assert_eq!(without_memory.number, number);
+        let without_file = process(&vmas[1..], Some(without_memory), &mut next);
+        assert_ne!(without_file.number, number);
+        let number = without_file.number;
+        let again = Process::new(Pid(7), Life([2; 4]), vmas, Some(without_file), &mut next);
+        assert_ne!(again.number, number);
+    }
+
+    #[test]
+    fn an_address_is_found_in_its_mapping_only() {
+        let vmas = maps::parse(b"1000-2000 r-xp 0 0:1 9 /a\n3000-4000 r-xp 0 0:1 8 /b\n");
+        let process = process(&vmas, None, &mut 0);
+        for (address, at) in [
+            (0, None),
+            (0xfff, None),
+            (0x1000, Some(0)),
+            (0x1fff, Some(0)),
+            (0x2000, None),
+            (0x3001, Some(1)),
+            (u64::MAX, None),
+        ] {
+            assert_eq!(process.find(address), at, "{address:#x}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_a_file_is_kept() {
+        let own = Pid(std::process::id());
+        let life = Life::of(own).unwrap();
+        let (mut next, mut objects) = (0, Objects::new());
+        let mut first = Process::new(own, life, read_vmas(own).unwrap(), None, &mut next);
+        first.spans.iter_mut().for_each(|span| span.identify(own, &mut objects));
+        let code = first.spans.iter().find(|span| span.object.is_some()).unwrap().vma.start;
+        let again = Process::new(own, life, read_vmas(own).unwrap(), Some(first), &mut next);
+        assert!(again.spans[again.find(code).unwrap()].object.is_some());
+    }
+
+    #[test]
+    fn an_own_pid_is_found_here_too() {
+        assert_eq!(own_pid(Pid(std::process::id())), Some(std::process::id()));
+    }
+}

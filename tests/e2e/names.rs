@@ -1,0 +1,309 @@
+//! Names of user functions, as profiles have them: of processes that hide them, lose them, or make them at run time.
+
+use std::{
+    fs,
+    io::Read as _,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::Agent,
+    cgroup::TestCgroup,
+    collector::{Collector, Frame, Sample},
+    process,
+    suite::{Need, Test},
+};
+use tempfile::TempDir;
+
+use crate::command::within;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("a_stripped_program_has_the_names_of_its_debug_file", &[GO, CC, OBJCOPY], stripped_program_has_names),
+    ("names_of_cpp_and_rust_are_as_they_were_written", &[GO, CXX, RUST], names_are_as_written),
+    ("a_go_program_without_a_symbol_table_has_names", &[GO], go_program_has_names),
+    ("code_made_at_run_time_has_the_names_of_its_map", &[GO, CC, UNSHARE], code_made_at_run_time_has_names),
+    ("maps_that_were_made_to_harm_do_none", &[GO, CC, UNSHARE], maps_made_to_harm_do_none),
+    ("a_program_that_only_its_container_has_is_named", &[GO, CC, UNSHARE], program_of_a_container_is_named),
+    ("a_deleted_program_is_named", &[GO, CC], deleted_program_is_named),
+    ("a_process_that_is_gone_is_named", &[GO, CC], process_that_is_gone_is_named),
+    ("symbols_of_fifty_programs_fit_into_80_mib", &[GO, CC], symbols_of_fifty_programs_fit),
+];
+
+/// Builds the Collector.
+const GO: Need = Need::Program("go");
+const CC: Need = Need::Program("cc");
+const CXX: Need = Need::Program("c++");
+const RUST: Need = Need::Program("rustc");
+const OBJCOPY: Need = Need::Program("objcopy");
+const UNSHARE: Need = Need::Program("unshare");
+/// Some windows of a second each, on a loaded machine.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// What is built keeps its frame pointers and its functions.
+const FLAGS: [&str; 4] =
+    ["-O1", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-fno-optimize-sibling-calls"];
+const NAP: [&str; 3] = ["podperf_nap_inner", "podperf_nap_outer", "main"];
+const MIB: u64 = 1 << 20;
+
+/// An agent with a receiver, and a cgroup for what it should name.
+struct Case {
+    cgroup: TestCgroup,
+    collector: Collector,
+    agent: Agent,
+    directory: TempDir,
+    children: Vec<Child>,
+}
+
+impl Case {
+    fn new(yaml: &str) -> Result<Self> {
+        let collector = Collector::start()?;
+        let agent = Agent::start(&format!("otlp: {{endpoint: '{}', interval: 1s}}\n{yaml}", collector.endpoint()))?;
+        let (cgroup, directory) = (TestCgroup::new("names")?, TempDir::new()?);
+        Ok(Self { cgroup, collector, agent, directory, children: Vec::new() })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Builds a program out of the tests' sources.
+    fn build(&self, compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf> {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/programs");
+        let program = self.path(source.split('.').next().unwrap_or(source));
+        run(Command::new(compiler).args(FLAGS).args(flags).arg("-o").arg(&program).arg(sources.join(source)))?;
+        Ok(program)
+    }
+
+    /// Runs a shell's command in the cgroup, without a shell in between.
+    fn start(&mut self, shell: &str) -> Result<()> {
+        let joined = format!("echo $$ > {}/cgroup.procs && {shell}", self.cgroup.path().display());
+        let mut command = Command::new("sh");
+        process::bind_to_parent(&mut command);
+        command.args(["-c", &joined]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.children.push(command.spawn()?);
+        Ok(())
+    }
+
+    fn samples(&self) -> Result<Vec<Sample>> {
+        self.collector.samples_of(self.cgroup.kernel_path())
+    }
+
+    /// Waits for a stack in which these functions follow one another, and gives their frames.
+    fn frames(&self, functions: &[&str]) -> Result<Vec<Frame>> {
+        let found = within(DEADLINE, &format!("{functions:?} are in profiles"), || {
+            Ok(self.samples()?.iter().find_map(|sample| {
+                let at = sample.functions().windows(functions.len()).position(|names| names == functions)?;
+                Some(sample.frames[at..at + functions.len()].to_vec())
+            }))
+        });
+        found.with_context(|| format!("{:#?}\n{}", self.samples().map(|mut samples| samples.pop()), self.agent.log()))
+    }
+}
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("failed to run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// The frames are of this file, and say so in ways that need no path.
+fn ensure_of(frames: &[Frame], file: &str) -> Result<()> {
+    for frame in frames {
+        ensure!(frame.file == file, "`{}` instead of `{file}`", frame.file);
+        ensure!(frame.build_id.len() == 40 && frame.htlhash.len() == 32, "{frame:?}");
+    }
+    Ok(())
+}
+
+fn stripped_program_has_names() -> Result<()> {
+    let mut case = Case::new("")?;
+    let program = case.build("cc", "napper.c", &["-Wl,--build-id=sha1"])?;
+    let debug = case.path("napper.debug");
+    run(Command::new("objcopy").arg("--only-keep-debug").args([&program, &debug]))?;
+    run(Command::new("objcopy").arg("--strip-all").arg("--add-gnu-debuglink").args([&debug, &program]))?;
+    case.start(&format!("exec {}", program.display()))?;
+    ensure_of(&case.frames(&NAP)?, &program.display().to_string())
+}
+
+fn names_are_as_written() -> Result<()> {
+    let mut case = Case::new("")?;
+    let circle = case.build("c++", "circle.cc", &[])?;
+    case.start(&format!("exec {}", circle.display()))?;
+    case.frames(&["shape::Circle::wait(long)", "main"])?;
+
+    let source = case.path("deep.rs");
+    fs::write(
+        &source,
+        "mod deep { #[inline(never)] pub fn nap() { std::hint::black_box(super::sleep()); } }\n\
+         #[inline(never)] fn sleep() -> i32 { std::thread::sleep(std::time::Duration::from_millis(20)); 1 }\n\
+         fn main() { loop { deep::nap() } }\n",
+    )?;
+    let program = case.path("deep");
+    run(Command::new("rustc").args(["-C", "force-frame-pointers=yes", "-o"]).args([&program, &source]))?;
+    case.start(&format!("exec {}", program.display()))?;
+    case.frames(&["deep::deep::nap", "deep::main"]).map(drop)
+}
+
+fn go_program_has_names() -> Result<()> {
+    let mut case = Case::new("")?;
+    let (source, program) = (case.path("nap.go"), case.path("nap"));
+    fs::write(
+        &source,
+        "package main\nimport \"syscall\"\n//go:noinline\nfunc podperfNap() { time := syscall.Timespec{Nsec: 20000000}\n\
+         syscall.Nanosleep(&time, nil) }\nfunc main() { for { podperfNap() } }\n",
+    )?;
+    let mut build = Command::new("go");
+    build.env("CGO_ENABLED", "0").env("GO111MODULE", "off").args(["build", "-ldflags=-s -w", "-o"]);
+    run(build.args([&program, &source]))?;
+    case.start(&format!("exec {}", program.display()))?;
+    case.frames(&["main.podperfNap", "main.main", "runtime.main", "runtime.goexit"]).map(drop)
+}
+
+fn code_made_at_run_time_has_names() -> Result<()> {
+    let mut case = Case::new("")?;
+    case.build("cc", "jit.c", &[])?;
+    // With an id and a `/tmp` of its own, as in a container.
+    let inside = format!("mount --bind {} /mnt && mount -t tmpfs tmpfs /tmp && exec /mnt/jit", case.path("").display());
+    case.start(&format!("exec unshare --mount --pid --fork --kill-child sh -c '{inside}'"))?;
+    let frames = case.frames(&["LazyCompile:~podperfNap app.js:1", "main"])?;
+    ensure!(frames[0].file.is_empty() && frames[1].file == "/mnt/jit", "{frames:#?}");
+    Ok(())
+}
+
+fn maps_made_to_harm_do_none() -> Result<()> {
+    let mut case = Case::new("")?;
+    case.build("cc", "jit.c", &[])?;
+    for (number, map) in [
+        "mkfifo $map",
+        "mkdir $map",
+        "truncate -s 1T $map",
+        "ln -s /dev/zero $map",
+        "ln -s $map $map",
+        "ln -s /proc/self/mem $map",
+        "head -c 1000000 /dev/urandom > $map",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let program = case.path(&format!("jit-{number}"));
+        fs::copy(case.path("jit"), &program)?;
+        let inside = format!("mount -t tmpfs tmpfs /tmp && {map} && exec /mnt/jit-{number} quiet");
+        let inside = format!("map=/tmp/perf-1.map; mount --bind {} /mnt && {inside}", case.path("").display());
+        case.start(&format!("exec unshare --mount --pid --fork --kill-child sh -c '{inside}'"))?;
+        within(DEADLINE, &format!("`{map}` is passed over"), || {
+            let file = format!("/mnt/jit-{number}");
+            let has_it = |sample: &Sample| {
+                sample.frames.windows(2).any(|frames| {
+                    frames[0].kind == "native"
+                        && (&*frames[0].function, &*frames[1].function) == ("", "main")
+                        && frames[1].file == file
+                })
+            };
+            Ok(case.samples()?.iter().any(has_it).then_some(()))
+        })
+        .with_context(|| case.agent.log())?;
+    }
+    Ok(())
+}
+
+fn program_of_a_container_is_named() -> Result<()> {
+    let mut case = Case::new("")?;
+    let program = case.build("cc", "napper.c", &["-Wl,--build-id=sha1"])?;
+    case.start(&format!(
+        "exec unshare --mount sh -c 'mount -t tmpfs tmpfs /mnt && cp {} /mnt/inside && exec /mnt/inside'",
+        program.display(),
+    ))?;
+    let frames = case.frames(&NAP)?;
+    ensure!(!Path::new("/mnt/inside").exists(), "the program is here, too");
+    ensure_of(&frames, "/mnt/inside")
+}
+
+fn deleted_program_is_named() -> Result<()> {
+    let mut case = Case::new("")?;
+    let program = case.build("cc", "napper.c", &["-Wl,--build-id=sha1"])?;
+    let other = case.build("cc", "circle.cc", &["-lstdc++", "-Wl,--build-id=sha1"])?;
+    let (path, other) = (program.display(), other.display());
+    case.start(&format!("{{ {path} & sleep 0.2; rm {path}; mv {other} {path}; wait; }}"))?;
+    ensure_of(&case.frames(&NAP)?, &program.display().to_string())
+}
+
+fn process_that_is_gone_is_named() -> Result<()> {
+    // Each nap is told when it ends, and the window ends long after the process.
+    let mut case = Case::new("stacks: {longWait: 100ms}")?;
+    let program = case.build("cc", "napper.c", &["-Wl,--build-id=sha1"])?;
+    case.start(&format!("exec {} 3 300", program.display()))?;
+    let ended = within(DEADLINE, "it ends", || Ok(case.children[0].try_wait()?))?;
+    ensure!(ended.success(), "{ended}");
+    ensure_of(&case.frames(&NAP)?, &program.display().to_string())
+}
+
+fn symbols_of_fifty_programs_fit() -> Result<()> {
+    const PROGRAMS: usize = 50;
+    let mut case = Case::new("")?;
+    let crowd = case.build("cc", "crowd.c", &["-shared", "-fPIC"])?;
+    let programs = system_programs(PROGRAMS)?;
+    let before = resident(&case.agent)?;
+    for program in &programs {
+        case.start(&format!("LD_PRELOAD={} exec {}", crowd.display(), program.display()))?;
+    }
+    let named = |case: &Case| -> Result<usize> {
+        let samples = case.samples()?;
+        let of = |program: &PathBuf| {
+            let file = program.display().to_string();
+            samples.iter().any(|sample| sample.frames.iter().filter(|frame| frame.file == file).count() >= 20)
+        };
+        Ok(programs.iter().filter(|program| of(program)).count())
+    };
+    within(DEADLINE * 2, "all programs are in profiles", || Ok((named(&case)? >= PROGRAMS * 9 / 10).then_some(())))
+        .with_context(|| format!("{:?} of {programs:?}", named(&case)))?;
+    // Of some windows, not of the moment.
+    let exports = || Ok::<_, anyhow::Error>(case.agent.metrics()?.sum("podperf_otlp_exports_total", &[]));
+    let sent = exports()?;
+    let mut most = 0;
+    within(DEADLINE, "three more windows are sent", || {
+        most = most.max(resident(&case.agent)?);
+        Ok((exports()? >= sent + 3.0).then_some(()))
+    })?;
+    ensure!(most <= 80 * MIB, "{} MiB are resident, {} MiB were before", most / MIB, before / MIB);
+    Ok(())
+}
+
+/// Different programs of this machine that a library can be loaded into.
+fn system_programs(count: usize) -> Result<Vec<PathBuf>> {
+    let mut paths = fs::read_dir("/usr/bin")?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    let mut inodes = std::collections::HashSet::new();
+    let is_program = |path: &PathBuf| {
+        let Ok(metadata) = fs::symlink_metadata(path) else { return false };
+        let mut magic = [0; 18];
+        let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+        // Of 64 bits, with a loader, and without rights of its own.
+        metadata.is_file()
+            && metadata.mode() & 0o6000 == 0
+            && read.is_ok()
+            && magic.starts_with(b"\x7fELF\x02")
+            && magic[16] == 3
+            && inodes.insert(metadata.ino())
+    };
+    let programs: Vec<_> = paths.into_iter().filter(is_program).take(count).collect();
+    ensure!(programs.len() == count, "only {} programs in `/usr/bin`", programs.len());
+    Ok(programs)
+}
+
+fn resident(agent: &Agent) -> Result<u64> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
+    let bytes = agent.metrics()?.get("process_resident_memory_bytes", &[]).context("no resident memory")? as u64;
+    Ok(bytes)
+}
