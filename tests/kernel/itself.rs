@@ -49,7 +49,7 @@ pub(crate) fn runs_are_the_kernels_own() -> Result<()> {
 pub(crate) fn a_cap_sheds_in_its_order() -> Result<()> {
     let agent = Agent::start(
         "overhead: {maxPercent: 0.00001}\ncounters: {groups: [[cpu-clock], [task-clock]]}\n\
-         otlp: {endpoint: 'http://127.0.0.1:1', interval: 60s}\n",
+         stacks: {onCpuEvent: cpu-clock}\n",
     )?;
     let mut order = Vec::new();
     let metrics = within(SHED, "everything is given up", || {
@@ -90,7 +90,7 @@ fn counted(metrics: &Metrics, event: &str) -> bool {
 pub(crate) fn programs_have_not_grown() -> Result<()> {
     let agent = Agent::start(
         "counters: {groups: [[cpu-clock, task-clock, page-faults, context-switches], [cpu-migrations, minor-faults]]}\n\
-         otlp: {endpoint: 'http://127.0.0.1:1', interval: 60s}\n",
+         stacks: {onCpuEvent: cpu-clock}\n",
     )?;
     let metrics = agent.metrics()?;
     let release = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();

@@ -16,6 +16,8 @@ use podperf_tests::{
 
 use crate::running::{Load, OFFCPU, ONCPU, is_close, run, time};
 
+/// What others on the machine walk must not make these waits a sample.
+const WITHOUT_BUDGET: &str = "stacks: {maxWalks: 0}";
 /// Off-CPU time of a row, by reason.
 const WAIT: &str = "podperf_cgroup_wait_seconds_total";
 /// Where the files of loads are; a memory file system has no disk to wait for.
@@ -25,7 +27,7 @@ pub(crate) const CPU_CONTROLLER: Need = Need::Controller("cpu");
 
 /// All that a load waits for is told as this reason, and is as much as the metrics have by state.
 pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
-    let agent = Agent::start("")?;
+    let agent = Agent::start(WITHOUT_BUDGET)?;
     for (on, reason) in cases {
         let cgroup = TestCgroup::new(on)?;
         let (path, directory) = (cgroup.path().display(), env!("CARGO_TARGET_TMPDIR"));
@@ -43,7 +45,7 @@ pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
 
 /// Two burners on one CPU preempt each other, and wait for nothing else.
 pub(crate) fn preempted() -> Result<()> {
-    let agent = Agent::start("")?;
+    let agent = Agent::start(WITHOUT_BUDGET)?;
     let cgroups = [TestCgroup::new("left")?, TestCgroup::new("right")?];
     let mut loads = Vec::new();
     for cgroup in &cgroups {
@@ -70,7 +72,7 @@ pub(crate) fn preempted() -> Result<()> {
 pub(crate) fn throttled() -> Result<()> {
     let root = cgroup::mount_point()?;
     fs::write(root.join("cgroup.subtree_control"), "+cpu").context("failed to switch on the cpu controller")?;
-    let agent = Agent::start("")?;
+    let agent = Agent::start(WITHOUT_BUDGET)?;
     let cgroup = TestCgroup::new("throttled")?;
     fs::write(cgroup.path().join("cpu.max"), "20000 100000").context("failed to set a quota")?;
     let mut load = Load::start(&format!("spin --seconds 0.5 --hold --cgroup {}", cgroup.path().display()))?;
@@ -87,7 +89,7 @@ pub(crate) fn throttled() -> Result<()> {
 
 /// One thread: on the CPU, waiting for it or for something else is all that there is.
 pub(crate) fn one_thread_is_the_wall() -> Result<()> {
-    let agent = Agent::start("")?;
+    let agent = Agent::start(WITHOUT_BUDGET)?;
     let cgroup = TestCgroup::new("wall")?;
     // A neighbour, so that it waits for the CPU too.
     let _neighbour = Load::start("spin --seconds 60 --cpu 0")?;

@@ -8,7 +8,7 @@ use crate::running::run;
 const WAITS: u32 = 2000;
 
 pub(crate) fn are_remembered() -> Result<()> {
-    let agent = Agent::start("otlp: {endpoint: 'http://127.0.0.1:1'}\n")?;
+    let agent = Agent::start("")?;
     let cgroup = TestCgroup::new("stacks")?;
     let before = agent.fresh_metrics()?;
     let report: SleepersReport =
