@@ -114,7 +114,8 @@ pub fn start(
     let sender = Arc::clone(&agent);
     let symbolizer = profiles
         .then(|| {
-            stacks::start(windows, met, agent.node_name.clone(), symbols, move |profile| {
+            stacks::start(windows, met, agent.node_name.clone(), symbols, move |profile, unwound| {
+                sender.reader.tell_unwound(unwound);
                 if let Some(exporter) = &sender.exporter {
                     exporter.send(profile);
                 }

@@ -28,7 +28,7 @@ use crate::{
     },
     overhead::Overhead,
     pods::{PodChange, PodIndex},
-    readings::{self, Readings},
+    readings::{self, Readings, UnwoundTime},
     stacks::{ProfileSample, RawProfile, Window, profile::Waker},
     status::{State, Status},
     upkeep::{OverheadUse, Upkeep},
@@ -110,6 +110,7 @@ enum Request {
     Read { exports: bool, reply: oneshot::Sender<Result<Arc<Observation>, ReadError>> },
     Rules(Box<RowRules>),
     Pods(Box<PodChange>),
+    Unwound(Vec<(Subject, UnwoundTime)>),
     Stop,
 }
 
@@ -123,6 +124,7 @@ impl std::fmt::Debug for Request {
             Self::Read { .. } => "Read",
             Self::Rules(_) => "Rules",
             Self::Pods(_) => "Pods",
+            Self::Unwound(_) => "Unwound",
             Self::Stop => "Stop",
         })
     }
@@ -150,6 +152,11 @@ impl Reader {
     /// Tells of pods.
     pub fn tell(&self, change: PodChange) {
         self.0.send(Request::Pods(Box::new(change))).ok();
+    }
+
+    /// Tells how far the walks of a window's stacks came.
+    pub fn tell_unwound(&self, times: Vec<(Subject, UnwoundTime)>) {
+        self.0.send(Request::Unwound(times)).ok();
     }
 
     /// Asks the collector to send its last profile and end.
@@ -238,6 +245,11 @@ impl Collector {
                 Ok(Request::Pods(change)) => {
                     if let Some(pods) = &mut self.pods {
                         pods.apply(*change, monotonic_ns());
+                    }
+                }
+                Ok(Request::Unwound(times)) => {
+                    for (subject, times) in times {
+                        self.ledger.add_unwound(&subject, self.settings.rules.level, times);
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {

@@ -11,7 +11,10 @@ use podperf_ebpf::abi;
 use crate::{
     ids::CgroupId,
     kernel::{OpenCounter, RawReading},
-    stacks::{profile::WaitState, reason::WaitReason},
+    stacks::{
+        profile::{Unwind, WaitState},
+        reason::WaitReason,
+    },
 };
 
 /// What a cgroup did, over some time. Nanoseconds and counts.
@@ -52,13 +55,19 @@ pub struct ProfiledTime {
     pub waits: u64,
     /// Samples on the CPU.
     pub oncpu_samples: u64,
+    /// On and off the CPU, by how far the walk of the stack came ([`Unwind`]); one window late.
+    pub unwound_ns: UnwoundTime,
 }
+
+/// Time by [`Unwind`].
+pub type UnwoundTime = [u64; Unwind::ALL.len()];
 
 impl ProfiledTime {
     fn add(&mut self, other: &Self) {
         self.waits_ns.iter_mut().zip(other.waits_ns).for_each(|(to, from)| *to += from);
         self.waits += other.waits;
         self.oncpu_samples += other.oncpu_samples;
+        self.unwound_ns.iter_mut().zip(other.unwound_ns).for_each(|(to, from)| *to += from);
     }
 }
 

@@ -10,12 +10,12 @@ use std::{
     time::SystemTime,
 };
 
-use super::{Names, NotExported, Owner, Row, RowRules, RowUsage, Snapshot, UNRESOLVED, Verdict};
+use super::{Level, Names, NotExported, Owner, Row, RowRules, RowUsage, Snapshot, Subject, UNRESOLVED, Verdict};
 use crate::{
     cgroups::Place,
     ids::CgroupId,
     pods::{ContainerInfo, Outlook, Pod},
-    readings::Usage,
+    readings::{ProfiledTime, UnwoundTime, Usage},
 };
 
 /// How long counts wait for their cgroup's path, in nanoseconds.
@@ -167,6 +167,26 @@ impl Ledger {
     #[must_use]
     pub const fn containers(&self) -> (usize, usize) {
         self.containers
+    }
+
+    /// Adds what is known of stacks only when they have names, to an account that is open.
+    pub fn add_unwound(&mut self, subject: &Subject, level: Level, unwound: UnwoundTime) {
+        let row = match (subject, level) {
+            (Subject::Cgroup(path), _) => Row::Cgroup(Arc::clone(path)),
+            (Subject::Container(info), Level::Container) => Row::Container {
+                namespace: Arc::clone(&info.pod.namespace),
+                pod: Arc::clone(&info.pod.name),
+                container: Arc::clone(&info.name),
+            },
+            (Subject::Container(info), Level::Pod) => {
+                Row::Pod { namespace: Arc::clone(&info.pod.namespace), pod: Arc::clone(&info.pod.name) }
+            }
+            (Subject::Container(_), Level::Node) => return,
+        };
+        if let Some(account) = self.accounts.get_mut(&row) {
+            let profiled = ProfiledTime { unwound_ns: unwound, ..ProfiledTime::default() };
+            account.usage.add(&Usage { profiled, ..Usage::default() });
+        }
     }
 
     /// Says that a snapshot was exported.

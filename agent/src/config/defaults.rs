@@ -80,6 +80,7 @@ impl Default for Metrics {
                 FactFamily::RunQueueWait,
                 FactFamily::OffCpu,
                 FactFamily::WaitReasons,
+                FactFamily::IncompleteStacks,
                 FactFamily::ContextSwitches,
             ],
             level: Level::Container,

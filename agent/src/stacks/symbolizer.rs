@@ -24,12 +24,13 @@ use crate::{
         records::{RawActivity, RawStack},
         return_free_memory,
     },
+    readings::UnwoundTime,
 };
 
 /// How long a window may wait while nobody is met.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile. Between them it
+/// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile, and how far the walks of its stacks came. Between them it
 /// learns what the processes are that were `met` with a new stack, so that they have names when they are gone by the end
 /// of their window.
 ///
@@ -41,14 +42,15 @@ pub fn start(
     met: mpsc::Receiver<Pid>,
     node_name: String,
     counts: SymbolCounts,
-    mut send: impl FnMut(Profile) + Send + 'static,
+    mut send: impl FnMut(Profile, Vec<(Subject, UnwoundTime)>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("podperf-symbols".into()).spawn(move || {
         let mut symbols = Symbols::new();
         while let Some(work) = next(&windows, &met) {
             match work {
                 Work::Window(window) => {
-                    send(profile(window, &mut symbols, &node_name, &counts));
+                    let (profile, unwound) = profile(window, &mut symbols, &node_name, &counts);
+                    send(profile, unwound);
                     if symbols.has_read_files() {
                         return_free_memory();
                     }
@@ -81,7 +83,12 @@ fn next(windows: &mpsc::Receiver<RawProfile>, met: &mpsc::Receiver<Pid>) -> Opti
 }
 
 /// One window with names, grouped by whose they are.
-fn profile(window: RawProfile, symbols: &mut Symbols, node_name: &str, counts: &SymbolCounts) -> Profile {
+fn profile(
+    window: RawProfile,
+    symbols: &mut Symbols,
+    node_name: &str,
+    counts: &SymbolCounts,
+) -> (Profile, Vec<(Subject, UnwoundTime)>) {
     symbols.next_window();
     let stacks = name_stacks(&window.samples, symbols, counts);
     let mut losses = window.losses;
@@ -105,13 +112,24 @@ fn profile(window: RawProfile, symbols: &mut Symbols, node_name: &str, counts: &
     if lost_frames > 0 {
         losses.push(("stack_frames", lost_frames));
     }
-    Profile {
+    let unwound = subjects.iter().map(|(subject, profile)| (subject.clone(), unwound(&profile.samples))).collect();
+    let profile = Profile {
         subjects: subjects.into_values().collect(),
         start: Some(window.start),
         duration: window.duration,
         losses,
         sample_period: window.sample_period,
+    };
+    (profile, unwound)
+}
+
+/// Time by how far the walk came. What has no stack was not walked.
+fn unwound(samples: &[Sample]) -> UnwoundTime {
+    let mut times = UnwoundTime::default();
+    for sample in samples.iter().filter(|sample| !sample.stack.frames.is_empty()) {
+        times[sample.stack.unwind as usize] += sample.nanoseconds;
     }
+    times
 }
 
 fn activity(raw: RawActivity, reason: WaitReason, waker: Option<Arc<Waker>>) -> Activity {
@@ -189,7 +207,9 @@ mod tests {
             sample_period: None,
         };
         let counts = SymbolCounts::default();
-        let profile = profile(window, &mut Symbols::new(), "node-1", &counts);
+        let (profile, unwound) = profile(window, &mut Symbols::new(), "node-1", &counts);
+        assert!(unwound.iter().any(|(subject, times)| *subject == Subject::Cgroup("/a.slice/b.service".into())
+            && times.iter().sum::<u64>() == 5));
         let sum = |service: &str| -> u64 {
             let named = ("service.name".to_owned(), service.to_owned());
             let subject = profile.subjects.iter().find(|subject| subject.resource.contains(&named)).unwrap();

@@ -10,7 +10,10 @@ use crate::{
     events::plan::Scale,
     kernel::OpenCounter,
     readings::Usage,
-    stacks::{profile::WaitState, reason::WaitReason},
+    stacks::{
+        profile::{Unwind, WaitState},
+        reason::WaitReason,
+    },
 };
 
 /// The row of counters while CPUs were idle.
@@ -28,6 +31,7 @@ pub enum FactFamily {
     #[serde(rename = "offcpu")]
     OffCpu,
     WaitReasons,
+    IncompleteStacks,
     ContextSwitches,
     CpuMigrations,
     PageFaults,
@@ -56,8 +60,16 @@ macro_rules! waits_for {
     };
 }
 
+macro_rules! unwound {
+    ($unwind:ident) => {
+        (&[("cause", Unwind::$unwind.name())], |usage| {
+            Value::seconds(usage.profiled.unwound_ns[Unwind::$unwind as usize])
+        })
+    };
+}
+
 /// One row per family.
-const FACTS: [Fact; 8] = [
+const FACTS: [Fact; 9] = [
     Fact {
         family: FactFamily::OnCpu,
         name: "oncpu",
@@ -92,6 +104,14 @@ const FACTS: [Fact; 8] = [
         help: "Time off the CPU by what it was for, as its stacks tell; those are a part of `offcpu`",
         unit: Some(BaseUnit::Seconds),
         series: &WAITS,
+        sparse: true,
+    },
+    Fact {
+        family: FactFamily::IncompleteStacks,
+        name: "incomplete_stack",
+        help: "Time on and off the CPU whose stacks do not reach the function that began the thread, by the cause",
+        unit: Some(BaseUnit::Seconds),
+        series: &[unwound!(Truncated), unwound!(Broken), unwound!(NoFramePointers)],
         sparse: true,
     },
     Fact {
@@ -316,7 +336,7 @@ mod tests {
         pods::{ContainerInfo, Pod, Workload, WorkloadKind},
     };
 
-    const ALL: [FactFamily; 8] = [
+    const ALL: [FactFamily; 9] = [
         FactFamily::OnCpu,
         FactFamily::RunQueueWait,
         FactFamily::OffCpu,
@@ -325,6 +345,7 @@ mod tests {
         FactFamily::PageFaults,
         FactFamily::WaitReasons,
         FactFamily::ProfileSamples,
+        FactFamily::IncompleteStacks,
     ];
 
     fn snapshot(rows: Vec<RowUsage>, pods: Vec<Arc<Pod>>) -> Snapshot {
