@@ -101,6 +101,7 @@ pub enum ReadError {
 
 enum Request {
     Read { exports: bool, reply: oneshot::Sender<Result<Arc<Observation>, ReadError>> },
+    Cut(oneshot::Sender<Option<SystemTime>>),
     Rules(Box<RowRules>),
     Pods(Box<PodChange>),
     Stop,
@@ -114,6 +115,7 @@ impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Read { .. } => "Read",
+            Self::Cut(_) => "Cut",
             Self::Rules(_) => "Rules",
             Self::Pods(_) => "Pods",
             Self::Stop => "Stop",
@@ -132,6 +134,18 @@ impl Reader {
         let (reply, answer) = oneshot::channel();
         self.0.send(Request::Read { exports, reply }).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.unwrap_or(Err(ReadError::Stopped))
+    }
+
+    /// Ends the current profile window now, and says when it had begun, by which it is known again. `None` when it could
+    /// not be handed on, or none is made.
+    ///
+    /// # Errors
+    ///
+    /// When the collector has stopped.
+    pub async fn cut(&self) -> Result<Option<SystemTime>, ReadError> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Request::Cut(reply)).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
+        answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 
     /// Changes which cgroups are rows, from the next reading on. Existing rows keep what they have.
@@ -226,6 +240,10 @@ impl Collector {
                     }
                     // Who asked may have gone.
                     reply.send(observation).ok();
+                }
+                Ok(Request::Cut(reply)) => {
+                    let began = self.profile(false);
+                    reply.send(began).ok();
                 }
                 Ok(Request::Rules(rules)) => self.settings.rules = *rules,
                 Ok(Request::Pods(change)) => {
@@ -361,14 +379,14 @@ impl Collector {
         self.settings.status.set("names", state, detail);
     }
 
-    /// Ends the profile window and hands it on. The last one has all that still waits for a name.
-    fn profile(&mut self, last: bool) {
-        let Some((_, taker)) = &self.settings.profiles else { return };
+    /// Ends the profile window, hands it on and says when it had begun. The last one has all that still waits for a name.
+    fn profile(&mut self, last: bool) -> Option<SystemTime> {
+        let (_, taker) = self.settings.profiles.as_ref()?;
         let waits = match self.sensors.take_waits() {
             Ok(waits) => waits,
             Err(error) => {
                 warn!(%error, "failed to read the waits: they will be in the next profile");
-                return;
+                return None;
             }
         };
         let drops = self.sensors.drops().unwrap_or_default();
@@ -385,11 +403,11 @@ impl Collector {
         let waits = self.name_waits(waits, last);
         let window = std::mem::replace(&mut self.window, (SystemTime::now(), Instant::now()));
         let profile = RawProfile { start: window.0, duration: window.1.elapsed(), waits, losses };
-        if taker.try_send(profile).is_err() {
-            self.profiles_dropped += 1;
-        }
+        let handed_on = taker.try_send(profile).is_ok();
+        self.profiles_dropped += u64::from(!handed_on);
         self.forget_stacks();
         self.windows += 1;
+        handed_on.then_some(window.0)
     }
 
     /// Finds whose the waits of a window are. Those without a name yet come with a later window, if there is one.
