@@ -156,15 +156,17 @@ impl Agent {
         &self.windows
     }
 
-    /// What is known now, and what was known a while ago, for rates; nothing where the agent has only begun.
+    /// What is known now, what was known a while ago, and how long ago that was, for rates. Where the agent has only
+    /// begun, that is nothing.
     ///
     /// # Errors
     ///
     /// When the kernel's maps cannot be read, or the collector has stopped.
-    pub async fn lately(&self) -> Result<(Arc<Observation>, Option<Arc<Observation>>), ReadError> {
+    pub async fn lately(&self) -> Result<(Arc<Observation>, Option<Arc<Observation>>, Duration), ReadError> {
         let now = self.reader.read(false).await?;
-        let before = self.history.before(&now);
-        Ok((now, before))
+        let Some(before) = self.history.before(&now) else { return Ok((now, None, self.started.elapsed())) };
+        let over = now.snapshot.taken.duration_since(before.snapshot.taken).unwrap_or_default();
+        Ok((now, Some(before), over))
     }
 
     /// The configured events and what became of each; none where the kernel cannot be read.

@@ -134,6 +134,21 @@ const TABLE: &[(WaitReason, &[&str])] = &[
 ];
 
 impl WaitReason {
+    /// In the order of the type.
+    pub const ALL: [Self; 11] = [
+        Self::Futex,
+        Self::Poll,
+        Self::Disk,
+        Self::Network,
+        Self::PageFault,
+        Self::Pipe,
+        Self::Sleep,
+        Self::KernelLock,
+        Self::Child,
+        Self::Preempted,
+        Self::Other,
+    ];
+
     /// What a wait in `state` with these frames, leaf first, was for.
     #[must_use]
     pub fn of(state: WaitState, frames: &[Arc<Frame>]) -> Self {
