@@ -6,3 +6,5 @@ pub mod otlp;
 pub mod overview;
 mod profile;
 pub mod prometheus;
+
+pub(crate) use profile::file_name;
