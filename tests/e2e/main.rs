@@ -5,7 +5,10 @@ mod checked;
 mod command;
 mod lifecycle;
 mod nobody;
+mod pages;
 mod profiles;
+mod record;
+mod recorded;
 mod refusals;
 mod scrape;
 
@@ -14,5 +17,6 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    suite::run(&[scrape::TESTS, profiles::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat())
+    let agent = [scrape::TESTS, profiles::TESTS, refusals::TESTS, lifecycle::TESTS].concat();
+    suite::run(&[&agent, check::TESTS, record::TESTS, pages::TESTS].concat())
 }

@@ -47,16 +47,16 @@ pub(crate) const TESTS: &[Test] = &[
 const GO: Need = Need::Program("go");
 /// Some windows of a second each, on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
-const WAIT_STACK: [&str; 3] = ["podperf_wait_inner", "podperf_wait_middle", "podperf_wait_outer"];
+pub(crate) const WAIT_STACK: [&str; 3] = ["podperf_wait_inner", "podperf_wait_middle", "podperf_wait_outer"];
 
 /// A load that stays alive after its work: it reports into a pipe that is full until it is asked.
-struct Held {
+pub(crate) struct Held {
     child: Child,
     report: BufReader<File>,
 }
 
 impl Held {
-    fn start(cgroup: &TestCgroup, arguments: &[&str]) -> Result<Self> {
+    pub(crate) fn start(cgroup: &TestCgroup, arguments: &[&str]) -> Result<Self> {
         let (report, full) = pipe()?;
         let size = fcntl(full.as_fd(), FcntlArg::F_SETPIPE_SZ(4096))?;
         let mut full = File::from(full);
@@ -67,7 +67,11 @@ impl Held {
         Ok(Self { child, report: BufReader::new(File::from(report)) })
     }
 
-    fn finish<T: serde::de::DeserializeOwned>(mut self) -> Result<T> {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn finish<T: serde::de::DeserializeOwned>(mut self) -> Result<T> {
         let line = (&mut self.report).lines().find(|line| !line.as_ref().is_ok_and(String::is_empty));
         let report = serde_json::from_str(&line.context("the load ended without a report")??)?;
         self.child.wait()?;
@@ -166,7 +170,7 @@ fn nanoseconds<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
 }
 
 /// Within 2 %, or a tenth of a millisecond where there is nearly nothing.
-fn ensure_near(nanoseconds: f64, truth: Duration, whose: &str) -> Result<()> {
+pub(crate) fn ensure_near(nanoseconds: f64, truth: Duration, whose: &str) -> Result<()> {
     let (found, truth) = (nanoseconds / 1e9, truth.as_secs_f64());
     ensure!((found - truth).abs() <= 0.02 * truth + 1e-4, "profiles hold {found} s, {whose} is {truth} s");
     Ok(())

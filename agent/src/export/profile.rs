@@ -81,10 +81,11 @@ pub(super) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Respo
     }
 }
 
-/// `GET /debug/recordings/ID`: how far a recording is.
+/// `GET /debug/recordings/ID`: how far a recording is; `seconds` is null while it has not begun.
 pub(super) async fn progress(Shared(agent): Shared<Arc<Agent>>, Path(id): Path<String>) -> Response {
     let Some(control) = agent.windows().recording(&id) else { return no_recording() };
-    let body = json!({ "seconds": control.elapsed().as_secs_f64(), "samples": control.count() });
+    let seconds = control.elapsed().map(|elapsed| elapsed.as_secs_f64());
+    let body = json!({ "seconds": seconds, "samples": control.count() });
     ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -21,7 +21,12 @@ const WAITING: usize = 16;
 
 /// The windows' way from the symbolizer; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Windows(Arc<Mutex<Inner>>);
+pub struct Windows {
+    inner: Arc<Mutex<Inner>>,
+    /// Held from a cut until the window that was cut is there: the symbolizer's queue is short, and what does not fit it
+    /// is lost to everybody.
+    cutting: Arc<tokio::sync::Mutex<()>>,
+}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -34,7 +39,7 @@ struct Inner {
 /// What others can tell and ask a recording in progress.
 #[derive(Debug)]
 pub struct Control {
-    began: Instant,
+    began: OnceLock<Instant>,
     count: AtomicU64,
     ended: AtomicBool,
     end: Notify,
@@ -77,7 +82,7 @@ impl Windows {
         }
         let (sender, windows) = mpsc::channel(WAITING);
         let control = Arc::new(Control {
-            began: Instant::now(),
+            began: OnceLock::new(),
             count: AtomicU64::new(0),
             ended: AtomicBool::new(false),
             end: Notify::new(),
@@ -100,15 +105,15 @@ impl Windows {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Control {
-    /// How long it has been in progress.
+    /// How long it has been recording; `None` while it has not begun.
     #[must_use]
-    pub fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+    pub fn elapsed(&self) -> Option<Duration> {
+        self.began.get().map(Instant::elapsed)
     }
 
     /// Waits or samples so far.
@@ -121,6 +126,10 @@ impl Control {
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         self.end.notify_one();
+    }
+
+    pub(super) fn begin(&self) {
+        self.began.get_or_init(Instant::now);
     }
 
     pub(super) fn set_count(&self, count: u64) {
@@ -136,6 +145,11 @@ impl Control {
 }
 
 impl Ticket {
+    /// One recording cuts at a time.
+    pub(super) async fn may_cut(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        Arc::clone(&self.hub.cutting).lock_owned().await
+    }
+
     /// The handle that others can have, too.
     #[must_use]
     pub fn control(&self) -> Arc<Control> {

@@ -84,7 +84,7 @@ async fn watched(agent: &Agent, wanted: &Wanted) -> anyhow::Result<Merged> {
     let control = ticket.control();
     let recording = agent.record(ticket, wanted);
     tokio::pin!(recording);
-    let progress = Progress::new(wanted);
+    let mut progress = Progress::new(wanted, "alone");
     let mut ticks = interval(EVERY);
     loop {
         tokio::select! {

@@ -14,31 +14,42 @@ pub(super) const EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Progress {
     terminal: bool,
+    begun: bool,
+    how: String,
     what: String,
     unit: &'static str,
     whole: Duration,
 }
 
 impl Progress {
-    pub(super) fn new(wanted: &Wanted) -> Self {
+    /// `how` is it recorded?
+    pub(super) fn new(wanted: &Wanted, how: impl Into<String>) -> Self {
         let what = format!("{} {}", wanted.selector, wanted.side.name());
         let unit = match wanted.side {
             Side::OffCpu => "waits",
             Side::OnCpu => "samples",
         };
-        Self { terminal: io::stderr().is_terminal(), what, unit, whole: wanted.duration }
+        let terminal = io::stderr().is_terminal();
+        Self { terminal, begun: false, how: how.into(), what, unit, whole: wanted.duration }
     }
 
-    /// Whether anybody sees it.
+    /// Whether there is more to show.
     pub(super) const fn is_shown(&self) -> bool {
-        self.terminal
+        self.terminal || !self.begun
     }
 
-    pub(super) fn show(&self, elapsed: Duration, count: u64) {
-        let Self { terminal: true, what, unit, whole } = self else { return };
+    /// How far it is; nothing before it has begun.
+    pub(super) fn show(&mut self, elapsed: Option<Duration>, count: u64) {
+        let Some(elapsed) = elapsed else { return };
+        let Self { terminal, begun, how, what, unit, whole } = self;
         let (elapsed, whole) = (elapsed.min(*whole).as_secs_f64(), whole.as_secs_f64());
-        // A terminal that is gone has nobody to tell.
-        write!(io::stderr(), "\r\x1b[Krecording {what}: {elapsed:.1} of {whole:.1} s, {count} {unit}").ok();
+        if !std::mem::replace(begun, true) {
+            say(&format!("recording {what} for {whole:.1} s, {how} (Ctrl-C ends it early)"));
+        }
+        if *terminal {
+            // A terminal that is gone has nobody to tell.
+            write!(io::stderr(), "\r\x1b[K{elapsed:.1} of {whole:.1} s, {count} {unit}").ok();
+        }
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Running {
 
 #[derive(Deserialize)]
 struct Far {
-    seconds: f64,
+    seconds: Option<f64>,
     samples: u64,
 }
 
@@ -80,7 +80,7 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
     let path = format!("/debug/profile?{}", query.finish());
     let recorded = client.ask(Method::GET, &path, wanted.duration + NAMES);
     tokio::pin!(recorded);
-    let progress = Progress::new(wanted);
+    let mut progress = Progress::new(wanted, format!("through the agent at `{}`", client.url()));
     let recording = format!("/debug/recordings/{id}");
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -94,8 +94,8 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
             _ = ticks.tick(), if progress.is_shown() => {
                 if let Ok((StatusCode::OK, body)) = client.ask(Method::GET, &recording, PATIENCE).await
                     && let Ok(far) = serde_json::from_slice::<Far>(&body)
-                    && let Ok(elapsed) = Duration::try_from_secs_f64(far.seconds)
                 {
+                    let elapsed = far.seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
                     progress.show(elapsed, far.samples);
                 }
             }

@@ -92,7 +92,7 @@ fn when(merged: &Merged) -> String {
     let Some(start) = merged.start else { return String::new() };
     let seconds = start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("<span class=\"soft\">, from {hour:02}:{minute:02}:{second:02} UTC on</span>")
+    format!("<span class=\"soft\">, from {hour:02}:{minute:02}:{second:02} UTC</span>")
 }
 
 fn losses(html: &mut String, merged: &Merged) {
@@ -153,9 +153,10 @@ fn stacks(html: &mut String, merged: &Merged) {
     for (name, sample) in samples.iter().take(STACKS) {
         let steps = tree::steps(sample);
         let class = steps.first().map_or("all", |(_, class)| palette::class(*class));
-        // The program's own function says more than the scheduler's.
-        let users = |(_, class): &&tree::Step| matches!(class, Class::User | Class::Waiting { kernel: false, .. });
-        let leaf = steps.iter().rev().find(users).or(steps.last()).map_or("", |(name, _)| name);
+        // The program's own function says more than the scheduler's, and a name more than an address.
+        let is_users = |class: &Class| matches!(class, Class::User | Class::Waiting { kernel: false, .. });
+        let users = |(name, class): &&tree::Step| is_users(class) && !name.contains("+0x");
+        let leaf = steps.iter().skip(1).rev().find(users).or(steps.last()).map_or("", |(name, _)| name);
         let whose = if merged.subjects.len() > 1 { escape(&name.to_string()) + " " } else { String::new() };
         write!(
             html,
