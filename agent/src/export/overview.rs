@@ -294,7 +294,7 @@ fn row(html: &mut String, line: &Line, columns: &[Column]) {
 fn percent(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0".into(),
-        percent if percent < 0.1 => "<0.1 %".replace('<', "&lt;"),
+        percent if percent < 0.1 => "&lt;0.1 %".into(),
         percent if percent < 9.95 => format!("{percent:.1} %"),
         percent => format!("{percent:.0} %"),
     }

@@ -64,39 +64,31 @@ pub enum RecordError {
 /// When the current window cannot be cut.
 pub async fn record(reader: &Reader, mut ticket: Ticket, wanted: &Wanted) -> Result<Merged, RecordError> {
     let mut merger = Merger::new(wanted.side, wanted.selector.clone());
-    let cutting = ticket.may_cut().await;
-    let cut = reader.cut().await?.ok_or(RecordError::Behind)?;
+    let cut = ticket.cut(reader).await?.ok_or(RecordError::Behind)?;
     ticket.control.begin();
     let end = Instant::now() + wanted.duration;
     // The window that was cut, and those before it that are still on their way, were before the recording.
-    loop {
-        match timeout(ON_THE_WAY, ticket.windows.recv()).await {
-            Ok(Some(window)) if window.start == Some(cut) => break,
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(merger.finish()),
-            Err(_) => return Err(RecordError::Behind),
-        }
-    }
-    drop(cutting);
+    let mut before = true;
     loop {
         tokio::select! {
             () = sleep_until(end) => break,
             () = ticket.control.wanted_to_end() => break,
             window = ticket.windows.recv() => match window {
+                Some(window) if before => before = window.start != Some(cut),
                 Some(window) => merger = add(merger, window, &ticket).await,
                 None => return Ok(merger.finish()),
             },
         }
     }
-    let _cutting = ticket.may_cut().await;
-    let Some(last) = reader.cut().await? else {
+    let last = ticket.cut(reader).await?;
+    if last.is_none() {
         merger.lost("window");
-        return Ok(merger.finish());
-    };
-    loop {
+    }
+    while last.is_some() {
         match timeout(ON_THE_WAY, ticket.windows.recv()).await {
+            Ok(Some(window)) if before => before = window.start != Some(cut),
             Ok(Some(window)) => {
-                let is_last = window.start == Some(last);
+                let is_last = window.start == last;
                 merger = add(merger, window, &ticket).await;
                 if is_last {
                     break;

@@ -6,32 +6,39 @@ use std::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Recent;
-use crate::stacks::profile::Profile;
+use crate::{
+    collector::{ReadError, Reader},
+    stacks::profile::Profile,
+};
 
 /// Recordings at a time, at most: each adds up all windows.
 const MOST_RECORDINGS: usize = 4;
 /// Windows that wait for a recording, at most; it takes each at once.
 const WAITING: usize = 16;
+/// Windows that were cut and are on their way, at most; those that end by themselves come on top.
+const CUTS_ON_THE_WAY: usize = 2;
 
 /// The windows' way from the symbolizer; cheap to clone.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Windows {
     inner: Arc<Mutex<Inner>>,
-    /// Held from a cut until the window that was cut is there: the symbolizer's queue is short, and what does not fit it
-    /// is lost to everybody.
-    cutting: Arc<tokio::sync::Mutex<()>>,
+    /// One permit is a window that was cut and is on its way: the symbolizer's queue is short, and what does not fit it is
+    /// lost to everybody.
+    cuts: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     recent: Recent,
     recordings: BTreeMap<String, (mpsc::Sender<Arc<Profile>>, Arc<Control>)>,
+    /// When windows began that were cut and are on their way.
+    on_the_way: Vec<(SystemTime, OwnedSemaphorePermit)>,
     numbered: u64,
     closed: bool,
 }
@@ -54,11 +61,18 @@ pub struct Ticket {
     hub: Windows,
 }
 
+impl Default for Windows {
+    fn default() -> Self {
+        Self { inner: Arc::default(), cuts: Arc::new(Semaphore::new(CUTS_ON_THE_WAY)) }
+    }
+}
+
 impl Windows {
     /// Hands a window on. Never waits: a recording that has not taken its last ones misses this one.
     pub fn publish(&self, profile: &Arc<Profile>) {
         let mut inner = self.lock();
         inner.recent.push(Arc::clone(profile));
+        inner.on_the_way.retain(|(start, _)| Some(*start) != profile.start);
         for (sender, _) in inner.recordings.values() {
             // Its end sees that one is missing.
             sender.try_send(Arc::clone(profile)).ok();
@@ -145,9 +159,20 @@ impl Control {
 }
 
 impl Ticket {
-    /// One recording cuts at a time.
-    pub(super) async fn may_cut(&self) -> tokio::sync::OwnedMutexGuard<()> {
-        Arc::clone(&self.hub.cutting).lock_owned().await
+    /// Cuts the current window, once not too many are on their way, and says when it had begun. `None` when it was lost.
+    pub(super) async fn cut(&self, reader: &Reader) -> Result<Option<SystemTime>, ReadError> {
+        // Nobody closes the semaphore.
+        let permit = Arc::clone(&self.hub.cuts).acquire_owned().await;
+        let Some(start) = reader.cut().await? else { return Ok(None) };
+        let mut inner = self.hub.lock();
+        // It may have been faster than this.
+        let is_there = inner.recent.windows().iter().any(|window| window.start == Some(start));
+        if let Ok(permit) = permit
+            && !is_there
+        {
+            inner.on_the_way.push((start, permit));
+        }
+        Ok(Some(start))
     }
 
     /// The handle that others can have, too.

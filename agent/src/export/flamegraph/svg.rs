@@ -181,6 +181,20 @@ mod tests {
         assert!(svg.contains("&lt;script&gt;") && !SCRIPT.contains("]]>"), "{svg}");
     }
 
+    /// What is not a tag would end the picture: XML knows no mercy.
+    #[test]
+    fn whatever_the_times_are_the_picture_is_xml() {
+        let waits = [1, 999, 1_000_000, 5_000_000_000].map(|ns| wait(WaitReason::Disk, &[], &[&format!("f{ns}")], ns));
+        let waits = waits.into_iter().chain([wait(WaitReason::Pipe, &[], &["<&>"], 1)]).collect();
+        let svg = standalone(&recording(waits));
+        let (picture, script) = svg.split_once("<script>").unwrap();
+        let is_tag = |rest: &str| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '/');
+        assert!(picture.split('<').skip(1).all(is_tag), "{picture}");
+        let is_entity = |rest: &str| ["amp;", "lt;", "gt;", "quot;", "#39;"].iter().any(|name| rest.starts_with(name));
+        assert!(picture.split('&').skip(1).all(is_entity), "{picture}");
+        assert!(script.ends_with("]]></script>\n</svg>\n"), "{script}");
+    }
+
     #[test]
     fn a_picture_has_an_end() {
         let samples =

@@ -42,11 +42,11 @@ pub fn time(nanoseconds: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// `part` of `whole`, in percent.
+/// `part` of `whole`, in percent; harmless as it is.
 #[must_use]
 pub fn percent(part: u64, whole: u64) -> String {
     match share(part, whole) * 100.0 {
-        share if share > 0.0 && share < 0.1 => "<0.1 %".into(),
+        share if share > 0.0 && share < 0.1 => "under 0.1 %".into(),
         share if share < 9.95 => format!("{share:.1} %"),
         share => format!("{share:.0} %"),
     }
@@ -99,7 +99,7 @@ mod tests {
     fn a_share_of_nothing_is_nothing() {
         assert_eq!(
             [percent(1, 3), percent(1, 100_000), percent(3, 3), percent(1, 0)],
-            ["33 %", "<0.1 %", "100 %", "0.0 %"]
+            ["33 %", "under 0.1 %", "100 %", "0.0 %"]
         );
     }
 }

@@ -59,6 +59,6 @@
       frame.element.classList.toggle('miss', wanted !== '' && !hit);
       return hit;
     });
-    shown.textContent = wanted === '' ? '' : hits.length + ' frames, ' + share(hits).toFixed(1) + ' % of the time';
+    shown.textContent = wanted === '' ? '' : hits.length + (hits.length === 1 ? ' frame, ' : ' frames, ') + share(hits).toFixed(1) + ' % of the time';
   });
 }());
