@@ -110,8 +110,8 @@ fn the_page_of_the_node_leads_to_flame_graphs() -> Result<()> {
     let name = cgroup.kernel_path();
     let index = dom(&format!("http://{}/", agent.address()))?;
     ensure!(index.contains("<h1>worker-3</h1>"), "{index}");
-    let link = index.split("href=\"").map(|rest| rest.split('"').next().unwrap_or_default());
-    let link = link.filter(|link| link.contains(name.trim_start_matches('/')) && link.ends_with("off-cpu")).next();
+    let mut link = index.split("href=\"").map(|rest| rest.split('"').next().unwrap_or_default());
+    let link = link.find(|link| link.contains(name.trim_start_matches('/')) && link.ends_with("off-cpu"));
     let link = link.with_context(|| index.clone())?.replace("&amp;", "&");
     let row = index.lines().find(|line| line.contains(&format!(">{name}</a>"))).with_context(|| index.clone())?;
     ensure!(row.contains("sleep 1") && row.contains("data-n=\"off CPU\">"), "{row}");

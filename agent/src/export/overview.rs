@@ -238,7 +238,7 @@ fn page(node: &str, lines: &[Line], sort: Column, most: usize, over: Duration, n
     html.push_str("</tbody></table>\n");
     if lines.len() > most {
         let (rest, sort) = (lines.len() - most, sort.name());
-        write!(html, "<p><a href=\"/?sort={sort}&amp;all=1\">And {rest} more</a></p>\n").ok();
+        writeln!(html, "<p><a href=\"/?sort={sort}&amp;all=1\">And {rest} more</a></p>").ok();
     }
     html.push_str("</body>\n</html>\n");
     html

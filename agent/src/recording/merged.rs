@@ -60,12 +60,15 @@ pub struct MergedSample {
     pub count: u64,
 }
 
+/// Nanoseconds and counts.
+type Sums = HashMap<(Arc<Stack>, Activity), (u64, u64)>;
+
 /// Adds windows up.
 #[derive(Debug)]
 pub struct Merger {
     side: Side,
     selector: Selector,
-    subjects: BTreeMap<SubjectName, HashMap<(Arc<Stack>, Activity), (u64, u64)>>,
+    subjects: BTreeMap<SubjectName, Sums>,
     start: Option<SystemTime>,
     duration: Duration,
     losses: BTreeMap<&'static str, u64>,

@@ -46,7 +46,7 @@ impl Client {
     pub(super) fn new(url: &str) -> Result<Self, BadUrl> {
         let bad = || BadUrl(url.to_owned());
         let whole = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-        let uri: Uri = whole.parse().map_err(|_: hyper::http::uri::InvalidUri| bad())?;
+        let Ok(uri) = whole.parse::<Uri>() else { return Err(bad()) };
         let plain = uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/");
         let authority = uri.authority().filter(|authority| plain && authority.port_u16().is_some());
         Ok(Self { authority: authority.ok_or_else(bad)?.to_string() })
@@ -63,8 +63,10 @@ impl Client {
         path: &str,
         patience: Duration,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let connected = timeout(CONNECT, TcpStream::connect(&self.authority)).await;
-        let stream = connected.map_err(|_: tokio::time::error::Elapsed| ClientError::Slow)??;
+        let Ok(connected) = timeout(CONNECT, TcpStream::connect(&self.authority)).await else {
+            return Err(ClientError::Slow);
+        };
+        let stream = connected?;
         let exchange = async {
             let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
             let request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
@@ -84,7 +86,7 @@ impl Client {
                 }
             }
         };
-        timeout(patience, exchange).await.map_err(|_: tokio::time::error::Elapsed| ClientError::NoAnswer)?
+        timeout(patience, exchange).await.unwrap_or(Err(ClientError::NoAnswer))
     }
 }
 

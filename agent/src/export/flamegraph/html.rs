@@ -100,7 +100,7 @@ fn losses(html: &mut String, merged: &Merged) {
         return;
     }
     let losses: Vec<_> = merged.losses.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-    write!(html, "<p class=\"warn\">Missing, on the whole node: {}.</p>\n", escape(&losses.join(", "))).ok();
+    writeln!(html, "<p class=\"warn\">Missing, on the whole node: {}.</p>", escape(&losses.join(", "))).ok();
 }
 
 fn graph(html: &mut String, merged: &Merged) {

@@ -39,7 +39,7 @@ pub(super) struct Node {
     pub(super) nanoseconds: u64,
     pub(super) count: u64,
     /// The longest first.
-    pub(super) children: Vec<Node>,
+    pub(super) children: Vec<Self>,
 }
 
 /// The steps of a sample, outermost first: what it was for, then the functions.
@@ -118,7 +118,7 @@ pub(super) fn labels(name: &SubjectName) -> Vec<(&'static str, &str)> {
 struct Growing {
     nanoseconds: u64,
     count: u64,
-    children: HashMap<Step, Growing>,
+    children: HashMap<Step, Self>,
 }
 
 impl Growing {
