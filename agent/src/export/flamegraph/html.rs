@@ -53,9 +53,12 @@ pub fn page(merged: &Merged, links: &Links) -> String {
     write!(html, "<h1>{title}</h1>\n<p>{}{}</p>\n", escape(&caption(merged)), when(merged)).ok();
     losses(&mut html, merged);
     if merged.subjects.is_empty() {
-        html.push_str(
-            "<p class=\"warn\">Nothing yet. Waits are shown once they have ended and their window is over.</p>\n",
-        );
+        let why = match merged.side {
+            Side::OffCpu => "Waits are shown once they have ended and their window is over.",
+            Side::OnCpu if merged.sample_period.is_none() => "No samples on the CPU are taken.",
+            Side::OnCpu => "It was not seen on a CPU.",
+        };
+        writeln!(html, "<p class=\"warn\">Nothing yet. {why}</p>").ok();
     } else {
         graph(&mut html, merged);
         reasons(&mut html, merged);
@@ -203,6 +206,8 @@ mod tests {
         merged.losses.push(("stack_walk", 7));
         assert!(page(&merged, &Links::default()).contains("Missing, on the whole node: stack_walk 7."));
         merged.subjects.clear();
-        assert!(page(&merged, &Links::default()).contains("Nothing yet."));
+        assert!(page(&merged, &Links::default()).contains("Nothing yet. Waits are shown"));
+        merged.side = Side::OnCpu;
+        assert!(page(&merged, &Links::default()).contains("Nothing yet. No samples on the CPU are taken."));
     }
 }

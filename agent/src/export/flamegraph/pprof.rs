@@ -11,7 +11,7 @@ use prost::Message;
 use super::tree;
 use crate::{
     recording::{Merged, MergedSample, Side, SubjectName},
-    stacks::profile::{Activity, Frame, Mapping, Unwind},
+    stacks::profile::{Activity, Frame, FrameKind, Mapping, Unwind},
 };
 
 #[derive(Clone, PartialEq, Message)]
@@ -135,6 +135,12 @@ fn profile(merged: &Merged) -> Profile {
         build.profile.period_type = Some(build.value_type("cpu", "nanoseconds"));
         build.profile.period = i64::try_from(period.as_nanos()).unwrap_or(i64::MAX);
     }
+    // Readers take the first mapping for the program.
+    let frames = || merged.samples().flat_map(|(_, sample)| &sample.stack.frames);
+    let user = frames().filter(|frame| frame.kind == FrameKind::Native);
+    for mapping in user.filter_map(|frame| frame.mapping.as_ref()).filter(|mapping| is_program(mapping)) {
+        build.mapping(mapping);
+    }
     for (name, sample) in merged.samples() {
         build.sample(name, sample, merged.side);
     }
@@ -146,6 +152,11 @@ fn profile(merged: &Merged) -> Profile {
     build.profile.time_nanos = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
     build.profile.duration_nanos = i64::try_from(merged.duration.as_nanos()).unwrap_or(i64::MAX);
     build.profile
+}
+
+/// Whether it may be a program rather than a library.
+fn is_program(mapping: &Mapping) -> bool {
+    mapping.path.starts_with('/') && !mapping.path.contains(".so")
 }
 
 /// Everything once, by what it holds; ids are places in the tables, counted from 1.
@@ -274,6 +285,24 @@ mod tests {
         assert_eq!(labels, &["cgroup=/a"]);
         let profile = profile(&merged);
         assert_eq!((profile.period, profile.location.len()), (10_000_000, 1));
+    }
+
+    #[test]
+    fn the_first_mapping_is_the_program() {
+        let mut sample = wait(WaitReason::Disk, &[], &[], 1);
+        let frame = |kind, path: &str| {
+            let mapping = Mapping { path: path.into(), ..Mapping::default() };
+            Arc::new(Frame { address: 1, kind, mapping: Some(Arc::new(mapping)), functions: vec![] })
+        };
+        let frames = vec![
+            frame(FrameKind::Kernel, "[kernel]"),
+            frame(FrameKind::Native, "/lib/libc.so.6"),
+            frame(FrameKind::Native, "/bin/cart"),
+        ];
+        sample.stack = Arc::new(crate::stacks::profile::Stack { frames, unwind: Unwind::Whole });
+        let profile = profile(&recording(vec![sample]));
+        let files = profile.mapping.iter().map(|file| &*profile.string_table[usize::try_from(file.filename).unwrap()]);
+        assert_eq!(files.collect::<Vec<_>>(), ["/bin/cart", "[kernel]", "/lib/libc.so.6"]);
     }
 
     #[test]
