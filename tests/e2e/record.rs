@@ -210,7 +210,11 @@ fn what_cannot_be_recorded_is_said_with_the_way_out() -> Result<()> {
         (&["/a", "--agent", "https://x:1"], FAILED, &["bad agent `https://x:1`", "http://127.0.0.1:9799"]),
         (&["/a", "--agent", "127.0.0.1:1"], FAILED, &["failed to reach the agent at `http://127.0.0.1:1`", "refused"]),
         (&[&mistyped, "--agent", &url], FAILED, &["no such cgroup", &nearest]),
-        (&["shop/cart", "--agent", &url], FAILED, &["no such pod `shop/cart`", "not in a cluster"]),
+        (
+            &["shop/cart", "--agent", &url],
+            FAILED,
+            &["no such pod `shop/cart`", "`--identity kubernetes --kubeconfig FILE`"],
+        ),
         (&["shop/cart/web", "--agent", &url], FAILED, &["no such container `shop/cart/web`"]),
         (
             &[nothing.kernel_path(), "--duration", "100ms", "--agent", &url],

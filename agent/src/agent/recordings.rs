@@ -77,7 +77,8 @@ impl Agent {
         let (Selector::One(SubjectName::Cgroup(path)) | Selector::Below(path)) = selector else {
             let what = if matches!(selector, Selector::Pod { .. }) { "pod" } else { "container" };
             if self.pods.is_none() {
-                return unknown(what, "pods have no names here: not in a cluster, or `identity: none`".into());
+                let hint = "pods have no names here; `--identity kubernetes --kubeconfig FILE` gives them theirs";
+                return unknown(what, hint.into());
             }
             return unknown(what, nearest(&text, &names));
         };

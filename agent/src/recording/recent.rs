@@ -6,7 +6,7 @@ use crate::stacks::profile::Profile;
 
 /// How far back they go.
 const KEEP_FOR: Duration = Duration::from_secs(300);
-/// Samples in all windows together, at most: some 100 bytes each, and their stacks, which samples share.
+/// Samples in all windows together, at most: some 100 bytes each, and 300 for a stack, which samples share.
 const MOST_SAMPLES: usize = 50_000;
 
 /// The windows of the last minutes; fewer where they are full.

@@ -41,7 +41,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     duration: Duration,
     /// The file: .svg and .html are flame graphs, .pb.gz is for pprof, .folded for other tools; `-` is stdout, folded
-    /// [default: podperf-<subject>-<off-cpu|on-cpu>.svg].
+    /// [default: podperf-SUBJECT-off-cpu.svg, or -on-cpu].
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
     /// The agent to go through [default: that of `listen`, where one answers].
