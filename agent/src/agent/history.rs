@@ -35,10 +35,10 @@ impl History {
         history
     }
 
-    /// The oldest that is kept; `None` where that is `now` itself, or the agent has only begun.
+    /// The oldest that is kept; `None` in the first minute, of which all is wanted.
     pub(super) fn before(&self, now: &Arc<Observation>) -> Option<Arc<Observation>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.front().filter(|oldest| !Arc::ptr_eq(oldest, now)).map(Arc::clone)
+        kept.front().filter(|oldest| kept.len() == KEPT && !Arc::ptr_eq(oldest, now)).map(Arc::clone)
     }
 
     fn keep(&self, observation: Arc<Observation>) {

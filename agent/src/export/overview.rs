@@ -246,7 +246,7 @@ fn page(node: &str, lines: &[Line], sort: Column, most: usize, over: Duration, n
 
 /// For narrow screens, where the table has no head.
 fn sorting(html: &mut String, columns: &[Column], sort: Column) {
-    html.push_str("<nav class=\"soft\">Sorted by");
+    html.push_str("<nav class=\"sorting soft\">Sorted by");
     for column in columns {
         let (name, heading) = (column.name(), column.heading());
         if *column == sort {
