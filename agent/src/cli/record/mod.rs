@@ -19,6 +19,7 @@ use crate::{
     config::Settings,
     recording::{LONGEST, Selector, Side, Wanted},
 };
+use client::Client;
 use output::Output;
 
 /// The flags of `podperf record`.
@@ -45,8 +46,8 @@ pub(super) struct Arguments {
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
     /// The agent to go through [default: that of `listen`, where one answers].
-    #[arg(long, value_name = "URL")]
-    agent: Option<String>,
+    #[arg(long, value_name = "URL", value_parser = Client::new)]
+    agent: Option<Client>,
     #[command(flatten)]
     node: NodeOverrides,
 }
@@ -70,7 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("failed to start the runtime")?;
     let recorded = runtime.block_on(async {
-        match through::find(arguments.agent.as_deref(), settings.config.listen).await? {
+        match through::find(arguments.agent.as_ref(), settings.config.listen).await? {
             Some(agent) => through::record(&agent, &wanted, output.format()).await,
             None => alone::record(settings, &wanted, output.format()).await,
         }

@@ -35,14 +35,10 @@ enum Target {
     Stdout,
     /// What is no file, such as a pipe, cannot be replaced by one.
     Special(PathBuf),
-    File {
-        path: PathBuf,
-        /// Beside it, so that it can take its place.
-        unfinished: Unfinished,
-    },
+    File(PathBuf),
 }
 
-/// A file that is removed unless it was renamed.
+/// A file beside the one that is wanted, whose place it can take; removed unless it has.
 #[derive(Debug)]
 struct Unfinished(PathBuf);
 
@@ -59,10 +55,9 @@ impl Output {
         if fs::metadata(&path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
             return Ok(Self { format, target: Target::Special(path) });
         }
-        let unfinished = Unfinished(beside(&path));
-        File::create(&unfinished.0)
+        File::create(&Unfinished::of(&path).0)
             .with_context(|| format!("failed to write `{name}` (choose another file with `-o FILE`)"))?;
-        Ok(Self { format, target: Target::File { path, unfinished } })
+        Ok(Self { format, target: Target::File(path) })
     }
 
     pub(super) const fn format(&self) -> Format {
@@ -85,7 +80,8 @@ impl Output {
                 written.with_context(|| cannot(&path))?;
                 path
             }
-            Target::File { path, unfinished } => {
+            Target::File(path) => {
+                let unfinished = Unfinished::of(&path);
                 let written = fs::write(&unfinished.0, recorded).and_then(|()| fs::rename(&unfinished.0, &path));
                 written.with_context(|| cannot(&path))?;
                 path
@@ -99,16 +95,18 @@ impl Output {
     }
 }
 
+impl Unfinished {
+    fn of(path: &Path) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Self(path.with_file_name(format!(".{name}.{}", std::process::id())))
+    }
+}
+
 impl Drop for Unfinished {
     fn drop(&mut self) {
         // Gone once it was renamed.
         fs::remove_file(&self.0).ok();
     }
-}
-
-fn beside(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.{}", std::process::id()))
 }
 
 #[cfg(test)]
@@ -129,9 +127,10 @@ mod tests {
         let path = directory.path().join("x.folded");
         let files = || fs::read_dir(directory.path()).unwrap().count();
         fs::write(&path, "old").unwrap();
-        drop(open(&path).unwrap());
+        let output = open(&path).unwrap();
+        // Whoever is killed now leaves nothing behind.
         assert_eq!((fs::read_to_string(&path).unwrap(), files()), ("old".into(), 1));
-        open(&path).unwrap().write(b"new").unwrap();
+        output.write(b"new").unwrap();
         assert_eq!((fs::read_to_string(&path).unwrap(), files()), ("new".into(), 1));
     }
 

@@ -36,9 +36,8 @@ struct Far {
 }
 
 /// The agent that was named, or the one of this node if it runs.
-pub(super) async fn find(named: Option<&str>, mut listen: SocketAddr) -> anyhow::Result<Option<Running>> {
-    if let Some(url) = named {
-        let client = Client::new(url)?;
+pub(super) async fn find(named: Option<&Client>, mut listen: SocketAddr) -> anyhow::Result<Option<Running>> {
+    if let Some(client) = named {
         let url = client.url();
         let (_, body) = client.ask(Method::GET, "/status", PATIENCE).await.with_context(|| {
             format!("failed to reach the agent at `{url}` (is it running? without `--agent`, podperf can record alone)")
@@ -46,7 +45,7 @@ pub(super) async fn find(named: Option<&str>, mut listen: SocketAddr) -> anyhow:
         let Some(introduction) = introduction(&body) else {
             bail!("no podperf agent answers at `{url}`, but another program (set `--agent URL`)");
         };
-        return Ok(Some(Running { client, introduction }));
+        return Ok(Some(Running { client: client.clone(), introduction }));
     }
     if listen.ip().is_unspecified() {
         listen.set_ip(if listen.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() });

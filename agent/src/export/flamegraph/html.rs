@@ -5,16 +5,14 @@
 use std::{fmt::Write, time::SystemTime};
 
 use super::{
-    caption, palette, svg,
+    caption, longest, palette, svg,
     text::{escape, percent, time},
-    tree::{self, Class},
+    tree,
 };
-use crate::recording::{Merged, MergedSample, Side, SubjectName};
+use crate::recording::{Merged, Side};
 
 /// What all pages look like.
 pub const STYLE: &str = include_str!("page.css");
-/// Stacks in words, at most.
-const STACKS: usize = 25;
 
 /// Where an agent's page leads to; nothing in a file.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +60,7 @@ pub fn page(merged: &Merged, links: &Links) -> String {
     } else {
         graph(&mut html, merged);
         reasons(&mut html, merged);
-        stacks(&mut html, merged);
+        longest::stacks(&mut html, merged);
         write!(html, "<script nonce=\"{nonce}\">\n{}</script>\n", svg::SCRIPT).ok();
     }
     html.push_str("</body>\n</html>\n");
@@ -146,34 +144,6 @@ fn reasons(html: &mut String, merged: &Merged) {
         .ok();
     }
     html.push_str("</tbody></table>\n");
-}
-
-fn stacks(html: &mut String, merged: &Merged) {
-    let whole = merged.nanoseconds();
-    let mut samples: Vec<(&SubjectName, &MergedSample)> = merged.samples().collect();
-    samples.sort_by_key(|(_, sample)| std::cmp::Reverse(sample.nanoseconds));
-    html.push_str("<h2>Longest stacks</h2>\n");
-    for (name, sample) in samples.iter().take(STACKS) {
-        let steps = tree::steps(sample);
-        let class = steps.first().map_or("all", |(_, class)| palette::class(*class));
-        // The program's own function says more than the scheduler's, and a name more than an address.
-        let is_users = |class: &Class| matches!(class, Class::User | Class::Waiting { kernel: false, .. });
-        let users = |(name, class): &&tree::Step| is_users(class) && !name.contains("+0x");
-        let leaf = steps.iter().skip(1).rev().find(users).or(steps.last()).map_or("", |(name, _)| name);
-        let whose = if merged.subjects.len() > 1 { escape(&name.to_string()) + " " } else { String::new() };
-        write!(
-            html,
-            "<details><summary><b>{}</b> <span>{} {whose}<i class=\"{class}\"></i>{class}</span> {}</summary>\n<ol>",
-            time(sample.nanoseconds),
-            percent(sample.nanoseconds, whole),
-            escape(leaf),
-        )
-        .ok();
-        for (step, _) in steps.iter().skip(usize::from(merged.side == Side::OffCpu)) {
-            write!(html, "<li>{}</li>", escape(step)).ok();
-        }
-        html.push_str("</ol></details>\n");
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 mod folded;
 mod html;
+mod longest;
 mod palette;
 mod pprof;
 mod svg;
