@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn whatever_the_times_are_the_picture_is_xml() {
         let waits = [1, 999, 1_000_000, 5_000_000_000].map(|ns| wait(WaitReason::Disk, &[], &[&format!("f{ns}")], ns));
-        let waits = waits.into_iter().chain([wait(WaitReason::Pipe, &[], &["<&>"], 1)]).collect();
+        let waits = waits.into_iter().chain([wait(WaitReason::Pipe, &[], &["<&>"], 5_000_000_000)]).collect();
         let svg = standalone(&recording(waits));
         let (picture, script) = svg.split_once("<script>").unwrap();
         let is_tag = |rest: &str| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '/');
@@ -197,8 +197,12 @@ mod tests {
 
     #[test]
     fn a_picture_has_an_end() {
-        let samples =
-            (0..40_000).map(|at| wait(WaitReason::Disk, &[], &[&format!("f{at}"), &format!("g{}", at % 999)], 10));
+        // Wide enough to be seen, each of them, and too many together.
+        let samples = (0..500).map(|stack| {
+            let names: Vec<String> = (0..60).map(|depth| format!("f{stack}_{depth}")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            wait(WaitReason::Disk, &[], &names, 10)
+        });
         let picture = picture(&tree::tree(&recording(samples.collect())), Side::OffCpu, 0);
         assert!(picture.frames.lines().count() <= MOST_FRAMES);
     }
