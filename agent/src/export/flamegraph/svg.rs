@@ -16,8 +16,8 @@ use crate::recording::{Merged, Side};
 pub(super) const ROW: usize = 20;
 /// Frames that a picture has at most: browsers grow slow beyond.
 const MOST_FRAMES: usize = 12_000;
-/// The share of all time below which a frame is left out, at least.
-const NARROWEST: f64 = 0.000_5;
+/// Frames with less than this part of all time are left out: they would be narrower than a pixel.
+const NARROWEST: u64 = 2_000;
 /// Zooms; in pages and pictures alike.
 pub(super) const SCRIPT: &str = include_str!("zoom.js");
 /// Of the frames; in pages and pictures alike.
@@ -49,24 +49,38 @@ pub(super) fn legend(merged: &Merged) -> Vec<(&'static str, Class, u64)> {
 
 /// The picture of a tree, from `top` on downwards.
 pub(super) fn picture(root: &Node, side: Side, top: usize) -> Picture {
-    let mut narrowest = NARROWEST;
-    loop {
-        let mut drawing = Drawing { out: String::new(), frames: 0, deepest: 0, root, side, narrowest, top };
-        drawing.draw(root, 0.0, 0);
-        if drawing.frames <= MOST_FRAMES {
-            return Picture { frames: drawing.out, height: (drawing.deepest + 1) * ROW };
-        }
-        narrowest *= 2.0;
+    let (least, ties) = least(root);
+    let mut drawing = Drawing { out: String::new(), deepest: 0, root, side, least, ties, top };
+    drawing.draw(root, 0.0, 0);
+    Picture { frames: drawing.out, height: (drawing.deepest + 1) * ROW }
+}
+
+/// The time that a frame has at least so that there are no more than may be, and how many have just that. Callers have no
+/// less than what they call, so none is left out whose callee is drawn.
+fn least(root: &Node) -> (u64, usize) {
+    let least = (root.nanoseconds / NARROWEST).max(1);
+    let mut times = Vec::new();
+    let mut nodes = vec![root];
+    while let Some(node) = nodes.pop() {
+        times.push(node.nanoseconds);
+        nodes.extend(node.children.iter().filter(|child| child.nanoseconds >= least));
     }
+    if times.len() <= MOST_FRAMES {
+        return (least, usize::MAX);
+    }
+    times.sort_unstable_by(|a, b| b.cmp(a));
+    times.truncate(MOST_FRAMES);
+    let least = times.last().copied().unwrap_or(least);
+    (least, times.iter().filter(|time| **time == least).count())
 }
 
 struct Drawing<'a> {
     out: String,
-    frames: usize,
     deepest: usize,
     root: &'a Node,
     side: Side,
-    narrowest: f64,
+    least: u64,
+    ties: usize,
     top: usize,
 }
 
@@ -74,11 +88,7 @@ impl Drawing<'_> {
     /// `left` is a share of all time.
     fn draw(&mut self, node: &Node, left: f64, depth: usize) {
         let width = share(node.nanoseconds, self.root.nanoseconds);
-        self.frames += 1;
         self.deepest = self.deepest.max(depth);
-        if self.frames > MOST_FRAMES {
-            return;
-        }
         let name = escape(&node.name);
         let plural = if node.count == 1 { "" } else { "s" };
         let unit = match self.side {
@@ -106,13 +116,13 @@ impl Drawing<'_> {
         .ok();
         let mut left = left;
         for child in &node.children {
-            let width = share(child.nanoseconds, self.root.nanoseconds);
-            // The rest is narrower still.
-            if width < self.narrowest {
+            // The rest have no more.
+            if child.nanoseconds < self.least || child.nanoseconds == self.least && self.ties == 0 {
                 break;
             }
+            self.ties -= usize::from(child.nanoseconds == self.least);
             self.draw(child, left, depth + 1);
-            left += width;
+            left += share(child.nanoseconds, self.root.nanoseconds);
         }
     }
 }
@@ -204,7 +214,7 @@ mod tests {
             wait(WaitReason::Disk, &[], &names, 10)
         });
         let picture = picture(&tree::tree(&recording(samples.collect())), Side::OffCpu, 0);
-        assert!(picture.frames.lines().count() <= MOST_FRAMES);
+        assert_eq!(picture.frames.lines().count(), MOST_FRAMES);
     }
 
     #[test]
