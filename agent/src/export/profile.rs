@@ -54,6 +54,13 @@ impl Query {
         })
     }
 
+    fn id(&self) -> Result<Option<&str>, String> {
+        match self.get("id") {
+            Some(id) if id.len() > LONGEST_ID => Err(format!("bad `id` (at most {LONGEST_ID} bytes)")),
+            id => Ok(id),
+        }
+    }
+
     fn duration(&self) -> Result<Duration, String> {
         let text = self.get("seconds").map_or_else(|| SECONDS.to_string(), str::to_owned);
         let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= LONGEST.as_secs_f64());
@@ -66,12 +73,15 @@ impl Query {
 /// `GET /debug/profile?subject=...&activity=off-cpu&seconds=10&format=svg`: answers once the time is over.
 pub(super) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Response {
     let query = Query::of(&uri);
-    let wanted = || Ok::<_, String>((query.selector()?, query.side()?, query.duration()?, query.format(Format::Svg)?));
-    let (selector, side, duration, format) = match wanted() {
+    let wanted = || {
+        let format = query.format(Format::Svg)?;
+        Ok::<_, String>((query.selector()?, query.side()?, query.duration()?, format, query.id()?))
+    };
+    let (selector, side, duration, format, id) = match wanted() {
         Ok(wanted) => wanted,
         Err(error) => return refusal(StatusCode::BAD_REQUEST, &error),
     };
-    let ticket = match agent.enter(query.get("id").filter(|id| id.len() <= LONGEST_ID)) {
+    let ticket = match agent.enter(id) {
         Ok(ticket) => ticket,
         Err(error) => return failed(&error),
     };
@@ -219,6 +229,7 @@ mod tests {
         for text in ["seconds=0", "seconds=-1", "seconds=301", "seconds=NaN", "seconds=inf", "seconds=x"] {
             assert!(query(text).duration().is_err(), "{text}");
         }
+        assert!(query(&format!("id={}", "x".repeat(65))).id().is_err() && query("id=x").id() == Ok(Some("x")));
         assert!(query("activity=both").side().unwrap_err().contains("`off-cpu` or `on-cpu`"));
         assert!(query("format=png").format(Format::Svg).is_err() && query("subject=a").selector().is_err());
     }
