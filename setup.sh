@@ -37,6 +37,7 @@ test)
 	need util-linux has_program setpriv
 	need etcd-server has_program etcd
 	need faketime has_program faketime
+	need chromium has_program chromium
 	;;
 vm)
 	need dpkg has_program dpkg-deb

@@ -1,7 +1,10 @@
 //! The running agent: what its commands and its HTTP server share.
 
+mod history;
+mod recordings;
+
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant, SystemTime},
@@ -9,6 +12,8 @@ use std::{
 
 use anyhow::Context;
 use tracing::{info, warn};
+
+use history::History;
 
 use crate::{
     attribution::RowRules,
@@ -22,6 +27,7 @@ use crate::{
     kernel::{OpenCounter, Sensors, Tracepoint, host::Host},
     overhead::Overhead,
     parts, pods,
+    recording::Windows,
     stacks::{self, SymbolCounts},
     status::{Part, State, Status},
 };
@@ -42,6 +48,9 @@ pub struct Agent {
     status: Status,
     /// `None` without a cluster.
     pods: Option<pods::Source>,
+    windows: Windows,
+    cgroup_root: PathBuf,
+    history: History,
     started: Instant,
     exporter: Option<Exporter>,
     symbols: SymbolCounts,
@@ -77,7 +86,7 @@ pub fn start(
     let tracepoint = sensors.tracepoint();
     tell_state(&status, &config, tracepoint, host);
 
-    let exporter = parts::wants_export(&config).then(|| Exporter::new(config.otlp.settings())).transpose()?;
+    let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings())).transpose()?;
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (met_sender, met) = mpsc::sync_channel(PROCESSES_WAITING);
     let (reader, collector) = collector::start(
@@ -99,11 +108,16 @@ pub fn start(
     .with_context(|| format!("failed to walk `{}`", cgroup_root.display()))?;
     let pods = start_pods(&config, &node_name, &status, &reader)?;
     let symbols = SymbolCounts::default();
+    let windows_out = Windows::default();
+    let history = History::start(reader.clone());
     let agent = Arc::new(Agent {
         node_name,
         reader,
         status,
         pods,
+        windows: windows_out.clone(),
+        cgroup_root: cgroup_root.to_owned(),
+        history,
         started: Instant::now(),
         exporter,
         symbols: symbols.clone(),
@@ -116,8 +130,10 @@ pub fn start(
         .then(|| {
             stacks::start(windows, met, agent.node_name.clone(), symbols, move |profile, unwound| {
                 sender.reader.tell_unwound(unwound);
+                let profile = Arc::new(profile);
+                windows_out.publish(&profile);
                 if let Some(exporter) = &sender.exporter {
-                    exporter.send(profile);
+                    exporter.send(Arc::unwrap_or_clone(profile));
                 }
             })
         })
@@ -139,6 +155,25 @@ impl Agent {
             pods.poke();
         }
         Ok(observation)
+    }
+
+    /// The windows of profiles, for pages and recordings.
+    #[must_use]
+    pub const fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// What is known now, what was known a while ago, and how long ago that was, for rates. Where the agent has only
+    /// begun, that is nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's maps cannot be read, or the collector has stopped.
+    pub async fn lately(&self) -> Result<(Arc<Observation>, Option<Arc<Observation>>, Duration), ReadError> {
+        let now = self.reader.read(false).await?;
+        let Some(before) = self.history.before(&now) else { return Ok((now, None, self.started.elapsed())) };
+        let over = now.snapshot.taken.duration_since(before.snapshot.taken).unwrap_or_default();
+        Ok((now, Some(before), over))
     }
 
     /// The configured events and what became of each; none where the kernel cannot be read.

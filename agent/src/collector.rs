@@ -108,6 +108,7 @@ pub enum ReadError {
 
 enum Request {
     Read { exports: bool, reply: oneshot::Sender<Result<Arc<Observation>, ReadError>> },
+    Cut(oneshot::Sender<Option<SystemTime>>),
     Rules(Box<RowRules>),
     Pods(Box<PodChange>),
     Unwound(Vec<(Subject, UnwoundTime)>),
@@ -122,6 +123,7 @@ impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Read { .. } => "Read",
+            Self::Cut(_) => "Cut",
             Self::Rules(_) => "Rules",
             Self::Pods(_) => "Pods",
             Self::Unwound(_) => "Unwound",
@@ -141,6 +143,18 @@ impl Reader {
         let (reply, answer) = oneshot::channel();
         self.0.send(Request::Read { exports, reply }).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.unwrap_or(Err(ReadError::Stopped))
+    }
+
+    /// Ends the current profile window now, and says when it had begun, by which it is known again. `None` when it could
+    /// not be handed on, or none is made.
+    ///
+    /// # Errors
+    ///
+    /// When the collector has stopped.
+    pub async fn cut(&self) -> Result<Option<SystemTime>, ReadError> {
+        let (reply, answer) = oneshot::channel();
+        self.0.send(Request::Cut(reply)).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
+        answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 
     /// Changes which cgroups are rows, from the next reading on. Existing rows keep what they have.
@@ -240,6 +254,10 @@ impl Collector {
                     }
                     // Who asked may have gone.
                     reply.send(observation).ok();
+                }
+                Ok(Request::Cut(reply)) => {
+                    let began = self.profile(false);
+                    reply.send(began).ok();
                 }
                 Ok(Request::Rules(rules)) => self.settings.rules = *rules,
                 Ok(Request::Pods(change)) => {
@@ -397,13 +415,13 @@ impl Collector {
         self.settings.status.set("names", state, detail);
     }
 
-    /// Ends the profile window and hands it on. The last one has all that still waits for a name.
-    fn profile(&mut self, last: bool) {
-        let Some((_, taker)) = &self.settings.profiles else { return };
+    /// Ends the profile window, hands it on and says when it had begun. The last one has all that still waits for a name.
+    fn profile(&mut self, last: bool) -> Option<SystemTime> {
+        let (_, taker) = self.settings.profiles.as_ref()?;
         let taker = taker.clone();
         if let Err(error) = self.take_samples() {
             warn!(%error, "failed to read the samples: they will be in the next profile");
-            return;
+            return None;
         }
         let drops = self.sensors.drops().unwrap_or_default();
         let mut losses = Vec::new();
@@ -423,14 +441,14 @@ impl Collector {
             losses,
             sample_period: self.settings.sample_period,
         };
-        if taker.try_send(profile).is_err() {
-            self.profiles_dropped += 1;
-        }
+        let handed_on = taker.try_send(profile).is_ok();
+        self.profiles_dropped += u64::from(!handed_on);
         let forgotten = self.samples.forget();
         if let Err(error) = self.sensors.forget_sent(&forgotten) {
             debug!(%error, "stacks not forgotten");
         }
         self.samples.learn_functions();
+        handed_on.then_some(window.0)
     }
 
     /// Finds whose the samples of a window are. Those without a name yet come with a later window, if there is one.

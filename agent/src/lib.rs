@@ -2,7 +2,7 @@
 //!
 //! The modules are the data's way: [`kernel`] counts, [`readings`] makes deltas, [`cgroups`] knows paths and [`pods`]
 //! names, [`attribution`] keeps accounts and takes snapshots, [`export`] hands them out; stacks go from [`kernel`]
-//! through [`stacks`] to [`export`]. [`collector`] is the thread that drives this, [`upkeep`] looks after counters and
+//! through [`stacks`] and [`recording`] to [`export`]. [`collector`] is the thread that drives this, [`upkeep`] looks after counters and
 //! [`overhead`] after each reading, [`agent`] is what runs around it, and [`check`] says beforehand what of it would
 //! work. Only `kernel`, `pods` and `export` do I/O that can fail; what is between is pure.
 
@@ -22,6 +22,7 @@ pub mod overhead;
 pub mod parts;
 pub mod pods;
 pub mod readings;
+pub mod recording;
 pub mod stacks;
 pub mod status;
 pub mod upkeep;

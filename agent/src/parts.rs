@@ -16,9 +16,9 @@ pub fn wants_profiles(config: &Config) -> bool {
     config.stacks.enabled && config.facts.enabled
 }
 
-/// Whether profiles are sent.
+/// Whether profiles are sent to a receiver.
 #[must_use]
-pub fn wants_export(config: &Config) -> bool {
+pub fn sends_profiles(config: &Config) -> bool {
     wants_profiles(config) && !config.otlp.endpoint.is_empty()
 }
 
@@ -114,13 +114,16 @@ pub fn stacks(config: &Config, host: &Host) -> (State, String) {
         return (State::Healthy, "not taken: `stacks.enabled` is false".into());
     }
     if !wants_profiles(config) {
-        return (State::Healthy, "not taken: `facts.enabled` is false".into());
+        return (State::Healthy, "not taken: `facts.enabled` is false, and facts measure the waits".into());
     }
     let missing = host.without_names();
     if missing.is_empty() {
         (State::Healthy, "kernel and user stacks of every wait".into())
-    } else {
+    } else if sends_profiles(config) {
         (State::Degraded, format!("without {}", missing.join(" and ")))
+    } else {
+        // Nobody has asked for them yet.
+        (State::Healthy, format!("of every wait, without {}", missing.join(" and ")))
     }
 }
 

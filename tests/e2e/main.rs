@@ -8,7 +8,10 @@ mod lifecycle;
 mod memo;
 mod names;
 mod nobody;
+mod pages;
 mod profiles;
+mod record;
+mod recorded;
 mod refusals;
 mod scrape;
 
@@ -17,17 +20,7 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    suite::run(
-        &[
-            scrape::TESTS,
-            profiles::TESTS,
-            memo::TESTS,
-            names::TESTS,
-            filters::TESTS,
-            refusals::TESTS,
-            lifecycle::TESTS,
-            check::TESTS,
-        ]
-        .concat(),
-    )
+    let agent = [scrape::TESTS, profiles::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat();
+    let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, pages::TESTS].concat();
+    suite::run(&[agent, stacks].concat())
 }

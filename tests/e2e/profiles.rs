@@ -47,7 +47,7 @@ pub(crate) const TESTS: &[Test] = &[
 const GO: Need = Need::Program("go");
 /// Some windows of a second each, on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
-const WAIT_STACK: [&str; 3] = ["podperf_wait_inner", "podperf_wait_middle", "podperf_wait_outer"];
+pub(crate) const WAIT_STACK: [&str; 3] = ["podperf_wait_inner", "podperf_wait_middle", "podperf_wait_outer"];
 
 /// A load that stays alive after its work: it reports into a pipe that is full until it is asked.
 pub(crate) struct Held {
@@ -170,7 +170,7 @@ fn nanoseconds<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
 }
 
 /// Within 2 %, or a tenth of a millisecond where there is nearly nothing.
-fn ensure_near(nanoseconds: f64, truth: Duration, whose: &str) -> Result<()> {
+pub(crate) fn ensure_near(nanoseconds: f64, truth: Duration, whose: &str) -> Result<()> {
     let (found, truth) = (nanoseconds / 1e9, truth.as_secs_f64());
     ensure!((found - truth).abs() <= 0.02 * truth + 1e-4, "profiles hold {found} s, {whose} is {truth} s");
     Ok(())

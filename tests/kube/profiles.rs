@@ -4,13 +4,14 @@ use std::{
     collections::BTreeSet,
     io::{BufRead as _, BufReader},
     process::{Child, Command, Stdio},
+    thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use podperf_tests::{
-    agent::Metrics,
+    agent::{self, Metrics},
     cgroup::TestCgroup,
     collector::{Collector, Profile},
     control_plane::NEEDS,
@@ -27,6 +28,7 @@ use crate::cluster::{Cluster, NODE, SHOP};
 pub(crate) const TESTS: &[Test] = &[
     ("the_waits_of_each_container_arrive_under_its_own_names", NEEDS, the_waits_of_each_container_arrive_under_its_own_names),
     ("the_annotation_names_the_service_of_a_profile", NEEDS, the_annotation_names_the_service_of_a_profile),
+    ("a_pod_is_recorded_and_shown_by_its_name", NEEDS, a_pod_is_recorded_and_shown_by_its_name),
     ("waits_whose_name_comes_later_than_their_window_lose_nothing", NEEDS, waits_whose_name_comes_later_than_their_window_lose_nothing),
 ];
 
@@ -91,6 +93,47 @@ fn the_annotation_names_the_service_of_a_profile() -> Result<()> {
         let names = (name("service.name"), name("k8s.deployment.name"));
         ensure!(names == (Some("checkout"), Some("web")), "{:?}", profile.resource);
     }
+    Ok(())
+}
+
+fn a_pod_is_recorded_and_shown_by_its_name() -> Result<()> {
+    let cluster = Cluster::start("", "otlp: {interval: 1s}")?;
+    let mut pod = cluster.kubelet.run(of_deployment("cart", &["web", "log"])?)?;
+    let running = [pod.start("web", Duration::ZERO)?, pod.start("log", Duration::ZERO)?];
+    pod.report()?;
+    cluster.wait_for(OFFCPU, &[("namespace", SHOP), ("pod", "cart"), ("container", "log")], |_| true)?;
+    let url = cluster.agent.address().to_string();
+    let record = |subject: &str| -> Result<Child> {
+        let mut command = Command::new(agent::binary()?);
+        process::bind_to_parent(&mut command);
+        command.args(["record", subject, "--agent", &url, "--duration", "4s", "-o", "-"]);
+        Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+    };
+    let recordings = [record("shop/cart")?, record("shop/cart/web")?];
+    thread::sleep(Duration::from_secs(1));
+    let sleepers = [
+        Sleeper::start(running[0].cgroup(), &["--waits", "40"])?,
+        Sleeper::start(running[1].cgroup(), &["--waits", "20"])?,
+    ];
+    let [of_pod, of_web] = recordings.map(Child::wait_with_output);
+    let (of_pod, of_web) = (String::from_utf8(of_pod?.stdout)?, String::from_utf8(of_web?.stdout)?);
+    for (container, folded, truth) in [
+        ("web", &of_pod, sleepers[0].waited),
+        ("log", &of_pod, sleepers[1].waited),
+        ("web", &of_web, sleepers[0].waited),
+        ("log", &of_web, Duration::ZERO),
+    ] {
+        let start = format!("{SHOP}/cart/{container};sleep;");
+        let lines = folded.lines().filter(|line| line.starts_with(&start) && line.contains(WAIT_STACK[0]));
+        let nanoseconds = lines.map(|line| line.rsplit(' ').next().unwrap_or_default().parse::<u64>());
+        ensure_near(container, Duration::from_nanos(nanoseconds.sum::<Result<_, _>>()?), truth)?;
+    }
+    let refused = record("shop/carts")?.wait_with_output()?;
+    let says = String::from_utf8(refused.stderr)?;
+    ensure!(says.contains("no such pod `shop/carts` (did you mean `shop/cart/"), "{says}");
+    let (_, _, page) = cluster.agent.get("/", &[("Accept", "text/html")])?;
+    let page = String::from_utf8(page)?;
+    ensure!(page.contains("/flamegraph?subject=shop%2Fcart%2Fweb&amp;activity=off-cpu\">shop/cart/web</a>"), "{page}");
     Ok(())
 }
 

@@ -86,7 +86,7 @@ async fn try_pods(config: &Config, node_name: &str) -> Result<(State, String), p
 }
 
 async fn try_export(config: &Config) -> Option<Result<(), String>> {
-    if !parts::wants_export(config) {
+    if !parts::sends_profiles(config) {
         return None;
     }
     let settings = config.otlp.settings();

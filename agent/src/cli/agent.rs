@@ -109,6 +109,8 @@ async fn serve(
 
 async fn drain(mut server: tokio::task::JoinHandle<std::io::Result<()>>, agent: Arc<Agent>, threads: Threads) {
     let deadline = Instant::now() + DRAIN;
+    // Recordings are answered with what they have, within what open requests get.
+    agent.windows().close();
     if tokio::time::timeout(DRAIN_HTTP, &mut server).await.is_err() {
         server.abort();
         server.await.ok();

@@ -3,6 +3,7 @@
 mod agent;
 mod check;
 mod overrides;
+mod record;
 mod run_dir;
 
 use std::process::ExitCode;
@@ -33,6 +34,11 @@ enum Command {
     /// Exit codes: 0 usable; 1 degraded: something that was asked for is missing, and the rest works; 2 unusable: the
     /// agent would refuse to start, or arguments or configuration are bad.
     Check(check::Arguments),
+    /// Record the stacks of a pod or cgroup for a while, as a flame graph or for pprof.
+    ///
+    /// Goes through the agent of this node where one runs, which needs no privileges. Else it looks by itself, which
+    /// takes those of the agent, and is over with the recording. Ctrl-C ends it early and writes what there is.
+    Record(record::Arguments),
 }
 
 impl Cli {
@@ -45,6 +51,7 @@ impl Cli {
         match self.command {
             Command::Agent(arguments) => agent::run(&arguments).map(|()| ExitCode::SUCCESS),
             Command::Check(arguments) => check::run(&arguments),
+            Command::Record(arguments) => record::run(&arguments).map(|()| ExitCode::SUCCESS),
         }
     }
 }
@@ -53,7 +60,7 @@ impl Cli {
 #[must_use]
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
     let bad = error.is::<ConfigError>() || error.is::<PlanError>() || error.is::<SourceError>();
-    if bad || error.is::<check::Impossible>() {
+    if bad || error.is::<check::Impossible>() || error.is::<record::BadOutput>() {
         ExitCode::from(2)
     } else if error.is::<Unsupported>() {
         ExitCode::from(3)

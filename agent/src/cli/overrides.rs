@@ -19,18 +19,25 @@ use crate::{
 /// What all commands take that run, or look at, the agent.
 #[derive(Debug, Args)]
 pub(super) struct Overrides {
-    /// Configuration file [default: built-in defaults].
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    node: NodeOverrides,
     /// Address and port of the HTTP server; port 0 picks a free one.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
-    /// The cgroup2 mount [default: the first one].
-    #[arg(long, value_name = "DIR")]
-    cgroup_root: Option<PathBuf>,
     /// Where to send profiles.
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
+}
+
+/// Those of them that are about this node, and not about where numbers go.
+#[derive(Debug, Args)]
+pub(super) struct NodeOverrides {
+    /// Configuration file [default: built-in defaults].
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The cgroup2 mount [default: the first one].
+    #[arg(long, value_name = "DIR")]
+    cgroup_root: Option<PathBuf>,
     /// The node's name in the cluster [default: $NODE_NAME, else the host name].
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
@@ -45,15 +52,23 @@ pub(super) struct Overrides {
 impl Overrides {
     /// The file, or the defaults, with the flags over them; not yet checked.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
-        let mut config = self.config.clone().map_or_else(|| Ok(Config::default()), Config::read)?;
+        let mut config = self.node.config()?;
         if let Some(listen) = self.listen {
             config.listen = listen;
         }
-        if let Some(root) = &self.cgroup_root {
-            config.cgroups.root.clone_from(root);
-        }
         if let Some(endpoint) = &self.otlp_endpoint {
             config.otlp.endpoint.clone_from(endpoint);
+        }
+        Ok(config)
+    }
+}
+
+impl NodeOverrides {
+    /// The file, or the defaults, with the flags over them; not yet checked.
+    pub(super) fn config(&self) -> Result<Config, ConfigError> {
+        let mut config = self.config.clone().map_or_else(|| Ok(Config::default()), Config::read)?;
+        if let Some(root) = &self.cgroup_root {
+            config.cgroups.root.clone_from(root);
         }
         if let Some(name) = &self.node_name {
             config.node_name.clone_from(name);

@@ -1,4 +1,4 @@
-//! The HTTP server: `/metrics`, `/livez`, `/readyz`, `/status`.
+//! The HTTP server: `/metrics`, `/livez`, `/readyz`, `/status`, and what [`profile`] and [`overview`] show.
 
 use std::{fmt::Write, net::SocketAddr, sync::Arc};
 
@@ -6,14 +6,17 @@ use anyhow::Context;
 use axum::{
     Router,
     extract::State as Shared,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, Uri, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use super::prometheus::{Format, render};
+use super::{
+    overview, profile,
+    prometheus::{Format, render},
+};
 use crate::agent::Agent;
 
 /// Takes the address that the server is to listen on.
@@ -43,13 +46,24 @@ pub async fn serve(
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/status", get(status))
+        .route("/flamegraph", get(profile::flamegraph))
+        .route("/debug/profile", get(profile::record))
+        .route("/debug/recordings/{id}", get(profile::progress).delete(profile::end))
         .with_state(agent);
     axum::serve(listener, router).with_graceful_shutdown(stop).await
 }
 
-async fn index() -> &'static str {
-    "podperf\n\n/metrics  Prometheus metrics\n/status   the parts of the agent and their states\n\
-     /livez    whether the agent runs\n/readyz   whether it counts\n"
+/// For browsers who waits for what, for others what there is.
+async fn index(Shared(agent): Shared<Arc<Agent>>, uri: Uri, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accept.contains("text/html") {
+        return overview::answer(&agent, &uri).await;
+    }
+    "podperf\n\n/               who waits for what, in a browser\n/flamegraph     stacks of the last minutes: subject, \
+     activity\n/debug/profile  a recording: subject, activity, seconds, format\n/metrics        Prometheus metrics\n\
+     /status         the parts of the agent and their states\n/livez          whether the agent runs\n/readyz         \
+     whether it counts\n"
+        .into_response()
 }
 
 async fn metrics(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Response {

@@ -1,5 +1,10 @@
-//! Edge 3: what leaves the agent. Prometheus metrics and status over HTTP, profiles over OTLP.
+//! Edge 3: what leaves the agent. Prometheus metrics, status and pages over HTTP, profiles over OTLP, flame graphs.
 
+pub mod flamegraph;
 pub mod http;
 pub mod otlp;
+pub mod overview;
+mod profile;
 pub mod prometheus;
+
+pub(crate) use profile::file_name;

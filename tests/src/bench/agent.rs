@@ -37,7 +37,7 @@ impl Configuration {
         let yaml = match self {
             Self::Default => String::new(),
             Self::Times => sections(true, false, ""),
-            // Stacks are taken only while there is somewhere to send them; nothing listens there.
+            // Nothing listens there.
             Self::Stacks => sections(true, true, "") + "otlp:\n  endpoint: http://127.0.0.1:1\n",
             Self::Counters => sections(false, false, &groups),
         };

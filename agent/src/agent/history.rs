@@ -1,0 +1,51 @@
+//! What was known a while ago, so that pages can show rates.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use crate::collector::{Observation, Reader};
+
+/// How far apart what is kept is. The collector reads more often by itself, so this costs no reading of its own.
+const EVERY: Duration = Duration::from_secs(30);
+/// Rates are over one to two of these steps.
+const KEPT: usize = 2;
+
+/// The last observations, the oldest first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct History(Arc<Mutex<VecDeque<Arc<Observation>>>>);
+
+impl History {
+    /// Starts to keep observations, until the collector ends. Must be called on a tokio runtime.
+    pub(super) fn start(reader: Reader) -> Self {
+        let history = Self::default();
+        let kept = history.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(EVERY).await;
+                match reader.read(false).await {
+                    Ok(observation) => kept.keep(observation),
+                    Err(crate::collector::ReadError::Stopped) => return,
+                    Err(_) => {}
+                }
+            }
+        });
+        history
+    }
+
+    /// The oldest that is kept; `None` in the first minute, of which all is wanted.
+    pub(super) fn before(&self, now: &Arc<Observation>) -> Option<Arc<Observation>> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.front().filter(|oldest| kept.len() == KEPT && !Arc::ptr_eq(oldest, now)).map(Arc::clone)
+    }
+
+    fn keep(&self, observation: Arc<Observation>) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_back(observation);
+        if kept.len() > KEPT {
+            kept.pop_front();
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! What the agent can record, and whose time that may be.
+
+use std::collections::BTreeSet;
+
+use super::Agent;
+use crate::{
+    collector::Observation,
+    config::Settings,
+    parts,
+    recording::{self, Merged, Merger, RecordError, Selector, Side, SubjectName, Ticket, Wanted},
+    upkeep::Feature,
+};
+
+/// Names that are offered in place of one that is not known.
+const NEAREST: usize = 3;
+
+impl Agent {
+    /// Enters a recording, under an id that others may end it by.
+    ///
+    /// # Errors
+    ///
+    /// When there are too many.
+    pub fn enter(&self, id: Option<&str>) -> Result<Ticket, RecordError> {
+        self.windows.enter(id).ok_or(RecordError::Busy)
+    }
+
+    /// Makes a recording.
+    ///
+    /// # Errors
+    ///
+    /// When nobody has that name, stacks are not taken, or there were none.
+    pub async fn record(&self, ticket: Ticket, wanted: &Wanted) -> Result<Merged, RecordError> {
+        self.takes(wanted.side)?;
+        self.know(&wanted.selector).await?;
+        let merged = recording::record(&self.reader, ticket, wanted).await?;
+        if merged.subjects.is_empty() {
+            return Err(RecordError::Nothing(self.why_nothing(wanted, &merged).await));
+        }
+        Ok(merged)
+    }
+
+    /// What the windows of the last minutes have of it. Empty where they have nothing.
+    ///
+    /// # Errors
+    ///
+    /// When stacks are not taken.
+    pub async fn recent(&self, selector: Selector, side: Side) -> Result<Merged, RecordError> {
+        self.takes(side)?;
+        let windows = self.windows.recent();
+        let merge = move || {
+            let mut merger = Merger::new(side, selector);
+            windows.iter().for_each(|window| merger.add(window));
+            merger.finish()
+        };
+        tokio::task::spawn_blocking(merge).await.map_err(|error| RecordError::NotTaken(error.to_string()))
+    }
+
+    fn takes(&self, side: Side) -> Result<(), RecordError> {
+        let config = self.lock_config();
+        if parts::wants_profiles(&config) {
+            return Ok(());
+        }
+        let key = if config.stacks.enabled { "facts.enabled" } else { "stacks.enabled" };
+        let side = side.name();
+        Err(RecordError::NotTaken(format!("no {side} stacks are taken (set `{key}: true` and restart the agent)")))
+    }
+
+    /// Whether this names anybody.
+    async fn know(&self, selector: &Selector) -> Result<(), RecordError> {
+        let observation = self.reader.read(false).await?;
+        let names = self.names(&observation);
+        if *selector == Selector::All || names.iter().any(|name| selector.has(name)) {
+            return Ok(());
+        }
+        let text = selector.to_string();
+        let unknown = |what, hint| Err(RecordError::Unknown { what, name: text.clone(), hint });
+        let (Selector::One(SubjectName::Cgroup(path)) | Selector::Below(path)) = selector else {
+            let what = if matches!(selector, Selector::Pod { .. }) { "pod" } else { "container" };
+            if self.pods.is_none() {
+                let hint = "pods have no names here; `--identity kubernetes --kubeconfig FILE` gives them theirs";
+                return unknown(what, hint.into());
+            }
+            return unknown(what, nearest(&text, &names));
+        };
+        // One that has not run yet has no row, but may run soon.
+        if path.split('/').any(|part| part == "..") || !self.cgroup_root.join(path.trim_start_matches('/')).is_dir() {
+            return unknown("cgroup", nearest(&text, &names));
+        }
+        let row = self.row_of(path);
+        if row == *path || matches!(selector, Selector::Below(_)) && row.starts_with(&**path) {
+            return Ok(());
+        }
+        unknown("row", format!("it is counted in `{row}`; a larger `cgroups.depth` gives it a row of its own"))
+    }
+
+    fn names(&self, observation: &Observation) -> BTreeSet<SubjectName> {
+        let mut names = BTreeSet::new();
+        for pod in &observation.snapshot.pods {
+            names.extend(pod.containers.iter().map(|container| SubjectName::Container {
+                namespace: pod.namespace.to_string(),
+                pod: pod.name.to_string(),
+                container: container.name.to_string(),
+            }));
+        }
+        for row in &observation.snapshot.rows {
+            if let Selector::One(name @ SubjectName::Cgroup(_)) = Selector::from(&row.row) {
+                names.insert(name);
+            }
+        }
+        for window in self.windows.recent() {
+            names.extend(window.subjects.iter().map(|subject| SubjectName::of(&subject.resource)));
+        }
+        names
+    }
+
+    fn row_of(&self, path: &str) -> String {
+        let config = self.lock_config().clone();
+        Settings::try_from(config).map_or_else(|_| path.to_owned(), |it| it.rules.selection.row(path).to_owned())
+    }
+
+    async fn why_nothing(&self, wanted: &Wanted, merged: &Merged) -> String {
+        let (who, seconds) = (&merged.title, merged.duration.as_secs_f64());
+        let shed = self.reader.read(false).await.is_ok_and(|it| it.overhead.shed.contains(&Feature::Stacks));
+        match wanted.side {
+            _ if shed => "stacks are given up for now, to cost less (see `overhead.maxPercent`)".into(),
+            Side::OnCpu if merged.sample_period.is_none() => "the agent takes no samples on the CPU".into(),
+            Side::OnCpu => format!("`{who}` was not seen on a CPU in {seconds:.1} s (record for longer)"),
+            Side::OffCpu => format!("`{who}` ended no wait in {seconds:.1} s (record for longer)"),
+        }
+    }
+}
+
+/// The names most like this one, in words.
+fn nearest(text: &str, names: &BTreeSet<SubjectName>) -> String {
+    let mut names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let likeness = |name: &String| {
+        let last = |text: &str| text.rsplit('/').next().map(str::to_owned).unwrap_or_default();
+        strsim::jaro_winkler(text, name).max(strsim::jaro_winkler(&last(text), &last(name)))
+    };
+    names.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)));
+    names.truncate(NEAREST);
+    if names.is_empty() {
+        return "none are known yet; try again in a moment".into();
+    }
+    let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+    format!("did you mean {}?", names.join(" or "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_names_come_first() {
+        let names = ["/", "/system.slice/ssh.service", "/system.slice/cron.service", "/user.slice"];
+        let names = names.iter().map(|path| SubjectName::Cgroup((*path).into())).collect();
+        let hint = nearest("/system.slice/sssh.service", &names);
+        assert!(hint.starts_with("did you mean `/system.slice/ssh.service` or"), "{hint}");
+        assert!(nearest("/a", &BTreeSet::new()).contains("try again"));
+    }
+}

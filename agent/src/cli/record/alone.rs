@@ -1,0 +1,96 @@
+//! A recording without an agent: the same sensors and threads, for as long as it takes.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use tokio::time::interval;
+use tracing_subscriber::EnvFilter;
+
+use super::{
+    super::overrides,
+    progress::{EVERY, Progress},
+};
+use crate::{
+    agent::{self, Agent},
+    config::Settings,
+    export::{
+        flamegraph::{self, Format},
+        prometheus::LogCounts,
+    },
+    kernel::host::Host,
+    recording::{Merged, Selector, SubjectName, Wanted},
+};
+
+/// Windows are this long, so that progress shows.
+const WINDOW: Duration = Duration::from_secs(1);
+/// How long names of pods may take.
+const PODS: Duration = Duration::from_secs(20);
+/// Its end needs no longer.
+const DRAIN: Duration = Duration::from_secs(3);
+
+static LOG_COUNTS: LogCounts = LogCounts::new();
+
+/// Records, and draws it.
+pub(super) async fn record(settings: Settings, wanted: &Wanted, format: Format) -> anyhow::Result<Vec<u8>> {
+    let listen = settings.config.listen;
+    let settings = alone(settings, wanted)?;
+    let plan = overrides::plan(&settings.config)?;
+    let host = Host::read(overrides::cgroup_root(&settings.config));
+    if let Some(problem) = host.problems().into_iter().next() {
+        return Err(anyhow::Error::new(problem).context(format!(
+            "no agent answers at `http://{listen}`, and to record alone takes root (run it as root, or start an agent, or \
+             name one with `--agent URL`)"
+        )));
+    }
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    log.with_env_filter(EnvFilter::new("warn")).init();
+    let root = host.cgroup_root.as_deref().unwrap_or(Path::new("/sys/fs/cgroup"));
+    let (agent, threads) = agent::start(settings, &plan, &host, root, &LOG_COUNTS)?;
+    wait_for_pods(&agent).await;
+    let recorded = watched(&agent, wanted).await;
+    agent::stop(agent, threads, Instant::now() + DRAIN).await;
+    Ok(flamegraph::render(&recorded?, format))
+}
+
+/// The configuration of a recording: stacks alone, of cgroups as deep as is asked for, and sent to nobody.
+fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
+    let mut config = settings.config;
+    config.counters.enabled = false;
+    config.facts.enabled = true;
+    config.stacks.enabled = true;
+    config.otlp.endpoint.clear();
+    config.otlp.interval = WINDOW;
+    // It is asked for, and soon over.
+    config.overhead.max_percent = 0.0;
+    if let Selector::One(SubjectName::Cgroup(path)) | Selector::Below(path) = &wanted.selector {
+        config.cgroups.depth = config.cgroups.depth.max(path.matches('/').count());
+    }
+    Settings::try_from(config).context("failed to configure the recording")
+}
+
+/// Names that come later are in the recording, too; but whom it is of must be known.
+async fn wait_for_pods(agent: &Agent) {
+    let deadline = Instant::now() + PODS;
+    while agent.ready().await.is_err() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn watched(agent: &Agent, wanted: &Wanted) -> anyhow::Result<Merged> {
+    let ticket = agent.enter(None)?;
+    let control = ticket.control();
+    let recording = agent.record(ticket, wanted);
+    tokio::pin!(recording);
+    let mut progress = Progress::new(wanted, "alone");
+    let mut ticks = interval(EVERY);
+    loop {
+        tokio::select! {
+            merged = &mut recording => return Ok(merged?),
+            _ = tokio::signal::ctrl_c() => control.end(),
+            _ = ticks.tick() => progress.show(control.elapsed(), control.count()),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! `podperf record`: stacks of a pod or cgroup for a while, through the agent of this node or alone.
+
+mod alone;
+mod client;
+mod output;
+mod progress;
+mod through;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use humantime_serde::re::humantime;
+
+pub(super) use output::BadOutput;
+
+use super::overrides::NodeOverrides;
+use crate::{
+    config::Settings,
+    recording::{LONGEST, Selector, Side, Wanted},
+};
+use client::Client;
+use output::Output;
+
+/// The flags of `podperf record`.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// Whose stacks: `namespace/pod`, `namespace/pod/container`, or the path of a cgroup, from the `/` of the cgroup2
+    /// tree on. With a `/` at its end, a path means all below it, too.
+    #[arg(value_name = "POD|CGROUP", required_unless_present = "all")]
+    subject: Option<Selector>,
+    /// Everybody's.
+    #[arg(long, conflicts_with = "subject")]
+    all: bool,
+    /// Where threads waited, and what for. This is the default.
+    #[arg(long, conflicts_with = "on_cpu")]
+    off_cpu: bool,
+    /// Where threads ran.
+    #[arg(long)]
+    on_cpu: bool,
+    /// For how long, at most 5m.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    duration: Duration,
+    /// The file: .svg and .html are flame graphs, .pb.gz is for pprof, .folded for other tools; `-` is stdout, folded
+    /// [default: podperf-SUBJECT-off-cpu.svg, or -on-cpu].
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<String>,
+    /// The agent to go through [default: that of `listen`, where one answers].
+    #[arg(long, value_name = "URL", value_parser = Client::new)]
+    agent: Option<Client>,
+    #[command(flatten)]
+    node: NodeOverrides,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = humantime::parse_duration(text).map_err(|error| format!("{error} (such as `10s`)"))?;
+    if duration.is_zero() || duration > LONGEST {
+        return Err(format!("more than 0 and at most {}", humantime::format_duration(LONGEST)));
+    }
+    Ok(duration)
+}
+
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let wanted = Wanted {
+        selector: arguments.subject.clone().unwrap_or(Selector::All),
+        side: if arguments.on_cpu { Side::OnCpu } else { Side::OffCpu },
+        duration: arguments.duration,
+    };
+    let settings = Settings::try_from(arguments.node.config()?)?;
+    let output = Output::open(arguments.output.as_deref(), &wanted)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("failed to start the runtime")?;
+    let recorded = runtime.block_on(async {
+        match through::find(arguments.agent.as_ref(), settings.config.listen).await? {
+            Some(agent) => through::record(&agent, &wanted, output.format()).await,
+            None => alone::record(settings, &wanted, output.format()).await,
+        }
+    });
+    // What still looks up a name has had its time.
+    runtime.shutdown_background();
+    output.write(&recorded?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_has_an_end() {
+        assert_eq!(
+            (duration("10s"), duration("1500ms")),
+            (Ok(Duration::from_secs(10)), Ok(Duration::from_millis(1500)))
+        );
+        for (text, says) in [("0s", "more than 0"), ("301s", "at most 5m"), ("10", "such as `10s`"), ("x", "such as")] {
+            let error = duration(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Where a recording goes: a file that is there whole or not at all, or stdout.
+
+use std::{
+    fs::{self, File},
+    io::{self, IsTerminal, Write},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use thiserror::Error;
+
+use super::progress;
+use crate::{
+    export::{file_name, flamegraph::Format},
+    recording::Wanted,
+};
+
+/// A file that cannot be what is wanted. The command then exits with code 2.
+#[derive(Debug, Error)]
+pub(crate) enum BadOutput {
+    /// It does not say which format it is to have.
+    #[error("unknown extension of `{0}` (.svg, .html, .pb.gz or .folded)")]
+    Extension(String),
+}
+
+/// What is to be written, and where.
+#[derive(Debug)]
+pub(super) struct Output {
+    format: Format,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    Stdout,
+    /// What is no file, such as a pipe, cannot be replaced by one.
+    Special(PathBuf),
+    File(PathBuf),
+}
+
+/// A file beside the one that is wanted, whose place it can take; removed unless it has.
+#[derive(Debug)]
+struct Unfinished(PathBuf);
+
+impl Output {
+    /// Looks whether it can be written, before anybody waits for it.
+    pub(super) fn open(name: Option<&str>, wanted: &Wanted) -> anyhow::Result<Self> {
+        let default = || file_name(&wanted.selector.to_string(), wanted.side, Format::Svg);
+        let name = name.map_or_else(default, str::to_owned);
+        if name == "-" {
+            return Ok(Self { format: Format::Folded, target: Target::Stdout });
+        }
+        let format = Format::of_file(&name).ok_or_else(|| BadOutput::Extension(name.clone()))?;
+        let path = PathBuf::from(&name);
+        if fs::metadata(&path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
+            return Ok(Self { format, target: Target::Special(path) });
+        }
+        File::create(&Unfinished::of(&path).0)
+            .with_context(|| format!("failed to write `{name}` (choose another file with `-o FILE`)"))?;
+        Ok(Self { format, target: Target::File(path) })
+    }
+
+    pub(super) const fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Writes it, and says so.
+    pub(super) fn write(self, recorded: &[u8]) -> anyhow::Result<()> {
+        let cannot = |path: &Path| format!("failed to write `{}`", path.display());
+        let path = match self.target {
+            Target::Stdout => {
+                // Whoever closes the pipe has read enough.
+                return match io::stdout().write_all(recorded) {
+                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("failed to write"),
+                    _ => Ok(()),
+                };
+            }
+            Target::Special(path) => {
+                let written = File::options().write(true).open(&path).and_then(|mut file| file.write_all(recorded));
+                written.with_context(|| cannot(&path))?;
+                path
+            }
+            Target::File(path) => {
+                let unfinished = Unfinished::of(&path);
+                let written = fs::write(&unfinished.0, recorded).and_then(|()| fs::rename(&unfinished.0, &path));
+                written.with_context(|| cannot(&path))?;
+                path
+            }
+        };
+        progress::say(&format!("wrote {} ({} KiB)", path.display(), recorded.len().div_ceil(1024)));
+        if io::stderr().is_terminal() && self.format == Format::Pprof {
+            progress::say(&format!("  look at it with: go tool pprof -http=: {}", path.display()));
+        }
+        Ok(())
+    }
+}
+
+impl Unfinished {
+    fn of(path: &Path) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        Self(path.with_file_name(format!(".{name}.{}", std::process::id())))
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // Gone once it was renamed.
+        fs::remove_file(&self.0).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::recording::{Selector, Side};
+
+    fn open(name: &Path) -> anyhow::Result<Output> {
+        let wanted = Wanted { selector: Selector::All, side: Side::OffCpu, duration: Duration::from_secs(1) };
+        Output::open(name.to_str(), &wanted)
+    }
+
+    #[test]
+    fn the_file_is_there_whole_or_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.folded");
+        let files = || fs::read_dir(directory.path()).unwrap().count();
+        fs::write(&path, "old").unwrap();
+        let output = open(&path).unwrap();
+        // Whoever is killed now leaves nothing behind.
+        assert_eq!((fs::read_to_string(&path).unwrap(), files()), ("old".into(), 1));
+        output.write(b"new").unwrap();
+        assert_eq!((fs::read_to_string(&path).unwrap(), files()), ("new".into(), 1));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said_at_once() {
+        let error = open(Path::new("/nonexistent/x.svg")).unwrap_err();
+        assert!(format!("{error:#}").contains("failed to write `/nonexistent/x.svg`"), "{error:#}");
+        let error = open(Path::new("/tmp/x.png")).unwrap_err();
+        assert!(error.is::<BadOutput>() && error.to_string().contains(".pb.gz"), "{error}");
+    }
+
+    #[test]
+    fn a_device_is_not_replaced_by_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("null.svg");
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        open(&path).unwrap().write(b"x").unwrap();
+        assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
+    }
+}

@@ -1,0 +1,67 @@
+//! What is said meanwhile, on a terminal.
+
+use std::{
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+
+use crate::recording::{Side, Wanted};
+
+/// How often.
+pub(super) const EVERY: Duration = Duration::from_millis(500);
+
+/// The line that is written again and again; gone on drop.
+#[derive(Debug)]
+pub(super) struct Progress {
+    terminal: bool,
+    begun: bool,
+    how: String,
+    what: String,
+    unit: &'static str,
+    whole: Duration,
+}
+
+impl Progress {
+    /// `how` is it recorded?
+    pub(super) fn new(wanted: &Wanted, how: impl Into<String>) -> Self {
+        let what = format!("{} {}", wanted.selector, wanted.side.name());
+        let unit = match wanted.side {
+            Side::OffCpu => "waits",
+            Side::OnCpu => "samples",
+        };
+        let terminal = io::stderr().is_terminal();
+        Self { terminal, begun: false, how: how.into(), what, unit, whole: wanted.duration }
+    }
+
+    /// Whether there is more to show.
+    pub(super) const fn is_shown(&self) -> bool {
+        self.terminal || !self.begun
+    }
+
+    /// How far it is; nothing before it has begun.
+    pub(super) fn show(&mut self, elapsed: Option<Duration>, count: u64) {
+        let Some(elapsed) = elapsed else { return };
+        let Self { terminal, begun, how, what, unit, whole } = self;
+        let (elapsed, whole) = (elapsed.min(*whole).as_secs_f64(), whole.as_secs_f64());
+        if !std::mem::replace(begun, true) {
+            say(&format!("recording {what} for {whole:.1} s, {how} (Ctrl-C ends it early)"));
+        }
+        if *terminal {
+            // A terminal that is gone has nobody to tell.
+            write!(io::stderr(), "\r\x1b[K{elapsed:.1} of {whole:.1} s, {count} {unit}").ok();
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.terminal {
+            write!(io::stderr(), "\r\x1b[K").ok();
+        }
+    }
+}
+
+/// A line for people, who need not be there.
+pub(super) fn say(line: &str) {
+    writeln!(io::stderr(), "{line}").ok();
+}

@@ -1,0 +1,121 @@
+//! A recording through an agent that runs.
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context, bail};
+use hyper::{Method, StatusCode};
+use serde::Deserialize;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{
+    client::Client,
+    progress::{EVERY, Progress},
+};
+use crate::{
+    export::flamegraph::Format,
+    recording::{Selector, Wanted},
+};
+
+/// How long an agent may take to say who it is, or how far it is.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the names of the last window may take, beyond the recording.
+const NAMES: Duration = Duration::from_secs(60);
+
+/// An agent that answers.
+#[derive(Debug)]
+pub(super) struct Running {
+    client: Client,
+    /// `podperf VERSION on node NAME`.
+    introduction: String,
+}
+
+#[derive(Deserialize)]
+struct Far {
+    seconds: Option<f64>,
+    samples: u64,
+}
+
+/// The agent that was named, or the one of this node if it runs.
+pub(super) async fn find(named: Option<&Client>, mut listen: SocketAddr) -> anyhow::Result<Option<Running>> {
+    if let Some(client) = named {
+        let url = client.url();
+        let (_, body) = client.ask(Method::GET, "/status", PATIENCE).await.with_context(|| {
+            format!("failed to reach the agent at `{url}` (is it running? without `--agent`, podperf can record alone)")
+        })?;
+        let Some(introduction) = introduction(&body) else {
+            bail!("no podperf agent answers at `{url}`, but another program (set `--agent URL`)");
+        };
+        return Ok(Some(Running { client: client.clone(), introduction }));
+    }
+    if listen.ip().is_unspecified() {
+        listen.set_ip(if listen.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() });
+    }
+    let client = Client::new(&listen.to_string())?;
+    let answer = client.ask(Method::GET, "/status", PATIENCE).await;
+    let introduction = answer.ok().and_then(|(_, body)| introduction(&body));
+    Ok(introduction.map(|introduction| Running { client, introduction }))
+}
+
+fn introduction(body: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(body);
+    text.lines().next().filter(|line| line.starts_with("podperf ")).map(str::to_owned)
+}
+
+/// Has the agent record, and hands back what it answers.
+pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> anyhow::Result<Vec<u8>> {
+    let Running { client, introduction } = agent;
+    let id = format!("cli-{}-{:x}", std::process::id(), entropy());
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    if wanted.selector != Selector::All {
+        query.append_pair("subject", &wanted.selector.to_string());
+    }
+    let seconds = wanted.duration.as_secs_f64().to_string();
+    let query = query.extend_pairs([
+        ("activity", wanted.side.name()),
+        ("seconds", &seconds),
+        ("format", format.name()),
+        ("id", &id),
+    ]);
+    let path = format!("/debug/profile?{}", query.finish());
+    let recorded = client.ask(Method::GET, &path, wanted.duration + NAMES);
+    tokio::pin!(recorded);
+    let mut progress = Progress::new(wanted, format!("through the agent at `{}`", client.url()));
+    let recording = format!("/debug/recordings/{id}");
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let answer = loop {
+        tokio::select! {
+            answer = &mut recorded => break answer,
+            _ = tokio::signal::ctrl_c() => {
+                // An agent that does not hear it goes on to the end.
+                client.ask(Method::DELETE, &recording, PATIENCE).await.ok();
+            }
+            _ = ticks.tick(), if progress.is_shown() => {
+                if let Ok((StatusCode::OK, body)) = client.ask(Method::GET, &recording, PATIENCE).await
+                    && let Ok(far) = serde_json::from_slice::<Far>(&body)
+                {
+                    let elapsed = far.seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                    progress.show(elapsed, far.samples);
+                }
+            }
+        }
+    };
+    drop(progress);
+    let (status, body) =
+        answer.with_context(|| format!("the agent at `{}` broke off ({introduction})", client.url()))?;
+    let says = String::from_utf8_lossy(&body);
+    match status {
+        StatusCode::OK => Ok(body.to_vec()),
+        // What is not known to it at all, it has no words for.
+        StatusCode::NOT_FOUND if says.trim().is_empty() => bail!(
+            "the agent at `{}` is too old to record: {introduction} (upgrade it, or stop it and record alone)",
+            client.url()
+        ),
+        _ => bail!("{}", says.trim()),
+    }
+}
+
+/// So that nobody else's recording is ended who has the same process id in another container.
+fn entropy() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos()
+}

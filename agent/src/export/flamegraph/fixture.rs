@@ -1,0 +1,67 @@
+//! Recordings for the tests of the formats.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use crate::{
+    recording::{Merged, MergedSample, MergedSubject, Side, SubjectName},
+    stacks::{
+        profile::{Activity, Frame, FrameKind, Function, Stack, Unwind, WaitState},
+        reason::WaitReason,
+    },
+};
+
+/// What could be a function's or a cgroup's name, and must never be more than text.
+pub(super) const HOSTILE: &str = "</text></svg><script>alert('1')</script>\";]]>";
+
+pub(super) fn recording(samples: Vec<MergedSample>) -> Merged {
+    recording_of("/a", samples)
+}
+
+pub(super) fn recording_of(path: &str, samples: Vec<MergedSample>) -> Merged {
+    let on_cpu = samples.iter().any(|sample| sample.activity == Activity::OnCpu);
+    Merged {
+        side: if on_cpu { Side::OnCpu } else { Side::OffCpu },
+        title: path.into(),
+        subjects: vec![MergedSubject { name: SubjectName::Cgroup(path.into()), samples }],
+        start: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
+        duration: Duration::from_secs(10),
+        losses: vec![],
+        sample_period: on_cpu.then_some(Duration::from_millis(10)),
+    }
+}
+
+fn frames(kind: FrameKind, names: &[&str]) -> Vec<Arc<Frame>> {
+    let function = |name: &str| Function { name: name.into(), file: "".into(), line: 0 };
+    let frame = |(at, name): (usize, &&str)| {
+        let address = 0x1000 + at as u64;
+        Arc::new(Frame { address, kind, mapping: None, functions: vec![function(name)] })
+    };
+    names.iter().enumerate().map(frame).collect()
+}
+
+/// Both stacks leaf first.
+pub(super) fn wait(reason: WaitReason, kernel: &[&str], user: &[&str], nanoseconds: u64) -> MergedSample {
+    let frames = [frames(FrameKind::Kernel, kernel), frames(FrameKind::Native, user)].concat();
+    MergedSample {
+        stack: Arc::new(Stack { frames, unwind: Unwind::Whole }),
+        activity: Activity::OffCpu { state: WaitState::Interruptible, reason, waker: None },
+        nanoseconds,
+        count: 1,
+    }
+}
+
+/// One frame with these functions, the innermost first.
+pub(super) fn on_cpu(functions: &[&str], nanoseconds: u64) -> MergedSample {
+    let function = |name: &&str| Function { name: (*name).into(), file: "src/x.rs".into(), line: 7 };
+    let functions = functions.iter().map(function).collect();
+    let frame = Frame { address: 0x2000, kind: FrameKind::Native, mapping: None, functions };
+    MergedSample {
+        stack: Arc::new(Stack { frames: vec![Arc::new(frame)], unwind: Unwind::Whole }),
+        activity: Activity::OnCpu,
+        nanoseconds,
+        count: 1,
+    }
+}

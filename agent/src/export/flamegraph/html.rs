@@ -1,0 +1,183 @@
+//! The page: the picture, what its colours mean, and the longest stacks in words. Pure.
+//!
+//! It needs nothing from anywhere. Without a script there is no zoom and no search, and all else is there.
+
+use std::{fmt::Write, time::SystemTime};
+
+use super::{
+    caption, longest, palette, svg,
+    text::{escape, percent, time},
+    tree,
+};
+use crate::recording::{Merged, Side};
+
+/// What all pages look like.
+pub const STYLE: &str = include_str!("page.css");
+
+/// Where an agent's page leads to; nothing in a file.
+#[derive(Clone, Debug, Default)]
+pub struct Links {
+    /// Above the picture: a link and its text; `None` for where one is.
+    pub above: Vec<(Option<String>, String)>,
+    /// What may be run and shown: see [`policy`]. Empty in a file, which says it itself.
+    pub nonce: String,
+}
+
+/// The policy of a page: nothing is loaded, nothing is sent, and only the script with the nonce runs, whatever a name
+/// that came from a pod may hold.
+#[must_use]
+pub fn policy(nonce: &str) -> String {
+    format!(
+        "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; base-uri 'none'; form-action 'none'"
+    )
+}
+
+/// The page of a recording.
+#[must_use]
+pub fn page(merged: &Merged, links: &Links) -> String {
+    let title = escape(&format!("{} {}", tree::title(merged), merged.side.name()));
+    let nonce = if links.nonce.is_empty() { file_nonce(merged) } else { escape(&links.nonce) };
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title} - podperf</title>\n\
+         <style nonce=\"{nonce}\">{}{STYLE}{}</style>\n</head>\n<body>\n",
+        policy(&nonce),
+        svg::STYLE,
+        palette::rules(),
+    );
+    above(&mut html, links);
+    // Writing to a string does not fail.
+    write!(html, "<h1>{title}</h1>\n<p>{}{}</p>\n", escape(&caption(merged)), when(merged)).ok();
+    losses(&mut html, merged);
+    if merged.subjects.is_empty() {
+        let why = match merged.side {
+            Side::OffCpu => "Waits are shown once they have ended and their window is over.",
+            Side::OnCpu if merged.sample_period.is_none() => "No samples on the CPU are taken.",
+            Side::OnCpu => "It was not seen on a CPU.",
+        };
+        writeln!(html, "<p class=\"warn\">Nothing yet. {why}</p>").ok();
+    } else {
+        graph(&mut html, merged);
+        reasons(&mut html, merged);
+        longest::stacks(&mut html, merged);
+        write!(html, "<script nonce=\"{nonce}\">\n{}</script>\n", svg::SCRIPT).ok();
+    }
+    html.push_str("</body>\n</html>\n");
+    html
+}
+
+/// A file's own: whoever makes a name does not know when it will be recorded.
+fn file_nonce(merged: &Merged) -> String {
+    let since = merged.start.and_then(|start| start.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default();
+    format!("{:x}{:x}", since.as_nanos(), merged.duration.as_nanos())
+}
+
+fn above(html: &mut String, links: &Links) {
+    if links.above.is_empty() {
+        return;
+    }
+    html.push_str("<nav>");
+    for (link, text) in &links.above {
+        let text = escape(text);
+        match link {
+            Some(link) => write!(html, "<a href=\"{}\">{text}</a>", escape(link)),
+            None => write!(html, "<a aria-current=\"page\">{text}</a>"),
+        }
+        .ok();
+    }
+    html.push_str("</nav>\n");
+}
+
+fn when(merged: &Merged) -> String {
+    let Some(start) = merged.start else { return String::new() };
+    let seconds = start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("<span class=\"soft\">, from {hour:02}:{minute:02}:{second:02} UTC</span>")
+}
+
+fn losses(html: &mut String, merged: &Merged) {
+    if merged.losses.is_empty() {
+        return;
+    }
+    let losses: Vec<_> = merged.losses.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    writeln!(html, "<p class=\"warn\">Missing, on the whole node: {}.</p>", escape(&losses.join(", "))).ok();
+}
+
+fn graph(html: &mut String, merged: &Merged) {
+    let root = tree::tree(merged);
+    let picture = svg::picture(&root, merged.side, 0);
+    html.push_str("<ul class=\"legend\">");
+    for (name, class, nanoseconds) in svg::legend(merged) {
+        let share = percent(nanoseconds, root.nanoseconds);
+        write!(html, "<li><i class=\"{}\"></i>{name} {share}</li>", palette::class(class)).ok();
+    }
+    write!(
+        html,
+        "</ul>\n<div id=\"tools\" hidden><input id=\"search\" type=\"search\" placeholder=\"Find a function\" \
+         aria-label=\"Find a function\" autocomplete=\"off\" spellcheck=\"false\"><button id=\"reset\" type=\"button\">\
+         Show all</button></div>\n<p id=\"shown\" aria-live=\"polite\"></p>\n\
+         <svg class=\"graph\" width=\"100%\" height=\"{}\" role=\"img\" aria-label=\"Flame graph, callers above\">\n{}</svg>\n",
+        picture.height, picture.frames,
+    )
+    .ok();
+}
+
+fn reasons(html: &mut String, merged: &Merged) {
+    let (whole, all) = (merged.nanoseconds(), svg::legend(merged));
+    let heading = match merged.side {
+        Side::OffCpu => "What it waited for",
+        Side::OnCpu => "Where it ran",
+    };
+    write!(
+        html,
+        "<h2>{heading}</h2>\n<table><thead><tr><th></th><th class=\"n\">time</th><th class=\"n\">share</th></tr></thead><tbody>\n"
+    )
+    .ok();
+    for (name, class, nanoseconds) in all {
+        let (time, share) = (time(nanoseconds), percent(nanoseconds, whole));
+        let class = palette::class(class);
+        writeln!(
+            html,
+            "<tr><td><i class=\"{class}\"></i>{name}</td><td class=\"n\">{time}</td><td class=\"n\">{share}</td></tr>"
+        )
+        .ok();
+    }
+    html.push_str("</tbody></table>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::stacks::reason::WaitReason;
+
+    #[test]
+    fn a_name_is_never_more_than_text() {
+        let merged = recording_of(HOSTILE, vec![wait(WaitReason::Disk, &[HOSTILE], &[HOSTILE], 1)]);
+        let links = Links { above: vec![(Some(HOSTILE.into()), HOSTILE.into())], nonce: "n".into() };
+        let page = page(&merged, &links);
+        assert_eq!((page.matches("<script").count(), page.matches("</svg>").count()), (1, 5), "{page}");
+        assert!(!page.contains("alert('1')"), "{page}");
+    }
+
+    #[test]
+    fn a_file_loads_nothing_and_runs_only_its_own_script() {
+        let page = page(&recording(vec![on_cpu(&["f"], 5)]), &Links::default());
+        let nonce = page.split("nonce-").nth(1).unwrap().split('\'').next().unwrap();
+        assert!(nonce.len() >= 16 && page.contains(&format!("<script nonce=\"{nonce}\">")), "{nonce}");
+        for foreign in ["http://", "https://", "src=", "@import", "url(", "style=\""] {
+            assert!(!page.contains(foreign), "{foreign}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let mut merged = recording(vec![wait(WaitReason::Disk, &[], &["main"], 1)]);
+        merged.losses.push(("stack_walk", 7));
+        assert!(page(&merged, &Links::default()).contains("Missing, on the whole node: stack_walk 7."));
+        merged.subjects.clear();
+        assert!(page(&merged, &Links::default()).contains("Nothing yet. Waits are shown"));
+        merged.side = Side::OnCpu;
+        assert!(page(&merged, &Links::default()).contains("Nothing yet. No samples on the CPU are taken."));
+    }
+}

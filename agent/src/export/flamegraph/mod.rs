@@ -1,0 +1,112 @@
+//! Flame graphs: recorded stacks as a picture, a page, text or pprof. Pure.
+//!
+//! Input is a [`Merged`] recording. [`tree`] lays it out, grouped by whose the time is and, off the CPU, by what the wait
+//! was for: so each part of the picture has one colour, which says why. All formats have all the time; only pictures
+//! leave out what would be too narrow to see.
+
+mod folded;
+mod html;
+mod longest;
+mod palette;
+mod pprof;
+mod svg;
+mod text;
+mod tree;
+
+#[cfg(test)]
+mod fixture;
+
+pub use html::{Links, STYLE, page, policy};
+pub use text::{escape, percent, time};
+
+use crate::recording::{Merged, Side};
+
+/// What a recording can be written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A picture that browsers zoom.
+    Svg,
+    /// Gzipped `perftools.profiles.Profile`, for `go tool pprof` and its kin.
+    Pprof,
+    /// One line a stack: frames with `;` between, outermost first, and nanoseconds.
+    Folded,
+    /// A page that needs nothing else.
+    Html,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Svg, Self::Pprof, Self::Folded, Self::Html];
+
+    /// The value of the argument `format`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Svg => "svg",
+            Self::Pprof => "pb",
+            Self::Folded => "folded",
+            Self::Html => "html",
+        }
+    }
+
+    /// How names of its files end.
+    #[must_use]
+    pub const fn extension(self) -> &'static str {
+        match self {
+            Self::Pprof => "pb.gz",
+            _ => self.name(),
+        }
+    }
+
+    /// The `Content-Type` of an answer.
+    #[must_use]
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Svg => "image/svg+xml",
+            Self::Pprof => "application/gzip",
+            Self::Folded => "text/plain; charset=utf-8",
+            Self::Html => "text/html; charset=utf-8",
+        }
+    }
+
+    /// The format of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// The format that a file's name asks for.
+    #[must_use]
+    pub fn of_file(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| name.ends_with(&format!(".{}", format.extension())))
+    }
+}
+
+/// The style sheet's part for colours, which [`STYLE`] builds on.
+#[must_use]
+pub fn frame_style() -> String {
+    svg::STYLE.to_owned() + &palette::rules()
+}
+
+/// A recording in a format.
+#[must_use]
+pub fn render(merged: &Merged, format: Format) -> Vec<u8> {
+    match format {
+        Format::Svg => svg::standalone(merged).into_bytes(),
+        Format::Pprof => pprof::gzipped(merged),
+        Format::Folded => folded::folded(merged).into_bytes(),
+        Format::Html => page(merged, &Links::default()).into_bytes(),
+    }
+}
+
+/// What a recording is, in a line.
+#[must_use]
+pub fn caption(merged: &Merged) -> String {
+    let (time, count) = (time(merged.nanoseconds()), merged.count());
+    let over = text::seconds(merged.duration);
+    let plural = if count == 1 { "" } else { "s" };
+    match merged.side {
+        Side::OffCpu => format!("{time} of waiting in {count} wait{plural} that ended within {over}"),
+        Side::OnCpu => format!("{time} on the CPU in {count} sample{plural} within {over}"),
+    }
+}

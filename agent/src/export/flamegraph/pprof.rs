@@ -1,0 +1,317 @@
+//! pprof: `perftools.profiles.Profile`, as `go tool pprof` and its kin read it. Pure.
+//!
+//! The messages are those fields of `proto/profile.proto` in github.com/google/pprof that are used here, under their
+//! numbers there.
+
+use std::{collections::HashMap, io::Write as _, sync::Arc, time::SystemTime};
+
+use flate2::{Compression, write::GzEncoder};
+use prost::Message;
+
+use super::tree;
+use crate::{
+    recording::{Merged, MergedSample, Side, SubjectName},
+    stacks::profile::{Activity, Frame, FrameKind, Mapping, Unwind},
+};
+
+#[derive(Clone, PartialEq, Message)]
+struct Profile {
+    #[prost(message, repeated, tag = "1")]
+    sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    mapping: Vec<MappedFile>,
+    #[prost(message, repeated, tag = "4")]
+    location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    string_table: Vec<String>,
+    #[prost(int64, tag = "9")]
+    time_nanos: i64,
+    #[prost(int64, tag = "10")]
+    duration_nanos: i64,
+    #[prost(message, optional, tag = "11")]
+    period_type: Option<ValueType>,
+    #[prost(int64, tag = "12")]
+    period: i64,
+    #[prost(int64, repeated, tag = "13")]
+    comment: Vec<i64>,
+    #[prost(int64, tag = "14")]
+    default_sample_type: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct ValueType {
+    #[prost(int64, tag = "1")]
+    kind: i64,
+    #[prost(int64, tag = "2")]
+    unit: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Sample {
+    #[prost(uint64, repeated, tag = "1")]
+    location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    value: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    label: Vec<Label>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Label {
+    #[prost(int64, tag = "1")]
+    key: i64,
+    #[prost(int64, tag = "2")]
+    text: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct MappedFile {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "5")]
+    filename: i64,
+    #[prost(int64, tag = "6")]
+    build_id: i64,
+    #[prost(bool, tag = "7")]
+    has_functions: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Location {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(uint64, tag = "2")]
+    mapping_id: u64,
+    #[prost(uint64, tag = "3")]
+    address: u64,
+    #[prost(message, repeated, tag = "4")]
+    line: Vec<Line>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Line {
+    #[prost(uint64, tag = "1")]
+    function_id: u64,
+    #[prost(int64, tag = "2")]
+    line: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Function {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "2")]
+    name: i64,
+    #[prost(int64, tag = "3")]
+    system_name: i64,
+    #[prost(int64, tag = "4")]
+    filename: i64,
+}
+
+/// The recording, compressed as files of this kind are.
+pub(super) fn gzipped(merged: &Merged) -> Vec<u8> {
+    let bytes = profile(merged).encode_to_vec();
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    // Writing to memory does not fail.
+    encoder.write_all(&bytes).ok();
+    encoder.finish().unwrap_or_default()
+}
+
+fn profile(merged: &Merged) -> Profile {
+    let mut build = Builder::default();
+    // The first of the table is the empty string.
+    build.text("");
+    let types = match merged.side {
+        Side::OffCpu => [("off_cpu", "nanoseconds"), ("waits", "count")],
+        Side::OnCpu => [("samples", "count"), ("cpu", "nanoseconds")],
+    };
+    build.profile.sample_type = types.map(|(kind, unit)| build.value_type(kind, unit)).to_vec();
+    build.profile.default_sample_type = build.text(if merged.side == Side::OffCpu { "off_cpu" } else { "cpu" });
+    if let Some(period) = merged.sample_period.filter(|_| merged.side == Side::OnCpu) {
+        build.profile.period_type = Some(build.value_type("cpu", "nanoseconds"));
+        build.profile.period = i64::try_from(period.as_nanos()).unwrap_or(i64::MAX);
+    }
+    // Readers take the first mapping for the program.
+    let frames = || merged.samples().flat_map(|(_, sample)| &sample.stack.frames);
+    let user = frames().filter(|frame| frame.kind == FrameKind::Native);
+    for mapping in user.filter_map(|frame| frame.mapping.as_ref()).filter(|mapping| is_program(mapping)) {
+        build.mapping(mapping);
+    }
+    for (name, sample) in merged.samples() {
+        build.sample(name, sample, merged.side);
+    }
+    for (reason, count) in &merged.losses {
+        let comment = build.text(&format!("lost on the whole node: {reason} {count}"));
+        build.profile.comment.push(comment);
+    }
+    let since = merged.start.and_then(|start| start.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default();
+    build.profile.time_nanos = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+    build.profile.duration_nanos = i64::try_from(merged.duration.as_nanos()).unwrap_or(i64::MAX);
+    build.profile
+}
+
+/// Whether it may be a program rather than a library.
+fn is_program(mapping: &Mapping) -> bool {
+    mapping.path.starts_with('/') && !mapping.path.contains(".so")
+}
+
+/// Everything once, by what it holds; ids are places in the tables, counted from 1.
+#[derive(Default)]
+struct Builder {
+    profile: Profile,
+    texts: HashMap<String, i64>,
+    mappings: HashMap<Arc<Mapping>, u64>,
+    functions: HashMap<(i64, i64), u64>,
+    locations: HashMap<Arc<Frame>, u64>,
+}
+
+impl Builder {
+    fn text(&mut self, text: &str) -> i64 {
+        if let Some(place) = self.texts.get(text) {
+            return *place;
+        }
+        let place = i64::try_from(self.profile.string_table.len()).unwrap_or(0);
+        self.profile.string_table.push(text.to_owned());
+        self.texts.insert(text.to_owned(), place);
+        place
+    }
+
+    fn value_type(&mut self, kind: &str, unit: &str) -> ValueType {
+        ValueType { kind: self.text(kind), unit: self.text(unit) }
+    }
+
+    fn sample(&mut self, name: &SubjectName, sample: &MergedSample, side: Side) {
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let (time, count) = (signed(sample.nanoseconds), signed(sample.count));
+        let mut labels = tree::labels(name);
+        if let Activity::OffCpu { state, reason, waker } = &sample.activity {
+            labels.extend([("reason", reason.name()), ("state", state.name())]);
+            if let Some(waker) = waker {
+                labels.extend([("waker_thread", &*waker.thread), ("waker", &waker.subject)]);
+            }
+        }
+        if sample.stack.unwind != Unwind::Whole {
+            labels.push(("unwind", sample.stack.unwind.name()));
+        }
+        let sample = Sample {
+            location_id: sample.stack.frames.iter().map(|frame| self.location(frame)).collect(),
+            value: if side == Side::OffCpu { vec![time, count] } else { vec![count, time] },
+            label: labels.iter().map(|(key, text)| Label { key: self.text(key), text: self.text(text) }).collect(),
+        };
+        self.profile.sample.push(sample);
+    }
+
+    fn location(&mut self, frame: &Arc<Frame>) -> u64 {
+        if let Some(id) = self.locations.get(frame) {
+            return *id;
+        }
+        let mapping_id = frame.mapping.as_ref().map_or(0, |mapping| self.mapping(mapping));
+        let line = frame.functions.iter().map(|function| Line {
+            function_id: self.function(&function.name, &function.file),
+            line: function.line.into(),
+        });
+        let line = line.collect();
+        let id = self.profile.location.len() as u64 + 1;
+        self.profile.location.push(Location { id, mapping_id, address: frame.address, line });
+        self.locations.insert(Arc::clone(frame), id);
+        id
+    }
+
+    fn mapping(&mut self, mapping: &Arc<Mapping>) -> u64 {
+        if let Some(id) = self.mappings.get(mapping) {
+            return *id;
+        }
+        let id = self.profile.mapping.len() as u64 + 1;
+        let (filename, build_id) = (self.text(&mapping.path), self.text(mapping.build_id.as_deref().unwrap_or("")));
+        // Names have been looked up, as far as there are any: the reader need not try.
+        self.profile.mapping.push(MappedFile { id, filename, build_id, has_functions: true });
+        self.mappings.insert(Arc::clone(mapping), id);
+        id
+    }
+
+    fn function(&mut self, name: &str, file: &str) -> u64 {
+        let (name, filename) = (self.text(name), self.text(file));
+        if let Some(id) = self.functions.get(&(name, filename)) {
+            return *id;
+        }
+        let id = self.profile.function.len() as u64 + 1;
+        self.profile.function.push(Function { id, name, system_name: name, filename });
+        self.functions.insert((name, filename), id);
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::stacks::reason::WaitReason;
+
+    /// Read back: values, labels and functions from the leaf on.
+    fn read(merged: &Merged) -> Vec<(Vec<i64>, Vec<String>, Vec<String>)> {
+        let mut bytes = Vec::new();
+        let gzipped = gzipped(merged);
+        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*gzipped), &mut bytes).unwrap();
+        let profile = Profile::decode(&*bytes).unwrap();
+        assert_eq!(profile.string_table[0], "");
+        let text = |place: i64| profile.string_table[usize::try_from(place).unwrap()].clone();
+        let at = |id: u64| usize::try_from(id - 1).unwrap();
+        let functions = |sample: &Sample| {
+            let lines = sample.location_id.iter().flat_map(|id| &profile.location[at(*id)].line);
+            lines.map(|line| text(profile.function[at(line.function_id)].name)).collect()
+        };
+        let labels = |sample: &Sample| {
+            sample.label.iter().map(|label| format!("{}={}", text(label.key), text(label.text))).collect()
+        };
+        profile.sample.iter().map(|sample| (sample.value.clone(), labels(sample), functions(sample))).collect()
+    }
+
+    #[test]
+    fn a_wait_has_time_count_labels_and_its_stack_from_the_leaf_on() {
+        let merged = recording(vec![wait(WaitReason::Disk, &["io_schedule"], &["read", "main"], 42)]);
+        let [(values, labels, functions)] = &*read(&merged) else { panic!("not one sample") };
+        assert_eq!((values, &**functions), (&vec![42, 1], &["io_schedule", "read", "main"].map(str::to_owned)[..]));
+        assert_eq!(labels, &["cgroup=/a", "reason=disk", "state=interruptible"]);
+    }
+
+    #[test]
+    fn time_on_the_cpu_is_as_pprof_has_it() {
+        let merged = recording(vec![on_cpu(&["inlined", "f"], 42)]);
+        let [(values, labels, functions)] = &*read(&merged) else { panic!("not one sample") };
+        assert_eq!((values, &**functions), (&vec![1, 42], &["inlined", "f"].map(str::to_owned)[..]));
+        assert_eq!(labels, &["cgroup=/a"]);
+        let profile = profile(&merged);
+        assert_eq!((profile.period, profile.location.len()), (10_000_000, 1));
+    }
+
+    #[test]
+    fn the_first_mapping_is_the_program() {
+        let mut sample = wait(WaitReason::Disk, &[], &[], 1);
+        let frame = |kind, path: &str| {
+            let mapping = Mapping { path: path.into(), ..Mapping::default() };
+            Arc::new(Frame { address: 1, kind, mapping: Some(Arc::new(mapping)), functions: vec![] })
+        };
+        let frames = vec![
+            frame(FrameKind::Kernel, "[kernel]"),
+            frame(FrameKind::Native, "/lib/libc.so.6"),
+            frame(FrameKind::Native, "/bin/cart"),
+        ];
+        sample.stack = Arc::new(crate::stacks::profile::Stack { frames, unwind: Unwind::Whole });
+        let profile = profile(&recording(vec![sample]));
+        let files = profile.mapping.iter().map(|file| &*profile.string_table[usize::try_from(file.filename).unwrap()]);
+        assert_eq!(files.collect::<Vec<_>>(), ["/bin/cart", "[kernel]", "/lib/libc.so.6"]);
+    }
+
+    #[test]
+    fn what_is_the_same_is_there_once() {
+        let samples = vec![
+            wait(WaitReason::Disk, &["io_schedule"], &["main"], 1),
+            wait(WaitReason::Pipe, &["io_schedule"], &["main"], 2),
+        ];
+        let profile = profile(&recording(samples));
+        assert_eq!((profile.location.len(), profile.function.len(), profile.sample.len()), (2, 2, 2));
+    }
+}

@@ -1,0 +1,230 @@
+//! The picture: frames as nested `svg` elements, whose widths are shares of whatever width there is. Pure.
+//!
+//! Nesting cuts names off at the frame's edge without any script, and a picture as wide as a phone keeps its letters. The
+//! script zooms by the same attributes.
+
+use std::fmt::Write;
+
+use super::{
+    caption, palette,
+    text::{escape, percent, share, time},
+    tree::{self, Class, Node},
+};
+use crate::recording::{Merged, Side};
+
+/// Height of a frame and the gap below it, in pixels.
+pub(super) const ROW: usize = 20;
+/// Frames that a picture has at most: browsers grow slow beyond.
+const MOST_FRAMES: usize = 12_000;
+/// Frames with less than this part of all time are left out: they would be narrower than a pixel.
+const NARROWEST: u64 = 2_000;
+/// Zooms; in pages and pictures alike.
+pub(super) const SCRIPT: &str = include_str!("zoom.js");
+/// Of the frames; in pages and pictures alike.
+pub(super) const STYLE: &str = include_str!("frames.css");
+
+/// Frames, and how high they are, in pixels.
+pub(super) struct Picture {
+    pub(super) frames: String,
+    pub(super) height: usize,
+}
+
+/// What time was for, the longest first: the branches that have a colour of their own.
+pub(super) fn legend(merged: &Merged) -> Vec<(&'static str, Class, u64)> {
+    let mut sums: Vec<(&'static str, Class, u64)> = Vec::new();
+    for (_, sample) in merged.samples() {
+        let steps = tree::steps(sample);
+        // On the CPU it is the leaf's side of the system call boundary that tells.
+        let step = if merged.side == Side::OffCpu { steps.first() } else { steps.last() };
+        let Some((_, class)) = step else { continue };
+        let name = palette::class(*class);
+        match sums.iter_mut().find(|(known, ..)| *known == name) {
+            Some((.., sum)) => *sum = sum.saturating_add(sample.nanoseconds),
+            None => sums.push((name, *class, sample.nanoseconds)),
+        }
+    }
+    sums.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(b.0)));
+    sums
+}
+
+/// The picture of a tree, from `top` on downwards.
+pub(super) fn picture(root: &Node, side: Side, top: usize) -> Picture {
+    let (least, ties) = least(root);
+    let mut drawing = Drawing { out: String::new(), deepest: 0, root, side, least, ties, top };
+    drawing.draw(root, 0.0, 0);
+    Picture { frames: drawing.out, height: (drawing.deepest + 1) * ROW }
+}
+
+/// The time that a frame has at least so that there are no more than may be, and how many have just that. Callers have no
+/// less than what they call, so none is left out whose callee is drawn.
+fn least(root: &Node) -> (u64, usize) {
+    let least = (root.nanoseconds / NARROWEST).max(1);
+    let mut times = Vec::new();
+    let mut nodes = vec![root];
+    while let Some(node) = nodes.pop() {
+        times.push(node.nanoseconds);
+        nodes.extend(node.children.iter().filter(|child| child.nanoseconds >= least));
+    }
+    if times.len() <= MOST_FRAMES {
+        return (least, usize::MAX);
+    }
+    times.sort_unstable_by(|a, b| b.cmp(a));
+    times.truncate(MOST_FRAMES);
+    let least = times.last().copied().unwrap_or(least);
+    (least, times.iter().filter(|time| **time == least).count())
+}
+
+struct Drawing<'a> {
+    out: String,
+    deepest: usize,
+    root: &'a Node,
+    side: Side,
+    least: u64,
+    ties: usize,
+    top: usize,
+}
+
+impl Drawing<'_> {
+    /// `left` is a share of all time.
+    fn draw(&mut self, node: &Node, left: f64, depth: usize) {
+        let width = share(node.nanoseconds, self.root.nanoseconds);
+        self.deepest = self.deepest.max(depth);
+        let name = escape(&node.name);
+        let plural = if node.count == 1 { "" } else { "s" };
+        let unit = match self.side {
+            Side::OffCpu => "wait",
+            Side::OnCpu => "sample",
+        };
+        let (class, kernel) = match node.class {
+            Class::Waiting { kernel: true, .. } => (palette::class(node.class), " k"),
+            class => (palette::class(class), ""),
+        };
+        // Writing to a string does not fail.
+        writeln!(
+            self.out,
+            "<svg class=\"f\" x=\"{:.4}%\" y=\"{}\" width=\"{:.4}%\" height=\"{}\"><title>{name}: {}, {}, {} {unit}{plural}\
+             </title><rect class=\"{class}{kernel}\" width=\"100%\" height=\"100%\" rx=\"2\"/><text x=\"4\" y=\"14\">{name}\
+             </text></svg>",
+            left * 100.0,
+            self.top + depth * ROW,
+            width * 100.0,
+            ROW - 1,
+            time(node.nanoseconds),
+            percent(node.nanoseconds, self.root.nanoseconds),
+            node.count,
+        )
+        .ok();
+        let mut left = left;
+        for child in &node.children {
+            // The rest have no more.
+            if child.nanoseconds < self.least || child.nanoseconds == self.least && self.ties == 0 {
+                break;
+            }
+            self.ties -= usize::from(child.nanoseconds == self.least);
+            self.draw(child, left, depth + 1);
+            left += share(child.nanoseconds, self.root.nanoseconds);
+        }
+    }
+}
+
+/// A picture that needs nothing else.
+pub(super) fn standalone(merged: &Merged) -> String {
+    const MARGIN: usize = 12;
+    const LEGEND_COLUMNS: usize = 4;
+    let legend = legend(merged);
+    let legend_top = 56;
+    let top = legend_top + legend.len().div_ceil(LEGEND_COLUMNS) * ROW + 8;
+    let root = tree::tree(merged);
+    let picture = picture(&root, merged.side, top);
+    let height = top + picture.height + MARGIN;
+    let title = escape(&format!("{} {}", tree::title(merged), merged.side.name()));
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"podperf\" width=\"1200\" height=\"{height}\">\n\
+         <title>{title}</title>\n<style>{STYLE}{}svg.podperf{{width:100%}}</style>\n\
+         <rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n\
+         <text class=\"h\" x=\"{MARGIN}\" y=\"24\">{title}</text>\n<text x=\"{MARGIN}\" y=\"44\">{}</text>\n",
+        palette::rules(),
+        escape(&caption(merged)),
+    );
+    for (at, (name, class, nanoseconds)) in legend.into_iter().enumerate() {
+        let (column, y) = (at % LEGEND_COLUMNS * 100 / LEGEND_COLUMNS, legend_top + at / LEGEND_COLUMNS * ROW);
+        // Writing to a string does not fail.
+        writeln!(
+            svg,
+            "<svg x=\"{column}%\" y=\"{y}\" width=\"25%\" height=\"{ROW}\"><rect class=\"{}\" x=\"{MARGIN}\" y=\"3\" \
+             width=\"14\" height=\"14\" rx=\"2\"/><text x=\"{}\" y=\"14\">{name} {}</text></svg>",
+            palette::class(class),
+            MARGIN + 20,
+            percent(nanoseconds, root.nanoseconds),
+        )
+        .ok();
+    }
+    svg.push_str(&picture.frames);
+    // The script has no `]]>`.
+    svg.push_str("<script><![CDATA[\n");
+    svg.push_str(SCRIPT);
+    svg.push_str("]]></script>\n</svg>\n");
+    svg
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::stacks::reason::WaitReason;
+
+    #[test]
+    fn widths_are_shares_and_callees_lie_within_their_caller() {
+        let merged = recording(vec![
+            wait(WaitReason::Disk, &[], &["read", "main"], 75),
+            wait(WaitReason::Disk, &[], &["write", "main"], 25),
+        ]);
+        let picture = picture(&tree::tree(&merged), Side::OffCpu, 0).frames;
+        assert!(picture.contains("x=\"0.0000%\" y=\"60\" width=\"75.0000%\""), "{picture}");
+        assert!(picture.contains("x=\"75.0000%\" y=\"60\" width=\"25.0000%\""), "{picture}");
+        assert!(picture.contains("<title>write: 25 ns, 25 %, 1 wait</title><rect class=\"disk\""), "{picture}");
+    }
+
+    #[test]
+    fn a_name_is_never_more_than_text() {
+        let svg = standalone(&recording_of(HOSTILE, vec![wait(WaitReason::Disk, &[HOSTILE], &[HOSTILE], 1)]));
+        assert_eq!((svg.matches("<script>").count(), svg.matches("]]>").count()), (1, 1), "{svg}");
+        assert!(svg.contains("&lt;script&gt;") && !SCRIPT.contains("]]>"), "{svg}");
+    }
+
+    /// What is not a tag would end the picture: XML knows no mercy.
+    #[test]
+    fn whatever_the_times_are_the_picture_is_xml() {
+        let waits = [1, 999, 1_000_000, 5_000_000_000].map(|ns| wait(WaitReason::Disk, &[], &[&format!("f{ns}")], ns));
+        let waits = waits.into_iter().chain([wait(WaitReason::Pipe, &[], &["<&>"], 5_000_000_000)]).collect();
+        let svg = standalone(&recording(waits));
+        let (picture, script) = svg.split_once("<script>").unwrap();
+        let is_tag = |rest: &str| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '/');
+        assert!(picture.split('<').skip(1).all(is_tag), "{picture}");
+        let is_entity = |rest: &str| ["amp;", "lt;", "gt;", "quot;", "#39;"].iter().any(|name| rest.starts_with(name));
+        assert!(picture.split('&').skip(1).all(is_entity), "{picture}");
+        assert!(script.ends_with("]]></script>\n</svg>\n"), "{script}");
+    }
+
+    #[test]
+    fn a_picture_has_an_end() {
+        // Wide enough to be seen, each of them, and too many together.
+        let samples = (0..500).map(|stack| {
+            let names: Vec<String> = (0..60).map(|depth| format!("f{stack}_{depth}")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            wait(WaitReason::Disk, &[], &names, 10)
+        });
+        let picture = picture(&tree::tree(&recording(samples.collect())), Side::OffCpu, 0);
+        assert_eq!(picture.frames.lines().count(), MOST_FRAMES);
+    }
+
+    #[test]
+    fn the_legend_has_the_longest_first() {
+        let merged = recording(vec![
+            wait(WaitReason::Disk, &[], &["main"], 3),
+            wait(WaitReason::Pipe, &[], &["main"], 5),
+            wait(WaitReason::Disk, &[], &["start"], 4),
+        ]);
+        let legend: Vec<_> = legend(&merged).into_iter().map(|(name, _, sum)| (name, sum)).collect();
+        assert_eq!(legend, [("disk", 7), ("pipe", 5)]);
+    }
+}

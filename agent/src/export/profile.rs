@@ -1,0 +1,256 @@
+//! Recordings and flame graphs over HTTP.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    extract::{Path, State as Shared},
+    http::{HeaderValue, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use serde_json::json;
+
+use super::flamegraph::{self, Format, Links};
+use crate::{
+    agent::Agent,
+    recording::{LONGEST, Merged, RecordError, Selector, Side, Wanted},
+};
+
+/// How long a recording is that does not say.
+const SECONDS: f64 = 10.0;
+/// An id is chosen by who asks; longer ones say no more.
+const LONGEST_ID: usize = 64;
+
+/// The arguments of a request, by name.
+pub(super) struct Query(HashMap<String, String>);
+
+impl Query {
+    pub(super) fn of(uri: &Uri) -> Self {
+        Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    fn selector(&self) -> Result<Selector, String> {
+        self.get("subject")
+            .map_or(Ok(Selector::All), |text| text.parse::<Selector>().map_err(|error| error.to_string()))
+    }
+
+    fn side(&self) -> Result<Side, String> {
+        self.get("activity").map_or(Ok(Side::OffCpu), |name| {
+            Side::named(name).ok_or_else(|| format!("bad `activity` `{name}` (`off-cpu` or `on-cpu`)"))
+        })
+    }
+
+    fn format(&self, default: Format) -> Result<Format, String> {
+        self.get("format").map_or(Ok(default), |name| {
+            Format::named(name).ok_or_else(|| format!("bad `format` `{name}` (`svg`, `pb`, `folded` or `html`)"))
+        })
+    }
+
+    fn id(&self) -> Result<Option<&str>, String> {
+        match self.get("id") {
+            Some(id) if id.len() > LONGEST_ID => Err(format!("bad `id` (at most {LONGEST_ID} bytes)")),
+            id => Ok(id),
+        }
+    }
+
+    fn duration(&self) -> Result<Duration, String> {
+        let text = self.get("seconds").map_or_else(|| SECONDS.to_string(), str::to_owned);
+        let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= LONGEST.as_secs_f64());
+        let seconds =
+            seconds.ok_or_else(|| format!("bad `seconds` `{text}` (more than 0, at most {})", LONGEST.as_secs()));
+        Ok(Duration::from_secs_f64(seconds?))
+    }
+}
+
+/// `GET /debug/profile?subject=...&activity=off-cpu&seconds=10&format=svg`: answers once the time is over.
+pub(super) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Response {
+    let query = Query::of(&uri);
+    let wanted = || {
+        let format = query.format(Format::Svg)?;
+        Ok::<_, String>((query.selector()?, query.side()?, query.duration()?, format, query.id()?))
+    };
+    let (selector, side, duration, format, id) = match wanted() {
+        Ok(wanted) => wanted,
+        Err(error) => return refusal(StatusCode::BAD_REQUEST, &error),
+    };
+    let ticket = match agent.enter(id) {
+        Ok(ticket) => ticket,
+        Err(error) => return failed(&error),
+    };
+    match agent.record(ticket, &Wanted { selector, side, duration }).await {
+        Ok(merged) => answer(merged, format, None).await,
+        Err(error) => failed(&error),
+    }
+}
+
+/// `GET /debug/recordings/ID`: how far a recording is; `seconds` is null while it has not begun.
+pub(super) async fn progress(Shared(agent): Shared<Arc<Agent>>, Path(id): Path<String>) -> Response {
+    let Some(control) = agent.windows().recording(&id) else { return no_recording() };
+    let seconds = control.elapsed().map(|elapsed| elapsed.as_secs_f64());
+    let body = json!({ "seconds": seconds, "samples": control.count() });
+    ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
+}
+
+/// `DELETE /debug/recordings/ID`: ends a recording, which is then answered with what it has.
+pub(super) async fn end(Shared(agent): Shared<Arc<Agent>>, Path(id): Path<String>) -> Response {
+    let Some(control) = agent.windows().recording(&id) else { return no_recording() };
+    control.end();
+    StatusCode::NO_CONTENT.into_response()
+}
+
+/// `GET /flamegraph?subject=...&activity=off-cpu`: the last minutes, as a page unless `format` says otherwise.
+pub(super) async fn flamegraph(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Response {
+    let query = Query::of(&uri);
+    let wanted = || Ok::<_, String>((query.selector()?, query.side()?, query.format(Format::Html)?));
+    let (selector, side, format) = match wanted() {
+        Ok(wanted) => wanted,
+        Err(error) => return refusal(StatusCode::BAD_REQUEST, &error),
+    };
+    let links = query.get("format").is_none().then(|| links(&selector, side));
+    match agent.recent(selector, side).await {
+        Ok(merged) => answer(merged, format, links).await,
+        Err(error) => failed(&error),
+    }
+}
+
+/// Drawing takes milliseconds, in which the runtime is to answer others.
+async fn answer(merged: Merged, format: Format, links: Option<Links>) -> Response {
+    let name = file_name(&merged.title, merged.side, format);
+    let nonce = links.as_ref().map(|links| links.nonce.clone());
+    let draw = move || match links {
+        Some(links) => flamegraph::page(&merged, &links).into_bytes(),
+        None => flamegraph::render(&merged, format),
+    };
+    let Ok(body) = tokio::task::spawn_blocking(draw).await else {
+        return refusal(StatusCode::INTERNAL_SERVER_ERROR, "failed to draw");
+    };
+    match nonce {
+        Some(nonce) => html(body, &nonce),
+        None => {
+            // A file is not shown in the agent's own name.
+            let disposition = format!("attachment; filename=\"{name}\"");
+            ([(header::CONTENT_TYPE, format.content_type()), (header::CONTENT_DISPOSITION, &disposition)], body)
+                .into_response()
+        }
+    }
+}
+
+/// What a file of this recording is called.
+#[must_use]
+pub(crate) fn file_name(subject: &str, side: Side, format: Format) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
+    let subject: String = subject.trim_matches('/').chars().map(plain).take(100).collect();
+    let subject = if subject.is_empty() { "root" } else { &subject };
+    format!("podperf-{subject}-{}.{}", side.name(), format.extension())
+}
+
+/// A page, with the headers that keep it from being more than that.
+pub(super) fn html(body: Vec<u8>, nonce: &str) -> Response {
+    let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], body).into_response();
+    let headers = response.headers_mut();
+    if let Ok(policy) = HeaderValue::try_from(flamegraph::policy(nonce) + "; frame-ancestors 'none'") {
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// One for each answer: std seeds its hasher keys from the system's random source.
+pub(super) fn nonce() -> String {
+    let half = || RandomState::new().hash_one(0_u8);
+    format!("{:016x}{:016x}", half(), half())
+}
+
+/// The address of a subject's flame graph.
+pub(super) fn address(selector: &Selector, side: Side, format: Option<Format>) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    if *selector != Selector::All {
+        query.append_pair("subject", &selector.to_string());
+    }
+    query.append_pair("activity", side.name());
+    if let Some(format) = format {
+        query.append_pair("format", format.name());
+    }
+    format!("/flamegraph?{}", query.finish())
+}
+
+fn links(selector: &Selector, side: Side) -> Links {
+    let mut above = vec![(Some("/".into()), "All pods and cgroups".into())];
+    for other in [Side::OffCpu, Side::OnCpu] {
+        above.push(((other != side).then(|| address(selector, other, None)), other.name().into()));
+    }
+    for format in Format::ALL {
+        above.push((Some(address(selector, side, Some(format))), format!(".{}", format.extension())));
+    }
+    Links { above, nonce: nonce() }
+}
+
+fn no_recording() -> Response {
+    refusal(StatusCode::NOT_FOUND, "no recording of this id is in progress")
+}
+
+fn failed(error: &RecordError) -> Response {
+    let status = match error {
+        RecordError::Unknown { .. } | RecordError::Nothing(_) => StatusCode::NOT_FOUND,
+        RecordError::NotTaken(_) => StatusCode::CONFLICT,
+        RecordError::Busy => StatusCode::TOO_MANY_REQUESTS,
+        RecordError::Behind | RecordError::Collector(_) => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    refusal(status, &error.to_string())
+}
+
+pub(super) fn refusal(status: StatusCode, text: &str) -> Response {
+    (status, [(header::X_CONTENT_TYPE_OPTIONS, "nosniff")], format!("{text}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(text: &str) -> Query {
+        Query::of(&format!("/x?{text}").parse().unwrap())
+    }
+
+    #[test]
+    fn arguments_have_defaults_and_bounds() {
+        let nothing = query("");
+        assert_eq!((nothing.selector(), nothing.side()), (Ok(Selector::All), Ok(Side::OffCpu)));
+        assert_eq!((nothing.duration(), nothing.format(Format::Svg)), (Ok(Duration::from_secs(10)), Ok(Format::Svg)));
+        for text in ["seconds=0", "seconds=-1", "seconds=301", "seconds=NaN", "seconds=inf", "seconds=x"] {
+            assert!(query(text).duration().is_err(), "{text}");
+        }
+        assert!(query(&format!("id={}", "x".repeat(65))).id().is_err() && query("id=x").id() == Ok(Some("x")));
+        assert!(query("activity=both").side().unwrap_err().contains("`off-cpu` or `on-cpu`"));
+        assert!(query("format=png").format(Format::Svg).is_err() && query("subject=a").selector().is_err());
+    }
+
+    #[test]
+    fn an_address_brings_the_subject_back() {
+        let selector: Selector = "/a b&c=<d>%".parse().unwrap();
+        let address = address(&selector, Side::OnCpu, Some(Format::Pprof));
+        let query = Query::of(&address.parse().unwrap());
+        assert_eq!((query.selector(), query.side()), (Ok(selector), Ok(Side::OnCpu)));
+        assert_eq!(query.format(Format::Svg), Ok(Format::Pprof));
+    }
+
+    #[test]
+    fn a_files_name_is_harmless() {
+        for (subject, expected) in [
+            ("shop/cart-0/web", "podperf-shop-cart-0-web-off-cpu.pb.gz"),
+            ("/system.slice/../\"x\r\n", "podperf-system.slice-..--x---off-cpu.pb.gz"),
+            ("/", "podperf-root-off-cpu.pb.gz"),
+        ] {
+            assert_eq!(file_name(subject, Side::OffCpu, Format::Pprof), expected);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! One recording: from a cut of the windows to another.
+
+use std::{sync::Arc, time::Duration};
+
+use thiserror::Error;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{Merged, Merger, Selector, Side, Ticket};
+use crate::{
+    collector::{ReadError, Reader},
+    stacks::profile::Profile,
+};
+
+/// How long a recording may be.
+pub const LONGEST: Duration = Duration::from_secs(300);
+/// How long a window may be on its way through the symbolizer.
+const ON_THE_WAY: Duration = Duration::from_secs(20);
+
+/// What is to be recorded.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Whose time.
+    pub selector: Selector,
+    /// Which time.
+    pub side: Side,
+    /// How much of it.
+    pub duration: Duration,
+}
+
+/// Why there is no recording.
+#[derive(Clone, Debug, Error)]
+pub enum RecordError {
+    /// Nobody of this name.
+    #[error("no such {what} `{name}` ({hint})")]
+    Unknown {
+        /// `pod`, `container` or `cgroup`.
+        what: &'static str,
+        /// As it was asked for.
+        name: String,
+        /// Who is meant, perhaps.
+        hint: String,
+    },
+    /// The agent does not take what is asked for.
+    #[error("{0}")]
+    NotTaken(String),
+    /// It took all that there was, which was nothing.
+    #[error("nothing was recorded: {0}")]
+    Nothing(String),
+    /// Others are recording.
+    #[error("too many recordings are in progress, or one of this id (try again when one has ended)")]
+    Busy,
+    /// The windows before have not been worked off.
+    #[error("the names of earlier windows are still being looked up (try again in a minute)")]
+    Behind,
+    /// The collector has ended.
+    #[error(transparent)]
+    Collector(#[from] ReadError),
+}
+
+/// Records from now on, until the time is over, the recording is asked to end, or the agent ends.
+///
+/// # Errors
+///
+/// When the current window cannot be cut.
+pub async fn record(reader: &Reader, mut ticket: Ticket, wanted: &Wanted) -> Result<Merged, RecordError> {
+    let mut merger = Merger::new(wanted.side, wanted.selector.clone());
+    let cut = ticket.cut(reader).await?.ok_or(RecordError::Behind)?;
+    ticket.control.begin();
+    let end = Instant::now() + wanted.duration;
+    // The window that was cut, and those before it that are still on their way, were before the recording.
+    let mut before = true;
+    loop {
+        tokio::select! {
+            () = sleep_until(end) => break,
+            () = ticket.control.wanted_to_end() => break,
+            window = ticket.windows.recv() => match window {
+                Some(window) if before => before = window.start != Some(cut),
+                Some(window) => merger = add(merger, window, &ticket).await,
+                None => return Ok(merger.finish()),
+            },
+        }
+    }
+    let last = ticket.cut(reader).await?;
+    if last.is_none() {
+        merger.lost("window");
+    }
+    while last.is_some() {
+        match timeout(ON_THE_WAY, ticket.windows.recv()).await {
+            Ok(Some(window)) if before => before = window.start != Some(cut),
+            Ok(Some(window)) => {
+                let is_last = window.start == last;
+                merger = add(merger, window, &ticket).await;
+                if is_last {
+                    break;
+                }
+            }
+            Ok(None) => break,
+            Err(_) => {
+                merger.lost("window");
+                break;
+            }
+        }
+    }
+    Ok(merger.finish())
+}
+
+/// Adding up a large window takes milliseconds, in which the runtime is to answer others.
+async fn add(mut merger: Merger, window: Arc<Profile>, ticket: &Ticket) -> Merger {
+    let added = tokio::task::spawn_blocking(move || {
+        merger.add(&window);
+        merger
+    });
+    match added.await {
+        Ok(merger) => {
+            ticket.control.set_count(merger.count());
+            merger
+        }
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}

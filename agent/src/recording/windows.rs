@@ -1,0 +1,230 @@
+//! Who gets the windows: pages, and the recordings in progress.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::Recent;
+use crate::{
+    collector::{ReadError, Reader},
+    stacks::profile::Profile,
+};
+
+/// Recordings at a time, at most: each adds up all windows.
+const MOST_RECORDINGS: usize = 4;
+/// Windows that wait for a recording, at most; it takes each at once.
+const WAITING: usize = 16;
+/// Windows that were cut and are on their way, at most; those that end by themselves come on top.
+const CUTS_ON_THE_WAY: usize = 2;
+
+/// The windows' way from the symbolizer; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Windows {
+    inner: Arc<Mutex<Inner>>,
+    /// One permit is a window that was cut and is on its way: the symbolizer's queue is short, and what does not fit it is
+    /// lost to everybody.
+    cuts: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    recent: Recent,
+    recordings: BTreeMap<String, (mpsc::Sender<Arc<Profile>>, Arc<Control>)>,
+    /// When windows began that were cut and are on their way.
+    on_the_way: Vec<(SystemTime, OwnedSemaphorePermit)>,
+    numbered: u64,
+    closed: bool,
+}
+
+/// What others can tell and ask a recording in progress.
+#[derive(Debug)]
+pub struct Control {
+    began: OnceLock<Instant>,
+    count: AtomicU64,
+    ended: AtomicBool,
+    end: Notify,
+}
+
+/// A recording's place; it is free again once this is dropped.
+#[derive(Debug)]
+pub struct Ticket {
+    pub(super) windows: mpsc::Receiver<Arc<Profile>>,
+    pub(super) control: Arc<Control>,
+    id: String,
+    hub: Windows,
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        Self { inner: Arc::default(), cuts: Arc::new(Semaphore::new(CUTS_ON_THE_WAY)) }
+    }
+}
+
+impl Windows {
+    /// Hands a window on. Never waits: a recording that has not taken its last ones misses this one.
+    pub fn publish(&self, profile: &Arc<Profile>) {
+        let mut inner = self.lock();
+        inner.recent.push(Arc::clone(profile));
+        inner.on_the_way.retain(|(start, _)| Some(*start) != profile.start);
+        for (sender, _) in inner.recordings.values() {
+            // Its end sees that one is missing.
+            sender.try_send(Arc::clone(profile)).ok();
+        }
+    }
+
+    /// The windows of the last minutes, the oldest first.
+    #[must_use]
+    pub fn recent(&self) -> Vec<Arc<Profile>> {
+        self.lock().recent.windows()
+    }
+
+    /// Enters a recording, by an id that nobody else has. `None` when there are too many, or the agent is ending.
+    #[must_use]
+    pub fn enter(&self, id: Option<&str>) -> Option<Ticket> {
+        let mut inner = self.lock();
+        inner.numbered += 1;
+        let id = id.map_or_else(|| inner.numbered.to_string(), str::to_owned);
+        if inner.closed || inner.recordings.len() >= MOST_RECORDINGS || inner.recordings.contains_key(&id) {
+            return None;
+        }
+        let (sender, windows) = mpsc::channel(WAITING);
+        let control = Arc::new(Control {
+            began: OnceLock::new(),
+            count: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            end: Notify::new(),
+        });
+        inner.recordings.insert(id.clone(), (sender, Arc::clone(&control)));
+        Some(Ticket { windows, control, id, hub: self.clone() })
+    }
+
+    /// The recording of this id, while it is in progress.
+    #[must_use]
+    pub fn recording(&self, id: &str) -> Option<Arc<Control>> {
+        self.lock().recordings.get(id).map(|(_, control)| Arc::clone(control))
+    }
+
+    /// Ends all recordings with what they have, and takes no more.
+    pub fn close(&self) {
+        let mut inner = self.lock();
+        inner.closed = true;
+        inner.recordings.clear();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Control {
+    /// How long it has been recording; `None` while it has not begun.
+    #[must_use]
+    pub fn elapsed(&self) -> Option<Duration> {
+        self.began.get().map(Instant::elapsed)
+    }
+
+    /// Waits or samples so far.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Has it end now, with what there is.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.end.notify_one();
+    }
+
+    pub(super) fn begin(&self) {
+        self.began.get_or_init(Instant::now);
+    }
+
+    pub(super) fn set_count(&self, count: u64) {
+        self.count.store(count, Ordering::Relaxed);
+    }
+
+    /// Resolves when it is to end.
+    pub(super) async fn wanted_to_end(&self) {
+        while !self.ended.load(Ordering::Relaxed) {
+            self.end.notified().await;
+        }
+    }
+}
+
+impl Ticket {
+    /// Cuts the current window, once not too many are on their way, and says when it had begun. `None` when it was lost.
+    pub(super) async fn cut(&self, reader: &Reader) -> Result<Option<SystemTime>, ReadError> {
+        // Nobody closes the semaphore.
+        let permit = Arc::clone(&self.hub.cuts).acquire_owned().await;
+        let Some(start) = reader.cut().await? else { return Ok(None) };
+        let mut inner = self.hub.lock();
+        // It may have been faster than this.
+        let is_there = inner.recent.windows().iter().any(|window| window.start == Some(start));
+        if let Ok(permit) = permit
+            && !is_there
+        {
+            inner.on_the_way.push((start, permit));
+        }
+        Ok(Some(start))
+    }
+
+    /// The handle that others can have, too.
+    #[must_use]
+    pub fn control(&self) -> Arc<Control> {
+        Arc::clone(&self.control)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.hub.lock().recordings.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_few_and_free_again() {
+        let windows = Windows::default();
+        let mut tickets: Vec<_> = (0..MOST_RECORDINGS).map(|_| windows.enter(None).unwrap()).collect();
+        assert!(windows.enter(None).is_none());
+        tickets.pop();
+        assert!(windows.enter(None).is_some());
+    }
+
+    #[test]
+    fn an_id_is_one_recordings_while_it_is_in_progress() {
+        let windows = Windows::default();
+        let ticket = windows.enter(Some("a")).unwrap();
+        assert!(windows.enter(Some("a")).is_none() && windows.recording("a").is_some());
+        drop(ticket);
+        assert!(windows.recording("a").is_none() && windows.enter(Some("a")).is_some());
+    }
+
+    #[test]
+    fn a_window_reaches_pages_and_recordings_and_a_slow_one_holds_nobody_up() {
+        let windows = Windows::default();
+        let mut ticket = windows.enter(None).unwrap();
+        (0..2 * WAITING).for_each(|_| windows.publish(&Arc::default()));
+        assert_eq!(std::iter::from_fn(|| ticket.windows.try_recv().ok()).count(), WAITING);
+        assert_eq!(windows.recent().len(), 2 * WAITING);
+    }
+
+    #[test]
+    fn after_the_close_there_is_nothing_to_wait_for() {
+        let windows = Windows::default();
+        let mut ticket = windows.enter(None).unwrap();
+        windows.close();
+        assert!(matches!(ticket.windows.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
+        assert!(windows.enter(None).is_none());
+    }
+}

@@ -1,0 +1,229 @@
+//! The agent's pages and the files of recordings, in a real browser.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::Agent,
+    cgroup::TestCgroup,
+    process,
+    suite::{Need, Test},
+};
+use tempfile::TempDir;
+
+use crate::{command::within, profiles::Held, recorded::Recording};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("the_page_of_the_node_leads_to_flame_graphs", BROWSER, the_page_of_the_node_leads_to_flame_graphs),
+    ("pages_fit_a_phone", BROWSER, pages_fit_a_phone),
+    ("a_tap_zooms_and_a_search_finds", BROWSER, a_tap_zooms_and_a_search_finds),
+    ("a_hostile_cgroup_is_only_text", BROWSER, a_hostile_cgroup_is_only_text),
+    ("recorded_files_open_in_a_browser", BROWSER, recorded_files_open_in_a_browser),
+    ("programs_get_the_index_as_text", &[], programs_get_the_index_as_text),
+];
+
+const BROWSER: &[Need] = &[Need::Program("chromium")];
+const DEADLINE: Duration = Duration::from_secs(30);
+const SLEEPERS: [&str; 3] = ["sleepers", "--waits", "100000"];
+const YAML: &str = "otlp: {interval: 1s}\nnodeName: worker-3";
+
+/// A headless Chromium, told by these flags what to do with a page.
+fn browse(url: &str, flags: &[&str]) -> Result<String> {
+    let profile = TempDir::new()?;
+    let mut command = Command::new("chromium");
+    process::bind_to_parent(&mut command);
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=3000"]);
+    command.arg(format!("--user-data-dir={}", profile.path().display())).args(flags).arg(url);
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().context("failed to start chromium")?;
+    ensure!(output.status.success(), "chromium: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The page as it is once its scripts have run.
+fn dom(url: &str) -> Result<String> {
+    browse(url, &["--dump-dom"])
+}
+
+/// The width of what is drawn on a screen of this width, as the page itself says it in its title.
+fn width_on(page: &str, width: u32) -> Result<u32> {
+    let directory = TempDir::new()?;
+    let file = directory.path().join("page.html");
+    // The policy lets no script of ours in: it is not what is tested here.
+    let start = page.find("<meta http-equiv").context("no policy")?;
+    let end = start + page[start..].find('>').context("no policy")? + 1;
+    let measure = "<script>document.title=document.documentElement.scrollWidth+' wide'</script></body>";
+    fs::write(&file, format!("{}{}", &page[..start], page[end..].replace("</body>", measure)))?;
+    // Windows have a least width; frames do not.
+    let frame = directory.path().join("frame.html");
+    fs::write(
+        &frame,
+        format!(
+            "<iframe id=a src=page.html width={width} height=800 style=border:0></iframe>\
+        <script>onload=function(){{document.title=a.contentDocument.title}}</script>"
+        ),
+    )?;
+    let dom = browse(&file_url(&frame), &["--dump-dom", "--allow-file-access-from-files"])?;
+    let title = dom.split("<title>").nth(1).and_then(|rest| rest.split(" wide").next());
+    Ok(title.with_context(|| format!("no width: {dom}"))?.parse()?)
+}
+
+fn file_url(path: &Path) -> String {
+    format!("file://{}", path.display())
+}
+
+/// What the agent's page is for a browser.
+fn page(agent: &Agent, path: &str) -> Result<String> {
+    let (status, head, body) = agent.get(path, &[("Accept", "text/html,*/*;q=0.8")])?;
+    let body = String::from_utf8(body)?;
+    ensure!(status == 200, "{path} answered {status}: {body}");
+    let head = head.to_lowercase();
+    for expected in ["content-security-policy: default-src 'none'", "x-content-type-options: nosniff"] {
+        ensure!(head.contains(expected), "no `{expected}`: {head}");
+    }
+    Ok(body)
+}
+
+fn flamegraph(subject: &str) -> String {
+    format!("/flamegraph?subject={subject}&activity=off-cpu")
+}
+
+/// An agent whose windows have the sleepers of a cgroup.
+fn sleepers() -> Result<(Agent, TestCgroup, Held)> {
+    let agent = Agent::start(YAML)?;
+    let cgroup = TestCgroup::new("page")?;
+    let load = Held::start(&cgroup, &SLEEPERS)?;
+    let path = flamegraph(cgroup.kernel_path());
+    within(DEADLINE, "the page has the sleepers", || {
+        Ok(page(&agent, &path)?.contains("podperf_wait_inner").then_some(()))
+    })?;
+    Ok((agent, cgroup, load))
+}
+
+fn the_page_of_the_node_leads_to_flame_graphs() -> Result<()> {
+    let (agent, cgroup, _load) = sleepers()?;
+    let name = cgroup.kernel_path();
+    let index = dom(&format!("http://{}/", agent.address()))?;
+    ensure!(index.contains("<h1>worker-3</h1>"), "{index}");
+    let mut link = index.split("href=\"").map(|rest| rest.split('"').next().unwrap_or_default());
+    let link = link.find(|link| link.contains(name.trim_start_matches('/')) && link.ends_with("off-cpu"));
+    let link = link.with_context(|| index.clone())?.replace("&amp;", "&");
+    let row = index.lines().find(|line| line.contains(&format!(">{name}</a>"))).with_context(|| index.clone())?;
+    ensure!(row.contains("sleep 1") && row.contains("data-n=\"off CPU\">"), "{row}");
+    let graph = dom(&format!("http://{}{link}", agent.address()))?;
+    ensure!(graph.contains(&format!("<h1>{name} off-cpu</h1>")), "{graph}");
+    ensure!(graph.contains(">podperf_wait_inner</text>") && graph.contains("<rect class=\"sleep\""), "{graph}");
+    // The script may run: it shows what works with it alone.
+    ensure!(graph.contains("<div id=\"tools\">"), "the script did not run: {graph}");
+    // Its own wishes, too.
+    let sorted = page(&agent, "/?sort=name")?;
+    ensure!(sorted.contains("<a aria-current=\"page\">pod or cgroup</a>"), "{sorted}");
+    Ok(())
+}
+
+fn pages_fit_a_phone() -> Result<()> {
+    let (agent, cgroup, _load) = sleepers()?;
+    for path in ["/", &flamegraph(cgroup.kernel_path()), "/flamegraph"] {
+        let page = page(&agent, path)?;
+        ensure!(page.contains("<meta name=\"viewport\" content=\"width=device-width"), "{page}");
+        for width in [360, 1280] {
+            let drawn = width_on(&page, width)?;
+            ensure!(drawn <= width, "`{path}` is {drawn} wide on {width}");
+        }
+    }
+    Ok(())
+}
+
+fn a_tap_zooms_and_a_search_finds() -> Result<()> {
+    let (agent, cgroup, _load) = sleepers()?;
+    let page = page(&agent, &flamegraph(cgroup.kernel_path()))?;
+    let directory = TempDir::new()?;
+    let file = directory.path().join("page.html");
+    let nonce = page.split("nonce=\"").nth(1).and_then(|rest| rest.split('"').next()).context("no nonce")?;
+    let act = format!(
+        "<script nonce=\"{nonce}\">(function(){{\
+         var frame=[].filter.call(document.querySelectorAll('svg.f'),function(f){{\
+         return f.querySelector('text').textContent==='podperf_wait_middle'}})[0];\
+         frame.dispatchEvent(new Event('click'));\
+         document.getElementById('search').value='WAIT_INNER';\
+         var told=document.getElementById('shown').textContent;\
+         document.getElementById('search').dispatchEvent(new Event('input'));\
+         document.title=frame.getAttribute('width')+' '+told+' | '+document.getElementById('shown').textContent;}}())\
+         </script></body>"
+    );
+    fs::write(&file, page.replace("</body>", &act))?;
+    let dom = dom(&file_url(&file))?;
+    let title = dom.split("<title>").nth(1).and_then(|rest| rest.split('<').next()).context("no title")?;
+    ensure!(title.starts_with("100% podperf_wait_middle: "), "{title}");
+    ensure!(title.contains("| 1 frame, 1") || title.contains("| 1 frame, 9"), "{title}");
+    ensure!(dom.contains("class=\"f hit\"") && dom.contains("class=\"f past miss\""), "{dom}");
+    Ok(())
+}
+
+fn a_hostile_cgroup_is_only_text() -> Result<()> {
+    let agent = Agent::start(YAML)?;
+    let top = TestCgroup::new("hostile")?;
+    let hostile = top.child_named("<script>document.title='run'<script><img src=x onerror=document.title='run'>")?;
+    let _load = Held::start(&hostile, &SLEEPERS)?;
+    let index = || dom(&format!("http://{}/", agent.address()));
+    let shown = "&lt;script&gt;document.title='run'&lt;script&gt;&lt;img src=x";
+    let found = within(DEADLINE, "the page has the cgroup", || Ok(Some(index()?).filter(|it| it.contains(shown))))?;
+    ensure!(found.contains("<title>worker-3 - podperf</title>") && !found.contains("<img"), "{found}");
+    let link = found.split("href=\"").map(|rest| rest.split('"').next().unwrap_or_default());
+    let link = link.into_iter().find(|link| link.contains("%3Cscript%3E")).context("no link")?.replace("&amp;", "&");
+    let url = format!("http://{}{link}", agent.address());
+    let graph = within(DEADLINE, "its page has its waits", || {
+        Ok(Some(dom(&url)?).filter(|it| it.contains("podperf_wait_inner")))
+    })?;
+    ensure!(graph.contains(shown) && !graph.contains("<img") && !graph.contains("<title>run"), "{graph}");
+    Ok(())
+}
+
+fn recorded_files_open_in_a_browser() -> Result<()> {
+    let (agent, cgroup, _load) = sleepers()?;
+    let url = agent.address().to_string();
+    for extension in ["svg", "html"] {
+        let arguments = [cgroup.kernel_path(), "--agent", &url, "--duration", "500ms"];
+        let file = Recording::start("", extension, &arguments)?.finish()?;
+        let directory = TempDir::new()?;
+        let path = directory.path().join(format!("out.{extension}"));
+        fs::write(&path, file)?;
+        let dom = dom(&file_url(&path))?;
+        // A fault in XML, or XML that is no picture, is shown as such.
+        ensure!(!dom.contains("parsererror") && !dom.contains("any style information"), "{dom}");
+        ensure!(dom.contains(">podperf_wait_inner</text>"), "{dom}");
+        let screenshot = directory.path().join("shot.png");
+        browse(&file_url(&path), &[&format!("--screenshot={}", screenshot.display()), "--window-size=360,900"])?;
+        ensure!(fs::metadata(&screenshot)?.len() > 5_000, "nothing is drawn of .{extension}");
+    }
+    Ok(())
+}
+
+fn programs_get_the_index_as_text() -> Result<()> {
+    let agent = Agent::start(YAML)?;
+    for accept in [&[][..], &[("Accept", "*/*")]] {
+        let (status, head, body) = agent.get("/", accept)?;
+        let text = String::from_utf8(body)?;
+        ensure!(status == 200 && head.to_lowercase().contains("text/plain"), "{head}");
+        ensure!(
+            text.starts_with("podperf\n") && text.contains("/metrics ") && text.contains("/debug/profile "),
+            "{text}"
+        );
+    }
+    for (path, says) in [
+        ("/flamegraph?activity=both", "bad `activity` `both` (`off-cpu` or `on-cpu`)"),
+        ("/flamegraph?subject=x", "bad subject `x`"),
+        ("/debug/profile?seconds=301", "bad `seconds` `301` (more than 0, at most 300)"),
+        ("/debug/profile?format=png", "bad `format` `png`"),
+    ] {
+        let (status, _, body) = agent.get(path, &[])?;
+        let text = String::from_utf8(body)?;
+        ensure!(status == 400 && text.contains(says), "{path} answered {status}: {text}");
+    }
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! `podperf record`, alone and through an agent: the load's own time in every format, and what it says when it cannot.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use podperf_tests::{
+    agent::Agent,
+    cgroup::TestCgroup,
+    load::sleepers::SleepersReport,
+    suite::{Need, Test},
+};
+use tempfile::TempDir;
+
+use crate::{
+    command::{Refusal, within},
+    nobody::ForNobody,
+    profiles::{Held, ensure_near},
+    recorded::{Recording, command, slept},
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("a_recording_alone_has_the_loads_own_time", &[], a_recording_alone_has_the_loads_own_time),
+    ("a_recording_through_an_agent_has_the_loads_own_time", &[], a_recording_through_an_agent_has_the_loads_own_time),
+    ("recordings_at_the_same_time_have_the_same_in_every_format", &[Need::Program("go")], recordings_at_the_same_time_have_the_same_in_every_format),
+    ("a_recording_has_only_its_own_time", &[], a_recording_has_only_its_own_time),
+    ("a_fifth_recording_is_refused", &[], a_fifth_recording_is_refused),
+    ("a_recording_is_answered_when_the_agent_ends", &[], a_recording_is_answered_when_the_agent_ends),
+    ("a_deep_cgroup_is_recorded_alone", &[], a_deep_cgroup_is_recorded_alone),
+    ("what_cannot_be_recorded_is_said_with_the_way_out", &[], what_cannot_be_recorded_is_said_with_the_way_out),
+    ("an_agent_that_cannot_record_is_named", &[], an_agent_that_cannot_record_is_named),
+    ("a_recording_alone_takes_root", &[Need::Program("setpriv")], a_recording_alone_takes_root),
+];
+
+const DEADLINE: Duration = Duration::from_secs(30);
+const FAILED: i32 = 1;
+const BAD_ARGUMENTS: i32 = 2;
+const UNSUPPORTED: i32 = 3;
+/// Longer than any load here takes.
+const UNTIL_INTERRUPTED: [&str; 2] = ["--duration", "2m"];
+
+/// Has the sleepers sleep while this records: what they say of it.
+fn slept_meanwhile(cgroup: &TestCgroup, recordings: &mut [Recording]) -> Result<SleepersReport> {
+    for recording in &mut *recordings {
+        recording.begun()?;
+    }
+    let load = Held::start(cgroup, &["sleepers"])?;
+    let where_it_waits = format!("/proc/{}/wchan", load.pid());
+    within(DEADLINE, "the load has slept", || {
+        Ok(fs::read_to_string(&where_it_waits)?.contains("pipe_write").then_some(()))
+    })?;
+    for recording in &*recordings {
+        recording.interrupt()?;
+    }
+    for recording in recordings {
+        recording.ended()?;
+    }
+    load.finish()
+}
+
+fn has_the_loads_own_time(arguments: &[&str]) -> Result<()> {
+    let cgroup = TestCgroup::new("recorded")?;
+    let arguments = [&[cgroup.kernel_path()][..], &UNTIL_INTERRUPTED, arguments].concat();
+    let mut recording = Recording::start("", "folded", &arguments)?;
+    let truth = slept_meanwhile(&cgroup, std::slice::from_mut(&mut recording))?;
+    let folded = recording.finish()?;
+    ensure_near(slept(&folded)?, Duration::from_nanos(truth.waited_ns), "the load's own account")?;
+    let whose = format!("{};sleep;", cgroup.kernel_path());
+    let text = String::from_utf8(folded)?;
+    ensure!(text.lines().any(|line| line.starts_with(&whose) && line.contains("nanosleep")), "{text}");
+    ensure!(text.lines().all(|line| line.starts_with(cgroup.kernel_path())), "others are in it: {text}");
+    Ok(())
+}
+
+fn a_recording_alone_has_the_loads_own_time() -> Result<()> {
+    has_the_loads_own_time(&[])
+}
+
+fn a_recording_through_an_agent_has_the_loads_own_time() -> Result<()> {
+    let agent = Agent::start("")?;
+    has_the_loads_own_time(&["--agent", &format!("http://{}", agent.address())])
+}
+
+fn recordings_at_the_same_time_have_the_same_in_every_format() -> Result<()> {
+    // Windows that end in the middle, too.
+    let agent = Agent::start("otlp: {interval: 1s}")?;
+    let url = agent.address().to_string();
+    let cgroup = TestCgroup::new("formats")?;
+    let arguments = [&[cgroup.kernel_path(), "--off-cpu", "--agent", &url][..], &UNTIL_INTERRUPTED].concat();
+    let start = |extension: &&str| Recording::start("", extension, &arguments);
+    let mut recordings = ["folded", "svg", "html", "pb.gz"].iter().map(start).collect::<Result<Vec<_>>>()?;
+    let truth = slept_meanwhile(&cgroup, &mut recordings)?;
+    let files = recordings.into_iter().map(Recording::finish).collect::<Result<Vec<_>>>()?;
+    let [folded, svg, html, pprof] = &*files else { anyhow::bail!("not four files") };
+    ensure_near(slept(folded)?, Duration::from_nanos(truth.waited_ns), "the load's own account")?;
+    for picture in [svg, html] {
+        let text = std::str::from_utf8(picture)?;
+        let frame = text.lines().find(|line| line.contains("<title>podperf_wait_inner: "));
+        let frame = frame.with_context(|| format!("no frame: {text}"))?;
+        ensure!(frame.contains(" waits</title><rect class=\"sleep\""), "{frame}");
+    }
+    ensure!(svg.starts_with(b"<svg ") && html.starts_with(b"<!doctype html>"), "wrong formats");
+    let top = pprof_top(pprof)?;
+    ensure!(top.contains("Type: off_cpu"), "{top}");
+    let line = top.lines().find(|line| line.ends_with(" podperf_wait_inner")).with_context(|| top.clone())?;
+    // Flat, its share, the sum of shares, cumulated.
+    let seconds: f64 =
+        line.split_whitespace().nth(3).and_then(|text| text.strip_suffix('s')).context("no time")?.parse()?;
+    ensure_near(seconds * 1e9, Duration::from_nanos(truth.waited_ns), "the load's own account")
+}
+
+/// What Go's pprof says of a file.
+fn pprof_top(pprof: &[u8]) -> Result<String> {
+    let directory = TempDir::new()?;
+    let file = directory.path().join("out.pb.gz");
+    fs::write(&file, pprof)?;
+    let output =
+        Command::new("go").args(["tool", "pprof", "-top", "-unit=s"]).arg(&file).stdin(Stdio::null()).output()?;
+    let says = String::from_utf8(output.stdout)?;
+    ensure!(output.status.success(), "{says}{}", String::from_utf8_lossy(&output.stderr));
+    Ok(says)
+}
+
+fn a_recording_has_only_its_own_time() -> Result<()> {
+    let agent = Agent::start("")?;
+    let cgroup = TestCgroup::new("before")?;
+    let _load = Held::start(&cgroup, &["sleepers", "--waits", "100000"])?;
+    // Time that is in the window which the recording cuts.
+    thread::sleep(Duration::from_secs(2));
+    let path = format!("/debug/profile?subject={}&seconds=1&format=folded", cgroup.kernel_path());
+    let (status, _, folded) = agent.get(&path, &[])?;
+    ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(&folded));
+    let seconds = slept(&folded)? / 1e9;
+    ensure!((0.9..=1.1).contains(&seconds), "one second has {seconds} s");
+    Ok(())
+}
+
+fn a_fifth_recording_is_refused() -> Result<()> {
+    let agent = Agent::start("")?;
+    let url = agent.address().to_string();
+    let arguments = [&["--all", "--agent", &url][..], &UNTIL_INTERRUPTED].concat();
+    let mut recordings = (0..4).map(|_| Recording::start("", "folded", &arguments)).collect::<Result<Vec<_>>>()?;
+    recordings.iter_mut().try_for_each(Recording::begun)?;
+    let (status, _, body) = agent.get("/debug/profile?seconds=1", &[])?;
+    let says = String::from_utf8(body)?;
+    ensure!(status == 429 && says.contains("too many recordings"), "{status}: {says}");
+    drop(recordings.pop());
+    within(DEADLINE, "its place is free", || Ok((agent.get("/debug/profile?seconds=0.1", &[])?.0 == 200).then_some(())))
+}
+
+fn a_recording_is_answered_when_the_agent_ends() -> Result<()> {
+    let mut agent = Agent::start("otlp: {interval: 1s}")?;
+    let url = agent.address().to_string();
+    let cgroup = TestCgroup::new("ending")?;
+    let _load = Held::start(&cgroup, &["sleepers", "--waits", "100000"])?;
+    let arguments = [&[cgroup.kernel_path(), "--agent", &url][..], &UNTIL_INTERRUPTED].concat();
+    let mut recording = Recording::start("", "folded", &arguments)?;
+    recording.begun()?;
+    thread::sleep(Duration::from_secs(3));
+    agent.signal(Signal::SIGTERM)?;
+    let status = agent.wait(Duration::from_secs(5))?;
+    ensure!(status.success(), "{status}: {}", agent.log());
+    let seconds = slept(&recording.finish()?)? / 1e9;
+    ensure!(seconds > 1.0, "of three seconds it has {seconds} s");
+    Ok(())
+}
+
+fn a_deep_cgroup_is_recorded_alone() -> Result<()> {
+    let (a, b) = ("a", "b");
+    let top = TestCgroup::new("deep")?;
+    let deep = top.child(a)?;
+    let deep = deep.child(b)?;
+    let _load = Held::start(&deep, &["sleepers", "--waits", "100000"])?;
+    let recording = Recording::start("", "folded", &[deep.kernel_path(), "--duration", "1s"])?;
+    ensure!(slept(&recording.finish()?)? > 0.5e9, "nothing of `{}`", deep.kernel_path());
+    // An agent has no row for it, and says where it is counted.
+    let agent = Agent::start("")?;
+    let directory = TempDir::new()?;
+    let url = agent.address().to_string();
+    let mut command = command(directory.path(), "", &[deep.kernel_path(), "--agent", &url])?;
+    let row = deep.kernel_path().rsplit_once('/').context("no parent")?.0;
+    Refusal::of(&mut command)?.expect(FAILED, &["no such row", &format!("it is counted in `{row}`"), "cgroups.depth"])
+}
+
+fn what_cannot_be_recorded_is_said_with_the_way_out() -> Result<()> {
+    let agent = Agent::start("")?;
+    let url = agent.address().to_string();
+    let cgroup = TestCgroup::new("idle")?;
+    let _ran = Held::start(&cgroup, &["sleepers", "--waits", "1"])?;
+    thread::sleep(Duration::from_secs(1));
+    let mistyped = format!("{}x", cgroup.kernel_path());
+    let nearest = format!("did you mean `{}`", cgroup.kernel_path());
+    let nothing = TestCgroup::new("nothing")?;
+    for (arguments, code, says) in [
+        (&["/a", "-o", "x.png"][..], BAD_ARGUMENTS, &["unknown extension of `x.png`", ".pb.gz"][..]),
+        (&["/a", "-o", "/nonexistent/x.svg"], FAILED, &["failed to write `/nonexistent/x.svg`", "-o FILE"]),
+        (&["cart"], BAD_ARGUMENTS, &["bad subject `cart`", "`namespace/pod`"]),
+        (&[], BAD_ARGUMENTS, &["POD|CGROUP"]),
+        (&["/a", "--all"], BAD_ARGUMENTS, &["cannot be used with"]),
+        (&["/a", "--off-cpu", "--on-cpu"], BAD_ARGUMENTS, &["cannot be used with"]),
+        (&["/a", "--duration", "6m"], BAD_ARGUMENTS, &["at most 5m"]),
+        (&["/a", "--agent", "https://x:1"], BAD_ARGUMENTS, &["bad agent `https://x:1`", "http://127.0.0.1:9799"]),
+        (&["/a", "--agent", "127.0.0.1:1"], FAILED, &["failed to reach the agent at `http://127.0.0.1:1`", "refused"]),
+        (&[&mistyped, "--agent", &url], FAILED, &["no such cgroup", &nearest]),
+        (
+            &["shop/cart", "--agent", &url],
+            FAILED,
+            &["no such pod `shop/cart`", "`--identity kubernetes --kubeconfig FILE`"],
+        ),
+        (&["shop/cart/web", "--agent", &url], FAILED, &["no such container `shop/cart/web`"]),
+        (
+            &[nothing.kernel_path(), "--duration", "100ms", "--agent", &url],
+            FAILED,
+            &["nothing was recorded", "ended no wait in 0.1 s", "record for longer"],
+        ),
+        (
+            &["--all", "--on-cpu", "--duration", "100ms", "--agent", &url],
+            FAILED,
+            &["nothing was recorded", "no samples on the CPU"],
+        ),
+    ] {
+        let directory = TempDir::new()?;
+        Refusal::of(&mut command(directory.path(), "", arguments)?)?.expect(code, says)?;
+        let files = fs::read_dir(directory.path())?.count();
+        ensure!(files == 1, "{arguments:?}: {files} files are left");
+    }
+    Ok(())
+}
+
+fn an_agent_that_cannot_record_is_named() -> Result<()> {
+    let refusal = |address: SocketAddr, says: &[&str]| {
+        let directory = TempDir::new()?;
+        let url = format!("http://{address}");
+        Refusal::of(&mut command(directory.path(), "", &["/", "--agent", &url])?)?.expect(FAILED, says)
+    };
+    let agent = Agent::start("stacks: {enabled: false}")?;
+    refusal(agent.address(), &["no off-cpu stacks are taken", "set `stacks.enabled: true`"])?;
+    drop(agent);
+    let agent = Agent::start("facts: {enabled: false}")?;
+    refusal(agent.address(), &["no off-cpu stacks are taken", "set `facts.enabled: true`"])?;
+    let old = server("podperf 0.0.1 on node a\n")?;
+    refusal(old, &["too old to record", "podperf 0.0.1 on node a", "upgrade it"])?;
+    refusal(server("nginx")?, &["no podperf agent answers", "another program"])
+}
+
+/// Answers `/status` with this, and everything else as what it does not know. Ends with the test program.
+fn server(status: &'static str) -> Result<SocketAddr> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut request = [0; 1024];
+            let length = stream.read(&mut request).unwrap_or(0);
+            let is_status = request[..length].starts_with(b"GET /status ");
+            let (code, body) = if is_status { ("200 OK", status) } else { ("404 Not Found", "") };
+            write!(stream, "HTTP/1.1 {code}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len()).ok();
+        }
+    });
+    Ok(address)
+}
+
+fn a_recording_alone_takes_root() -> Result<()> {
+    let nobody = ForNobody::new()?;
+    let output = nobody.directory().join("out.svg").display().to_string();
+    let command = command(nobody.directory(), "", &["/", "-o", &output])?;
+    let says = ["no agent answers at `http://127.0.0.1:0`", "run it as root", "CAP_BPF"];
+    Refusal::of(&mut nobody.command(&command, None)?)?.expect(UNSUPPORTED, &says)
+}
