@@ -43,9 +43,10 @@ pub(super) struct Overrides {
 }
 
 impl Overrides {
-    /// The file, or the defaults, with the flags over them; not yet checked.
+    /// The file, or the defaults, what OpenTelemetry's variables say beside it, and the flags over both; not yet checked.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
-        let mut config = self.config.clone().map_or_else(|| Ok(Config::default()), Config::read)?;
+        let file = self.config.clone().map_or_else(|| Ok(Config::default()), Config::read)?;
+        let mut config = file.with_variables()?;
         if let Some(listen) = self.listen {
             config.listen = listen;
         }

@@ -4,8 +4,10 @@
 //! form that the rest of the agent sees. `config/podperf.yaml` documents each key and equals the defaults.
 
 mod defaults;
+mod otlp;
+mod variables;
 
-use std::{collections::BTreeMap, fs, io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{fs, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -14,9 +16,11 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 use crate::{
     attribution::{Level, RowRules},
     cgroups::{Choice, Patterns, Selection},
-    export::{otlp, prometheus::FactFamily},
+    export::prometheus::FactFamily,
     kernel::Tracepoint,
 };
+
+pub use otlp::{Otlp, PushedMetrics, Tls};
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -169,20 +173,6 @@ pub struct Stacks {
     pub max_waits: u32,
 }
 
-/// `otlp:`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
-#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
-pub struct Otlp {
-    pub endpoint: String,
-    #[serde(with = "humantime_serde")]
-    pub interval: Duration,
-    #[serde(with = "humantime_serde")]
-    pub timeout: Duration,
-    pub queue: usize,
-    pub headers: BTreeMap<String, String>,
-}
-
 /// What is wrong with a configuration. The agent then exits with code 2.
 #[derive(Debug, Error)]
 pub enum ConfigError {
@@ -207,6 +197,14 @@ pub enum ConfigError {
     Value {
         /// The key's path.
         key: &'static str,
+        /// What is wrong, and what would be right.
+        message: String,
+    },
+    /// A value that cannot be, in the environment.
+    #[error("bad value of environment variable `{name}`: {message}")]
+    Variable {
+        /// The variable.
+        name: String,
         /// What is wrong, and what would be right.
         message: String,
     },
@@ -236,6 +234,16 @@ impl Config {
         }
     }
 
+    /// Fills in what OpenTelemetry's environment variables say where the file says nothing.
+    ///
+    /// # Errors
+    ///
+    /// When a variable that is used has a value that cannot be.
+    pub fn with_variables(mut self) -> Result<Self, ConfigError> {
+        variables::apply(&mut self.otlp, |name| std::env::var(name).ok())?;
+        Ok(self)
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         // An empty file is a file without changes to the defaults.
         let config: Option<Self> = serde_yaml::from_str(text).map_err(|error| with_nearest_key(&error.to_string()))?;
@@ -263,19 +271,6 @@ impl Config {
             ("otlp", self.otlp != new.otlp),
         ];
         changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
-    }
-}
-
-impl Otlp {
-    /// What the exporter takes.
-    #[must_use]
-    pub fn settings(&self) -> otlp::Settings {
-        otlp::Settings {
-            endpoint: self.endpoint.clone(),
-            timeout: self.timeout,
-            queue: self.queue,
-            headers: self.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
-        }
     }
 }
 
@@ -309,9 +304,7 @@ impl TryFrom<Config> for Settings {
             let message = format!("unknown level `{}` (one of error, warn, info, debug, trace)", config.log_level);
             return Err(bad("logLevel", message));
         }
-        if !config.otlp.endpoint.is_empty() {
-            config.otlp.settings().check().map_err(|error| bad("otlp", error.to_string()))?;
-        }
+        config.otlp.check()?;
         let at_least = [
             ("cgroups.max", config.cgroups.max >= 16, "needs at least 16"),
             // NaN is in no range.
@@ -321,6 +314,7 @@ impl TryFrom<Config> for Settings {
             ("stacks.maxWaits", config.stacks.max_waits >= 256, "needs at least 256"),
             ("otlp.interval", config.otlp.interval >= Duration::from_secs(1), "needs at least 1s"),
             ("otlp.timeout", config.otlp.timeout >= Duration::from_millis(100), "needs at least 100ms"),
+            ("otlp.metrics.interval", config.otlp.metrics.interval >= Duration::from_secs(1), "needs at least 1s"),
             ("otlp.queue", config.otlp.queue >= 1, "needs at least 1"),
             (
                 "kubernetes.kubelet.interval",

@@ -1,4 +1,4 @@
-//! The task that sends: one window at a time, over one connection, with retries.
+//! The task that sends: one window at a time, over one connection, with retries and less and less compression.
 //!
 //! Everything a receiver can do wrong ends in a counter and in one of two states; only the change of state is logged.
 
@@ -10,25 +10,19 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use opentelemetry_proto::tonic::collector::profiles::v1development::{
-    ExportProfilesServiceRequest, profiles_service_client::ProfilesServiceClient,
-};
+use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
 };
-use tonic::{
-    Extensions, Request,
-    codec::CompressionEncoding,
-    metadata::MetadataMap,
-    transport::{Channel, Endpoint},
-};
 
 use super::{
-    Cause, EndpointError, Health, Settings,
-    endpoint::{parse, parse_headers},
+    Cause, EndpointError, Health,
     failure::Failure,
+    link::Link,
     random, request,
+    settings::{Compression, Protocol, Settings, Shape},
+    transport::Transport,
 };
 use crate::stacks::profile::Profile;
 
@@ -81,10 +75,12 @@ pub(super) struct Queued {
 
 #[derive(Debug)]
 pub(super) struct Worker {
-    endpoint: Endpoint,
-    client: ProfilesServiceClient<Channel>,
-    headers: MetadataMap,
-    gzip: bool,
+    link: Link,
+    transport: Transport,
+    protocol: Protocol,
+    /// What the receiver is known to read, or not known not to.
+    compression: Compression,
+    shape: Arc<Shape>,
     timeout: Duration,
     retry: Retry,
     counters: Arc<Counters>,
@@ -100,18 +96,19 @@ impl Worker {
         health: watch::Sender<Health>,
         stopped: watch::Receiver<bool>,
     ) -> Result<Self, EndpointError> {
-        let endpoint = parse(&settings.endpoint)?.connect_timeout(settings.timeout);
-        let headers = parse_headers(&settings.headers)?;
-        let client = connect(&endpoint, true);
-        Ok(Self { endpoint, client, headers, gzip: true, timeout: settings.timeout, retry, counters, health, stopped })
+        let link = Link::new(&settings)?;
+        let Settings { protocol, compression, timeout, shape, .. } = settings;
+        let transport = Transport::open(&link, protocol, compression)?;
+        let shape = Arc::new(shape);
+        Ok(Self { link, transport, protocol, compression, shape, timeout, retry, counters, health, stopped })
     }
 
     pub(super) async fn run(mut self, mut windows: mpsc::Receiver<Queued>) {
         while let Some(window) = windows.recv().await {
             let expires = window.since + self.retry.max_age;
-            let profile = window.profile;
+            let (profile, shape) = (window.profile, Arc::clone(&self.shape));
             // Symbol names are hashed by the megabyte here: not on a thread that serves sockets.
-            match tokio::task::spawn_blocking(move || request::requests(&profile)).await {
+            match tokio::task::spawn_blocking(move || request::requests(&profile, &shape)).await {
                 Ok(requests) => self.deliver(requests, expires).await,
                 Err(err) => self.degrade(format!("failed to build the request: {err}")),
             }
@@ -143,36 +140,50 @@ impl Worker {
         }
     }
 
-    /// One request, once, and once more without compression if that is what the receiver lacks.
+    /// One request, once, and once more for each compression that the receiver lacks.
     pub(super) async fn try_once(&mut self, request: ExportProfilesServiceRequest) -> Result<(), String> {
-        let mut attempt = self.attempt(request.clone()).await;
-        if attempt.as_ref().is_err_and(|failure| failure.uncompressed) {
-            self.client = connect(&self.endpoint, false);
-            attempt = self.attempt(request).await;
+        loop {
+            match self.attempt(request.clone()).await {
+                Err(failure) if failure.encoding_refused && self.compress_less() => {}
+                result => return result.map(drop).map_err(|failure| one_line(&failure.text)),
+            }
         }
-        attempt.map(drop).map_err(|failure| one_line(&failure.text))
     }
 
     /// One request, until it is accepted, refused for good or too old.
     async fn persist(&mut self, request: ExportProfilesServiceRequest, expires: Instant) -> Delivery {
         let mut backoff = self.retry.first;
+        let compression = self.compression;
         loop {
+            // A rotation of certificates may be what an earlier attempt failed for.
+            if self.link.refresh() {
+                self.reopen();
+            }
             let failure = match self.attempt(request.clone()).await {
-                Ok(delivery) => return delivery,
+                Ok(delivery) => {
+                    if self.compression != compression {
+                        let (from, to) = (compression.name(), self.compression.name());
+                        tracing::info!(from, to, "the receiver of profiles does not read this compression");
+                    }
+                    return delivery;
+                }
                 Err(failure) => failure,
             };
-            if failure.uncompressed && self.gzip {
-                self.gzip = false;
-                self.client = connect(&self.endpoint, self.gzip);
+            if failure.encoding_refused && self.compress_less() {
                 continue;
             }
             self.counters.failures[failure.cause as usize].fetch_add(1, Ordering::Relaxed);
             self.degrade(failure.text);
             if !failure.answered {
                 // The connection may lead nowhere; the next attempt gets a new one.
-                self.client = connect(&self.endpoint, self.gzip);
+                self.reopen();
             }
             let Some(at_least) = failure.retry else {
+                if self.compression != compression {
+                    // It was not that.
+                    self.compression = compression;
+                    self.reopen();
+                }
                 return Delivery::Refused;
             };
             let wait = jittered(backoff).max(at_least);
@@ -181,6 +192,20 @@ impl Worker {
             }
             backoff = (backoff * 2).min(self.retry.most);
             self.rest(wait).await;
+        }
+    }
+
+    fn compress_less(&mut self) -> bool {
+        let Some(lower) = self.compression.lower() else { return false };
+        self.compression = lower;
+        self.reopen();
+        true
+    }
+
+    fn reopen(&mut self) {
+        match Transport::open(&self.link, self.protocol, self.compression) {
+            Ok(transport) => self.transport = transport,
+            Err(error) => self.degrade(error.to_string()),
         }
     }
 
@@ -200,23 +225,13 @@ impl Worker {
     }
 
     async fn attempt(&mut self, request: ExportProfilesServiceRequest) -> Result<Delivery, Failure> {
-        let request = Request::from_parts(self.headers.clone(), Extensions::default(), request);
-        let answer = tokio::time::timeout(self.timeout, self.client.export(request)).await;
-        let Ok(answer) = answer else {
-            return Err(Failure::silence(self.timeout));
-        };
-        let partial = answer.map_err(|status| Failure::of(&status))?.into_inner().partial_success;
+        let accepted = self.transport.attempt(&self.link, request, self.compression, self.timeout).await?;
         self.counters.exports.fetch_add(1, Ordering::Relaxed);
-        let Some(partial) = partial else {
-            return Ok(Delivery::Accepted);
-        };
-        // 0 with a message is a warning of the receiver's.
-        let rejected = u64::try_from(partial.rejected_profiles).unwrap_or(0);
-        if rejected == 0 {
+        if accepted.message.is_empty() {
             return Ok(Delivery::Accepted);
         }
-        self.counters.rejected_profiles.fetch_add(rejected, Ordering::Relaxed);
-        self.degrade(format!("{rejected} profiles rejected: {}", partial.error_message));
+        self.counters.rejected_profiles.fetch_add(accepted.rejected_profiles, Ordering::Relaxed);
+        self.degrade(accepted.message);
         Ok(Delivery::Partial)
     }
 
@@ -227,15 +242,20 @@ impl Worker {
             Health::Healthy => None,
         };
         if since.is_none() {
-            let endpoint = self.endpoint.uri();
+            let endpoint = self.link.uri();
             tracing::warn!(%endpoint, %error, state = "degraded", "failed to export profiles");
         }
         self.health.send_replace(Health::Degraded { since: since.unwrap_or_else(SystemTime::now), error });
     }
 
     fn recover(&self) {
+        // They arrive, but will not once the old certificate has expired.
+        if let Some(problem) = self.link.problem() {
+            self.degrade(problem.to_owned());
+            return;
+        }
         if self.health.send_replace(Health::Healthy) != Health::Healthy {
-            tracing::info!(endpoint = %self.endpoint.uri(), state = "healthy", "exporting profiles again");
+            tracing::info!(endpoint = %self.link.uri(), state = "healthy", "exporting profiles again");
         }
     }
 }
@@ -249,13 +269,6 @@ enum Delivery {
     Refused,
     /// Not accepted in time.
     Expired,
-}
-
-/// Opens no connection; the first request does.
-fn connect(endpoint: &Endpoint, gzip: bool) -> ProfilesServiceClient<Channel> {
-    // gRPC for Go answers in the encoding of the request without asking whether that is understood.
-    let client = ProfilesServiceClient::new(endpoint.connect_lazy()).accept_compressed(CompressionEncoding::Gzip);
-    if gzip { client.send_compressed(CompressionEncoding::Gzip) } else { client }
 }
 
 /// Half to one and a half times, so that the agents of a cluster do not come back all at once.

@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Connects as [`super::Exporter`] does, TLS and headers included, and sends an empty request. Takes no longer than
-/// [`Settings::timeout`], but twice that if the receiver cannot read gzip. Must be called on a tokio runtime.
+/// [`Settings::timeout`], but once more for each compression that the receiver cannot read. Must be called on a tokio runtime.
 ///
 /// # Errors
 ///
