@@ -1,4 +1,4 @@
-//! The task that sends: one window at a time, over one connection, with retries and less and less compression.
+//! The task that sends: one window at a time, over one connection, with retries.
 //!
 //! Everything a receiver can do wrong ends in a counter and in one of two states; only the change of state is logged.
 
@@ -19,10 +19,10 @@ use tokio::{
 use super::{
     Cause, EndpointError, Health,
     failure::Failure,
-    link::Link,
     random, request,
-    settings::{Compression, Protocol, Settings, Shape},
-    transport::Transport,
+    sender::Sender,
+    settings::{Settings, Shape},
+    transport::Signal,
 };
 use crate::stacks::profile::Profile;
 
@@ -75,13 +75,8 @@ pub(super) struct Queued {
 
 #[derive(Debug)]
 pub(super) struct Worker {
-    link: Link,
-    transport: Transport,
-    protocol: Protocol,
-    /// What the receiver is known to read, or not known not to.
-    compression: Compression,
+    sender: Sender,
     shape: Arc<Shape>,
-    timeout: Duration,
     retry: Retry,
     counters: Arc<Counters>,
     health: watch::Sender<Health>,
@@ -96,11 +91,9 @@ impl Worker {
         health: watch::Sender<Health>,
         stopped: watch::Receiver<bool>,
     ) -> Result<Self, EndpointError> {
-        let link = Link::new(&settings)?;
-        let Settings { protocol, compression, timeout, shape, .. } = settings;
-        let transport = Transport::open(&link, protocol, compression)?;
-        let shape = Arc::new(shape);
-        Ok(Self { link, transport, protocol, compression, shape, timeout, retry, counters, health, stopped })
+        let sender = Sender::new(&settings)?;
+        let shape = Arc::new(settings.shape);
+        Ok(Self { sender, shape, retry, counters, health, stopped })
     }
 
     pub(super) async fn run(mut self, mut windows: mpsc::Receiver<Queued>) {
@@ -140,50 +133,22 @@ impl Worker {
         }
     }
 
-    /// One request, once, and once more for each compression that the receiver lacks.
     pub(super) async fn try_once(&mut self, request: ExportProfilesServiceRequest) -> Result<(), String> {
-        loop {
-            match self.attempt(request.clone()).await {
-                Err(failure) if failure.encoding_refused && self.compress_less() => {}
-                result => return result.map(drop).map_err(|failure| one_line(&failure.text)),
-            }
-        }
+        self.attempt(&Signal::Profiles(request)).await.map(drop).map_err(|failure| one_line(&failure.text))
     }
 
     /// One request, until it is accepted, refused for good or too old.
     async fn persist(&mut self, request: ExportProfilesServiceRequest, expires: Instant) -> Delivery {
+        let request = Signal::Profiles(request);
         let mut backoff = self.retry.first;
-        let compression = self.compression;
         loop {
-            // A rotation of certificates may be what an earlier attempt failed for.
-            if self.link.refresh() {
-                self.reopen();
-            }
-            let failure = match self.attempt(request.clone()).await {
-                Ok(delivery) => {
-                    if self.compression != compression {
-                        let (from, to) = (compression.name(), self.compression.name());
-                        tracing::info!(from, to, "the receiver of profiles does not read this compression");
-                    }
-                    return delivery;
-                }
+            let failure = match self.attempt(&request).await {
+                Ok(delivery) => return delivery,
                 Err(failure) => failure,
             };
-            if failure.encoding_refused && self.compress_less() {
-                continue;
-            }
             self.counters.failures[failure.cause as usize].fetch_add(1, Ordering::Relaxed);
             self.degrade(failure.text);
-            if !failure.answered {
-                // The connection may lead nowhere; the next attempt gets a new one.
-                self.reopen();
-            }
             let Some(at_least) = failure.retry else {
-                if self.compression != compression {
-                    // It was not that.
-                    self.compression = compression;
-                    self.reopen();
-                }
                 return Delivery::Refused;
             };
             let wait = jittered(backoff).max(at_least);
@@ -192,20 +157,6 @@ impl Worker {
             }
             backoff = (backoff * 2).min(self.retry.most);
             self.rest(wait).await;
-        }
-    }
-
-    fn compress_less(&mut self) -> bool {
-        let Some(lower) = self.compression.lower() else { return false };
-        self.compression = lower;
-        self.reopen();
-        true
-    }
-
-    fn reopen(&mut self) {
-        match Transport::open(&self.link, self.protocol, self.compression) {
-            Ok(transport) => self.transport = transport,
-            Err(error) => self.degrade(error.to_string()),
         }
     }
 
@@ -224,13 +175,13 @@ impl Worker {
         }
     }
 
-    async fn attempt(&mut self, request: ExportProfilesServiceRequest) -> Result<Delivery, Failure> {
-        let accepted = self.transport.attempt(&self.link, request, self.compression, self.timeout).await?;
+    async fn attempt(&mut self, request: &Signal) -> Result<Delivery, Failure> {
+        let accepted = self.sender.send(request).await?;
         self.counters.exports.fetch_add(1, Ordering::Relaxed);
         if accepted.message.is_empty() {
             return Ok(Delivery::Accepted);
         }
-        self.counters.rejected_profiles.fetch_add(accepted.rejected_profiles, Ordering::Relaxed);
+        self.counters.rejected_profiles.fetch_add(accepted.rejected, Ordering::Relaxed);
         self.degrade(accepted.message);
         Ok(Delivery::Partial)
     }
@@ -242,7 +193,7 @@ impl Worker {
             Health::Healthy => None,
         };
         if since.is_none() {
-            let endpoint = self.link.uri();
+            let endpoint = self.sender.uri();
             tracing::warn!(%endpoint, %error, state = "degraded", "failed to export profiles");
         }
         self.health.send_replace(Health::Degraded { since: since.unwrap_or_else(SystemTime::now), error });
@@ -250,12 +201,12 @@ impl Worker {
 
     fn recover(&self) {
         // They arrive, but will not once the old certificate has expired.
-        if let Some(problem) = self.link.problem() {
+        if let Some(problem) = self.sender.problem() {
             self.degrade(problem.to_owned());
             return;
         }
         if self.health.send_replace(Health::Healthy) != Health::Healthy {
-            tracing::info!(endpoint = %self.link.uri(), state = "healthy", "exporting profiles again");
+            tracing::info!(endpoint = %self.sender.uri(), state = "healthy", "exporting profiles again");
         }
     }
 }
@@ -278,7 +229,7 @@ fn jittered(wait: Duration) -> Duration {
 }
 
 /// For a log line and a status page; the receiver chooses the text, and how much of it.
-fn one_line(text: &str) -> String {
+pub(in crate::export) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }
 

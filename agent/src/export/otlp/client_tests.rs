@@ -18,7 +18,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::*;
 use crate::{
-    export::otlp::{Exporter, Preset, Stats, TlsSettings, failure::rpc},
+    export::otlp::{Compression, Exporter, Preset, Protocol, Stats, TlsSettings, failure::rpc},
     stacks::{
         profile::{Activity, Frame, FrameKind, Function, Sample, Stack, SubjectProfile, Unwind, WaitState},
         reason::WaitReason,
@@ -255,7 +255,7 @@ async fn profiles_refused_by_partial_success_are_counted_and_degrade() {
     let exporter = exporter(address, PATIENT);
     exporter.send(window());
     let stats = until(&exporter, |stats| stats.exports == 1 && stats.health != Health::Healthy).await;
-    assert_eq!((stats.rejected_profiles, error(&stats)), (1, "1 profiles rejected: no period"));
+    assert_eq!((stats.rejected_profiles, error(&stats)), (1, "1 rejected: no period"));
     exporter.send(window());
     until(&exporter, |stats| stats.exports == 2 && stats.health == Health::Healthy).await;
 }
@@ -288,7 +288,7 @@ async fn compression_is_given_up_step_by_step() {
             Worker::new(settings, Retry::default(), Arc::new(Counters::default()), health, stopped).unwrap();
         let requests = request::requests(&window(), &worker.shape.clone());
         worker.deliver(requests, Instant::now() + PATIENT).await;
-        assert_eq!((worker.compression, seen.load(Ordering::Relaxed)), (left, 1));
+        assert_eq!((worker.sender.compression(), seen.load(Ordering::Relaxed)), (left, 1));
         assert_eq!(worker.counters.failures.each_ref().map(|count| count.load(Ordering::Relaxed)), [0; 4]);
     }
 }
@@ -303,7 +303,7 @@ async fn a_refusal_that_is_not_for_the_compression_leaves_it_as_it_was() {
     let mut worker = Worker::new(settings, Retry::default(), Arc::new(Counters::default()), health, stopped).unwrap();
     let requests = request::requests(&window(), &worker.shape.clone());
     worker.deliver(requests, Instant::now() + PATIENT).await;
-    assert_eq!((worker.compression, worker.counters.lost.load(Ordering::Relaxed)), (Compression::Zstd, 1));
+    assert_eq!((worker.sender.compression(), worker.counters.lost.load(Ordering::Relaxed)), (Compression::Zstd, 1));
     assert_eq!(worker.counters.failures(Cause::Rejected), 1, "the attempts with less compression are one failure");
 }
 

@@ -14,15 +14,15 @@ pub(super) const ANSWER_BYTES: usize = 64 * 1024;
 
 /// What came of an attempt that failed.
 #[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) cause: Cause,
-    pub(super) text: String,
+pub(in crate::export) struct Failure {
+    pub(in crate::export) cause: Cause,
+    pub(in crate::export) text: String,
     /// `None` when another attempt would fail the same way, else the wait that the receiver asks for, or zero.
-    pub(super) retry: Option<Duration>,
+    pub(in crate::export) retry: Option<Duration>,
     /// By the receiver, so the connection works.
-    pub(super) answered: bool,
+    pub(in crate::export) answered: bool,
     /// The receiver cannot read the compression, or may have failed over it.
-    pub(super) encoding_refused: bool,
+    pub(in crate::export) encoding_refused: bool,
 }
 
 impl Failure {

@@ -15,6 +15,7 @@ mod post;
 mod request;
 #[cfg(test)]
 mod rules;
+mod sender;
 mod settings;
 mod tls;
 mod transport;
@@ -34,10 +35,13 @@ use tokio::{
 
 use crate::stacks::profile::Profile;
 
+pub(super) use client::one_line;
 use client::{Counters, Queued, Retry, Worker};
 pub use endpoint::EndpointError;
+pub(super) use sender::Sender;
 pub use settings::{Compression, Preset, Protocol, SampleAttribute, Settings, Shape, TlsSettings};
 pub use tls::TlsError;
+pub(super) use transport::Signal;
 pub use trial::try_once;
 
 /// What became of the exports since the start.
