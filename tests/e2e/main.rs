@@ -6,6 +6,7 @@ mod command;
 mod lifecycle;
 mod nobody;
 mod profiles;
+mod receivers;
 mod refusals;
 mod scrape;
 
@@ -14,5 +15,7 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    suite::run(&[scrape::TESTS, profiles::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat())
+    suite::run(
+        &[scrape::TESTS, profiles::TESTS, receivers::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat(),
+    )
 }

@@ -90,10 +90,13 @@ impl Failure {
 
 /// What would help where TLS fails, by the words of rustls.
 fn way_out(text: &str) -> &'static str {
-    const WAYS_OUT: [(&str, &str); 6] = [
-        ("UnknownIssuer", " (set `otlp.tls.caFile` to the authority that signed the receiver's certificate)"),
-        ("not valid for name", " (set `otlp.tls.serverName` to a name in the receiver's certificate)"),
-        ("NotValidForName", " (set `otlp.tls.serverName` to a name in the receiver's certificate)"),
+    const AUTHORITY: &str = " (set `otlp.tls.caFile` to the authority that signed the receiver's certificate)";
+    const NAME: &str = " (set `otlp.tls.serverName` to a name in the receiver's certificate)";
+    const WAYS_OUT: [(&str, &str); 7] = [
+        ("UnknownIssuer", AUTHORITY),
+        ("BadSignature", AUTHORITY),
+        ("not valid for name", NAME),
+        ("NotValidForName", NAME),
         ("certificate expired", " (renew the receiver's certificate)"),
         (
             "CertificateRequired",

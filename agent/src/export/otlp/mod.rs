@@ -9,6 +9,8 @@ mod client;
 mod dictionary;
 mod endpoint;
 mod failure;
+#[cfg(test)]
+mod faults_tests;
 mod http_failure;
 mod link;
 mod post;
