@@ -36,6 +36,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("metrics_are_pushed_as_they_are_scraped", &[GO], metrics_are_pushed_as_they_are_scraped),
     ("a_receiver_with_the_wrong_certificate_does_no_harm", &[GO], a_receiver_with_the_wrong_certificate_does_no_harm),
     ("a_receiver_that_wants_another_path_is_told_with_the_key", &[GO], a_receiver_that_wants_another_path_is_told_with_the_key),
+    ("a_receiver_of_the_other_protocol_is_told_with_the_key", &[GO], a_receiver_of_the_other_protocol_is_told_with_the_key),
     ("a_receiver_over_http_that_goes_silent_does_no_harm", &[], a_receiver_over_http_that_goes_silent_does_no_harm),
     ("a_receiver_over_http_that_never_ends_its_answer_does_no_harm", &[], a_receiver_over_http_that_never_ends_its_answer_does_no_harm),
     ("bad_variables_and_certificates_are_refused_by_their_name", &[], bad_variables_and_certificates_are_refused_by_their_name),
@@ -225,6 +226,19 @@ fn a_receiver_that_wants_another_path_is_told_with_the_key() -> Result<()> {
     let agent = Agent::start(&yaml)?;
     within(DEADLINE, "the path is told", || Ok(profile_export(&agent)?.contains("(set `otlp.path`").then_some(())))
         .with_context(|| agent.log())
+}
+
+fn a_receiver_of_the_other_protocol_is_told_with_the_key() -> Result<()> {
+    let collector = Collector::start()?;
+    for (endpoint, protocol, other) in
+        [(collector.endpoint(), "http/protobuf", "grpc"), (collector.http_endpoint(), "grpc", "http/protobuf")]
+    {
+        let agent = Agent::start(&format!("otlp: {{endpoint: '{endpoint}', protocol: {protocol}, interval: 1s}}"))?;
+        let way_out = format!("set `otlp.protocol: {other}`");
+        within(DEADLINE, "the key is told", || Ok(profile_export(&agent)?.contains(&way_out).then_some(())))
+            .with_context(|| format!("{protocol}: {}", agent.log()))?;
+    }
+    Ok(())
 }
 
 /// A server that reads some of each request and answers with these bytes, again and again if it is to have no end.

@@ -207,11 +207,11 @@ fn receiver_way_out(error: &str) -> &'static str {
     } else if has(&["unauthenticated", "permissiondenied"]) {
         "set `otlp.headers` to what the receiver asks for"
     } else if has(&["certificate", "tls", "unknownissuer"]) {
-        "install the receiver's authority where the system's root certificates are, or set SSL_CERT_FILE"
+        "set `otlp.tls.caFile` to the authority that signed the receiver's certificate"
     } else if has(&["dns", "lookup", "name or service", "name resolution"]) {
         "check the name in `otlp.endpoint`; with `hostNetwork`, `dnsPolicy` must be `ClusterFirstWithHostNet`"
     } else {
-        "start an OTLP receiver for gRPC there, or set `otlp.endpoint` to where one is"
+        "start an OTLP receiver there, or set `otlp.endpoint` and `otlp.protocol` to where one is"
     }
 }
 

@@ -164,7 +164,7 @@ fn a_receivers_refusal_names_what_would_help() {
         ("no answer within 5s", "start an OTLP receiver"),
         ("Unimplemented: unknown service opentelemetry.proto.collector.profiles", "switch profiles on"),
         ("Unauthenticated: no token", "`otlp.headers`"),
-        ("transport error: invalid peer certificate: UnknownIssuer", "SSL_CERT_FILE"),
+        ("transport error: invalid peer certificate: UnknownIssuer", "`otlp.tls.caFile`"),
         ("transport error: dns error: failed to lookup address information", "ClusterFirstWithHostNet"),
     ] {
         let findings = Findings { export: Some(Err(error.into())), ..findings() };

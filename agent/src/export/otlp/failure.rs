@@ -88,11 +88,13 @@ impl Failure {
     }
 }
 
-/// What would help where TLS fails, by the words of rustls.
+/// What would help where no connection comes about, by the words of rustls, h2 and hyper.
 fn way_out(text: &str) -> &'static str {
     const AUTHORITY: &str = " (set `otlp.tls.caFile` to the authority that signed the receiver's certificate)";
     const NAME: &str = " (set `otlp.tls.serverName` to a name in the receiver's certificate)";
-    const WAYS_OUT: [(&str, &str); 7] = [
+    const GRPC: &str = " (is it a receiver for HTTP? set `otlp.protocol: http/protobuf`)";
+    const HTTP: &str = " (is it a receiver for gRPC? set `otlp.protocol: grpc`)";
+    const WAYS_OUT: [(&str, &str); 10] = [
         ("UnknownIssuer", AUTHORITY),
         ("BadSignature", AUTHORITY),
         ("not valid for name", NAME),
@@ -103,6 +105,10 @@ fn way_out(text: &str) -> &'static str {
             " (set `otlp.tls.certFile` and `otlp.tls.keyFile`: the receiver asks for a certificate)",
         ),
         ("InvalidContentType", " (write `http://` in `otlp.endpoint`: the receiver does not speak TLS there)"),
+        ("frame with invalid size", GRPC),
+        // Whether it has spoken before the request or after.
+        ("unexpected message from connection", HTTP),
+        ("invalid HTTP version", HTTP),
     ];
     WAYS_OUT.iter().find(|(words, _)| text.contains(words)).map_or("", |(_, way_out)| way_out)
 }

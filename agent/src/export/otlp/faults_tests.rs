@@ -266,7 +266,22 @@ async fn a_grpc_connection_that_goes_silent_is_given_up_and_the_next_is_another(
     let mut sender = Sender::new(&settings).unwrap();
     assert_eq!(send(&mut sender).await.unwrap_err().cause, Cause::Timeout);
     let failure = send(&mut sender).await.unwrap_err();
-    assert!(failure.cause == Cause::Unavailable && failure.text.contains("http2 error"), "{failure:?}");
+    assert_eq!(failure.cause, Cause::Unavailable);
+    assert!(failure.text.contains("(is it a receiver for HTTP?"), "{failure:?}");
+}
+
+#[tokio::test]
+async fn a_receiver_for_grpc_is_told_as_such() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        drop(stream);
+    });
+    let failure = send(&mut plain(address, Compression::None)).await.unwrap_err();
+    assert!(failure.text.contains("(is it a receiver for gRPC?"), "{failure:?}");
 }
 
 /// An authority, and files of it: `ca.crt`, and what [`Authority::write`] adds.
