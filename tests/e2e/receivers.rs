@@ -2,9 +2,13 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
-    net::TcpListener,
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -34,6 +38,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("profiles_arrive_over_http_with_mutual_tls", &[GO], profiles_arrive_over_http_with_mutual_tls),
     ("variables_say_where_profiles_go_and_flags_overrule_them", &[GO], variables_say_where_profiles_go_and_flags_overrule_them),
     ("metrics_are_pushed_as_they_are_scraped", &[GO], metrics_are_pushed_as_they_are_scraped),
+    ("what_ended_in_an_outage_is_pushed_after_it", &[GO], what_ended_in_an_outage_is_pushed_after_it),
     ("a_receiver_with_the_wrong_certificate_does_no_harm", &[GO], a_receiver_with_the_wrong_certificate_does_no_harm),
     ("a_receiver_that_wants_another_path_is_told_with_the_key", &[GO], a_receiver_that_wants_another_path_is_told_with_the_key),
     ("a_receiver_of_the_other_protocol_is_told_with_the_key", &[GO], a_receiver_of_the_other_protocol_is_told_with_the_key),
@@ -203,6 +208,54 @@ fn metrics_are_pushed_as_they_are_scraped() -> Result<()> {
         })
         .with_context(|| format!("scraped {scraped}, pushed {:?}", pushed()))?;
     }
+    Ok(())
+}
+
+/// A way to `receiver` that leads nowhere until it is opened.
+fn gate(receiver: SocketAddr) -> Result<(String, Arc<AtomicBool>)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let endpoint = format!("http://{}", listener.local_addr()?);
+    let open = Arc::new(AtomicBool::new(false));
+    let opened = Arc::clone(&open);
+    // Ends with the test program.
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            if !opened.load(Ordering::Relaxed) {
+                continue;
+            }
+            let Ok(onward) = TcpStream::connect(receiver) else { continue };
+            for (from, to) in [(stream.try_clone(), onward.try_clone()), (onward.try_clone(), stream.try_clone())] {
+                let (Ok(mut from), Ok(mut to)) = (from, to) else { continue };
+                thread::spawn(move || io::copy(&mut from, &mut to).ok());
+            }
+        }
+    });
+    Ok((endpoint, open))
+}
+
+fn what_ended_in_an_outage_is_pushed_after_it() -> Result<()> {
+    let collector = Collector::start()?;
+    let (endpoint, open) = gate(collector.address())?;
+    let cgroup = TestCgroup::new("outage")?;
+    let path = cgroup.kernel_path().to_owned();
+    let agent = Agent::start(&format!(
+        "otlp: {{endpoint: '{endpoint}', metrics: {{enabled: true, interval: 1s}}}}\n\
+         stacks: {{enabled: false}}\ncgroups: {{grace: 1s}}"
+    ))?;
+    Held::start(&cgroup, &["sleepers"])?.finish::<SleepersReport>()?;
+    drop(cgroup);
+    // Long over the grace and the two exports after which an ended row goes, if these were exports.
+    thread::sleep(Duration::from_secs(8));
+    let (_, _, status) = agent.get("/status", &[])?;
+    let status = String::from_utf8(status)?;
+    let line = status.lines().find(|line| line.starts_with("metrics export")).context("no `metrics export`")?;
+    ensure!(line.contains("degraded"), "{line}");
+    open.store(true, Ordering::Relaxed);
+    let label = format!("podperf.cgroup.path={path} podperf.offcpu.state=interruptible");
+    within(DEADLINE, "the row that ended arrives", || {
+        Ok(collector.metric("podperf.cgroup.offcpu.time")?.get(&label).copied().filter(|seconds| *seconds >= 0.98))
+    })
+    .with_context(|| format!("{}\n{}", agent.log(), collector.log()))?;
     Ok(())
 }
 

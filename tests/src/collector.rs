@@ -119,6 +119,12 @@ impl Collector {
         Ok(collector)
     }
 
+    /// Where it listens for gRPC.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.grpc
+    }
+
     /// What to set `otlp.endpoint` to.
     #[must_use]
     pub fn endpoint(&self) -> String {
