@@ -45,7 +45,11 @@ pub(super) struct Overrides {
 impl Overrides {
     /// The file, or the defaults, what OpenTelemetry's variables say beside it, and the flags over both; not yet checked.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
-        let file = self.config.clone().map_or_else(|| Ok(Config::default()), Config::read)?;
+        let mut file = self.config.clone().map_or_else(|| Ok(Config::default()), Config::read)?;
+        // Before the variables, one of which says what an endpoint without a scheme means.
+        if let Some(endpoint) = &self.otlp_endpoint {
+            file.otlp.endpoint.clone_from(endpoint);
+        }
         let mut config = file.with_variables()?;
         if let Some(listen) = self.listen {
             config.listen = listen;
@@ -53,8 +57,9 @@ impl Overrides {
         if let Some(root) = &self.cgroup_root {
             config.cgroups.root.clone_from(root);
         }
-        if let Some(endpoint) = &self.otlp_endpoint {
-            config.otlp.endpoint.clone_from(endpoint);
+        // None is wanted, whatever the variables say.
+        if self.otlp_endpoint.as_deref() == Some("") {
+            config.otlp.endpoint.clear();
         }
         if let Some(name) = &self.node_name {
             config.node_name.clone_from(name);
