@@ -101,7 +101,7 @@ impl Cause {
 pub enum Health {
     /// The last window arrived whole, or there was none yet.
     Healthy,
-    /// Something failed and no window has arrived whole since.
+    /// Something failed and no window has arrived whole since, or the certificates as they are now cannot be used.
     Degraded {
         /// When the first of the failures was.
         since: SystemTime,

@@ -152,7 +152,7 @@ impl Preset {
     #[must_use]
     pub const fn max_resource_attributes(self) -> usize {
         match self {
-            Self::Pyroscope => 30 - 10 - SampleAttribute::ALL.len() - 8,
+            Self::Pyroscope => 30 - 10 - SampleAttribute::MOST - 8,
             Self::Generic | Self::Parca | Self::Devfiler => 128,
         }
     }
@@ -173,12 +173,6 @@ pub enum SampleAttribute {
 }
 
 impl SampleAttribute {
-    /// All, and the second attribute of [`Self::Waker`] counted as one more.
-    const ALL: [&'static str; 5] = [
-        "podperf.offcpu.state",
-        "podperf.offcpu.reason",
-        "podperf.stack.unwind",
-        "podperf.waker.thread",
-        "podperf.waker.subject",
-    ];
+    /// Attributes of one sample at most: one each, and two of [`Self::Waker`].
+    const MOST: usize = 5;
 }
