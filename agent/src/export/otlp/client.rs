@@ -133,10 +133,6 @@ impl Worker {
         }
     }
 
-    pub(super) async fn try_once(&mut self, request: ExportProfilesServiceRequest) -> Result<(), String> {
-        self.attempt(&Signal::Profiles(request)).await.map(drop).map_err(|failure| one_line(&failure.text))
-    }
-
     /// One request, until it is accepted, refused for good or too old.
     async fn persist(&mut self, request: ExportProfilesServiceRequest, expires: Instant) -> Delivery {
         let request = Signal::Profiles(request);

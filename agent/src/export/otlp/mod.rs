@@ -44,7 +44,7 @@ pub(super) use sender::Sender;
 pub use settings::{Compression, Preset, Protocol, SampleAttribute, Settings, Shape, TlsSettings};
 pub use tls::TlsError;
 pub(super) use transport::Signal;
-pub use trial::try_once;
+pub use trial::{try_metrics, try_profiles};
 
 /// What became of the exports since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
