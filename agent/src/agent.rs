@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::Context;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use history::History;
@@ -22,7 +23,8 @@ use crate::{
     events::plan::Plan,
     export::{
         otlp::{Exporter, Health},
-        prometheus::{AgentFacts, LogCounts},
+        prometheus::{AgentFacts, FactFamily, LogCounts},
+        push::{Push, PushSettings},
     },
     kernel::{OpenCounter, Sensors, Tracepoint, host::Host},
     overhead::Overhead,
@@ -38,6 +40,8 @@ const WAIT_FOR_PODS: Duration = Duration::from_secs(60);
 const WINDOWS_WAITING: usize = 2;
 /// Processes that may wait to be met; of the others less is known if they end soon.
 const PROCESSES_WAITING: usize = 256;
+/// Of the time that the agent has to stop, what the last push of metrics gets.
+const LAST_PUSH: Duration = Duration::from_secs(1);
 
 /// What the parts of the agent share.
 #[derive(Debug)]
@@ -53,6 +57,10 @@ pub struct Agent {
     history: History,
     started: Instant,
     exporter: Option<Exporter>,
+    /// `None` where no metrics are pushed.
+    push: Option<watch::Receiver<Health>>,
+    /// As configured at this moment, for what pushes them.
+    facts: watch::Sender<Vec<FactFamily>>,
     symbols: SymbolCounts,
     logs: &'static LogCounts,
     config: Mutex<Config>,
@@ -64,6 +72,7 @@ pub struct Agent {
 pub struct Threads {
     collector: JoinHandle<()>,
     symbolizer: Option<JoinHandle<()>>,
+    push: Option<Push>,
 }
 
 /// Loads the sensors and starts the threads. Must be called on a tokio runtime.
@@ -107,6 +116,14 @@ pub fn start(
     )
     .with_context(|| format!("failed to walk `{}`", cgroup_root.display()))?;
     let pods = start_pods(&config, &node_name, &status, &reader)?;
+    let (facts, facts_now) = watch::channel(families(&config));
+    let push = config.otlp.metrics.enabled.then(|| {
+        let receiver = config.otlp.metrics_settings();
+        let interval = config.otlp.metrics.interval;
+        let settings = PushSettings { receiver, interval, node_name: node_name.clone(), facts: facts_now };
+        Push::start(settings, reader.clone())
+    });
+    let (push, push_health) = push.transpose()?.unzip();
     let symbols = SymbolCounts::default();
     let windows_out = Windows::default();
     let history = History::start(reader.clone());
@@ -120,6 +137,8 @@ pub fn start(
         history,
         started: Instant::now(),
         exporter,
+        push: push_health,
+        facts,
         symbols: symbols.clone(),
         logs,
         config: Mutex::new(config),
@@ -138,7 +157,7 @@ pub fn start(
             })
         })
         .transpose()?;
-    Ok((agent, Threads { collector, symbolizer }))
+    Ok((agent, Threads { collector, symbolizer, push }))
 }
 
 impl Agent {
@@ -201,15 +220,21 @@ impl Agent {
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         let mut parts = self.status.parts();
-        // The exporter keeps its own state, and logs its changes itself.
-        parts.extend(self.exporter.as_ref().map(|exporter| {
-            let endpoint = self.lock_config().otlp.endpoint.clone();
-            let (state, detail) = match exporter.stats().health {
-                Health::Healthy => (State::Healthy, endpoint),
+        // The exporters keep their own state, and log its changes themselves.
+        let endpoint = self.lock_config().otlp.endpoint.clone();
+        let mut tell = |part, health| {
+            let (state, detail) = match health {
+                Health::Healthy => (State::Healthy, endpoint.clone()),
                 Health::Degraded { error, .. } => (State::Degraded, format!("{endpoint}: {error}")),
             };
-            Part { part: "profile export", state, detail }
-        }));
+            parts.push(Part { part, state, detail });
+        };
+        if let Some(exporter) = &self.exporter {
+            tell("profile export", exporter.stats().health);
+        }
+        if let Some(health) = &self.push {
+            tell("metrics export", health.borrow().clone());
+        }
         parts
     }
 
@@ -218,7 +243,7 @@ impl Agent {
     pub fn facts<'a>(&'a self, parts: &'a [Part]) -> AgentFacts<'a> {
         let config = self.lock_config();
         AgentFacts {
-            families: if config.facts.enabled { config.metrics.facts.clone() } else { Vec::new() },
+            families: families(&config),
             parts,
             pods: self.pods.as_ref().map(pods::Source::stats),
             otlp: self.exporter.as_ref().map(Exporter::stats),
@@ -251,6 +276,7 @@ impl Agent {
         config.log_level = new.log_level;
         config.cgroups = new.cgroups;
         config.metrics = Metrics { level: config.metrics.level, ..new.metrics };
+        self.facts.send_replace(families(&config));
         *reload = (true, SystemTime::now());
     }
 
@@ -261,10 +287,15 @@ impl Agent {
 
 /// Ends the threads and sends what they still have, until `deadline`. The HTTP server must have ended.
 pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
+    let Threads { collector, symbolizer, push } = threads;
+    // It needs the collector for its last reading.
+    if let Some(push) = push {
+        push.shutdown(LAST_PUSH).await;
+    }
     agent.reader.stop();
     let joined = tokio::task::spawn_blocking(move || {
-        let symbolizer = threads.symbolizer.map(JoinHandle::join);
-        [Some(threads.collector.join()), symbolizer].into_iter().flatten().all(|result| result.is_ok())
+        let symbolizer = symbolizer.map(JoinHandle::join);
+        [Some(collector.join()), symbolizer].into_iter().flatten().all(|result| result.is_ok())
     });
     match tokio::time::timeout_at(deadline.into(), joined).await {
         Ok(Ok(true)) => {}
@@ -275,6 +306,11 @@ pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
     if let Some(exporter) = Arc::into_inner(agent).and_then(|agent| agent.exporter) {
         exporter.shutdown(deadline.saturating_duration_since(Instant::now())).await;
     }
+}
+
+/// The families of facts that are exported.
+fn families(config: &Config) -> Vec<FactFamily> {
+    if config.facts.enabled { config.metrics.facts.clone() } else { Vec::new() }
 }
 
 /// Starts to listen for pods, where there are any.

@@ -328,10 +328,14 @@ fn check_of_servers_that_never_answer_is_over_in_time() -> Result<()> {
 
 fn check_of_a_collector_sends_it_no_profile() -> Result<()> {
     let collector = Collector::start()?;
-    let report = report(&format!("{NO_EVENTS}\notlp: {{endpoint: '{}'}}", collector.endpoint()))?;
-    report.expect("profile export", "healthy", &[&collector.endpoint()])?;
-    report.expect("stacks", "healthy", &["kernel and user stacks of every wait"])?;
-    report.expect_verdict("usable", &[])?;
+    for (endpoint, protocol) in [(collector.endpoint(), "grpc"), (collector.http_endpoint(), "http/protobuf")] {
+        let otlp = format!("{{endpoint: '{endpoint}', protocol: {protocol}, metrics: {{enabled: true}}}}");
+        let report = report(&format!("{NO_EVENTS}\notlp: {otlp}"))?;
+        report.expect("profile export", "healthy", &[&endpoint, "takes profiles"])?;
+        report.expect("metrics export", "healthy", &[&endpoint, "takes metrics"])?;
+        report.expect("stacks", "healthy", &["kernel and user stacks of every wait"])?;
+        report.expect_verdict("usable", &[])?;
+    }
     ensure!(collector.profiles()?.is_empty(), "profiles arrived: {:?}", collector.profiles()?);
     Ok(())
 }

@@ -10,6 +10,7 @@ mod names;
 mod nobody;
 mod pages;
 mod profiles;
+mod receivers;
 mod record;
 mod recorded;
 mod refusals;
@@ -20,7 +21,8 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    let agent = [scrape::TESTS, profiles::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat();
+    let agent =
+        [scrape::TESTS, profiles::TESTS, receivers::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, pages::TESTS].concat();
     suite::run(&[agent, stacks].concat())
 }

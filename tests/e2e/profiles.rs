@@ -44,9 +44,9 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Builds the Collector.
-const GO: Need = Need::Program("go");
+pub(crate) const GO: Need = Need::Program("go");
 /// Some windows of a second each, on a loaded machine.
-const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) const WAIT_STACK: [&str; 3] = ["podperf_wait_inner", "podperf_wait_middle", "podperf_wait_outer"];
 
 /// A load that stays alive after its work: it reports into a pipe that is full until it is asked.
@@ -160,12 +160,12 @@ impl Run {
 }
 
 /// Whether the three known functions are in its stack, inner first, one right after the other.
-fn is_wait(sample: &Sample) -> bool {
+pub(crate) fn is_wait(sample: &Sample) -> bool {
     sample.functions().windows(WAIT_STACK.len()).any(|names| names == WAIT_STACK)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "some seconds")]
-fn nanoseconds<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
+pub(crate) fn nanoseconds<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 {
     samples.map(|sample| sample.value as f64).sum()
 }
 
@@ -231,13 +231,13 @@ fn the_last_window_is_sent_before_the_end() -> Result<()> {
 
 fn a_receiver_that_is_down_does_no_harm() -> Result<()> {
     let address = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?;
-    does_no_harm(&format!("http://{address}"), "unavailable", "refused")
+    does_no_harm(&format!("http://{address}"), "", "unavailable", "refused")
 }
 
 fn a_receiver_that_never_answers_does_no_harm() -> Result<()> {
     // The kernel takes the connections; nobody reads from them.
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
-    does_no_harm(&format!("http://{}", listener.local_addr()?), "timeout", "no answer within 300ms")
+    does_no_harm(&format!("http://{}", listener.local_addr()?), "", "timeout", "no answer within 300ms")
 }
 
 fn a_receiver_that_answers_garbage_does_no_harm() -> Result<()> {
@@ -253,14 +253,15 @@ fn a_receiver_that_answers_garbage_does_no_harm() -> Result<()> {
             connections.push(stream);
         }
     });
-    does_no_harm(&endpoint, "unavailable", "http2 error")
+    does_no_harm(&endpoint, "", "unavailable", "http2 error")
 }
 
-/// Failures and losses are counted under `cause`, `/status` tells `reason`, and everything else goes on.
-fn does_no_harm(endpoint: &str, cause: &str, reason: &str) -> Result<()> {
+/// Failures and losses are counted under `cause`, `/status` tells `reason`, and everything else goes on. `more` are
+/// further keys of `otlp`, each with a comma before it.
+pub(crate) fn does_no_harm(endpoint: &str, more: &str, cause: &str, reason: &str) -> Result<()> {
     const QUEUE: f64 = 2.0;
-    let mut agent =
-        Agent::start(&format!("otlp: {{endpoint: '{endpoint}', interval: 1s, timeout: 300ms, queue: {QUEUE}}}"))?;
+    let keys = format!("endpoint: '{endpoint}', interval: 1s, timeout: 300ms, queue: {QUEUE}{more}");
+    let mut agent = Agent::start(&format!("otlp: {{{keys}}}"))?;
     within(DEADLINE, "profiles are dropped", || {
         let start = Instant::now();
         let metrics = agent.metrics()?;

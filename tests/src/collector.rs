@@ -1,4 +1,5 @@
-//! A real OpenTelemetry Collector: takes profiles on a port of its own and writes them down, and this reads them back.
+//! A real OpenTelemetry Collector: takes profiles and metrics on ports of its own and writes them down, and this reads
+//! them back.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +25,9 @@ const STOP_DEADLINE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Collector {
     child: Child,
-    address: SocketAddr,
+    grpc: SocketAddr,
+    http: SocketAddr,
+    scheme: &'static str,
     directory: TempDir,
 }
 
@@ -37,6 +40,8 @@ pub struct Profile {
     pub request: usize,
     /// The resource's attributes.
     pub resource: BTreeMap<String, String>,
+    /// What its samples are: `off_cpu` or `samples`.
+    pub sample_type: String,
     /// Its samples.
     pub samples: Vec<Sample>,
 }
@@ -72,29 +77,45 @@ pub struct Frame {
 impl Collector {
     /// Builds it if need be, starts it, and waits until it takes connections.
     pub fn start() -> Result<Self> {
+        Self::start_with(None)
+    }
+
+    /// The same with TLS: the directory has `server.crt`, `server.key` and the `ca.crt` of those who may connect.
+    pub fn start_secure(certificates: &Path) -> Result<Self> {
+        Self::start_with(Some(certificates))
+    }
+
+    fn start_with(certificates: Option<&Path>) -> Result<Self> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("collector");
         let built = Command::new(sources.join("build.sh")).stderr(Stdio::inherit()).output()?;
         ensure!(built.status.success(), "failed to build the Collector (see above)");
         let binary = String::from_utf8(built.stdout)?;
 
         let directory = TempDir::new()?;
-        let address = http::free_address()?;
+        let (grpc, http) = (http::free_address()?, http::free_address()?);
         let mut command = Command::new(binary.trim());
         process::bind_to_parent(&mut command);
-        let child = command
+        command
             .arg("--config")
             .arg(sources.join("config.yaml"))
             .arg("--feature-gates=+service.profilesSupport")
-            .env("OTLP_ENDPOINT", address.to_string())
+            .env("OTLP_ENDPOINT", grpc.to_string())
+            .env("OTLP_HTTP_ENDPOINT", http.to_string())
             .env("OUTPUT", directory.path().join("profiles.json"))
+            .env("METRICS_OUTPUT", directory.path().join("metrics.json"));
+        if let Some(certificates) = certificates {
+            command.arg("--config").arg(sources.join("tls.yaml")).env("TLS_DIRECTORY", certificates);
+        }
+        let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(directory.path().join("log"))?)
             .spawn()
             .context("failed to start the Collector")?;
-        let mut collector = Self { child, address, directory };
+        let scheme = if certificates.is_some() { "https" } else { "http" };
+        let mut collector = Self { child, grpc, http, scheme, directory };
         let start = Instant::now();
-        while TcpStream::connect(address).is_err() {
+        while [grpc, http].iter().any(|address| TcpStream::connect(address).is_err()) {
             if let Some(status) = collector.child.try_wait()? {
                 bail!("the Collector ended ({status}):\n{}", collector.log());
             }
@@ -104,10 +125,35 @@ impl Collector {
         Ok(collector)
     }
 
+    /// Where it listens for gRPC.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.grpc
+    }
+
     /// What to set `otlp.endpoint` to.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.grpc)
+    }
+
+    /// The same for `otlp.protocol: http/protobuf`.
+    #[must_use]
+    pub fn http_endpoint(&self) -> String {
+        format!("{}://{}", self.scheme, self.http)
+    }
+
+    /// The newest value of each series of a metric, by its attributes as `key=value` in the order of the keys.
+    pub fn metric(&self, name: &str) -> Result<BTreeMap<String, f64>> {
+        let text = fs::read_to_string(self.directory.path().join("metrics.json")).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        let mut series = BTreeMap::new();
+        for line in whole.lines() {
+            let request: wire::MetricsRequest =
+                serde_json::from_str(line).context("failed to parse what the Collector wrote")?;
+            series.extend(request.series(name));
+        }
+        Ok(series)
     }
 
     /// All profiles that have arrived so far.
@@ -124,11 +170,12 @@ impl Collector {
         Ok(profiles)
     }
 
-    /// The samples that have arrived for one cgroup, in no order.
+    /// The waits that have arrived for one cgroup, in no order.
     pub fn samples_of(&self, cgroup: &str) -> Result<Vec<Sample>> {
         let of_cgroup =
             |profile: &Profile| profile.resource.get("podperf.cgroup.path").is_some_and(|path| path == cgroup);
-        Ok(self.profiles()?.into_iter().filter(of_cgroup).flat_map(|profile| profile.samples).collect())
+        let waits = |profile: &Profile| profile.sample_type == "off_cpu" && of_cgroup(profile);
+        Ok(self.profiles()?.into_iter().filter(waits).flat_map(|profile| profile.samples).collect())
     }
 
     /// What it has logged so far.
@@ -188,7 +235,14 @@ mod wire {
     #[serde(default, rename_all = "camelCase")]
     struct Profile {
         profile_id: String,
+        sample_type: ValueType,
         samples: Vec<Sample>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct ValueType {
+        type_strindex: usize,
     }
 
     #[derive(Default, Deserialize)]
@@ -273,6 +327,7 @@ mod wire {
                         id: profile.profile_id.clone(),
                         request: number,
                         resource: attributes.clone(),
+                        sample_type: dictionary.string(profile.sample_type.type_strindex)?,
                         samples: profile.samples.iter().map(|it| dictionary.sample(it)).collect::<Result<_>>()?,
                     });
                 }
@@ -338,6 +393,64 @@ mod wire {
         }
     }
 
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    pub(super) struct MetricsRequest {
+        resource_metrics: Vec<ResourceMetrics>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct ResourceMetrics {
+        scope_metrics: Vec<ScopeMetrics>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct ScopeMetrics {
+        metrics: Vec<Metric>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Metric {
+        name: String,
+        sum: Sum,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Sum {
+        data_points: Vec<Point>,
+    }
+
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Point {
+        attributes: Vec<Attribute>,
+        as_double: f64,
+        /// A string, as all 64-bit numbers.
+        as_int: String,
+    }
+
+    impl MetricsRequest {
+        pub(super) fn series(&self, name: &str) -> Vec<(String, f64)> {
+            let scopes = self.resource_metrics.iter().flat_map(|resource| &resource.scope_metrics);
+            let metrics = scopes.flat_map(|scope| &scope.metrics).filter(|metric| metric.name == name);
+            let points = metrics.flat_map(|metric| &metric.sum.data_points);
+            points.map(|point| (point.labels(), point.as_int.parse().unwrap_or(point.as_double))).collect()
+        }
+    }
+
+    impl Point {
+        fn labels(&self) -> String {
+            let pairs = self.attributes.iter().map(|it| format!("{}={}", it.key, it.value.string_value));
+            let mut pairs: Vec<_> = pairs.collect();
+            pairs.sort();
+            pairs.join(" ")
+        }
+    }
+
     fn at<T>(table: &[T], index: usize) -> Result<&T> {
         table.get(index).with_context(|| format!("index {index} is outside a table of {}", table.len()))
     }
@@ -357,7 +470,7 @@ mod tests {
     fn a_request_is_read_with_its_strings_in_either_place() {
         let request = r#"{"resourceProfiles":[{"resource":{"attributes":[
               {"keyStrindex":1,"value":{"stringValueStrindex":2}},{"key":"a","value":{"stringValue":"b"}}]},
-            "scopeProfiles":[{"profiles":[{"profileId":"0f","samples":[
+            "scopeProfiles":[{"profiles":[{"profileId":"0f","sampleType":{"typeStrindex":4},"samples":[
               {"stackIndex":1,"attributeIndices":[1],"values":["5"]},{"values":["7"]}]}]}]}],
           "dictionary":{"stringTable":["","podperf.cgroup.path","/x","podperf.offcpu.state","schedule"],
             "attributeTable":[{},{"keyStrindex":3,"value":{"stringValue":"interruptible"}}],
@@ -365,11 +478,21 @@ mod tests {
             "locationTable":[{},{"lines":[{"functionIndex":1}]},{}],"functionTable":[{},{"nameStrindex":4}]}}"#;
         let request: wire::Request = serde_json::from_str(request).expect("a request");
         let profile = request.profiles(0).expect("profiles").remove(0);
-        assert_eq!(profile.id, "0f");
+        assert_eq!((profile.id.as_str(), profile.sample_type.as_str()), ("0f", "schedule"));
         assert_eq!(profile.resource["podperf.cgroup.path"], "/x");
         assert_eq!(profile.resource["a"], "b");
         assert_eq!(profile.samples[0].functions(), ["schedule", ""]);
         assert_eq!((profile.samples[0].state.as_str(), profile.samples[0].value), ("interruptible", 5));
         assert_eq!((profile.samples[1].frames.len(), profile.samples[1].value), (0, 7));
+    }
+
+    #[test]
+    fn the_series_of_a_metric_are_read_by_their_attributes() {
+        let request = r#"{"resourceMetrics":[{"scopeMetrics":[{"metrics":[
+          {"name":"a","sum":{"dataPoints":[{"attributes":[{"key":"y","value":{"stringValue":"1"}},
+            {"key":"x","value":{"stringValue":"2"}}],"asInt":"7"},{"asDouble":1.5}]}},
+          {"name":"b","sum":{"dataPoints":[{"asInt":"9"}]}}]}]}]}"#;
+        let request: wire::MetricsRequest = serde_json::from_str(request).expect("a request");
+        assert_eq!(request.series("a"), [("x=2 y=1".to_owned(), 7.0), (String::new(), 1.5)]);
     }
 }

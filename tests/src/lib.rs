@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod bench;
+pub mod certificates;
 pub mod cgroup;
 pub mod collector;
 pub mod control_plane;

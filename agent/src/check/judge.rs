@@ -5,7 +5,7 @@ use caps::Capability;
 
 use super::{
     Check, Report, Verdict,
-    probe::{Findings, Listen},
+    probe::{Findings, Listen, NoExport},
     text::{one_line, way_out, way_out_of},
 };
 use crate::{
@@ -36,7 +36,9 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
         Ok((state, detail)) => part("pods", *state, way_out(detail)),
         Err(error) => Check::failed("pods", way_out(&error.to_string())),
     });
-    checks.extend(findings.export.as_ref().map(|export| profile_export(config, export)));
+    let endpoint = &config.otlp.endpoint;
+    checks.extend(findings.export.as_ref().map(|tried| export("profile export", "profiles", endpoint, tried)));
+    checks.extend(findings.metrics_export.as_ref().map(|tried| export("metrics export", "metrics", endpoint, tried)));
     checks.push(listen(config, &findings.listen));
     checks.push(run_directory(config, &findings.run_dir));
     Report::from(checks)
@@ -185,16 +187,14 @@ fn nmi_watchdog(host: &Host, counters: &[OpenCounter]) -> Check {
     Check::healthy(NAME, format!("on: it may hold a counter of each CPU (PMU `{pmu}`), and the events fit beside it"))
 }
 
-fn profile_export(config: &Config, export: &Result<(), String>) -> Check {
-    const NAME: &str = "profile export";
-    let endpoint = &config.otlp.endpoint;
-    match export {
-        Ok(()) => Check::healthy(NAME, format!("{endpoint} takes profiles")),
-        // The agent's words.
-        Err(error) => {
+fn export(name: &str, what: &str, endpoint: &str, tried: &Result<(), NoExport>) -> Check {
+    match tried {
+        Ok(()) => Check::healthy(name, format!("{endpoint} takes {what}")),
+        Err(NoExport::Receiver(error)) => {
             let (what, fix) = way_out(&format!("{endpoint}: {error}"));
-            Check::degraded(NAME, (what, fix.or_else(|| Some(receiver_way_out(error).into()))))
+            Check::degraded(name, (what, fix.or_else(|| Some(receiver_way_out(error).into()))))
         }
+        Err(NoExport::Configuration(error)) => Check::failed(name, way_out(error)),
     }
 }
 
@@ -203,15 +203,15 @@ fn receiver_way_out(error: &str) -> &'static str {
     let lower = error.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     if has(&["unimplemented", "unknown service"]) {
-        "switch profiles on in the receiver: it takes OTLP, but not these"
+        "switch the signal on in the receiver: it takes OTLP, but not this"
     } else if has(&["unauthenticated", "permissiondenied"]) {
         "set `otlp.headers` to what the receiver asks for"
     } else if has(&["certificate", "tls", "unknownissuer"]) {
-        "install the receiver's authority where the system's root certificates are, or set SSL_CERT_FILE"
+        "set `otlp.tls.caFile` to the authority that signed the receiver's certificate"
     } else if has(&["dns", "lookup", "name or service", "name resolution"]) {
         "check the name in `otlp.endpoint`; with `hostNetwork`, `dnsPolicy` must be `ClusterFirstWithHostNet`"
     } else {
-        "start an OTLP receiver for gRPC there, or set `otlp.endpoint` to where one is"
+        "start an OTLP receiver there, or set `otlp.endpoint` and `otlp.protocol` to where one is"
     }
 }
 

@@ -16,6 +16,7 @@ fn findings() -> Findings {
         counters: vec![counter("cycles", Ok(0))],
         pods: Ok((State::Healthy, "2 pods of node `n` by watch".into())),
         export: None,
+        metrics_export: None,
         listen: Ok(Listen::Free),
         run_dir: Ok(None),
     }
@@ -73,8 +74,9 @@ fn a_machine_that_lacks_nothing_is_usable() {
 #[test]
 fn every_line_is_explained() {
     let docs = include_str!("../../../docs/check.md");
-    let export = Some(Err("away".into()));
-    for check in report(&Findings { export, counters: Vec::new(), ..findings() }).checks {
+    let away = || Some(Err(NoExport::Receiver("away".into())));
+    let (export, metrics_export) = (away(), away());
+    for check in report(&Findings { export, metrics_export, counters: Vec::new(), ..findings() }).checks {
         assert!(docs.contains(&format!("| `{}`", check.check)), "docs/check.md does not explain `{}`", check.check);
     }
 }
@@ -165,16 +167,27 @@ fn names_in_profiles_matter_only_where_there_are_profiles() {
 }
 
 #[test]
+fn certificates_that_the_agent_refuses_make_the_machine_unusable() {
+    let refused = || Some(Err(NoExport::Configuration("failed to read `otlp.tls.caFile` (mount it)".into())));
+    let findings = Findings { export: refused(), metrics_export: refused(), ..findings() };
+    for name in ["profile export", "metrics export"] {
+        let (state, detail, way) = line(&findings, name);
+        assert_eq!((state, detail.as_str(), way.as_str()), ("failed", "failed to read `otlp.tls.caFile`", "mount it"));
+    }
+    assert_eq!(report(&findings).verdict, Verdict::Unusable);
+}
+
+#[test]
 fn a_receivers_refusal_names_what_would_help() {
     for (error, fix) in [
         ("transport error: tcp connect error: Connection refused (os error 111)", "start an OTLP receiver"),
         ("no answer within 5s", "start an OTLP receiver"),
-        ("Unimplemented: unknown service opentelemetry.proto.collector.profiles", "switch profiles on"),
+        ("Unimplemented: unknown service opentelemetry.proto.collector.profiles", "switch the signal on"),
         ("Unauthenticated: no token", "`otlp.headers`"),
-        ("transport error: invalid peer certificate: UnknownIssuer", "SSL_CERT_FILE"),
+        ("transport error: invalid peer certificate: UnknownIssuer", "`otlp.tls.caFile`"),
         ("transport error: dns error: failed to lookup address information", "ClusterFirstWithHostNet"),
     ] {
-        let findings = Findings { export: Some(Err(error.into())), ..findings() };
+        let findings = Findings { export: Some(Err(NoExport::Receiver(error.into()))), ..findings() };
         let (state, detail, way) = line(&findings, "profile export");
         assert_eq!((state, detail.ends_with(error)), ("degraded", true), "{detail}");
         assert!(way.contains(fix), "{error}: {way}");

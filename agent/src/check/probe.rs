@@ -38,11 +38,22 @@ pub struct Findings {
     /// How the part `pods` would be, or why the agent would not start.
     pub pods: Result<(State, String), pods::SourceError>,
     /// Whether the receiver of profiles answers; `None` if there is none.
-    pub export: Option<Result<(), String>>,
+    pub export: Option<Result<(), NoExport>>,
+    /// The same for metrics that are pushed.
+    pub metrics_export: Option<Result<(), NoExport>>,
     /// Who has the address to listen on, or why it cannot be had.
     pub listen: anyhow::Result<Listen>,
     /// The pid of the agent that holds the run directory's lock, or why it cannot be had.
     pub run_dir: anyhow::Result<Option<u32>>,
+}
+
+/// Why nothing can be sent, in the agent's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoExport {
+    /// The receiver does not take it, or not now.
+    Receiver(String),
+    /// The agent would refuse to start.
+    Configuration(String),
 }
 
 /// Who has the address to listen on.
@@ -61,9 +72,13 @@ impl Findings {
         let programs = host.problems().is_empty().then(|| try_programs(config, &host));
         let perf_event_open = kernel::try_perf_event_open(host.perf_event_paranoid);
         let counters = kernel::try_counters(plan, parts::pmu_settings(config, &host));
-        let (pods, export, listen) =
-            tokio::join!(try_pods(config, &settings.node_name), try_export(config), try_listen(config.listen));
-        Self { host, programs, perf_event_open, counters, pods, export, listen, run_dir }
+        let (pods, export, metrics_export, listen) = tokio::join!(
+            try_pods(config, &settings.node_name),
+            try_export(config),
+            try_metrics_export(config),
+            try_listen(config.listen)
+        );
+        Self { host, programs, perf_event_open, counters, pods, export, metrics_export, listen, run_dir }
     }
 }
 
@@ -85,13 +100,29 @@ async fn try_pods(config: &Config, node_name: &str) -> Result<(State, String), p
     }
 }
 
-async fn try_export(config: &Config) -> Option<Result<(), String>> {
+async fn try_export(config: &Config) -> Option<Result<(), NoExport>> {
     if !parts::sends_profiles(config) {
         return None;
     }
-    let settings = config.otlp.settings();
-    let settings = otlp::Settings { timeout: settings.timeout.min(PATIENCE), ..settings };
-    Some(otlp::try_once(settings).await.unwrap_or_else(|error| Err(error.to_string())))
+    Some(told(otlp::try_profiles(&in_time(config.otlp.settings())).await))
+}
+
+async fn try_metrics_export(config: &Config) -> Option<Result<(), NoExport>> {
+    if !config.otlp.metrics.enabled {
+        return None;
+    }
+    Some(told(otlp::try_metrics(&in_time(config.otlp.metrics_settings())).await))
+}
+
+fn in_time(settings: otlp::Settings) -> otlp::Settings {
+    otlp::Settings { timeout: settings.timeout.min(PATIENCE), ..settings }
+}
+
+fn told(tried: Result<Result<(), String>, otlp::EndpointError>) -> Result<(), NoExport> {
+    match tried {
+        Ok(answer) => answer.map_err(NoExport::Receiver),
+        Err(error) => Err(NoExport::Configuration(error.to_string())),
+    }
 }
 
 async fn try_listen(listen: SocketAddr) -> anyhow::Result<Listen> {

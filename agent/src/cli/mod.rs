@@ -10,7 +10,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{config::ConfigError, events::plan::PlanError, kernel::host::Unsupported, pods::SourceError};
+use crate::{
+    config::ConfigError, events::plan::PlanError, export::otlp::EndpointError, kernel::host::Unsupported,
+    pods::SourceError,
+};
 
 /// Tells why a pod is slow: counts, waits and stacks per cgroup.
 #[derive(Debug, Parser)]
@@ -59,8 +62,9 @@ impl Cli {
 /// What to exit with, so that scripts and supervisors can tell what is worth a restart.
 #[must_use]
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
-    let bad = error.is::<ConfigError>() || error.is::<PlanError>() || error.is::<SourceError>();
-    if bad || error.is::<check::Impossible>() || error.is::<record::BadOutput>() {
+    let bad = error.is::<ConfigError>() || error.is::<PlanError>() || error.is::<record::BadOutput>();
+    let unusable = error.is::<SourceError>() || error.is::<EndpointError>();
+    if bad || unusable || error.is::<check::Impossible>() {
         ExitCode::from(2)
     } else if error.is::<Unsupported>() {
         ExitCode::from(3)

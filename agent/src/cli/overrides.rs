@@ -50,14 +50,20 @@ pub(super) struct NodeOverrides {
 }
 
 impl Overrides {
-    /// The file, or the defaults, with the flags over them; not yet checked.
+    /// The file, or the defaults, what OpenTelemetry's variables say beside it, and the flags over both; not yet checked.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
-        let mut config = self.node.config()?;
+        let mut file = self.node.config()?;
+        // Before the variables, one of which says what an endpoint without a scheme means.
+        if let Some(endpoint) = &self.otlp_endpoint {
+            file.otlp.endpoint.clone_from(endpoint);
+        }
+        let mut config = file.with_variables()?;
         if let Some(listen) = self.listen {
             config.listen = listen;
         }
-        if let Some(endpoint) = &self.otlp_endpoint {
-            config.otlp.endpoint.clone_from(endpoint);
+        // None is wanted, whatever the variables say.
+        if self.otlp_endpoint.as_deref() == Some("") {
+            config.otlp.endpoint.clear();
         }
         Ok(config)
     }

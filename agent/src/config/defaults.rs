@@ -4,11 +4,14 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use super::{
     Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
-    Scheduling, Stacks,
+    PushedMetrics, Scheduling, Stacks, Tls,
 };
 use crate::{
     attribution::Level,
-    export::prometheus::FactFamily,
+    export::{
+        otlp::{Compression, Preset, Protocol, SampleAttribute},
+        prometheus::FactFamily,
+    },
     kernel::{SampleEvent, Tracepoint},
 };
 
@@ -146,10 +149,24 @@ impl Default for Otlp {
     fn default() -> Self {
         Self {
             endpoint: String::new(),
+            protocol: Protocol::Grpc,
+            path: "/v1development/profiles".into(),
+            preset: Preset::Generic,
+            compression: Compression::Gzip,
             interval: Duration::from_secs(10),
             timeout: Duration::from_secs(5),
             queue: 8,
             headers: BTreeMap::new(),
+            sample_attributes: vec![SampleAttribute::State, SampleAttribute::Reason, SampleAttribute::Unwind],
+            resource_attributes: BTreeMap::new(),
+            tls: Tls::default(),
+            metrics: PushedMetrics::default(),
         }
+    }
+}
+
+impl Default for PushedMetrics {
+    fn default() -> Self {
+        Self { enabled: false, interval: Duration::from_secs(60), path: "/v1/metrics".into() }
     }
 }

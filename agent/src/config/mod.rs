@@ -4,8 +4,10 @@
 //! form that the rest of the agent sees. `config/podperf.yaml` documents each key and equals the defaults.
 
 mod defaults;
+mod otlp;
+mod variables;
 
-use std::{collections::BTreeMap, fs, io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{fs, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -14,11 +16,13 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 use crate::{
     attribution::{Level, RowRules},
     cgroups::{Choice, Patterns, Selection},
-    export::{otlp, prometheus::FactFamily},
+    export::prometheus::FactFamily,
     filter::Filter,
     kernel::{SampleEvent, Tracepoint},
     pods,
 };
+
+pub use otlp::{Otlp, PushedMetrics, Tls};
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -178,20 +182,6 @@ pub struct Stacks {
     pub shadow: bool,
 }
 
-/// `otlp:`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
-#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
-pub struct Otlp {
-    pub endpoint: String,
-    #[serde(with = "humantime_serde")]
-    pub interval: Duration,
-    #[serde(with = "humantime_serde")]
-    pub timeout: Duration,
-    pub queue: usize,
-    pub headers: BTreeMap<String, String>,
-}
-
 /// What is wrong with a configuration. The agent then exits with code 2.
 #[derive(Debug, Error)]
 pub enum ConfigError {
@@ -216,6 +206,14 @@ pub enum ConfigError {
     Value {
         /// The key's path.
         key: &'static str,
+        /// What is wrong, and what would be right.
+        message: String,
+    },
+    /// A value that cannot be, in the environment.
+    #[error("bad value of environment variable `{name}`: {message}")]
+    Variable {
+        /// The variable.
+        name: String,
         /// What is wrong, and what would be right.
         message: String,
     },
@@ -245,6 +243,16 @@ impl Config {
             Ok(text) => Self::parse(&text).map_err(|message| ConfigError::Parse { path, message }),
             Err(source) => Err(ConfigError::Read { path, source }),
         }
+    }
+
+    /// Fills in what OpenTelemetry's environment variables say where the file says nothing.
+    ///
+    /// # Errors
+    ///
+    /// When a variable that is used has a value that cannot be.
+    pub fn with_variables(mut self) -> Result<Self, ConfigError> {
+        variables::apply(&mut self.otlp, |name| std::env::var(name).ok())?;
+        Ok(self)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -285,19 +293,6 @@ impl Stacks {
     }
 }
 
-impl Otlp {
-    /// What the exporter takes.
-    #[must_use]
-    pub fn settings(&self) -> otlp::Settings {
-        otlp::Settings {
-            endpoint: self.endpoint.clone(),
-            timeout: self.timeout,
-            queue: self.queue,
-            headers: self.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
-        }
-    }
-}
-
 impl TryFrom<Config> for Settings {
     type Error = ConfigError;
 
@@ -328,15 +323,13 @@ impl TryFrom<Config> for Settings {
             let message = format!("unknown level `{}` (one of error, warn, info, debug, trace)", config.log_level);
             return Err(bad("logLevel", message));
         }
-        if !config.otlp.endpoint.is_empty() {
-            config.otlp.settings().check().map_err(|error| bad("otlp", error.to_string()))?;
-        }
         let filter = Filter::parse(&config.stacks.filter).map_err(|error| bad("stacks.filter", error.to_string()))?;
         let kept: Vec<_> = config.kubernetes.pod_labels.iter().map(|key| pods::label_name(key)).collect();
         if let Some(label) = filter.labels().find(|label| !kept.iter().any(|kept| kept == label)) {
             let message = format!("no label is kept as `{label}` (add it to `kubernetes.podLabels`)");
             return Err(bad("stacks.filter", message));
         }
+        config.otlp.check()?;
         let at_least = [
             ("cgroups.max", config.cgroups.max >= 16, "needs at least 16"),
             // NaN is in no range.
@@ -347,6 +340,7 @@ impl TryFrom<Config> for Settings {
             ("stacks.onCpuHertz", config.stacks.on_cpu_hertz <= 1000, "needs at most 1000"),
             ("otlp.interval", config.otlp.interval >= Duration::from_secs(1), "needs at least 1s"),
             ("otlp.timeout", config.otlp.timeout >= Duration::from_millis(100), "needs at least 100ms"),
+            ("otlp.metrics.interval", config.otlp.metrics.interval >= Duration::from_secs(1), "needs at least 1s"),
             ("otlp.queue", config.otlp.queue >= 1, "needs at least 1"),
             (
                 "kubernetes.kubelet.interval",

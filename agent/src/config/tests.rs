@@ -64,6 +64,14 @@ fn values_that_cannot_be_are_refused_with_their_key() {
         ("cgroups: {exclude: ['(']}", "bad value for `cgroups.exclude`: failed to parse pattern `(`"),
         ("logLevel: '=x='", "bad value for `logLevel`"),
         ("logLevel: loud", "bad value for `logLevel`: unknown level `loud`"),
+        ("otlp: {metrics: {enabled: true}}", "bad value for `otlp.metrics.enabled`: needs `otlp.endpoint`"),
+        ("otlp: {endpoint: 'http://x:1', tls: {serverName: y}}", "bad value for `otlp`: `tls` is set, but"),
+        ("otlp: {endpoint: 'https://x:1', tls: {certFile: y}}", "bad value for `otlp`: `otlp.tls.certFile` is set"),
+        (
+            "otlp: {endpoint: 'http://x:1', preset: pyroscope, \
+             resourceAttributes: {a: x, b: x, c: x, d: x, e: x, f: x, g: x, h: x}}",
+            "bad value for `otlp.resourceAttributes`: 8 are too many for this preset (at most 7)",
+        ),
         ("otlp: {endpoint: 'ftp://x'}", "bad value for `otlp`: endpoint `ftp://x`"),
         ("{facts: {enabled: false}, otlp: {endpoint: 'http://x:1'}}", "bad value for `stacks.enabled`"),
     ] {
@@ -80,4 +88,16 @@ fn keys_that_need_a_restart_are_named() {
     new.cgroups.max = 17;
     new.listen = SocketAddr::from(([127, 0, 0, 1], 1));
     assert_eq!(old.needs_restart(&new), ["listen", "cgroups.max"]);
+}
+
+#[test]
+fn what_the_documents_show_is_a_configuration() {
+    let blocks = include_str!("../../../docs/otlp.md").split("```").skip(1).step_by(2);
+    let blocks: Vec<_> = blocks.filter_map(|block| block.strip_prefix("yaml\n")).collect();
+    assert!(blocks.len() >= 3);
+    for block in blocks {
+        let config =
+            Config::parse(&block.replace("HOST", "localhost")).unwrap_or_else(|error| panic!("{error}: {block}"));
+        Settings::try_from(config).unwrap();
+    }
 }

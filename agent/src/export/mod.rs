@@ -1,4 +1,5 @@
-//! Edge 3: what leaves the agent. Prometheus metrics, status and pages over HTTP, profiles over OTLP, flame graphs.
+//! Edge 3: what leaves the agent. Prometheus metrics, status and pages over HTTP, profiles and pushed metrics over OTLP,
+//! flame graphs.
 
 pub mod flamegraph;
 pub mod http;
@@ -6,5 +7,6 @@ pub mod otlp;
 pub mod overview;
 mod profile;
 pub mod prometheus;
+pub mod push;
 
 pub(crate) use profile::file_name;

@@ -8,32 +8,23 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use rcgen::KeyPair;
 use ring::{
     rand::SystemRandom,
     signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair},
 };
 use serde_json::Value;
 
+use crate::certificates::Authority;
+
 /// The API server takes a token for this long after its end, for clocks that differ.
 const LEEWAY: Duration = Duration::from_secs(60);
 
 /// Writes `ca.crt`, `server.crt` and `server.key`: a server on loopback and whom to trust for it.
 pub(super) fn write_certificates(directory: &Path) -> Result<()> {
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "podperf-test-ca");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-
-    let key = KeyPair::generate()?;
-    let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
-    params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
-    let server = params.signed_by(&key, &authority)?;
-
-    fs::write(directory.join("ca.crt"), authority.pem())?;
-    fs::write(directory.join("server.crt"), server.pem())?;
-    Ok(fs::write(directory.join("server.key"), key.serialize_pem())?)
+    let authority = Authority::new("podperf-test-ca")?;
+    authority.write(&directory.join("ca.crt"))?;
+    authority.issue("kube-apiserver", directory, "server")
 }
 
 /// The service-account signing key. The tests hold it too, since the API server makes no token of under ten minutes.

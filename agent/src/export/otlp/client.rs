@@ -10,25 +10,19 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use opentelemetry_proto::tonic::collector::profiles::v1development::{
-    ExportProfilesServiceRequest, profiles_service_client::ProfilesServiceClient,
-};
+use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
 };
-use tonic::{
-    Extensions, Request,
-    codec::CompressionEncoding,
-    metadata::MetadataMap,
-    transport::{Channel, Endpoint},
-};
 
 use super::{
-    Cause, EndpointError, Health, Settings,
-    endpoint::{parse, parse_headers},
+    Cause, EndpointError, Health,
     failure::Failure,
     random, request,
+    sender::Sender,
+    settings::{Settings, Shape},
+    transport::Signal,
 };
 use crate::stacks::profile::Profile;
 
@@ -81,11 +75,8 @@ pub(super) struct Queued {
 
 #[derive(Debug)]
 pub(super) struct Worker {
-    endpoint: Endpoint,
-    client: ProfilesServiceClient<Channel>,
-    headers: MetadataMap,
-    gzip: bool,
-    timeout: Duration,
+    sender: Sender,
+    shape: Arc<Shape>,
     retry: Retry,
     counters: Arc<Counters>,
     health: watch::Sender<Health>,
@@ -100,18 +91,17 @@ impl Worker {
         health: watch::Sender<Health>,
         stopped: watch::Receiver<bool>,
     ) -> Result<Self, EndpointError> {
-        let endpoint = parse(&settings.endpoint)?.connect_timeout(settings.timeout);
-        let headers = parse_headers(&settings.headers)?;
-        let client = connect(&endpoint, true);
-        Ok(Self { endpoint, client, headers, gzip: true, timeout: settings.timeout, retry, counters, health, stopped })
+        let sender = Sender::new(&settings)?;
+        let shape = Arc::new(settings.shape);
+        Ok(Self { sender, shape, retry, counters, health, stopped })
     }
 
     pub(super) async fn run(mut self, mut windows: mpsc::Receiver<Queued>) {
         while let Some(window) = windows.recv().await {
             let expires = window.since + self.retry.max_age;
-            let profile = window.profile;
+            let (profile, shape) = (window.profile, Arc::clone(&self.shape));
             // Symbol names are hashed by the megabyte here: not on a thread that serves sockets.
-            match tokio::task::spawn_blocking(move || request::requests(&profile)).await {
+            match tokio::task::spawn_blocking(move || request::requests(&profile, &shape)).await {
                 Ok(requests) => self.deliver(requests, expires).await,
                 Err(err) => self.degrade(format!("failed to build the request: {err}")),
             }
@@ -143,35 +133,17 @@ impl Worker {
         }
     }
 
-    /// One request, once, and once more without compression if that is what the receiver lacks.
-    pub(super) async fn try_once(&mut self, request: ExportProfilesServiceRequest) -> Result<(), String> {
-        let mut attempt = self.attempt(request.clone()).await;
-        if attempt.as_ref().is_err_and(|failure| failure.uncompressed) {
-            self.client = connect(&self.endpoint, false);
-            attempt = self.attempt(request).await;
-        }
-        attempt.map(drop).map_err(|failure| one_line(&failure.text))
-    }
-
     /// One request, until it is accepted, refused for good or too old.
     async fn persist(&mut self, request: ExportProfilesServiceRequest, expires: Instant) -> Delivery {
+        let request = Signal::Profiles(request);
         let mut backoff = self.retry.first;
         loop {
-            let failure = match self.attempt(request.clone()).await {
+            let failure = match self.attempt(&request).await {
                 Ok(delivery) => return delivery,
                 Err(failure) => failure,
             };
-            if failure.uncompressed && self.gzip {
-                self.gzip = false;
-                self.client = connect(&self.endpoint, self.gzip);
-                continue;
-            }
             self.counters.failures[failure.cause as usize].fetch_add(1, Ordering::Relaxed);
             self.degrade(failure.text);
-            if !failure.answered {
-                // The connection may lead nowhere; the next attempt gets a new one.
-                self.client = connect(&self.endpoint, self.gzip);
-            }
             let Some(at_least) = failure.retry else {
                 return Delivery::Refused;
             };
@@ -199,24 +171,14 @@ impl Worker {
         }
     }
 
-    async fn attempt(&mut self, request: ExportProfilesServiceRequest) -> Result<Delivery, Failure> {
-        let request = Request::from_parts(self.headers.clone(), Extensions::default(), request);
-        let answer = tokio::time::timeout(self.timeout, self.client.export(request)).await;
-        let Ok(answer) = answer else {
-            return Err(Failure::silence(self.timeout));
-        };
-        let partial = answer.map_err(|status| Failure::of(&status))?.into_inner().partial_success;
+    async fn attempt(&mut self, request: &Signal) -> Result<Delivery, Failure> {
+        let accepted = self.sender.send(request).await?;
         self.counters.exports.fetch_add(1, Ordering::Relaxed);
-        let Some(partial) = partial else {
-            return Ok(Delivery::Accepted);
-        };
-        // 0 with a message is a warning of the receiver's.
-        let rejected = u64::try_from(partial.rejected_profiles).unwrap_or(0);
-        if rejected == 0 {
+        if accepted.message.is_empty() {
             return Ok(Delivery::Accepted);
         }
-        self.counters.rejected_profiles.fetch_add(rejected, Ordering::Relaxed);
-        self.degrade(format!("{rejected} profiles rejected: {}", partial.error_message));
+        self.counters.rejected_profiles.fetch_add(accepted.rejected, Ordering::Relaxed);
+        self.degrade(accepted.message);
         Ok(Delivery::Partial)
     }
 
@@ -227,15 +189,20 @@ impl Worker {
             Health::Healthy => None,
         };
         if since.is_none() {
-            let endpoint = self.endpoint.uri();
+            let endpoint = self.sender.uri();
             tracing::warn!(%endpoint, %error, state = "degraded", "failed to export profiles");
         }
         self.health.send_replace(Health::Degraded { since: since.unwrap_or_else(SystemTime::now), error });
     }
 
     fn recover(&self) {
+        // They arrive, but will not once the old certificate has expired.
+        if let Some(problem) = self.sender.problem() {
+            self.degrade(problem.to_owned());
+            return;
+        }
         if self.health.send_replace(Health::Healthy) != Health::Healthy {
-            tracing::info!(endpoint = %self.endpoint.uri(), state = "healthy", "exporting profiles again");
+            tracing::info!(endpoint = %self.sender.uri(), state = "healthy", "exporting profiles again");
         }
     }
 }
@@ -251,13 +218,6 @@ enum Delivery {
     Expired,
 }
 
-/// Opens no connection; the first request does.
-fn connect(endpoint: &Endpoint, gzip: bool) -> ProfilesServiceClient<Channel> {
-    // gRPC for Go answers in the encoding of the request without asking whether that is understood.
-    let client = ProfilesServiceClient::new(endpoint.connect_lazy()).accept_compressed(CompressionEncoding::Gzip);
-    if gzip { client.send_compressed(CompressionEncoding::Gzip) } else { client }
-}
-
 /// Half to one and a half times, so that the agents of a cluster do not come back all at once.
 fn jittered(wait: Duration) -> Duration {
     let thousandths = u32::try_from(500 + random() % 1000).unwrap_or(1000);
@@ -265,7 +225,7 @@ fn jittered(wait: Duration) -> Duration {
 }
 
 /// For a log line and a status page; the receiver chooses the text, and how much of it.
-fn one_line(text: &str) -> String {
+pub(in crate::export) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }
 

@@ -7,19 +7,18 @@ use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesPartialSuccess, ExportProfilesServiceResponse,
     profiles_service_server::{ProfilesService, ProfilesServiceServer},
 };
+use prost::Message;
 use tokio::net::TcpListener;
 use tonic::{
-    Response,
+    Code, Request, Response, Status,
+    codec::CompressionEncoding,
     transport::{Server, server::TcpIncoming},
 };
 use tracing_subscriber::fmt::MakeWriter;
 
-use prost::Message;
-use tonic::{Code, Status};
-
 use super::*;
 use crate::{
-    export::otlp::{Exporter, Stats, failure::rpc},
+    export::otlp::{Compression, Exporter, Preset, Protocol, Stats, TlsSettings, failure::rpc},
     stacks::{
         profile::{Activity, Frame, FrameKind, Function, Sample, Stack, SubjectProfile, Unwind, WaitState},
         reason::WaitReason,
@@ -52,10 +51,18 @@ async fn listener() -> (TcpListener, SocketAddr) {
 }
 
 fn serve(listener: TcpListener, gzip: bool, answer: impl Fn(u64) -> Answer + Send + Sync + 'static) -> Arc<AtomicU64> {
+    serve_reading(listener, gzip.then_some(CompressionEncoding::Gzip), answer)
+}
+
+fn serve_reading(
+    listener: TcpListener,
+    encoding: Option<CompressionEncoding>,
+    answer: impl Fn(u64) -> Answer + Send + Sync + 'static,
+) -> Arc<AtomicU64> {
     let seen = Arc::new(AtomicU64::new(0));
     let mut service = ProfilesServiceServer::new(Receiver { answer, seen: Arc::clone(&seen) });
-    if gzip {
-        service = service.accept_compressed(CompressionEncoding::Gzip);
+    if let Some(encoding) = encoding {
+        service = service.accept_compressed(encoding);
     }
     let server = Server::builder().add_service(service);
     tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
@@ -65,6 +72,11 @@ fn serve(listener: TcpListener, gzip: bool, answer: impl Fn(u64) -> Answer + Sen
 fn settings(address: SocketAddr) -> Settings {
     Settings {
         endpoint: address.to_string(),
+        protocol: Protocol::Grpc,
+        path: "/v1development/profiles".to_owned(),
+        compression: Compression::Gzip,
+        tls: TlsSettings::default(),
+        shape: Shape { preset: Preset::Generic, sample_attributes: Vec::new(), resource: Vec::new() },
         timeout: Duration::from_millis(500),
         queue: 2,
         headers: vec![("x-tenant".to_owned(), "7".to_owned())],
@@ -217,7 +229,7 @@ async fn a_busy_receiver_gets_the_wait_that_it_asks_for() {
     let delay = rpc::Delay { seconds: 0, nanos: 300_000_000 };
     let info = rpc::RetryInfo { retry_delay: Some(delay) };
     let any = rpc::Any { type_url: "type.googleapis.com/google.rpc.RetryInfo".to_owned(), value: info.encode_to_vec() };
-    let details = rpc::Status { details: vec![any] }.encode_to_vec();
+    let details = rpc::Status { message: String::new(), details: vec![any] }.encode_to_vec();
     let seen = serve(listener, true, move |request| match request {
         0 => Err(Status::with_details(Code::ResourceExhausted, "busy", details.clone().into())),
         _ => accept(request),
@@ -243,7 +255,7 @@ async fn profiles_refused_by_partial_success_are_counted_and_degrade() {
     let exporter = exporter(address, PATIENT);
     exporter.send(window());
     let stats = until(&exporter, |stats| stats.exports == 1 && stats.health != Health::Healthy).await;
-    assert_eq!((stats.rejected_profiles, error(&stats)), (1, "1 profiles rejected: no period"));
+    assert_eq!((stats.rejected_profiles, error(&stats)), (1, "1 rejected: no period"));
     exporter.send(window());
     until(&exporter, |stats| stats.exports == 2 && stats.health == Health::Healthy).await;
 }
@@ -258,6 +270,55 @@ async fn a_receiver_without_gzip_gets_plain_requests() {
     let stats = until(&exporter, |stats| stats.exports == 2).await;
     assert_eq!(stats.failures.map(|(_, count)| count), [0; 4]);
     assert_eq!(seen.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn compression_is_given_up_step_by_step() {
+    for (encoding, left) in [
+        (Some(CompressionEncoding::Zstd), Compression::Zstd),
+        (Some(CompressionEncoding::Gzip), Compression::Gzip),
+        (None, Compression::None),
+    ] {
+        let (listener, address) = listener().await;
+        let seen = serve_reading(listener, encoding, accept);
+        let (health, _) = watch::channel(Health::Healthy);
+        let (_stop, stopped) = watch::channel(false);
+        let settings = Settings { compression: Compression::Zstd, ..settings(address) };
+        let mut worker =
+            Worker::new(settings, Retry::default(), Arc::new(Counters::default()), health, stopped).unwrap();
+        let requests = request::requests(&window(), &worker.shape.clone());
+        worker.deliver(requests, Instant::now() + PATIENT).await;
+        assert_eq!((worker.sender.compression(), seen.load(Ordering::Relaxed)), (left, 1));
+        assert_eq!(worker.counters.failures.each_ref().map(|count| count.load(Ordering::Relaxed)), [0; 4]);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_not_for_the_compression_leaves_it_as_it_was() {
+    let (listener, address) = listener().await;
+    serve_reading(listener, Some(CompressionEncoding::Zstd), |_| Err(Status::unimplemented("no compression helps")));
+    let (health, _) = watch::channel(Health::Healthy);
+    let (_stop, stopped) = watch::channel(false);
+    let settings = Settings { compression: Compression::Zstd, ..settings(address) };
+    let mut worker = Worker::new(settings, Retry::default(), Arc::new(Counters::default()), health, stopped).unwrap();
+    let requests = request::requests(&window(), &worker.shape.clone());
+    worker.deliver(requests, Instant::now() + PATIENT).await;
+    assert_eq!((worker.sender.compression(), worker.counters.lost.load(Ordering::Relaxed)), (Compression::Zstd, 1));
+    assert_eq!(worker.counters.failures(Cause::Rejected), 1, "the attempts with less compression are one failure");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_too_large_is_not_read_and_the_window_not_sent_again() {
+    let (listener, address) = listener().await;
+    let seen = serve(listener, true, |_| {
+        let partial = ExportProfilesPartialSuccess { rejected_profiles: 0, error_message: "a".repeat(70_000) };
+        Ok(ExportProfilesServiceResponse { partial_success: Some(partial) })
+    });
+    let exporter = exporter(address, PATIENT);
+    exporter.send(window());
+    let stats = until(&exporter, |stats| stats.health != Health::Healthy).await;
+    assert!(error(&stats).starts_with("accepted, but"), "{stats:?}");
+    assert_eq!((stats.exports, stats.lost, seen.load(Ordering::Relaxed)), (1, 0, 1));
 }
 
 /// Where the test's log goes.
@@ -303,37 +364,4 @@ async fn only_the_change_of_state_is_logged() {
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     assert_eq!(log.matches("failed to export profiles").count(), 1, "{log}");
     assert_eq!(log.matches("exporting profiles again").count(), 1, "{log}");
-}
-
-#[tokio::test]
-async fn endpoints_are_checked_at_construction() {
-    for good in ["localhost:4317", "http://10.0.0.1:4317", "http://[::1]:4317/", " collector.ns.svc:4317 "] {
-        assert_eq!(parse(good).unwrap().uri().scheme_str(), Some("http"), "{good}");
-    }
-    type Kind = fn(&EndpointError) -> bool;
-    let bad: [(&str, Kind); 8] = [
-        ("", |err| matches!(err, EndpointError::Syntax { .. })),
-        ("http://", |err| matches!(err, EndpointError::Syntax { .. })),
-        ("http://a b:4317", |err| matches!(err, EndpointError::Syntax { .. })),
-        ("grpc://host:4317", |err| matches!(err, EndpointError::Scheme { .. })),
-        ("https://host", |err| matches!(err, EndpointError::Port { .. })),
-        ("host:0", |err| matches!(err, EndpointError::Port { .. })),
-        ("http://host:4318/v1development/profiles", |err| matches!(err, EndpointError::Path { .. })),
-        ("http://user:secret@host:4317", |err| matches!(err, EndpointError::Credentials)),
-    ];
-    for (endpoint, kind) in bad {
-        let err = parse(endpoint).unwrap_err();
-        assert!(kind(&err), "{endpoint}: {err:?}");
-        assert!(!err.to_string().contains("secret"));
-    }
-}
-
-#[test]
-fn header_values_are_checked_and_never_shown() {
-    let headers = [("authorization".to_owned(), "secret\n".to_owned())];
-    let err = parse_headers(&headers).unwrap_err();
-    assert!(matches!(&err, EndpointError::Header { name } if name == "authorization"));
-    assert!(!format!("{err} {err:?}").contains("secret"));
-    let settings = Settings { headers: headers.to_vec(), ..settings(([127, 0, 0, 1], 1).into()) };
-    assert!(!format!("{settings:?}").contains("secret"));
 }

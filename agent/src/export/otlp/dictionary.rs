@@ -12,6 +12,7 @@ use opentelemetry_proto::tonic::{
     profiles::v1development as proto,
 };
 
+use super::settings::Preset;
 use crate::stacks::profile::{Frame, FrameKind, Mapping, Stack};
 
 const KERNEL: &str = "[kernel]";
@@ -19,6 +20,7 @@ const KERNEL: &str = "[kernel]";
 /// Tables in the making; [`Dictionary::finish`] turns them into the message.
 #[derive(Debug)]
 pub(super) struct Dictionary<'a> {
+    preset: Preset,
     strings: Table<Cow<'a, str>>,
     attributes: Table<(i32, Cow<'a, str>)>,
     functions: Table<proto::Function>,
@@ -41,8 +43,9 @@ struct LocationKey {
 }
 
 impl<'a> Dictionary<'a> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(preset: Preset) -> Self {
         Self {
+            preset,
             strings: Table::new(),
             attributes: Table::new(),
             functions: Table::new(),
@@ -80,7 +83,9 @@ impl<'a> Dictionary<'a> {
     }
 
     fn location(&mut self, frame: &'a Frame) -> i32 {
-        let lines = frame.functions.iter().map(|function| proto::Line {
+        let named = self.preset != Preset::Parca || frame.kind == FrameKind::Kernel;
+        let functions = if named { &frame.functions[..] } else { &[] };
+        let lines = functions.iter().map(|function| proto::Line {
             function_index: self.function(&function.name, &function.file),
             line: i64::from(function.line),
             column: 0,
@@ -116,12 +121,17 @@ impl<'a> Dictionary<'a> {
             ("process.executable.build_id.gnu", &mapping.build_id),
             ("process.executable.build_id.htlhash", &mapping.htlhash),
         ];
-        let ids = ids.into_iter().filter_map(|(key, id)| Some((key, id.as_deref()?)));
+        // devfiler makes an id of its own for a mapping without attributes, but refuses the request where there are some
+        // and the one that it looks for is not among them.
+        let useless = self.preset == Preset::Devfiler && mapping.htlhash.is_none();
+        let ids = ids.into_iter().filter(|_| !useless).filter_map(|(key, id)| Some((key, id.as_deref()?)));
         let attribute_indices = ids.map(|(key, id)| self.attribute(key, id)).collect();
         let filename_strindex = self.string(mapping.path.as_str());
+        // Both or neither, by the rules of the message.
+        let known = mapping.start < mapping.limit;
         let index = self.mappings.intern(proto::Mapping {
-            memory_start: mapping.start,
-            memory_limit: mapping.limit,
+            memory_start: if known { mapping.start } else { 0 },
+            memory_limit: if known { mapping.limit } else { 0 },
             file_offset: mapping.offset,
             filename_strindex,
             attribute_indices,

@@ -1,13 +1,13 @@
-//! Where profiles go, as configured: checked before anything is sent. Pure, but for the root certificates of `https`.
+//! Where profiles go, as configured: checked before anything is sent. Pure.
 
-use tonic::{
-    metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap},
-    transport::{ClientTlsConfig, Endpoint, Uri},
+use http::{HeaderMap, HeaderName, HeaderValue, Uri, uri::PathAndQuery};
+
+use super::{
+    settings::{Protocol, Settings},
+    tls::TlsError,
 };
 
-use super::Settings;
-
-/// An endpoint or a header that can never work.
+/// An endpoint, a header or a certificate that can never work.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// None of the three forms.
@@ -17,7 +17,7 @@ pub enum EndpointError {
         endpoint: String,
     },
     /// Neither `http` nor `https`.
-    #[error("endpoint `{endpoint}` has scheme `{scheme}` (use `http` or `https`; both are gRPC)")]
+    #[error("endpoint `{endpoint}` has scheme `{scheme}` (use `http` or `https`, for gRPC too)")]
     Scheme {
         /// As configured.
         endpoint: String,
@@ -25,45 +25,70 @@ pub enum EndpointError {
         scheme: String,
     },
     /// No default is assumed.
-    #[error("endpoint `{endpoint}` has no port (OTLP over gRPC is 4317)")]
+    #[error("endpoint `{endpoint}` has no port (OTLP over gRPC is 4317, over HTTP 4318)")]
     Port {
         /// As configured.
         endpoint: String,
     },
     /// gRPC names the path itself.
-    #[error("endpoint `{endpoint}` has a path (only host and port; OTLP over HTTP is not supported)")]
+    #[error("endpoint `{endpoint}` has a path (only host and port for gRPC; or set `otlp.protocol: http/protobuf`)")]
     Path {
         /// As configured.
         endpoint: String,
     },
+    /// Not what can follow a host in a URL.
+    #[error("failed to parse path `{path}` (write it as in `/v1development/profiles`)")]
+    BadPath {
+        /// As configured.
+        path: String,
+    },
     /// Not repeated here, nor anywhere else.
     #[error("endpoint has a user name or password in it (use `headers`)")]
     Credentials,
-    /// Not a name or value that HTTP/2 can carry. The value stays out of the message: it may be a token.
+    /// Not a name or value that HTTP can carry. The value stays out of the message: it may be a token.
     #[error("header `{name}` is not valid (lower-case name, printable ASCII value)")]
     Header {
         /// As configured.
         name: String,
     },
-    /// Most likely there are no root certificates.
-    #[error("failed to set up TLS for endpoint `{endpoint}` (install root certificates or set SSL_CERT_FILE)")]
-    Tls {
+    /// Certificates for a connection that has none.
+    #[error("`tls` is set, but endpoint `{endpoint}` is not `https` (write `https://`, or take the keys away)")]
+    Plain {
         /// As configured.
         endpoint: String,
-        /// What the TLS library says.
-        source: tonic::transport::Error,
     },
+    /// A file, or what is in it.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
-pub(super) fn parse(endpoint: &str) -> Result<Endpoint, EndpointError> {
-    let text = endpoint.trim();
+/// A checked endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    /// Scheme, host and port; over HTTP with the path that profiles go to.
+    pub(super) uri: Uri,
+    pub(super) tls: bool,
+}
+
+/// Whether the settings can be used, as far as that can be told without files and network.
+pub(super) fn check(settings: &Settings) -> Result<(), EndpointError> {
+    let target = parse(settings)?;
+    parse_headers(&settings.headers)?;
+    settings.tls.check()?;
+    if !target.tls && settings.tls != super::settings::TlsSettings::default() {
+        return Err(EndpointError::Plain { endpoint: settings.endpoint.clone() });
+    }
+    Ok(())
+}
+
+pub(super) fn parse(settings: &Settings) -> Result<Target, EndpointError> {
+    let text = settings.endpoint.trim();
     if text.contains('@') {
         return Err(EndpointError::Credentials);
     }
     let endpoint = || text.to_owned();
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    let syntax = |_| EndpointError::Syntax { endpoint: endpoint() };
-    let uri: Uri = url.parse().map_err(syntax)?;
+    let uri: Uri = url.parse().ok().ok_or_else(|| EndpointError::Syntax { endpoint: endpoint() })?;
     let tls = match uri.scheme_str() {
         Some("http") => false,
         Some("https") => true,
@@ -78,27 +103,36 @@ pub(super) fn parse(endpoint: &str) -> Result<Endpoint, EndpointError> {
     if uri.port_u16().is_none_or(|port| port == 0) {
         return Err(EndpointError::Port { endpoint: endpoint() });
     }
-    if uri.path_and_query().is_some_and(|path| path != "/") {
-        return Err(EndpointError::Path { endpoint: endpoint() });
-    }
-    let built = Endpoint::from(uri)
-        .user_agent(concat!("podperf/", env!("CARGO_PKG_VERSION")))
-        .and_then(|built| if tls { built.tls_config(ClientTlsConfig::new().with_native_roots()) } else { Ok(built) });
-    built.map_err(|source| EndpointError::Tls { endpoint: endpoint(), source })
+    let path = match settings.protocol {
+        Protocol::Grpc if uri.path_and_query().is_some_and(|path| path != "/") => {
+            return Err(EndpointError::Path { endpoint: endpoint() });
+        }
+        Protocol::Grpc => "/".to_owned(),
+        Protocol::Http => join(uri.path(), &settings.path),
+    };
+    let mut parts = uri.into_parts();
+    parts.path_and_query = Some(parse_path(&path)?);
+    let uri = Uri::from_parts(parts).ok().ok_or_else(|| EndpointError::Syntax { endpoint: endpoint() })?;
+    Ok(Target { uri, tls })
 }
 
-/// Whether endpoint and headers can be used.
-pub(super) fn check(settings: &Settings) -> Result<(), EndpointError> {
-    parse(&settings.endpoint)?;
-    parse_headers(&settings.headers)?;
-    Ok(())
+fn parse_path(path: &str) -> Result<PathAndQuery, EndpointError> {
+    let bad = || EndpointError::BadPath { path: path.to_owned() };
+    PathAndQuery::try_from(path).ok().filter(|parsed| parsed.path().starts_with('/')).ok_or_else(bad)
 }
 
-pub(super) fn parse_headers(headers: &[(String, String)]) -> Result<MetadataMap, EndpointError> {
-    let mut parsed = MetadataMap::new();
+/// One slash between them, whoever brings it.
+fn join(base: &str, path: &str) -> String {
+    let (base, path) = (base.trim_end_matches('/'), path.trim().trim_start_matches('/'));
+    format!("{base}/{path}")
+}
+
+pub(super) fn parse_headers(headers: &[(String, String)]) -> Result<HeaderMap, EndpointError> {
+    let mut parsed = HeaderMap::new();
     for (name, value) in headers {
-        let key = AsciiMetadataKey::from_bytes(name.as_bytes()).ok();
-        let value = AsciiMetadataValue::try_from(value.as_str()).ok();
+        // gRPC would take what is under such a name for base64.
+        let key = HeaderName::from_lowercase(name.as_bytes()).ok().filter(|key| !key.as_str().ends_with("-bin"));
+        let value = HeaderValue::from_str(value).ok().filter(|value| value.to_str().is_ok());
         let (Some(key), Some(mut value)) = (key, value) else {
             return Err(EndpointError::Header { name: name.clone() });
         };
@@ -106,4 +140,87 @@ pub(super) fn parse_headers(headers: &[(String, String)]) -> Result<MetadataMap,
         parsed.append(key, value);
     }
     Ok(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::export::otlp::{Compression, Preset, Shape, TlsSettings};
+
+    fn settings(endpoint: &str, protocol: Protocol) -> Settings {
+        Settings {
+            endpoint: endpoint.to_owned(),
+            protocol,
+            path: "/v1development/profiles".to_owned(),
+            compression: Compression::Gzip,
+            timeout: Duration::from_secs(1),
+            queue: 1,
+            headers: Vec::new(),
+            tls: TlsSettings::default(),
+            shape: Shape { preset: Preset::Generic, sample_attributes: Vec::new(), resource: Vec::new() },
+        }
+    }
+
+    fn target(endpoint: &str) -> Result<Target, EndpointError> {
+        parse(&settings(endpoint, Protocol::Grpc))
+    }
+
+    #[test]
+    fn endpoints_are_checked_at_construction() {
+        for good in ["localhost:4317", "http://10.0.0.1:4317", "http://[::1]:4317/", " collector.ns.svc:4317 "] {
+            assert_eq!(target(good).unwrap().uri.scheme_str(), Some("http"), "{good}");
+        }
+        type Kind = fn(&EndpointError) -> bool;
+        let bad: [(&str, Kind); 8] = [
+            ("", |err| matches!(err, EndpointError::Syntax { .. })),
+            ("http://", |err| matches!(err, EndpointError::Syntax { .. })),
+            ("http://a b:4317", |err| matches!(err, EndpointError::Syntax { .. })),
+            ("grpc://host:4317", |err| matches!(err, EndpointError::Scheme { .. })),
+            ("https://host", |err| matches!(err, EndpointError::Port { .. })),
+            ("host:0", |err| matches!(err, EndpointError::Port { .. })),
+            ("http://host:4318/v1development/profiles", |err| matches!(err, EndpointError::Path { .. })),
+            ("http://user:secret@host:4317", |err| matches!(err, EndpointError::Credentials)),
+        ];
+        for (endpoint, kind) in bad {
+            let err = target(endpoint).unwrap_err();
+            assert!(kind(&err), "{endpoint}: {err:?}");
+            assert!(!err.to_string().contains("secret"));
+        }
+    }
+
+    #[test]
+    fn header_values_are_checked_and_never_shown() {
+        let headers = [("authorization".to_owned(), "secret\n".to_owned())];
+        let err = parse_headers(&headers).unwrap_err();
+        assert!(matches!(&err, EndpointError::Header { name } if name == "authorization"));
+        assert!(!format!("{err} {err:?}").contains("secret"));
+        let settings = Settings { headers: headers.to_vec(), ..settings("a:1", Protocol::Grpc) };
+        assert!(!format!("{settings:?}").contains("secret"));
+    }
+
+    #[test]
+    fn over_http_the_path_is_below_that_of_the_endpoint() {
+        for (endpoint, path, url) in [
+            ("http://a:1", "/v1development/profiles", "http://a:1/v1development/profiles"),
+            ("http://a:1/", "v1development/profiles", "http://a:1/v1development/profiles"),
+            ("https://a:1/api/default/", "/v1/profiles", "https://a:1/api/default/v1/profiles"),
+            ("a:1/whole", "", "http://a:1/whole/"),
+        ] {
+            let settings = Settings { path: path.to_owned(), ..settings(endpoint, Protocol::Http) };
+            assert_eq!(parse(&settings).unwrap().uri, *url, "{endpoint} {path}");
+        }
+        let bad = Settings { path: "/a b".to_owned(), ..settings("a:1", Protocol::Http) };
+        assert!(matches!(parse(&bad), Err(EndpointError::BadPath { .. })));
+    }
+
+    #[test]
+    fn certificates_for_a_connection_without_tls_are_refused() {
+        let tls = TlsSettings { server_name: Some("x".to_owned()), ..TlsSettings::default() };
+        let plain = Settings { tls: tls.clone(), ..settings("http://a:1", Protocol::Grpc) };
+        assert!(matches!(plain.check(), Err(EndpointError::Plain { .. })));
+        let secure = Settings { tls, ..settings("https://a:1", Protocol::Grpc) };
+        secure.check().unwrap();
+    }
 }

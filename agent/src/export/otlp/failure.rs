@@ -1,4 +1,4 @@
-//! What a receiver's refusal means: its cause, and whether another attempt is worth it. Pure.
+//! What a failed attempt means: its cause, and whether another one is worth it; refusals over gRPC. Pure.
 //!
 //! Follows the OTLP specification ("Failures", OTLP/gRPC).
 
@@ -9,41 +9,54 @@ use tonic::{Code, Status};
 
 use super::Cause;
 
+/// Of an answer, at most. It is empty, or has a few words.
+pub(super) const ANSWER_BYTES: usize = 64 * 1024;
+
 /// What came of an attempt that failed.
 #[derive(Debug)]
-pub(super) struct Failure {
-    pub(super) cause: Cause,
-    pub(super) text: String,
+pub(in crate::export) struct Failure {
+    pub(in crate::export) cause: Cause,
+    pub(in crate::export) text: String,
     /// `None` when another attempt would fail the same way, else the wait that the receiver asks for, or zero.
-    pub(super) retry: Option<Duration>,
+    pub(in crate::export) retry: Option<Duration>,
     /// By the receiver, so the connection works.
-    pub(super) answered: bool,
-    /// The receiver cannot read gzip.
-    pub(super) uncompressed: bool,
+    pub(in crate::export) answered: bool,
+    /// The receiver cannot read the compression, or may have failed over it.
+    pub(in crate::export) encoding_refused: bool,
 }
 
 impl Failure {
     pub(super) fn silence(timeout: Duration) -> Self {
-        Self {
-            cause: Cause::Timeout,
-            text: format!("no answer within {timeout:?}"),
-            retry: Some(Duration::ZERO),
-            answered: false,
-            uncompressed: false,
-        }
+        Self { cause: Cause::Timeout, ..Self::without_answer(format!("no answer within {timeout:?}")) }
+    }
+
+    /// The connection did not come about, or did not hold.
+    pub(super) fn unreachable(error: &dyn Error) -> Self {
+        let text = chain(error);
+        let way_out = way_out(&text);
+        Self::without_answer(text + way_out)
+    }
+
+    /// The agent's own fault, and the same the next time.
+    pub(super) const fn own(text: String) -> Self {
+        Self { cause: Cause::Rejected, text, retry: None, answered: true, encoding_refused: false }
+    }
+
+    const fn without_answer(text: String) -> Self {
+        Self { cause: Cause::Unavailable, text, retry: Some(Duration::ZERO), answered: false, encoding_refused: false }
+    }
+
+    /// Whether the request was accepted, and only the answer is over [`ANSWER_BYTES`]. A receiver may say the same of a
+    /// request, but no receiver has a limit as low as that.
+    pub(super) fn is_of_answer(status: &Status) -> bool {
+        status.code() == Code::OutOfRange && status.message().ends_with(&format!("limit is: {ANSWER_BYTES} bytes"))
     }
 
     pub(super) fn of(status: &Status) -> Self {
         let message = status.message();
         // tonic attaches a source to what it made up itself; what came over the wire has none.
         if let Some(source) = status.source() {
-            return Self {
-                cause: Cause::Unavailable,
-                text: chain(source),
-                retry: Some(Duration::ZERO),
-                answered: false,
-                uncompressed: false,
-            };
+            return Self::unreachable(source);
         }
         let asked = retry_delay(status.details());
         // gRPC for Go and Java answer ResourceExhausted, tonic OutOfRange, to a message over their limit.
@@ -68,9 +81,36 @@ impl Failure {
             retry,
             // The generated client turns a broken channel into Unknown.
             answered: status.code() != Code::Unknown,
-            uncompressed: status.code() == Code::Unimplemented && message.to_lowercase().contains("compress"),
+            encoding_refused: status.code() == Code::Unimplemented
+                && (message.to_lowercase().contains("compress")
+                    || status.metadata().contains_key("grpc-accept-encoding")),
         }
     }
+}
+
+/// What would help where no connection comes about, by the words of rustls, h2 and hyper.
+fn way_out(text: &str) -> &'static str {
+    const AUTHORITY: &str = " (set `otlp.tls.caFile` to the authority that signed the receiver's certificate)";
+    const NAME: &str = " (set `otlp.tls.serverName` to a name in the receiver's certificate)";
+    const GRPC: &str = " (is it a receiver for HTTP? set `otlp.protocol: http/protobuf`)";
+    const HTTP: &str = " (is it a receiver for gRPC? set `otlp.protocol: grpc`)";
+    const WAYS_OUT: [(&str, &str); 10] = [
+        ("UnknownIssuer", AUTHORITY),
+        ("BadSignature", AUTHORITY),
+        ("not valid for name", NAME),
+        ("NotValidForName", NAME),
+        ("certificate expired", " (renew the receiver's certificate)"),
+        (
+            "CertificateRequired",
+            " (set `otlp.tls.certFile` and `otlp.tls.keyFile`: the receiver asks for a certificate)",
+        ),
+        ("InvalidContentType", " (write `http://` in `otlp.endpoint`: the receiver does not speak TLS there)"),
+        ("frame with invalid size", GRPC),
+        // Whether it has spoken before the request or after.
+        ("unexpected message from connection", HTTP),
+        ("invalid HTTP version", HTTP),
+    ];
+    WAYS_OUT.iter().find(|(words, _)| text.contains(words)).map_or("", |(_, way_out)| way_out)
 }
 
 /// The innermost errors name the cause; the outer ones are tonic's layers.
@@ -100,6 +140,8 @@ fn retry_delay(details: &[u8]) -> Option<Duration> {
 pub(super) mod rpc {
     #[derive(Clone, PartialEq, prost::Message)]
     pub(in crate::export::otlp) struct Status {
+        #[prost(string, tag = "2")]
+        pub(in crate::export::otlp) message: String,
         #[prost(message, repeated, tag = "3")]
         pub(in crate::export::otlp) details: Vec<Any>,
     }

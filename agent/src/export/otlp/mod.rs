@@ -1,4 +1,4 @@
-//! Profiles to an OTLP receiver over gRPC.
+//! Profiles to an OTLP receiver, over gRPC or HTTP.
 //!
 //! Windows come from [`crate::stacks`]; [`Exporter::send`] hands one to a task behind a bounded queue and returns at
 //! once. What does not fit the queue, or is not accepted within the retry budget, is dropped and counted: a receiver
@@ -9,11 +9,21 @@ mod client;
 mod dictionary;
 mod endpoint;
 mod failure;
+#[cfg(test)]
+mod faults_tests;
+mod http_failure;
+mod link;
+mod post;
 mod request;
+#[cfg(test)]
+mod rules;
+mod sender;
+mod settings;
+mod tls;
+mod transport;
 mod trial;
 
 use std::{
-    fmt,
     hash::{BuildHasher, RandomState},
     sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime},
@@ -27,46 +37,14 @@ use tokio::{
 
 use crate::stacks::profile::Profile;
 
+pub(super) use client::one_line;
 use client::{Counters, Queued, Retry, Worker};
 pub use endpoint::EndpointError;
-pub use trial::try_once;
-
-/// Where profiles go, and how long to wait.
-#[derive(Clone)]
-pub struct Settings {
-    /// `http://host:4317`, `https://host:4317` or `host:4317` (the same as `http`).
-    pub endpoint: String,
-    /// For one attempt at one request, connecting included.
-    pub timeout: Duration,
-    /// How many windows wait while one is being sent; at least 1.
-    pub queue: usize,
-    /// Sent with every request, for receivers that want a token or a tenant.
-    pub headers: Vec<(String, String)>,
-}
-
-impl Settings {
-    /// Whether an exporter can be made of this.
-    ///
-    /// # Errors
-    ///
-    /// As [`Exporter::new`], but for root certificates, which are looked for only then.
-    pub fn check(&self) -> Result<(), EndpointError> {
-        endpoint::check(self)
-    }
-}
-
-/// Header values are secrets more often than not.
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
-        f.debug_struct("Settings")
-            .field("endpoint", &self.endpoint)
-            .field("timeout", &self.timeout)
-            .field("queue", &self.queue)
-            .field("headers", &names)
-            .finish()
-    }
-}
+pub(super) use sender::Sender;
+pub use settings::{Compression, Preset, Protocol, SampleAttribute, Settings, Shape, TlsSettings};
+pub use tls::TlsError;
+pub(super) use transport::Signal;
+pub use trial::{try_metrics, try_profiles};
 
 /// What became of the exports since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +101,7 @@ impl Cause {
 pub enum Health {
     /// The last window arrived whole, or there was none yet.
     Healthy,
-    /// Something failed and no window has arrived whole since.
+    /// Something failed and no window has arrived whole since, or the certificates as they are now cannot be used.
     Degraded {
         /// When the first of the failures was.
         since: SystemTime,
@@ -146,8 +124,7 @@ impl Exporter {
     /// Start the task; the first window opens the connection. Must be called on a tokio runtime with time and I/O.
     ///
     /// # Errors
-    /// When the endpoint or a header cannot be used, or `https` finds no root certificates. Never because the receiver
-    /// is not there.
+    /// When the endpoint, a header or a certificate cannot be used. Never because the receiver is not there.
     pub fn new(settings: Settings) -> Result<Self, EndpointError> {
         Self::with_retry(settings, Retry::default())
     }

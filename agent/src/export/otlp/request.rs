@@ -1,8 +1,9 @@
 //! From a [`Profile`] to the requests that carry it. Pure, but for the random profile ids.
 //!
-//! One `ResourceProfiles` per container or row of cgroups, one `off_cpu`/`nanoseconds` profile in each. Receivers refuse messages over 4 MiB
-//! (the default of gRPC servers, decompressed) and profiles over 16,000 samples (Pyroscope), so a window is split until
-//! each part fits: by subject first, then by samples. No sample is left out.
+//! One `ResourceProfiles` per container or row of cgroups; in each an `off_cpu`/`nanoseconds` profile, a
+//! `samples`/`count` profile, or both, but never an empty one. Receivers refuse messages over 4 MiB (the default of gRPC
+//! servers, decompressed) and profiles over 16,000 samples (Pyroscope), so a window is split until each part fits: by
+//! subject first, then by samples. No sample is left out.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -17,12 +18,18 @@ use opentelemetry_proto::tonic::{
 };
 use prost::Message;
 
-use super::{dictionary::Dictionary, random};
-use crate::stacks::profile::{Activity, Profile, Sample};
+use super::{
+    dictionary::Dictionary,
+    random,
+    settings::{Preset, SampleAttribute, Shape},
+};
+use crate::stacks::profile::{Activity, Profile, Sample, Unwind};
 
 /// Encoded, uncompressed: 4 MiB less room for what a proxy on the way adds.
 const MAX_REQUEST_BYTES: usize = 3_584 * 1024;
 const MAX_PROFILE_SAMPLES: usize = 16_000;
+/// Of one sample, some ten bytes each: no sample may fill a request by itself.
+const MAX_TIMESTAMPS: usize = 100_000;
 
 /// What one request has room for.
 #[derive(Clone, Copy, Debug)]
@@ -42,12 +49,12 @@ impl Default for Limits {
 ///
 /// `profile.losses` are those of the whole window on the whole node and are repeated on every profile: they say how far
 /// it can be trusted, and must not be added up.
-pub(super) fn requests(profile: &Profile) -> Vec<ExportProfilesServiceRequest> {
-    split(profile, Limits::default())
+pub(super) fn requests(profile: &Profile, shape: &Shape) -> Vec<ExportProfilesServiceRequest> {
+    split(profile, shape, Limits::default())
 }
 
-pub(super) fn split(profile: &Profile, limits: Limits) -> Vec<ExportProfilesServiceRequest> {
-    let window = Window::of(profile);
+pub(super) fn split(profile: &Profile, shape: &Shape, limits: Limits) -> Vec<ExportProfilesServiceRequest> {
+    let window = Window::of(profile, shape);
     let groups = profile.subjects.iter().filter(|subject| !subject.samples.is_empty());
     let groups: Vec<_> =
         groups.map(|subject| Group { resource: &subject.resource, samples: &subject.samples }).collect();
@@ -98,22 +105,26 @@ fn halves(mut part: Vec<Group<'_>>) -> Result<(Vec<Group<'_>>, Vec<Group<'_>>), 
     Ok((part, second))
 }
 
-/// When the samples were taken, and what is missing from them.
+/// When the samples were taken, what is missing from them, and what they are to look like.
 #[derive(Debug)]
 struct Window<'a> {
     start_ns: u64,
     duration_ns: u64,
+    sample_period_ns: u64,
     losses: &'a [(&'static str, u64)],
+    shape: &'a Shape,
 }
 
 impl<'a> Window<'a> {
-    fn of(profile: &'a Profile) -> Self {
+    fn of(profile: &'a Profile, shape: &'a Shape) -> Self {
         let ends = profile.subjects.iter().flat_map(|subject| &subject.samples).map(|sample| sample.last);
         let start = profile.start.or_else(|| ends.max()?.checked_sub(profile.duration));
         Self {
             start_ns: unix_ns(start.unwrap_or(SystemTime::UNIX_EPOCH)),
             duration_ns: nanoseconds(profile.duration),
+            sample_period_ns: nanoseconds(profile.sample_period.unwrap_or_default()),
             losses: &profile.losses,
+            shape,
         }
     }
 
@@ -123,10 +134,53 @@ impl<'a> Window<'a> {
         let last = self.start_ns.saturating_add(self.duration_ns.saturating_sub(1));
         unix_ns(time).clamp(self.start_ns, last)
     }
+
+    fn wants(&self, attribute: SampleAttribute) -> bool {
+        self.shape.sample_attributes.contains(&attribute)
+    }
+}
+
+/// What a profile is of: each kind of sample has one of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    OffCpu,
+    OnCpu,
+}
+
+impl Kind {
+    const fn of(activity: &Activity) -> Self {
+        match activity {
+            Activity::OnCpu => Self::OnCpu,
+            Activity::OffCpu { .. } => Self::OffCpu,
+        }
+    }
+
+    fn sample_type(self, dictionary: &mut Dictionary<'_>) -> proto::ValueType {
+        match self {
+            Self::OffCpu => dictionary.value_type("off_cpu", "nanoseconds"),
+            Self::OnCpu => dictionary.value_type("samples", "count"),
+        }
+    }
+
+    /// It must be there for waits too, although nothing is sampled: Parca refuses the request without it, and Pyroscope
+    /// takes a profile for off-CPU time only when the period is 0.
+    fn period(self, window: &Window<'_>, dictionary: &mut Dictionary<'_>) -> (proto::ValueType, i64) {
+        match self {
+            Self::OffCpu => (proto::ValueType::default(), 0),
+            Self::OnCpu => (dictionary.value_type("cpu", "nanoseconds"), signed(window.sample_period_ns)),
+        }
+    }
+
+    fn value(self, sample: &Sample) -> i64 {
+        signed(match self {
+            Self::OffCpu => sample.nanoseconds,
+            Self::OnCpu => sample.count,
+        })
+    }
 }
 
 fn build(part: &[Group<'_>], window: &Window<'_>) -> ExportProfilesServiceRequest {
-    let mut dictionary = Dictionary::new();
+    let mut dictionary = Dictionary::new(window.shape.preset);
     let profiles = part.iter().map(|group| resource_profiles(group, window, &mut dictionary)).collect();
     ExportProfilesServiceRequest { resource_profiles: profiles, dictionary: Some(dictionary.finish()) }
 }
@@ -136,7 +190,9 @@ fn resource_profiles<'a>(
     window: &Window<'_>,
     dictionary: &mut Dictionary<'a>,
 ) -> proto::ResourceProfiles {
-    let attributes = group.resource.iter().map(|(key, value)| KeyValue {
+    let own = |key: &str| group.resource.iter().any(|(known, _)| known == key);
+    let more = window.shape.resource.iter().filter(|(key, _)| !own(key));
+    let attributes = group.resource.iter().chain(more).map(|(key, value)| KeyValue {
         key: key.clone(),
         value: Some(AnyValue { value: Some(Value::StringValue(value.clone())) }),
         ..KeyValue::default()
@@ -146,56 +202,72 @@ fn resource_profiles<'a>(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..InstrumentationScope::default()
     };
-    let losses = window.losses.iter();
-    let losses =
-        losses.map(|(reason, count)| dictionary.attribute(format!("podperf.lost.{reason}"), count.to_string()));
-    let attribute_indices = losses.collect();
-    let profile = proto::Profile {
-        sample_type: Some(dictionary.value_type("off_cpu", "nanoseconds")),
-        samples: samples(group.samples, window, dictionary),
-        time_unix_nano: window.start_ns,
-        duration_nano: window.duration_ns,
-        // Must be there, although nothing is sampled: Parca refuses the request without it, and Pyroscope takes a
-        // profile for off-CPU time only when the period is 0.
-        period_type: Some(proto::ValueType::default()),
-        period: 0,
-        profile_id: [random(), random()].map(u64::to_le_bytes).concat(),
-        attribute_indices,
-        ..proto::Profile::default()
-    };
+    let profiles = [Kind::OffCpu, Kind::OnCpu].into_iter().filter_map(|kind| profile(kind, group, window, dictionary));
     proto::ResourceProfiles {
-        resource: Some(Resource { attributes: attributes.collect(), ..Resource::default() }),
         scope_profiles: vec![proto::ScopeProfiles {
             scope: Some(scope),
-            profiles: vec![profile],
+            profiles: profiles.collect(),
             schema_url: String::new(),
         }],
+        resource: Some(Resource { attributes: attributes.collect(), ..Resource::default() }),
         schema_url: String::new(),
     }
 }
 
-/// Processes that share a stack and a state become one sample: the process is not part of the message, since every
+/// `None` without samples: receivers refuse a profile that has none.
+fn profile<'a>(
+    kind: Kind,
+    group: &Group<'a>,
+    window: &Window<'_>,
+    dictionary: &mut Dictionary<'a>,
+) -> Option<proto::Profile> {
+    let samples = samples(kind, group.samples, window, dictionary);
+    if samples.is_empty() {
+        return None;
+    }
+    let (period_type, period) = kind.period(window, dictionary);
+    let losses = window.losses.iter();
+    let losses =
+        losses.map(|(reason, count)| dictionary.attribute(format!("podperf.lost.{reason}"), count.to_string()));
+    let attribute_indices = losses.collect();
+    Some(proto::Profile {
+        sample_type: Some(kind.sample_type(dictionary)),
+        samples,
+        time_unix_nano: window.start_ns,
+        duration_nano: window.duration_ns,
+        period_type: Some(period_type),
+        period,
+        profile_id: [random(), random()].map(u64::to_le_bytes).concat(),
+        attribute_indices,
+        ..proto::Profile::default()
+    })
+}
+
+/// Processes that share a stack and attributes become one sample: the process is not part of the message, since every
 /// distinct set of sample attributes is a series of its own in Pyroscope.
-fn samples<'a>(samples: &'a [Sample], window: &Window<'_>, dictionary: &mut Dictionary<'a>) -> Vec<proto::Sample> {
-    let mut merged: Vec<proto::Sample> = Vec::with_capacity(samples.len());
+fn samples<'a>(
+    kind: Kind,
+    samples: &'a [Sample],
+    window: &Window<'_>,
+    dictionary: &mut Dictionary<'a>,
+) -> Vec<proto::Sample> {
+    let mut merged: Vec<proto::Sample> = Vec::new();
     let mut places = HashMap::new();
-    for sample in samples {
+    for sample in samples.iter().filter(|sample| Kind::of(&sample.activity) == kind) {
         let stack = dictionary.stack(&sample.stack);
-        let Activity::OffCpu { state, reason, .. } = &sample.activity else { continue };
-        let state = dictionary.attribute("podperf.offcpu.state", state.name());
-        let reason = dictionary.attribute("podperf.offcpu.reason", reason.name());
-        let value = i64::try_from(sample.nanoseconds).unwrap_or(i64::MAX);
+        let attributes = attributes(sample, window, dictionary);
+        let value = kind.value(sample);
         let timestamp = window.clamp(sample.last);
-        match places.entry((stack, state, reason)) {
+        match places.entry((stack, attributes)) {
             Entry::Vacant(place) => {
-                place.insert(merged.len());
                 merged.push(proto::Sample {
                     stack_index: stack,
-                    attribute_indices: vec![state, reason],
+                    attribute_indices: place.key().1.clone(),
                     link_index: 0,
                     values: vec![value],
                     timestamps_unix_nano: vec![timestamp],
                 });
+                place.insert(merged.len() - 1);
             }
             Entry::Occupied(place) => {
                 let earlier = &mut merged[*place.get()];
@@ -204,7 +276,43 @@ fn samples<'a>(samples: &'a [Sample], window: &Window<'_>, dictionary: &mut Dict
             }
         }
     }
+    if kind == Kind::OnCpu && window.shape.preset == Preset::Devfiler {
+        merged.iter_mut().for_each(one_by_one);
+    }
     merged
+}
+
+/// What a sample says of itself.
+fn attributes<'a>(sample: &'a Sample, window: &Window<'_>, dictionary: &mut Dictionary<'a>) -> Vec<i32> {
+    let mut attributes = Vec::new();
+    let mut push = |key: &'static str, value: &'a str| attributes.push(dictionary.attribute(key, value));
+    if let Activity::OffCpu { state, reason, waker } = &sample.activity {
+        if window.wants(SampleAttribute::State) {
+            push("podperf.offcpu.state", state.name());
+        }
+        if window.wants(SampleAttribute::Reason) {
+            push("podperf.offcpu.reason", reason.name());
+        }
+        if let Some(waker) = waker.as_ref().filter(|_| window.wants(SampleAttribute::Waker)) {
+            push("podperf.waker.thread", &waker.thread);
+            push("podperf.waker.subject", &waker.subject);
+        }
+    }
+    if sample.stack.unwind != Unwind::Whole && window.wants(SampleAttribute::Unwind) {
+        push("podperf.stack.unwind", sample.stack.unwind.name());
+    }
+    attributes
+}
+
+/// For a receiver that counts timestamps and not values: as many of them as samples.
+fn one_by_one(sample: &mut proto::Sample) {
+    let count = usize::try_from(sample.values[0]).unwrap_or(0).clamp(1, MAX_TIMESTAMPS);
+    sample.values = vec![1; count];
+    sample.timestamps_unix_nano = vec![sample.timestamps_unix_nano[0]; count];
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 fn unix_ns(time: SystemTime) -> u64 {

@@ -1,10 +1,32 @@
 use std::{collections::HashSet, sync::Arc};
 
-use super::*;
+use super::{
+    super::rules::{self, at, profiles, string},
+    *,
+};
 use crate::stacks::{
-    profile::{Frame, FrameKind, Function, Mapping, Stack, SubjectProfile, Unwind, WaitState},
+    profile::{Frame, FrameKind, Function, Mapping, Stack, SubjectProfile, Unwind, WaitState, Waker},
     reason::WaitReason,
 };
+
+const DEFAULT: [SampleAttribute; 3] = [SampleAttribute::State, SampleAttribute::Reason, SampleAttribute::Unwind];
+const PRESETS: [Preset; 4] = [Preset::Generic, Preset::Pyroscope, Preset::Parca, Preset::Devfiler];
+
+fn shape(preset: Preset) -> Shape {
+    Shape { preset, sample_attributes: DEFAULT.to_vec(), resource: Vec::new() }
+}
+
+fn requests(profile: &Profile) -> Vec<ExportProfilesServiceRequest> {
+    super::requests(profile, &shape(Preset::Generic))
+}
+
+fn split(profile: &Profile, limits: Limits) -> Vec<ExportProfilesServiceRequest> {
+    super::split(profile, &shape(Preset::Generic), limits)
+}
+
+fn text(dictionary: &proto::ProfilesDictionary, index: i32) -> (&str, &str) {
+    rules::attribute(dictionary, index)
+}
 
 fn start() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)
@@ -12,7 +34,7 @@ fn start() -> SystemTime {
 
 fn frame(kind: FrameKind, name: &str, mapping: Option<&Arc<Mapping>>) -> Frame {
     let function = Function { name: name.into(), file: "main.c".into(), line: 7 };
-    let address = u64::try_from(name.len()).unwrap();
+    let address = name.bytes().fold(0, |sum: u64, byte| sum.wrapping_mul(31) + u64::from(byte));
     Frame { address, kind, mapping: mapping.cloned(), functions: vec![function] }
 }
 
@@ -79,11 +101,6 @@ fn many(count: usize, depth: usize) -> Vec<Sample> {
     stacks.collect()
 }
 
-fn profiles(request: &ExportProfilesServiceRequest) -> impl Iterator<Item = &proto::Profile> {
-    let scopes = request.resource_profiles.iter().flat_map(|resource| &resource.scope_profiles);
-    scopes.flat_map(|scope| &scope.profiles)
-}
-
 fn total(requests: &[ExportProfilesServiceRequest]) -> u64 {
     let samples = requests.iter().flat_map(profiles).flat_map(|profile| &profile.samples);
     samples.map(|sample| u64::try_from(sample.values[0]).unwrap()).sum()
@@ -93,88 +110,9 @@ fn nanoseconds_of(profile: &Profile) -> u64 {
     profile.subjects.iter().flat_map(|subject| &subject.samples).map(|sample| sample.nanoseconds).sum()
 }
 
-fn at<T>(table: &[T], index: i32) -> &T {
-    &table[usize::try_from(index).unwrap()]
-}
-
-fn text(dictionary: &proto::ProfilesDictionary, attribute: i32) -> (&str, &str) {
-    let attribute = at(&dictionary.attribute_table, attribute);
-    let Some(Value::StringValue(value)) = &attribute.value.as_ref().unwrap().value else {
-        panic!("not a string: {attribute:?}");
-    };
-    (at(&dictionary.string_table, attribute.key_strindex).as_str(), value)
-}
-
-/// The zero value first, and no row twice.
-fn assert_table<T: Message + Default + PartialEq>(table: &[T]) {
-    assert!(table.first() == Some(&T::default()));
-    let distinct: HashSet<_> = table.iter().map(Message::encode_to_vec).collect();
-    assert_eq!(distinct.len(), table.len());
-}
-
-/// Each row but the first has a reader, and no reader points outside.
-fn assert_read(name: &str, rows: usize, readers: impl IntoIterator<Item = i32>) {
-    let mut read: HashSet<_> = readers.into_iter().map(|index| usize::try_from(index).unwrap()).collect();
-    read.insert(0);
-    assert_eq!(read, (0..rows).collect(), "{name}");
-}
-
 fn assert_rules(request: &ExportProfilesServiceRequest) {
-    let dictionary = request.dictionary.as_ref().unwrap();
-    assert_table(&dictionary.mapping_table);
-    assert_table(&dictionary.location_table);
-    assert_table(&dictionary.function_table);
-    assert_table(&dictionary.attribute_table);
-    assert_table(&dictionary.stack_table);
-    assert_table(&dictionary.string_table);
-    assert_eq!(dictionary.link_table, [proto::Link::default()]);
-
-    let all: Vec<_> = profiles(request).collect();
-    let samples = || all.iter().flat_map(|profile| &profile.samples);
-    let locations = &dictionary.location_table;
-    let mappings = &dictionary.mapping_table;
-    assert_read("stacks", dictionary.stack_table.len(), samples().map(|sample| sample.stack_index));
-    let stacks = dictionary.stack_table.iter();
-    assert_read("locations", locations.len(), stacks.flat_map(|stack| stack.location_indices.clone()));
-    assert_read("mappings", mappings.len(), locations.iter().map(|location| location.mapping_index));
-    let lines = locations.iter().flat_map(|location| &location.lines);
-    assert_read("functions", dictionary.function_table.len(), lines.map(|line| line.function_index));
-    let attributes = (all.iter().flat_map(|profile| &profile.attribute_indices))
-        .chain(samples().flat_map(|sample| &sample.attribute_indices))
-        .chain(locations.iter().flat_map(|location| &location.attribute_indices))
-        .chain(mappings.iter().flat_map(|mapping| &mapping.attribute_indices));
-    assert_read("attributes", dictionary.attribute_table.len(), attributes.copied());
-    let types = all.iter().flat_map(|profile| [profile.sample_type.unwrap(), profile.period_type.unwrap()]);
-    let strings = (dictionary.attribute_table.iter().map(|attribute| attribute.key_strindex))
-        .chain(mappings.iter().map(|mapping| mapping.filename_strindex))
-        .chain(dictionary.function_table.iter().flat_map(|f| [f.name_strindex, f.filename_strindex]))
-        .chain(types.flat_map(|kind| [kind.type_strindex, kind.unit_strindex]));
-    assert_read("strings", dictionary.string_table.len(), strings);
-
-    for location in &locations[1..] {
-        let [kind] = location.attribute_indices[..] else { panic!("{location:?}") };
-        assert_eq!(text(dictionary, kind).0, "profile.frame.type");
-    }
-    assert!(!all.is_empty());
-    for profile in all {
-        assert_profile(profile, dictionary);
-    }
-}
-
-fn assert_profile(profile: &proto::Profile, dictionary: &proto::ProfilesDictionary) {
-    assert!(!profile.samples.is_empty());
-    assert_eq!(profile.profile_id.len(), 16);
-    assert_eq!((profile.period_type, profile.period), (Some(proto::ValueType::default()), 0));
-    let kind = profile.sample_type.unwrap();
-    assert_eq!(at(&dictionary.string_table, kind.type_strindex), "off_cpu");
-    assert_eq!(at(&dictionary.string_table, kind.unit_strindex), "nanoseconds");
-    let window = profile.time_unix_nano..profile.time_unix_nano + profile.duration_nano;
-    let mut distinct = HashSet::new();
-    for sample in &profile.samples {
-        assert_eq!((sample.values.len(), sample.timestamps_unix_nano.len()), (1, 1));
-        assert!(window.contains(&sample.timestamps_unix_nano[0]));
-        assert!(distinct.insert((sample.stack_index, sample.attribute_indices.clone())));
-    }
+    assert_eq!(rules::signal(request), Vec::<String>::new());
+    assert_eq!(rules::any_receiver(request), Vec::<String>::new());
 }
 
 #[test]
@@ -311,4 +249,233 @@ fn a_sample_over_the_size_limit_is_left_to_the_receiver() {
     let profile = profile(vec![("/a", many(3, 6))]);
     let requests = split(&profile, Limits { bytes: 10, samples: 1 });
     assert_eq!((requests.len(), total(&requests)), (3, nanoseconds_of(&profile)));
+}
+
+/// Both kinds of samples, and each thing that only some samples have.
+fn everything() -> Profile {
+    let mut profile = two_cgroups();
+    let first = &mut profile.subjects[0].samples;
+    let mut running = first[1].clone();
+    (running.activity, running.count, running.nanoseconds) = (Activity::OnCpu, 3, 30_000_000);
+    let mut deep = running.clone();
+    deep.stack = Arc::new(Stack { unwind: Unwind::NoFramePointers, ..(*deep.stack).clone() });
+    let mut woken = first[0].clone();
+    if let Activity::OffCpu { waker, .. } = &mut woken.activity {
+        *waker = Some(Arc::new(Waker { thread: "redis".to_owned(), subject: "shop/cart-0/redis".to_owned() }));
+    }
+    let without_hash = Arc::new(Mapping { build_id: Some("beef".to_owned()), start: 9, ..Mapping::default() });
+    let mut elsewhere = first[0].clone();
+    let frame = Arc::new(frame(FrameKind::Native, "elsewhere", Some(&without_hash)));
+    elsewhere.stack = Arc::new(Stack { frames: vec![frame], unwind: Unwind::Whole });
+    first.extend([running, deep, woken, elsewhere]);
+    profile.subjects[1].samples.truncate(1);
+    profile.sample_period = Some(Duration::from_millis(10));
+    profile
+}
+
+#[test]
+fn samples_on_the_cpu_are_a_profile_of_their_own_with_their_period() {
+    let request = requests(&everything()).remove(0);
+    assert_rules(&request);
+    let dictionary = request.dictionary.as_ref().unwrap();
+    let kinds: Vec<_> = profiles(&request)
+        .map(|profile| {
+            let kind = profile.sample_type.unwrap();
+            let of = profile.period_type.unwrap();
+            let name = |index| string(dictionary, index);
+            let values: Vec<_> = profile.samples.iter().map(|sample| sample.values[0]).collect();
+            (name(kind.type_strindex), name(kind.unit_strindex), name(of.type_strindex), profile.period, values)
+        })
+        .collect();
+    // The second subject never ran, and has no profile of that.
+    assert_eq!(
+        kinds,
+        [
+            ("off_cpu", "nanoseconds", "", 0, vec![25, 7, 1, 10]),
+            ("samples", "count", "cpu", 10_000_000, vec![3, 3]),
+            ("off_cpu", "nanoseconds", "", 0, vec![100]),
+        ]
+    );
+}
+
+#[test]
+fn a_stack_that_is_not_whole_says_so_unless_that_is_not_wanted() {
+    let unwinds = |wanted: &[SampleAttribute]| {
+        let shape = Shape { sample_attributes: wanted.to_vec(), ..shape(Preset::Generic) };
+        let request = super::requests(&everything(), &shape).remove(0);
+        assert_rules(&request);
+        let dictionary = request.dictionary.as_ref().unwrap();
+        let rows = (0..i32::try_from(dictionary.attribute_table.len()).unwrap()).map(|row| text(dictionary, row));
+        let unwinds = rows.filter(|(key, _)| *key == "podperf.stack.unwind").map(|(_, value)| value.to_owned());
+        unwinds.collect::<Vec<_>>()
+    };
+    assert_eq!(unwinds(&DEFAULT), ["no_frame_pointers"]);
+    assert_eq!(unwinds(&[]), Vec::<String>::new());
+}
+
+#[test]
+fn wakers_are_told_only_when_asked_for() {
+    let waits = |wanted: &[SampleAttribute]| {
+        let shape = Shape { sample_attributes: wanted.to_vec(), ..shape(Preset::Generic) };
+        let request = super::requests(&everything(), &shape).remove(0);
+        assert_rules(&request);
+        let dictionary = request.dictionary.as_ref().unwrap();
+        let samples = profiles(&request).next().unwrap().samples.iter();
+        let attributes = |sample: &proto::Sample| {
+            let attributes = sample.attribute_indices.iter().map(|&index| text(dictionary, index));
+            attributes.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+        };
+        samples.map(|sample| (attributes(sample), sample.values[0])).collect::<Vec<_>>()
+    };
+    let with = waits(&[SampleAttribute::Waker]);
+    let waker = "podperf.waker.thread=redis podperf.waker.subject=shop/cart-0/redis";
+    assert!(with.contains(&(waker.to_owned(), 10)) && with.len() == 4, "{with:?}");
+    // Without state and reason, what differed in these only is one sample.
+    assert_eq!(waits(&[]), [(String::new(), 32), (String::new(), 1), (String::new(), 10)]);
+    assert!(waits(&DEFAULT).iter().all(|(attributes, _)| !attributes.contains("waker")));
+}
+
+#[test]
+fn attributes_from_the_configuration_never_replace_a_resources_own() {
+    let more = [("service.name", "podperf"), ("deployment.environment.name", "prod")];
+    let resource = more.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+    let request = super::requests(&two_cgroups(), &Shape { resource, ..shape(Preset::Generic) }).remove(0);
+    assert_rules(&request);
+    for resource in &request.resource_profiles {
+        let attributes = &resource.resource.as_ref().unwrap().attributes;
+        let found: Vec<_> = attributes.iter().map(|attribute| attribute.key.as_str()).collect();
+        assert_eq!(found, ["service.name", "podperf.cgroup.path", "deployment.environment.name"]);
+        let Some(Value::StringValue(service)) = &attributes[0].value.as_ref().unwrap().value else { panic!() };
+        assert_eq!(service, "shop");
+    }
+}
+
+/// The most that a resource of a container and the configuration can have together.
+fn full_resource(preset: Preset) -> Vec<(String, String)> {
+    (0..10 + preset.max_resource_attributes()).map(|row| (format!("key.{row}"), row.to_string())).collect()
+}
+
+#[test]
+fn each_preset_keeps_the_rules_of_its_receiver_split_or_not() {
+    let wanted = [&DEFAULT[..], &[SampleAttribute::Waker]].concat();
+    for (preset, rules) in [
+        (Preset::Pyroscope, rules::pyroscope as fn(&ExportProfilesServiceRequest) -> Vec<String>),
+        (Preset::Parca, rules::parca),
+        (Preset::Devfiler, rules::devfiler),
+    ] {
+        let shape = Shape { preset, sample_attributes: wanted.clone(), resource: Vec::new() };
+        let with = |count: usize| {
+            let mut profile = everything();
+            profile.subjects.extend(self::profile(vec![("/c", many(count, 2))]).subjects);
+            for subject in &mut profile.subjects {
+                let free = full_resource(preset).len() - subject.resource.len();
+                subject.resource.extend(full_resource(preset).into_iter().take(free.min(28)));
+            }
+            profile
+        };
+        let small = Limits { bytes: 20_000, samples: 90 };
+        for (profile, limits) in [(with(16_001), Limits::default()), (with(400), small)] {
+            let requests = super::split(&profile, &shape, limits);
+            assert!(requests.len() > 1);
+            for request in &requests {
+                assert_rules(request);
+                assert_eq!(rules(request), Vec::<String>::new(), "{preset:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_told_apart_by_presets_breaks_the_rules_of_others() {
+    let request = |preset| super::requests(&everything(), &shape(preset)).remove(0);
+    let generic = request(Preset::Generic);
+    assert!(rules::parca(&generic).contains(&"a user frame with lines".to_owned()));
+    let refused = rules::devfiler(&generic);
+    assert!(refused.iter().any(|rule| rule.contains("htlhash")) && refused.iter().any(|rule| rule.contains("[3]")));
+    assert_eq!(rules::pyroscope(&generic), Vec::<String>::new());
+}
+
+#[test]
+fn parca_gets_names_of_kernel_frames_only_and_devfiler_a_timestamp_a_sample() {
+    let names = |preset| {
+        let request = super::requests(&everything(), &shape(preset)).remove(0);
+        let dictionary = request.dictionary.unwrap();
+        let names = dictionary.function_table.iter().skip(1);
+        names.map(|row| string(&dictionary, row.name_strindex).to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(Preset::Parca), ["schedule"]);
+    assert!(names(Preset::Pyroscope).contains(&"inner".to_owned()));
+    let request = super::requests(&everything(), &shape(Preset::Devfiler)).remove(0);
+    let running = profiles(&request).nth(1).unwrap();
+    let samples: Vec<_> = running.samples.iter().map(|it| (&it.values[..], it.timestamps_unix_nano.len())).collect();
+    assert_eq!(samples, [(&[1, 1, 1][..], 3), (&[1, 1, 1][..], 3)]);
+}
+
+#[test]
+fn every_preset_keeps_every_sample() {
+    for preset in PRESETS {
+        let requests = super::split(&everything(), &shape(preset), Limits { bytes: 1_200, samples: 2 });
+        let sum = |kind: &str| -> i64 {
+            let of_kind = requests.iter().flat_map(|request| {
+                let dictionary = request.dictionary.as_ref().unwrap();
+                profiles(request).filter(move |it| string(dictionary, it.sample_type.unwrap().type_strindex) == kind)
+            });
+            of_kind.flat_map(|profile| &profile.samples).flat_map(|sample| &sample.values).sum()
+        };
+        assert_eq!((sum("off_cpu"), sum("samples")), (143, 6), "{preset:?}");
+    }
+}
+
+/// A message that a rule is broken in, for each rule: the checks find what they are for.
+#[test]
+fn broken_rules_are_found() {
+    type Break = fn(&mut ExportProfilesServiceRequest);
+    fn dictionary(request: &mut ExportProfilesServiceRequest) -> &mut proto::ProfilesDictionary {
+        request.dictionary.as_mut().unwrap()
+    }
+    fn first(request: &mut ExportProfilesServiceRequest) -> &mut proto::Profile {
+        &mut request.resource_profiles[0].scope_profiles[0].profiles[0]
+    }
+    let breaks: [(&str, Break); 20] = [
+        ("no resource", |it| it.resource_profiles.clear()),
+        ("without a scope", |it| it.resource_profiles[0].scope_profiles.clear()),
+        ("without a profile", |it| it.resource_profiles[0].scope_profiles[0].profiles.clear()),
+        ("no dictionary", |it| it.dictionary = None),
+        ("not the zero value", |it| dictionary(it).stack_table[0].location_indices.push(1)),
+        ("strings has rows twice", |it| dictionary(it).string_table[2] = "off_cpu".to_owned()),
+        ("a mapping from 0x5", |it| dictionary(it).mapping_table[1].memory_start = 5),
+        ("a line below 0", |it| dictionary(it).location_table[1].lines[0].line = -1),
+        ("a bad link", |it| dictionary(it).link_table.push(proto::Link { trace_id: vec![1], span_id: vec![] })),
+        ("a profile has a key twice", |it| first(it).attribute_indices = vec![1, 1]),
+        ("a sample has a key twice", |it| first(it).samples[0].attribute_indices = vec![1, 1]),
+        ("outside the window", |it| first(it).samples[0].timestamps_unix_nano[0] = 1),
+        ("2 values, 1 times", |it| first(it).samples[0].values.push(1)),
+        ("a sample of nothing", |it| first(it).samples[0] = proto::Sample::default()),
+        ("several shapes", |it| first(it).samples[0].timestamps_unix_nano.clear()),
+        ("twice with the same", |it| {
+            let sample = first(it).samples[0].clone();
+            first(it).samples.push(sample);
+        }),
+        ("no id", |it| first(it).profile_id.clear()),
+        ("an index is outside", |it| first(it).samples[0].stack_index = 99),
+        ("a row without a reader", |it| dictionary(it).string_table.push("orphan".to_owned())),
+        ("a row without a reader", |it| {
+            let more = proto::Function { start_line: 1, ..proto::Function::default() };
+            dictionary(it).function_table.push(more);
+        }),
+    ];
+    for (rule, break_it) in breaks {
+        let mut request = requests(&everything()).remove(0);
+        break_it(&mut request);
+        let found = rules::signal(&request);
+        assert!(found.iter().any(|found| found.contains(rule)), "{rule}: {found:?}");
+    }
+    let mut request = requests(&everything()).remove(0);
+    first(&mut request).samples.clear();
+    first(&mut request).period_type = None;
+    first(&mut request).period = 1;
+    let found = rules::any_receiver(&request);
+    for rule in ["without samples", "without a type", "unknown types"] {
+        assert!(found.iter().any(|found| found.contains(rule)), "{rule}: {found:?}");
+    }
 }

@@ -1,24 +1,32 @@
-//! One request without a profile, for `podperf check`: a receiver that takes it would take profiles.
+//! One request without content, for `podperf check`: a receiver that takes it would take the others.
 
-use std::sync::Arc;
-
-use opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
-use tokio::sync::watch;
-
-use super::{
-    EndpointError, Health, Settings,
-    client::{Counters, Retry, Worker},
+use opentelemetry_proto::tonic::collector::{
+    metrics::v1::ExportMetricsServiceRequest, profiles::v1development::ExportProfilesServiceRequest,
 };
 
+use super::{EndpointError, Sender, Settings, Signal, one_line};
+
 /// Connects as [`super::Exporter`] does, TLS and headers included, and sends an empty request. Takes no longer than
-/// [`Settings::timeout`], but twice that if the receiver cannot read gzip. Must be called on a tokio runtime.
+/// [`Settings::timeout`], but once more for each compression that the receiver cannot read. Must be called on a tokio
+/// runtime.
 ///
 /// # Errors
 ///
 /// As [`super::Exporter::new`].
-pub async fn try_once(settings: Settings) -> Result<Result<(), String>, EndpointError> {
-    let (health, _) = watch::channel(Health::Healthy);
-    let (_stop, stopped) = watch::channel(false);
-    let mut worker = Worker::new(settings, Retry::default(), Arc::new(Counters::default()), health, stopped)?;
-    Ok(worker.try_once(ExportProfilesServiceRequest::default()).await)
+pub async fn try_profiles(settings: &Settings) -> Result<Result<(), String>, EndpointError> {
+    try_once(settings, Signal::Profiles(ExportProfilesServiceRequest::default())).await
+}
+
+/// The same for metrics.
+///
+/// # Errors
+///
+/// As [`try_profiles`].
+pub async fn try_metrics(settings: &Settings) -> Result<Result<(), String>, EndpointError> {
+    try_once(settings, Signal::Metrics(ExportMetricsServiceRequest::default())).await
+}
+
+async fn try_once(settings: &Settings, signal: Signal) -> Result<Result<(), String>, EndpointError> {
+    let mut sender = Sender::new(settings)?;
+    Ok(sender.send(&signal).await.map(drop).map_err(|failure| one_line(&failure.text)))
 }

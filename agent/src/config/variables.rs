@@ -1,0 +1,189 @@
+//! The environment variables of OpenTelemetry: what they say where the file says nothing. Pure.
+//!
+//! A key that has its default counts as not set, so that a copy of the whole example file leaves the variables their
+//! say. A variable of the signal (`OTEL_EXPORTER_OTLP_PROFILES_*`) is before the general one. An empty variable counts
+//! as not set, by OpenTelemetry's rules; a bad one is an error, since profiles that go elsewhere are not what was meant.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::de::{DeserializeOwned, IntoDeserializer, value::StrDeserializer};
+
+use super::{ConfigError, Otlp};
+use crate::export::otlp::Protocol;
+
+const GENERAL: &str = "OTEL_EXPORTER_OTLP_";
+const PROFILES: &str = "OTEL_EXPORTER_OTLP_PROFILES_";
+
+/// A key, and the variable that may set it.
+struct Row {
+    /// After one of the two prefixes.
+    name: &'static str,
+    is_set: fn(&Otlp, &Otlp) -> bool,
+    set: fn(&mut Otlp, Text<'_>) -> Result<(), String>,
+}
+
+/// A variable's value.
+#[derive(Clone, Copy)]
+struct Text<'a> {
+    text: &'a str,
+    /// Of the signal, not the general one.
+    of_signal: bool,
+}
+
+/// In this order: what an endpoint means depends on the protocol.
+const ROWS: [Row; 9] = [
+    Row {
+        name: "PROTOCOL",
+        is_set: |otlp, default| otlp.protocol != default.protocol,
+        set: |otlp, value| word(value.text, "`grpc` or `http/protobuf`").map(|protocol| otlp.protocol = protocol),
+    },
+    Row { name: "ENDPOINT", is_set: |otlp, default| otlp.endpoint != default.endpoint, set: set_endpoint },
+    Row {
+        name: "HEADERS",
+        is_set: |otlp, default| otlp.headers != default.headers,
+        set: |otlp, value| {
+            // Receivers' documents write names as they like.
+            let lower = |(name, value): (String, String)| (name.to_ascii_lowercase(), value);
+            pairs(value.text).map(|headers| otlp.headers = headers.into_iter().map(lower).collect())
+        },
+    },
+    Row {
+        name: "TIMEOUT",
+        is_set: |otlp, default| otlp.timeout != default.timeout,
+        set: |otlp, value| {
+            let milliseconds = value.text.parse().ok().ok_or_else(|| "not a number of milliseconds".to_owned())?;
+            otlp.timeout = Duration::from_millis(milliseconds);
+            Ok(())
+        },
+    },
+    Row {
+        name: "COMPRESSION",
+        is_set: |otlp, default| otlp.compression != default.compression,
+        set: |otlp, value| {
+            word(value.text, "`gzip`, `zstd` or `none`").map(|compression| otlp.compression = compression)
+        },
+    },
+    Row {
+        name: "CERTIFICATE",
+        is_set: |otlp, default| otlp.tls.ca_file != default.tls.ca_file,
+        set: |otlp, value| {
+            otlp.tls.ca_file = value.text.into();
+            Ok(())
+        },
+    },
+    Row {
+        name: "CLIENT_CERTIFICATE",
+        is_set: |otlp, default| otlp.tls.cert_file != default.tls.cert_file,
+        set: |otlp, value| {
+            otlp.tls.cert_file = value.text.into();
+            Ok(())
+        },
+    },
+    Row {
+        name: "CLIENT_KEY",
+        is_set: |otlp, default| otlp.tls.key_file != default.tls.key_file,
+        set: |otlp, value| {
+            otlp.tls.key_file = value.text.into();
+            Ok(())
+        },
+    },
+    Row {
+        name: "INSECURE",
+        // It says what an endpoint without a scheme means, whoever set that.
+        is_set: |otlp, _| otlp.endpoint.is_empty() || otlp.endpoint.contains("://"),
+        set: |otlp, value| {
+            let scheme = match value.text.to_ascii_lowercase().as_str() {
+                "true" => "http",
+                "false" => "https",
+                _ => return Err("neither `true` nor `false`".to_owned()),
+            };
+            otlp.endpoint = format!("{scheme}://{}", otlp.endpoint);
+            Ok(())
+        },
+    },
+];
+
+/// Fills in what the file left at its default.
+pub(super) fn apply(otlp: &mut Otlp, variable: impl Fn(&str) -> Option<String>) -> Result<(), ConfigError> {
+    let default = Otlp::default();
+    let given = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    for row in ROWS {
+        if (row.is_set)(otlp, &default) {
+            continue;
+        }
+        for (prefix, of_signal) in [(PROFILES, true), (GENERAL, false)] {
+            let name = format!("{prefix}{}", row.name);
+            if let Some(text) = given(&name) {
+                (row.set)(otlp, Text { text: &text, of_signal })
+                    .map_err(|message| ConfigError::Variable { name, message })?;
+                break;
+            }
+        }
+    }
+    let attributes = "OTEL_RESOURCE_ATTRIBUTES";
+    let mut more = given(attributes)
+        .map(|text| pairs(&text))
+        .transpose()
+        .map_err(|message| ConfigError::Variable { name: attributes.to_owned(), message })?
+        .unwrap_or_default();
+    // It is before the other one's `service.name`.
+    more.extend(given("OTEL_SERVICE_NAME").map(|name| ("service.name".to_owned(), name)));
+    for (key, value) in more {
+        otlp.resource_attributes.entry(key).or_insert(value);
+    }
+    Ok(())
+}
+
+/// The general one is where all signals go, each under its own path; the other one is the whole address.
+fn set_endpoint(otlp: &mut Otlp, value: Text<'_>) -> Result<(), String> {
+    otlp.endpoint = value.text.to_owned();
+    if value.of_signal && otlp.protocol == Protocol::Http && otlp.path == Otlp::default().path {
+        let host = value.text.find("://").map_or(0, |at| at + 3);
+        let end = value.text[host..].find('/').map_or(value.text.len(), |at| host + at);
+        value.text[..end].clone_into(&mut otlp.endpoint);
+        otlp.path = if end == value.text.len() { "/".to_owned() } else { value.text[end..].to_owned() };
+    }
+    Ok(())
+}
+
+/// A word as in the file.
+fn word<T: DeserializeOwned>(text: &str, known: &str) -> Result<T, String> {
+    let deserializer: StrDeserializer<'_, serde::de::value::Error> = text.into_deserializer();
+    T::deserialize(deserializer).ok().ok_or_else(|| format!("unknown `{text}` (one of {known})"))
+}
+
+/// `key=value,key=value`, with `%20` and the like. No value is in the message: it may be a token.
+fn pairs(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+    let pairs = items.enumerate().map(|(index, item)| {
+        let (key, value) = item.split_once('=').unwrap_or_default();
+        let key = decode(key.trim()).filter(|key| !key.is_empty());
+        key.zip(decode(value.trim())).ok_or_else(|| format!("item {} is not `key=value`", index + 1))
+    });
+    pairs.collect()
+}
+
+/// Percent-encoding; `None` if what comes out is no text.
+fn decode(text: &str) -> Option<String> {
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let code = (byte == b'%').then(|| text.get(at + 1..at + 3)).flatten();
+        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
+            Some(byte) => {
+                decoded.push(byte);
+                at += 3;
+            }
+            None => {
+                decoded.push(byte);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8(decoded).ok()
+}
+
+#[cfg(test)]
+#[path = "variables_tests.rs"]
+mod tests;

@@ -1,0 +1,135 @@
+//! What a refusal over HTTP means. Pure, but for the clock that a date is held against.
+//!
+//! Follows the OTLP specification ("Failures", OTLP/HTTP).
+
+use std::time::{Duration, SystemTime};
+
+use http::{
+    StatusCode,
+    header::{CONTENT_TYPE, LOCATION, RETRY_AFTER},
+    response::Parts,
+};
+use prost::Message;
+
+use super::{
+    Cause,
+    failure::{Failure, rpc},
+    post::PROTOBUF,
+    settings::Compression,
+};
+
+pub(super) fn of(head: &Parts, body: &[u8], compression: Compression) -> Failure {
+    let status = head.status;
+    let (cause, retry) = match status {
+        StatusCode::TOO_MANY_REQUESTS
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => {
+            (Cause::Unavailable, Some(retry_after(head, SystemTime::now()).unwrap_or_default()))
+        }
+        StatusCode::PAYLOAD_TOO_LARGE => (Cause::TooLarge, None),
+        _ => (Cause::Rejected, None),
+    };
+    // 400 is what a receiver says that tried to parse what it could not unpack.
+    let encoding_refused = compression != Compression::None
+        && matches!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::BAD_REQUEST);
+    Failure {
+        cause,
+        text: format!("HTTP {}: {}{}", status.as_u16(), said(head, body), way_out(status)),
+        retry,
+        answered: true,
+        encoding_refused,
+    }
+}
+
+/// The message of a `google.rpc.Status`, a text, or the status' own words.
+fn said(head: &Parts, body: &[u8]) -> String {
+    let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let text = match kind {
+        PROTOBUF => rpc::Status::decode(body).map(|status| status.message).unwrap_or_default(),
+        kind if kind.starts_with("text/plain") || kind.starts_with("application/json") => {
+            String::from_utf8_lossy(body).trim().to_owned()
+        }
+        _ => String::new(),
+    };
+    if let Some(to) = head.headers.get(LOCATION).and_then(|to| to.to_str().ok()) {
+        return format!("moved to {to}");
+    }
+    if text.is_empty() { head.status.canonical_reason().unwrap_or("no reason").to_owned() } else { text }
+}
+
+fn way_out(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => " (set `otlp.headers` to what the receiver asks for)",
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
+            " (set `otlp.path` to where the receiver takes profiles)"
+        }
+        _ => "",
+    }
+}
+
+/// Seconds, or a date.
+fn retry_after(head: &Parts, now: SystemTime) -> Option<Duration> {
+    let text = head.headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    match text.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => Some(httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(status: u16, headers: &[(&'static str, &str)]) -> Parts {
+        let mut response = http::Response::builder().status(status);
+        for (name, value) in headers {
+            response = response.header(*name, *value);
+        }
+        response.body(()).unwrap().into_parts().0
+    }
+
+    fn failure(status: u16, headers: &[(&'static str, &str)], body: &[u8]) -> Failure {
+        of(&head(status, headers), body, Compression::Gzip)
+    }
+
+    #[test]
+    fn what_is_worth_another_attempt_is_what_the_specification_says() {
+        for status in [429, 502, 503, 504] {
+            assert_eq!(failure(status, &[], b"").retry, Some(Duration::ZERO), "{status}");
+        }
+        for status in [301, 400, 401, 404, 408, 413, 415, 422, 500, 501] {
+            assert_eq!(failure(status, &[], b"").retry, None, "{status}");
+        }
+        assert_eq!(failure(413, &[], b"").cause, Cause::TooLarge);
+        assert_eq!(failure(500, &[], b"").cause, Cause::Rejected);
+    }
+
+    #[test]
+    fn the_wait_that_is_asked_for_is_read_as_seconds_or_as_a_date() {
+        assert_eq!(failure(503, &[("retry-after", "7")], b"").retry, Some(Duration::from_secs(7)));
+        assert_eq!(failure(503, &[("retry-after", "soon")], b"").retry, Some(Duration::ZERO));
+        let date = head(429, &[("retry-after", "Thu, 01 Jan 2026 00:01:00 GMT")]);
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
+        assert_eq!(retry_after(&date, now), Some(Duration::from_secs(60)));
+        assert_eq!(retry_after(&date, now + Duration::from_secs(90)), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn only_what_may_be_the_compression_is_tried_without() {
+        assert!(failure(415, &[], b"").encoding_refused && failure(400, &[], b"").encoding_refused);
+        assert!(!failure(404, &[], b"").encoding_refused);
+        assert!(!of(&head(400, &[]), b"", Compression::None).encoding_refused);
+    }
+
+    #[test]
+    fn the_receivers_words_are_told_and_what_would_help() {
+        let status = rpc::Status { message: "no dictionary".to_owned(), details: Vec::new() }.encode_to_vec();
+        assert_eq!(failure(400, &[("content-type", PROTOBUF)], &status).text, "HTTP 400: no dictionary");
+        assert_eq!(failure(503, &[("content-type", "text/plain")], b"later\n").text, "HTTP 503: later");
+        assert_eq!(failure(503, &[("content-type", "text/html")], b"<html>").text, "HTTP 503: Service Unavailable");
+        assert_eq!(failure(308, &[("location", "https://x/")], b"").text, "HTTP 308: moved to https://x/");
+        assert!(failure(404, &[], b"").text.contains("(set `otlp.path`"));
+        assert!(failure(401, &[], b"").text.contains("(set `otlp.headers`"));
+    }
+}

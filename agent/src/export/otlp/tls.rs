@@ -1,0 +1,284 @@
+//! TLS to the receiver: whom to believe, and who the agent says it is.
+//!
+//! The files are read again before each window, since they are replaced while the agent runs (cert-manager, Kubernetes'
+//! secrets). What cannot be used is told, and what was there before is used on. It never watches directories: the files
+//! are links into others that are exchanged as a whole.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem, pem::PemObject},
+};
+
+use super::settings::TlsSettings;
+
+/// Of a certificate or key file. The system's own bundle has a quarter of that.
+const FILE_BYTES: u64 = 1 << 20;
+
+/// Why there can be no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file.
+    #[error("failed to read `{key}`: `{path}`: {source} (mount it, or let the agent read it)", path = path.display())]
+    Read {
+        /// The key's path.
+        key: &'static str,
+        /// As configured.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not what is expected in it.
+    #[error("failed to parse `{key}`: `{path}`: no {expected} in it (it is to be PEM)", path = path.display())]
+    Parse {
+        /// The key's path.
+        key: &'static str,
+        /// As configured.
+        path: PathBuf,
+        /// What it is to hold.
+        expected: &'static str,
+    },
+    /// The two are not of each other.
+    #[error(
+        "failed to use `otlp.tls.certFile` and `otlp.tls.keyFile`: {source} (the key must be that of the first certificate)"
+    )]
+    Pair {
+        /// What the TLS library says.
+        source: rustls::Error,
+    },
+    /// One without the other.
+    #[error("`{given}` is set without `{missing}` (set both, or neither)")]
+    Half {
+        /// What is there.
+        given: &'static str,
+        /// What is not.
+        missing: &'static str,
+    },
+    /// There is nobody to believe.
+    #[error("found no root certificates (install them, set SSL_CERT_FILE, or set `otlp.tls.caFile`)")]
+    NoRoots,
+    /// Not a host.
+    #[error("failed to parse `otlp.tls.serverName`: `{name}` (a host name or an address)")]
+    ServerName {
+        /// As configured.
+        name: String,
+    },
+    /// Not because of the configuration.
+    #[error("failed to set up TLS")]
+    Library(#[source] rustls::Error),
+}
+
+impl TlsSettings {
+    /// Whether they fit together; the files are not looked at.
+    pub(super) fn check(&self) -> Result<(), TlsError> {
+        let (cert, key) = ("otlp.tls.certFile", "otlp.tls.keyFile");
+        match (&self.cert_file, &self.key_file) {
+            (Some(_), None) => return Err(TlsError::Half { given: cert, missing: key }),
+            (None, Some(_)) => return Err(TlsError::Half { given: key, missing: cert }),
+            _ => {}
+        }
+        self.server_name().map(drop)
+    }
+
+    pub(super) fn server_name(&self) -> Result<Option<ServerName<'static>>, TlsError> {
+        let parse = |name: &String| {
+            ServerName::try_from(name.clone()).ok().ok_or_else(|| TlsError::ServerName { name: name.clone() })
+        };
+        self.server_name.as_ref().map(parse).transpose()
+    }
+}
+
+/// What the files held when they could last be used.
+#[derive(Debug)]
+pub(super) struct Tls {
+    settings: TlsSettings,
+    files: Files,
+    config: Arc<ClientConfig>,
+    /// Why the files as they are now cannot be used; one line.
+    problem: Option<String>,
+}
+
+impl Tls {
+    pub(super) fn new(settings: &TlsSettings) -> Result<Self, TlsError> {
+        let files = Files::read(settings)?;
+        let config = Arc::new(files.config(settings)?);
+        Ok(Self { settings: settings.clone(), files, config, problem: None })
+    }
+
+    pub(super) fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    /// Reads the files again. Says whether there is a new configuration.
+    pub(super) fn refresh(&mut self) -> bool {
+        let read = Files::read(&self.settings).and_then(|files| {
+            if files == self.files {
+                return Ok(None);
+            }
+            let config = files.config(&self.settings)?;
+            Ok(Some((files, config)))
+        });
+        match read {
+            Ok(new) => {
+                self.problem = None;
+                let Some((files, config)) = new else { return false };
+                (self.files, self.config) = (files, Arc::new(config));
+                tracing::info!("read the changed TLS files");
+                true
+            }
+            Err(error) => {
+                let problem = error.to_string();
+                if self.problem.as_ref() != Some(&problem) {
+                    tracing::warn!(error = problem, "TLS files not reloaded, the old ones stay");
+                }
+                self.problem = Some(problem);
+                false
+            }
+        }
+    }
+}
+
+/// The bytes of the files that are configured.
+#[derive(PartialEq, Eq)]
+struct Files {
+    ca: Option<Vec<u8>>,
+    cert: Option<Vec<u8>>,
+    key: Option<Vec<u8>>,
+}
+
+/// A key is never shown.
+impl std::fmt::Debug for Files {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Files").finish_non_exhaustive()
+    }
+}
+
+impl Files {
+    fn read(settings: &TlsSettings) -> Result<Self, TlsError> {
+        let read = |key, path: &Option<PathBuf>| path.as_deref().map(|path| read(key, path)).transpose();
+        Ok(Self {
+            ca: read("otlp.tls.caFile", &settings.ca_file)?,
+            cert: read("otlp.tls.certFile", &settings.cert_file)?,
+            key: read("otlp.tls.keyFile", &settings.key_file)?,
+        })
+    }
+
+    fn config(&self, settings: &TlsSettings) -> Result<ClientConfig, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+        let builder = builder.with_safe_default_protocol_versions().map_err(TlsError::Library)?;
+        let builder = if settings.insecure_skip_verify {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate::new(&provider)))
+        } else {
+            builder.with_root_certificates(self.roots(settings)?)
+        };
+        let (Some(cert), Some(key)) = (&self.cert, &self.key) else {
+            return Ok(builder.with_no_client_auth());
+        };
+        let chain = certificates("otlp.tls.certFile", settings.cert_file.as_deref(), cert)?;
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .ok()
+            .ok_or_else(|| no_pem("otlp.tls.keyFile", settings.key_file.as_deref(), "private key"))?;
+        builder.with_client_auth_cert(chain, key).map_err(|source| TlsError::Pair { source })
+    }
+
+    fn roots(&self, settings: &TlsSettings) -> Result<RootCertStore, TlsError> {
+        let mut roots = RootCertStore::empty();
+        match &self.ca {
+            Some(ca) => {
+                let authorities = certificates("otlp.tls.caFile", settings.ca_file.as_deref(), ca)?;
+                if roots.add_parsable_certificates(authorities).0 == 0 {
+                    return Err(no_pem("otlp.tls.caFile", settings.ca_file.as_deref(), "usable certificate"));
+                }
+            }
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                if roots.is_empty() {
+                    return Err(TlsError::NoRoots);
+                }
+            }
+        }
+        Ok(roots)
+    }
+}
+
+fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(FILE_BYTES).read_to_end(&mut bytes));
+    read.map(|_| bytes).map_err(|source| TlsError::Read { key, path: path.to_owned(), source })
+}
+
+fn certificates(
+    key: &'static str,
+    path: Option<&Path>,
+    bytes: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let parsed: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(bytes).collect();
+    parsed.ok().filter(|parsed| !parsed.is_empty()).ok_or_else(|| no_pem(key, path, "certificate"))
+}
+
+fn no_pem(key: &'static str, path: Option<&Path>, expected: &'static str) -> TlsError {
+    TlsError::Parse { key, path: path.unwrap_or(Path::new("")).to_owned(), expected }
+}
+
+/// Believes whoever answers (`otlp.tls.insecureSkipVerify`). It still checks that the other side has the certificate's
+/// key.
+#[derive(Debug)]
+struct AnyCertificate(WebPkiSupportedAlgorithms);
+
+impl AnyCertificate {
+    fn new(provider: &CryptoProvider) -> Self {
+        Self(provider.signature_verification_algorithms)
+    }
+}
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, signature, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, signature, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+#[path = "tls_tests.rs"]
+mod tests;

@@ -1,0 +1,115 @@
+use std::fs;
+
+use rcgen::{CertificateParams, KeyPair};
+use tempfile::TempDir;
+
+use super::*;
+
+/// A certificate that signs itself, and its key, both PEM.
+fn pair(name: &str) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new([name.to_owned()]).unwrap().self_signed(&key).unwrap();
+    (certificate.pem(), key.serialize_pem())
+}
+
+/// A directory as Kubernetes mounts a secret: the files are links into one that is replaced as a whole.
+struct Secret(TempDir);
+
+impl Secret {
+    fn new(certificate: &str, key: &str) -> Self {
+        let secret = Self(TempDir::new().unwrap());
+        for name in ["ca.crt", "tls.crt", "tls.key"] {
+            std::os::unix::fs::symlink(Path::new("..data").join(name), secret.0.path().join(name)).unwrap();
+        }
+        secret.replace("1", certificate, key);
+        secret
+    }
+
+    fn replace(&self, version: &str, certificate: &str, key: &str) {
+        let directory = self.0.path().join(version);
+        fs::create_dir(&directory).unwrap();
+        for (name, text) in [("ca.crt", certificate), ("tls.crt", certificate), ("tls.key", key)] {
+            fs::write(directory.join(name), text).unwrap();
+        }
+        let new = self.0.path().join("..new");
+        std::os::unix::fs::symlink(version, &new).unwrap();
+        fs::rename(new, self.0.path().join("..data")).unwrap();
+    }
+
+    fn settings(&self) -> TlsSettings {
+        let file = |name: &str| Some(self.0.path().join(name));
+        TlsSettings {
+            ca_file: file("ca.crt"),
+            cert_file: file("tls.crt"),
+            key_file: file("tls.key"),
+            ..TlsSettings::default()
+        }
+    }
+}
+
+#[test]
+fn changed_files_are_taken_and_unchanged_ones_are_not() {
+    let (certificate, key) = pair("old");
+    let secret = Secret::new(&certificate, &key);
+    let mut tls = Tls::new(&secret.settings()).unwrap();
+    assert!(!tls.refresh());
+    let (certificate, key) = pair("new");
+    secret.replace("2", &certificate, &key);
+    assert!(tls.refresh());
+    assert!(!tls.refresh());
+    assert_eq!(tls.problem(), None);
+}
+
+#[test]
+fn files_that_cannot_be_used_are_told_and_the_old_ones_stay() {
+    let (certificate, key) = pair("old");
+    let secret = Secret::new(&certificate, &key);
+    let mut tls = Tls::new(&secret.settings()).unwrap();
+    let old = Arc::clone(&tls.config);
+    secret.replace("2", &pair("new").0, &key);
+    assert!(!tls.refresh());
+    let problem = tls.problem().unwrap().to_owned();
+    assert!(problem.contains("the key must be that of the first certificate"), "{problem}");
+    fs::remove_file(secret.0.path().join("2/tls.key")).unwrap();
+    assert!(!tls.refresh());
+    let problem = tls.problem().unwrap().to_owned();
+    assert!(problem.contains("`otlp.tls.keyFile`") && problem.contains("tls.key"), "{problem}");
+    assert!(Arc::ptr_eq(&old, &tls.config));
+    let (certificate, key) = pair("newer");
+    secret.replace("3", &certificate, &key);
+    assert!(tls.refresh());
+    assert_eq!(tls.problem(), None);
+}
+
+#[test]
+fn files_that_hold_something_else_are_refused_by_the_name_of_their_key() {
+    let (certificate, key) = pair("a");
+    let refusal = |ca: &str, certificate: &str, key: &str| {
+        let secret = Secret::new(certificate, key);
+        fs::write(secret.0.path().join("1/ca.crt"), ca).unwrap();
+        Tls::new(&secret.settings()).unwrap_err().to_string()
+    };
+    assert!(refusal("", &certificate, &key).contains("`otlp.tls.caFile`"));
+    assert!(refusal(&key, &certificate, &key).contains("no certificate in it"));
+    assert!(refusal(&certificate, &key, &key).contains("`otlp.tls.certFile`"));
+    let error = refusal(&certificate, &certificate, "none");
+    assert!(error.contains("`otlp.tls.keyFile`") && error.contains("no private key in it"), "{error}");
+}
+
+#[test]
+fn keys_and_certificates_are_never_shown() {
+    let (certificate, key) = pair("a");
+    let tls = Tls::new(&Secret::new(&certificate, &key).settings()).unwrap();
+    assert!(format!("{:?}", tls.files).len() < 20);
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused_before_any_file_is_read() {
+    let file = Some(PathBuf::from("/nowhere"));
+    let half = TlsSettings { key_file: file.clone(), ..TlsSettings::default() };
+    assert!(half.check().unwrap_err().to_string().contains("`otlp.tls.keyFile` is set without `otlp.tls.certFile`"));
+    let half = TlsSettings { cert_file: file, ..TlsSettings::default() };
+    assert!(half.check().unwrap_err().to_string().contains("`otlp.tls.certFile` is set without `otlp.tls.keyFile`"));
+    let name = TlsSettings { server_name: Some("a b".to_owned()), ..TlsSettings::default() };
+    assert!(matches!(name.check(), Err(TlsError::ServerName { .. })));
+}

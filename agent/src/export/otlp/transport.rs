@@ -1,0 +1,170 @@
+//! One attempt at one request of either signal, in either protocol.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use opentelemetry_proto::tonic::collector::{
+    metrics::v1::{ExportMetricsServiceRequest, metrics_service_client::MetricsServiceClient},
+    profiles::v1development::{
+        ExportProfilesServiceRequest, ExportProfilesServiceResponse, profiles_service_client::ProfilesServiceClient,
+    },
+};
+use prost::Message;
+use tonic::{Extensions, Request, codec::CompressionEncoding, metadata::MetadataMap, transport::Channel};
+
+use super::{
+    EndpointError,
+    failure::{ANSWER_BYTES, Failure},
+    http_failure,
+    link::Link,
+    post::{Answer, Client, PROTOBUF, compress},
+    settings::{Compression, Protocol},
+};
+
+/// What is sent.
+#[derive(Clone, Debug)]
+pub(in crate::export) enum Signal {
+    Profiles(ExportProfilesServiceRequest),
+    Metrics(ExportMetricsServiceRequest),
+}
+
+impl Signal {
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Profiles(request) => request.encode_to_vec(),
+            Self::Metrics(request) => request.encode_to_vec(),
+        }
+    }
+}
+
+/// What is open to the receiver.
+#[derive(Debug)]
+pub(super) enum Transport {
+    Grpc(Channel),
+    Http(Box<Client>),
+}
+
+/// A request that the receiver accepted.
+#[derive(Debug, Default)]
+pub(in crate::export) struct Accepted {
+    /// How many profiles, or points of metrics, it refused out of it.
+    pub(in crate::export) rejected: u64,
+    /// What it said of that, or why that cannot be told. Empty when all is well.
+    pub(in crate::export) message: String,
+}
+
+impl Transport {
+    /// Opens no connection; the first request does.
+    pub(super) fn open(link: &Link, protocol: Protocol) -> Result<Self, EndpointError> {
+        Ok(match protocol {
+            Protocol::Grpc => Self::Grpc(link.channel()?),
+            Protocol::Http => Self::Http(Box::new(link.client()?)),
+        })
+    }
+
+    pub(super) async fn attempt(
+        &self,
+        link: &Link,
+        signal: Signal,
+        compression: Compression,
+        timeout: Duration,
+    ) -> Result<Accepted, Failure> {
+        let answer = async {
+            match self {
+                Self::Grpc(channel) => send_grpc(channel.clone(), link.headers(), signal, compression).await,
+                Self::Http(client) => send_http(client, link, signal, compression).await,
+            }
+        };
+        tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| Err(Failure::silence(timeout)))
+    }
+}
+
+/// The generated clients have no type in common.
+macro_rules! grpc_client {
+    ($client:ident, $channel:expr, $compression:expr) => {{
+        // gRPC for Go answers in the encoding of the request without asking whether that is understood.
+        let client = $client::new($channel)
+            .max_decoding_message_size(ANSWER_BYTES)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Zstd);
+        match $compression {
+            Compression::Gzip => client.send_compressed(CompressionEncoding::Gzip),
+            Compression::Zstd => client.send_compressed(CompressionEncoding::Zstd),
+            Compression::None => client,
+        }
+    }};
+}
+
+async fn send_grpc(
+    channel: Channel,
+    headers: &HeaderMap,
+    signal: Signal,
+    compression: Compression,
+) -> Result<Accepted, Failure> {
+    let headers = MetadataMap::from_headers(headers.clone());
+    let answer = match signal {
+        Signal::Profiles(request) => {
+            let mut client = grpc_client!(ProfilesServiceClient, channel, compression);
+            let answer = client.export(Request::from_parts(headers, Extensions::default(), request)).await;
+            let partial = |it: ExportProfilesServiceResponse| it.partial_success.unwrap_or_default();
+            answer.map(|it| partial(it.into_inner())).map(|it| Accepted::of(it.rejected_profiles, &it.error_message))
+        }
+        Signal::Metrics(request) => {
+            let mut client = grpc_client!(MetricsServiceClient, channel, compression);
+            let answer = client.export(Request::from_parts(headers, Extensions::default(), request)).await;
+            let partial = answer.map(|it| it.into_inner().partial_success.unwrap_or_default());
+            partial.map(|it| Accepted::of(it.rejected_data_points, &it.error_message))
+        }
+    };
+    match answer {
+        Ok(accepted) => Ok(accepted),
+        // It took the request, and then said more than anyone wants to hear.
+        Err(status) if Failure::is_of_answer(&status) => Ok(Accepted::unread(status.message())),
+        Err(status) => Err(Failure::of(&status)),
+    }
+}
+
+async fn send_http(
+    client: &Client,
+    link: &Link,
+    signal: Signal,
+    compression: Compression,
+) -> Result<Accepted, Failure> {
+    let body = tokio::task::spawn_blocking(move || compress(signal.encode(), compression)).await;
+    let body = match body {
+        Ok(Ok(body)) => Bytes::from(body),
+        Ok(Err(error)) => return Err(Failure::own(format!("failed to compress the request: {error}"))),
+        Err(error) => return Err(Failure::own(format!("failed to encode the request: {error}"))),
+    };
+    let answer = client.post(link.uri(), link.headers(), body, compression).await;
+    let Answer { head, body } = answer.map_err(|error| Failure::unreachable(&error))?;
+    if !head.status.is_success() {
+        return Err(http_failure::of(&head, body.as_deref().unwrap_or_default(), compression));
+    }
+    // Some receivers answer an empty JSON object, whatever they were asked for.
+    let is_protobuf = head.headers.get(http::header::CONTENT_TYPE).is_some_and(|kind| kind == PROTOBUF);
+    Ok(match body {
+        Ok(body) if is_protobuf => {
+            // The answers of all signals have the same fields.
+            let partial = ExportProfilesServiceResponse::decode(body).unwrap_or_default().partial_success;
+            let partial = partial.unwrap_or_default();
+            Accepted::of(partial.rejected_profiles, &partial.error_message)
+        }
+        Ok(_) => Accepted::default(),
+        Err(bad) => Accepted::unread(&bad.to_string()),
+    })
+}
+
+impl Accepted {
+    fn of(rejected: i64, message: &str) -> Self {
+        // 0 with a message is a warning of the receiver's.
+        let rejected = u64::try_from(rejected).unwrap_or(0);
+        let message = if rejected == 0 { String::new() } else { format!("{rejected} rejected: {message}") };
+        Self { rejected, message }
+    }
+
+    fn unread(why: &str) -> Self {
+        Self { rejected: 0, message: format!("accepted, but what was rejected of it cannot be told: {why}") }
+    }
+}

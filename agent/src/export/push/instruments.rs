@@ -1,0 +1,238 @@
+//! From what was observed to the requests that carry it, by the instruments of OpenTelemetry's SDK: it keeps the start of
+//! the counters, and leaves out a series that is no longer observed.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, PoisonError, RwLock, Weak},
+    time::Duration,
+};
+
+use opentelemetry::{
+    KeyValue,
+    metrics::{Meter, MeterProvider},
+};
+use opentelemetry_proto::tonic::{
+    collector::metrics::v1::ExportMetricsServiceRequest,
+    metrics::v1::{Metric, Sum, metric::Data},
+};
+use opentelemetry_sdk::{
+    Resource,
+    error::OTelSdkResult,
+    metrics::{
+        Instrument, InstrumentKind, ManualReader, Pipeline, SdkMeterProvider, Stream, Temporality,
+        data::ResourceMetrics, reader::MetricReader,
+    },
+};
+use prost::Message;
+
+use super::points::{Observed, Values};
+
+/// Of one instrument. The SDK adds up what is over it, which would be a series that falls; the limits on rows are far
+/// below.
+const MAX_SERIES: usize = 32_768;
+/// As for profiles: 4 MiB, the default of gRPC servers, less room for what a proxy on the way adds.
+const MAX_REQUEST_BYTES: usize = 3_584 * 1024;
+
+/// The instruments, each made when it first has something to observe.
+#[derive(Debug)]
+pub(super) struct Instruments {
+    /// They last as long as it does.
+    _provider: SdkMeterProvider,
+    meter: Meter,
+    reader: SharedReader,
+    known: BTreeSet<String>,
+    observed: Arc<RwLock<Observed>>,
+}
+
+impl Instruments {
+    /// `more` goes before what podperf says of itself.
+    pub(super) fn new(node_name: &str, more: &[(String, String)]) -> Self {
+        let own = [
+            ("service.name", "podperf"),
+            ("service.version", env!("CARGO_PKG_VERSION")),
+            ("host.name", node_name),
+            ("k8s.node.name", node_name),
+        ];
+        let own = own.map(|(key, value)| KeyValue::new(key, value.to_owned()));
+        let more = more.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()));
+        let resource = Resource::builder_empty().with_attributes(own.into_iter().chain(more)).build();
+        let reader = SharedReader(Arc::new(ManualReader::builder().with_temporality(Temporality::Cumulative).build()));
+        let provider = SdkMeterProvider::builder()
+            .with_resource(resource)
+            .with_reader(reader.clone())
+            .with_view(|_: &Instrument| Stream::builder().with_cardinality_limit(MAX_SERIES).build().ok())
+            .build();
+        let meter = provider.meter("podperf");
+        Self { _provider: provider, meter, reader, known: BTreeSet::new(), observed: Arc::default() }
+    }
+
+    /// The requests for one observation, none of them over the size that receivers take.
+    pub(super) fn requests(&mut self, observed: Observed) -> Result<Vec<ExportMetricsServiceRequest>, String> {
+        for (name, points) in &observed {
+            if self.known.insert(name.clone()) {
+                self.make(name.clone(), points.unit);
+            }
+        }
+        *self.observed.write().unwrap_or_else(PoisonError::into_inner) = observed;
+        let mut collected = ResourceMetrics::default();
+        self.reader.collect(&mut collected).map_err(|error| error.to_string())?;
+        Ok(split(ExportMetricsServiceRequest::from(&collected), MAX_REQUEST_BYTES))
+    }
+
+    fn make(&self, name: String, unit: &'static str) {
+        let (observed, own) = (Arc::clone(&self.observed), name.clone());
+        let read = move || observed.read().unwrap_or_else(PoisonError::into_inner).get(&own).cloned();
+        if unit == "s" {
+            let instrument = self.meter.f64_observable_counter(name).with_unit(unit);
+            let observe = instrument.with_callback(move |observer| {
+                if let Some(Values::Seconds(points)) = read().map(|points| points.values) {
+                    points.iter().for_each(|(attributes, value)| observer.observe(*value, attributes));
+                }
+            });
+            observe.build();
+        } else {
+            let instrument = self.meter.u64_observable_counter(name).with_unit(unit);
+            let observe = instrument.with_callback(move |observer| {
+                if let Some(Values::Counts(points)) = read().map(|points| points.values) {
+                    points.iter().for_each(|(attributes, value)| observer.observe(*value, attributes));
+                }
+            });
+            observe.build();
+        }
+    }
+}
+
+/// The SDK wants a reader of its own.
+#[derive(Clone, Debug)]
+struct SharedReader(Arc<ManualReader>);
+
+impl MetricReader for SharedReader {
+    fn register_pipeline(&self, pipeline: Weak<Pipeline>) {
+        self.0.register_pipeline(pipeline);
+    }
+
+    fn collect(&self, metrics: &mut ResourceMetrics) -> OTelSdkResult {
+        self.0.collect(metrics)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.0.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.0.shutdown_with_timeout(timeout)
+    }
+
+    fn temporality(&self, kind: InstrumentKind) -> Temporality {
+        self.0.temporality(kind)
+    }
+}
+
+/// Halves what is over `limit`: by metric first, then by series. A request without metrics is none.
+fn split(request: ExportMetricsServiceRequest, limit: usize) -> Vec<ExportMetricsServiceRequest> {
+    let mut parts = vec![request];
+    let mut requests = Vec::new();
+    while let Some(mut part) = parts.pop() {
+        if metrics(&mut part).is_none_or(|metrics| metrics.is_empty()) {
+            continue;
+        }
+        let second = (part.encoded_len() >= limit).then(|| metrics(&mut part).and_then(take_half)).flatten();
+        let Some(second) = second else {
+            requests.push(part);
+            continue;
+        };
+        let mut other = part.clone();
+        if let Some(metrics) = metrics(&mut other) {
+            *metrics = second;
+        }
+        parts.extend([other, part]);
+    }
+    requests
+}
+
+/// The SDK makes one resource with one scope.
+fn metrics(request: &mut ExportMetricsServiceRequest) -> Option<&mut Vec<Metric>> {
+    Some(&mut request.resource_metrics.first_mut()?.scope_metrics.first_mut()?.metrics)
+}
+
+/// The second half; `None` if there is nothing to halve.
+fn take_half(metrics: &mut Vec<Metric>) -> Option<Vec<Metric>> {
+    if metrics.len() > 1 {
+        return Some(metrics.split_off(metrics.len() / 2));
+    }
+    let metric = metrics.first_mut()?;
+    let Some(Data::Sum(sum)) = &mut metric.data else { return None };
+    if sum.data_points.len() < 2 {
+        return None;
+    }
+    let data_points = sum.data_points.split_off(sum.data_points.len() / 2);
+    let data = Some(Data::Sum(Sum { data_points, ..sum.clone() }));
+    Some(vec![Metric { data, ..metric.clone() }])
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry_proto::tonic::{
+        common::v1::any_value::Value,
+        metrics::v1::{AggregationTemporality, NumberDataPoint, number_data_point},
+    };
+
+    use super::{super::points::Points, *};
+
+    fn seconds(paths: &[(&'static str, f64)]) -> Observed {
+        let values = paths.iter().map(|(path, value)| (vec![KeyValue::new("podperf.cgroup.path", *path)], *value));
+        let points = Points { unit: "s", values: Values::Seconds(values.collect()) };
+        Observed::from([("podperf.cgroup.oncpu.time".to_owned(), points)])
+    }
+
+    fn sums(requests: &mut [ExportMetricsServiceRequest]) -> Vec<(String, String, Sum)> {
+        let metrics = requests.iter_mut().flat_map(|request| metrics(request).unwrap().clone());
+        let sums = metrics.map(|metric| match metric.data {
+            Some(Data::Sum(sum)) => (metric.name, metric.unit, sum),
+            other => panic!("not a sum: {other:?}"),
+        });
+        sums.collect()
+    }
+
+    fn point(point: &NumberDataPoint) -> (String, f64) {
+        let Some(Value::StringValue(path)) = point.attributes[0].value.clone().unwrap().value else { panic!() };
+        let Some(number_data_point::Value::AsDouble(value)) = point.value else { panic!("{point:?}") };
+        (path, value)
+    }
+
+    #[test]
+    fn totals_are_cumulative_from_one_start_and_what_has_ended_is_left_out() {
+        let mut instruments = Instruments::new("node-1", &[("service.name".to_owned(), "other".to_owned())]);
+        let mut first = instruments.requests(seconds(&[("/a", 1.5), ("/b", 2.0)])).unwrap();
+        let attributes = first[0].resource_metrics[0].resource.clone().unwrap().attributes;
+        let service = attributes.iter().find(|it| it.key == "service.name").unwrap().value.clone().unwrap();
+        assert_eq!(service.value, Some(Value::StringValue("other".to_owned())));
+        let (name, unit, first) = sums(&mut first).remove(0);
+        assert_eq!((name.as_str(), unit.as_str()), ("podperf.cgroup.oncpu.time", "s"));
+        assert!(first.is_monotonic && first.aggregation_temporality == AggregationTemporality::Cumulative as i32);
+        assert_eq!(first.data_points.len(), 2);
+        let second = sums(&mut instruments.requests(seconds(&[("/a", 4.0)])).unwrap()).remove(0).2;
+        assert_eq!(second.data_points.iter().map(point).collect::<Vec<_>>(), [("/a".to_owned(), 4.0)]);
+        assert_eq!(second.data_points[0].start_time_unix_nano, first.data_points[0].start_time_unix_nano);
+    }
+
+    #[test]
+    fn nothing_observed_is_nothing_sent() {
+        assert_eq!(Instruments::new("node-1", &[]).requests(Observed::new()).unwrap(), []);
+    }
+
+    #[test]
+    fn more_series_than_the_sdk_takes_by_default_are_all_there_and_split_by_size() {
+        let rows: u32 = 6_000;
+        let values = (0..rows).map(|row| (vec![KeyValue::new("row", i64::from(row))], u64::from(row)));
+        let points = Points { unit: "{switch}", values: Values::Counts(values.collect()) };
+        let mut instruments = Instruments::new("node-1", &[]);
+        let observed = ["a", "b", "c"].map(|name| (name.to_owned(), points.clone())).into_iter().collect();
+        let whole = instruments.requests(observed).unwrap().remove(0);
+        let mut requests = split(whole, 100_000);
+        assert!(requests.len() > 5 && requests.iter().all(|request| request.encoded_len() < 100_000));
+        let sums = sums(&mut requests);
+        let series = sums.iter().map(|(_, _, sum)| sum.data_points.len()).sum::<usize>();
+        assert_eq!(series, 3 * rows as usize);
+    }
+}

@@ -1,0 +1,139 @@
+//! Metrics to an OTLP receiver, at an interval: the counters of `/metrics` under OpenTelemetry's names.
+//!
+//! They go the way that profiles go, with one attempt an interval: the next one carries all that a lost one had. A
+//! reading counts as an export of ended rows only once it was delivered, so that no last value is lost to an outage.
+
+mod instruments;
+mod names;
+mod points;
+
+use std::time::{Duration, SystemTime};
+
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, MissedTickBehavior, interval_at},
+};
+
+use super::{
+    otlp::{EndpointError, Health, Sender, Settings, Signal, one_line},
+    prometheus::FactFamily,
+};
+use crate::collector::Reader;
+
+use instruments::Instruments;
+
+/// What is pushed, and where.
+#[derive(Debug)]
+pub struct PushSettings {
+    /// The receiver; its shape is of no use here, but for the attributes of the resource.
+    pub receiver: Settings,
+    /// How often.
+    pub interval: Duration,
+    /// The node's name.
+    pub node_name: String,
+    /// The families that need no PMU, as they are configured at each moment.
+    pub facts: watch::Receiver<Vec<FactFamily>>,
+}
+
+/// A handle on the task that pushes.
+#[derive(Debug)]
+pub struct Push {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+impl Push {
+    /// Start the task; the first push is an interval later. Must be called on a tokio runtime with time and I/O.
+    ///
+    /// # Errors
+    ///
+    /// When the endpoint, a header or a certificate cannot be used. Never because the receiver is not there.
+    pub fn start(settings: PushSettings, reader: Reader) -> Result<(Self, watch::Receiver<Health>), EndpointError> {
+        let (health_sender, health) = watch::channel(Health::Healthy);
+        let (stop, stopped) = watch::channel(false);
+        let worker = Worker {
+            sender: Sender::new(&settings.receiver)?,
+            instruments: Instruments::new(&settings.node_name, &settings.receiver.shape.resource),
+            reader,
+            facts: settings.facts,
+            health: health_sender,
+        };
+        let task = tokio::spawn(worker.run(settings.interval, stopped));
+        Ok((Self { stop, task }, health))
+    }
+
+    /// Push once more, for `deadline` at most.
+    pub async fn shutdown(self, deadline: Duration) {
+        let Self { stop, mut task } = self;
+        stop.send_replace(true);
+        if tokio::time::timeout(deadline, &mut task).await.is_err() {
+            task.abort();
+            tracing::warn!("metrics were not pushed before the shutdown deadline");
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Worker {
+    sender: Sender,
+    instruments: Instruments,
+    reader: Reader,
+    facts: watch::Receiver<Vec<FactFamily>>,
+    health: watch::Sender<Health>,
+}
+
+impl Worker {
+    async fn run(mut self, interval: Duration, mut stopped: watch::Receiver<bool>) {
+        let mut ticks = interval_at(Instant::now() + interval, interval);
+        // After an outage one push is enough: it carries all.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let last = tokio::select! {
+                _ = ticks.tick() => false,
+                _ = stopped.changed() => true,
+            };
+            match self.push().await {
+                Ok(()) => self.recover(),
+                Err(error) => self.degrade(&error),
+            }
+            if last {
+                return;
+            }
+        }
+    }
+
+    async fn push(&mut self) -> Result<(), String> {
+        let observation = self.reader.read(false).await.map_err(|error| error.to_string())?;
+        let facts = self.facts.borrow().clone();
+        let mut said = String::new();
+        for request in self.instruments.requests(points::observed(&observation, &facts))? {
+            let accepted = self.sender.send(&Signal::Metrics(request)).await.map_err(|failure| failure.text)?;
+            said = accepted.message;
+        }
+        // The reading of a moment ago, unless the receiver took its time. Who stops is no error here.
+        self.reader.read(true).await.ok();
+        if let Some(problem) = self.sender.problem() {
+            return Err(problem.to_owned());
+        }
+        if said.is_empty() { Ok(()) } else { Err(said) }
+    }
+
+    fn degrade(&self, error: &str) {
+        let error = one_line(error);
+        let since = match &*self.health.borrow() {
+            Health::Degraded { since, .. } => Some(*since),
+            Health::Healthy => None,
+        };
+        if since.is_none() {
+            tracing::warn!(endpoint = %self.sender.uri(), %error, state = "degraded", "failed to push metrics");
+        }
+        self.health.send_replace(Health::Degraded { since: since.unwrap_or_else(SystemTime::now), error });
+    }
+
+    fn recover(&self) {
+        if self.health.send_replace(Health::Healthy) != Health::Healthy {
+            tracing::info!(endpoint = %self.sender.uri(), state = "healthy", "pushing metrics again");
+        }
+    }
+}

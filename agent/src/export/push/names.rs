@@ -1,0 +1,162 @@
+//! What the families of `/metrics` are called in OpenTelemetry. Pure.
+//!
+//! Names are dotted and without units, units are UCUM with annotations in braces, as its conventions have it. They
+//! become the names of `/metrics` again where a receiver translates them for Prometheus, times of facts excepted.
+
+use std::sync::Arc;
+
+use opentelemetry::KeyValue;
+
+use crate::{
+    attribution::Row, events::plan::Scale, export::prometheus::FactFamily, kernel::OpenCounter, readings::Usage,
+    stacks::profile::WaitState,
+};
+
+/// What a row is: each kind has instruments of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Face {
+    Container,
+    Pod,
+    Cgroup,
+}
+
+impl Face {
+    pub(super) const fn of(row: &Row) -> Self {
+        match row {
+            Row::Container { .. } => Self::Container,
+            Row::Pod { .. } => Self::Pod,
+            Row::Cgroup(_) => Self::Cgroup,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Pod => "pod",
+            Self::Cgroup => "cgroup",
+        }
+    }
+
+    /// The whole name of an instrument.
+    pub(super) fn instrument(self, name: &str) -> String {
+        format!("podperf.{}.{name}", self.name())
+    }
+}
+
+/// What tells a row from the others.
+pub(super) fn attributes(row: &Row) -> Vec<KeyValue> {
+    let text = |key: &'static str, value: &Arc<str>| KeyValue::new(key, Arc::clone(value));
+    match row {
+        Row::Container { namespace, pod, container } => vec![
+            text("k8s.namespace.name", namespace),
+            text("k8s.pod.name", pod),
+            text("k8s.container.name", container),
+        ],
+        Row::Pod { namespace, pod } => vec![text("k8s.namespace.name", namespace), text("k8s.pod.name", pod)],
+        Row::Cgroup(path) => vec![text("podperf.cgroup.path", path)],
+    }
+}
+
+/// A family that needs no PMU.
+#[derive(Debug)]
+pub(super) struct Fact {
+    pub(super) family: FactFamily,
+    pub(super) name: &'static str,
+    pub(super) unit: &'static str,
+    pub(super) series: &'static [Series],
+}
+
+/// What tells one series of a row from the others, and its value: nanoseconds where the unit is `s`.
+type Series = (Option<(&'static str, &'static str)>, fn(&Usage) -> u64);
+
+/// One row per family.
+pub(super) const FACTS: [Fact; 6] = [
+    Fact { family: FactFamily::OnCpu, name: "oncpu.time", unit: "s", series: &[(None, |usage| usage.oncpu_ns)] },
+    Fact {
+        family: FactFamily::RunQueueWait,
+        name: "runqueue.wait",
+        unit: "s",
+        series: &[(None, |usage| usage.runqueue_ns)],
+    },
+    Fact {
+        family: FactFamily::OffCpu,
+        name: "offcpu.time",
+        unit: "s",
+        series: &[
+            (Some((STATE, WaitState::Interruptible.name())), |usage| usage.offcpu_ns[0]),
+            (Some((STATE, WaitState::Uninterruptible.name())), |usage| usage.offcpu_ns[1]),
+            (Some((STATE, WaitState::Preempted.name())), |usage| usage.offcpu_ns[2]),
+        ],
+    },
+    Fact {
+        family: FactFamily::ContextSwitches,
+        name: "context_switches",
+        unit: "{switch}",
+        series: &[
+            (Some(("podperf.switch.kind", "voluntary")), |usage| usage.voluntary_switches),
+            (Some(("podperf.switch.kind", "involuntary")), |usage| usage.involuntary_switches),
+        ],
+    },
+    Fact {
+        family: FactFamily::CpuMigrations,
+        name: "cpu.migrations",
+        unit: "{migration}",
+        series: &[(None, |usage| usage.migrations)],
+    },
+    Fact {
+        family: FactFamily::PageFaults,
+        name: "page_faults",
+        unit: "{fault}",
+        series: &[
+            (Some(("podperf.fault.kind", "minor")), |usage| usage.minor_faults),
+            (Some(("podperf.fault.kind", "major")), |usage| usage.major_faults),
+        ],
+    },
+];
+
+/// As in profiles.
+const STATE: &str = "podperf.offcpu.state";
+
+/// What the words in a family's name count, the more telling ones first.
+const UNITS: [(&str, &str); 6] = [
+    ("misses", "{miss}"),
+    ("references", "{reference}"),
+    ("loads", "{load}"),
+    ("instructions", "{instruction}"),
+    ("cycles", "{cycle}"),
+    ("events", "{event}"),
+];
+
+/// The name and unit of a counter's family.
+pub(super) fn of_counter(open: &OpenCounter) -> (String, &'static str) {
+    let family = open.counter.family;
+    match open.counter.scale {
+        Scale::Nanoseconds => (family.trim_end_matches("_seconds").replace('_', "."), "s"),
+        Scale::Count => (family.replace('_', "."), unit(family)),
+    }
+}
+
+fn unit(family: &str) -> &'static str {
+    UNITS.iter().find(|(word, _)| family.contains(word)).map_or("1", |(_, unit)| unit)
+}
+
+/// What tells a counter from others of its family.
+pub(super) fn counter_attributes(open: &OpenCounter) -> Vec<KeyValue> {
+    let event = open.counter.event_label.clone().map(|event| KeyValue::new("podperf.event", event));
+    let mode = open.counter.mode.map(|mode| KeyValue::new("cpu.mode", mode.name()));
+    event.into_iter().chain(mode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::catalogue::EVENTS;
+
+    #[test]
+    fn every_event_of_the_catalogue_has_a_unit() {
+        for event in EVENTS.iter().filter(|event| event.scale == Scale::Count) {
+            assert_ne!(unit(event.family), "1", "{}", event.family);
+        }
+        assert_eq!((unit("cpu_stalled_cycles_frontend"), unit("l1d_load_misses")), ("{cycle}", "{miss}"));
+    }
+}

@@ -1,0 +1,209 @@
+//! What an observation has to say, by instrument. Pure.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use opentelemetry::KeyValue;
+
+use super::names::{self, FACTS, Face, Fact};
+use crate::{
+    attribution::Snapshot, collector::Observation, export::prometheus::FactFamily, kernel::OpenCounter, readings::Usage,
+};
+
+/// The row of counters while CPUs were idle, as in `/metrics`.
+const IDLE_ROW: &str = "(idle)";
+
+/// What one instrument observes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Points {
+    pub(super) unit: &'static str,
+    pub(super) values: Values,
+}
+
+/// Attributes and total of each series.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Values {
+    Counts(Vec<(Vec<KeyValue>, u64)>),
+    Seconds(Vec<(Vec<KeyValue>, f64)>),
+}
+
+impl Values {
+    fn of_unit(unit: &str) -> Self {
+        if unit == "s" { Self::Seconds(Vec::new()) } else { Self::Counts(Vec::new()) }
+    }
+
+    fn push(&mut self, attributes: Vec<KeyValue>, value: u64) {
+        match self {
+            Self::Counts(counts) => counts.push((attributes, value)),
+            Self::Seconds(seconds) => seconds.push((attributes, Duration::from_nanos(value).as_secs_f64())),
+        }
+    }
+}
+
+/// Instruments by name. What is no series in `/metrics` is none here.
+pub(super) type Observed = BTreeMap<String, Points>;
+
+/// A row's face, what tells it, and what it did.
+type Faced<'a> = (Face, Vec<KeyValue>, &'a Usage);
+
+pub(super) fn observed(observation: &Observation, facts: &[FactFamily]) -> Observed {
+    of_snapshot(&observation.snapshot, &observation.counters, facts)
+}
+
+fn of_snapshot(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[FactFamily]) -> Observed {
+    let mut observed = Observed::new();
+    let rows = snapshot.rows.iter();
+    let rows: Vec<Faced<'_>> = rows.map(|row| (Face::of(&row.row), names::attributes(&row.row), &row.usage)).collect();
+    for fact in FACTS.iter().filter(|fact| facts.contains(&fact.family)) {
+        rows.iter().for_each(|row| push_fact(&mut observed, fact, row));
+    }
+    let idle = (Face::Cgroup, vec![KeyValue::new("podperf.cgroup.path", IDLE_ROW)], &snapshot.idle);
+    for open in counters.iter().filter(|open| open.state.is_counted()) {
+        rows.iter().chain([&idle]).for_each(|row| push_counter(&mut observed, open, row));
+    }
+    if !facts.is_empty() {
+        points(&mut observed, "podperf.node.idle.time".to_owned(), "s").push(Vec::new(), snapshot.idle_ns);
+    }
+    observed
+}
+
+fn points<'a>(observed: &'a mut Observed, name: String, unit: &'static str) -> &'a mut Values {
+    &mut observed.entry(name).or_insert_with(|| Points { unit, values: Values::of_unit(unit) }).values
+}
+
+fn push_fact(observed: &mut Observed, fact: &Fact, (face, attributes, usage): &Faced<'_>) {
+    let values = points(observed, face.instrument(fact.name), fact.unit);
+    for (more, value) in fact.series {
+        let more = more.map(|(key, value)| KeyValue::new(key, value));
+        values.push(attributes.iter().cloned().chain(more).collect(), value(usage));
+    }
+}
+
+fn push_counter(observed: &mut Observed, open: &OpenCounter, (face, attributes, usage): &Faced<'_>) {
+    let Some(slot) = open.slot else { return };
+    // Never on the PMU while this row ran is not the same as zero.
+    let of_group = |times: &[u64]| open.group.and_then(|group| times.get(group).copied());
+    if of_group(&usage.running_ns) == Some(0) && of_group(&usage.enabled_ns).is_some_and(|ns| ns > 0) {
+        return;
+    }
+    let (name, unit) = names::of_counter(open);
+    let attributes = attributes.iter().cloned().chain(names::counter_attributes(open)).collect();
+    points(observed, face.instrument(&name), unit).push(attributes, usage.counts.get(slot).copied().unwrap_or(0));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::{
+        attribution::{NotExported, Row, RowUsage},
+        events::{
+            plan::{Counter, Scale, Source},
+            state::EventState,
+        },
+    };
+
+    const ALL: [FactFamily; 6] = [
+        FactFamily::OnCpu,
+        FactFamily::RunQueueWait,
+        FactFamily::OffCpu,
+        FactFamily::ContextSwitches,
+        FactFamily::CpuMigrations,
+        FactFamily::PageFaults,
+    ];
+
+    fn snapshot() -> Snapshot {
+        let usage = Usage {
+            oncpu_ns: 1_500_000_000,
+            offcpu_ns: [1_000_000_000, 2_000_000_000, 3_000_000_000],
+            voluntary_switches: 7,
+            counts: vec![11, 12],
+            enabled_ns: vec![5],
+            running_ns: vec![5],
+            ..Usage::default()
+        };
+        let container = Row::Container { namespace: "shop".into(), pod: "cart-0".into(), container: "app".into() };
+        let never = Usage { running_ns: vec![0], ..usage.clone() };
+        let rows = [(container, usage), (Row::Cgroup("/a".into()), never)];
+        Snapshot {
+            taken: SystemTime::UNIX_EPOCH,
+            rows: rows.into_iter().map(|(row, usage)| RowUsage { row, container: None, usage }).collect(),
+            pods: Vec::new(),
+            elsewhere: Usage::default(),
+            idle_ns: 4_000_000_000,
+            idle: Usage::default(),
+            cgroups_tracked: 2,
+            cgroups_unresolved: 0,
+            not_exported: [0; NotExported::ALL.len()],
+        }
+    }
+
+    fn counter(family: &'static str, slot: Option<usize>, group: Option<usize>, state: EventState) -> OpenCounter {
+        let counter = Counter {
+            name: family.to_owned(),
+            family,
+            help: "",
+            scale: Scale::Count,
+            event_label: None,
+            mode: None,
+            source: Source::Unsupported(String::new()),
+            cpus: None,
+            kernel_event: String::new(),
+        };
+        OpenCounter { counter, slot, group, state, detail: String::new() }
+    }
+
+    /// The series of an instrument, as text.
+    fn series(observed: &Observed, name: &str) -> Vec<(String, String)> {
+        let text = |attributes: &[KeyValue]| {
+            let parts: Vec<_> = attributes.iter().map(|it| format!("{}={}", it.key, it.value)).collect();
+            parts.join(" ")
+        };
+        match &observed.get(name).unwrap_or_else(|| panic!("no {name} in {:?}", observed.keys())).values {
+            Values::Counts(counts) => counts.iter().map(|(it, value)| (text(it), value.to_string())).collect(),
+            Values::Seconds(seconds) => seconds.iter().map(|(it, value)| (text(it), value.to_string())).collect(),
+        }
+    }
+
+    #[test]
+    fn facts_are_told_by_row_under_the_names_of_opentelemetry() {
+        let observed = of_snapshot(&snapshot(), &[], &ALL);
+        let app = "k8s.namespace.name=shop k8s.pod.name=cart-0 k8s.container.name=app";
+        let pair = |labels: String, value: &str| (labels, value.to_owned());
+        assert_eq!(series(&observed, "podperf.container.oncpu.time"), [pair(app.to_owned(), "1.5")]);
+        assert_eq!(
+            series(&observed, "podperf.container.offcpu.time"),
+            [
+                pair(format!("{app} podperf.offcpu.state=interruptible"), "1"),
+                pair(format!("{app} podperf.offcpu.state=uninterruptible"), "2"),
+                pair(format!("{app} podperf.offcpu.state=preempted"), "3"),
+            ]
+        );
+        assert_eq!(
+            series(&observed, "podperf.cgroup.context_switches")[0],
+            pair("podperf.cgroup.path=/a podperf.switch.kind=voluntary".to_owned(), "7")
+        );
+        assert_eq!(series(&observed, "podperf.node.idle.time"), [pair(String::new(), "4")]);
+        assert_eq!(observed["podperf.container.oncpu.time"].unit, "s");
+        assert!(of_snapshot(&snapshot(), &[], &[]).is_empty());
+    }
+
+    #[test]
+    fn counters_are_told_where_they_counted_and_idle_is_a_row() {
+        let counters = [
+            counter("cpu_cycles", Some(0), Some(0), EventState::Placed),
+            counter("cpu_cache_misses", Some(1), None, EventState::Placed),
+            counter("cpu_instructions", None, None, EventState::Unsupported),
+        ];
+        let observed = of_snapshot(&snapshot(), &counters, &[]);
+        let names: Vec<_> = observed.keys().map(String::as_str).collect();
+        let all =
+            ["cgroup.cpu.cache.misses", "cgroup.cpu.cycles", "container.cpu.cache.misses", "container.cpu.cycles"];
+        assert_eq!(names, all.map(|name| format!("podperf.{name}")));
+        // `/a` was never on the PMU for the first group.
+        let cycles = series(&observed, "podperf.cgroup.cpu.cycles");
+        assert_eq!(cycles, [("podperf.cgroup.path=(idle)".to_owned(), "0".to_owned())]);
+        assert_eq!(series(&observed, "podperf.cgroup.cpu.cache.misses").len(), 2);
+        assert_eq!(observed["podperf.container.cpu.cache.misses"].unit, "{miss}");
+    }
+}

@@ -1,0 +1,333 @@
+//! Ways to a receiver: HTTP, TLS, environment variables, pushed metrics, and receivers that are not what they should be.
+
+use std::{
+    fs,
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use podperf_tests::{
+    agent::{self, Agent},
+    certificates::Authority,
+    cgroup::TestCgroup,
+    collector::Collector,
+    load::sleepers::SleepersReport,
+    suite::Test,
+};
+use tempfile::TempDir;
+
+use crate::{
+    command::{Refusal, within},
+    profiles::{DEADLINE, GO, Held, does_no_harm, is_wait, nanoseconds},
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("profiles_arrive_over_grpc_in_each_compression", &[GO], profiles_arrive_over_grpc_in_each_compression),
+    ("profiles_arrive_over_http_although_the_receiver_reads_no_zstd", &[GO], profiles_arrive_over_http_although_the_receiver_reads_no_zstd),
+    ("profiles_arrive_over_mutual_tls_and_certificates_may_be_replaced", &[GO], profiles_arrive_over_mutual_tls_and_certificates_may_be_replaced),
+    ("profiles_arrive_over_http_with_mutual_tls", &[GO], profiles_arrive_over_http_with_mutual_tls),
+    ("variables_say_where_profiles_go_and_flags_overrule_them", &[GO], variables_say_where_profiles_go_and_flags_overrule_them),
+    ("metrics_are_pushed_as_they_are_scraped", &[GO], metrics_are_pushed_as_they_are_scraped),
+    ("what_ended_in_an_outage_is_pushed_after_it", &[GO], what_ended_in_an_outage_is_pushed_after_it),
+    ("a_receiver_with_the_wrong_certificate_does_no_harm", &[GO], a_receiver_with_the_wrong_certificate_does_no_harm),
+    ("a_receiver_that_wants_another_path_is_told_with_the_key", &[GO], a_receiver_that_wants_another_path_is_told_with_the_key),
+    ("a_receiver_of_the_other_protocol_is_told_with_the_key", &[GO], a_receiver_of_the_other_protocol_is_told_with_the_key),
+    ("a_receiver_over_http_that_goes_silent_does_no_harm", &[], a_receiver_over_http_that_goes_silent_does_no_harm),
+    ("a_receiver_over_http_that_never_ends_its_answer_does_no_harm", &[], a_receiver_over_http_that_never_ends_its_answer_does_no_harm),
+    ("bad_variables_and_certificates_are_refused_by_their_name", &[], bad_variables_and_certificates_are_refused_by_their_name),
+];
+
+/// What the agent logs when it compresses less.
+const GAVE_UP: &str = "does not read this compression";
+
+/// Has the sleepers sleep under an agent, until that has arrived at the Collector.
+fn arrives(agent: &Agent, collector: &Collector) -> Result<()> {
+    let cgroup = TestCgroup::new("receivers")?;
+    let load = Held::start(&cgroup, &["sleepers"])?;
+    within(DEADLINE, "the waits are in profiles", || {
+        let samples = collector.samples_of(cgroup.kernel_path())?;
+        Ok((nanoseconds(samples.iter().filter(|it| is_wait(it))) >= 0.9e9).then_some(()))
+    })
+    .with_context(|| format!("{}\n{}", agent.log(), collector.log()))?;
+    load.finish::<SleepersReport>().map(drop)
+}
+
+fn profile_export(agent: &Agent) -> Result<String> {
+    let (_, _, text) = agent.get("/status", &[])?;
+    let text = String::from_utf8(text)?;
+    Ok(text.lines().find(|line| line.starts_with("profile export")).context("no `profile export`")?.to_owned())
+}
+
+fn profiles_arrive_over_grpc_in_each_compression() -> Result<()> {
+    let collector = Collector::start()?;
+    for compression in ["gzip", "zstd", "none"] {
+        let yaml = format!("endpoint: '{}', compression: {compression}, interval: 1s", collector.endpoint());
+        let agent = Agent::start(&format!("otlp: {{{yaml}}}"))?;
+        arrives(&agent, &collector).with_context(|| compression.to_owned())?;
+        ensure!(!agent.log().contains(GAVE_UP), "not in {compression}: {}", agent.log());
+    }
+    Ok(())
+}
+
+/// The Collector reads gzip over HTTP, and is set up to read nothing else.
+fn profiles_arrive_over_http_although_the_receiver_reads_no_zstd() -> Result<()> {
+    let collector = Collector::start()?;
+    for (compression, gave_up) in [("zstd", true), ("gzip", false), ("none", false)] {
+        let agent = Agent::start(&format!(
+            "otlp: {{endpoint: '{}', protocol: http/protobuf, compression: {compression}, interval: 1s}}",
+            collector.http_endpoint()
+        ))?;
+        arrives(&agent, &collector).with_context(|| compression.to_owned())?;
+        ensure!(agent.log().contains(GAVE_UP) == gave_up, "{compression}: {}", agent.log());
+        let failures = agent.metrics()?.sum("podperf_otlp_export_failures_total", &[]);
+        ensure!(failures == 0.0, "{failures} failures: {}", agent.log());
+    }
+    Ok(())
+}
+
+/// The files of a receiver that asks for certificates, and of an agent that has one.
+struct Certificates {
+    directory: TempDir,
+    authority: Authority,
+}
+
+impl Certificates {
+    fn new() -> Result<Self> {
+        let (directory, authority) = (TempDir::new()?, Authority::new("podperf-test-otlp")?);
+        authority.write(&directory.path().join("ca.crt"))?;
+        authority.issue("collector", directory.path(), "server")?;
+        authority.issue("podperf", directory.path(), "client")?;
+        Ok(Self { directory, authority })
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn yaml(&self) -> String {
+        let directory = self.path().display();
+        format!("{{caFile: {directory}/ca.crt, certFile: {directory}/client.crt, keyFile: {directory}/client.key}}")
+    }
+}
+
+fn profiles_arrive_over_mutual_tls_and_certificates_may_be_replaced() -> Result<()> {
+    let certificates = Certificates::new()?;
+    let collector = Collector::start_secure(certificates.path())?;
+    let agent = Agent::start(&format!(
+        "otlp: {{endpoint: '{}', interval: 1s, tls: {}}}",
+        collector.endpoint(),
+        certificates.yaml()
+    ))?;
+    arrives(&agent, &collector)?;
+
+    // Half of a replacement: what there was is used on, and said.
+    let key = certificates.path().join("client.key");
+    fs::write(&key, "")?;
+    within(DEADLINE, "the bad file is told", || {
+        Ok(profile_export(&agent)?.contains("`otlp.tls.keyFile`").then_some(()))
+    })?;
+    arrives(&agent, &collector)?;
+    ensure!(profile_export(&agent)?.contains("degraded"), "{}", profile_export(&agent)?);
+
+    certificates.authority.issue("podperf", certificates.path(), "client")?;
+    within(DEADLINE, "the new ones are taken", || Ok(profile_export(&agent)?.contains("healthy").then_some(())))?;
+    ensure!(agent.log().contains("read the changed TLS files"), "{}", agent.log());
+    arrives(&agent, &collector)
+}
+
+fn profiles_arrive_over_http_with_mutual_tls() -> Result<()> {
+    let certificates = Certificates::new()?;
+    let collector = Collector::start_secure(certificates.path())?;
+    let agent = Agent::start(&format!(
+        "otlp: {{endpoint: '{}', protocol: http/protobuf, interval: 1s, tls: {}}}",
+        collector.http_endpoint(),
+        certificates.yaml()
+    ))?;
+    arrives(&agent, &collector)
+}
+
+fn variables_say_where_profiles_go_and_flags_overrule_them() -> Result<()> {
+    let collector = Collector::start()?;
+    let nowhere = format!("http://{}", TcpListener::bind(("127.0.0.1", 0))?.local_addr()?);
+    let program = agent::binary()?;
+    let by_variables = Agent::start_changed(&program, "otlp: {interval: 1s}", |command| {
+        command
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", &nowhere)
+            .env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+            .env(
+                "OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT",
+                format!("{}/v1development/profiles", collector.http_endpoint()),
+            )
+            .env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test");
+    })?;
+    arrives(&by_variables, &collector)?;
+    let profiles = collector.profiles()?;
+    let environment = profiles[0].resource.get("deployment.environment.name");
+    ensure!(environment.is_some_and(|name| name == "test"), "{:?}", profiles[0].resource);
+    drop(by_variables);
+
+    let by_flag = Agent::start_changed(&program, "otlp: {interval: 1s}", |command| {
+        command.args(["--otlp-endpoint", &collector.endpoint()]).env("OTEL_EXPORTER_OTLP_ENDPOINT", &nowhere);
+    })?;
+    arrives(&by_flag, &collector)
+}
+
+fn metrics_are_pushed_as_they_are_scraped() -> Result<()> {
+    for protocol in ["grpc", "http/protobuf"] {
+        let collector = Collector::start()?;
+        let endpoint = if protocol == "grpc" { collector.endpoint() } else { collector.http_endpoint() };
+        let cgroup = TestCgroup::new("pushed")?;
+        let mut agent = Agent::start(&format!(
+            "otlp: {{endpoint: '{endpoint}', protocol: {protocol}, metrics: {{enabled: true, interval: 1s}}}}\n\
+             stacks: {{enabled: false}}"
+        ))?;
+        let load = Held::start(&cgroup, &["sleepers"])?;
+        let label = format!("podperf.cgroup.path={} podperf.offcpu.state=interruptible", cgroup.kernel_path());
+        let pushed = || Ok::<_, anyhow::Error>(collector.metric("podperf.cgroup.offcpu.time")?.get(&label).copied());
+        within(DEADLINE, "the waits are pushed", || Ok(pushed()?.filter(|seconds| *seconds >= 0.98)))
+            .with_context(|| format!("{}\n{}", agent.log(), collector.log()))?;
+        ensure!(agent.get("/status", &[])?.2.windows(14).any(|word| word == b"metrics export"), "no `metrics export`");
+        // The last push is of after the last scrape, so there is nothing that only a scrape has told.
+        let labels = [("cgroup", cgroup.kernel_path()), ("state", "interruptible")];
+        load.finish::<SleepersReport>()?;
+        let scraped = agent.fresh_metrics()?.sum("podperf_cgroup_offcpu_seconds_total", &labels);
+        agent.signal(Signal::SIGTERM)?;
+        ensure!(agent.wait(Duration::from_secs(5))?.success(), "{}", agent.log());
+        within(DEADLINE, "the last push arrives", || {
+            Ok(pushed()?.filter(|seconds| *seconds >= scraped && *seconds <= scraped + 0.01))
+        })
+        .with_context(|| format!("scraped {scraped}, pushed {:?}", pushed()))?;
+    }
+    Ok(())
+}
+
+/// A way to `receiver` that leads nowhere until it is opened.
+fn gate(receiver: SocketAddr) -> Result<(String, Arc<AtomicBool>)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let endpoint = format!("http://{}", listener.local_addr()?);
+    let open = Arc::new(AtomicBool::new(false));
+    let opened = Arc::clone(&open);
+    // Ends with the test program.
+    thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            if !opened.load(Ordering::Relaxed) {
+                continue;
+            }
+            let Ok(onward) = TcpStream::connect(receiver) else { continue };
+            for (from, to) in [(stream.try_clone(), onward.try_clone()), (onward.try_clone(), stream.try_clone())] {
+                let (Ok(mut from), Ok(mut to)) = (from, to) else { continue };
+                thread::spawn(move || io::copy(&mut from, &mut to).ok());
+            }
+        }
+    });
+    Ok((endpoint, open))
+}
+
+fn what_ended_in_an_outage_is_pushed_after_it() -> Result<()> {
+    let collector = Collector::start()?;
+    let (endpoint, open) = gate(collector.address())?;
+    let cgroup = TestCgroup::new("outage")?;
+    let path = cgroup.kernel_path().to_owned();
+    let agent = Agent::start(&format!(
+        "otlp: {{endpoint: '{endpoint}', metrics: {{enabled: true, interval: 1s}}}}\n\
+         stacks: {{enabled: false}}\ncgroups: {{grace: 1s}}"
+    ))?;
+    Held::start(&cgroup, &["sleepers"])?.finish::<SleepersReport>()?;
+    drop(cgroup);
+    // Long over the grace and the two exports after which an ended row goes, if these were exports.
+    thread::sleep(Duration::from_secs(8));
+    let (_, _, status) = agent.get("/status", &[])?;
+    let status = String::from_utf8(status)?;
+    let line = status.lines().find(|line| line.starts_with("metrics export")).context("no `metrics export`")?;
+    ensure!(line.contains("degraded"), "{line}");
+    open.store(true, Ordering::Relaxed);
+    let label = format!("podperf.cgroup.path={path} podperf.offcpu.state=interruptible");
+    within(DEADLINE, "the row that ended arrives", || {
+        Ok(collector.metric("podperf.cgroup.offcpu.time")?.get(&label).copied().filter(|seconds| *seconds >= 0.98))
+    })
+    .with_context(|| format!("{}\n{}", agent.log(), collector.log()))?;
+    Ok(())
+}
+
+fn a_receiver_with_the_wrong_certificate_does_no_harm() -> Result<()> {
+    let certificates = Certificates::new()?;
+    let collector = Collector::start_secure(certificates.path())?;
+    let other = certificates.path().join("other.crt");
+    Authority::new("podperf-test-other")?.write(&other)?;
+    let tls = format!(", tls: {{caFile: {}}}", other.display());
+    does_no_harm(&collector.endpoint(), &tls, "unavailable", "(set `otlp.tls.caFile`")?;
+    let tls = format!(", tls: {{caFile: {}/ca.crt, serverName: elsewhere}}", certificates.path().display());
+    does_no_harm(&collector.endpoint(), &tls, "unavailable", "(set `otlp.tls.serverName`")
+}
+
+fn a_receiver_that_wants_another_path_is_told_with_the_key() -> Result<()> {
+    let collector = Collector::start()?;
+    let yaml = format!(
+        "otlp: {{endpoint: '{}', protocol: http/protobuf, path: /profiles, interval: 1s}}",
+        collector.http_endpoint()
+    );
+    let agent = Agent::start(&yaml)?;
+    within(DEADLINE, "the path is told", || Ok(profile_export(&agent)?.contains("(set `otlp.path`").then_some(())))
+        .with_context(|| agent.log())
+}
+
+fn a_receiver_of_the_other_protocol_is_told_with_the_key() -> Result<()> {
+    let collector = Collector::start()?;
+    for (endpoint, protocol, other) in
+        [(collector.endpoint(), "http/protobuf", "grpc"), (collector.http_endpoint(), "grpc", "http/protobuf")]
+    {
+        let agent = Agent::start(&format!("otlp: {{endpoint: '{endpoint}', protocol: {protocol}, interval: 1s}}"))?;
+        let way_out = format!("set `otlp.protocol: {other}`");
+        within(DEADLINE, "the key is told", || Ok(profile_export(&agent)?.contains(&way_out).then_some(())))
+            .with_context(|| format!("{protocol}: {}", agent.log()))?;
+    }
+    Ok(())
+}
+
+/// A server that reads some of each request and answers with these bytes, again and again if it is to have no end.
+fn answering(bytes: &'static [u8], endless: bool) -> Result<String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let endpoint = format!("http://{}", listener.local_addr()?);
+    // Ends with the test program. The connections stay open.
+    thread::spawn(move || {
+        let mut connections = Vec::new();
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            stream.read_exact(&mut [0; 24]).ok();
+            while stream.write_all(bytes).is_ok() && endless {}
+            connections.push(stream);
+        }
+    });
+    Ok(endpoint)
+}
+
+fn a_receiver_over_http_that_goes_silent_does_no_harm() -> Result<()> {
+    let endpoint = answering(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nsome", false)?;
+    does_no_harm(&endpoint, ", protocol: http/protobuf", "timeout", "no answer within 300ms")
+}
+
+fn a_receiver_over_http_that_never_ends_its_answer_does_no_harm() -> Result<()> {
+    let endpoint = answering(b"HTTP/1.1 200 OK\r\n", true)?;
+    does_no_harm(&endpoint, ", protocol: http/protobuf", "unavailable", "client error")
+}
+
+fn bad_variables_and_certificates_are_refused_by_their_name() -> Result<()> {
+    const BAD_CONFIGURATION: i32 = 2;
+    let directory = TempDir::new()?;
+    let mut command = agent::command(directory.path(), "otlp: {endpoint: 'http://localhost:1'}")?;
+    command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json");
+    let says = ["environment variable `OTEL_EXPORTER_OTLP_PROTOCOL`", "http/json", "http/protobuf"];
+    Refusal::of(&mut command)?.expect(BAD_CONFIGURATION, &says)?;
+    let tls = "otlp: {endpoint: 'https://localhost:1', tls: {caFile: /nowhere/ca.crt}}";
+    let refusal = Refusal::of(&mut agent::command(directory.path(), tls)?)?;
+    refusal.expect(BAD_CONFIGURATION, &["`otlp.tls.caFile`", "/nowhere/ca.crt", "No such file"])
+}
