@@ -66,7 +66,7 @@ impl Need {
             Self::Disk(directory) => {
                 let kind = fs::create_dir_all(directory).ok().and_then(|()| statfs(directory).ok());
                 let memory = [TMPFS_MAGIC, RAMFS_MAGIC].map(Some).contains(&kind.map(|stat| stat.filesystem_type()));
-                (memory || kind.is_none()).then(|| format!("`{directory}` is not on a disk"))
+                (memory || kind.is_none()).then(|| "no disk for files: they are in memory".to_owned())
             }
             Self::Controller(name) => {
                 let root = cgroup::mount_point().unwrap_or_default();
