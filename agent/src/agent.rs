@@ -152,7 +152,7 @@ pub fn start(
                 let profile = Arc::new(profile);
                 windows_out.publish(&profile);
                 if let Some(exporter) = &sender.exporter {
-                    exporter.send(Arc::unwrap_or_clone(profile));
+                    exporter.send(Arc::unwrap_or_clone(profile).own());
                 }
             })
         })

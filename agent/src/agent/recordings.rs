@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use super::Agent;
 use crate::{
     collector::Observation,
-    config::Settings,
+    config::{self, Settings},
+    filter::Slot,
     parts,
     recording::{self, Merged, Merger, RecordError, Selector, Side, SubjectName, Ticket, Wanted},
     upkeep::Feature,
@@ -32,6 +33,9 @@ impl Agent {
     pub async fn record(&self, ticket: Ticket, wanted: &Wanted) -> Result<Merged, RecordError> {
         self.takes(wanted.side)?;
         self.know(&wanted.selector).await?;
+        if let Some(label) = config::label_not_kept(&wanted.filter, &self.lock_config()) {
+            return Err(RecordError::NotTaken(label));
+        }
         let merged = recording::record(&self.reader, ticket, wanted).await?;
         if merged.subjects.is_empty() {
             return Err(RecordError::Nothing(self.why_nothing(wanted, &merged).await));
@@ -48,7 +52,7 @@ impl Agent {
         self.takes(side)?;
         let windows = self.windows.recent();
         let merge = move || {
-            let mut merger = Merger::new(side, selector);
+            let mut merger = Merger::new(side, selector, Slot::OWN);
             windows.iter().for_each(|window| merger.add(window));
             merger.finish()
         };

@@ -293,6 +293,14 @@ impl Stacks {
     }
 }
 
+/// What to say of a label that a filter asks for and that is not kept of pods.
+#[must_use]
+pub fn label_not_kept(filter: &Filter, config: &Config) -> Option<String> {
+    let kept: Vec<_> = config.kubernetes.pod_labels.iter().map(|key| pods::label_name(key)).collect();
+    let label = filter.labels().find(|label| !kept.iter().any(|kept| kept == label))?;
+    Some(format!("no label is kept as `{label}` (add it to `kubernetes.podLabels`)"))
+}
+
 impl TryFrom<Config> for Settings {
     type Error = ConfigError;
 
@@ -324,9 +332,7 @@ impl TryFrom<Config> for Settings {
             return Err(bad("logLevel", message));
         }
         let filter = Filter::parse(&config.stacks.filter).map_err(|error| bad("stacks.filter", error.to_string()))?;
-        let kept: Vec<_> = config.kubernetes.pod_labels.iter().map(|key| pods::label_name(key)).collect();
-        if let Some(label) = filter.labels().find(|label| !kept.iter().any(|kept| kept == label)) {
-            let message = format!("no label is kept as `{label}` (add it to `kubernetes.podLabels`)");
+        if let Some(message) = label_not_kept(&filter, &config) {
             return Err(bad("stacks.filter", message));
         }
         config.otlp.check()?;

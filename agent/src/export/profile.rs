@@ -17,6 +17,7 @@ use serde_json::json;
 use super::flamegraph::{self, Format, Links};
 use crate::{
     agent::Agent,
+    filter::Filter,
     recording::{LONGEST, Merged, RecordError, Selector, Side, Wanted},
 };
 
@@ -48,6 +49,10 @@ impl Query {
         })
     }
 
+    fn filter(&self) -> Result<Filter, String> {
+        Filter::parse(self.get("filter").unwrap_or_default()).map_err(|error| format!("bad `filter`: {error}"))
+    }
+
     fn format(&self, default: Format) -> Result<Format, String> {
         self.get("format").map_or(Ok(default), |name| {
             Format::named(name).ok_or_else(|| format!("bad `format` `{name}` (`svg`, `pb`, `folded` or `html`)"))
@@ -75,9 +80,15 @@ pub(super) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Respo
     let query = Query::of(&uri);
     let wanted = || {
         let format = query.format(Format::Svg)?;
-        Ok::<_, String>((query.selector()?, query.side()?, query.duration()?, format, query.id()?))
+        let wanted = Wanted {
+            selector: query.selector()?,
+            side: query.side()?,
+            filter: query.filter()?,
+            duration: query.duration()?,
+        };
+        Ok::<_, String>((wanted, format, query.id()?))
     };
-    let (selector, side, duration, format, id) = match wanted() {
+    let (wanted, format, id) = match wanted() {
         Ok(wanted) => wanted,
         Err(error) => return refusal(StatusCode::BAD_REQUEST, &error),
     };
@@ -85,7 +96,7 @@ pub(super) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Respo
         Ok(ticket) => ticket,
         Err(error) => return failed(&error),
     };
-    match agent.record(ticket, &Wanted { selector, side, duration }).await {
+    match agent.record(ticket, &wanted).await {
         Ok(merged) => answer(merged, format, None).await,
         Err(error) => failed(&error),
     }
@@ -203,7 +214,7 @@ fn failed(error: &RecordError) -> Response {
     let status = match error {
         RecordError::Unknown { .. } | RecordError::Nothing(_) => StatusCode::NOT_FOUND,
         RecordError::NotTaken(_) => StatusCode::CONFLICT,
-        RecordError::Busy => StatusCode::TOO_MANY_REQUESTS,
+        RecordError::Busy | RecordError::Full(_) => StatusCode::TOO_MANY_REQUESTS,
         RecordError::Behind | RecordError::Collector(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     refusal(status, &error.to_string())

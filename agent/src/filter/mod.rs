@@ -6,13 +6,15 @@
 //! comes late is not missed.
 
 mod parse;
+mod slots;
 mod terms;
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use podperf_ebpf::abi;
 use thiserror::Error;
 
+pub use slots::{Filters, Full, Slot};
 use terms::Term;
 pub use terms::{Known, KnownTerm, StateTerm, Text};
 
@@ -105,6 +107,11 @@ impl Filter {
         &self.kernel
     }
 
+    /// How many bits it has.
+    fn bits(&self) -> usize {
+        self.alternatives.iter().filter(|alternative| alternative.bit.is_some()).count()
+    }
+
     /// The labels of pods that it asks for.
     pub fn labels(&self) -> impl Iterator<Item = &str> {
         let terms = self.alternatives.iter().flat_map(|alternative| &alternative.known);
@@ -119,6 +126,15 @@ impl Filter {
                 && alternative.known.iter().all(|(term, holds)| term.holds(known) == *holds)
         };
         self.is_empty() || self.alternatives.iter().any(alternative)
+    }
+}
+
+/// As in an argument.
+impl FromStr for Filter {
+    type Err = FilterError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text)
     }
 }
 

@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::{Selector, SubjectName};
-use crate::stacks::profile::{Activity, Profile, Sample, Stack};
+use crate::{
+    filter::Slot,
+    stacks::profile::{Activity, Profile, Sample, Stack},
+};
 
 /// Which of a profile's samples are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +71,7 @@ type Sums = HashMap<(Arc<Stack>, Activity), (u64, u64)>;
 pub struct Merger {
     side: Side,
     selector: Selector,
+    slot: Slot,
     subjects: BTreeMap<SubjectName, Sums>,
     start: Option<SystemTime>,
     duration: Duration,
@@ -120,12 +124,13 @@ impl Merged {
 }
 
 impl Merger {
-    /// Nothing yet.
+    /// Nothing yet. Of the samples it takes those that the filter of this slot let pass.
     #[must_use]
-    pub const fn new(side: Side, selector: Selector) -> Self {
+    pub const fn new(side: Side, selector: Selector, slot: Slot) -> Self {
         Self {
             side,
             selector,
+            slot,
             subjects: BTreeMap::new(),
             start: None,
             duration: Duration::ZERO,
@@ -149,7 +154,9 @@ impl Merger {
                 continue;
             }
             let sums = self.subjects.entry(name).or_default();
-            for sample in subject.samples.iter().filter(|sample| self.side.has(sample)) {
+            for sample in
+                subject.samples.iter().filter(|sample| self.side.has(sample) && self.slot.let_pass(sample.passed))
+            {
                 let sum = sums.entry((Arc::clone(&sample.stack), sample.activity.clone())).or_default();
                 sum.0 = sum.0.saturating_add(sample.nanoseconds);
                 sum.1 = sum.1.saturating_add(sample.count);
@@ -201,7 +208,7 @@ mod tests {
     };
 
     fn sample(activity: Activity, nanoseconds: u64) -> Sample {
-        Sample { stack: Arc::default(), activity, nanoseconds, count: 2, last: SystemTime::UNIX_EPOCH }
+        Sample { stack: Arc::default(), activity, nanoseconds, count: 2, last: SystemTime::UNIX_EPOCH, passed: 1 }
     }
 
     fn wait(reason: WaitReason) -> Activity {
@@ -220,7 +227,7 @@ mod tests {
 
     #[test]
     fn equal_samples_of_windows_are_one_and_nothing_else_is_taken() {
-        let mut merger = Merger::new(Side::OffCpu, "/a".parse().unwrap());
+        let mut merger = Merger::new(Side::OffCpu, "/a".parse().unwrap(), Slot::OWN);
         merger.add(&window(1, "/a", vec![sample(wait(WaitReason::Disk), 5), sample(Activity::OnCpu, 100)]));
         merger.add(&window(2, "/a", vec![sample(wait(WaitReason::Disk), 7), sample(wait(WaitReason::Pipe), 30)]));
         merger.add(&window(3, "/b", vec![sample(wait(WaitReason::Disk), 1000)]));
@@ -235,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_other_side_is_a_recording_of_its_own() {
-        let mut merger = Merger::new(Side::OnCpu, Selector::All);
+        let mut merger = Merger::new(Side::OnCpu, Selector::All, Slot::OWN);
         merger.add(&window(1, "/a", vec![sample(wait(WaitReason::Disk), 5), sample(Activity::OnCpu, 100)]));
         assert_eq!(merger.finish().nanoseconds(), 100);
     }

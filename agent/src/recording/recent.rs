@@ -58,6 +58,7 @@ mod tests {
             nanoseconds: 1,
             count: 1,
             last: SystemTime::UNIX_EPOCH,
+            passed: 1,
         };
         let subject = SubjectProfile { resource: vec![], samples: vec![sample; samples] };
         let duration = Duration::from_secs(seconds);

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{Merged, Merger, Selector, Side, Ticket};
 use crate::{
     collector::{ReadError, Reader},
+    filter::{Filter, Full, Slot},
     stacks::profile::Profile,
 };
 
@@ -23,6 +24,8 @@ pub struct Wanted {
     pub selector: Selector,
     /// Which time.
     pub side: Side,
+    /// What of it.
+    pub filter: Filter,
     /// How much of it.
     pub duration: Duration,
 }
@@ -49,6 +52,9 @@ pub enum RecordError {
     /// Others are recording.
     #[error("too many recordings are in progress, or one of this id (try again when one has ended)")]
     Busy,
+    /// The filters of others leave no room.
+    #[error(transparent)]
+    Full(#[from] Full),
     /// The windows before have not been worked off.
     #[error("the names of earlier windows are still being looked up (try again in a minute)")]
     Behind,
@@ -57,13 +63,27 @@ pub enum RecordError {
     Collector(#[from] ReadError),
 }
 
+/// A filter that is looked at as long as this lives.
+struct AtWork<'a> {
+    reader: &'a Reader,
+    slot: Slot,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.reader.remove_filter(self.slot);
+    }
+}
+
 /// Records from now on, until the time is over, the recording is asked to end, or the agent ends.
 ///
 /// # Errors
 ///
 /// When the current window cannot be cut.
 pub async fn record(reader: &Reader, mut ticket: Ticket, wanted: &Wanted) -> Result<Merged, RecordError> {
-    let mut merger = Merger::new(wanted.side, wanted.selector.clone());
+    let slot = reader.add_filter(wanted.filter.clone()).await??;
+    let _filter = AtWork { reader, slot };
+    let mut merger = Merger::new(wanted.side, wanted.selector.clone(), slot);
     let cut = ticket.cut(reader).await?.ok_or(RecordError::Behind)?;
     ticket.control.begin();
     let end = Instant::now() + wanted.duration;

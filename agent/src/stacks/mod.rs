@@ -70,6 +70,8 @@ pub struct ProfileSample {
     pub reason: WaitReason,
     /// Who ended it, where that is known.
     pub waker: Option<Arc<Waker>>,
+    /// Which filters let it pass.
+    pub passed: u8,
     /// Whose and how long.
     pub sample: RawSample,
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::reason::WaitReason;
+use crate::filter::Slot;
 
 /// Where the time of one window went, on and off the CPU, grouped by whose it is. Immutable once built.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +45,20 @@ pub struct Sample {
     pub count: u64,
     /// When the last of them was.
     pub last: SystemTime,
+    /// Which filters let it pass, see [`Slot::let_pass`].
+    pub passed: u8,
+}
+
+impl Profile {
+    /// What the filter of the agent's own profiles lets pass.
+    #[must_use]
+    pub fn own(mut self) -> Self {
+        for subject in &mut self.subjects {
+            subject.samples.retain(|sample| Slot::OWN.let_pass(sample.passed));
+        }
+        self.subjects.retain(|subject| !subject.samples.is_empty());
+        self
+    }
 }
 
 /// What a thread did while time passed.

@@ -94,7 +94,7 @@ fn profile(
     let mut losses = window.losses;
     let mut lost_frames = 0;
     let mut subjects: HashMap<Subject, SubjectProfile> = HashMap::new();
-    for ProfileSample { subject, stack, reason, waker, sample } in window.samples {
+    for ProfileSample { subject, stack, reason, waker, passed, sample } in window.samples {
         let (key, count) = (sample.key, sample.count);
         let activity = activity(key.activity, reason, waker);
         // Who was preempted has none by design.
@@ -107,7 +107,7 @@ fn profile(
         });
         let stack = stack.and_then(|stack| stacks.get(&(key.process, stack.id)).cloned()).unwrap_or_default();
         let last = clock::wall(sample.last_ns);
-        profile.samples.push(Sample { stack, activity, nanoseconds: sample.ns, count, last });
+        profile.samples.push(Sample { stack, activity, nanoseconds: sample.ns, count, last, passed });
     }
     if lost_frames > 0 {
         losses.push(("stack_frames", lost_frames));
@@ -188,6 +188,7 @@ mod tests {
             stack: stack.cloned(),
             reason: if stack.is_some() { WaitReason::Other } else { WaitReason::Unknown },
             waker: None,
+            passed: 1,
             sample: RawSample { key, ns, count: 1, last_ns: 0 },
         }
     }

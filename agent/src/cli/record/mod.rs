@@ -17,6 +17,7 @@ pub(super) use output::BadOutput;
 use super::overrides::NodeOverrides;
 use crate::{
     config::Settings,
+    filter::Filter,
     recording::{LONGEST, Selector, Side, Wanted},
 };
 use client::Client;
@@ -41,6 +42,10 @@ pub(super) struct Arguments {
     /// For how long, at most 5m.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     duration: Duration,
+    /// What of it, such as `state == D && duration > 1ms || comm == "nginx*"`. Fields: state (S, D, R), duration, reason,
+    /// tid, pid, comm, cgroup, namespace, pod, container, workload, label.NAME.
+    #[arg(long, value_name = "EXPR")]
+    filter: Option<Filter>,
     /// The file: .svg and .html are flame graphs, .pb.gz is for pprof, .folded for other tools; `-` is stdout, folded
     /// [default: podperf-SUBJECT-off-cpu.svg, or -on-cpu].
     #[arg(short, long, value_name = "FILE")]
@@ -64,6 +69,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let wanted = Wanted {
         selector: arguments.subject.clone().unwrap_or(Selector::All),
         side: if arguments.on_cpu { Side::OnCpu } else { Side::OffCpu },
+        filter: arguments.filter.clone().unwrap_or_default(),
         duration: arguments.duration,
     };
     let settings = Settings::try_from(arguments.node.config()?)?;

@@ -114,10 +114,18 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::recording::{Selector, Side};
+    use crate::{
+        filter::Filter,
+        recording::{Selector, Side},
+    };
 
     fn open(name: &Path) -> anyhow::Result<Output> {
-        let wanted = Wanted { selector: Selector::All, side: Side::OffCpu, duration: Duration::from_secs(1) };
+        let wanted = Wanted {
+            selector: Selector::All,
+            side: Side::OffCpu,
+            filter: Filter::default(),
+            duration: Duration::from_secs(1),
+        };
         Output::open(name.to_str(), &wanted)
     }
 

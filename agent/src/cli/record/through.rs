@@ -69,6 +69,9 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
     if wanted.selector != Selector::All {
         query.append_pair("subject", &wanted.selector.to_string());
     }
+    if !wanted.filter.is_empty() {
+        query.append_pair("filter", &wanted.filter.to_string());
+    }
     let seconds = wanted.duration.as_secs_f64().to_string();
     let query = query.extend_pairs([
         ("activity", wanted.side.name()),

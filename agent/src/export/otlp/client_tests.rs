@@ -100,6 +100,7 @@ fn window() -> Profile {
         nanoseconds: 5,
         count: 1,
         last: SystemTime::now(),
+        passed: 1,
     };
     let cgroup = SubjectProfile { resource: Vec::new(), samples: vec![sample] };
     Profile { subjects: vec![cgroup], duration: Duration::from_secs(1), ..Profile::default() }

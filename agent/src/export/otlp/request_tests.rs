@@ -43,7 +43,7 @@ fn sample(stack: Vec<Frame>, state: WaitState, nanoseconds: u64) -> Sample {
     let frames: Vec<_> = stack.into_iter().map(Arc::new).collect();
     let activity = Activity::OffCpu { state, reason: WaitReason::Other, waker: None };
     let stack = Arc::new(Stack { frames, unwind: Unwind::Whole });
-    Sample { stack, activity, nanoseconds, count: 1, last }
+    Sample { stack, activity, nanoseconds, count: 1, last, passed: 1 }
 }
 
 fn profile(cgroups: Vec<(&str, Vec<Sample>)>) -> Profile {

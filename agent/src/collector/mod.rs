@@ -3,6 +3,9 @@
 //! Map reads block, so they happen here and not on a runtime worker; and with one owner, the tree, the ledger and the
 //! table of stacks need no locks. Readings are coalesced: who asks within a second of the last gets that one.
 
+mod profiles;
+mod reader;
+
 use std::{
     collections::{HashMap, HashSet},
     io,
@@ -12,27 +15,28 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use thiserror::Error;
-use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use crate::{
-    attribution::{Ledger, Names, Owner, RowRules, Snapshot, Subject},
+    attribution::{Ledger, Names, RowRules, Snapshot},
     cgroups::{Place, Tree, walk},
-    filter::{Filter, Known},
-    ids::{CgroupId, Pid, WakerId},
+    filter::{Filter, Filters},
+    ids::{CgroupId, Pid},
     kernel::{
         CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
         clock::monotonic_ns,
         records::{RawSample, StackRecord},
     },
     overhead::Overhead,
-    pods::{PodChange, PodIndex},
-    readings::{self, Readings, UnwoundTime},
-    stacks::{ProfileSample, RawProfile, Window, profile::Waker},
+    pods::PodIndex,
+    readings::{self, Readings},
+    stacks::{RawProfile, Window},
     status::{State, Status},
     upkeep::{OverheadUse, Upkeep},
 };
+
+use reader::Request;
+pub use reader::{ReadError, Reader};
 
 /// How often the rings are emptied. They hold some thousand records.
 const DRAIN_EVERY: Duration = Duration::from_millis(250);
@@ -95,90 +99,6 @@ pub struct CollectorSettings {
     pub sample_period: Option<Duration>,
 }
 
-/// Why a reading failed.
-#[derive(Clone, Debug, Error)]
-pub enum ReadError {
-    /// A map could not be read.
-    #[error("failed to read the kernel's maps: {0}")]
-    Kernel(Arc<io::Error>),
-    /// The collector has stopped.
-    #[error("the collector has stopped (see the log)")]
-    Stopped,
-}
-
-enum Request {
-    Read { exports: bool, reply: oneshot::Sender<Result<Arc<Observation>, ReadError>> },
-    Cut(oneshot::Sender<Option<SystemTime>>),
-    Rules(Box<RowRules>),
-    Pods(Box<PodChange>),
-    Unwound(Vec<(Subject, UnwoundTime)>),
-    Stop,
-}
-
-/// The other end of the collector's requests; cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Reader(mpsc::Sender<Request>);
-
-impl std::fmt::Debug for Request {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Read { .. } => "Read",
-            Self::Cut(_) => "Cut",
-            Self::Rules(_) => "Rules",
-            Self::Pods(_) => "Pods",
-            Self::Unwound(_) => "Unwound",
-            Self::Stop => "Stop",
-        })
-    }
-}
-
-impl Reader {
-    /// Reads the kernel, or takes the reading of less than a second ago. What is exported counts for the rows that have
-    /// ended: they stay until they were exported twice.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel's maps cannot be read, or the collector has stopped.
-    pub async fn read(&self, exports: bool) -> Result<Arc<Observation>, ReadError> {
-        let (reply, answer) = oneshot::channel();
-        self.0.send(Request::Read { exports, reply }).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
-        answer.await.unwrap_or(Err(ReadError::Stopped))
-    }
-
-    /// Ends the current profile window now, and says when it had begun, by which it is known again. `None` when it could
-    /// not be handed on, or none is made.
-    ///
-    /// # Errors
-    ///
-    /// When the collector has stopped.
-    pub async fn cut(&self) -> Result<Option<SystemTime>, ReadError> {
-        let (reply, answer) = oneshot::channel();
-        self.0.send(Request::Cut(reply)).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
-        answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
-    }
-
-    /// Changes which cgroups are rows, from the next reading on. Existing rows keep what they have.
-    pub fn set_rules(&self, rules: RowRules) {
-        // A collector that has stopped has no rows.
-        self.0.send(Request::Rules(Box::new(rules))).ok();
-    }
-
-    /// Tells of pods.
-    pub fn tell(&self, change: PodChange) {
-        self.0.send(Request::Pods(Box::new(change))).ok();
-    }
-
-    /// Tells how far the walks of a window's stacks came.
-    pub fn tell_unwound(&self, times: Vec<(Subject, UnwoundTime)>) {
-        self.0.send(Request::Unwound(times)).ok();
-    }
-
-    /// Asks the collector to send its last profile and end.
-    pub fn stop(&self) {
-        self.0.send(Request::Stop).ok();
-    }
-}
-
 /// Walks the cgroup tree and starts the thread. `sensors` must have been started before, so that no cgroup is missed.
 ///
 /// # Errors
@@ -186,7 +106,8 @@ impl Reader {
 /// When the cgroup tree cannot be walked or the thread cannot be started.
 pub fn start(mut sensors: Sensors, settings: CollectorSettings) -> io::Result<(Reader, JoinHandle<()>)> {
     let (sender, requests) = mpsc::channel();
-    sensors.set_filter_terms(settings.filter.kernel_terms())?;
+    let filters = Filters::new(settings.filter.clone());
+    sensors.set_filter_terms(&filters.kernel_terms())?;
     let readings = Readings::new(sensors.counters(), sensors.most_per_ns());
     let upkeep = Upkeep::new(settings.overhead, settings.profiles.is_some(), &sensors, settings.status.clone());
     let mut samples = Window::new(settings.max_stacks, settings.max_samples);
@@ -205,6 +126,7 @@ pub fn start(mut sensors: Sensors, settings: CollectorSettings) -> io::Result<(R
         ledger: Ledger::default(),
         nameless: Vec::new(),
         samples,
+        filters,
         window: (SystemTime::now(), Instant::now()),
         drops_then: HashMap::new(),
         last: None,
@@ -231,6 +153,8 @@ struct Collector {
     nameless: Vec<(Place, RawSample)>,
     /// Since the last profile.
     samples: Window,
+    /// That of profiles, and those of recordings.
+    filters: Filters,
     /// When the current profile window began.
     window: (SystemTime, Instant),
     /// Losses at the last profile.
@@ -258,6 +182,13 @@ impl Collector {
                 Ok(Request::Cut(reply)) => {
                     let began = self.profile(false);
                     reply.send(began).ok();
+                }
+                Ok(Request::Filter(filter, reply)) => {
+                    reply.send(self.add_filter(*filter)).ok();
+                }
+                Ok(Request::Unfilter(slot)) => {
+                    self.filters.remove(slot);
+                    self.set_filters();
                 }
                 Ok(Request::Rules(rules)) => self.settings.rules = *rules,
                 Ok(Request::Pods(change)) => {
@@ -301,18 +232,6 @@ impl Collector {
             },
             |record| tree.apply(record, now_ns),
         );
-    }
-
-    /// Takes what was sampled since the last time.
-    fn take_samples(&mut self) -> io::Result<()> {
-        if self.settings.profiles.is_none() {
-            return Ok(());
-        }
-        let samples = self.sensors.take_samples()?;
-        // What they refer to was sent before them.
-        self.drain();
-        self.samples.add(samples, monotonic_ns());
-        Ok(())
     }
 
     /// The last observation if it is younger than `age`, else a new one.
@@ -413,89 +332,6 @@ impl Collector {
             (State::Degraded, format!("{unresolved} of {containers} containers are of pods that the API does not know"))
         };
         self.settings.status.set("names", state, detail);
-    }
-
-    /// Ends the profile window, hands it on and says when it had begun. The last one has all that still waits for a name.
-    fn profile(&mut self, last: bool) -> Option<SystemTime> {
-        let (_, taker) = self.settings.profiles.as_ref()?;
-        let taker = taker.clone();
-        if let Err(error) = self.take_samples() {
-            warn!(%error, "failed to read the samples: they will be in the next profile");
-            return None;
-        }
-        let drops = self.sensors.drops().unwrap_or_default();
-        let mut losses = Vec::new();
-        for (reason, count) in drops {
-            let new = count - self.drops_then.insert(reason, count).unwrap_or(0);
-            if new > 0 && !matches!(reason, "cgroup_table" | "event_read" | "cgroup_ring") {
-                losses.push((reason, new));
-            }
-        }
-        let samples = self.samples.end(last);
-        let samples = self.name_samples(samples, last);
-        let window = std::mem::replace(&mut self.window, (SystemTime::now(), Instant::now()));
-        let profile = RawProfile {
-            start: window.0,
-            duration: window.1.elapsed(),
-            samples,
-            losses,
-            sample_period: self.settings.sample_period,
-        };
-        let handed_on = taker.try_send(profile).is_ok();
-        self.profiles_dropped += u64::from(!handed_on);
-        let forgotten = self.samples.forget();
-        if let Err(error) = self.sensors.forget_sent(&forgotten) {
-            debug!(%error, "stacks not forgotten");
-        }
-        self.samples.learn_functions();
-        handed_on.then_some(window.0)
-    }
-
-    /// Finds whose the samples of a window are. Those without a name yet come with a later window, if there is one.
-    fn name_samples(&mut self, samples: Vec<RawSample>, last: bool) -> Vec<ProfileSample> {
-        let now_ns = monotonic_ns();
-        let names = names(&self.tree, self.pods.as_ref(), &self.settings);
-        let rules = &self.settings.rules;
-        let nameless = std::mem::take(&mut self.nameless);
-        let mut named = Vec::with_capacity(samples.len());
-        let mut wakers: HashMap<WakerId, Option<Arc<Waker>>> = HashMap::new();
-        let samples = samples.into_iter().map(|sample| (self.tree.place(sample.key.cgroup).cloned(), sample));
-        for (place, sample) in samples.chain(nameless.into_iter().map(|(place, sample)| (Some(place), sample))) {
-            let stack = sample.key.stack.and_then(|id| self.samples.stack(id));
-            let path = place.as_ref().map(|place| Arc::clone(&place.path));
-            let subject = match place {
-                Some(place) => {
-                    let owner = names.owner(&place, now_ns);
-                    let has_room = !last && self.nameless.len() < self.settings.max_samples;
-                    if has_room && matches!(owner, Owner::Unknown) {
-                        self.nameless.push((place, sample));
-                        continue;
-                    }
-                    Subject::of(&place, &owner, rules)
-                }
-                None => Subject::unresolved(),
-            };
-            let reason = self.samples.reason(&sample.key);
-            let known = Known::new(&sample.key, path.as_deref().unwrap_or_default(), &subject, reason);
-            if !self.settings.filter.passes(sample.key.filters, &known) {
-                continue;
-            }
-            let waker = sample.key.waker.and_then(|id| {
-                let name = || {
-                    let waker = self.samples.waker(id)?;
-                    let place = waker.cgroup.and_then(|cgroup| names.tree.place(cgroup));
-                    let subject = match (waker.cgroup, place) {
-                        (None, _) => "(interrupt)".into(),
-                        (_, None) => Subject::unresolved().to_string(),
-                        (_, Some(place)) => Subject::of(place, &names.owner(place, now_ns), rules).to_string(),
-                    };
-                    Some(Arc::new(Waker { thread: waker.thread.clone(), subject }))
-                };
-                wakers.entry(id).or_insert_with(name).clone()
-            });
-            named.push(ProfileSample { subject, stack, reason, waker, sample });
-        }
-        named
     }
 }
 

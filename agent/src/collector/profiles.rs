@@ -1,0 +1,133 @@
+//! The collector's part of profiles: samples are taken with each reading, and handed on window by window.
+
+use std::{
+    collections::HashMap,
+    io,
+    sync::Arc,
+    time::{Instant, SystemTime},
+};
+
+use tracing::{debug, warn};
+
+use super::{Collector, names};
+use crate::{
+    attribution::{Owner, Subject},
+    filter::{Filter, Full, Known, Slot},
+    ids::WakerId,
+    kernel::{clock::monotonic_ns, records::RawSample},
+    stacks::{ProfileSample, RawProfile, profile::Waker},
+};
+
+impl Collector {
+    /// Takes what was sampled since the last time.
+    pub(super) fn take_samples(&mut self) -> io::Result<()> {
+        if self.settings.profiles.is_none() {
+            return Ok(());
+        }
+        let samples = self.sensors.take_samples()?;
+        // What they refer to was sent before them.
+        self.drain();
+        self.samples.add(samples, monotonic_ns());
+        Ok(())
+    }
+
+    /// Ends the profile window, hands it on and says when it had begun. The last one has all that still waits for a name.
+    pub(super) fn profile(&mut self, last: bool) -> Option<SystemTime> {
+        let (_, taker) = self.settings.profiles.as_ref()?;
+        let taker = taker.clone();
+        if let Err(error) = self.take_samples() {
+            warn!(%error, "failed to read the samples: they will be in the next profile");
+            return None;
+        }
+        let drops = self.sensors.drops().unwrap_or_default();
+        let mut losses = Vec::new();
+        for (reason, count) in drops {
+            let new = count - self.drops_then.insert(reason, count).unwrap_or(0);
+            if new > 0 && !matches!(reason, "cgroup_table" | "event_read" | "cgroup_ring") {
+                losses.push((reason, new));
+            }
+        }
+        let samples = self.samples.end(last);
+        let samples = self.name_samples(samples, last);
+        let window = std::mem::replace(&mut self.window, (SystemTime::now(), Instant::now()));
+        let profile = RawProfile {
+            start: window.0,
+            duration: window.1.elapsed(),
+            samples,
+            losses,
+            sample_period: self.settings.sample_period,
+        };
+        let handed_on = taker.try_send(profile).is_ok();
+        self.profiles_dropped += u64::from(!handed_on);
+        let forgotten = self.samples.forget();
+        if let Err(error) = self.sensors.forget_sent(&forgotten) {
+            debug!(%error, "stacks not forgotten");
+        }
+        self.samples.learn_functions();
+        handed_on.then_some(window.0)
+    }
+
+    /// What was sampled so far has no bits of the new filter: its window ends first.
+    pub(super) fn add_filter(&mut self, filter: Filter) -> Result<Slot, Full> {
+        if !filter.kernel_terms().is_empty() {
+            self.profile(false);
+        }
+        let slot = self.filters.insert(filter)?;
+        self.set_filters();
+        Ok(slot)
+    }
+
+    pub(super) fn set_filters(&mut self) {
+        if let Err(error) = self.sensors.set_filter_terms(&self.filters.kernel_terms()) {
+            warn!(%error, "failed to hand over the filters of profiles");
+        }
+    }
+
+    /// Finds whose the samples of a window are. Those without a name yet come with a later window, if there is one.
+    fn name_samples(&mut self, samples: Vec<RawSample>, last: bool) -> Vec<ProfileSample> {
+        let now_ns = monotonic_ns();
+        let names = names(&self.tree, self.pods.as_ref(), &self.settings);
+        let rules = &self.settings.rules;
+        let nameless = std::mem::take(&mut self.nameless);
+        let mut named = Vec::with_capacity(samples.len());
+        let mut wakers: HashMap<WakerId, Option<Arc<Waker>>> = HashMap::new();
+        let samples = samples.into_iter().map(|sample| (self.tree.place(sample.key.cgroup).cloned(), sample));
+        for (place, sample) in samples.chain(nameless.into_iter().map(|(place, sample)| (Some(place), sample))) {
+            let stack = sample.key.stack.and_then(|id| self.samples.stack(id));
+            let path = place.as_ref().map(|place| Arc::clone(&place.path));
+            let subject = match place {
+                Some(place) => {
+                    let owner = names.owner(&place, now_ns);
+                    let has_room = !last && self.nameless.len() < self.settings.max_samples;
+                    if has_room && matches!(owner, Owner::Unknown) {
+                        self.nameless.push((place, sample));
+                        continue;
+                    }
+                    Subject::of(&place, &owner, rules)
+                }
+                None => Subject::unresolved(),
+            };
+            let reason = self.samples.reason(&sample.key);
+            let known = Known::new(&sample.key, path.as_deref().unwrap_or_default(), &subject, reason);
+            let passed = self.filters.pass(sample.key.filters, &known);
+            if passed == 0 {
+                continue;
+            }
+            let waker = sample.key.waker.and_then(|id| {
+                let name = || {
+                    let waker = self.samples.waker(id)?;
+                    let place = waker.cgroup.and_then(|cgroup| names.tree.place(cgroup));
+                    let subject = match (waker.cgroup, place) {
+                        (None, _) => "(interrupt)".into(),
+                        (_, None) => Subject::unresolved().to_string(),
+                        (_, Some(place)) => Subject::of(place, &names.owner(place, now_ns), rules).to_string(),
+                    };
+                    Some(Arc::new(Waker { thread: waker.thread.clone(), subject }))
+                };
+                wakers.entry(id).or_insert_with(name).clone()
+            });
+            named.push(ProfileSample { subject, stack, reason, waker, passed, sample });
+        }
+        named
+    }
+}

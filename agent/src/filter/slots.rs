@@ -1,0 +1,148 @@
+//! The filters at work: that of the agent's own profiles, and those of recordings.
+
+use podperf_ebpf::abi;
+use thiserror::Error;
+
+use super::{Filter, Known, MAX_BITS};
+
+/// The agent's own, and as many recordings.
+const SLOTS: usize = 5;
+
+/// A filter at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(u8);
+
+/// No room for one more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the filters of other recordings leave no room for this one (try again when one has ended, or ask for less)")]
+pub struct Full;
+
+impl Slot {
+    /// That of the agent's own profiles.
+    pub const OWN: Self = Self(0);
+
+    /// Whether a sample passed this filter: bit n is that of slot n.
+    #[must_use]
+    pub const fn let_pass(self, passed: u8) -> bool {
+        passed >> self.0 & 1 == 1
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Filters {
+    /// With the first of its bits.
+    slots: [Option<(Filter, usize)>; SLOTS],
+}
+
+impl Filters {
+    /// Only the agent's own.
+    #[must_use]
+    pub fn new(own: Filter) -> Self {
+        let mut filters = Self::default();
+        filters.slots[0] = Some((own, 0));
+        filters
+    }
+
+    /// Adds one. Those at work keep their bits.
+    ///
+    /// # Errors
+    ///
+    /// When there are too many, or together they ask for too much.
+    pub fn insert(&mut self, filter: Filter) -> Result<Slot, Full> {
+        let free = self.slots.iter().position(Option::is_none).ok_or(Full)?;
+        let terms = self.kernel_terms().len() + filter.kernel_terms().len();
+        let first = (0..=MAX_BITS - filter.bits()).find(|first| self.is_free(*first, filter.bits()));
+        let first = first.filter(|_| terms <= abi::PODPERF_FILTER_TERMS as usize).ok_or(Full)?;
+        self.slots[free] = Some((filter, first));
+        Ok(Slot(u8::try_from(free).unwrap_or(0)))
+    }
+
+    /// Takes one away.
+    pub fn remove(&mut self, slot: Slot) {
+        self.slots[usize::from(slot.0)] = None;
+    }
+
+    /// What the kernel is to look at for all of them.
+    #[must_use]
+    pub fn kernel_terms(&self) -> Vec<abi::podperf_filter_term> {
+        let of = |(filter, first): &(Filter, usize)| {
+            let first = u32::try_from(*first).unwrap_or(0);
+            let moved = |term: &abi::podperf_filter_term| abi::podperf_filter_term { bit: term.bit + first, ..*term };
+            filter.kernel_terms().iter().map(moved).collect::<Vec<_>>()
+        };
+        self.slots.iter().flatten().flat_map(of).collect()
+    }
+
+    /// Which of them let a sample pass: bit n is that of slot n.
+    #[must_use]
+    pub fn pass(&self, bits: u16, known: &Known<'_>) -> u8 {
+        let of = |(slot, filter): (usize, &Option<(Filter, usize)>)| {
+            let (filter, first) = filter.as_ref()?;
+            filter.passes(bits >> first, known).then_some(1 << slot)
+        };
+        self.slots.iter().enumerate().filter_map(of).fold(0, |passed, bit: u8| passed | bit)
+    }
+
+    fn is_free(&self, first: usize, bits: usize) -> bool {
+        let apart = |(filter, start): &(Filter, usize)| {
+            first + bits <= *start || start + filter.bits() <= first || filter.bits() == 0
+        };
+        bits == 0 || self.slots.iter().flatten().all(apart)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{attribution::Subject, filter::StateTerm};
+
+    fn filter(expression: &str) -> Filter {
+        Filter::parse(expression).unwrap()
+    }
+
+    fn passed(filters: &Filters, bits: u16) -> u8 {
+        let subject = Subject::Cgroup("/a".into());
+        let known = Known { state: StateTerm::Runnable, process: 1, path: "/a", subject: &subject, reason: None };
+        filters.pass(bits, &known)
+    }
+
+    #[test]
+    fn each_filter_looks_at_its_own_bits() {
+        let mut filters = Filters::new(filter("tid == 1 || tid == 2"));
+        let everything = filters.insert(Filter::default()).unwrap();
+        let one = filters.insert(filter("tid == 3")).unwrap();
+        assert_eq!(filters.kernel_terms().iter().map(|term| term.bit).collect::<Vec<_>>(), [0, 1, 2]);
+        for (bits, expected) in
+            [(0b000, [false, true, false]), (0b010, [true, true, false]), (0b100, [false, true, true])]
+        {
+            let found = passed(&filters, bits);
+            assert_eq!([Slot::OWN, everything, one].map(|slot| slot.let_pass(found)), expected, "{bits:03b}");
+        }
+    }
+
+    #[test]
+    fn bits_of_a_filter_that_is_gone_are_anothers_and_the_others_keep_theirs() {
+        let mut filters = Filters::new(Filter::default());
+        let first = filters.insert(filter("tid == 1 || tid == 2")).unwrap();
+        filters.insert(filter("tid == 3")).unwrap();
+        filters.remove(first);
+        filters.insert(filter("tid == 4")).unwrap();
+        filters.insert(filter("tid == 5 || tid == 6")).unwrap();
+        let mut bits: Vec<_> = filters.kernel_terms().iter().map(|term| (term.value, term.bit)).collect();
+        bits.sort_unstable();
+        assert_eq!(bits, [(3, 2), (4, 0), (5, 3), (6, 4)]);
+    }
+
+    #[test]
+    fn there_is_room_for_so_many() {
+        let mut filters = Filters::new(Filter::default());
+        let wide = (0..10).map(|tid| format!("tid == {tid}")).collect::<Vec<_>>().join(" || ");
+        filters.insert(filter(&wide)).unwrap();
+        assert_eq!(filters.insert(filter(&wide)), Err(Full));
+        for _ in 0..3 {
+            filters.insert(Filter::default()).unwrap();
+        }
+        assert_eq!(filters.insert(Filter::default()), Err(Full));
+    }
+}
