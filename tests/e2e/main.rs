@@ -14,6 +14,7 @@ mod receivers;
 mod record;
 mod recorded;
 mod refusals;
+mod sampled;
 mod scrape;
 
 use std::process::ExitCode;
@@ -23,6 +24,6 @@ use podperf_tests::suite;
 fn main() -> ExitCode {
     let agent =
         [scrape::TESTS, profiles::TESTS, receivers::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat();
-    let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, pages::TESTS].concat();
+    let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, stacks].concat())
 }

@@ -221,10 +221,11 @@ fn what_cannot_be_recorded_is_said_with_the_way_out() -> Result<()> {
             FAILED,
             &["nothing was recorded", "ended no wait in 0.1 s", "record for longer"],
         ),
+        (&["--all", "--filter", "state == X"], BAD_ARGUMENTS, &["`X` is no state", "\n           ^"]),
         (
-            &["--all", "--on-cpu", "--duration", "100ms", "--agent", &url],
+            &["--all", "--filter", "label.team == a", "--agent", &url],
             FAILED,
-            &["nothing was recorded", "no samples on the CPU"],
+            &["no label is kept as `label_team`", "kubernetes.podLabels"],
         ),
     ] {
         let directory = TempDir::new()?;

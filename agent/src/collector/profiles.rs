@@ -67,14 +67,13 @@ impl Collector {
         handed_on.then_some(window.0)
     }
 
-    /// What was sampled so far has no bits of the new filter: its window ends first.
-    pub(super) fn add_filter(&mut self, filter: Filter) -> Result<Slot, Full> {
-        if !filter.kernel_terms().is_empty() {
-            self.profile(false);
-        }
+    /// Ends the window and looks at samples by one more filter from then on: what was sampled so far has no bits of it.
+    /// Says when that window had begun, unless it was lost.
+    pub(super) fn add_filter(&mut self, filter: Filter) -> Result<(Slot, Option<SystemTime>), Full> {
         let slot = self.filters.insert(filter)?;
+        let began = self.profile(false);
         self.set_filters();
-        Ok(slot)
+        Ok((slot, began))
     }
 
     pub(super) fn set_filters(&mut self) {

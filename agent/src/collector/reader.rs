@@ -31,7 +31,7 @@ pub enum ReadError {
 pub(super) enum Request {
     Read { exports: bool, reply: oneshot::Sender<Result<Arc<Observation>, ReadError>> },
     Cut(oneshot::Sender<Option<SystemTime>>),
-    Filter(Box<Filter>, oneshot::Sender<Result<Slot, Full>>),
+    Filter(Box<Filter>, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
     Unfilter(Slot),
     Rules(Box<RowRules>),
     Pods(Box<PodChange>),
@@ -83,12 +83,12 @@ impl Reader {
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 
-    /// Looks at samples by one more filter, from a new window on.
+    /// Cuts the window as [`Reader::cut`] does, and looks at samples by one more filter from then on.
     ///
     /// # Errors
     ///
     /// When the collector has stopped. The inner one is that there is no room.
-    pub async fn add_filter(&self, filter: Filter) -> Result<Result<Slot, Full>, ReadError> {
+    pub async fn add_filter(&self, filter: Filter) -> Result<Result<(Slot, Option<SystemTime>), Full>, ReadError> {
         let (reply, answer) = oneshot::channel();
         self.0.send(Request::Filter(Box::new(filter), reply)).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)

@@ -81,10 +81,10 @@ impl Drop for AtWork<'_> {
 ///
 /// When the current window cannot be cut.
 pub async fn record(reader: &Reader, mut ticket: Ticket, wanted: &Wanted) -> Result<Merged, RecordError> {
-    let slot = reader.add_filter(wanted.filter.clone()).await??;
+    let (slot, cut) = ticket.begin(reader, wanted.filter.clone()).await??;
     let _filter = AtWork { reader, slot };
+    let cut = cut.ok_or(RecordError::Behind)?;
     let mut merger = Merger::new(wanted.side, wanted.selector.clone(), slot);
-    let cut = ticket.cut(reader).await?.ok_or(RecordError::Behind)?;
     ticket.control.begin();
     let end = Instant::now() + wanted.duration;
     // The window that was cut, and those before it that are still on their way, were before the recording.

@@ -14,6 +14,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use super::Recent;
 use crate::{
     collector::{ReadError, Reader},
+    filter::{Filter, Full, Slot},
     stacks::profile::Profile,
 };
 
@@ -161,18 +162,38 @@ impl Control {
 impl Ticket {
     /// Cuts the current window, once not too many are on their way, and says when it had begun. `None` when it was lost.
     pub(super) async fn cut(&self, reader: &Reader) -> Result<Option<SystemTime>, ReadError> {
-        // Nobody closes the semaphore.
-        let permit = Arc::clone(&self.hub.cuts).acquire_owned().await;
-        let Some(start) = reader.cut().await? else { return Ok(None) };
+        let permit = self.permit().await;
+        let start = reader.cut().await?;
+        self.on_the_way(start, permit);
+        Ok(start)
+    }
+
+    /// The same, and from then on samples are looked at by this filter.
+    pub(super) async fn begin(
+        &self,
+        reader: &Reader,
+        filter: Filter,
+    ) -> Result<Result<(Slot, Option<SystemTime>), Full>, ReadError> {
+        let permit = self.permit().await;
+        let begun = reader.add_filter(filter).await?;
+        if let Ok((_, start)) = begun {
+            self.on_the_way(start, permit);
+        }
+        Ok(begun)
+    }
+
+    /// `None` never comes: nobody closes the semaphore.
+    async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.hub.cuts).acquire_owned().await.ok()
+    }
+
+    fn on_the_way(&self, start: Option<SystemTime>, permit: Option<OwnedSemaphorePermit>) {
+        let (Some(start), Some(permit)) = (start, permit) else { return };
         let mut inner = self.hub.lock();
         // It may have been faster than this.
-        let is_there = inner.recent.windows().iter().any(|window| window.start == Some(start));
-        if let Ok(permit) = permit
-            && !is_there
-        {
+        if !inner.recent.windows().iter().any(|window| window.start == Some(start)) {
             inner.on_the_way.push((start, permit));
         }
-        Ok(Some(start))
     }
 
     /// The handle that others can have, too.

@@ -1,0 +1,125 @@
+//! What recordings have beside the time of waits: samples on the CPU, who ended waits, and only what a filter lets pass.
+
+use std::{
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::Agent,
+    cgroup::TestCgroup,
+    load::cpu::CpuReport,
+    suite::{Need, Test},
+};
+use tempfile::TempDir;
+
+use crate::{
+    command::run_load,
+    profiles::Held,
+    recorded::{Recording, slept},
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("a_burner_is_sampled_where_it_burns", &[], a_burner_is_sampled_where_it_burns),
+    ("a_wait_has_its_waker", &[Need::Program("go")], a_wait_has_its_waker),
+    ("a_sleep_is_ended_by_an_interrupt", &[Need::Program("go")], a_sleep_is_ended_by_an_interrupt),
+    ("a_recording_has_only_what_its_filter_lets_pass", &[], a_recording_has_only_what_its_filter_lets_pass),
+];
+
+/// Records a cgroup through an agent for so long, in a file of this extension.
+fn record(agent: &Agent, cgroup: &TestCgroup, extension: &str, arguments: &[&str]) -> Result<Recording> {
+    let url = agent.address().to_string();
+    let arguments = [&[cgroup.kernel_path(), "--agent", &url][..], arguments].concat();
+    let mut recording = Recording::start("", extension, &arguments)?;
+    recording.begun()?;
+    Ok(recording)
+}
+
+fn a_burner_is_sampled_where_it_burns() -> Result<()> {
+    let agent = Agent::start("stacks: {onCpuHertz: 99}")?;
+    let cgroup = TestCgroup::new("burner")?;
+    let mut recording = record(&agent, &cgroup, "folded", &["--on-cpu", "--duration", "2m"])?;
+    let load: CpuReport = run_load(cgroup.path(), &["spin", "--seconds", "2"])?;
+    recording.interrupt()?;
+    recording.ended()?;
+    let text = String::from_utf8(recording.finish()?)?;
+    let (mut all, mut burning) = (0.0, 0.0);
+    for line in text.lines() {
+        let (stack, nanoseconds) = line.rsplit_once(' ').context("not folded")?;
+        let nanoseconds: f64 = nanoseconds.parse()?;
+        all += nanoseconds;
+        burning += if stack.contains("burn") { nanoseconds } else { 0.0 };
+    }
+    #[expect(clippy::cast_precision_loss, reason = "two seconds")]
+    let truth = load.inside.cpu_ns as f64;
+    // 200 samples, whose places are chance.
+    ensure!((all - truth).abs() <= truth / 10.0, "{all} ns are sampled of {truth} ns:\n{text}");
+    ensure!(burning >= all * 0.9, "only {burning} of {all} ns in the burning function:\n{text}");
+    Ok(())
+}
+
+fn a_wait_has_its_waker() -> Result<()> {
+    // The writer stays where the load began: in the cgroup of the tests.
+    has_waker(&["blocked", "--on", "pipe", "--millis", "3000"], "waker_thread", "podperf-load")
+}
+
+fn a_sleep_is_ended_by_an_interrupt() -> Result<()> {
+    has_waker(&["sleepers", "--waits", "100", "--millis", "30"], "waker", "(interrupt)")
+}
+
+/// Nine tenths of the load's long waits have this label.
+fn has_waker(load: &[&str], label: &str, value: &str) -> Result<()> {
+    let agent = Agent::start("stacks: {wakerAfter: 5ms}")?;
+    let cgroup = TestCgroup::new("woken")?;
+    let mut recording = record(&agent, &cgroup, "pb.gz", &["--duration", "2m"])?;
+    let load = Held::start(&cgroup, load)?;
+    thread::sleep(Duration::from_secs(4));
+    recording.interrupt()?;
+    recording.ended()?;
+    drop(load);
+    let directory = TempDir::new()?;
+    let file = directory.path().join("out.pb.gz");
+    std::fs::write(&file, recording.finish()?)?;
+    let tags = Command::new("go").args(["tool", "pprof", "-tags"]).arg(&file).stdin(Stdio::null()).output()?;
+    let tags = String::from_utf8(tags.stdout)?;
+    // ` waker_thread: Total 3.0s of 3.0s (  100%)`, then `                3.0s (  100%): podperf-load`.
+    let mut lines = tags.lines().skip_while(|line| !line.trim_start().starts_with(&format!("{label}: ")));
+    lines.next().with_context(|| format!("no `{label}`:\n{tags}"))?;
+    let line = lines.take_while(|line| !line.trim().is_empty()).find(|line| line.trim_end().ends_with(value));
+    let line = line.with_context(|| format!("nobody was woken by `{value}`:\n{tags}"))?;
+    let share = line.split('(').nth(1).and_then(|rest| rest.split('%').next()).context("no share")?.trim();
+    ensure!(share.parse::<f64>()? >= 90.0, "only {share} % were woken by `{value}`:\n{tags}");
+    Ok(())
+}
+
+fn a_recording_has_only_what_its_filter_lets_pass() -> Result<()> {
+    let agent = Agent::start("")?;
+    let cgroup = TestCgroup::new("filtered")?;
+    let load = Held::start(&cgroup, &["sleepers", "--waits", "1000000", "--millis", "20"])?;
+    let tid = format!("tid == {}", load.pid());
+    for (filter, expected, ways) in [
+        ("duration >= 20ms && state == S", true, &[true, false][..]),
+        ("duration < 10ms || reason == disk", false, &[true, false]),
+        (tid.as_str(), true, &[true]),
+        ("tid == 1", false, &[true]),
+    ] {
+        for &through in ways {
+            let arguments = ["--duration", "1s", "--filter", filter];
+            let recording = if through {
+                record(&agent, &cgroup, "folded", &arguments)?
+            } else {
+                Recording::start("", "folded", &[&[cgroup.kernel_path()][..], &arguments].concat())?
+            };
+            let (slept, says) = match recording.finish() {
+                Ok(folded) => (slept(&folded)?, String::from_utf8(folded)?),
+                Err(error) if error.to_string().contains("nothing was recorded") => (0.0, error.to_string()),
+                Err(error) => return Err(error),
+            };
+            ensure!((slept > 0.5e9) == expected, "`{filter}` through an agent ({through}): {slept} ns: {says}");
+        }
+    }
+    Ok(())
+}
