@@ -1,5 +1,5 @@
-//! From what was observed to the requests that carry it, by the instruments of OpenTelemetry's SDK: it keeps the start of
-//! the counters, and leaves out a series that is no longer observed.
+//! From what was observed to metrics, by the instruments of OpenTelemetry's SDK: it keeps the start of the counters, and
+//! leaves out a series that is no longer observed.
 
 use std::{
     collections::BTreeSet,
@@ -11,10 +11,6 @@ use opentelemetry::{
     KeyValue,
     metrics::{Meter, MeterProvider},
 };
-use opentelemetry_proto::tonic::{
-    collector::metrics::v1::ExportMetricsServiceRequest,
-    metrics::v1::{Metric, Sum, metric::Data},
-};
 use opentelemetry_sdk::{
     Resource,
     error::OTelSdkResult,
@@ -23,15 +19,12 @@ use opentelemetry_sdk::{
         data::ResourceMetrics, reader::MetricReader,
     },
 };
-use prost::Message;
 
 use super::points::{Observed, Values};
 
 /// Of one instrument. The SDK adds up what is over it, which would be a series that falls; the limits on rows are far
 /// below.
 const MAX_SERIES: usize = 32_768;
-/// As for profiles: 4 MiB, the default of gRPC servers, less room for what a proxy on the way adds.
-const MAX_REQUEST_BYTES: usize = 3_584 * 1024;
 
 /// The instruments, each made when it first has something to observe.
 #[derive(Debug)]
@@ -66,8 +59,8 @@ impl Instruments {
         Self { _provider: provider, meter, reader, known: BTreeSet::new(), observed: Arc::default() }
     }
 
-    /// The requests for one observation, none of them over the size that receivers take.
-    pub(super) fn requests(&mut self, observed: Observed) -> Result<Vec<ExportMetricsServiceRequest>, String> {
+    /// The metrics of one observation.
+    pub(super) fn collect(&mut self, observed: Observed) -> Result<ResourceMetrics, String> {
         for (name, points) in &observed {
             if self.known.insert(name.clone()) {
                 self.make(name.clone(), points.unit);
@@ -76,7 +69,7 @@ impl Instruments {
         *self.observed.write().unwrap_or_else(PoisonError::into_inner) = observed;
         let mut collected = ResourceMetrics::default();
         self.reader.collect(&mut collected).map_err(|error| error.to_string())?;
-        Ok(split(ExportMetricsServiceRequest::from(&collected), MAX_REQUEST_BYTES))
+        Ok(collected)
     }
 
     fn make(&self, name: String, unit: &'static str) {
@@ -128,56 +121,19 @@ impl MetricReader for SharedReader {
     }
 }
 
-/// Halves what is over `limit`: by metric first, then by series. A request without metrics is none.
-fn split(request: ExportMetricsServiceRequest, limit: usize) -> Vec<ExportMetricsServiceRequest> {
-    let mut parts = vec![request];
-    let mut requests = Vec::new();
-    while let Some(mut part) = parts.pop() {
-        if metrics(&mut part).is_none_or(|metrics| metrics.is_empty()) {
-            continue;
-        }
-        let second = (part.encoded_len() >= limit).then(|| metrics(&mut part).and_then(take_half)).flatten();
-        let Some(second) = second else {
-            requests.push(part);
-            continue;
-        };
-        let mut other = part.clone();
-        if let Some(metrics) = metrics(&mut other) {
-            *metrics = second;
-        }
-        parts.extend([other, part]);
-    }
-    requests
-}
-
-/// The SDK makes one resource with one scope.
-fn metrics(request: &mut ExportMetricsServiceRequest) -> Option<&mut Vec<Metric>> {
-    Some(&mut request.resource_metrics.first_mut()?.scope_metrics.first_mut()?.metrics)
-}
-
-/// The second half; `None` if there is nothing to halve.
-fn take_half(metrics: &mut Vec<Metric>) -> Option<Vec<Metric>> {
-    if metrics.len() > 1 {
-        return Some(metrics.split_off(metrics.len() / 2));
-    }
-    let metric = metrics.first_mut()?;
-    let Some(Data::Sum(sum)) = &mut metric.data else { return None };
-    if sum.data_points.len() < 2 {
-        return None;
-    }
-    let data_points = sum.data_points.split_off(sum.data_points.len() / 2);
-    let data = Some(Data::Sum(Sum { data_points, ..sum.clone() }));
-    Some(vec![Metric { data, ..metric.clone() }])
-}
-
 #[cfg(test)]
 mod tests {
     use opentelemetry_proto::tonic::{
+        collector::metrics::v1::ExportMetricsServiceRequest,
         common::v1::any_value::Value,
-        metrics::v1::{AggregationTemporality, NumberDataPoint, number_data_point},
+        metrics::v1::{AggregationTemporality, NumberDataPoint, Sum, metric::Data, number_data_point},
     };
+    use prost::Message;
 
-    use super::{super::points::Points, *};
+    use super::{
+        super::{points::Points, split::split},
+        *,
+    };
 
     fn seconds(paths: &[(&'static str, f64)]) -> Observed {
         let values = paths.iter().map(|(path, value)| (vec![KeyValue::new("podperf.cgroup.path", *path)], *value));
@@ -185,8 +141,12 @@ mod tests {
         Observed::from([("podperf.cgroup.oncpu.time".to_owned(), points)])
     }
 
-    fn sums(requests: &mut [ExportMetricsServiceRequest]) -> Vec<(String, String, Sum)> {
-        let metrics = requests.iter_mut().flat_map(|request| metrics(request).unwrap().clone());
+    fn request(instruments: &mut Instruments, observed: Observed) -> ExportMetricsServiceRequest {
+        ExportMetricsServiceRequest::from(&instruments.collect(observed).unwrap())
+    }
+
+    fn sums(requests: &[ExportMetricsServiceRequest]) -> Vec<(String, String, Sum)> {
+        let metrics = requests.iter().flat_map(|it| it.resource_metrics[0].scope_metrics[0].metrics.clone());
         let sums = metrics.map(|metric| match metric.data {
             Some(Data::Sum(sum)) => (metric.name, metric.unit, sum),
             other => panic!("not a sum: {other:?}"),
@@ -203,22 +163,17 @@ mod tests {
     #[test]
     fn totals_are_cumulative_from_one_start_and_what_has_ended_is_left_out() {
         let mut instruments = Instruments::new("node-1", &[("service.name".to_owned(), "other".to_owned())]);
-        let mut first = instruments.requests(seconds(&[("/a", 1.5), ("/b", 2.0)])).unwrap();
-        let attributes = first[0].resource_metrics[0].resource.clone().unwrap().attributes;
+        let first = request(&mut instruments, seconds(&[("/a", 1.5), ("/b", 2.0)]));
+        let attributes = first.resource_metrics[0].resource.clone().unwrap().attributes;
         let service = attributes.iter().find(|it| it.key == "service.name").unwrap().value.clone().unwrap();
         assert_eq!(service.value, Some(Value::StringValue("other".to_owned())));
-        let (name, unit, first) = sums(&mut first).remove(0);
+        let (name, unit, first) = sums(&[first]).remove(0);
         assert_eq!((name.as_str(), unit.as_str()), ("podperf.cgroup.oncpu.time", "s"));
         assert!(first.is_monotonic && first.aggregation_temporality == AggregationTemporality::Cumulative as i32);
         assert_eq!(first.data_points.len(), 2);
-        let second = sums(&mut instruments.requests(seconds(&[("/a", 4.0)])).unwrap()).remove(0).2;
+        let second = sums(&[request(&mut instruments, seconds(&[("/a", 4.0)]))]).remove(0).2;
         assert_eq!(second.data_points.iter().map(point).collect::<Vec<_>>(), [("/a".to_owned(), 4.0)]);
         assert_eq!(second.data_points[0].start_time_unix_nano, first.data_points[0].start_time_unix_nano);
-    }
-
-    #[test]
-    fn nothing_observed_is_nothing_sent() {
-        assert_eq!(Instruments::new("node-1", &[]).requests(Observed::new()).unwrap(), []);
     }
 
     #[test]
@@ -228,10 +183,9 @@ mod tests {
         let points = Points { unit: "{switch}", values: Values::Counts(values.collect()) };
         let mut instruments = Instruments::new("node-1", &[]);
         let observed = ["a", "b", "c"].map(|name| (name.to_owned(), points.clone())).into_iter().collect();
-        let whole = instruments.requests(observed).unwrap().remove(0);
-        let mut requests = split(whole, 100_000);
+        let requests = split(request(&mut instruments, observed), 100_000);
         assert!(requests.len() > 5 && requests.iter().all(|request| request.encoded_len() < 100_000));
-        let sums = sums(&mut requests);
+        let sums = sums(&requests);
         let series = sums.iter().map(|(_, _, sum)| sum.data_points.len()).sum::<usize>();
         assert_eq!(series, 3 * rows as usize);
     }

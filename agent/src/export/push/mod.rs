@@ -3,9 +3,11 @@
 //! They go the way that profiles go, with one attempt an interval: the next one carries all that a lost one had. A
 //! reading counts as an export of ended rows only once it was delivered, so that no last value is lost to an outage.
 
+mod exporter;
 mod instruments;
 mod names;
 mod points;
+mod split;
 
 use std::time::{Duration, SystemTime};
 
@@ -16,11 +18,12 @@ use tokio::{
 };
 
 use super::{
-    otlp::{EndpointError, Health, Sender, Settings, Signal, one_line},
+    otlp::{EndpointError, Health, Settings, one_line},
     prometheus::FactFamily,
 };
 use crate::collector::Reader;
 
+use exporter::Exporter;
 use instruments::Instruments;
 
 /// What is pushed, and where.
@@ -53,7 +56,7 @@ impl Push {
         let (health_sender, health) = watch::channel(Health::Healthy);
         let (stop, stopped) = watch::channel(false);
         let worker = Worker {
-            sender: Sender::new(&settings.receiver)?,
+            exporter: Exporter::new(&settings.receiver)?,
             instruments: Instruments::new(&settings.node_name, &settings.receiver.shape.resource),
             reader,
             facts: settings.facts,
@@ -76,7 +79,7 @@ impl Push {
 
 #[derive(Debug)]
 struct Worker {
-    sender: Sender,
+    exporter: Exporter,
     instruments: Instruments,
     reader: Reader,
     facts: watch::Receiver<Vec<FactFamily>>,
@@ -106,17 +109,11 @@ impl Worker {
     async fn push(&mut self) -> Result<(), String> {
         let observation = self.reader.read(false).await.map_err(|error| error.to_string())?;
         let facts = self.facts.borrow().clone();
-        let mut said = String::new();
-        for request in self.instruments.requests(points::observed(&observation, &facts))? {
-            let accepted = self.sender.send(&Signal::Metrics(request)).await.map_err(|failure| failure.text)?;
-            said = accepted.message;
-        }
+        let metrics = self.instruments.collect(points::observed(&observation, &facts))?;
+        let said = self.exporter.export(&metrics).await?;
         // The reading of a moment ago, unless the receiver took its time. Who stops is no error here.
         self.reader.read(true).await.ok();
-        if let Some(problem) = self.sender.problem() {
-            return Err(problem.to_owned());
-        }
-        if said.is_empty() { Ok(()) } else { Err(said) }
+        said.map_or(Ok(()), Err)
     }
 
     fn degrade(&self, error: &str) {
@@ -126,14 +123,14 @@ impl Worker {
             Health::Healthy => None,
         };
         if since.is_none() {
-            tracing::warn!(endpoint = %self.sender.uri(), %error, state = "degraded", "failed to push metrics");
+            tracing::warn!(endpoint = %self.exporter.uri(), %error, state = "degraded", "failed to push metrics");
         }
         self.health.send_replace(Health::Degraded { since: since.unwrap_or_else(SystemTime::now), error });
     }
 
     fn recover(&self) {
         if self.health.send_replace(Health::Healthy) != Health::Healthy {
-            tracing::info!(endpoint = %self.sender.uri(), state = "healthy", "pushing metrics again");
+            tracing::info!(endpoint = %self.exporter.uri(), state = "healthy", "pushing metrics again");
         }
     }
 }

@@ -1,0 +1,49 @@
+//! Requests of a size that receivers take. Pure.
+
+use opentelemetry_proto::tonic::{
+    collector::metrics::v1::ExportMetricsServiceRequest,
+    metrics::v1::{Metric, Sum, metric::Data},
+};
+use prost::Message;
+
+/// Halves what is over `limit`: by metric first, then by series. A request without metrics is none.
+pub(super) fn split(request: ExportMetricsServiceRequest, limit: usize) -> Vec<ExportMetricsServiceRequest> {
+    let mut parts = vec![request];
+    let mut requests = Vec::new();
+    while let Some(mut part) = parts.pop() {
+        if metrics(&mut part).is_none_or(|metrics| metrics.is_empty()) {
+            continue;
+        }
+        let second = (part.encoded_len() >= limit).then(|| metrics(&mut part).and_then(take_half)).flatten();
+        let Some(second) = second else {
+            requests.push(part);
+            continue;
+        };
+        let mut other = part.clone();
+        if let Some(metrics) = metrics(&mut other) {
+            *metrics = second;
+        }
+        parts.extend([other, part]);
+    }
+    requests
+}
+
+/// The SDK makes one resource with one scope.
+fn metrics(request: &mut ExportMetricsServiceRequest) -> Option<&mut Vec<Metric>> {
+    Some(&mut request.resource_metrics.first_mut()?.scope_metrics.first_mut()?.metrics)
+}
+
+/// The second half; `None` if there is nothing to halve.
+fn take_half(metrics: &mut Vec<Metric>) -> Option<Vec<Metric>> {
+    if metrics.len() > 1 {
+        return Some(metrics.split_off(metrics.len() / 2));
+    }
+    let metric = metrics.first_mut()?;
+    let Some(Data::Sum(sum)) = &mut metric.data else { return None };
+    if sum.data_points.len() < 2 {
+        return None;
+    }
+    let data_points = sum.data_points.split_off(sum.data_points.len() / 2);
+    let data = Some(Data::Sum(Sum { data_points, ..sum.clone() }));
+    Some(vec![Metric { data, ..metric.clone() }])
+}
