@@ -48,7 +48,10 @@ impl Sleepers {
         let library = directory.join("crowd.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/programs/crowd.c");
         let mut compiler = Command::new("cc");
-        compiler.args(["-O1", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
+        compiler
+            .args(["-O1", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-shared", "-fPIC", "-o"])
+            .arg(&library)
+            .arg(&source);
         let output = compiler.output().context("failed to run `cc` (Debian package `gcc`)")?;
         ensure!(output.status.success(), "`cc` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
         let mut sleepers = Self { children: Vec::new() };

@@ -84,6 +84,8 @@ pub fn profiles(profiles: &Profiles) -> String {
             row("its programs by the kernel's statistics", &programs, "");
             row("its process meanwhile", &format!("{:.2} %", cost.process_percent_counted), "");
             row("podperf by the kernel's account", &format!("**{kernel:.2} %**"), &goal(kernel, WAKEUPS_PERCENT, "%"));
+            let walks = format!("{:.0} of {:.0}", cost.walks_per_second, cost.waits_per_second);
+            row("walks of waits with a stack, a second", &walks, "");
             row("features given up below the cap", &format!("{:.0}", cost.shed), "");
         }
         Err(error) => row("cost of wake-ups", &format!("not measured: {error:#}"), ""),

@@ -83,6 +83,10 @@ pub struct Cost {
     pub runs_per_second: f64,
     /// Mean time of such a run.
     pub ns_per_run: f64,
+    /// Waits that should have a stack, in a second, without the kernel's statistics.
+    pub waits_per_second: f64,
+    /// Of these, those whose stack was walked rather than remembered.
+    pub walks_per_second: f64,
     /// Features that the agent gave up to stay below its cap.
     pub shed: f64,
 }
@@ -129,6 +133,8 @@ fn cost(args: &ProfilesArgs, program: &Path) -> Result<Cost> {
         programs_percent: counted.programs_percent,
         runs_per_second: counted.runs_per_second,
         ns_per_run: counted.ns_per_run,
+        waits_per_second: own.waits_per_second,
+        walks_per_second: own.walks_per_second,
         shed: own.shed + counted.shed,
     })
 }
@@ -141,6 +147,8 @@ struct Stretch {
     programs_percent: f64,
     runs_per_second: f64,
     ns_per_run: f64,
+    waits_per_second: f64,
+    walks_per_second: f64,
     shed: f64,
 }
 
@@ -157,14 +165,15 @@ fn stretch(args: &ProfilesArgs, agent: &Agent) -> Result<Stretch> {
 
     let pid = Pid::from_raw(i32::try_from(agent.pid())?);
     let (before, cpu, start) = (Programs::of_process(agent.pid())?, process::cpu_ns_of(pid)?, Instant::now());
-    let (mut ratios, mut shed) = (Vec::new(), 0.0);
+    let counted = agent.metrics()?;
+    let mut last = counted.clone();
+    let mut ratios = Vec::new();
     for scrape in 0..SCRAPES {
         thread::sleep(length / SCRAPES);
-        let metrics = agent.metrics()?;
+        last = agent.metrics()?;
         if scrape > 0 {
-            ratios.push(metrics.get("podperf_overhead_ratio", &[]).context("no `podperf_overhead_ratio`")?);
+            ratios.push(last.get("podperf_overhead_ratio", &[]).context("no `podperf_overhead_ratio`")?);
         }
-        shed = metrics.sum("podperf_overhead_shed", &[]);
     }
     let cpu = process::cpu_ns_of(pid)?.saturating_sub(cpu);
     let (runs, took) = (Programs::of_process(agent.pid())?.runs_since(&before), start.elapsed());
@@ -172,6 +181,7 @@ fn stretch(args: &ProfilesArgs, agent: &Agent) -> Result<Stretch> {
     let output = load.wait_with_output().context("failed to wait for the load")?;
     ensure!(output.status.success(), "the load ended badly: {}", output.status);
     let load: WakeupsReport = serde_json::from_slice(&output.stdout)?;
+    let in_a_second = |name: &str| (last.sum(name, &[]) - counted.sum(name, &[])) / took.as_secs_f64();
     let cpus = cpus()? as f64;
     let percent = |ns: u64, wall: Duration| 100.0 * ns as f64 / (1e9 * wall.as_secs_f64() * cpus);
     Ok(Stretch {
@@ -182,7 +192,9 @@ fn stretch(args: &ProfilesArgs, agent: &Agent) -> Result<Stretch> {
         programs_percent: percent(runs.time_ns, took),
         runs_per_second: runs.count as f64 / took.as_secs_f64(),
         ns_per_run: runs.time_ns as f64 / runs.count.max(1) as f64,
-        shed,
+        waits_per_second: in_a_second("podperf_stack_waits_total"),
+        walks_per_second: in_a_second("podperf_stack_walks_total"),
+        shed: last.sum("podperf_overhead_shed", &[]),
     })
 }
 
