@@ -78,8 +78,9 @@ deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database
 $(TOOLS)/bin/cargo-deny:
 	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@$(DENY_VERSION)
 
-bench: build ## Measure the price per context switch beside perf's tools and how it grows, the agent at rest, and at scale (ARGS=growth)
-	$(if $(filter scale,$(ARGS)),,tests/bench/build-perf.sh)
+bench: build ## Measure the price per context switch beside other tools and how it grows, the agent at rest, at scale, and with profiles (ARGS=growth)
+	@./setup.sh bench || echo "bench: what is missing is not measured"
+	$(if $(filter scale profiles,$(ARGS)),,tests/bench/build-perf.sh)
 	$(CARGO) build --release --locked -p podperf-tests
 	$(SUDO) target/release/podperf-bench $(ARGS)
 

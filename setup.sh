@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what building (`build`), checking (`lint`, `fuzz`) or testing (`test`, `vm`) needs, where it is missing.
+# Installs what building (`build`), checking (`lint`, `fuzz`), testing (`test`, `vm`) or measuring (`bench`) needs, where
+# it is missing.
 # As root or with sudo it uses apt-get; elsewhere it names the packages and fails.
 set -eu
 
@@ -31,6 +32,12 @@ case "${1:-build}" in
 build) ;;
 lint) need clang-format has_program clang-format ;;
 fuzz) need g++ has_program c++ ;;
+bench)
+	need bpftool has_program bpftool
+	need bpftrace has_program bpftrace
+	need libbpf-tools has_program offcputime
+	need util-linux has_program unshare
+	;;
 test)
 	need prometheus has_program promtool
 	need bpftool has_program bpftool
@@ -47,7 +54,7 @@ vm)
 	need util-linux has_program unshare
 	;;
 *)
-	echo "usage: setup.sh [build|lint|fuzz|test|vm]" >&2
+	echo "usage: setup.sh [build|lint|fuzz|bench|test|vm]" >&2
 	exit 2
 	;;
 esac

@@ -2,8 +2,6 @@
 
 use std::{
     fs,
-    io::Read as _,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -16,6 +14,7 @@ use podperf_tests::{
     collector::{Collector, Frame, Sample},
     process,
     suite::{Need, Test},
+    system_programs::{self, Sleepers},
 };
 use tempfile::TempDir;
 
@@ -251,13 +250,10 @@ fn process_that_is_gone_is_named() -> Result<()> {
 
 fn symbols_of_fifty_programs_fit() -> Result<()> {
     const PROGRAMS: usize = 50;
-    let mut case = Case::new("")?;
-    let crowd = case.build("cc", "crowd.c", &["-shared", "-fPIC"])?;
-    let programs = system_programs(PROGRAMS)?;
+    let case = Case::new("")?;
+    let programs = system_programs::find(PROGRAMS)?;
     let before = resident(&case.agent)?;
-    for program in &programs {
-        case.start(&format!("LD_PRELOAD={} exec {}", crowd.display(), program.display()))?;
-    }
+    let _sleepers = Sleepers::start(&programs, &case.cgroup, case.directory.path())?;
     let named = |case: &Case| -> Result<usize> {
         let samples = case.samples()?;
         let of = |program: &PathBuf| {
@@ -278,28 +274,6 @@ fn symbols_of_fifty_programs_fit() -> Result<()> {
     })?;
     ensure!(most <= 80 * MIB, "{} MiB are resident, {} MiB were before", most / MIB, before / MIB);
     Ok(())
-}
-
-/// Different programs of this machine that a library can be loaded into.
-fn system_programs(count: usize) -> Result<Vec<PathBuf>> {
-    let mut paths = fs::read_dir("/usr/bin")?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    paths.sort();
-    let mut inodes = std::collections::HashSet::new();
-    let is_program = |path: &PathBuf| {
-        let Ok(metadata) = fs::symlink_metadata(path) else { return false };
-        let mut magic = [0; 18];
-        let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-        // Of 64 bits, with a loader, and without rights of its own.
-        metadata.is_file()
-            && metadata.mode() & 0o6000 == 0
-            && read.is_ok()
-            && magic.starts_with(b"\x7fELF\x02")
-            && magic[16] == 3
-            && inodes.insert(metadata.ino())
-    };
-    let programs: Vec<_> = paths.into_iter().filter(is_program).take(count).collect();
-    ensure!(programs.len() == count, "only {} programs in `/usr/bin`", programs.len());
-    Ok(programs)
 }
 
 fn resident(agent: &Agent) -> Result<u64> {

@@ -13,4 +13,5 @@ pub mod load;
 pub mod process;
 pub mod prometheus;
 pub mod suite;
+pub mod system_programs;
 pub mod vm;

@@ -13,9 +13,12 @@ use nix::unistd::{SysconfVar, sysconf};
 use super::monitor::EVENTS;
 use crate::agent::Agent;
 
+/// The cap as shipped: agents of tests have none unless they ask for it.
+pub(super) const CAP: &str = "overhead: {maxPercent: 5}\n";
+
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);
 /// The start is over by then, and is not part of the rest.
-const REST_AFTER: Duration = Duration::from_secs(5);
+pub(super) const REST_AFTER: Duration = Duration::from_secs(5);
 
 /// What the agent is told to measure.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +27,7 @@ pub enum Configuration {
     Default,
     /// Facts and times from task fields, no stacks, no perf counters.
     Times,
-    /// The same, and both stacks of every wait.
+    /// The same, and both stacks of every wait; neither wakers nor samples of what runs.
     Stacks,
     /// Nothing but the benchmark's events, read as perf counters.
     Counters,
@@ -37,8 +40,7 @@ impl Configuration {
         let yaml = match self {
             Self::Default => String::new(),
             Self::Times => sections(true, false, ""),
-            // Nothing listens there.
-            Self::Stacks => sections(true, true, "") + "otlp:\n  endpoint: http://127.0.0.1:1\n",
+            Self::Stacks => "stacks: {wakerAfter: 0s, onCpuHertz: 0}\ncounters: {groups: []}\n".to_owned(),
             Self::Counters => sections(false, false, &groups),
         };
         Agent::start_program(program, &yaml)

@@ -1,5 +1,5 @@
 //! The benchmark behind `make bench`: the price per context switch, side by side with perf, how it grows, the agent at
-//! rest, and the agent on a node full of pods.
+//! rest, on a node full of pods, and with profiles of what happens often.
 //!
 //! A ring of two processes in two cgroups on one CPU does nothing but switch.
 //! Each monitor is measured in pairs, the ring without it and then with it, and
@@ -10,8 +10,10 @@
 pub mod agent;
 pub mod bpf;
 pub mod growth;
+pub mod markdown;
 pub mod monitor;
 pub mod node;
+pub mod profiles;
 pub mod programs;
 pub mod scale;
 pub mod setup;
@@ -68,6 +70,12 @@ pub struct BenchArgs {
     /// The agent; `podperf` beside this program if absent
     #[arg(long)]
     pub agent: Option<PathBuf>,
+    /// Print the monitors as Markdown, as `growth` and `profiles` always are
+    #[arg(long)]
+    pub markdown: bool,
+    /// The arguments of `profiles`
+    #[command(flatten)]
+    pub profiles: profiles::ProfilesArgs,
     /// The arguments of `growth`
     #[command(flatten)]
     pub growth: growth::GrowthArgs,
@@ -84,6 +92,8 @@ pub enum Part {
     Scale,
     /// The price over the number of events and of cgroups.
     Growth,
+    /// The whole agent with wake-ups, and with symbols.
+    Profiles,
 }
 
 impl BenchArgs {
@@ -141,6 +151,9 @@ pub fn run(args: &BenchArgs) -> Result<String> {
     if args.wants(Part::Scale) {
         text.push_str(&table::scale(&scale::run(&agent, args.scrapes)));
     }
+    if args.wants(Part::Profiles) {
+        text.push_str(&markdown::profiles(&profiles::run(&args.profiles, &agent)));
+    }
     if args.wants(Part::Growth) {
         let common = growth::Common {
             rounds: args.rounds,
@@ -170,7 +183,11 @@ fn switches(args: &BenchArgs, agent: PathBuf) -> Result<String> {
         progress(&format!("BPF statistics: {}", measurement.monitor.title));
         measure_programs(measurement, &setup, &ring)?;
     }
-    Ok(table::measurements(&measurements) + &table::goals(&measurements))
+    Ok(if args.markdown {
+        markdown::measurements(&measurements) + &markdown::goals(&measurements)
+    } else {
+        table::measurements(&measurements) + &table::goals(&measurements)
+    })
 }
 
 fn measure_pair(measurement: &mut Measurement, setup: &Setup, ring: &Ring) -> Result<()> {
@@ -220,7 +237,11 @@ fn select(only: &[String]) -> Result<impl Iterator<Item = &'static Monitor>> {
 }
 
 fn last_cpu() -> Result<usize> {
-    Ok(thread::available_parallelism().context("failed to count the cpus")?.get() - 1)
+    Ok(cpus()? - 1)
+}
+
+fn cpus() -> Result<usize> {
+    Ok(thread::available_parallelism().context("failed to count the cpus")?.get())
 }
 
 fn progress(text: &str) {

@@ -19,6 +19,9 @@ use crate::{agent::Agent, process};
 pub const EVENTS: [&str; 6] =
     ["cpu-clock", "task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults"];
 
+const EMPTY_PROGRAM: &str = include_str!("../../bench/empty.bpf.c");
+const BARE_PROGRAM: &str = include_str!("../../bench/bare.bpf.c");
+
 /// How long a monitor may take to write down what it has and end.
 const STOP_DEADLINE: Duration = Duration::from_secs(15);
 
@@ -33,19 +36,23 @@ pub struct Monitor {
 }
 
 /// All monitors, in the order of the table.
-pub static MONITORS: [Monitor; 9] = [
+pub static MONITORS: [Monitor; 13] = [
     Monitor { key: "none", title: "none (the noise)", parts: &[] },
     Monitor { key: "empty", title: "empty program", parts: &[Part::EmptyProgram] },
+    Monitor { key: "bare", title: "bare time per cgroup", parts: &[Part::Bare] },
     Monitor { key: "perf-cgroup", title: "perf stat, cgroup events", parts: &[Part::PerfStat] },
     Monitor { key: "perf-bpf", title: "perf stat --bpf-counters", parts: &[Part::PerfStatBpf] },
     Monitor { key: "perf-off-cpu", title: "perf record --off-cpu", parts: &[Part::PerfOffCpu] },
     Monitor { key: "perf-both", title: "both perf BPF tools", parts: &[Part::PerfStatBpf, Part::PerfOffCpu] },
+    Monitor { key: "offcputime", title: "offcputime (libbpf-tools)", parts: &[Part::OffCpuTime] },
+    Monitor { key: "bpftrace", title: "bpftrace, both stacks", parts: &[Part::Bpftrace] },
     Monitor { key: "podperf-times", title: "podperf: facts, times", parts: &[Part::Agent(Configuration::Times)] },
     Monitor {
         key: "podperf-stacks",
         title: "podperf: facts, times, stacks",
         parts: &[Part::Agent(Configuration::Stacks)],
     },
+    Monitor { key: "podperf-default", title: "podperf: as shipped", parts: &[Part::Agent(Configuration::Default)] },
     Monitor {
         key: "podperf-counters",
         title: "podperf: 6 perf counters",
@@ -57,9 +64,12 @@ pub static MONITORS: [Monitor; 9] = [
 #[derive(Clone, Copy, Debug)]
 enum Part {
     EmptyProgram,
+    Bare,
     PerfStat,
     PerfStatBpf,
     PerfOffCpu,
+    OffCpuTime,
+    Bpftrace,
     Agent(Configuration),
 }
 
@@ -85,7 +95,11 @@ impl Part {
     fn start(self, setup: &Setup, running: &mut Running) -> Result<()> {
         match self {
             Self::EmptyProgram => {
-                let object = setup.empty_object()?;
+                let object = setup.object("empty", EMPTY_PROGRAM)?;
+                running.attached.push(programs::load_and_attach(&object, "sched_switch")?);
+            }
+            Self::Bare => {
+                let object = setup.object("bare", BARE_PROGRAM)?;
                 running.attached.push(programs::load_and_attach(&object, "sched_switch")?);
             }
             Self::PerfStat => running.processes.push(setup.perf_stat("perf-stat", &[])?),
@@ -93,6 +107,8 @@ impl Part {
                 running.processes.push(setup.perf_stat("perf-stat-bpf", &["--bpf-counters"])?);
             }
             Self::PerfOffCpu => running.processes.push(setup.perf_off_cpu()?),
+            Self::OffCpuTime => running.processes.push(setup.off_cpu_time()?),
+            Self::Bpftrace => running.processes.push(setup.bpftrace()?),
             Self::Agent(configuration) => {
                 running.agents.push(configuration.start(&setup.agent)?);
             }

@@ -1,7 +1,8 @@
-//! The BPF programs of the machine, as bpftool sees them: loading the empty
-//! one, and the kernel's own statistics of what each run costs.
+//! The BPF programs of the machine, as bpftool sees them, or of one process:
+//! loading those of ours, and the kernel's own statistics of what each run costs.
 
 use std::collections::HashMap;
+use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -47,6 +48,44 @@ impl Programs {
         let by_id =
             shown.into_iter().map(|one| (one.id, Runs { time_ns: one.run_time_ns, count: one.run_cnt })).collect();
         Ok(Self { by_id })
+    }
+
+    /// Those that a process has open, by `/proc/PID/fdinfo`.
+    pub fn of_process(pid: u32) -> Result<Self> {
+        let mut by_id = HashMap::new();
+        let directory = format!("/proc/{pid}/fdinfo");
+        for entry in fs::read_dir(&directory).with_context(|| format!("failed to read `{directory}`"))? {
+            // Closed in the meantime.
+            let Ok(text) = fs::read_to_string(entry?.path()) else { continue };
+            let number = |key: &str| -> Option<u64> {
+                text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim().parse().ok()
+            };
+            // Links name their program, too, but not its runs.
+            if let (Some(id), Some(time_ns), Some(count)) =
+                (number("prog_id"), number("run_time_ns"), number("run_cnt"))
+            {
+                by_id.insert(u32::try_from(id)?, Runs { time_ns, count });
+            }
+        }
+        Ok(Self { by_id })
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// All runs of all programs since `before`.
+    #[must_use]
+    pub fn runs_since(&self, before: &Self) -> Runs {
+        let mut sum = Runs::default();
+        for (id, runs) in &self.by_id {
+            let old = before.by_id.get(id).copied().unwrap_or_default();
+            sum.time_ns += runs.time_ns.saturating_sub(old.time_ns);
+            sum.count += runs.count.saturating_sub(old.count);
+        }
+        sum
     }
 
     /// Those that were not there `earlier`.

@@ -1,20 +1,33 @@
 //! What the monitors are started with: tools, cgroups and a scratch directory.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use super::BenchArgs;
 use super::monitor::{EVENTS, Process};
-use super::programs::succeed;
+use super::programs::{Programs, succeed};
 use crate::cgroup::TestCgroup;
 
-const EMPTY_PROGRAM: &str = include_str!("../../bench/empty.bpf.c");
+const OFF_CPU_SCRIPT: &str = include_str!("../../bench/offcpu.bt");
+
+/// Tools that look for BPF programs to load take longer than others to start.
+const LOAD_DEADLINE: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// bpftrace looks for tracepoints in the file system of old, which a container may lack. In a mount namespace of its own
+/// it gets one, and the machine is left as it was.
+const WITH_TRACEFS: &str = r#"
+[ -d /sys/kernel/debug/tracing/events ] || mount -t debugfs none /sys/kernel/debug
+[ -d /sys/kernel/debug/tracing/events ] || mount -t tracefs none /sys/kernel/debug/tracing
+exec "$@"
+"#;
 
 /// What the monitors need to start: tools, cgroups and a scratch directory.
 #[derive(Debug)]
@@ -61,6 +74,27 @@ impl Setup {
         self.spawn("perf-record", &mut command, Signal::SIGINT)
     }
 
+    /// `offcputime` of libbpf-tools: both stacks of every wait on the machine.
+    pub fn off_cpu_time(&self) -> Result<Process> {
+        let mut command = Command::new(tool("offcputime", "libbpf-tools")?);
+        let mut process = self.spawn("offcputime", &mut command, Signal::SIGINT)?;
+        wait_for_programs(&mut process)?;
+        Ok(process)
+    }
+
+    /// bpftrace with a script of ours: time off the CPU by both stacks and the command.
+    pub fn bpftrace(&self) -> Result<Process> {
+        let bpftrace = tool("bpftrace", "bpftrace")?;
+        let script = self.scratch.path().join("offcpu.bt");
+        fs::write(&script, OFF_CPU_SCRIPT)?;
+        // Each of these executes the next, so the process is bpftrace in the end.
+        let mut command = Command::new(tool("unshare", "util-linux")?);
+        command.args(["--mount", "sh", "-c", WITH_TRACEFS, "sh"]).arg(bpftrace).arg(script);
+        let mut process = self.spawn("bpftrace", &mut command, Signal::SIGINT)?;
+        wait_for_programs(&mut process)?;
+        Ok(process)
+    }
+
     /// Starts one process of a monitor, its stderr in the scratch directory.
     pub fn spawn(&self, name: &'static str, command: &mut Command, stop: Signal) -> Result<Process> {
         let log = self.scratch.path().join(format!("{name}.log"));
@@ -68,12 +102,12 @@ impl Setup {
         Process::spawn(name, command, stop, log)
     }
 
-    /// The object with the empty program, compiled on first use.
-    pub fn empty_object(&self) -> Result<PathBuf> {
-        let source = self.scratch.path().join("empty.bpf.c");
-        let object = self.scratch.path().join("empty.bpf.o");
+    /// The object of a program of ours, compiled on first use.
+    pub fn object(&self, name: &str, program: &str) -> Result<PathBuf> {
+        let source = self.scratch.path().join(format!("{name}.bpf.c"));
+        let object = self.scratch.path().join(format!("{name}.bpf.o"));
         if !object.exists() {
-            fs::write(&source, EMPTY_PROGRAM)?;
+            fs::write(&source, program)?;
             let mut clang = Command::new("clang");
             // Debian keeps <asm/types.h> in the directory of the architecture.
             clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
@@ -82,4 +116,25 @@ impl Setup {
         }
         Ok(object)
     }
+}
+
+/// Where a program is: on the path, or where Debian keeps those for root.
+fn tool(name: &str, package: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    directories
+        .map(|directory| directory.join(name))
+        .find(|program| Path::is_file(program))
+        .with_context(|| format!("no `{name}` (Debian package `{package}`)"))
+}
+
+/// A tool is not there to be measured before it has loaded a program.
+fn wait_for_programs(process: &mut Process) -> Result<()> {
+    let start = Instant::now();
+    while Programs::of_process(process.id())?.is_empty() {
+        process.check()?;
+        ensure!(start.elapsed() < LOAD_DEADLINE, "no BPF program in {LOAD_DEADLINE:?}: {}", process.words().trim());
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
 }

@@ -10,14 +10,18 @@ use super::scale::{FULL, Row, Scale};
 use crate::load::ring::Spread;
 
 /// A goal: the extra cost of one monitor, as a part of that of another.
-struct Goal {
-    of: &'static str,
-    to: &'static str,
-    at_most: f64,
+pub(super) struct Goal {
+    pub(super) of: &'static str,
+    pub(super) to: &'static str,
+    pub(super) at_most: f64,
 }
 
-const GOALS: [Goal; 3] = [
+pub(super) const GOALS: [Goal; 7] = [
     Goal { of: "podperf-stacks", to: "perf-both", at_most: 0.25 },
+    Goal { of: "podperf-stacks", to: "perf-off-cpu", at_most: 0.65 },
+    Goal { of: "podperf-stacks", to: "offcputime", at_most: 0.13 },
+    Goal { of: "podperf-stacks", to: "bpftrace", at_most: 0.2 },
+    Goal { of: "podperf-stacks", to: "bare", at_most: 1.6 },
     Goal { of: "podperf-times", to: "perf-bpf", at_most: 0.25 },
     Goal { of: "podperf-counters", to: "perf-bpf", at_most: 0.6 },
 ];
@@ -27,6 +31,8 @@ const REST_CPU_PERCENT: f64 = 0.3;
 const SCRAPE_MS: f64 = 25.0;
 const READING_MS: f64 = 5.0;
 const SCALE_RSS_MIB: f64 = 48.0;
+pub(super) const WAKEUPS_PERCENT: f64 = 0.5;
+pub(super) const SYMBOLS_RSS_MIB: f64 = 80.0;
 
 /// One line per monitor.
 pub fn measurements(measurements: &[Measurement]) -> String {
@@ -61,19 +67,23 @@ pub fn measurements(measurements: &[Measurement]) -> String {
 
 /// One line per goal.
 pub fn goals(measurements: &[Measurement]) -> String {
-    let extra = |key: &str| {
-        let one = measurements.iter().find(|m| m.monitor.key == key && m.failure.is_none())?;
-        one.extra_ns().map(|spread| spread.median)
-    };
     let mut text = "\ngoals\n".to_owned();
     for goal in &GOALS {
         let _ = write!(text, "{} / {}: ", goal.of, goal.to);
-        let _ = match extra(goal.of).zip(extra(goal.to)) {
-            Some((of, to)) => writeln!(text, "{}", verdict(of / to, goal.at_most, "")),
+        let _ = match extra_of(measurements, goal.of).zip(extra_of(measurements, goal.to)) {
+            Some((of, to)) => {
+                writeln!(text, "{}, {of:+.0} / {to:+.0} ns", verdict(of / to, goal.at_most, ""))
+            }
             None => writeln!(text, "not measured"),
         };
     }
     text
+}
+
+/// The median extra of a monitor.
+pub(super) fn extra_of(measurements: &[Measurement], key: &str) -> Option<f64> {
+    let one = measurements.iter().find(|m| m.monitor.key == key && m.failure.is_none())?;
+    one.extra_ns().map(|spread| spread.median)
 }
 
 /// The agent with nothing to do.

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use podperf_tests::load::{blocked, churn, cpu, crowd, faults, hog, instructions, mixed, moved, ring, sites, sleepers};
+use podperf_tests::load::{
+    blocked, churn, cpu, crowd, faults, hog, instructions, mixed, moved, ring, sites, sleepers, wakeups,
+};
 use podperf_tests::process;
 use serde::Serialize;
 
@@ -34,6 +36,8 @@ enum Load {
     Sites(sites::SitesArgs),
     /// Wait, with a user stack of known names
     Sleepers(sleepers::SleepersArgs),
+    /// Wake in pairs of threads, at a rate that is kept
+    Wakeups(wakeups::WakeupsArgs),
     /// Take a known number of page faults and voluntary switches
     Faults(faults::FaultsArgs),
     /// Burn while another process moves the burner between cgroups
@@ -78,6 +82,7 @@ fn run(cli: Cli) -> Result<()> {
             report(&sleepers::run(&args)?)?;
             if args.hold { cpu::hold() } else { Ok(()) }
         }
+        Load::Wakeups(args) => report(&wakeups::run(&args)?),
         Load::Faults(args) => report(&faults::run(&args)?),
         Load::Moved(args) => report(&moved::run(&args)?),
         Load::Loop(args) => report(&instructions::run(&args)?),
