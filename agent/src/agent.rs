@@ -26,7 +26,7 @@ use crate::{
         prometheus::{AgentFacts, FactFamily, LogCounts},
         push::{Push, PushSettings},
     },
-    kernel::{OpenCounter, Sensors, Tracepoint, host::Host},
+    kernel::{OpenCounter, SampleEvent, Sensors, Tracepoint, host::Host},
     overhead::Overhead,
     parts, pods,
     recording::Windows,
@@ -93,7 +93,7 @@ pub fn start(
 
     let sensors = Sensors::start(&parts::sensor_settings(&config, host), plan)?;
     let tracepoint = sensors.tracepoint();
-    tell_state(&status, &config, tracepoint, host);
+    tell_state(&status, &config, tracepoint, &sensors.samples(), host);
 
     let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings())).transpose()?;
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
@@ -332,10 +332,18 @@ fn start_pods(
 }
 
 /// One line per part, in the words that `/status` and the metrics use.
-fn tell_state(status: &Status, config: &Config, tracepoint: Tracepoint, host: &Host) {
+fn tell_state(
+    status: &Status,
+    config: &Config,
+    tracepoint: Tracepoint,
+    samples: &Result<Option<SampleEvent>, String>,
+    host: &Host,
+) {
     let (state, detail) = parts::scheduling(config.scheduling.tracepoint, tracepoint);
     status.set("scheduling sensor", state, detail);
     status.set("cgroup sensor", State::Healthy, "births and deaths from the kernel");
     let (state, detail) = parts::stacks(config, host);
     status.set("stacks", state, detail);
+    let (state, detail) = parts::samples(config, samples);
+    status.set("cpu samples", state, detail);
 }

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 
 use crate::{
     config::{Config, Identity, PodSource},
-    kernel::{PmuSettings, SensorSettings, Tracepoint, host::Host},
+    kernel::{PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host},
     pods,
     status::State,
 };
@@ -124,6 +124,20 @@ pub fn stacks(config: &Config, host: &Host) -> (State, String) {
     } else {
         // Nobody has asked for them yet.
         (State::Healthy, format!("of every wait, without {}", missing.join(" and ")))
+    }
+}
+
+/// What becomes of samples on the CPU.
+#[must_use]
+pub fn samples(config: &Config, samples: &Result<Option<SampleEvent>, String>) -> (State, String) {
+    match samples {
+        Ok(Some(event)) => {
+            let event = if *event == SampleEvent::CpuClock { "cpu-clock" } else { "cycles" };
+            (State::Healthy, format!("{} a second on each CPU, by {event}", config.stacks.on_cpu_hertz))
+        }
+        Ok(None) if wants_profiles(config) => (State::Healthy, "not taken: `stacks.onCpuHertz` is 0".into()),
+        Ok(None) => (State::Healthy, "not taken: no stacks are".into()),
+        Err(error) => (State::Degraded, format!("none: {error}")),
     }
 }
 

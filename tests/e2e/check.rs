@@ -53,7 +53,7 @@ pub(crate) const TESTS: &[Test] = &[
 
 const SETPRIV: Need = Need::Program("setpriv");
 const UNSHARE: Need = Need::Program("unshare");
-const NO_EVENTS: &str = "counters: {enabled: false}";
+const NO_EVENTS: &str = "counters: {enabled: false}\nstacks: {onCpuHertz: 0}";
 const DEFAULT_EVENTS: [&str; 4] = ["cycles", "instructions", "cache-references", "cache-misses"];
 const DEADLINE: Duration = Duration::from_secs(20);
 /// Nothing listens there.
@@ -236,7 +236,8 @@ fn check_under_a_seccomp_profile_names_the_call() -> Result<()> {
     let events = "counters: {groups: [[page-faults]]}";
     let report = refusing(libc::SYS_perf_event_open, events)?;
     report.expect("perf_event_open", "degraded", &["permission denied", "a seccomp profile that allows"])?;
-    report.expect_verdict("degraded", &["perf_event_open", "page-faults"])?;
+    report.expect("cpu samples", "degraded", &["Operation not permitted", "stacks.onCpuHertz: 0"])?;
+    report.expect_verdict("degraded", &["cpu samples", "perf_event_open", "page-faults"])?;
     refusing(libc::SYS_perf_event_open, NO_EVENTS)?.expect_verdict("usable", &[])?;
     let report = refusing(libc::SYS_bpf, events)?;
     report.expect("bpf programs", "failed", &["Operation not permitted", "allow bpf(2)", "seccomp"])?;

@@ -29,6 +29,7 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     let mut checks = machine(host);
     checks.push(programs(config, findings));
     checks.push(stacks(config, host));
+    checks.extend(samples(config, findings));
     checks.push(perf_event_open(host, findings));
     checks.extend(findings.counters.iter().map(event));
     checks.push(nmi_watchdog(host, &findings.counters));
@@ -108,7 +109,7 @@ fn programs(config: &Config, findings: &Findings) -> Check {
             Check::unsupported(NAME, said)
         }
         Some(Ok(got)) => {
-            let (state, detail) = parts::scheduling(config.scheduling.tracepoint, *got);
+            let (state, detail) = parts::scheduling(config.scheduling.tracepoint, got.tracepoint);
             let way = "a kernel with BTF-typed tracepoints, or `scheduling.tracepoint: raw` if that will do";
             part(NAME, state, (format!("loaded and attached: {detail}"), Some(way.into())))
         }
@@ -152,6 +153,14 @@ fn stacks(config: &Config, host: &Host) -> Check {
         .map(|capability| capability.to_string())
         .collect();
     part("stacks", state, (detail, Some(format!("give it {}, or do without these names", missing.join(" and ")))))
+}
+
+/// Nothing to say where the programs themselves did not start.
+fn samples(config: &Config, findings: &Findings) -> Option<Check> {
+    let Some(Ok(started)) = &findings.programs else { return None };
+    let (state, detail) = parts::samples(config, &started.samples);
+    let way = "allow perf_event_open(2), see the line below, or do without: `stacks.onCpuHertz: 0`";
+    Some(part("cpu samples", state, (detail, Some(way.into()))))
 }
 
 fn perf_event_open(host: &Host, findings: &Findings) -> Check {

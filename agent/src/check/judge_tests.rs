@@ -2,8 +2,9 @@ use std::io;
 
 use super::*;
 use crate::{
+    check::probe::Started,
     events::plan::{Limits, plan},
-    kernel::Tracepoint,
+    kernel::{SampleEvent, Tracepoint},
     pods::SourceError,
 };
 
@@ -11,7 +12,7 @@ use crate::{
 fn findings() -> Findings {
     Findings {
         host: whole(),
-        programs: Some(Ok(Tracepoint::Btf)),
+        programs: started(Tracepoint::Btf),
         perf_event_open: Ok(()),
         counters: vec![counter("cycles", Ok(0))],
         pods: Ok((State::Healthy, "2 pods of node `n` by watch".into())),
@@ -31,6 +32,10 @@ fn counter(event: &str, slot: Result<usize, String>) -> OpenCounter {
         Err(reason) => (EventState::Unsupported, reason),
     };
     OpenCounter { counter, slot: None, group: None, state, detail }
+}
+
+fn started(tracepoint: Tracepoint) -> Option<anyhow::Result<Started>> {
+    Some(Ok(Started { tracepoint, samples: Ok(Some(SampleEvent::CpuClock)) }))
 }
 
 /// A machine that lacks not even what only names need.
@@ -66,8 +71,8 @@ fn a_machine_that_lacks_nothing_is_usable() {
     let names: Vec<_> = report.checks.iter().map(|check| check.check.as_str()).collect();
     assert_eq!(
         names.join(", "),
-        "kernel, btf, cgroup2, lockdown, capabilities, bpf programs, stacks, perf_event_open, cycles, nmi watchdog, \
-         pods, listen, run directory"
+        "kernel, btf, cgroup2, lockdown, capabilities, bpf programs, stacks, cpu samples, perf_event_open, cycles, nmi \
+         watchdog, pods, listen, run directory"
     );
 }
 
@@ -218,7 +223,7 @@ fn programs_that_the_kernel_refuses_say_what_stands_in_the_way() {
     }
     let rebuild = Findings { programs: Some(Err(LoadError::Missing("flush").into())), ..findings() };
     assert_eq!(line(&rebuild, "bpf programs").2, "rebuild podperf");
-    let raw = Findings { programs: Some(Ok(Tracepoint::Raw)), ..findings() };
+    let raw = Findings { programs: started(Tracepoint::Raw), ..findings() };
     assert_eq!(line(&raw, "bpf programs").0, "degraded");
     let mut config = Config::default();
     config.scheduling.tracepoint = Tracepoint::Raw;
@@ -260,4 +265,16 @@ fn an_agent_that_already_runs_is_no_fault_and_another_program_is() {
         let (state, detail, fix) = line(&findings, name);
         assert!(state == "failed" && detail.contains("(os error ") && fix.starts_with("set `"), "{detail} {fix}");
     }
+}
+
+#[test]
+fn samples_that_cannot_be_taken_matter_only_to_those_who_want_them() {
+    let samples =
+        |samples| Findings { programs: Some(Ok(Started { tracepoint: Tracepoint::Btf, samples })), ..findings() };
+    let refused = samples(Err("permission denied".into()));
+    let (state, detail, way) = line(&refused, "cpu samples");
+    assert_eq!((state, &*detail), ("degraded", "none: permission denied"));
+    assert!(way.contains("`stacks.onCpuHertz: 0`"), "{way}");
+    assert_eq!(report(&refused).verdict, Verdict::Degraded);
+    assert_eq!(line(&samples(Ok(None)), "cpu samples").0, "healthy");
 }

@@ -10,7 +10,7 @@ use crate::{
     config::{Config, Settings},
     events::plan::Plan,
     export::{http, otlp},
-    kernel::{self, OpenCounter, SensorSettings, Sensors, Tracepoint, host::Host},
+    kernel::{self, OpenCounter, SampleEvent, SensorSettings, Sensors, Tracepoint, host::Host},
     parts, pods,
     status::State,
 };
@@ -30,7 +30,7 @@ pub struct Findings {
     /// What the machine offers.
     pub host: Host,
     /// The form in which the scheduling tracepoint was attached, or why not; `None` if the host lacks what that needs.
-    pub programs: Option<anyhow::Result<Tracepoint>>,
+    pub programs: Option<anyhow::Result<Started>>,
     /// Whether `perf_event_open(2)` is allowed, or why not.
     pub perf_event_open: Result<(), String>,
     /// The configured events and what became of each.
@@ -82,15 +82,25 @@ impl Findings {
     }
 }
 
+/// What became of the programs.
+#[derive(Clone, Debug)]
+pub struct Started {
+    /// Which form of the scheduling tracepoint was attached.
+    pub tracepoint: Tracepoint,
+    /// What makes samples on the CPU, or why nothing does.
+    pub samples: Result<Option<SampleEvent>, String>,
+}
+
 /// Loads and attaches the programs, as the agent does, and takes them away again.
-fn try_programs(config: &Config, host: &Host) -> anyhow::Result<Tracepoint> {
+fn try_programs(config: &Config, host: &Host) -> anyhow::Result<Started> {
     let settings = SensorSettings {
         max_cgroups: SMALLEST,
         max_stacks: SMALLEST,
         max_samples: SMALLEST,
         ..parts::sensor_settings(config, host)
     };
-    Ok(Sensors::start(&settings, &Plan::default())?.tracepoint())
+    let sensors = Sensors::start(&settings, &Plan::default())?;
+    Ok(Started { tracepoint: sensors.tracepoint(), samples: sensors.samples() })
 }
 
 async fn try_pods(config: &Config, node_name: &str) -> Result<(State, String), pods::SourceError> {

@@ -145,7 +145,7 @@ pub struct Sensors {
     rows: Rows,
     stack_ring: RingBuf<MapData>,
     cgroup_ring: RingBuf<MapData>,
-    sampler: Option<Sampler>,
+    sampler: Result<Option<Sampler>, String>,
     copies: usize,
     orders: abi::podperf_orders,
     tracepoint: Tracepoint,
@@ -230,8 +230,11 @@ impl Sensors {
         }
         let sampled = settings.stacks && settings.oncpu_hertz > 0;
         let sampler = sampled.then(|| Sampler::start(&mut ebpf, settings.oncpu_event, settings.oncpu_hertz, &cpus));
-        let sampler = sampler.transpose()?;
-        running.extend(sampler.as_ref().map(|_| sampler::PROGRAM));
+        // All else goes on without it.
+        let sampler = sampler.transpose().map_err(|error| format!("{:#}", anyhow::Error::new(error)));
+        if let Ok(Some(_)) = &sampler {
+            running.push(sampler::PROGRAM);
+        }
         // The kernel's types were by far the largest thing in the agent.
         drop(btf);
         raw::return_free_memory();
@@ -256,10 +259,14 @@ impl Sensors {
         self.tracepoint
     }
 
-    /// What makes samples on the CPU; `None` where none are taken.
-    #[must_use]
-    pub fn sample_event(&self) -> Option<SampleEvent> {
-        self.sampler.as_ref().map(Sampler::event)
+    /// What makes samples on the CPU; `None` where none are wanted.
+    ///
+    /// # Errors
+    ///
+    /// Why there are none although they are wanted.
+    pub fn samples(&self) -> Result<Option<SampleEvent>, String> {
+        let sampler = self.sampler.as_ref().map_err(Clone::clone)?;
+        Ok(sampler.as_ref().map(Sampler::event))
     }
 
     /// The configured events and what became of each.
@@ -456,7 +463,7 @@ impl Sensors {
 
     fn follow_cpus(&mut self, gone: &[u32]) {
         let online = aya::util::online_cpus().unwrap_or_default();
-        if let Some(sampler) = &mut self.sampler {
+        if let Ok(Some(sampler)) = &mut self.sampler {
             sampler.follow(&mut self.ebpf, gone, &online);
         }
         self.counters.follow(gone, &online);

@@ -94,7 +94,7 @@ fn way_out(text: &str) -> &'static str {
     const NAME: &str = " (set `otlp.tls.serverName` to a name in the receiver's certificate)";
     const GRPC: &str = " (is it a receiver for HTTP? set `otlp.protocol: http/protobuf`)";
     const HTTP: &str = " (is it a receiver for gRPC? set `otlp.protocol: grpc`)";
-    const WAYS_OUT: [(&str, &str); 10] = [
+    const WAYS_OUT: [(&str, &str); 11] = [
         ("UnknownIssuer", AUTHORITY),
         ("BadSignature", AUTHORITY),
         ("not valid for name", NAME),
@@ -106,6 +106,8 @@ fn way_out(text: &str) -> &'static str {
         ),
         ("InvalidContentType", " (write `http://` in `otlp.endpoint`: the receiver does not speak TLS there)"),
         ("frame with invalid size", GRPC),
+        // It has answered in its own words and hung up, while a large request was still on its way.
+        ("stream closed because of a broken pipe", GRPC),
         // Whether it has spoken before the request or after.
         ("unexpected message from connection", HTTP),
         ("invalid HTTP version", HTTP),
