@@ -36,8 +36,8 @@ use crate::{
 
 /// How long the agent is not ready while it has heard of no pods.
 const WAIT_FOR_PODS: Duration = Duration::from_secs(60);
-/// Windows that may wait for the symbolizer.
-const WINDOWS_WAITING: usize = 2;
+/// Windows that may wait for the symbolizer; the collector sends fewer, unless they become too large.
+const WINDOWS_WAITING: usize = 4;
 /// Processes that may wait to be met; of the others less is known if they end soon.
 const PROCESSES_WAITING: usize = 256;
 /// Of the time that the agent has to stop, what the last push of metrics gets.

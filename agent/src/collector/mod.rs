@@ -132,6 +132,7 @@ pub fn start(mut sensors: Sensors, settings: CollectorSettings) -> io::Result<(R
         last: None,
         readings_made: 0,
         profiles_dropped: 0,
+        on_the_way: Arc::default(),
         settings,
     };
     let thread = thread::Builder::new().name("podperf-kernel".into()).spawn(move || collector.run(&requests))?;
@@ -162,6 +163,8 @@ struct Collector {
     last: Option<(Instant, Arc<Observation>)>,
     readings_made: u64,
     profiles_dropped: u64,
+    /// As many references more as windows are on their way.
+    on_the_way: Arc<()>,
     settings: CollectorSettings,
 }
 

@@ -18,6 +18,11 @@ use crate::{
     stacks::{ProfileSample, RawProfile, profile::Waker},
 };
 
+/// Windows that may wait for their names.
+const WINDOWS_ON_THE_WAY: usize = 2;
+/// A window that waits for others may have so many times the samples of one reading; then it is lost instead.
+const MOST_SUMS: usize = 4;
+
 impl Collector {
     /// Takes what was sampled since the last time.
     pub(super) fn take_samples(&mut self) -> io::Result<()> {
@@ -34,6 +39,11 @@ impl Collector {
     /// Ends the profile window, hands it on and says when it had begun. The last one has all that still waits for a name.
     pub(super) fn profile(&mut self, last: bool) -> Option<SystemTime> {
         let (_, taker) = self.settings.profiles.as_ref()?;
+        let on_their_way = Arc::strong_count(&self.on_the_way) - 1;
+        if !last && on_their_way >= WINDOWS_ON_THE_WAY && self.samples.len() < MOST_SUMS * self.settings.max_samples {
+            // Nothing is lost: this one becomes longer.
+            return None;
+        }
         let taker = taker.clone();
         if let Err(error) = self.take_samples() {
             warn!(%error, "failed to read the samples: they will be in the next profile");
@@ -56,6 +66,7 @@ impl Collector {
             samples,
             losses,
             sample_period: self.settings.sample_period,
+            on_its_way: Arc::clone(&self.on_the_way),
         };
         let handed_on = taker.try_send(profile).is_ok();
         self.profiles_dropped += u64::from(!handed_on);

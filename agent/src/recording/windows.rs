@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
+    time::sleep,
+};
 
 use super::Recent;
 use crate::{
@@ -22,6 +25,8 @@ use crate::{
 const MOST_RECORDINGS: usize = 4;
 /// Windows that wait for a recording, at most; it takes each at once.
 const WAITING: usize = 16;
+/// How long a window may take to be cut, while those before it are on their way.
+const ROOM: Duration = Duration::from_secs(20);
 /// Windows that were cut and are on their way, at most; those that end by themselves come on top.
 const CUTS_ON_THE_WAY: usize = 2;
 
@@ -163,7 +168,14 @@ impl Ticket {
     /// Cuts the current window, once not too many are on their way, and says when it had begun. `None` when it was lost.
     pub(super) async fn cut(&self, reader: &Reader) -> Result<Option<SystemTime>, ReadError> {
         let permit = self.permit().await;
-        let start = reader.cut().await?;
+        let deadline = Instant::now() + ROOM;
+        let start = loop {
+            let start = reader.cut().await?;
+            if start.is_some() || Instant::now() > deadline {
+                break start;
+            }
+            sleep(ROOM / 100).await;
+        };
         self.on_the_way(start, permit);
         Ok(start)
     }
@@ -175,7 +187,15 @@ impl Ticket {
         filter: Filter,
     ) -> Result<Result<(Slot, Option<SystemTime>), Full>, ReadError> {
         let permit = self.permit().await;
-        let begun = reader.add_filter(filter).await?;
+        let deadline = Instant::now() + ROOM;
+        let begun = loop {
+            let begun = reader.add_filter(filter.clone()).await?;
+            match begun {
+                Ok((slot, None)) if Instant::now() < deadline => reader.remove_filter(slot),
+                _ => break begun,
+            }
+            sleep(ROOM / 100).await;
+        };
         if let Ok((_, start)) = begun {
             self.on_the_way(start, permit);
         }

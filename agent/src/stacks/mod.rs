@@ -57,6 +57,8 @@ pub struct RawProfile {
     pub losses: Vec<(&'static str, u64)>,
     /// What one sample on the CPU stands for; `None` where none are taken.
     pub sample_period: Option<Duration>,
+    /// Held by all windows that have not been worked off.
+    pub on_its_way: Arc<()>,
 }
 
 /// Time of one window with one key.

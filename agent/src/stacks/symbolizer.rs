@@ -30,9 +30,9 @@ use crate::{
 /// How long a window may wait while nobody is met.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile, and how far the walks of its stacks came. Between them it
-/// learns what the processes are that were `met` with a new stack, so that they have names when they are gone by the end
-/// of their window.
+/// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile and how far the walks
+/// of its stacks came. Between them it learns what the processes are that were `met` with a new stack, so that they have
+/// names when they are gone by the end of their window.
 ///
 /// # Errors
 ///
@@ -49,8 +49,10 @@ pub fn start(
         while let Some(work) = next(&windows, &met) {
             match work {
                 Work::Window(window) => {
+                    let on_its_way = Arc::clone(&window.on_its_way);
                     let (profile, unwound) = profile(window, &mut symbols, &node_name, &counts);
                     send(profile, unwound);
+                    drop(on_its_way);
                     if symbols.has_read_files() {
                         return_free_memory();
                     }
@@ -206,6 +208,7 @@ mod tests {
             ],
             losses: vec![],
             sample_period: None,
+            on_its_way: Arc::default(),
         };
         let counts = SymbolCounts::default();
         let (profile, unwound) = profile(window, &mut Symbols::new(), "node-1", &counts);
@@ -231,6 +234,7 @@ mod tests {
             samples: vec![],
             losses: vec![],
             sample_period: None,
+            on_its_way: Arc::default(),
         };
         let next = || next(&windows, &met);
         for pid in 0..3 {

@@ -171,6 +171,18 @@ impl Window {
         }
     }
 
+    /// How many samples it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sums.len() + self.long_waits.len()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// What was profiled since the last call, by cgroup.
     pub fn take_profiled(&mut self) -> HashMap<CgroupId, ProfiledTime> {
         std::mem::take(&mut self.profiled)
