@@ -125,6 +125,7 @@ pub fn start(mut sensors: Sensors, settings: CollectorSettings) -> io::Result<(R
         pods: settings.patience.is_some().then(PodIndex::default),
         ledger: Ledger::default(),
         nameless: Vec::new(),
+        met: HashSet::new(),
         samples,
         filters,
         window: (SystemTime::now(), Instant::now()),
@@ -152,6 +153,8 @@ struct Collector {
     ledger: Ledger,
     /// Samples of the last windows whose pod had no name yet.
     nameless: Vec<(Place, RawSample)>,
+    /// Processes of new stacks in this window, with their outermost addresses.
+    met: HashSet<(Pid, Option<u64>)>,
     /// Since the last profile.
     samples: Window,
     /// That of profiles, and those of recordings.
@@ -224,12 +227,14 @@ impl Collector {
     fn drain(&mut self) {
         let now_ns = monotonic_ns();
         let (tree, samples) = (&mut self.tree, &mut self.samples);
-        let met = &self.settings.met;
+        let (met, meet) = (&mut self.met, &self.settings.met);
         self.sensors.drain(
             |record| {
                 if let StackRecord::Stack(stack) = &record {
-                    // Who finds no room is met with its window.
-                    met.try_send(stack.process).ok();
+                    // By exec a process gets other addresses. Who finds no room is met with its window.
+                    if met.insert((stack.process, stack.user.last().copied())) {
+                        meet.try_send(stack.process).ok();
+                    }
                 }
                 samples.record(record);
             },

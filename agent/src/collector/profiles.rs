@@ -70,6 +70,7 @@ impl Collector {
         };
         let handed_on = taker.try_send(profile).is_ok();
         self.profiles_dropped += u64::from(!handed_on);
+        self.met.clear();
         let forgotten = self.samples.forget();
         if let Err(error) = self.sensors.forget_sent(&forgotten) {
             debug!(%error, "stacks not forgotten");

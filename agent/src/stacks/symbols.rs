@@ -95,8 +95,7 @@ impl Symbols {
             (*since, *met) = (Instant::now(), 0);
         }
         if *met < MEETS_PER_SECOND {
-            *met += 1;
-            self.user.meet(process);
+            *met += u32::from(self.user.meet(process));
         }
     }
 

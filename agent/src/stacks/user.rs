@@ -98,10 +98,10 @@ impl User {
         self.frames.next_window();
     }
 
-    /// Learns what a process has mapped, and what those files are, so that it may end. Costs one small file where the
-    /// process is known.
-    pub(super) fn meet(&mut self, pid: Pid) {
-        let Some(life) = Life::of(pid) else { return };
+    /// Learns what a process has mapped, and what those files are, so that it may end; whether it was not known. Costs one
+    /// small file where it is.
+    pub(super) fn meet(&mut self, pid: Pid) -> bool {
+        let Some(life) = Life::of(pid) else { return false };
         if self.processes.get(&pid).is_none_or(|known| known.life != life)
             && let Some(mut process) = self.read(pid, life)
         {
@@ -109,7 +109,9 @@ impl User {
             // It may map more before its window ends.
             process.read_in = 0;
             self.keep(process);
+            return true;
         }
+        false
     }
 
     /// The number of a process with its mappings, as far as is known without reading them again; `None` for one that
