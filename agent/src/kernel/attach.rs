@@ -10,7 +10,7 @@ use tracing::debug;
 
 use super::{
     counters::Counters,
-    sensors::{LoadError, Tracepoint},
+    load::{LoadError, Tracepoint},
 };
 
 /// The arrays of counters change hands: a second descriptor of each would be one more per event.

@@ -207,6 +207,12 @@ fn is_cgroup2(root: &Path) -> bool {
     nix::sys::statfs::statfs(root).is_ok_and(|stat| stat.filesystem_type().0 == CGROUP2_MAGIC)
 }
 
+/// Whether `collect` sees all tasks: the kernel shows those of the reader's namespace.
+pub(super) fn in_initial_pid_namespace() -> bool {
+    // `PROC_PID_INIT_INO` of the kernel's `proc_ns.h`.
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
+}
+
 fn read_number(path: &str) -> Option<i32> {
     read_trimmed(path).ok()?.parse().ok()
 }

@@ -13,6 +13,7 @@ mod counters;
 mod group;
 pub mod host;
 mod hotplug;
+mod load;
 mod perf;
 mod raw;
 mod reading;
@@ -26,8 +27,9 @@ mod trial;
 
 pub use cost::{MapUse, ProgramUse};
 pub use counters::{OpenCounter, PmuSettings};
+pub use load::{LoadError, SensorSettings, Tracepoint};
 pub(crate) use raw::return_free_memory;
 pub use reading::{CpuTotals, RawReading, RawRow};
 pub use sampler::SampleEvent;
-pub use sensors::{LoadError, SensorSettings, Sensors, Tracepoint};
+pub use sensors::Sensors;
 pub use trial::{try_counters, try_perf_event_open};

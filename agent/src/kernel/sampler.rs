@@ -12,7 +12,7 @@ use aya::{
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
-use super::sensors::LoadError;
+use super::load::LoadError;
 
 /// Its name in the object.
 pub(super) const PROGRAM: &str = "sample";

@@ -1,25 +1,26 @@
 //! The BPF programs and their maps: loaded, attached, flushed, read.
 
 use std::{
-    fs, io,
+    io,
     os::fd::{AsFd, BorrowedFd},
 };
 
 use aya::{
     Btf, Ebpf, EbpfLoader,
     maps::{MapData, RingBuf},
-    programs::{Iter, ProgramError, RawTracePoint},
+    programs::{Iter, RawTracePoint},
 };
 use podperf_ebpf::abi;
-use thiserror::Error;
 use tracing::debug;
 
 use super::{
     attach::{attach_btf, attach_scheduling, hand_over, load_iter, load_raw, take_ring},
     clock::{monotonic, monotonic_ns},
     cost::{MapUse, ProgramUse},
-    counters::{Counters, OpenCounter, PmuSettings, fastest_ghz},
+    counters::{Counters, OpenCounter, fastest_ghz},
+    host::in_initial_pid_namespace,
     hotplug::Hotplug,
+    load::{LoadError, SensorSettings, Tracepoint},
     raw::{self, Then},
     reading::{CpuTotals, RawReading},
     records::{CgroupRecord, RawSample, SampleKey, StackRecord},
@@ -31,78 +32,6 @@ use crate::{
     events::{plan::Plan, plausible::MOST_PER_CYCLE},
     ids::CgroupId,
 };
-
-/// What the sensors are to do.
-#[derive(Clone, Debug)]
-pub struct SensorSettings {
-    /// Which form of the scheduling tracepoint is wanted.
-    pub tracepoint: Tracepoint,
-    /// Whether times, waits, switches and faults are kept.
-    pub facts: bool,
-    /// Whether waits get stacks.
-    pub stacks: bool,
-    /// Waits at least this long are reported one by one; 0 reports none.
-    pub long_wait_ns: u64,
-    /// Waits at least this long get their waker; 0: none does.
-    pub waker_after_ns: u64,
-    /// Stacks that a CPU walks in a second at most; 0: as many as there are.
-    pub max_walks: u32,
-    /// Samples on each CPU in a second; 0: none.
-    pub oncpu_hertz: u32,
-    /// What makes them.
-    pub oncpu_event: SampleEvent,
-    /// Whether remembered stacks are walked all the same, to count how often they are wrong.
-    pub shadow: bool,
-    /// Rows of the cgroup table.
-    pub max_cgroups: u32,
-    /// Remembered stacks.
-    pub max_stacks: u32,
-    /// Distinct (stack, cgroup, process, activity, waker) between two readings.
-    pub max_samples: u32,
-    /// How the PMU is shared.
-    pub pmu: PmuSettings,
-}
-
-/// The forms of the scheduling tracepoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Tracepoint {
-    /// BTF-typed where the kernel takes it, else raw.
-    Auto,
-    /// `tp_btf/sched_switch`.
-    Btf,
-    /// `raw_tp/sched_switch`: sees only the leaving task; coming-on times are told by run times.
-    Raw,
-}
-
-/// Why the sensors did not start.
-#[derive(Debug, Error)]
-pub enum LoadError {
-    /// The kernel's BTF, the object, a map or a relocation.
-    // aya's own messages hold their sources, or hide them: `{err:#}` prints each once.
-    #[error(
-        "failed to load the BPF object (a kernel without a helper that it needs, or too little memory for its maps)"
-    )]
-    Object(#[source] Box<aya::EbpfError>),
-    /// The kernel's BTF could not be read.
-    #[error("failed to read the kernel's BTF")]
-    Btf(#[from] aya_obj::btf::BtfError),
-    /// The verifier, or the tracepoint, refused a program.
-    #[error("failed to start BPF program `{program}`")]
-    Program {
-        /// Its name in the object.
-        program: &'static str,
-        /// aya's reason; the verifier's log is in it.
-        #[source]
-        source: Box<ProgramError>,
-    },
-    /// A map or program is not in the object: agent and object are not of one build.
-    #[error("no `{0}` in the BPF object (rebuild podperf)")]
-    Missing(&'static str),
-    /// A perf counter could not be put where the programs read it.
-    #[error("failed to hand over a perf counter")]
-    Counter(#[source] io::Error),
-}
 
 /// Labels of `enum podperf_drop`, in its order.
 const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
@@ -499,12 +428,6 @@ pub(super) fn fd<'a>(ebpf: &'a Ebpf, name: &'static str) -> io::Result<BorrowedF
 /// A program that is run from here.
 pub(super) fn raw_program<'a>(ebpf: &'a Ebpf, name: &str) -> Option<&'a RawTracePoint> {
     ebpf.program(name)?.try_into().ok()
-}
-
-/// Whether `collect` sees all tasks: the kernel shows those of the reader's namespace.
-fn in_initial_pid_namespace() -> bool {
-    // `PROC_PID_INIT_INO` of the kernel's `proc_ns.h`.
-    fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }
 
 /// How far apart so many in a second are; 0 for none.
