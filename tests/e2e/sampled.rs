@@ -16,7 +16,7 @@ use podperf_tests::{
 use tempfile::TempDir;
 
 use crate::{
-    command::run_load,
+    command::{run_load, within},
     profiles::Held,
     recorded::{Recording, slept},
 };
@@ -26,6 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_burner_is_sampled_where_it_burns", &[], a_burner_is_sampled_where_it_burns),
     ("a_wait_has_its_waker", &[Need::Program("go")], a_wait_has_its_waker),
     ("a_sleep_is_ended_by_an_interrupt", &[Need::Program("go")], a_sleep_is_ended_by_an_interrupt),
+    ("long_waits_are_told_one_by_one", &[], long_waits_are_told_one_by_one),
     ("a_recording_has_only_what_its_filter_lets_pass", &[], a_recording_has_only_what_its_filter_lets_pass),
 ];
 
@@ -92,6 +93,32 @@ fn has_waker(load: &[&str], label: &str, value: &str) -> Result<()> {
     let line = line.with_context(|| format!("nobody was woken by `{value}`:\n{tags}"))?;
     let share = line.split('(').nth(1).and_then(|rest| rest.split('%').next()).context("no share")?.trim();
     ensure!(share.parse::<f64>()? >= 90.0, "only {share} % were woken by `{value}`:\n{tags}");
+    Ok(())
+}
+
+fn long_waits_are_told_one_by_one() -> Result<()> {
+    let agent = Agent::start("otlp: {interval: 1s}\nstacks: {longWait: 500ms}")?;
+    let cgroup = TestCgroup::new("long")?;
+    let load = Held::start(&cgroup, &["sleepers", "--waits", "2", "--millis", "600"])?;
+    let path = format!("/debug/waits?subject={}", cgroup.kernel_path());
+    let waits = within(Duration::from_secs(30), "both are told", || {
+        let (status, _, body) = agent.get(&path, &[])?;
+        ensure!(status == 200, "{status}");
+        let waits: Vec<serde_json::Value> = serde_json::from_slice(&body)?;
+        Ok(Some(waits).filter(|waits| waits.len() >= 2))
+    })?;
+    drop(load);
+    ensure!(waits.len() == 2, "two became {}: {waits:#?}", waits.len());
+    for wait in &waits {
+        let seconds = wait["seconds"].as_f64().context("no length")?;
+        ensure!((0.6..0.7).contains(&seconds), "600 ms became {wait:#}");
+        ensure!(wait["reason"] == "sleep" && wait["waker_of"] == "(interrupt)", "{wait:#}");
+        let stack = wait["stack"].as_array().context("no stack")?;
+        ensure!(stack.iter().any(|function| function == "podperf_wait_inner"), "{wait:#}");
+    }
+    let ended = |at: usize| waits[at]["ended"].as_f64().context("no time");
+    let apart = ended(0)? - ended(1)?;
+    ensure!((0.6..0.7).contains(&apart), "the second one ended {apart} s after the first");
     Ok(())
 }
 

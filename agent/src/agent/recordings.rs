@@ -1,6 +1,6 @@
 //! What the agent can record, and whose time that may be.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::Agent;
 use crate::{
@@ -57,6 +57,16 @@ impl Agent {
             merger.finish()
         };
         tokio::task::spawn_blocking(merge).await.map_err(|error| RecordError::NotTaken(error.to_string()))
+    }
+
+    /// From how long on waits are told one by one.
+    #[must_use]
+    pub fn long_wait(&self) -> Duration {
+        match self.lock_config().stacks.long_wait {
+            // None is.
+            Duration::ZERO => Duration::MAX,
+            least => least,
+        }
     }
 
     fn takes(&self, side: Side) -> Result<(), RecordError> {

@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use super::{
     overview, profile,
     prometheus::{Format, render},
+    waits,
 };
 use crate::agent::Agent;
 
@@ -48,6 +49,7 @@ pub async fn serve(
         .route("/status", get(status))
         .route("/flamegraph", get(profile::flamegraph))
         .route("/debug/profile", get(profile::record))
+        .route("/debug/waits", get(waits::answer))
         .route("/debug/recordings/{id}", get(profile::progress).delete(profile::end))
         .with_state(agent);
     axum::serve(listener, router).with_graceful_shutdown(stop).await
@@ -60,7 +62,7 @@ async fn index(Shared(agent): Shared<Arc<Agent>>, uri: Uri, headers: HeaderMap) 
         return overview::answer(&agent, &uri).await;
     }
     "podperf\n\n/               who waits for what, in a browser\n/flamegraph     stacks of the last minutes: subject, \
-     activity\n/debug/profile  a recording: subject, activity, seconds, format\n/metrics        Prometheus metrics\n\
+     activity\n/debug/profile  a recording: subject, activity, filter, seconds, format\n/debug/waits    long waits one by one: subject\n/metrics        Prometheus metrics\n\
      /status         the parts of the agent and their states\n/livez          whether the agent runs\n/readyz         \
      whether it counts\n"
         .into_response()

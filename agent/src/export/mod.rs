@@ -8,5 +8,6 @@ pub mod overview;
 mod profile;
 pub mod prometheus;
 pub mod push;
+mod waits;
 
 pub(crate) use profile::file_name;

@@ -38,7 +38,7 @@ impl Query {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    fn selector(&self) -> Result<Selector, String> {
+    pub(super) fn selector(&self) -> Result<Selector, String> {
         self.get("subject")
             .map_or(Ok(Selector::All), |text| text.parse::<Selector>().map_err(|error| error.to_string()))
     }
