@@ -126,7 +126,8 @@ fn a_pod_is_recorded_and_shown_by_its_name() -> Result<()> {
         let start = format!("{SHOP}/cart/{container};sleep;");
         let lines = folded.lines().filter(|line| line.starts_with(&start) && line.contains(WAIT_STACK[0]));
         let nanoseconds = lines.map(|line| line.rsplit(' ').next().unwrap_or_default().parse::<u64>());
-        ensure_near(container, Duration::from_nanos(nanoseconds.sum::<Result<_, _>>()?), truth)?;
+        ensure_near(container, Duration::from_nanos(nanoseconds.sum::<Result<_, _>>()?), truth)
+            .with_context(|| folded.clone())?;
     }
     let refused = record("shop/carts")?.wait_with_output()?;
     let says = String::from_utf8(refused.stderr)?;
