@@ -154,6 +154,9 @@ fn name_stacks(
             by_process.entry(sample.key.process).or_default().insert(stack.id, stack);
         }
     }
+    // The table of the kernel's functions is read from its beginning each time: once for all.
+    symbols
+        .read_kernel(&by_process.values().flat_map(HashMap::values).flat_map(|stack| &stack.kernel).copied().collect());
     let mut named = HashMap::new();
     for (process, stacks) in by_process {
         let stacks: Vec<_> = stacks.into_values().collect();

@@ -154,7 +154,7 @@ impl Symbols {
     }
 
     /// Without `CAP_SYSLOG` the kernel hides its symbols, and frames have no names.
-    fn read_kernel(&mut self, addresses: &BTreeSet<u64>) {
+    pub(super) fn read_kernel(&mut self, addresses: &BTreeSet<u64>) {
         let new: Vec<u64> = addresses.iter().copied().filter(|address| self.kernel.get(address).is_none()).collect();
         if new.is_empty() {
             return;
