@@ -183,17 +183,7 @@ fn is_right(whose: &str, load: &mut Command) -> Result<()> {
     tell(&format!("{whose}: {waits} waits, {walks} walked, {remembered} remembered, {wrong} of them wrong"));
     ensure!(remembered > waits / 20.0 && remembered > 1000.0, "{remembered} of {waits} waits were remembered");
     ensure!(wrong <= waits * MOST_WRONG, "{wrong} of {waits} waits have a wrong stack");
-    covers(&after, cgroup.kernel_path())
-}
-
-/// What has a stack is between 0.98 and 1.02 of what the hook counted.
-fn covers(metrics: &Metrics, cgroup: &str) -> Result<()> {
-    const WAIT: &str = "podperf_cgroup_wait_seconds_total";
-    let unknown = metrics.get(WAIT, &[("cgroup", cgroup), ("reason", "unknown")]).unwrap_or(0.0);
-    let profiled = metrics.sum(WAIT, &[("cgroup", cgroup)]) - unknown;
-    let counted = metrics.sum("podperf_cgroup_offcpu_seconds_total", &[("cgroup", cgroup)]);
-    ensure!((0.98..=1.02).contains(&(profiled / counted)), "{profiled} s of {counted} s are in profiles");
-    Ok(())
+    after.ensure_profiles_cover(cgroup.kernel_path())
 }
 
 fn value(metrics: &Metrics, name: &str) -> Result<f64> {
@@ -255,7 +245,7 @@ fn a_tenth_of_the_walks_leaves_totals() -> Result<()> {
         let off = off(site);
         ensure!(off.abs() <= MOST_OFF, "{}: off by {:.1} % of {} waits", site.function, off * 100.0, site.waits);
     }
-    covers(&metrics, cgroup.kernel_path())
+    metrics.ensure_profiles_cover(cgroup.kernel_path())
 }
 
 /// How many walks the load takes, and how long it runs.

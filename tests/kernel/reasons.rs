@@ -38,7 +38,7 @@ pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
         let truth = Duration::from_nanos(report.waited_ns);
         let least = truth.saturating_sub(time(&metrics, ONCPU, &cgroup, &[])?).mul_f64(0.9);
         ensure!(waited >= least && waited <= truth, "{on}: {waited:?} of `{reason}`, and the load waited {truth:?}");
-        covers(&metrics, &cgroup)?;
+        metrics.ensure_profiles_cover(cgroup.kernel_path())?;
     }
     Ok(())
 }
@@ -63,7 +63,7 @@ pub(crate) fn preempted() -> Result<()> {
             "{preempted:?} preempted by a neighbour that burnt half a second"
         );
         is_close("preempted", preempted, time(&metrics, OFFCPU, cgroup, &[("state", "preempted")])?)?;
-        covers(&metrics, cgroup)?;
+        metrics.ensure_profiles_cover(cgroup.kernel_path())?;
     }
     Ok(())
 }
@@ -84,7 +84,7 @@ pub(crate) fn throttled() -> Result<()> {
     ensure!(truth > Duration::from_secs(1), "the kernel throttled it for only {truth:?}");
     // The kernel's time is that of the group's run queue: until the quota is there, not until the task runs.
     ensure!(found >= truth.mul_f64(0.9) && found <= truth.mul_f64(1.1), "{found:?}, and the kernel counted {truth:?}");
-    covers(&metrics, &cgroup)
+    metrics.ensure_profiles_cover(cgroup.kernel_path())
 }
 
 /// One thread: on the CPU, waiting for it or for something else is all that there is.
@@ -109,17 +109,7 @@ pub(crate) fn one_thread_is_the_wall() -> Result<()> {
     {
         ensure!(part > truth / 10, "it {what} for only {part:?}");
     }
-    covers(&metrics, &cgroup)
-}
-
-/// What has a stack is between 0.98 and 1.02 of what the hook counted.
-fn covers(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
-    let of = |family: &str| metrics.sum(family, &[("cgroup", cgroup.kernel_path())]);
-    let unknown = metrics.get(WAIT, &[("cgroup", cgroup.kernel_path()), ("reason", "unknown")]).unwrap_or(0.0);
-    let (profiled, counted) = (of(WAIT) - unknown, of(OFFCPU));
-    let coverage = profiled / counted;
-    ensure!((0.98..=1.02).contains(&coverage), "{profiled} s of {counted} s are in profiles");
-    Ok(())
+    metrics.ensure_profiles_cover(cgroup.kernel_path())
 }
 
 fn waited(metrics: &Metrics, cgroup: &TestCgroup, reason: &str) -> Result<Duration> {

@@ -230,6 +230,16 @@ impl Metrics {
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.get(name, labels).unwrap_or(0.0)
     }
+
+    /// What has a stack of a cgroup's time off the CPU is between 0.98 and 1.02 of what the hook counted.
+    pub fn ensure_profiles_cover(&self, cgroup: &str) -> Result<()> {
+        const WAIT: &str = "podperf_cgroup_wait_seconds_total";
+        let labels = [("cgroup", cgroup)];
+        let profiled = self.sum(WAIT, &labels) - self.sum(WAIT, &[labels[0], ("reason", "unknown")]);
+        let counted = self.sum("podperf_cgroup_offcpu_seconds_total", &labels);
+        ensure!((0.98..=1.02).contains(&(profiled / counted)), "{profiled} s of {counted} s are in profiles");
+        Ok(())
+    }
 }
 
 impl Sample {

@@ -8,7 +8,7 @@ use axum::{
 };
 
 use super::{
-    flamegraph::{STYLE, escape, frame_style, policy},
+    flamegraph::{STYLE, escape, frame_style, policy, real},
     profile::{self, Query, address},
 };
 use crate::{
@@ -298,11 +298,6 @@ fn percent(share: f64) -> String {
         percent if percent < 9.95 => format!("{percent:.1} %"),
         percent => format!("{percent:.0} %"),
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "53 bits of nanoseconds are 104 days without an error")]
-fn real(count: u64) -> f64 {
-    count as f64
 }
 
 #[cfg(test)]

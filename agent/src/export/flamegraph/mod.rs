@@ -17,7 +17,7 @@ mod tree;
 mod fixture;
 
 pub use html::{Links, STYLE, page, policy};
-pub use text::{escape, percent, time};
+pub use text::{escape, percent, real, time};
 
 use crate::recording::{Merged, Side};
 

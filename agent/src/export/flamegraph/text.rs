@@ -65,8 +65,10 @@ pub(super) fn seconds(span: Duration) -> String {
     }
 }
 
+/// A count of nanoseconds to reckon with.
+#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "53 bits of nanoseconds are 104 days without an error")]
-fn real(count: u64) -> f64 {
+pub fn real(count: u64) -> f64 {
     count as f64
 }
 
