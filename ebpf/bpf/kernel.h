@@ -67,6 +67,7 @@ struct thread_info {
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
+	void *stack;
 	unsigned int flags;
 	struct sched_entity se;
 	struct sched_info sched_info;
@@ -85,6 +86,7 @@ struct task_struct {
 #if defined(__TARGET_ARCH_x86)
 struct pt_regs {
 	unsigned long bp;
+	unsigned long r10;
 	unsigned long orig_ax;
 	unsigned long ip;
 	unsigned long sp;

@@ -18,8 +18,10 @@ const volatile bool shadow = false;
 /* Walks in a row that must agree before a place is trusted; doubled for each time that it was wrong. */
 #define TRUSTED_AFTER 8U
 #define MAX_DOUBLINGS 16
-/* One in so many uses of a trusted place is walked all the same. */
+/* One in so many uses of a trusted place is walked all the same; of one that is newly trusted more, and half as many
+ * after each check that agrees: on one stack of a runtime's, such as Go's, many tasks wait by turns, for a while each. */
 #define CHECK_EVERY 64
+#define CHECK_DOUBLINGS 3
 /* So many uses are made without a look at the memory; a part of the former. */
 #define MEMORY_USES 16
 
@@ -45,6 +47,16 @@ struct wait_stack {
 	__u32 weight; /* how many short waits it stands for; 0: others stand for it if it turns out short */
 };
 
+/* epoll's calls, and their fourth argument: how long to wait. For ever is another way in the kernel, which the other
+ * registers do not tell: a runtime's poller comes from one place for both. */
+#if defined(__TARGET_ARCH_x86)
+#define IS_EPOLL(regs) ((regs)->orig_ax == 232 || (regs)->orig_ax == 281)
+#define EPOLL_TIMEOUT(regs) ((__s32)(regs)->r10)
+#elif defined(__TARGET_ARCH_arm64)
+#define IS_EPOLL(regs) ((regs)->syscallno == 22)
+#define EPOLL_TIMEOUT(regs) ((__s32)(regs)->regs[3])
+#endif
+
 /* The place where `task`, which is current, sleeps: what the kernel saved of its user registers on entry. Even. */
 static __always_inline __u64 signature(struct task_struct *task, __u32 state)
 {
@@ -59,6 +71,8 @@ static __always_inline __u64 signature(struct task_struct *task, __u32 state)
 	hash = mix(mix(hash, regs->pc), regs->sp);
 	hash = mix(mix(hash, regs->regs[29]), regs->syscallno);
 #endif
+	if (IS_EPOLL(regs))
+		hash = mix(hash, EPOLL_TIMEOUT(regs) < 0);
 	return hash & ~1ULL;
 }
 
@@ -91,7 +105,7 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 	struct memo *memo;
 	struct memo fresh = {};
 	struct wait_stack found = {};
-	__u32 walk;
+	__u32 walk, check_every = CHECK_EVERY;
 	bool known, trusted = false, believed = false;
 
 	cpu->waits++;
@@ -104,9 +118,11 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 	memo = bpf_map_lookup_elem(&stack_memo, &place);
 	known = memo && memo->stack;
 	if (known) {
-		__u32 doublings = memo->wrong < MAX_DOUBLINGS ? memo->wrong : MAX_DOUBLINGS;
+		__u32 needed = TRUSTED_AFTER << (memo->wrong < MAX_DOUBLINGS ? memo->wrong : MAX_DOUBLINGS);
 
-		trusted = memo->agreed >= TRUSTED_AFTER << doublings;
+		trusted = memo->agreed >= needed;
+		if (memo->agreed - needed < CHECK_DOUBLINGS)
+			check_every >>= CHECK_DOUBLINGS - (memo->agreed - needed);
 		/* Over the budget what was never wrong is believed, and so is what has proved itself since. */
 		believed = trusted || !memo->wrong;
 	}
@@ -114,7 +130,7 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 		memo->uses += t->memory_place == place ? MEMORY_USES : 1;
 	if (!known && memo) {
 		found.weight = 1; /* samples have named it */
-	} else if (!trusted || memo->uses >= CHECK_EVERY) {
+	} else if (!trusted || memo->uses >= check_every) {
 		found.weight = may_walk(cgroup, now);
 		if (trusted && found.weight)
 			memo->uses = 0;
@@ -123,12 +139,12 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 	/* The compiler must not know what is in these: it would make a path, and a call, for each case. */
 	asm volatile("" : "+r"(walk));
 	if (walk)
-		walked = walk_stack(ctx);
+		walked = walk_stack(ctx, true);
 	asm volatile("" : "+r"(found.weight));
 	if (!found.weight) {
 		found.id = known ? memo->stack : place;
 		found.weight = believed;
-		if (trusted && !shadow) {
+		if (trusted && !shadow && check_every == CHECK_EVERY) {
 			t->memory_place = place;
 			t->memory_stack = memo->stack;
 			t->memory_uses = MEMORY_USES - 1;

@@ -15,6 +15,7 @@
 #define PODPERF_MAX_GROUPS 8
 /* The kernel's own limit on a stack's depth (kernel.perf_event_max_stack). */
 #define PODPERF_MAX_FRAMES 127
+#define PODPERF_NO_ADDRESS 1 /* a user frame that cannot be one */
 /* The kernel cuts the paths of its cgroup tracepoints here (TRACE_CGROUP_PATH_LEN). */
 #define PODPERF_PATH_MAX 1024
 
@@ -240,6 +241,7 @@ struct podperf_waker {
 	__u32 tgid;
 	__u64 id;
 	__u64 cgroup;                /* 0: an interrupt */
+	__u64 stack;                 /* from where it wakes; 0: not taken */
 	char comm[PODPERF_COMM_MAX]; /* the thread's name */
 };
 
@@ -270,7 +272,7 @@ _Static_assert(sizeof(struct podperf_samples_used) == 4 + 4 * PODPERF_CGROUP_SHA
 _Static_assert(sizeof(struct podperf_stack) == 24 + 2 * 8 * PODPERF_MAX_FRAMES, "ABI");
 _Static_assert(sizeof(struct podperf_place) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_long_wait) == 56, "ABI");
-_Static_assert(sizeof(struct podperf_waker) == 40, "ABI");
+_Static_assert(sizeof(struct podperf_waker) == 48, "ABI");
 _Static_assert(sizeof(struct podperf_cgroup_record) == 16 + PODPERF_PATH_MAX, "ABI");
 
 #endif

@@ -32,7 +32,7 @@ int sample(void *ctx)
 	key.cgroup = cgroup_id(task);
 	key.tgid = task->tgid;
 	key.filters = filters_of(task, 0);
-	key.stack = walk_to(ctx, stack);
+	key.stack = walk_to(ctx, stack, false);
 	fresh.last_ns = began;
 	add_sample(&key, &fresh, orders.epoch & 1);
 	end_run(cpu, PODPERF_PROGRAM_SAMPLE, began);

@@ -3,6 +3,7 @@
  * The waker sensor: who ends a wait. A wake-up runs in the context of who makes it. In an interrupt that is whoever was
  * interrupted, who has nothing to do with it: the frames of the kernel's stack tell.
  */
+#include "budget.bpf.h"
 #include "cgroup.bpf.h"
 #include "cpu.bpf.h"
 #include "kernel.h"
@@ -12,12 +13,40 @@
 
 /* Waits at least this long get their waker. */
 const volatile __u64 waker_after_ns = 0;
+/* They get its stack, too. */
+const volatile bool waker_stacks = false;
 /* Where the kernel's entries of interrupts are; 0: not known. */
 const volatile __u64 irq_text_begin = 0;
 const volatile __u64 irq_text_end = 0;
 
 /* An interrupt is entered below what it does: deeper stacks are taken for no interrupt's. */
 #define WAKER_FRAMES 48
+/* No kernel's stack of a task is smaller. */
+#define TASK_STACK_BYTES (16 << 10)
+
+/*
+ * Whether `task`, which is current, certainly runs on its own account: on its own stack, where `ctx` lies, and in a system
+ * call. Interrupts of the kernel have a stack of their own, and interrupts of user space left no number of a call.
+ */
+static __always_inline bool in_system_call(void *ctx, struct task_struct *task)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__u64 begin = (__u64)task->stack, end = begin + TASK_STACK_BYTES;
+
+	if ((__u64)ctx < begin)
+		return false;
+	/* Two comparisons, and no difference, which the verifier refuses of a pointer. */
+	asm volatile("" : "+r"(end));
+	if ((__u64)ctx >= end)
+		return false;
+	if (task->flags & PF_KTHREAD)
+		return true;
+#if defined(__TARGET_ARCH_x86)
+	return (__s64)regs->orig_ax >= 0;
+#elif defined(__TARGET_ARCH_arm64)
+	return (__s32)regs->syscallno >= 0;
+#endif
+}
 
 static __always_inline bool in_interrupt(void *ctx, struct podperf_stack *stack)
 {
@@ -32,8 +61,8 @@ static __always_inline bool in_interrupt(void *ctx, struct podperf_stack *stack)
 	return false;
 }
 
-/* The id of who wakes, who is current; sent when it is new. */
-static __noinline __u64 waker(void *ctx)
+/* The id of who wakes, who is current; sent when it is new. 0: the budget of walks does not allow to find out. */
+static __noinline __u64 waker(void *ctx, __u64 now)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
 	struct podperf_waker record = {.record = PODPERF_RECORD_WAKER};
@@ -43,12 +72,22 @@ static __noinline __u64 waker(void *ctx)
 	if (!stack)
 		return 0;
 	/* The idle task wakes nobody of its own accord. */
-	if (current->pid && !in_interrupt(ctx, stack)) {
-		record.tgid = current->tgid;
+	if (current->pid) {
 		record.cgroup = cgroup_id(current);
-		bpf_get_current_comm(record.comm, sizeof(record.comm));
+		if (!in_system_call(ctx, current)) {
+			if (!may_walk(record.cgroup, now))
+				return 0;
+			if (in_interrupt(ctx, stack))
+				record.cgroup = 0;
+		}
 	}
-	record.id = mix(mix(record.cgroup, record.tgid), *(__u64 *)record.comm);
+	if (record.cgroup) {
+		record.tgid = current->tgid;
+		bpf_get_current_comm(record.comm, sizeof(record.comm));
+		if (waker_stacks && may_walk(record.cgroup, now))
+			record.stack = walk_stack(ctx, false);
+	}
+	record.id = mix(mix(record.cgroup ^ record.stack, record.tgid), *(__u64 *)record.comm);
 	record.id = mix(record.id, *(__u64 *)(record.comm + 8)) | 1;
 	send_once(record.id, &record, sizeof(record));
 	return record.id;
@@ -59,14 +98,17 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 {
 	struct podperf_cpu *cpu = this_cpu();
 	struct task *t;
-	__u64 began;
+	__u64 began, now;
 
 	if (!cpu)
 		return 0;
 	began = begin_run(cpu, PODPERF_PROGRAM_WAKING);
 	t = bpf_task_storage_get(&tasks, task, NULL, 0);
-	if (t && t->left_ns && t->in_profile && bpf_ktime_get_ns() - t->left_ns >= waker_after_ns)
-		t->waker = waker(ctx);
+	if (t && t->left_ns && t->in_profile) {
+		now = bpf_ktime_get_ns();
+		if (now - t->left_ns >= waker_after_ns)
+			t->waker = waker(ctx, now);
+	}
 	end_run(cpu, PODPERF_PROGRAM_WAKING, began);
 	return 0;
 }

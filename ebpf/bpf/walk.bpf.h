@@ -31,6 +31,10 @@ struct walk_buffer {
 struct walk_buffer walk_buffer SEC(".maps");
 struct walk_buffer sampler_buffer SEC(".maps");
 
+/* No code of a program is below the first, nor above it by as much as this shift leaves, on any kernel. */
+#define LOWEST_CODE 0x1000ULL
+#define CODE_SHIFT 56
+
 #define FRAMES_BYTES (PODPERF_MAX_FRAMES * sizeof(__u64))
 
 static __always_inline __u64 mix(__u64 hash, __u64 word)
@@ -53,10 +57,12 @@ static __always_inline void send_once(__u64 id, void *record, __u64 bytes)
 		bpf_map_update_elem(&stacks_sent, &id, &sent, BPF_ANY);
 }
 
-/* Hashes a stack of so many bytes of frames and sends it, if it is new. Verified by itself. */
+/* Hashes a stack of so many bytes of frames and sends it, if it is new. Where code keeps no frame pointers, a walk may end
+ * in what is no address but a value of the program's: it is no part of the stack, would make a new one each time that it
+ * changes, and is nobody's business. Verified by itself. */
 __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kernel)
 {
-	__u64 frames, hash;
+	__u64 frames, in_user, frame, outside, hash;
 
 	if (!stack || user > FRAMES_BYTES || kernel > FRAMES_BYTES)
 		return 0;
@@ -64,12 +70,20 @@ __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kerne
 		drop(PODPERF_DROP_STACK_WALK);
 		return 0;
 	}
-	frames = (user + kernel) / sizeof(__u64);
+	in_user = user / sizeof(__u64);
+	frames = in_user + kernel / sizeof(__u64);
 	hash = mix(user, kernel);
 	for (__u32 i = 0; i < 2 * PODPERF_MAX_FRAMES; i++) {
 		if (i >= frames)
 			break;
-		hash = mix(hash, stack->frames[i]);
+		frame = stack->frames[i];
+		/* Without a branch, which would make two states of the verifier's of each round. */
+		outside = (frame - LOWEST_CODE) >> CODE_SHIFT;
+		outside = ((outside | -outside) & (i - in_user)) >> 63;
+		asm volatile("" : "+r"(outside));
+		frame = (frame & (outside - 1)) | outside * PODPERF_NO_ADDRESS;
+		stack->frames[i] = frame;
+		hash = mix(hash, frame);
 	}
 	hash |= 1; /* odd: a stack */
 	stack->record = PODPERF_RECORD_STACK;
@@ -81,8 +95,58 @@ __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kerne
 	return hash;
 }
 
+/* Where the function is that switches tasks; 0: not known. */
+const volatile __u64 schedule_begin = 0;
+const volatile __u64 schedule_end = 0;
+
+/* How many frames are above the scheduler's in a walk by its sensor: the program, and what calls it. They change when
+ * another tracer of the switch comes or goes, which must not change the stack. */
+static __u32 sensor_frames;
+#define MOST_SENSOR_FRAMES 8
+
+static __always_inline bool is_scheduler(__u64 address)
+{
+	return address >= schedule_begin && address < schedule_end;
+}
+
+/* How many of `bytes` of kernel frames are above the scheduler's; 0: it is not there. Verified by itself. */
+__noinline __u32 frames_above_scheduler(struct podperf_stack *stack, __u64 user, __u64 bytes)
+{
+	if (!stack || user > FRAMES_BYTES || bytes > FRAMES_BYTES)
+		return 0;
+	for (__u32 i = 0; i < MOST_SENSOR_FRAMES; i++) {
+		if (i * sizeof(__u64) >= bytes)
+			break;
+		if (is_scheduler(stack->frames[user / sizeof(__u64) + i]))
+			return i;
+	}
+	return 0;
+}
+
+/* The kernel's part, after `user` bytes of the other; from the scheduler on where the walk is `by_scheduler`. Bytes. */
+static __always_inline __s64 walk_kernel(void *ctx, struct podperf_stack *stack, __u64 user, bool by_scheduler)
+{
+	void *to = (void *)stack->frames + user;
+	__u32 above = sensor_frames & BPF_F_SKIP_FIELD_MASK;
+	__s64 bytes;
+
+	if (!by_scheduler || !schedule_begin)
+		return bpf_get_stack(ctx, to, FRAMES_BYTES, 0);
+	if (above) {
+		bytes = bpf_get_stack(ctx, to, FRAMES_BYTES, above);
+		if (bytes > 0 && is_scheduler(*(__u64 *)to))
+			return bytes;
+	}
+	bytes = bpf_get_stack(ctx, to, FRAMES_BYTES, 0);
+	above = bytes > 0 ? frames_above_scheduler(stack, user, bytes) : 0;
+	if (!above)
+		return bytes;
+	sensor_frames = above;
+	return bpf_get_stack(ctx, to, FRAMES_BYTES, above & BPF_F_SKIP_FIELD_MASK);
+}
+
 /* The stack of the current task, walked to `stack` and sent, if it is new; 0 when there is none. */
-static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack)
+static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack, bool by_scheduler)
 {
 	__s64 bytes;
 	__u64 user, kernel;
@@ -91,17 +155,17 @@ static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack)
 	user = bytes > 0 ? bytes : 0;
 	if (user > FRAMES_BYTES)
 		return 0;
-	bytes = bpf_get_stack(ctx, (void *)stack->frames + user, FRAMES_BYTES, 0);
+	bytes = walk_kernel(ctx, stack, user, by_scheduler);
 	kernel = bytes > 0 ? bytes : 0;
 	return take_stack(stack, user, kernel);
 }
 
-static __noinline __u64 walk_stack(void *ctx)
+static __noinline __u64 walk_stack(void *ctx, bool by_scheduler)
 {
 	__u32 zero = 0;
 	struct podperf_stack *stack = bpf_map_lookup_elem(&walk_buffer, &zero);
 
-	return stack ? walk_to(ctx, stack) : 0;
+	return stack ? walk_to(ctx, stack, by_scheduler) : 0;
 }
 
 #endif

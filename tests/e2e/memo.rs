@@ -8,10 +8,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
-    collector::Collector,
+    collector::{Collector, Sample},
     load::{self, sites::SitesReport},
     process,
     suite::{Need, Test, tell},
@@ -20,7 +21,7 @@ use tempfile::TempDir;
 
 use crate::{
     command::{run_load, within},
-    profiles::Held,
+    profiles::{Held, nanoseconds},
 };
 
 pub(crate) const TESTS: &[Test] = &[
@@ -28,6 +29,17 @@ pub(crate) const TESTS: &[Test] = &[
     ("remembered_stacks_of_node_and_its_jit_are_right", &[Need::Program("node")], node_is_right),
     ("remembered_stacks_of_go_are_right", &[Need::Program("go")], go_is_right),
     ("remembered_stacks_of_rust_are_right", &[], rust_is_right),
+    (
+        "a_tracer_that_comes_and_goes_makes_no_remembered_stack_wrong",
+        &[Need::Program("python3")],
+        a_tracer_that_comes_and_goes,
+    ),
+    ("ten_thousand_threads_lose_no_time", &[], ten_thousand_threads_lose_no_time),
+    (
+        "ten_thousand_threads_have_their_stacks_where_there_is_room",
+        &[],
+        ten_thousand_threads_have_their_stacks_where_there_is_room,
+    ),
     ("a_tenth_of_the_walks_leaves_totals_as_they_are", &[Need::Program("go")], a_tenth_of_the_walks_leaves_totals),
 ];
 
@@ -166,8 +178,29 @@ fn written(scratch: &TempDir, name: &str, text: &str) -> Result<std::path::PathB
     Ok(path)
 }
 
-/// Runs a load in the shadow: each remembered stack is walked all the same, and compared.
+/// The kernel's stack of a walk has what calls the sensor, and that is another function beside another tracer.
+fn a_tracer_that_comes_and_goes() -> Result<()> {
+    let scratch = TempDir::new()?;
+    let mut load = Command::new("python3");
+    // The load has to share its CPUs with them, which makes some of its waits others, too.
+    is_right_meanwhile("python", load.arg(written(&scratch, "load.py", PYTHON)?), 2.5 * MOST_WRONG, || {
+        drop(Agent::start("stacks: {enabled: false}")?);
+        drop(Agent::start("stacks: {enabled: false}")?);
+        Ok(())
+    })
+}
+
 fn is_right(whose: &str, load: &mut Command) -> Result<()> {
+    is_right_meanwhile(whose, load, MOST_WRONG, || Ok(()))
+}
+
+/// Runs a load in the shadow: each remembered stack is walked all the same, and compared.
+fn is_right_meanwhile(
+    whose: &str,
+    load: &mut Command,
+    most_wrong: f64,
+    meanwhile: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     let agent = Agent::start("stacks: {shadow: true, onCpuHertz: 0, maxWalks: 0}")?;
     let cgroup = TestCgroup::new(whose)?;
     let before = agent.fresh_metrics()?;
@@ -175,6 +208,7 @@ fn is_right(whose: &str, load: &mut Command) -> Result<()> {
     let mut child = load.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("failed to start the load")?;
     // What it did before is in no comparison.
     cgroup.add(child.id())?;
+    meanwhile()?;
     ensure!(child.wait()?.success(), "the load ended badly");
     let after = agent.fresh_metrics()?;
     let grown = |name| -> Result<f64> { Ok(value(&after, name)? - value(&before, name)?) };
@@ -182,8 +216,59 @@ fn is_right(whose: &str, load: &mut Command) -> Result<()> {
     let (remembered, wrong) = (grown("podperf_stack_shadow_waits_total")?, grown("podperf_stack_shadow_wrong_total")?);
     tell(&format!("{whose}: {waits} waits, {walks} walked, {remembered} remembered, {wrong} of them wrong"));
     ensure!(remembered > waits / 20.0 && remembered > 1000.0, "{remembered} of {waits} waits were remembered");
-    ensure!(wrong <= waits * MOST_WRONG, "{wrong} of {waits} waits have a wrong stack");
+    ensure!(wrong <= waits * most_wrong, "{wrong} of {waits} waits have a wrong stack");
     after.ensure_profiles_cover(cgroup.kernel_path())
+}
+
+/// Each thread has places of its own, far more than the tables hold as shipped: stacks are lost, and told, but no time.
+fn ten_thousand_threads_lose_no_time() -> Result<()> {
+    let collector = Collector::start()?;
+    let otlp = format!("otlp: {{endpoint: '{}', interval: 2s}}", collector.endpoint());
+    let (mut agent, cgroup, _) = of_ten_thousand_threads(&format!("{otlp}\nstacks: {{onCpuHertz: 0}}"))?;
+    let metrics = agent.fresh_metrics()?;
+    let labels = [("cgroup", cgroup.kernel_path())];
+    let counted = metrics.sum("podperf_cgroup_offcpu_seconds_total", &labels);
+    let lost = metrics.sum("podperf_bpf_drops_total", &[("reason", "sample_stack")]);
+    // Waits at places whose stack may still come are in the last profile.
+    agent.signal(Signal::SIGTERM)?;
+    ensure!(agent.wait(Duration::from_secs(10))?.success(), "{}", agent.log());
+    let seconds = |samples: &mut dyn Iterator<Item = &Sample>| nanoseconds(samples) / 1e9;
+    let mut told = 0.0;
+    let samples = within(Duration::from_secs(10), "all time arrives", || {
+        let samples = collector.samples_of(cgroup.kernel_path())?;
+        told = seconds(&mut samples.iter());
+        Ok((told >= 0.999 * counted).then_some(samples))
+    });
+    let samples = samples.with_context(|| format!("{told} s are told of {counted} s: {}", agent.log()))?;
+    let unknown = seconds(&mut samples.iter().filter(|sample| sample.frames.is_empty() && sample.reason == "unknown"));
+    tell(&format!("10,000 threads as shipped: {unknown} of {counted} s without a stack, {lost} stacks lost"));
+    ensure!(told <= 1.001 * counted, "{told} s are told of {counted} s");
+    ensure!(unknown < 0.01 * counted || lost > 0.0, "{unknown} s have no stack, and nothing says why");
+    Ok(())
+}
+
+fn ten_thousand_threads_have_their_stacks_where_there_is_room() -> Result<()> {
+    let room = "stacks: {onCpuHertz: 0, maxWalks: 0, maxSamples: 65536, maxStacks: 262144}\noverhead: {maxPercent: 0}";
+    let (agent, cgroup, report) = of_ten_thousand_threads(room)?;
+    let metrics = agent.fresh_metrics()?;
+    metrics.ensure_profiles_cover(cgroup.kernel_path())?;
+    let labels = [("cgroup", cgroup.kernel_path())];
+    let found = metrics.sum("podperf_cgroup_wait_seconds_total", &[labels[0], ("reason", "sleep")]);
+    let truth: u64 = report.sites.iter().map(|site| site.waited_ns).sum();
+    let truth = Duration::from_nanos(truth).as_secs_f64();
+    // Their clocks have the time on the CPU and in the run queue, too.
+    let runnable = metrics.sum("podperf_cgroup_runqueue_wait_seconds_total", &labels)
+        + metrics.sum("podperf_cgroup_oncpu_seconds_total", &labels);
+    tell(&format!("10,000 threads: {found} s of sleep, {truth} s by their clocks, {runnable} s of them runnable"));
+    ensure!(found <= truth * 1.001 && found >= truth - runnable - 0.001 * truth, "{found} s of sleep of {truth} s");
+    Ok(())
+}
+
+fn of_ten_thousand_threads(yaml: &str) -> Result<(Agent, TestCgroup, SitesReport)> {
+    let agent = Agent::start(yaml)?;
+    let cgroup = TestCgroup::new("crowd")?;
+    let report = run_load(cgroup.path(), &["sites", "--threads", "10000", "--waits", "200000"])?;
+    Ok((agent, cgroup, report))
 }
 
 fn value(metrics: &Metrics, name: &str) -> Result<f64> {

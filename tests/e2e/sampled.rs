@@ -7,10 +7,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
     load::cpu::CpuReport,
+    process,
     suite::{Need, Test},
 };
 use tempfile::TempDir;
@@ -26,6 +28,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_burner_is_sampled_where_it_burns", &[], a_burner_is_sampled_where_it_burns),
     ("a_wait_has_its_waker", &[Need::Program("go")], a_wait_has_its_waker),
     ("a_sleep_is_ended_by_an_interrupt", &[Need::Program("go")], a_sleep_is_ended_by_an_interrupt),
+    ("an_interrupt_is_not_the_work_of_those_who_are_interrupted", &[Need::Program("go"), Need::Cpus(2)], an_interrupt_is_not_the_work_of_those_who_are_interrupted),
+    ("a_waker_has_its_stack", &[], a_waker_has_its_stack),
     ("long_waits_are_told_one_by_one", &[], long_waits_are_told_one_by_one),
     ("a_recording_has_only_what_its_filter_lets_pass", &[], a_recording_has_only_what_its_filter_lets_pass),
 ];
@@ -71,6 +75,19 @@ fn a_sleep_is_ended_by_an_interrupt() -> Result<()> {
     has_waker(&["sleepers", "--waits", "100", "--millis", "30"], "waker", "(interrupt)")
 }
 
+/// Some of them run in user space, and some in the kernel.
+fn an_interrupt_is_not_the_work_of_those_who_are_interrupted() -> Result<()> {
+    let busy = TestCgroup::new("busy")?;
+    let _in_user_space = ["0", "1"].map(|cpu| Held::start(&busy, &["spin", "--idle", "--seconds", "60", "--cpu", cpu]));
+    let mut copy = Command::new("dd");
+    process::bind_to_parent(&mut copy);
+    copy.args(["if=/dev/zero", "of=/dev/null", "bs=4M"]).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut in_kernel = copy.spawn()?;
+    let woken = has_waker(&["sleepers", "--waits", "100", "--millis", "30"], "waker", "(interrupt)");
+    process::end(&mut in_kernel, Signal::SIGKILL, Duration::from_secs(5));
+    woken
+}
+
 /// Nine tenths of the load's long waits have this label.
 fn has_waker(load: &[&str], label: &str, value: &str) -> Result<()> {
     let agent = Agent::start("stacks: {wakerAfter: 5ms}")?;
@@ -96,10 +113,11 @@ fn has_waker(load: &[&str], label: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-fn long_waits_are_told_one_by_one() -> Result<()> {
-    let agent = Agent::start("otlp: {interval: 1s}\nstacks: {longWait: 500ms}")?;
+/// Two long waits of `sleepers`, the later one first.
+fn long_waits(stacks: &str, arguments: &[&str]) -> Result<Vec<serde_json::Value>> {
+    let agent = Agent::start(&format!("otlp: {{interval: 1s}}\nstacks: {{longWait: 500ms{stacks}}}"))?;
     let cgroup = TestCgroup::new("long")?;
-    let load = Held::start(&cgroup, &["sleepers", "--waits", "2", "--millis", "600"])?;
+    let load = Held::start(&cgroup, &[&["sleepers", "--waits", "2", "--millis", "600"], arguments].concat())?;
     let path = format!("/debug/waits?subject={}", cgroup.kernel_path());
     let waits = within(Duration::from_secs(30), "both are told", || {
         let (status, _, body) = agent.get(&path, &[])?;
@@ -108,6 +126,26 @@ fn long_waits_are_told_one_by_one() -> Result<()> {
         Ok(Some(waits).filter(|waits| waits.len() >= 2))
     })?;
     drop(load);
+    Ok(waits)
+}
+
+/// The parent waits until its child is gone.
+fn a_waker_has_its_stack() -> Result<()> {
+    let is_parents = |wait: &&serde_json::Value| wait["state"] == "uninterruptible";
+    let waits = long_waits(", wakerStacks: true", &["--uninterruptible"])?;
+    let wait = waits.iter().find(is_parents).with_context(|| format!("no wait for a child: {waits:#?}"))?;
+    let stack = wait["waker_stack"].as_str().with_context(|| format!("no stack: {wait:#}"))?;
+    let functions: Vec<_> = stack.split(';').collect();
+    ensure!(functions.contains(&"main") && functions.contains(&"do_exit"), "{wait:#}");
+    let is_sensor = |function: &&&str| function.contains("bpf_trace") || function.contains("traceiter");
+    ensure!(functions.iter().find(is_sensor).is_none(), "the sensor is in it: {wait:#}");
+    let waits = long_waits("", &["--uninterruptible"])?;
+    ensure!(waits.iter().all(|wait| wait["waker_stack"].is_null()), "nobody asked for stacks: {waits:#?}");
+    Ok(())
+}
+
+fn long_waits_are_told_one_by_one() -> Result<()> {
+    let waits = long_waits("", &[])?;
     ensure!(waits.len() == 2, "two became {}: {waits:#?}", waits.len());
     for wait in &waits {
         let seconds = wait["seconds"].as_f64().context("no length")?;

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Unpack Debian packages of any release and architecture without installing them: unpack.sh SUITE ARCH PACKAGE PATTERN.
-# Takes PACKAGE and those of its dependencies whose whole name matches PATTERN (an extended regular expression), and
-# prints the directory that holds them. A second run finds them there; another checkout takes them from
+# Unpack Debian packages of any release and architecture without installing them: unpack.sh SUITE ARCH PACKAGES PATTERN.
+# Takes PACKAGES (one, or several with commas between them) and those of their dependencies whose whole name matches
+# PATTERN (an extended regular expression), and prints the directory that holds them. A second run finds them there; another checkout takes them from
 # ~/.cache/podperf/vm. Both are safe to delete, which is also how newer packages are had.
 # They come from the mirror that this machine's own apt uses for Debian, or from DEBIAN_MIRROR.
 set -eu
@@ -42,11 +42,11 @@ fetch() {
 	mkdir -p "$lists/lists/partial" "$lists/cache/archives/partial" "$debs.part"
 	: >"$lists/status"
 	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$lists/sources.list"
+	# shellcheck disable=SC2046 # one word per package
 	apt apt-get update &&
 		apt apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
-			--no-enhances "$package" | grep -Ex "[a-z0-9][a-z0-9.+-]*" | sort -u | grep -Ex "$pattern" >"$debs.names" &&
+			--no-enhances $(echo "$package" | tr , ' ') | grep -Ex "[a-z0-9][a-z0-9.+-]*" | sort -u | grep -Ex "$pattern" >"$debs.names" &&
 		cd "$debs.part" &&
-		# shellcheck disable=SC2046 # one word per package
 		apt apt-get download $(cat "$debs.names") &&
 		mv "$debs.part" "$debs"
 }

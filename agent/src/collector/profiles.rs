@@ -15,7 +15,7 @@ use crate::{
     filter::{Filter, Full, Known, Slot},
     ids::WakerId,
     kernel::{clock::monotonic_ns, records::RawSample},
-    stacks::{ProfileSample, RawProfile, profile::Waker},
+    stacks::{ProfileSample, RawProfile, RawProfileWaker},
 };
 
 /// Windows that may wait for their names.
@@ -66,6 +66,7 @@ impl Collector {
             samples,
             losses,
             sample_period: self.settings.sample_period,
+            functions: self.samples.learn_functions(),
             on_its_way: Arc::clone(&self.on_the_way),
         };
         let handed_on = taker.try_send(profile).is_ok();
@@ -75,7 +76,6 @@ impl Collector {
         if let Err(error) = self.sensors.forget_sent(&forgotten) {
             debug!(%error, "stacks not forgotten");
         }
-        self.samples.learn_functions();
         handed_on.then_some(window.0)
     }
 
@@ -101,7 +101,7 @@ impl Collector {
         let rules = &self.settings.rules;
         let nameless = std::mem::take(&mut self.nameless);
         let mut named = Vec::with_capacity(samples.len());
-        let mut wakers: HashMap<WakerId, Option<Arc<Waker>>> = HashMap::new();
+        let mut wakers: HashMap<WakerId, Option<Arc<RawProfileWaker>>> = HashMap::new();
         let samples = samples.into_iter().map(|sample| (self.tree.place(sample.key.cgroup).cloned(), sample));
         for (place, sample) in samples.chain(nameless.into_iter().map(|(place, sample)| (Some(place), sample))) {
             let stack = sample.key.stack.and_then(|id| self.samples.stack(id));
@@ -133,7 +133,8 @@ impl Collector {
                         (_, None) => Subject::unresolved().to_string(),
                         (_, Some(place)) => Subject::of(place, &names.owner(place, now_ns), rules).to_string(),
                     };
-                    Some(Arc::new(Waker { thread: waker.thread.clone(), subject }))
+                    let stack = waker.stack.and_then(|id| self.samples.stack(id));
+                    Some(Arc::new(RawProfileWaker { thread: waker.thread.clone(), subject, stack }))
                 };
                 wakers.entry(id).or_insert_with(name).clone()
             });

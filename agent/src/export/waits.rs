@@ -37,7 +37,10 @@ struct LongWait {
     waker: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waker_of: Option<String>,
-    /// Leaf first; addresses where there are no names.
+    /// From where it did, outermost function first, if `stacks.wakerStacks` has that taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waker_stack: Option<String>,
+    /// Leaf first; files and addresses where there are no names.
     stack: Vec<String>,
 }
 
@@ -75,9 +78,6 @@ fn waits(windows: &[Arc<Profile>], selector: &Selector, least: Duration) -> Vec<
 
 fn wait(subject: &str, sample: &Sample) -> Option<LongWait> {
     let Activity::OffCpu { state, reason, waker } = &sample.activity else { return None };
-    let stack = sample.stack.frames.iter().map(|frame| {
-        frame.functions.first().map_or_else(|| format!("{:#x}", frame.address), |function| function.name.to_string())
-    });
     Some(LongWait {
         ended: seconds(sample.last),
         seconds: Duration::from_nanos(sample.nanoseconds).as_secs_f64(),
@@ -86,7 +86,8 @@ fn wait(subject: &str, sample: &Sample) -> Option<LongWait> {
         reason: reason.name(),
         waker: waker.as_ref().map(|waker| waker.thread.clone()),
         waker_of: waker.as_ref().map(|waker| waker.subject.clone()),
-        stack: stack.collect(),
+        waker_stack: waker.as_ref().and_then(|waker| waker.stack.clone()),
+        stack: sample.stack.frames.iter().map(|frame| frame.name().into_owned()).collect(),
     })
 }
 
@@ -103,7 +104,7 @@ mod tests {
     };
 
     fn sample(millis: u64, ended: u64, count: u64, passed: u8) -> Sample {
-        let waker = Some(Arc::new(Waker { thread: "writer".into(), subject: "/b".into() }));
+        let waker = Some(Arc::new(Waker { thread: "writer".into(), subject: "/b".into(), stack: None }));
         Sample {
             stack: Arc::new(Stack::default()),
             activity: Activity::OffCpu { state: WaitState::Interruptible, reason: WaitReason::Pipe, waker },

@@ -20,6 +20,8 @@ pub struct SensorSettings {
     pub long_wait_ns: u64,
     /// Waits at least this long get their waker; 0: none does.
     pub waker_after_ns: u64,
+    /// Whether wakers have their stack, too.
+    pub waker_stacks: bool,
     /// Stacks that a CPU walks in a second at most; 0: as many as there are.
     pub max_walks: u32,
     /// Samples on each CPU in a second; 0: none.

@@ -44,6 +44,8 @@ pub struct RawWaker {
     pub cgroup: Option<CgroupId>,
     /// The thread's name.
     pub thread: String,
+    /// From where it woke, where that was taken.
+    pub stack: Option<StackId>,
 }
 
 /// Whose time, where and how.
@@ -148,6 +150,7 @@ impl StackRecord {
                     id: WakerId(waker.id),
                     cgroup: Some(CgroupId(waker.cgroup)).filter(|cgroup| cgroup.0 != 0),
                     thread: String::from_utf8_lossy(thread).into_owned(),
+                    stack: Some(StackId(waker.stack)).filter(|stack| stack.0 != 0),
                 }))
             }
             _ => None,
@@ -228,7 +231,7 @@ mod tests {
             bytemuck::cast_slice_mut(&mut waker.comm)[..name.len()].copy_from_slice(name.as_bytes());
             StackRecord::decode(bytemuck::bytes_of(&waker)).unwrap()
         };
-        let waker = |cgroup, thread: &str| RawWaker { id: WakerId(5), cgroup, thread: thread.into() };
+        let waker = |cgroup, thread: &str| RawWaker { id: WakerId(5), cgroup, thread: thread.into(), stack: None };
         assert_eq!(record(0, ""), StackRecord::Waker(waker(None, "")));
         assert_eq!(record(9, "nginx"), StackRecord::Waker(waker(Some(CgroupId(9)), "nginx")));
     }

@@ -102,7 +102,7 @@ impl Sensors {
         let max_stacks = if settings.stacks { settings.max_stacks } else { 1 };
         let max_samples = if settings.stacks { settings.max_samples } else { 1 };
         let wakers = settings.stacks && settings.waker_after_ns > 0;
-        let interrupts = if wakers { symbols::interrupt_text() } else { 0..0 };
+        let (interrupts, scheduler) = symbols::text(settings.stacks);
 
         let mut ebpf = EbpfLoader::new()
             .btf(Some(&btf))
@@ -114,8 +114,11 @@ impl Sensors {
             .override_global("stacks_enabled", &u8::from(settings.stacks), true)
             .override_global("long_wait_ns", &settings.long_wait_ns, true)
             .override_global("waker_after_ns", &settings.waker_after_ns, true)
+            .override_global("waker_stacks", &u8::from(settings.waker_stacks), true)
             .override_global("irq_text_begin", &interrupts.start, true)
             .override_global("irq_text_end", &interrupts.end, true)
+            .override_global("schedule_begin", &scheduler.start, true)
+            .override_global("schedule_end", &scheduler.end, true)
             .override_global("walk_every_ns", &apart_ns(settings.max_walks), true)
             .override_global("sample_ns", &apart_ns(settings.oncpu_hertz), true)
             .override_global("max_samples", &max_samples, true)

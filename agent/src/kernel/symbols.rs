@@ -6,71 +6,194 @@ use std::{
     ops::Range,
 };
 
-/// A function of the kernel or of a module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KernelFunction<'a> {
-    /// Where it begins.
-    pub address: u64,
-    /// As the compiler named it.
-    pub name: &'a str,
+/// No function is longer: what is further from a start belongs to code without a name.
+const LONGEST: u64 = 1 << 18;
+
+/// The functions of the kernel, its modules and BPF programs, as they were when they were read.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct KernelFunctions {
+    /// Where they begin, ascending. A function of several names is there several times.
+    starts: Box<[u64]>,
+    /// Where their names begin.
+    names_at: Box<[u32]>,
+    /// Each ends with a line.
+    names: Box<str>,
+    /// The beginnings of those that come and go alone, as BPF programs do.
+    passing: Box<[u64]>,
 }
 
-/// Calls `each` with every function, in no order.
-///
-/// # Errors
-///
-/// When the file cannot be read.
-pub fn each_kernel_function(each: impl FnMut(KernelFunction<'_>)) -> io::Result<()> {
-    parse(BufReader::new(File::open("/proc/kallsyms")?), each)
+impl KernelFunctions {
+    /// Those of now; none where the kernel hides them.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read.
+    pub fn read() -> io::Result<Self> {
+        Self::parse(BufReader::with_capacity(64 << 10, File::open("/proc/kallsyms")?))
+    }
+
+    /// Lines are `ffffffff81000000 T _stext` or `ffffffffc0000000 t xfs_log_force\t[xfs]`.
+    fn parse(mut lines: impl BufRead) -> io::Result<Self> {
+        let (mut functions, mut names, mut passing) = (Vec::new(), String::new(), Vec::new());
+        let mut line = String::new();
+        while lines.read_line(&mut line)? > 0 {
+            let mut words = line.split_ascii_whitespace();
+            if let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) = (words.next(), words.next(), words.next())
+                && let Ok(address) = u64::from_str_radix(address, 16)
+                && address != 0
+                // What the compiler puts before each function is as many names again, and no code.
+                && !name.starts_with("__pfx_")
+                && let Ok(at) = u32::try_from(names.len())
+            {
+                functions.push((address, at));
+                names.push_str(name);
+                names.push('\n');
+                if matches!(words.next(), Some("[bpf]" | "[__builtin__ftrace]" | "[__builtin__kprobes]")) {
+                    passing.push(address);
+                }
+            }
+            line.clear();
+        }
+        functions.sort_by_key(|(address, _)| *address);
+        passing.sort_unstable();
+        Ok(Self {
+            starts: functions.iter().map(|(address, _)| *address).collect(),
+            names_at: functions.iter().map(|(_, at)| *at).collect(),
+            names: names.into(),
+            passing: passing.into(),
+        })
+    }
+
+    /// Whether none is known: the kernel hides them.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Each name of each function with the address where it begins, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &str)> {
+        self.starts.iter().copied().zip(self.names_at.iter().map(|at| self.name(*at)))
+    }
+
+    /// The name of the function that this address is in.
+    #[must_use]
+    pub fn at(&self, address: u64) -> Option<&str> {
+        let start = self.nearest(address)?;
+        // Of several names the first that was told.
+        let first = self.starts.partition_point(|other| *other < start);
+        Some(self.name(*self.names_at.get(first)?))
+    }
+
+    /// Whether another read would tell the same of this address, as long as no module comes or goes.
+    #[must_use]
+    pub fn is_sure_of(&self, address: u64) -> bool {
+        self.nearest(address).is_some_and(|start| self.passing.binary_search(&start).is_err())
+    }
+
+    fn nearest(&self, address: u64) -> Option<u64> {
+        let after = self.starts.partition_point(|start| *start <= address);
+        self.starts.get(after.checked_sub(1)?).copied().filter(|start| address - start < LONGEST)
+    }
+
+    fn name(&self, at: u32) -> &str {
+        let rest = self.names.get(at as usize..).unwrap_or_default();
+        rest.split_once('\n').map_or(rest, |(name, _)| name)
+    }
+
+    /// Where the kernel enters interrupts; empty where that is not told.
+    fn interrupt_text(&self) -> Range<u64> {
+        self.between("__irqentry_text_start", "__irqentry_text_end")
+    }
+
+    /// Where the function is that switches tasks; empty where that is not told.
+    fn scheduler(&self) -> Range<u64> {
+        let is_it = |name: &str| name.split('.').next() == Some("__schedule");
+        let begin = self.iter().find(|(_, name)| is_it(name)).map_or(0, |(address, _)| address);
+        let after = self.starts.partition_point(|start| *start <= begin);
+        begin..self.starts.get(after).copied().filter(|_| begin > 0).unwrap_or(begin)
+    }
+
+    fn between(&self, begin: &str, end: &str) -> Range<u64> {
+        let find = |wanted| self.iter().find(|(_, name)| *name == wanted).map_or(0, |(address, _)| address);
+        find(begin)..find(end)
+    }
 }
 
-/// What tells whether modules were loaded or unloaded since: the list of them, hashed by the caller.
+/// Where the kernel enters interrupts, and where it switches tasks; empty where it hides that.
+pub(super) fn text(wanted: bool) -> (Range<u64>, Range<u64>) {
+    let functions = if wanted { KernelFunctions::read().unwrap_or_default() } else { KernelFunctions::default() };
+    (functions.interrupt_text(), functions.scheduler())
+}
+
+/// What tells whether modules were loaded or unloaded since: the list of them.
 #[must_use]
 pub fn modules() -> String {
     fs::read_to_string("/proc/modules").unwrap_or_default()
-}
-
-/// Where the kernel enters interrupts; empty where that is not told.
-pub(super) fn interrupt_text() -> Range<u64> {
-    let (mut begin, mut end) = (0, 0);
-    let found = each_kernel_function(|function| match function.name {
-        "__irqentry_text_start" => begin = function.address,
-        "__irqentry_text_end" => end = function.address,
-        _ => {}
-    });
-    if found.is_ok() { begin..end } else { 0..0 }
-}
-
-/// Lines are `ffffffff81000000 T _stext` or `ffffffffc0000000 t xfs_log_force\t[xfs]`.
-fn parse(mut lines: impl BufRead, mut each: impl FnMut(KernelFunction<'_>)) -> io::Result<()> {
-    let mut line = String::new();
-    while lines.read_line(&mut line)? > 0 {
-        let mut words = line.split_ascii_whitespace();
-        if let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) = (words.next(), words.next(), words.next())
-            && let Ok(address) = u64::from_str_radix(address, 16)
-            && address != 0
-        {
-            each(KernelFunction { address, name });
-        }
-        line.clear();
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const TABLE: &str = "\
+ffffffff81000000 T _stext
+ffffffff81000000 T _text
+ffffffff810000f0 t __pfx_do_work
+ffffffff81000100 t do_work
+ffffffff81000180 d some_data
+ffffffff81000200 T schedule
+0000000000000000 T hidden
+ffffffffc0001000 t bpf_prog_1234_walk\t[bpf]
+ffffffffc0000000 t nf_hook\t[nf_tables]
+nonsense
+";
+
+    fn table() -> KernelFunctions {
+        KernelFunctions::parse(TABLE.as_bytes()).unwrap()
+    }
+
     #[test]
-    fn functions_are_taken_and_data_and_hidden_addresses_are_not() {
-        let text = "ffffffff81000000 T _stext\n\
-                    ffffffff82000000 D jiffies\n\
-                    0000000000000000 T schedule\n\
-                    nonsense\n\
-                    ffffffffc0000010 t xfs_log_force\t[xfs]\n";
-        let mut found = Vec::new();
-        parse(text.as_bytes(), |function| found.push((function.address, function.name.to_owned()))).unwrap();
-        let expected = [(0xffff_ffff_8100_0000, "_stext"), (0xffff_ffff_c000_0010, "xfs_log_force")];
-        assert_eq!(found, expected.map(|(address, name)| (address, name.to_owned())));
+    fn functions_of_the_kernel_and_its_modules_are_named() {
+        let table = table();
+        for (address, expected) in [
+            (0xffff_ffff_8000_0000, None),
+            (0xffff_ffff_8100_0001, Some("_stext")),
+            (0xffff_ffff_8100_00f8, Some("_stext")),
+            (0xffff_ffff_8100_01ff, Some("do_work")),
+            (0xffff_ffff_8100_0200, Some("schedule")),
+            (0xffff_ffff_9000_0000, None),
+            (0xffff_ffff_c000_0fff, Some("nf_hook")),
+            (0xffff_ffff_c000_1001, Some("bpf_prog_1234_walk")),
+        ] {
+            assert_eq!(table.at(address), expected, "{address:x}");
+        }
+    }
+
+    #[test]
+    fn each_is_told_in_order_with_all_its_names() {
+        let table = table();
+        let names: Vec<&str> = table.iter().map(|(_, name)| name).collect();
+        assert_eq!(names, ["_stext", "_text", "do_work", "schedule", "nf_hook", "bpf_prog_1234_walk"]);
+    }
+
+    #[test]
+    fn what_may_have_come_since_is_not_sure() {
+        let table = table();
+        let sure = [0xffff_ffff_8100_0201, 0xffff_ffff_c000_0001, 0xffff_ffff_c000_1001, 0xffff_ffff_c010_0000];
+        assert_eq!(sure.map(|address| table.is_sure_of(address)), [true, true, false, false]);
+    }
+
+    #[test]
+    fn a_part_of_the_kernel_lies_between_its_marks() {
+        let marked = "a0 T __irqentry_text_start\na8 t __schedule.isra.0\nb0 T schedule\nb0 T __irqentry_text_end\n";
+        let marked = KernelFunctions::parse(marked.as_bytes()).unwrap();
+        assert_eq!((marked.scheduler(), marked.interrupt_text()), (0xa8..0xb0, 0xa0..0xb0));
+        assert_eq!((table().scheduler(), table().interrupt_text()), (0..0, 0..0));
+    }
+
+    #[test]
+    fn a_kernel_that_hides_its_addresses_has_none() {
+        let hidden = KernelFunctions::parse(&b"0000000000000000 T schedule\n"[..]).unwrap();
+        assert!(hidden.is_empty() && hidden.at(0xffff_ffff_8100_0200).is_none());
     }
 }

@@ -1,16 +1,16 @@
 //! Stacks: from the addresses that the kernel side remembered to a [`profile::Profile`] with names.
 //!
-//! What reads the kernel's symbols and the files that processes have mapped is `symbols`, `user`, `process`, `files`,
-//! `objects` and `vdso`; all else is pure. Those files are strangers': `elf`, `elf_symbols`, `go_functions`, `perf_map`, `maps` and
-//! `demangle` take any bytes.
+//! What reads the kernel's symbols is `functions`, and what reads the files that processes have mapped is `symbols`, `user`,
+//! `process`, `files`, `objects` and `vdso`; all else is pure. Those files are strangers': `elf`, `elf_symbols`,
+//! `go_functions`, `perf_map`, `maps` and `demangle` take any bytes.
 
 mod counts;
 mod demangle;
 mod elf;
 mod elf_symbols;
 mod files;
+mod functions;
 mod go_functions;
-mod kallsyms;
 mod maps;
 mod nearest;
 mod objects;
@@ -34,11 +34,13 @@ use std::{
 
 use crate::{
     attribution::Subject,
-    kernel::records::{RawSample, RawStack},
+    kernel::{
+        records::{RawSample, RawStack},
+        symbols::KernelFunctions,
+    },
 };
 
 pub use counts::{Cause, SymbolCounts, SymbolStats};
-use profile::Waker;
 use reason::WaitReason;
 pub use symbolizer::start;
 
@@ -57,8 +59,21 @@ pub struct RawProfile {
     pub losses: Vec<(&'static str, u64)>,
     /// What one sample on the CPU stands for; `None` where none are taken.
     pub sample_period: Option<Duration>,
+    /// The names of addresses in the kernel.
+    pub functions: Arc<KernelFunctions>,
     /// Held by all windows that have not been worked off.
     pub on_its_way: Arc<()>,
+}
+
+/// Who ended waits.
+#[derive(Debug)]
+pub struct RawProfileWaker {
+    /// The name of the thread.
+    pub thread: String,
+    /// Whose it is.
+    pub subject: String,
+    /// From where it woke, where that was taken.
+    pub stack: Option<Arc<RawStack>>,
 }
 
 /// Time of one window with one key.
@@ -71,7 +86,7 @@ pub struct ProfileSample {
     /// What a wait was for.
     pub reason: WaitReason,
     /// Who ended it, where that is known.
-    pub waker: Option<Arc<Waker>>,
+    pub waker: Option<Arc<RawProfileWaker>>,
     /// Which filters let it pass.
     pub passed: u8,
     /// Whose and how long.

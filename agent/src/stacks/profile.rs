@@ -1,6 +1,7 @@
 //! The symbolized profile of one window: what [`crate::stacks`] hands to the exporters.
 
 use std::{
+    borrow::Cow,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -84,6 +85,8 @@ pub struct Waker {
     pub thread: String,
     /// Whose it is: `namespace/pod/container`, or the path of a cgroup.
     pub subject: String,
+    /// From where it woke, outermost function first, with semicolons between; `None` where that was not taken.
+    pub stack: Option<String>,
 }
 
 /// The task state in which a wait began.
@@ -119,6 +122,15 @@ pub struct Stack {
     pub frames: Vec<Arc<Frame>>,
     /// How far the walk came.
     pub unwind: Unwind,
+}
+
+impl Stack {
+    /// The names of the functions, outermost first, with semicolons between.
+    #[must_use]
+    pub fn folded(&self) -> String {
+        let names: Vec<_> = self.frames.iter().rev().map(|frame| frame.name()).collect();
+        names.join(";")
+    }
 }
 
 /// How far the walk of a stack came.
@@ -163,6 +175,20 @@ pub struct Frame {
     pub mapping: Option<Arc<Mapping>>,
     /// Innermost first (inlined functions before the function that holds them); empty when there is no name.
     pub functions: Vec<Function>,
+}
+
+impl Frame {
+    /// The name of its innermost function, or else where its code is: `libc.so.6+0x891f4`.
+    #[must_use]
+    pub fn name(&self) -> Cow<'_, str> {
+        if let Some(function) = self.functions.first() {
+            return Cow::Borrowed(&function.name);
+        }
+        let path = self.mapping.as_ref().map_or("", |mapping| &mapping.path);
+        let file = path.rsplit('/').next().unwrap_or(path);
+        let plus = if file.is_empty() { "" } else { "+" };
+        Cow::Owned(format!("{file}{plus}{:#x}", self.address))
+    }
 }
 
 /// Which side of the system call boundary a frame is on.

@@ -221,11 +221,10 @@ pub struct Reasons {
 const LONGEST_FUNCTION: u64 = 1 << 16;
 
 impl Reasons {
-    /// `functions` calls its argument with the address and the name of every function of the kernel, in any order.
-    pub fn new(functions: impl FnOnce(&mut dyn FnMut(u64, &str))) -> Self {
+    /// From the address and the name of every function of the kernel, in any order.
+    pub fn new<'a>(functions: impl Iterator<Item = (u64, &'a str)>) -> Self {
         let names = Names::new();
-        let mut found: Vec<(u64, Option<WaitReason>)> = Vec::new();
-        functions(&mut |address, name| found.push((address, names.reason(name))));
+        let mut found: Vec<_> = functions.map(|(address, name)| (address, names.reason(name))).collect();
         // Of several names of one function, one that is in the table comes first.
         found.sort_unstable_by_key(|(address, reason)| (*address, reason.is_none()));
         found.dedup_by_key(|(address, _)| *address);
@@ -234,12 +233,6 @@ impl Reasons {
             Some((*start, end.unwrap_or(start.saturating_add(LONGEST_FUNCTION)), (*reason)?))
         });
         Self { ranges: ranges.collect() }
-    }
-
-    /// Whether any function is known: not where the kernel hides them.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
     }
 
     /// What a wait with these return addresses in the kernel, leaf first, was for.
@@ -271,7 +264,7 @@ mod tests {
     fn reason(functions: &[&str]) -> WaitReason {
         let address = |index: usize| 0xffff_ffff_8100_0000 + 16 * u64::try_from(index).unwrap();
         let kernel = functions.iter().enumerate().map(|(index, name)| (address(index), *name));
-        let reasons = Reasons::new(|each| kernel.for_each(|(address, name)| each(address, name)));
+        let reasons = Reasons::new(kernel);
         let stack: Vec<u64> = (0..functions.len()).map(|index| address(index) + 8).collect();
         reasons.of(&stack)
     }
@@ -306,7 +299,7 @@ mod tests {
     #[test]
     fn a_call_at_the_end_of_a_function_is_in_it() {
         let kernel = [(0x100, "do_wait"), (0x200, "do_exit"), (0x200, "do_exit_alias")];
-        let reasons = Reasons::new(|each| kernel.iter().rev().for_each(|(address, name)| each(*address, name)));
+        let reasons = Reasons::new(kernel.into_iter().rev());
         let found = [0x100, 0x101, 0x200, 0x201].map(|address| reasons.at(address));
         assert_eq!(found, [None, Some(WaitReason::Child), Some(WaitReason::Child), None]);
     }
@@ -314,14 +307,13 @@ mod tests {
     #[test]
     fn a_function_of_the_table_is_found_by_any_of_its_names() {
         let kernel = [(0x100, "alias"), (0x100, "do_wait"), (0x100, "zzz")];
-        let reasons = Reasons::new(|each| kernel.iter().for_each(|(address, name)| each(*address, name)));
+        let reasons = Reasons::new(kernel.into_iter());
         assert_eq!(reasons.of(&[0x110]), WaitReason::Child);
     }
 
     #[test]
     fn addresses_of_a_kernel_that_hides_its_functions_have_no_reason() {
-        let reasons = Reasons::new(|_| {});
-        assert!(reasons.is_empty());
+        let reasons = Reasons::new(std::iter::empty());
         assert_eq!(reasons.of(&[0, 1, u64::MAX]), WaitReason::Other);
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    ProfileSample, RawProfile,
+    ProfileSample, RawProfile, RawProfileWaker,
     counts::SymbolCounts,
     profile::{Activity, Profile, Sample, Stack, SubjectProfile, WaitState, Waker},
     reason::WaitReason,
@@ -91,13 +91,15 @@ fn profile(
     node_name: &str,
     counts: &SymbolCounts,
 ) -> (Profile, Vec<(Subject, UnwoundTime)>) {
-    symbols.next_window();
+    symbols.next_window(&window.functions);
     let stacks = name_stacks(&window.samples, symbols, counts);
+    let wakers = name_wakers(&window.samples, &stacks);
     let mut losses = window.losses;
     let mut lost_frames = 0;
     let mut subjects: HashMap<Subject, SubjectProfile> = HashMap::new();
     for ProfileSample { subject, stack, reason, waker, passed, sample } in window.samples {
         let (key, count) = (sample.key, sample.count);
+        let waker = waker.and_then(|waker| wakers.get(&Arc::as_ptr(&waker)).cloned());
         let activity = activity(key.activity, reason, waker);
         // Who was preempted has none by design.
         if stack.is_none() && reason == WaitReason::Unknown {
@@ -142,6 +144,22 @@ fn activity(raw: RawActivity, reason: WaitReason, waker: Option<Arc<Waker>>) -> 
     }
 }
 
+/// The wakers of a window with the names of their stacks.
+fn name_wakers(
+    samples: &[ProfileSample],
+    stacks: &HashMap<(Pid, StackId), Arc<Stack>>,
+) -> HashMap<*const RawProfileWaker, Arc<Waker>> {
+    let mut wakers = HashMap::new();
+    for raw in samples.iter().filter_map(|sample| sample.waker.as_ref()) {
+        wakers.entry(Arc::as_ptr(raw)).or_insert_with(|| {
+            let stack = raw.stack.as_ref().and_then(|stack| stacks.get(&(stack.process, stack.id)));
+            let stack = stack.map(|stack| stack.folded());
+            Arc::new(Waker { thread: raw.thread.clone(), subject: raw.subject.clone(), stack })
+        });
+    }
+    wakers
+}
+
 /// The stacks of a window with names. One process may share a stack's addresses with another, but not its names.
 fn name_stacks(
     samples: &[ProfileSample],
@@ -149,14 +167,14 @@ fn name_stacks(
     counts: &SymbolCounts,
 ) -> HashMap<(Pid, StackId), Arc<Stack>> {
     let mut by_process: HashMap<Pid, HashMap<StackId, &RawStack>> = HashMap::new();
-    for ProfileSample { stack, sample, .. } in samples {
+    for ProfileSample { stack, sample, waker, .. } in samples {
         if let Some(stack) = stack {
             by_process.entry(sample.key.process).or_default().insert(stack.id, stack);
         }
+        if let Some(stack) = waker.as_ref().and_then(|waker| waker.stack.as_ref()) {
+            by_process.entry(stack.process).or_default().insert(stack.id, stack);
+        }
     }
-    // The table of the kernel's functions is read from its beginning each time: once for all.
-    symbols
-        .read_kernel(&by_process.values().flat_map(HashMap::values).flat_map(|stack| &stack.kernel).copied().collect());
     let mut named = HashMap::new();
     for (process, stacks) in by_process {
         let stacks: Vec<_> = stacks.into_values().collect();
@@ -211,6 +229,7 @@ mod tests {
             ],
             losses: vec![],
             sample_period: None,
+            functions: Arc::default(),
             on_its_way: Arc::default(),
         };
         let counts = SymbolCounts::default();
@@ -237,6 +256,7 @@ mod tests {
             samples: vec![],
             losses: vec![],
             sample_period: None,
+            functions: Arc::default(),
             on_its_way: Arc::default(),
         };
         let next = || next(&windows, &met);

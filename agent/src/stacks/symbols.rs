@@ -2,18 +2,14 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    fs::File,
-    io::BufReader,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use podperf_ebpf::abi;
-use tracing::debug;
 
 use super::{
     counts::{Cause, SymbolStats},
-    kallsyms,
     profile::{Frame, FrameKind, Function, Mapping, Stack, Unwind},
     remembered::Remembered,
     unwind::unwind,
@@ -21,7 +17,7 @@ use super::{
 };
 use crate::{
     ids::{Pid, StackId},
-    kernel::records::RawStack,
+    kernel::{records::RawStack, symbols::KernelFunctions},
 };
 
 /// Memory that stacks may take, and kernel frames: see [`super::user`] for the rest.
@@ -41,6 +37,7 @@ const MEETS_PER_SECOND: u32 = 50;
 #[derive(Debug)]
 pub(super) struct Symbols {
     user: User,
+    functions: Arc<KernelFunctions>,
     kernel: Remembered<u64, Arc<Frame>>,
     kernel_mapping: Arc<Mapping>,
     /// By the process with its mappings.
@@ -64,6 +61,7 @@ impl Symbols {
     pub(super) fn new() -> Self {
         Self {
             user: User::new(),
+            functions: Arc::default(),
             kernel: Remembered::new(KERNEL_BYTES),
             kernel_mapping: Arc::new(Mapping { path: "[kernel]".into(), ..Mapping::default() }),
             stacks: Remembered::new(STACKS_BYTES),
@@ -74,8 +72,14 @@ impl Symbols {
         }
     }
 
-    /// Begins a window.
-    pub(super) fn next_window(&mut self) {
+    /// Begins a window, in which the kernel has these functions.
+    pub(super) fn next_window(&mut self, functions: &Arc<KernelFunctions>) {
+        if !Arc::ptr_eq(&self.functions, functions) {
+            // What an address is may be another function now.
+            self.kernel = Remembered::new(KERNEL_BYTES);
+            self.stacks = Remembered::new(STACKS_BYTES);
+            self.functions = Arc::clone(functions);
+        }
         self.user.next_window();
         self.kernel.next_window();
         self.stacks.next_window();
@@ -108,16 +112,13 @@ impl Symbols {
         }
         let new = || stacks.iter().zip(&named).filter(|(_, named)| named.is_none()).map(|(stack, _)| *stack);
         let wanted: BTreeSet<u64> = new().flat_map(|stack| calls(&stack.user)).collect();
-        let kernel: BTreeSet<u64> = new().flat_map(|stack| &stack.kernel).copied().collect();
-        self.read_kernel(&kernel);
         let user = if wanted.is_empty() { HashMap::new() } else { self.user.frames(process, &wanted, self.deadline) };
         self.read_files |= !wanted.is_empty();
         // Its mappings may have been read again.
         let number = number.and_then(|_| self.user.number(process));
         for (raw, named) in stacks.iter().zip(&mut named).filter(|(_, named)| named.is_none()) {
             let mut counts = SymbolStats::default();
-            let mut frames =
-                without_sampler(raw.kernel.iter().filter_map(|address| self.kernel_frame(*address)).collect());
+            let mut frames = without_sampler(raw.kernel.iter().map(|address| self.kernel_frame(*address)).collect());
             for frame in &frames {
                 counts.count(if frame.functions.is_empty() { Err(Cause::NoSymbol) } else { Ok(()) });
             }
@@ -149,29 +150,17 @@ impl Symbols {
         self.stacks.get(&(number, stack.id)).cloned()
     }
 
-    fn kernel_frame(&mut self, address: u64) -> Option<Arc<Frame>> {
-        self.kernel.get(&address).cloned()
-    }
-
     /// Without `CAP_SYSLOG` the kernel hides its symbols, and frames have no names.
-    pub(super) fn read_kernel(&mut self, addresses: &BTreeSet<u64>) {
-        let new: Vec<u64> = addresses.iter().copied().filter(|address| self.kernel.get(address).is_none()).collect();
-        if new.is_empty() {
-            return;
+    fn kernel_frame(&mut self, address: u64) -> Arc<Frame> {
+        if let Some(frame) = self.kernel.get(&address) {
+            return Arc::clone(frame);
         }
-        self.read_files = true;
-        let table = File::open("/proc/kallsyms").map(|file| BufReader::with_capacity(64 << 10, file));
-        let names = table.and_then(|table| kallsyms::names(table, &new)).unwrap_or_else(|error| {
-            debug!(%error, "no kernel symbols");
-            vec![None; new.len()]
-        });
-        for (address, name) in new.into_iter().zip(names) {
-            let function = |name: String| Function { name: name.into(), file: "".into(), line: 0 };
-            let functions = name.map(function).into_iter().collect();
-            let mapping = Some(Arc::clone(&self.kernel_mapping));
-            let frame = Frame { address, kind: FrameKind::Kernel, mapping, functions };
-            self.kernel.insert(address, Arc::new(frame), FRAME_BYTES);
-        }
+        let function = |name: &str| Function { name: name.into(), file: "".into(), line: 0 };
+        let functions = self.functions.at(address).map(function).into_iter().collect();
+        let mapping = Some(Arc::clone(&self.kernel_mapping));
+        let frame = Arc::new(Frame { address, kind: FrameKind::Kernel, mapping, functions });
+        self.kernel.insert(address, Arc::clone(&frame), FRAME_BYTES);
+        frame
     }
 }
 
@@ -238,7 +227,8 @@ mod tests {
     }
 
     fn name(symbols: &mut Symbols, process: Pid, stack: &RawStack) -> NamedStack {
-        symbols.next_window();
+        let functions = Arc::clone(&symbols.functions);
+        symbols.next_window(&functions);
         symbols.name(process, &[stack]).pop().unwrap()
     }
 

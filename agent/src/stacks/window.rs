@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{
+    functions::KnownFunctions,
     profile::WaitState,
     reason::{Reasons, WaitReason},
 };
@@ -16,7 +17,7 @@ use crate::{
     ids::{CgroupId, StackId, WakerId},
     kernel::{
         records::{RawActivity, RawSample, RawStack, RawWaker, SampleKey, StackRecord},
-        symbols,
+        symbols::KernelFunctions,
     },
     readings::ProfiledTime,
 };
@@ -34,9 +35,8 @@ struct KnownStack {
 /// See the module.
 #[derive(Debug)]
 pub struct Window {
+    functions: KnownFunctions,
     reasons: Reasons,
-    /// The kernel's modules when its functions were read.
-    modules: String,
     /// With the number of the window that last used each.
     stacks: HashMap<StackId, (KnownStack, u64)>,
     wakers: HashMap<WakerId, (Arc<RawWaker>, u64)>,
@@ -61,8 +61,8 @@ impl Window {
     #[must_use]
     pub fn new(max_stacks: usize, max_samples: usize) -> Self {
         Self {
+            functions: KnownFunctions::default(),
             reasons: Reasons::default(),
-            modules: String::new(),
             stacks: HashMap::new(),
             wakers: HashMap::new(),
             places: HashMap::new(),
@@ -78,17 +78,12 @@ impl Window {
         }
     }
 
-    /// Learns where the functions of the kernel are, if that may have changed.
-    pub fn learn_functions(&mut self) {
-        let modules = symbols::modules();
-        if !self.reasons.is_empty() && modules == self.modules {
-            return;
+    /// The functions of the kernel, read again if they may have changed.
+    pub fn learn_functions(&mut self) -> Arc<KernelFunctions> {
+        if self.functions.learn() {
+            self.reasons = Reasons::new(self.functions.table().iter());
         }
-        self.reasons = Reasons::new(|each| {
-            // What cannot be read is hidden: the part `stacks` says so.
-            symbols::each_kernel_function(|function| each(function.address, function.name)).ok();
-        });
-        self.modules = modules;
+        Arc::clone(self.functions.table())
     }
 
     /// Takes in one record.
@@ -96,6 +91,7 @@ impl Window {
         match record {
             StackRecord::Stack(stack) => {
                 let reason = self.reasons.of(&stack.kernel);
+                self.functions.meet(&stack.kernel);
                 let known = KnownStack { reason, stack: Arc::new(stack) };
                 self.stacks.insert(known.stack.id, (known, self.number));
             }

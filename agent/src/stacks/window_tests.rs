@@ -8,10 +8,7 @@ const PLACE: StackId = StackId(2);
 
 fn window() -> Window {
     let mut window = Window::new(2, 2);
-    window.reasons = Reasons::new(|each| {
-        each(0x100, "do_wait");
-        each(0x200, "other");
-    });
+    window.reasons = Reasons::new([(0x100, "do_wait"), (0x200, "other")].into_iter());
     window
 }
 

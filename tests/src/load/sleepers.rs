@@ -39,6 +39,9 @@ pub struct SleepersArgs {
     /// Begin once this file is there
     #[arg(long)]
     pub after: Option<PathBuf>,
+    /// Wait that many calls deep
+    #[arg(long, default_value_t = 0)]
+    pub depth: u32,
     /// After the report, block until stdin ends
     #[arg(long)]
     pub hold: bool,
@@ -68,7 +71,7 @@ pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
     let mut waited = Duration::ZERO;
     for _ in 0..args.waits {
         let start = Instant::now();
-        let child = if args.uninterruptible { wait_for_child(length)? } else { sleep(length)? };
+        let child = if args.uninterruptible { wait_for_child(length)? } else { podperf_recurse(args.depth, length)? };
         waited += start.elapsed();
         if let Some(child) = child {
             waitpid(child, None).context("failed to wait for a child")?;
@@ -83,6 +86,16 @@ pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
 struct Timespec {
     seconds: u64,
     nanoseconds: u64,
+}
+
+/// Sleeps `depth` calls deeper.
+#[inline(never)]
+fn podperf_recurse(depth: u32, length: Duration) -> Result<Option<Pid>> {
+    // black_box after the call keeps this frame on the stack: no tail call.
+    black_box(match depth {
+        0 => sleep(length),
+        _ => podperf_recurse(black_box(depth - 1), length),
+    })
 }
 
 /// Sleeps in the known frames.

@@ -52,7 +52,7 @@ impl Emulator {
     pub(super) fn fetch(machine: Machine) -> Result<Self> {
         let (package, program) = machine.qemu();
         let host = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
-        Ok(Self { tree: script("unpack.sh", &[QEMU_SUITE, host, package, QEMU_PARTS])?.into(), program })
+        Ok(Self { tree: script("vm", "unpack.sh", &[QEMU_SUITE, host, package, QEMU_PARTS])?.into(), program })
     }
 
     /// Its first line of `--version`.
@@ -64,7 +64,7 @@ impl Emulator {
     }
 
     /// It is not installed: its own loader finds its own libraries.
-    fn command(&self) -> Result<Command> {
+    pub(super) fn command(&self) -> Result<Command> {
         let usr = self.tree.join("usr");
         let libraries = directory_in(&usr.join("lib"), "-linux-gnu")?;
         let mut command = Command::new(directory_in(&libraries, "ld-linux-")?);
@@ -94,7 +94,7 @@ impl Emulator {
 /// The image of the row's kernel.
 fn kernel(row: &Row) -> Result<PathBuf> {
     let arch = row.machine.debian_arch();
-    let tree = script("unpack.sh", &[row.suite, arch, &format!("linux-image-cloud-{arch}"), KERNEL_PARTS])?;
+    let tree = script("vm", "unpack.sh", &[row.suite, arch, &format!("linux-image-cloud-{arch}"), KERNEL_PARTS])?;
     let mut directories = vec![PathBuf::from(&tree)];
     while let Some(directory) = directories.pop() {
         for entry in directory.read_dir()? {

@@ -123,13 +123,13 @@ fn log(row: &Row) -> PathBuf {
 /// Builds and packs what this machine boots. Cargo knows what is up to date.
 fn pack(machine: Machine) -> Result<PathBuf> {
     let arch = machine.arch();
-    let programs = script("build.sh", &[arch])?;
+    let programs = script("vm", "build.sh", &[arch])?;
     let out = directory().join(format!("{arch}.cpio")).display().to_string();
     let mut pack = vec![out.clone(), programs];
     for (package, parts) in machine.tools() {
-        pack.push(script("unpack.sh", &[rows::TOOLS_SUITE, machine.debian_arch(), package, parts])?);
+        pack.push(script("vm", "unpack.sh", &[rows::TOOLS_SUITE, machine.debian_arch(), package, parts])?);
     }
-    script("initramfs.sh", &pack.iter().map(String::as_str).collect::<Vec<_>>())?;
+    script("vm", "initramfs.sh", &pack.iter().map(String::as_str).collect::<Vec<_>>())?;
     Ok(out.into())
 }
 
@@ -142,17 +142,22 @@ fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// Runs a script of `tests/vm`; what it prints is a path. It says for itself what it does and why it fails.
-fn script(name: &str, arguments: &[&str]) -> Result<String> {
-    let path = sources().join("tests/vm").join(name);
+/// The emulator of a machine like this one, for what is not ring 2.
+pub fn emulator() -> Result<Command> {
+    Emulator::fetch(if cfg!(target_arch = "aarch64") { Machine::Arm64 } else { Machine::X86_64 })?.command()
+}
+
+/// Runs a script of a directory of `tests`; what it prints is a path. It says for itself what it does and why it fails.
+pub fn script(directory: &str, name: &str, arguments: &[&str]) -> Result<String> {
+    let path = sources().join("tests").join(directory).join(name);
     let output = Command::new(&path).args(arguments).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("failed to run `{}`", path.display()))?;
     if !output.status.success() {
-        bail!("`tests/vm/{name} {}` failed", arguments.join(" "));
+        bail!("`tests/{directory}/{name} {}` failed", arguments.join(" "));
     }
     let text = String::from_utf8(output.stdout)?;
     let line = text.trim();
-    ensure!(!line.contains('\n'), "`tests/vm/{name}` printed more than a path: {line}");
+    ensure!(!line.contains('\n'), "`tests/{directory}/{name}` printed more than a path: {line}");
     Ok(line.to_owned())
 }
 

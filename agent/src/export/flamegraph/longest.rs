@@ -103,7 +103,7 @@ mod tests {
     fn woken(by: &str, nanoseconds: u64) -> MergedSample {
         let mut sample = wait(WaitReason::Pipe, &["pipe_read"], &["read_line", "main"], nanoseconds);
         if let Activity::OffCpu { waker, .. } = &mut sample.activity {
-            *waker = Some(Arc::new(Waker { thread: by.into(), subject: "shop/cart-0/web".into() }));
+            *waker = Some(Arc::new(Waker { thread: by.into(), subject: "shop/cart-0/web".into(), stack: None }));
         }
         sample
     }

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     recording::{Merged, MergedSample, SubjectName},
     stacks::{
-        profile::{Activity, Frame, FrameKind, Unwind},
+        profile::{Activity, FrameKind, Unwind},
         reason::WaitReason,
     },
 };
@@ -65,18 +65,11 @@ pub(super) fn steps(sample: &MergedSample) -> Vec<Step> {
     for frame in sample.stack.frames.iter().rev() {
         let class = class(frame.kind == FrameKind::Kernel);
         if frame.functions.is_empty() {
-            steps.push((nameless(frame), class));
+            steps.push((frame.name().into(), class));
         }
         steps.extend(frame.functions.iter().rev().map(|function| (Arc::clone(&function.name), class)));
     }
     steps
-}
-
-/// Where the code of a frame without a name is.
-fn nameless(frame: &Frame) -> Arc<str> {
-    let path = frame.mapping.as_ref().map_or("", |mapping| &mapping.path);
-    let file = path.rsplit('/').next().unwrap_or(path);
-    if file.is_empty() { format!("{:#x}", frame.address).into() } else { format!("{file}+{:#x}", frame.address).into() }
 }
 
 /// The tree of a recording. With several subjects, each has a branch.
@@ -143,6 +136,7 @@ impl Growing {
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
+    use crate::stacks::profile::{Frame, Mapping, Stack};
 
     #[test]
     fn a_frame_has_the_time_of_what_it_called() {
@@ -176,17 +170,14 @@ mod tests {
     #[test]
     fn what_is_not_known_is_said() {
         let nameless = |kind| {
-            let mapping = crate::stacks::profile::Mapping { path: "/usr/lib/libc.so.6".into(), ..Default::default() };
+            let mapping = Mapping { path: "/usr/lib/libc.so.6".into(), ..Default::default() };
             Arc::new(Frame { address: 0x12ab, kind, mapping: Some(Arc::new(mapping)), functions: vec![] })
         };
         let mut sample = wait(WaitReason::Other, &[], &[], 1);
         let names =
             |sample: &MergedSample| -> Vec<String> { steps(sample).iter().map(|(name, _)| name.to_string()).collect() };
         assert_eq!(names(&sample), ["other", "[no stack]"]);
-        let stack = crate::stacks::profile::Stack {
-            frames: vec![nameless(FrameKind::Native)],
-            unwind: Unwind::NoFramePointers,
-        };
+        let stack = Stack { frames: vec![nameless(FrameKind::Native)], unwind: Unwind::NoFramePointers };
         sample.stack = Arc::new(stack);
         assert_eq!(names(&sample), ["other", "[callers unknown: no_frame_pointers]", "libc.so.6+0x12ab"]);
     }
