@@ -43,6 +43,7 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         max_cgroups: config.cgroups.max,
         max_stacks: config.stacks.max_stacks,
         waker_after_ns: nanoseconds(config.stacks.waker_after),
+        waker_stacks: config.stacks.waker_stacks,
         max_walks: config.stacks.max_walks,
         oncpu_hertz: config.stacks.on_cpu_hertz,
         oncpu_event: config.stacks.on_cpu_event,

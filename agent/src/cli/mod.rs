@@ -2,7 +2,11 @@
 
 mod agent;
 mod check;
+mod client;
+mod follow;
+mod metrics;
 mod overrides;
+mod probe;
 mod record;
 mod run_dir;
 
@@ -42,6 +46,13 @@ enum Command {
     /// Goes through the agent of this node where one runs, which needs no privileges. Else it looks by itself, which
     /// takes those of the agent, and is over with the recording. Ctrl-C ends it early and writes what there is.
     Record(record::Arguments),
+    /// Ask agents over the network whether they are ready and count.
+    ///
+    /// A host name with several addresses, such as that of a headless Service, stands for all of them. Exit codes: 0 all
+    /// are ready and count; 1 one is not, or none was found.
+    Probe(probe::Arguments),
+    /// Print what `/metrics` can hold: every family with its type, unit, labels and meaning.
+    Metrics(metrics::Arguments),
 }
 
 impl Cli {
@@ -55,6 +66,8 @@ impl Cli {
             Command::Agent(arguments) => agent::run(&arguments).map(|()| ExitCode::SUCCESS),
             Command::Check(arguments) => check::run(&arguments),
             Command::Record(arguments) => record::run(&arguments).map(|()| ExitCode::SUCCESS),
+            Command::Probe(arguments) => probe::run(&arguments),
+            Command::Metrics(arguments) => metrics::run(&arguments).map(|()| ExitCode::SUCCESS),
         }
     }
 }

@@ -50,6 +50,11 @@ pub(super) struct NodeOverrides {
 }
 
 impl Overrides {
+    /// The configuration file, if there is one.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.node.config.as_deref()
+    }
+
     /// The file, or the defaults, what OpenTelemetry's variables say beside it, and the flags over both; not yet checked.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
         let mut file = self.node.config()?;

@@ -9,8 +9,8 @@ use super::{
 use crate::{
     attribution::Level,
     export::{
+        facts::FactFamily,
         otlp::{Compression, Preset, Protocol, SampleAttribute},
-        prometheus::FactFamily,
     },
     kernel::{SampleEvent, Tracepoint},
 };
@@ -134,6 +134,7 @@ impl Default for Stacks {
             enabled: true,
             long_wait: Duration::from_millis(500),
             waker_after: Duration::from_millis(10),
+            waker_stacks: false,
             on_cpu_hertz: 49,
             on_cpu_event: SampleEvent::Auto,
             max_walks: 5000,

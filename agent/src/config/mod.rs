@@ -16,7 +16,7 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 use crate::{
     attribution::{Level, RowRules},
     cgroups::{Choice, Patterns, Selection},
-    export::prometheus::FactFamily,
+    export::facts::FactFamily,
     filter::Filter,
     kernel::{SampleEvent, Tracepoint},
     pods,
@@ -173,6 +173,7 @@ pub struct Stacks {
     pub long_wait: Duration,
     #[serde(with = "humantime_serde")]
     pub waker_after: Duration,
+    pub waker_stacks: bool,
     pub on_cpu_hertz: u32,
     pub on_cpu_event: SampleEvent,
     pub max_walks: u32,

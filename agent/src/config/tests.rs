@@ -70,7 +70,7 @@ fn values_that_cannot_be_are_refused_with_their_key() {
         (
             "otlp: {endpoint: 'http://x:1', preset: pyroscope, \
              resourceAttributes: {a: x, b: x, c: x, d: x, e: x, f: x, g: x, h: x}}",
-            "bad value for `otlp.resourceAttributes`: 8 are too many for this preset (at most 7)",
+            "bad value for `otlp.resourceAttributes`: 8 are too many for this preset (at most 6)",
         ),
         ("otlp: {endpoint: 'ftp://x'}", "bad value for `otlp`: endpoint `ftp://x`"),
         ("{facts: {enabled: false}, otlp: {endpoint: 'http://x:1'}}", "bad value for `stacks.enabled`"),

@@ -1,6 +1,7 @@
 //! Edge 3: what leaves the agent. Prometheus metrics, status and pages over HTTP, profiles and pushed metrics over OTLP,
 //! flame graphs.
 
+pub mod facts;
 pub mod flamegraph;
 pub mod http;
 pub mod otlp;

@@ -8,6 +8,7 @@ use std::{
 use caps::{CapSet, Capability};
 use thiserror::Error;
 
+use super::cpu_info::CpuInfo;
 use crate::events;
 
 /// The oldest kernel: `bpf_task_pt_regs` and `bpf_get_current_task_btf` in tracepoints.
@@ -47,6 +48,8 @@ pub struct Host {
     pub cpu_pmu: Option<String>,
     /// Online CPUs.
     pub cpus: u32,
+    /// What they are.
+    pub cpu: CpuInfo,
 }
 
 /// Why podperf cannot run on this machine. The agent then exits with code 3.
@@ -109,6 +112,7 @@ impl Host {
             nmi_watchdog: read_number("/proc/sys/kernel/nmi_watchdog") == Some(1),
             cpu_pmu: names_in(events::SYSFS).into_iter().find(|name| is_cpu_pmu(name)),
             cpus: aya::util::online_cpus().ok().and_then(|cpus| u32::try_from(cpus.len()).ok()).unwrap_or(1),
+            cpu: CpuInfo::read(),
         }
     }
 
@@ -237,6 +241,7 @@ impl Host {
             nmi_watchdog: false,
             cpu_pmu: None,
             cpus: 2,
+            cpu: CpuInfo::default(),
         }
     }
 }

@@ -10,6 +10,7 @@ mod budget;
 pub mod clock;
 mod cost;
 mod counters;
+pub mod cpu_info;
 mod group;
 pub mod host;
 mod hotplug;

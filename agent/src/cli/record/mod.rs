@@ -1,7 +1,6 @@
 //! `podperf record`: stacks of a pod or cgroup for a while, through the agent of this node or alone.
 
 mod alone;
-mod client;
 mod output;
 mod progress;
 mod through;
@@ -14,13 +13,12 @@ use humantime_serde::re::humantime;
 
 pub(super) use output::BadOutput;
 
-use super::overrides::NodeOverrides;
+use super::{client::Client, overrides::NodeOverrides};
 use crate::{
     config::Settings,
     filter::Filter,
     recording::{LONGEST, Selector, Side, Wanted},
 };
-use client::Client;
 use output::Output;
 
 /// The flags of `podperf record`.

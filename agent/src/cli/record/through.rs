@@ -7,11 +7,9 @@ use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{
-    client::Client,
-    progress::{EVERY, Progress},
-};
+use super::progress::{EVERY, Progress};
 use crate::{
+    cli::client::{Client, introduction},
     export::flamegraph::Format,
     recording::{Selector, Wanted},
 };
@@ -54,11 +52,6 @@ pub(super) async fn find(named: Option<&Client>, mut listen: SocketAddr) -> anyh
     let answer = client.ask(Method::GET, "/status", PATIENCE).await;
     let introduction = answer.ok().and_then(|(_, body)| introduction(&body));
     Ok(introduction.map(|introduction| Running { client, introduction }))
-}
-
-fn introduction(body: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(body);
-    text.lines().next().filter(|line| line.starts_with("podperf ")).map(str::to_owned)
 }
 
 /// Has the agent record, and hands back what it answers.

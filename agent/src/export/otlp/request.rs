@@ -296,6 +296,9 @@ fn attributes<'a>(sample: &'a Sample, window: &Window<'_>, dictionary: &mut Dict
         if let Some(waker) = waker.as_ref().filter(|_| window.wants(SampleAttribute::Waker)) {
             push("podperf.waker.thread", &waker.thread);
             push("podperf.waker.subject", &waker.subject);
+            if let Some(stack) = &waker.stack {
+                push("podperf.waker.stack", stack);
+            }
         }
     }
     if sample.stack.unwind != Unwind::Whole && window.wants(SampleAttribute::Unwind) {

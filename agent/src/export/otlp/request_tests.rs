@@ -261,7 +261,11 @@ fn everything() -> Profile {
     deep.stack = Arc::new(Stack { unwind: Unwind::NoFramePointers, ..(*deep.stack).clone() });
     let mut woken = first[0].clone();
     if let Activity::OffCpu { waker, .. } = &mut woken.activity {
-        *waker = Some(Arc::new(Waker { thread: "redis".to_owned(), subject: "shop/cart-0/redis".to_owned() }));
+        *waker = Some(Arc::new(Waker {
+            thread: "redis".to_owned(),
+            subject: "shop/cart-0/redis".to_owned(),
+            stack: Some("main;write".to_owned()),
+        }));
     }
     let without_hash = Arc::new(Mapping { build_id: Some("beef".to_owned()), start: 9, ..Mapping::default() });
     let mut elsewhere = first[0].clone();
@@ -328,7 +332,7 @@ fn wakers_are_told_only_when_asked_for() {
         samples.map(|sample| (attributes(sample), sample.values[0])).collect::<Vec<_>>()
     };
     let with = waits(&[SampleAttribute::Waker]);
-    let waker = "podperf.waker.thread=redis podperf.waker.subject=shop/cart-0/redis";
+    let waker = "podperf.waker.thread=redis podperf.waker.subject=shop/cart-0/redis podperf.waker.stack=main;write";
     assert!(with.contains(&(waker.to_owned(), 10)) && with.len() == 4, "{with:?}");
     // Without state and reason, what differed in these only is one sample.
     assert_eq!(waits(&[]), [(String::new(), 32), (String::new(), 1), (String::new(), 10)]);

@@ -168,11 +168,12 @@ pub enum SampleAttribute {
     Reason,
     /// `podperf.stack.unwind`, of stacks that are not whole.
     Unwind,
-    /// `podperf.waker.thread` and `podperf.waker.subject`, of waits whose waker is known.
+    /// `podperf.waker.thread` and `podperf.waker.subject`, of waits whose waker is known, and `podperf.waker.stack` if
+    /// that was taken.
     Waker,
 }
 
 impl SampleAttribute {
-    /// Attributes of one sample at most: one each, and two of [`Self::Waker`].
-    const MOST: usize = 5;
+    /// Attributes of one sample at most: one each, and three of [`Self::Waker`].
+    const MOST: usize = 6;
 }

@@ -102,16 +102,23 @@ fn to_text_0_0_4(open_metrics: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BaseUnit, Kind, Value};
+    use super::super::{
+        BaseUnit, Kind, Value,
+        families::{CGROUPS_TRACKED, Definition},
+    };
     use super::*;
 
+    static ONCPU: Definition = Definition {
+        name: "podperf_cgroup_oncpu",
+        kind: Kind::Counter,
+        unit: Some(BaseUnit::Seconds),
+        labels: &["cgroup"],
+        help: "Time on a CPU",
+        when: "",
+    };
+
     fn example() -> Vec<Family> {
-        vec![
-            Family::new("podperf_cgroup_oncpu", "Time on a CPU", Kind::Counter)
-                .unit(BaseUnit::Seconds)
-                .sample(&[("cgroup", "/a\\x2db\"c\n")], Value::seconds(1_500_000_000)),
-            Family::new("podperf_cgroups_tracked", "Cgroups that live", Kind::Gauge).sample(&[], Value::Count(3)),
-        ]
+        vec![ONCPU.with(&["/a\\x2db\"c\n"], Value::seconds(1_500_000_000)), CGROUPS_TRACKED.of(Value::Count(3))]
     }
 
     #[test]

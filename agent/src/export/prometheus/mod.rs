@@ -1,10 +1,12 @@
 //! Prometheus exposition: families of metrics, and the formats they are negotiated into.
 //!
 //! [`workload`] and [`agent`] turn an observation into plain [`Family`]s (pure); this file has prometheus-client
-//! write them.
+//! write them. [`mod@reference`] tells of all families that there can be, from the same tables.
 
 mod agent;
+mod families;
 mod format;
+pub mod reference;
 mod workload;
 
 use std::{borrow::Cow, fmt, sync::Arc};
@@ -18,9 +20,10 @@ use prometheus_client::{
 
 pub use agent::{AgentFacts, LogCounts};
 pub use format::Format;
-pub use workload::FactFamily;
 
+use super::facts;
 use crate::collector::Observation;
+use families::{Definition, EXPORTED_SERIES};
 
 /// One metric family. The name is without unit and `_total`.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +36,8 @@ pub struct Family {
     pub unit: Option<BaseUnit>,
     /// Counter or gauge.
     pub kind: Kind,
+    /// The names of its own labels, where all of its series have the same.
+    pub labels: &'static [&'static str],
     /// The series.
     pub samples: Vec<Sample>,
 }
@@ -69,6 +74,36 @@ pub enum Kind {
     Gauge,
 }
 
+impl BaseUnit {
+    /// That of a family of [`crate::export::facts`].
+    pub(super) const fn of(unit: facts::Unit) -> Option<Self> {
+        match unit {
+            facts::Unit::Seconds => Some(Self::Seconds),
+            facts::Unit::Things(_) => None,
+        }
+    }
+
+    /// The name's suffix.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Seconds => "seconds",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+impl Kind {
+    /// As in the line `# TYPE`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+        }
+    }
+}
+
 /// A number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
@@ -86,12 +121,6 @@ impl Value {
         Self::Real(nanoseconds as f64 / 1e9)
     }
 
-    /// Whether it is nothing.
-    #[must_use]
-    pub fn is_zero(self) -> bool {
-        matches!(self, Self::Count(0) | Self::Real(0.0))
-    }
-
     fn encode(self, kind: Kind, series: MetricEncoder<'_>) -> fmt::Result {
         match (kind, self) {
             (Kind::Counter, Self::Count(value)) => ConstCounter::new(value).encode(series),
@@ -104,26 +133,37 @@ impl Value {
 
 impl Family {
     fn new(name: impl Into<Cow<'static, str>>, help: impl Into<Cow<'static, str>>, kind: Kind) -> Self {
-        Self { name: name.into(), help: help.into(), unit: None, kind, samples: Vec::new() }
+        Self { name: name.into(), help: help.into(), unit: None, kind, labels: &[], samples: Vec::new() }
     }
 
-    fn unit(mut self, unit: BaseUnit) -> Self {
-        self.unit = Some(unit);
-        self
-    }
-
-    fn sample(mut self, labels: &[(&'static str, &str)], value: Value) -> Self {
-        self.push(labels, value);
-        self
-    }
-
-    fn push(&mut self, labels: &[(&'static str, &str)], value: Value) {
-        let labels = labels.iter().map(|&(name, value)| (name.into(), value.to_owned().into())).collect();
-        self.push_of_row(&Arc::default(), labels, value);
+    /// Adds a series; there is a value for each of the labels.
+    fn push(&mut self, labels: &[&str], value: Value) {
+        debug_assert_eq!(self.labels.len(), labels.len(), "{}", self.name);
+        let labels = self.labels.iter().zip(labels).map(|(&name, &value)| (name.into(), value.to_owned().into()));
+        self.push_of_row(&Arc::default(), labels.collect(), value);
     }
 
     fn push_of_row(&mut self, row: &Arc<[Label]>, labels: Vec<Label>, value: Value) {
         self.samples.push(Sample { row: Arc::clone(row), labels, value });
+    }
+}
+
+impl Definition {
+    /// Without a series.
+    fn family(&self) -> Family {
+        Family { unit: self.unit, labels: self.labels, ..Family::new(self.name, self.help, self.kind) }
+    }
+
+    /// With one series, which has these values of its labels.
+    fn with(&self, labels: &[&str], value: Value) -> Family {
+        let mut family = self.family();
+        family.push(labels, value);
+        family
+    }
+
+    /// With one series that has no labels.
+    fn of(&self, value: Value) -> Family {
+        self.with(&[], value)
     }
 }
 
@@ -136,10 +176,7 @@ pub fn render(observation: &Observation, facts: &AgentFacts<'_>, format: Format)
     let mut families = workload::families(&observation.snapshot, &observation.counters, &facts.families);
     families.extend(agent::families(observation, facts));
     let series = families.iter().map(|family| family.samples.len() as u64).sum();
-    families.push(
-        Family::new("podperf_exported_series", "Series in this scrape, this one left out", Kind::Gauge)
-            .sample(&[], Value::Count(series)),
-    );
+    families.push(EXPORTED_SERIES.of(Value::Count(series)));
     format.encode(families)
 }
 

@@ -2,194 +2,46 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use serde::{Deserialize, Serialize};
-
-use super::{BaseUnit, Family, Kind, Label, Value};
+use super::{
+    BaseUnit, Family, Kind, Label, Value,
+    families::{CONTAINER_INFO, NODE_IDLE, POD_INFO},
+};
 use crate::{
     attribution::{Row, RowUsage, Snapshot},
     events::plan::Scale,
+    export::facts::{FACTS, Fact, FactFamily, Unit},
     kernel::OpenCounter,
     readings::Usage,
-    stacks::{
-        profile::{Unwind, WaitState},
-        reason::WaitReason,
-    },
 };
 
 /// The row of counters while CPUs were idle.
 const IDLE_ROW: &str = "(idle)";
 
-/// The families that need no PMU, as the configuration names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "each is described in its row of `FACTS`")]
-pub enum FactFamily {
-    #[serde(rename = "oncpu")]
-    OnCpu,
-    #[serde(rename = "runqueue_wait")]
-    RunQueueWait,
-    #[serde(rename = "offcpu")]
-    OffCpu,
-    WaitReasons,
-    IncompleteStacks,
-    ContextSwitches,
-    CpuMigrations,
-    PageFaults,
-    ProfileSamples,
-}
-
-/// One of these families: its name, and its series in a usage.
-struct Fact {
-    family: FactFamily,
-    name: &'static str,
-    help: &'static str,
-    unit: Option<BaseUnit>,
-    series: &'static [Series],
-    /// Series of nothing are left out: most rows never have most of them.
-    sparse: bool,
-}
-
-/// The labels of one series beside the row's own, and its value.
-type Series = (&'static [(&'static str, &'static str)], fn(&Usage) -> Value);
-
-macro_rules! waits_for {
-    ($reason:ident) => {
-        (&[("reason", WaitReason::$reason.name())], |usage| {
-            Value::seconds(usage.profiled.waits_ns[WaitReason::$reason as usize])
-        })
-    };
-}
-
-macro_rules! unwound {
-    ($unwind:ident) => {
-        (&[("cause", Unwind::$unwind.name())], |usage| {
-            Value::seconds(usage.profiled.unwound_ns[Unwind::$unwind as usize])
-        })
-    };
-}
-
-/// One row per family.
-const FACTS: [Fact; 9] = [
-    Fact {
-        family: FactFamily::OnCpu,
-        name: "oncpu",
-        help: "Time on a CPU",
-        unit: Some(BaseUnit::Seconds),
-        series: &[(&[], |usage| Value::seconds(usage.oncpu_ns))],
-        sparse: false,
-    },
-    Fact {
-        family: FactFamily::RunQueueWait,
-        name: "runqueue_wait",
-        help: "Time runnable but waiting for a CPU",
-        unit: Some(BaseUnit::Seconds),
-        series: &[(&[], |usage| Value::seconds(usage.runqueue_ns))],
-        sparse: false,
-    },
-    Fact {
-        family: FactFamily::OffCpu,
-        name: "offcpu",
-        help: "Time off the CPU, by the state in which it was left; run-queue wait is part of it",
-        unit: Some(BaseUnit::Seconds),
-        series: &[
-            (&[("state", WaitState::Interruptible.name())], |usage| Value::seconds(usage.offcpu_ns[0])),
-            (&[("state", WaitState::Uninterruptible.name())], |usage| Value::seconds(usage.offcpu_ns[1])),
-            (&[("state", WaitState::Preempted.name())], |usage| Value::seconds(usage.offcpu_ns[2])),
-        ],
-        sparse: false,
-    },
-    Fact {
-        family: FactFamily::WaitReasons,
-        name: "wait",
-        help: "Time off the CPU by what it was for, as its stacks tell; those are a part of `offcpu`",
-        unit: Some(BaseUnit::Seconds),
-        series: &WAITS,
-        sparse: true,
-    },
-    Fact {
-        family: FactFamily::IncompleteStacks,
-        name: "incomplete_stack",
-        help: "Time on and off the CPU whose stacks do not reach the function that began the thread, by the cause",
-        unit: Some(BaseUnit::Seconds),
-        series: &[unwound!(Truncated), unwound!(Broken), unwound!(NoFramePointers)],
-        sparse: true,
-    },
-    Fact {
-        family: FactFamily::ContextSwitches,
-        name: "context_switches",
-        help: "Context switches: voluntary because a task blocked, involuntary because another was to run",
-        unit: None,
-        series: &[
-            (&[("kind", "voluntary")], |usage| Value::Count(usage.voluntary_switches)),
-            (&[("kind", "involuntary")], |usage| Value::Count(usage.involuntary_switches)),
-        ],
-        sparse: false,
-    },
-    Fact {
-        family: FactFamily::CpuMigrations,
-        name: "cpu_migrations",
-        help: "Moves of tasks to another CPU",
-        unit: None,
-        series: &[(&[], |usage| Value::Count(usage.migrations))],
-        sparse: false,
-    },
-    Fact {
-        family: FactFamily::PageFaults,
-        name: "page_faults",
-        help: "Page faults: minor served from memory, major had to read",
-        unit: None,
-        series: &[
-            (&[("kind", "minor")], |usage| Value::Count(usage.minor_faults)),
-            (&[("kind", "major")], |usage| Value::Count(usage.major_faults)),
-        ],
-        sparse: false,
-    },
-    Fact {
-        family: FactFamily::ProfileSamples,
-        name: "profile_samples",
-        help: "Samples in profiles: on the CPU, or waits off it",
-        unit: None,
-        series: &[
-            (&[("profile", "cpu")], |usage| Value::Count(usage.profiled.oncpu_samples)),
-            (&[("profile", "offcpu")], |usage| Value::Count(usage.profiled.waits)),
-        ],
-        sparse: true,
-    },
-];
-
-/// One series per reason.
-const WAITS: [Series; WaitReason::ALL.len()] = [
-    waits_for!(Futex),
-    waits_for!(Poll),
-    waits_for!(Disk),
-    waits_for!(Network),
-    waits_for!(PageFault),
-    waits_for!(Pipe),
-    waits_for!(Sleep),
-    waits_for!(KernelLock),
-    waits_for!(Child),
-    waits_for!(Preempted),
-    waits_for!(Throttled),
-    waits_for!(Other),
-    waits_for!(Unknown),
-];
-
 /// What a row is to Prometheus: each kind has families of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Face {
+pub(super) enum Face {
     Container,
     Pod,
     Cgroup,
 }
 
 impl Face {
-    const ALL: [Self; 3] = [Self::Container, Self::Pod, Self::Cgroup];
+    pub(super) const ALL: [Self; 3] = [Self::Container, Self::Pod, Self::Cgroup];
 
-    const fn prefix(self) -> &'static str {
+    pub(super) const fn prefix(self) -> &'static str {
         match self {
             Self::Container => "podperf_container_",
             Self::Pod => "podperf_pod_",
             Self::Cgroup => "podperf_cgroup_",
+        }
+    }
+
+    /// The labels that tell a row.
+    pub(super) const fn labels(self) -> &'static [&'static str] {
+        match self {
+            Self::Container => &["namespace", "pod", "container"],
+            Self::Pod => &["namespace", "pod"],
+            Self::Cgroup => &["cgroup"],
         }
     }
 
@@ -205,15 +57,14 @@ impl Face {
 /// A row's face, the labels that tell it, and what it did.
 type Faced<'a> = (Face, Arc<[Label]>, &'a Usage);
 
-/// The labels that tell a row.
+/// The labels that tell a row, with their values.
 fn labels(row: &Row) -> Arc<[Label]> {
-    match row {
-        Row::Container { namespace, pod, container } => {
-            Arc::new([label("namespace", namespace), label("pod", pod), label("container", container)])
-        }
-        Row::Pod { namespace, pod } => Arc::new([label("namespace", namespace), label("pod", pod)]),
-        Row::Cgroup(path) => Arc::new([label("cgroup", path)]),
-    }
+    let values: &[&str] = match row {
+        Row::Container { namespace, pod, container } => &[namespace, pod, container],
+        Row::Pod { namespace, pod } => &[namespace, pod],
+        Row::Cgroup(path) => &[path],
+    };
+    Face::of(row).labels().iter().zip(values).map(|(&name, value)| label(name, value)).collect()
 }
 
 fn label(name: &'static str, value: &str) -> Label {
@@ -237,11 +88,7 @@ pub(super) fn families(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[F
         families.extend(counter_families(face, &rows, counters));
     }
     if !facts.is_empty() {
-        families.push(
-            Family::new("podperf_node_idle", "Time that CPUs were idle, all CPUs together", Kind::Counter)
-                .unit(BaseUnit::Seconds)
-                .sample(&[], Value::seconds(snapshot.idle_ns)),
-        );
+        families.push(NODE_IDLE.of(Value::seconds(snapshot.idle_ns)));
     }
     families.extend(info_families(snapshot, &rows));
     families
@@ -249,15 +96,16 @@ pub(super) fn families(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[F
 
 fn fact_family(fact: &Fact, face: Face, rows: &[&Faced<'_>]) -> Family {
     let mut family = Family::new(format!("{}{}", face.prefix(), fact.name), fact.help, Kind::Counter);
-    family.unit = fact.unit;
+    family.unit = BaseUnit::of(fact.unit);
     for (_, row, usage) in rows {
-        for (more, value) in fact.series {
+        for (label, value) in fact.series {
             let value = value(usage);
-            if fact.sparse && value.is_zero() {
+            if fact.sparse && value == 0 {
                 continue;
             }
-            let more = more.iter().map(|&(name, value)| (name.into(), value.into())).collect();
-            family.push_of_row(row, more, value);
+            let value = if fact.unit == Unit::Seconds { Value::seconds(value) } else { Value::Count(value) };
+            let labels = fact.label.map(|of| (of.name.into(), (*label).into()));
+            family.push_of_row(row, labels.into_iter().collect(), value);
         }
     }
     family
@@ -301,23 +149,24 @@ fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter]) -
 
 /// What else is known of the pods and containers that have rows.
 fn info_families(snapshot: &Snapshot, rows: &[Faced<'_>]) -> Vec<Family> {
-    let mut pods = Family::new("podperf_pod_info", "What a pod is", Kind::Gauge);
+    let mut pods = POD_INFO.family();
     for pod in &snapshot.pods {
         let uid = pod.uid.map(|uid| uid.to_string()).unwrap_or_default();
         let known = [
-            ("namespace", &*pod.namespace),
-            ("pod", &pod.name),
-            ("uid", &uid),
-            ("workload", &pod.workload.name),
-            ("workload_type", pod.workload.kind.name()),
-            ("qos_class", &pod.qos_class),
-            ("priority_class", &pod.priority_class),
+            &*pod.namespace,
+            &pod.name,
+            &uid,
+            &pod.workload.name,
+            pod.workload.kind.name(),
+            &pod.qos_class,
+            &pod.priority_class,
         ];
         let asked = pod.labels.iter().map(|(name, value)| (Cow::Owned(name.to_string()), value.to_string().into()));
-        let labels = known.iter().map(|&(name, value)| label(name, value)).chain(asked).collect();
+        let known = POD_INFO.labels.iter().zip(known).map(|(&name, value)| label(name, value));
+        let labels = known.chain(asked).collect();
         pods.push_of_row(&Arc::default(), labels, Value::Count(1));
     }
-    let mut containers = Family::new("podperf_container_info", "The last life of a container", Kind::Gauge);
+    let mut containers = CONTAINER_INFO.family();
     for (RowUsage { container, .. }, (_, row, _)) in snapshot.rows.iter().zip(rows) {
         let Some(info) = container else { continue };
         let more = vec![("container_id".into(), info.id.to_string().into()), label("image", &info.image)];
@@ -366,6 +215,13 @@ mod tests {
         let family = families.iter().find(|family| family.name == name).unwrap();
         let has_label = |sample: &&Sample| sample.row.iter().chain(&sample.labels).any(|(_, value)| value == label);
         family.samples.iter().find(has_label).unwrap().value
+    }
+
+    #[test]
+    fn families_are_named_as_in_the_configuration() {
+        for family in ALL {
+            assert_eq!(serde_yaml::to_value(family).unwrap().as_str(), Some(family.name()));
+        }
     }
 
     #[test]

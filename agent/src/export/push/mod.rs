@@ -18,8 +18,8 @@ use tokio::{
 };
 
 use super::{
+    facts::FactFamily,
     otlp::{EndpointError, Health, Settings, one_line},
-    prometheus::FactFamily,
 };
 use crate::collector::Reader;
 

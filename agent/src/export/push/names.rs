@@ -1,16 +1,10 @@
-//! What the families of `/metrics` are called in OpenTelemetry. Pure.
-//!
-//! Names are dotted and without units, units are UCUM with annotations in braces, as its conventions have it. They
-//! become the names of `/metrics` again where a receiver translates them for Prometheus, times of facts excepted.
+//! What rows and counters are called in OpenTelemetry. Pure. What needs no PMU has its names in [`crate::export::facts`].
 
 use std::sync::Arc;
 
 use opentelemetry::KeyValue;
 
-use crate::{
-    attribution::Row, events::plan::Scale, export::prometheus::FactFamily, kernel::OpenCounter, readings::Usage,
-    stacks::profile::WaitState,
-};
+use crate::{attribution::Row, events::plan::Scale, kernel::OpenCounter};
 
 /// What a row is: each kind has instruments of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,66 +50,6 @@ pub(super) fn attributes(row: &Row) -> Vec<KeyValue> {
         Row::Cgroup(path) => vec![text("podperf.cgroup.path", path)],
     }
 }
-
-/// A family that needs no PMU.
-#[derive(Debug)]
-pub(super) struct Fact {
-    pub(super) family: FactFamily,
-    pub(super) name: &'static str,
-    pub(super) unit: &'static str,
-    pub(super) series: &'static [Series],
-}
-
-/// What tells one series of a row from the others, and its value: nanoseconds where the unit is `s`.
-type Series = (Option<(&'static str, &'static str)>, fn(&Usage) -> u64);
-
-/// One row per family.
-pub(super) const FACTS: [Fact; 6] = [
-    Fact { family: FactFamily::OnCpu, name: "oncpu.time", unit: "s", series: &[(None, |usage| usage.oncpu_ns)] },
-    Fact {
-        family: FactFamily::RunQueueWait,
-        name: "runqueue.wait",
-        unit: "s",
-        series: &[(None, |usage| usage.runqueue_ns)],
-    },
-    Fact {
-        family: FactFamily::OffCpu,
-        name: "offcpu.time",
-        unit: "s",
-        series: &[
-            (Some((STATE, WaitState::Interruptible.name())), |usage| usage.offcpu_ns[0]),
-            (Some((STATE, WaitState::Uninterruptible.name())), |usage| usage.offcpu_ns[1]),
-            (Some((STATE, WaitState::Preempted.name())), |usage| usage.offcpu_ns[2]),
-        ],
-    },
-    Fact {
-        family: FactFamily::ContextSwitches,
-        name: "context_switches",
-        unit: "{switch}",
-        series: &[
-            (Some(("podperf.switch.kind", "voluntary")), |usage| usage.voluntary_switches),
-            (Some(("podperf.switch.kind", "involuntary")), |usage| usage.involuntary_switches),
-        ],
-    },
-    Fact {
-        family: FactFamily::CpuMigrations,
-        name: "cpu.migrations",
-        unit: "{migration}",
-        series: &[(None, |usage| usage.migrations)],
-    },
-    Fact {
-        family: FactFamily::PageFaults,
-        name: "page_faults",
-        unit: "{fault}",
-        series: &[
-            (Some(("podperf.fault.kind", "minor")), |usage| usage.minor_faults),
-            (Some(("podperf.fault.kind", "major")), |usage| usage.major_faults),
-        ],
-    },
-];
-
-/// As in profiles.
-const STATE: &str = "podperf.offcpu.state";
 
 /// What the words in a family's name count, the more telling ones first.
 const UNITS: [(&str, &str); 6] = [

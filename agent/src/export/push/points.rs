@@ -4,9 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use opentelemetry::KeyValue;
 
-use super::names::{self, FACTS, Face, Fact};
+use super::names::{self, Face};
 use crate::{
-    attribution::Snapshot, collector::Observation, export::prometheus::FactFamily, kernel::OpenCounter, readings::Usage,
+    attribution::Snapshot,
+    collector::Observation,
+    export::facts::{FACTS, Fact, FactFamily, Unit},
+    kernel::OpenCounter,
+    readings::Usage,
 };
 
 /// The row of counters while CPUs were idle, as in `/metrics`.
@@ -71,10 +75,18 @@ fn points<'a>(observed: &'a mut Observed, name: String, unit: &'static str) -> &
 }
 
 fn push_fact(observed: &mut Observed, fact: &Fact, (face, attributes, usage): &Faced<'_>) {
-    let values = points(observed, face.instrument(fact.name), fact.unit);
-    for (more, value) in fact.series {
-        let more = more.map(|(key, value)| KeyValue::new(key, value));
-        values.push(attributes.iter().cloned().chain(more).collect(), value(usage));
+    let unit = match fact.unit {
+        Unit::Seconds => "s",
+        Unit::Things(things) => things,
+    };
+    let values = points(observed, face.instrument(fact.instrument), unit);
+    for (label, value) in fact.series {
+        let value = value(usage);
+        if fact.sparse && value == 0 {
+            continue;
+        }
+        let more = fact.label.map(|of| KeyValue::new(of.attribute, *label));
+        values.push(attributes.iter().cloned().chain(more).collect(), value);
     }
 }
 
@@ -101,22 +113,30 @@ mod tests {
             plan::{Counter, Scale, Source},
             state::EventState,
         },
+        readings::ProfiledTime,
+        stacks::reason::WaitReason,
     };
 
-    const ALL: [FactFamily; 6] = [
+    const ALL: [FactFamily; 9] = [
         FactFamily::OnCpu,
         FactFamily::RunQueueWait,
         FactFamily::OffCpu,
+        FactFamily::WaitReasons,
+        FactFamily::IncompleteStacks,
         FactFamily::ContextSwitches,
         FactFamily::CpuMigrations,
         FactFamily::PageFaults,
+        FactFamily::ProfileSamples,
     ];
 
     fn snapshot() -> Snapshot {
+        let mut waits_ns = [0; WaitReason::ALL.len()];
+        waits_ns[WaitReason::Disk as usize] = 5_000_000_000;
         let usage = Usage {
             oncpu_ns: 1_500_000_000,
             offcpu_ns: [1_000_000_000, 2_000_000_000, 3_000_000_000],
             voluntary_switches: 7,
+            profiled: ProfiledTime { waits: 3, waits_ns, ..ProfiledTime::default() },
             counts: vec![11, 12],
             enabled_ns: vec![5],
             running_ns: vec![5],
@@ -183,6 +203,16 @@ mod tests {
             series(&observed, "podperf.cgroup.context_switches")[0],
             pair("podperf.cgroup.path=/a podperf.switch.kind=voluntary".to_owned(), "7")
         );
+        // What never was has no series.
+        assert_eq!(
+            series(&observed, "podperf.container.wait.time"),
+            [pair(format!("{app} podperf.offcpu.reason=disk"), "5")]
+        );
+        assert_eq!(
+            series(&observed, "podperf.container.profile.samples"),
+            [pair(format!("{app} podperf.profile=offcpu"), "3")]
+        );
+        assert_eq!(series(&observed, "podperf.container.incomplete_stack.time"), []);
         assert_eq!(series(&observed, "podperf.node.idle.time"), [pair(String::new(), "4")]);
         assert_eq!(observed["podperf.container.oncpu.time"].unit, "s");
         assert!(of_snapshot(&snapshot(), &[], &[]).is_empty());

@@ -56,6 +56,14 @@ impl Client {
         format!("http://{}", self.authority)
     }
 
+    /// One for each address that the host's name has now.
+    pub(super) async fn each_address(&self) -> std::io::Result<Vec<Self>> {
+        let mut addresses: Vec<_> = tokio::net::lookup_host(&self.authority).await?.collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        Ok(addresses.into_iter().map(|address| Self { authority: address.to_string() }).collect())
+    }
+
     /// The status and the body of an answer.
     pub(super) async fn ask(
         &self,
@@ -88,6 +96,12 @@ impl Client {
         };
         timeout(patience, exchange).await.unwrap_or(Err(ClientError::NoAnswer))
     }
+}
+
+/// `podperf VERSION on node NAME`, the first line of an agent's `/status`; of other programs nothing.
+pub(super) fn introduction(body: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(body);
+    text.lines().next().filter(|line| line.starts_with("podperf ")).map(str::to_owned)
 }
 
 #[cfg(test)]

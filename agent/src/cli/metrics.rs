@@ -1,0 +1,32 @@
+//! `podperf metrics`: the reference of what is exported.
+
+use std::io::{self, Write};
+
+use clap::{Args, ValueEnum};
+
+use crate::export::prometheus::reference;
+
+/// The flags of `podperf metrics`.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    /// markdown, or json for programs.
+    #[arg(long, value_name = "FORM", default_value = "markdown", hide_possible_values = true)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Output {
+    Markdown,
+    Json,
+}
+
+/// Prints it.
+pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let text = match arguments.output {
+        Output::Markdown => reference::markdown(),
+        Output::Json => serde_json::to_string_pretty(&reference::families())? + "\n",
+    };
+    // Whoever closes the pipe has read enough.
+    io::stdout().write_all(text.as_bytes()).ok();
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! The families whose names do not depend on a row or an event: one row each. The agent exports from this table, and
+//! `podperf metrics` prints it.
+
+use super::{
+    BaseUnit::{self, Bytes, Seconds},
+    Kind::{self, Counter, Gauge},
+};
+
+/// What a family is, whoever fills it.
+#[derive(Debug)]
+pub(super) struct Definition {
+    /// Without unit and `_total`.
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) unit: Option<BaseUnit>,
+    /// The names of the labels, in the order of their values.
+    pub(super) labels: &'static [&'static str],
+    /// One sentence without its full stop.
+    pub(super) help: &'static str,
+    /// What there must be for it to be there; empty for nothing.
+    pub(super) when: &'static str,
+}
+
+impl Definition {
+    const fn new(kind: Kind, name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
+        Self { name, kind, unit: None, labels, help, when: "" }
+    }
+
+    const fn unit(mut self, unit: BaseUnit) -> Self {
+        self.unit = Some(unit);
+        self
+    }
+
+    const fn when(mut self, when: &'static str) -> Self {
+        self.when = when;
+        self
+    }
+}
+
+/// Defines the rows, and [`ALL`] of them.
+macro_rules! families {
+    ($($row:ident: $kind:ident $name:literal $(in $unit:ident)? [$($label:literal),*] $(when $when:literal)?, $help:literal;)*) => {
+        $(pub(super) static $row: Definition =
+            Definition::new($kind, $name, &[$($label),*], $help)$(.unit($unit))?$(.when($when))?;)*
+        /// All rows, in their order.
+        pub(super) static ALL: &[&Definition] = &[$(&$row),*];
+    };
+}
+
+#[rustfmt::skip]
+families! {
+    NODE_IDLE: Counter "podperf_node_idle" in Seconds [],
+        "Time that CPUs were idle, all CPUs together";
+    NODE_CPU_INFO: Gauge "podperf_node_cpu_info" ["vendor", "cpuid", "model_name"],
+        "What the node's CPUs are; `cpuid` tells micro-architectures apart as perf does";
+    POD_INFO: Gauge "podperf_pod_info" ["namespace", "pod", "uid", "workload", "workload_type", "qos_class", "priority_class"] when "in a cluster",
+        "What a pod is";
+    CONTAINER_INFO: Gauge "podperf_container_info" ["namespace", "pod", "container", "container_id", "image"] when "in a cluster",
+        "The last life of a container";
+
+    BUILD_INFO: Gauge "podperf_build_info" ["version", "arch"],
+        "The build of this agent";
+    PART_STATE: Gauge "podperf_part_state" ["part", "state"],
+        "State of each part of the agent: 1 for the state it is in";
+
+    PMU_AVAILABLE: Gauge "podperf_pmu_event_available" ["event"] when "with counters",
+        "Whether the event is counted";
+    PMU_STATE: Gauge "podperf_pmu_event_state" ["event", "state"] when "with counters",
+        "State of each configured event: 1 for the state it is in";
+    PMU_INFO: Gauge "podperf_pmu_event_info" ["event", "kernel_event"] when "with counters",
+        "What the kernel was asked for";
+    PMU_COUNTED: Counter "podperf_pmu_event_counted" ["event"] when "with counters",
+        "Count of all CPUs, not scaled, clocks in nanoseconds: what all rows are a part of";
+    PMU_ENABLED: Counter "podperf_pmu_event_enabled" in Seconds ["event"] when "with hardware counters",
+        "CPU time for which the event's group was to be counted";
+    PMU_RUNNING: Counter "podperf_pmu_event_running" in Seconds ["event"] when "with hardware counters",
+        "CPU time for which the event's group was on the PMU; less than enabled means multiplexed";
+
+    OVERHEAD: Gauge "podperf_overhead_ratio" [],
+        "Share of all CPUs' time that podperf took, programs and process together";
+    OVERHEAD_LIMIT: Gauge "podperf_overhead_limit_ratio" [],
+        "The cap on that share; 0 is none";
+    OVERHEAD_SHED: Gauge "podperf_overhead_shed" ["feature"],
+        "Features given up to stay below the cap; of counters, groups";
+
+    BPF_DROPS: Counter "podperf_bpf_drops" ["reason"],
+        "What could not be counted, by reason";
+    PROGRAM_LOADED: Gauge "podperf_bpf_program_loaded" ["program"],
+        "Whether the program is loaded";
+    PROGRAM_RUN_TIME: Counter "podperf_bpf_program_run_time" in Seconds ["program"],
+        "Time in the program, estimated from runs that it times itself";
+    PROGRAM_RUNS: Counter "podperf_bpf_program_runs" ["program"],
+        "Runs of the program";
+    PROGRAM_MISSES: Counter "podperf_bpf_program_misses" ["program"],
+        "Runs that the kernel skipped to avoid recursion";
+    PROGRAM_VERIFIED: Gauge "podperf_bpf_program_verified_instructions" ["program"],
+        "Instructions that the kernel's verifier walked, over all paths: the size of the program";
+    MAP_ENTRIES: Gauge "podperf_bpf_map_entries" ["map"],
+        "Entries in use, of the map that a busy node fills";
+    MAP_MAX_ENTRIES: Gauge "podperf_bpf_map_max_entries" ["map"],
+        "Size of the map in entries; bytes for rings";
+    MAP_MEMORY: Gauge "podperf_bpf_map_memory" in Bytes ["map"],
+        "Kernel memory that the map holds";
+    RECOVERED: Counter "podperf_switches_recovered" [],
+        "Switch-ins that the kernel did not report and the run time told";
+    RECOVERED_TIME: Counter "podperf_switches_recovered" in Seconds [],
+        "Time up to those: what counters counted in it went to who came on then";
+
+    STACK_WAITS: Counter "podperf_stack_waits" [],
+        "Waits that should have a stack";
+    STACK_WALKS: Counter "podperf_stack_walks" [],
+        "Waits whose stack was walked; the others' was remembered";
+    STACK_CHECKS: Counter "podperf_stack_checks" [],
+        "Walks that only checked a remembered stack";
+    STACK_CHECKS_WRONG: Counter "podperf_stack_checks_wrong" [],
+        "Checks that found another stack: this share of the remembered ones is wrong";
+    STACK_SAMPLED_OUT: Counter "podperf_stack_sampled_out" [],
+        "Short waits over the budget of walks: others stand for them in profiles";
+    STACK_UNPROFILED: Counter "podperf_stack_unprofiled" in Seconds [],
+        "Time off the CPU that is in no profile, for the reasons in podperf_bpf_drops_total";
+    STACK_SHADOW_WAITS: Counter "podperf_stack_shadow_waits" [],
+        "Remembered stacks that `stacks.shadow` walked all the same";
+    STACK_SHADOW_WRONG: Counter "podperf_stack_shadow_wrong" [],
+        "Of these, those that were another stack";
+    SYMBOLIZED: Counter "podperf_stack_symbolized_frames" [],
+        "Frames that got a name";
+    UNSYMBOLIZED: Counter "podperf_stack_unsymbolized_frames" ["cause"],
+        "Frames that got none, by cause";
+    WINDOWS_DROPPED: Counter "podperf_profile_windows_dropped" [],
+        "Profiles given up because symbols or the exporter took too long";
+
+    KUBE_CONNECTED: Gauge "podperf_kube_watch_connected" [] when "in a cluster",
+        "Whether changes of pods arrive";
+    KUBE_RESTARTS: Counter "podperf_kube_watch_restarts" [] when "in a cluster",
+        "Watches begun anew and complete lists after the first";
+    KUBE_FAILURES: Counter "podperf_kube_watch_failures" [] when "in a cluster",
+        "Requests for pods that failed";
+    KUBE_LAST_SYNC: Gauge "podperf_kube_watch_last_sync_timestamp" in Seconds [] when "in a cluster",
+        "When the pods were last known to be complete, Unix time; 0 for never";
+    KUBE_PODS: Gauge "podperf_kube_pods" [] when "in a cluster",
+        "Pods of this node";
+    NOT_EXPORTED: Gauge "podperf_containers_not_exported" ["reason"] when "in a cluster",
+        "Containers that live but have no series of their own, by the reason";
+
+    OTLP_EXPORTS: Counter "podperf_otlp_exports" ["signal"] when "with `otlp.endpoint`",
+        "Requests that the receiver accepted";
+    OTLP_FAILURES: Counter "podperf_otlp_export_failures" ["signal", "cause"] when "with `otlp.endpoint`",
+        "Attempts to export that failed, by cause";
+    OTLP_LOST: Counter "podperf_otlp_lost_requests" ["signal"] when "with `otlp.endpoint`",
+        "Requests that were given up";
+    OTLP_DROPPED: Counter "podperf_otlp_dropped" ["signal"] when "with `otlp.endpoint`",
+        "Profiles that found the queue full";
+    OTLP_REJECTED: Counter "podperf_otlp_rejected" ["signal"] when "with `otlp.endpoint`",
+        "Profiles that the receiver refused out of requests that it accepted";
+    OTLP_QUEUE: Gauge "podperf_otlp_queue_length" ["signal"] when "with `otlp.endpoint`",
+        "Profiles that wait";
+    OTLP_QUEUE_CAPACITY: Gauge "podperf_otlp_queue_capacity" ["signal"] when "with `otlp.endpoint`",
+        "Profiles that can wait";
+
+    CGROUPS_TRACKED: Gauge "podperf_cgroups_tracked" [],
+        "Cgroups that live";
+    CGROUPS_UNRESOLVED: Gauge "podperf_cgroups_unresolved" [],
+        "Cgroups whose counts wait for a path or a pod's name";
+    READINGS: Counter "podperf_readings" [],
+        "Readings of the kernel's maps; scrapes within a second share one";
+    SCRAPE_DURATION: Gauge "podperf_scrape_duration" in Seconds [],
+        "How long the reading behind this scrape took";
+    RELOAD_SUCCESSFUL: Gauge "podperf_config_last_reload_successful" [],
+        "Whether the last reading of the configuration was taken";
+    RELOAD_TIME: Gauge "podperf_config_last_reload_success_timestamp" in Seconds [],
+        "When the configuration was last taken, Unix time";
+    LOG_MESSAGES: Counter "podperf_log_messages" ["level"],
+        "Log messages written";
+    EXPORTED_SERIES: Gauge "podperf_exported_series" [],
+        "Series in this scrape, this one left out";
+
+    PROCESS_CPU: Counter "process_cpu" in Seconds [],
+        "Total user and system CPU time spent";
+    PROCESS_START: Gauge "process_start_time" in Seconds [],
+        "Start time of the process, Unix time";
+    PROCESS_VIRTUAL_MEMORY: Gauge "process_virtual_memory" in Bytes [],
+        "Virtual memory size";
+    PROCESS_RESIDENT_MEMORY: Gauge "process_resident_memory" in Bytes [],
+        "Resident memory size";
+    PROCESS_OPEN_FDS: Gauge "process_open_fds" [],
+        "Number of open file descriptors";
+}

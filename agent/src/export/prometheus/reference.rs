@@ -1,0 +1,219 @@
+//! The reference of all families, from the tables that the families of a scrape are made of. Pure.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use super::{
+    BaseUnit, Kind,
+    families::{self, Definition},
+    workload::Face,
+};
+use crate::{
+    config::Config,
+    events::catalogue::{EVENTS, Event, SHARED_FAMILY, SHARED_HELP, Scale},
+    export::facts::{FACTS, Fact},
+};
+
+/// One family, whether or not this machine has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Reference {
+    /// As it is in `/metrics`.
+    pub name: String,
+    /// `counter` or `gauge`.
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+    /// `seconds` or `bytes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<&'static str>,
+    /// All that its series can have.
+    pub labels: Vec<&'static str>,
+    /// One sentence without its full stop.
+    pub help: String,
+    /// What there must be for it to be there; empty for nothing.
+    pub when: String,
+}
+
+/// What the families of rows have in common, whatever the kind of row.
+struct OfRows {
+    /// Without the prefix.
+    name: String,
+    unit: Option<BaseUnit>,
+    labels: Vec<&'static str>,
+    /// Of one row.
+    series: String,
+    /// How it is named in the configuration.
+    asked_by: String,
+    by_default: bool,
+    help: &'static str,
+}
+
+/// All families, in the order of the page.
+#[must_use]
+pub fn families() -> Vec<Reference> {
+    let rows = of_rows();
+    let of_rows = Face::ALL.iter().flat_map(|face| rows.iter().map(|family| family.of(*face)));
+    of_rows.chain(families::ALL.iter().map(|definition| definition.reference())).collect()
+}
+
+/// The page `docs/metrics.md`.
+#[must_use]
+pub fn markdown() -> String {
+    let mut page = String::from(INTRODUCTION);
+    page.push_str("\n| metric | unit | labels | series | on by default | what it is |\n|---|---|---|---|---|---|\n");
+    for family in of_rows() {
+        let default = if family.by_default { "yes".to_owned() } else { format!("`{}`", family.asked_by) };
+        let Reference { name, unit, .. } = family.of(Face::Container);
+        let unit = unit.unwrap_or_default();
+        let (labels, series, help) = (code(&family.labels), &family.series, family.help.trim_end_matches('.'));
+        writeln!(page, "| `{name}` | {unit} | {labels} | {series} | {default} | {help} |").ok();
+    }
+    page.push_str(ABOUT_THE_AGENT);
+    page.push_str("\n| metric | type | unit | labels | there | what it is |\n|---|---|---|---|---|---|\n");
+    for definition in families::ALL {
+        let Reference { name, kind, unit, labels, help, when } = definition.reference();
+        let (unit, labels) = (unit.unwrap_or_default(), code(&labels));
+        let when = if when.is_empty() { "always" } else { &when };
+        writeln!(page, "| `{name}` | {kind} | {unit} | {labels} | {when} | {help} |").ok();
+    }
+    page
+}
+
+const INTRODUCTION: &str = "\
+# Metrics
+
+This page is what `podperf metrics` prints, from the tables that the agent exports by; `podperf metrics --output json`
+prints the same for programs.
+
+Names, types, units and labels are stable from version 1.0.0 on; until then [the changelog](../CHANGELOG.md) says what
+has changed. Labels may be added to `*_info` series at any time.
+
+## What containers, pods and other cgroups did
+
+All are counters. A container's series have the labels `namespace`, `pod` and `container` beside their own. Each family
+has two twins: `podperf_pod_...`, without `container`, with `metrics.level: pod`; and `podperf_cgroup_...` with the label
+`cgroup`, a path in the cgroup2 tree, for all that belongs to no pod. No time and no count is in two of them.
+
+\"Series\" is how many one container has. With the defaults that is 13 on a machine with hardware counters and quiet
+stacks, 9 without counters.
+";
+
+const ABOUT_THE_AGENT: &str = "
+## What nodes, pods and containers are, and how the agent is
+";
+
+fn code(labels: &[&str]) -> String {
+    labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn of_rows() -> Vec<OfRows> {
+    let mut rows: Vec<OfRows> = FACTS.iter().map(OfRows::of_fact).collect();
+    rows.extend(EVENTS.iter().filter(|event| event.family != SHARED_FAMILY).map(OfRows::of_event));
+    rows.push(OfRows {
+        name: SHARED_FAMILY.into(),
+        unit: None,
+        labels: vec!["event", "mode"],
+        series: "1 an event".into(),
+        asked_by: "counters.groups".into(),
+        by_default: false,
+        help: SHARED_HELP,
+    });
+    rows
+}
+
+impl OfRows {
+    fn of_fact(fact: &Fact) -> Self {
+        let upto = if fact.sparse { "up to " } else { "" };
+        Self {
+            name: fact.name.into(),
+            unit: BaseUnit::of(fact.unit),
+            labels: fact.label.iter().map(|label| label.name).collect(),
+            series: format!("{upto}{}", fact.series.len()),
+            asked_by: format!("metrics.facts: {}", fact.family.name()),
+            by_default: Config::default().metrics.facts.contains(&fact.family),
+            help: fact.help,
+        }
+    }
+
+    fn of_event(event: &Event) -> Self {
+        let unit = (event.scale == Scale::Nanoseconds).then_some(BaseUnit::Seconds);
+        Self {
+            name: event.family.trim_end_matches("_seconds").into(),
+            unit,
+            labels: if event.splits { vec!["mode"] } else { Vec::new() },
+            series: "1".into(),
+            asked_by: format!("counters.groups: {}", event.name),
+            by_default: event.on_by_default,
+            help: event.help,
+        }
+    }
+
+    fn of(&self, face: Face) -> Reference {
+        Reference {
+            name: full_name(&format!("{}{}", face.prefix(), self.name), self.unit, Kind::Counter),
+            kind: Kind::Counter.name(),
+            unit: self.unit.map(BaseUnit::name),
+            labels: face.labels().iter().chain(&self.labels).copied().collect(),
+            help: self.help.trim_end_matches('.').into(),
+            when: if self.by_default { String::new() } else { format!("with `{}`", self.asked_by) },
+        }
+    }
+}
+
+impl Definition {
+    fn reference(&self) -> Reference {
+        Reference {
+            name: full_name(self.name, self.unit, self.kind),
+            kind: self.kind.name(),
+            unit: self.unit.map(BaseUnit::name),
+            labels: self.labels.to_vec(),
+            help: self.help.into(),
+            when: self.when.into(),
+        }
+    }
+}
+
+/// A family's name as text 0.0.4 has it.
+fn full_name(name: &str, unit: Option<BaseUnit>, kind: Kind) -> String {
+    let unit = unit.map(|unit| format!("_{}", unit.name())).unwrap_or_default();
+    let total = if kind == Kind::Counter { "_total" } else { "" };
+    format!("{name}{unit}{total}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_family_is_there_once_and_is_told_in_one_sentence() {
+        let mut seen = HashSet::new();
+        for family in families() {
+            assert!(seen.insert(family.name.clone()), "{} twice", family.name);
+            assert!(!family.help.is_empty() && !family.help.ends_with('.'), "{}: {}", family.name, family.help);
+            assert!(!family.help.contains('|'), "{}: {}", family.name, family.help);
+            assert_eq!(family.name.ends_with("_total"), family.kind == "counter", "{}", family.name);
+        }
+    }
+
+    #[test]
+    fn series_of_the_defaults_are_as_many_as_the_page_says() {
+        let of = |event: bool| {
+            let families = of_rows().into_iter().filter(|row| row.by_default && row.name.starts_with("cpu_") == event);
+            families.filter_map(|row| row.series.parse::<u32>().ok()).sum::<u32>()
+        };
+        // The two families of information.
+        assert_eq!((of(false) + 2, of(false) + of(true) + 2), (9, 13));
+    }
+
+    #[test]
+    fn the_page_names_every_family_of_containers_and_of_the_agent() {
+        let page = markdown();
+        for family in families() {
+            let twin = ["podperf_pod_", "podperf_cgroup_"].iter().any(|prefix| family.name.starts_with(prefix));
+            let is_info = family.name.ends_with("_info");
+            assert!(twin && !is_info || page.contains(&format!("| `{}` |", family.name)), "{}", family.name);
+        }
+    }
+}

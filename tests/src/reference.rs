@@ -1,0 +1,31 @@
+//! What the agent says that it exports.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+};
+
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+
+use crate::agent;
+
+/// A family of `podperf metrics --output json`.
+#[derive(Debug, Deserialize)]
+struct Family {
+    name: String,
+    labels: BTreeSet<String>,
+}
+
+/// What `podperf metrics` prints in a form.
+pub fn print(form: &str) -> Result<String> {
+    let output = Command::new(agent::binary()?).args(["metrics", "--output", form]).output()?;
+    ensure!(output.status.success(), "podperf metrics: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The labels of each family.
+pub fn reference() -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let families: Vec<Family> = serde_json::from_str(&print("json")?)?;
+    Ok(families.into_iter().map(|family| (family.name, family.labels)).collect())
+}
