@@ -1,10 +1,19 @@
 #!/bin/sh
-# Installs what building (`build`), checking (`lint`, `fuzz`), testing (`test`, `vm`) or measuring (`bench`) needs, where
-# it is missing.
+# Installs what building (`build`, `image`), checking (`lint`, `fuzz`), testing (`test`, `chart`, `vm`, `e2e`) or measuring
+# (`bench`) needs, where it is missing.
 # As root or with sudo it uses apt-get; elsewhere it names the packages and fails.
 set -eu
 
 missing=""
+guest() { # What guests and their programs come from.
+	need dpkg has_program dpkg-deb
+	need debian-archive-keyring test -e /usr/share/keyrings/debian-archive-keyring.gpg
+	need util-linux has_program unshare
+}
+image() { # What builds the image where there is no container registry.
+	need buildah has_program buildah
+	need debootstrap has_program debootstrap
+}
 need() { # need PACKAGE TEST...: PACKAGE is missing when TEST fails
 	package=$1
 	shift
@@ -45,16 +54,31 @@ test)
 	need etcd-server has_program etcd
 	need faketime has_program faketime
 	need chromium has_program chromium
+	need python3-venv python3 -c 'import ensurepip'
+	;;
+chart)
+	need prometheus has_program promtool
+	need python3-venv python3 -c 'import ensurepip'
 	;;
 vm)
-	need dpkg has_program dpkg-deb
-	need debian-archive-keyring test -e /usr/share/keyrings/debian-archive-keyring.gpg
+	guest
 	need cpio has_program cpio
 	need debootstrap has_program debootstrap
-	need util-linux has_program unshare
+	;;
+image)
+	guest
+	image
+	;;
+e2e)
+	guest
+	image
+	need e2fsprogs has_program mke2fs
+	need kmod has_program depmod
+	need etcd-server has_program etcd
+	need prometheus has_program promtool
 	;;
 *)
-	echo "usage: setup.sh [build|lint|fuzz|bench|test|vm]" >&2
+	echo "usage: setup.sh [build|image|lint|fuzz|bench|test|chart|vm|e2e]" >&2
 	exit 2
 	;;
 esac
