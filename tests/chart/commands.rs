@@ -1,0 +1,194 @@
+//! The commands of all pages: each is of a kind that is looked at, and none names what there is not.
+//!
+//! What installs is rendered (`documents`), `curl` is run against an agent (ring `kube`), and the rest is held against the
+//! program that it is for, as far as that needs no cluster.
+
+use std::{
+    fs,
+    process::{Command as Process, Output},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use podperf_tests::{
+    agent,
+    pages::{self, Command},
+    suite::{Test, tell},
+};
+use serde_yaml::Value;
+use tempfile::TempDir;
+
+use crate::helm::{GO, helm, object, root, template};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("every_command_of_the_pages_is_one_that_there_is", GO, every_command_of_the_pages_is_one_that_there_is),
+    ("a_command_that_there_is_not_is_noticed", GO, a_command_that_there_is_not_is_noticed),
+];
+
+/// Programs of others that no test runs, and why.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("git", "the repository is here"),
+    ("cd", "the repository is here"),
+    ("docker", "the tests build the image with buildah, from the same Dockerfile"),
+    ("kind", "no container registry is needed here, and none is at hand"),
+    ("go", "of the reader's own machine"),
+    ("sysctl", "it changes the machine"),
+];
+
+/// What the pages have `kubectl` do.
+const VERBS: &[&str] = &["create", "label", "rollout", "port-forward", "get", "describe", "logs", "delete"];
+
+fn every_command_of_the_pages_is_one_that_there_is() -> Result<()> {
+    let daemon_set = object(&template("", &[])?, "DaemonSet")?;
+    let mut not_run = 0;
+    for command in pages::commands()? {
+        let looked_at = look(&command, &daemon_set);
+        not_run += usize::from(!looked_at.with_context(|| format!("{}: `{}`", command.page, command.text))?);
+    }
+    let programs: Vec<_> = NOT_RUN.iter().map(|(program, _)| *program).collect();
+    tell(&format!("{not_run} commands are not looked at, of {}", programs.join(", ")));
+    for (program, reason) in NOT_RUN {
+        let used = pages::commands()?.iter().any(|command| command.program() == *program);
+        ensure!(used, "no page has `{program}` ({reason})");
+    }
+    Ok(())
+}
+
+/// Whether it is looked at; an error when it cannot work.
+fn look(command: &Command, daemon_set: &Value) -> Result<bool> {
+    match command.program() {
+        "make" => make(&command.text)?,
+        "podperf" => podperf(&command.text)?,
+        "helm" => helm_of(&command.text)?,
+        "kubectl" => kubectl(&command.text, daemon_set)?,
+        // In the ring `kube`.
+        "curl" => {}
+        program if NOT_RUN.iter().any(|(name, _)| *name == program) => return Ok(false),
+        program => bail!("`{program}` is looked at nowhere"),
+    }
+    Ok(true)
+}
+
+/// The target is there, and so are the variables; flags for the agent are the agent's.
+fn make(text: &str) -> Result<()> {
+    let file = fs::read_to_string(root().join("Makefile"))?;
+    let target = text.split_whitespace().nth(1).context("no target")?;
+    ensure!(file.lines().any(|line| line.starts_with(&format!("{target}:"))), "no target `{target}`");
+    for word in text.split_whitespace().skip(2) {
+        let Some((name, _)) = word.split_once('=') else { continue };
+        let is_variable = !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+        ensure!(!is_variable || file.contains(&format!("$({name}")), "no variable `{name}`");
+    }
+    let flags = text.split_once("ARGS=\"").and_then(|(_, rest)| rest.split('"').next());
+    match (target, flags) {
+        ("run", Some(flags)) => podperf(&format!("podperf agent {flags}")),
+        _ => Ok(()),
+    }
+}
+
+/// The real agent, up to where it would begin: `record` finds nobody, `agent` no cgroup tree. Of the others, the flags.
+fn podperf(text: &str) -> Result<()> {
+    let start = text.find("podperf ").context("no podperf")?;
+    let empty = TempDir::new()?;
+    // It runs where it can write nothing over.
+    let text = text[start..].replace("--config config/", &format!("--config {}/config/", root().display()));
+    let verb = text.split_whitespace().nth(1).context("no command")?;
+    let more = match verb {
+        "record" => "--agent http://127.0.0.1:1",
+        "agent" => "--cgroup-root \"$EMPTY\"",
+        _ => "--help",
+    };
+    let output = Process::new("sh")
+        .arg("-c")
+        .arg(format!("podperf() {{ \"$PODPERF\" \"$@\" {more}; }}\n{}", text.trim_end_matches(" &")))
+        .env("PODPERF", agent::binary()?)
+        .env("EMPTY", empty.path())
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .current_dir(empty.path())
+        .output()?;
+    let (said, complained) = said_of(&output);
+    match verb {
+        "record" => ensure!(complained.contains("failed to reach the agent"), "{complained}"),
+        "agent" => ensure!(complained.contains("is not a cgroup2 mount"), "{complained}"),
+        _ => {
+            ensure!(output.status.success(), "{complained}");
+            let flags = text.split_whitespace().filter(|word| word.starts_with("--"));
+            let unknown: Vec<_> = flags.filter(|flag| !said.contains(flag.split('=').next().unwrap_or(flag))).collect();
+            ensure!(unknown.is_empty(), "no {unknown:?} in:\n{said}");
+        }
+    }
+    Ok(())
+}
+
+/// `install` and `upgrade` are rendered elsewhere; the others get as far as the cluster.
+fn helm_of(text: &str) -> Result<()> {
+    let arguments: Vec<&str> = text.split_whitespace().skip(1).collect();
+    let verb = arguments.first().context("no command")?;
+    if ["install", "upgrade"].contains(verb) {
+        return Ok(());
+    }
+    ensure!(
+        arguments.get(1) == Some(&"podperf") && arguments.ends_with(&["--namespace", "podperf"]),
+        "another release"
+    );
+    let (_, complained) =
+        said_of(&helm([arguments.as_slice(), &["--kube-apiserver", "https://127.0.0.1:1"]].concat())?);
+    ensure!(complained.contains("cluster unreachable"), "{complained}");
+    Ok(())
+}
+
+/// A verb that is known, and of the release only what the chart makes.
+fn kubectl(text: &str, daemon_set: &Value) -> Result<()> {
+    let name = daemon_set["metadata"]["name"].as_str().context("no name")?;
+    let port = &daemon_set["spec"]["template"]["spec"]["containers"][0]["ports"][0]["containerPort"];
+    let port = port.as_u64().context("no port")?.to_string();
+    let text = text.split(" | ").next().unwrap_or(text).trim_end_matches(" &");
+    let words: Vec<&str> = text.split_whitespace().skip(1).collect();
+    let mut plain = Vec::new();
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        match *word {
+            "--namespace" | "-n" => ensure!(rest.next() == Some(&"podperf"), "another namespace"),
+            word if word.starts_with('-') => {}
+            word => plain.push(word),
+        }
+    }
+    let verb = plain.first().context("no command")?;
+    ensure!(VERBS.contains(verb), "`{verb}` is not known here");
+    for word in &plain {
+        let other = word.strip_prefix("daemonset/").filter(|found| *found != name);
+        ensure!(other.is_none(), "the chart makes `daemonset/{name}`");
+    }
+    ensure!(*verb != "port-forward" || plain.last() == Some(&port.as_str()), "the chart has port {port}");
+    Ok(())
+}
+
+fn said_of(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+fn a_command_that_there_is_not_is_noticed() -> Result<()> {
+    let daemon_set = object(&template("", &[])?, "DaemonSet")?;
+    for text in [
+        "make everything",
+        "make vm KERNELS=6.1",
+        "make run ARGS=\"--listn 127.0.0.1:0\"",
+        "podperf top",
+        "podperf record shop/cart-0 --length 30s",
+        "podperf record --all --filter 'state = D'",
+        "podperf check --json",
+        "podperf agent --config config/nobody.yaml",
+        "helm remove podperf --namespace podperf",
+        "helm test podperf --for-long --namespace podperf",
+        "kubectl exec -n podperf daemonset/podperf",
+        "kubectl --namespace podperf rollout status daemonset/podperf-agent",
+        "kubectl --namespace podperf port-forward daemonset/podperf 9090",
+        "kubectl -n monitoring get pods",
+        "wget localhost:9799/metrics",
+    ] {
+        let command = Command { page: String::new(), text: text.to_owned() };
+        ensure!(look(&command, &daemon_set).is_err(), "not noticed: {text}");
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! The agent's configuration in the chart: the keys of `config/podperf.yaml`, and when a change restarts agents.
+
+use std::{collections::BTreeSet, fs};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::suite::Test;
+use serde_json::Value;
+
+use crate::{
+    helm::{GO, object, root, template},
+    schema::{keys_of_schema, keys_of_values, schema},
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("the_schema_knows_every_key_of_the_agent_but_the_charts_own", &[], the_schema_knows_every_key_of_the_agent_but_the_charts_own),
+    ("the_agents_defaults_are_values_that_are_taken", GO, the_agents_defaults_are_values_that_are_taken),
+    ("only_what_the_agent_does_not_follow_restarts_it", GO, only_what_the_agent_does_not_follow_restarts_it),
+    ("large_numbers_stay_numbers", GO, large_numbers_stay_numbers),
+    ("an_ipv6_address_is_in_brackets", GO, an_ipv6_address_is_in_brackets),
+    ("certificates_are_mounted_where_the_configuration_says", GO, certificates_are_mounted_where_the_configuration_says),
+];
+
+/// What the chart says itself.
+const OWN: &[&str] = &["listen", "nodeName", "runDir", "cgroups.root", "kubernetes.kubeconfig", "kubernetes.context"];
+
+fn defaults() -> Result<Value> {
+    Ok(serde_yaml::from_str(&fs::read_to_string(root().join("config/podperf.yaml"))?)?)
+}
+
+/// The configuration in the rendered ConfigMap.
+fn configured(values: &str) -> Result<Value> {
+    let rendered = object(&template(values, &[])?, "ConfigMap")?;
+    Ok(serde_yaml::from_str(rendered["data"]["podperf.yaml"].as_str().context("no podperf.yaml")?)?)
+}
+
+fn the_schema_knows_every_key_of_the_agent_but_the_charts_own() -> Result<()> {
+    let (mut agent, mut chart) = (BTreeSet::new(), BTreeSet::new());
+    keys_of_values(&defaults()?, "", &mut agent);
+    keys_of_schema(&schema()?["properties"]["config"], "", &mut chart);
+    for own in OWN {
+        ensure!(agent.remove(*own), "the agent has no `{own}`");
+    }
+    let missing: Vec<_> = agent.difference(&chart).collect();
+    let unknown: Vec<_> = chart.difference(&agent).collect();
+    ensure!(missing.is_empty() && unknown.is_empty(), "missing: {missing:?}, unknown to the agent: {unknown:?}");
+    Ok(())
+}
+
+fn the_agents_defaults_are_values_that_are_taken() -> Result<()> {
+    let mut config = defaults()?;
+    for own in OWN {
+        let (parent, key) = own.rsplit_once('.').unwrap_or(("", own));
+        let object = if parent.is_empty() { Some(&mut config) } else { config.get_mut(parent) };
+        object.and_then(Value::as_object_mut).context("no object")?.remove(key);
+    }
+    // It stands for the one or the other, by where the agent is.
+    config["identity"] = "kubernetes".into();
+    let rendered = configured(&serde_json::json!({"mode": "profiles", "config": config}).to_string())?;
+    let mut wanted = config;
+    wanted["cgroups"]["root"] = "/host/sys/fs/cgroup".into();
+    wanted["listen"] = "0.0.0.0:9799".into();
+    wanted["runDir"] = "/run/podperf".into();
+    ensure!(rendered == wanted, "{rendered}");
+    Ok(())
+}
+
+fn only_what_the_agent_does_not_follow_restarts_it() -> Result<()> {
+    let checksum = |values: &str| -> Result<String> {
+        let pod = object(&template(values, &[])?, "DaemonSet")?["spec"]["template"].clone();
+        Ok(pod["metadata"]["annotations"]["checksum/config"].as_str().context("no checksum")?.to_owned())
+    };
+    let plain = checksum("")?;
+    for followed in [
+        "config: {logLevel: debug}",
+        "config: {cgroups: {depth: 3, include: [/a], exclude: [/b], grace: 1m}}",
+        "config: {metrics: {facts: [oncpu], includeNamespaces: [a], excludeNamespaces: [b], maxContainers: 7}}",
+        "{podLabels: {a: b}, podMonitor: {enabled: true}}",
+    ] {
+        ensure!(checksum(followed)? == plain, "`{followed}` restarts agents, which lose their counts");
+    }
+    for restarts in [
+        "config: {cgroups: {max: 8192}}",
+        "config: {metrics: {level: pod}}",
+        "config: {pmu: {leaveFree: 0}}",
+        "config: {identity: none}",
+        "config: {counters: {groups: [[cycles]]}}",
+        "http: {port: 9800}",
+        "mode: profiles",
+    ] {
+        ensure!(checksum(restarts)? != plain, "`{restarts}` changes nothing until somebody restarts the agents");
+    }
+    Ok(())
+}
+
+fn large_numbers_stay_numbers() -> Result<()> {
+    let rendered = template("config: {cgroups: {max: 4000000}, stacks: {maxSamples: 1048576}}", &[])?;
+    ensure!(rendered.contains("max: 4000000") && rendered.contains("maxSamples: 1048576"), "{rendered}");
+    Ok(())
+}
+
+fn an_ipv6_address_is_in_brackets() -> Result<()> {
+    ensure!(configured("http: {address: '::', port: 9800}")?["listen"] == "[::]:9800");
+    Ok(())
+}
+
+fn certificates_are_mounted_where_the_configuration_says() -> Result<()> {
+    let values = "{mode: profiles, otlp: {tls: {secretName: client}}, config: {otlp: {endpoint: 'https://c:4317'}}}";
+    let tls = configured(values)?["otlp"]["tls"].clone();
+    let pod = object(&template(values, &[])?, "DaemonSet")?["spec"]["template"]["spec"].clone();
+    let volumes = pod["volumes"].as_sequence().context("no volumes")?;
+    let secret = volumes.iter().find(|volume| volume["secret"]["secretName"] == "client").context("not mounted")?;
+    let mounts = pod["containers"][0]["volumeMounts"].as_sequence().context("no mounts")?;
+    let mount = mounts.iter().find(|mount| mount["name"] == secret["name"]).context("not mounted")?;
+    // A file mounted alone would not follow its secret.
+    ensure!(mount["subPath"].is_null());
+    let directory = mount["mountPath"].as_str().context("no path")?;
+    for (key, file) in [("caFile", "ca.crt"), ("certFile", "tls.crt"), ("keyFile", "tls.key")] {
+        ensure!(tls[key] == format!("{directory}/{file}"), "{key}: {tls}");
+    }
+    let without = values.replace("secretName: client", "secretName: client, clientCertificate: false");
+    ensure!(configured(&without)?["otlp"]["tls"] == serde_json::json!({"caFile": format!("{directory}/ca.crt")}));
+    Ok(())
+}

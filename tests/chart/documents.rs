@@ -1,0 +1,106 @@
+//! What is written about the chart is what the chart is.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    pages::{self, Command},
+    suite::Test,
+};
+use serde_yaml::Value;
+
+use crate::helm::{GO, chart, object, program, root, said, template};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("every_value_has_its_explanation_above_it", &[], every_value_has_its_explanation_above_it),
+    ("the_readme_is_generated_from_the_values", GO, the_readme_is_generated_from_the_values),
+    ("every_helm_command_of_the_documents_renders", GO, every_helm_command_of_the_documents_renders),
+    ("chart_and_agent_have_one_version", &[], chart_and_agent_have_one_version),
+    ("the_page_on_installing_names_each_capability", GO, the_page_on_installing_names_each_capability),
+];
+
+/// Set by `make chart-golden`.
+const WRITE: &str = "PODPERF_WRITE_GOLDEN";
+
+fn every_value_has_its_explanation_above_it() -> Result<()> {
+    let text = fs::read_to_string(chart().join("values.yaml"))?;
+    let lines: Vec<_> = text.lines().collect();
+    let mut without = Vec::new();
+    // Below these are objects of Kubernetes, which explains them itself.
+    let foreign = ["resources", "updateStrategy", "nodeSelector", "Probe", "labels:", "instanceSelector"];
+    let mut skipped: Option<usize> = None;
+    for (index, line) in lines.iter().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let is_key = !line.trim_start().starts_with(['#', '-']) && line.contains(':');
+        if skipped.is_some_and(|above| indent > above || !is_key) {
+            continue;
+        }
+        skipped = None;
+        if is_key {
+            let explained = lines[index - 1].trim_start().starts_with('#');
+            // Of an object the values below it are explained.
+            let above = line.ends_with(':');
+            if !explained && !above {
+                without.push(line.trim());
+            }
+            if above && explained && foreign.iter().any(|word| line.contains(word)) {
+                skipped = Some(indent);
+            }
+        }
+    }
+    ensure!(without.is_empty(), "without a comment above: {without:?}");
+    Ok(())
+}
+
+fn the_readme_is_generated_from_the_values() -> Result<()> {
+    let made =
+        program("helm-docs")?.args(["--dry-run", "--log-level=error", "--chart-search-root"]).arg(chart()).output()?;
+    // It prints a line break of its own.
+    let fresh = format!("{}\n", said(&made)?.trim());
+    let readme = chart().join("README.md");
+    if std::env::var_os(WRITE).is_some() {
+        fs::write(&readme, &fresh)?;
+    }
+    ensure!(fs::read_to_string(&readme)? == fresh, "not as values.yaml and README.md.gotmpl say (`make chart-golden`)");
+    Ok(())
+}
+
+/// As they stand there, but that nothing is installed.
+fn every_helm_command_of_the_documents_renders() -> Result<()> {
+    let mut count = 0;
+    for Command { page, text } in pages::commands()? {
+        let Some(arguments) = ["helm install ", "helm upgrade "].iter().find_map(|start| text.strip_prefix(start))
+        else {
+            continue;
+        };
+        let arguments = arguments.split_whitespace().filter(|word| *word != "--reset-then-reuse-values");
+        let output = program("helm")?.arg("template").args(arguments).current_dir(root()).output()?;
+        let rendered = said(&output).with_context(|| format!("{page}: {text}"))?;
+        object(&rendered, "DaemonSet").with_context(|| text.clone())?;
+        count += 1;
+    }
+    ensure!(count >= 7, "only {count} commands");
+    Ok(())
+}
+
+fn chart_and_agent_have_one_version() -> Result<()> {
+    let read = |path: &Path| -> Result<Value> { Ok(serde_yaml::from_str(&fs::read_to_string(path)?)?) };
+    let about = read(&chart().join("Chart.yaml"))?;
+    let agent = env!("CARGO_PKG_VERSION");
+    ensure!(about["version"] == agent && about["appVersion"] == agent, "{about:?}, the agent is {agent}");
+    let images = about["annotations"]["artifacthub.io/images"].as_str().context("no images")?;
+    ensure!(images.contains(&format!("podperf:{agent}\n")), "{images}");
+    Ok(())
+}
+
+fn the_page_on_installing_names_each_capability() -> Result<()> {
+    let page = fs::read_to_string(root().join("docs/install.md"))?;
+    let values = "{mode: profiles, securityContext: {capabilities: {addSysAdmin: true}}}";
+    let pod = object(&template(values, &[])?, "DaemonSet")?["spec"]["template"]["spec"].clone();
+    let added = pod["containers"][0]["securityContext"]["capabilities"]["add"].clone();
+    for capability in added.as_sequence().into_iter().flatten().filter_map(Value::as_str) {
+        ensure!(page.contains(&format!("| `{capability}` |")), "docs/install.md has no row for {capability}");
+    }
+    Ok(())
+}

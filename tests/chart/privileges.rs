@@ -1,0 +1,143 @@
+//! What each mode may do, and that it may nothing else.
+
+use std::fs;
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::suite::Test;
+use serde::Deserialize as _;
+use serde_yaml::Value;
+
+use crate::helm::{GO, object, objects, root, template};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("each_mode_has_exactly_its_privileges", GO, each_mode_has_exactly_its_privileges),
+    ("apparmor_is_an_annotation_before_kubernetes_1_30", GO, apparmor_is_an_annotation_before_kubernetes_1_30),
+    ("rbac_is_that_of_the_example_without_the_chart", GO, rbac_is_that_of_the_example_without_the_chart),
+    ("the_kubelet_is_asked_with_the_least_that_its_version_takes", GO, the_kubelet_is_asked_with_the_least_that_its_version_takes),
+    ("who_asks_for_no_pods_has_no_token", GO, who_asks_for_no_pods_has_no_token),
+    ("openshift_gets_constraints_that_fit_the_pod", GO, openshift_gets_constraints_that_fit_the_pod),
+    ("no_label_of_a_version_selects_pods", GO, no_label_of_a_version_selects_pods),
+];
+
+const METRICS: &[&str] = &["BPF", "PERFMON"];
+const PROFILES: &[&str] = &["BPF", "PERFMON", "SYS_PTRACE", "SYSLOG", "DAC_READ_SEARCH", "CHECKPOINT_RESTORE"];
+
+fn pod(rendered: &str) -> Result<Value> {
+    Ok(object(rendered, "DaemonSet")?["spec"]["template"].clone())
+}
+
+fn words(list: &Value) -> Vec<&str> {
+    list.as_sequence().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+fn each_mode_has_exactly_its_privileges() -> Result<()> {
+    for (mode, capabilities, pids) in [("metrics", METRICS, false), ("profiles", PROFILES, true)] {
+        let pod = pod(&template(&format!("mode: {mode}"), &[])?)?;
+        let spec = &pod["spec"];
+        let security = &spec["containers"][0]["securityContext"];
+        ensure!(words(&security["capabilities"]["add"]) == capabilities, "{mode}: {security:?}");
+        ensure!(words(&security["capabilities"]["drop"]) == ["ALL"], "{mode}: {security:?}");
+        ensure!(security["privileged"] == false && security["allowPrivilegeEscalation"] == false, "{mode}");
+        ensure!(security["readOnlyRootFilesystem"] == true, "{mode}");
+        ensure!(security["seccompProfile"]["type"] == "RuntimeDefault", "{mode}");
+        ensure!(spec["hostPID"].as_bool().unwrap_or(false) == pids, "{mode}");
+        ensure!(spec["hostNetwork"].is_null() && spec["hostIPC"].is_null(), "{mode}");
+        let volumes = spec["volumes"].as_sequence().context("no volumes")?;
+        let host: Vec<_> = volumes.iter().filter(|volume| !volume["hostPath"].is_null()).collect();
+        ensure!(host.len() == 1 && host[0]["hostPath"]["path"] == "/sys/fs/cgroup", "{mode}: {host:?}");
+        let mounts = spec["containers"][0]["volumeMounts"].as_sequence().context("no mounts")?;
+        let writable: Vec<_> = mounts.iter().filter(|mount| mount["readOnly"] != true).collect();
+        ensure!(writable.len() == 1 && writable[0]["mountPath"] == "/run/podperf", "{mode}: {writable:?}");
+        ensure!(spec["containers"].as_sequence().map(Vec::len) == Some(1), "{mode}");
+    }
+    Ok(())
+}
+
+fn apparmor_is_an_annotation_before_kubernetes_1_30() -> Result<()> {
+    let key = "container.apparmor.security.beta.kubernetes.io/podperf";
+    for (values, version, field, annotation) in [
+        ("mode: profiles", "1.29.3", None, Some("unconfined")),
+        ("mode: profiles", "1.30.0", Some("Unconfined"), None),
+        // The runtime's own is in force where there is AppArmor; said by name, it is asked of all nodes.
+        ("mode: metrics", "1.29.3", None, None),
+        ("mode: metrics", "1.30.0", None, None),
+        ("securityContext: {appArmor: {type: RuntimeDefault}}", "1.29.3-gke.100", None, Some("runtime/default")),
+        ("securityContext: {appArmor: {type: RuntimeDefault}}", "1.30.1-eks-1", Some("RuntimeDefault"), None),
+    ] {
+        let pod = pod(&template(values, &["--kube-version", version])?)?;
+        let security = &pod["spec"]["containers"][0]["securityContext"];
+        ensure!(security["appArmorProfile"]["type"].as_str() == field, "{values} {version}: {security:?}");
+        ensure!(pod["metadata"]["annotations"][key].as_str() == annotation, "{values} {version}");
+    }
+    Ok(())
+}
+
+fn rbac_is_that_of_the_example_without_the_chart() -> Result<()> {
+    let example = fs::read_to_string(root().join("config/rbac.yaml"))?;
+    let documents = serde_yaml::Deserializer::from_str(&example).map(Value::deserialize);
+    let documents: Vec<_> = documents.collect::<Result<_, _>>()?;
+    let rules = documents.iter().find(|object| object["kind"] == "ClusterRole").context("no role")?;
+    let rendered = template("", &[])?;
+    ensure!(object(&rendered, "ClusterRole")?["rules"] == rules["rules"]);
+    let (binding, account) = (object(&rendered, "ClusterRoleBinding")?, object(&rendered, "ServiceAccount")?);
+    ensure!(binding["subjects"][0]["name"] == account["metadata"]["name"]);
+    ensure!(binding["roleRef"]["name"] == object(&rendered, "ClusterRole")?["metadata"]["name"]);
+    ensure!(pod(&rendered)?["spec"]["serviceAccountName"] == account["metadata"]["name"]);
+    Ok(())
+}
+
+fn the_kubelet_is_asked_with_the_least_that_its_version_takes() -> Result<()> {
+    for (version, resource) in [("1.32.9", "nodes/proxy"), ("1.33.0", "nodes/pods")] {
+        let values = "config: {kubernetes: {source: kubelet}}";
+        let rendered = template(values, &["--kube-version", version])?;
+        let rules = object(&rendered, "ClusterRole")?["rules"].clone();
+        ensure!(rules.as_sequence().map(Vec::len) == Some(1), "{rules:?}");
+        ensure!(words(&rules[0]["resources"]) == [resource] && words(&rules[0]["verbs"]) == ["get"], "{rules:?}");
+        ensure!(rendered.contains("fieldPath: status.hostIP"), "the agent does not know where the kubelet is");
+    }
+    Ok(())
+}
+
+fn who_asks_for_no_pods_has_no_token() -> Result<()> {
+    let rendered = template("config: {identity: none}", &[])?;
+    ensure!(pod(&rendered)?["spec"]["automountServiceAccountToken"] == false);
+    let kinds: Vec<_> = objects(&rendered)?.iter().map(|object| object["kind"].clone()).collect();
+    ensure!(!kinds.iter().any(|kind| kind == "ClusterRole" || kind == "ClusterRoleBinding"), "{kinds:?}");
+    ensure!(pod(&template("", &[])?)?["spec"]["automountServiceAccountToken"] == true);
+    Ok(())
+}
+
+fn openshift_gets_constraints_that_fit_the_pod() -> Result<()> {
+    let openshift = &["--api-versions", "security.openshift.io/v1"];
+    for mode in ["metrics", "profiles"] {
+        let rendered = template(&format!("mode: {mode}"), openshift)?;
+        let constraints = object(&rendered, "SecurityContextConstraints")?;
+        let pod = pod(&rendered)?;
+        let security = &pod["spec"]["containers"][0]["securityContext"];
+        ensure!(constraints["allowedCapabilities"] == security["capabilities"]["add"], "{mode}");
+        ensure!(constraints["allowHostPID"] == pod["spec"]["hostPID"].as_bool().unwrap_or(false), "{mode}");
+        ensure!(constraints["seLinuxContext"]["seLinuxOptions"] == security["seLinuxOptions"], "{mode}");
+        ensure!(security["seLinuxOptions"]["type"] == "spc_t", "{mode}");
+        ensure!(constraints["allowPrivilegedContainer"] == false, "{mode}");
+    }
+    let elsewhere = template("", &[])?;
+    ensure!(object(&elsewhere, "SecurityContextConstraints").is_err() && !elsewhere.contains("spc_t"));
+    Ok(())
+}
+
+fn no_label_of_a_version_selects_pods() -> Result<()> {
+    let values = "{commonLabels: {team: a}, podMonitor: {enabled: true}, networkPolicy: {enabled: true}}";
+    let rendered = template(values, &[])?;
+    let selector = object(&rendered, "DaemonSet")?["spec"]["selector"]["matchLabels"].clone();
+    let keys: Vec<_> = selector.as_mapping().into_iter().flatten().filter_map(|(key, _)| key.as_str()).collect();
+    let fixed = ["app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component"];
+    ensure!(keys == fixed, "an upgrade could not change them: {keys:?}");
+    ensure!(object(&rendered, "PodMonitor")?["spec"]["selector"]["matchLabels"] == selector);
+    ensure!(object(&rendered, "NetworkPolicy")?["spec"]["podSelector"]["matchLabels"] == selector);
+    let labels = &object(&rendered, "DaemonSet")?["spec"]["template"]["metadata"]["labels"];
+    for key in fixed {
+        ensure!(labels[key] == selector[key], "{key}");
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! `config/prometheus.yaml`, for a Prometheus without the operator, asks for what the chart's monitors ask for.
+
+use std::{fs, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::suite::{Need, Test, tell};
+use serde_yaml::{Mapping, Value};
+
+use crate::helm::{GO, object, root, template};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("the_example_for_prometheus_asks_as_the_charts_monitors_do", GO, the_example_for_prometheus_asks_as_the_charts_monitors_do),
+    ("promtool_takes_the_example_and_its_rules", &[Need::Program("promtool")], promtool_takes_the_example_and_its_rules),
+];
+
+const EXAMPLE: &str = "config/prometheus.yaml";
+
+fn example() -> Result<Value> {
+    Ok(serde_yaml::from_str(&fs::read_to_string(root().join(EXAMPLE))?)?)
+}
+
+fn the_example_for_prometheus_asks_as_the_charts_monitors_do() -> Result<()> {
+    let job = example()?["scrape_configs"][0].clone();
+    let rendered = template("scrapeConfig: {enabled: true}", &[])?;
+    let monitor = object(&rendered, "ScrapeConfig")?["spec"].clone();
+    ensure!(job["honor_labels"] == monitor["honorLabels"], "{job:?}");
+    ensure!(snake_case(&monitor["relabelings"])? == job["relabel_configs"], "not as {:?}", monitor["relabelings"]);
+
+    let (ours, theirs) = (&job["kubernetes_sd_configs"][0], &monitor["kubernetesSDConfigs"][0]);
+    ensure!(ours["namespaces"]["names"] == theirs["namespaces"]["names"], "{ours:?}");
+    ensure!(ours["selectors"][0]["label"] == theirs["selectors"][0]["label"], "{ours:?}");
+
+    // What all monitors share is in it, and the selector finds the pods.
+    let monitor = object(&template("podMonitor: {enabled: true}", &[])?, "PodMonitor")?["spec"].clone();
+    let endpoint = &monitor["podMetricsEndpoints"][0];
+    let shared = snake_case(&endpoint["relabelings"])?;
+    let all = job["relabel_configs"].as_sequence().context("no relabelings")?;
+    ensure!(shared.as_sequence().is_some_and(|shared| all.ends_with(shared)), "not as {shared:?}");
+    ensure!(all[0]["regex"] == endpoint["port"], "not the port {:?}", endpoint["port"]);
+    let labels = object(&rendered, "DaemonSet")?["spec"]["template"]["metadata"]["labels"].clone();
+    let selector = ours["selectors"][0]["label"].as_str().context("no selector")?;
+    for (label, value) in selector.split(',').filter_map(|pair| pair.split_once('=')) {
+        ensure!(labels[label] == value, "the pods have `{label}` {:?}", labels[label]);
+    }
+    Ok(())
+}
+
+/// Keys as Prometheus' own file has them: the operator's are `sourceLabels`, and so on.
+fn snake_case(relabelings: &Value) -> Result<Value> {
+    let mut all = Vec::new();
+    for relabeling in relabelings.as_sequence().context("no relabelings")? {
+        let mut renamed = Mapping::new();
+        for (key, value) in relabeling.as_mapping().context("no relabeling")? {
+            let key = key.as_str().context("no key")?;
+            let words = key.replace("Labels", "_labels").replace("Label", "_label");
+            renamed.insert(words.into(), value.clone());
+        }
+        all.push(Value::Mapping(renamed));
+    }
+    Ok(Value::Sequence(all))
+}
+
+/// The very file, where promtool knows how to find pods; Debian's does not, and is given it without that.
+fn promtool_takes_the_example_and_its_rules() -> Result<()> {
+    let check = |file: &std::path::Path| -> Result<(bool, String)> {
+        let output = Command::new("promtool").args(["check", "config"]).arg(file).output()?;
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        Ok((output.status.success(), said))
+    };
+    let (mut taken, mut says) = check(&root().join(EXAMPLE))?;
+    if says.contains("field kubernetes_sd_configs not found") {
+        tell("this promtool was built without Kubernetes: the example is checked without its `kubernetes_sd_configs`");
+        let mut example = example()?;
+        let job = example["scrape_configs"][0].as_mapping_mut().context("no job")?;
+        job.remove("kubernetes_sd_configs").context("no discovery")?;
+        // It lies elsewhere.
+        let rules = example["rule_files"][0].as_str().context("no rules")?;
+        let rules = root().join("config").join(rules).display().to_string();
+        example["rule_files"][0] = rules.into();
+        let file = tempfile::NamedTempFile::new()?;
+        fs::write(file.path(), serde_yaml::to_string(&example)?)?;
+        (taken, says) = check(file.path())?;
+    }
+    ensure!(taken, "{says}");
+    let files = fs::read_dir(root().join("charts/podperf/files/rules"))?.count();
+    ensure!(says.contains(&format!("{files} rule files found")), "not {files} files of rules: {says}");
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! Rule and dashboard files reach the cluster as they are written, but for what the values say of them.
+//!
+//! The rules here are this test's own: what is tested is how the chart carries rules, whatever they are.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::suite::{Need, Test};
+use serde_yaml::Value;
+use tempfile::TempDir;
+
+use crate::helm::{GO, chart, copy_of, notes, object, objects, said, template_of};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("rules_arrive_as_they_are_written", GO, rules_arrive_as_they_are_written),
+    ("values_change_what_they_name_of_an_alert", GO, values_change_what_they_name_of_an_alert),
+    ("a_runbook_without_an_address_is_none", GO, a_runbook_without_an_address_is_none),
+    ("thresholds_replace_the_number_before_their_mark", GO, thresholds_replace_the_number_before_their_mark),
+    ("a_threshold_that_is_not_there_is_refused", GO, a_threshold_that_is_not_there_is_refused),
+    ("groups_are_left_out_one_by_one", GO, groups_are_left_out_one_by_one),
+    ("the_label_of_clusters_is_renamed_and_recorded_names_are_not", GO, the_label_of_clusters_is_renamed_and_recorded_names_are_not),
+    ("what_is_rendered_is_what_prometheus_takes", &[Need::Program("go"), Need::Program("promtool")], what_is_rendered_is_what_prometheus_takes),
+    ("the_rules_of_the_chart_are_what_prometheus_takes", &[Need::Program("go"), Need::Program("promtool")], the_rules_of_the_chart_are_what_prometheus_takes),
+    ("dashboards_arrive_as_they_are_written", GO, dashboards_arrive_as_they_are_written),
+    ("dashboards_ask_for_clusters_by_their_label", GO, dashboards_ask_for_clusters_by_their_label),
+    ("a_chart_without_rules_and_dashboards_renders_and_says_so", GO, a_chart_without_rules_and_dashboards_renders_and_says_so),
+];
+
+const RULES: &str = r#"groups:
+  - name: waits.rules
+    interval: 1m
+    rules:
+      - record: cluster:waits:rate5m
+        expr: sum by (cluster) (rate(podperf_container_runqueue_wait_seconds_total[5m]))
+  - name: waits.alerts
+    rules:
+      - alert: Waits
+        expr: |
+          sum by (cluster, namespace, pod) (rate(podperf_container_runqueue_wait_seconds_total{cluster=~".+"}[5m]))
+            > 0.25 # threshold share
+          and on (cluster, namespace, pod)
+            rate(podperf_container_oncpu_seconds_total[5m])
+              > 1.5e-2 # threshold seconds
+          unless on (cluster) cluster:waits:rate5m > 100
+        for: 15m
+        labels:
+          severity: warning
+        annotations:
+          summary: A pod waits for CPUs.
+          description: '{{ $labels.namespace }}/{{ $labels.pod }} of {{ $labels.cluster }} waits {{ $value | humanizePercentage }}.'
+          runbook_url: https://example.com/runbooks/Waits
+      - alert: Gone
+        expr: absent(up{job="podperf"} == 1)
+"#;
+
+const DASHBOARD: &str = r#"{
+  "title": "Waits",
+  "uid": "podperf-waits",
+  "templating": {"list": [{"name": "cluster", "query": "label_values(x, cluster)"}]},
+  "panels": [{
+    "targets": [{"expr": "sum by (cluster, pod) (rate(x{cluster=~\"$cluster\"}[$__rate_interval]))", "legendFormat": "{{pod}}"}],
+    "transformations": [{"id": "organize", "options": {"excludeByName": {"cluster": true}}}]
+  }]
+}
+"#;
+
+/// A copy of the chart with these rules and this dashboard and no other.
+fn with_files() -> Result<(TempDir, PathBuf)> {
+    let (directory, copy) = without_files()?;
+    for (path, text) in [("rules/podperf-waits.yaml", RULES), ("dashboards/podperf-waits.json", DASHBOARD)] {
+        let path = copy.join("files").join(path);
+        fs::create_dir_all(path.parent().context("no parent")?)?;
+        fs::write(path, text)?;
+    }
+    Ok((directory, copy))
+}
+
+fn without_files() -> Result<(TempDir, PathBuf)> {
+    let (directory, copy) = copy_of(&chart())?;
+    if copy.join("files").exists() {
+        fs::remove_dir_all(copy.join("files"))?;
+    }
+    Ok((directory, copy))
+}
+
+/// The groups, rendered with these values of `prometheusRule`; those of others are a first line.
+fn groups(values: &str) -> Result<Value> {
+    let (_directory, copy) = with_files()?;
+    let (all, values) = values.split_once('\n').unwrap_or(("", values));
+    let rendered = template_of(&copy, &format!("{all}\nprometheusRule: {{enabled: true, {values}}}"), &[])?;
+    Ok(object(&rendered, "PrometheusRule")?["spec"].clone())
+}
+
+/// The alert `Waits` of it.
+fn alert(values: &str) -> Result<Value> {
+    Ok(groups(values)?["groups"][1]["rules"][0].clone())
+}
+
+fn rules_arrive_as_they_are_written() -> Result<()> {
+    let written: Value = serde_yaml::from_str(RULES)?;
+    ensure!(groups("")? == written);
+    Ok(())
+}
+
+fn values_change_what_they_name_of_an_alert() -> Result<()> {
+    let changed = alert(
+        "runbookUrl: 'https://runbooks.test/podperf/', additionalRuleLabels: {team: a, severity: info}, \
+         additionalRuleAnnotations: {grafana: here}, \
+         alerts: {Waits: {for: 1h, severity: critical, labels: {tier: node}}, Gone: {enabled: false}}",
+    )?;
+    let mut wanted = serde_yaml::from_str::<Value>(RULES)?["groups"][1]["rules"][0].clone();
+    wanted["for"] = "1h".into();
+    wanted["labels"] = serde_yaml::from_str("{severity: critical, team: a, tier: node}")?;
+    wanted["annotations"]["runbook_url"] = "https://runbooks.test/podperf/Waits".into();
+    wanted["annotations"]["grafana"] = "here".into();
+    ensure!(changed == wanted, "{changed:?}");
+    let rules = groups("alerts: {Gone: {enabled: false}}")?["groups"][1]["rules"].clone();
+    ensure!(rules.as_sequence().map(Vec::len) == Some(1), "{rules:?}");
+    Ok(())
+}
+
+fn a_runbook_without_an_address_is_none() -> Result<()> {
+    let (_directory, copy) = with_files()?;
+    let file = copy.join("files/rules/podperf-waits.yaml");
+    fs::write(&file, RULES.replace("https://example.com/runbooks/Waits", "URL-OF-THIS/runbooks/waits.md"))?;
+    for (values, wanted) in
+        [("", None), (", runbookUrl: 'https://runbooks.test'", Some("https://runbooks.test/waits.md"))]
+    {
+        let rendered = template_of(&copy, &format!("prometheusRule: {{enabled: true{values}}}"), &[])?;
+        let alert = object(&rendered, "PrometheusRule")?["spec"]["groups"][1]["rules"][0].clone();
+        ensure!(alert["annotations"]["runbook_url"].as_str() == wanted, "{alert:?}");
+        ensure!(alert["annotations"]["summary"].is_string(), "{alert:?}");
+    }
+    Ok(())
+}
+
+fn thresholds_replace_the_number_before_their_mark() -> Result<()> {
+    let expression =
+        |values: &str| -> Result<String> { Ok(alert(values)?["expr"].as_str().unwrap_or_default().to_owned()) };
+    let plain = expression("")?;
+    let share = expression("alerts: {Waits: {thresholds: {share: 0.5}}}")?;
+    ensure!(share == plain.replace("0.25 # threshold share", "0.5 # threshold share"), "{share}");
+    let both = expression("alerts: {Waits: {thresholds: {share: 1, seconds: 0.2}}}")?;
+    let wanted = plain.replace("0.25 # threshold share", "1 # threshold share");
+    ensure!(both == wanted.replace("1.5e-2 # threshold seconds", "0.2 # threshold seconds"), "{both}");
+    Ok(())
+}
+
+fn a_threshold_that_is_not_there_is_refused() -> Result<()> {
+    for (name, there) in [
+        ("Waits: {thresholds: {shares: 1}}", "(there are: share, seconds)"),
+        ("Gone: {thresholds: {x: 1}}", "(there are: none)"),
+    ] {
+        let error = alert(&format!("alerts: {{{name}}}")).map(drop).err().context("it is taken")?.to_string();
+        ensure!(error.contains("there is no such threshold") && error.contains(there), "{error}");
+    }
+    let error = alert("alerts: {Wait: {enabled: false}}").map(drop).err().context("it is taken")?.to_string();
+    ensure!(error.contains("prometheusRule.alerts.Wait: there is no such alert (there are: Gone, Waits)"), "{error}");
+    Ok(())
+}
+
+fn groups_are_left_out_one_by_one() -> Result<()> {
+    let names = |values: &str| -> Result<Vec<String>> {
+        let groups = groups(values)?["groups"].clone();
+        Ok(groups
+            .as_sequence()
+            .into_iter()
+            .flatten()
+            .filter_map(|group| Some(group["name"].as_str()?.to_owned()))
+            .collect())
+    };
+    ensure!(names("")? == ["waits.rules", "waits.alerts"]);
+    ensure!(names("groups: {waits.rules: {enabled: false}}")? == ["waits.alerts"]);
+    ensure!(groups("groups: {waits.rules: {interval: 5m}}")?["groups"][0]["interval"] == "5m");
+    // An object without groups is none.
+    let (_directory, copy) = with_files()?;
+    let values =
+        "prometheusRule: {enabled: true, groups: {waits.rules: {enabled: false}, waits.alerts: {enabled: false}}}";
+    ensure!(object(&template_of(&copy, values, &[])?, "PrometheusRule").is_err());
+    Ok(())
+}
+
+fn the_label_of_clusters_is_renamed_and_recorded_names_are_not() -> Result<()> {
+    let renamed = groups("clusterLabel: k8s_cluster\n")?;
+    let record = &renamed["groups"][0]["rules"][0];
+    ensure!(record["record"] == "cluster:waits:rate5m", "{record:?}");
+    ensure!(record["expr"].as_str().unwrap_or_default().starts_with("sum by (k8s_cluster) ("), "{record:?}");
+    let alert = &renamed["groups"][1]["rules"][0];
+    let expression = alert["expr"].as_str().unwrap_or_default();
+    let wanted =
+        serde_yaml::from_str::<Value>(RULES)?["groups"][1]["rules"][0]["expr"].as_str().unwrap_or_default().to_owned();
+    let wanted = wanted.replace("(cluster", "(k8s_cluster").replace("{cluster=~", "{k8s_cluster=~");
+    ensure!(expression == wanted, "{expression}");
+    let description = alert["annotations"]["description"].as_str().unwrap_or_default();
+    ensure!(description.contains("of {{ $labels.k8s_cluster }} waits"), "{description}");
+    Ok(())
+}
+
+fn check(spec: &Value) -> Result<()> {
+    let file = tempfile::Builder::new().suffix(".yaml").tempfile()?;
+    fs::write(file.path(), serde_yaml::to_string(spec)?)?;
+    said(&Command::new("promtool").args(["check", "rules"]).arg(file.path()).output()?)?;
+    Ok(())
+}
+
+fn what_is_rendered_is_what_prometheus_takes() -> Result<()> {
+    for values in ["", "clusterLabel: k8s_cluster\n", "alerts: {Waits: {thresholds: {share: 0.5, seconds: 3}}}"] {
+        check(&groups(values)?)?;
+    }
+    let broken: Value = serde_yaml::from_str(&RULES.replace("> 0.25", "> > 0.25"))?;
+    ensure!(check(&broken).is_err(), "promtool takes anything");
+    Ok(())
+}
+
+fn the_rules_of_the_chart_are_what_prometheus_takes() -> Result<()> {
+    for values in ["", "clusterLabel: k8s_cluster"] {
+        let rendered = template_of(&chart(), &format!("prometheusRule: {{enabled: true}}\n{values}"), &[])?;
+        for object in objects(&rendered)?.iter().filter(|object| object["kind"] == "PrometheusRule") {
+            check(&object["spec"])?;
+        }
+    }
+    Ok(())
+}
+
+fn dashboards_arrive_as_they_are_written() -> Result<()> {
+    let (_directory, copy) = with_files()?;
+    let values = "dashboards: {folder: waits, configMaps: {enabled: true}, grafanaOperator: {enabled: true}}";
+    let rendered = template_of(&copy, values, &[])?;
+    let written: Value = serde_yaml::from_str(DASHBOARD)?;
+    let map = objects(&rendered)?.into_iter().find(|object| object["metadata"]["name"] == "podperf-dashboard-waits");
+    let map = map.context("no ConfigMap")?;
+    let text = map["data"]["podperf-waits.json"].as_str().context("no file")?;
+    ensure!(serde_yaml::from_str::<Value>(text)? == written, "{text}");
+    ensure!(map["metadata"]["labels"]["grafana_dashboard"] == "1");
+    ensure!(map["metadata"]["annotations"]["grafana_folder"] == "waits");
+    let dashboard = object(&rendered, "GrafanaDashboard")?;
+    let text = dashboard["spec"]["json"].as_str().context("no dashboard")?;
+    ensure!(serde_yaml::from_str::<Value>(text)? == written, "{text}");
+    ensure!(dashboard["spec"]["folder"] == "waits" && dashboard["metadata"]["name"] == "podperf-waits");
+    Ok(())
+}
+
+fn dashboards_ask_for_clusters_by_their_label() -> Result<()> {
+    let (_directory, copy) = with_files()?;
+    let values = "{clusterLabel: k8s_cluster, dashboards: {grafanaOperator: {enabled: true}}}";
+    let dashboard = object(&template_of(&copy, values, &[])?, "GrafanaDashboard")?;
+    let renamed: Value = serde_yaml::from_str(dashboard["spec"]["json"].as_str().context("no dashboard")?)?;
+    let panel = &renamed["panels"][0];
+    let expression = &panel["targets"][0]["expr"];
+    ensure!(
+        expression == "sum by (k8s_cluster, pod) (rate(x{k8s_cluster=~\"$cluster\"}[$__rate_interval]))",
+        "{expression:?}"
+    );
+    ensure!(panel["transformations"][0]["options"]["excludeByName"]["k8s_cluster"] == true, "{panel:?}");
+    let variable = &renamed["templating"]["list"][0];
+    ensure!(variable["name"] == "cluster" && variable["query"] == "label_values(x, k8s_cluster)", "{variable:?}");
+    Ok(())
+}
+
+fn a_chart_without_rules_and_dashboards_renders_and_says_so() -> Result<()> {
+    let (_directory, copy) = without_files()?;
+    let values = "{prometheusRule: {enabled: true}, dashboards: {configMaps: {enabled: true}}}";
+    ensure!(object(&template_of(&copy, values, &[])?, "PrometheusRule").is_err());
+    let said = notes(&copy, values, &[])?;
+    ensure!(
+        said.contains("WARNING: prometheusRule.enabled") && said.contains("WARNING: dashboards are enabled"),
+        "{said}"
+    );
+    let (_directory, copy) = with_files()?;
+    ensure!(!notes(&copy, values, &[])?.contains("WARNING"));
+    Ok(())
+}

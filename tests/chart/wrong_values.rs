@@ -1,0 +1,122 @@
+//! Values that cannot be are refused before anything is installed, by the name of their key.
+
+use anyhow::{Result, bail, ensure};
+use podperf_tests::suite::Test;
+
+use crate::helm::{GO, template};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("wrong_values_are_refused_by_their_key", GO, wrong_values_are_refused_by_their_key),
+];
+
+/// YAML, and two words that the message has.
+const WRONG: &[(&str, &str, &str)] = &[
+    ("mode: both", "/mode", "'metrics', 'profiles'"),
+    ("mod: profiles", "", "'mod' not allowed"),
+    ("config: {cgroup: {}}", "/config", "'cgroup' not allowed"),
+    ("config: {listen: '0.0.0.0:1'}", "/config", "'listen' not allowed"),
+    ("config: {runDir: /tmp}", "/config", "'runDir' not allowed"),
+    ("config: {cgroups: {root: /sys/fs/cgroup}}", "/config/cgroups", "'root' not allowed"),
+    ("config: {cgroups: {depth: deep}}", "/config/cgroups/depth", "want integer"),
+    ("config: {cgroups: {max: 2}}", "/config/cgroups/max", "minimum"),
+    ("config: {cgroups: {grace: 5}}", "/config/cgroups/grace", "want string"),
+    ("config: {cgroups: {grace: 5 parsecs}}", "/config/cgroups/grace", "pattern"),
+    ("config: {identity: auto}", "/config/identity", "'kubernetes', 'none'"),
+    ("config: {kubernetes: {source: informer}}", "/config/kubernetes/source", "'watch', 'kubelet'"),
+    ("config: {kubernetes: {kubeconfig: /x}}", "/config/kubernetes", "'kubeconfig' not allowed"),
+    ("config: {metrics: {facts: [oncpu, ipc]}}", "/config/metrics/facts/1", "must be one of"),
+    ("config: {metrics: {facts: [oncpu, oncpu]}}", "/config/metrics/facts", "are equal"),
+    ("config: {metrics: {level: namespace}}", "/config/metrics/level", "must be one of"),
+    ("config: {counters: {groups: [cycles]}}", "/config/counters/groups/0", "want array"),
+    ("config: {pmu: {leaveFree: 65}}", "/config/pmu/leaveFree", "maximum"),
+    ("config: {overhead: {maxPercent: 101}}", "/config/overhead/maxPercent", "maximum"),
+    ("config: {stacks: {enabled: 'yes'}}", "/config/stacks/enabled", "want boolean"),
+    ("config: {stacks: {onCpuHertz: 1001}}", "/config/stacks/onCpuHertz", "maximum"),
+    ("config: {otlp: {endpoint: 'collector:4317'}}", "/config/otlp/endpoint", "pattern"),
+    ("config: {otlp: {protocol: http}}", "/config/otlp/protocol", "must be one of"),
+    ("config: {otlp: {preset: tempo}}", "/config/otlp/preset", "must be one of"),
+    ("config: {otlp: {queue: 0}}", "/config/otlp/queue", "minimum"),
+    ("config: {otlp: {headers: [authorization]}}", "/config/otlp/headers", "want object"),
+    ("config: {otlp: {tls: {ca: /x}}}", "/config/otlp/tls", "'ca' not allowed"),
+    ("image: podperf", "/image", "want object"),
+    ("image: {tag: 1.0}", "/image/tag", "want string"),
+    ("image: {digest: latest}", "/image/digest", "pattern"),
+    ("image: {digest: 'sha256:abc'}", "/image/digest", "pattern"),
+    ("image: {pullPolicy: Sometimes}", "/image/pullPolicy", "must be one of"),
+    ("image: {repository: Podperf}", "/image/repository", "pattern"),
+    ("imagePullSecrets: [registry]", "/imagePullSecrets/0", "want object"),
+    ("imagePullSecrets: [{secret: registry}]", "/imagePullSecrets/0", "'secret' not allowed"),
+    ("commonLabels: {team: a b}", "/commonLabels/team", "pattern"),
+    ("commonLabels: {'a b': team}", "/commonLabels", "'a b' not allowed"),
+    ("serviceAccount: {create: maybe}", "/serviceAccount/create", "want boolean"),
+    ("rbac: {clusterAdmin: true}", "/rbac", "'clusterAdmin' not allowed"),
+    ("securityContext: {privileged: true}", "/securityContext", "'privileged' not allowed"),
+    ("securityContext: {runAsNonRoot: true}", "/securityContext", "'runAsNonRoot' not allowed"),
+    ("securityContext: {capabilities: {add: [SYS_ADMIN]}}", "/securityContext/capabilities", "'add' not allowed"),
+    ("securityContext: {appArmor: {type: runtime/default}}", "/securityContext/appArmor/type", "must be one of"),
+    ("securityContext: {selinux: {enabled: maybe}}", "/securityContext/selinux/enabled", "must be one of"),
+    ("openshift: {scc: 'yes'}", "/openshift/scc", "must be one of"),
+    ("host: {cgroupMount: sys/fs/cgroup}", "/host/cgroupMount", "pattern"),
+    ("host: {cgroupPath: /unified}", "/host/cgroupPath", "pattern"),
+    ("http: {address: localhost}", "/http/address", "pattern"),
+    ("http: {port: 70000}", "/http/port", "maximum"),
+    ("http: {port: http}", "/http/port", "want integer"),
+    ("dnsPolicy: Cluster", "/dnsPolicy", "must be one of"),
+    ("otlp: {tls: {secret: x}}", "/otlp/tls", "'secret' not allowed"),
+    ("extraArgs: --log-level=debug", "/extraArgs", "want array"),
+    ("resources: {limit: {memory: 1Gi}}", "/resources", "'limit' not allowed"),
+    ("livenessProbe: {httpGet: {path: /metrics}}", "/livenessProbe", "'httpGet' not allowed"),
+    ("startupProbe: {periodSeconds: 0}", "/startupProbe/periodSeconds", "minimum"),
+    ("terminationGracePeriodSeconds: 1", "/terminationGracePeriodSeconds", "minimum"),
+    ("updateStrategy: {type: Recreate}", "/updateStrategy/type", "must be one of"),
+    ("updateStrategy: {rollingUpdate: {maxSurge: 1}}", "/updateStrategy/rollingUpdate", "'maxSurge' not allowed"),
+    (
+        "updateStrategy: {rollingUpdate: {maxUnavailable: some}}",
+        "/updateStrategy/rollingUpdate/maxUnavailable",
+        "pattern",
+    ),
+    ("tolerations: {operator: Exists}", "/tolerations", "want array"),
+    ("podMonitor: true", "/podMonitor", "want object"),
+    ("podMonitor: {interval: 30}", "/podMonitor/interval", "want string"),
+    ("podMonitor: {honorLabels: false}", "/podMonitor", "'honorLabels' not allowed"),
+    ("serviceMonitor: {scrapeTimeout: soon}", "/serviceMonitor/scrapeTimeout", "pattern"),
+    ("prometheusRule: {runbookUrl: runbooks}", "/prometheusRule/runbookUrl", "pattern"),
+    ("clusterLabel: k8s-cluster", "/clusterLabel", "pattern"),
+    (
+        "prometheusRule: {alerts: {X: {thresholds: {share: half}}}}",
+        "/prometheusRule/alerts/X/thresholds/share",
+        "want number",
+    ),
+    ("prometheusRule: {alerts: {X: {treshold: 1}}}", "/prometheusRule/alerts/X", "'treshold' not allowed"),
+    ("prometheusRule: {alerts: {X: {for: 15}}}", "/prometheusRule/alerts/X/for", "want string"),
+    ("prometheusRule: {groups: {x: false}}", "/prometheusRule/groups/x", "want object"),
+    ("dashboards: {enabled: true}", "/dashboards", "'enabled' not allowed"),
+    ("networkPolicy: {apiServerPorts: ['443']}", "/networkPolicy/apiServerPorts/0", "want integer"),
+    ("verticalPodAutoscaler: {updateMode: On}", "/verticalPodAutoscaler/updateMode", "must be one of"),
+    ("tests: {url: 'https://podperf:9799'}", "/tests/url", "pattern"),
+    ("tests: {wait: 60}", "/tests/wait", "string"),
+    ("tests: {wait: '1h30'}", "/tests/wait", "pattern"),
+    ("extraManifests: {kind: ConfigMap}", "/extraManifests", "want array"),
+];
+
+fn wrong_values_are_refused_by_their_key() -> Result<()> {
+    let mut wrong = Vec::new();
+    for (values, key, reason) in WRONG {
+        match template(values, &[]) {
+            Ok(_) => wrong.push(format!("`{values}` is rendered")),
+            Err(error) => {
+                let message = error.to_string();
+                if !message.contains(&format!("'{key}'")) || !message.contains(reason) {
+                    wrong.push(format!("`{values}`: no `{key}` and `{reason}` in: {message}"));
+                }
+            }
+        }
+    }
+    if !wrong.is_empty() {
+        bail!("{} of {}:\n{}", wrong.len(), WRONG.len(), wrong.join("\n"));
+    }
+    // So that no refusal above is one of everything.
+    ensure!(template("mode: profiles", &[])?.contains("kind: DaemonSet"));
+    Ok(())
+}
