@@ -1,0 +1,52 @@
+//! Links of pages go to files and headings that there are.
+
+use std::{ffi::OsStr, fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{pages, suite::Test};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("links_of_pages_go_to_files_and_headings_that_there_are", &[], links_of_pages_go_to_files_and_headings_that_there_are),
+    ("the_index_names_every_page", &[], the_index_names_every_page),
+];
+
+fn links_of_pages_go_to_files_and_headings_that_there_are() -> Result<()> {
+    let mut count = 0;
+    for page in pages::pages()? {
+        let text = fs::read_to_string(&page)?;
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("http") {
+                continue;
+            }
+            count += 1;
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let directory = page.parent().context("a page without a directory")?;
+            let target = if file.is_empty() { page.clone() } else { directory.join(file) };
+            ensure!(target.exists(), "{}: no `{file}`", page.display());
+            let known = heading.is_empty() || headings(&target)?.iter().any(|found| found == heading);
+            ensure!(known, "{}: no heading `{heading}` in `{}`", page.display(), target.display());
+        }
+    }
+    ensure!(count > 100, "only {count} links in all pages");
+    Ok(())
+}
+
+/// What a page's headings are called in links: small, `-` for spaces, other signs left out. A `#` in a block of code is no
+/// heading, but asked for by nobody.
+fn headings(page: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(page)?;
+    let titles = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let is_kept = |c: &char| c.is_alphanumeric() || ['-', '_', ' '].contains(c);
+    Ok(titles.map(|title| title.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-")).collect())
+}
+
+fn the_index_names_every_page() -> Result<()> {
+    let index = pages::pages()?.into_iter().find(|page| page.ends_with("docs/README.md")).context("no index")?;
+    let text = fs::read_to_string(&index)?;
+    for page in pages::pages()?.iter().filter(|page| page.parent() == index.parent() && **page != index) {
+        let name = page.file_name().and_then(OsStr::to_str).context("a page without a name")?;
+        ensure!(text.contains(&format!("]({name}")), "the index has no `{name}`");
+    }
+    Ok(())
+}

@@ -1,0 +1,16 @@
+//! The chart's rules, dashboards and runbooks, the pages and the reference of metrics: do they agree with the agent and with
+//! each other? Needs no root. That queries find data on a real agent is a test of the ring `kube`.
+
+mod links;
+mod lint;
+mod names;
+mod promtool;
+mod runbooks;
+
+use std::process::ExitCode;
+
+use podperf_tests::suite;
+
+fn main() -> ExitCode {
+    suite::run_beside_others(&[promtool::TESTS, names::TESTS, runbooks::TESTS, links::TESTS, lint::TESTS].concat())
+}

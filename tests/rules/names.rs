@@ -1,0 +1,161 @@
+//! Every metric that a rule, a dashboard or a page names is one of the agent's, and the reverse.
+
+use std::{collections::BTreeSet, fs};
+
+use anyhow::{Result, ensure};
+use podperf_tests::{
+    dashboards,
+    reference::{print, reference},
+    rules::{self, files_in, promql, root},
+    suite::{Test, tell},
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("the_reference_is_what_the_agent_prints", &[], the_reference_is_what_the_agent_prints),
+    ("rules_and_dashboards_name_metrics_that_there_are", &[], rules_and_dashboards_name_metrics_that_there_are),
+    ("pages_name_metrics_that_there_are", &[], pages_name_metrics_that_there_are),
+    ("every_family_is_in_a_rule_or_a_dashboard", &[], every_family_is_in_a_rule_or_a_dashboard),
+];
+
+/// What other exporters have, and Prometheus itself: kube-state-metrics, cAdvisor, the scrape, its alerts.
+pub(crate) const OF_OTHERS: &[&str] = &[
+    "kube_node_status_condition",
+    "kube_pod_container_status_restarts_total",
+    "container_cpu_cfs_periods_total",
+    "container_cpu_cfs_throttled_periods_total",
+    "container_cpu_cfs_throttled_seconds_total",
+    "up",
+    "ALERTS",
+];
+
+/// Families that neither a rule nor a dashboard has use for; `*` stands for any end.
+const UNUSED: &[(&str, &str)] = &[
+    ("podperf_pod_*", "the recording rules take what they need of them; the rest is for `metrics.level: pod`"),
+    ("podperf_cgroup_*", "machines without a cluster have dashboards of their own"),
+    ("podperf_container_cpu_migrations_total", "off by default"),
+    ("podperf_container_page_faults_total", "off by default"),
+    ("podperf_container_profile_samples_total", "off by default"),
+    ("podperf_container_cpu_branch_*", "off by default"),
+    ("podperf_container_cpu_bus_cycles_total", "off by default"),
+    ("podperf_container_cpu_stalled_cycles_*", "off by default"),
+    ("podperf_container_cpu_ref_cycles_total", "off by default"),
+    ("podperf_container_cpu_clock_seconds_total", "off by default"),
+    ("podperf_container_task_clock_seconds_total", "off by default"),
+    ("podperf_container_l1d_*", "off by default"),
+    ("podperf_container_llc_*", "off by default"),
+    ("podperf_container_dtlb_*", "off by default"),
+    ("podperf_container_itlb_*", "off by default"),
+    ("podperf_container_perf_events_total", "off by default"),
+    ("podperf_pmu_event_info", "for people who ask what was counted"),
+    ("podperf_bpf_program_loaded", "always 1: a program that is not loaded is in no series"),
+    ("podperf_bpf_program_verified_instructions", "a property of the build"),
+    ("podperf_stack_shadow_*", "of a mode that measures podperf itself"),
+    ("podperf_config_last_reload_success_timestamp_seconds", "the alert says whether it failed"),
+    ("process_virtual_memory_bytes", "says nothing where memory is not overcommitted"),
+];
+
+/// In pages, words that look like metrics.
+const NO_METRICS: &[&str] = &["podperf_drop", "podperf_cgroup", "process_gone"];
+
+fn recorded() -> Result<BTreeSet<String>> {
+    let files = rules::read()?;
+    let rules = files.iter().flat_map(|file| &file.rules).filter(|rule| !rule.is_alert);
+    Ok(rules.map(|rule| rule.name.clone()).collect())
+}
+
+/// Each expression with where it is from.
+fn expressions() -> Result<Vec<(String, String)>> {
+    let mut found = Vec::new();
+    for file in rules::read()? {
+        found.extend(file.rules.iter().map(|rule| (rule.name.clone(), file.expression(rule))));
+    }
+    for dashboard in dashboards::read()? {
+        for panel in &dashboard.panels {
+            let place = format!("{}: {}", dashboard.uid, panel.title);
+            found.extend(panel.queries.iter().map(|query| (place.clone(), query.clone())));
+        }
+        let variables = dashboard.variables.iter().filter_map(|variable| variable.label_values.clone());
+        found.extend(variables.map(|(selector, _)| (dashboard.uid.clone(), selector)));
+        let annotations = dashboard.json["annotations"]["list"].as_array().into_iter().flatten();
+        let annotations = annotations.filter_map(|annotation| annotation["target"]["expr"].as_str());
+        found.extend(annotations.map(|query| (dashboard.uid.clone(), query.to_owned())));
+    }
+    Ok(found)
+}
+
+fn the_reference_is_what_the_agent_prints() -> Result<()> {
+    let page = fs::read_to_string(root().join("docs/metrics.md"))?;
+    ensure!(page == print("markdown")?, "docs/metrics.md differs (write it: `podperf metrics > docs/metrics.md`)");
+    Ok(())
+}
+
+fn rules_and_dashboards_name_metrics_that_there_are() -> Result<()> {
+    let (reference, recorded) = (reference()?, recorded()?);
+    for (place, expression) in expressions()? {
+        let selectors = promql::selectors(&expression);
+        ensure!(!selectors.is_empty(), "{place} asks for nothing: {expression}");
+        for selector in selectors {
+            let name = selector.metric.as_str();
+            let known = reference.contains_key(name) || recorded.contains(name) || OF_OTHERS.contains(&name);
+            ensure!(known, "{place} names `{name}`, which nobody has");
+        }
+    }
+    Ok(())
+}
+
+fn pages_name_metrics_that_there_are() -> Result<()> {
+    let (reference, recorded) = (reference()?, recorded()?);
+    let names: Vec<&str> =
+        reference.keys().chain(&recorded).map(String::as_str).chain(OF_OTHERS.iter().copied()).collect();
+    let mut pages = vec![root().join("README.md")];
+    for directory in ["docs", "docs/runbooks"] {
+        pages.extend(files_in(&root().join(directory), ".md")?);
+    }
+    let mut count = 0;
+    for page in pages {
+        let text = fs::read_to_string(&page)?;
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+        for word in words.map(|word| word.trim_matches(':')) {
+            let ours =
+                ["podperf_", "process_"].iter().any(|prefix| word.starts_with(prefix)) || word.contains(":podperf_");
+            if !ours || word.starts_with("process_cpu:") || NO_METRICS.contains(&word) {
+                continue;
+            }
+            count += 1;
+            // `podperf_cgroup_*` stands for many.
+            let known = names.contains(&word) || word.ends_with('_') && names.iter().any(|name| name.starts_with(word));
+            ensure!(known, "{} names `{word}`, which nobody has", page.display());
+        }
+    }
+    ensure!(count > 100, "only {count} names in all pages");
+    Ok(())
+}
+
+fn every_family_is_in_a_rule_or_a_dashboard() -> Result<()> {
+    let used: BTreeSet<String> = expressions()?
+        .iter()
+        .flat_map(|(_, expression)| promql::selectors(expression))
+        .map(|selector| selector.metric)
+        .collect();
+    let excused = |name: &str| {
+        UNUSED.iter().any(|(row, _)| row.strip_suffix('*').map_or(name == *row, |prefix| name.starts_with(prefix)))
+    };
+    let reference = reference()?;
+    for name in reference.keys() {
+        ensure!(used.contains(name) || excused(name), "`{name}` is in no rule and no dashboard");
+    }
+    for (row, reason) in UNUSED.iter().filter(|(row, _)| !row.ends_with('*')) {
+        ensure!(reference.contains_key(*row), "`{row}` ({reason}) is no family");
+        ensure!(!used.contains(*row), "`{row}` is used, though it should not be: {reason}");
+    }
+    for recorded in recorded()? {
+        ensure!(used.contains(&recorded), "`{recorded}` is recorded for nobody");
+    }
+    tell(&format!(
+        "{} families, {} of them in rules or dashboards",
+        reference.len(),
+        reference.keys().filter(|name| used.contains(*name)).count()
+    ));
+    Ok(())
+}

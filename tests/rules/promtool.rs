@@ -1,0 +1,76 @@
+//! promtool's own view of the rules.
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    rules::{self, RULES, TESTS as RULE_TESTS, files_in, root},
+    suite::{Need, Test},
+};
+
+const PROMTOOL: &[Need] = &[Need::Program("promtool")];
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("promtool_reads_every_rule", PROMTOOL, promtool_reads_every_rule),
+    ("alerts_fire_for_who_deserves_it_and_for_no_other", PROMTOOL, alerts_fire_for_who_deserves_it_and_for_no_other),
+    ("every_alert_has_a_test_in_which_it_fires", &[], every_alert_has_a_test_in_which_it_fires),
+    ("alerts_keep_to_the_conventions", &[], alerts_keep_to_the_conventions),
+];
+
+fn promtool(arguments: &[&str], files: Vec<PathBuf>) -> Result<()> {
+    let output = Command::new("promtool").args(arguments).args(files).output().context("failed to run promtool")?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    ensure!(output.status.success(), "promtool {arguments:?}: {}:\n{said}", output.status);
+    Ok(())
+}
+
+fn promtool_reads_every_rule() -> Result<()> {
+    promtool(&["check", "rules", "--lint=all", "--lint-fatal"], files_in(&root().join(RULES), ".yaml")?)
+}
+
+fn alerts_fire_for_who_deserves_it_and_for_no_other() -> Result<()> {
+    promtool(&["test", "rules"], files_in(&root().join(RULE_TESTS), "_test.yaml")?)
+}
+
+fn every_alert_has_a_test_in_which_it_fires() -> Result<()> {
+    let tests = files_in(&root().join(RULE_TESTS), "_test.yaml")?;
+    let tests: String = tests.iter().map(std::fs::read_to_string).collect::<std::io::Result<_>>()?;
+    let lines: Vec<&str> = tests.lines().collect();
+    for file in rules::read()? {
+        for alert in file.rules.iter().filter(|rule| rule.is_alert) {
+            let asked = format!("alertname=\"{}\", alertstate=\"firing\"", alert.name);
+            let fires = lines.windows(3).any(|lines| lines[0].contains(&asked) && lines[2].ends_with("exp_samples:"));
+            ensure!(fires, "no test in which {} fires", alert.name);
+            let is_quiet = lines.windows(3).any(|lines| lines[0].contains(&asked) && lines[2].ends_with("[]"));
+            ensure!(is_quiet, "no test in which {} is quiet", alert.name);
+            let says = lines.iter().any(|line| line.trim() == format!("alertname: {}", alert.name));
+            ensure!(says, "no test of what {} says", alert.name);
+        }
+    }
+    Ok(())
+}
+
+fn alerts_keep_to_the_conventions() -> Result<()> {
+    for file in rules::read()? {
+        for alert in file.rules.iter().filter(|rule| rule.is_alert) {
+            let name = &alert.name;
+            let value = |key: &str| file.value(alert, key).with_context(|| format!("no `{key}` in {name}"));
+            ensure!(name.starts_with("Podperf"), "{name} does not begin with Podperf");
+            let (severity, summary) = (value("severity")?, value("summary")?);
+            ensure!(["critical", "warning", "info"].contains(&severity), "{name} is {severity}");
+            // Instructions per cycle are a cause, not a symptom: nobody is to be woken by them.
+            ensure!((severity == "critical") == (name == "PodperfDown"), "{name} is {severity}");
+            ensure!(summary.ends_with('.') && !summary.contains("{{"), "the summary of {name}: {summary}");
+            ensure!(value("description")?.ends_with('.'), "the description of {name} is no sentence");
+            let runbook = format!("URL-OF-THIS-REPOSITORY/docs/runbooks/{}.md", name.to_lowercase());
+            ensure!(value("runbook_url")? == runbook, "the runbook of {name} is not {runbook}");
+            ensure!(value("dashboard_url")?.starts_with("/d/podperf-"), "{name} has no dashboard of ours");
+            let minutes: u32 = value("for")?.trim_end_matches('m').parse()?;
+            let argued =
+                file.lines[..alert.all.start].last().is_some_and(|line| line.trim().starts_with("# Ten minutes"));
+            ensure!(minutes >= 15 || argued, "{name} waits only {minutes} minutes, and nobody says why");
+        }
+    }
+    Ok(())
+}
