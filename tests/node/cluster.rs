@@ -1,0 +1,175 @@
+//! The cluster that the tests share: a node of either cgroup driver, where the agents count while pods of all kinds live
+//! and die.
+
+use std::{
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Pod;
+use podperf_tests::{
+    control_plane::ControlPlane,
+    kubelet::Driver,
+    node::{Node, Plan},
+    suite::{self, Need, within},
+    vm,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{pods, release};
+
+/// Where the agent answers on each node that it is asked on.
+pub(crate) const AGENT_PORT: u16 = 9799;
+/// An emulated machine takes its time, and this one may have other work.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+
+/// What the tests of this ring need of a machine.
+pub(crate) const NEEDS: &[Need] = &[
+    Need::Program("go"),
+    Need::Program("etcd"),
+    Need::Program("mke2fs"),
+    Need::Program("depmod"),
+    Need::Program("buildah"),
+    Need::Program("debootstrap"),
+    Need::Program("prometheus"),
+];
+
+/// Its nodes.
+const NODES: &[(&str, Driver)] = &[("node-a", Driver::Cgroupfs), ("node-b", Driver::Systemd)];
+/// Of each node. The pods that wait for each other need one for themselves.
+const CPUS: u8 = 3;
+
+static SHARED: Mutex<Option<Cluster>> = Mutex::new(None);
+
+/// A control plane and its nodes.
+pub(crate) struct Cluster {
+    pub(crate) control_plane: ControlPlane,
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// The shared cluster, while a test has it.
+pub(crate) struct Shared(MutexGuard<'static, Option<Cluster>>);
+
+impl Shared {
+    pub(crate) fn get(&self) -> Result<&Cluster> {
+        self.0.as_ref().context("no cluster")
+    }
+}
+
+/// The cluster with the agent and a pod of each kind on each of its nodes. The first test that asks starts it.
+pub(crate) fn shared() -> Result<Shared> {
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if shared.is_none() {
+        let start = std::time::Instant::now();
+        let cluster = Cluster::start()?;
+        let ready = start.elapsed();
+        release::install(&cluster, &json!({}))?;
+        let installed = start.elapsed();
+        pods::make_all(&cluster)?;
+        release::reach(&cluster)?;
+        let all = start.elapsed();
+        suite::tell(&format!("nodes ready after {ready:.0?}, agents after {installed:.0?}, all pods after {all:.0?}"));
+        *shared = Some(cluster);
+    }
+    Ok(Shared(shared))
+}
+
+/// The same for the last test that changes it: who asks next gets a new one.
+pub(crate) fn take_shared() -> Result<Cluster> {
+    shared()?.0.take().context("no cluster")
+}
+
+/// Ends the shared cluster: what is static is not dropped.
+pub(crate) fn end() {
+    *SHARED.lock().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// The archive of the agent's image, built from the Dockerfile if need be.
+pub(crate) fn image() -> Result<PathBuf> {
+    Ok(vm::script("image", "build.sh", &[])?.into())
+}
+
+impl Cluster {
+    /// Boots the nodes, both at once and with the agent's image, and waits until they are ready.
+    fn start() -> Result<Self> {
+        let image = image()?;
+        let control_plane = ControlPlane::start_for_nodes()?;
+        let boot = |(number, (name, driver)): (u8, &(&str, Driver))| {
+            let plan = Plan {
+                name,
+                number,
+                driver: *driver,
+                cpus: CPUS,
+                images: &[&image],
+                ports: &[AGENT_PORT],
+                static_pods: &[pods::static_pod()],
+            };
+            Node::boot(&control_plane, &plan)
+        };
+        let nodes = (0..).zip(NODES).map(boot).collect::<Result<Vec<_>>>()?;
+        let mut cluster = Self { control_plane, nodes };
+        for node in &mut cluster.nodes {
+            node.wait_until_ready(&mut cluster.control_plane)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Its node under the cgroupfs driver.
+    pub(crate) fn node(&self) -> &Node {
+        &self.nodes[0]
+    }
+
+    /// Makes or changes objects.
+    pub(crate) fn apply(&self, objects: &[Value]) -> Result<()> {
+        let directory = TempDir::new()?;
+        let file = directory.path().join("objects.json");
+        std::fs::write(&file, json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string())?;
+        self.control_plane.apply(&file)
+    }
+
+    /// The first of the pods of a namespace whose name begins so and that is as asked for, once there is one.
+    pub(crate) fn wait_for_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        what: &str,
+        is: impl Fn(&Pod) -> bool,
+    ) -> Result<Pod> {
+        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        let mut seen = String::new();
+        let found = within(PATIENCE, &format!("{namespace}/{name} {what}"), || {
+            let list: Value = serde_json::from_str(&self.control_plane.admin().get(&path)?)?;
+            let pods: Vec<Pod> = serde_json::from_value(list["items"].clone())?;
+            let mut pods = pods
+                .into_iter()
+                .filter(|pod| pod.metadata.name.as_deref().is_some_and(|found| found.starts_with(name)));
+            seen = list["items"].to_string();
+            Ok(pods.find(|pod| is(pod)))
+        });
+        found.with_context(|| self.describe(namespace))
+    }
+
+    /// What the API server and the nodes know of the pods of a namespace.
+    pub(crate) fn describe(&self, namespace: &str) -> String {
+        let ask = |arguments: &[&str]| {
+            self.control_plane.admin_kubectl(arguments).unwrap_or_else(|error| format!("{error:#}"))
+        };
+        let mut text = ask(&["get", "pods", "-A", "-o", "wide"]);
+        text.push_str(&ask(&["get", "events", "-A", "--sort-by=.lastTimestamp"]));
+        for node in &self.nodes {
+            text.push_str(&node.logs());
+            let command = format!("tail -n 20 /var/log/pods/{namespace}_*/*/*.log");
+            text.push_str(&node.run(&command).unwrap_or_else(|error| format!("{error:#}")));
+        }
+        text
+    }
+}
+
+/// Whether a pod is ready.
+pub(crate) fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}

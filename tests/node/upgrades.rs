@@ -1,0 +1,114 @@
+//! What `helm upgrade` does to counts, and `helm test`.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::Metrics,
+    suite::{Test, within},
+};
+use serde_json::json;
+
+use crate::{
+    cluster::{self, AGENT_PORT, NEEDS},
+    release::{self, NAMESPACE},
+};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("helm_test_asks_the_agent", NEEDS, helm_test_asks_the_agent),
+    ("an_upgrade_that_the_agent_follows_loses_no_count", NEEDS, an_upgrade_that_the_agent_follows_loses_no_count),
+    (
+        "an_upgrade_that_restarts_the_agent_begins_counts_anew",
+        NEEDS,
+        an_upgrade_that_restarts_the_agent_begins_counts_anew,
+    ),
+];
+
+const ONCPU: &str = "podperf_container_oncpu_seconds_total";
+const CPU_CLOCK: &str = "podperf_container_cpu_clock_seconds_total";
+const FAULTS: &str = "podperf_container_page_faults_total";
+/// The kubelet brings a changed ConfigMap into its pods when it looks at them next.
+const FOLLOWED_WITHIN: Duration = Duration::from_secs(120);
+
+fn helm_test_asks_the_agent() -> Result<()> {
+    let shared = cluster::shared()?;
+    let cluster = shared.get()?;
+    let agent = release::agent_of(cluster, cluster.node().name())?;
+    let address = agent.status.and_then(|status| status.pod_ip).context("an agent without an address")?;
+    // This cluster has no DNS.
+    let ask = |port: u16| -> Result<String> {
+        let url = format!("http://{address}:{port}");
+        release::upgrade(cluster, &json!({"tests": {"url": url, "wait": "5s"}}))?;
+        release::helm(cluster, &["test", NAMESPACE, "--timeout=3m"])
+    };
+    let said = ask(AGENT_PORT)?;
+    ensure!(said.contains("Phase:          Succeeded"), "{said}");
+    ensure!(ask(AGENT_PORT + 1).is_err(), "nobody is there, and the test passes");
+    // As one does after that.
+    let log = cluster.control_plane.admin_kubectl(&["logs", "--namespace", NAMESPACE, "podperf-test"])?;
+    ensure!(log.contains("0 of 1 agents are ready and count"), "{log}");
+    cluster.control_plane.admin().delete_pod(NAMESPACE, "podperf-test")
+}
+
+fn an_upgrade_that_the_agent_follows_loses_no_count() -> Result<()> {
+    let shared = cluster::shared()?;
+    let cluster = shared.get()?;
+    let agent = release::agent_of(cluster, cluster.node().name())?;
+    let before = release::fresh_metrics(cluster, 0)?;
+    ensure!(before.get(FAULTS, &[]).is_none(), "page faults are exported before they are asked for");
+
+    release::upgrade(cluster, &json!({"config": {"metrics": {"facts": ["oncpu", "page_faults"]}}}))?;
+    let after = within(FOLLOWED_WITHIN, "the agent exports page faults", || {
+        let metrics = release::fresh_metrics(cluster, 0)?;
+        Ok(metrics.get(FAULTS, &[]).is_some().then_some(metrics))
+    })?;
+    ensure!(after.get("podperf_container_runqueue_wait_seconds_total", &[]).is_none(), "what was taken away is there");
+    let still = release::agent_of(cluster, cluster.node().name())?;
+    ensure!(still.metadata.uid == agent.metadata.uid, "another agent: {still:?}");
+    let fallen: Vec<_> = containers(&before)
+        .filter(|(labels, value)| after.get(ONCPU, &pairs(labels)).is_none_or(|now| now < *value))
+        .collect();
+    ensure!(fallen.is_empty(), "these have lost counts: {fallen:?}");
+    Ok(())
+}
+
+fn an_upgrade_that_restarts_the_agent_begins_counts_anew() -> Result<()> {
+    let shared = cluster::shared()?;
+    let cluster = shared.get()?;
+    let before = release::fresh_metrics(cluster, 0)?;
+    let old = release::agent_of(cluster, cluster.node().name())?;
+    // Debian's kernels ask for that: they start with a kernel.perf_event_paranoid of 3.
+    let capabilities = json!({"capabilities": {"addSysAdmin": true}});
+    let counters = json!({"groups": [["cpu-clock"]]});
+    release::upgrade(cluster, &json!({"securityContext": capabilities, "config": {"counters": counters}}))?;
+    within(cluster::PATIENCE, "there is another agent", || {
+        let agent = release::agent_of(cluster, cluster.node().name())?;
+        Ok((agent.metadata.uid != old.metadata.uid).then_some(()))
+    })?;
+    release::reach(cluster)?;
+    let busy = |metrics: &Metrics| metrics.sum(ONCPU, &[("namespace", "shop"), ("container", "proxy")]);
+    let mut seen = None;
+    let after = within(FOLLOWED_WITHIN, "the new agent counts what it was told to", || {
+        let metrics = seen.insert(release::fresh_metrics(cluster, 0)?);
+        let counts = metrics.get(CPU_CLOCK, &[]).is_some_and(|sum| sum > 0.0);
+        Ok((counts && busy(metrics) > 0.0).then(|| metrics.clone()))
+    });
+    let states = || seen.iter().flat_map(Metrics::samples).filter(|sample| sample.name == "podperf_pmu_event_state");
+    let after = after.with_context(|| format!("{:?}", states().collect::<Vec<_>>()))?;
+    // A monitoring system takes a counter that fell for one that began at 0.
+    ensure!(busy(&after) < busy(&before), "{} s after {} s", busy(&after), busy(&before));
+    Ok(())
+}
+
+/// The series of a fact, by what tells containers apart.
+fn containers(metrics: &Metrics) -> impl Iterator<Item = ([String; 3], f64)> + '_ {
+    let of = metrics.samples().iter().filter(|sample| sample.name == ONCPU);
+    of.map(|sample| {
+        let label = |name: &str| sample.labels.get(name).cloned().unwrap_or_default();
+        ([label("namespace"), label("pod"), label("container")], sample.value)
+    })
+}
+
+fn pairs(labels: &[String; 3]) -> [(&str, &str); 3] {
+    [("namespace", &labels[0]), ("pod", &labels[1]), ("container", &labels[2])]
+}

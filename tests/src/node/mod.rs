@@ -1,0 +1,236 @@
+//! A real node of a real cluster: a guest with a kernel, a container runtime and a kubelet of its own, which joins the
+//! control plane on this machine.
+//!
+//! The guest knows this machine's loopback as [`GUEST_HOST`]; what listens in the guest is reached through the ports that
+//! it was booted with. Pods are reached from their node only.
+
+mod console;
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use self::console::Console;
+pub use crate::control_plane::GUEST_HOST;
+use crate::{control_plane::ControlPlane, http, kubelet::Driver, process, suite::within, vm};
+
+/// The image of pods that do what a shell can, from tests/node/tools.sh.
+pub const TOOLS_IMAGE: &str = "registry.test/tools:1";
+
+/// Without hardware virtualization, on a machine that others use as well.
+const BOOT_DEADLINE: Duration = Duration::from_secs(180);
+const READY_DEADLINE: Duration = Duration::from_secs(240);
+/// A guest's address in its own network, the emulator's default.
+const ADDRESS: &str = "10.0.2.15";
+/// Lines of a log in an error.
+const LAST_LINES: usize = 25;
+
+/// What a node is to be.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// Its name in the cluster.
+    pub name: &'a str,
+    /// From 0; no other node has it.
+    pub number: u8,
+    /// Who makes the cgroups of its pods. With [`Driver::Systemd`], systemd is its first process.
+    pub driver: Driver,
+    /// How many CPUs it has. More than this machine has, and pods wait for this machine instead of for each other, which
+    /// the guest's scheduler does not see.
+    pub cpus: u8,
+    /// Archives of images that it has from the start, beside [`TOOLS_IMAGE`].
+    pub images: &'a [&'a Path],
+    /// Its own ports that can be reached from here.
+    pub ports: &'a [u16],
+    /// Pods that it runs without being told by the API server.
+    pub static_pods: &'a [Value],
+}
+
+/// A running node; killed on drop.
+#[derive(Debug)]
+pub struct Node {
+    name: String,
+    child: Child,
+    console: RefCell<Console>,
+    ports: BTreeMap<u16, SocketAddr>,
+    directory: TempDir,
+}
+
+impl Node {
+    /// Builds what it boots if need be, and boots it. It joins the cluster by itself: [`Node::wait_until_ready`].
+    pub fn boot(control_plane: &ControlPlane, plan: &Plan<'_>) -> Result<Self> {
+        let built = PathBuf::from(vm::script("node", "build.sh", &[])?);
+        let directory = TempDir::new()?;
+        let settings = directory.path().join("settings.tar");
+        let kubelet = http::free_address()?;
+        pack(control_plane, plan, &built, kubelet.port(), &settings)?;
+
+        let mut ports = BTreeMap::new();
+        // The API server is told one port, and means this machine.
+        let mut network = format!("user,id=net,hostfwd=tcp:{kubelet}-{ADDRESS}:{}", kubelet.port());
+        for port in plan.ports {
+            let address = http::free_address()?;
+            network.push_str(&format!(",hostfwd=tcp:{address}-{ADDRESS}:{port}"));
+            ports.insert(*port, address);
+        }
+        let init = match plan.driver {
+            Driver::Systemd => "/usr/lib/systemd/systemd",
+            Driver::Cgroupfs => "/usr/sbin/node-init",
+        };
+        let socket = directory.path().join("console");
+        let (machine, console) = if cfg!(target_arch = "aarch64") { ("virt", "ttyAMA0") } else { ("pc", "ttyS0") };
+        let mut command = vm::emulator()?;
+        command.args(["-M", machine, "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "2G"]);
+        command.args(["-smp", &plan.cpus.to_string()]);
+        command.args(["-display", "none", "-nodefaults", "-no-reboot", "-kernel"]).arg(built.join("vmlinuz"));
+        command.args([
+            "-append",
+            &format!("console={console} root=/dev/nvme0n1 rootwait rw init={init} loglevel=4 panic=-1"),
+        ]);
+        // Two kinds of disk, so that none has the other's name. The first is everybody's: what is written to it is
+        // forgotten.
+        command.args(["-device", "nvme,drive=root,serial=root", "-device", "virtio-blk-pci,drive=own"]);
+        for (id, file, how) in [("root", built.join("root.ext4"), "snapshot=on"), ("own", settings, "readonly=on")] {
+            command.arg("-drive").arg(format!("if=none,format=raw,id={id},{how},file={}", file.display()));
+        }
+        command.args(["-netdev", &network, "-device", "virtio-net-pci,netdev=net,romfile="]);
+        command.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=console"]);
+        command.arg("-chardev").arg(format!("socket,id=console,server=on,wait=off,path={}", socket.display()));
+        command.arg("-serial").arg(format!("file:{}", directory.path().join("log").display()));
+        process::bind_to_parent(&mut command);
+        let mut child = command.stdin(Stdio::null()).spawn().context("failed to start QEMU")?;
+        let console = within(BOOT_DEADLINE, "QEMU has made its socket", || {
+            if let Some(status) = child.try_wait()? {
+                bail!("QEMU ended ({status})");
+            }
+            Ok(Console::connect(&socket).ok())
+        });
+        let console = match console {
+            Ok(console) => RefCell::new(console),
+            Err(error) => {
+                child.kill().ok();
+                child.wait().ok();
+                return Err(error);
+            }
+        };
+        Ok(Self { name: plan.name.to_owned(), child, console, ports, directory })
+    }
+
+    /// Its name in the cluster.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where one of its ports is reached from here.
+    pub fn port(&self, port: u16) -> Result<SocketAddr> {
+        self.ports.get(&port).copied().with_context(|| format!("{} was not booted with port {port}", self.name))
+    }
+
+    /// Waits until the API server says that it is ready for pods.
+    pub fn wait_until_ready(&mut self, control_plane: &mut ControlPlane) -> Result<()> {
+        let up = self.console.get_mut().wait(BOOT_DEADLINE);
+        up.with_context(|| self.kernel_log())?;
+        let path = format!("/api/v1/nodes/{}", self.name);
+        let ready = within(READY_DEADLINE, "the node is ready", || {
+            control_plane.check()?;
+            self.check()?;
+            let Ok(node) = control_plane.admin().get(&path) else { return Ok(None) };
+            let node: Value = serde_json::from_str(&node)?;
+            let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let is_ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+            Ok(conditions.iter().any(is_ready).then_some(()))
+        });
+        ready.with_context(|| self.logs())
+    }
+
+    /// What a shell command in the guest, as root, printed; an error when it failed.
+    pub fn run(&self, command: &str) -> Result<String> {
+        self.console.borrow_mut().run(command)
+    }
+
+    /// Sends what comes to one of its ports on to a port of a pod, as a Service would.
+    pub fn forward(&self, port: u16, pod: &str, to: u16) -> Result<()> {
+        self.run(&format!(
+            "iptables -t nat -S PREROUTING | sed -n 's/^-A \\(.*--dport {port} .*\\)/-t nat -D \\1/p' | \
+             while read -r rule; do iptables $rule; done; \
+             iptables -t nat -A PREROUTING -d {ADDRESS} -p tcp --dport {port} -j DNAT --to-destination {pod}:{to}"
+        ))
+        .map(drop)
+    }
+
+    /// An error if it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} ended ({status}):\n{}", self.name, self.kernel_log());
+        }
+        Ok(())
+    }
+
+    /// The ends of what its kernel, its runtime and its kubelet have logged.
+    #[must_use]
+    pub fn logs(&self) -> String {
+        let mut logs = self.kernel_log();
+        for name in ["import", "containerd", "kubelet"] {
+            let text = self.run(&format!("tail -n {LAST_LINES} /var/log/{name}.log"));
+            logs.push_str(&format!("\n{name}: {}", text.unwrap_or_else(|error| format!("{error:#}"))));
+        }
+        logs
+    }
+
+    fn kernel_log(&self) -> String {
+        let log = fs::read(self.directory.path().join("log")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&log);
+        let lines: Vec<_> = text.lines().collect();
+        format!("kernel of {}:\n{}", self.name, lines[lines.len().saturating_sub(LAST_LINES)..].join("\n"))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Packs what is this node's own into the archive that tests/node/guest/node unpacks.
+fn pack(control_plane: &ControlPlane, plan: &Plan<'_>, built: &Path, kubelet_port: u16, archive: &Path) -> Result<()> {
+    let tree = TempDir::new()?;
+    let etc = tree.path().join("etc");
+    let kubernetes = etc.join("kubernetes");
+    let manifests = kubernetes.join("manifests");
+    fs::create_dir_all(&manifests)?;
+    let driver = if plan.driver == Driver::Systemd { "systemd" } else { "cgroupfs" };
+    fs::write(
+        etc.join("node"),
+        format!(
+            "NAME={}\nNUMBER={}\nDRIVER={driver}\nSYSTEMD={}\nAPI_PORT={}\nKUBELET_PORT={kubelet_port}\n",
+            plan.name,
+            plan.number,
+            plan.driver == Driver::Systemd,
+            control_plane.address().port()
+        ),
+    )?;
+    control_plane.write_node(plan.name, &kubernetes)?;
+    for (number, pod) in plan.static_pods.iter().enumerate() {
+        fs::write(manifests.join(format!("{number}.json")), pod.to_string())?;
+    }
+    let images = tree.path().join("images");
+    fs::create_dir(&images)?;
+    let tools = built.join("tools.tar");
+    for (number, image) in [tools.as_path()].iter().chain(plan.images).enumerate() {
+        fs::copy(image, images.join(format!("{number}.tar")))?;
+    }
+    let packed = Command::new("tar").arg("-cf").arg(archive).arg("-C").arg(tree.path()).arg(".").status()?;
+    ensure!(packed.success(), "tar failed ({packed})");
+    Ok(())
+}
