@@ -1,6 +1,7 @@
 //! An API server, a node of it, and the agent on that node.
 
 use std::{
+    borrow::Borrow,
     net::SocketAddr,
     path::Path,
     process::{Command, Stdio},
@@ -12,7 +13,7 @@ pub(crate) use podperf_tests::suite::tell;
 use podperf_tests::{
     agent::{self, Agent, Metrics},
     cgroup::TestCgroup,
-    control_plane::{ControlPlane, Credentials},
+    control_plane::{ControlPlane, Credentials, SharedPlane},
     kubelet::{Driver, Finished, Kubelet, Qos, Runtime},
     load, process,
     suite::within,
@@ -29,38 +30,52 @@ pub(crate) const NODE: &str = "a-node";
 pub(crate) const SHOP: &str = "shop";
 /// What a container burns that is to be seen.
 pub(crate) const BURN: Duration = Duration::from_millis(50);
+const AN_HOUR: Duration = Duration::from_secs(3600);
 /// Names come in less than a second; a loaded machine gets more.
 pub(crate) const SOON: Duration = Duration::from_secs(15);
 
 /// Twice the longest that the agent waits between two attempts, and some more: one may meet a server that starts.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(75);
 
-/// What an agent finds when it starts.
+/// What an agent finds when it starts. `P` is the control plane: the shared one, or one of the test's own.
 #[derive(Debug)]
-pub(crate) struct Spoilt {
+pub(crate) struct Spoilt<P = SharedPlane> {
     pub(crate) kubelet: Kubelet,
     pub(crate) credentials: Credentials,
-    pub(crate) plane: ControlPlane,
+    pub(crate) plane: P,
 }
 
 impl Spoilt {
     /// All is well until the test changes it. The agent's token is good for `life` from now on.
     pub(crate) fn start(life: Duration) -> Result<Self> {
-        let plane = ControlPlane::start()?;
-        plane.admin().create_namespace(SHOP)?;
-        let kubelet = Kubelet::new(NODE, plane.admin())?;
-        let credentials = plane.agent_credentials(life)?;
+        Self::at(SharedPlane::take()?, life, Driver::Systemd, Runtime::Containerd)
+    }
+}
+
+impl Spoilt<ControlPlane> {
+    /// The same with a control plane that the test may stop, pause and restart.
+    pub(crate) fn start_own(life: Duration) -> Result<Self> {
+        Self::at(ControlPlane::start()?, life, Driver::Systemd, Runtime::Containerd)
+    }
+}
+
+impl<P: Borrow<ControlPlane>> Spoilt<P> {
+    fn at(plane: P, life: Duration, driver: Driver, runtime: Runtime) -> Result<Self> {
+        let there = plane.borrow();
+        there.admin().create_namespace(SHOP)?;
+        let kubelet = Kubelet::with(NODE, there.admin(), driver, runtime)?;
+        let credentials = there.agent_credentials(life)?;
         Ok(Self { kubelet, credentials, plane })
     }
 }
 
-/// All three; the agent ends first.
+/// All three and an agent, which ends first.
 #[derive(Debug)]
-pub(crate) struct Cluster {
+pub(crate) struct Cluster<P = SharedPlane> {
     pub(crate) agent: Agent,
     pub(crate) kubelet: Kubelet,
     pub(crate) credentials: Credentials,
-    pub(crate) plane: ControlPlane,
+    pub(crate) plane: P,
 }
 
 impl Cluster {
@@ -72,25 +87,32 @@ impl Cluster {
 
     /// The same with a node of another kind.
     pub(crate) fn start_with(driver: Driver, runtime: Runtime, kubernetes: &str, yaml: &str) -> Result<Self> {
-        let plane = ControlPlane::start()?;
-        plane.admin().create_namespace(SHOP)?;
-        let credentials = plane.agent_credentials(Duration::from_secs(3600))?;
-        let kubelet = Kubelet::with(NODE, plane.admin(), driver, runtime)?;
-        let agent = Agent::start(&configuration(&credentials, NODE, kubernetes, yaml))?;
-        let cluster = Self { agent, kubelet, credentials, plane };
-        cluster.wait_for("podperf_kube_watch_connected", &[], |connected| connected == 1.0)?;
-        Ok(cluster)
+        Self::join(Spoilt::at(SharedPlane::take()?, AN_HOUR, driver, runtime)?, kubernetes, yaml)?.connected()
     }
+}
 
+impl Cluster<ControlPlane> {
+    /// The same with a control plane that the test may stop, pause and restart.
+    pub(crate) fn start_own(kubernetes: &str, yaml: &str) -> Result<Self> {
+        Self::join(Spoilt::start_own(AN_HOUR)?, kubernetes, yaml)?.connected()
+    }
+}
+
+impl<P> Cluster<P> {
     /// An agent where a test has spoiled something before: it is not waited for.
-    pub(crate) fn join(spoilt: Spoilt, kubernetes: &str, yaml: &str) -> Result<Self> {
+    pub(crate) fn join(spoilt: Spoilt<P>, kubernetes: &str, yaml: &str) -> Result<Self> {
         let Spoilt { kubelet, credentials, plane } = spoilt;
         let agent = Agent::start(&configuration(&credentials, NODE, kubernetes, yaml))?;
         Ok(Self { agent, kubelet, credentials, plane })
     }
 
+    fn connected(self) -> Result<Self> {
+        self.wait_for("podperf_kube_watch_connected", &[], |connected| connected == 1.0)?;
+        Ok(self)
+    }
+
     /// Ends the agent, and leaves what it has found.
-    pub(crate) fn into_spoilt(self) -> Spoilt {
+    pub(crate) fn into_spoilt(self) -> Spoilt<P> {
         let Self { agent, kubelet, credentials, plane } = self;
         drop(agent);
         Spoilt { kubelet, credentials, plane }
@@ -103,8 +125,28 @@ impl Cluster {
         labels: &[(&str, &str)],
         is_right: impl Fn(f64) -> bool,
     ) -> Result<Metrics> {
+        self.wait_within(SOON, name, labels, is_right)
+    }
+
+    /// The same for what takes the agent further attempts, before each of which it waits longer.
+    pub(crate) fn wait_long_for(
+        &self,
+        name: &str,
+        labels: &[(&str, &str)],
+        is_right: impl Fn(f64) -> bool,
+    ) -> Result<Metrics> {
+        self.wait_within(RECOVERY, name, labels, is_right)
+    }
+
+    fn wait_within(
+        &self,
+        deadline: Duration,
+        name: &str,
+        labels: &[(&str, &str)],
+        is_right: impl Fn(f64) -> bool,
+    ) -> Result<Metrics> {
         let mut last = None;
-        let found = within(SOON, "the series is right", || {
+        let found = within(deadline, "the series is right", || {
             let metrics = self.agent.metrics()?;
             last = metrics.get(name, labels);
             Ok(last.is_some_and(&is_right).then_some(metrics))
@@ -193,8 +235,17 @@ pub(crate) fn part(agent: &Agent, name: &str) -> Result<(String, String)> {
 
 /// Scrapes until a part is in this state, and its detail says all of this.
 pub(crate) fn wait_for_part(agent: &Agent, name: &str, state: &str, says: &[&str]) -> Result<String> {
+    wait_within_for_part(SOON, agent, name, state, says)
+}
+
+/// The same for what takes the agent further attempts, before each of which it waits longer.
+pub(crate) fn wait_long_for_part(agent: &Agent, name: &str, state: &str, says: &[&str]) -> Result<String> {
+    wait_within_for_part(RECOVERY, agent, name, state, says)
+}
+
+fn wait_within_for_part(deadline: Duration, agent: &Agent, name: &str, state: &str, says: &[&str]) -> Result<String> {
     let mut last = None;
-    let found = within(SOON, "the part is as it should be", || {
+    let found = within(deadline, "the part is as it should be", || {
         // Some are told with each reading, and not before the first.
         agent.metrics()?;
         let (is, detail) = last.insert(part(agent, name)?);

@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_status_makes_a_named_series_in_a_moment", NEEDS, a_status_makes_a_named_series_in_a_moment),
 ];
 
-const CONTAINERS: u32 = 20;
+const CONTAINERS: u32 = 11;
 /// With what it takes to start and to end, a life of 20 ms.
 const BRIEFLY: Duration = Duration::from_millis(15);
 /// The goal is a second, for which `make bench` is the judge; what is above this does not work.

@@ -5,13 +5,14 @@ use std::{collections::BTreeSet, fs, time::Duration};
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use podperf_tests::{
-    control_plane::{Client, ControlPlane, NEEDS, code_of},
+    control_plane::{Client, ControlPlane, NEEDS, SharedPlane, code_of},
     kubelet::{self, Driver, Kubelet, Qos, Runtime},
     suite::{Test, within},
 };
 
 pub(crate) const TESTS: &[Test] = &[
     ("the_service_account_may_only_read_pods", NEEDS, the_service_account_may_only_read_pods),
+    ("what_a_test_leaves_is_gone_for_the_next_one", NEEDS, what_a_test_leaves_is_gone_for_the_next_one),
     ("a_revoked_role_is_refused_until_it_is_granted", NEEDS, a_revoked_role_is_refused_until_it_is_granted),
     ("a_pod_is_created_patched_and_deleted", NEEDS, a_pod_is_created_patched_and_deleted),
     ("a_container_is_reported_through_its_lives", NEEDS, a_container_is_reported_through_its_lives),
@@ -50,7 +51,7 @@ const EVERY_SERVICE_ACCOUNT: &[&str] = &[
 ];
 
 fn the_service_account_may_only_read_pods() -> Result<()> {
-    let control_plane = ControlPlane::start()?;
+    let control_plane = SharedPlane::take()?;
     let agent = control_plane.agent_credentials(AN_HOUR)?;
     for namespace in ["podperf", "kube-system"] {
         let list = control_plane.kubectl(&agent, &["auth", "can-i", "--list", "--no-headers", "-n", namespace])?;
@@ -63,8 +64,22 @@ fn the_service_account_may_only_read_pods() -> Result<()> {
     Ok(())
 }
 
+fn what_a_test_leaves_is_gone_for_the_next_one() -> Result<()> {
+    let left = SharedPlane::take()?;
+    Kubelet::new("a-node", left.admin())?.pod("shop", "cart", Qos::Burstable, &["web"])?;
+    left.revoke()?;
+    let address = left.address();
+    drop(left);
+    let found = SharedPlane::take()?;
+    ensure!(found.address() == address, "it is another control plane");
+    let agent = Client::new(&found.agent_credentials(AN_HOUR)?.kubeconfig())?;
+    let pods = agent.get(PODS)?;
+    ensure!(!pods.contains("\"cart\""), "there is a pod: {pods}");
+    Ok(())
+}
+
 fn a_revoked_role_is_refused_until_it_is_granted() -> Result<()> {
-    let control_plane = ControlPlane::start()?;
+    let control_plane = SharedPlane::take()?;
     let agent = control_plane.agent_credentials(AN_HOUR)?;
     let client = Client::new(&agent.kubeconfig())?;
     client.get(PODS)?;
@@ -75,7 +90,7 @@ fn a_revoked_role_is_refused_until_it_is_granted() -> Result<()> {
 }
 
 fn a_pod_is_created_patched_and_deleted() -> Result<()> {
-    let control_plane = ControlPlane::start()?;
+    let control_plane = SharedPlane::take()?;
     let admin = control_plane.admin();
     let kubelet = Kubelet::new("a-node", admin)?;
     let pod = kubelet.pod("shop", "cart", Qos::Burstable, &["web"])?;
@@ -96,7 +111,7 @@ fn a_pod_is_created_patched_and_deleted() -> Result<()> {
 }
 
 fn a_container_is_reported_through_its_lives() -> Result<()> {
-    let control_plane = ControlPlane::start()?;
+    let control_plane = SharedPlane::take()?;
     let kubelet = Kubelet::new("a-node", control_plane.admin())?;
     let mut pod = kubelet.pod("shop", "cart", Qos::Burstable, &["web"])?;
     let first = pod.start("web", BURN)?;
@@ -130,7 +145,7 @@ fn a_container_is_reported_through_its_lives() -> Result<()> {
 }
 
 fn each_kind_of_container_has_a_status_of_its_own() -> Result<()> {
-    let control_plane = ControlPlane::start()?;
+    let control_plane = SharedPlane::take()?;
     let kubelet = Kubelet::new("a-node", control_plane.admin())?;
     let mut specification = kubelet::pod("shop", "cart", Qos::Guaranteed, &["web"])?;
     let mut setup = kubelet::pod("shop", "cart", Qos::Guaranteed, &["setup"])?;
@@ -156,7 +171,7 @@ fn each_kind_of_container_has_a_status_of_its_own() -> Result<()> {
 }
 
 fn cgroups_are_named_as_by_each_driver() -> Result<()> {
-    let control_plane = ControlPlane::start()?;
+    let control_plane = SharedPlane::take()?;
     let hash = "0123456789abcdef0123456789abcdef";
     for (number, (driver, runtime, qos, expected)) in [
         (
@@ -199,7 +214,7 @@ fn cgroups_are_named_as_by_each_driver() -> Result<()> {
 }
 
 fn an_expired_token_is_refused_and_a_new_one_taken() -> Result<()> {
-    let control_plane = ControlPlane::start()?;
+    let control_plane = SharedPlane::take()?;
     let agent = control_plane.agent_credentials(Duration::from_secs(3))?;
     // It keeps the token, so what changes is what the server thinks of it.
     let client = Client::new(&agent.kubeconfig())?;
@@ -236,7 +251,7 @@ fn a_watch_at_a_compacted_version_is_gone() -> Result<()> {
 fn a_paused_server_answers_late() -> Result<()> {
     let mut control_plane = ControlPlane::start()?;
     control_plane.pause_api()?;
-    let answer = control_plane.admin().get(PODS);
+    let answer = control_plane.admin().with_deadline(Duration::from_secs(3)).get(PODS);
     ensure!(answer.is_err(), "{answer:?}");
     control_plane.resume_api()?;
     control_plane.admin().get(PODS)?;

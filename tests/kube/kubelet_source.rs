@@ -20,7 +20,8 @@ use podperf_tests::{
 use tempfile::TempDir;
 
 use crate::cluster::{
-    BURN, Cluster, NODE, ONCPU, SHOP, Spoilt, series, start_in_pod, wait_for_part, wait_unscraped_for_part,
+    BURN, Cluster, NODE, ONCPU, SHOP, Spoilt, series, start_in_pod, wait_for_part, wait_long_for_part,
+    wait_unscraped_for_part,
 };
 
 #[rustfmt::skip]
@@ -121,7 +122,7 @@ fn a_kubelet_that_refuses_and_babbles_is_told_and_asked_again() -> Result<()> {
         ("{\"kind\": \"NodeList\", \"items\": []}", "not a list of pods"),
     ] {
         played.answer(200, babble);
-        wait_for_part(agent, "pods", "degraded", &["failed to read the answer of", &url, says])?;
+        wait_long_for_part(agent, "pods", "degraded", &["failed to read the answer of", &url, says])?;
     }
     played.answer(200, &list(admin)?);
     cluster.wait_for_connection()?;

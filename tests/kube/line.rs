@@ -1,6 +1,7 @@
 //! A line to a server that can be slow, cut, or dead: a proxy that copies bytes, in threads of the test.
 
 use std::{
+    fs,
     io::{Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
@@ -11,7 +12,9 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+
+use crate::cluster::Spoilt;
 
 /// Of [`Way::Slow`]: a kilobyte each tenth of a second.
 const CHUNK: usize = 1024;
@@ -71,6 +74,14 @@ impl Line {
             }
         });
         Ok(line)
+    }
+
+    /// Whoever starts with this kubeconfig asks over it.
+    pub(crate) fn lead(&self, spoilt: &Spoilt) -> Result<()> {
+        let path = spoilt.credentials.kubeconfig();
+        let (kubeconfig, there) = (fs::read_to_string(&path)?, spoilt.plane.address().to_string());
+        ensure!(kubeconfig.contains(&there), "another server: {kubeconfig}");
+        Ok(fs::write(path, kubeconfig.replace(&there, &self.address.to_string()))?)
     }
 
     /// Where it begins.

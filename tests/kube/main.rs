@@ -5,9 +5,12 @@ mod check;
 mod churn;
 mod clock;
 mod cluster;
+mod counted;
 mod counters;
 mod credentials;
+mod dashboards;
 mod delays;
+mod examples;
 mod harness;
 mod kubeconfig;
 mod kubelet_source;
@@ -22,10 +25,10 @@ mod strange;
 
 use std::process::ExitCode;
 
-use podperf_tests::suite;
+use podperf_tests::{control_plane::SharedPlane, suite};
 
 fn main() -> ExitCode {
-    suite::run(
+    let code = suite::run(
         &[
             harness::TESTS,
             names::TESTS,
@@ -43,7 +46,11 @@ fn main() -> ExitCode {
             large::TESTS,
             clock::TESTS,
             slow::TESTS,
+            dashboards::TESTS,
+            examples::TESTS,
         ]
         .concat(),
-    )
+    );
+    SharedPlane::end();
+    code
 }

@@ -4,7 +4,6 @@ use std::{
     collections::BTreeSet,
     io::{BufRead as _, BufReader},
     process::{Child, Command, Stdio},
-    thread,
     time::Duration,
 };
 
@@ -103,19 +102,24 @@ fn a_pod_is_recorded_and_shown_by_its_name() -> Result<()> {
     pod.report()?;
     cluster.wait_for(OFFCPU, &[("namespace", SHOP), ("pod", "cart"), ("container", "log")], |_| true)?;
     let url = cluster.agent.address().to_string();
-    let record = |subject: &str| -> Result<Child> {
+    let record = |subject: &str| -> Result<(Child, String)> {
         let mut command = Command::new(agent::binary()?);
         process::bind_to_parent(&mut command);
-        command.args(["record", subject, "--agent", &url, "--duration", "4s", "-o", "-"]);
-        Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+        command.args(["record", subject, "--agent", &url, "--duration", "6s", "-o", "-"]);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        // It says so once it has begun.
+        let mut says = String::new();
+        let mut stderr = BufReader::new(child.stderr.take().context("no stderr")?);
+        stderr.read_line(&mut says)?;
+        child.stderr = Some(stderr.into_inner());
+        Ok((child, says))
     };
     let recordings = [record("shop/cart")?, record("shop/cart/web")?];
-    thread::sleep(Duration::from_secs(1));
     let sleepers = [
         Sleeper::start(running[0].cgroup(), &["--waits", "40"])?,
         Sleeper::start(running[1].cgroup(), &["--waits", "20"])?,
     ];
-    let [of_pod, of_web] = recordings.map(Child::wait_with_output);
+    let [of_pod, of_web] = recordings.map(|(recording, _)| recording.wait_with_output());
     let (of_pod, of_web) = (String::from_utf8(of_pod?.stdout)?, String::from_utf8(of_web?.stdout)?);
     for (container, folded, truth) in [
         ("web", &of_pod, sleepers[0].waited),
@@ -129,8 +133,8 @@ fn a_pod_is_recorded_and_shown_by_its_name() -> Result<()> {
         ensure_near(container, Duration::from_nanos(nanoseconds.sum::<Result<_, _>>()?), truth)
             .with_context(|| folded.clone())?;
     }
-    let refused = record("shop/carts")?.wait_with_output()?;
-    let says = String::from_utf8(refused.stderr)?;
+    let (refused, says) = record("shop/carts")?;
+    ensure!(!refused.wait_with_output()?.status.success(), "what nobody has was recorded");
     ensure!(says.contains("no such pod `shop/carts` (did you mean `shop/cart/"), "{says}");
     let (_, _, page) = cluster.agent.get("/", &[("Accept", "text/html")])?;
     let page = String::from_utf8(page)?;

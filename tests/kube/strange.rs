@@ -95,14 +95,18 @@ fn a_container_id_that_is_none_is_passed_over() -> Result<()> {
         &format!("containerd://{short}"),
         &format!("containerd://{long}"),
     ];
+    let (mut pods, mut finished) = (Vec::new(), Vec::new());
     for (number, id) in ids.into_iter().enumerate() {
         let name = format!("garbled-{number}");
         let mut pod = cluster.kubelet.pod(SHOP, &name, Qos::Burstable, &["app"])?;
         let running = pod.start("app", BURN)?;
         report_id(&cluster, &name, id)?;
-        // It is the pod's only one.
-        let finished = pod.finish(running)?;
-        cluster.wait_for_cpu(&name, "app", finished.cpu).with_context(|| format!("containerID `{id}`"))?;
+        finished.push((id, name, pod.finish(running)?.cpu));
+        pods.push(pod);
+    }
+    // Each is its pod's only one.
+    for (id, name, cpu) in finished {
+        cluster.wait_for_cpu(&name, "app", cpu).with_context(|| format!("containerID `{id}`"))?;
     }
     ensure_undisturbed(&cluster)
 }

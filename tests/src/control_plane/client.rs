@@ -4,10 +4,13 @@ use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use http::{Method, Request};
-use k8s_openapi::api::{
-    authentication::v1::{TokenRequest, TokenRequestSpec},
-    authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
-    core::v1::{Namespace, Pod, ServiceAccount},
+use k8s_openapi::{
+    List,
+    api::{
+        authentication::v1::{TokenRequest, TokenRequestSpec},
+        authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
+        core::v1::{Namespace, Pod, ServiceAccount},
+    },
 };
 use kube::{
     Api, Config,
@@ -23,6 +26,7 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Client {
     client: kube::Client,
+    deadline: Duration,
     runtime: Arc<Runtime>,
 }
 
@@ -42,7 +46,13 @@ impl Client {
             let _entered = runtime.enter();
             kube::Client::try_from(config)?
         };
-        Ok(Self { client, runtime: Arc::new(runtime) })
+        Ok(Self { client, deadline: ANSWER_DEADLINE, runtime: Arc::new(runtime) })
+    }
+
+    /// The same, but it waits for an answer only so long.
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Duration) -> Self {
+        Self { deadline, ..self.clone() }
     }
 
     /// Makes a namespace, unless it is there.
@@ -70,6 +80,12 @@ impl Client {
     pub fn pods_of(&self, node: &str) -> Result<Vec<Pod>> {
         let api = Api::<Pod>::all(self.client.clone());
         Ok(self.wait(api.list(&ListParams::default().fields(&format!("spec.nodeName={node}"))))?.items)
+    }
+
+    /// The pods of a list of all nodes, by its path.
+    pub(super) fn all_pods(&self, path: &str) -> Result<Vec<Pod>> {
+        let list: List<Pod> = serde_json::from_str(&self.get(path)?)?;
+        Ok(list.items)
     }
 
     /// Merges `patch` into a pod: labels, annotations, owners.
@@ -137,8 +153,8 @@ impl Client {
 
     fn wait<T>(&self, answer: impl Future<Output = kube::Result<T>>) -> Result<T> {
         // The timer needs the runtime, so it is made inside.
-        let answer = self.runtime.block_on(async { tokio::time::timeout(ANSWER_DEADLINE, answer).await });
-        Ok(answer.with_context(|| format!("no answer from the API server in {ANSWER_DEADLINE:?}"))??)
+        let answer = self.runtime.block_on(async { tokio::time::timeout(self.deadline, answer).await });
+        Ok(answer.with_context(|| format!("no answer from the API server in {:?}", self.deadline))??)
     }
 }
 

@@ -15,16 +15,21 @@ use ring::{
 };
 use serde_json::Value;
 
+use super::{GUEST_HOST, SERVICE};
 use crate::certificates::Authority;
 
 /// The API server takes a token for this long after its end, for clocks that differ.
 const LEEWAY: Duration = Duration::from_secs(60);
 
-/// Writes `ca.crt`, `server.crt` and `server.key`: a server on loopback and whom to trust for it.
-pub(super) fn write_certificates(directory: &Path) -> Result<()> {
+/// How the API server is reached: by tests, by the kubelet of a guest, and by pods.
+const HOSTS: &[&str] = &["localhost", "127.0.0.1", GUEST_HOST, SERVICE];
+
+/// Writes `ca.crt`, `server.crt` and `server.key`: a server, and whom to trust for it.
+pub(super) fn write_certificates(directory: &Path) -> Result<Authority> {
     let authority = Authority::new("podperf-test-ca")?;
     authority.write(&directory.join("ca.crt"))?;
-    authority.issue("kube-apiserver", directory, "server")
+    authority.issue_for("kube-apiserver", HOSTS, directory, "server")?;
+    Ok(authority)
 }
 
 /// The service-account signing key. The tests hold it too, since the API server makes no token of under ten minutes.

@@ -1,12 +1,15 @@
-//! A real Kubernetes control plane without a node: etcd and kube-apiserver on loopback, of tests/kube/build.sh.
+//! A real Kubernetes control plane: etcd and kube-apiserver on loopback, of tests/kube/build.sh.
 //!
-//! RBAC, tokens and watches are the server's own. No controller and no scheduler runs: pods are created with their
-//! node's name and stay as they are, and [`crate::kubelet`] plays what a node does.
+//! RBAC, tokens and watches are the server's own. Alone, no controller and no scheduler runs: pods are created with
+//! their node's name and stay as they are, and [`crate::kubelet`] plays what a node does. With controllers, real nodes
+//! join it ([`crate::node`]).
 
 mod client;
+mod controllers;
 mod credentials;
 mod keys;
 mod server;
+mod shared;
 
 use std::{
     fs,
@@ -24,9 +27,11 @@ use tempfile::TempDir;
 pub use self::{
     client::{Client, code_of},
     credentials::Credentials,
+    shared::SharedPlane,
 };
 use self::{keys::TokenKey, server::Server};
 use crate::{
+    certificates::Authority,
     http,
     suite::{Need, within},
 };
@@ -42,6 +47,10 @@ const SHORTEST_LIFE: Duration = Duration::from_secs(600);
 const ADMIN_TOKEN: &str = "admin";
 /// The agent's namespace, and its service account's name, in config/rbac.yaml.
 const AGENT: &str = "podperf";
+/// What a guest knows the loopback of this machine by.
+pub const GUEST_HOST: &str = "10.0.2.2";
+/// The API server's Service, the first address of its range.
+const SERVICE: &str = "10.96.0.1";
 
 /// A running etcd and kube-apiserver; killed on drop.
 #[derive(Debug)]
@@ -52,22 +61,36 @@ pub struct ControlPlane {
     etcd_address: SocketAddr,
     address: SocketAddr,
     token_key: TokenKey,
+    authority: Authority,
     admin_credentials: Credentials,
     admin: Client,
+    controllers: Vec<Server>,
+    has_nodes: bool,
     directory: TempDir,
 }
 
 impl ControlPlane {
     /// Builds it if need be, starts it, waits until it is ready, and applies config/rbac.yaml.
     pub fn start() -> Result<Self> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kube/build.sh");
-        let built = Command::new(script).stderr(Stdio::inherit()).output()?;
-        ensure!(built.status.success(), "failed to build Kubernetes (see above)");
-        let programs = PathBuf::from(String::from_utf8(built.stdout)?.trim());
+        let mut control_plane = Self::prepare(false)?;
+        control_plane.start_api()?;
+        control_plane.grant()?;
+        Ok(control_plane)
+    }
 
+    /// The same for real nodes, with the controllers and the scheduler, and without config/rbac.yaml.
+    pub fn start_for_nodes() -> Result<Self> {
+        let mut control_plane = Self::prepare(true)?;
+        control_plane.start_api()?;
+        control_plane.start_controllers()?;
+        Ok(control_plane)
+    }
+
+    fn prepare(has_nodes: bool) -> Result<Self> {
+        let programs = build(&[])?;
         let directory = TempDir::new()?;
         let path = directory.path();
-        keys::write_certificates(path)?;
+        let authority = keys::write_certificates(path)?;
         let token_key = TokenKey::write(path)?;
         fs::write(path.join("tokens.csv"), format!("{ADMIN_TOKEN},admin,admin,system:masters\n"))?;
         let etcd_address = http::free_address()?;
@@ -75,11 +98,20 @@ impl ControlPlane {
         let address = http::free_address()?;
         let admin_credentials = Credentials::new(address, &path.join("ca.crt"), "default", ADMIN_TOKEN)?;
         let admin = Client::new(&admin_credentials.kubeconfig())?;
-        let mut control_plane =
-            Self { programs, api: None, etcd, etcd_address, address, token_key, admin_credentials, admin, directory };
-        control_plane.start_api()?;
-        control_plane.grant()?;
-        Ok(control_plane)
+        Ok(Self {
+            programs,
+            api: None,
+            etcd,
+            etcd_address,
+            address,
+            token_key,
+            authority,
+            admin_credentials,
+            admin,
+            controllers: Vec::new(),
+            has_nodes,
+            directory,
+        })
     }
 
     /// A client that may do everything.
@@ -99,7 +131,8 @@ impl ControlPlane {
         self.stop_api();
         let path = self.directory.path();
         let file = |name| path.join(name).display().to_string();
-        let mut command = Command::new(self.programs.join("kube-apiserver"));
+        let program = self.programs.join("kube-apiserver");
+        let mut command = if self.has_nodes { self.among_nodes(&program)? } else { Command::new(&program) };
         command.args([
             format!("--etcd-servers=http://{}", self.etcd_address),
             format!("--bind-address={}", self.address.ip()),
@@ -111,12 +144,13 @@ impl ControlPlane {
             format!("--service-account-key-file={}", file("service-account.pub")),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--token-auth-file={}", file("tokens.csv")),
-            "--authorization-mode=RBAC".to_owned(),
-            // No controller makes the service account `default` that each pod would need.
-            "--disable-admission-plugins=ServiceAccount".to_owned(),
             "--service-cluster-ip-range=10.96.0.0/24".to_owned(),
             "--endpoint-reconciler-type=none".to_owned(),
         ]);
+        if !self.has_nodes {
+            // No controller makes the service account `default` that each pod would need.
+            command.args(["--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount"]);
+        }
         let api = self.api.insert(Server::start("kube-apiserver", command, path)?);
         let (admin, etcd) = (&self.admin, &mut self.etcd);
         let ready = within(START_DEADLINE, "the API server is ready", || {
@@ -133,12 +167,12 @@ impl ControlPlane {
     }
 
     /// Stops the API server in its tracks: connections stay, answers do not come.
-    pub fn pause_api(&self) -> Result<()> {
+    pub fn pause_api(&mut self) -> Result<()> {
         self.running_api()?.signal(Signal::SIGSTOP)
     }
 
     /// Lets a paused API server go on.
-    pub fn resume_api(&self) -> Result<()> {
+    pub fn resume_api(&mut self) -> Result<()> {
         self.running_api()?.signal(Signal::SIGCONT)
     }
 
@@ -186,6 +220,17 @@ impl ControlPlane {
         self.kubectl(&self.admin_credentials, &["apply", "-f", path]).map(drop)
     }
 
+    /// What `kubectl` prints to whom may do everything.
+    pub fn admin_kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.kubectl(&self.admin_credentials, arguments)
+    }
+
+    /// The kubeconfig of [`Self::admin`].
+    #[must_use]
+    pub fn admin_kubeconfig(&self) -> PathBuf {
+        self.admin_credentials.kubeconfig()
+    }
+
     /// What `kubectl` prints with these credentials.
     pub fn kubectl(&self, credentials: &Credentials, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(self.programs.join("kubectl"));
@@ -203,10 +248,13 @@ impl ControlPlane {
     }
 
     fn wait_until_granted(&self, granted: bool) -> Result<()> {
-        let user = format!("system:serviceaccount:{AGENT}:{AGENT}");
         within(GRANT_DEADLINE, "the API server knows what the agent may do", || {
-            Ok((self.admin.may_list_pods(&user)? == granted).then_some(()))
+            Ok((self.is_granted()? == granted).then_some(()))
         })
+    }
+
+    fn is_granted(&self) -> Result<bool> {
+        self.admin.may_list_pods(&format!("system:serviceaccount:{AGENT}:{AGENT}"))
     }
 
     fn running_api(&self) -> Result<&Server> {
@@ -219,6 +267,14 @@ impl ControlPlane {
         ensure!(status == 200, "etcd answered {status} to {what}: {body}");
         Ok(serde_json::from_str(&body)?)
     }
+}
+
+/// Builds a part of Kubernetes, unless it is there: the directory that holds it.
+fn build(arguments: &[&str]) -> Result<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kube/build.sh");
+    let built = Command::new(script).args(arguments).stderr(Stdio::inherit()).output()?;
+    ensure!(built.status.success(), "failed to build Kubernetes (see above)");
+    Ok(PathBuf::from(String::from_utf8(built.stdout)?.trim()))
 }
 
 fn start_etcd(directory: &Path, address: SocketAddr) -> Result<Server> {

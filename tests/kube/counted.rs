@@ -1,0 +1,239 @@
+//! A node with hardware counters, for dashboards: the agent's own exporter, fed with readings that nobody made. Names,
+//! types and labels are real; what the pods did is told here.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::{Context as _, Result};
+use podperf::{
+    attribution::{NotExported, Row, RowUsage, Snapshot},
+    collector::Observation,
+    events::{
+        catalogue::find,
+        plan::{Counter, Source},
+        state::EventState,
+    },
+    export::{
+        facts::FactFamily,
+        otlp,
+        prometheus::{AgentFacts, Format, LogCounts, render},
+    },
+    kernel::{CpuTotals, MapUse, OpenCounter, ProgramUse, cpu_info::CpuInfo},
+    pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
+    readings::Usage,
+    stacks::{SymbolStats, reason::WaitReason},
+    status::{Part, State},
+    upkeep::OverheadUse,
+};
+
+static LOGS: LogCounts = LogCounts::new();
+
+const EVENTS: [&str; 4] = ["cycles", "instructions", "cache-references", "cache-misses"];
+const SECOND: u64 = 1_000_000_000;
+
+/// What a pod does in a second: nanoseconds, and billions of what is counted.
+struct Does {
+    pod: &'static str,
+    workload: &'static str,
+    oncpu: u64,
+    runqueue: u64,
+    throttled: u64,
+    blocked: u64,
+    counts: [u64; 4],
+}
+
+const MS: u64 = 1_000_000;
+
+#[rustfmt::skip]
+const PODS: &[Does] = &[
+    Does { pod: "web-0", workload: "web", oncpu: 600 * MS, runqueue: 10 * MS, throttled: 0, blocked: 0, counts: [2_000 * MS, 2_000 * MS, 40 * MS, 2 * MS] },
+    Does { pod: "web-1", workload: "web", oncpu: 610 * MS, runqueue: 12 * MS, throttled: 0, blocked: 0, counts: [2_020 * MS, 2_000 * MS, 40 * MS, 2 * MS] },
+    Does { pod: "web-2", workload: "web", oncpu: 590 * MS, runqueue: 11 * MS, throttled: 0, blocked: 0, counts: [1_980 * MS, 2_000 * MS, 40 * MS, 2 * MS] },
+    Does { pod: "web-3", workload: "web", oncpu: 600 * MS, runqueue: 10 * MS, throttled: 0, blocked: 0, counts: [2_010 * MS, 2_000 * MS, 40 * MS, 2 * MS] },
+    Does { pod: "web-4", workload: "web", oncpu: 800 * MS, runqueue: 10 * MS, throttled: MS, blocked: 0, counts: [3_900 * MS, 2_000 * MS, 60 * MS, 30 * MS] },
+    Does { pod: "held", workload: "batch", oncpu: 200 * MS, runqueue: 400 * MS, throttled: 390 * MS, blocked: 0, counts: [600 * MS, 600 * MS, 4 * MS, MS] },
+    Does { pod: "disk", workload: "store", oncpu: 100 * MS, runqueue: MS, throttled: 0, blocked: 700 * MS, counts: [300 * MS, 200 * MS, 4 * MS, MS] },
+];
+
+/// The scrape of such a node that has run for so long.
+pub(crate) struct CountedNode {
+    begin: Instant,
+    pods: Vec<Arc<Pod>>,
+}
+
+impl CountedNode {
+    pub(crate) fn new() -> Result<Self> {
+        let pods = PODS.iter().enumerate().map(|(index, does)| {
+            Ok(Arc::new(Pod {
+                uid: Some(format!("6ef0362e-e3b9-43a3-acdb-de4ba71f1f{index:02x}").parse()?),
+                config_hash: None,
+                namespace: "shop".into(),
+                name: does.pod.into(),
+                workload: Workload { kind: WorkloadKind::Deployment, name: does.workload.into() },
+                qos_class: "burstable".into(),
+                priority_class: "high".into(),
+                service_name: None,
+                scrape: true,
+                labels: Vec::new(),
+                over: false,
+                containers: Vec::new(),
+            }))
+        });
+        Ok(Self { begin: Instant::now(), pods: pods.collect::<Result<_>>()? })
+    }
+
+    pub(crate) fn scrape(&self) -> Result<String> {
+        let seconds = self.begin.elapsed().as_secs_f64();
+        let facts = AgentFacts {
+            families: vec![
+                FactFamily::OnCpu,
+                FactFamily::RunQueueWait,
+                FactFamily::OffCpu,
+                FactFamily::WaitReasons,
+                FactFamily::IncompleteStacks,
+                FactFamily::ContextSwitches,
+            ],
+            cpu: &CpuInfo {
+                vendor: "GenuineIntel".into(),
+                cpuid: "GenuineIntel-6-8F".into(),
+                model_name: "Intel(R) Xeon(R)".into(),
+            },
+            parts: &[Part { part: "counters", state: State::Degraded, detail: String::new() }],
+            pods: Some(SourceStats {
+                connected: true,
+                last_sync: Some(SystemTime::now()),
+                pods: PODS.len(),
+                ..SourceStats::default()
+            }),
+            otlp: Some(otlp::Stats {
+                exports: grown(1000, seconds),
+                failures: otlp::Cause::ALL.map(|cause| (cause, 0)),
+                lost: 0,
+                dropped: 0,
+                rejected_profiles: 0,
+                queue_length: 1,
+                queue_capacity: 8,
+                health: otlp::Health::Healthy,
+            }),
+            symbols: SymbolStats { symbolized: grown(1000, seconds), ..SymbolStats::default() },
+            logs: &LOGS,
+            reload: (true, SystemTime::now()),
+        };
+        let text = render(&self.observation(seconds)?, &facts, Format::Text)?;
+        Ok(String::from_utf8(text)?)
+    }
+
+    fn observation(&self, seconds: f64) -> Result<Observation> {
+        let mut counters = Vec::new();
+        for (slot, name) in EVENTS.iter().enumerate() {
+            let event = find(name).with_context(|| format!("no event `{name}`"))?;
+            let counter = Counter {
+                name: (*name).to_owned(),
+                family: event.family,
+                help: event.help,
+                scale: event.scale,
+                event_label: None,
+                mode: None,
+                source: Source::Unsupported(String::new()),
+                cpus: None,
+                kernel_event: event.kind.kernel_event(event.config),
+            };
+            let state = EventState::Placed;
+            counters.push(OpenCounter {
+                counter,
+                slot: Some(slot),
+                group: Some(slot / 2),
+                state,
+                detail: String::new(),
+            });
+        }
+        let mut cpu = CpuTotals { waits: grown(900, seconds), walks: grown(90, seconds), ..CpuTotals::default() };
+        (cpu.checks, cpu.checks_wrong) = (grown(50, seconds), grown(1, seconds));
+        for (count, per_second) in cpu.counts.iter_mut().zip([12 * SECOND, 12 * SECOND, 300 * MS, 50 * MS]) {
+            *count = grown(per_second, seconds);
+        }
+        let run_time_ns = grown(2 * MS, seconds);
+        Ok(Observation {
+            snapshot: self.snapshot(seconds)?,
+            counters: counters.into(),
+            overhead: OverheadUse { percent: 0.4, most_percent: 5.0, shed: Vec::new() },
+            cpu,
+            drops: vec![("task_storage", 0), ("cgroup_table", 0), ("event_read", 0)],
+            cgroup_rows: 40,
+            maps: vec![MapUse { map: "cgroups".into(), max_entries: 4096, bytes: 4_000_000 }],
+            programs: vec![ProgramUse {
+                program: "sched_switch",
+                run_time_ns,
+                runs: grown(9000, seconds),
+                misses: 0,
+                verified_instructions: Some(9000),
+            }],
+            readings: grown(1, seconds),
+            took: Duration::from_millis(2),
+            profiles_dropped: 0,
+        })
+    }
+
+    fn snapshot(&self, seconds: f64) -> Result<Snapshot> {
+        let mut rows = Vec::new();
+        for (does, pod) in PODS.iter().zip(&self.pods) {
+            let id = pod.uid.map(|uid| uid.to_string().replace('-', "")).unwrap_or_default().repeat(2);
+            let container =
+                ContainerInfo { pod: Arc::clone(pod), name: "app".into(), image: "shop/app:1".into(), id: id.parse()? };
+            let row = Row::Container {
+                namespace: Arc::clone(&pod.namespace),
+                pod: Arc::clone(&pod.name),
+                container: "app".into(),
+            };
+            rows.push(RowUsage { row, container: Some(Arc::new(container)), usage: does.usage(seconds) });
+        }
+        let services = Does { oncpu: 50 * MS, ..PODS[0] }.usage(seconds);
+        rows.push(RowUsage { row: Row::Cgroup("/system.slice".into()), container: None, usage: services });
+        Ok(Snapshot {
+            taken: SystemTime::now(),
+            rows,
+            pods: self.pods.clone(),
+            elsewhere: Usage::default(),
+            idle_ns: grown(2 * SECOND, seconds),
+            idle: Usage::default(),
+            cgroups_tracked: 40,
+            cgroups_unresolved: 0,
+            not_exported: [0; NotExported::ALL.len()],
+        })
+    }
+}
+
+impl Does {
+    fn usage(&self, seconds: f64) -> Usage {
+        let grown = |per_second| grown(per_second, seconds);
+        let mut usage = Usage {
+            oncpu_ns: grown(self.oncpu),
+            runqueue_ns: grown(self.runqueue),
+            offcpu_ns: [grown(SECOND), grown(self.blocked), grown(self.runqueue)],
+            voluntary_switches: grown(100),
+            involuntary_switches: grown(20),
+            counts: self.counts.map(grown).to_vec(),
+            enabled_ns: vec![grown(self.oncpu); 2],
+            running_ns: vec![grown(self.oncpu); 2],
+            ..Usage::default()
+        };
+        usage.profiled.waits_ns[WaitReason::Futex as usize] = grown(SECOND);
+        usage.profiled.waits_ns[WaitReason::Disk as usize] = grown(self.blocked);
+        usage.profiled.waits_ns[WaitReason::Throttled as usize] = grown(self.throttled);
+        usage.profiled.unwound_ns = [grown(MS); 4];
+        usage
+    }
+}
+
+/// What so much a second has come to.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "far below 53 bits"
+)]
+fn grown(per_second: u64, seconds: f64) -> u64 {
+    (per_second as f64 * seconds) as u64
+}

@@ -1,0 +1,259 @@
+//! The dashboards on a real Prometheus that scrapes the real agent, with the recording rules: every query of every panel
+//! and variable finds data.
+//!
+//! Where the machine has no hardware counters, the panels that stand on them are empty on the agent's own node, and only
+//! those: they are named here. They find data on a second node, whose readings nobody made (see `counted`).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use podperf_tests::{
+    control_plane::NEEDS,
+    dashboards::{self, Dashboard},
+    http,
+    kubelet::Qos,
+    load, process,
+    prometheus::Prometheus,
+    rules,
+    served::Served,
+    suite::{Need, Test, is_core_pmu},
+};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::{
+    cluster::{Cluster, NODE, SHOP, tell},
+    counted::CountedNode,
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("every_query_of_the_dashboards_finds_data", &[NEEDS[0], NEEDS[1], Need::Program("prometheus")], every_query_of_the_dashboards_finds_data),
+];
+
+/// Longer than the pods run before all that is recorded is there.
+const DEADLINE: Duration = Duration::from_secs(90);
+/// What `$__rate_interval` would be, and some more: all is scraped once a second.
+const RATE_INTERVAL: &str = "10s";
+
+/// Panels that have a query without data on a machine without hardware counters.
+#[rustfmt::skip]
+const NEED_COUNTERS: &[(&str, &str)] = &[
+    ("podperf-agent", "Share of the time that events are on the PMU"),
+    ("podperf-cluster", "Cache misses per thousand instructions"),
+    ("podperf-cluster", "IPC"),
+    ("podperf-cluster", "IPC by node"),
+    ("podperf-cluster", "IPC of workloads"),
+    ("podperf-cluster", "Outliers among replicas"),
+    ("podperf-cluster", "Wasted cores"),
+    ("podperf-node", "Cache misses by pod"),
+    ("podperf-node", "Cache references by pod"),
+    ("podperf-node", "Counted all the time"),
+    ("podperf-node", "Cycles by pod"),
+    ("podperf-node", "IPC by container"),
+    ("podperf-node", "Replicas here beside those elsewhere"),
+    ("podperf-pod", "Cycles by container"),
+    ("podperf-pod", "IPC by container"),
+    ("podperf-pod", "Share of cache references that miss"),
+    ("podperf-workload", "Cache misses per thousand instructions"),
+    ("podperf-workload", "Cycles per instruction of replicas"),
+    ("podperf-workload", "Farthest replica"),
+    ("podperf-workload", "IPC"),
+    ("podperf-workload", "Instructions per cycle"),
+    ("podperf-workload", "IPC beside the last day"),
+    ("podperf-workload", "Wasted cores"),
+    ("podperf-workload", "z-score of replicas"),
+];
+
+/// Panels that have a query without data on the real node for another reason.
+#[rustfmt::skip]
+const EMPTY: &[(&str, &str, &str)] = &[
+    ("podperf-cluster", "Held by a quota", "no pod here has a quota"),
+    ("podperf-pod", "Its quota", "no pod here has a quota"),
+    ("podperf-pod", "Time of its threads", "no pod here has a quota"),
+    ("podperf-workload", "Waiting for a CPU", "no pod here has a quota"),
+    ("podperf-workload", "All replicas", "no pod here has a quota, and IPC needs counters"),
+    ("podperf-pod", "Stacks that are cut off", "those of the loads are whole"),
+];
+
+/// Loads beside those of the played kubelet; killed on drop.
+struct Loads(Vec<Child>);
+
+impl Drop for Loads {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+/// What other exporters tell of a pod: kube-state-metrics, and cAdvisor where there is a quota.
+fn others(pod: &str) -> String {
+    let labels = format!("namespace=\"{SHOP}\",pod=\"{pod}\",container=\"app\"");
+    let mut text = String::new();
+    for (name, value) in [
+        ("kube_pod_container_status_restarts_total", 3),
+        ("container_cpu_cfs_periods_total", 400),
+        ("container_cpu_cfs_throttled_periods_total", 40),
+        ("container_cpu_cfs_throttled_seconds_total", 4),
+    ] {
+        text.push_str(&format!("# TYPE {name} counter\n{name}{{{labels}}} {value}\n"));
+    }
+    text
+}
+
+/// The two nodes: cluster, and what is chosen of each variable that has one value.
+const CHOICES: [(&str, &[(&str, &str)]); 2] = [
+    ("here", &[("node", NODE), ("namespace", SHOP), ("workload", "busy"), ("pod", "busy")]),
+    ("counted", &[("node", "n1"), ("namespace", SHOP), ("workload", "web"), ("pod", "held")]),
+];
+
+fn every_query_of_the_dashboards_finds_data() -> Result<()> {
+    let facts = "metrics: {facts: [oncpu, runqueue_wait, offcpu, wait_reasons, incomplete_stacks, context_switches]}";
+    // A software event is counted on any machine.
+    let counters = "counters: {groups: [[cycles, instructions], [cache-references, cache-misses], [cpu-clock]]}";
+    let otlp = "otlp: {endpoint: 'http://127.0.0.1:1', interval: 2s}";
+    let cluster = Cluster::start("", &format!("{facts}\n{counters}\n{otlp}"))?;
+    let mut pods = Vec::new();
+    for name in ["busy", "idle"] {
+        let mut pod = cluster.kubelet.pod(SHOP, name, Qos::Burstable, &["app"])?;
+        let burns = if name == "busy" { Duration::from_millis(100) } else { Duration::from_millis(10) };
+        let running = pod.start("app", burns)?;
+        pod.report()?;
+        pods.push((running, pod));
+    }
+    // Three threads for two CPUs, one of which also waits for a disk.
+    let mut loads = Loads(Vec::new());
+    let seconds = (DEADLINE.as_secs() + 30).to_string();
+    for arguments in
+        [["spin", "--seconds", &seconds], ["spin", "--seconds", &seconds], ["mixed", "--seconds", &seconds]]
+    {
+        let mut command = Command::new(load::binary()?);
+        process::bind_to_parent(&mut command);
+        command.args(arguments).arg("--cgroup").arg(pods[0].0.cgroup().path());
+        loads.0.push(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
+    }
+
+    let node = CountedNode::new()?;
+    let counted = Served::start(move || node.scrape().unwrap_or_else(|error| format!("{error:#}")))?;
+    let of_here = Served::start(|| others("busy"))?;
+    let of_counted = Served::start(|| others("held"))?;
+    let rules = short_rules()?;
+    let target = |address: std::net::SocketAddr, cluster: &str, node: &str| json!({"targets": [address], "labels": {"cluster": cluster, "node": node, "instance": node}});
+    let job = |name: &str, here: std::net::SocketAddr, counted: std::net::SocketAddr| {
+        let targets = [target(here, "here", NODE), target(counted, "counted", "n1")];
+        json!({"job_name": name, "honor_labels": true, "static_configs": targets})
+    };
+    let config = json!({
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "rule_files": [rules.path().join("*.yaml")],
+        "scrape_configs": [
+            job("podperf", cluster.agent.address(), counted.address()),
+            job("others", of_here.address(), of_counted.address()),
+        ],
+    });
+    let prometheus = Prometheus::start_with(&config, None)?;
+
+    let dashboards = dashboards::read()?;
+    for (name, choices) in CHOICES {
+        let expected: BTreeSet<String> = if name == "here" { empty_here() } else { BTreeSet::new() };
+        let start = Instant::now();
+        let (empty, queries) = loop {
+            // It takes no connections at first, and knows no labels.
+            let found = empty_panels(&prometheus, &dashboards, name, choices);
+            match found {
+                Ok((empty, queries)) if empty == expected || start.elapsed() > DEADLINE => break (empty, queries),
+                Err(error) if start.elapsed() > DEADLINE => return Err(error.context(prometheus.log())),
+                _ => std::thread::sleep(Duration::from_secs(2)),
+            }
+        };
+        let wrong: Vec<_> = empty.symmetric_difference(&expected).collect();
+        ensure!(wrong.is_empty(), "in cluster `{name}`, not as it should be: {wrong:#?}\n{}", prometheus.log());
+        tell(&format!("cluster `{name}`: {queries} queries, all with data but some of {} panels", empty.len()));
+        EMPTY
+            .iter()
+            .filter(|_| !empty.is_empty())
+            .for_each(|(uid, title, why)| tell(&format!("{uid}: {title}: {why}")));
+    }
+    let (_, text) = http::get_text(prometheus.address(), "/metrics")?;
+    let failures = text.lines().filter(|line| line.starts_with("prometheus_rule_evaluation_failures_total"));
+    let failures: Vec<_> = failures.filter(|line| !line.ends_with(" 0")).collect();
+    ensure!(failures.is_empty(), "rules failed: {failures:#?}\n{}", prometheus.log());
+    Ok(())
+}
+
+/// The rules, with a day and five minutes that are some seconds long: by its rate over five minutes, a new pod would use
+/// a quarter of a CPU only after two.
+fn short_rules() -> Result<TempDir> {
+    let directory = TempDir::new()?;
+    for file in rules::read()? {
+        let text = file.lines.join("\n").replace("[1d] offset 1h", "[10s] offset 2s");
+        let text = text.replace("interval: 5m", "interval: 1s").replace("[5m]", "[10s]");
+        fs::write(directory.path().join(&file.name), text + "\n")?;
+    }
+    Ok(directory)
+}
+
+/// What has no data on the agent's own node, and why is known.
+fn empty_here() -> BTreeSet<String> {
+    let pmus = fs::read_dir("/sys/bus/event_source/devices").into_iter().flatten().flatten();
+    let has_pmu = pmus.into_iter().any(|pmu| is_core_pmu(&pmu.file_name().to_string_lossy()));
+    let counters = NEED_COUNTERS.iter().filter(|_| !has_pmu).map(|(uid, title)| format!("{uid}: {title}"));
+    counters.chain(EMPTY.iter().map(|(uid, title, _)| format!("{uid}: {title}"))).collect()
+}
+
+/// The panels with a query that finds nothing, and how many queries there were.
+fn empty_panels(
+    prometheus: &Prometheus,
+    dashboards: &[Dashboard],
+    cluster: &str,
+    choices: &[(&str, &str)],
+) -> Result<(BTreeSet<String>, usize)> {
+    let (mut empty, mut count) = (BTreeSet::new(), 0);
+    for dashboard in dashboards {
+        let mut values: BTreeMap<&str, String> =
+            [("__rate_interval", RATE_INTERVAL.to_owned()), ("__range", "1m".to_owned())].into();
+        for variable in &dashboard.variables {
+            let Some((selector, label)) = &variable.label_values else { continue };
+            let found = prometheus.label_values(&substituted(selector, &values)?, label)?;
+            let many = variable.json["multi"] == true;
+            let wanted = choices.iter().find(|(name, _)| *name == variable.name).map_or(cluster, |(_, value)| value);
+            ensure!(
+                many && !found.is_empty() || found.iter().any(|value| value == wanted),
+                "{}: `{}` has {found:?}",
+                dashboard.uid,
+                variable.name
+            );
+            values.insert(&variable.name, if many { ".+".to_owned() } else { wanted.to_owned() });
+        }
+        for panel in &dashboard.panels {
+            for query in &panel.queries {
+                count += 1;
+                let series = prometheus.query(&substituted(query, &values)?)?;
+                if series.is_empty() {
+                    empty.insert(format!("{}: {}", dashboard.uid, panel.title));
+                }
+            }
+        }
+    }
+    Ok((empty, count))
+}
+
+/// A query as Grafana would send it.
+fn substituted(query: &str, values: &BTreeMap<&str, String>) -> Result<String> {
+    let mut text = query.to_owned();
+    // The longest first: one name may begin with another.
+    let mut names: Vec<_> = values.keys().collect();
+    names.sort_by_key(|name| std::cmp::Reverse(name.len()));
+    for name in names {
+        text = text.replace(&format!("${name}"), &values[*name]).replace(&format!("${{{name}}}"), &values[*name]);
+    }
+    ensure!(!text.contains('$'), "what is `$` in `{text}`?");
+    Ok(text)
+}

@@ -1,0 +1,105 @@
+//! What the pages and `config` tell people to do with an agent that is there: ask it by `curl`, have it scraped.
+
+use std::{fs, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    control_plane::NEEDS,
+    http, pages,
+    prometheus::Prometheus,
+    rules::{self, root},
+    served::Served,
+    suite::{Need, Test, within},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    cluster::{Cluster, NODE, ONCPU, SHOP},
+    counted::CountedNode,
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("every_curl_of_the_pages_is_answered", &[NEEDS[0], NEEDS[1], Need::Program("curl")], every_curl_of_the_pages_is_answered),
+    ("the_example_for_prometheus_calls_agents_by_their_nodes_and_pods_as_they_do", &[NEEDS[0], NEEDS[1], Need::Program("prometheus")], the_example_for_prometheus_calls_agents_by_their_nodes_and_pods_as_they_do),
+];
+
+const DEADLINE: Duration = Duration::from_secs(60);
+/// What the pages call the agent by.
+const ADDRESS: &str = "localhost:9799";
+/// The agent's own pod.
+const AGENT: &str = "podperf-x7k2p";
+
+/// Those that need hardware counters ask a node that has them, whose readings nobody made.
+fn every_curl_of_the_pages_is_answered() -> Result<()> {
+    let cluster = Cluster::start("", "")?;
+    let finished = cluster.run_once("cart", "web")?;
+    cluster.wait_for_cpu("cart", "web", finished.cpu)?;
+    let node = CountedNode::new()?;
+    let counted = Served::start(move || node.scrape().unwrap_or_else(|error| format!("{error:#}")))?;
+    let (mut count, mut by_counters) = (0, 0);
+    for command in pages::commands()?.iter().filter(|command| command.program() == "curl") {
+        let needs_counters = command.text.contains("_cpu_cycles_total");
+        let address = if needs_counters { counted.address() } else { cluster.agent.address() };
+        ensure!(command.text.contains(ADDRESS), "{}: `{}` asks somebody else", command.page, command.text);
+        let output = Command::new("sh").arg("-c").arg(command.text.replace(ADDRESS, &address.to_string())).output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success() && !said.is_empty(), "{}: `{}`: {output:?}", command.page, command.text);
+        if needs_counters {
+            // The lowest first.
+            ensure!(said.starts_with("0.51  ") && said.lines().next().is_some_and(|it| it.contains("web-4")), "{said}");
+            let pods = said.lines().filter(|line| line.contains("pod=")).count();
+            ensure!(pods == 7, "{pods} pods instead of 7: {said}");
+            by_counters += 1;
+        }
+        count += 1;
+    }
+    ensure!(count > 5 && by_counters > 0, "only {count} commands, {by_counters} of them with counters");
+    Ok(())
+}
+
+/// But for where targets are from: Debian's Prometheus was built without Kubernetes. They have the labels that it gives.
+fn the_example_for_prometheus_calls_agents_by_their_nodes_and_pods_as_they_do() -> Result<()> {
+    let cluster = Cluster::start("", "")?;
+    let finished = cluster.run_once("cart", "web")?;
+    cluster.wait_for_cpu("cart", "web", finished.cpu)?;
+    let directory = root().join("config").canonicalize()?;
+    let mut config: Value = serde_yaml::from_str(&fs::read_to_string(directory.join("prometheus.yaml"))?)?;
+    config["global"] = json!({"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"});
+    let files = config["rule_files"][0].as_str().context("no rules")?.to_owned();
+    config["rule_files"] = json!([directory.join(files)]);
+    let job = config["scrape_configs"][0].as_object_mut().context("no job")?;
+    job.remove("kubernetes_sd_configs").context("no discovery")?;
+    let port = |name: &str| {
+        json!({"targets": [cluster.agent.address()], "labels": {
+            "__meta_kubernetes_namespace": "podperf",
+            "__meta_kubernetes_pod_name": AGENT,
+            "__meta_kubernetes_pod_node_name": NODE,
+            "__meta_kubernetes_pod_container_port_name": name,
+        }})
+    };
+    job.insert("static_configs".to_owned(), json!([port("http"), port("debug")]));
+    let prometheus = Prometheus::start_with(&config, None)?;
+
+    let ask = |query: &str| {
+        // It takes no connections at first.
+        let series = within(DEADLINE, query, || Ok(prometheus.query(query).ok().filter(|series| !series.is_empty())));
+        series.with_context(|| prometheus.log())
+    };
+    let up = ask("up == 1")?;
+    ensure!(up.len() == 1, "the other port is scraped, too: {up:?}");
+    for (label, value) in
+        [("job", "podperf"), ("instance", NODE), ("node", NODE), ("namespace", "podperf"), ("pod", AGENT)]
+    {
+        ensure!(up[0].labels.get(label).is_some_and(|found| found == value), "`{label}` is not `{value}`: {up:?}");
+    }
+    // Of whom the agent speaks, not of the agent.
+    ask(&format!("{ONCPU}{{namespace=\"{SHOP}\", pod=\"cart\", container=\"web\", node=\"{NODE}\"}}"))?;
+
+    let (status, loaded) = http::get_text(prometheus.address(), "/api/v1/rules")?;
+    ensure!(status == 200, "{status}: {loaded}");
+    for rule in rules::read()?.iter().flat_map(|file| &file.rules) {
+        ensure!(loaded.contains(&format!("\"name\":\"{}\"", rule.name)), "`{}` is not loaded", rule.name);
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! One control plane for the tests of a run that leave it as it was: an etcd and an API server take seconds to start.
+//!
+//! They have it in turn, each by a client of its own. What they share is the two processes with their keys, and the
+//! namespaces that were made in it. A test can neither stop nor restart it, since it is lent without `mut`; those that
+//! do start a [`ControlPlane`] of their own. Afterwards all pods are removed and the agent's role is given back, and
+//! the API server itself is asked whether that is so. Where it is not, as where a server has ended, the next test
+//! starts another one: no test sees what another has left.
+
+use std::{
+    borrow::Borrow,
+    ops::Deref,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::{Client, ControlPlane};
+use crate::suite::within;
+
+/// The pods that the API server has, from the cache by which it answers the first list of an agent, too.
+const PODS: &str = "/api/v1/pods?resourceVersion=0";
+const CLEAN_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The one that nobody has at the moment.
+static IDLE: Mutex<Option<ControlPlane>> = Mutex::new(None);
+
+/// A control plane without pods, where the agent has its role; lent to one test.
+#[derive(Debug)]
+pub struct SharedPlane(Option<ControlPlane>);
+
+impl SharedPlane {
+    /// Takes the one of this run. The first test starts it.
+    pub fn take() -> Result<Self> {
+        let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let again = idle.and_then(|mut plane| plane.renew().is_ok().then_some(plane));
+        Ok(Self(Some(again.map_or_else(ControlPlane::start, Ok)?)))
+    }
+
+    /// Ends what no test has. To be called when all are over: what is static is never dropped.
+    pub fn end() {
+        IDLE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+impl Deref for SharedPlane {
+    type Target = ControlPlane;
+
+    #[expect(clippy::expect_used, reason = "it is taken out on drop only")]
+    fn deref(&self) -> &ControlPlane {
+        self.0.as_ref().expect("a control plane")
+    }
+}
+
+impl Borrow<ControlPlane> for SharedPlane {
+    fn borrow(&self) -> &ControlPlane {
+        self
+    }
+}
+
+impl Drop for SharedPlane {
+    fn drop(&mut self) {
+        let Some(plane) = self.0.take() else { return };
+        if plane.clean().is_ok() {
+            *IDLE.lock().unwrap_or_else(PoisonError::into_inner) = Some(plane);
+        }
+    }
+}
+
+impl ControlPlane {
+    /// Another client for another test, if both servers run.
+    fn renew(&mut self) -> Result<()> {
+        self.etcd.check()?;
+        self.api.as_mut().context("the API server is stopped")?.check()?;
+        self.admin = Client::new(&self.admin_credentials.kubeconfig())?;
+        ensure!(self.admin.all_pods(PODS)?.is_empty(), "there are pods");
+        Ok(())
+    }
+
+    /// Removes all pods and grants the agent's role, and waits until the API server acts on both.
+    fn clean(&self) -> Result<()> {
+        // One of its own: that of the test may be in the middle of something.
+        let admin = Client::new(&self.admin_credentials.kubeconfig())?;
+        for pod in admin.all_pods("/api/v1/pods")? {
+            let (namespace, name) = (pod.metadata.namespace.unwrap_or_default(), pod.metadata.name.unwrap_or_default());
+            admin.delete_pod(&namespace, &name)?;
+        }
+        within(CLEAN_DEADLINE, "all pods are gone", || Ok(admin.all_pods(PODS)?.is_empty().then_some(())))?;
+        if self.is_granted()? { Ok(()) } else { self.grant() }
+    }
+}
