@@ -5,7 +5,7 @@ mod recordings;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant, SystemTime},
 };
@@ -22,11 +22,12 @@ use crate::{
     config::{Config, Metrics, Settings},
     events::plan::Plan,
     export::{
+        facts::FactFamily,
         otlp::{Exporter, Health},
-        prometheus::{AgentFacts, FactFamily, LogCounts},
+        prometheus::{AgentFacts, LogCounts},
         push::{Push, PushSettings},
     },
-    kernel::{OpenCounter, SampleEvent, Sensors, Tracepoint, host::Host},
+    kernel::{OpenCounter, SampleEvent, Sensors, Tracepoint, cpu_info::CpuInfo, host::Host},
     overhead::Overhead,
     parts, pods,
     recording::Windows,
@@ -54,6 +55,7 @@ pub struct Agent {
     pods: Option<pods::Source>,
     windows: Windows,
     cgroup_root: PathBuf,
+    cpu: CpuInfo,
     history: History,
     started: Instant,
     exporter: Option<Exporter>,
@@ -134,6 +136,7 @@ pub fn start(
         pods,
         windows: windows_out.clone(),
         cgroup_root: cgroup_root.to_owned(),
+        cpu: host.cpu.clone(),
         history,
         started: Instant::now(),
         exporter,
@@ -244,43 +247,54 @@ impl Agent {
         let config = self.lock_config();
         AgentFacts {
             families: families(&config),
+            cpu: &self.cpu,
             parts,
             pods: self.pods.as_ref().map(pods::Source::stats),
             otlp: self.exporter.as_ref().map(Exporter::stats),
             symbols: self.symbols.stats(),
             logs: self.logs,
-            reload: *self.reload.lock().unwrap_or_else(PoisonError::into_inner),
+            reload: *self.lock_reload(),
         }
     }
 
-    /// Takes over what a new configuration can change while running, and says what it cannot.
-    pub fn reload(&self, settings: anyhow::Result<Settings>) {
-        let mut reload = self.reload.lock().unwrap_or_else(PoisonError::into_inner);
-        let settings = match settings {
+    /// Takes over what a new configuration can change while running, and says so once it holds, and what it cannot.
+    pub async fn reload(&self, settings: anyhow::Result<Settings>) {
+        let Settings { config: new, rules, .. } = match settings {
             Ok(settings) => settings,
             Err(error) => {
-                reload.0 = false;
+                self.lock_reload().0 = false;
                 warn!(error = format!("{error:#}"), "configuration not reloaded, the old one stays");
                 return;
             }
         };
-        let new = settings.config;
-        let mut config = self.lock_config();
-        let restart = config.needs_restart(&new);
+        let level = self.lock_config().metrics.level;
+        if let Err(error) = self.reader.set_rules(RowRules { level, ..rules }).await {
+            self.lock_reload().0 = false;
+            warn!(%error, "configuration not reloaded");
+            return;
+        }
+        let restart = {
+            let mut config = self.lock_config();
+            let restart = config.needs_restart(&new);
+            config.log_level = new.log_level;
+            config.cgroups = new.cgroups;
+            config.metrics = Metrics { level, ..new.metrics };
+            self.facts.send_replace(families(&config));
+            restart
+        };
+        *self.lock_reload() = (true, SystemTime::now());
         if restart.is_empty() {
             info!("configuration reloaded");
         } else {
             warn!(keys = restart.join(", "), "configuration reloaded, but these keys need a restart");
         }
-        self.reader.set_rules(RowRules { level: config.metrics.level, ..settings.rules });
-        config.log_level = new.log_level;
-        config.cgroups = new.cgroups;
-        config.metrics = Metrics { level: config.metrics.level, ..new.metrics };
-        self.facts.send_replace(families(&config));
-        *reload = (true, SystemTime::now());
     }
 
-    fn lock_config(&self) -> std::sync::MutexGuard<'_, Config> {
+    fn lock_reload(&self) -> MutexGuard<'_, (bool, SystemTime)> {
+        self.reload.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_config(&self) -> MutexGuard<'_, Config> {
         self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

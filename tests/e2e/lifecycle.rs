@@ -22,7 +22,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_changed_log_level_takes_effect_without_a_restart", &[], a_changed_log_level_takes_effect_without_a_restart),
     ("a_change_that_needs_a_restart_is_named", &[], a_change_that_needs_a_restart_is_named),
     ("a_broken_file_keeps_the_old_configuration", &[], a_broken_file_keeps_the_old_configuration),
+    ("a_followed_file_takes_effect_by_itself_and_loses_no_count", &[], a_followed_file_takes_effect_by_itself_and_loses_no_count),
     ("flags_override_the_file", &[], flags_override_the_file),
+    ("a_probe_asks_every_address_and_fails_by_name", &[], a_probe_asks_every_address_and_fails_by_name),
 ];
 
 /// What users and supervisors are promised.
@@ -74,7 +76,7 @@ fn a_changed_depth_takes_effect_without_a_restart() -> Result<()> {
         Ok(metrics.get("podperf_cgroup_oncpu_seconds_total", &[("cgroup", cgroup.kernel_path())]))
     };
     let before: CpuReport = run_load(inner.path(), &["spin", "--seconds", "0.2"])?;
-    let burnt = Duration::from_nanos(before.inside.run_ns).as_secs_f64();
+    let burnt = Duration::from_nanos(before.inside.cpu_ns).as_secs_f64();
     let outer_before = oncpu(&agent, &outer)?.context("no row for the outer cgroup")?;
     ensure!(outer_before >= burnt * 0.98, "burnt {burnt} s inside, the outer row has {outer_before}");
     ensure!(oncpu(&agent, &inner)?.is_none(), "a row below the depth");
@@ -82,7 +84,7 @@ fn a_changed_depth_takes_effect_without_a_restart() -> Result<()> {
     reload(&agent, "cgroups: {depth: 2}")?;
     agent.wait_for_log("configuration reloaded", LOG_DEADLINE)?;
     let after: CpuReport = run_load(inner.path(), &["spin", "--seconds", "0.1"])?;
-    let burnt = Duration::from_nanos(after.inside.run_ns).as_secs_f64();
+    let burnt = Duration::from_nanos(after.inside.cpu_ns).as_secs_f64();
     let inner_after = oncpu(&agent, &inner)?.context("no row for the inner cgroup")?;
     ensure!((burnt * 0.98..burnt * 1.02 + 0.01).contains(&inner_after), "burnt {burnt} s, its row has {inner_after}");
     let outer_after = oncpu(&agent, &outer)?.context("the outer row is gone")?;
@@ -152,6 +154,54 @@ fn a_broken_file_keeps_the_old_configuration() -> Result<()> {
         let [ok, time] = succeeded(&agent)?;
         Ok((ok == 1.0 && time > loaded).then_some(()))
     })
+}
+
+/// As with a ConfigMap whose mounted file the kubelet replaces.
+fn a_followed_file_takes_effect_by_itself_and_loses_no_count() -> Result<()> {
+    let cgroup = TestCgroup::new("followed")?;
+    let mut agent = Agent::start_changed(&agent::binary()?, "cgroups: {depth: 1}", |command| {
+        command.arg("--follow-config");
+    })?;
+    let oncpu = |agent: &Agent| -> Result<f64> {
+        let metrics = agent.fresh_metrics()?;
+        let value = metrics.get("podperf_cgroup_oncpu_seconds_total", &[("cgroup", cgroup.kernel_path())]);
+        value.context("no row for the cgroup")
+    };
+    let _: CpuReport = run_load(cgroup.path(), &["spin", "--seconds", "0.1"])?;
+    let before = oncpu(&agent)?;
+    ensure!(before > 0.09, "its row has {before}");
+    let directory = agent.directory().to_owned();
+    let changed = fs::read_to_string(directory.join("podperf.yaml"))?.replace("depth: 1", "depth: 1, grace: 1m");
+    fs::write(directory.join("new"), changed)?;
+    fs::rename(directory.join("new"), directory.join("podperf.yaml"))?;
+    agent.wait_for_log("configuration reloaded", LOG_DEADLINE)?;
+    let _: CpuReport = run_load(cgroup.path(), &["spin", "--seconds", "0.1"])?;
+    let after = oncpu(&agent)?;
+    ensure!(after > before + 0.09, "from {before} to {after}");
+    Ok(())
+}
+
+/// `helm test` is this.
+fn a_probe_asks_every_address_and_fails_by_name() -> Result<()> {
+    let probe = |arguments: &[&str]| -> Result<(Option<i32>, String)> {
+        let output = Command::new(agent::binary()?).arg("probe").args(arguments).output()?;
+        Ok((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
+    };
+    let agent = Agent::start("nodeName: probed")?;
+    let url = format!("http://{}", agent.address());
+    let (code, said) = probe(&[&url])?;
+    ensure!(code == Some(0) && said.contains(" on node probed: ready, "), "{code:?}: {said}");
+    ensure!(said.ends_with("1 of 1 agents are ready and count\n"), "{said}");
+    let (code, said) = probe(&[&url, "http://127.0.0.1:1", "http://nobody.invalid:1"])?;
+    ensure!(code == Some(1) && said.ends_with("1 of 3 agents are ready and count\n"), "{code:?}: {said}");
+    ensure!(said.contains("FAIL  http://127.0.0.1:1  Connection refused"), "{said}");
+    ensure!(said.contains("FAIL  http://nobody.invalid:1  failed to look it up"), "{said}");
+    // Without facts and counters it is ready, and of no use.
+    drop(agent);
+    let idle = Agent::start("facts: {enabled: false}\ncounters: {enabled: false}")?;
+    let (code, said) = probe(&[&format!("http://{}", idle.address())])?;
+    ensure!(code == Some(1) && said.contains("ready, but counts nothing"), "{code:?}: {said}");
+    Ok(())
 }
 
 fn flags_override_the_file() -> Result<()> {

@@ -15,6 +15,7 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load::cpu::CpuReport,
     prometheus::Prometheus,
+    reference::reference,
     suite::{Need, Test},
 };
 use serde_json::Value;
@@ -26,6 +27,11 @@ pub(crate) const TESTS: &[Test] = &[
     ("the_accept_header_chooses_the_format", &[], the_accept_header_chooses_the_format),
     ("all_formats_hold_the_same_families", &[], all_formats_hold_the_same_families),
     ("scrapes_within_a_second_share_a_reading", &[], scrapes_within_a_second_share_a_reading),
+    (
+        "a_scrape_holds_nothing_that_the_reference_does_not_tell",
+        &[],
+        a_scrape_holds_nothing_that_the_reference_does_not_tell,
+    ),
     ("promtool_has_no_complaints", &[Need::Program("promtool")], promtool_has_no_complaints),
     ("status_names_every_part_and_event_with_its_state", &[], status_names_every_part_and_event_with_its_state),
     (
@@ -236,10 +242,28 @@ fn prometheus_scrapes_every_series_unharmed() -> Result<()> {
     let rows = prometheus.query("podperf_cgroup_oncpu_seconds_total")?;
     let row = rows.iter().find(|row| row.labels["cgroup"] == scope.kernel_path());
     let row = row.with_context(|| format!("no `{}` in {rows:?}", scope.kernel_path()))?;
-    let burnt = Duration::from_nanos(truth.inside.run_ns).as_secs_f64();
+    let burnt = Duration::from_nanos(truth.inside.cpu_ns).as_secs_f64();
     ensure!((0.98 * burnt..1.02 * burnt + 0.01).contains(&row.value), "burnt {burnt} s, prometheus has {}", row.value);
     // Prometheus counts what it took; the agent counts all but this count itself.
     let missing = first("podperf_exported_series + 1 - on(instance) scrape_samples_scraped")?;
     ensure!(missing == 0.0, "{missing} series did not arrive");
+    Ok(())
+}
+
+fn a_scrape_holds_nothing_that_the_reference_does_not_tell() -> Result<()> {
+    let agent = Agent::start(
+        "counters: {groups: [[cpu-clock, 'page-faults:u'], ['nosuchpmu/event=1/']]}\n\
+         metrics: {facts: [oncpu, runqueue_wait, offcpu, wait_reasons, incomplete_stacks, context_switches, \
+         cpu_migrations, page_faults, profile_samples]}\n\
+         otlp: {endpoint: 'http://127.0.0.1:1', interval: 1s}",
+    )?;
+    let reference = reference()?;
+    let metrics = agent.fresh_metrics()?;
+    ensure!(metrics.samples().len() > 100, "only {} series", metrics.samples().len());
+    for sample in metrics.samples() {
+        let labels = reference.get(&sample.name).with_context(|| format!("`{}` is not told of", sample.name))?;
+        let unknown: Vec<_> = sample.labels.keys().filter(|label| !labels.contains(*label)).collect();
+        ensure!(unknown.is_empty(), "`{}` has the labels {unknown:?}", sample.name);
+    }
     Ok(())
 }

@@ -41,17 +41,14 @@ pub struct Usage {
     pub voluntary_switches: u64,
     /// `ru_nivcsw`.
     pub involuntary_switches: u64,
-    /// First field of `/proc/self/schedstat`: time on a CPU.
-    pub run_ns: u64,
     /// Second field of `/proc/self/schedstat`: time runnable without a CPU.
     pub wait_ns: u64,
 }
 
 impl Usage {
     /// What has been counted for the calling process since it was forked.
-    /// Zero run and wait times mean a kernel without `schedstat`.
+    /// A wait time of zero means a kernel without `schedstat`.
     pub fn of_self() -> Result<Self> {
-        let (run_ns, wait_ns) = schedstat();
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: the pointer is to a whole rusage, which the call fills; all
         // zeroes is a valid rusage too.
@@ -69,8 +66,7 @@ impl Usage {
             major_faults: count(usage.ru_majflt),
             voluntary_switches: count(usage.ru_nvcsw),
             involuntary_switches: count(usage.ru_nivcsw),
-            run_ns,
-            wait_ns,
+            wait_ns: waited_ns(),
         })
     }
 
@@ -85,7 +81,6 @@ impl Usage {
             major_faults: self.major_faults.saturating_sub(earlier.major_faults),
             voluntary_switches: self.voluntary_switches.saturating_sub(earlier.voluntary_switches),
             involuntary_switches: self.involuntary_switches.saturating_sub(earlier.involuntary_switches),
-            run_ns: self.run_ns.saturating_sub(earlier.run_ns),
             wait_ns: self.wait_ns.saturating_sub(earlier.wait_ns),
         }
     }
@@ -270,8 +265,8 @@ fn count(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
-fn schedstat() -> (u64, u64) {
+/// The first field, the time on a CPU, is of the last tick: `cpu_ns` is of now.
+fn waited_ns() -> u64 {
     let text = fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-    let mut fields = text.split_whitespace().map(|field| field.parse().unwrap_or(0));
-    (fields.next().unwrap_or(0), fields.next().unwrap_or(0))
+    text.split_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0)
 }

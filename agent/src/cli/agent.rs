@@ -12,11 +12,13 @@ use clap::Args;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::oneshot,
+    time::MissedTickBehavior,
 };
 use tracing::info;
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
 use super::{
+    follow::Follower,
     overrides::{self, Overrides},
     run_dir,
 };
@@ -33,6 +35,9 @@ const DRAIN: Duration = Duration::from_millis(4500);
 /// Of that, what open requests get.
 const DRAIN_HTTP: Duration = Duration::from_secs(1);
 
+/// How soon a change of the configuration file is seen, where it is followed.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
 static LOG_COUNTS: LogCounts = LogCounts::new();
 
 /// The flags of `podperf agent`.
@@ -43,6 +48,10 @@ pub(super) struct Arguments {
     /// error, warn, info, debug, trace, or a filter such as info,podperf=debug.
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
+    /// Read the configuration file again when it changes, as on SIGHUP. For files that others replace, such as a mounted
+    /// ConfigMap.
+    #[arg(long, requires = "config")]
+    follow_config: bool,
 }
 
 type LogLevel = reload::Handle<EnvFilter, tracing_subscriber::Registry>;
@@ -89,12 +98,20 @@ async fn serve(
     let mut server = tokio::spawn(http::serve(listener, Arc::clone(&agent), async {
         stopped.await.ok();
     }));
+    let mut follower = Follower::new(arguments.overrides.file());
+    let mut looks = tokio::time::interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     info!("listening on http://{address} (metrics at /metrics, state at /status)");
     let signal = loop {
         tokio::select! {
             _ = terminate.recv() => break "SIGTERM",
             _ = interrupt.recv() => break "SIGINT",
-            _ = hangup.recv() => reload(arguments, &agent, log_level),
+            _ = hangup.recv() => reload(arguments, &agent, log_level).await,
+            _ = looks.tick(), if arguments.follow_config => {
+                if follower.changed() {
+                    reload(arguments, &agent, log_level).await;
+                }
+            }
             ended = &mut server => {
                 return ended.context("the HTTP server panicked")?.context("the HTTP server failed");
             }
@@ -127,7 +144,7 @@ fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
     Ok(Settings::try_from(config)?)
 }
 
-fn reload(arguments: &Arguments, agent: &Agent, log_level: &LogLevel) {
+async fn reload(arguments: &Arguments, agent: &Agent, log_level: &LogLevel) {
     let new = settings(arguments);
     if let Ok(settings) = &new
         && let Ok(filter) = EnvFilter::try_new(&settings.config.log_level)
@@ -135,7 +152,7 @@ fn reload(arguments: &Arguments, agent: &Agent, log_level: &LogLevel) {
         // It fails only when the subscriber is gone.
         log_level.reload(filter).ok();
     }
-    agent.reload(new);
+    agent.reload(new).await;
 }
 
 fn start_log(level: &str) -> anyhow::Result<LogLevel> {

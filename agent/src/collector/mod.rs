@@ -196,7 +196,10 @@ impl Collector {
                     self.filters.remove(slot);
                     self.set_filters();
                 }
-                Ok(Request::Rules(rules)) => self.settings.rules = *rules,
+                Ok(Request::Rules(rules, reply)) => {
+                    self.settings.rules = *rules;
+                    reply.send(()).ok();
+                }
                 Ok(Request::Pods(change)) => {
                     if let Some(pods) = &mut self.pods {
                         pods.apply(*change, monotonic_ns());

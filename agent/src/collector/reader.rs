@@ -33,7 +33,7 @@ pub(super) enum Request {
     Cut(oneshot::Sender<Option<SystemTime>>),
     Filter(Box<Filter>, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
     Unfilter(Slot),
-    Rules(Box<RowRules>),
+    Rules(Box<RowRules>, oneshot::Sender<()>),
     Pods(Box<PodChange>),
     Unwound(Vec<(Subject, UnwoundTime)>),
     Stop,
@@ -50,7 +50,7 @@ impl std::fmt::Debug for Request {
             Self::Cut(_) => "Cut",
             Self::Filter(..) => "Filter",
             Self::Unfilter(_) => "Unfilter",
-            Self::Rules(_) => "Rules",
+            Self::Rules(..) => "Rules",
             Self::Pods(_) => "Pods",
             Self::Unwound(_) => "Unwound",
             Self::Stop => "Stop",
@@ -99,10 +99,16 @@ impl Reader {
         self.0.send(Request::Unfilter(slot)).ok();
     }
 
-    /// Changes which cgroups are rows, from the next reading on. Existing rows keep what they have.
-    pub fn set_rules(&self, rules: RowRules) {
-        // A collector that has stopped has no rows.
-        self.0.send(Request::Rules(Box::new(rules))).ok();
+    /// Changes which cgroups are rows: the next reading is by these rules, and existing rows keep what they have.
+    ///
+    /// # Errors
+    ///
+    /// When the collector has stopped.
+    pub async fn set_rules(&self, rules: RowRules) -> Result<(), ReadError> {
+        let (reply, answer) = oneshot::channel();
+        let request = Request::Rules(Box::new(rules), reply);
+        self.0.send(request).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
+        answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 
     /// Tells of pods.
