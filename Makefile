@@ -14,7 +14,7 @@ FUZZ_FLAGS := --fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none
 FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run test test-pure vm vm-x86 vm-arm64 fuzz lint deny bench clean
+.PHONY: help setup build image run test test-pure chart chart-golden rules-mutation e2e vm vm-x86 vm-arm64 fuzz lint deny bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -24,6 +24,10 @@ setup: ## Install what building needs, where it is missing
 
 build: setup ## Build the agent: target/release/podperf
 	$(CARGO) build --release --locked -p podperf
+
+image: ## Build the image, and say where it is: an archive for runtimes to import
+	@./setup.sh image
+	@$(SUDO) tests/image/build.sh
 
 run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT ...")
 	$(SUDO) target/release/podperf agent --config $(CONFIG) $(ARGS)
@@ -38,6 +42,25 @@ test: ## Run all tests; those that need root or another program say so when they
 
 test-pure: setup ## Run the tests that need neither root nor network
 	$(CARGO) test --locked -p podperf -p podperf-ebpf
+
+chart: ## Lint the Helm chart and run its tests (ring 6) alone
+	@./setup.sh chart
+	$(CARGO) build --locked -p podperf -p podperf-tests --bins
+	$(CARGO) test --locked -p podperf-tests --test chart
+
+chart-golden: ## Write what the chart's examples render to, and its README, anew
+	PODPERF_WRITE_GOLDEN=1 $(MAKE) chart
+
+rules-mutation: ## Spoil each alert and recording rule, one at a time, and want the tests to notice
+	@./setup.sh test
+	$(CARGO) build --locked -p podperf-tests --bin podperf-rules-mutation
+	target/debug/podperf-rules-mutation
+
+e2e: ## Install the chart on real nodes of a real cluster, in guests under QEMU (ARGS=FILTER for some tests)
+	@./setup.sh e2e
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
+		$(CARGO) test --locked -p podperf-tests --test node -- $(ARGS)
 
 vm: ## Run the kernel tests on a row of kernels under QEMU, and write docs/kernels.md (ROWS=6.1,6.12 for some)
 	@./setup.sh vm

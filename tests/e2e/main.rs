@@ -3,6 +3,7 @@
 mod check;
 mod checked;
 mod command;
+mod examples;
 mod filters;
 mod lifecycle;
 mod memo;
@@ -22,8 +23,8 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    let agent =
-        [scrape::TESTS, profiles::TESTS, receivers::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat();
+    let agent = [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat();
+    let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
-    suite::run(&[agent, stacks].concat())
+    suite::run(&[agent, receivers, stacks].concat())
 }

@@ -21,12 +21,12 @@ use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
     collector::{Collector, Sample},
-    load::sleepers::SleepersReport,
+    load::{blocked::BlockedReport, cpu::CpuReport, sleepers::SleepersReport},
     process,
     suite::{Need, Test},
 };
 
-use crate::command::{load_command, within};
+use crate::command::{load_command, run_load, within};
 
 pub(crate) const TESTS: &[Test] = &[
     (
@@ -36,13 +36,17 @@ pub(crate) const TESTS: &[Test] = &[
     ),
     ("the_raw_tracepoint_gives_the_same_stacks", &[GO], the_raw_tracepoint_gives_the_same_stacks),
     ("a_long_wait_arrives_once", &[GO], a_long_wait_arrives_once),
+    ("a_deep_recursion_is_cut_off_and_told", &[GO], a_deep_recursion_is_cut_off_and_told),
     ("an_uninterruptible_wait_arrives_as_such", &[GO], an_uninterruptible_wait_arrives_as_such),
+    ("profiles_tell_the_reasons_that_metrics_tell", &[GO, DISK], profiles_tell_the_reasons_that_metrics_tell),
     ("the_last_window_is_sent_before_the_end", &[GO], the_last_window_is_sent_before_the_end),
     ("a_receiver_that_is_down_does_no_harm", &[], a_receiver_that_is_down_does_no_harm),
     ("a_receiver_that_never_answers_does_no_harm", &[], a_receiver_that_never_answers_does_no_harm),
     ("a_receiver_that_answers_garbage_does_no_harm", &[], a_receiver_that_answers_garbage_does_no_harm),
 ];
 
+/// Where the files of loads are; a memory file system has no disk to wait for.
+const DISK: Need = Need::Disk(env!("CARGO_TARGET_TMPDIR"));
 /// Builds the Collector.
 pub(crate) const GO: Need = Need::Program("go");
 /// Some windows of a second each, on a loaded machine.
@@ -159,6 +163,35 @@ impl Run {
     }
 }
 
+/// A thread blocked on a futex, one on a disk, and two that preempt each other.
+fn profiles_tell_the_reasons_that_metrics_tell() -> Result<()> {
+    let cgroup = TestCgroup::new("reasons")?;
+    let collector = Collector::start()?;
+    let otlp = format!("otlp: {{endpoint: '{}', interval: 1s}}", collector.endpoint());
+    let agent = Agent::start(&format!("{otlp}\nstacks: {{maxWalks: 0}}"))?;
+    for on in ["futex", "disk"] {
+        let arguments = ["blocked", "--on", on, "--directory", env!("CARGO_TARGET_TMPDIR")];
+        let _: BlockedReport = run_load(cgroup.path(), &arguments)?;
+    }
+    let burner = ["spin", "--seconds", "0.5", "--cpu", "0"];
+    let burners = [Held::start(&cgroup, &burner)?, Held::start(&cgroup, &burner)?];
+    for burner in burners {
+        burner.finish::<CpuReport>()?;
+    }
+    let exports = || Ok::<_, anyhow::Error>(agent.metrics()?.sum("podperf_otlp_exports_total", &[]));
+    let before = exports()?;
+    within(DEADLINE, "two more windows are sent", || Ok((exports()? >= before + 2.0).then_some(())))?;
+    let (metrics, samples) = (agent.fresh_metrics()?, collector.samples_of(cgroup.kernel_path())?);
+    for reason in ["futex", "disk", "preempted"] {
+        let labels = [("cgroup", cgroup.kernel_path()), ("reason", reason)];
+        let metric = metrics.get("podperf_cgroup_wait_seconds_total", &labels);
+        let metric = metric.filter(|seconds| *seconds > 0.1).with_context(|| format!("no waits for `{reason}`"))?;
+        let sum = nanoseconds(samples.iter().filter(|sample| sample.reason == reason));
+        ensure_near(sum, Duration::from_secs_f64(metric), &format!("the metric of `{reason}`"))?;
+    }
+    Ok(())
+}
+
 /// Whether the three known functions are in its stack, inner first, one right after the other.
 pub(crate) fn is_wait(sample: &Sample) -> bool {
     sample.functions().windows(WAIT_STACK.len()).any(|names| names == WAIT_STACK)
@@ -200,6 +233,20 @@ fn a_long_wait_arrives_once() -> Result<()> {
     run.check("interruptible", "sleep", "nanosleep")?;
     ensure!(run.waits().len() == 1, "one wait became {} samples", run.waits().len());
     Ok(())
+}
+
+fn a_deep_recursion_is_cut_off_and_told() -> Result<()> {
+    let run = Run::new("", &["sleepers", "--depth", "5000"], Duration::from_secs(1))?;
+    for wait in run.waits() {
+        let user: Vec<_> = wait.frames.iter().filter(|frame| frame.kind != "kernel").collect();
+        ensure!(user.len() == 127 && user[..3].iter().map(|frame| &*frame.function).eq(WAIT_STACK), "{user:#?}");
+        ensure!(user[20..].iter().all(|frame| frame.function.contains("podperf_recurse")), "{user:#?}");
+    }
+    let labels = |cause| [("cgroup", run.cgroup.kernel_path()), ("cause", cause)];
+    let told = |cause| run.metrics.sum("podperf_cgroup_incomplete_stack_seconds_total", &labels(cause));
+    ensure!((0.99..1.1).contains(&told("truncated")), "{} s are told as truncated", told("truncated"));
+    ensure!(told("broken") + told("no_frame_pointers") == 0.0, "other stacks are incomplete, too");
+    run.profiles_have_what_metrics_have()
 }
 
 fn an_uninterruptible_wait_arrives_as_such() -> Result<()> {

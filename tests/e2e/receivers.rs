@@ -51,7 +51,7 @@ pub(crate) const TESTS: &[Test] = &[
 const GAVE_UP: &str = "does not read this compression";
 
 /// Has the sleepers sleep under an agent, until that has arrived at the Collector.
-fn arrives(agent: &Agent, collector: &Collector) -> Result<()> {
+pub(crate) fn arrives(agent: &Agent, collector: &Collector) -> Result<()> {
     let cgroup = TestCgroup::new("receivers")?;
     let load = Held::start(&cgroup, &["sleepers"])?;
     within(DEADLINE, "the waits are in profiles", || {

@@ -3,7 +3,10 @@
 use std::{fs, path::Path};
 
 use anyhow::Result;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
+};
 
 /// Signs certificates.
 #[derive(Debug)]
@@ -26,8 +29,25 @@ impl Authority {
 
     /// Signs a certificate for loopback under a name, and writes `FILE.crt` and `FILE.key`.
     pub fn issue(&self, name: &str, directory: &Path, file: &str) -> Result<()> {
+        self.issue_for(name, &["localhost", "127.0.0.1"], directory, file)
+    }
+
+    /// The same for other hosts, by name or address.
+    pub fn issue_for(&self, name: &str, hosts: &[&str], directory: &Path, file: &str) -> Result<()> {
+        let hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+        self.sign(CertificateParams::new(hosts)?, name, directory, file)
+    }
+
+    /// Signs a client's certificate: to an API server it is this user, of this group.
+    pub fn issue_client(&self, user: &str, group: &str, directory: &Path, file: &str) -> Result<()> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params, user, directory, file)
+    }
+
+    fn sign(&self, mut params: CertificateParams, name: &str, directory: &Path, file: &str) -> Result<()> {
         let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(["localhost".to_owned(), "127.0.0.1".to_owned()])?;
         params.distinguished_name.push(DnType::CommonName, name);
         let certificate = params.signed_by(&key, &self.0)?;
         fs::write(directory.join(format!("{file}.crt")), certificate.pem())?;

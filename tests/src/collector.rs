@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     net::{SocketAddr, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -85,9 +85,26 @@ impl Collector {
         Self::start_with(Some(certificates))
     }
 
+    /// One with config/otel-collector.yaml, which shows in its log what it takes, and passes it on to another.
+    pub fn start_example(backend: &Self) -> Result<Self> {
+        let configs = [sources().join("../../config/otel-collector.yaml"), sources().join("example.yaml")];
+        Self::start_by(&configs, "http", |command| {
+            command.env("OTLP_BACKEND", backend.grpc.to_string());
+        })
+    }
+
     fn start_with(certificates: Option<&Path>) -> Result<Self> {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("collector");
-        let built = Command::new(sources.join("build.sh")).stderr(Stdio::inherit()).output()?;
+        let config = sources().join("config.yaml");
+        match certificates {
+            None => Self::start_by(&[config], "http", |_| ()),
+            Some(directory) => Self::start_by(&[config, sources().join("tls.yaml")], "https", |command| {
+                command.env("TLS_DIRECTORY", directory);
+            }),
+        }
+    }
+
+    fn start_by(configs: &[PathBuf], scheme: &'static str, change: impl FnOnce(&mut Command)) -> Result<Self> {
+        let built = Command::new(sources().join("build.sh")).stderr(Stdio::inherit()).output()?;
         ensure!(built.status.success(), "failed to build the Collector (see above)");
         let binary = String::from_utf8(built.stdout)?;
 
@@ -95,24 +112,22 @@ impl Collector {
         let (grpc, http) = (http::free_address()?, http::free_address()?);
         let mut command = Command::new(binary.trim());
         process::bind_to_parent(&mut command);
+        for config in configs {
+            command.arg("--config").arg(config);
+        }
         command
-            .arg("--config")
-            .arg(sources.join("config.yaml"))
             .arg("--feature-gates=+service.profilesSupport")
             .env("OTLP_ENDPOINT", grpc.to_string())
             .env("OTLP_HTTP_ENDPOINT", http.to_string())
             .env("OUTPUT", directory.path().join("profiles.json"))
             .env("METRICS_OUTPUT", directory.path().join("metrics.json"));
-        if let Some(certificates) = certificates {
-            command.arg("--config").arg(sources.join("tls.yaml")).env("TLS_DIRECTORY", certificates);
-        }
+        change(&mut command);
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(directory.path().join("log"))?)
             .spawn()
             .context("failed to start the Collector")?;
-        let scheme = if certificates.is_some() { "https" } else { "http" };
         let mut collector = Self { child, grpc, http, scheme, directory };
         let start = Instant::now();
         while [grpc, http].iter().any(|address| TcpStream::connect(address).is_err()) {
@@ -189,6 +204,11 @@ impl Drop for Collector {
     fn drop(&mut self) {
         process::end(&mut self.child, Signal::SIGTERM, STOP_DEADLINE);
     }
+}
+
+/// Where its build and its configurations are.
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("collector")
 }
 
 impl Sample {

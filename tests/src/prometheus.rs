@@ -1,8 +1,7 @@
-//! A real Prometheus that scrapes one agent, asked over its HTTP API.
+//! A real Prometheus that scrapes agents, asked over its HTTP API.
 
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     fs::{self, File},
     net::SocketAddr,
     process::{Child, Command, Stdio},
@@ -11,7 +10,8 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{agent::Sample, http, process};
@@ -27,8 +27,8 @@ pub struct Prometheus {
 }
 
 #[derive(Deserialize)]
-struct Answer {
-    data: Data,
+struct Answer<T> {
+    data: T,
 }
 
 #[derive(Deserialize)]
@@ -46,20 +46,28 @@ struct Series {
 impl Prometheus {
     /// Starts it: it scrapes `target` once a second. It answers queries a moment later.
     pub fn start(target: SocketAddr) -> Result<Self> {
+        let scrape = json!({"job_name": "podperf", "static_configs": [{"targets": [target]}]});
+        let global = json!({"scrape_interval": "1s", "scrape_timeout": "1s"});
+        Self::start_with(&json!({"global": global, "scrape_configs": [scrape]}), None)
+    }
+
+    /// Starts it with a configuration and, if there are any, rules as its rule files have them.
+    pub fn start_with(config: &Value, rules: Option<&str>) -> Result<Self> {
         let directory = TempDir::new()?;
-        let config = directory.path().join("prometheus.yml");
-        fs::write(
-            &config,
-            format!(
-                "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
-                 scrape_configs: [{{job_name: podperf, static_configs: [{{targets: ['{target}']}}]}}]\n"
-            ),
-        )?;
+        let mut config = config.clone();
+        if let Some(rules) = rules {
+            let file = directory.path().join("rules.yml");
+            fs::write(&file, rules)?;
+            config["rule_files"] = json!([file]);
+        }
+        let file = directory.path().join("prometheus.yml");
+        // JSON is YAML.
+        fs::write(&file, config.to_string())?;
         let address = http::free_address()?;
         let mut command = Command::new("prometheus");
         process::bind_to_parent(&mut command);
         let child = command
-            .arg(format!("--config.file={}", config.display()))
+            .arg(format!("--config.file={}", file.display()))
             .arg(format!("--storage.tsdb.path={}", directory.path().join("data").display()))
             .arg(format!("--web.listen-address={address}"))
             .stdin(Stdio::null())
@@ -70,24 +78,35 @@ impl Prometheus {
         Ok(Self { child, address, directory })
     }
 
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// The series of an instant query.
     pub fn query(&self, query: &str) -> Result<Vec<Sample>> {
-        let mut encoded = String::new();
-        for byte in query.bytes() {
-            write!(encoded, "%{byte:02X}")?;
-        }
-        let (status, body) = http::get_text(self.address, &format!("/api/v1/query?query={encoded}"))?;
-        ensure!(status == 200, "prometheus answered {status} to `{query}`: {body}");
-        let answer: Answer = serde_json::from_str(&body).with_context(|| format!("failed to parse `{body}`"))?;
-        answer
-            .data
-            .result
+        let data: Data = self.ask(&format!("query?query={}", encoded(query)))?;
+        data.result
             .into_iter()
             .map(|Series { mut metric, value }| {
                 let name = metric.remove("__name__").unwrap_or_default();
                 Ok(Sample { name, labels: metric, value: value.1.parse()? })
             })
             .collect()
+    }
+
+    /// The values that a label has in the series of a selector.
+    pub fn label_values(&self, selector: &str, label: &str) -> Result<Vec<String>> {
+        self.ask(&format!("label/{label}/values?match[]={}", encoded(selector)))
+    }
+
+    /// What the API answers.
+    fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let (status, body) = http::get_text(self.address, &format!("/api/v1/{path}"))?;
+        ensure!(status == 200, "prometheus answered {status} to `{path}`: {body}");
+        let answer: Answer<T> = serde_json::from_str(&body).with_context(|| format!("failed to parse `{body}`"))?;
+        Ok(answer.data)
     }
 
     /// What it has logged so far.
@@ -101,4 +120,9 @@ impl Drop for Prometheus {
     fn drop(&mut self) {
         process::end(&mut self.child, Signal::SIGTERM, STOP_DEADLINE);
     }
+}
+
+/// As a parameter of a request.
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }

@@ -1,9 +1,11 @@
 //! How the rings that need a machine run: one test after the other, and what the machine lacks is said and counted.
 
 use std::{
+    cmp::Reverse,
     fs::{self, File},
     io::{self, Write as _},
     process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -20,6 +22,8 @@ use crate::cgroup;
 /// `RAMFS_MAGIC` of the kernel's `magic.h`.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// So many of a ring's tests are told with their time.
+const SLOWEST: usize = 10;
 
 /// One test: a sentence, what it needs beyond root, and its body.
 pub type Test = (&'static str, &'static [Need], fn() -> Result<()>);
@@ -87,27 +91,61 @@ pub fn is_core_pmu(name: &str) -> bool {
     ["cpu", "cpu_core"].contains(&name) || name.starts_with("armv8_")
 }
 
+/// The tests that have run, and how long each took.
+type Times = Arc<Mutex<Vec<(Duration, &'static str)>>>;
+
 /// Runs the tests of one ring. A test whose machine lacks something is ignored, counted and named with what it lacks.
+/// At the end it says where the time went.
 #[must_use]
 pub fn run(tests: &[Test]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They watch the whole machine: two at a time would see each other.
     arguments.test_threads = Some(1);
     let root = nix::unistd::geteuid().is_root();
-    let trials = tests
-        .iter()
-        .map(|&(name, needs, body)| {
-            let lacks = if root { needs.iter().find_map(|need| need.lacks()) } else { Some("not root".into()) };
-            let title = lacks.as_ref().map_or_else(|| name.to_owned(), |lacks| format!("{name} (skipped: {lacks})"));
-            let test = move || {
-                let _alone = alone()?;
-                body()
-            };
-            Trial::test(title, move || test().map_err(|error| Failed::from(format!("{error:#}"))))
-                .with_ignored_flag(lacks.is_some())
-        })
-        .collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let no_root = (!root).then_some("not root");
+    run_timed(&arguments, tests, no_root, || alone().map(Some))
+}
+
+/// The same for tests that neither need root nor watch the machine.
+#[must_use]
+pub fn run_beside_others(tests: &[Test]) -> ExitCode {
+    run_timed(&Arguments::from_args(), tests, None, || Ok(None))
+}
+
+fn run_timed(
+    arguments: &Arguments,
+    tests: &[Test],
+    lacks: Option<&str>,
+    lock: fn() -> Result<Option<Flock<File>>>,
+) -> ExitCode {
+    let times = Times::default();
+    let conclusion = libtest_mimic::run(arguments, trials(tests, lacks, lock, &times));
+    let mut times = std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner));
+    times.sort_by_key(|&(time, _)| Reverse(time));
+    times.truncate(SLOWEST);
+    let lines: String = times.iter().map(|(time, name)| format!("\n  {:6.1} s  {name}", time.as_secs_f64())).collect();
+    if !lines.is_empty() {
+        tell(&format!("the longest tests:{lines}"));
+    }
+    conclusion.exit_code()
+}
+
+fn trials(tests: &[Test], lacks: Option<&str>, lock: fn() -> Result<Option<Flock<File>>>, times: &Times) -> Vec<Trial> {
+    let trial = |&(name, needs, body): &Test| {
+        let lacks = lacks.map(str::to_owned).or_else(|| needs.iter().find_map(|need| need.lacks()));
+        let title = lacks.as_ref().map_or_else(|| name.to_owned(), |lacks| format!("{name} (skipped: {lacks})"));
+        let times = Arc::clone(times);
+        let test = move || {
+            let _alone = lock()?;
+            let start = Instant::now();
+            let outcome = body();
+            times.lock().unwrap_or_else(PoisonError::into_inner).push((start.elapsed(), name));
+            outcome
+        };
+        Trial::test(title, move || test().map_err(|error| Failed::from(format!("{error:#}"))))
+            .with_ignored_flag(lacks.is_some())
+    };
+    tests.iter().map(trial).collect()
 }
 
 /// Waits for the test that another run is at, for the same reason.

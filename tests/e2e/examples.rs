@@ -1,0 +1,63 @@
+//! The example receivers of `config`: the very files, but for addresses.
+
+use std::{fs, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::{self, Agent},
+    collector::Collector,
+    rules::root,
+    suite::Test,
+};
+use tempfile::TempDir;
+
+use crate::{
+    command::{Refusal, within},
+    profiles::{DEADLINE, GO},
+    receivers::arrives,
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("the_example_collector_shows_what_it_takes_and_passes_it_on", &[GO], the_example_collector_shows_what_it_takes_and_passes_it_on),
+    ("the_agent_takes_the_example_for_pyroscope", &[], the_agent_takes_the_example_for_pyroscope),
+    ("a_collector_takes_what_is_sent_by_the_example_for_pyroscope", &[GO], a_collector_takes_what_is_sent_by_the_example_for_pyroscope),
+];
+
+const PYROSCOPE: &str = "config/pyroscope.yaml";
+
+fn the_example_collector_shows_what_it_takes_and_passes_it_on() -> Result<()> {
+    let backend = Collector::start()?;
+    let example = Collector::start_example(&backend)?;
+    let agent = Agent::start(&format!(
+        "otlp: {{endpoint: '{}', interval: 1s, metrics: {{enabled: true, interval: 1s}}}}",
+        example.endpoint()
+    ))?;
+    arrives(&agent, &backend).with_context(|| example.log())?;
+    within(DEADLINE, "metrics are passed on", || {
+        Ok((!backend.metric("podperf.cgroup.oncpu.time")?.is_empty()).then_some(()))
+    })
+    .with_context(|| example.log())?;
+    let log = example.log();
+    ensure!(["Profiles", "Metrics"].iter().all(|kind| log.contains(kind)), "not shown: {log}");
+    Ok(())
+}
+
+/// As far as the agent gets without a cgroup tree: by then it has read its configuration.
+fn the_agent_takes_the_example_for_pyroscope() -> Result<()> {
+    let empty = TempDir::new()?;
+    let mut command = Command::new(agent::binary()?);
+    command.args(["agent", "--config"]).arg(root().join(PYROSCOPE)).arg("--cgroup-root").arg(empty.path());
+    Refusal::of(&mut command)?.expect(3, &["is not a cgroup2 mount"])
+}
+
+fn a_collector_takes_what_is_sent_by_the_example_for_pyroscope() -> Result<()> {
+    let collector = Collector::start()?;
+    // Windows of a second, for this test's sake.
+    let yaml = fs::read_to_string(root().join(PYROSCOPE))?.replace("otlp:\n", "otlp:\n  interval: 1s\n");
+    ensure!(yaml.contains("interval: 1s") && yaml.contains("preset: pyroscope"), "{yaml}");
+    let agent = Agent::start_changed(&agent::binary()?, &yaml, |command| {
+        command.args(["--otlp-endpoint", &collector.endpoint()]);
+    })?;
+    arrives(&agent, &collector)
+}
