@@ -37,10 +37,8 @@ pub(crate) const NEEDS: &[Need] = &[
     Need::Program("prometheus"),
 ];
 
-/// Its nodes.
-const NODES: &[(&str, Driver)] = &[("node-a", Driver::Cgroupfs), ("node-b", Driver::Systemd)];
-/// Of each node. The pods that wait for each other need one for themselves.
-const CPUS: u8 = 3;
+/// Its nodes, and their CPUs. On the first are pods that wait for each other, which need one for themselves.
+const NODES: &[(&str, Driver, u8)] = &[("node-a", Driver::Cgroupfs, 3), ("node-b", Driver::Systemd, 2)];
 
 static SHARED: Mutex<Option<Cluster>> = Mutex::new(None);
 
@@ -59,7 +57,7 @@ impl Shared {
     }
 }
 
-/// The cluster with the agent and a pod of each kind on each of its nodes. The first test that asks starts it.
+/// The cluster with the agent and its pods on each of its nodes. The first test that asks starts it.
 pub(crate) fn shared() -> Result<Shared> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if shared.is_none() {
@@ -97,12 +95,12 @@ impl Cluster {
     fn start() -> Result<Self> {
         let image = image()?;
         let control_plane = ControlPlane::start_for_nodes()?;
-        let boot = |(number, (name, driver)): (u8, &(&str, Driver))| {
+        let boot = |(number, (name, driver, cpus)): (u8, &(&str, Driver, u8))| {
             let plan = Plan {
                 name,
                 number,
                 driver: *driver,
-                cpus: CPUS,
+                cpus: *cpus,
                 images: &[&image],
                 ports: &[AGENT_PORT],
                 static_pods: &[pods::static_pod()],

@@ -12,7 +12,7 @@ use podperf_tests::{
 
 use crate::{
     cluster::{self, NEEDS},
-    pods::{self, name},
+    pods::{self, Kind, name},
     release,
 };
 
@@ -37,18 +37,12 @@ fn each_node_counts_each_kind_of_its_own_pods_and_no_others() -> Result<()> {
         let node = node.name();
         let pods = cluster.control_plane.admin().pods_of(node)?;
         let expected: BTreeSet<_> = pods.iter().flat_map(containers).collect();
-        for (namespace, kind, container) in [
-            ("shop", "busy", "web"),
-            ("shop", "blocked", "db"),
-            ("shop", "crashing", "app"),
-            ("shop", "prepared", "setup"),
-            ("shop", "escorted", "proxy"),
-            ("shop", "brief", "task"),
-            ("default", "static", "web"),
-        ] {
-            let start = format!("{kind}-{node}");
-            let is = |it: &(String, String, String)| it.0 == namespace && it.1.starts_with(&start) && it.2 == container;
-            ensure!(expected.iter().any(is), "the API server has no {namespace}/{start}, {container}: {expected:?}");
+        for kind in pods::kinds(number) {
+            let start = format!("{}-{node}", kind.name);
+            let is = |it: &(String, String, String)| {
+                it.0 == kind.namespace && it.1.starts_with(&start) && it.2 == kind.container
+            };
+            ensure!(expected.iter().any(is), "the API server has no {start}, {}: {expected:?}", kind.container);
         }
         ensure!(expected.iter().any(|it| it.0 == "podperf" && it.2 == "podperf"), "no agent: {expected:?}");
         let mut found = BTreeSet::new();
@@ -70,11 +64,12 @@ fn a_containers_time_is_its_cgroups() -> Result<()> {
     let cluster = shared.get()?;
     for (number, node) in cluster.nodes.iter().enumerate() {
         let mut containers = Vec::new();
-        for (kind, container) in [("busy", "web"), ("blocked", "db"), ("escorted", "proxy"), ("static", "web")] {
-            let namespace = if kind == "static" { pods::STATIC_NAMESPACE } else { pods::NAMESPACE };
-            let pod = cluster.wait_for_pod(namespace, &format!("{kind}-{}", node.name()), "is there", |_| true)?;
-            let directory = directory(node, &pod, container)?;
-            containers.push((namespace, name(&pod)?.to_owned(), container, directory));
+        let staying = |kind: &&Kind| ["busy", "blocked", "escorted", "static"].contains(&kind.name);
+        for kind in pods::kinds(number).iter().filter(staying) {
+            let name_start = format!("{}-{}", kind.name, node.name());
+            let pod = cluster.wait_for_pod(kind.namespace, &name_start, "is there", |_| true)?;
+            let directory = directory(node, &pod, kind.container)?;
+            containers.push((kind.namespace, name(&pod)?.to_owned(), kind.container, directory));
         }
         let usages = || containers.iter().map(|(.., directory)| usage(node, directory)).collect::<Result<Vec<_>>>();
         // What the kernel says before and after what the agent says.

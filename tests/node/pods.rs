@@ -1,4 +1,5 @@
-//! The pods that the tests look for: of each kind one a node, in shell, so that an emulated machine is not overrun.
+//! The pods that the tests look for, in shell, so that an emulated machine is not overrun: one of each kind on the first
+//! node, and on the others those that stay as they are.
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
@@ -50,60 +51,101 @@ pub(crate) fn static_pod() -> Value {
     pod
 }
 
-/// Makes one pod of each kind for each node, and waits until all have come as far as they can. Their names are those of
-/// their kinds with that of their node.
+/// A kind of pod: where it is, the container that tells it from others, what is made for it, and how far it comes.
+pub(crate) struct Kind {
+    pub(crate) namespace: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) container: &'static str,
+    /// Of a pod's name and its node; `None` where the kubelet has it by itself.
+    object: Option<fn(&str, &str) -> Value>,
+    what: &'static str,
+    comes_so_far: fn(&Pod) -> bool,
+}
+
+const fn staying(name: &'static str, container: &'static str, object: fn(&str, &str) -> Value) -> Kind {
+    Kind { namespace: NAMESPACE, name, container, object: Some(object), what: "is ready", comes_so_far: is_ready }
+}
+
+const BUSY_KIND: Kind = staying("busy", "web", busy);
+const STATIC_KIND: Kind = Kind { namespace: STATIC_NAMESPACE, object: None, ..staying("static", "web", busy) };
+const ALL_KINDS: &[Kind] = &[
+    BUSY_KIND,
+    staying("blocked", "db", blocked),
+    Kind { what: "has crashed", comes_so_far: |pod| restarts(pod) >= 1, ..staying("crashing", "app", crashing) },
+    staying("prepared", "setup", prepared),
+    staying("escorted", "proxy", escorted),
+    Kind { what: "has succeeded", comes_so_far: |pod| phase(pod) == "Succeeded", ..staying("brief", "task", brief) },
+    STATIC_KIND,
+];
+const STAYING_KINDS: &[Kind] = &[BUSY_KIND, STATIC_KIND];
+
+/// The kinds of pods of the cluster's n-th node.
+pub(crate) fn kinds(node: usize) -> &'static [Kind] {
+    if node == 0 { ALL_KINDS } else { STAYING_KINDS }
+}
+
+/// Makes the pods, and waits until all have come as far as they can. Their names are those of their kinds with that of
+/// their node.
 pub(crate) fn make_all(cluster: &Cluster) -> Result<()> {
     cluster.control_plane.admin().create_namespace(NAMESPACE)?;
-    let objects: Vec<_> = cluster.nodes.iter().flat_map(|node| of_each_kind(node.name())).collect();
-    cluster.apply(&objects)?;
-    for node in &cluster.nodes {
-        let wait = |namespace: &str, kind: &str, what: &str, is: fn(&Pod) -> bool| {
-            cluster.wait_for_pod(namespace, &format!("{kind}-{}", node.name()), what, is).map(drop)
-        };
-        for kind in ["busy", "blocked", "prepared", "escorted"] {
-            wait(NAMESPACE, kind, "is ready", is_ready)?;
+    let objects = cluster.nodes.iter().enumerate().flat_map(|(number, node)| {
+        let make = |kind: &Kind| Some(kind.object?(&format!("{}-{}", kind.name, node.name()), node.name()));
+        kinds(number).iter().filter_map(make)
+    });
+    cluster.apply(&objects.collect::<Vec<_>>())?;
+    for (number, node) in cluster.nodes.iter().enumerate() {
+        for kind in kinds(number) {
+            let name = format!("{}-{}", kind.name, node.name());
+            cluster.wait_for_pod(kind.namespace, &name, kind.what, kind.comes_so_far)?;
         }
-        wait(NAMESPACE, "crashing", "has crashed twice", |pod| restarts(pod) >= 2)?;
-        wait(NAMESPACE, "brief", "has succeeded", |pod| phase(pod) == "Succeeded")?;
-        wait(STATIC_NAMESPACE, "static", "is ready", is_ready)?;
     }
     Ok(())
 }
 
-/// All but the static one.
-fn of_each_kind(node: &str) -> Vec<Value> {
-    let named = |kind: &str| format!("{kind}-{node}");
-    let of = |kind: &str, containers: &[Value]| pod(&named(kind), node, containers);
-    let mut prepared = of("prepared", &[container("web", BUSY)]);
-    prepared["spec"]["initContainers"] = json!([container("setup", BRIEF)]);
-    let mut escorted = of("escorted", &[container("web", BUSY)]);
+fn busy(name: &str, node: &str) -> Value {
+    let app = json!({"app": name});
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "selector": {"matchLabels": app},
+            "template": {"metadata": {"labels": app}, "spec": pod(name, node, &[container("web", BUSY)])["spec"]},
+        },
+    })
+}
+
+fn blocked(name: &str, node: &str) -> Value {
+    pod(name, node, &[container("db", BLOCKED)])
+}
+
+fn crashing(name: &str, node: &str) -> Value {
+    pod(name, node, &[container("app", CRASHING)])
+}
+
+fn prepared(name: &str, node: &str) -> Value {
+    let mut pod = pod(name, node, &[container("web", BUSY)]);
+    pod["spec"]["initContainers"] = json!([container("setup", BRIEF)]);
+    pod
+}
+
+fn escorted(name: &str, node: &str) -> Value {
+    let mut pod = pod(name, node, &[container("web", BUSY)]);
     let mut proxy = container("proxy", BUSY);
     proxy["restartPolicy"] = json!("Always");
-    escorted["spec"]["initContainers"] = json!([proxy]);
-    let mut brief = of("brief", &[container("task", TWO_SECONDS)]);
-    brief["spec"]["restartPolicy"] = json!("Never");
-    let app = json!({"app": named("busy")});
-    vec![
-        json!({
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": named("busy"), "namespace": NAMESPACE},
-            "spec": {
-                "selector": {"matchLabels": app},
-                "template": {"metadata": {"labels": app}, "spec": of("busy", &[container("web", BUSY)])["spec"]},
-            },
-        }),
-        of("blocked", &[container("db", BLOCKED)]),
-        of("crashing", &[container("app", CRASHING)]),
-        prepared,
-        escorted,
-        json!({
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": named("brief"), "namespace": NAMESPACE},
-            "spec": {"template": {"spec": brief["spec"]}},
-        }),
-    ]
+    pod["spec"]["initContainers"] = json!([proxy]);
+    pod
+}
+
+fn brief(name: &str, node: &str) -> Value {
+    let mut pod = pod(name, node, &[container("task", TWO_SECONDS)]);
+    pod["spec"]["restartPolicy"] = json!("Never");
+    json!({
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"template": {"spec": pod["spec"]}},
+    })
 }
 
 /// Its name.
