@@ -1,0 +1,33 @@
+//! A configuration may be any text: whoever may write the agent's ConfigMap writes it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use podperf::config::{Config, Settings};
+
+fuzz_target!(|text: &str| {
+    let config = match Config::parse(text) {
+        Ok(config) => config,
+        Err(message) => {
+            // Names in the text may look like a place, too.
+            if !text.contains(" at line ") {
+                assert!(line_of(&message).is_none_or(|line| line <= text.lines().count() + 1), "{message}");
+            }
+            return;
+        }
+    };
+    match Settings::try_from(config.clone()) {
+        Ok(_) => {
+            // What is taken can be written down, and is the same when it is read again.
+            let written = serde_yaml::to_string(&config).unwrap();
+            assert_eq!(Config::parse(&written).as_ref(), Ok(&config), "{written}");
+            assert!(config.needs_restart(&config).is_empty());
+        }
+        Err(error) => assert!(error.to_string().starts_with("bad value for `"), "{error}"),
+    }
+});
+
+/// The last `at line N` of a message.
+fn line_of(message: &str) -> Option<usize> {
+    let (_, rest) = message.rsplit_once(" at line ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
