@@ -79,17 +79,15 @@ fn an_agent_that_gets_no_more_memory_answers_or_ends_by_name() -> Result<()> {
     for path in ["/metrics", "/flamegraph", "/debug/profile?seconds=1&format=svg", "/debug/waits"] {
         agent.get(path, &[]).ok();
     }
-    let seen = match agent.check() {
-        Ok(()) => {
-            serves_and_counts(&mut agent)?;
-            "nothing: 4 MiB more were enough for a scrape, a page and a recording".to_owned()
-        }
-        Err(_) => {
-            let log = agent.log();
-            let line = log.lines().find(|line| line.contains("memory allocation of") || line.contains("panicked"));
-            let line = line.with_context(|| format!("it ended without a word: {log}"))?;
-            format!("`{line}`, and a restart by the kubelet")
-        }
+    let seen = if serves_and_counts(&mut agent).is_ok() {
+        "nothing: 4 MiB more were enough for a scrape, a page and a recording".to_owned()
+    } else {
+        let status = agent.wait(SOON)?;
+        let log = agent.log();
+        let line = log.lines().find(|line| line.contains("memory allocation of") || line.contains("panicked"));
+        let line = line.with_context(|| format!("it ended without a word: {log}"))?;
+        ensure!(!status.success(), "it ended as if all were well");
+        format!("`{line}` ({status}), and a restart by the kubelet")
     };
     row("no more memory (RLIMIT_AS)", &seen, "0 while it lives");
     Ok(())

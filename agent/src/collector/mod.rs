@@ -131,6 +131,7 @@ pub fn start(mut sensors: Sensors, settings: CollectorSettings) -> io::Result<(R
         filters,
         window: (SystemTime::now(), Instant::now()),
         drops_then: HashMap::new(),
+        samples_fail: false,
         losses: Losses::default(),
         last: None,
         readings_made: 0,
@@ -165,6 +166,8 @@ struct Collector {
     window: (SystemTime, Instant),
     /// Losses at the last profile.
     drops_then: HashMap<&'static str, u64>,
+    /// The last try to read samples failed, which was told.
+    samples_fail: bool,
     /// What is short, in words.
     losses: Losses,
     last: Option<(Instant, Arc<Observation>)>,

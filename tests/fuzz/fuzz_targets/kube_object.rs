@@ -42,7 +42,8 @@ fuzz_target!(|text: &str| {
     let listed: Vec<_> = list.items.into_iter().map(|raw| keep.prune(raw)).collect();
     assert_eq!(listed, [pod.clone()]);
     for kind in ["ADDED", "MODIFIED", "DELETED"] {
-        let event: WatchEvent<RawPod> = serde_json::from_str(&format!("{{\"type\":\"{kind}\",\"object\":{text}}}")).unwrap();
+        let event: WatchEvent<RawPod> =
+            serde_json::from_str(&format!("{{\"type\":\"{kind}\",\"object\":{text}}}")).unwrap();
         let (WatchEvent::Added(raw) | WatchEvent::Modified(raw) | WatchEvent::Deleted(raw)) = event else {
             panic!("another event than {kind}");
         };

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Growth counts from so many standard deviations of what lies around the line.
-const NOISE: f64 = 2.0;
+/// Growth counts from so many standard deviations around the line on.
+const NOISE: f64 = 1.0;
 
 /// A figure over time.
 #[derive(Clone, Debug)]
