@@ -165,23 +165,22 @@ fn an_agent_that_stood_still_finds_what_it_missed() -> Result<()> {
 fn a_process_has_no_names_of_the_one_whose_id_it_got() -> Result<()> {
     let mut agent = Agent::start("otlp: {interval: 1s}")?;
     let (first, second) = (TestCgroup::new("first")?, TestCgroup::new("second")?);
-    let mut load = Load::start(&format!("sleepers --waits 300 --millis 5 --cgroup {}", first.path().display()))?;
+    let load = Load::start(&format!("sleepers --waits 100000 --millis 5 --cgroup {}", first.path().display()))?;
     let pid = load.pid();
-    let _: SleepersReport = load.report()?;
-    load.end()?;
     let stacks = |agent: &Agent, cgroup: &TestCgroup| -> Result<String> {
         let path = format!("/debug/profile?subject={}&seconds=1&format=folded", cgroup.kernel_path());
         // The first names take the longest.
         let answer = within(NAMED, "a recording", || Ok(agent.get(&path, &[]).ok().filter(|answer| answer.0 == 200)))?;
         Ok(String::from_utf8(answer.2)?)
     };
+    ensure!(stacks(&agent, &first)?.contains("podperf_wait_inner"), "the first one has no names");
+    // It is known now, and killed.
+    drop(load);
     let mut other = Reborn::start(pid, &second)?;
     let text = stacks(&agent, &second)?;
     ensure!(other.0.try_wait()?.is_none() && other.0.id() == pid, "it has ended");
     ensure!(!text.contains("podperf_wait"), "names of another program: {text}");
     ensure!(text.lines().count() > 0, "no stacks");
-    let recent = agent.get(&format!("/flamegraph?subject={}&format=folded", first.kernel_path()), &[])?.2;
-    ensure!(String::from_utf8_lossy(&recent).contains("podperf_wait_inner"), "the first one has no names");
     drop(other);
     nothing_was_lost(&serves_and_counts(&mut agent)?)?;
     row("a process id is given to another program", "each has its own names in profiles", "0");
