@@ -57,7 +57,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
         --format json --spec-version 1.5 --override-filename podperf.cdx; \
     mkdir -p /out/usr/share/podperf /out/usr/share/doc/podperf /out/etc/ssl/certs; \
     jq --arg version "$(cat /libc-version)" --arg arch "$TARGETARCH" \
-        '.components += [{type: "library", name: "glibc", version: $version, scope: "required", \
+        'del(.serialNumber, .metadata.timestamp) | .components += [{type: "library", name: "glibc", version: $version, scope: "required", \
             licenses: [{expression: "LGPL-2.1-or-later"}], \
             purl: "pkg:deb/debian/glibc@\($version)?arch=\($arch)", "bom-ref": "glibc"}]' \
         agent/podperf.cdx.json >/out/usr/share/podperf/sbom.cdx.json; \

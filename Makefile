@@ -12,9 +12,10 @@ FUZZ := $(TOOLS)/bin/cargo-fuzz
 FUZZ_VERSION := 0.13.1
 FUZZ_FLAGS := --fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none
 FUZZ_SECONDS ?= 600
+SOAK_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build image run test test-pure chart chart-golden rules-mutation e2e vm vm-x86 vm-arm64 fuzz lint deny bench clean
+.PHONY: help setup build image run test test-pure chart chart-golden rules-mutation e2e faults soak vm vm-x86 vm-arm64 fuzz lint deny bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -61,6 +62,17 @@ e2e: ## Install the chart on real nodes of a real cluster, in guests under QEMU 
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 		$(CARGO) test --locked -p podperf-tests --test node -- $(ARGS)
+
+faults: ## Make each fault at its largest, and print what users see and what was lost (ARGS=FILTER for some)
+	@./setup.sh test
+	$(CARGO) build --locked --workspace
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER) env PODPERF_FAULTS_LONG=1" \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER) env PODPERF_FAULTS_LONG=1" \
+		$(CARGO) test --locked -p podperf-tests --test faults -- $(ARGS)
+
+soak: build ## Keep the agent under churn, and say whether anything grows or gets lost (SOAK_MINUTES=60)
+	$(CARGO) build --release --locked -p podperf-tests --bin podperf-soak --bin podperf-load
+	$(SUDO) target/release/podperf-soak --minutes $(SOAK_MINUTES)
 
 vm: ## Run the kernel tests on a row of kernels under QEMU, and write docs/kernels.md (ROWS=6.1,6.12 for some)
 	@./setup.sh vm

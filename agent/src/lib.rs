@@ -18,6 +18,7 @@ pub mod export;
 pub mod filter;
 pub mod ids;
 pub mod kernel;
+pub mod losses;
 pub mod overhead;
 pub mod parts;
 pub mod pods;

@@ -1,5 +1,6 @@
 //! The agent as its users meet it: command line, HTTP, a real Prometheus, a real OpenTelemetry Collector. Needs root.
 
+mod bounds;
 mod check;
 mod checked;
 mod command;
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    let agent = [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat();
+    let agent = [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, bounds::TESTS, check::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, receivers, stacks].concat())

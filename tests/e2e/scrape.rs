@@ -193,6 +193,7 @@ fn status_names_every_part_and_event_with_its_state() -> Result<()> {
         ("cgroup sensor", "healthy"),
         ("counters", "degraded"),
         ("stacks", "healthy"),
+        ("losses", "healthy"),
     ] {
         let found = state("parts", "part", part);
         ensure!(found.as_deref() == Some(expected), "`{part}` is {found:?}, not {expected}: {status}");

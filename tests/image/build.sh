@@ -53,9 +53,11 @@ build() {
 	fi
 	revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)
 	version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-	buildah bud --layers --pull-never --tag "$name" \
+	# As old as its sources, so that the same sources are the same bytes.
+	epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+	buildah bud --layers --pull-never --tag "$name" --timestamp "$epoch" \
 		--build-arg "VERSION=$version" --build-arg "REVISION=$revision" \
-		--build-arg "CREATED=$(date -u +%Y-%m-%dT%H:%M:%SZ)" . &&
+		--build-arg "CREATED=$(date -u -d "@$epoch" +%Y-%m-%dT%H:%M:%SZ)" . &&
 		# Those before it, too.
 		rm -f "$out"/podperf-*.tar* &&
 		buildah push --quiet "$name" "docker-archive:$archive.part:$name" &&

@@ -18,6 +18,7 @@ pub mod prometheus;
 pub mod reference;
 pub mod rules;
 pub mod served;
+pub mod soak;
 pub mod suite;
 pub mod system_programs;
 pub mod vm;

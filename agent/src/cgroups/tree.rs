@@ -10,6 +10,8 @@ use crate::{ids::CgroupId, kernel::records::CgroupRecord};
 
 /// How long a dead cgroup's path is kept for what its last tasks still settle, in nanoseconds.
 const REMEMBER_DEAD_NS: u64 = 60_000_000_000;
+/// So many of them are remembered; in a storm the longest dead go first.
+const MAX_DEAD: usize = 65_536;
 
 /// The cgroups that live, and for a while those that lived.
 #[derive(Debug, Default)]
@@ -129,9 +131,15 @@ impl Tree {
 
     /// Forgets cgroups that died long ago.
     pub fn prune(&mut self, now_ns: u64) {
+        let mut dead: Vec<u64> = self.nodes.values().filter_map(|node| node.died_ns).collect();
+        let earliest = match dead.len().saturating_sub(MAX_DEAD) {
+            0 => 0,
+            over => *dead.select_nth_unstable(over).1,
+        };
         let pods = &mut self.pods;
         self.nodes.retain(|_, Node { place, died_ns }| {
-            let keep = died_ns.is_none_or(|died| now_ns.saturating_sub(died) < REMEMBER_DEAD_NS);
+            let remembered = |died: u64| died >= earliest && now_ns.saturating_sub(died) < REMEMBER_DEAD_NS;
+            let keep = died_ns.is_none_or(remembered);
             if !keep && let Some(kube) = place.kube.filter(|_| place.is_container()) {
                 let left = pods.get_mut(&kube.pod).map_or(0, |count| {
                     *count -= 1;
@@ -187,6 +195,19 @@ mod tests {
         assert!(tree.is_empty() && tree.died_before(ID, 4) && !tree.died_before(ID, 3));
         tree.prune(3 + REMEMBER_DEAD_NS);
         assert_eq!(path(&tree), None);
+    }
+
+    #[test]
+    fn of_too_many_dead_the_longest_dead_are_forgotten() {
+        let mut tree = Tree::default();
+        for id in 0..70_000 {
+            tree.apply(CgroupRecord::Named(CgroupId(id), Some(format!("/{id}"))), id);
+            tree.apply(CgroupRecord::Died(CgroupId(id)), id);
+        }
+        tree.prune(70_000);
+        let first = 70_000 - u64::try_from(MAX_DEAD).unwrap();
+        assert!(tree.place(CgroupId(first - 1)).is_none() && tree.place(CgroupId(first)).is_some());
+        assert_eq!(tree.nodes.len(), MAX_DEAD);
     }
 
     #[test]

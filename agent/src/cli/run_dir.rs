@@ -12,6 +12,7 @@ use nix::{
     fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg},
     unistd::{AccessFlags, faccessat},
 };
+use tracing::warn;
 
 /// Two agents on a node would count everything twice and cost twice: the second is refused while the first lives.
 pub(super) fn lock(run_dir: &Path) -> anyhow::Result<Flock<fs::File>> {
@@ -23,7 +24,12 @@ pub(super) fn lock(run_dir: &Path) -> anyhow::Result<Flock<fs::File>> {
     let file = open().with_context(|| cannot_open(&path))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(mut lock) => {
-            lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{}", std::process::id()))?;
+            let pid = std::process::id();
+            let told = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{pid}"));
+            if let Err(error) = told {
+                // The lock holds all the same; a second agent is refused without a name for the first.
+                warn!(path = %path.display(), %error, "failed to write the pid into the lock (is its file system full?)");
+            }
             Ok(lock)
         }
         Err(_) => {

@@ -27,6 +27,7 @@ use crate::{
         clock::monotonic_ns,
         records::{RawSample, StackRecord},
     },
+    losses::Losses,
     overhead::Overhead,
     pods::PodIndex,
     readings::{self, Readings},
@@ -130,6 +131,8 @@ pub fn start(mut sensors: Sensors, settings: CollectorSettings) -> io::Result<(R
         filters,
         window: (SystemTime::now(), Instant::now()),
         drops_then: HashMap::new(),
+        samples_fail: false,
+        losses: Losses::default(),
         last: None,
         readings_made: 0,
         profiles_dropped: 0,
@@ -163,6 +166,10 @@ struct Collector {
     window: (SystemTime, Instant),
     /// Losses at the last profile.
     drops_then: HashMap<&'static str, u64>,
+    /// The last try to read samples failed, which was told.
+    samples_fail: bool,
+    /// What is short, in words.
+    losses: Losses,
     last: Option<(Instant, Arc<Observation>)>,
     readings_made: u64,
     profiles_dropped: u64,
@@ -230,12 +237,12 @@ impl Collector {
     fn drain(&mut self) {
         let now_ns = monotonic_ns();
         let (tree, samples) = (&mut self.tree, &mut self.samples);
-        let (met, meet) = (&mut self.met, &self.settings.met);
+        let (met, meet, most) = (&mut self.met, &self.settings.met, self.settings.max_stacks);
         self.sensors.drain(
             |record| {
                 if let StackRecord::Stack(stack) = &record {
                     // By exec a process gets other addresses. Who finds no room is met with its window.
-                    if met.insert((stack.process, stack.user.last().copied())) {
+                    if met.len() < most && met.insert((stack.process, stack.user.last().copied())) {
                         meet.try_send(stack.process).ok();
                     }
                 }
@@ -265,6 +272,8 @@ impl Collector {
         self.ledger.settle(&names, &self.settings.rules, reading.at_ns);
         let snapshot = self.ledger.snapshot(taken, reading.cpu.idle_ns, &names);
         self.tell_names(&snapshot);
+        let (state, detail) = self.losses.note(&reading.drops, reading.at_ns);
+        self.settings.status.set("losses", state, detail);
         self.forget_dead(&reading);
         self.readings_made += 1;
         let observation = Arc::new(Observation {

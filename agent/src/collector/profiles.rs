@@ -46,9 +46,17 @@ impl Collector {
         }
         let taker = taker.clone();
         if let Err(error) = self.take_samples() {
-            warn!(%error, "failed to read the samples: they will be in the next profile");
+            // It is tried four times a second.
+            if !std::mem::replace(&mut self.samples_fail, true) {
+                let error = format!("{:#}", anyhow::Error::new(error));
+                warn!(
+                    error,
+                    "failed to read the samples: they will be in a later profile (is a limit of the agent reached?)"
+                );
+            }
             return None;
         }
+        self.samples_fail = false;
         let drops = self.sensors.drops().unwrap_or_default();
         let mut losses = Vec::new();
         for (reason, count) in drops {

@@ -256,7 +256,12 @@ impl Config {
         Ok(self)
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong and where, when it is no YAML, or has an unknown key or a wrong type.
+    pub fn parse(text: &str) -> Result<Self, String> {
         // An empty file is a file without changes to the defaults.
         let config: Option<Self> = serde_yaml::from_str(text).map_err(|error| with_nearest_key(&error.to_string()))?;
         Ok(config.unwrap_or_default())

@@ -6,7 +6,7 @@ pub mod flamegraph;
 pub mod http;
 pub mod otlp;
 pub mod overview;
-mod profile;
+pub mod profile;
 pub mod prometheus;
 pub mod push;
 mod waits;

@@ -23,19 +23,33 @@ use crate::{
 
 /// How long a recording is that does not say.
 const SECONDS: f64 = 10.0;
-/// An id is chosen by who asks; longer ones say no more.
-const LONGEST_ID: usize = 64;
+/// The longest id of a recording, in bytes: it is chosen by who asks, and longer ones say no more.
+pub const LONGEST_ID: usize = 64;
 
 /// The arguments of a request, by name.
-pub(super) struct Query(HashMap<String, String>);
+#[derive(Clone, Debug)]
+pub struct Query(HashMap<String, String>);
 
 impl Query {
-    pub(super) fn of(uri: &Uri) -> Self {
+    /// Those of an address.
+    #[must_use]
+    pub fn of(uri: &Uri) -> Self {
         Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// What is to be recorded, as what it is to be written, and the id of the recording.
+    ///
+    /// # Errors
+    ///
+    /// Which argument cannot be, and what would be right.
+    pub fn wanted(&self) -> Result<(Wanted, Format, Option<&str>), String> {
+        let format = self.format(Format::Svg)?;
+        let (selector, side, filter, duration) = (self.selector()?, self.side()?, self.filter()?, self.duration()?);
+        Ok((Wanted { selector, side, filter, duration }, format, self.id()?))
     }
 
     pub(super) fn selector(&self) -> Result<Selector, String> {
@@ -78,17 +92,7 @@ impl Query {
 /// `GET /debug/profile?subject=...&activity=off-cpu&seconds=10&format=svg`: answers once the time is over.
 pub(super) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Response {
     let query = Query::of(&uri);
-    let wanted = || {
-        let format = query.format(Format::Svg)?;
-        let wanted = Wanted {
-            selector: query.selector()?,
-            side: query.side()?,
-            filter: query.filter()?,
-            duration: query.duration()?,
-        };
-        Ok::<_, String>((wanted, format, query.id()?))
-    };
-    let (wanted, format, id) = match wanted() {
+    let (wanted, format, id) = match query.wanted() {
         Ok(wanted) => wanted,
         Err(error) => return refusal(StatusCode::BAD_REQUEST, &error),
     };
@@ -156,7 +160,7 @@ async fn answer(merged: Merged, format: Format, links: Option<Links>) -> Respons
 
 /// What a file of this recording is called.
 #[must_use]
-pub(crate) fn file_name(subject: &str, side: Side, format: Format) -> String {
+pub fn file_name(subject: &str, side: Side, format: Format) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
     let subject: String = subject.trim_matches('/').chars().map(plain).take(100).collect();
     let subject = if subject.is_empty() { "root" } else { &subject };
@@ -183,7 +187,8 @@ pub(super) fn nonce() -> String {
 }
 
 /// The address of a subject's flame graph.
-pub(super) fn address(selector: &Selector, side: Side, format: Option<Format>) -> String {
+#[must_use]
+pub fn address(selector: &Selector, side: Side, format: Option<Format>) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     if *selector != Selector::All {
         query.append_pair("subject", &selector.to_string());

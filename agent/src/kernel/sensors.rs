@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Labels of `enum podperf_drop`, in its order.
-const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
+pub(crate) const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
     "task_storage",
     "task_busy",
     "cgroup_table",

@@ -57,7 +57,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Nothing yet. `max_stacks` are remembered, and `max_samples` are kept for the stack of their place.
+    /// Nothing yet. `max_stacks` are remembered, and `max_samples` are kept for the stack of their place; as many long
+    /// waits are kept one by one.
     #[must_use]
     pub fn new(max_stacks: usize, max_samples: usize) -> Self {
         Self {
@@ -97,6 +98,10 @@ impl Window {
             }
             StackRecord::Place(place, stack) => {
                 self.places.insert(place, (stack, self.takes));
+            }
+            // Its place may be told next; of very many, some do not wait for that.
+            StackRecord::LongWait(wait) if self.new_long_waits.len() >= self.max_samples => {
+                self.place_and_keep(wait, wait.last_ns, true);
             }
             StackRecord::LongWait(wait) => self.new_long_waits.push(wait),
             StackRecord::Waker(waker) => {
@@ -150,7 +155,8 @@ impl Window {
                 profiled.waits_ns[reason(&self.stacks, &sample.key) as usize] += sample.ns;
             }
         }
-        if alone {
+        // More than the limit are summed as others are.
+        if alone && self.long_waits.len() < self.max_samples {
             self.long_waits.push(sample);
             return;
         }

@@ -82,6 +82,20 @@ fn more_than_the_limit_do_not_wait() {
 }
 
 #[test]
+fn long_waits_over_the_limit_are_summed_and_none_is_lost() {
+    let mut window = window();
+    window.record(stack(STACK));
+    for _ in 0..5 {
+        window.record(StackRecord::LongWait(sample(Some(STACK), 500)));
+    }
+    window.add(vec![], NOW);
+    assert_eq!(profiled(&mut window, WaitReason::Child), 2_500);
+    let mut found: Vec<_> = window.end(false).iter().map(|sample| (sample.ns, sample.count)).collect();
+    found.sort_unstable();
+    assert_eq!(found, [(500, 1), (500, 1), (1_500, 3)]);
+}
+
+#[test]
 fn stacks_that_nobody_uses_are_forgotten_only_when_there_are_too_many() {
     let mut window = window();
     window.record(stack(STACK));

@@ -66,7 +66,7 @@ impl Output {
 
     /// Writes it, and says so.
     pub(super) fn write(self, recorded: &[u8]) -> anyhow::Result<()> {
-        let cannot = |path: &Path| format!("failed to write `{}`", path.display());
+        let cannot = |path: &Path| format!("failed to write `{}` (choose another file with `-o FILE`)", path.display());
         let path = match self.target {
             Target::Stdout => {
                 // Whoever closes the pipe has read enough.

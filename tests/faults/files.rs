@@ -1,0 +1,82 @@
+//! File systems that are full or may not be written.
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use anyhow::{Result, ensure};
+use podperf_tests::{
+    agent::{self, Agent},
+    suite::{Need, Test},
+};
+use tempfile::TempDir;
+
+use crate::{
+    command::Refusal,
+    limits::message,
+    table::{nothing_was_lost, row, serves_and_counts},
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("an_agent_starts_although_its_run_directory_is_full", UNSHARE, an_agent_starts_although_its_run_directory_is_full),
+    ("a_run_directory_that_is_read_only_is_named", UNSHARE, a_run_directory_that_is_read_only_is_named),
+    ("a_recording_for_a_full_disk_says_so_and_harms_nobody", UNSHARE, a_recording_for_a_full_disk_says_so_and_harms_nobody),
+];
+
+const UNSHARE: &[Need] = &[Need::Program("unshare")];
+const FAILED: i32 = 1;
+
+/// `command` in mounts of its own, with a tmpfs of these options at `$0`, after a shell command.
+fn on_tmpfs(at: &Path, options: &str, script: &str, command: &Command) -> Command {
+    let script = format!("mount -t tmpfs -o {options} none \"$0\" && {script} && exec \"$@\"");
+    let mut own = Command::new("unshare");
+    own.args(["--mount", "sh", "-c", &script]).arg(at).arg(command.get_program()).args(command.get_args());
+    own
+}
+
+/// Takes what is left of a file system, but for the inodes.
+const FILL: &str = "{ cat /dev/zero >\"$0/filler\" 2>/dev/null || :; }";
+
+fn an_agent_starts_although_its_run_directory_is_full() -> Result<()> {
+    let (directory, full) = (TempDir::new()?, TempDir::new()?);
+    let mut agent = Agent::start_changed(&agent::binary()?, "", |command| {
+        *command = on_tmpfs(full.path(), "size=64k", FILL, &with_run_dir(directory.path(), full.path(), command));
+    })?;
+    let said = agent.wait_for_log("failed to write the pid into the lock", Duration::from_secs(1))?;
+    nothing_was_lost(&serves_and_counts(&mut agent)?)?;
+    row("run directory full (ENOSPC)", &format!("`{}`", message(&said)), "0");
+    Ok(())
+}
+
+/// The same agent with another run directory, and its configuration file in `directory`.
+fn with_run_dir(directory: &Path, run_dir: &Path, agent: &Command) -> Command {
+    let config = directory.join("podperf.yaml");
+    fs::write(&config, format!("listen: 127.0.0.1:0\nrunDir: {}\n", run_dir.display())).ok();
+    let mut command = Command::new(agent.get_program());
+    command.args(["agent", "--config"]).arg(config);
+    command
+}
+
+fn a_run_directory_that_is_read_only_is_named() -> Result<()> {
+    let (directory, read_only) = (TempDir::new()?, TempDir::new()?);
+    let command = with_run_dir(directory.path(), read_only.path(), &Command::new(agent::binary()?));
+    let refusal = Refusal::of(&mut on_tmpfs(read_only.path(), "ro", ":", &command))?;
+    refusal
+        .expect(FAILED, &["failed to open lock `", "set `runDir` to a writable directory", "Read-only file system"])?;
+    row("run directory read-only (EROFS)", &format!("exit code 1: `{}`", refusal.says.trim()), "0: it does not start");
+    Ok(())
+}
+
+fn a_recording_for_a_full_disk_says_so_and_harms_nobody() -> Result<()> {
+    let mut agent = Agent::start("")?;
+    let full = TempDir::new()?;
+    let mut record = Command::new(agent::binary()?);
+    let url = format!("http://{}", agent.address());
+    record.args(["record", "--all", "--duration", "1s", "--agent", &url, "-o"]).arg(full.path().join("out.svg"));
+    let refusal = Refusal::of(&mut on_tmpfs(full.path(), "size=4k", ":", &record))?;
+    refusal.expect(FAILED, &["failed to write `", "No space left on device", "-o FILE"])?;
+    let last = refusal.says.lines().last().unwrap_or_default().to_owned();
+    ensure!(!last.is_empty(), "it said nothing");
+    nothing_was_lost(&serves_and_counts(&mut agent)?)?;
+    row("`record` onto a full disk (ENOSPC)", &format!("exit code 1: `{last}`"), "that recording");
+    Ok(())
+}

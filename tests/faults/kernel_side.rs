@@ -1,0 +1,230 @@
+//! The kernel side's tables and rings, at their ends; and what the kernel itself does to whom is counted.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    load::{churn::ChurnReport, cpu::CpuReport, sleepers::SleepersReport},
+    process,
+    suite::{Need, Test, within},
+};
+
+use crate::{
+    cluster::wait_for_part,
+    hotplug,
+    running::{Load, ONCPU, is_close, oncpu_is_cpu_stat, run},
+    table::{dropped, long, nothing_was_lost, row, serves_and_counts},
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("a_storm_of_cgroups_costs_no_count", &[], a_storm_of_cgroups_costs_no_count),
+    ("a_full_table_of_cgroups_is_told_with_the_way_out", &[], a_full_table_of_cgroups_is_told_with_the_way_out),
+    ("an_agent_that_stood_still_finds_what_it_missed", &[], an_agent_that_stood_still_finds_what_it_missed),
+    ("a_process_has_no_names_of_the_one_whose_id_it_got", &[Need::Path(LAST_PID)], a_process_has_no_names_of_the_one_whose_id_it_got),
+    ("a_cpu_that_goes_and_comes_back_is_counted", &[Need::OwnMachine, Need::Cpus(2)], a_cpu_that_goes_and_comes_back_is_counted),
+];
+
+const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+const SOON: Duration = Duration::from_secs(15);
+/// Counts without a path wait so long before they go to the row of the unresolved, and a reading more.
+const UNRESOLVED: Duration = Duration::from_secs(45);
+const NAMED: Duration = Duration::from_secs(60);
+/// Others may get the id that is wanted.
+const TRIES: usize = 500;
+
+fn churn(below: &Path, count: usize) -> Result<ChurnReport> {
+    run(&format!("churn --count {count} --cgroup {}", below.display()))
+}
+
+/// Cgroups that nobody ever enters.
+fn make_and_remove(below: &Path, count: usize) -> Result<()> {
+    for number in 0..count {
+        let path = below.join(format!("empty-{number}"));
+        fs::create_dir(&path)?;
+        fs::remove_dir(&path)?;
+    }
+    Ok(())
+}
+
+fn a_storm_of_cgroups_costs_no_count() -> Result<()> {
+    let (empty, lives) = if long() { (10_000, 1_000) } else { (1_000, 100) };
+    let mut agent = Agent::start("")?;
+    let parent = TestCgroup::new("storm")?;
+    let before = figure(&agent.fresh_metrics()?, "podperf_cgroups_tracked")?;
+    let start = Instant::now();
+    let storm = parent.path().to_owned();
+    let storm = thread::spawn(move || make_and_remove(&storm, empty));
+    let (mut sum, mut truth) = (0.0, Duration::ZERO);
+    // Few at a time, so that the rows of the dead are looked at before their grace is over.
+    for _ in 0..lives / 50 {
+        let report = churn(parent.path(), 50)?;
+        let metrics = agent.fresh_metrics()?;
+        for life in &report.cgroups {
+            let found = metrics.get(ONCPU, &[("cgroup", &life.kernel_path)]);
+            sum += found.with_context(|| format!("no row for `{}`", life.kernel_path))?;
+            truth += Duration::from_nanos(life.usage_ns);
+        }
+    }
+    storm.join().ok().context("the storm panicked")??;
+    let took = start.elapsed();
+    is_close("all lives together", Duration::try_from_secs_f64(sum)?, truth)?;
+    let metrics = serves_and_counts(&mut agent)?;
+    nothing_was_lost(&metrics)?;
+    let tracked = within(SOON, "the dead are forgotten", || {
+        let tracked = figure(&agent.metrics()?, "podperf_cgroups_tracked")?;
+        Ok((tracked <= before + 3.0).then_some(tracked))
+    })?;
+    ensure!(agent.metrics()?.get(ONCPU, &[("cgroup", "(unresolved)")]).is_none(), "counts without a name");
+    let overrun = dropped(&metrics, "cgroup_ring")?;
+    row(
+        &format!("{empty} cgroups made and removed in {:.0} s, {lives} more with a process each", took.as_secs_f64()),
+        &format!(
+            "a row for each that ran; {tracked} cgroups tracked again; `cgroup_ring` says {overrun}, which a walk mends"
+        ),
+        "0",
+    );
+    Ok(())
+}
+
+fn a_full_table_of_cgroups_is_told_with_the_way_out() -> Result<()> {
+    const CGROUPS: usize = 60;
+    const ROOM: usize = 16;
+    let mut agent = Agent::start(&format!("cgroups: {{max: {ROOM}}}\n"))?;
+    let parent = TestCgroup::new("full")?;
+    // None dies, so none leaves its row to another.
+    let mut cgroups = Vec::new();
+    for _ in 0..CGROUPS {
+        let cgroup = parent.child("crowd")?;
+        let _: CpuReport = run(&format!("spin --seconds 0.01 --cgroup {}", cgroup.path().display()))?;
+        cgroups.push(cgroup);
+    }
+    let metrics = agent.fresh_metrics()?;
+    let count = dropped(&metrics, "cgroup_table")?;
+    // At least once for each that found none.
+    ensure!(count >= f64::from(u32::try_from(CGROUPS - ROOM)?), "{count} losses of {CGROUPS} cgroups in {ROOM} rows");
+    let detail = wait_for_part(&agent, "losses", "degraded", &["cgroup_table", "raise `cgroups.max`"])?;
+    ensure!(agent.log().contains("`cgroups.max`"), "not in the log: {}", agent.log());
+    agent.check()?;
+    for path in ["/livez", "/readyz"] {
+        ensure!(agent.get(path, &[])?.0 == 200, "{path} is not 200");
+    }
+    // Some have a row before others fill the table, and these are right.
+    let short = cgroups.iter().filter(|cgroup| oncpu_is_cpu_stat(&metrics, cgroup).is_err()).count();
+    ensure!(short > 0, "nothing is missing");
+    row(
+        &format!("{CGROUPS} cgroups, room for {ROOM} (`cgroups.max`)"),
+        &format!("`losses degraded {detail}`"),
+        &format!("of what {short} cgroups did: `cgroup_table` says {count}"),
+    );
+    Ok(())
+}
+
+/// SIGSTOP is what a node that swaps, or a frozen cgroup, does to it.
+fn an_agent_that_stood_still_finds_what_it_missed() -> Result<()> {
+    let mut agent = Agent::start("")?;
+    agent.fresh_metrics()?;
+    agent.signal(Signal::SIGSTOP)?;
+    let parent = TestCgroup::new("missed")?;
+    // The ring of births and deaths holds some thousand.
+    make_and_remove(parent.path(), 4_000)?;
+    let living = parent.child("living")?;
+    let _: CpuReport = run(&format!("spin --seconds 0.3 --cgroup {}", living.path().display()))?;
+    let dead = churn(parent.path(), 20)?;
+    let _: SleepersReport = run(&format!("sleepers --waits 50 --millis 2 --cgroup {}", living.path().display()))?;
+    agent.signal(Signal::SIGCONT)?;
+    let metrics = agent.fresh_metrics()?;
+    let overrun = dropped(&metrics, "cgroup_ring")?;
+    ensure!(overrun > 0.0, "the ring was not overrun");
+    oncpu_is_cpu_stat(&metrics, &living)?;
+    let truth: Duration = dead.cgroups.iter().map(|life| Duration::from_nanos(life.usage_ns)).sum();
+    if long() {
+        let found = within(UNRESOLVED, "what nobody can name is told as such", || {
+            Ok(agent.fresh_metrics()?.get(ONCPU, &[("cgroup", "(unresolved)")]))
+        })?;
+        is_close("the dead that nobody announced", Duration::try_from_secs_f64(found)?, truth)?;
+    }
+    nothing_was_lost(&serves_and_counts(&mut agent)?)?;
+    row(
+        "ring buffer overrun: the agent stood still (SIGSTOP) while 4,000 cgroups came and went",
+        &format!("no answer meanwhile; then all that lives has its row, `cgroup_ring` says {overrun}"),
+        &format!("0; the names of 20 that came and went meanwhile: their {truth:.2?} are in the row `(unresolved)`"),
+    );
+    Ok(())
+}
+
+fn a_process_has_no_names_of_the_one_whose_id_it_got() -> Result<()> {
+    let mut agent = Agent::start("otlp: {interval: 1s}")?;
+    let (first, second) = (TestCgroup::new("first")?, TestCgroup::new("second")?);
+    let load = Load::start(&format!("sleepers --waits 100000 --millis 5 --cgroup {}", first.path().display()))?;
+    let pid = load.pid();
+    let stacks = |agent: &Agent, cgroup: &TestCgroup| -> Result<String> {
+        let path = format!("/debug/profile?subject={}&seconds=1&format=folded", cgroup.kernel_path());
+        // The first names take the longest.
+        let answer = within(NAMED, "a recording", || Ok(agent.get(&path, &[]).ok().filter(|answer| answer.0 == 200)))?;
+        Ok(String::from_utf8(answer.2)?)
+    };
+    ensure!(stacks(&agent, &first)?.contains("podperf_wait_inner"), "the first one has no names");
+    // It is known now, and killed.
+    drop(load);
+    let mut other = Reborn::start(pid, &second)?;
+    let text = stacks(&agent, &second)?;
+    ensure!(other.0.try_wait()?.is_none() && other.0.id() == pid, "it has ended");
+    ensure!(!text.contains("podperf_wait"), "names of another program: {text}");
+    ensure!(text.lines().count() > 0, "no stacks");
+    drop(other);
+    nothing_was_lost(&serves_and_counts(&mut agent)?)?;
+    row("a process id is given to another program", "each has its own names in profiles", "0");
+    Ok(())
+}
+
+/// A shell that waits again and again, under a process id that another had; killed on drop.
+struct Reborn(Child);
+
+impl Reborn {
+    fn start(pid: u32, cgroup: &TestCgroup) -> Result<Self> {
+        let procs = cgroup.path().join("cgroup.procs");
+        for _ in 0..TRIES {
+            let mut command = Command::new("sh");
+            process::bind_to_parent(&mut command);
+            command.args(["-c", "echo 0 >\"$0\"; while :; do sleep 0.02; done"]).arg(&procs);
+            fs::write(LAST_PID, (pid - 1).to_string())?;
+            let child = command.stdin(Stdio::null()).spawn()?;
+            let reborn = Self(child);
+            if reborn.0.id() == pid {
+                return Ok(reborn);
+            }
+        }
+        anyhow::bail!("others took process id {pid} {TRIES} times")
+    }
+}
+
+impl Drop for Reborn {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+fn a_cpu_that_goes_and_comes_back_is_counted() -> Result<()> {
+    hotplug::counters_follow_a_cpu_off_and_on()?;
+    row(
+        "a CPU goes offline and comes back",
+        "`CPU went offline`, `CPU came online`",
+        "of counters, at most 250 ms of that CPU",
+    );
+    Ok(())
+}
+
+fn figure(metrics: &Metrics, name: &str) -> Result<f64> {
+    metrics.get(name, &[]).with_context(|| format!("no `{name}`"))
+}

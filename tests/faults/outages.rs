@@ -1,0 +1,75 @@
+//! Whom the agent talks to is away: the API server and the receiver, at once and again and again; and its clock jumps.
+
+use std::net::TcpListener;
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    control_plane::NEEDS,
+    kubelet::Qos,
+    suite::{Need, Test},
+};
+
+use crate::{
+    clock,
+    cluster::{BURN, Cluster, ONCPU, SHOP, ensure_close, wait_for_part},
+    table::{long, nothing_was_lost, row, serves_and_counts},
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("an_api_server_and_a_receiver_that_flap_at_once_cost_no_count", NEEDS, an_api_server_and_a_receiver_that_flap_at_once_cost_no_count),
+    ("a_clock_that_jumps_a_day_and_back_costs_no_count", &[NEEDS[0], NEEDS[1], Need::Program("faketime")], a_clock_that_jumps_a_day_and_back_costs_no_count),
+];
+
+fn an_api_server_and_a_receiver_that_flap_at_once_cost_no_count() -> Result<()> {
+    let rounds = if long() { 5 } else { 1 };
+    // Its port is nobody's, or that of one who never answers.
+    let mut receiver = Some(TcpListener::bind(("127.0.0.1", 0))?);
+    let address = receiver.as_ref().context("no receiver")?.local_addr()?;
+    let otlp = format!("otlp: {{endpoint: 'http://{address}', interval: 1s, timeout: 300ms, queue: 2}}");
+    let mut cluster = Cluster::start_own("", &otlp)?;
+    let pod = |round| cluster.kubelet.pod(SHOP, &format!("flap-{round}"), Qos::Burstable, &["app"]);
+    let mut handles = (0..rounds).map(pod).collect::<Result<Vec<_>>>()?;
+    let mut truths = Vec::new();
+    let (mut pods, mut export) = (String::new(), String::new());
+    for round in 0..rounds {
+        cluster.plane.stop_api();
+        receiver = match receiver.take() {
+            Some(_) => None,
+            None => Some(TcpListener::bind(address)?),
+        };
+        pods = wait_for_part(&cluster.agent, "pods", "degraded", &["failed to reach the API server"])?;
+        export = wait_for_part(&cluster.agent, "profile export", "degraded", &[&address.to_string()])?;
+        // It lives in the outage, and has its name when that is over.
+        let running = handles[round].start("app", BURN)?;
+        truths.push((handles[round].name().to_owned(), handles[round].finish(running)?.cpu));
+        cluster.plane.start_api()?;
+        handles[round].report()?;
+        cluster.wait_for_connection()?;
+    }
+    let mut metrics = cluster.agent.metrics()?;
+    for (pod, truth) in &truths {
+        metrics = cluster.wait_for_cpu(pod, "app", *truth)?;
+        let seconds = metrics.get(ONCPU, &[("namespace", SHOP), ("pod", pod)]).context("no series")?;
+        ensure_close(pod, seconds, *truth)?;
+    }
+    nothing_was_lost(&metrics)?;
+    let lost = metrics.sum("podperf_otlp_dropped_total", &[]) + metrics.sum("podperf_otlp_lost_requests_total", &[]);
+    ensure!(lost > 0.0, "no profile was counted as lost, and none arrived");
+    serves_and_counts(&mut cluster.agent)?;
+    drop(receiver);
+    row(
+        &format!("API server and receiver away at once, {rounds} times"),
+        &format!("`pods degraded {pods}`, `profile export degraded {export}`"),
+        &format!("0 counts; {lost} profiles, in `podperf_otlp_dropped_total` and `podperf_otlp_lost_requests_total`"),
+    );
+    Ok(())
+}
+
+fn a_clock_that_jumps_a_day_and_back_costs_no_count() -> Result<()> {
+    let name = "a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series";
+    let test = clock::TESTS.iter().find(|test| test.0 == name).context("ring 4 has no such test")?;
+    test.2()?;
+    row("the clock jumps a day ahead, back, and a day behind", "timestamps that jump with it; the watch goes on", "0");
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! The table of faults, and what all of them ask of the agent afterwards.
+
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    load::cpu::CpuReport,
+    suite,
+};
+
+use crate::running::{oncpu_is_cpu_stat, run};
+
+/// Set where each fault may take its time.
+const LONG: &str = "PODPERF_FAULTS_LONG";
+
+static ROWS: Mutex<Vec<[String; 3]>> = Mutex::new(Vec::new());
+
+/// Whether faults are to be as large as they get.
+pub(crate) fn long() -> bool {
+    std::env::var_os(LONG).is_some()
+}
+
+/// A fault that the agent has survived: what was done, what its users saw, and what was lost of what.
+pub(crate) fn row(fault: &str, seen: &str, lost: &str) {
+    let row = [fault, seen, lost].map(|text| text.trim().replace('|', "\\|").replace('\n', " "));
+    ROWS.lock().unwrap_or_else(PoisonError::into_inner).push(row);
+}
+
+/// Prints the rows of this run, as Markdown.
+pub(crate) fn print() {
+    let rows = ROWS.lock().unwrap_or_else(PoisonError::into_inner);
+    if rows.is_empty() {
+        return;
+    }
+    let lines = rows.iter().map(|[fault, seen, lost]| format!("\n  | {fault} | {seen} | {lost} |"));
+    let lines: String = lines.collect();
+    suite::tell(&format!("| fault | what the user sees | what was lost |\n  |---|---|---|{lines}"));
+}
+
+/// The agent lives, is ready, and counts what a load burns from now on.
+pub(crate) fn serves_and_counts(agent: &mut Agent) -> Result<Metrics> {
+    agent.check()?;
+    let cgroup = TestCgroup::new("afterwards")?;
+    let _: CpuReport = run(&format!("spin --seconds 0.3 --cgroup {}", cgroup.path().display()))?;
+    let metrics = agent.fresh_metrics().with_context(|| agent.log())?;
+    oncpu_is_cpu_stat(&metrics, &cgroup)?;
+    for path in ["/livez", "/readyz", "/status"] {
+        let (code, _, body) = agent.get(path, &[])?;
+        ensure!(code == 200, "{path} answered {code}: {}", String::from_utf8_lossy(&body));
+    }
+    Ok(metrics)
+}
+
+/// How often something was dropped for this reason.
+pub(crate) fn dropped(metrics: &Metrics, reason: &str) -> Result<f64> {
+    let count = metrics.get("podperf_bpf_drops_total", &[("reason", reason)]);
+    count.with_context(|| format!("no `{reason}` in `podperf_bpf_drops_total`"))
+}
+
+/// No time and no count is missing: none of the reasons by which one would be.
+pub(crate) fn nothing_was_lost(metrics: &Metrics) -> Result<()> {
+    for reason in ["cgroup_table", "task_storage", "event_read", "sample_table", "sample_stack"] {
+        let count = dropped(metrics, reason)?;
+        ensure!(count == 0.0, "`{reason}`: {count}");
+    }
+    Ok(())
+}

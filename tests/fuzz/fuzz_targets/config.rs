@@ -1,0 +1,37 @@
+//! A configuration may be any text: whoever may write the agent's ConfigMap writes it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use podperf::config::{Config, Settings};
+
+/// Those of YAML.
+const LINE_BREAKS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
+
+fuzz_target!(|text: &str| {
+    let config = match Config::parse(text) {
+        Ok(config) => config,
+        Err(message) => {
+            // Names in the text may look like a place, too.
+            if !text.contains(" at line ") {
+                let lines = text.chars().filter(|c| LINE_BREAKS.contains(c)).count() + 1;
+                assert!(line_of(&message).is_none_or(|line| line <= lines), "{message}");
+            }
+            return;
+        }
+    };
+    match Settings::try_from(config.clone()) {
+        Ok(_) => {
+            // What is taken can be written down, and is the same when it is read again.
+            let written = serde_yaml::to_string(&config).unwrap();
+            assert_eq!(Config::parse(&written).as_ref(), Ok(&config), "{written}");
+            assert!(config.needs_restart(&config).is_empty());
+        }
+        Err(error) => assert!(error.to_string().starts_with("bad value for `"), "{error}"),
+    }
+});
+
+/// The last `at line N` of a message.
+fn line_of(message: &str) -> Option<usize> {
+    let (_, rest) = message.rsplit_once(" at line ")?;
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}

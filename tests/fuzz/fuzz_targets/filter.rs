@@ -1,0 +1,47 @@
+//! A filter may be any text: whoever may ask for a recording writes it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use podperf::{
+    attribution::Subject,
+    filter::{Filter, Known, MAX_BITS, StateTerm},
+    stacks::reason::WaitReason,
+};
+
+fuzz_target!(|text: &str| {
+    let filter = match Filter::parse(text) {
+        Ok(filter) => filter,
+        Err(error) => {
+            // The mark stands below the text, or right behind it.
+            assert!(error.column <= text.chars().count() && !error.message.is_empty(), "{error}");
+            return;
+        }
+    };
+    assert_eq!(filter.to_string(), text);
+    assert_eq!(filter.is_empty(), text.trim().is_empty());
+    assert!(filter.kernel_terms().iter().all(|term| (term.bit as usize) < MAX_BITS));
+    if filter.is_empty() {
+        return;
+    }
+    // Brackets and two negations change nothing, unless they are too many; one negation turns everything round.
+    let like = |text: String| Filter::parse(&text).ok();
+    let same = [like(format!("({text})")), like(format!("!(!({text}))"))];
+    // The kernel's bits stand for terms, of which a negation has others.
+    let opposite = like(format!("!({text})")).filter(|_| filter.kernel_terms().is_empty());
+    let subject = Subject::unresolved();
+    for known in samples(&subject) {
+        for bits in [0, 1, 0b1010, u16::MAX] {
+            let passes = filter.passes(bits, &known);
+            assert!(same.iter().flatten().all(|same| same.passes(bits, &known) == passes));
+            assert!(opposite.as_ref().is_none_or(|opposite| opposite.passes(bits, &known) != passes));
+        }
+    }
+});
+
+fn samples(subject: &Subject) -> impl Iterator<Item = Known<'_>> {
+    let reasons = WaitReason::ALL.into_iter().map(|reason| (StateTerm::Interruptible, Some(reason)));
+    let others = [(StateTerm::Uninterruptible, Some(WaitReason::ALL[0])), (StateTerm::Runnable, None)];
+    let paths = ["", "/a", "/a/b"].into_iter().cycle();
+    let sample = move |((state, reason), path)| Known { state, process: 1, path, subject, reason };
+    reasons.chain(others).zip(paths).map(sample)
+}
