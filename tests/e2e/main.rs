@@ -6,6 +6,7 @@ mod command;
 mod examples;
 mod filters;
 mod lifecycle;
+mod limits;
 mod memo;
 mod names;
 mod nobody;
@@ -17,13 +18,14 @@ mod recorded;
 mod refusals;
 mod sampled;
 mod scrape;
+mod tls;
 
 use std::process::ExitCode;
 
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    let agent = [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat();
+    let agent = [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS, limits::TESTS, tls::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, receivers, stacks].concat())

@@ -5,6 +5,7 @@
 
 mod defaults;
 mod otlp;
+mod server;
 mod variables;
 
 use std::{fs, io, net::SocketAddr, path::PathBuf, time::Duration};
@@ -23,6 +24,7 @@ use crate::{
 };
 
 pub use otlp::{Otlp, PushedMetrics, Tls};
+pub use server::{Authorization, Server, ServerLimits, ServerTls};
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -30,6 +32,7 @@ pub use otlp::{Otlp, PushedMetrics, Tls};
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Config {
     pub listen: SocketAddr,
+    pub server: Server,
     pub node_name: String,
     pub log_level: String,
     pub run_dir: PathBuf,
@@ -267,6 +270,7 @@ impl Config {
     pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let changed = [
             ("listen", self.listen != new.listen),
+            ("server", self.server != new.server),
             ("nodeName", self.node_name != new.node_name),
             ("runDir", self.run_dir != new.run_dir),
             ("cgroups.root", self.cgroups.root != new.cgroups.root),
@@ -337,6 +341,7 @@ impl TryFrom<Config> for Settings {
             return Err(bad("stacks.filter", message));
         }
         config.otlp.check()?;
+        config.server.check()?;
         let at_least = [
             ("cgroups.max", config.cgroups.max >= 16, "needs at least 16"),
             // NaN is in no range.
