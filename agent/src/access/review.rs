@@ -53,7 +53,7 @@ impl Reviewer {
     async fn ask(&self, token: &str, verb: &str, path: &str) -> Result<Verdict, String> {
         let client = self.client().await?;
         let audiences = (!self.audiences.is_empty()).then(|| self.audiences.clone());
-        let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences };
+        let spec = TokenReviewSpec { token: token.to_owned(), audiences };
         let review = self.create(&client, &TokenReview { spec, ..Default::default() }).await?;
         let status = review.status.unwrap_or_default();
         // An API server that knows of no audiences would take any token.

@@ -9,7 +9,6 @@ use axum::{
     http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use hyper::body::Body as _;
 
 use super::{Limits, Refusal, ServerCounts, rate::Bucket};
 use crate::access::{self, Access, Verdict};
