@@ -159,7 +159,8 @@ pub fn start(
     let sender = Arc::clone(&agent);
     let symbolizer = profiles
         .then(|| {
-            stacks::start(windows, met, agent.node_name.clone(), symbols, move |profile, unwound| {
+            let confined = agent.lock_config().sandbox.syscalls;
+            stacks::start(windows, met, agent.node_name.clone(), symbols, confined, move |profile, unwound| {
                 sender.reader.tell_unwound(unwound);
                 let profile = Arc::new(profile);
                 windows_out.publish(&profile);
@@ -186,6 +187,11 @@ impl Agent {
             pods.poke();
         }
         Ok(observation)
+    }
+
+    /// Sets the state of a part that is not the agent's own.
+    pub fn tell(&self, part: &'static str, state: State, detail: &str) {
+        self.status.set(part, state, detail);
     }
 
     /// What the HTTP server counts.

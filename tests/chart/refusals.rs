@@ -40,10 +40,7 @@ fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
             "securityContext.appArmor.type: the runtime's profile forbids",
         ),
         ("http: {authorization: {enabled: true}}", "http.authorization.enabled: tokens would be sent in clear text"),
-        (
-            "http: {authorization: {readers: [{kind: User, name: a}]}}",
-            "http.authorization.readers: everybody may read",
-        ),
+        ("http: {authorization: {readers: [{kind: User, name: a}]}}", "http.authorization.readers: everybody may read"),
         (
             "config: {server: {authorization: {audiences: [a]}}}",
             "config.server.authorization.audiences: no tokens are asked for",

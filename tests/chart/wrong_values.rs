@@ -32,7 +32,11 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("config: {server: {tls: {certFile: /x}}}", "/config/server", "'tls' not allowed"),
     ("config: {server: {authorization: {enabled: true}}}", "/config/server/authorization", "'enabled' not allowed"),
     ("config: {server: {limits: {connections: 1}}}", "/config/server/limits/connections", "minimum"),
-    ("http: {authorization: {readers: [{kind: Robot, name: x}]}}", "/http/authorization/readers/0/kind", "must be one of"),
+    (
+        "http: {authorization: {readers: [{kind: Robot, name: x}]}}",
+        "/http/authorization/readers/0/kind",
+        "must be one of",
+    ),
     ("config: {pmu: {leaveFree: 65}}", "/config/pmu/leaveFree", "maximum"),
     ("config: {overhead: {maxPercent: 101}}", "/config/overhead/maxPercent", "maximum"),
     ("config: {stacks: {enabled: 'yes'}}", "/config/stacks/enabled", "want boolean"),

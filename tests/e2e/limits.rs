@@ -141,8 +141,6 @@ fn the_agent_listens_where_it_is_told_to_and_nowhere_else() -> Result<()> {
 /// Inodes of a process' sockets.
 fn sockets_of(pid: u32) -> Result<Vec<String>> {
     let links = std::fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
-    let inode = |link: std::path::PathBuf| {
-        Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
-    };
+    let inode = |link: std::path::PathBuf| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned());
     Ok(links.filter_map(inode).collect())
 }

@@ -11,6 +11,7 @@ mod memo;
 mod names;
 mod nobody;
 mod pages;
+mod privileges;
 mod profiles;
 mod receivers;
 mod record;
@@ -25,7 +26,9 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    let agent = [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS, limits::TESTS, tls::TESTS].concat();
+    let agent =
+        [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS, limits::TESTS, tls::TESTS, privileges::TESTS]
+            .concat();
     let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, receivers, stacks].concat())

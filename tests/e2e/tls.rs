@@ -66,7 +66,9 @@ impl Files {
 
     fn yaml(&self) -> String {
         let path = self.directory.path().display();
-        format!("server: {{tls: {{certFile: {path}/tls.crt, keyFile: {path}/tls.key}}, limits: {{requestsPerSecond: 0}}}}")
+        format!(
+            "server: {{tls: {{certFile: {path}/tls.crt, keyFile: {path}/tls.key}}, limits: {{requestsPerSecond: 0}}}}"
+        )
     }
 }
 
@@ -103,7 +105,8 @@ fn a_certificate_is_replaced_without_a_scrape_lost() -> Result<()> {
     ensure!(scrapes.load(Ordering::Relaxed) > 10, "there were hardly any scrapes");
 
     let (_, _, body) = https.ask(address, "GET /metrics", &[])?;
-    let ends = Metrics::parse(&String::from_utf8(body)?).sum("podperf_server_certificate_expiry_timestamp_seconds", &[]);
+    let ends =
+        Metrics::parse(&String::from_utf8(body)?).sum("podperf_server_certificate_expiry_timestamp_seconds", &[]);
     // rcgen's certificates end with the year 4096.
     ensure!(ends == 67_090_118_400.0, "the certificate ends at {ends}");
     Ok(())

@@ -299,7 +299,10 @@ fn without_an_api_server_only_what_is_known_is_answered() -> Result<()> {
     let metrics = guarded.metrics(&scraper)?;
     ensure!(metrics.sum(REVIEWS, &[("result", "failed")]) >= 2.0, "{:?}", metrics.get(REVIEWS, &[]));
     ensure!(metrics.sum("podperf_http_refusals_total", &[("reason", "unavailable")]) == 2.0, "not counted");
-    ensure!(metrics.get("podperf_part_state", &[("part", "access"), ("state", "degraded")]) == Some(1.0), "not degraded");
+    ensure!(
+        metrics.get("podperf_part_state", &[("part", "access"), ("state", "degraded")]) == Some(1.0),
+        "not degraded"
+    );
 
     plane.start_api()?;
     within(SOON, "the API server is asked again", || {

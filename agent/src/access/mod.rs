@@ -120,11 +120,7 @@ impl Access {
                     Verdict::BadToken => 2,
                 });
                 if lock(&self.failed).take().is_some() {
-                    self.status.set(
-                        PART,
-                        State::Healthy,
-                        format!("tokens are reviewed by {}", self.reviewer.server()),
-                    );
+                    self.status.set(PART, State::Healthy, format!("tokens are reviewed by {}", self.reviewer.server()));
                 }
                 lock(&self.cache).put(&key, verdict.clone(), Instant::now());
                 Some(verdict)

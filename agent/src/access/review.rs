@@ -6,10 +6,7 @@ use k8s_openapi::api::{
     authentication::v1::{TokenReview, TokenReviewSpec, UserInfo},
     authorization::v1::{NonResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
 };
-use kube::{
-    Api, Client, Resource,
-    api::PostParams,
-};
+use kube::{Api, Client, Resource, api::PostParams};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 

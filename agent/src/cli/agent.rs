@@ -28,6 +28,8 @@ use crate::{
     events::plan::Plan,
     export::{prometheus::LogCounts, server},
     kernel::host::Host,
+    parts, sandbox,
+    status::State,
 };
 
 /// Everything is over this long after SIGTERM, sent or not.
@@ -70,9 +72,11 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Err(first.into());
     }
     let _lock = run_dir::lock(&settings.config.run_dir)?;
+    // Before the first thread; all that come have no more.
+    let confined = sandbox::enter(&settings.config.sandbox, parts::wants_profiles(&settings.config), &host)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("failed to start the runtime")?;
-    let served = runtime.block_on(serve(arguments, settings, &plan, &host, &log_level));
+    let served = runtime.block_on(serve(arguments, settings, &plan, &host, &log_level, &confined));
     // What is still at symbols has had its time.
     runtime.shutdown_background();
     served
@@ -84,6 +88,7 @@ async fn serve(
     plan: &Plan,
     host: &Host,
     log_level: &LogLevel,
+    confined: &str,
 ) -> anyhow::Result<()> {
     let config = &settings.config;
     let bound = server::bind(config.listen, config.server.tls_files(), config.server.limits()).await?;
@@ -92,6 +97,8 @@ async fn serve(
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;
     let root = host.cgroup_root.as_deref().unwrap_or(Path::new("/sys/fs/cgroup"));
     let (agent, threads) = agent::start(settings, plan, host, root, &LOG_COUNTS)?;
+
+    agent.tell("sandbox", State::Healthy, confined);
 
     let url = bound.url();
     let (stop, stopped) = oneshot::channel::<()>();

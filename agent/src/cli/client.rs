@@ -201,10 +201,7 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-async fn exchange(
-    stream: Box<dyn Stream>,
-    request: Request<Empty<Bytes>>,
-) -> Result<(StatusCode, Bytes), ClientError> {
+async fn exchange(stream: Box<dyn Stream>, request: Request<Empty<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let answer = async {
         let answer = sender.send_request(request).await?;
@@ -232,7 +229,10 @@ pub(super) fn introduction(body: &[u8]) -> Option<String> {
 pub(super) fn refusal(status: StatusCode, body: &[u8]) -> Option<String> {
     let refused = matches!(
         status,
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::SERVICE_UNAVAILABLE
     );
     let text = String::from_utf8_lossy(body);
     let says = text.lines().next()?.strip_prefix("podperf: ").filter(|_| refused)?;

@@ -47,6 +47,7 @@ pub struct Config {
     pub overhead: Overhead,
     pub stacks: Stacks,
     pub otlp: Otlp,
+    pub sandbox: Sandbox,
 }
 
 /// `cgroups:`
@@ -186,6 +187,15 @@ pub struct Stacks {
     pub shadow: bool,
 }
 
+/// `sandbox:`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
+#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
+pub struct Sandbox {
+    pub capabilities: bool,
+    pub syscalls: bool,
+}
+
 /// What is wrong with a configuration. The agent then exits with code 2.
 #[derive(Debug, Error)]
 pub enum ConfigError {
@@ -285,6 +295,7 @@ impl Config {
             ("overhead", self.overhead != new.overhead),
             ("stacks", self.stacks != new.stacks),
             ("otlp", self.otlp != new.otlp),
+            ("sandbox", self.sandbox != new.sandbox),
         ];
         changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
     }

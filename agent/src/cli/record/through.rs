@@ -35,11 +35,7 @@ struct Far {
 }
 
 /// The agent that was named, or the one of this node if it runs.
-pub(super) async fn find(
-    named: Option<&Client>,
-    config: &Config,
-    login: &Login,
-) -> anyhow::Result<Option<Running>> {
+pub(super) async fn find(named: Option<&Client>, config: &Config, login: &Login) -> anyhow::Result<Option<Running>> {
     let client = match named {
         Some(named) => named.with(login),
         None => of_this_node(config)?.with(login),

@@ -30,15 +30,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    const ALL: [Self; 7] = [
-        Self::Connections,
-        Self::Rate,
-        Self::Body,
-        Self::NoToken,
-        Self::BadToken,
-        Self::Forbidden,
-        Self::Unavailable,
-    ];
+    const ALL: [Self; 7] =
+        [Self::Connections, Self::Rate, Self::Body, Self::NoToken, Self::BadToken, Self::Forbidden, Self::Unavailable];
 
     /// As a label has it.
     #[must_use]

@@ -75,9 +75,12 @@ mod tests {
 
     #[test]
     fn both_forms_of_time_are_read() {
-        for (date, expected) in
-            [((1999, 12, 31), 946_598_400), ((2024, 2, 29), 1_709_164_800), ((2049, 12, 31), 2_524_521_600), ((2100, 3, 1), 4_107_542_400)]
-        {
+        for (date, expected) in [
+            ((1999, 12, 31), 946_598_400),
+            ((2024, 2, 29), 1_709_164_800),
+            ((2049, 12, 31), 2_524_521_600),
+            ((2100, 3, 1), 4_107_542_400),
+        ] {
             let mut params = CertificateParams::default();
             params.not_before = date_time_ymd(1990, 1, 1);
             params.not_after = date_time_ymd(date.0, date.1, date.2);

@@ -135,15 +135,9 @@ mod tests {
         };
         assert_eq!(of(&["Bearer abc"]), Some("abc".into()));
         assert_eq!(of(&["bearer  abc "]), Some("abc".into()));
-        for none in [
-            &[][..],
-            &["Bearer"],
-            &["Bearer "],
-            &["Basic abc"],
-            &["abc"],
-            &["Bearer a b"],
-            &["Bearer a", "Bearer b"],
-        ] {
+        for none in
+            [&[][..], &["Bearer"], &["Bearer "], &["Basic abc"], &["abc"], &["Bearer a b"], &["Bearer a", "Bearer b"]]
+        {
             assert_eq!(of(none), None, "{none:?}");
         }
     }
