@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use history::History;
 
 use crate::{
+    access::Access,
     attribution::RowRules,
     collector::{self, CollectorSettings, Observation, ReadError, Reader},
     config::{Config, Metrics, Settings},
@@ -26,6 +27,7 @@ use crate::{
         otlp::{Exporter, Health},
         prometheus::{AgentFacts, LogCounts},
         push::{Push, PushSettings},
+        server::ServerCounts,
     },
     kernel::{OpenCounter, SampleEvent, Sensors, Tracepoint, cpu_info::CpuInfo, host::Host},
     overhead::Overhead,
@@ -65,6 +67,9 @@ pub struct Agent {
     facts: watch::Sender<Vec<FactFamily>>,
     symbols: SymbolCounts,
     logs: &'static LogCounts,
+    server: Arc<ServerCounts>,
+    /// `None` where everybody may read.
+    access: Option<Arc<Access>>,
     config: Mutex<Config>,
     reload: Mutex<(bool, SystemTime)>,
 }
@@ -118,6 +123,8 @@ pub fn start(
     )
     .with_context(|| format!("failed to walk `{}`", cgroup_root.display()))?;
     let pods = start_pods(&config, &node_name, &status, &reader)?;
+    let access = parts::access_settings(&config);
+    let access = access.map(|settings| Access::new(settings, status.clone())).transpose()?.map(Arc::new);
     let (facts, facts_now) = watch::channel(families(&config));
     let push = config.otlp.metrics.enabled.then(|| {
         let receiver = config.otlp.metrics_settings();
@@ -144,13 +151,16 @@ pub fn start(
         facts,
         symbols: symbols.clone(),
         logs,
+        server: Arc::default(),
+        access,
         config: Mutex::new(config),
         reload: Mutex::new((true, SystemTime::now())),
     });
     let sender = Arc::clone(&agent);
     let symbolizer = profiles
         .then(|| {
-            stacks::start(windows, met, agent.node_name.clone(), symbols, move |profile, unwound| {
+            let confined = agent.lock_config().sandbox.syscalls;
+            stacks::start(windows, met, agent.node_name.clone(), symbols, confined, move |profile, unwound| {
                 sender.reader.tell_unwound(unwound);
                 let profile = Arc::new(profile);
                 windows_out.publish(&profile);
@@ -177,6 +187,23 @@ impl Agent {
             pods.poke();
         }
         Ok(observation)
+    }
+
+    /// Sets the state of a part that is not the agent's own.
+    pub fn tell(&self, part: &'static str, state: State, detail: &str) {
+        self.status.set(part, state, detail);
+    }
+
+    /// What the HTTP server counts.
+    #[must_use]
+    pub const fn server(&self) -> &Arc<ServerCounts> {
+        &self.server
+    }
+
+    /// Who may read; `None` is everybody.
+    #[must_use]
+    pub const fn access(&self) -> Option<&Arc<Access>> {
+        self.access.as_ref()
     }
 
     /// The windows of profiles, for pages and recordings.
@@ -253,6 +280,8 @@ impl Agent {
             otlp: self.exporter.as_ref().map(Exporter::stats),
             symbols: self.symbols.stats(),
             logs: self.logs,
+            server: self.server.stats(),
+            access: self.access.as_ref().map(|access| access.stats()),
             reload: *self.lock_reload(),
         }
     }

@@ -4,8 +4,9 @@
 //! names, [`attribution`] keeps accounts and takes snapshots, [`export`] hands them out; stacks go from [`kernel`]
 //! through [`stacks`] and [`recording`] to [`export`]. [`collector`] is the thread that drives this, [`upkeep`] looks after counters and
 //! [`overhead`] after each reading, [`agent`] is what runs around it, and [`check`] says beforehand what of it would
-//! work. Only `kernel`, `pods` and `export` do I/O that can fail; what is between is pure.
+//! work. [`access`] knows who may read, and [`sandbox`] what the agent may. Only `kernel`, `pods` and `export` do I/O that can fail; what is between is pure.
 
+pub mod access;
 pub mod agent;
 pub mod attribution;
 pub mod cgroups;
@@ -24,6 +25,7 @@ pub mod parts;
 pub mod pods;
 pub mod readings;
 pub mod recording;
+pub mod sandbox;
 pub mod stacks;
 pub mod status;
 pub mod upkeep;

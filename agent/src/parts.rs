@@ -4,6 +4,7 @@
 use std::{path::Path, time::Duration};
 
 use crate::{
+    access::AccessSettings,
     config::{Config, Identity, PodSource},
     kernel::{PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host},
     pods,
@@ -94,6 +95,20 @@ pub fn pod_settings(config: &Config, node_name: &str) -> Result<pods::SourceSett
         context: text(&kubernetes.context),
         labels: kubernetes.pod_labels.clone(),
         annotations: kubernetes.pod_annotations.clone(),
+    })
+}
+
+/// How to find out who may read; `None` where everybody may.
+#[must_use]
+pub fn access_settings(config: &Config) -> Option<AccessSettings> {
+    let authorization = &config.server.authorization;
+    let (kubeconfig, context) = (&config.kubernetes.kubeconfig, &config.kubernetes.context);
+    authorization.enabled.then(|| AccessSettings {
+        credentials: pods::Credentials::Api {
+            kubeconfig: (!kubeconfig.as_os_str().is_empty()).then(|| kubeconfig.clone()),
+            context: (!context.is_empty()).then(|| context.clone()),
+        },
+        audiences: authorization.audiences.clone(),
     })
 }
 

@@ -22,7 +22,18 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// What the chart says itself.
-const OWN: &[&str] = &["listen", "nodeName", "runDir", "cgroups.root", "kubernetes.kubeconfig", "kubernetes.context"];
+const OWN: &[&str] = &[
+    "listen",
+    "nodeName",
+    "runDir",
+    "cgroups.root",
+    "kubernetes.kubeconfig",
+    "kubernetes.context",
+    "server.tls.certFile",
+    "server.tls.keyFile",
+    "server.tls",
+    "server.authorization.enabled",
+];
 
 fn defaults() -> Result<Value> {
     Ok(serde_yaml::from_str(&fs::read_to_string(root().join("config/podperf.yaml"))?)?)
@@ -51,8 +62,8 @@ fn the_agents_defaults_are_values_that_are_taken() -> Result<()> {
     let mut config = defaults()?;
     for own in OWN {
         let (parent, key) = own.rsplit_once('.').unwrap_or(("", own));
-        let object = if parent.is_empty() { Some(&mut config) } else { config.get_mut(parent) };
-        object.and_then(Value::as_object_mut).context("no object")?.remove(key);
+        let object = if parent.is_empty() { String::new() } else { format!("/{}", parent.replace('.', "/")) };
+        config.pointer_mut(&object).and_then(Value::as_object_mut).context("no object")?.remove(key);
     }
     // It stands for the one or the other, by where the agent is.
     config["identity"] = "kubernetes".into();
@@ -86,6 +97,8 @@ fn only_what_the_agent_does_not_follow_restarts_it() -> Result<()> {
         "config: {identity: none}",
         "config: {counters: {groups: [[cycles]]}}",
         "http: {port: 9800}",
+        "http: {tls: {secretName: x}}",
+        "config: {server: {limits: {connections: 8}}}",
         "mode: profiles",
     ] {
         ensure!(checksum(restarts)? != plain, "`{restarts}` changes nothing until somebody restarts the agents");
@@ -105,20 +118,35 @@ fn an_ipv6_address_is_in_brackets() -> Result<()> {
 }
 
 fn certificates_are_mounted_where_the_configuration_says() -> Result<()> {
+    let values = "http: {tls: {secretName: own}}";
+    let server = configured(values)?["server"].clone();
+    let (pod, directory) = mounted(values, "own")?;
+    for (key, file) in [("certFile", "tls.crt"), ("keyFile", "tls.key")] {
+        ensure!(server["tls"][key] == format!("{directory}/{file}"), "{key}: {server}");
+    }
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        ensure!(pod["containers"][0][probe]["httpGet"]["scheme"] == "HTTPS", "{probe}");
+    }
     let values = "{mode: profiles, otlp: {tls: {secretName: client}}, config: {otlp: {endpoint: 'https://c:4317'}}}";
     let tls = configured(values)?["otlp"]["tls"].clone();
-    let pod = object(&template(values, &[])?, "DaemonSet")?["spec"]["template"]["spec"].clone();
-    let volumes = pod["volumes"].as_sequence().context("no volumes")?;
-    let secret = volumes.iter().find(|volume| volume["secret"]["secretName"] == "client").context("not mounted")?;
-    let mounts = pod["containers"][0]["volumeMounts"].as_sequence().context("no mounts")?;
-    let mount = mounts.iter().find(|mount| mount["name"] == secret["name"]).context("not mounted")?;
-    // A file mounted alone would not follow its secret.
-    ensure!(mount["subPath"].is_null());
-    let directory = mount["mountPath"].as_str().context("no path")?;
+    let (_, directory) = mounted(values, "client")?;
     for (key, file) in [("caFile", "ca.crt"), ("certFile", "tls.crt"), ("keyFile", "tls.key")] {
         ensure!(tls[key] == format!("{directory}/{file}"), "{key}: {tls}");
     }
     let without = values.replace("secretName: client", "secretName: client, clientCertificate: false");
     ensure!(configured(&without)?["otlp"]["tls"] == serde_json::json!({"caFile": format!("{directory}/ca.crt")}));
     Ok(())
+}
+
+/// The agents' pod, and the directory in which a secret is there.
+fn mounted(values: &str, secret: &str) -> Result<(serde_yaml::Value, String)> {
+    let pod = object(&template(values, &[])?, "DaemonSet")?["spec"]["template"]["spec"].clone();
+    let volumes = pod["volumes"].as_sequence().context("no volumes")?;
+    let volume = volumes.iter().find(|volume| volume["secret"]["secretName"] == secret).context("not mounted")?;
+    let mounts = pod["containers"][0]["volumeMounts"].as_sequence().context("no mounts")?;
+    let mount = mounts.iter().find(|mount| mount["name"] == volume["name"]).context("not mounted")?;
+    // A file mounted alone would not follow its secret.
+    ensure!(mount["subPath"].is_null());
+    let directory = mount["mountPath"].as_str().context("no path")?.to_owned();
+    Ok((pod, directory))
 }

@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("each_mode_has_exactly_its_privileges", GO, each_mode_has_exactly_its_privileges),
     ("apparmor_is_an_annotation_before_kubernetes_1_30", GO, apparmor_is_an_annotation_before_kubernetes_1_30),
     ("rbac_is_that_of_the_example_without_the_chart", GO, rbac_is_that_of_the_example_without_the_chart),
+    ("the_roles_of_reviews_are_those_of_the_example_without_the_chart", GO, the_roles_of_reviews_are_those_of_the_example_without_the_chart),
     ("the_kubelet_is_asked_with_the_least_that_its_version_takes", GO, the_kubelet_is_asked_with_the_least_that_its_version_takes),
     ("who_asks_for_no_pods_has_no_token", GO, who_asks_for_no_pods_has_no_token),
     ("openshift_gets_constraints_that_fit_the_pod", GO, openshift_gets_constraints_that_fit_the_pod),
@@ -84,6 +85,33 @@ fn rbac_is_that_of_the_example_without_the_chart() -> Result<()> {
     ensure!(binding["subjects"][0]["name"] == account["metadata"]["name"]);
     ensure!(binding["roleRef"]["name"] == object(&rendered, "ClusterRole")?["metadata"]["name"]);
     ensure!(pod(&rendered)?["spec"]["serviceAccountName"] == account["metadata"]["name"]);
+    Ok(())
+}
+
+fn the_roles_of_reviews_are_those_of_the_example_without_the_chart() -> Result<()> {
+    let example = fs::read_to_string(root().join("config/rbac-authorization.yaml"))?;
+    let documents = serde_yaml::Deserializer::from_str(&example).map(Value::deserialize);
+    let documents: Vec<_> = documents.collect::<Result<_, _>>()?;
+    let readers = "readers: [{kind: ServiceAccount, name: a, namespace: b}]";
+    let rendered = template(
+        &format!(
+            "{{tests: {{enabled: false}}, http: {{tls: {{secretName: x}}, authorization: {{enabled: true, {readers}}}}}}}"
+        ),
+        &[],
+    )?;
+    let rendered = objects(&rendered)?;
+    for suffix in ["-authorization", "-metrics"] {
+        let rules = |objects: &[Value]| {
+            let role = objects.iter().find(|object| {
+                object["kind"] == "ClusterRole"
+                    && object["metadata"]["name"].as_str().is_some_and(|name| name.ends_with(suffix))
+            });
+            role.map(|role| role["rules"].clone()).with_context(|| format!("no role `{suffix}`"))
+        };
+        ensure!(rules(&rendered)? == rules(&documents)?, "{suffix}");
+    }
+    // Without authorization nobody is asked about readers.
+    ensure!(!template("", &[])?.contains("tokenreviews"));
     Ok(())
 }
 

@@ -39,6 +39,20 @@ fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
             "{mode: profiles, securityContext: {appArmor: {type: RuntimeDefault}}}",
             "securityContext.appArmor.type: the runtime's profile forbids",
         ),
+        ("http: {authorization: {enabled: true}}", "http.authorization.enabled: tokens would be sent in clear text"),
+        ("http: {authorization: {readers: [{kind: User, name: a}]}}", "http.authorization.readers: everybody may read"),
+        (
+            "config: {server: {authorization: {audiences: [a]}}}",
+            "config.server.authorization.audiences: no tokens are asked for",
+        ),
+        (
+            "{http: {tls: {secretName: x}, authorization: {enabled: true}}, podMonitor: {enabled: true}}",
+            "http.authorization.tokenSecret.name: this monitor needs",
+        ),
+        (
+            "{http: {tls: {secretName: x}, authorization: {enabled: true}}, podMonitoring: {enabled: true}}",
+            "http.authorization.enabled: podMonitoring and prometheusAnnotations show no token",
+        ),
         (
             "{podMonitor: {enabled: true}, prometheusAnnotations: {enabled: true}}",
             "podMonitor.enabled, prometheusAnnotations.enabled: each would collect the same metrics",

@@ -7,10 +7,12 @@ mod command;
 mod examples;
 mod filters;
 mod lifecycle;
+mod limits;
 mod memo;
 mod names;
 mod nobody;
 mod pages;
+mod privileges;
 mod profiles;
 mod receivers;
 mod record;
@@ -18,6 +20,7 @@ mod recorded;
 mod refusals;
 mod sampled;
 mod scrape;
+mod tls;
 
 use std::process::ExitCode;
 
@@ -25,7 +28,8 @@ use podperf_tests::suite;
 
 fn main() -> ExitCode {
     let agent = [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, bounds::TESTS, check::TESTS].concat();
+    let server = [limits::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
-    suite::run(&[agent, receivers, stacks].concat())
+    suite::run(&[agent, server, receivers, stacks].concat())
 }

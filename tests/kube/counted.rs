@@ -19,6 +19,7 @@ use podperf::{
         facts::FactFamily,
         otlp,
         prometheus::{AgentFacts, Format, LogCounts, render},
+        server::ServerStats,
     },
     kernel::{CpuTotals, MapUse, OpenCounter, ProgramUse, cpu_info::CpuInfo},
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
@@ -119,6 +120,8 @@ impl CountedNode {
             }),
             symbols: SymbolStats { symbolized: grown(1000, seconds), ..SymbolStats::default() },
             logs: &LOGS,
+            server: ServerStats::default(),
+            access: None,
             reload: (true, SystemTime::now()),
         };
         let text = render(&self.observation(seconds)?, &facts, Format::Text)?;

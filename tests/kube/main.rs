@@ -1,5 +1,6 @@
 //! The agent and a real Kubernetes API server, with a played kubelet. Needs root.
 
+mod access;
 mod cardinality;
 mod check;
 mod churn;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
             outages::TESTS,
             delays::TESTS,
             credentials::TESTS,
+            access::TESTS,
             check::TESTS,
             kubeconfig::TESTS,
             strange::TESTS,

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 use crate::{http, load, process};
 
 /// The agent says so on stderr once it answers.
-const READY: &str = "listening on http://";
+const READY: &str = "listening on http";
 /// Loading the programs takes well below a second; a loaded machine gets more.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 /// It promises to end within 5 s.
@@ -61,8 +61,9 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A command line of the agent with a configuration file of its own; `listen` and `runDir` are set for it, and without
-/// an `overhead` of its own it has no cap: loads that do nothing but switch would be over it.
+/// A command line of the agent with a configuration file of its own; `listen` and `runDir` are set for it. Without an
+/// `overhead` of its own it has no cap: loads that do nothing but switch would be over it. Without a `server` of its own it
+/// answers as often as it is asked.
 pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
     command_of(&binary()?, directory, yaml)
 }
@@ -70,7 +71,8 @@ pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
 fn command_of(program: &Path, directory: &Path, yaml: &str) -> Result<Command> {
     let config = directory.join("podperf.yaml");
     let cap = if yaml.contains("overhead:") { "" } else { "overhead: {maxPercent: 0}\n" };
-    fs::write(&config, format!("listen: 127.0.0.1:0\nrunDir: {}\n{yaml}\n{cap}", directory.display()))?;
+    let rate = if yaml.contains("server:") { "" } else { "server: {limits: {requestsPerSecond: 0}}\n" };
+    fs::write(&config, format!("listen: 127.0.0.1:0\nrunDir: {}\n{yaml}\n{cap}{rate}", directory.display()))?;
     let mut command = Command::new(program);
     command.args(["agent", "--config"]).arg(config);
     Ok(command)
@@ -108,7 +110,9 @@ impl Agent {
         let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut agent = Self { child, address: unknown, log, directory };
         let line = agent.wait_for_log(READY, START_DEADLINE)?;
-        let address = line.split(READY).nth(1).and_then(|rest| rest.split([' ', '/']).next());
+        // Of `https://` as well.
+        let url = line.split(READY).nth(1).and_then(|rest| rest.split("://").nth(1));
+        let address = url.and_then(|rest| rest.split([' ', '/']).next());
         agent.address = address.and_then(|address| address.parse().ok()).context("no address in the log")?;
         Ok(agent)
     }

@@ -1,17 +1,20 @@
 //! Requests to any HTTP server on loopback. HTTP/1.0, so that a body is never in chunks.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 
-const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The status code, the headers and the body.
-pub fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<(u16, String, Vec<u8>)> {
+pub type Answer = (u16, String, Vec<u8>);
+
+/// The status code, the headers and the body.
+pub fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<Answer> {
     ask(address, &format!("GET {path}"), headers, "")
 }
 
@@ -23,14 +26,27 @@ pub fn post_json(address: SocketAddr, path: &str, json: &str) -> Result<(u16, St
     Ok((status, String::from_utf8(body)?))
 }
 
-fn ask(address: SocketAddr, request: &str, headers: &[(&str, &str)], content: &str) -> Result<(u16, String, Vec<u8>)> {
+/// Any request without TLS: `METHOD PATH`, more headers and content.
+pub fn ask(address: SocketAddr, request: &str, headers: &[(&str, &str)], content: &str) -> Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
-    write!(stream, "{request} HTTP/1.0\r\nHost: {address}\r\n")?;
+    exchange(&mut stream, address, request, headers, content)
+}
+
+/// Writes a request, and reads until the other side has closed.
+pub(crate) fn exchange(
+    stream: &mut (impl Read + Write),
+    address: SocketAddr,
+    request: &str,
+    headers: &[(&str, &str)],
+    content: &str,
+) -> Result<Answer> {
+    let mut head = format!("{request} HTTP/1.0\r\nHost: {address}\r\n");
     for (name, value) in headers {
-        write!(stream, "{name}: {value}\r\n")?;
+        head += &format!("{name}: {value}\r\n");
     }
-    write!(stream, "\r\n{content}")?;
+    stream.write_all(format!("{head}\r\n{content}").as_bytes())?;
+    stream.flush()?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").context("no end of the headers")?;

@@ -9,6 +9,7 @@ pub mod collector;
 pub mod control_plane;
 pub mod dashboards;
 pub mod http;
+pub mod https;
 pub mod kubelet;
 pub mod load;
 pub mod node;

@@ -9,7 +9,7 @@ use std::{
 use crate::{
     config::{Config, Settings},
     events::plan::Plan,
-    export::{http, otlp},
+    export::{otlp, server},
     kernel::{self, OpenCounter, SampleEvent, SensorSettings, Sensors, Tracepoint, host::Host},
     parts, pods,
     status::State,
@@ -76,7 +76,7 @@ impl Findings {
             try_pods(config, &settings.node_name),
             try_export(config),
             try_metrics_export(config),
-            try_listen(config.listen)
+            try_listen(config)
         );
         Self { host, programs, perf_event_open, counters, pods, export, metrics_export, listen, run_dir }
     }
@@ -135,8 +135,10 @@ fn told(tried: Result<Result<(), String>, otlp::EndpointError>) -> Result<(), No
     }
 }
 
-async fn try_listen(listen: SocketAddr) -> anyhow::Result<Listen> {
-    let error = match http::bind(listen).await {
+/// With its certificate, if it is to have one.
+async fn try_listen(config: &Config) -> anyhow::Result<Listen> {
+    let listen = config.listen;
+    let error = match server::bind(listen, config.server.tls_files(), config.server.limits()).await {
         Ok(_) => return Ok(Listen::Free),
         Err(error) => error,
     };

@@ -26,8 +26,10 @@ use crate::{
     agent::{self, Agent, Threads},
     config::Settings,
     events::plan::Plan,
-    export::{http, prometheus::LogCounts},
+    export::{prometheus::LogCounts, server},
     kernel::host::Host,
+    parts, sandbox,
+    status::State,
 };
 
 /// Everything is over this long after SIGTERM, sent or not.
@@ -70,9 +72,11 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Err(first.into());
     }
     let _lock = run_dir::lock(&settings.config.run_dir)?;
+    // Before the first thread; all that come have no more.
+    let confined = sandbox::enter(&settings.config.sandbox, parts::wants_profiles(&settings.config), &host)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("failed to start the runtime")?;
-    let served = runtime.block_on(serve(arguments, settings, &plan, &host, &log_level));
+    let served = runtime.block_on(serve(arguments, settings, &plan, &host, &log_level, &confined));
     // What is still at symbols has had its time.
     runtime.shutdown_background();
     served
@@ -84,24 +88,27 @@ async fn serve(
     plan: &Plan,
     host: &Host,
     log_level: &LogLevel,
+    confined: &str,
 ) -> anyhow::Result<()> {
-    let listen = settings.config.listen;
-    let listener = http::bind(listen).await?;
+    let config = &settings.config;
+    let bound = server::bind(config.listen, config.server.tls_files(), config.server.limits()).await?;
     let mut hangup = signal(SignalKind::hangup()).context("failed to watch SIGHUP")?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;
     let root = host.cgroup_root.as_deref().unwrap_or(Path::new("/sys/fs/cgroup"));
     let (agent, threads) = agent::start(settings, plan, host, root, &LOG_COUNTS)?;
 
-    let address = listener.local_addr().unwrap_or(listen);
+    agent.tell("sandbox", State::Healthy, confined);
+
+    let url = bound.url();
     let (stop, stopped) = oneshot::channel::<()>();
-    let mut server = tokio::spawn(http::serve(listener, Arc::clone(&agent), async {
+    let mut server = tokio::spawn(bound.serve(Arc::clone(&agent), async {
         stopped.await.ok();
     }));
     let mut follower = Follower::new(arguments.overrides.file());
     let mut looks = tokio::time::interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    info!("listening on http://{address} (metrics at /metrics, state at /status)");
+    info!("listening on {url} (metrics at /metrics, state at /status)");
     let signal = loop {
         tokio::select! {
             _ = terminate.recv() => break "SIGTERM",
@@ -113,7 +120,7 @@ async fn serve(
                 }
             }
             ended = &mut server => {
-                return ended.context("the HTTP server panicked")?.context("the HTTP server failed");
+                return ended.context("the HTTP server panicked");
             }
         }
     };
@@ -124,7 +131,7 @@ async fn serve(
     Ok(())
 }
 
-async fn drain(mut server: tokio::task::JoinHandle<std::io::Result<()>>, agent: Arc<Agent>, threads: Threads) {
+async fn drain(mut server: tokio::task::JoinHandle<()>, agent: Arc<Agent>, threads: Threads) {
     let deadline = Instant::now() + DRAIN;
     // Recordings are answered with what they have, within what open requests get.
     agent.windows().close();

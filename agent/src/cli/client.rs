@@ -1,18 +1,27 @@
 //! Requests to an agent, one connection each.
 
-use std::time::Duration;
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use clap::Args;
 use http_body_util::{BodyExt, Empty};
 use hyper::{
     Method, Request, StatusCode, Uri,
     body::Bytes,
-    header::{CONNECTION, HOST},
+    header::{AUTHORIZATION, CONNECTION, HOST, HeaderValue},
 };
 use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName};
 use thiserror::Error;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
 
-/// How long a connection may take.
+use crate::export::pem::{PemError, PemFile};
+
+/// How long a connection may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(2);
 
 /// Why there is no answer.
@@ -28,40 +37,95 @@ pub(super) enum ClientError {
     Http(#[from] hyper::Error),
     #[error(transparent)]
     Request(#[from] hyper::http::Error),
+    #[error("failed to set up TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    File(#[from] PemError),
+    #[error("found no root certificates (set `--ca-file FILE`)")]
+    NoRoots,
+    #[error("bad server name `{0}` (a host name or an address)")]
+    ServerName(String),
+    #[error("failed to read token `{}`: {source} (set `--token-file FILE`)", path.display())]
+    Token { path: PathBuf, source: std::io::Error },
+    #[error("failed to use token `{}`: it is not one line of text", .0.display())]
+    BadToken(PathBuf),
+    #[error("a token would be sent in clear text (name the agent by `https://`)")]
+    ClearText,
+}
+
+impl ClientError {
+    /// Whether nobody spoke there that could be an agent, as far as can be known.
+    pub(super) fn is_nobody(&self) -> bool {
+        match self {
+            // TLS says that somebody is not whom we expect.
+            Self::Connect(error) => error.kind() != std::io::ErrorKind::InvalidData,
+            Self::Slow | Self::NoAnswer | Self::Http(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// How to get at agents that do not answer everybody.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct Login {
+    /// Who signed the agents' certificates, in PEM [default: the system's authorities].
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+    /// The name in the agents' certificates [default: the URL's host].
+    #[arg(long, value_name = "NAME")]
+    server_name: Option<String>,
+    /// A bearer token for agents that ask for one; it is read again for each request.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 /// An agent's address.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
+    /// Where to connect to.
     authority: String,
+    /// Whose certificate to expect there; `None` without TLS.
+    tls: Option<String>,
+    login: Login,
 }
 
 /// A URL that no agent can have.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("bad agent `{0}` (such as `http://127.0.0.1:9799`)")]
+#[error("bad agent `{0}` (such as `http://127.0.0.1:9799` or `https://node-1:9799`)")]
 pub(super) struct BadUrl(String);
 
 impl Client {
-    /// Of `http://HOST:PORT`, or `HOST:PORT`.
+    /// Of `http://HOST:PORT`, `https://HOST:PORT`, or `HOST:PORT`.
     pub(super) fn new(url: &str) -> Result<Self, BadUrl> {
         let bad = || BadUrl(url.to_owned());
         let whole = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
         let Ok(uri) = whole.parse::<Uri>() else { return Err(bad()) };
-        let plain = uri.scheme_str() == Some("http") && matches!(uri.path(), "" | "/");
-        let authority = uri.authority().filter(|authority| plain && authority.port_u16().is_some());
-        Ok(Self { authority: authority.ok_or_else(bad)?.to_string() })
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(bad()),
+        };
+        let authority = uri.authority().filter(|authority| authority.port_u16().is_some());
+        let authority = authority.filter(|_| matches!(uri.path(), "" | "/")).ok_or_else(bad)?;
+        let host = authority.host().trim_matches(['[', ']']).to_owned();
+        Ok(Self { authority: authority.to_string(), tls: is_tls.then_some(host), login: Login::default() })
+    }
+
+    /// The same, with what it takes to be let in.
+    pub(super) fn with(&self, login: &Login) -> Self {
+        Self { login: login.clone(), ..self.clone() }
     }
 
     pub(super) fn url(&self) -> String {
-        format!("http://{}", self.authority)
+        format!("{}://{}", if self.tls.is_some() { "https" } else { "http" }, self.authority)
     }
 
-    /// One for each address that the host's name has now.
+    /// One for each address that the host's name has now; certificates are to have the name.
     pub(super) async fn each_address(&self) -> std::io::Result<Vec<Self>> {
         let mut addresses: Vec<_> = tokio::net::lookup_host(&self.authority).await?.collect();
         addresses.sort_unstable();
         addresses.dedup();
-        Ok(addresses.into_iter().map(|address| Self { authority: address.to_string() }).collect())
+        Ok(addresses.into_iter().map(|address| Self { authority: address.to_string(), ..self.clone() }).collect())
     }
 
     /// The status and the body of an answer.
@@ -71,30 +135,87 @@ impl Client {
         path: &str,
         patience: Duration,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let Ok(connected) = timeout(CONNECT, TcpStream::connect(&self.authority)).await else {
-            return Err(ClientError::Slow);
+        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
+        if let Some(token) = self.token()? {
+            request = request.header(AUTHORIZATION, token);
+        }
+        let request = request.header(CONNECTION, "close").body(Empty::<Bytes>::new())?;
+        let connect = async {
+            let stream = TcpStream::connect(&self.authority).await?;
+            Ok::<_, ClientError>(match &self.tls {
+                Some(host) => {
+                    let name = self.login.server_name.as_ref().unwrap_or(host);
+                    let parsed = ServerName::try_from(name.clone());
+                    let Ok(parsed) = parsed else { return Err(ClientError::ServerName(name.clone())) };
+                    let stream = TlsConnector::from(self.login.config()?).connect(parsed, stream).await?;
+                    Box::new(stream) as Box<dyn Stream>
+                }
+                None => Box::new(stream),
+            })
         };
+        let Ok(connected) = timeout(CONNECT, connect).await else { return Err(ClientError::Slow) };
         let stream = connected?;
-        let exchange = async {
-            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-            let request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
-            let request = request.header(CONNECTION, "close").body(Empty::<Bytes>::new())?;
-            let answer = async {
-                let answer = sender.send_request(request).await?;
-                let status = answer.status();
-                Ok::<_, hyper::Error>((status, answer.into_body().collect().await?.to_bytes()))
-            };
-            tokio::pin!(answer, connection);
-            // The connection may end before the answer has been handed over, but not the other way round.
-            let mut open = true;
-            loop {
-                tokio::select! {
-                    answer = &mut answer => return Ok::<_, ClientError>(answer?),
-                    ended = &mut connection, if open => { ended?; open = false; }
+        timeout(patience, exchange(stream, request)).await.unwrap_or(Err(ClientError::NoAnswer))
+    }
+
+    fn token(&self) -> Result<Option<HeaderValue>, ClientError> {
+        let Some(path) = &self.login.token_file else { return Ok(None) };
+        if self.tls.is_none() {
+            return Err(ClientError::ClearText);
+        }
+        let token = std::fs::read_to_string(path);
+        let token = token.map_err(|source| ClientError::Token { path: path.clone(), source })?;
+        let Ok(mut value) = HeaderValue::try_from(format!("Bearer {}", token.trim())) else {
+            return Err(ClientError::BadToken(path.clone()));
+        };
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+}
+
+impl Login {
+    fn config(&self) -> Result<Arc<ClientConfig>, ClientError> {
+        let mut roots = RootCertStore::empty();
+        match &self.ca_file {
+            Some(path) => {
+                let file = PemFile::read("--ca-file", path)?;
+                if roots.add_parsable_certificates(file.certificates()?).0 == 0 {
+                    return Err(file.lacks("usable certificate").into());
                 }
             }
-        };
-        timeout(patience, exchange).await.unwrap_or(Err(ClientError::NoAnswer))
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
+        }
+        if roots.is_empty() {
+            return Err(ClientError::NoRoots);
+        }
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions()?;
+        Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    }
+}
+
+/// A connection, with TLS or without.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+async fn exchange(stream: Box<dyn Stream>, request: Request<Empty<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let answer = async {
+        let answer = sender.send_request(request).await?;
+        let status = answer.status();
+        Ok::<_, hyper::Error>((status, answer.into_body().collect().await?.to_bytes()))
+    };
+    tokio::pin!(answer, connection);
+    // The connection may end before the answer has been handed over, but not the other way round.
+    let mut open = true;
+    loop {
+        tokio::select! {
+            answer = &mut answer => return Ok(answer?),
+            ended = &mut connection, if open => { ended?; open = false; }
+        }
     }
 }
 
@@ -104,17 +225,57 @@ pub(super) fn introduction(body: &[u8]) -> Option<String> {
     text.lines().next().filter(|line| line.starts_with("podperf ")).map(str::to_owned)
 }
 
+/// What an agent says that does not let us in; of other answers nothing.
+pub(super) fn refusal(status: StatusCode, body: &[u8]) -> Option<String> {
+    let refused = matches!(
+        status,
+        StatusCode::UNAUTHORIZED
+            | StatusCode::FORBIDDEN
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::SERVICE_UNAVAILABLE
+    );
+    let text = String::from_utf8_lossy(body);
+    let says = text.lines().next()?.strip_prefix("podperf: ").filter(|_| refused)?;
+    let hint = if status == StatusCode::UNAUTHORIZED { " (set `--token-file FILE`)" } else { "" };
+    Some(format!("the agent answers {}: {says}{hint}", status.as_u16()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn an_agent_is_a_host_and_a_port() {
-        for (url, expected) in [("http://127.0.0.1:9799", "127.0.0.1:9799"), ("node-1:80/", "node-1:80")] {
-            assert_eq!(Client::new(url).unwrap().authority, expected);
+        for (url, expected) in [
+            ("http://127.0.0.1:9799", ("127.0.0.1:9799", None)),
+            ("node-1:80/", ("node-1:80", None)),
+            ("https://node-1:9799", ("node-1:9799", Some("node-1"))),
+            ("https://[::1]:9799", ("[::1]:9799", Some("::1"))),
+        ] {
+            let client = Client::new(url).unwrap();
+            assert_eq!((client.authority.as_str(), client.tls.as_deref()), expected);
         }
-        for url in ["", "http://node-1", "https://node-1:9799", "http://node-1:9799/x", "a b:1"] {
+        for url in ["", "http://node-1", "ftp://node-1:9799", "http://node-1:9799/x", "a b:1"] {
             assert!(Client::new(url).unwrap_err().to_string().contains("http://127.0.0.1:9799"), "{url}");
         }
+    }
+
+    #[test]
+    fn a_token_goes_over_tls_only() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "secret\n").unwrap();
+        let login = Login { token_file: Some(file.path().to_owned()), ..Login::default() };
+        let client = |url| Client::new(url).unwrap().with(&login);
+        assert!(matches!(client("http://127.0.0.1:1").token(), Err(ClientError::ClearText)));
+        let token = client("https://127.0.0.1:1").token().unwrap().unwrap();
+        assert_eq!((token.to_str().unwrap(), format!("{token:?}").contains("secret")), ("Bearer secret", false));
+    }
+
+    #[test]
+    fn a_refusal_is_told_from_another_programs_answer() {
+        let says = refusal(StatusCode::UNAUTHORIZED, b"podperf: a token is needed\n").unwrap();
+        assert_eq!(says, "the agent answers 401: a token is needed (set `--token-file FILE`)");
+        assert_eq!(refusal(StatusCode::OK, b"podperf: x"), None);
+        assert_eq!(refusal(StatusCode::FORBIDDEN, b"<html>"), None);
     }
 }

@@ -12,7 +12,7 @@ use humantime_serde::re::humantime;
 use hyper::{Method, StatusCode};
 use tokio::time::{Instant, sleep};
 
-use super::client::{Client, introduction};
+use super::client::{Client, Login, introduction, refusal};
 
 /// How long an agent may take for one answer; it reads the kernel for it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,12 +22,14 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The flags of `podperf probe`.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// The agents, such as `http://127.0.0.1:9799`.
+    /// The agents, such as `http://127.0.0.1:9799`, or `https://` where they have certificates.
     #[arg(value_name = "URL", required = true, value_parser = Client::new)]
     agents: Vec<Client>,
     /// How long to ask again while one is not ready.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
     wait: Duration,
+    #[command(flatten)]
+    login: Login,
 }
 
 /// What one address answered.
@@ -50,6 +52,7 @@ async fn ask_until_ready(arguments: &Arguments) -> Vec<Answer> {
     loop {
         let mut answers = Vec::new();
         for agent in &arguments.agents {
+            let agent = agent.with(&arguments.login);
             match agent.each_address().await {
                 Ok(addresses) => {
                     for address in addresses {
@@ -72,7 +75,10 @@ async fn ask(agent: &Client) -> Result<String, String> {
         let answer = agent.ask(Method::GET, path, PATIENCE).await.map_err(|error| error.to_string())?;
         Ok::<_, String>((answer.0, String::from_utf8_lossy(&answer.1).into_owned()))
     };
-    let (_, status) = get("/status").await?;
+    let (code, status) = get("/status").await?;
+    if let Some(refused) = refusal(code, status.as_bytes()) {
+        return Err(refused);
+    }
     let who = introduction(status.as_bytes()).ok_or("no podperf agent answers there, but another program")?;
     let (status, ready) = get("/readyz").await?;
     if status != StatusCode::OK {

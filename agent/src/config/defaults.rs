@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use super::{
     Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
-    PushedMetrics, Scheduling, Stacks, Tls,
+    PushedMetrics, Sandbox, Scheduling, Server, ServerLimits, Stacks, Tls,
 };
 use crate::{
     attribution::Level,
@@ -19,6 +19,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 9799)),
+            server: Server::default(),
             node_name: String::new(),
             log_level: "info".into(),
             run_dir: "/run/podperf".into(),
@@ -33,7 +34,14 @@ impl Default for Config {
             overhead: Overhead::default(),
             stacks: Stacks::default(),
             otlp: Otlp::default(),
+            sandbox: Sandbox::default(),
         }
+    }
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self { connections: 64, requests_per_second: 50, header_bytes: 16_384, header_timeout: Duration::from_secs(10) }
     }
 }
 
@@ -143,6 +151,12 @@ impl Default for Stacks {
             filter: String::new(),
             shadow: false,
         }
+    }
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self { capabilities: true, syscalls: true }
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod defaults;
 mod otlp;
+mod server;
 mod variables;
 
 use std::{fs, io, net::SocketAddr, path::PathBuf, time::Duration};
@@ -23,6 +24,7 @@ use crate::{
 };
 
 pub use otlp::{Otlp, PushedMetrics, Tls};
+pub use server::{Authorization, Server, ServerLimits, ServerTls};
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -30,6 +32,7 @@ pub use otlp::{Otlp, PushedMetrics, Tls};
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Config {
     pub listen: SocketAddr,
+    pub server: Server,
     pub node_name: String,
     pub log_level: String,
     pub run_dir: PathBuf,
@@ -44,6 +47,7 @@ pub struct Config {
     pub overhead: Overhead,
     pub stacks: Stacks,
     pub otlp: Otlp,
+    pub sandbox: Sandbox,
 }
 
 /// `cgroups:`
@@ -183,6 +187,15 @@ pub struct Stacks {
     pub shadow: bool,
 }
 
+/// `sandbox:`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
+#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
+pub struct Sandbox {
+    pub capabilities: bool,
+    pub syscalls: bool,
+}
+
 /// What is wrong with a configuration. The agent then exits with code 2.
 #[derive(Debug, Error)]
 pub enum ConfigError {
@@ -272,6 +285,7 @@ impl Config {
     pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let changed = [
             ("listen", self.listen != new.listen),
+            ("server", self.server != new.server),
             ("nodeName", self.node_name != new.node_name),
             ("runDir", self.run_dir != new.run_dir),
             ("cgroups.root", self.cgroups.root != new.cgroups.root),
@@ -286,6 +300,7 @@ impl Config {
             ("overhead", self.overhead != new.overhead),
             ("stacks", self.stacks != new.stacks),
             ("otlp", self.otlp != new.otlp),
+            ("sandbox", self.sandbox != new.sandbox),
         ];
         changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
     }
@@ -342,6 +357,7 @@ impl TryFrom<Config> for Settings {
             return Err(bad("stacks.filter", message));
         }
         config.otlp.check()?;
+        config.server.check()?;
         let at_least = [
             ("cgroups.max", config.cgroups.max >= 16, "needs at least 16"),
             // NaN is in no range.

@@ -73,6 +73,12 @@ fn values_that_cannot_be_are_refused_with_their_key() {
             "bad value for `otlp.resourceAttributes`: 8 are too many for this preset (at most 6)",
         ),
         ("otlp: {endpoint: 'ftp://x'}", "bad value for `otlp`: endpoint `ftp://x`"),
+        ("server: {tls: {certFile: /x}}", "bad value for `server.tls`: needs both `certFile` and `keyFile`"),
+        ("server: {authorization: {enabled: true}}", "bad value for `server.authorization.enabled`: tokens would be"),
+        ("server: {authorization: {audiences: [x]}}", "bad value for `server.authorization.audiences`: no tokens"),
+        ("server: {limits: {connections: 1}}", "bad value for `server.limits.connections`: needs 4 to 4096"),
+        ("server: {limits: {headerBytes: 1}}", "bad value for `server.limits.headerBytes`: needs 8192"),
+        ("server: {limits: {headerTimeout: 1ms}}", "bad value for `server.limits.headerTimeout`: needs at least 1s"),
         ("{facts: {enabled: false}, otlp: {endpoint: 'http://x:1'}}", "bad value for `stacks.enabled`"),
     ] {
         assert!(refusal(yaml).starts_with(start), "{yaml}: {}", refusal(yaml));

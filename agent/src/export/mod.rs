@@ -3,12 +3,13 @@
 
 pub mod facts;
 pub mod flamegraph;
-pub mod http;
 pub mod otlp;
 pub mod overview;
+pub mod pem;
 pub mod profile;
 pub mod prometheus;
 pub mod push;
+pub mod server;
 mod waits;
 
 pub(crate) use profile::file_name;

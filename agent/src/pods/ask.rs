@@ -12,7 +12,7 @@ use super::{
 };
 
 /// kube logs each failed request as an error, and what it cannot parse in full. Failures are told by us, once.
-pub(super) async fn quietly<F: Future>(request: F) -> F::Output {
+pub(crate) async fn quietly<F: Future>(request: F) -> F::Output {
     request.with_subscriber(Dispatch::none()).await
 }
 

@@ -18,7 +18,7 @@ use kube::{
 use thiserror::Error;
 use tracing::Dispatch;
 
-use super::failure::{Failure, Remedy, Server};
+use super::failure::{Failure, Remedy, Server, ServerKind};
 
 /// A service account's files, where Kubernetes mounts them.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -60,7 +60,7 @@ pub enum SourceError {
 
 /// Where to find the API server.
 #[derive(Clone, Debug)]
-pub(super) enum Credentials {
+pub(crate) enum Credentials {
     /// By the service account, or by a file and a context of it.
     Api { kubeconfig: Option<PathBuf>, context: Option<String> },
     /// The node's kubelet.
@@ -92,8 +92,17 @@ impl Credentials {
         Ok(config)
     }
 
+    /// Whom they are for.
+    pub(crate) fn server(&self, kind: ServerKind) -> Result<Server, SourceError> {
+        let url = self.config()?.cluster_url;
+        // Without the user and password that it may hold.
+        let host = url.host().unwrap_or_default();
+        let port = url.port_u16().map(|port| format!(":{port}")).unwrap_or_default();
+        Ok(Server { url: format!("{}://{host}{port}", url.scheme_str().unwrap_or("https")), kind })
+    }
+
     /// A client with credentials as they are now. They may come from a plugin, which takes its time.
-    pub(super) async fn login(&self, server: &Server) -> Result<Client, Failure> {
+    pub(crate) async fn login(&self, server: &Server) -> Result<Client, Failure> {
         let (credentials, server) = (self.clone(), server.clone());
         // As in [`super::ask::quietly`].
         let client = move || {

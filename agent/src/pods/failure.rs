@@ -12,16 +12,16 @@ const ANONYMOUS: &str = "system:anonymous";
 
 /// An attempt that failed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Failure {
-    pub(super) text: String,
-    pub(super) remedy: Remedy,
+pub(crate) struct Failure {
+    pub(crate) text: String,
+    pub(crate) remedy: Remedy,
     /// For how long the server asks to be left alone.
-    pub(super) wait: Duration,
+    pub(crate) wait: Duration,
 }
 
 /// What may help, besides time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Remedy {
+pub(crate) enum Remedy {
     /// The same again.
     Retry,
     /// A complete list.
@@ -32,15 +32,15 @@ pub(super) enum Remedy {
 
 /// Who was asked.
 #[derive(Clone, Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     /// Without credentials.
-    pub(super) url: String,
-    pub(super) kind: ServerKind,
+    pub(crate) url: String,
+    pub(crate) kind: ServerKind,
 }
 
 /// What kind of server is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ServerKind {
+pub(crate) enum ServerKind {
     Api,
     Kubelet,
 }
@@ -53,7 +53,7 @@ impl Failure {
 
 impl Server {
     /// No answer.
-    pub(super) fn silent(&self, after: Duration) -> Failure {
+    pub(crate) fn silent(&self, after: Duration) -> Failure {
         let text = format!("failed to hear from {self} within {after:?} (is it overloaded?)");
         Failure::new(Remedy::Retry, text)
     }
@@ -65,7 +65,7 @@ impl Server {
     }
 
     /// Any error of kube's client.
-    pub(super) fn failure(&self, error: &kube::Error) -> Failure {
+    pub(crate) fn failure(&self, error: &kube::Error) -> Failure {
         match error {
             kube::Error::Api(status) => self.refused(status),
             kube::Error::SerdeError(error) => self.garbled(position(error)),

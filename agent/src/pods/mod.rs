@@ -24,7 +24,10 @@ mod trial;
 mod watch;
 mod workload;
 
+pub(crate) use ask::quietly;
+pub(crate) use credentials::Credentials;
 pub use credentials::{SourceError, in_cluster};
+pub(crate) use failure::{Remedy, Server, ServerKind};
 pub use index::{ContainerInfo, Outlook, PodIndex};
 pub use pod::{Container, ContainerKind, Pod, PodChange};
 pub use prune::label_name;

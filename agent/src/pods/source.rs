@@ -11,7 +11,7 @@ use tokio::{sync::Notify, task::JoinHandle};
 use super::{
     backoff::Pace,
     credentials::{Credentials, SourceError},
-    failure::{Server, ServerKind},
+    failure::ServerKind,
     kubelet::Kubelet,
     pod::PodChange,
     prune::Keep,
@@ -112,11 +112,7 @@ pub(super) fn start_at(
             (Credentials::Kubelet { url, ca_file, insecure_skip_verify }, ServerKind::Kubelet, "kubelet")
         }
     };
-    let url = credentials.config()?.cluster_url;
-    // Without the user and password that it may hold.
-    let host = url.host().unwrap_or_default();
-    let port = url.port_u16().map(|port| format!(":{port}")).unwrap_or_default();
-    let server = Server { url: format!("{}://{host}{port}", url.scheme_str().unwrap_or("https")), kind };
+    let server = credentials.server(kind)?;
 
     let (stats, poke, keep) = (Stats::default(), Arc::<Notify>::default(), Keep::new(&labels, &annotations));
     let reporter = Reporter::new(status, Arc::clone(&stats), changes, node_name.clone(), by);

@@ -25,6 +25,7 @@ use crate::{
         return_free_memory,
     },
     readings::UnwoundTime,
+    sandbox::confine_reader,
 };
 
 /// How long a window may wait while nobody is met.
@@ -34,6 +35,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// of its stacks came. Between them it learns what the processes are that were `met` with a new stack, so that they have
 /// names when they are gone by the end of their window.
 ///
+/// With `confined` it can do no more than read from then on: what it reads are files of strangers.
+///
 /// # Errors
 ///
 /// When the thread cannot be started.
@@ -42,9 +45,13 @@ pub fn start(
     met: mpsc::Receiver<Pid>,
     node_name: String,
     counts: SymbolCounts,
+    confined: bool,
     mut send: impl FnMut(Profile, Vec<(Subject, UnwoundTime)>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     thread::Builder::new().name("podperf-symbols".into()).spawn(move || {
+        if confined && let Err(error) = confine_reader() {
+            tracing::warn!(error = format!("{:#}", anyhow::Error::from(error)), "stacks are named without a sandbox");
+        }
         let mut symbols = Symbols::new();
         while let Some(work) = next(&windows, &met) {
             match work {

@@ -16,6 +16,20 @@
 /etc/podperf-otlp-tls
 {{- end -}}
 
+{{/* Where the server's certificate is mounted. */}}
+{{- define "podperf.httpTlsDir" -}}
+/etc/podperf-http-tls
+{{- end -}}
+
+{{/* By which name its certificate is to be believed. */}}
+{{- define "podperf.serverName" -}}
+{{- .Values.http.tls.serverName | default (printf "%s.%s.svc" (include "podperf.fullname" .) (include "podperf.namespace" .)) -}}
+{{- end -}}
+
+{{- define "podperf.httpScheme" -}}
+{{- if .Values.http.tls.secretName }}https{{ else }}http{{ end -}}
+{{- end -}}
+
 {{/* As an object, in YAML. */}}
 {{- define "podperf.config" -}}
 {{- $chart := dict
@@ -36,6 +50,12 @@
 {{- end -}}
 {{- $_ := set $chart "otlp" (dict "tls" $tls) -}}
 {{- end -}}
+{{- end -}}
+{{- if .Values.http.tls.secretName -}}
+{{- $dir := include "podperf.httpTlsDir" . -}}
+{{- $server := dict "tls" (dict "certFile" (printf "%s/tls.crt" $dir) "keyFile" (printf "%s/tls.key" $dir)) -}}
+{{- if .Values.http.authorization.enabled }}{{ $_ := set $server "authorization" (dict "enabled" true) }}{{ end -}}
+{{- $_ := set $chart "server" $server -}}
 {{- end -}}
 {{- mergeOverwrite $chart (deepCopy .Values.config) | toYaml -}}
 {{- end -}}

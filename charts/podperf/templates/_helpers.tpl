@@ -69,6 +69,11 @@ app.kubernetes.io/part-of: podperf
 {{- if and (include "podperf.asksForPods" .) (eq (dig "kubernetes" "source" "watch" .Values.config) "kubelet") }}true{{ end -}}
 {{- end -}}
 
+{{/* Not empty where the agent asks the API server anything, and so needs a token. */}}
+{{- define "podperf.needsToken" -}}
+{{- if or (include "podperf.asksForPods" .) .Values.http.authorization.enabled }}true{{ end -}}
+{{- end -}}
+
 {{- define "podperf.isOpenShift" -}}
 {{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" }}true{{ end -}}
 {{- end -}}

@@ -10,11 +10,38 @@
   targetLabel: node
 {{- end -}}
 
+{{/* How Prometheus gets in. Arguments: the monitor's values, the root, and the scheme as it is
+written there. */}}
+{{- define "podperf.scrapeLogin" -}}
+{{- $root := index . 1 -}}
+{{- if $root.Values.http.tls.secretName -}}
+scheme: {{ (index . 2) }}
+tlsConfig:
+  # The agents' own, which has to be where the monitor is.
+  ca:
+    secret:
+      name: {{ $root.Values.http.tls.secretName }}
+      key: ca.crt
+  serverName: {{ include "podperf.serverName" $root }}
+{{- with $root.Values.http.authorization }}
+{{- if and .enabled .tokenSecret.name }}
+authorization:
+  credentials:
+    name: {{ .tokenSecret.name }}
+    key: {{ .tokenSecret.key }}
+{{- end }}
+{{- end }}
+{{- end -}}
+{{- end -}}
+
 {{/* An endpoint of a PodMonitor or ServiceMonitor. Arguments: the monitor's values, and the root. */}}
 {{- define "podperf.endpoint" -}}
 {{- $monitor := index . 0 -}}
 port: http
 path: /metrics
+{{- with include "podperf.scrapeLogin" (append . "https") }}
+{{ . }}
+{{- end }}
 # `namespace`, `pod` and `container` are of whom the agent speaks, not of the agent.
 honorLabels: true
 {{- with $monitor.interval }}

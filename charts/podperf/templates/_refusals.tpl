@@ -28,7 +28,7 @@
 {{- if and .Values.otlp.tls.secretName (not .Values.otlp.tls.ca) (not .Values.otlp.tls.clientCertificate) -}}
 {{- fail "otlp.tls.secretName: nothing of the secret would be used (set otlp.tls.ca or otlp.tls.clientCertificate)" -}}
 {{- end -}}
-{{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) (include "podperf.asksForPods" .) -}}
+{{- if and (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) (include "podperf.needsToken" .) -}}
 {{- fail "serviceAccount.name: without a service account of its own, the agent needs the name of another (set it, or serviceAccount.create: true)" -}}
 {{- end -}}
 {{- if and .Values.hostNetwork .Values.networkPolicy.enabled -}}
@@ -42,6 +42,22 @@
 {{- end -}}
 {{- if and (include "podperf.profiles" .) (eq .Values.securityContext.appArmor.type "RuntimeDefault") -}}
 {{- fail "securityContext.appArmor.type: the runtime's profile forbids looking at other processes, which mode: profiles is for (set auto)" -}}
+{{- end -}}
+{{- $authorization := .Values.http.authorization -}}
+{{- if and $authorization.enabled (not .Values.http.tls.secretName) -}}
+{{- fail "http.authorization.enabled: tokens would be sent in clear text (set http.tls.secretName)" -}}
+{{- end -}}
+{{- if and $authorization.readers (not $authorization.enabled) -}}
+{{- fail "http.authorization.readers: everybody may read (set http.authorization.enabled: true)" -}}
+{{- end -}}
+{{- if and (dig "server" "authorization" "audiences" list $config) (not $authorization.enabled) -}}
+{{- fail "config.server.authorization.audiences: no tokens are asked for (set http.authorization.enabled: true)" -}}
+{{- end -}}
+{{- if and $authorization.enabled (not $authorization.tokenSecret.name) (or .Values.podMonitor.enabled .Values.scrapeConfig.enabled) -}}
+{{- fail "http.authorization.tokenSecret.name: this monitor needs a secret with a token (set it, or use serviceMonitor)" -}}
+{{- end -}}
+{{- if and $authorization.enabled (or .Values.podMonitoring.enabled .Values.prometheusAnnotations.enabled) -}}
+{{- fail "http.authorization.enabled: podMonitoring and prometheusAnnotations show no token (use serviceMonitor or podMonitor)" -}}
 {{- end -}}
 {{- $monitors := list -}}
 {{- range $name := list "podMonitor" "serviceMonitor" "podMonitoring" "scrapeConfig" "prometheusAnnotations" -}}

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     agent::{self, Agent},
-    config::Settings,
+    config::{Server, Settings},
     export::{
         flamegraph::{self, Format},
         prometheus::LogCounts,
@@ -62,6 +62,8 @@ fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
     config.facts.enabled = true;
     config.stacks.enabled = true;
     config.otlp.endpoint.clear();
+    // It has no server.
+    config.server = Server::default();
     config.otlp.interval = WINDOW;
     // It is asked for, and soon over.
     config.overhead.max_percent = 0.0;

@@ -13,7 +13,10 @@ use humantime_serde::re::humantime;
 
 pub(super) use output::BadOutput;
 
-use super::{client::Client, overrides::NodeOverrides};
+use super::{
+    client::{Client, Login},
+    overrides::NodeOverrides,
+};
 use crate::{
     config::Settings,
     filter::Filter,
@@ -52,6 +55,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "URL", value_parser = Client::new)]
     agent: Option<Client>,
     #[command(flatten)]
+    login: Login,
+    #[command(flatten)]
     node: NodeOverrides,
 }
 
@@ -75,7 +80,8 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("failed to start the runtime")?;
     let recorded = runtime.block_on(async {
-        match through::find(arguments.agent.as_ref(), settings.config.listen).await? {
+        let named = arguments.agent.as_ref();
+        match through::find(named, &settings.config, &arguments.login).await? {
             Some(agent) => through::record(&agent, &wanted, output.format()).await,
             None => alone::record(settings, &wanted, output.format()).await,
         }

@@ -1,6 +1,6 @@
 //! A recording through an agent that runs.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use hyper::{Method, StatusCode};
@@ -9,7 +9,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::progress::{EVERY, Progress};
 use crate::{
-    cli::client::{Client, introduction},
+    cli::client::{Client, Login, introduction, refusal},
+    config::Config,
     export::flamegraph::Format,
     recording::{Selector, Wanted},
 };
@@ -34,24 +35,44 @@ struct Far {
 }
 
 /// The agent that was named, or the one of this node if it runs.
-pub(super) async fn find(named: Option<&Client>, mut listen: SocketAddr) -> anyhow::Result<Option<Running>> {
-    if let Some(client) = named {
-        let url = client.url();
-        let (_, body) = client.ask(Method::GET, "/status", PATIENCE).await.with_context(|| {
-            format!("failed to reach the agent at `{url}` (is it running? without `--agent`, podperf can record alone)")
-        })?;
-        let Some(introduction) = introduction(&body) else {
-            bail!("no podperf agent answers at `{url}`, but another program (set `--agent URL`)");
-        };
-        return Ok(Some(Running { client: client.clone(), introduction }));
+pub(super) async fn find(named: Option<&Client>, config: &Config, login: &Login) -> anyhow::Result<Option<Running>> {
+    let client = match named {
+        Some(named) => named.with(login),
+        None => of_this_node(config)?.with(login),
+    };
+    let url = client.url();
+    let (status, body) = match client.ask(Method::GET, "/status", PATIENCE).await {
+        Ok(answer) => answer,
+        // An agent with TLS that is not believed is there all the same.
+        Err(error) if named.is_some() || !error.is_nobody() => {
+            return Err(error).with_context(|| {
+                format!(
+                    "failed to reach the agent at `{url}` (is it running? without `--agent`, podperf can record alone)"
+                )
+            });
+        }
+        Err(_) => return Ok(None),
+    };
+    if let Some(refused) = refusal(status, &body) {
+        bail!("failed to record through the agent at `{url}`: {refused}");
     }
+    match introduction(&body) {
+        Some(introduction) => Ok(Some(Running { client, introduction })),
+        None if named.is_some() => {
+            bail!("no podperf agent answers at `{url}`, but another program (set `--agent URL`)")
+        }
+        None => Ok(None),
+    }
+}
+
+/// As its configuration says.
+fn of_this_node(config: &Config) -> anyhow::Result<Client> {
+    let mut listen = config.listen;
     if listen.ip().is_unspecified() {
         listen.set_ip(if listen.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() });
     }
-    let client = Client::new(&listen.to_string())?;
-    let answer = client.ask(Method::GET, "/status", PATIENCE).await;
-    let introduction = answer.ok().and_then(|(_, body)| introduction(&body));
-    Ok(introduction.map(|introduction| Running { client, introduction }))
+    let scheme = if config.server.tls_files().is_some() { "https" } else { "http" };
+    Ok(Client::new(&format!("{scheme}://{listen}"))?)
 }
 
 /// Has the agent record, and hands back what it answers.

@@ -4,48 +4,24 @@
 //! secrets). What cannot be used is told, and what was there before is used on. It never watches directories: the files
 //! are links into others that are exchanged as a whole.
 
-use std::{
-    fs::File,
-    io::{self, Read},
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem, pem::PemObject},
+    pki_types::{CertificateDer, ServerName, UnixTime},
 };
 
 use super::settings::TlsSettings;
-
-/// Of a certificate or key file. The system's own bundle has a quarter of that.
-const FILE_BYTES: u64 = 1 << 20;
+use crate::export::pem::{PemError, PemFile};
 
 /// Why there can be no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file.
-    #[error("failed to read `{key}`: `{path}`: {source} (mount it, or let the agent read it)", path = path.display())]
-    Read {
-        /// The key's path.
-        key: &'static str,
-        /// As configured.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Not what is expected in it.
-    #[error("failed to parse `{key}`: `{path}`: no {expected} in it (it is to be PEM)", path = path.display())]
-    Parse {
-        /// The key's path.
-        key: &'static str,
-        /// As configured.
-        path: PathBuf,
-        /// What it is to hold.
-        expected: &'static str,
-    },
+    #[error(transparent)]
+    File(#[from] PemError),
     /// The two are not of each other.
     #[error(
         "failed to use `otlp.tls.certFile` and `otlp.tls.keyFile`: {source} (the key must be that of the first certificate)"
@@ -150,24 +126,17 @@ impl Tls {
     }
 }
 
-/// The bytes of the files that are configured.
-#[derive(PartialEq, Eq)]
+/// The files that are configured.
+#[derive(Debug, PartialEq, Eq)]
 struct Files {
-    ca: Option<Vec<u8>>,
-    cert: Option<Vec<u8>>,
-    key: Option<Vec<u8>>,
-}
-
-/// A key is never shown.
-impl std::fmt::Debug for Files {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Files").finish_non_exhaustive()
-    }
+    ca: Option<PemFile>,
+    cert: Option<PemFile>,
+    key: Option<PemFile>,
 }
 
 impl Files {
     fn read(settings: &TlsSettings) -> Result<Self, TlsError> {
-        let read = |key, path: &Option<PathBuf>| path.as_deref().map(|path| read(key, path)).transpose();
+        let read = |key, path: &Option<PathBuf>| path.as_deref().map(|path| PemFile::read(key, path)).transpose();
         Ok(Self {
             ca: read("otlp.tls.caFile", &settings.ca_file)?,
             cert: read("otlp.tls.certFile", &settings.cert_file)?,
@@ -182,25 +151,21 @@ impl Files {
         let builder = if settings.insecure_skip_verify {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate::new(&provider)))
         } else {
-            builder.with_root_certificates(self.roots(settings)?)
+            builder.with_root_certificates(self.roots()?)
         };
         let (Some(cert), Some(key)) = (&self.cert, &self.key) else {
             return Ok(builder.with_no_client_auth());
         };
-        let chain = certificates("otlp.tls.certFile", settings.cert_file.as_deref(), cert)?;
-        let key = PrivateKeyDer::from_pem_slice(key)
-            .ok()
-            .ok_or_else(|| no_pem("otlp.tls.keyFile", settings.key_file.as_deref(), "private key"))?;
+        let (chain, key) = (cert.certificates()?, key.private_key()?);
         builder.with_client_auth_cert(chain, key).map_err(|source| TlsError::Pair { source })
     }
 
-    fn roots(&self, settings: &TlsSettings) -> Result<RootCertStore, TlsError> {
+    fn roots(&self) -> Result<RootCertStore, TlsError> {
         let mut roots = RootCertStore::empty();
         match &self.ca {
             Some(ca) => {
-                let authorities = certificates("otlp.tls.caFile", settings.ca_file.as_deref(), ca)?;
-                if roots.add_parsable_certificates(authorities).0 == 0 {
-                    return Err(no_pem("otlp.tls.caFile", settings.ca_file.as_deref(), "usable certificate"));
+                if roots.add_parsable_certificates(ca.certificates()?).0 == 0 {
+                    return Err(ca.lacks("usable certificate").into());
                 }
             }
             None => {
@@ -212,25 +177,6 @@ impl Files {
         }
         Ok(roots)
     }
-}
-
-fn read(key: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(FILE_BYTES).read_to_end(&mut bytes));
-    read.map(|_| bytes).map_err(|source| TlsError::Read { key, path: path.to_owned(), source })
-}
-
-fn certificates(
-    key: &'static str,
-    path: Option<&Path>,
-    bytes: &[u8],
-) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let parsed: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(bytes).collect();
-    parsed.ok().filter(|parsed| !parsed.is_empty()).ok_or_else(|| no_pem(key, path, "certificate"))
-}
-
-fn no_pem(key: &'static str, path: Option<&Path>, expected: &'static str) -> TlsError {
-    TlsError::Parse { key, path: path.unwrap_or(Path::new("")).to_owned(), expected }
 }
 
 /// Believes whoever answers (`otlp.tls.insecureSkipVerify`). It still checks that the other side has the certificate's

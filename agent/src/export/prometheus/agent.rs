@@ -11,10 +11,11 @@ use tracing_subscriber::layer::{Context, Layer};
 
 use super::{Family, Value, families as rows};
 use crate::{
+    access::AccessStats,
     attribution::NotExported,
     collector::Observation,
     events::state::EventState,
-    export::{facts::FactFamily, otlp},
+    export::{facts::FactFamily, otlp, server::ServerStats},
     kernel::cpu_info::CpuInfo,
     pods::SourceStats,
     stacks::{Cause, SymbolStats},
@@ -39,6 +40,10 @@ pub struct AgentFacts<'a> {
     pub symbols: SymbolStats,
     /// Log messages.
     pub logs: &'a LogCounts,
+    /// What the HTTP server counts.
+    pub server: ServerStats,
+    /// Reviews of tokens, where they are asked for.
+    pub access: Option<AccessStats>,
     /// Whether the last reload was taken, and when the configuration last was.
     pub reload: (bool, SystemTime),
 }
@@ -81,6 +86,7 @@ pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec
     if let Some(stats) = &facts.otlp {
         exporter(&mut families, stats);
     }
+    server(&mut families, facts);
     let snapshot = &observation.snapshot;
     families.extend([
         rows::CGROUPS_TRACKED.of(Value::Count(snapshot.cgroups_tracked as u64)),
@@ -231,6 +237,32 @@ fn exporter(families: &mut Vec<Family>, stats: &otlp::Stats) {
         rows::OTLP_QUEUE.with(&[signal], Value::Count(stats.queue_length as u64)),
         rows::OTLP_QUEUE_CAPACITY.with(&[signal], Value::Count(stats.queue_capacity as u64)),
     ]);
+}
+
+fn server(families: &mut Vec<Family>, facts: &AgentFacts<'_>) {
+    let ServerStats { codes, refusals, certificate_ends } = &facts.server;
+    let mut requests = rows::HTTP_REQUESTS.family();
+    for (code, count) in codes {
+        requests.push(&[&code.to_string()], Value::Count(*count));
+    }
+    let mut refused = rows::HTTP_REFUSALS.family();
+    for (why, count) in refusals {
+        refused.push(&[why.name()], Value::Count(*count));
+    }
+    families.extend([requests, refused]);
+    if let Some(end) = certificate_ends {
+        #[expect(clippy::cast_precision_loss, reason = "seconds of a date")]
+        families.push(rows::CERTIFICATE_EXPIRY.of(Value::Real(*end as f64)));
+    }
+    if let Some(AccessStats { allowed, forbidden, unauthenticated, failed }) = facts.access {
+        let mut reviews = rows::ACCESS_REVIEWS.family();
+        for (result, count) in
+            [("allowed", allowed), ("forbidden", forbidden), ("unauthenticated", unauthenticated), ("failed", failed)]
+        {
+            reviews.push(&[result], Value::Count(count));
+        }
+        families.push(reviews);
+    }
 }
 
 /// The `process_*` families of every client library; what cannot be read is left out.

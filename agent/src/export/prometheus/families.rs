@@ -157,6 +157,15 @@ families! {
     OTLP_QUEUE_CAPACITY: Gauge "podperf_otlp_queue_capacity" ["signal"] when "with `otlp.endpoint`",
         "Profiles that can wait";
 
+    HTTP_REQUESTS: Counter "podperf_http_requests" ["code"],
+        "Requests that the agent's own server answered, by status code";
+    HTTP_REFUSALS: Counter "podperf_http_refusals" ["reason"],
+        "Connections closed and requests refused by that server, by reason";
+    CERTIFICATE_EXPIRY: Gauge "podperf_server_certificate_expiry_timestamp" in Seconds [] when "with `server.tls`",
+        "When the first certificate of the server's chain ends, Unix time";
+    ACCESS_REVIEWS: Counter "podperf_access_reviews" ["result"] when "with `server.authorization`",
+        "Tokens that the API server was asked about, by what came of it";
+
     CGROUPS_TRACKED: Gauge "podperf_cgroups_tracked" [],
         "Cgroups that live";
     CGROUPS_UNRESOLVED: Gauge "podperf_cgroups_unresolved" [],

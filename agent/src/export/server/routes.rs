@@ -1,8 +1,7 @@
-//! The HTTP server: `/metrics`, `/livez`, `/readyz`, `/status`, and what [`profile`] and [`overview`] show.
+//! What is answered: `/metrics`, `/livez`, `/readyz`, `/status`, and what [`profile`] and [`overview`] show.
 
-use std::{fmt::Write, net::SocketAddr, sync::Arc};
+use std::{fmt::Write, sync::Arc};
 
-use anyhow::Context;
 use axum::{
     Router,
     extract::State as Shared,
@@ -11,37 +10,19 @@ use axum::{
     routing::get,
 };
 use serde_json::json;
-use tokio::net::TcpListener;
 
-use super::{
-    overview, profile,
-    prometheus::{Format, render},
-    waits,
+use crate::{
+    agent::Agent,
+    export::{
+        overview, profile,
+        prometheus::{Format, render},
+        waits,
+    },
 };
-use crate::agent::Agent;
 
-/// Takes the address that the server is to listen on.
-///
-/// # Errors
-///
-/// When it is in use, not of this machine, or not allowed.
-pub async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(listen).await.with_context(|| {
-        format!("failed to listen on `{listen}` (is the port in use? set `listen` or `--listen ADDR:PORT`)")
-    })
-}
-
-/// Answers until `stop` resolves; then takes no new connections.
-///
-/// # Errors
-///
-/// When the listener fails.
-pub async fn serve(
-    listener: TcpListener,
-    agent: Arc<Agent>,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    let router = Router::new()
+/// All paths. None of them takes a body.
+pub(super) fn router(agent: Arc<Agent>) -> Router {
+    Router::new()
         .route("/", get(index))
         .route("/metrics", get(metrics))
         .route("/livez", get(async || "ok\n"))
@@ -51,8 +32,7 @@ pub async fn serve(
         .route("/debug/profile", get(profile::record))
         .route("/debug/waits", get(waits::answer))
         .route("/debug/recordings/{id}", get(profile::progress).delete(profile::end))
-        .with_state(agent);
-    axum::serve(listener, router).with_graceful_shutdown(stop).await
+        .with_state(agent)
 }
 
 /// For browsers who waits for what, for others what there is.

@@ -1,0 +1,156 @@
+//! What was said of tokens lately. Pure.
+//!
+//! It holds hashes, no tokens. What is refused has a place of its own, so that whoever tries many tokens pushes out
+//! nobody who may read.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use ring::digest::{Context, SHA256};
+
+use super::Verdict;
+
+/// How long an answer is good: so long a role that was taken away goes on, or one that was given does not hold yet.
+const ALLOWED_FOR: Duration = Duration::from_secs(60);
+const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// The same while the API server cannot be asked.
+const STALE_FOR: Duration = Duration::from_secs(600);
+/// Of each kind.
+const MOST: usize = 1024;
+
+type Hash = [u8; 32];
+
+/// A request, hashed.
+#[derive(Debug)]
+pub(super) struct Key {
+    token: Hash,
+    request: Hash,
+}
+
+impl Key {
+    pub(super) fn new(token: &str, verb: &str, path: &str) -> Self {
+        // None of them can hold a zero.
+        Self { token: hash(&[token]), request: hash(&[token, verb, path]) }
+    }
+}
+
+/// An answer that is known.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It need not be asked for again.
+    Fresh(Verdict),
+    /// It will do where nobody can be asked.
+    Stale(Verdict),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Cache {
+    allowed: HashMap<Hash, (Verdict, Instant)>,
+    refused: HashMap<Hash, (Verdict, Instant)>,
+}
+
+impl Cache {
+    pub(super) fn get(&self, key: &Key, now: Instant) -> Option<Known> {
+        let found = [self.allowed.get(&key.request), self.refused.get(&key.request), self.refused.get(&key.token)];
+        let (verdict, reviewed) = found.into_iter().flatten().max_by_key(|(_, reviewed)| *reviewed)?;
+        let fresh = if *verdict == Verdict::Allowed { ALLOWED_FOR } else { REFUSED_FOR };
+        match now.saturating_duration_since(*reviewed) {
+            age if age < fresh => Some(Known::Fresh(verdict.clone())),
+            age if age < STALE_FOR => Some(Known::Stale(verdict.clone())),
+            _ => None,
+        }
+    }
+
+    /// Takes the place of what was said before.
+    pub(super) fn put(&mut self, key: &Key, verdict: Verdict, now: Instant) {
+        self.allowed.remove(&key.request);
+        self.refused.remove(&key.request);
+        self.refused.remove(&key.token);
+        let (answers, hash) = match verdict {
+            Verdict::Allowed => (&mut self.allowed, key.request),
+            Verdict::Forbidden { .. } => (&mut self.refused, key.request),
+            // Whatever it asks for.
+            Verdict::BadToken => (&mut self.refused, key.token),
+        };
+        if answers.len() >= MOST
+            && let Some(oldest) = answers.iter().min_by_key(|(_, (_, reviewed))| *reviewed).map(|(hash, _)| *hash)
+        {
+            answers.remove(&oldest);
+        }
+        answers.insert(hash, (verdict, now));
+    }
+}
+
+fn hash(parts: &[&str]) -> Hash {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        context.update(part.as_bytes());
+        context.update(&[0]);
+    }
+    let mut hash = [0; 32];
+    hash.copy_from_slice(context.finish().as_ref());
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forbidden() -> Verdict {
+        Verdict::Forbidden { user: "bob".into() }
+    }
+
+    #[test]
+    fn an_answer_is_good_for_one_request_and_a_time() {
+        let (mut cache, start) = (Cache::default(), Instant::now());
+        let key = Key::new("t", "get", "/metrics");
+        cache.put(&key, Verdict::Allowed, start);
+        assert_eq!(cache.get(&key, start), Some(Known::Fresh(Verdict::Allowed)));
+        assert_eq!(cache.get(&key, start + ALLOWED_FOR), Some(Known::Stale(Verdict::Allowed)));
+        assert_eq!(cache.get(&key, start + STALE_FOR), None);
+        for other in [
+            Key::new("t", "get", "/status"),
+            Key::new("t", "post", "/metrics"),
+            Key::new("u", "get", "/metrics"),
+            Key::new("tg", "et", "/metrics"),
+        ] {
+            assert_eq!(cache.get(&other, start), None);
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_asked_again_soon() {
+        let (mut cache, start) = (Cache::default(), Instant::now());
+        let key = Key::new("t", "get", "/metrics");
+        cache.put(&key, forbidden(), start);
+        assert_eq!(cache.get(&key, start), Some(Known::Fresh(forbidden())));
+        assert_eq!(cache.get(&key, start + REFUSED_FOR), Some(Known::Stale(forbidden())));
+    }
+
+    #[test]
+    fn a_bad_token_is_bad_for_every_path_and_the_last_word_counts() {
+        let (mut cache, start) = (Cache::default(), Instant::now());
+        let (metrics, status) = (Key::new("t", "get", "/metrics"), Key::new("t", "get", "/status"));
+        cache.put(&metrics, Verdict::Allowed, start);
+        let later = start + Duration::from_secs(1);
+        cache.put(&status, Verdict::BadToken, later);
+        assert_eq!(cache.get(&metrics, later), Some(Known::Fresh(Verdict::BadToken)));
+        cache.put(&metrics, Verdict::Allowed, later + REFUSED_FOR);
+        assert_eq!(cache.get(&metrics, later + REFUSED_FOR), Some(Known::Fresh(Verdict::Allowed)));
+    }
+
+    #[test]
+    fn whoever_tries_many_tokens_pushes_out_nobody_who_may_read() {
+        let (mut cache, start) = (Cache::default(), Instant::now());
+        let good = Key::new("good", "get", "/metrics");
+        cache.put(&good, Verdict::Allowed, start);
+        for number in 0..2 * MOST {
+            let key = Key::new(&number.to_string(), "get", "/metrics");
+            cache.put(&key, Verdict::BadToken, start + Duration::from_millis(1));
+        }
+        assert_eq!((cache.allowed.len(), cache.refused.len()), (1, MOST));
+        assert_eq!(cache.get(&good, start), Some(Known::Fresh(Verdict::Allowed)));
+    }
+}

@@ -1,0 +1,49 @@
+//! What the agent takes from itself before it looks at anything: capabilities that its mode does not need, and system
+//! calls that it never makes. The thread that reads strangers' files has a far shorter list (`syscalls`).
+//!
+//! Both are of threads, and threads inherit them: so [`enter`] comes before the first thread is made, and refuses to come
+//! later. Not Landlock: a process in a Landlock domain may not look at processes outside of it, whose mappings and files
+//! are what profiles are made of.
+
+mod capabilities;
+mod syscalls;
+
+use std::fs;
+
+use anyhow::Context;
+use caps::Capability;
+
+use crate::{config::Sandbox, kernel::host::Host};
+pub(crate) use syscalls::confine_reader;
+
+/// Gives up what is not needed, and says what is left. Must be called while the process has one thread.
+///
+/// # Errors
+///
+/// When there are more, or the kernel refuses.
+pub fn enter(config: &Sandbox, profiles: bool, host: &Host) -> anyhow::Result<String> {
+    let threads = fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(1);
+    anyhow::ensure!(threads == 1, "failed to drop privileges: there are {threads} threads already");
+    let mut says = Vec::new();
+    if config.capabilities {
+        let left = capabilities::keep(profiles, host.perf_event_paranoid);
+        let left = left.context("failed to drop capabilities (set `sandbox.capabilities: false`)")?;
+        let mut names: Vec<_> = left.into_iter().map(short).collect();
+        names.sort();
+        says.push(format!("capabilities {}", names.join(", ")));
+    } else {
+        says.push("all capabilities kept: `sandbox.capabilities` is false".into());
+    }
+    if config.syscalls {
+        syscalls::confine_process().context("failed to give up system calls (set `sandbox.syscalls: false`)")?;
+        says.push("no system calls that it never makes".into());
+    } else {
+        says.push("all system calls kept: `sandbox.syscalls` is false".into());
+    }
+    Ok(says.join("; "))
+}
+
+/// As charts write it.
+fn short(capability: Capability) -> String {
+    capability.to_string().trim_start_matches("CAP_").to_owned()
+}

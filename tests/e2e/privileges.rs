@@ -1,0 +1,110 @@
+//! What the agent has left once it runs: read back from `/proc` for every thread.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{agent::Agent, suite::Test};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("each_mode_has_the_capabilities_that_the_chart_names_and_no_others", &[], each_mode_has_the_capabilities_that_the_chart_names_and_no_others),
+    ("the_reader_of_strangers_files_has_a_filter_of_its_own", &[], the_reader_of_strangers_files_has_a_filter_of_its_own),
+    ("restrictions_can_be_turned_off", &[], restrictions_can_be_turned_off),
+];
+
+/// The numbers of `linux/capability.h`.
+const NUMBERS: &[(&str, u32)] = &[
+    ("DAC_READ_SEARCH", 2),
+    ("SYS_PTRACE", 19),
+    ("SYSLOG", 34),
+    ("PERFMON", 38),
+    ("BPF", 39),
+    ("CHECKPOINT_RESTORE", 40),
+];
+const METRICS: &str = "stacks: {enabled: false}";
+
+/// What the template lists, for both modes or for `profiles` alone, as the kernel's bits.
+fn of_the_chart(profiles: bool) -> Result<u64> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/podperf/templates/_privileges.tpl");
+    let text = fs::read_to_string(path)?;
+    let list = text.split("define \"podperf.capabilities\"").nth(1).context("no list")?;
+    let (always, rest) = list.split_once("{{- if include \"podperf.profiles\" . }}").context("no list of profiles")?;
+    let (more, _) = rest.split_once("{{- end }}").context("no end")?;
+    let names = always.lines().chain(more.lines().filter(|_| profiles)).filter_map(|line| line.strip_prefix("- "));
+    let mut bits = 0;
+    for name in names {
+        let number = NUMBERS.iter().find(|(known, _)| *known == name).with_context(|| format!("what is `{name}`?"))?.1;
+        bits |= 1_u64 << number;
+    }
+    Ok(bits)
+}
+
+/// Each thread's name, and the lines of its `status`.
+fn threads(agent: &Agent) -> Result<Vec<(String, String)>> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", agent.pid()))?;
+    tasks
+        .map(|task| {
+            let status = fs::read_to_string(task?.path().join("status"))?;
+            Ok((field(&status, "Name")?, status))
+        })
+        .collect()
+}
+
+fn field(status: &str, name: &str) -> Result<String> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    Ok(line.with_context(|| format!("no `{name}`"))?.trim().to_owned())
+}
+
+fn each_mode_has_the_capabilities_that_the_chart_names_and_no_others() -> Result<()> {
+    for (yaml, profiles) in [(METRICS, false), ("", true)] {
+        let agent = Agent::start(yaml)?;
+        // Pages are drawn on threads that come later.
+        agent.get("/", &[("Accept", "text/html")])?;
+        agent.metrics()?;
+        let wanted = of_the_chart(profiles)?;
+        let threads = threads(&agent)?;
+        let names: BTreeSet<_> = threads.iter().map(|(name, _)| name.as_str()).collect();
+        ensure!(names.contains("podperf") && names.contains("podperf-kernel"), "{names:?}");
+        ensure!(names.contains("podperf-symbols") == profiles, "{names:?}");
+        for (name, status) in &threads {
+            for (set, wanted) in
+                [("CapEff", wanted), ("CapPrm", wanted), ("CapBnd", wanted), ("CapInh", 0), ("CapAmb", 0)]
+            {
+                let has = u64::from_str_radix(&field(status, set)?, 16)?;
+                ensure!(has == wanted, "{set} of {name}, profiles {profiles}: {has:x} instead of {wanted:x}");
+            }
+            ensure!(field(status, "NoNewPrivs")? == "1", "{name} may get new privileges");
+            ensure!(field(status, "Seccomp")? == "2", "{name} has no filter of system calls");
+        }
+        let (_, _, says) = agent.get("/status", &[])?;
+        let says = String::from_utf8(says)?;
+        ensure!(says.contains("sandbox") && says.contains("capabilities BPF,"), "{says}");
+    }
+    Ok(())
+}
+
+fn the_reader_of_strangers_files_has_a_filter_of_its_own() -> Result<()> {
+    let agent = Agent::start("")?;
+    let filters = |name: &str| -> Result<u32> {
+        let threads = threads(&agent)?;
+        let (_, status) = threads.iter().find(|(thread, _)| thread == name).with_context(|| format!("no `{name}`"))?;
+        Ok(field(status, "Seccomp_filters")?.parse()?)
+    };
+    let process = filters("podperf")?;
+    ensure!(filters("podperf-kernel")? == process, "the thread of the kernel has others than the process");
+    ensure!(filters("podperf-symbols")? == process + 1, "the reader has none of its own");
+    Ok(())
+}
+
+fn restrictions_can_be_turned_off() -> Result<()> {
+    let agent = Agent::start("sandbox: {capabilities: false, syscalls: false}")?;
+    let own = fs::read_to_string("/proc/self/status")?;
+    for (name, status) in threads(&agent)? {
+        ensure!(field(&status, "CapEff")? == field(&own, "CapEff")?, "{name} has lost capabilities");
+        ensure!(field(&status, "Seccomp_filters")? == field(&own, "Seccomp_filters")?, "{name} has a filter");
+    }
+    let (_, _, says) = agent.get("/status", &[])?;
+    let says = String::from_utf8(says)?;
+    ensure!(says.contains("`sandbox.capabilities` is false") && says.contains("`sandbox.syscalls` is false"), "{says}");
+    Ok(())
+}

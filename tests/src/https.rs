@@ -1,0 +1,56 @@
+//! Requests over TLS to a server on loopback whose authority is known.
+
+use std::{
+    net::{SocketAddr, TcpStream},
+    path::Path,
+    sync::Arc,
+};
+
+use anyhow::{Context as _, Result};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
+
+use crate::http::{ANSWER_DEADLINE, Answer, exchange};
+
+/// Whom to believe.
+#[derive(Clone, Debug)]
+pub struct Https(Arc<ClientConfig>);
+
+/// A connection with TLS.
+pub type Stream = StreamOwned<ClientConnection, TcpStream>;
+
+impl Https {
+    /// Certificates of this authority.
+    pub fn trusting(authority: &Path) -> Result<Self> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(authority)?)?;
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = builder.with_safe_default_protocol_versions()?.with_root_certificates(roots);
+        Ok(Self(Arc::new(config.with_no_client_auth())))
+    }
+
+    /// After the handshake.
+    pub fn connect(&self, address: SocketAddr) -> Result<Stream> {
+        let mut socket = TcpStream::connect(address)?;
+        socket.set_read_timeout(Some(ANSWER_DEADLINE))?;
+        let mut client = ClientConnection::new(Arc::clone(&self.0), ServerName::from(address.ip()))?;
+        while client.is_handshaking() {
+            client.complete_io(&mut socket)?;
+        }
+        Ok(StreamOwned::new(client, socket))
+    }
+
+    /// `METHOD PATH`, with more headers.
+    pub fn ask(&self, address: SocketAddr, request: &str, headers: &[(&str, &str)]) -> Result<Answer> {
+        exchange(&mut self.connect(address)?, address, request, headers, "")
+    }
+}
+
+/// The first certificate that the other side has shown.
+pub fn certificate_of(stream: &Stream) -> Result<Vec<u8>> {
+    let shown = stream.conn.peer_certificates().and_then(<[_]>::first).context("no certificate")?;
+    Ok(shown.to_vec())
+}
