@@ -100,7 +100,7 @@ fn a_certificate_is_replaced_without_a_scrape_lost() -> Result<()> {
     // A connection that began with the old one goes on.
     let again = ask_again(&mut kept);
     over.store(true, Ordering::Relaxed);
-    scraper.join().map_err(|_| anyhow!("the scraper panicked"))??;
+    scraper.join().map_err(|_panic| anyhow!("the scraper panicked"))??;
     replaced.and(again)?;
     ensure!(scrapes.load(Ordering::Relaxed) > 10, "there were hardly any scrapes");
 

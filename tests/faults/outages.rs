@@ -32,7 +32,7 @@ fn an_api_server_and_a_receiver_that_flap_at_once_cost_no_count() -> Result<()> 
     let mut handles = (0..rounds).map(pod).collect::<Result<Vec<_>>>()?;
     let mut truths = Vec::new();
     let (mut pods, mut export) = (String::new(), String::new());
-    for round in 0..rounds {
+    for pod in &mut handles {
         cluster.plane.stop_api();
         receiver = match receiver.take() {
             Some(_) => None,
@@ -41,10 +41,10 @@ fn an_api_server_and_a_receiver_that_flap_at_once_cost_no_count() -> Result<()> 
         pods = wait_for_part(&cluster.agent, "pods", "degraded", &["failed to reach the API server"])?;
         export = wait_for_part(&cluster.agent, "profile export", "degraded", &[&address.to_string()])?;
         // It lives in the outage, and has its name when that is over.
-        let running = handles[round].start("app", BURN)?;
-        truths.push((handles[round].name().to_owned(), handles[round].finish(running)?.cpu));
+        let running = pod.start("app", BURN)?;
+        truths.push((pod.name().to_owned(), pod.finish(running)?.cpu));
         cluster.plane.start_api()?;
-        handles[round].report()?;
+        pod.report()?;
         cluster.wait_for_connection()?;
     }
     let mut metrics = cluster.agent.metrics()?;

@@ -45,7 +45,7 @@ enum Command {
     ///
     /// Goes through the agent of this node where one runs, which needs no privileges. Else it looks by itself, which
     /// takes those of the agent, and is over with the recording. Ctrl-C ends it early and writes what there is.
-    Record(record::Arguments),
+    Record(Box<record::Arguments>),
     /// Ask agents over the network whether they are ready and count.
     ///
     /// A host name with several addresses, such as that of a headless Service, stands for all of them. Exit codes: 0 all

@@ -73,17 +73,18 @@ impl Gate {
         let unauthorized = |why, text| {
             let mut refused = self.refuse(why, StatusCode::UNAUTHORIZED, text);
             refused.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            Err(refused)
+            refused
         };
         let Some(token) = bearer(headers) else {
-            return unauthorized(Refusal::NoToken, "a token is needed (send `Authorization: Bearer TOKEN`)");
+            return Err(unauthorized(Refusal::NoToken, "a token is needed (send `Authorization: Bearer TOKEN`)"));
         };
         // As the API server itself calls what is no resource.
         let verb = method.as_str().to_lowercase();
         match access.decide(token, &verb, path).await {
             Some(Verdict::Allowed) => Ok(()),
             Some(Verdict::BadToken) => {
-                unauthorized(Refusal::BadToken, "the token is not good (expired, or of another cluster or audience?)")
+                let text = "the token is not good (expired, or of another cluster or audience?)";
+                Err(unauthorized(Refusal::BadToken, text))
             }
             Some(Verdict::Forbidden { user }) => {
                 let text = format!(
