@@ -23,6 +23,7 @@ pub mod parts;
 pub mod pods;
 pub mod readings;
 pub mod recording;
+pub mod restart;
 pub mod stacks;
 pub mod status;
 pub mod upkeep;

@@ -22,7 +22,16 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// What the chart says itself.
-const OWN: &[&str] = &["listen", "nodeName", "runDir", "cgroups.root", "kubernetes.kubeconfig", "kubernetes.context"];
+const OWN: &[&str] = &[
+    "listen",
+    "nodeName",
+    "runDir",
+    "restart.directory",
+    "restart.daemonSet",
+    "cgroups.root",
+    "kubernetes.kubeconfig",
+    "kubernetes.context",
+];
 
 fn defaults() -> Result<Value> {
     Ok(serde_yaml::from_str(&fs::read_to_string(root().join("config/podperf.yaml"))?)?)
@@ -61,6 +70,7 @@ fn the_agents_defaults_are_values_that_are_taken() -> Result<()> {
     wanted["cgroups"]["root"] = "/host/sys/fs/cgroup".into();
     wanted["listen"] = "0.0.0.0:9799".into();
     wanted["runDir"] = "/run/podperf".into();
+    wanted["restart"]["daemonSet"] = "podperf/podperf".into();
     ensure!(rendered == wanted, "{rendered}");
     Ok(())
 }

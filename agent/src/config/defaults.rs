@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use super::{
     Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
-    PushedMetrics, Scheduling, Stacks, Tls,
+    PushedMetrics, Restart, Scheduling, Stacks, Tls,
 };
 use crate::{
     attribution::Level,
@@ -22,6 +22,7 @@ impl Default for Config {
             node_name: String::new(),
             log_level: "info".into(),
             run_dir: "/run/podperf".into(),
+            restart: Restart::default(),
             cgroups: Cgroups::default(),
             identity: Identity::Auto,
             kubernetes: Kubernetes::default(),
@@ -34,6 +35,12 @@ impl Default for Config {
             stacks: Stacks::default(),
             otlp: Otlp::default(),
         }
+    }
+}
+
+impl Default for Restart {
+    fn default() -> Self {
+        Self { pin: true, directory: "/sys/fs/bpf/podperf".into(), daemon_set: String::new() }
     }
 }
 
