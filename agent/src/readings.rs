@@ -122,6 +122,12 @@ impl Readings {
         Self { previous: HashMap::new(), readings: 0, groups, most_per_ns }
     }
 
+    /// For rows whose counters have these groups by slot, and counts that are not doubted.
+    #[must_use]
+    pub fn of_groups(groups: Vec<Option<usize>>) -> Self {
+        Self { previous: HashMap::new(), readings: 0, groups, most_per_ns: f64::INFINITY }
+    }
+
     /// Up to where each row has become deltas: its words, without zeros at the end.
     #[must_use]
     pub fn keep(&self) -> Vec<(u64, Vec<u64>)> {

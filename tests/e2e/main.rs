@@ -15,6 +15,7 @@ mod receivers;
 mod record;
 mod recorded;
 mod refusals;
+mod restart;
 mod sampled;
 mod scrape;
 
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    let agent = [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, check::TESTS].concat();
+    let agent = [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, check::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, receivers, stacks].concat())

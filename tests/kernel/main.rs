@@ -126,6 +126,7 @@ fn main() -> ExitCode {
         ("a_damaged_file_is_named_and_the_kernels_counts_go_on", &[], restart::what_is_kept_may_be_damaged),
         ("an_ordinary_end_loses_nothing", &[], restart::an_ordinary_end_loses_nothing),
         ("kills_lose_nothing", &[], restart::kills_lose_nothing),
+        ("other_programs_take_over_and_lose_nothing", &[], restart::other_programs_take_over),
         ("stacks_of_equal_waits_are_remembered", &[], stacks::are_remembered),
     ])
 }

@@ -105,6 +105,18 @@ pub(crate) fn an_ordinary_end_loses_nothing() -> Result<()> {
     survives(Signal::SIGTERM, 3, &[""])
 }
 
+/// Other constants of the programs, other sizes of the rows, counters in another order: none of their maps fits.
+pub(crate) fn other_programs_take_over() -> Result<()> {
+    survives(
+        Signal::SIGKILL,
+        kills()?,
+        &[
+            "cgroups: {max: 256}\ncounters: {groups: [[cpu-clock, page-faults]]}",
+            "cgroups: {max: 4096}\ncounters: {groups: [[page-faults, cpu-clock]]}\nstacks: {longWait: 600ms}",
+        ],
+    )
+}
+
 /// The counts of the kernel's rows without what was kept beside them.
 pub(crate) fn what_is_kept_may_be_damaged() -> Result<()> {
     let bpffs = Bpffs::mount()?;

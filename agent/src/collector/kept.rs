@@ -11,9 +11,10 @@ use super::Collector;
 use crate::{
     attribution::Ledger,
     cgroups::Tree,
-    kernel::{Begin, CpuTotals, RawReading, Sensors},
+    ids::CgroupId,
+    kernel::{Before, Begin, CpuTotals, RawReading, Sensors, clock::monotonic_ns},
     pods::PodIndex,
-    readings::Readings,
+    readings::{Readings, Usage},
     restart::{Found, Keeper, Kept, Pods, Shape},
     status::{State, Status},
 };
@@ -25,34 +26,34 @@ const PART: &str = "restart";
 pub struct Resumed {
     keeper: Option<Keeper>,
     kept: Option<Kept>,
-    /// What was posted is of the rows that are in the kernel now.
-    same_rows: bool,
     started: SystemTime,
 }
 
 impl Resumed {
     /// Looks for what there is; no keeper keeps nothing. Says how it goes on, and what was lost.
     #[must_use]
-    pub fn find(keeper: Option<Keeper>, begin: Begin, identity: &str, status: &Status) -> Self {
+    pub fn find(keeper: Option<Keeper>, begin: Begin, status: &Status) -> Self {
         let now = SystemTime::now();
-        let Some(mut keeper) = keeper else { return Self { keeper: None, kept: None, same_rows: false, started: now } };
+        let Some(mut keeper) = keeper else { return Self { keeper: None, kept: None, started: now } };
         let file = keeper.path().display().to_string();
         let found = match keeper.find() {
             Found::Kept(kept) => Ok(Some(*kept)),
             Found::Nothing => Ok(None),
             Found::Unusable(why) => Err(why),
         };
-        let same_rows = matches!(&found, Ok(Some(kept)) if kept.identity == identity);
         let (how, detail) = match (&found, begin) {
             (Ok(Some(_)), Begin::Adopted) => {
                 ("adopted", "the programs and counts of the agent before go on".to_owned())
+            }
+            (Ok(Some(_)), Begin::TookOver) => {
+                ("taken_over", "other programs have taken over from those of the agent before".to_owned())
             }
             (Ok(Some(_)), Begin::Anew) => {
                 warn!(lost = GAP, "the agent before had other programs or settings, or its pins are gone");
                 ("anew", format!("the series of the agent before go on, without {GAP}"))
             }
             (Ok(None), Begin::Anew) => ("first", "counts begin with this agent, and stay when it ends".to_owned()),
-            (Ok(None), Begin::Adopted) => {
+            (Ok(None), Begin::Adopted | Begin::TookOver) => {
                 warn!(file, lost = LOST, "the programs of an agent before go on, but what it kept is not there");
                 ("adopted", format!("the programs of the agent before go on, without {LOST}"))
             }
@@ -66,7 +67,7 @@ impl Resumed {
         keeper.began(kept.as_ref().map(|kept| &kept.starts), how);
         let since_epoch = |kept: &Kept| UNIX_EPOCH + Duration::from_nanos(kept.started_unix_ns);
         let started = kept.as_ref().map_or(now, since_epoch);
-        Self { keeper: Some(keeper), kept, same_rows, started }
+        Self { keeper: Some(keeper), kept, started }
     }
 
     /// When the first agent of this row began: since then counters count.
@@ -87,6 +88,8 @@ pub(super) struct Parts {
     pub(super) pods: PodIndex,
     pub(super) readings_made: u64,
     pub(super) profiles_dropped: u64,
+    /// What programs before these have counted and nobody has posted.
+    pub(super) unposted: Vec<(CgroupId, Usage)>,
 }
 
 /// Where it is kept.
@@ -103,24 +106,42 @@ impl Resumed {
     /// Hands out what was kept.
     pub(super) fn resume(self, sensors: &mut Sensors, readings: &mut Readings) -> (Keeping, Parts) {
         let shape = Shape::of(sensors.counters());
-        let mut parts = Parts::default();
-        if let Some(kept) = self.kept {
-            let pods = Pods::of(kept.pods);
-            // Other rows begin at zero: to them is added what was shown of those before.
-            let base = if self.same_rows { &kept.base } else { &kept.shown };
-            sensors.resume(&totals_of(base, &shape), base);
-            if self.same_rows {
-                readings.resume(kept.posted);
-            }
-            parts = Parts {
-                ledger: Ledger::resume(kept.ledger, &kept.labels, &shape, &pods),
-                tree: Tree::resume(kept.tree),
-                pods: PodIndex::resume(&kept.told, &pods),
-                readings_made: kept.readings,
-                profiles_dropped: kept.profiles_dropped,
-            };
-        }
         let identity = sensors.identity();
+        let kept = self.kept.unwrap_or_default();
+        let theirs = Shape::of_slots(kept.slots);
+        let same_rows = kept.identity == identity;
+        // What programs count begins at zero: added is what was shown of others, or what they have counted in all.
+        let is_before = |before: &Before| before.identity == kept.identity;
+        let known = same_rows || sensors.before().iter().any(is_before);
+        let mut totals = if known { kept.base } else { kept.shown };
+        let mut unposted = Vec::new();
+        let mut tree = Tree::resume(kept.tree);
+        for before in sensors.before().iter().filter(|before| !kept.folded.contains(&before.identity)) {
+            let mut rows = Readings::of_groups(theirs.slots().iter().map(|(_, group)| *group).collect());
+            if is_before(before) {
+                rows.resume(kept.posted.clone());
+            }
+            let (deltas, _) = rows.advance(&before.reading);
+            let as_ours = |usage: &Usage| shape.usage(&theirs.words(usage), theirs.labels());
+            unposted.extend(deltas.iter().map(|(cgroup, usage)| (*cgroup, as_ours(usage))));
+            for (label, number) in self::totals(&before.reading.cpu, before.reading.drops.iter().copied(), &theirs) {
+                *totals.entry(label).or_default() += number;
+            }
+            before.changes.iter().for_each(|change| tree.apply(change.clone(), monotonic_ns()));
+        }
+        sensors.resume(&totals_of(&totals, &shape), &totals);
+        if same_rows {
+            readings.resume(kept.posted);
+        }
+        let pods = Pods::of(kept.pods);
+        let parts = Parts {
+            ledger: Ledger::resume(kept.ledger, &kept.labels, &shape, &pods),
+            tree,
+            pods: PodIndex::resume(&kept.told, &pods),
+            readings_made: kept.readings,
+            profiles_dropped: kept.profiles_dropped,
+            unposted,
+        };
         (Keeping { keeper: self.keeper, shape, started: self.started, identity, failed: false }, parts)
     }
 }
@@ -136,6 +157,7 @@ impl Collector {
         let (base, base_drops) = self.sensors.base();
         let kept = Kept {
             identity: self.keeping.identity.clone(),
+            folded: self.sensors.before().iter().map(|before| before.identity.clone()).collect(),
             boot: keeper.boot().to_owned(),
             started_unix_ns: unix_ns(self.keeping.started),
             starts: keeper.stats().starts.clone(),
@@ -164,6 +186,9 @@ impl Collector {
             self.settings.status.set(PART, State::Healthy, "what a restart needs is kept again");
         }
         self.keeping.failed = failed;
+        if !failed {
+            self.sensors.forget_before();
+        }
     }
 
     /// What the metrics tell of it; `None` where nothing is kept.

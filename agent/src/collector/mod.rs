@@ -30,7 +30,7 @@ use crate::{
     },
     overhead::Overhead,
     pods::PodIndex,
-    readings::{self, Readings},
+    readings::{self, Readings, Usage},
     restart::RestartStats,
     stacks::{RawProfile, Window},
     status::{State, Status},
@@ -120,7 +120,7 @@ pub fn start(
     sensors.set_filter_terms(&filters.kernel_terms())?;
     let mut readings = Readings::new(sensors.counters(), sensors.most_per_ns());
     let (keeping, parts) = resumed.resume(&mut sensors, &mut readings);
-    let Parts { ledger, mut tree, pods, readings_made, profiles_dropped } = parts;
+    let Parts { ledger, mut tree, pods, readings_made, profiles_dropped, unposted } = parts;
     let upkeep = Upkeep::new(settings.overhead, settings.profiles.is_some(), &sensors, settings.status.clone());
     let mut samples = Window::new(settings.max_stacks, settings.max_samples);
     if settings.profiles.is_some() {
@@ -147,6 +147,7 @@ pub fn start(
         readings_made,
         profiles_dropped,
         keeping,
+        unposted,
         on_the_way: Arc::default(),
         settings,
     };
@@ -181,6 +182,8 @@ struct Collector {
     readings_made: u64,
     profiles_dropped: u64,
     keeping: Keeping,
+    /// Counted before this agent, and not posted yet.
+    unposted: Vec<(CgroupId, Usage)>,
     /// As many references more as windows are on their way.
     on_the_way: Arc<()>,
     settings: CollectorSettings,
@@ -274,6 +277,7 @@ impl Collector {
         self.mind_the_tree(&reading);
         let (mut deltas, doubtful) = self.readings.advance(&reading);
         readings::join(&mut deltas, self.samples.take_profiled());
+        deltas.append(&mut self.unposted);
         self.upkeep.tend(&mut self.sensors, &reading, &doubtful);
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         self.ledger.post(deltas, &names, &self.settings.rules, reading.at_ns);

@@ -12,6 +12,7 @@ mod cost;
 mod counters;
 pub mod cpu_info;
 mod group;
+mod handover;
 pub mod host;
 mod hotplug;
 mod layout;
@@ -32,6 +33,7 @@ mod trial;
 
 pub use cost::{MapUse, ProgramUse};
 pub use counters::{OpenCounter, PmuSettings};
+pub use handover::Before;
 pub use load::{LoadError, SensorSettings, Tracepoint};
 pub use pins::{Pins, PinsError};
 pub(crate) use raw::return_free_memory;

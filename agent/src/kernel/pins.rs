@@ -1,5 +1,5 @@
 //! Pins: what keeps maps and programs in the kernel when the agent ends. A generation of them is a directory of bpffs, named by
-//! its [`super::layout::Layout`], with `maps`, `programs` and `links`.
+//! its [`super::layout::Layout`] and a number, with `maps`, `programs` and `links`.
 
 use std::{
     fs::{self, File},
@@ -19,6 +19,19 @@ use super::load::LoadError;
 const BPFFS: FsType = FsType(0xcafe_4a11);
 /// A generation that is not whole yet.
 const UNFINISHED: &str = "unfinished";
+/// What all generations use.
+const SHARED: &str = "shared";
+
+/// A whole generation.
+#[derive(Clone, Debug)]
+pub(super) struct Generation {
+    /// Its directory: layout and number.
+    pub(super) name: String,
+    /// See [`super::layout::Layout::name`].
+    pub(super) layout: String,
+    /// Another one each time.
+    pub(super) number: u64,
+}
 
 /// The directory of the pins. No other agent has it while this lives.
 #[derive(Debug)]
@@ -73,12 +86,28 @@ impl Pins {
     }
 
     /// The whole generations that are there.
-    pub(super) fn generations(&self) -> io::Result<Vec<String>> {
+    pub(super) fn generations(&self) -> io::Result<Vec<Generation>> {
         let names = fs::read_dir(&self.root)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
         let names: io::Result<Vec<String>> = names.collect();
-        Ok(names?.into_iter().filter(|name| name != UNFINISHED).collect())
+        let generation = |name: String| {
+            let (layout, number) = name.rsplit_once('-')?;
+            Some(Generation { layout: layout.to_owned(), number: number.parse().ok()?, name })
+        };
+        Ok(names?.into_iter().filter_map(generation).collect())
     }
 
+    /// What all generations use.
+    pub(super) fn shared(&self) -> PathBuf {
+        self.of(SHARED)
+    }
+
+    /// An empty directory for it: no generation is left.
+    pub(super) fn begin_shared(&self) -> io::Result<()> {
+        self.remove(SHARED)?;
+        fs::create_dir(self.shared())
+    }
+
+    /// The directory of one.
     pub(super) fn of(&self, generation: &str) -> PathBuf {
         self.root.join(generation)
     }
@@ -119,7 +148,7 @@ impl Pins {
     pub fn remove_all(&self) -> io::Result<Vec<String>> {
         let generations = self.generations()?;
         fs::remove_dir_all(&self.root)?;
-        Ok(generations)
+        Ok(generations.into_iter().map(|generation| generation.name).collect())
     }
 }
 

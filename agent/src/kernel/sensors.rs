@@ -18,6 +18,7 @@ use super::{
     clock::{monotonic, monotonic_ns},
     cost::{MapUse, ProgramUse},
     counters::{Counters, OpenCounter, fastest_ghz},
+    handover::{Before, take_over},
     hotplug::Hotplug,
     load::{LoadError, SensorSettings, Tracepoint},
     object::Object,
@@ -35,7 +36,7 @@ use crate::{
 };
 
 /// Labels of `enum podperf_drop`, in its order.
-const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
+pub(super) const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
     "task_storage",
     "task_busy",
     "cgroup_table",
@@ -98,6 +99,7 @@ pub struct Sensors {
     begin: Begin,
     /// What is in none of the maps any more: totals, and losses by reason.
     base: (CpuTotals, Vec<(&'static str, u64)>),
+    before: Vec<Before>,
 }
 
 /// How counting began.
@@ -107,6 +109,8 @@ pub enum Begin {
     Anew,
     /// With an agent before it, whose programs and maps run on.
     Adopted,
+    /// The same, with other programs: what those before have counted is in [`Sensors::before`].
+    TookOver,
 }
 
 impl Sensors {
@@ -125,26 +129,41 @@ impl Sensors {
         let mut counters = Counters::open(plan, &cpus, settings.pmu, monotonic());
         let rows = Rows::new(settings.max_cgroups, copies);
         let layout = layout(settings, &counters, &rows, copies);
-        let (mut object, begin) = match pins.map(|pins| find(pins, &layout.name())).transpose()?.flatten() {
-            Some(object) => (object, Begin::Adopted),
-            None => (load(settings, &layout, pins)?, Begin::Anew),
+        let found = pins.map(|pins| find(pins, &layout.name())).transpose()?;
+        let (same, others) = found.map_or((None, Vec::new()), |found| (found.same, found.others));
+        let adopted = same.is_some();
+        let (mut object, number) = match same {
+            Some((generation, object)) => (object, generation.number),
+            None => load(settings, &layout, pins, &others)?,
+        };
+        let begin = match (others.is_empty(), adopted) {
+            (false, _) => Begin::TookOver,
+            (true, true) => Begin::Adopted,
+            (true, false) => Begin::Anew,
         };
         let mut orders: abi::podperf_orders = bytemuck::Zeroable::zeroed();
-        if begin == Begin::Adopted {
+        if adopted {
             let data = fd(&object, ".data.orders").map_err(LoadError::Counter)?;
             raw::lookup(data, 0_u32, std::slice::from_mut(&mut orders)).map_err(LoadError::Counter)?;
             forget_stacks(&object).map_err(LoadError::Counter)?;
         }
-        hand_over(&mut object, &mut counters, &cpus, begin == Begin::Adopted)?;
+        hand_over(&mut object, &mut counters, &cpus, adopted)?;
         let stack_ring = take_ring(&mut object, "stack_ring")?;
         let cgroup_ring = take_ring(&mut object, "cgroup_ring")?;
         let sampled = settings.stacks && settings.oncpu_hertz > 0;
         let sampler = sampled.then(|| Sampler::start(&mut object, settings.oncpu_event, settings.oncpu_hertz, &cpus));
         // All else goes on without it.
         let sampler = sampler.transpose().map_err(|error| format!("{:#}", anyhow::Error::new(error)));
-        if let Some(pins) = pins.filter(|_| begin == Begin::Anew) {
-            let pinned = object.pin_programs(&pins.unfinished()).and_then(|()| pins.finish(&layout.name()));
-            pinned.map_err(|source| pins.failed(source))?;
+        let mut before = Vec::new();
+        if let Some(pins) = pins {
+            let failed = |source| pins.failed(source);
+            if !adopted {
+                let name = format!("{}-{number}", layout.name());
+                object.pin_programs(&pins.unfinished()).and_then(|()| pins.finish(&name)).map_err(failed)?;
+            }
+            if !others.is_empty() {
+                before = take_over(pins, others, &object, number, copies).map_err(failed)?;
+            }
         }
         let tracepoint = if is_loaded(&object, "sched_switch_raw") { Tracepoint::Raw } else { Tracepoint::Btf };
         let running = RUN.into_iter().filter(|name| is_loaded(&object, name)).collect();
@@ -163,6 +182,7 @@ impl Sensors {
             running,
             begin,
             base: Default::default(),
+            before,
         })
     }
 
@@ -187,9 +207,18 @@ impl Sensors {
     /// What tells these counts from all others: two agents that say the same read the same rows.
     #[must_use]
     pub fn identity(&self) -> String {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let rows = self.object.map("rows").and_then(raw::data).and_then(|data| data.info().ok());
-        format!("{} {}", boot.trim(), rows.map_or(0, |info| info.id()))
+        identity(&self.object)
+    }
+
+    /// What programs before these have counted.
+    #[must_use]
+    pub fn before(&self) -> &[Before] {
+        &self.before
+    }
+
+    /// That is posted and kept: nobody needs it here any more.
+    pub fn forget_before(&mut self) {
+        self.before.drain(..).for_each(Before::forget);
     }
 
     /// Which form of the scheduling tracepoint is attached.
@@ -444,8 +473,15 @@ pub(super) fn raw_program<'a>(object: &'a Object, name: &str) -> Option<&'a RawT
     object.program(name)?.try_into().ok()
 }
 
+/// See [`Sensors::identity`].
+pub(super) fn identity(object: &Object) -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let rows = object.map("rows").and_then(raw::data).and_then(|data| data.info().ok());
+    format!("{} {}", boot.trim(), rows.map_or(0, |info| info.id()))
+}
+
 /// Settles what is on each CPU.
-fn flush(object: &Object) {
+pub(super) fn flush(object: &Object) {
     aya::util::online_cpus().unwrap_or_default().into_iter().for_each(|cpu| flush_on(object, cpu));
 }
 

@@ -3,36 +3,58 @@
 use std::io;
 
 use aya::{Btf, EbpfLoader};
+use podperf_ebpf::abi;
 use tracing::warn;
 
 use super::{
     attach::{attach_btf, attach_scheduling, load_iter, load_raw},
     clock::monotonic_ns,
     counters::Counters,
+    handover,
     host::in_initial_pid_namespace,
     layout::Layout,
     load::{LoadError, SensorSettings},
     object::Object,
-    pins::Pins,
+    pins::{Generation, Pins},
     raw,
     rows::Rows,
     sensors::{COLLECT, fd},
     symbols,
 };
 
-/// The adopted maps with this name, if they are there.
-pub(super) fn find(pins: &Pins, generation: &str) -> Result<Option<Object>, LoadError> {
+/// What is pinned.
+pub(super) struct Found {
+    /// What is wanted.
+    pub(super) same: Option<(Generation, Object)>,
+    /// Others, which can be taken over.
+    pub(super) others: Vec<Generation>,
+}
+
+/// Looks for what is pinned, and removes what is of no use.
+pub(super) fn find(pins: &Pins, layout: &str) -> Result<Found, LoadError> {
     let failed = |source| pins.failed(source);
-    let generations = pins.generations().map_err(failed)?;
-    if generations.iter().any(|found| found == generation) {
-        match Object::pinned(&pins.of(generation)) {
-            Ok(object) => return Ok(Some(object)),
-            Err(error) => warn!(generation, %error, "what is pinned is not whole, and is removed"),
+    let mut found = Found { same: None, others: Vec::new() };
+    let version = |layout: &str| layout.split('-').next().map(str::to_owned);
+    for generation in pins.generations().map_err(failed)? {
+        if generation.layout == layout {
+            match Object::pinned(&pins.of(&generation.name)) {
+                Ok(object) => {
+                    found.same = Some((generation, object));
+                    continue;
+                }
+                Err(error) => {
+                    warn!(generation = generation.name, %error, "what is pinned is not whole, and is removed")
+                }
+            }
+        } else if version(&generation.layout) == version(layout) && handover::word(pins).is_some() {
+            found.others.push(generation);
+            continue;
+        } else {
+            warn!(generation = generation.name, "what is pinned is of another version, and is removed");
         }
+        pins.remove(&generation.name).map_err(failed)?;
     }
-    // Of other settings or another build.
-    generations.iter().try_for_each(|other| pins.remove(other)).map_err(failed)?;
-    Ok(None)
+    Ok(found)
 }
 
 /// What the programs are told.
@@ -73,14 +95,32 @@ pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows
         .besides(format!("{:?}", counters.names()))
 }
 
-/// Loads the object, pins its maps where that is wanted, and attaches its programs.
-pub(super) fn load(settings: &SensorSettings, layout: &Layout, pins: Option<&Pins>) -> Result<Object, LoadError> {
+/// Loads the object, pins its maps where that is wanted, and attaches its programs. They count at once, unless there are
+/// others to be taken over.
+pub(super) fn load(
+    settings: &SensorSettings,
+    layout: &Layout,
+    pins: Option<&Pins>,
+    others: &[Generation],
+) -> Result<(Object, u64), LoadError> {
     // The kernel's types are by far the largest thing in the agent: they are gone when this is done.
     let btf = Btf::from_sys_fs()?;
-    let began_ns = monotonic_ns();
+    let number = others.iter().map(|other| other.number).max().unwrap_or(0) + 1;
+    let word = pins.filter(|_| !others.is_empty()).and_then(handover::word);
+    let word = word.unwrap_or_else(|| abi::podperf_handover { generation: number, since_ns: monotonic_ns() });
     let mut loader = EbpfLoader::new();
     // Task storage: made and filled by the programs, never touched from here.
-    loader.btf(Some(&btf)).allow_unsupported_maps().override_global("loaded_at_ns", &began_ns, true);
+    loader.btf(Some(&btf)).allow_unsupported_maps();
+    loader.override_global("loaded_at_ns", bytemuck::bytes_of(&word.since_ns), true);
+    loader.override_global("generation", bytemuck::bytes_of(&number), true);
+    loader.override_global("handover", bytemuck::bytes_of(&word), true);
+    if let Some(pins) = pins {
+        if others.is_empty() {
+            pins.begin_shared().map_err(|source| pins.failed(source))?;
+        }
+        loader.map_pin_path(".data.handover", pins.shared().join(handover::WORD));
+        loader.map_pin_path("tasks", pins.shared().join("tasks"));
+    }
     layout.tell(&mut loader);
     let ebpf = loader.load(podperf_ebpf::OBJECT).map_err(|error| LoadError::Object(Box::new(error)))?;
     let mut object = Object::loaded(ebpf);
@@ -100,7 +140,7 @@ pub(super) fn load(settings: &SensorSettings, layout: &Layout, pins: Option<&Pin
     if settings.stacks && settings.waker_after_ns > 0 {
         attach_btf(&mut object, "sched_waking", "sched_waking", &btf)?;
     }
-    Ok(object)
+    Ok((object, number))
 }
 
 /// Has all stacks sent again: nothing is known here of those that were sent to an agent before.

@@ -18,6 +18,8 @@ use crate::{
 pub struct Kept {
     /// Of the counts in the kernel ([`crate::kernel::Sensors::identity`]).
     pub identity: String,
+    /// Of counts that are in the accounts, though those who counted them may still be pinned.
+    pub folded: Vec<String>,
     /// The boot that the times are of.
     pub boot: String,
     /// When the first agent of this row began, Unix time in nanoseconds.
