@@ -42,6 +42,7 @@ fn unpin_leaves_nothing_and_says_what_there_was() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let before = programs()?;
     let mut agent = Agent::start(&bpffs.yaml())?;
+    agent.metrics().context("what is kept is written with a reading")?;
     let refused = Refusal::of(agent::command(agent.directory(), &bpffs.yaml())?.arg("--unpin"))?;
     refused.expect(1, &["another podperf agent is running"])?;
     agent.signal(Signal::SIGTERM)?;

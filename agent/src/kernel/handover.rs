@@ -1,6 +1,6 @@
-//! A takeover: other programs than those that run are to count from now on. They are attached beside them, with maps of their
-//! own but for what is remembered of each task, and one word says which of the two counts. What those before have counted
-//! is read once nothing is added to it any more.
+//! A takeover: other programs than those that run are to count from now on. They are attached beside them, with maps of
+//! their own but for what is remembered of each task, and one word says which of the two counts. What those before have
+//! counted is read once nothing is added to it any more.
 
 use std::{fs, io, os::fd::AsFd as _, path::PathBuf};
 

@@ -1,5 +1,5 @@
-//! Pins: what keeps maps and programs in the kernel when the agent ends. A generation of them is a directory of bpffs, named by
-//! its [`super::layout::Layout`] and a number, with `maps`, `programs` and `links`.
+//! Pins: what keeps maps and programs in the kernel when the agent ends. A generation of them is a directory of bpffs,
+//! named by its [`super::layout::Layout`] and a number, with `maps`, `programs` and `links`.
 
 use std::{
     fs::{self, File},

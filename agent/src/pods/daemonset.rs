@@ -1,4 +1,5 @@
-//! Whether the DaemonSet that runs this agent is being taken away: then nobody comes after it, and what it has pinned must go.
+//! Whether the DaemonSet that runs this agent is being taken away: then nobody comes after it, and what it has pinned
+//! must go.
 //!
 //! It is asked for when the agent is told to end. Who uninstalls takes the agent's permissions away as well, in no order
 //! that could be relied on: so who could ask before, and may no longer, is told the same.
