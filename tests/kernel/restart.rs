@@ -28,7 +28,14 @@ fn kills() -> Result<usize> {
 
 /// Counters are those that never fall, unless they are the process's own.
 fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
-    let own = ["process_", "podperf_log_", "podperf_otlp_", "podperf_kube_", "podperf_stack_symbol"];
+    let own = [
+        "process_",
+        "podperf_log_",
+        "podperf_otlp_",
+        "podperf_kube_",
+        "podperf_stack_symbol",
+        "podperf_stack_unsymbol",
+    ];
     let counters = metrics
         .samples()
         .iter()
