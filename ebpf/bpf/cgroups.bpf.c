@@ -2,7 +2,6 @@
 /* The cgroup sensor: births, renames and deaths in the cgroup2 tree, so that the shortest life has a name. */
 #include "cpu.bpf.h"
 #include "drops.bpf.h"
-#include "handover.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
 
@@ -28,7 +27,7 @@ static __always_inline int report(struct cgroup *cgroup, const char *path, __u32
 	__u64 began;
 	long bytes;
 
-	if (!record || !cpu || !counts() || cgroup->root->hierarchy_id)
+	if (!record || !cpu || cgroup->root->hierarchy_id)
 		return 0;
 	began = begin_run(cpu, program);
 	bytes = bpf_probe_read_kernel_str(record->path, sizeof(record->path), path);

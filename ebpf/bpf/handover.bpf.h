@@ -2,7 +2,7 @@
 /*
  * Who counts. Programs of one generation may run beside those of the next, with maps of their own but for this one and what
  * is remembered of each task. The agent changes the word once, between two events of each CPU: what was counted up to there
- * is in the maps of the one, and what comes after in those of the other.
+ * is in the maps of the one, and what comes after in those of the other. Births and deaths of cgroups may be told by both.
  */
 #ifndef PODPERF_HANDOVER_BPF_H
 #define PODPERF_HANDOVER_BPF_H
