@@ -19,7 +19,7 @@ use history::History;
 use crate::{
     access::Access,
     attribution::RowRules,
-    collector::{self, CollectorSettings, Observation, ReadError, Reader},
+    collector::{self, CollectorSettings, Observation, ReadError, Reader, Resumed},
     config::{Config, Metrics, Settings},
     events::plan::Plan,
     export::{
@@ -29,10 +29,14 @@ use crate::{
         push::{Push, PushSettings},
         server::ServerCounts,
     },
-    kernel::{OpenCounter, SampleEvent, Sensors, Tracepoint, cpu_info::CpuInfo, host::Host},
+    kernel::{
+        LoadError, OpenCounter, Pins, PinsError, SampleEvent, Sensors, Tracepoint, cpu_info::CpuInfo, host::Host,
+    },
     overhead::Overhead,
-    parts, pods,
+    parts,
+    pods::{self, DaemonSet},
     recording::Windows,
+    restart::Keeper,
     stacks::{self, SymbolCounts},
     status::{Part, State, Status},
 };
@@ -80,6 +84,10 @@ pub struct Threads {
     collector: JoinHandle<()>,
     symbolizer: Option<JoinHandle<()>>,
     push: Option<Push>,
+    /// No other agent may have them before this one has ended.
+    pins: Option<(Pins, Keeper)>,
+    /// `None` where none is named.
+    daemon_set: Option<DaemonSet>,
 }
 
 /// Loads the sensors and starts the threads. Must be called on a tokio runtime.
@@ -98,7 +106,10 @@ pub fn start(
     let status = Status::default();
     let profiles = parts::wants_profiles(&config);
 
-    let sensors = Sensors::start(&parts::sensor_settings(&config, host), plan)?;
+    let (sensors, pins) = start_sensors(&config, host, plan, &status)?;
+    let keeper = pins.is_some().then(|| Keeper::new(&config.run_dir));
+    let resumed = Resumed::find(keeper, sensors.begin(), &status);
+    let started = resumed.started();
     let tracepoint = sensors.tracepoint();
     tell_state(&status, &config, tracepoint, &sensors.samples(), host);
 
@@ -120,8 +131,11 @@ pub fn start(
             max_samples: config.stacks.max_samples as usize,
             sample_period: config.stacks.sample_period(),
         },
+        resumed,
     )
     .with_context(|| format!("failed to walk `{}`", cgroup_root.display()))?;
+    let pins = pins.map(|pins| (pins, Keeper::new(&config.run_dir)));
+    let daemon_set = pins.is_some().then(|| start_daemon_set(&config)).flatten();
     let pods = start_pods(&config, &node_name, &status, &reader)?;
     let access = parts::access_settings(&config);
     let access = access.map(|settings| Access::new(settings, status.clone())).transpose()?.map(Arc::new);
@@ -129,7 +143,7 @@ pub fn start(
     let push = config.otlp.metrics.enabled.then(|| {
         let receiver = config.otlp.metrics_settings();
         let interval = config.otlp.metrics.interval;
-        let settings = PushSettings { receiver, interval, node_name: node_name.clone(), facts: facts_now };
+        let settings = PushSettings { receiver, interval, node_name: node_name.clone(), facts: facts_now, started };
         Push::start(settings, reader.clone())
     });
     let (push, push_health) = push.transpose()?.unzip();
@@ -170,7 +184,7 @@ pub fn start(
             })
         })
         .transpose()?;
-    Ok((agent, Threads { collector, symbolizer, push }))
+    Ok((agent, Threads { collector, symbolizer, push, pins, daemon_set }))
 }
 
 impl Agent {
@@ -330,7 +344,13 @@ impl Agent {
 
 /// Ends the threads and sends what they still have, until `deadline`. The HTTP server must have ended.
 pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
-    let Threads { collector, symbolizer, push } = threads;
+    let Threads { collector, symbolizer, push, pins, daemon_set } = threads;
+    let going = tokio::spawn(async move {
+        match daemon_set {
+            Some(daemon_set) => daemon_set.is_going().await,
+            None => false,
+        }
+    });
     // It needs the collector for its last reading.
     if let Some(push) = push {
         push.shutdown(LAST_PUSH).await;
@@ -348,6 +368,58 @@ pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
     // The symbolizer held the other reference; if it hangs, so does the exporter's last profile.
     if let Some(exporter) = Arc::into_inner(agent).and_then(|agent| agent.exporter) {
         exporter.shutdown(deadline.saturating_duration_since(Instant::now())).await;
+    }
+    // The collector has ended: nobody needs them any more.
+    if let Some((pins, keeper)) = pins
+        && going.await.unwrap_or(false)
+    {
+        match pins.remove_all().and_then(|_| keeper.forget()) {
+            Ok(_) => info!("the DaemonSet is being deleted: unpinned"),
+            Err(error) => warn!(%error, "failed to unpin (run `podperf agent --unpin` on this node)"),
+        }
+    }
+}
+
+/// What is asked at the end whether another agent will come.
+fn start_daemon_set(config: &Config) -> Option<DaemonSet> {
+    let name = config.restart.daemon_set.as_str();
+    if name.is_empty() {
+        return None;
+    }
+    let kubernetes = &config.kubernetes;
+    let kubeconfig = Some(kubernetes.kubeconfig.clone()).filter(|path| !path.as_os_str().is_empty());
+    DaemonSet::new(name, kubeconfig, Some(kubernetes.context.clone()).filter(|context| !context.is_empty()))
+}
+
+/// Starts the sensors, pinned if that is wanted and can be.
+fn start_sensors(
+    config: &Config,
+    host: &Host,
+    plan: &Plan,
+    status: &Status,
+) -> anyhow::Result<(Sensors, Option<Pins>)> {
+    let settings = parts::sensor_settings(config, host);
+    if !config.restart.pin {
+        status.set("restart", State::Healthy, "counts end with this agent: `restart.pin` is false");
+        return Ok((Sensors::start(&settings, plan, None)?, None));
+    }
+    let degraded = |error: anyhow::Error| {
+        status.set("restart", State::Degraded, format!("counts end with this agent: {error:#}"));
+    };
+    let pins = match Pins::open(&config.restart.directory) {
+        Ok(pins) => pins,
+        Err(error @ PinsError::Taken(_)) => return Err(error.into()),
+        Err(error) => {
+            degraded(error.into());
+            return Ok((Sensors::start(&settings, plan, None)?, None));
+        }
+    };
+    match Sensors::start(&settings, plan, Some(&pins)) {
+        Err(error @ LoadError::Pins { .. }) => {
+            degraded(error.into());
+            Ok((Sensors::start(&settings, plan, None)?, None))
+        }
+        started => Ok((started?, Some(pins))),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A cgroup2 id: the inode number of the cgroup's directory (`cgrp->kn->id`).
@@ -29,15 +30,15 @@ pub struct StackId(pub u64);
 pub struct WakerId(pub u64);
 
 /// A container's id as its runtime made it: 64 lower-case hex digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct ContainerId([u8; 32]);
 
 /// A pod's UID, `metadata.uid`: lower-case hex digits in groups of 8-4-4-4-12.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct PodUid([u8; 16]);
 
 /// A static pod's UID on its node, and its mirror's annotation `kubernetes.io/config.hash`: 32 lower-case hex digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct ConfigHash([u8; 16]);
 
 /// A text that is not the id it was taken for.

@@ -3,8 +3,9 @@
 //! The modules are the data's way: [`kernel`] counts, [`readings`] makes deltas, [`cgroups`] knows paths and [`pods`]
 //! names, [`attribution`] keeps accounts and takes snapshots, [`export`] hands them out; stacks go from [`kernel`]
 //! through [`stacks`] and [`recording`] to [`export`]. [`collector`] is the thread that drives this, [`upkeep`] looks after counters and
-//! [`overhead`] after each reading, [`agent`] is what runs around it, and [`check`] says beforehand what of it would
-//! work. [`access`] knows who may read, and [`sandbox`] what the agent may. Only `kernel`, `pods` and `export` do I/O that can fail; what is between is pure.
+//! [`overhead`] after each reading, [`agent`] is what runs around it, [`restart`] what the next one goes on with, and
+//! [`check`] says beforehand what of it would work. [`access`] knows who may read, and [`sandbox`] what the agent may. Only
+//! `kernel`, `pods` and `export` do I/O that can fail; what is between is pure.
 
 pub mod access;
 pub mod agent;
@@ -25,6 +26,7 @@ pub mod parts;
 pub mod pods;
 pub mod readings;
 pub mod recording;
+pub mod restart;
 pub mod sandbox;
 pub mod stacks;
 pub mod status;

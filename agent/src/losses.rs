@@ -56,11 +56,17 @@ struct Seen {
 }
 
 impl Losses {
+    /// Those that are still to come, after what others have counted.
+    #[must_use]
+    pub fn since(drops: &[(&'static str, u64)]) -> Self {
+        Self(std::array::from_fn(|row| Seen { count: count(drops, ROWS[row].reason), last_ns: None }))
+    }
+
     /// Takes in what a reading says of losses, and hands back how that is to be told.
     pub fn note(&mut self, drops: &[(&'static str, u64)], now_ns: u64) -> (State, String) {
         let mut told = Vec::new();
         for (row, seen) in ROWS.iter().zip(&mut self.0) {
-            let count = drops.iter().find(|(reason, _)| *reason == row.reason).map_or(0, |(_, count)| *count);
+            let count = count(drops, row.reason);
             if count > seen.count {
                 *seen = Seen { count, last_ns: Some(now_ns) };
             }
@@ -74,6 +80,10 @@ impl Losses {
             (State::Degraded, told.join("; "))
         }
     }
+}
+
+fn count(drops: &[(&'static str, u64)], reason: &str) -> u64 {
+    drops.iter().find(|(of, _)| *of == reason).map_or(0, |(_, count)| *count)
 }
 
 #[cfg(test)]
@@ -93,6 +103,13 @@ mod tests {
         assert_eq!(losses.note(&[("cgroup_table", 7)], 62 * SECOND).0, State::Healthy);
         // It grows again.
         assert_eq!(losses.note(&[("cgroup_table", 8)], 90 * SECOND).0, State::Degraded);
+    }
+
+    #[test]
+    fn what_was_lost_before_is_no_news() {
+        let mut losses = Losses::since(&[("cgroup_table", 7)]);
+        assert_eq!(losses.note(&[("cgroup_table", 7)], SECOND).0, State::Healthy);
+        assert_eq!(losses.note(&[("cgroup_table", 8)], SECOND).0, State::Degraded);
     }
 
     #[test]

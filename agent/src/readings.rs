@@ -122,6 +122,32 @@ impl Readings {
         Self { previous: HashMap::new(), readings: 0, groups, most_per_ns }
     }
 
+    /// For rows whose counters have these groups by slot, and counts that are not doubted.
+    #[must_use]
+    pub fn of_groups(groups: Vec<Option<usize>>) -> Self {
+        Self { previous: HashMap::new(), readings: 0, groups, most_per_ns: f64::INFINITY }
+    }
+
+    /// Up to where each row has become deltas: its words, without zeros at the end.
+    #[must_use]
+    pub fn keep(&self) -> Vec<(u64, Vec<u64>)> {
+        let words = |counts: &abi::podperf_cgroup| {
+            let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(counts));
+            words[..words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1)].to_vec()
+        };
+        self.previous.iter().map(|(cgroup, (counts, _))| (cgroup.0, words(counts))).collect()
+    }
+
+    /// Goes on where an agent before this one has stopped.
+    pub fn resume(&mut self, kept: Vec<(u64, Vec<u64>)>) {
+        for (cgroup, kept) in kept {
+            let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
+            let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut counts));
+            words.iter_mut().zip(kept).for_each(|(word, kept)| *word = kept);
+            self.previous.insert(CgroupId(cgroup), (counts, self.readings));
+        }
+    }
+
     /// The deltas since the last call, of cgroups that did something, and the slots of counters that grew by more than
     /// can be: that growth is in no delta. Cgroups that are no longer in the table are forgotten; one that comes back
     /// starts from zero.
@@ -329,6 +355,16 @@ mod tests {
             let (mut deltas, doubtful) = readings.advance(&reading);
             assert_eq!((deltas.pop().unwrap().1.counts[0], doubtful), (expected, told));
         }
+    }
+
+    #[test]
+    fn who_goes_on_counts_what_came_after() {
+        let mut before = readings(vec![]);
+        read(&mut before, |row| (row.run_ns, row.minor_faults) = (10, 3));
+        let mut after = readings(vec![]);
+        after.resume(before.keep());
+        let usage = read(&mut after, |row| (row.run_ns, row.minor_faults) = (12, 3));
+        assert_eq!((usage.oncpu_ns, usage.minor_faults), (2, 0));
     }
 
     #[test]

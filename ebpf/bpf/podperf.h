@@ -9,6 +9,8 @@
 
 #include <linux/types.h>
 
+/* Of what stays in the kernel when the agent ends; another one when any of it means something else: another agent reads it. */
+#define PODPERF_LAYOUT 1
 /* One perf event array, and one unrolled read, per event: the programs' size grows with it. */
 #define PODPERF_MAX_EVENTS 16
 /* Groups are placed on the PMU whole, and share their enabled and running times. */
@@ -104,6 +106,12 @@ enum podperf_program {
 
 /* Every so many runs of a hot program one is timed. A prime: workloads switch in rhythms. */
 #define PODPERF_TIMED_EVERY 61
+
+/* Shared by all generations of programs. */
+struct podperf_handover {
+	__u64 generation; /* who counts */
+	__u64 since_ns;   /* when the first one was loaded, CLOCK_MONOTONIC */
+};
 
 /* The agent's orders for all CPUs. */
 struct podperf_orders {
@@ -263,6 +271,7 @@ _Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64, "ABI");
 _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one cache line");
 _Static_assert(sizeof(struct podperf_cpu) == 112 + 24 + 160 + 256 + 128 + 24, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
+_Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_orders) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_control) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_filter_term) == 40, "ABI");

@@ -14,6 +14,7 @@
 #include "cpu.bpf.h"
 #include "drops.bpf.h"
 #include "filters.bpf.h"
+#include "handover.bpf.h"
 #include "kernel.h"
 #include "memo.bpf.h"
 #include "podperf.h"
@@ -290,7 +291,7 @@ static __always_inline int on_switch(void *ctx, struct task_struct *prev, bool p
 	struct podperf_cgroup *row = NULL;
 	__u64 now = 0, began;
 
-	if (!cpu)
+	if (!cpu || !counts())
 		return 0;
 	began = begin_run(cpu, PODPERF_PROGRAM_SWITCH);
 	if (facts_enabled) {
@@ -360,7 +361,7 @@ int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct tas
 	struct podperf_cpu *cpu = this_cpu();
 	__u64 began;
 
-	if (!cpu || to->root->hierarchy_id)
+	if (!cpu || !counts() || to->root->hierarchy_id)
 		return 0;
 	began = begin_run(cpu, PODPERF_PROGRAM_ATTACH_TASK);
 	if (task != current)
@@ -381,7 +382,7 @@ int flush(void *ctx)
 	struct task *t;
 	__u64 now;
 
-	if (!cpu)
+	if (!cpu || !counts())
 		return 0;
 	now = begin_run(cpu, PODPERF_PROGRAM_FLUSH);
 	if (!current->pid) {

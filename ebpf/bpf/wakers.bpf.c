@@ -6,6 +6,7 @@
 #include "budget.bpf.h"
 #include "cgroup.bpf.h"
 #include "cpu.bpf.h"
+#include "handover.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
 #include "tasks.bpf.h"
@@ -100,7 +101,7 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 	struct task *t;
 	__u64 began, now;
 
-	if (!cpu)
+	if (!cpu || !counts())
 		return 0;
 	began = begin_run(cpu, PODPERF_PROGRAM_WAKING);
 	t = bpf_task_storage_get(&tasks, task, NULL, 0);

@@ -26,6 +26,8 @@ const OWN: &[&str] = &[
     "listen",
     "nodeName",
     "runDir",
+    "restart.directory",
+    "restart.daemonSet",
     "cgroups.root",
     "kubernetes.kubeconfig",
     "kubernetes.context",
@@ -72,6 +74,7 @@ fn the_agents_defaults_are_values_that_are_taken() -> Result<()> {
     wanted["cgroups"]["root"] = "/host/sys/fs/cgroup".into();
     wanted["listen"] = "0.0.0.0:9799".into();
     wanted["runDir"] = "/run/podperf".into();
+    wanted["restart"]["daemonSet"] = "podperf/podperf".into();
     ensure!(rendered == wanted, "{rendered}");
     Ok(())
 }

@@ -12,6 +12,8 @@ use crate::helm::{GO, object, objects, root, template};
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[
     ("each_mode_has_exactly_its_privileges", GO, each_mode_has_exactly_its_privileges),
+    ("without_pins_nothing_of_the_node_is_written_to", GO, without_pins_nothing_of_the_node_is_written_to),
+    ("who_pins_may_ask_for_its_own_daemonset_alone", GO, who_pins_may_ask_for_its_own_daemonset_alone),
     ("apparmor_is_an_annotation_before_kubernetes_1_30", GO, apparmor_is_an_annotation_before_kubernetes_1_30),
     ("rbac_is_that_of_the_example_without_the_chart", GO, rbac_is_that_of_the_example_without_the_chart),
     ("the_roles_of_reviews_are_those_of_the_example_without_the_chart", GO, the_roles_of_reviews_are_those_of_the_example_without_the_chart),
@@ -46,12 +48,43 @@ fn each_mode_has_exactly_its_privileges() -> Result<()> {
         ensure!(spec["hostNetwork"].is_null() && spec["hostIPC"].is_null(), "{mode}");
         let volumes = spec["volumes"].as_sequence().context("no volumes")?;
         let host: Vec<_> = volumes.iter().filter(|volume| !volume["hostPath"].is_null()).collect();
-        ensure!(host.len() == 1 && host[0]["hostPath"]["path"] == "/sys/fs/cgroup", "{mode}: {host:?}");
+        let paths: Vec<_> = host.iter().filter_map(|volume| volume["hostPath"]["path"].as_str()).collect();
+        ensure!(paths == ["/run/podperf", "/sys/fs/bpf", "/sys/fs/cgroup"], "{mode}: {host:?}");
         let mounts = spec["containers"][0]["volumeMounts"].as_sequence().context("no mounts")?;
         let writable: Vec<_> = mounts.iter().filter(|mount| mount["readOnly"] != true).collect();
-        ensure!(writable.len() == 1 && writable[0]["mountPath"] == "/run/podperf", "{mode}: {writable:?}");
+        let writable: Vec<_> = writable.iter().filter_map(|mount| mount["mountPath"].as_str()).collect();
+        ensure!(writable == ["/run/podperf", "/sys/fs/bpf"], "{mode}: {writable:?}");
         ensure!(spec["containers"].as_sequence().map(Vec::len) == Some(1), "{mode}");
     }
+    Ok(())
+}
+
+/// Where nothing is left for a next agent, the node is not written to, and nobody asks for the DaemonSet.
+fn without_pins_nothing_of_the_node_is_written_to() -> Result<()> {
+    for values in ["config: {restart: {pin: false}}", "config: {identity: none}"] {
+        let rendered = template(values, &[])?;
+        let spec = &pod(&rendered)?["spec"];
+        let volumes = spec["volumes"].as_sequence().context("no volumes")?;
+        let host: Vec<_> = volumes.iter().filter_map(|volume| volume["hostPath"]["path"].as_str()).collect();
+        ensure!(host == ["/sys/fs/cgroup"], "{values}: {host:?}");
+        ensure!(object(&rendered, "Role").is_err() && !rendered.contains("daemonSet:"), "{values}");
+    }
+    Ok(())
+}
+
+fn who_pins_may_ask_for_its_own_daemonset_alone() -> Result<()> {
+    let rendered = template("", &[])?;
+    let (role, set) = (object(&rendered, "Role")?, object(&rendered, "DaemonSet")?);
+    let rules = role["rules"].as_sequence().context("no rules")?;
+    ensure!(rules.len() == 1 && words(&rules[0]["verbs"]) == ["get"], "{rules:?}");
+    ensure!(words(&rules[0]["resources"]) == ["daemonsets"], "{rules:?}");
+    let name = set["metadata"]["name"].as_str().context("no name")?;
+    ensure!(words(&rules[0]["resourceNames"]) == [name], "{rules:?}");
+    let namespace = set["metadata"]["namespace"].as_str().context("no namespace")?;
+    ensure!(role["metadata"]["namespace"] == namespace);
+    let config = object(&rendered, "ConfigMap")?;
+    let config = config["data"]["podperf.yaml"].as_str().context("no podperf.yaml")?;
+    ensure!(config.contains(&format!("daemonSet: {namespace}/{name}")), "{config}");
     Ok(())
 }
 

@@ -47,7 +47,7 @@ fn sigterm_and_sigint_end_it_and_leave_no_program_behind() -> Result<()> {
 }
 
 /// The ids of the BPF programs that a process holds open.
-fn programs_of(pid: u32) -> Result<BTreeSet<String>> {
+pub(crate) fn programs_of(pid: u32) -> Result<BTreeSet<String>> {
     let mut ids = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
         // A descriptor may be closed meanwhile.
@@ -57,7 +57,7 @@ fn programs_of(pid: u32) -> Result<BTreeSet<String>> {
     Ok(ids)
 }
 
-fn is_loaded(id: &str) -> bool {
+pub(crate) fn is_loaded(id: &str) -> bool {
     Command::new("bpftool").args(["prog", "show", "id", id]).output().is_ok_and(|output| output.status.success())
 }
 

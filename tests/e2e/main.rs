@@ -18,6 +18,7 @@ mod receivers;
 mod record;
 mod recorded;
 mod refusals;
+mod restart;
 mod sampled;
 mod scrape;
 mod tls;
@@ -27,7 +28,8 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    let agent = [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, bounds::TESTS, check::TESTS].concat();
+    let agent =
+        [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, bounds::TESTS, check::TESTS].concat();
     let server = [limits::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();

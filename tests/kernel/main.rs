@@ -9,6 +9,7 @@ mod itself;
 mod maps;
 mod pmu;
 mod reasons;
+mod restart;
 mod rows;
 mod running;
 mod sharing;
@@ -122,6 +123,10 @@ fn main() -> ExitCode {
         ("cgroups_of_one_slot_are_counted_apart", maps::needs(), rows::cgroups_of_one_slot_are_counted_apart),
         ("a_dead_cgroups_slot_is_anothers", maps::needs(), rows::a_dead_cgroups_slot_is_anothers),
         ("dumped_maps_have_field_names", maps::needs(), maps::dumps_have_field_names),
+        ("a_damaged_file_is_named_and_the_kernels_counts_go_on", &[], restart::what_is_kept_may_be_damaged),
+        ("an_ordinary_end_loses_nothing", &[], restart::an_ordinary_end_loses_nothing),
+        ("kills_lose_nothing", &[], restart::kills_lose_nothing),
+        ("other_programs_take_over_and_lose_nothing", &[], restart::other_programs_take_over),
         ("stacks_of_equal_waits_are_remembered", &[], stacks::are_remembered),
     ])
 }

@@ -176,6 +176,7 @@ impl CountedNode {
             readings: grown(1, seconds),
             took: Duration::from_millis(2),
             profiles_dropped: 0,
+            restart: None,
         })
     }
 

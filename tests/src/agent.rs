@@ -37,6 +37,7 @@ pub struct Agent {
     address: SocketAddr,
     log: Arc<Mutex<String>>,
     directory: TempDir,
+    program: PathBuf,
 }
 
 /// One scrape.
@@ -63,19 +64,40 @@ pub fn binary() -> Result<PathBuf> {
 
 /// A command line of the agent with a configuration file of its own; `listen` and `runDir` are set for it. Without an
 /// `overhead` of its own it has no cap: loads that do nothing but switch would be over it. Without a `server` of its own it
-/// answers as often as it is asked.
+/// answers as often as it is asked, and without a `restart` of its own it pins nothing.
 pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
     command_of(&binary()?, directory, yaml)
 }
 
 fn command_of(program: &Path, directory: &Path, yaml: &str) -> Result<Command> {
+    command_at(program, directory, yaml, SocketAddr::from(([127, 0, 0, 1], 0)))
+}
+
+fn command_at(program: &Path, directory: &Path, yaml: &str, listen: SocketAddr) -> Result<Command> {
     let config = directory.join("podperf.yaml");
     let cap = if yaml.contains("overhead:") { "" } else { "overhead: {maxPercent: 0}\n" };
     let rate = if yaml.contains("server:") { "" } else { "server: {limits: {requestsPerSecond: 0}}\n" };
-    fs::write(&config, format!("listen: 127.0.0.1:0\nrunDir: {}\n{yaml}\n{cap}{rate}", directory.display()))?;
+    let pins = if yaml.contains("restart:") { "" } else { "restart: {pin: false}\n" };
+    fs::write(&config, format!("listen: {listen}\nrunDir: {}\n{yaml}\n{cap}{rate}{pins}", directory.display()))?;
     let mut command = Command::new(program);
     command.args(["agent", "--config"]).arg(config);
     Ok(command)
+}
+
+fn spawn(command: &mut Command) -> Result<(Child, Arc<Mutex<String>>)> {
+    process::bind_to_parent(command);
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("failed to start podperf")?;
+    let log = Arc::new(Mutex::new(String::new()));
+    let lines = BufReader::new(child.stderr.take().context("no stderr")?);
+    let sink = Arc::clone(&log);
+    thread::spawn(move || {
+        for line in lines.lines().map_while(Result::ok) {
+            let mut log = sink.lock().unwrap_or_else(PoisonError::into_inner);
+            log.push_str(&line);
+            log.push('\n');
+        }
+    });
+    Ok((child, log))
 }
 
 impl Agent {
@@ -94,27 +116,29 @@ impl Agent {
         let directory = TempDir::new()?;
         let mut command = command_of(program, directory.path(), yaml)?;
         change(&mut command);
-        process::bind_to_parent(&mut command);
-        let mut child =
-            command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("failed to start podperf")?;
-        let log = Arc::new(Mutex::new(String::new()));
-        let lines = BufReader::new(child.stderr.take().context("no stderr")?);
-        let sink = Arc::clone(&log);
-        thread::spawn(move || {
-            for line in lines.lines().map_while(Result::ok) {
-                let mut log = sink.lock().unwrap_or_else(PoisonError::into_inner);
-                log.push_str(&line);
-                log.push('\n');
-            }
-        });
+        let (child, log) = spawn(&mut command)?;
         let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut agent = Self { child, address: unknown, log, directory };
-        let line = agent.wait_for_log(READY, START_DEADLINE)?;
+        let mut agent = Self { child, address: unknown, log, directory, program: program.to_owned() };
+        agent.wait_until_ready()?;
+        Ok(agent)
+    }
+
+    /// Ends it by this signal, and starts another one in its directory and at its address.
+    pub fn restart(&mut self, signal: Signal, yaml: &str) -> Result<()> {
+        self.signal(signal)?;
+        self.wait(STOP_DEADLINE)?;
+        let mut command = command_at(&self.program, self.directory.path(), yaml, self.address)?;
+        (self.child, self.log) = spawn(&mut command)?;
+        self.wait_until_ready()
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let line = self.wait_for_log(READY, START_DEADLINE)?;
         // Of `https://` as well.
         let url = line.split(READY).nth(1).and_then(|rest| rest.split("://").nth(1));
         let address = url.and_then(|rest| rest.split([' ', '/']).next());
-        agent.address = address.and_then(|address| address.parse().ok()).context("no address in the log")?;
-        Ok(agent)
+        self.address = address.and_then(|address| address.parse().ok()).context("no address in the log")?;
+        Ok(())
     }
 
     /// Where it listens.

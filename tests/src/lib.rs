@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod bench;
+pub mod bpffs;
 pub mod certificates;
 pub mod cgroup;
 pub mod collector;

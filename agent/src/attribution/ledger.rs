@@ -26,37 +26,37 @@ const MAX_WAITING: usize = 16_384;
 /// The accounts.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    accounts: HashMap<Row, Account>,
-    waiting: HashMap<CgroupId, Waiting>,
-    retired: Usage,
-    idle: Usage,
+    pub(super) accounts: HashMap<Row, Account>,
+    pub(super) waiting: HashMap<CgroupId, Waiting>,
+    pub(super) retired: Usage,
+    pub(super) idle: Usage,
     /// Accounts of pods and containers that are shown.
-    pod_rows: usize,
-    not_exported: [usize; NotExported::ALL.len()],
+    pub(super) pod_rows: usize,
+    pub(super) not_exported: [usize; NotExported::ALL.len()],
     /// Directories of containers that live, and how many of them are of pods that the API does not know.
-    containers: (usize, usize),
-    settlings: u64,
+    pub(super) containers: (usize, usize),
+    pub(super) settlings: u64,
 }
 
 #[derive(Debug, Default)]
-struct Account {
-    usage: Usage,
-    pod: Option<Arc<Pod>>,
-    container: Option<Arc<ContainerInfo>>,
+pub(super) struct Account {
+    pub(super) usage: Usage,
+    pub(super) pod: Option<Arc<Pod>>,
+    pub(super) container: Option<Arc<ContainerInfo>>,
     /// The settling that last found its cgroup alive.
-    alive_at: u64,
+    pub(super) alive_at: u64,
     /// When its cgroup was first missed, and how often it was exported since.
-    ended: Option<(u64, u32)>,
+    pub(super) ended: Option<(u64, u32)>,
     /// Its grace is over, but its pod is still there and may start it again.
-    hidden: bool,
+    pub(super) hidden: bool,
 }
 
 #[derive(Debug)]
-struct Waiting {
-    usage: Usage,
-    since_ns: u64,
+pub(super) struct Waiting {
+    pub(super) usage: Usage,
+    pub(super) since_ns: u64,
     /// Kept here, since the tree forgets the dead.
-    place: Option<Place>,
+    pub(super) place: Option<Place>,
 }
 
 impl Ledger {
@@ -158,6 +158,10 @@ impl Ledger {
             account.hidden = true;
             true
         });
+        self.count_pod_rows();
+    }
+
+    pub(super) fn count_pod_rows(&mut self) {
         let is_pod_row = |(row, account): &(&Row, &Account)| !matches!(row, Row::Cgroup(_)) && !account.hidden;
         self.pod_rows = self.accounts.iter().filter(is_pod_row).count();
     }

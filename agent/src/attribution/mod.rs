@@ -3,6 +3,7 @@
 //! [`Names`] finds the [`Owner`] of a cgroup from its path and the pods of the node, [`RowRules`] the [`Row`] that the
 //! owner is counted in, and the [`Ledger`] keeps the accounts. [`Subject`] is the same for profiles.
 
+mod kept;
 mod ledger;
 mod owner;
 mod rows;

@@ -14,24 +14,29 @@ use crate::{
 pub const UNRESOLVED: &str = "(unresolved)";
 
 /// What has series of its own. Rows do not overlap: their sum, idle time included, is the node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Row {
     /// A cgroup by its path, or [`UNRESOLVED`].
-    Cgroup(Arc<str>),
+    Cgroup(#[serde(with = "crate::restart::shared")] Arc<str>),
     /// All of a pod.
     Pod {
         /// Its namespace.
+        #[serde(with = "crate::restart::shared")]
         namespace: Arc<str>,
         /// Its name.
+        #[serde(with = "crate::restart::shared")]
         pod: Arc<str>,
     },
     /// A container, through all its lives.
     Container {
         /// Its pod's namespace.
+        #[serde(with = "crate::restart::shared")]
         namespace: Arc<str>,
         /// Its pod's name.
+        #[serde(with = "crate::restart::shared")]
         pod: Arc<str>,
         /// Its name in the pod.
+        #[serde(with = "crate::restart::shared")]
         container: Arc<str>,
     },
 }

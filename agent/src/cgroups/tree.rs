@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{DirKind, KubePath, PodRef};
-use crate::{ids::CgroupId, kernel::records::CgroupRecord};
+use crate::{ids::CgroupId, kernel::records::CgroupRecord, restart::KeptNode};
 
 /// How long a dead cgroup's path is kept for what its last tasks still settle, in nanoseconds.
 const REMEMBER_DEAD_NS: u64 = 60_000_000_000;
@@ -43,6 +43,21 @@ pub struct Place {
 }
 
 impl Place {
+    /// As it is kept for the next agent.
+    #[must_use]
+    pub fn keep(&self, id: CgroupId, died_ns: Option<u64>) -> KeptNode {
+        let Self { path, born_ns, first_of_pod, .. } = self;
+        KeptNode { id: id.0, path: Arc::clone(path), born_ns: *born_ns, first_of_pod: *first_of_pod, died_ns }
+    }
+
+    /// As an agent before this one knew it.
+    #[must_use]
+    pub fn resume(kept: &KeptNode) -> Self {
+        let KeptNode { path, born_ns, first_of_pod, .. } = kept;
+        let kube = KubePath::parse(path);
+        Self { path: Arc::clone(path), kube, born_ns: *born_ns, first_of_pod: *first_of_pod }
+    }
+
     /// Whether it is a container's own directory.
     #[must_use]
     pub fn is_container(&self) -> bool {
@@ -54,6 +69,26 @@ impl Place {
 }
 
 impl Tree {
+    /// All, for the next agent.
+    #[must_use]
+    pub fn keep(&self) -> Vec<KeptNode> {
+        self.nodes.iter().map(|(id, node)| node.place.keep(*id, node.died_ns)).collect()
+    }
+
+    /// As an agent before this one knew it. A walk tells what has changed since.
+    #[must_use]
+    pub fn resume(kept: Vec<KeptNode>) -> Self {
+        let mut this = Self::default();
+        for node in kept {
+            let place = Place::resume(&node);
+            if let Some(kube) = place.kube.filter(|_| place.is_container()) {
+                *this.pods.entry(kube.pod).or_default() += 1;
+            }
+            this.nodes.insert(CgroupId(node.id), Node { place, died_ns: node.died_ns });
+        }
+        this
+    }
+
     /// Takes in a change that the cgroup sensor reported at `now_ns`.
     pub fn apply(&mut self, record: CgroupRecord, now_ns: u64) {
         match record {
@@ -216,6 +251,22 @@ mod tests {
         tree.apply(born("/old"), 0);
         tree.apply(born("/new"), 0);
         assert_eq!(path(&tree), Some("/new"));
+    }
+
+    #[test]
+    fn a_tree_that_was_kept_knows_the_dead_and_the_first_of_a_pod() {
+        let mut tree = Tree::default();
+        let directory = "/kubepods/pod01234567-89ab-cdef-0123-456789abcdef/";
+        let [first, second] = ['a', 'b'].map(|digit| format!("{directory}{}", digit.to_string().repeat(64)));
+        tree.apply(born(&first), 1);
+        tree.apply(CgroupRecord::Named(CgroupId(8), Some(second)), 2);
+        tree.apply(CgroupRecord::Died(ID), 3);
+        let mut resumed = Tree::resume(tree.keep());
+        assert!(resumed.died_before(ID, 4) && resumed.place(ID).unwrap().first_of_pod);
+        let place = resumed.place(CgroupId(8)).unwrap();
+        assert!(place.is_container() && place.born_ns == 2 && !place.first_of_pod);
+        resumed.prune(3 + REMEMBER_DEAD_NS);
+        assert!(resumed.has_pod(resumed.place(CgroupId(8)).unwrap().kube.unwrap().pod));
     }
 
     #[test]

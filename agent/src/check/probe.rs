@@ -99,7 +99,7 @@ fn try_programs(config: &Config, host: &Host) -> anyhow::Result<Started> {
         max_samples: SMALLEST,
         ..parts::sensor_settings(config, host)
     };
-    let sensors = Sensors::start(&settings, &Plan::default())?;
+    let sensors = Sensors::start(&settings, &Plan::default(), None)?;
     Ok(Started { tracepoint: sensors.tracepoint(), samples: sensors.samples() })
 }
 

@@ -24,11 +24,13 @@ use super::{
 };
 use crate::{
     agent::{self, Agent, Threads},
-    config::Settings,
+    config::{Config, Settings},
     events::plan::Plan,
     export::{prometheus::LogCounts, server},
-    kernel::host::Host,
-    parts, sandbox,
+    kernel::{Pins, host::Host},
+    parts,
+    restart::Keeper,
+    sandbox,
     status::State,
 };
 
@@ -54,12 +56,18 @@ pub(super) struct Arguments {
     /// ConfigMap.
     #[arg(long, requires = "config")]
     follow_config: bool,
+    /// Remove what agents have pinned and kept on this machine, and end. No agent may run.
+    #[arg(long)]
+    unpin: bool,
 }
 
 type LogLevel = reload::Handle<EnvFilter, tracing_subscriber::Registry>;
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let settings = settings(arguments)?;
+    if arguments.unpin {
+        return unpin(&settings.config);
+    }
     let plan = overrides::plan(&settings.config)?;
     let log_level = start_log(&settings.config.log_level)?;
 
@@ -80,6 +88,28 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // What is still at symbols has had its time.
     runtime.shutdown_background();
     served
+}
+
+/// Removes all that would outlive the agents here, and says what that was.
+#[expect(clippy::print_stdout, reason = "what the command was asked for")]
+fn unpin(config: &Config) -> anyhow::Result<()> {
+    let _lock = run_dir::lock(&config.run_dir)?;
+    let directory = &config.restart.directory;
+    let pinned = if directory.exists() { Pins::open(directory)?.remove_all() } else { Ok(Vec::new()) };
+    let pinned = pinned.with_context(|| format!("failed to remove `{}`", directory.display()))?;
+    for generation in &pinned {
+        println!("removed the pins `{}`", directory.join(generation).display());
+    }
+    let keeper = Keeper::new(&config.run_dir);
+    let file = keeper.path().display().to_string();
+    let kept = keeper.forget().with_context(|| format!("failed to remove `{file}`"))?;
+    if kept {
+        println!("removed `{file}`");
+    }
+    if pinned.is_empty() && !kept {
+        println!("nothing was pinned in `{}`, and nothing kept in `{}`", directory.display(), config.run_dir.display());
+    }
+    Ok(())
 }
 
 async fn serve(

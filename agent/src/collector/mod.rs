@@ -3,6 +3,7 @@
 //! Map reads block, so they happen here and not on a runtime worker; and with one owner, the tree, the ledger and the
 //! table of stacks need no locks. Readings are coalesced: who asks within a second of the last gets that one.
 
+mod kept;
 mod profiles;
 mod reader;
 
@@ -30,12 +31,15 @@ use crate::{
     losses::Losses,
     overhead::Overhead,
     pods::PodIndex,
-    readings::{self, Readings},
+    readings::{self, Readings, Usage},
+    restart::RestartStats,
     stacks::{RawProfile, Window},
     status::{State, Status},
     upkeep::{OverheadUse, Upkeep},
 };
 
+pub use kept::Resumed;
+use kept::{Keeping, Parts};
 use reader::Request;
 pub use reader::{ReadError, Reader};
 
@@ -71,6 +75,8 @@ pub struct Observation {
     pub took: Duration,
     /// Profile windows that were given up because symbols took too long.
     pub profiles_dropped: u64,
+    /// What is kept for a restart; `None` where nothing is.
+    pub restart: Option<RestartStats>,
 }
 
 /// What the collector needs.
@@ -105,37 +111,48 @@ pub struct CollectorSettings {
 /// # Errors
 ///
 /// When the cgroup tree cannot be walked or the thread cannot be started.
-pub fn start(mut sensors: Sensors, settings: CollectorSettings) -> io::Result<(Reader, JoinHandle<()>)> {
+pub fn start(
+    mut sensors: Sensors,
+    settings: CollectorSettings,
+    resumed: Resumed,
+) -> io::Result<(Reader, JoinHandle<()>)> {
     let (sender, requests) = mpsc::channel();
     let filters = Filters::new(settings.filter.clone());
     sensors.set_filter_terms(&filters.kernel_terms())?;
-    let readings = Readings::new(sensors.counters(), sensors.most_per_ns());
+    let mut readings = Readings::new(sensors.counters(), sensors.most_per_ns());
+    let (keeping, parts) = resumed.resume(&mut sensors, &mut readings);
+    let Parts { ledger, mut tree, pods, readings_made, profiles_dropped, unposted } = parts;
     let upkeep = Upkeep::new(settings.overhead, settings.profiles.is_some(), &sensors, settings.status.clone());
     let mut samples = Window::new(settings.max_stacks, settings.max_samples);
     if settings.profiles.is_some() {
         samples.learn_functions();
     }
-    let mut tree = Tree::default();
     tree.walked(walk(&settings.cgroup_root)?, monotonic_ns());
+    // Those of agents before this one are in no profile of its own, and no news.
+    let drops_then = sensors.drops()?;
+    let losses = Losses::since(&drops_then);
+    let drops_then = drops_then.into_iter().collect();
     let mut collector = Collector {
         sensors,
         upkeep,
         readings,
         tree,
         not_found: HashSet::new(),
-        pods: settings.patience.is_some().then(PodIndex::default),
-        ledger: Ledger::default(),
+        pods: settings.patience.is_some().then_some(pods),
+        ledger,
         nameless: Vec::new(),
         met: HashSet::new(),
         samples,
         filters,
         window: (SystemTime::now(), Instant::now()),
-        drops_then: HashMap::new(),
+        drops_then,
         samples_fail: false,
-        losses: Losses::default(),
+        losses,
         last: None,
-        readings_made: 0,
-        profiles_dropped: 0,
+        readings_made,
+        profiles_dropped,
+        keeping,
+        unposted,
         on_the_way: Arc::default(),
         settings,
     };
@@ -173,6 +190,9 @@ struct Collector {
     last: Option<(Instant, Arc<Observation>)>,
     readings_made: u64,
     profiles_dropped: u64,
+    keeping: Keeping,
+    /// Counted before this agent, and not posted yet.
+    unposted: Vec<(CgroupId, Usage)>,
     /// As many references more as windows are on their way.
     on_the_way: Arc<()>,
     settings: CollectorSettings,
@@ -266,6 +286,7 @@ impl Collector {
         self.mind_the_tree(&reading);
         let (mut deltas, doubtful) = self.readings.advance(&reading);
         readings::join(&mut deltas, self.samples.take_profiled());
+        deltas.append(&mut self.unposted);
         self.upkeep.tend(&mut self.sensors, &reading, &doubtful);
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         self.ledger.post(deltas, &names, &self.settings.rules, reading.at_ns);
@@ -274,8 +295,10 @@ impl Collector {
         self.tell_names(&snapshot);
         let (state, detail) = self.losses.note(&reading.drops, reading.at_ns);
         self.settings.status.set("losses", state, detail);
-        self.forget_dead(&reading);
         self.readings_made += 1;
+        // Before it is shown to anybody, and before what is posted is forgotten.
+        self.keep(&reading);
+        self.forget_dead(&reading);
         let observation = Arc::new(Observation {
             snapshot,
             counters: self.upkeep.counters(),
@@ -288,6 +311,7 @@ impl Collector {
             readings: self.readings_made,
             took: start.elapsed(),
             profiles_dropped: self.profiles_dropped,
+            restart: self.restart_stats(),
         });
         self.last = Some((Instant::now(), Arc::clone(&observation)));
         Ok(observation)

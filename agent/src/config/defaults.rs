@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use super::{
     Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
-    PushedMetrics, Sandbox, Scheduling, Server, ServerLimits, Stacks, Tls,
+    PushedMetrics, Restart, Sandbox, Scheduling, Server, ServerLimits, Stacks, Tls,
 };
 use crate::{
     attribution::Level,
@@ -23,6 +23,7 @@ impl Default for Config {
             node_name: String::new(),
             log_level: "info".into(),
             run_dir: "/run/podperf".into(),
+            restart: Restart::default(),
             cgroups: Cgroups::default(),
             identity: Identity::Auto,
             kubernetes: Kubernetes::default(),
@@ -42,6 +43,12 @@ impl Default for Config {
 impl Default for ServerLimits {
     fn default() -> Self {
         Self { connections: 64, requests_per_second: 50, header_bytes: 16_384, header_timeout: Duration::from_secs(10) }
+    }
+}
+
+impl Default for Restart {
+    fn default() -> Self {
+        Self { pin: true, directory: "/sys/fs/bpf/podperf".into(), daemon_set: String::new() }
     }
 }
 

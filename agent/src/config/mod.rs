@@ -36,6 +36,7 @@ pub struct Config {
     pub node_name: String,
     pub log_level: String,
     pub run_dir: PathBuf,
+    pub restart: Restart,
     pub cgroups: Cgroups,
     pub identity: Identity,
     pub kubernetes: Kubernetes,
@@ -48,6 +49,16 @@ pub struct Config {
     pub stacks: Stacks,
     pub otlp: Otlp,
     pub sandbox: Sandbox,
+}
+
+/// `restart:`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
+#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
+pub struct Restart {
+    pub pin: bool,
+    pub directory: PathBuf,
+    pub daemon_set: String,
 }
 
 /// `cgroups:`
@@ -288,6 +299,7 @@ impl Config {
             ("server", self.server != new.server),
             ("nodeName", self.node_name != new.node_name),
             ("runDir", self.run_dir != new.run_dir),
+            ("restart", self.restart != new.restart),
             ("cgroups.root", self.cgroups.root != new.cgroups.root),
             ("cgroups.max", self.cgroups.max != new.cgroups.max),
             ("identity", self.identity != new.identity),
@@ -358,6 +370,10 @@ impl TryFrom<Config> for Settings {
         }
         config.otlp.check()?;
         config.server.check()?;
+        let daemon_set = &config.restart.daemon_set;
+        if !daemon_set.is_empty() && daemon_set.split('/').filter(|part| !part.is_empty()).count() != 2 {
+            return Err(bad("restart.daemonSet", format!("`{daemon_set}` (as in `NAMESPACE/NAME`)")));
+        }
         let at_least = [
             ("cgroups.max", config.cgroups.max >= 16, "needs at least 16"),
             // NaN is in no range.

@@ -1,7 +1,7 @@
 //! How the object's programs are loaded and attached, and its maps handed over.
 
 use aya::{
-    Btf, Ebpf,
+    Btf,
     maps::{Map, MapData, RingBuf},
     programs::{BtfTracePoint, Iter, RawTracePoint},
 };
@@ -11,65 +11,87 @@ use tracing::debug;
 use super::{
     counters::Counters,
     load::{LoadError, Tracepoint},
+    object::Object,
+    sensors::flush_on,
 };
 
-/// The arrays of counters change hands: a second descriptor of each would be one more per event.
-pub(super) fn hand_over(ebpf: &mut Ebpf, counters: &mut Counters, cpus: &[u32]) -> Result<(), LoadError> {
+/// The arrays of counters change hands: a second descriptor of each would be one more per event. Where another agent's
+/// counters are in them, these take their places.
+pub(super) fn hand_over(
+    object: &mut Object,
+    counters: &mut Counters,
+    cpus: &[u32],
+    adopted: bool,
+) -> Result<(), LoadError> {
     const EVENTS: [&str; abi::PODPERF_MAX_EVENTS as usize] = [
         "event0", "event1", "event2", "event3", "event4", "event5", "event6", "event7", "event8", "event9", "event10",
         "event11", "event12", "event13", "event14", "event15",
     ];
-    let mut take = |name: &'static str| ebpf.take_map(name).ok_or(LoadError::Missing(name));
+    let mut take = |name: &'static str| object.take_map(name).ok_or(LoadError::Missing(name));
     let events = EVENTS.into_iter().map(&mut take).collect::<Result<_, _>>()?;
-    counters.hand_over(events, take("controls")?, cpus).map_err(LoadError::Counter)
+    let controls = take("controls")?;
+    let handed_over = if adopted && counters.slots() > 0 {
+        counters.replace(events, controls, cpus, |cpu| flush_on(object, cpu))
+    } else {
+        counters.hand_over(events, controls, cpus)
+    };
+    handed_over.map_err(LoadError::Counter)
 }
 
-pub(super) fn attach_btf(ebpf: &mut Ebpf, program: &'static str, tracepoint: &str, btf: &Btf) -> Result<(), LoadError> {
+pub(super) fn attach_btf(
+    object: &mut Object,
+    program: &'static str,
+    tracepoint: &str,
+    btf: &Btf,
+) -> Result<(), LoadError> {
     let failed = |source| LoadError::Program { program, source: Box::new(source) };
     let loaded: &mut BtfTracePoint =
-        ebpf.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
+        object.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
     loaded.load(tracepoint, btf).map_err(failed)?;
-    loaded.attach().map_err(failed)?;
+    let link = loaded.attach().and_then(|id| loaded.take_link(id)).map_err(failed)?;
+    object.keep_attached(program, link);
     Ok(())
 }
 
 /// Attaches the scheduling tracepoint in the wanted form, and says in which.
 pub(super) fn attach_scheduling(
-    ebpf: &mut Ebpf,
+    object: &mut Object,
     wanted: Tracepoint,
     btf: &Btf,
 ) -> Result<(Tracepoint, &'static str), LoadError> {
     if wanted != Tracepoint::Raw {
-        match attach_btf(ebpf, "sched_switch", "sched_switch", btf) {
+        match attach_btf(object, "sched_switch", "sched_switch", btf) {
             Ok(()) => return Ok((Tracepoint::Btf, "sched_switch")),
             Err(error) if wanted == Tracepoint::Btf => return Err(error),
             Err(error) => debug!(%error, "no BTF-typed tracepoint, taking the raw one"),
         }
     }
-    load_raw(ebpf, "sched_switch_raw", Some("sched_switch"))?;
+    load_raw(object, "sched_switch_raw", Some("sched_switch"))?;
     Ok((Tracepoint::Raw, "sched_switch_raw"))
 }
 
-pub(super) fn load_raw(ebpf: &mut Ebpf, program: &'static str, tracepoint: Option<&str>) -> Result<(), LoadError> {
+pub(super) fn load_raw(object: &mut Object, program: &'static str, tracepoint: Option<&str>) -> Result<(), LoadError> {
     let failed = |source| LoadError::Program { program, source: Box::new(source) };
     let loaded: &mut RawTracePoint =
-        ebpf.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
+        object.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
     loaded.load().map_err(failed)?;
     if let Some(tracepoint) = tracepoint {
-        loaded.attach(tracepoint).map_err(failed)?;
+        let link = loaded.attach(tracepoint).and_then(|id| loaded.take_link(id)).map_err(failed)?;
+        object.keep_attached(program, link);
     }
     Ok(())
 }
 
 /// An iterator over tasks, which runs when it is read.
-pub(super) fn load_iter(ebpf: &mut Ebpf, program: &'static str, btf: &Btf) -> Result<(), LoadError> {
+pub(super) fn load_iter(object: &mut Object, program: &'static str, btf: &Btf) -> Result<(), LoadError> {
     let failed = |source| LoadError::Program { program, source: Box::new(source) };
-    let loaded: &mut Iter = ebpf.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
+    let loaded: &mut Iter =
+        object.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
     loaded.load("task", btf).map_err(failed)
 }
 
-pub(super) fn take_ring(ebpf: &mut Ebpf, name: &'static str) -> Result<RingBuf<MapData>, LoadError> {
-    let map = ebpf.take_map(name).ok_or(LoadError::Missing(name))?;
+pub(super) fn take_ring(object: &mut Object, name: &'static str) -> Result<RingBuf<MapData>, LoadError> {
+    let map = object.take_map(name).ok_or(LoadError::Missing(name))?;
     match map {
         Map::RingBuf(_) => RingBuf::try_from(map).map_err(|error| LoadError::Object(Box::new(error.into()))),
         _ => Err(LoadError::Missing(name)),

@@ -131,6 +131,11 @@ impl Counters {
         leader_of
     }
 
+    /// The names of those, by their slots.
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.events.iter().filter(|open| open.slot.is_some()).map(|open| open.counter.name.as_str()).collect()
+    }
+
     /// All configured events and what became of each.
     pub(super) fn events(&self) -> &[OpenCounter] {
         &self.events
@@ -140,6 +145,33 @@ impl Counters {
     pub(super) fn hand_over(&mut self, events: Vec<Map>, controls: Map, cpus: &[u32]) -> io::Result<()> {
         self.maps = Some(Maps { events, controls });
         cpus.iter().try_for_each(|cpu| self.publish(*cpu))
+    }
+
+    /// The same where programs run that an agent before this one has left, and with them its counters, whose places these
+    /// take. Only what is counted between the two is lost; `flush` is called before and after.
+    pub(super) fn replace(
+        &mut self,
+        events: Vec<Map>,
+        controls: Map,
+        cpus: &[u32],
+        flush: impl Fn(u32),
+    ) -> io::Result<()> {
+        self.maps = Some(Maps { events, controls });
+        cpus.iter().try_for_each(|cpu| self.replace_on(*cpu, &flush))
+    }
+
+    fn replace_on(&mut self, cpu: u32, flush: impl Fn(u32)) -> io::Result<()> {
+        let Some(controls) = self.maps.as_ref().and_then(|maps| raw::data(&maps.controls)) else { return Ok(()) };
+        let mut control = [abi::podperf_control { events: 0, boot: 0 }];
+        raw::lookup(controls.fd().as_fd(), cpu, &mut control)?;
+        let boot = control[0].boot;
+        flush(cpu);
+        // Nobody reads them while they are changed.
+        raw::update(controls.fd().as_fd(), cpu, abi::podperf_control { events: 0, boot })?;
+        self.boots.insert(cpu, boot.wrapping_add(1));
+        self.publish(cpu)?;
+        flush(cpu);
+        Ok(())
     }
 
     /// CPUs that went offline since the last call, and those that are online now: counters end with their CPU.

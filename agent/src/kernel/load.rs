@@ -1,6 +1,6 @@
 //! What the sensors are to do, and why they did not start.
 
-use std::io;
+use std::{io, path::PathBuf};
 
 use aya::programs::ProgramError;
 use thiserror::Error;
@@ -76,6 +76,15 @@ pub enum LoadError {
     /// A map or program is not in the object: agent and object are not of one build.
     #[error("no `{0}` in the BPF object (rebuild podperf)")]
     Missing(&'static str),
+    /// A directory of pins could not be filled, or what is in it is not what it is to be.
+    #[error("failed to pin in `{path}` (remove it: `podperf agent --unpin`, or set `restart.pin: false`)")]
+    Pins {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// A perf counter could not be put where the programs read it.
     #[error("failed to hand over a perf counter")]
     Counter(#[source] io::Error),

@@ -12,10 +12,14 @@ mod cost;
 mod counters;
 pub mod cpu_info;
 mod group;
+mod handover;
 pub mod host;
 mod hotplug;
+mod layout;
 mod load;
+mod object;
 mod perf;
+mod pins;
 mod raw;
 mod reading;
 pub mod records;
@@ -23,18 +27,21 @@ mod rows;
 mod sampler;
 mod sensors;
 mod spin;
+mod start;
 pub mod symbols;
 mod trial;
 
 pub use cost::{MapUse, ProgramUse};
 pub use counters::{OpenCounter, PmuSettings};
+pub use handover::Before;
 pub use load::{LoadError, SensorSettings, Tracepoint};
+pub use pins::{Pins, PinsError};
 pub(crate) use raw::return_free_memory;
 pub use reading::{CpuTotals, RawReading, RawRow};
 pub use sampler::SampleEvent;
 #[cfg(test)]
 pub(crate) use sensors::DROPS;
-pub use sensors::Sensors;
+pub use sensors::{Begin, Sensors};
 pub use trial::{try_counters, try_perf_event_open};
 
 #[cfg(test)]

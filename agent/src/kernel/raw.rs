@@ -14,6 +14,7 @@ use bytemuck::Pod;
 const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const MAP_DELETE_ELEM: libc::c_long = 3;
+const MAP_GET_NEXT_KEY: libc::c_long = 4;
 const MAP_LOOKUP_BATCH: libc::c_long = 24;
 const MAP_LOOKUP_AND_DELETE_BATCH: libc::c_long = 25;
 
@@ -153,8 +154,28 @@ pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, key: K) -> io::Result<()> {
     }
 }
 
+/// Removes all entries.
+pub(super) fn clear<K: Pod>(map: BorrowedFd<'_>) -> io::Result<()> {
+    let mut first = K::zeroed();
+    loop {
+        let attr = ElemAttr {
+            map_fd: u64::from(map.as_raw_fd().cast_unsigned()),
+            // Without a key: the first one.
+            key: 0,
+            value: (&raw mut first) as u64,
+            flags: 0,
+        };
+        match element_command(MAP_GET_NEXT_KEY, &attr) {
+            Ok(()) => delete(map, first)?,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 fn element_command(command: libc::c_long, attr: &ElemAttr) -> io::Result<()> {
-    // SAFETY: the callers point `key` and `value` at live values of the map's key and value size, on every CPU.
+    // SAFETY: the callers point `key` and `value` at live values of the map's key and value size, on every CPU (the next
+    // key is written where the value would be).
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attr, size_of::<ElemAttr>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use podperf_ebpf::abi;
 
+use super::sensors::PROGRAMS;
 use crate::ids::CgroupId;
 
 /// The kernel's counts at one instant; all of them only ever grow.
@@ -85,6 +86,39 @@ impl CpuTotals {
             }
         }
         total
+    }
+
+    /// Adds what was counted elsewhere.
+    pub fn add(&mut self, other: &Self) {
+        let mut other = *other;
+        let slots = vec![(String::new(), None); abi::PODPERF_MAX_EVENTS as usize];
+        for ((_, to), (_, from)) in self.numbers(&slots).into_iter().zip(other.numbers(&slots)) {
+            *to = to.wrapping_add(*from);
+        }
+    }
+
+    /// All of them, each with a label, those of counters by the names of the slots.
+    pub fn numbers(&mut self, slots: &[(String, Option<usize>)]) -> Vec<(String, &mut u64)> {
+        let plain = [
+            ("idle_ns", &mut self.idle_ns),
+            ("switches_recovered", &mut self.switches_recovered),
+            ("recovered_ns", &mut self.recovered_ns),
+            ("unprofiled_ns", &mut self.unprofiled_ns),
+            ("waits", &mut self.waits),
+            ("walks", &mut self.walks),
+            ("checks", &mut self.checks),
+            ("checks_wrong", &mut self.checks_wrong),
+            ("sampled_out", &mut self.sampled_out),
+            ("shadow_waits", &mut self.shadow_waits),
+            ("shadow_wrong", &mut self.shadow_wrong),
+        ];
+        let mut numbers: Vec<_> = plain.into_iter().map(|(label, number)| (label.to_owned(), number)).collect();
+        numbers.extend(slots.iter().zip(&mut self.counts).map(|((name, _), count)| (format!("count {name}"), count)));
+        for (program, account) in PROGRAMS.iter().zip(&mut self.programs) {
+            numbers.push((format!("runs {program}"), &mut account.runs));
+            numbers.push((format!("ns {program}"), &mut account.ns));
+        }
+        numbers
     }
 
     /// Time in all programs.

@@ -8,11 +8,11 @@ use std::{
     io,
 };
 
-use aya::Ebpf;
 use podperf_ebpf::abi;
 use tracing::debug;
 
 use super::{
+    object::Object,
     raw::{self, Then},
     reading::{RawRow, sum},
     sensors::{fd, raw_program},
@@ -35,6 +35,11 @@ impl Rows {
     pub(super) fn new(max_cgroups: u32, copies: usize) -> Self {
         // A slot is the upper bits of a product, so their number is a power of two.
         let slots = max_cgroups.clamp(2, 1 << 31).next_power_of_two();
+        Self { slots, copies, stale: HashSet::new() }
+    }
+
+    /// Those that are there: a power of two.
+    pub(super) fn of_slots(slots: u32, copies: usize) -> Self {
         Self { slots, copies, stale: HashSet::new() }
     }
 
@@ -62,14 +67,14 @@ impl Rows {
     }
 
     /// All rows, each the sum over all CPUs.
-    pub(super) fn read(&self, ebpf: &Ebpf) -> io::Result<Vec<RawRow>> {
+    pub(super) fn read(&self, object: &Object) -> io::Result<Vec<RawRow>> {
         let mut ids = Vec::new();
-        raw::read_all(fd(ebpf, "cgroups")?, 1, Then::Keep, |id: u64, _: &[u64]| ids.push(id))?;
+        raw::read_all(fd(object, "cgroups")?, 1, Then::Keep, |id: u64, _: &[u64]| ids.push(id))?;
         let mut by_id: HashMap<u64, Vec<abi::podperf_cgroup>> = HashMap::new();
-        raw::read_all(fd(ebpf, "rows_by_id")?, self.copies, Then::Keep, |id: u64, copies: &[_]| {
+        raw::read_all(fd(object, "rows_by_id")?, self.copies, Then::Keep, |id: u64, copies: &[_]| {
             by_id.insert(id, vec![sum(copies)]);
         })?;
-        let rows = fd(ebpf, "rows")?;
+        let rows = fd(object, "rows")?;
         let mut copies = vec![bytemuck::Zeroable::zeroed(); self.copies];
         let read = |id: u64| {
             raw::lookup(rows, self.slot(id), &mut copies)?;
@@ -82,24 +87,24 @@ impl Rows {
     }
 
     /// Frees the rows of dead cgroups.
-    pub(super) fn forget(&mut self, ebpf: &Ebpf, dead: &[CgroupId]) -> io::Result<()> {
+    pub(super) fn forget(&mut self, object: &Object, dead: &[CgroupId]) -> io::Result<()> {
         // From here on they are not read. A program that still settles one makes it known again, with a new row.
         for id in dead {
-            raw::delete(fd(ebpf, "cgroups")?, id.0)?;
-            raw::delete(fd(ebpf, "rows_by_id")?, id.0)?;
+            raw::delete(fd(object, "cgroups")?, id.0)?;
+            raw::delete(fd(object, "rows_by_id")?, id.0)?;
         }
         let online = aya::util::online_cpus().unwrap_or_default();
         let ids: Vec<u64> = dead.iter().map(|id| id.0).collect();
         let mut freed = HashSet::new();
         for cpu in online {
-            if free(ebpf, cpu, &ids) {
+            if free(object, cpu, &ids) {
                 freed.insert(cpu as usize);
             }
         }
         if freed.len() == self.copies {
             return Ok(());
         }
-        let rows = fd(ebpf, "rows")?;
+        let rows = fd(object, "rows")?;
         let mut copies: Vec<abi::podperf_cgroup> = vec![bytemuck::Zeroable::zeroed(); self.copies];
         for id in ids {
             raw::lookup(rows, self.slot(id), &mut copies)?;
@@ -110,14 +115,14 @@ impl Rows {
     }
 
     /// Frees what is left on CPUs that have come back.
-    pub(super) fn follow(&mut self, ebpf: &Ebpf, online: &[u32]) {
+    pub(super) fn follow(&mut self, object: &Object, online: &[u32]) {
         if self.stale.is_empty() {
             return;
         }
         for &cpu in online {
             let left = |&&(of, _): &&(usize, u64)| of == cpu as usize;
             let ids: Vec<u64> = self.stale.iter().filter(left).map(|(_, id)| *id).collect();
-            if !ids.is_empty() && free(ebpf, cpu, &ids) {
+            if !ids.is_empty() && free(object, cpu, &ids) {
                 self.stale.retain(|(of, _)| *of != cpu as usize);
             }
         }
@@ -125,8 +130,8 @@ impl Rows {
 }
 
 /// Has a CPU free its copies of these rows; whether it did.
-fn free(ebpf: &Ebpf, cpu: u32, ids: &[u64]) -> bool {
-    let Some(program) = raw_program(ebpf, "forget") else { return false };
+fn free(object: &Object, cpu: u32, ids: &[u64]) -> bool {
+    let Some(program) = raw_program(object, "forget") else { return false };
     ids.chunks(ARGUMENTS).all(|ids| {
         let mut args = [0; ARGUMENTS];
         args[..ids.len()].copy_from_slice(ids);

@@ -2,17 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use aya::{
-    Ebpf,
-    programs::{
-        PerfEvent, ProgramError,
-        perf_event::{HardwareEvent, PerfEventConfig, PerfEventLink, PerfEventScope, SamplePolicy, SoftwareEvent},
-    },
+use aya::programs::{
+    PerfEvent, ProgramError,
+    perf_event::{HardwareEvent, PerfEventConfig, PerfEventLink, PerfEventScope, SamplePolicy, SoftwareEvent},
 };
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
-use super::load::LoadError;
+use super::{load::LoadError, object::Object};
 
 /// Its name in the object.
 pub(super) const PROGRAM: &str = "sample";
@@ -38,27 +35,31 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Loads the program and attaches it on each CPU.
+    /// Loads the program, if it is not there, and attaches it on each CPU.
     ///
     /// # Errors
     ///
     /// When the program is refused, or no CPU takes the event.
-    pub(super) fn start(ebpf: &mut Ebpf, wanted: SampleEvent, hertz: u32, cpus: &[u32]) -> Result<Self, LoadError> {
-        program(ebpf)?.load().map_err(refused)?;
+    pub(super) fn start(object: &mut Object, wanted: SampleEvent, hertz: u32, cpus: &[u32]) -> Result<Self, LoadError> {
+        let loaded = program(object)?;
+        // That of an agent before this one is there already.
+        if loaded.fd().is_err() {
+            loaded.load().map_err(refused)?;
+        }
         let mut sampler = Self { event: wanted, hertz: hertz.into(), links: BTreeMap::new() };
         let Some((first, rest)) = cpus.split_first() else { return Ok(sampler) };
         if wanted == SampleEvent::Auto {
             sampler.event = SampleEvent::Cycles;
-            if let Err(error) = sampler.attach(ebpf, *first) {
+            if let Err(error) = sampler.attach(object, *first) {
                 debug!(%error, "no cycles to sample by, taking the clock");
                 sampler.event = SampleEvent::CpuClock;
             }
         }
         if sampler.links.is_empty() {
-            sampler.attach(ebpf, *first)?;
+            sampler.attach(object, *first)?;
         }
         for cpu in rest {
-            sampler.attach(ebpf, *cpu)?;
+            sampler.attach(object, *cpu)?;
         }
         Ok(sampler)
     }
@@ -69,23 +70,23 @@ impl Sampler {
     }
 
     /// After CPUs went offline (`gone`, some may be back) or came: the events of those that went are dead.
-    pub(super) fn follow(&mut self, ebpf: &mut Ebpf, gone: &[u32], online: &[u32]) {
+    pub(super) fn follow(&mut self, object: &mut Object, gone: &[u32], online: &[u32]) {
         self.links.retain(|cpu, _| !gone.contains(cpu));
         for cpu in online {
             if !self.links.contains_key(cpu)
-                && let Err(error) = self.attach(ebpf, *cpu)
+                && let Err(error) = self.attach(object, *cpu)
             {
                 debug!(cpu, %error, "not sampled");
             }
         }
     }
 
-    fn attach(&mut self, ebpf: &mut Ebpf, cpu: u32) -> Result<(), LoadError> {
+    fn attach(&mut self, object: &mut Object, cpu: u32) -> Result<(), LoadError> {
         let event = match self.event {
             SampleEvent::CpuClock => PerfEventConfig::Software(SoftwareEvent::CpuClock),
             SampleEvent::Cycles | SampleEvent::Auto => PerfEventConfig::Hardware(HardwareEvent::CpuCycles),
         };
-        let program = program(ebpf)?;
+        let program = program(object)?;
         let scope = PerfEventScope::AllProcessesOneCpu { cpu };
         let policy = match self.event {
             // A fixed period: no start-up in which the kernel looks for one.
@@ -98,8 +99,8 @@ impl Sampler {
     }
 }
 
-fn program(ebpf: &mut Ebpf) -> Result<&mut PerfEvent, LoadError> {
-    ebpf.program_mut(PROGRAM).ok_or(LoadError::Missing(PROGRAM))?.try_into().map_err(refused)
+fn program(object: &mut Object) -> Result<&mut PerfEvent, LoadError> {
+    object.program_mut(PROGRAM).ok_or(LoadError::Missing(PROGRAM))?.try_into().map_err(refused)
 }
 
 fn refused(source: ProgramError) -> LoadError {

@@ -1,12 +1,12 @@
 //! The BPF programs and their maps: loaded, attached, flushed, read.
 
 use std::{
+    collections::BTreeMap,
     io,
     os::fd::{AsFd, BorrowedFd},
 };
 
 use aya::{
-    Btf, Ebpf, EbpfLoader,
     maps::{MapData, RingBuf},
     programs::{Iter, RawTracePoint},
 };
@@ -14,19 +14,21 @@ use podperf_ebpf::abi;
 use tracing::debug;
 
 use super::{
-    attach::{attach_btf, attach_scheduling, hand_over, load_iter, load_raw, take_ring},
+    attach::{hand_over, take_ring},
     clock::{monotonic, monotonic_ns},
     cost::{MapUse, ProgramUse},
     counters::{Counters, OpenCounter, fastest_ghz},
-    host::in_initial_pid_namespace,
+    handover::{Before, take_over},
     hotplug::Hotplug,
     load::{LoadError, SensorSettings, Tracepoint},
+    object::Object,
+    pins::Pins,
     raw::{self, Then},
     reading::{CpuTotals, RawReading},
     records::{CgroupRecord, RawSample, SampleKey, StackRecord},
     rows::Rows,
     sampler::{self, SampleEvent, Sampler},
-    symbols,
+    start::{find, forget_stacks, is_loaded, layout, load},
 };
 use crate::{
     events::{plan::Plan, plausible::MOST_PER_CYCLE},
@@ -50,7 +52,7 @@ pub(crate) const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
 ];
 
 /// The programs with an account of their own, in the order of `enum podperf_program`. Either form of the first.
-const PROGRAMS: [&str; abi::PODPERF_PROGRAMS as usize] = [
+pub(super) const PROGRAMS: [&str; abi::PODPERF_PROGRAMS as usize] = [
     "sched_switch",
     "cgroup_attach_task",
     "flush",
@@ -63,12 +65,27 @@ const PROGRAMS: [&str; abi::PODPERF_PROGRAMS as usize] = [
     COLLECT,
 ];
 
-/// The iterator over tasks.
-const COLLECT: &str = "collect";
+/// The programs in the order in which they are told.
+const RUN: [&str; 11] = [
+    "cgroup_mkdir",
+    "cgroup_rename",
+    "cgroup_rmdir",
+    "cgroup_attach_task",
+    "flush",
+    "forget",
+    "sched_switch",
+    "sched_switch_raw",
+    COLLECT,
+    "sched_waking",
+    sampler::PROGRAM,
+];
 
-/// The running programs. They detach, and the counters close, on drop.
+/// The iterator over tasks.
+pub(super) const COLLECT: &str = "collect";
+
+/// The running programs. The counters close on drop, and unless they are pinned the programs detach.
 pub struct Sensors {
-    ebpf: Ebpf,
+    object: Object,
     counters: Counters,
     hotplug: Hotplug,
     rows: Rows,
@@ -79,99 +96,80 @@ pub struct Sensors {
     orders: abi::podperf_orders,
     tracepoint: Tracepoint,
     running: Vec<&'static str>,
+    begin: Begin,
+    /// What is in none of the maps any more: totals, and losses by reason.
+    base: (CpuTotals, Vec<(&'static str, u64)>),
+    before: Vec<Before>,
+}
+
+/// How counting began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// With this agent: all counts were zero.
+    Anew,
+    /// With an agent before it, whose programs and maps run on.
+    Adopted,
+    /// The same, with other programs: what those before have counted is in [`Sensors::before`].
+    TookOver,
 }
 
 impl Sensors {
-    /// Loads the object and attaches the programs: counting begins. Walk the cgroup tree after this, so that no
-    /// cgroup is missed.
+    /// Loads the object and attaches the programs, or adopts those that an agent with the same object and the same
+    /// settings has pinned: counting begins, or goes on. Walk the cgroup tree after this, so that no cgroup is missed.
     ///
     /// # Errors
     ///
     /// When the kernel refuses the object or a program. Events that cannot be counted are no error: see
     /// [`Sensors::counters`].
-    pub fn start(settings: &SensorSettings, plan: &Plan) -> Result<Self, LoadError> {
-        let btf = Btf::from_sys_fs()?;
+    pub fn start(settings: &SensorSettings, plan: &Plan, pins: Option<&Pins>) -> Result<Self, LoadError> {
         let cpus = aya::util::online_cpus().unwrap_or_else(|_| vec![0]);
         let copies = aya::util::nr_cpus().unwrap_or(cpus.len());
         // Before the counters are opened: what happens meanwhile is seen afterwards.
         let hotplug = Hotplug::listen();
         let mut counters = Counters::open(plan, &cpus, settings.pmu, monotonic());
-        let leader_of = counters.leader_of();
-        let nr_events = u32::try_from(counters.slots()).unwrap_or(0);
         let rows = Rows::new(settings.max_cgroups, copies);
-        let max_stacks = if settings.stacks { settings.max_stacks } else { 1 };
-        let max_samples = if settings.stacks { settings.max_samples } else { 1 };
-        let wakers = settings.stacks && settings.waker_after_ns > 0;
-        let (interrupts, scheduler) = symbols::text(settings.stacks);
-
-        let mut ebpf = EbpfLoader::new()
-            .btf(Some(&btf))
-            // Task storage: made and filled by the programs, never touched from here.
-            .allow_unsupported_maps()
-            .override_global("nr_events", &nr_events, true)
-            .override_global("leader_of", leader_of.as_slice(), true)
-            .override_global("facts_enabled", &u8::from(settings.facts), true)
-            .override_global("stacks_enabled", &u8::from(settings.stacks), true)
-            .override_global("long_wait_ns", &settings.long_wait_ns, true)
-            .override_global("waker_after_ns", &settings.waker_after_ns, true)
-            .override_global("waker_stacks", &u8::from(settings.waker_stacks), true)
-            .override_global("irq_text_begin", &interrupts.start, true)
-            .override_global("irq_text_end", &interrupts.end, true)
-            .override_global("schedule_begin", &scheduler.start, true)
-            .override_global("schedule_end", &scheduler.end, true)
-            .override_global("walk_every_ns", &apart_ns(settings.max_walks), true)
-            .override_global("sample_ns", &apart_ns(settings.oncpu_hertz), true)
-            .override_global("max_samples", &max_samples, true)
-            .override_global("shadow", &u8::from(settings.shadow), true)
-            .override_global("sums_enabled", &u8::from(in_initial_pid_namespace()), true)
-            .override_global("loaded_at_ns", &monotonic_ns(), true)
-            .override_global("slot_shift", &rows.slot_shift(), true)
-            .map_max_entries("cgroups", settings.max_cgroups)
-            .map_max_entries("rows", rows.slots())
-            .map_max_entries("rows_by_id", rows.by_id())
-            .map_max_entries("cpus", u32::try_from(copies).unwrap_or(1))
-            .map_max_entries("controls", u32::try_from(copies).unwrap_or(1))
-            .map_max_entries("stack_memo", max_stacks)
-            .map_max_entries("stacks_sent", max_stacks)
-            .map_max_entries("samples0", max_samples)
-            .map_max_entries("samples1", max_samples)
-            .load(podperf_ebpf::OBJECT)
-            .map_err(|error| LoadError::Object(Box::new(error)))?;
-
-        hand_over(&mut ebpf, &mut counters, &cpus)?;
-        let mut running = Vec::new();
-        for program in ["cgroup_mkdir", "cgroup_rename", "cgroup_rmdir", "cgroup_attach_task"] {
-            attach_btf(&mut ebpf, program, program, &btf)?;
-            running.push(program);
+        let layout = layout(settings, &counters, &rows, copies);
+        let found = pins.map(|pins| find(pins, &layout.name())).transpose()?;
+        let (same, others) = found.map_or((None, Vec::new()), |found| (found.same, found.others));
+        let adopted = same.is_some();
+        let (mut object, number) = match same {
+            Some((generation, object)) => (object, generation.number),
+            None => load(settings, &layout, pins, &others)?,
+        };
+        let begin = match (others.is_empty(), adopted) {
+            (false, _) => Begin::TookOver,
+            (true, true) => Begin::Adopted,
+            (true, false) => Begin::Anew,
+        };
+        let mut orders: abi::podperf_orders = bytemuck::Zeroable::zeroed();
+        if adopted {
+            let data = fd(&object, ".data.orders").map_err(LoadError::Counter)?;
+            raw::lookup(data, 0_u32, std::slice::from_mut(&mut orders)).map_err(LoadError::Counter)?;
+            forget_stacks(&object).map_err(LoadError::Counter)?;
         }
-        for program in ["flush", "forget"] {
-            load_raw(&mut ebpf, program, None)?;
-            running.push(program);
-        }
-        let stack_ring = take_ring(&mut ebpf, "stack_ring")?;
-        let cgroup_ring = take_ring(&mut ebpf, "cgroup_ring")?;
-        let (tracepoint, program) = attach_scheduling(&mut ebpf, settings.tracepoint, &btf)?;
-        running.push(program);
-        if settings.stacks {
-            load_iter(&mut ebpf, COLLECT, &btf)?;
-            running.push(COLLECT);
-        }
-        if wakers {
-            attach_btf(&mut ebpf, "sched_waking", "sched_waking", &btf)?;
-            running.push("sched_waking");
-        }
+        hand_over(&mut object, &mut counters, &cpus, adopted)?;
+        let stack_ring = take_ring(&mut object, "stack_ring")?;
+        let cgroup_ring = take_ring(&mut object, "cgroup_ring")?;
         let sampled = settings.stacks && settings.oncpu_hertz > 0;
-        let sampler = sampled.then(|| Sampler::start(&mut ebpf, settings.oncpu_event, settings.oncpu_hertz, &cpus));
+        let sampler = sampled.then(|| Sampler::start(&mut object, settings.oncpu_event, settings.oncpu_hertz, &cpus));
         // All else goes on without it.
         let sampler = sampler.transpose().map_err(|error| format!("{:#}", anyhow::Error::new(error)));
-        if let Ok(Some(_)) = &sampler {
-            running.push(sampler::PROGRAM);
+        let mut before = Vec::new();
+        if let Some(pins) = pins {
+            let failed = |source| pins.failed(source);
+            if !adopted {
+                let name = format!("{}-{number}", layout.name());
+                object.pin_programs(&pins.unfinished()).and_then(|()| pins.finish(&name)).map_err(failed)?;
+            }
+            if !others.is_empty() {
+                before = take_over(pins, others, &object, number, copies).map_err(failed)?;
+            }
         }
-        // The kernel's types were by far the largest thing in the agent.
-        drop(btf);
+        let tracepoint = if is_loaded(&object, "sched_switch_raw") { Tracepoint::Raw } else { Tracepoint::Btf };
+        let running = RUN.into_iter().filter(|name| is_loaded(&object, name)).collect();
         raw::return_free_memory();
         Ok(Self {
-            ebpf,
+            object,
             counters,
             hotplug,
             rows,
@@ -179,10 +177,48 @@ impl Sensors {
             cgroup_ring,
             sampler,
             copies,
-            orders: bytemuck::Zeroable::zeroed(),
+            orders,
             tracepoint,
             running,
+            begin,
+            base: Default::default(),
+            before,
         })
+    }
+
+    /// How counting began.
+    #[must_use]
+    pub const fn begin(&self) -> Begin {
+        self.begin
+    }
+
+    /// Goes on with totals that are in none of the maps any more; losses are those labelled `drop REASON`.
+    pub fn resume(&mut self, totals: &CpuTotals, drops: &BTreeMap<String, u64>) {
+        let lost = |reason: &&'static str| Some((*reason, *drops.get(&format!("drop {reason}"))?));
+        self.base = (*totals, DROPS.iter().filter_map(lost).collect());
+    }
+
+    /// Totals that are in none of the maps any more, and losses by reason.
+    #[must_use]
+    pub fn base(&self) -> (&CpuTotals, &[(&'static str, u64)]) {
+        (&self.base.0, &self.base.1)
+    }
+
+    /// What tells these counts from all others: two agents that say the same read the same rows.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        identity(&self.object)
+    }
+
+    /// What programs before these have counted.
+    #[must_use]
+    pub fn before(&self) -> &[Before] {
+        &self.before
+    }
+
+    /// That is posted and kept: nobody needs it here any more.
+    pub fn forget_before(&mut self) {
+        self.before.drain(..).for_each(Before::forget);
     }
 
     /// Which form of the scheduling tracepoint is attached.
@@ -219,14 +255,14 @@ impl Sensors {
         for slot in doubtful {
             self.counters.doubt(*slot, "it counted more than the fastest clock allows (a virtual PMU that jumps?)");
         }
-        let ebpf = &self.ebpf;
-        self.counters.look(monotonic(), &reading.cpus, || flush(ebpf))
+        let object = &self.object;
+        self.counters.look(monotonic(), &reading.cpus, || flush(object))
     }
 
     /// Gives up the last group of counters that still counts; `false` when none does.
     pub fn shed_counters(&mut self) -> bool {
-        let ebpf = &self.ebpf;
-        self.counters.shed_group(|| flush(ebpf))
+        let object = &self.object;
+        self.counters.shed_group(|| flush(object))
     }
 
     /// Takes up again the group of counters that was given up last; `false` when there is none.
@@ -253,14 +289,14 @@ impl Sensors {
         self.orders.terms = 0;
         self.order()?;
         for (index, term) in (0_u32..).zip(terms) {
-            raw::update(fd(&self.ebpf, "filter_terms")?, index, *term)?;
+            raw::update(fd(&self.object, "filter_terms")?, index, *term)?;
         }
         self.orders.terms = u32::try_from(terms.len()).unwrap_or(0);
         self.order()
     }
 
     fn order(&self) -> io::Result<()> {
-        raw::update(fd(&self.ebpf, ".data.orders")?, 0_u32, self.orders)
+        raw::update(fd(&self.object, ".data.orders")?, 0_u32, self.orders)
     }
 
     /// Settles what is on each CPU, then reads everything.
@@ -270,10 +306,11 @@ impl Sensors {
     /// When a map cannot be read: the reading is then not usable.
     pub fn read(&self) -> io::Result<RawReading> {
         self.flush();
-        let rows = self.rows.read(&self.ebpf)?;
+        let rows = self.rows.read(&self.object)?;
         let mut cpus = Vec::new();
         self.read_map("cpus", 1, |_: u32, cpu: &[abi::podperf_cpu]| cpus.extend_from_slice(cpu))?;
-        let cpu = CpuTotals::of(&cpus);
+        let mut cpu = CpuTotals::of(&cpus);
+        cpu.add(&self.base.0);
         Ok(RawReading { at_ns: monotonic_ns(), rows, cpu, drops: self.drops()?, cpus })
     }
 
@@ -289,6 +326,9 @@ impl Sensors {
                 *count = copies.iter().sum();
             }
         })?;
+        for (reason, lost) in &self.base.1 {
+            drops.iter_mut().filter(|(of, _)| of == reason).for_each(|(_, count)| *count += lost);
+        }
         Ok(drops)
     }
 
@@ -298,7 +338,7 @@ impl Sensors {
     ///
     /// When the kernel refuses.
     pub fn forget_cgroups(&mut self, dead: &[CgroupId]) -> io::Result<()> {
-        self.rows.forget(&self.ebpf, dead)
+        self.rows.forget(&self.object, dead)
     }
 
     /// Takes all new records of both rings, and follows CPUs that came or went.
@@ -330,7 +370,7 @@ impl Sensors {
         self.collect()?;
         let mut samples = Vec::new();
         raw::read_all(
-            fd(&self.ebpf, full)?,
+            fd(&self.object, full)?,
             1,
             Then::Delete,
             |key: abi::podperf_sample_key, sums: &[abi::podperf_sample_sum]| {
@@ -340,13 +380,13 @@ impl Sensors {
             },
         )?;
         let unused: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();
-        raw::update(fd(&self.ebpf, "samples_used")?, odd, unused)?;
+        raw::update(fd(&self.object, "samples_used")?, odd, unused)?;
         Ok(samples)
     }
 
     /// Has what tasks have summed put into the table that is no longer written to.
     fn collect(&mut self) -> io::Result<()> {
-        let Some(program) = self.ebpf.program_mut(COLLECT) else { return Ok(()) };
+        let Some(program) = self.object.program_mut(COLLECT) else { return Ok(()) };
         let program: &mut Iter = program.try_into().map_err(io::Error::other)?;
         let link = program.attach().and_then(|id| program.take_link(id)).map_err(io::Error::other)?;
         let mut tasks = link.into_file().map_err(io::Error::other)?;
@@ -365,7 +405,7 @@ impl Sensors {
     ///
     /// When the kernel refuses.
     pub fn forget_sent(&self, ids: &[u64]) -> io::Result<()> {
-        let sent = fd(&self.ebpf, "stacks_sent")?;
+        let sent = fd(&self.object, "stacks_sent")?;
         ids.iter().try_for_each(|id| raw::delete(sent, *id))
     }
 
@@ -373,7 +413,7 @@ impl Sensors {
     #[must_use]
     pub fn map_use(&self) -> Vec<MapUse> {
         let mut maps: Vec<_> = self
-            .ebpf
+            .object
             .maps()
             .filter(|(name, _)| !name.starts_with("event") && !name.starts_with('.'))
             .filter_map(|(name, map)| Some(MapUse::read(name, raw::data(map)?.fd().as_fd())))
@@ -388,7 +428,7 @@ impl Sensors {
         let read = |name: &&'static str| {
             // The raw form has the account of the other.
             let own = PROGRAMS.iter().position(|program| name.starts_with(program))?;
-            ProgramUse::read(name, self.ebpf.program(name)?, &totals.programs[own])
+            ProgramUse::read(name, self.object.program(name)?, &totals.programs[own])
         };
         self.running.iter().filter_map(read).collect()
     }
@@ -396,14 +436,14 @@ impl Sensors {
     fn follow_cpus(&mut self, gone: &[u32]) {
         let online = aya::util::online_cpus().unwrap_or_default();
         if let Ok(Some(sampler)) = &mut self.sampler {
-            sampler.follow(&mut self.ebpf, gone, &online);
+            sampler.follow(&mut self.object, gone, &online);
         }
         self.counters.follow(gone, &online);
-        self.rows.follow(&self.ebpf, &online);
+        self.rows.follow(&self.object, &online);
     }
 
     fn flush(&self) {
-        flush(&self.ebpf);
+        flush(&self.object);
     }
 
     fn read_map<K: bytemuck::Pod, V: bytemuck::Pod>(
@@ -412,7 +452,7 @@ impl Sensors {
         copies: usize,
         each: impl FnMut(K, &[V]),
     ) -> io::Result<()> {
-        raw::read_all(fd(&self.ebpf, name)?, copies, Then::Keep, each)
+        raw::read_all(fd(&self.object, name)?, copies, Then::Keep, each)
     }
 }
 
@@ -423,28 +463,32 @@ impl std::fmt::Debug for Sensors {
 }
 
 /// A map of the object.
-pub(super) fn fd<'a>(ebpf: &'a Ebpf, name: &'static str) -> io::Result<BorrowedFd<'a>> {
-    let data = ebpf.map(name).and_then(raw::data);
+pub(super) fn fd<'a>(object: &'a Object, name: &'static str) -> io::Result<BorrowedFd<'a>> {
+    let data = object.map(name).and_then(raw::data);
     data.map(|data| data.fd().as_fd()).ok_or_else(|| io::Error::other(LoadError::Missing(name)))
 }
 
 /// A program that is run from here.
-pub(super) fn raw_program<'a>(ebpf: &'a Ebpf, name: &str) -> Option<&'a RawTracePoint> {
-    ebpf.program(name)?.try_into().ok()
+pub(super) fn raw_program<'a>(object: &'a Object, name: &str) -> Option<&'a RawTracePoint> {
+    object.program(name)?.try_into().ok()
 }
 
-/// How far apart so many in a second are; 0 for none.
-fn apart_ns(in_a_second: u32) -> u64 {
-    1_000_000_000_u64.checked_div(in_a_second.into()).unwrap_or(0)
+/// See [`Sensors::identity`].
+pub(super) fn identity(object: &Object) -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let rows = object.map("rows").and_then(raw::data).and_then(|data| data.info().ok());
+    format!("{} {}", boot.trim(), rows.map_or(0, |info| info.id()))
 }
 
 /// Settles what is on each CPU.
-fn flush(ebpf: &Ebpf) {
-    let Some(program) = raw_program(ebpf, "flush") else { return };
-    for cpu in aya::util::online_cpus().unwrap_or_default() {
-        // A CPU that went offline meanwhile has nothing to settle.
-        if let Err(error) = raw::run_on(program, cpu, [0; 12]) {
-            debug!(cpu, %error, "not flushed");
-        }
+pub(super) fn flush(object: &Object) {
+    aya::util::online_cpus().unwrap_or_default().into_iter().for_each(|cpu| flush_on(object, cpu));
+}
+
+/// Settles what is on a CPU. One that went offline has nothing to settle.
+pub(super) fn flush_on(object: &Object, cpu: u32) {
+    let Some(program) = raw_program(object, "flush") else { return };
+    if let Err(error) = raw::run_on(program, cpu, [0; 12]) {
+        debug!(cpu, %error, "not flushed");
     }
 }

@@ -13,6 +13,7 @@ use super::{Container, ContainerKind, Pod, PodChange};
 use crate::{
     cgroups::PodRef,
     ids::{ConfigHash, ContainerId},
+    restart::{KeptPod, Pods},
 };
 
 /// How long what the API no longer tells is kept for the counts that refer to it, in nanoseconds.
@@ -70,6 +71,28 @@ struct Life {
 }
 
 impl PodIndex {
+    /// The pods, for the next agent.
+    #[must_use]
+    pub fn keep(&self, pods: &mut Pods) -> Vec<KeptPod> {
+        let known = self.pods.values();
+        known.map(|known| KeptPod { pod: pods.place(&known.pod), deleted_ns: known.deleted_ns }).collect()
+    }
+
+    /// As an agent before this one knew them. What has changed since comes with the first list.
+    #[must_use]
+    pub fn resume(kept: &[KeptPod], pods: &Pods) -> Self {
+        let mut this = Self::default();
+        // Who lives comes last: a name is that of the one who has it now.
+        for dead in [true, false] {
+            for KeptPod { pod, deleted_ns } in kept.iter().filter(|kept| kept.deleted_ns.is_some() == dead) {
+                if let Some(pod) = pods.at(*pod) {
+                    this.put(Pod::clone(pod), *deleted_ns, deleted_ns.unwrap_or(0));
+                }
+            }
+        }
+        this
+    }
+
     /// Takes in what the API told at `now_ns`.
     pub fn apply(&mut self, change: PodChange, now_ns: u64) {
         match change {
@@ -280,6 +303,21 @@ mod tests {
         assert_eq!(outlook(&index), Outlook::Gone);
         index.apply(PodChange::All(vec![pod('a', None)]), 2);
         assert_eq!(outlook(&index), Outlook::Runs);
+    }
+
+    #[test]
+    fn pods_that_were_kept_have_names_before_the_first_list_and_are_not_taken_for_all() {
+        let mut index = PodIndex::default();
+        let another = Pod { uid: "00000000-e3b9-43a3-acdb-de4ba71f1fa4".parse().ok(), ..pod('b', None) };
+        index.apply(PodChange::All(vec![pod('a', None)]), 0);
+        index.apply(PodChange::Deleted(pod('a', None)), 1);
+        index.apply(PodChange::Applied(another.clone()), 2);
+        let mut pods = Pods::default();
+        let kept = index.keep(&mut pods);
+        let resumed = PodIndex::resume(&kept, &Pods::of(pods.into_kept()));
+        assert!(resumed.container(id('a')).is_some() && resumed.container(id('b')).is_some());
+        assert_eq!((resumed.len(), outlook(&resumed), resumed.synced_ns()), (1, Outlook::Runs, None));
+        assert_eq!(resumed.named(&"shop".into(), &"web".into()).unwrap().uid, another.uid);
     }
 
     #[test]

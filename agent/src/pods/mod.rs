@@ -3,13 +3,15 @@
 //! The way of a pod: `watch` or `kubelet` asks with `credentials` for the API's form (`raw`), `prune` keeps
 //! what names something, `report` hands it on as a [`PodChange`], and the [`PodIndex`] answers whose an id is. What
 //! fails is put into words in `failure` and tried again for ever: counts wait for names, never the other way round.
-//! Nothing but pods is asked for, and of those only this node's.
+//! Nothing but pods is asked for, and of those only this node's; and at its end the agent asks whether its own DaemonSet
+//! goes (`daemonset`).
 
 mod ask;
 mod backoff;
 #[cfg(test)]
 mod case;
 mod credentials;
+mod daemonset;
 mod failure;
 mod index;
 mod kubelet;
@@ -27,6 +29,7 @@ mod workload;
 pub(crate) use ask::quietly;
 pub(crate) use credentials::Credentials;
 pub use credentials::{SourceError, in_cluster};
+pub use daemonset::DaemonSet;
 pub(crate) use failure::{Remedy, Server, ServerKind};
 pub use index::{ContainerInfo, Outlook, PodIndex};
 pub use pod::{Container, ContainerKind, Pod, PodChange};

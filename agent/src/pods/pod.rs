@@ -4,31 +4,39 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::workload::Workload;
 use crate::ids::{ConfigHash, ContainerId, PodUid};
 
 /// A pod, pruned.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Pod {
     /// `None` for a static pod that the kubelet tells of itself: it has but a [`ConfigHash`].
     pub uid: Option<PodUid>,
     /// Static pods' directories carry it in place of the UID.
     pub config_hash: Option<ConfigHash>,
     /// Its namespace.
+    #[serde(with = "crate::restart::shared")]
     pub namespace: Arc<str>,
     /// Its name.
+    #[serde(with = "crate::restart::shared")]
     pub name: Arc<str>,
     /// What it is a replica of.
     pub workload: Workload,
     /// `burstable`, `besteffort`, `guaranteed`; empty while unknown.
+    #[serde(with = "crate::restart::shared")]
     pub qos_class: Arc<str>,
     /// Empty for none.
+    #[serde(with = "crate::restart::shared")]
     pub priority_class: Arc<str>,
     /// The annotation `resource.opentelemetry.io/service.name`.
+    #[serde(with = "crate::restart::shared")]
     pub service_name: Option<Arc<str>>,
     /// The annotation `podperf.io/scrape` is not `false`.
     pub scrape: bool,
     /// The configured labels and annotations that it has: name in Prometheus, value.
+    #[serde(with = "crate::restart::shared")]
     pub labels: Vec<(Arc<str>, Arc<str>)>,
     /// Its phase is `Succeeded` or `Failed`.
     pub over: bool,
@@ -37,11 +45,13 @@ pub struct Pod {
 }
 
 /// A container of a pod, with the ids that its status names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Container {
     /// Its name in the pod.
+    #[serde(with = "crate::restart::shared")]
     pub name: Arc<str>,
     /// As the specification says it.
+    #[serde(with = "crate::restart::shared")]
     pub image: Arc<str>,
     /// Which of the pod's lists it is from.
     pub kind: ContainerKind,
@@ -54,7 +64,7 @@ pub struct Container {
 }
 
 /// What a container is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub enum ContainerKind {
     /// Runs before the others and ends.
     Init,

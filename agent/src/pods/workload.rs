@@ -5,20 +5,23 @@
 
 use std::{ops::Range, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
 /// From 2020 to 2100, in minutes since the epoch. Most dates written as eight digits lie outside.
 const SCHEDULED_MINUTES: Range<u64> = 26_297_280..68_374_080;
 
 /// The thing that a user deployed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub struct Workload {
     /// What it is.
     pub kind: WorkloadKind,
     /// Its name; the pod's own where nobody owns it.
+    #[serde(with = "crate::restart::shared")]
     pub name: Arc<str>,
 }
 
 /// The kinds of workload.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[expect(missing_docs, reason = "Kubernetes' own names")]
 pub enum WorkloadKind {
     Deployment,
@@ -33,7 +36,7 @@ pub enum WorkloadKind {
     /// A pod that the kubelet runs from a file.
     StaticPod,
     /// A custom kind, in lower case.
-    Other(Arc<str>),
+    Other(#[serde(with = "crate::restart::shared")] Arc<str>),
 }
 
 impl Workload {

@@ -38,7 +38,11 @@
   "identity" "kubernetes"
   "cgroups" (dict "root" (include "podperf.cgroupRoot" .))
   "stacks" (dict "enabled" (include "podperf.profiles" . | eq "true"))
+  "restart" (dict "pin" (include "podperf.pins" . | eq "true"))
 -}}
+{{- if and (include "podperf.pins" .) (include "podperf.asksForPods" .) -}}
+{{- $_ := set $chart.restart "daemonSet" (printf "%s/%s" (include "podperf.namespace" .) (include "podperf.fullname" .)) -}}
+{{- end -}}
 {{- with .Values.otlp.tls -}}
 {{- if .secretName -}}
 {{- $dir := include "podperf.otlpTlsDir" $ -}}

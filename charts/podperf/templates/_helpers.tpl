@@ -65,6 +65,12 @@ app.kubernetes.io/part-of: podperf
 {{- if ne (dig "identity" "kubernetes" .Values.config) "none" }}true{{ end -}}
 {{- end -}}
 
+{{/* Not empty where agents leave their counts to the next one. Who may not ask for the DaemonSet could not clean up after it. */}}
+{{- define "podperf.pins" -}}
+{{- $pin := ternary "true" "" (include "podperf.asksForPods" . | eq "true") -}}
+{{- if dig "restart" "pin" (eq $pin "true") .Values.config }}true{{ end -}}
+{{- end -}}
+
 {{- define "podperf.fromKubelet" -}}
 {{- if and (include "podperf.asksForPods" .) (eq (dig "kubernetes" "source" "watch" .Values.config) "kubelet") }}true{{ end -}}
 {{- end -}}

@@ -31,6 +31,9 @@ pub struct FaultsArgs {
     /// blocks, its counts stand still and can be read from outside
     #[arg(long)]
     pub wait: bool,
+    /// Do the work again and again as long as this file exists
+    #[arg(long)]
+    pub while_exists: Option<PathBuf>,
 }
 
 /// What the process was charged. What comes after the report (its printing,
@@ -53,9 +56,14 @@ pub fn run(args: &FaultsArgs) -> Result<FaultsReport> {
     if let Some(cgroup) = &args.cgroup {
         cgroup::join(cgroup)?;
     }
-    touch(args.pages)?;
-    for _ in 0..args.switches {
-        thread::sleep(Duration::from_micros(50));
+    loop {
+        touch(args.pages)?;
+        for _ in 0..args.switches {
+            thread::sleep(Duration::from_micros(50));
+        }
+        if args.while_exists.as_ref().is_none_or(|file| !file.exists()) {
+            break;
+        }
     }
     let inside = Usage::of_self()?.since(outside);
     if args.wait {

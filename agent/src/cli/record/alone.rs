@@ -59,6 +59,8 @@ pub(super) async fn record(settings: Settings, wanted: &Wanted, format: Format) 
 fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
     let mut config = settings.config;
     config.counters.enabled = false;
+    // An agent's pins are its own.
+    config.restart.pin = false;
     config.facts.enabled = true;
     config.stacks.enabled = true;
     config.otlp.endpoint.clear();

@@ -18,6 +18,7 @@ use crate::{
     export::{facts::FactFamily, otlp, server::ServerStats},
     kernel::cpu_info::CpuInfo,
     pods::SourceStats,
+    restart::RestartStats,
     stacks::{Cause, SymbolStats},
     status::{Part, State},
     upkeep::Feature,
@@ -96,6 +97,9 @@ pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec
         rows::RELOAD_SUCCESSFUL.of(Value::Count(facts.reload.0.into())),
         rows::RELOAD_TIME.of(Value::Real(unix_seconds(facts.reload.1))),
     ]);
+    if let Some(stats) = &observation.restart {
+        restart(&mut families, stats);
+    }
     let mut logs = rows::LOG_MESSAGES.family();
     for ((_, name), count) in LEVELS.iter().zip(&facts.logs.0) {
         logs.push(&[name], Value::Count(count.load(Ordering::Relaxed)));
@@ -220,6 +224,19 @@ fn pods(families: &mut Vec<Family>, observation: &Observation, stats: &SourceSta
         withheld.push(&[why.name()], Value::Count(count as u64));
     }
     families.push(withheld);
+}
+
+fn restart(families: &mut Vec<Family>, stats: &RestartStats) {
+    let mut starts = rows::STARTS.family();
+    for (how, count) in &stats.starts {
+        starts.push(&[how], Value::Count(*count));
+    }
+    families.extend([
+        starts,
+        rows::KEPT_BYTES.of(Value::Count(stats.bytes)),
+        rows::KEPT_DURATION.of(Value::Real(stats.took.as_secs_f64())),
+        rows::KEPT_FAILURES.of(Value::Count(stats.failures)),
+    ]);
 }
 
 fn exporter(families: &mut Vec<Family>, stats: &otlp::Stats) {

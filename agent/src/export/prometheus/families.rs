@@ -170,6 +170,14 @@ families! {
         "Cgroups that live";
     CGROUPS_UNRESOLVED: Gauge "podperf_cgroups_unresolved" [],
         "Cgroups whose counts wait for a path or a pod's name";
+    STARTS: Counter "podperf_starts" ["how"] when "with `restart.pin`",
+        "Agents that began since counts did: `first`, `adopted` and `taken_over` (without a gap), `anew` (with one), `unusable` (what was kept could not be used)";
+    KEPT_BYTES: Gauge "podperf_kept_file" in Bytes [] when "with `restart.pin`",
+        "What is kept for the next agent beside the kernel's maps";
+    KEPT_DURATION: Gauge "podperf_kept_write_duration" in Seconds [] when "with `restart.pin`",
+        "How long it took to write it, in the reading behind this scrape";
+    KEPT_FAILURES: Counter "podperf_kept_write_failures" [] when "with `restart.pin`",
+        "How often it could not be written";
     READINGS: Counter "podperf_readings" [],
         "Readings of the kernel's maps; scrapes within a second share one";
     SCRAPE_DURATION: Gauge "podperf_scrape_duration" in Seconds [],

@@ -3,12 +3,18 @@
 //! In both protocols, since its own gRPC client keeps the receiver's words, refused points and a refused compression to
 //! itself, and takes headers from the environment that the file has overruled.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use http::{Request, Response, Uri};
 use opentelemetry_http::{Bytes, HttpClient, HttpError};
 use opentelemetry_otlp::{MetricExporter, Protocol, RetryPolicy, WithExportConfig, WithHttpConfig};
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::{
+    collector::metrics::v1::ExportMetricsServiceRequest,
+    metrics::v1::{Metric, metric::Data},
+};
 use opentelemetry_sdk::metrics::{data::ResourceMetrics, exporter::PushMetricExporter};
 use prost::Message;
 use tokio::sync::Mutex;
@@ -28,10 +34,11 @@ pub(super) struct Exporter {
 }
 
 impl Exporter {
-    pub(super) fn new(receiver: &Settings) -> Result<Self, EndpointError> {
+    /// `started` is since when the counters count.
+    pub(super) fn new(receiver: &Settings, started: SystemTime) -> Result<Self, EndpointError> {
         let sender = Sender::new(receiver)?;
         let uri = sender.uri().clone();
-        let carrier = Carrier(Arc::new(Mutex::new(Carried { sender, said: None })));
+        let carrier = Carrier(Arc::new(Mutex::new(Carried { sender, started, said: None })));
         // What is set here, no variable of OpenTelemetry's changes: they are in `receiver` already.
         let exporter = MetricExporter::builder()
             .with_http()
@@ -71,13 +78,15 @@ struct Carrier(Arc<Mutex<Carried>>);
 #[derive(Debug)]
 struct Carried {
     sender: Sender,
+    started: SystemTime,
     /// Of the last export. The exporter would keep it to itself.
     said: Option<String>,
 }
 
 impl Carried {
     async fn carry(&mut self, body: Bytes) -> Result<Option<String>, String> {
-        let request = ExportMetricsServiceRequest::decode(body).map_err(|error| error.to_string())?;
+        let mut request = ExportMetricsServiceRequest::decode(body).map_err(|error| error.to_string())?;
+        set_start(&mut request, self.started);
         let mut said = None;
         for part in split(request, MAX_REQUEST_BYTES) {
             let accepted = self.sender.send(&Signal::Metrics(part)).await.map_err(|failure| failure.text)?;
@@ -95,6 +104,18 @@ impl HttpClient for Carrier {
         let delivered = carried.carry(request.into_body()).await;
         carried.said = delivered.clone().unwrap_or_else(Some);
         delivered.map(|_| Response::default()).map_err(HttpError::from)
+    }
+}
+
+/// The SDK has counters begin with the process, and these may be older.
+fn set_start(request: &mut ExportMetricsServiceRequest, started: SystemTime) {
+    let started = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let started = u64::try_from(started.as_nanos()).unwrap_or(0);
+    let scopes = request.resource_metrics.iter_mut().flat_map(|resource| &mut resource.scope_metrics);
+    for Metric { data, .. } in scopes.flat_map(|scope| &mut scope.metrics) {
+        if let Some(Data::Sum(sum)) = data {
+            sum.data_points.iter_mut().for_each(|point| point.start_time_unix_nano = started);
+        }
     }
 }
 
@@ -160,7 +181,11 @@ mod tests {
             queue: 1,
             headers: vec![("x-tenant".to_owned(), "7".to_owned())],
         };
-        Exporter::new(&settings).unwrap()
+        Exporter::new(&settings, started()).unwrap()
+    }
+
+    fn started() -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(5)
     }
 
     fn metrics() -> ResourceMetrics {
@@ -184,7 +209,9 @@ mod tests {
         assert_eq!(exporter.export(&metrics).await, Ok(Some("2 rejected: too old".to_owned())));
         assert_eq!(exporter.export(&metrics).await, Err("PermissionDenied: no such tenant".to_owned()));
         assert_eq!(exporter.export(&metrics).await, Ok(None));
-        let sent = ("7".to_owned(), ExportMetricsServiceRequest::from(&metrics));
+        let mut sent = ("7".to_owned(), ExportMetricsServiceRequest::from(&metrics));
+        set_start(&mut sent.1, started());
+        assert!(format!("{:?}", sent.1).contains("start_time_unix_nano: 5000000000"));
         assert_eq!(*receiver.seen.lock().unwrap(), [sent.clone(), sent.clone(), sent]);
     }
 

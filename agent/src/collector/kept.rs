@@ -1,0 +1,220 @@
+//! The collector's part of a restart: what it keeps with each reading, and how the next one goes on with it.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use tracing::warn;
+
+use super::Collector;
+use crate::{
+    attribution::Ledger,
+    cgroups::Tree,
+    ids::CgroupId,
+    kernel::{Before, Begin, CpuTotals, RawReading, Sensors, clock::monotonic_ns},
+    pods::PodIndex,
+    readings::{Readings, Usage},
+    restart::{Found, Keeper, Kept, Pods, Shape},
+    status::{State, Status},
+};
+
+const PART: &str = "restart";
+
+/// What an agent before this one has left, and how this one goes on.
+#[derive(Debug)]
+pub struct Resumed {
+    keeper: Option<Keeper>,
+    kept: Option<Kept>,
+    started: SystemTime,
+}
+
+impl Resumed {
+    /// Looks for what there is; no keeper keeps nothing. Says how it goes on, and what was lost.
+    #[must_use]
+    pub fn find(keeper: Option<Keeper>, begin: Begin, status: &Status) -> Self {
+        let now = SystemTime::now();
+        let Some(mut keeper) = keeper else { return Self { keeper: None, kept: None, started: now } };
+        let file = keeper.path().display().to_string();
+        let found = match keeper.find() {
+            Found::Kept(kept) => Ok(Some(*kept)),
+            Found::Nothing => Ok(None),
+            Found::Unusable(why) => Err(why),
+        };
+        let (how, detail) = match (&found, begin) {
+            (Ok(Some(_)), Begin::Adopted) => {
+                ("adopted", "the programs and counts of the agent before go on".to_owned())
+            }
+            (Ok(Some(_)), Begin::TookOver) => {
+                ("taken_over", "other programs have taken over from those of the agent before".to_owned())
+            }
+            (Ok(Some(_)), Begin::Anew) => {
+                warn!(lost = GAP, "the agent before had other programs or settings, or its pins are gone");
+                ("anew", format!("the series of the agent before go on, without {GAP}"))
+            }
+            (Ok(None), Begin::Anew) => ("first", "counts begin with this agent, and stay when it ends".to_owned()),
+            (Ok(None), Begin::Adopted | Begin::TookOver) => {
+                warn!(file, lost = LOST, "the programs of an agent before go on, but what it kept is not there");
+                ("adopted", format!("the programs of the agent before go on, without {LOST}"))
+            }
+            (Err(why), _) => {
+                warn!(file, why, lost = LOST, "what the agent before kept cannot be used");
+                ("unusable", format!("`{file}` cannot be used ({why}): this agent goes on without {LOST}"))
+            }
+        };
+        status.set(PART, State::Healthy, detail);
+        let kept = found.unwrap_or_default();
+        keeper.began(kept.as_ref().map(|kept| &kept.starts), how);
+        let since_epoch = |kept: &Kept| UNIX_EPOCH + Duration::from_nanos(kept.started_unix_ns);
+        let started = kept.as_ref().map_or(now, since_epoch);
+        Self { keeper: Some(keeper), kept, started }
+    }
+
+    /// When the first agent of this row began: since then counters count.
+    #[must_use]
+    pub const fn started(&self) -> SystemTime {
+        self.started
+    }
+}
+
+const GAP: &str = "what was counted since its last reading";
+const LOST: &str = "what ended rows had counted, and counts that waited for a name";
+
+/// What goes on.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    pub(super) ledger: Ledger,
+    pub(super) tree: Tree,
+    pub(super) pods: PodIndex,
+    pub(super) readings_made: u64,
+    pub(super) profiles_dropped: u64,
+    /// What programs before these have counted and nobody has posted.
+    pub(super) unposted: Vec<(CgroupId, Usage)>,
+}
+
+/// Where it is kept.
+#[derive(Debug)]
+pub(super) struct Keeping {
+    keeper: Option<Keeper>,
+    shape: Shape,
+    started: SystemTime,
+    identity: String,
+    failed: bool,
+}
+
+impl Resumed {
+    /// Hands out what was kept.
+    pub(super) fn resume(self, sensors: &mut Sensors, readings: &mut Readings) -> (Keeping, Parts) {
+        let shape = Shape::of(sensors.counters());
+        let identity = sensors.identity();
+        let kept = self.kept.unwrap_or_default();
+        let theirs = Shape::of_slots(kept.slots);
+        let same_rows = kept.identity == identity;
+        // What programs count begins at zero: added is what was shown of others, or what they have counted in all.
+        let is_before = |before: &Before| before.identity == kept.identity;
+        let known = same_rows || sensors.before().iter().any(is_before);
+        let mut totals = if known { kept.base } else { kept.shown };
+        let mut unposted = Vec::new();
+        let mut tree = Tree::resume(kept.tree);
+        for before in sensors.before().iter().filter(|before| !kept.folded.contains(&before.identity)) {
+            let mut rows = Readings::of_groups(theirs.slots().iter().map(|(_, group)| *group).collect());
+            if is_before(before) {
+                rows.resume(kept.posted.clone());
+            }
+            let (deltas, _) = rows.advance(&before.reading);
+            let as_ours = |usage: &Usage| shape.usage(&theirs.words(usage), theirs.labels());
+            unposted.extend(deltas.iter().map(|(cgroup, usage)| (*cgroup, as_ours(usage))));
+            for (label, number) in self::totals(&before.reading.cpu, before.reading.drops.iter().copied(), &theirs) {
+                *totals.entry(label).or_default() += number;
+            }
+            before.changes.iter().for_each(|change| tree.apply(change.clone(), monotonic_ns()));
+        }
+        sensors.resume(&totals_of(&totals, &shape), &totals);
+        if same_rows {
+            readings.resume(kept.posted);
+        }
+        let pods = Pods::of(kept.pods);
+        let parts = Parts {
+            ledger: Ledger::resume(kept.ledger, &kept.labels, &shape, &pods),
+            tree,
+            pods: PodIndex::resume(&kept.told, &pods),
+            readings_made: kept.readings,
+            profiles_dropped: kept.profiles_dropped,
+            unposted,
+        };
+        (Keeping { keeper: self.keeper, shape, started: self.started, identity, failed: false }, parts)
+    }
+}
+
+impl Collector {
+    /// Keeps all that this reading changed. After that it may be shown: an agent that goes on from here never shows less.
+    pub(super) fn keep(&mut self, reading: &RawReading) {
+        let Some(keeper) = &self.keeping.keeper else { return };
+        let shape = &self.keeping.shape;
+        let mut pods = Pods::default();
+        let told = self.pods.as_ref().map(|index| index.keep(&mut pods)).unwrap_or_default();
+        let ledger = self.ledger.keep(shape, &mut pods);
+        let (base, base_drops) = self.sensors.base();
+        let kept = Kept {
+            identity: self.keeping.identity.clone(),
+            folded: self.sensors.before().iter().map(|before| before.identity.clone()).collect(),
+            boot: keeper.boot().to_owned(),
+            started_unix_ns: unix_ns(self.keeping.started),
+            starts: keeper.stats().starts.clone(),
+            labels: shape.labels().to_vec(),
+            slots: shape.slots().to_vec(),
+            posted: self.readings.keep(),
+            base: totals(base, base_drops.iter().map(|(reason, count)| (*reason, *count)), shape),
+            shown: totals(&reading.cpu, reading.drops.iter().copied(), shape),
+            readings: self.readings_made,
+            profiles_dropped: self.profiles_dropped,
+            tree: self.tree.keep(),
+            pods: pods.into_kept(),
+            told,
+            ledger,
+        };
+        let Some(keeper) = &mut self.keeping.keeper else { return };
+        let written = keeper.keep(&kept);
+        let failed = written.is_err();
+        if let Err(error) = written {
+            let detail = format!(
+                "failed to write `{}`: {error} (a restart now would lose counts; make room, or set `restart.pin: false`)",
+                keeper.path().display()
+            );
+            self.settings.status.set(PART, State::Degraded, detail);
+        } else if self.keeping.failed {
+            self.settings.status.set(PART, State::Healthy, "what a restart needs is kept again");
+        }
+        self.keeping.failed = failed;
+        if !failed {
+            self.sensors.forget_before();
+        }
+    }
+
+    /// What the metrics tell of it; `None` where nothing is kept.
+    pub(super) fn restart_stats(&self) -> Option<crate::restart::RestartStats> {
+        self.keeping.keeper.as_ref().map(|keeper| keeper.stats().clone())
+    }
+}
+
+fn totals<'a>(cpu: &CpuTotals, drops: impl Iterator<Item = (&'a str, u64)>, shape: &Shape) -> BTreeMap<String, u64> {
+    let mut cpu = *cpu;
+    let mut totals: BTreeMap<String, u64> =
+        cpu.numbers(shape.slots()).into_iter().map(|(label, number)| (label, *number)).collect();
+    totals.extend(drops.map(|(reason, count)| (format!("drop {reason}"), count)));
+    totals.retain(|_, number| *number != 0);
+    totals
+}
+
+fn totals_of(totals: &BTreeMap<String, u64>, shape: &Shape) -> CpuTotals {
+    let mut cpu = CpuTotals::default();
+    for (label, number) in cpu.numbers(shape.slots()) {
+        *number = totals.get(&label).copied().unwrap_or(0);
+    }
+    cpu
+}
+
+fn unix_ns(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,83 @@
+//! What the programs are told when they are loaded, and a name for it: maps of the same name were made by the same
+//! programs, told the same.
+
+use aya::EbpfLoader;
+use bytemuck::Pod;
+use podperf_ebpf::abi;
+use ring::digest::{Context, SHA256};
+
+/// Bytes of the hash that are in the name.
+const HASH_BYTES: usize = 8;
+
+/// The read-only data of the programs, and the sizes of the maps.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    globals: Vec<(&'static str, Vec<u8>)>,
+    sizes: Vec<(&'static str, u32)>,
+    /// What else tells one from another.
+    besides: Vec<String>,
+}
+
+impl Layout {
+    /// Sets a constant of the programs.
+    pub(super) fn global<T: Pod>(mut self, name: &'static str, value: T) -> Self {
+        self.globals.push((name, bytemuck::bytes_of(&value).to_vec()));
+        self
+    }
+
+    /// Sets how many entries a map has.
+    pub(super) fn size(mut self, map: &'static str, entries: u32) -> Self {
+        self.sizes.push((map, entries));
+        self
+    }
+
+    /// What is done with the programs after they are loaded.
+    pub(super) fn besides(mut self, what: impl Into<String>) -> Self {
+        self.besides.push(what.into());
+        self
+    }
+
+    /// Tells the loader.
+    pub(super) fn tell<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
+        for (name, bytes) in &self.globals {
+            loader.override_global(name, bytes.as_slice(), true);
+        }
+        for (map, entries) in &self.sizes {
+            loader.map_max_entries(map, *entries);
+        }
+    }
+
+    /// The version of what the maps hold, and a hash of the object and all that it is told: `1-0123456789abcdef`.
+    pub(super) fn name(&self) -> String {
+        let mut hash = Context::new(&SHA256);
+        hash.update(podperf_ebpf::OBJECT);
+        for (name, bytes) in &self.globals {
+            hash.update(name.as_bytes());
+            hash.update(bytes);
+        }
+        for (map, entries) in &self.sizes {
+            hash.update(map.as_bytes());
+            hash.update(&entries.to_ne_bytes());
+        }
+        self.besides.iter().for_each(|what| hash.update(what.as_bytes()));
+        let hash = hash.finish();
+        let hex: String = hash.as_ref().iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
+        format!("{}-{hex}", abi::PODPERF_LAYOUT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_of_all_that_the_programs_are_told() {
+        let of = |value: u32, entries: u32, besides: &str| {
+            Layout::default().global("value", value).size("map", entries).besides(besides).name()
+        };
+        let names = [of(1, 2, "raw"), of(2, 2, "raw"), of(1, 3, "raw"), of(1, 2, "btf")];
+        assert_eq!(names[0], of(1, 2, "raw"));
+        assert!((1..names.len()).all(|at| !names[..at].contains(&names[at])), "{names:?}");
+        assert!(names[0].starts_with("1-") && names[0].len() == 2 + 2 * HASH_BYTES, "{}", names[0]);
+    }
+}

@@ -1,0 +1,141 @@
+//! The maps and programs that run: of the object that was just loaded, or of pins that an agent before this one left.
+
+use std::{collections::BTreeMap, fs, io, path::Path};
+
+use aya::{
+    Ebpf,
+    maps::{Map, MapData},
+    programs::{BtfTracePoint, Iter, PerfEvent, Program, ProgramError, RawTracePoint, links::FdLink},
+};
+
+use super::{raw, sensors::COLLECT};
+
+/// What the agent looks into. The other maps are pinned, too, but by the programs that hold them.
+const ORDERS: &str = ".data.orders";
+/// bpffs takes no dots in names.
+const PINNED_ORDERS: &str = "orders";
+
+/// The maps and programs. What is not pinned is gone with it.
+#[derive(Default)]
+pub(super) struct Object {
+    ebpf: Option<Ebpf>,
+    maps: BTreeMap<String, Map>,
+    programs: BTreeMap<String, Program>,
+    /// What attaches the programs, where this agent has attached them.
+    links: Vec<(&'static str, FdLink)>,
+}
+
+impl Object {
+    /// Of an object that was just loaded.
+    pub(super) fn loaded(ebpf: Ebpf) -> Self {
+        Self { ebpf: Some(ebpf), ..Self::default() }
+    }
+
+    /// Of the pins in a directory.
+    ///
+    /// # Errors
+    ///
+    /// When they are not all there, or not what they are to be.
+    pub(super) fn pinned(directory: &Path) -> io::Result<Self> {
+        let mut this = Self::default();
+        for (name, path) in entries(&directory.join("maps"))? {
+            let map = MapData::from_pin(path).and_then(Map::from_map_data).map_err(io::Error::other)?;
+            let name = if name == PINNED_ORDERS { ORDERS.to_owned() } else { name };
+            this.maps.insert(name, map);
+        }
+        for (name, path) in entries(&directory.join("programs"))? {
+            let program = program_of(&name, &path).map_err(io::Error::other)?;
+            this.programs.insert(name, program);
+        }
+        Ok(this)
+    }
+
+    /// Pins the maps.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub(super) fn pin_maps(&self, directory: &Path) -> io::Result<()> {
+        let directory = directory.join("maps");
+        fs::create_dir(&directory)?;
+        for (name, map) in self.maps() {
+            let name = if name == ORDERS { PINNED_ORDERS } else { name };
+            if let Some(data) = raw::data(map).filter(|_| !name.starts_with('.')) {
+                data.pin(directory.join(name)).map_err(io::Error::other)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pins the programs that are loaded, and what attaches them: from then on they stay without this agent.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub(super) fn pin_programs(&mut self, directory: &Path) -> io::Result<()> {
+        let (programs, links) = (directory.join("programs"), directory.join("links"));
+        fs::create_dir(&programs)?;
+        fs::create_dir(&links)?;
+        for (name, program) in self.ebpf.iter_mut().flat_map(Ebpf::programs_mut) {
+            if program.fd().is_ok() {
+                program.pin(programs.join(name)).map_err(io::Error::other)?;
+            }
+        }
+        for (name, link) in self.links.drain(..) {
+            link.pin(links.join(name)).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn keep_attached(&mut self, name: &'static str, link: impl Into<FdLink>) {
+        self.links.push((name, link.into()));
+    }
+
+    pub(super) fn map(&self, name: &str) -> Option<&Map> {
+        self.maps.get(name).or_else(|| self.ebpf.as_ref()?.map(name))
+    }
+
+    pub(super) fn take_map(&mut self, name: &str) -> Option<Map> {
+        self.maps.remove(name).or_else(|| self.ebpf.as_mut()?.take_map(name))
+    }
+
+    pub(super) fn maps(&self) -> impl Iterator<Item = (&str, &Map)> {
+        let pinned = self.maps.iter().map(|(name, map)| (name.as_str(), map));
+        pinned.chain(self.ebpf.iter().flat_map(Ebpf::maps))
+    }
+
+    pub(super) fn program(&self, name: &str) -> Option<&Program> {
+        self.programs.get(name).or_else(|| self.ebpf.as_ref()?.program(name))
+    }
+
+    pub(super) fn program_mut(&mut self, name: &str) -> Option<&mut Program> {
+        match self.programs.get_mut(name) {
+            Some(program) => Some(program),
+            None => self.ebpf.as_mut()?.program_mut(name),
+        }
+    }
+}
+
+impl std::fmt::Debug for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Object").field("pinned", &self.ebpf.is_none()).finish_non_exhaustive()
+    }
+}
+
+fn entries(directory: &Path) -> io::Result<Vec<(String, std::path::PathBuf)>> {
+    let entry = |entry: io::Result<fs::DirEntry>| {
+        let entry = entry?;
+        Ok((entry.file_name().to_string_lossy().into_owned(), entry.path()))
+    };
+    fs::read_dir(directory)?.map(entry).collect()
+}
+
+/// A pin does not say of what kind its program is.
+fn program_of(name: &str, path: &Path) -> Result<Program, ProgramError> {
+    Ok(match name {
+        "flush" | "forget" | "sched_switch_raw" => Program::RawTracePoint(RawTracePoint::from_pin(path)?),
+        "sample" => Program::PerfEvent(PerfEvent::from_pin(path)?),
+        COLLECT => Program::Iter(Iter::from_pin(path)?),
+        _ => Program::BtfTracePoint(BtfTracePoint::from_pin(path)?),
+    })
+}

@@ -1,0 +1,161 @@
+//! The file, read once and written before each reading is shown.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use super::{
+    Kept,
+    text::{self, TextError},
+};
+
+const NAME: &str = "kept.state";
+
+/// Reads and writes the file.
+#[derive(Debug)]
+pub struct Keeper {
+    path: PathBuf,
+    boot: String,
+    stats: RestartStats,
+}
+
+/// What the metrics tell.
+#[derive(Clone, Debug, Default)]
+pub struct RestartStats {
+    /// How many agents began, by how they did.
+    pub starts: BTreeMap<String, u64>,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// How long it took to write it, the last time.
+    pub took: Duration,
+    /// How often it could not be written.
+    pub failures: u64,
+}
+
+/// What an agent before this one left.
+#[derive(Debug)]
+pub enum Found {
+    /// Nothing, or it is of another boot: then nothing is lost that was not lost with it.
+    Nothing,
+    /// All of it.
+    Kept(Box<Kept>),
+    /// A file that cannot be used, and why.
+    Unusable(String),
+}
+
+impl Keeper {
+    /// In this directory.
+    #[must_use]
+    pub fn new(directory: &Path) -> Self {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Self { path: directory.join(NAME), boot: boot.trim().to_owned(), stats: RestartStats::default() }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// This boot of the machine.
+    #[must_use]
+    pub fn boot(&self) -> &str {
+        &self.boot
+    }
+
+    /// What was kept.
+    #[must_use]
+    pub fn find(&self) -> Found {
+        match fs::read(&self.path) {
+            Ok(text) => match text::decode(&text) {
+                Ok(kept) if kept.boot == self.boot => Found::Kept(Box::new(kept)),
+                Ok(_) => Found::Nothing,
+                Err(error @ (TextError::Foreign | TextError::Version(_) | TextError::Damaged)) => {
+                    Found::Unusable(error.to_string())
+                }
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Nothing,
+            Err(error) => Found::Unusable(error.to_string()),
+        }
+    }
+
+    /// How this agent began, after those before it.
+    pub fn began(&mut self, before: Option<&BTreeMap<String, u64>>, how: &str) {
+        self.stats.starts = before.cloned().unwrap_or_default();
+        *self.stats.starts.entry(how.to_owned()).or_default() += 1;
+    }
+
+    /// What the metrics tell.
+    #[must_use]
+    pub const fn stats(&self) -> &RestartStats {
+        &self.stats
+    }
+
+    /// Writes the file whole or not at all. Not to the disk itself: what it tells of ends with this boot.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written; the one before is still there.
+    pub fn keep(&mut self, kept: &Kept) -> io::Result<()> {
+        let start = Instant::now();
+        let written = self.write(kept);
+        self.stats.took = start.elapsed();
+        match written {
+            Ok(bytes) => {
+                self.stats.bytes = bytes;
+                Ok(())
+            }
+            Err(error) => {
+                self.stats.failures += 1;
+                Err(error)
+            }
+        }
+    }
+
+    fn write(&self, kept: &Kept) -> io::Result<u64> {
+        let text = text::encode(kept)?;
+        let temporary = self.path.with_extension("new");
+        fs::write(&temporary, &text)?;
+        fs::rename(&temporary, &self.path)?;
+        Ok(text.len() as u64)
+    }
+
+    /// Removes the file; whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// When it is there and cannot be removed.
+    pub fn forget(&self) -> io::Result<bool> {
+        let mut any = false;
+        for path in [self.path.with_extension("new"), self.path.clone()] {
+            match fs::remove_file(path) {
+                Ok(()) => any = true,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_another_boot_is_nothing_and_what_is_damaged_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut keeper = Keeper::new(directory.path());
+        assert!(matches!(keeper.find(), Found::Nothing));
+        keeper.keep(&Kept { boot: keeper.boot().to_owned(), readings: 3, ..Kept::default() }).unwrap();
+        assert!(matches!(keeper.find(), Found::Kept(kept) if kept.readings == 3));
+        keeper.keep(&Kept { boot: "another".into(), ..Kept::default() }).unwrap();
+        assert!(matches!(keeper.find(), Found::Nothing));
+        fs::write(keeper.path(), "podperf-kept 1 00000000 0\n1").unwrap();
+        assert!(matches!(keeper.find(), Found::Unusable(why) if why == "damaged"));
+        assert!(keeper.forget().unwrap() && !keeper.forget().unwrap());
+    }
+}

@@ -1,0 +1,139 @@
+//! What an agent leaves for the next one, as users meet it: who may have it, how it is removed, and what is said without.
+
+use std::{collections::BTreeSet, fs, process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use podperf_tests::{
+    agent::{self, Agent},
+    bpffs::Bpffs,
+    cgroup::TestCgroup,
+    prometheus::Prometheus,
+    suite::{Need, Test},
+};
+use tempfile::TempDir;
+
+use crate::{
+    command::{Refusal, load_command, within},
+    lifecycle::{is_loaded, programs_of},
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("unpin_leaves_nothing_and_says_what_there_was", &[Need::Program("bpftool")], unpin_leaves_nothing_and_says_what_there_was),
+    ("a_second_agent_is_refused_and_the_firsts_pins_are_untouched", &[], a_second_agent_is_refused_and_the_firsts_pins_are_untouched),
+    ("without_a_bpffs_the_agent_says_what_is_lost", &[], without_a_bpffs_the_agent_says_what_is_lost),
+    ("prometheus_sees_no_reset_over_kills", &[Need::Program("prometheus")], prometheus_sees_no_reset_over_kills),
+];
+
+const END_DEADLINE: Duration = Duration::from_secs(10);
+const KILLS: usize = 5;
+
+fn unpin(directory: &TempDir, yaml: &str) -> Result<String> {
+    let output = agent::command(directory.path(), yaml)?.arg("--unpin").output()?;
+    ensure!(output.status.code() == Some(0), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn unpin_leaves_nothing_and_says_what_there_was() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let mut agent = Agent::start(&bpffs.yaml())?;
+    agent.metrics().context("what is kept is written with a reading")?;
+    let refused = Refusal::of(agent::command(agent.directory(), &bpffs.yaml())?.arg("--unpin"))?;
+    refused.expect(1, &["another podperf agent is running"])?;
+    let programs = programs_of(agent.pid())?;
+    agent.signal(Signal::SIGTERM)?;
+    agent.wait(END_DEADLINE)?;
+    ensure!(programs.len() > 5 && programs.iter().all(|id| is_loaded(id)), "they did not stay: {}", agent.log());
+
+    let directory = TempDir::new()?;
+    fs::copy(agent.directory().join("kept.state"), directory.path().join("kept.state"))?;
+    let said = unpin(&directory, &bpffs.yaml())?;
+    ensure!(said.contains("removed the pins `") && said.contains("kept.state`"), "{said}");
+    ensure!(!bpffs.pins().exists() && !directory.path().join("kept.state").exists());
+    within(END_DEADLINE, "its programs are gone", || Ok((!programs.iter().any(|id| is_loaded(id))).then_some(())))?;
+    let said = unpin(&directory, &bpffs.yaml())?;
+    ensure!(said.contains("nothing was pinned"), "{said}");
+    Ok(())
+}
+
+fn a_second_agent_is_refused_and_the_firsts_pins_are_untouched() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let agent = Agent::start(&bpffs.yaml())?;
+    let pins = || -> Result<Vec<String>> {
+        let output = Command::new("find").arg(bpffs.pins()).arg("-printf").arg("%p %i\n").output()?;
+        let mut pins: Vec<_> = String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect();
+        pins.sort_unstable();
+        Ok(pins)
+    };
+    let before = pins()?;
+    ensure!(before.iter().any(|pin| pin.contains("links/sched_switch")), "{before:?}");
+    // With the same lock, and with one of its own.
+    let second = Refusal::of(&mut agent::command(agent.directory(), &bpffs.yaml())?)?;
+    second.expect(1, &["another podperf agent is running"])?;
+    let elsewhere = TempDir::new()?;
+    let third = Refusal::of(&mut agent::command(elsewhere.path(), &bpffs.yaml())?)?;
+    third.expect(1, &["another podperf agent has its pins in", "restart.directory"])?;
+    ensure!(pins()? == before, "{:?}", pins()?);
+    ensure!(agent.metrics()?.get("podperf_starts_total", &[("how", "first")]) == Some(1.0));
+    Ok(())
+}
+
+fn without_a_bpffs_the_agent_says_what_is_lost() -> Result<()> {
+    let directory = TempDir::new()?;
+    let yaml = format!("restart: {{directory: {}/podperf}}", directory.path().display());
+    let mut agent = Agent::start(&yaml)?;
+    let line = agent.wait_for_log("counts end with this agent", END_DEADLINE)?;
+    for words in ["WARN", "degraded", "not in a mounted bpffs", "mount -t bpf bpf /sys/fs/bpf", "restart.pin: false"] {
+        ensure!(line.contains(words), "{words}: {line}");
+    }
+    let metrics = agent.metrics()?;
+    ensure!(metrics.get("podperf_part_state", &[("part", "restart"), ("state", "degraded")]) == Some(1.0));
+    ensure!(metrics.get("podperf_starts_total", &[]).is_none(), "nothing is kept");
+    ensure!(!agent.directory().join("kept.state").exists());
+    Ok(())
+}
+
+fn prometheus_sees_no_reset_over_kills() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let cgroup = TestCgroup::new("resets")?;
+    let mut agent = Agent::start(&bpffs.yaml())?;
+    let prometheus = Prometheus::start(agent.address())?;
+    let mut load = load_command(cgroup.path(), &["mixed", "--seconds", "120"])?.spawn()?;
+    let value = |query: &str| -> Result<Option<f64>> {
+        Ok(prometheus.query(query).ok().and_then(|series| Some(series.first()?.value)))
+    };
+    let selector = format!("{{cgroup=\"{}\"}}", cgroup.kernel_path());
+    let survived = (|| -> Result<()> {
+        for kill in 0..KILLS {
+            let scraped = format!("count_over_time(podperf_cgroup_oncpu_seconds_total{selector}[10m])");
+            let before = value(&scraped)?.unwrap_or(0.0);
+            within(Duration::from_secs(60), "it is scraped again", || {
+                Ok(value(&scraped)?.filter(|scraped| *scraped >= before + 2.0).map(|_| ()))
+            })
+            .with_context(|| format!("after {kill} kills"))?;
+            agent.restart(Signal::SIGKILL, &bpffs.yaml())?;
+        }
+        within(Duration::from_secs(30), "the kills are scraped", || {
+            Ok(value("podperf_starts_total{how=\"adopted\"}")?.filter(|starts| *starts >= 5.0).map(|_| ()))
+        })?;
+        // What is the process's own begins anew with it.
+        let own = ["process_", "podperf_log_", "podperf_otlp_", "podperf_stack_symbol", "podperf_stack_unsymbol"];
+        let metrics = agent.metrics()?;
+        let names = metrics.samples().iter().map(|sample| sample.name.as_str());
+        let names: BTreeSet<&str> = names
+            .filter(|name| name.ends_with("_total") && !own.iter().any(|prefix| name.starts_with(prefix)))
+            .collect();
+        ensure!(names.contains("podperf_cgroup_context_switches_total") && names.len() > 15, "{names:?}");
+        for name in names {
+            let reset = prometheus.query(&format!("resets({name}[10m]) > 0"))?;
+            ensure!(reset.is_empty(), "{name}: {reset:?}");
+        }
+        let grown = value(&format!("increase(podperf_cgroup_oncpu_seconds_total{selector}[10m])"))?;
+        ensure!(grown.is_some_and(|grown| grown > 0.5), "{grown:?}");
+        Ok(())
+    })();
+    load.kill().ok();
+    load.wait().ok();
+    survived
+}

@@ -1,0 +1,157 @@
+//! Restarts without a gap: what a killed agent has counted, and what happens while there is none, is in the next one's counts.
+
+use std::{collections::BTreeMap, fs, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    bpffs::Bpffs,
+    cgroup::TestCgroup,
+    load::faults::FaultsReport,
+};
+
+use crate::running::{Counts, Load, count, time, with_faults};
+
+const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
+const RUNQUEUE: &str = "podperf_cgroup_runqueue_wait_seconds_total";
+
+/// What a clock may differ by: 0.05 %.
+const CLOCKS: u32 = 2000;
+/// What a reading of a clock besides cannot be held against, of any length.
+const INSTANT: Duration = Duration::from_micros(50);
+
+/// How often the agent is killed: enough to see it, or as many as are asked for.
+fn kills() -> Result<usize> {
+    std::env::var("PODPERF_KILLS").map_or(Ok(10), |kills| kills.parse().context("a bad `PODPERF_KILLS`"))
+}
+
+/// Counters are those that never fall, unless they are the process's own.
+fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
+    let own = [
+        "process_",
+        "podperf_log_",
+        "podperf_otlp_",
+        "podperf_kube_",
+        "podperf_stack_symbol",
+        "podperf_stack_unsymbol",
+    ];
+    let counters = metrics
+        .samples()
+        .iter()
+        .filter(|sample| sample.name.ends_with("_total") && !own.iter().any(|prefix| sample.name.starts_with(prefix)));
+    counters.map(|sample| (format!("{} {:?}", sample.name, sample.labels), sample.value)).collect()
+}
+
+fn none_falls(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> Result<()> {
+    for (series, before) in before {
+        let after = after.get(series).with_context(|| format!("{series} is gone"))?;
+        ensure!(after >= before, "{series} fell from {before} to {after}");
+    }
+    Ok(())
+}
+
+/// Kills the agent again and again, starts it with these configurations in turn, and holds what it has counted in the end
+/// against the kernel's own counts of the load.
+fn survives(signal: Signal, times: usize, more: &[&str]) -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let facts = "metrics: {facts: [oncpu, runqueue_wait, context_switches, page_faults]}";
+    let yaml = |turn: usize| format!("{facts}\n{}\n{}", bpffs.yaml(), more[turn % more.len()]);
+    let mut agent = Agent::start(&yaml(0))?;
+    let cgroup = TestCgroup::new("restart")?;
+    let going = agent.directory().join("going");
+    fs::write(&going, "")?;
+    let mut load = Load::start(&format!("faults --pages 50 --switches 50 --wait --while-exists {}", going.display()))?;
+    load.wait_for_word("ready")?;
+    load.wait_until_blocked()?;
+    let before = Counts::of(load.pid())?;
+    cgroup.add(load.pid())?;
+    load.go_on()?;
+    let mut shown = BTreeMap::new();
+    for turn in 1..=times {
+        let now = counters(&agent.metrics()?);
+        none_falls(&shown, &now).with_context(|| format!("after {} ends", turn - 1))?;
+        shown = now;
+        agent.restart(signal, &yaml(turn)).with_context(|| format!("end {turn}"))?;
+    }
+    fs::remove_file(&going)?;
+    load.wait_for_word("done")?;
+    load.wait_until_blocked()?;
+    let after = Counts::of(load.pid())?;
+    let metrics = agent.fresh_metrics()?;
+    ensure!(after == Counts::of(load.pid())?, "the load did not stand still");
+    load.go_on()?;
+    let report: FaultsReport = load.report()?;
+    load.end()?;
+    none_falls(&shown, &counters(&metrics)).context("at the end")?;
+
+    ensure!(report.inside.voluntary_switches > 100, "{report:?}");
+    for (family, kind, truth) in [
+        ("podperf_cgroup_context_switches_total", "voluntary", after.voluntary - before.voluntary),
+        ("podperf_cgroup_context_switches_total", "involuntary", after.involuntary - before.involuntary),
+        ("podperf_cgroup_page_faults_total", "minor", after.minor_faults - before.minor_faults),
+        ("podperf_cgroup_page_faults_total", "major", after.major_faults - before.major_faults),
+    ] {
+        let found = count(&metrics, family, &cgroup, &[("kind", kind)])?;
+        let truth = f64::from(u32::try_from(truth)?);
+        ensure!(found.to_bits() == truth.to_bits(), "{found} {kind} {family}, and the truth is {truth}");
+    }
+    for (family, truth) in [(ONCPU, after.run - before.run), (RUNQUEUE, after.runqueue - before.runqueue)] {
+        let found = time(&metrics, family, &cgroup, &[])?;
+        let most = truth / CLOCKS + INSTANT;
+        ensure!(found.abs_diff(truth) <= most, "{family}: {found:?}, and the truth is {truth:?} (+-{most:?})");
+    }
+    Ok(())
+}
+
+pub(crate) fn kills_lose_nothing() -> Result<()> {
+    survives(Signal::SIGKILL, kills()?, &[""])
+}
+
+pub(crate) fn an_ordinary_end_loses_nothing() -> Result<()> {
+    survives(Signal::SIGTERM, 3, &[""])
+}
+
+/// Other constants of the programs, other sizes of the rows, counters in another order: none of their maps fits.
+pub(crate) fn other_programs_take_over() -> Result<()> {
+    survives(
+        Signal::SIGKILL,
+        kills()?,
+        &[
+            "cgroups: {max: 256}\ncounters: {groups: [[cpu-clock, page-faults]]}",
+            "cgroups: {max: 4096}\ncounters: {groups: [[page-faults, cpu-clock]]}\nstacks: {longWait: 600ms}",
+        ],
+    )
+}
+
+/// The counts of the kernel's rows without what was kept beside them.
+pub(crate) fn what_is_kept_may_be_damaged() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let yaml = with_faults(&bpffs.yaml());
+    let mut agent = Agent::start(&yaml)?;
+    let cgroup = TestCgroup::new("damaged")?;
+    let mut load =
+        Load::start(&format!("faults --pages 500 --switches 100 --wait --cgroup {}", cgroup.path().display()))?;
+    load.wait_for_word("ready")?;
+    load.go_on()?;
+    load.wait_for_word("done")?;
+    load.wait_until_blocked()?;
+    let switches = |agent: &Agent| -> Result<f64> {
+        count(&agent.fresh_metrics()?, "podperf_cgroup_context_switches_total", &cgroup, &[("kind", "voluntary")])
+    };
+    let before = switches(&agent)?;
+    let file = agent.directory().join("kept.state");
+    let mut text = fs::read(&file)?;
+    let middle = text.len() / 2;
+    text[middle] ^= 1;
+    fs::write(&file, text)?;
+    agent.restart(Signal::SIGKILL, &yaml)?;
+    let line = agent.wait_for_log("cannot be used", Duration::from_secs(5))?;
+    ensure!(line.contains("WARN") && line.contains("damaged") && line.contains("lost="), "{line}");
+    let after = switches(&agent)?;
+    ensure!(before.to_bits() == after.to_bits(), "{before} before, {after} after");
+    let starts = agent.metrics()?.get("podperf_starts_total", &[("how", "unusable")]);
+    ensure!(starts == Some(1.0), "{starts:?}");
+    load.go_on()?;
+    load.end()
+}

@@ -1,0 +1,46 @@
+//! A bpffs of a test's own: what is pinned in it is gone with it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use tempfile::TempDir;
+
+/// A mounted bpffs; unmounted on drop.
+#[derive(Debug)]
+pub struct Bpffs(TempDir);
+
+impl Bpffs {
+    /// Mounts one in a new directory.
+    pub fn mount() -> Result<Self> {
+        let directory = TempDir::new()?;
+        let options: Option<&str> = None;
+        mount(Some("bpf"), directory.path(), Some("bpf"), MsFlags::empty(), options)
+            .context("failed to mount a bpffs")?;
+        Ok(Self(directory))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Where the pins of an agent go.
+    #[must_use]
+    pub fn pins(&self) -> PathBuf {
+        self.path().join("podperf")
+    }
+
+    /// The configuration of an agent that pins there.
+    #[must_use]
+    pub fn yaml(&self) -> String {
+        format!("restart: {{pin: true, directory: {}}}", self.pins().display())
+    }
+}
+
+impl Drop for Bpffs {
+    fn drop(&mut self) {
+        umount2(self.path(), MntFlags::MNT_DETACH).ok();
+    }
+}
