@@ -45,7 +45,8 @@ fn after_the_uninstall_nothing_is_left_on_any_node() -> Result<()> {
         let pins = node.run("find /sys/fs/bpf -mindepth 1")?;
         ensure!(pins.is_empty(), "pinned on {}: {pins}", node.name());
     }
-    let kinds = "daemonsets,pods,configmaps,services,serviceaccounts,secrets,clusterroles,clusterrolebindings";
+    let kinds = "daemonsets,pods,configmaps,services,serviceaccounts,secrets,roles,rolebindings,clusterroles,\
+                 clusterrolebindings";
     let arguments =
         ["get", kinds, "--all-namespaces", "--selector=app.kubernetes.io/instance=podperf", "--output=name"];
     let left = cluster.control_plane.admin_kubectl(&arguments)?;
