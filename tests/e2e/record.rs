@@ -207,7 +207,7 @@ fn what_cannot_be_recorded_is_said_with_the_way_out() -> Result<()> {
         (&["/a", "--all"], BAD_ARGUMENTS, &["cannot be used with"]),
         (&["/a", "--off-cpu", "--on-cpu"], BAD_ARGUMENTS, &["cannot be used with"]),
         (&["/a", "--duration", "6m"], BAD_ARGUMENTS, &["at most 5m"]),
-        (&["/a", "--agent", "https://x:1"], BAD_ARGUMENTS, &["bad agent `https://x:1`", "http://127.0.0.1:9799"]),
+        (&["/a", "--agent", "ftp://x:1"], BAD_ARGUMENTS, &["bad agent `ftp://x:1`", "http://127.0.0.1:9799"]),
         (&["/a", "--agent", "127.0.0.1:1"], FAILED, &["failed to reach the agent at `http://127.0.0.1:1`", "refused"]),
         (&[&mistyped, "--agent", &url], FAILED, &["no such cgroup", &nearest]),
         (

@@ -118,7 +118,15 @@ fn prometheus_sees_no_reset_over_kills() -> Result<()> {
             Ok(value("podperf_starts_total{how=\"adopted\"}")?.filter(|starts| *starts >= 5.0).map(|_| ()))
         })?;
         // What is the process's own begins anew with it.
-        let own = ["process_", "podperf_log_", "podperf_otlp_", "podperf_stack_symbol", "podperf_stack_unsymbol"];
+        let own = [
+            "process_",
+            "podperf_access_",
+            "podperf_http_",
+            "podperf_log_",
+            "podperf_otlp_",
+            "podperf_stack_symbol",
+            "podperf_stack_unsymbol",
+        ];
         let metrics = agent.metrics()?;
         let names = metrics.samples().iter().map(|sample| sample.name.as_str());
         let names: BTreeSet<&str> = names

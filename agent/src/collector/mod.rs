@@ -130,7 +130,9 @@ pub fn start(
     tree.walked(walk(&settings.cgroup_root)?, monotonic_ns());
     // Those of agents before this one are in no profile of its own, and no news.
     let drops_then = sensors.drops()?;
-    let losses = Losses::since(&drops_then);
+    let mut losses = Losses::since(&drops_then);
+    let (state, detail) = losses.note(&drops_then, monotonic_ns());
+    settings.status.set("losses", state, detail);
     let drops_then = drops_then.into_iter().collect();
     let mut collector = Collector {
         sensors,

@@ -4,10 +4,9 @@
 use std::{
     collections::HashMap,
     fs,
-    os::fd::{AsFd as _, AsRawFd, BorrowedFd},
+    os::fd::{AsRawFd, BorrowedFd},
 };
 
-use aya::programs::Program;
 use podperf_ebpf::abi;
 
 /// How full a map is, and what it costs.
@@ -45,15 +44,15 @@ impl MapUse {
 }
 
 impl ProgramUse {
-    pub(super) fn read(name: &'static str, program: &Program, own: &abi::podperf_runs) -> Option<Self> {
-        let fd = program.fd().ok()?;
-        Some(Self {
+    pub(super) fn read(name: &'static str, program: BorrowedFd<'_>, own: &abi::podperf_runs) -> Self {
+        let kernels = fd_info(program);
+        Self {
             program: name,
             run_time_ns: own.ns,
             runs: own.runs,
-            misses: fd_info(fd.as_fd()).get("recursion_misses").copied().unwrap_or(0),
-            verified_instructions: program.info().ok()?.verified_instruction_count().map(u64::from),
-        })
+            misses: kernels.get("recursion_misses").copied().unwrap_or(0),
+            verified_instructions: kernels.get("verified_insns").copied(),
+        }
     }
 }
 

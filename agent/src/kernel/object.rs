@@ -1,14 +1,20 @@
 //! The maps and programs that run: of the object that was just loaded, or of pins that an agent before this one left.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    path::Path,
+};
 
 use aya::{
     Ebpf,
     maps::{Map, MapData},
-    programs::{BtfTracePoint, Iter, PerfEvent, Program, ProgramError, RawTracePoint, links::FdLink},
+    programs::{PerfEvent, Program, ProgramError, RawTracePoint, links::FdLink},
 };
 
-use super::{raw, sensors::COLLECT};
+use super::{descriptor, raw, sampler, sensors::COLLECT};
 
 /// What the agent looks into. The other maps are pinned, too, but by the programs that hold them.
 const ORDERS: &str = ".data.orders";
@@ -20,9 +26,19 @@ const PINNED_ORDERS: &str = "orders";
 pub(super) struct Object {
     ebpf: Option<Ebpf>,
     maps: BTreeMap<String, Map>,
-    programs: BTreeMap<String, Program>,
+    programs: BTreeMap<String, Pinned>,
     /// What attaches the programs, where this agent has attached them.
     links: Vec<(&'static str, FdLink)>,
+    /// That of the program [`COLLECT`].
+    iterator: Option<OwnedFd>,
+}
+
+/// A program of a pin.
+enum Pinned {
+    /// What is run or attached from here.
+    Used(Box<Program>),
+    /// What is attached, and only looked at.
+    Attached(OwnedFd),
 }
 
 impl Object {
@@ -47,6 +63,10 @@ impl Object {
             let program = program_of(&name, &path).map_err(io::Error::other)?;
             this.programs.insert(name, program);
         }
+        this.iterator = match descriptor::open_pin(&directory.join("links").join(COLLECT)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            link => Some(link?),
+        };
         Ok(this)
     }
 
@@ -84,7 +104,29 @@ impl Object {
         for (name, link) in self.links.drain(..) {
             link.pin(links.join(name)).map_err(io::Error::other)?;
         }
+        match &self.iterator {
+            Some(link) => descriptor::pin(link.as_fd(), &links.join(COLLECT)),
+            None => Ok(()),
+        }
+    }
+
+    /// Attaches the program [`COLLECT`], which is loaded.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub(super) fn attach_iterator(&mut self) -> io::Result<()> {
+        self.iterator = self.descriptor(COLLECT).map(descriptor::attach_iterator).transpose()?;
         Ok(())
+    }
+
+    /// What runs [`COLLECT`] when it is read; `None` where no stacks are taken.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub(super) fn iterate(&self) -> io::Result<Option<File>> {
+        self.iterator.as_ref().map(|link| descriptor::iterate(link.as_fd())).transpose()
     }
 
     pub(super) fn keep_attached(&mut self, name: &'static str, link: impl Into<FdLink>) {
@@ -104,14 +146,28 @@ impl Object {
         pinned.chain(self.ebpf.iter().flat_map(Ebpf::maps))
     }
 
+    /// A program that is used from here.
     pub(super) fn program(&self, name: &str) -> Option<&Program> {
-        self.programs.get(name).or_else(|| self.ebpf.as_ref()?.program(name))
+        match self.programs.get(name) {
+            Some(Pinned::Used(program)) => Some(program),
+            Some(Pinned::Attached(_)) => None,
+            None => self.ebpf.as_ref()?.program(name),
+        }
     }
 
     pub(super) fn program_mut(&mut self, name: &str) -> Option<&mut Program> {
         match self.programs.get_mut(name) {
-            Some(program) => Some(program),
+            Some(Pinned::Used(program)) => Some(program),
+            Some(Pinned::Attached(_)) => None,
             None => self.ebpf.as_mut()?.program_mut(name),
+        }
+    }
+
+    /// That of a program that is loaded.
+    pub(super) fn descriptor(&self, program: &str) -> Option<BorrowedFd<'_>> {
+        match self.programs.get(program) {
+            Some(Pinned::Attached(fd)) => Some(fd.as_fd()),
+            _ => Some(self.program(program)?.fd().ok()?.as_fd()),
         }
     }
 }
@@ -131,11 +187,10 @@ fn entries(directory: &Path) -> io::Result<Vec<(String, std::path::PathBuf)>> {
 }
 
 /// A pin does not say of what kind its program is.
-fn program_of(name: &str, path: &Path) -> Result<Program, ProgramError> {
+fn program_of(name: &str, path: &Path) -> Result<Pinned, ProgramError> {
     Ok(match name {
-        "flush" | "forget" | "sched_switch_raw" => Program::RawTracePoint(RawTracePoint::from_pin(path)?),
-        "sample" => Program::PerfEvent(PerfEvent::from_pin(path)?),
-        COLLECT => Program::Iter(Iter::from_pin(path)?),
-        _ => Program::BtfTracePoint(BtfTracePoint::from_pin(path)?),
+        "flush" | "forget" => Pinned::Used(Box::new(Program::RawTracePoint(RawTracePoint::from_pin(path)?))),
+        sampler::PROGRAM => Pinned::Used(Box::new(Program::PerfEvent(PerfEvent::from_pin(path)?))),
+        _ => Pinned::Attached(descriptor::open_pin(path).map_err(ProgramError::IOError)?),
     })
 }

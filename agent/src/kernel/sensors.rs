@@ -8,7 +8,7 @@ use std::{
 
 use aya::{
     maps::{MapData, RingBuf},
-    programs::{Iter, RawTracePoint},
+    programs::RawTracePoint,
 };
 use podperf_ebpf::abi;
 use tracing::debug;
@@ -385,11 +385,8 @@ impl Sensors {
     }
 
     /// Has what tasks have summed put into the table that is no longer written to.
-    fn collect(&mut self) -> io::Result<()> {
-        let Some(program) = self.object.program_mut(COLLECT) else { return Ok(()) };
-        let program: &mut Iter = program.try_into().map_err(io::Error::other)?;
-        let link = program.attach().and_then(|id| program.take_link(id)).map_err(io::Error::other)?;
-        let mut tasks = link.into_file().map_err(io::Error::other)?;
+    fn collect(&self) -> io::Result<()> {
+        let Some(mut tasks) = self.object.iterate()? else { return Ok(()) };
         // It writes nothing; reading runs it. The kernel asks to come again when there are many.
         loop {
             match io::copy(&mut tasks, &mut io::sink()) {
@@ -428,7 +425,7 @@ impl Sensors {
         let read = |name: &&'static str| {
             // The raw form has the account of the other.
             let own = PROGRAMS.iter().position(|program| name.starts_with(program))?;
-            ProgramUse::read(name, self.object.program(name)?, &totals.programs[own])
+            Some(ProgramUse::read(name, self.object.descriptor(name)?, &totals.programs[own]))
         };
         self.running.iter().filter_map(read).collect()
     }

@@ -150,7 +150,7 @@ pub(super) fn forget_stacks(object: &Object) -> io::Result<()> {
 }
 
 pub(super) fn is_loaded(object: &Object, program: &str) -> bool {
-    object.program(program).is_some_and(|program| program.fd().is_ok())
+    object.descriptor(program).is_some()
 }
 
 /// How far apart so many in a second are; 0 for none.

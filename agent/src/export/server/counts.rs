@@ -49,7 +49,7 @@ impl Refusal {
 }
 
 /// The server's counts; it adds, others look.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ServerCounts {
     codes: Mutex<BTreeMap<u16, u64>>,
     refusals: [AtomicU64; Refusal::ALL.len()],
@@ -66,6 +66,14 @@ pub struct ServerStats {
     pub refusals: Vec<(Refusal, u64)>,
     /// When the certificate ends, Unix time; `None` without TLS.
     pub certificate_ends: Option<i64>,
+}
+
+impl Default for ServerCounts {
+    fn default() -> Self {
+        // What is hoped for is there from the start.
+        let codes = Mutex::new(BTreeMap::from([(StatusCode::OK.as_u16(), 0)]));
+        Self { codes, refusals: Default::default(), certificate_ends: AtomicI64::default() }
+    }
 }
 
 impl ServerCounts {

@@ -1,0 +1,85 @@
+//! `bpf(2)` commands that open what aya cannot with few privileges: pins of programs, of which it wants to see the types
+//! (`CAP_SYS_ADMIN`), and so iterators, too.
+
+use std::{
+    ffi::CString,
+    fs::File,
+    io,
+    os::{
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::Path,
+    ptr,
+};
+
+const OBJ_PIN: libc::c_long = 6;
+const OBJ_GET: libc::c_long = 7;
+const LINK_CREATE: libc::c_long = 28;
+const ITER_CREATE: libc::c_long = 33;
+/// Of `enum bpf_attach_type`.
+const TRACE_ITER: u32 = 28;
+
+/// Of `BPF_OBJ_PIN` and `BPF_OBJ_GET`.
+#[repr(C)]
+struct PinAttr {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+/// Of `BPF_LINK_CREATE`.
+#[repr(C)]
+struct LinkAttr {
+    program: u32,
+    target: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// Of `BPF_ITER_CREATE`.
+#[repr(C)]
+struct IterAttr {
+    link: u32,
+    flags: u32,
+}
+
+/// Opens what is pinned there.
+pub(super) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    open(OBJ_GET, &PinAttr { path: path.as_ptr() as u64, fd: 0, flags: 0 })
+}
+
+/// Pins it there.
+pub(super) fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let attr = PinAttr { path: path.as_ptr() as u64, fd: number(fd), flags: 0 };
+    command(OBJ_PIN, &attr).map(drop)
+}
+
+/// Attaches an iterator's program.
+pub(super) fn attach_iterator(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    open(LINK_CREATE, &LinkAttr { program: number(program), target: 0, attach_type: TRACE_ITER, flags: 0 })
+}
+
+/// What runs an iterator's program when it is read.
+pub(super) fn iterate(link: BorrowedFd<'_>) -> io::Result<File> {
+    open(ITER_CREATE, &IterAttr { link: number(link), flags: 0 }).map(File::from)
+}
+
+fn number(fd: BorrowedFd<'_>) -> u32 {
+    fd.as_raw_fd().unsigned_abs()
+}
+
+/// A command that opens something.
+fn open<A>(which: libc::c_long, attr: &A) -> io::Result<OwnedFd> {
+    let fd = command(which, attr)?;
+    // SAFETY: the kernel has just opened it for the caller, and nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(RawFd::try_from(fd).unwrap_or(-1)) })
+}
+
+fn command<A>(which: libc::c_long, attr: &A) -> io::Result<libc::c_long> {
+    // SAFETY: the callers' paths and descriptors outlive the call, and the kernel writes to none of them.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, which, ptr::from_ref(attr), size_of::<A>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
