@@ -2,7 +2,7 @@
 
 use std::{net::TcpListener, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use podperf_tests::{
     control_plane::NEEDS,
     kubelet::Qos,
