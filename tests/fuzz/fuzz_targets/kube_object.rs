@@ -13,8 +13,15 @@ mod pod;
 mod prune;
 #[path = "../../../agent/src/pods/raw.rs"]
 mod raw;
+#[path = "../../../agent/src/restart/shared.rs"]
+mod shared;
 #[path = "../../../agent/src/pods/workload.rs"]
 mod workload;
+
+/// As the files call it.
+mod restart {
+    pub(crate) use crate::shared;
+}
 
 use kube::core::WatchEvent;
 use libfuzzer_sys::fuzz_target;
