@@ -75,6 +75,7 @@ fn the_agents_defaults_are_values_that_are_taken() -> Result<()> {
     wanted["listen"] = "0.0.0.0:9799".into();
     wanted["runDir"] = "/run/podperf".into();
     wanted["restart"]["daemonSet"] = "podperf/podperf".into();
+    wanted["restart"]["directory"] = "/host/sys/fs/bpf/podperf".into();
     ensure!(rendered == wanted, "{rendered}");
     Ok(())
 }

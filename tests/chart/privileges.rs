@@ -53,7 +53,7 @@ fn each_mode_has_exactly_its_privileges() -> Result<()> {
         let mounts = spec["containers"][0]["volumeMounts"].as_sequence().context("no mounts")?;
         let writable: Vec<_> = mounts.iter().filter(|mount| mount["readOnly"] != true).collect();
         let writable: Vec<_> = writable.iter().filter_map(|mount| mount["mountPath"].as_str()).collect();
-        ensure!(writable == ["/run/podperf", "/sys/fs/bpf"], "{mode}: {writable:?}");
+        ensure!(writable == ["/run/podperf", "/host/sys/fs/bpf"], "{mode}: {writable:?}");
         ensure!(spec["containers"].as_sequence().map(Vec::len) == Some(1), "{mode}");
     }
     Ok(())

@@ -38,7 +38,7 @@
   "identity" "kubernetes"
   "cgroups" (dict "root" (include "podperf.cgroupRoot" .))
   "stacks" (dict "enabled" (include "podperf.profiles" . | eq "true"))
-  "restart" (dict "pin" (include "podperf.pins" . | eq "true"))
+  "restart" (dict "pin" (include "podperf.pins" . | eq "true") "directory" "/host/sys/fs/bpf/podperf")
 -}}
 {{- if and (include "podperf.pins" .) (include "podperf.asksForPods" .) -}}
 {{- $_ := set $chart.restart "daemonSet" (printf "%s/%s" (include "podperf.namespace" .) (include "podperf.fullname" .)) -}}
