@@ -11,7 +11,7 @@ use podperf_tests::{
 
 use crate::{
     conservation::{CPU_CLOCK, sharp_reading},
-    running::{ONCPU, count, counter_is_close, cpus, keep_awake, keep_cpus_awake, run, time, unreported, with_faults},
+    running::{ONCPU, count, counter_is_close, cpus, keep_awake, keep_cpus_awake, run, time, astray, with_faults},
 };
 
 const EVENTS: &str = "podperf_cgroup_perf_events_total";
@@ -38,7 +38,7 @@ type Arguments = fn(&str, &str) -> String;
 pub(crate) fn cpu_clock_is_cpu_stat(cpus: usize, arguments: Arguments) -> Result<()> {
     let agent = Agent::start("counters: {groups: [[cpu-clock]]}\n")?;
     let _awake = keep_awake(0..cpus)?;
-    let before = unreported(&agent.fresh_metrics()?)?;
+    let before = astray(&agent.fresh_metrics()?)?;
     let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?];
     let [first, second] = cgroups.each_ref().map(|cgroup| cgroup.path().display().to_string());
     let _: serde_json::Value = run(&arguments(&first, &second))?;
@@ -60,7 +60,7 @@ pub(crate) fn cpu_clock_is_cpu_stat(cpus: usize, arguments: Arguments) -> Result
 pub(crate) fn software_events(groups: &str) -> Result<()> {
     let agent = Agent::start(&with_faults(&format!("counters: {{groups: [{groups}]}}\n")))?;
     let _awake = keep_cpus_awake()?;
-    let before = unreported(&agent.fresh_metrics()?)?;
+    let before = astray(&agent.fresh_metrics()?)?;
     let (spinning, cgroup) = (TestCgroup::new("spinning")?, TestCgroup::new("software")?);
     let _: CpuReport = run(&format!("spin --seconds 0.5 --cgroup {}", spinning.path().display()))?;
     let _: FaultsReport = run(&format!("faults --pages 5000 --switches 1000 --cgroup {}", cgroup.path().display()))?;
@@ -100,7 +100,7 @@ pub(crate) fn a_pmu_event_in_its_own_terms() -> Result<()> {
     let oncpu = time(&second, ONCPU, &cgroup, &[])?;
     counter_is_close(
         "time by the time stamp counter",
-        (&second, unreported(&first)?),
+        (&second, astray(&first)?),
         Duration::try_from_secs_f64(found)?,
         oncpu,
     )

@@ -67,7 +67,7 @@ fn main() -> ExitCode {
             counters::cpu_clock_is_cpu_stat(cpus()?, |first, _| format!("spin --seconds 1 --cgroup {first}"))
         }),
         ("a_counter_of_a_ring_is_charged_to_its_two_cgroups", &[], || {
-            counters::cpu_clock_is_cpu_stat(1, |first, second| format!("ring --cgroups {first},{second}"))
+            counters::cpu_clock_is_cpu_stat(1, |first, second| format!("ring --slices 27 --cgroups {first},{second}"))
         }),
         ("a_counter_of_a_forked_child_is_charged_from_its_join_on", &[], || {
             counters::cpu_clock_is_cpu_stat(cpus()?, |first, _| format!("forkjoin --seconds 1 --cgroup {first}"))

@@ -30,6 +30,8 @@ pub(crate) const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";
 
 /// What a time may differ by: 2 %, or this where that is less.
 const LEAST_TOLERANCE: Duration = Duration::from_millis(2);
+/// `USER_HZ` is 100 wherever podperf runs.
+const TICK: Duration = Duration::from_millis(10);
 /// No load of this ring runs longer.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -218,23 +220,27 @@ pub(crate) fn is_close(what: &str, found: Duration, truth: Duration) -> Result<(
     is_within(LEAST_TOLERANCE.max(truth / 50), what, found, truth)
 }
 
-/// The same of a counter, which besides may have gone to others, or have come from them, for as long as the kernel kept
-/// a switch to itself: the agent says how long that was, and `before` is what it said before the load.
+/// The same of a counter, which besides may have gone to others, or have come from them: `before` is how long that could
+/// have been before the load.
 pub(crate) fn counter_is_close(
     what: &str,
     (metrics, before): (&Metrics, Duration),
     found: Duration,
     truth: Duration,
 ) -> Result<()> {
-    let unreported = unreported(metrics)?.saturating_sub(before);
-    is_within(LEAST_TOLERANCE.max(truth / 50) + unreported, what, found, truth)
-        .with_context(|| format!("{unreported:?} up to switches that the kernel did not report"))
+    let astray = astray(metrics)?.saturating_sub(before);
+    is_within(LEAST_TOLERANCE.max(truth / 50) + astray, what, found, truth)
+        .with_context(|| format!("{astray:?} that nobody reported, or that the machine was not given"))
 }
 
-/// Time up to the switches that the kernel did not report.
-pub(crate) fn unreported(metrics: &Metrics) -> Result<Duration> {
-    let seconds = metrics.get("podperf_switches_recovered_seconds_total", &[]).context("no unreported time")?;
-    Ok(Duration::try_from_secs_f64(seconds)?)
+/// Time that a CPU's counter may have charged to others than the scheduler did, since boot: up to switches that the kernel
+/// kept to itself, as the agent says, and while the host ran somebody else, which the scheduler takes off and a clock
+/// does not.
+pub(crate) fn astray(metrics: &Metrics) -> Result<Duration> {
+    let unreported = metrics.get("podperf_switches_recovered_seconds_total", &[]).context("no unreported time")?;
+    let stat = fs::read_to_string("/proc/stat").context("failed to read `/proc/stat`")?;
+    let stolen = stat.lines().next().and_then(|all| all.split_whitespace().nth(8)).context("no stolen time")?;
+    Ok(Duration::try_from_secs_f64(unreported)? + TICK * stolen.parse()?)
 }
 
 fn is_within(tolerance: Duration, what: &str, found: Duration, truth: Duration) -> Result<()> {

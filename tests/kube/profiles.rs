@@ -68,9 +68,9 @@ fn the_waits_of_each_container_arrive_under_its_own_names() -> Result<()> {
                 ensure!(found == Some(value), "`{key}` is {found:?} and not `{value}`: {:?}", profile.resource);
             }
         }
-        // In one window a container is one resource.
-        let requests: BTreeSet<_> = profiles.iter().map(|profile| profile.request).collect();
-        ensure!(requests.len() == profiles.len(), "{} resources in {} windows", profiles.len(), requests.len());
+        // In one window a container is one resource, with a profile for each kind of sample that it has.
+        let kinds: BTreeSet<_> = profiles.iter().map(|profile| (profile.request, &profile.sample_type)).collect();
+        ensure!(kinds.len() == profiles.len(), "{} profiles, and {} kinds in all windows", profiles.len(), kinds.len());
     }
     Ok(())
 }
