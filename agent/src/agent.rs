@@ -30,8 +30,10 @@ use crate::{
         server::ServerCounts,
     },
     kernel::{
-        LoadError, OpenCounter, Pins, PinsError, SampleEvent, Sensors, Tracepoint, cpu_info::CpuInfo, host::Host,
+        self, LoadError, OpenCounter, Pins, PinsError, SampleEvent, Sensors, Tracepoint, cpu_info::CpuInfo, host::Host,
+        memory::Limit,
     },
+    memory::GivenUp,
     overhead::Overhead,
     parts,
     pods::{self, DaemonSet},
@@ -39,6 +41,7 @@ use crate::{
     restart::Keeper,
     stacks::{self, SymbolCounts},
     status::{Part, State, Status},
+    upkeep::MemorySettings,
 };
 
 /// How long the agent is not ready while it has heard of no pods.
@@ -102,9 +105,15 @@ pub fn start(
     cgroup_root: &Path,
     logs: &'static LogCounts,
 ) -> anyhow::Result<(Arc<Agent>, Threads)> {
-    let Settings { config, node_name, rules, filter } = settings;
+    let Settings { config: asked, node_name, rules, filter } = settings;
+    let mut config = asked.clone();
     let status = Status::default();
     let profiles = parts::wants_profiles(&config);
+    let limit = Limit::find();
+    let budget = parts::budget(config.overhead.max_memory, limit.bytes());
+    let map_bytes = |config: &Config| kernel::memory::map_bytes(&parts::sensor_settings(config, host));
+    let reduced = parts::fit_maps(&mut config, budget, map_bytes)?;
+    let given_up = GivenUp::default();
 
     let (sensors, pins) = start_sensors(&config, host, plan, &status)?;
     let keeper = pins.is_some().then(|| Keeper::new(&config.run_dir));
@@ -124,6 +133,13 @@ pub fn start(
             patience: parts::wants_pods(&config).then_some(config.kubernetes.patience),
             status: status.clone(),
             overhead: Overhead::new(config.overhead.max_percent, host.cpus),
+            memory: MemorySettings {
+                max: config.overhead.max_memory,
+                limit,
+                reduced,
+                given_up: given_up.clone(),
+                stacks: profiles,
+            },
             profiles: profiles.then_some((config.otlp.interval, window_sender)),
             filter,
             met: met_sender,
@@ -148,7 +164,7 @@ pub fn start(
     });
     let (push, push_health) = push.transpose()?.unzip();
     let symbols = SymbolCounts::default();
-    let windows_out = Windows::default();
+    let windows_out = Windows::new(given_up.clone());
     let history = History::start(reader.clone());
     let agent = Arc::new(Agent {
         node_name,
@@ -167,21 +183,29 @@ pub fn start(
         logs,
         server: Arc::default(),
         access,
-        config: Mutex::new(config),
+        config: Mutex::new(asked),
         reload: Mutex::new((true, SystemTime::now())),
     });
     let sender = Arc::clone(&agent);
     let symbolizer = profiles
         .then(|| {
             let confined = agent.lock_config().sandbox.syscalls;
-            stacks::start(windows, met, agent.node_name.clone(), symbols, confined, move |profile, unwound| {
-                sender.reader.tell_unwound(unwound);
-                let profile = Arc::new(profile);
-                windows_out.publish(&profile);
-                if let Some(exporter) = &sender.exporter {
-                    exporter.send(Arc::unwrap_or_clone(profile).own());
-                }
-            })
+            stacks::start(
+                windows,
+                met,
+                agent.node_name.clone(),
+                symbols,
+                given_up,
+                confined,
+                move |profile, unwound| {
+                    sender.reader.tell_unwound(unwound);
+                    let profile = Arc::new(profile);
+                    windows_out.publish(&profile);
+                    if let Some(exporter) = &sender.exporter {
+                        exporter.send(Arc::unwrap_or_clone(profile).own());
+                    }
+                },
+            )
         })
         .transpose()?;
     Ok((agent, Threads { collector, symbolizer, push, pins, daemon_set }))
@@ -316,11 +340,13 @@ impl Agent {
             warn!(%error, "configuration not reloaded");
             return;
         }
+        self.reader.set_max_memory(new.overhead.max_memory);
         let restart = {
             let mut config = self.lock_config();
             let restart = config.needs_restart(&new);
             config.log_level = new.log_level;
             config.cgroups = new.cgroups;
+            config.overhead.max_memory = new.overhead.max_memory;
             config.metrics = Metrics { level, ..new.metrics };
             self.facts.send_replace(families(&config));
             restart

@@ -35,7 +35,7 @@ use crate::{
     restart::RestartStats,
     stacks::{RawProfile, Window},
     status::{State, Status},
-    upkeep::{OverheadUse, Upkeep},
+    upkeep::{MemorySettings, OverheadUse, Upkeep},
 };
 
 pub use kept::Resumed;
@@ -92,6 +92,8 @@ pub struct CollectorSettings {
     pub status: Status,
     /// The cap on what podperf may cost.
     pub overhead: Overhead,
+    /// The same of memory.
+    pub memory: MemorySettings,
     /// How often a profile is made, and who takes it; `None` makes none.
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
     /// What profiles take.
@@ -122,7 +124,8 @@ pub fn start(
     let mut readings = Readings::new(sensors.counters(), sensors.most_per_ns());
     let (keeping, parts) = resumed.resume(&mut sensors, &mut readings);
     let Parts { ledger, mut tree, pods, readings_made, profiles_dropped, unposted } = parts;
-    let upkeep = Upkeep::new(settings.overhead, settings.profiles.is_some(), &sensors, settings.status.clone());
+    let (memory, stacks) = (settings.memory.clone(), settings.profiles.is_some());
+    let upkeep = Upkeep::new(settings.overhead, memory, stacks, &sensors, settings.status.clone());
     let mut samples = Window::new(settings.max_stacks, settings.max_samples);
     if settings.profiles.is_some() {
         samples.learn_functions();
@@ -229,6 +232,7 @@ impl Collector {
                     self.settings.rules = *rules;
                     reply.send(()).ok();
                 }
+                Ok(Request::MaxMemory(max)) => self.upkeep.set_max_memory(max),
                 Ok(Request::Pods(change)) => {
                     if let Some(pods) = &mut self.pods {
                         pods.apply(*change, monotonic_ns());
@@ -289,7 +293,8 @@ impl Collector {
         let (mut deltas, doubtful) = self.readings.advance(&reading);
         readings::join(&mut deltas, self.samples.take_profiled());
         deltas.append(&mut self.unposted);
-        self.upkeep.tend(&mut self.sensors, &reading, &doubtful);
+        let maps = self.sensors.map_use();
+        self.upkeep.tend(&mut self.sensors, &reading, &doubtful, maps.iter().map(|map| map.bytes).sum());
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         self.ledger.post(deltas, &names, &self.settings.rules, reading.at_ns);
         self.ledger.settle(&names, &self.settings.rules, reading.at_ns);
@@ -308,7 +313,7 @@ impl Collector {
             cpu: reading.cpu,
             cgroup_rows: reading.rows.len(),
             drops: reading.drops,
-            maps: self.sensors.map_use(),
+            maps,
             programs: self.sensors.program_use(&reading.cpu),
             readings: self.readings_made,
             took: start.elapsed(),

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use super::Observation;
 use crate::{
     attribution::{RowRules, Subject},
+    config::MaxMemory,
     filter::{Filter, Full, Slot},
     pods::PodChange,
     readings::UnwoundTime,
@@ -34,6 +35,7 @@ pub(super) enum Request {
     Filter(Box<Filter>, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
     Unfilter(Slot),
     Rules(Box<RowRules>, oneshot::Sender<()>),
+    MaxMemory(MaxMemory),
     Pods(Box<PodChange>),
     Unwound(Vec<(Subject, UnwoundTime)>),
     Stop,
@@ -51,6 +53,7 @@ impl std::fmt::Debug for Request {
             Self::Filter(..) => "Filter",
             Self::Unfilter(_) => "Unfilter",
             Self::Rules(..) => "Rules",
+            Self::MaxMemory(_) => "MaxMemory",
             Self::Pods(_) => "Pods",
             Self::Unwound(_) => "Unwound",
             Self::Stop => "Stop",
@@ -109,6 +112,11 @@ impl Reader {
         let request = Request::Rules(Box::new(rules), reply);
         self.0.send(request).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
+    }
+
+    /// Sets what podperf may take of memory, from the next reading on.
+    pub fn set_max_memory(&self, max: MaxMemory) {
+        self.0.send(Request::MaxMemory(max)).ok();
     }
 
     /// Tells of pods.
