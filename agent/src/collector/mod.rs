@@ -11,7 +11,7 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     path::PathBuf,
-    sync::{Arc, mpsc},
+    sync::{Arc, PoisonError, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant, SystemTime},
 };
@@ -40,7 +40,7 @@ use crate::{
 
 pub use kept::Resumed;
 use kept::{Keeping, Parts};
-use reader::Request;
+use reader::{Changes, Request};
 pub use reader::{ReadError, Reader};
 
 /// How often the rings are emptied. They hold some thousand records.
@@ -119,6 +119,7 @@ pub fn start(
     resumed: Resumed,
 ) -> io::Result<(Reader, JoinHandle<()>)> {
     let (sender, requests) = mpsc::channel();
+    let pod_changes = Changes::default();
     let filters = Filters::new(settings.filter.clone());
     sensors.set_filter_terms(&filters.kernel_terms())?;
     let mut readings = Readings::new(sensors.counters(), sensors.most_per_ns());
@@ -144,6 +145,7 @@ pub fn start(
         tree,
         not_found: HashSet::new(),
         pods: settings.patience.is_some().then_some(pods),
+        pod_changes: Changes::clone(&pod_changes),
         ledger,
         nameless: Vec::new(),
         met: HashSet::new(),
@@ -162,7 +164,7 @@ pub fn start(
         settings,
     };
     let thread = thread::Builder::new().name("podperf-kernel".into()).spawn(move || collector.run(&requests))?;
-    Ok((Reader(sender), thread))
+    Ok((Reader::new(sender, pod_changes), thread))
 }
 
 #[derive(Debug)]
@@ -175,6 +177,7 @@ struct Collector {
     not_found: HashSet<CgroupId>,
     /// The pods of this node; `None` where nobody tells of any.
     pods: Option<PodIndex>,
+    pod_changes: Changes,
     ledger: Ledger,
     /// Samples of the last windows whose pod had no name yet.
     nameless: Vec<(Place, RawSample)>,
@@ -233,9 +236,10 @@ impl Collector {
                     reply.send(()).ok();
                 }
                 Ok(Request::MaxMemory(max)) => self.upkeep.set_max_memory(max),
-                Ok(Request::Pods(change)) => {
+                Ok(Request::Pods) => {
+                    let changes = self.pod_changes.lock().unwrap_or_else(PoisonError::into_inner).take();
                     if let Some(pods) = &mut self.pods {
-                        pods.apply(*change, monotonic_ns());
+                        changes.into_iter().for_each(|change| pods.apply(change, monotonic_ns()));
                     }
                 }
                 Ok(Request::Unwound(times)) => {

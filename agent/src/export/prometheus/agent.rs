@@ -93,6 +93,7 @@ pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec
     families.extend([
         rows::CGROUPS_TRACKED.of(Value::Count(snapshot.cgroups_tracked as u64)),
         rows::CGROUPS_UNRESOLVED.of(Value::Count(snapshot.cgroups_unresolved as u64)),
+        rows::ROWS_FORGOTTEN.of(Value::Count(snapshot.forgotten)),
         rows::READINGS.of(Value::Count(observation.readings)),
         rows::SCRAPE_DURATION.of(Value::Real(observation.took.as_secs_f64())),
         rows::RELOAD_SUCCESSFUL.of(Value::Count(facts.reload.0.into())),

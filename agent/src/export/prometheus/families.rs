@@ -174,6 +174,8 @@ families! {
         "Cgroups that live";
     CGROUPS_UNRESOLVED: Gauge "podperf_cgroups_unresolved" [],
         "Cgroups whose counts wait for a path or a pod's name";
+    ROWS_FORGOTTEN: Counter "podperf_rows_forgotten" [],
+        "Rows of what had ended that went before `cgroups.grace` was over, since there were too many; the node's sum has their counts";
     STARTS: Counter "podperf_starts" ["how"] when "with `restart.pin`",
         "Agents that began since counts did: `first`, `adopted` and `taken_over` (without a gap), `anew` (with one), `unusable` (what was kept could not be used)";
     KEPT_BYTES: Gauge "podperf_kept_file" in Bytes [] when "with `restart.pin`",
