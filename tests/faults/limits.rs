@@ -106,7 +106,7 @@ fn an_agent_that_gets_no_more_memory_answers_or_ends_by_name() -> Result<()> {
 
 /// Three quarters of what it takes by itself: it is over that whatever it gives up.
 fn an_agent_near_its_budget_of_memory_gives_up_all_but_counts() -> Result<()> {
-    const CAPS: &str = "stacks: {maxStacks: 1024, maxSamples: 256}\notlp: {interval: 1s}\noverhead: {maxPercent: 0, ";
+    const CAPS: &str = "otlp: {interval: 1s}\noverhead: {maxPercent: 0, ";
     let taken = {
         let agent = Agent::start(&format!("{CAPS}maxMemory: 0}}"))?;
         figure(&agent.fresh_metrics()?, "podperf_overhead_memory_bytes")?

@@ -242,7 +242,9 @@ fn listen(config: &Config, listen: &anyhow::Result<Listen>) -> Check {
 fn memory(found: &Result<(Option<Budget>, Option<String>), ConfigError>) -> Check {
     const NAME: &str = "memory";
     match found {
-        Ok((None, _)) => Check::healthy(NAME, "without a budget: `overhead.maxMemory` is 0, or this has no limit"),
+        Ok((None, _)) => {
+            Check::healthy(NAME, "without a budget: `overhead.maxMemory` is 0, or the container has no limit")
+        }
         Ok((Some(budget), None)) => Check::healthy(NAME, format!("the maps fit into {budget}")),
         Ok((Some(_), Some(reduced))) => Check::degraded(NAME, way_out(reduced)),
         Err(error) => Check::failed(NAME, way_out(&error.to_string())),

@@ -14,7 +14,7 @@ use crate::{
     attribution::{Owner, Subject},
     filter::{Filter, Full, Known, Slot},
     ids::WakerId,
-    kernel::{clock::monotonic_ns, records::RawSample},
+    kernel::{clock::monotonic_ns, records::RawSample, return_free_memory},
     stacks::{ProfileSample, RawProfile, RawProfileWaker},
     upkeep::Feature,
 };
@@ -85,6 +85,9 @@ impl Collector {
         let forgotten = if without_stacks { self.samples.forget_all() } else { self.samples.forget() };
         if let Err(error) = self.sensors.forget_sent(&forgotten) {
             debug!(%error, "stacks not forgotten");
+        }
+        if without_stacks && !forgotten.is_empty() {
+            return_free_memory();
         }
         handed_on.then_some(window.0)
     }
