@@ -69,8 +69,8 @@ pub struct Upkeep {
     shed: Vec<Feature>,
     /// Whether stacks are taken at all.
     stacks: bool,
-    /// Whether the programs leave them out now.
-    without_stacks: bool,
+    /// Whether the programs leave them out now; of adopted ones that is not known.
+    without_stacks: Option<bool>,
     counters: Arc<[OpenCounter]>,
     status: Status,
 }
@@ -84,7 +84,7 @@ impl Upkeep {
             memory: memory::Keeper::new(memory, status.clone()),
             shed: Vec::new(),
             stacks,
-            without_stacks: false,
+            without_stacks: None,
             counters: sensors.counters().into(),
             status,
         };
@@ -162,11 +162,11 @@ impl Upkeep {
     /// Has the programs take stacks or leave them out, as both caps have it.
     fn leave_stacks_out(&mut self, sensors: &mut Sensors) {
         let without = self.shed.contains(&Feature::Stacks) || self.memory.has_given_up(Feature::Stacks);
-        if without == self.without_stacks {
+        if self.without_stacks == Some(without) {
             return;
         }
         match sensors.shed_stacks(without) {
-            Ok(()) => self.without_stacks = without,
+            Ok(()) => self.without_stacks = Some(without),
             Err(error) => warn!(%error, "failed to change what the programs leave out"),
         }
     }
