@@ -79,8 +79,8 @@ vm: ## Run the kernel tests on a row of kernels under QEMU, and write docs/kerne
 	$(CARGO) build --locked -p podperf-tests --bin podperf-vm
 	target/debug/podperf-vm $(if $(ROWS),--rows $(ROWS)) --document docs/kernels.md $(ARGS)
 
-vm-x86: ## A kernel that is too old and the oldest one that Debian still ships, without the longest tests
-	$(MAKE) vm ROWS=5.10,6.1 ARGS=--quick
+vm-x86: ## Kernels that are refused and the oldest one that Debian still ships, without the longest tests
+	$(MAKE) vm ROWS=5.10,6.12-confidentiality,6.1 ARGS=--quick
 
 vm-arm64: ## The arm64 kernel alone, on a CPU with hardware counters
 	$(MAKE) vm ROWS=6.12-arm64

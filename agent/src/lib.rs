@@ -2,8 +2,8 @@
 //!
 //! The modules are the data's way: [`kernel`] counts, [`readings`] makes deltas, [`cgroups`] knows paths and [`pods`]
 //! names, [`attribution`] keeps accounts and takes snapshots, [`export`] hands them out; stacks go from [`kernel`]
-//! through [`stacks`] and [`recording`] to [`export`]. [`collector`] is the thread that drives this, [`upkeep`] looks after counters and
-//! [`overhead`] after each reading, [`agent`] is what runs around it, [`restart`] what the next one goes on with, and
+//! through [`stacks`] and [`recording`] to [`export`]. [`collector`] is the thread that drives this, [`upkeep`] looks after counters,
+//! [`overhead`] and [`memory`] after each reading, [`agent`] is what runs around it, [`restart`] what the next one goes on with, and
 //! [`check`] says beforehand what of it would work. [`access`] knows who may read, and [`sandbox`] what the agent may. Only
 //! `kernel`, `pods` and `export` do I/O that can fail; what is between is pure.
 
@@ -21,6 +21,7 @@ pub mod filter;
 pub mod ids;
 pub mod kernel;
 pub mod losses;
+pub mod memory;
 pub mod overhead;
 pub mod parts;
 pub mod pods;

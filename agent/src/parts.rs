@@ -5,11 +5,15 @@ use std::{path::Path, time::Duration};
 
 use crate::{
     access::AccessSettings,
-    config::{Config, Identity, PodSource},
+    config::{Config, ConfigError, Identity, MaxMemory, PodSource},
     kernel::{PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host},
+    memory::{Budget, Mebi, OWN_BYTES},
     pods,
     status::State,
 };
+
+/// The least that may be configured of stacks and samples.
+pub const LEAST_STACKS: (u32, u32) = (1024, 256);
 
 /// Whether stacks are taken.
 #[must_use]
@@ -52,6 +56,55 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         max_samples: config.stacks.max_samples,
         pmu: pmu_settings(config, host),
     }
+}
+
+/// What podperf may take of memory, in a container of this limit.
+#[must_use]
+pub fn budget(max: MaxMemory, limit: Option<u64>) -> Option<Budget> {
+    match max {
+        MaxMemory::Share => limit.map(Budget::share_of),
+        MaxMemory::None => None,
+        MaxMemory::Bytes(bytes) => Some(Budget { bytes, limit: None }),
+    }
+}
+
+/// Holds the sizes of the maps against the budget. Where the budget is but a share of what there is, the tables of stacks
+/// are made smaller, which is said; those of counts stay as they are, and the agent starts in any case.
+///
+/// # Errors
+///
+/// When they do not fit a budget that is configured.
+pub fn fit_maps(
+    config: &mut Config,
+    budget: Option<Budget>,
+    map_bytes: impl Fn(&Config) -> u64,
+) -> Result<Option<String>, ConfigError> {
+    let Some(budget) = budget else { return Ok(None) };
+    let fits = |config: &Config| map_bytes(config).saturating_add(OWN_BYTES) <= budget.bytes;
+    if fits(config) {
+        return Ok(None);
+    }
+    let (maps, own) = (Mebi(map_bytes(config)), Mebi(OWN_BYTES));
+    if budget.limit.is_none() {
+        let message = format!(
+            "{} is too little: maps of the configured sizes take {maps}, and the agent some {own} by itself (raise it, or \
+             lower `stacks.maxStacks`, `stacks.maxSamples` or `cgroups.max`)",
+            Mebi(budget.bytes)
+        );
+        return Err(ConfigError::Value { key: "overhead.maxMemory", message });
+    }
+    while !fits(config) && (config.stacks.max_stacks, config.stacks.max_samples) != LEAST_STACKS {
+        let (stacks, samples) = LEAST_STACKS;
+        config.stacks.max_stacks = (config.stacks.max_stacks / 2).max(stacks);
+        config.stacks.max_samples = (config.stacks.max_samples / 2).max(samples);
+    }
+    let (stacks, samples) = (config.stacks.max_stacks, config.stacks.max_samples);
+    let enough = if fits(config) { "" } else { ", which is still too much" };
+    Ok(Some(format!(
+        "maps of the configured sizes would take {maps}, and the agent some {own} by itself: there is room for {stacks} \
+         stacks and {samples} samples{enough} (raise the container's limit, or lower `stacks.maxStacks`, \
+         `stacks.maxSamples` or `cgroups.max`)"
+    )))
 }
 
 /// How the PMU is shared.
@@ -159,4 +212,46 @@ pub fn samples(config: &Config, samples: &Result<Option<SampleEvent>, String>) -
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Maps of a KiB per stack, and of 4 MiB besides.
+    fn map_bytes(config: &Config) -> u64 {
+        (4 << 20) + (u64::from(config.stacks.max_stacks) << 10)
+    }
+
+    #[test]
+    fn a_budget_is_configured_or_a_share_of_the_containers_limit() {
+        assert_eq!(budget(MaxMemory::Share, None), None);
+        assert_eq!(budget(MaxMemory::Share, Some(1000)).unwrap().bytes, 800);
+        assert_eq!(budget(MaxMemory::None, Some(1000)), None);
+        assert_eq!(budget(MaxMemory::Bytes(900), Some(1000)), Some(Budget { bytes: 900, limit: None }));
+    }
+
+    #[test]
+    fn maps_that_do_not_fit_a_configured_budget_are_refused_with_the_way_out() {
+        let mut config = Config::default();
+        assert_eq!(fit_maps(&mut config, budget(MaxMemory::Bytes(56 << 20), None), map_bytes).unwrap(), None);
+        assert_eq!(fit_maps(&mut config, None, map_bytes).unwrap(), None);
+        let error = fit_maps(&mut config, budget(MaxMemory::Bytes(55 << 20), None), map_bytes).unwrap_err();
+        let says = error.to_string();
+        assert!(says.starts_with("bad value for `overhead.maxMemory`: 55 MiB is too little: maps"), "{says}");
+        assert!(says.contains("36 MiB") && says.contains("20 MiB") && says.contains("`stacks.maxStacks`"), "{says}");
+        assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn maps_that_do_not_fit_a_containers_limit_are_made_smaller_and_the_agent_starts() {
+        let mut config = Config::default();
+        let says = fit_maps(&mut config, Some(Budget::share_of(41 << 20)), map_bytes).unwrap().unwrap();
+        assert_eq!((config.stacks.max_stacks, config.stacks.max_samples), (8192, 4096));
+        assert!(says.contains("8192 stacks and 4096 samples (raise"), "{says}");
+        assert_eq!(config.cgroups, Config::default().cgroups);
+        let says = fit_maps(&mut config, Some(Budget::share_of(20 << 20)), map_bytes).unwrap().unwrap();
+        assert_eq!((config.stacks.max_stacks, config.stacks.max_samples), LEAST_STACKS);
+        assert!(says.contains("still too much"), "{says}");
+    }
 }

@@ -1,10 +1,13 @@
-//! What the agent looks after between readings: its counters on the PMU, and its own cost.
+//! What the agent looks after between readings: its counters on the PMU, and what it costs in time and memory.
+
+mod memory;
 
 use std::sync::Arc;
 
 use tracing::warn;
 
 use crate::{
+    config::MaxMemory,
     events::state::summary,
     kernel::{
         OpenCounter, RawReading, Sensors,
@@ -14,23 +17,31 @@ use crate::{
     status::{State, Status},
 };
 
-/// What can be given up, in that order.
+pub use memory::{MemorySettings, MemoryUse};
+
+/// What can be given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// Stacks of waits.
+    /// What is remembered of symbols and windows.
+    Caches,
+    /// Recordings and flame graphs.
+    Recordings,
+    /// Stacks of waits and of what runs.
     Stacks,
     /// A group of counters; from the last to the first.
     Counters,
 }
 
 impl Feature {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::Stacks, Self::Counters];
+    /// What is given up for CPU time, in that order; for memory that is [`crate::memory::ORDER`].
+    pub const FOR_CPU: [Self; 2] = [Self::Stacks, Self::Counters];
 
     /// The value of the label `feature`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Caches => "caches",
+            Self::Recordings => "recordings",
             Self::Stacks => "stacks",
             Self::Counters => "counters",
         }
@@ -44,17 +55,22 @@ pub struct OverheadUse {
     pub percent: f64,
     /// The cap in percent; 0 is none.
     pub most_percent: f64,
-    /// What is given up now, the first first.
+    /// What is given up for that now, the first first.
     pub shed: Vec<Feature>,
+    /// What it takes of memory, and what is given up for that.
+    pub memory: MemoryUse,
 }
 
-/// Looks after both.
+/// Looks after all of it.
 #[derive(Debug)]
 pub struct Upkeep {
     overhead: Overhead,
+    memory: memory::Keeper,
     shed: Vec<Feature>,
     /// Whether stacks are taken at all.
     stacks: bool,
+    /// Whether the programs leave them out now; of adopted ones that is not known.
+    without_stacks: Option<bool>,
     counters: Arc<[OpenCounter]>,
     status: Status,
 }
@@ -62,8 +78,16 @@ pub struct Upkeep {
 impl Upkeep {
     /// Tells the states for the first time.
     #[must_use]
-    pub fn new(overhead: Overhead, stacks: bool, sensors: &Sensors, status: Status) -> Self {
-        let this = Self { overhead, shed: Vec::new(), stacks, counters: sensors.counters().into(), status };
+    pub fn new(overhead: Overhead, memory: MemorySettings, stacks: bool, sensors: &Sensors, status: Status) -> Self {
+        let this = Self {
+            overhead,
+            memory: memory::Keeper::new(memory, status.clone()),
+            shed: Vec::new(),
+            stacks,
+            without_stacks: None,
+            counters: sensors.counters().into(),
+            status,
+        };
         this.tell_counters();
         this
     }
@@ -81,16 +105,25 @@ impl Upkeep {
             percent: self.overhead.percent(),
             most_percent: self.overhead.most_percent(),
             shed: self.shed.clone(),
+            memory: self.memory.used(),
         }
     }
 
-    /// After a reading; `doubtful` are the slots of counters that grew by more than can be.
-    pub fn tend(&mut self, sensors: &mut Sensors, reading: &RawReading, doubtful: &[usize]) {
+    /// Sets what it may take of memory.
+    pub fn set_max_memory(&mut self, max: MaxMemory) {
+        self.memory.set_max(max);
+    }
+
+    /// After a reading; `doubtful` are the slots of counters that grew by more than can be, `map_bytes` what the maps hold.
+    pub fn tend(&mut self, sensors: &mut Sensors, reading: &RawReading, doubtful: &[usize], map_bytes: u64) {
         let mut changed = sensors.tend(reading, doubtful);
         let cost = Cost { programs: reading.cpu.programs_time(), process: process_cpu() };
         if let Some(step) = self.overhead.observe(monotonic(), cost) {
             changed |= self.take(step, sensors);
         }
+        self.memory.tend(monotonic(), map_bytes);
+        // What the kernel refuses is tried again.
+        self.leave_stacks_out(sensors);
         if changed {
             self.counters = sensors.counters().into();
             self.tell_counters();
@@ -105,20 +138,15 @@ impl Upkeep {
             Step::Restore => self.shed.last().copied(),
         };
         let done = match (step, feature) {
-            (_, Some(Feature::Stacks)) => match sensors.shed_stacks(step == Step::Shed) {
-                Ok(()) => true,
-                Err(error) => {
-                    warn!(%error, "failed to change what the programs leave out");
-                    false
-                }
-            },
+            // See `leave_stacks_out`.
+            (_, Some(Feature::Stacks)) => true,
             (Step::Shed, Some(Feature::Counters)) => sensors.shed_counters(),
             (Step::Restore, Some(Feature::Counters)) => {
                 // A group that yielded meanwhile has nothing to come back to.
                 sensors.restore_counters();
                 true
             }
-            (_, None) => false,
+            (_, Some(Feature::Caches | Feature::Recordings) | None) => false,
         };
         if let Some(feature) = feature.filter(|_| done) {
             self.overhead.done(step);
@@ -131,12 +159,24 @@ impl Upkeep {
         done && feature == Some(Feature::Counters)
     }
 
+    /// Has the programs take stacks or leave them out, as both caps have it.
+    fn leave_stacks_out(&mut self, sensors: &mut Sensors) {
+        let without = self.shed.contains(&Feature::Stacks) || self.memory.has_given_up(Feature::Stacks);
+        if self.without_stacks == Some(without) {
+            return;
+        }
+        match sensors.shed_stacks(without) {
+            Ok(()) => self.without_stacks = Some(without),
+            Err(error) => warn!(%error, "failed to change what the programs leave out"),
+        }
+    }
+
     fn tell_overhead(&self, helped: bool) {
         let (percent, most) = (self.overhead.percent(), self.overhead.most_percent());
-        let shed: Vec<_> = Feature::ALL
+        let shed: Vec<_> = Feature::FOR_CPU
             .into_iter()
             .filter_map(|feature| match (feature, self.shed.iter().filter(|shed| **shed == feature).count()) {
-                (_, 0) => None,
+                (_, 0) | (Feature::Caches | Feature::Recordings, _) => None,
                 (Feature::Stacks, _) => Some("stacks are not taken".to_owned()),
                 (Feature::Counters, groups) => Some(format!("{groups} groups of counters are off")),
             })

@@ -90,14 +90,16 @@ fn only_what_the_agent_does_not_follow_restarts_it() -> Result<()> {
         "config: {logLevel: debug}",
         "config: {cgroups: {depth: 3, include: [/a], exclude: [/b], grace: 1m}}",
         "config: {metrics: {facts: [oncpu], includeNamespaces: [a], excludeNamespaces: [b], maxContainers: 7}}",
+        "config: {overhead: {maxMemory: 300Mi}}",
         "{podLabels: {a: b}, podMonitor: {enabled: true}}",
     ] {
-        ensure!(checksum(followed)? == plain, "`{followed}` restarts agents, which lose their counts");
+        ensure!(checksum(followed)? == plain, "`{followed}` restarts agents, which follow it as they run");
     }
     for restarts in [
         "config: {cgroups: {max: 8192}}",
         "config: {metrics: {level: pod}}",
         "config: {pmu: {leaveFree: 0}}",
+        "config: {overhead: {maxPercent: 1}}",
         "config: {identity: none}",
         "config: {counters: {groups: [[cycles]]}}",
         "http: {port: 9800}",

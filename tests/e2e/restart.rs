@@ -23,11 +23,14 @@ pub(crate) const TESTS: &[Test] = &[
     ("unpin_leaves_nothing_and_says_what_there_was", &[Need::Program("bpftool")], unpin_leaves_nothing_and_says_what_there_was),
     ("a_second_agent_is_refused_and_the_firsts_pins_are_untouched", &[], a_second_agent_is_refused_and_the_firsts_pins_are_untouched),
     ("without_a_bpffs_the_agent_says_what_is_lost", &[], without_a_bpffs_the_agent_says_what_is_lost),
+    ("the_next_agent_takes_the_stacks_that_one_gave_up", &[], the_next_agent_takes_the_stacks_that_one_gave_up),
     ("prometheus_sees_no_reset_over_kills", &[Need::Program("prometheus")], prometheus_sees_no_reset_over_kills),
 ];
 
 const END_DEADLINE: Duration = Duration::from_secs(10);
 const KILLS: usize = 5;
+/// Costs are looked at over five seconds at least.
+const GIVEN_UP: Duration = Duration::from_secs(60);
 
 fn unpin(directory: &TempDir, yaml: &str) -> Result<String> {
     let output = agent::command(directory.path(), yaml)?.arg("--unpin").output()?;
@@ -91,6 +94,27 @@ fn without_a_bpffs_the_agent_says_what_is_lost() -> Result<()> {
     ensure!(metrics.get("podperf_part_state", &[("part", "restart"), ("state", "degraded")]) == Some(1.0));
     ensure!(metrics.get("podperf_starts_total", &[]).is_none(), "nothing is kept");
     ensure!(!agent.directory().join("kept.state").exists());
+    Ok(())
+}
+
+fn the_next_agent_takes_the_stacks_that_one_gave_up() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let mut agent = Agent::start(&format!("{}\noverhead: {{maxPercent: 0.00001}}", bpffs.yaml()))?;
+    within(GIVEN_UP, "stacks are given up", || {
+        let shed = agent.fresh_metrics()?.get("podperf_overhead_shed", &[("cap", "cpu"), ("feature", "stacks")]);
+        Ok((shed == Some(1.0)).then_some(()))
+    })?;
+    agent.restart(Signal::SIGTERM, &bpffs.yaml())?;
+    let counts = || -> Result<(f64, f64)> {
+        let metrics = agent.fresh_metrics()?;
+        let shed = metrics.sum("podperf_bpf_drops_total", &[("reason", "stack_shed")]);
+        Ok((metrics.sum("podperf_stack_waits_total", &[]), shed))
+    };
+    counts()?;
+    let (before, now) = (counts()?, counts()?);
+    ensure!(agent.metrics()?.get("podperf_starts_total", &[("how", "adopted")]) == Some(1.0), "{}", agent.log());
+    ensure!(before.1 > 0.0 && now.0 > before.0, "nobody waited: {before:?}, {now:?}");
+    ensure!(now.1 == before.1, "it leaves stacks out that nobody gave up: {before:?}, {now:?}");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! The kernel gives the agent less than it asks for: no locked memory, no file descriptors.
+//! The agent gets less than it asks for: no locked memory, no file descriptors, little memory.
 
 use std::{
     fs,
@@ -9,24 +9,35 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::{self, Agent},
+    agent::{self, Agent, Metrics},
     suite::{Need, Test, within},
 };
 
-use crate::table::{nothing_was_lost, row, serves_and_counts};
+use tempfile::TempDir;
+
+use crate::{
+    cluster::wait_for_part,
+    command::Refusal,
+    table::{dropped, nothing_was_lost, row, serves_and_counts},
+};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[
     ("without_locked_memory_all_is_counted", PRLIMIT, without_locked_memory_all_is_counted),
     ("an_agent_without_a_file_descriptor_to_spare_goes_on_counting", PRLIMIT, an_agent_without_a_file_descriptor_to_spare_goes_on_counting),
     ("an_agent_that_gets_no_more_memory_answers_or_ends_by_name", PRLIMIT, an_agent_that_gets_no_more_memory_answers_or_ends_by_name),
+    ("an_agent_near_its_budget_of_memory_gives_up_all_but_counts", &[], an_agent_near_its_budget_of_memory_gives_up_all_but_counts),
+    ("maps_larger_than_the_budget_of_memory_are_refused_by_name", &[], maps_larger_than_the_budget_of_memory_are_refused_by_name),
 ];
 
 const PRLIMIT: &[Need] = &[Need::Program("prlimit")];
 /// The server waits a second before it tries to take connections again.
 const SOON: Duration = Duration::from_secs(15);
 const CONNECTIONS: usize = 24;
+/// Three readings are enough; a loaded machine gets more.
+const MEMORY: Duration = Duration::from_secs(60);
 
 fn without_locked_memory_all_is_counted() -> Result<()> {
     let mut agent = Agent::start_changed(&agent::binary()?, "", |command| {
@@ -91,6 +102,97 @@ fn an_agent_that_gets_no_more_memory_answers_or_ends_by_name() -> Result<()> {
     };
     row("no more memory (RLIMIT_AS)", &seen, "0 while it lives");
     Ok(())
+}
+
+/// Three quarters of what it takes by itself: it is over that whatever it gives up.
+fn an_agent_near_its_budget_of_memory_gives_up_all_but_counts() -> Result<()> {
+    const CAPS: &str = "otlp: {interval: 1s}\noverhead: {maxPercent: 0, ";
+    let taken = {
+        let agent = Agent::start(&format!("{CAPS}maxMemory: 0}}"))?;
+        figure(&agent.fresh_metrics()?, "podperf_overhead_memory_bytes")?
+    };
+    let budget = (taken * 0.75).floor();
+    let mut agent = Agent::start(&format!("{CAPS}maxMemory: {budget}}}"))?;
+    let mut order = Vec::new();
+    let metrics = within(MEMORY, "all is given up", || {
+        let metrics = agent.fresh_metrics()?;
+        let now = given_up(&metrics)?;
+        if order.last() != Some(&now) {
+            order.push(now);
+        }
+        Ok((now == [1.0; 3]).then_some(metrics))
+    })?;
+    // The first reading may be before the first scrape.
+    let expected = [[0.0; 3], [1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0; 3]];
+    ensure!(expected.ends_with(&order), "given up in this order: {order:?}");
+    let limit = figure(&metrics, "podperf_overhead_memory_limit_bytes")?;
+    ensure!(limit == budget, "a cap of {limit} and not of {budget}");
+    ensure!(agent.log().contains("near the budget of memory"), "not in the log: {}", agent.log());
+    let detail = wait_for_part(&agent, "memory", "degraded", &["given up: caches, recordings, stacks"])?;
+    for path in ["/flamegraph", "/debug/profile?seconds=1&format=svg", "/debug/waits"] {
+        let (code, _, says) = agent.get(path, &[])?;
+        let says = String::from_utf8_lossy(&says).into_owned();
+        ensure!(code == 503 && says.contains("raise `overhead.maxMemory`"), "{path} answered {code}: {says}");
+    }
+    // What runs and waits now is counted, without stacks.
+    let metrics = serves_and_counts(&mut agent)?;
+    nothing_was_lost(&metrics)?;
+    let without = |metrics: &Metrics| dropped(metrics, "stack_shed");
+    ensure!(without(&metrics)? > 0.0, "stacks are taken");
+
+    // A larger budget holds at once, and gives back one after the other.
+    let config = agent.directory().join("podperf.yaml");
+    let text = fs::read_to_string(&config)?.replace(&format!("maxMemory: {budget}"), "maxMemory: 4Gi");
+    fs::write(&config, text)?;
+    agent.signal(Signal::SIGHUP)?;
+    let mut order = Vec::new();
+    within(MEMORY, "all is back", || {
+        let now = given_up(&agent.fresh_metrics()?)?;
+        if order.last() != Some(&now) {
+            order.push(now);
+        }
+        Ok((now == [0.0; 3]).then_some(()))
+    })?;
+    let expected = [[1.0; 3], [1.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0; 3]];
+    ensure!(expected.ends_with(&order), "given back in this order: {order:?}");
+    wait_for_part(&agent, "memory", "healthy", &["4096 MiB"])?;
+    let before = without(&agent.fresh_metrics()?)?;
+    let (code, _, _) = agent.get("/flamegraph", &[])?;
+    ensure!(code == 200, "/flamegraph answered {code}");
+    let metrics = serves_and_counts(&mut agent)?;
+    nothing_was_lost(&metrics)?;
+    ensure!(without(&metrics)? == before, "stacks are still left out");
+    row("memory near `overhead.maxMemory`", &format!("`memory degraded {detail}`; flame graphs answer 503"), "0");
+    Ok(())
+}
+
+/// Those given up for memory, in their order.
+fn given_up(metrics: &Metrics) -> Result<[f64; 3]> {
+    let of = |feature| {
+        let labels = [("cap", "memory"), ("feature", feature)];
+        metrics.get("podperf_overhead_shed", &labels).with_context(|| format!("no `{feature}`"))
+    };
+    Ok([of("caches")?, of("recordings")?, of("stacks")?])
+}
+
+fn maps_larger_than_the_budget_of_memory_are_refused_by_name() -> Result<()> {
+    const SIZES: &str = "cgroups: {max: 2048}\nstacks: {maxStacks: 65536, maxSamples: 32768}\n";
+    let directory = TempDir::new()?;
+    let refusal =
+        Refusal::of(&mut agent::command(directory.path(), &format!("{SIZES}overhead: {{maxMemory: 30Mi}}"))?)?;
+    refusal.expect(2, &["`overhead.maxMemory`: 30 MiB is too little", "`stacks.maxStacks`", "`cgroups.max`"])?;
+    let mebi = refusal.says.split("sizes take ").nth(1).and_then(|rest| rest.split(' ').next());
+    let said: f64 = mebi.context("no size of the maps")?.parse()?;
+    // What it expects is what they then take. The rings are in no family.
+    let agent = Agent::start(&format!("{SIZES}overhead: {{maxMemory: 4Gi}}"))?;
+    let taken = agent.metrics()?.sum("podperf_bpf_map_memory_bytes", &[]) / f64::from(1 << 20) + 1.25;
+    ensure!((said / taken - 1.0).abs() < 0.1, "{said} MiB were expected, and {taken} MiB are taken");
+    row("maps larger than `overhead.maxMemory`", &format!("it exits with 2: `{}`", refusal.says.trim()), "0");
+    Ok(())
+}
+
+fn figure(metrics: &Metrics, name: &str) -> Result<f64> {
+    metrics.get(name, &[]).with_context(|| format!("no `{name}`"))
 }
 
 fn limit(agent: &Agent, limit: &str) -> Result<()> {

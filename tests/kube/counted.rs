@@ -27,7 +27,7 @@ use podperf::{
     restart::RestartStats,
     stacks::{SymbolStats, reason::WaitReason},
     status::{Part, State},
-    upkeep::OverheadUse,
+    upkeep::{MemoryUse, OverheadUse},
 };
 
 static LOGS: LogCounts = LogCounts::new();
@@ -162,7 +162,7 @@ impl CountedNode {
         Ok(Observation {
             snapshot: self.snapshot(seconds)?,
             counters: counters.into(),
-            overhead: OverheadUse { percent: 0.4, most_percent: 5.0, shed: Vec::new() },
+            overhead: OverheadUse { percent: 0.4, most_percent: 5.0, shed: Vec::new(), memory: MemoryUse::default() },
             cpu,
             drops: vec![("task_storage", 0), ("cgroup_table", 0), ("event_read", 0)],
             cgroup_rows: 40,
@@ -210,6 +210,7 @@ impl CountedNode {
             idle: Usage::default(),
             cgroups_tracked: 40,
             cgroups_unresolved: 0,
+            forgotten: 0,
             not_exported: [0; NotExported::ALL.len()],
         })
     }

@@ -20,9 +20,19 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// When there are too many.
+    /// When there are too many, or too little memory.
     pub fn enter(&self, id: Option<&str>) -> Result<Ticket, RecordError> {
+        self.has_memory()?;
         self.windows.enter(id).ok_or(RecordError::Busy)
+    }
+
+    /// Whether recordings and flame graphs are given up.
+    ///
+    /// # Errors
+    ///
+    /// That they are.
+    pub fn has_memory(&self) -> Result<(), RecordError> {
+        if self.windows.has_memory() { Ok(()) } else { Err(RecordError::Memory) }
     }
 
     /// Makes a recording.
@@ -47,8 +57,9 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// When stacks are not taken.
+    /// When stacks are not taken, or there is too little memory.
     pub async fn recent(&self, selector: Selector, side: Side) -> Result<Merged, RecordError> {
+        self.has_memory()?;
         self.takes(side)?;
         let windows = self.windows.recent();
         let merge = move || {

@@ -23,6 +23,9 @@ const PATH_PATIENCE_NS: u64 = 30_000_000_000;
 /// Cgroups whose counts wait at most; the counts of more are unresolved at once.
 const MAX_WAITING: usize = 16_384;
 
+/// Accounts of what has ended, at most; of more the longest dead end before their grace.
+pub(super) const MAX_ENDED: usize = 8192;
+
 /// The accounts.
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -36,6 +39,8 @@ pub struct Ledger {
     /// Directories of containers that live, and how many of them are of pods that the API does not know.
     pub(super) containers: (usize, usize),
     pub(super) settlings: u64,
+    /// Accounts that ended before their grace, see [`MAX_ENDED`].
+    pub(super) forgotten: u64,
 }
 
 #[derive(Debug, Default)]
@@ -100,7 +105,8 @@ impl Ledger {
     }
 
     /// Opens the accounts of containers that live but have not run yet, and ends those whose cgroup has been gone for
-    /// the grace and was exported twice since. A container that its pod will start again has not ended.
+    /// the grace and was exported twice since. A container that its pod will start again has not ended. Of very many that
+    /// have ended the longest dead go at once: their counts are in the node's sum all the same.
     pub fn settle(&mut self, names: &Names<'_>, rules: &RowRules, now_ns: u64) {
         self.not_exported = Default::default();
         self.containers = (0, 0);
@@ -135,7 +141,7 @@ impl Ledger {
         };
         let permanent = |row: &Row| matches!(row, Row::Cgroup(path) if &**path == "/" || &**path == UNRESOLVED);
         let grace_ns = u64::try_from(rules.grace.as_nanos()).unwrap_or(u64::MAX);
-        let retired = &mut self.retired;
+        let (retired, mut ended) = (&mut self.retired, Vec::new());
         self.accounts.retain(|row, account| {
             if account.alive_at == settling || permanent(row) {
                 account.ended = None;
@@ -149,6 +155,9 @@ impl Ledger {
             }
             let (since_ns, exports) = account.ended.get_or_insert((now_ns, 0));
             if now_ns.saturating_sub(*since_ns) < grace_ns || *exports < 2 {
+                if outlook == Outlook::Gone {
+                    ended.push((*since_ns, row.clone()));
+                }
                 return true;
             }
             if outlook == Outlook::Gone {
@@ -158,7 +167,17 @@ impl Ledger {
             account.hidden = true;
             true
         });
+        self.forget_longest_dead(ended);
         self.count_pod_rows();
+    }
+
+    fn forget_longest_dead(&mut self, mut ended: Vec<(u64, Row)>) {
+        let many = ended.len().saturating_sub(MAX_ENDED);
+        ended.sort_unstable();
+        for account in ended.iter().take(many).filter_map(|(_, row)| self.accounts.remove(row)) {
+            self.retired.add(&account.usage);
+            self.forgotten += 1;
+        }
     }
 
     pub(super) fn count_pod_rows(&mut self) {
@@ -232,6 +251,7 @@ impl Ledger {
             cgroups_tracked: names.tree.len(),
             cgroups_unresolved: self.waiting.len(),
             not_exported: self.not_exported,
+            forgotten: self.forgotten,
         }
     }
 

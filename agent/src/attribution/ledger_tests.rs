@@ -391,3 +391,28 @@ fn more_waiting_cgroups_than_there_is_room_for_are_unresolved() {
     assert_eq!((node.cgroup(UNRESOLVED), node.snapshot().cgroups_unresolved), (Some(1), MAX_WAITING));
     assert_eq!(node.total(), MAX_WAITING as u64 + 1);
 }
+
+#[test]
+fn of_very_many_dead_the_longest_dead_go_before_their_grace_and_nothing_is_lost() {
+    const BATCH: u64 = 1024;
+    const BATCHES: u64 = 12;
+    let mut node = Node::new(&[(1, "/")]);
+    for batch in 0..BATCHES {
+        let now = (batch + 1) * SECOND;
+        let ids: Vec<u64> = (0..BATCH).map(|number| 100 + batch * BATCH + number).collect();
+        ids.iter().for_each(|id| node.born(*id, &format!("/run/scope-{id}"), now));
+        let ran: Vec<_> = ids.iter().map(|id| (*id, 3)).collect();
+        node.read(now, &ran);
+        ids.iter().for_each(|id| node.died(*id, now + 1));
+        // As the collector does it between two readings.
+        node.read(now + 2, &[]);
+        assert!(node.ledger.accounts.len() <= MAX_ENDED + 1, "{} rows", node.ledger.accounts.len());
+        assert_eq!(node.total(), 3 * BATCH * (batch + 1), "batch {batch}");
+    }
+    assert_eq!(node.snapshot().forgotten, BATCH * BATCHES - MAX_ENDED as u64);
+    // The first are gone, the last are there.
+    assert_eq!(
+        (node.cgroup("/run/scope-100"), node.cgroup(&format!("/run/scope-{}", 99 + BATCH * BATCHES))),
+        (None, Some(3))
+    );
+}

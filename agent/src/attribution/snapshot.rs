@@ -27,6 +27,8 @@ pub struct Snapshot {
     pub cgroups_tracked: usize,
     /// Cgroups whose counts wait for a path or a name.
     pub cgroups_unresolved: usize,
+    /// Rows that ended before their grace, since too many had ended.
+    pub forgotten: u64,
     /// Containers that live but have no row, by [`NotExported::ALL`].
     pub not_exported: [usize; NotExported::ALL.len()],
 }

@@ -9,12 +9,13 @@ use super::{
     text::{one_line, way_out, way_out_of},
 };
 use crate::{
-    config::Config,
+    config::{Config, ConfigError},
     events::{plan::Source, state::EventState},
     kernel::{
         LoadError, OpenCounter,
         host::{Host, OLDEST_KERNEL, Unsupported},
     },
+    memory::Budget,
     parts,
     status::State,
 };
@@ -41,6 +42,7 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     checks.extend(findings.export.as_ref().map(|tried| export("profile export", "profiles", endpoint, tried)));
     checks.extend(findings.metrics_export.as_ref().map(|tried| export("metrics export", "metrics", endpoint, tried)));
     checks.push(listen(config, &findings.listen));
+    checks.push(memory(&findings.memory));
     checks.push(run_directory(config, &findings.run_dir));
     Report::from(checks)
 }
@@ -112,6 +114,9 @@ fn programs(config: &Config, findings: &Findings) -> Check {
             let (state, detail) = parts::scheduling(config.scheduling.tracepoint, got.tracepoint);
             let way = "a kernel with BTF-typed tracepoints, or `scheduling.tracepoint: raw` if that will do";
             part(NAME, state, (format!("loaded and attached: {detail}"), Some(way.into())))
+        }
+        Some(Err(error)) if matches!(error.downcast_ref(), Some(LoadError::Lockdown { .. })) => {
+            Check::unsupported(NAME, way_out(&error.to_string()))
         }
         Some(Err(error)) => Check::failed(NAME, load_error(error)),
     }
@@ -231,6 +236,18 @@ fn listen(config: &Config, listen: &anyhow::Result<Listen>) -> Check {
         Ok(Listen::Free) => Check::healthy(NAME, format!("{address} is free")),
         Ok(Listen::Podperf(agent)) => Check::healthy(NAME, format!("at {address} an agent answers: {agent}")),
         Err(error) => Check::failed(NAME, way_out_of(error)),
+    }
+}
+
+fn memory(found: &Result<(Option<Budget>, Option<String>), ConfigError>) -> Check {
+    const NAME: &str = "memory";
+    match found {
+        Ok((None, _)) => {
+            Check::healthy(NAME, "without a budget: `overhead.maxMemory` is 0, or the container has no limit")
+        }
+        Ok((Some(budget), None)) => Check::healthy(NAME, format!("the maps fit into {budget}")),
+        Ok((Some(_), Some(reduced))) => Check::degraded(NAME, way_out(reduced)),
+        Err(error) => Check::failed(NAME, way_out(&error.to_string())),
     }
 }
 

@@ -19,6 +19,7 @@ fn findings() -> Findings {
         export: None,
         metrics_export: None,
         listen: Ok(Listen::Free),
+        memory: Ok((None, None)),
         run_dir: Ok(None),
     }
 }
@@ -72,7 +73,7 @@ fn a_machine_that_lacks_nothing_is_usable() {
     assert_eq!(
         names.join(", "),
         "kernel, btf, cgroup2, lockdown, capabilities, bpf programs, stacks, cpu samples, perf_event_open, cycles, nmi \
-         watchdog, pods, listen, run directory"
+         watchdog, pods, listen, memory, run directory"
     );
 }
 
@@ -248,6 +249,27 @@ fn what_the_verifier_says_is_told_in_one_line() {
     );
     assert!(detail.ends_with("R1 invalid mem access 'scalar' processed 9 insns"), "{detail}");
     assert!(way.starts_with("report this as a bug"), "not that permissions are missing: {way}");
+}
+
+#[test]
+fn a_kernel_in_lockdown_that_does_not_show_it_is_unsupported_and_no_bug() {
+    let refused = LoadError::Lockdown { program: "cgroup_mkdir" };
+    let findings = Findings { programs: Some(Err(refused.into())), ..findings() };
+    let (state, detail, way) = line(&findings, "bpf programs");
+    assert!(state == "unsupported" && detail.contains("kernel lockdown is `confidentiality`"), "{state} {detail}");
+    assert_eq!(way, "boot with `lockdown=integrity`");
+}
+
+#[test]
+fn maps_are_held_against_the_budget_of_memory() {
+    let budget = Budget::share_of(512 << 20);
+    let fits = Findings { memory: Ok((Some(budget), None)), ..findings() };
+    assert_eq!(line(&fits, "memory").1, "the maps fit into 410 MiB, 80 % of the container's 512 MiB");
+    let reduced = Findings { memory: Ok((Some(budget), Some("fewer stacks (raise the limit)".into()))), ..findings() };
+    assert_eq!(line(&reduced, "memory"), ("degraded", "fewer stacks".into(), "raise the limit".into()));
+    let error = ConfigError::Value { key: "overhead.maxMemory", message: "too little (raise it)".into() };
+    let refused = Findings { memory: Err(error), ..findings() };
+    assert_eq!((report(&refused).verdict, &*line(&refused, "memory").2), (Verdict::Unusable, "raise it"));
 }
 
 #[test]

@@ -7,10 +7,15 @@ use std::{
 };
 
 use crate::{
-    config::{Config, Settings},
+    config::{Config, ConfigError, Settings},
     events::plan::Plan,
     export::{otlp, server},
-    kernel::{self, OpenCounter, SampleEvent, SensorSettings, Sensors, Tracepoint, host::Host},
+    kernel::{
+        self, OpenCounter, SampleEvent, SensorSettings, Sensors, Tracepoint,
+        host::Host,
+        memory::{Limit, map_bytes},
+    },
+    memory::Budget,
     parts, pods,
     status::State,
 };
@@ -43,6 +48,8 @@ pub struct Findings {
     pub metrics_export: Option<Result<(), NoExport>>,
     /// Who has the address to listen on, or why it cannot be had.
     pub listen: anyhow::Result<Listen>,
+    /// What it may take of memory, and what it makes smaller for that; or that it would not start.
+    pub memory: Result<(Option<Budget>, Option<String>), ConfigError>,
     /// The pid of the agent that holds the run directory's lock, or why it cannot be had.
     pub run_dir: anyhow::Result<Option<u32>>,
 }
@@ -78,8 +85,16 @@ impl Findings {
             try_metrics_export(config),
             try_listen(config)
         );
-        Self { host, programs, perf_event_open, counters, pods, export, metrics_export, listen, run_dir }
+        let memory = try_memory(config, &host);
+        Self { host, programs, perf_event_open, counters, pods, export, metrics_export, listen, memory, run_dir }
     }
+}
+
+/// Sizes the maps, as the agent does.
+fn try_memory(config: &Config, host: &Host) -> Result<(Option<Budget>, Option<String>), ConfigError> {
+    let budget = parts::budget(config.overhead.max_memory, Limit::find().bytes());
+    let map_bytes = |config: &Config| map_bytes(&parts::sensor_settings(config, host));
+    Ok((budget, parts::fit_maps(&mut config.clone(), budget, map_bytes)?))
 }
 
 /// What became of the programs.

@@ -15,7 +15,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    config::ConfigError, events::plan::PlanError, export::otlp::EndpointError, kernel::host::Unsupported,
+    config::ConfigError,
+    events::plan::PlanError,
+    export::otlp::EndpointError,
+    kernel::{LoadError, host::Unsupported},
     pods::SourceError,
 };
 
@@ -79,7 +82,7 @@ pub fn exit_code(error: &anyhow::Error) -> ExitCode {
     let unusable = error.is::<SourceError>() || error.is::<EndpointError>();
     if bad || unusable || error.is::<check::Impossible>() {
         ExitCode::from(2)
-    } else if error.is::<Unsupported>() {
+    } else if error.is::<Unsupported>() || matches!(error.downcast_ref(), Some(LoadError::Lockdown { .. })) {
         ExitCode::from(3)
     } else {
         ExitCode::FAILURE

@@ -11,7 +11,7 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     path::PathBuf,
-    sync::{Arc, mpsc},
+    sync::{Arc, PoisonError, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant, SystemTime},
 };
@@ -35,12 +35,12 @@ use crate::{
     restart::RestartStats,
     stacks::{RawProfile, Window},
     status::{State, Status},
-    upkeep::{OverheadUse, Upkeep},
+    upkeep::{MemorySettings, OverheadUse, Upkeep},
 };
 
 pub use kept::Resumed;
 use kept::{Keeping, Parts};
-use reader::Request;
+use reader::{Changes, Request};
 pub use reader::{ReadError, Reader};
 
 /// How often the rings are emptied. They hold some thousand records.
@@ -92,6 +92,8 @@ pub struct CollectorSettings {
     pub status: Status,
     /// The cap on what podperf may cost.
     pub overhead: Overhead,
+    /// The same of memory.
+    pub memory: MemorySettings,
     /// How often a profile is made, and who takes it; `None` makes none.
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
     /// What profiles take.
@@ -117,12 +119,14 @@ pub fn start(
     resumed: Resumed,
 ) -> io::Result<(Reader, JoinHandle<()>)> {
     let (sender, requests) = mpsc::channel();
+    let pod_changes = Changes::default();
     let filters = Filters::new(settings.filter.clone());
     sensors.set_filter_terms(&filters.kernel_terms())?;
     let mut readings = Readings::new(sensors.counters(), sensors.most_per_ns());
     let (keeping, parts) = resumed.resume(&mut sensors, &mut readings);
     let Parts { ledger, mut tree, pods, readings_made, profiles_dropped, unposted } = parts;
-    let upkeep = Upkeep::new(settings.overhead, settings.profiles.is_some(), &sensors, settings.status.clone());
+    let (memory, stacks) = (settings.memory.clone(), settings.profiles.is_some());
+    let upkeep = Upkeep::new(settings.overhead, memory, stacks, &sensors, settings.status.clone());
     let mut samples = Window::new(settings.max_stacks, settings.max_samples);
     if settings.profiles.is_some() {
         samples.learn_functions();
@@ -141,6 +145,7 @@ pub fn start(
         tree,
         not_found: HashSet::new(),
         pods: settings.patience.is_some().then_some(pods),
+        pod_changes: Changes::clone(&pod_changes),
         ledger,
         nameless: Vec::new(),
         met: HashSet::new(),
@@ -159,7 +164,7 @@ pub fn start(
         settings,
     };
     let thread = thread::Builder::new().name("podperf-kernel".into()).spawn(move || collector.run(&requests))?;
-    Ok((Reader(sender), thread))
+    Ok((Reader::new(sender, pod_changes), thread))
 }
 
 #[derive(Debug)]
@@ -172,6 +177,7 @@ struct Collector {
     not_found: HashSet<CgroupId>,
     /// The pods of this node; `None` where nobody tells of any.
     pods: Option<PodIndex>,
+    pod_changes: Changes,
     ledger: Ledger,
     /// Samples of the last windows whose pod had no name yet.
     nameless: Vec<(Place, RawSample)>,
@@ -229,9 +235,11 @@ impl Collector {
                     self.settings.rules = *rules;
                     reply.send(()).ok();
                 }
-                Ok(Request::Pods(change)) => {
+                Ok(Request::MaxMemory(max)) => self.upkeep.set_max_memory(max),
+                Ok(Request::Pods) => {
+                    let changes = self.pod_changes.lock().unwrap_or_else(PoisonError::into_inner).take();
                     if let Some(pods) = &mut self.pods {
-                        pods.apply(*change, monotonic_ns());
+                        changes.into_iter().for_each(|change| pods.apply(change, monotonic_ns()));
                     }
                 }
                 Ok(Request::Unwound(times)) => {
@@ -289,7 +297,8 @@ impl Collector {
         let (mut deltas, doubtful) = self.readings.advance(&reading);
         readings::join(&mut deltas, self.samples.take_profiled());
         deltas.append(&mut self.unposted);
-        self.upkeep.tend(&mut self.sensors, &reading, &doubtful);
+        let maps = self.sensors.map_use();
+        self.upkeep.tend(&mut self.sensors, &reading, &doubtful, maps.iter().map(|map| map.bytes).sum());
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         self.ledger.post(deltas, &names, &self.settings.rules, reading.at_ns);
         self.ledger.settle(&names, &self.settings.rules, reading.at_ns);
@@ -308,7 +317,7 @@ impl Collector {
             cpu: reading.cpu,
             cgroup_rows: reading.rows.len(),
             drops: reading.drops,
-            maps: self.sensors.map_use(),
+            maps,
             programs: self.sensors.program_use(&reading.cpu),
             readings: self.readings_made,
             took: start.elapsed(),

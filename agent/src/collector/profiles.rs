@@ -14,8 +14,9 @@ use crate::{
     attribution::{Owner, Subject},
     filter::{Filter, Full, Known, Slot},
     ids::WakerId,
-    kernel::{clock::monotonic_ns, records::RawSample},
+    kernel::{clock::monotonic_ns, records::RawSample, return_free_memory},
     stacks::{ProfileSample, RawProfile, RawProfileWaker},
+    upkeep::Feature,
 };
 
 /// Windows that may wait for their names.
@@ -80,9 +81,13 @@ impl Collector {
         let handed_on = taker.try_send(profile).is_ok();
         self.profiles_dropped += u64::from(!handed_on);
         self.met.clear();
-        let forgotten = self.samples.forget();
+        let without_stacks = self.settings.memory.given_up.has(Feature::Stacks);
+        let forgotten = if without_stacks { self.samples.forget_all() } else { self.samples.forget() };
         if let Err(error) = self.sensors.forget_sent(&forgotten) {
             debug!(%error, "stacks not forgotten");
+        }
+        if without_stacks && !forgotten.is_empty() {
+            return_free_memory();
         }
         handed_on.then_some(window.0)
     }

@@ -2,18 +2,20 @@
 
 use std::{
     io,
-    sync::{Arc, mpsc},
+    sync::{Arc, Mutex, PoisonError, mpsc},
     time::SystemTime,
 };
 
 use thiserror::Error;
 use tokio::sync::oneshot;
+use tracing::warn;
 
 use super::Observation;
 use crate::{
     attribution::{RowRules, Subject},
+    config::MaxMemory,
     filter::{Filter, Full, Slot},
-    pods::PodChange,
+    pods::{Pending, PodChange},
     readings::UnwoundTime,
 };
 
@@ -29,19 +31,30 @@ pub enum ReadError {
 }
 
 pub(super) enum Request {
-    Read { exports: bool, reply: oneshot::Sender<Result<Arc<Observation>, ReadError>> },
+    Read {
+        exports: bool,
+        reply: oneshot::Sender<Result<Arc<Observation>, ReadError>>,
+    },
     Cut(oneshot::Sender<Option<SystemTime>>),
     Filter(Box<Filter>, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
     Unfilter(Slot),
     Rules(Box<RowRules>, oneshot::Sender<()>),
-    Pods(Box<PodChange>),
+    MaxMemory(MaxMemory),
+    /// Changes of pods wait.
+    Pods,
     Unwound(Vec<(Subject, UnwoundTime)>),
     Stop,
 }
 
 /// The other end of the collector's requests; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Reader(pub(super) mpsc::Sender<Request>);
+pub struct Reader {
+    requests: mpsc::Sender<Request>,
+    pods: Changes,
+}
+
+/// Changes of pods that wait for the collector.
+pub(super) type Changes = Arc<Mutex<Pending>>;
 
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -51,7 +64,8 @@ impl std::fmt::Debug for Request {
             Self::Filter(..) => "Filter",
             Self::Unfilter(_) => "Unfilter",
             Self::Rules(..) => "Rules",
-            Self::Pods(_) => "Pods",
+            Self::MaxMemory(_) => "MaxMemory",
+            Self::Pods => "Pods",
             Self::Unwound(_) => "Unwound",
             Self::Stop => "Stop",
         })
@@ -59,6 +73,10 @@ impl std::fmt::Debug for Request {
 }
 
 impl Reader {
+    pub(super) const fn new(requests: mpsc::Sender<Request>, pods: Changes) -> Self {
+        Self { requests, pods }
+    }
+
     /// Reads the kernel, or takes the reading of less than a second ago. What is exported counts for the rows that have
     /// ended: they stay until they were exported twice.
     ///
@@ -67,7 +85,7 @@ impl Reader {
     /// When the kernel's maps cannot be read, or the collector has stopped.
     pub async fn read(&self, exports: bool) -> Result<Arc<Observation>, ReadError> {
         let (reply, answer) = oneshot::channel();
-        self.0.send(Request::Read { exports, reply }).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
+        self.requests.send(Request::Read { exports, reply }).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.unwrap_or(Err(ReadError::Stopped))
     }
 
@@ -79,7 +97,7 @@ impl Reader {
     /// When the collector has stopped.
     pub async fn cut(&self) -> Result<Option<SystemTime>, ReadError> {
         let (reply, answer) = oneshot::channel();
-        self.0.send(Request::Cut(reply)).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
+        self.requests.send(Request::Cut(reply)).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 
@@ -90,13 +108,15 @@ impl Reader {
     /// When the collector has stopped. The inner one is that there is no room.
     pub async fn add_filter(&self, filter: Filter) -> Result<Result<(Slot, Option<SystemTime>), Full>, ReadError> {
         let (reply, answer) = oneshot::channel();
-        self.0.send(Request::Filter(Box::new(filter), reply)).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
+        self.requests
+            .send(Request::Filter(Box::new(filter), reply))
+            .map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 
     /// No longer looks at samples by this filter.
     pub fn remove_filter(&self, slot: Slot) {
-        self.0.send(Request::Unfilter(slot)).ok();
+        self.requests.send(Request::Unfilter(slot)).ok();
     }
 
     /// Changes which cgroups are rows: the next reading is by these rules, and existing rows keep what they have.
@@ -107,22 +127,33 @@ impl Reader {
     pub async fn set_rules(&self, rules: RowRules) -> Result<(), ReadError> {
         let (reply, answer) = oneshot::channel();
         let request = Request::Rules(Box::new(rules), reply);
-        self.0.send(request).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
+        self.requests.send(request).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 
-    /// Tells of pods.
+    /// Sets what podperf may take of memory, from the next reading on.
+    pub fn set_max_memory(&self, max: MaxMemory) {
+        self.requests.send(Request::MaxMemory(max)).ok();
+    }
+
+    /// Tells of pods. What the collector does not come to is bounded, see [`Pending`].
     pub fn tell(&self, change: PodChange) {
-        self.0.send(Request::Pods(Box::new(change))).ok();
+        let (first, lost) = self.pods.lock().unwrap_or_else(PoisonError::into_inner).push(change);
+        if first {
+            self.requests.send(Request::Pods).ok();
+        }
+        if lost > 0 {
+            warn!(pods = lost, "more pods came and went than can wait for a reading: their counts may find no name");
+        }
     }
 
     /// Tells how far the walks of a window's stacks came.
     pub fn tell_unwound(&self, times: Vec<(Subject, UnwoundTime)>) {
-        self.0.send(Request::Unwound(times)).ok();
+        self.requests.send(Request::Unwound(times)).ok();
     }
 
     /// Asks the collector to send its last profile and end.
     pub fn stop(&self) {
-        self.0.send(Request::Stop).ok();
+        self.requests.send(Request::Stop).ok();
     }
 }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::{
-    Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
-    PushedMetrics, Restart, Sandbox, Scheduling, Server, ServerLimits, Stacks, Tls,
+    Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, MaxMemory, Metrics, Otlp, Overhead, Pmu,
+    PodSource, PushedMetrics, Restart, Sandbox, Scheduling, Server, ServerLimits, Stacks, Tls,
 };
 use crate::{
     attribution::Level,
@@ -139,7 +139,7 @@ impl Default for Pmu {
 
 impl Default for Overhead {
     fn default() -> Self {
-        Self { max_percent: 5.0 }
+        Self { max_percent: 5.0, max_memory: MaxMemory::Share }
     }
 }
 

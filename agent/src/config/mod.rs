@@ -4,6 +4,7 @@
 //! form that the rest of the agent sees. `config/podperf.yaml` documents each key and equals the defaults.
 
 mod defaults;
+mod memory;
 mod otlp;
 mod server;
 mod variables;
@@ -20,9 +21,11 @@ use crate::{
     export::facts::FactFamily,
     filter::Filter,
     kernel::{SampleEvent, Tracepoint},
+    parts::LEAST_STACKS,
     pods,
 };
 
+pub use memory::MaxMemory;
 pub use otlp::{Otlp, PushedMetrics, Tls};
 pub use server::{Authorization, Server, ServerLimits, ServerTls};
 
@@ -176,6 +179,7 @@ pub struct Pmu {
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Overhead {
     pub max_percent: f64,
+    pub max_memory: MaxMemory,
 }
 
 /// `stacks:`
@@ -309,7 +313,7 @@ impl Config {
             ("facts", self.facts != new.facts),
             ("counters", self.counters != new.counters),
             ("pmu", self.pmu != new.pmu),
-            ("overhead", self.overhead != new.overhead),
+            ("overhead.maxPercent", self.overhead.max_percent != new.overhead.max_percent),
             ("stacks", self.stacks != new.stacks),
             ("otlp", self.otlp != new.otlp),
             ("sandbox", self.sandbox != new.sandbox),
@@ -379,8 +383,8 @@ impl TryFrom<Config> for Settings {
             // NaN is in no range.
             ("overhead.maxPercent", (0.0..=100.0).contains(&config.overhead.max_percent), "needs 0 to 100"),
             ("pmu.leaveFree", config.pmu.leave_free <= 64, "needs at most 64"),
-            ("stacks.maxStacks", config.stacks.max_stacks >= 1024, "needs at least 1024"),
-            ("stacks.maxSamples", config.stacks.max_samples >= 256, "needs at least 256"),
+            ("stacks.maxStacks", config.stacks.max_stacks >= LEAST_STACKS.0, "needs at least 1024"),
+            ("stacks.maxSamples", config.stacks.max_samples >= LEAST_STACKS.1, "needs at least 256"),
             ("stacks.onCpuHertz", config.stacks.on_cpu_hertz <= 1000, "needs at most 1000"),
             ("otlp.interval", config.otlp.interval >= Duration::from_secs(1), "needs at least 1s"),
             ("otlp.timeout", config.otlp.timeout >= Duration::from_millis(100), "needs at least 100ms"),

@@ -61,6 +61,8 @@ fn values_that_cannot_be_are_refused_with_their_key() {
     for (yaml, start) in [
         ("otlp: {interval: 10ms}", "bad value for `otlp.interval`: needs at least 1s"),
         ("cgroups: {max: 0}", "bad value for `cgroups.max`"),
+        ("overhead: {maxMemory: 200m}", "overhead.maxMemory: `200m` needs bytes, as in 200Mi, 0 for none, or nothing"),
+        ("overhead: {maxMemory: [1]}", "overhead.maxMemory: invalid type: sequence, expected bytes, as in 200Mi"),
         ("cgroups: {exclude: ['(']}", "bad value for `cgroups.exclude`: failed to parse pattern `(`"),
         ("logLevel: '=x='", "bad value for `logLevel`"),
         ("logLevel: loud", "bad value for `logLevel`: unknown level `loud`"),

@@ -215,12 +215,12 @@ fn no_recording() -> Response {
     refusal(StatusCode::NOT_FOUND, "no recording of this id is in progress")
 }
 
-fn failed(error: &RecordError) -> Response {
+pub(super) fn failed(error: &RecordError) -> Response {
     let status = match error {
         RecordError::Unknown { .. } | RecordError::Nothing(_) => StatusCode::NOT_FOUND,
         RecordError::NotTaken(_) => StatusCode::CONFLICT,
         RecordError::Busy | RecordError::Full(_) => StatusCode::TOO_MANY_REQUESTS,
-        RecordError::Behind | RecordError::Collector(_) => StatusCode::SERVICE_UNAVAILABLE,
+        RecordError::Memory | RecordError::Behind | RecordError::Collector(_) => StatusCode::SERVICE_UNAVAILABLE,
     };
     refusal(status, &error.to_string())
 }

@@ -12,7 +12,7 @@ use axum::{
 };
 use serde::Serialize;
 
-use super::profile::{Query, refusal};
+use super::profile::{Query, failed, refusal};
 use crate::{
     agent::Agent,
     filter::Slot,
@@ -50,6 +50,9 @@ pub(super) async fn answer(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Respo
         Ok(selector) => selector,
         Err(error) => return refusal(StatusCode::BAD_REQUEST, &error),
     };
+    if let Err(error) = agent.has_memory() {
+        return failed(&error);
+    }
     let (windows, least) = (agent.windows().recent(), agent.long_wait());
     let write = move || serde_json::to_vec(&waits(&windows, &selector, least));
     match tokio::task::spawn_blocking(write).await {

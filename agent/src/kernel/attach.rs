@@ -44,7 +44,7 @@ pub(super) fn attach_btf(
     tracepoint: &str,
     btf: &Btf,
 ) -> Result<(), LoadError> {
-    let failed = |source| LoadError::Program { program, source: Box::new(source) };
+    let failed = |source| LoadError::refused(program, source);
     let loaded: &mut BtfTracePoint =
         object.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
     loaded.load(tracepoint, btf).map_err(failed)?;
@@ -71,7 +71,7 @@ pub(super) fn attach_scheduling(
 }
 
 pub(super) fn load_raw(object: &mut Object, program: &'static str, tracepoint: Option<&str>) -> Result<(), LoadError> {
-    let failed = |source| LoadError::Program { program, source: Box::new(source) };
+    let failed = |source| LoadError::refused(program, source);
     let loaded: &mut RawTracePoint =
         object.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
     loaded.load().map_err(failed)?;
@@ -84,7 +84,7 @@ pub(super) fn load_raw(object: &mut Object, program: &'static str, tracepoint: O
 
 /// An iterator over tasks, which runs when it is read.
 pub(super) fn load_iter(object: &mut Object, program: &'static str, btf: &Btf) -> Result<(), LoadError> {
-    let failed = |source| LoadError::Program { program, source: Box::new(source) };
+    let failed = |source| LoadError::refused(program, source);
     let loaded: &mut Iter =
         object.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
     loaded.load("task", btf).map_err(failed)?;

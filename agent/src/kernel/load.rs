@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use aya::programs::ProgramError;
 use thiserror::Error;
 
-use super::{counters::PmuSettings, sampler::SampleEvent};
+use super::{counters::PmuSettings, host::Unsupported, sampler::SampleEvent};
 
 /// What the sensors are to do.
 #[derive(Clone, Debug)]
@@ -73,6 +73,12 @@ pub enum LoadError {
         #[source]
         source: Box<ProgramError>,
     },
+    /// The verifier refused what only lockdown takes away, where the kernel does not show its mode: in containers.
+    #[error("failed to start BPF program `{program}`: {}", Unsupported::Lockdown)]
+    Lockdown {
+        /// Its name in the object.
+        program: &'static str,
+    },
     /// A map or program is not in the object: agent and object are not of one build.
     #[error("no `{0}` in the BPF object (rebuild podperf)")]
     Missing(&'static str),
@@ -88,4 +94,53 @@ pub enum LoadError {
     /// A perf counter could not be put where the programs read it.
     #[error("failed to hand over a perf counter")]
     Counter(#[source] io::Error),
+}
+
+impl LoadError {
+    /// Of a program that was refused.
+    pub(super) fn refused(program: &'static str, source: ProgramError) -> Self {
+        match &source {
+            ProgramError::LoadError { verifier_log, .. } if lacks_kernel_memory(&verifier_log.to_string()) => {
+                Self::Lockdown { program }
+            }
+            _ => Self::Program { program, source: Box::new(source) },
+        }
+    }
+}
+
+/// Whether the verifier knows none of the helpers that read kernel memory (`bpf_tracing_func_proto` of the kernel). All
+/// kernels that podperf runs on have them, but for this.
+fn lacks_kernel_memory(log: &str) -> bool {
+    log.lines().any(|line| {
+        line.contains("bpf_probe_read") && (line.contains("cannot use helper") || line.contains("unknown func"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(log: &str) -> LoadError {
+        let io_error = io::Error::from_raw_os_error(libc::EINVAL);
+        let source = ProgramError::LoadError { io_error, verifier_log: aya_obj::VerifierLog::new(log.into()) };
+        LoadError::refused("cgroup_mkdir", source)
+    }
+
+    #[test]
+    fn a_kernel_in_lockdown_is_named_even_where_it_does_not_say_so() {
+        for says in [
+            // Linux 6.12 and 5.15.
+            "32: (85) call bpf_probe_read_str#45\nprogram of this type cannot use helper bpf_probe_read_str#45\n",
+            "32: (85) call bpf_probe_read_kernel_str#115\nunknown func bpf_probe_read_kernel_str#115\n",
+        ] {
+            let error = refused(says).to_string();
+            assert!(error.contains("`cgroup_mkdir`: kernel lockdown is `confidentiality`"), "{error}");
+            assert!(error.ends_with("(boot with `lockdown=integrity`)"), "{error}");
+        }
+        for says in
+            ["", "32: (85) call bpf_probe_read_str#45\nR1 invalid mem access 'scalar'\n", "unknown func bpf_loop#181"]
+        {
+            assert!(matches!(refused(says), LoadError::Program { .. }), "{says}");
+        }
+    }
 }

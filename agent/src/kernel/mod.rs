@@ -18,6 +18,7 @@ pub mod host;
 mod hotplug;
 mod layout;
 mod load;
+pub mod memory;
 mod object;
 mod perf;
 mod pins;

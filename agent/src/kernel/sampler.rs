@@ -104,5 +104,5 @@ fn program(object: &mut Object) -> Result<&mut PerfEvent, LoadError> {
 }
 
 fn refused(source: ProgramError) -> LoadError {
-    LoadError::Program { program: PROGRAM, source: Box::new(source) }
+    LoadError::refused(PROGRAM, source)
 }

@@ -235,7 +235,7 @@ impl PodIndex {
 }
 
 /// A pod without a UID of its own is one that the kubelet itself read from a file.
-fn key(pod: &Pod) -> Option<PodRef> {
+pub(super) fn key(pod: &Pod) -> Option<PodRef> {
     pod.uid.map(PodRef::Uid).or(pod.config_hash.map(PodRef::Static))
 }
 

@@ -1,7 +1,7 @@
 //! Who is behind a container: the pods of this node, from the API server or the kubelet.
 //!
 //! The way of a pod: `watch` or `kubelet` asks with `credentials` for the API's form (`raw`), `prune` keeps
-//! what names something, `report` hands it on as a [`PodChange`], and the [`PodIndex`] answers whose an id is. What
+//! what names something, `report` hands it on as a [`PodChange`], which waits in [`Pending`], and the [`PodIndex`] answers whose an id is. What
 //! fails is put into words in `failure` and tried again for ever: counts wait for names, never the other way round.
 //! Nothing but pods is asked for, and of those only this node's; and at its end the agent asks whether its own DaemonSet
 //! goes (`daemonset`).
@@ -15,6 +15,7 @@ mod daemonset;
 mod failure;
 mod index;
 mod kubelet;
+mod pending;
 #[cfg(test)]
 mod played;
 mod pod;
@@ -32,6 +33,7 @@ pub use credentials::{SourceError, in_cluster};
 pub use daemonset::DaemonSet;
 pub(crate) use failure::{Remedy, Server, ServerKind};
 pub use index::{ContainerInfo, Outlook, PodIndex};
+pub use pending::Pending;
 pub use pod::{Container, ContainerKind, Pod, PodChange};
 pub use prune::label_name;
 pub use source::{KubeletSettings, Source, SourceKind, SourceSettings, SourceStats, start};

@@ -33,6 +33,13 @@ impl Recent {
         }
     }
 
+    /// Drops all but the newest.
+    pub fn forget(&mut self) {
+        let newest = self.windows.pop_back();
+        *self = Self::default();
+        newest.into_iter().for_each(|newest| self.push(newest));
+    }
+
     /// All of them, the oldest first.
     #[must_use]
     pub fn windows(&self) -> Vec<Arc<Profile>> {
@@ -68,6 +75,17 @@ mod tests {
     #[test]
     fn five_minutes_are_kept_and_no_window_more() {
         let mut recent = Recent::default();
+        (0..100).for_each(|_| recent.push(window(10, 1)));
+        assert_eq!(recent.windows().len(), 30);
+    }
+
+    #[test]
+    fn when_all_is_forgotten_the_newest_stays() {
+        let mut recent = Recent::default();
+        recent.forget();
+        (1..=9).for_each(|samples| recent.push(window(10, samples)));
+        recent.forget();
+        assert_eq!(recent.windows().iter().map(|window| samples(window)).collect::<Vec<_>>(), [9]);
         (0..100).for_each(|_| recent.push(window(10, 1)));
         assert_eq!(recent.windows().len(), 30);
     }

@@ -49,6 +49,12 @@ pub enum RecordError {
     /// It took all that there was, which was nothing.
     #[error("nothing was recorded: {0}")]
     Nothing(String),
+    /// The agent is near its budget of memory.
+    #[error(
+        "recordings and flame graphs are given up for now: the agent is near what it may take of memory (see the part \
+         `memory` at /status; raise `overhead.maxMemory`, or the container's limit)"
+    )]
+    Memory,
     /// Others are recording.
     #[error("too many recordings are in progress, or one of this id (try again when one has ended)")]
     Busy,

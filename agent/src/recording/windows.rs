@@ -18,7 +18,9 @@ use super::Recent;
 use crate::{
     collector::{ReadError, Reader},
     filter::{Filter, Full, Slot},
+    memory::GivenUp,
     stacks::profile::Profile,
+    upkeep::Feature,
 };
 
 /// Recordings at a time, at most: each adds up all windows.
@@ -37,6 +39,7 @@ pub struct Windows {
     /// One permit is a window that was cut and is on its way: the symbolizer's queue is short, and what does not fit it is
     /// lost to everybody.
     cuts: Arc<Semaphore>,
+    given_up: GivenUp,
 }
 
 #[derive(Debug, Default)]
@@ -67,22 +70,35 @@ pub struct Ticket {
     hub: Windows,
 }
 
-impl Default for Windows {
-    fn default() -> Self {
-        Self { inner: Arc::default(), cuts: Arc::new(Semaphore::new(CUTS_ON_THE_WAY)) }
-    }
-}
-
 impl Windows {
-    /// Hands a window on. Never waits: a recording that has not taken its last ones misses this one.
+    /// None yet; what is `given_up` for memory is not kept.
+    #[must_use]
+    pub fn new(given_up: GivenUp) -> Self {
+        Self { inner: Arc::default(), cuts: Arc::new(Semaphore::new(CUTS_ON_THE_WAY)), given_up }
+    }
+
+    /// Hands a window on. Never waits: a recording that has not taken its last ones misses this one. Without memory for
+    /// recordings those in progress end with what they have.
     pub fn publish(&self, profile: &Arc<Profile>) {
         let mut inner = self.lock();
         inner.recent.push(Arc::clone(profile));
+        if self.given_up.has(Feature::Caches) {
+            inner.recent.forget();
+        }
+        if !self.has_memory() {
+            inner.recordings.values().for_each(|(_, control)| control.end());
+        }
         inner.on_the_way.retain(|(start, _)| Some(*start) != profile.start);
         for (sender, _) in inner.recordings.values() {
             // Its end sees that one is missing.
             sender.try_send(Arc::clone(profile)).ok();
         }
+    }
+
+    /// Whether there is memory for recordings and flame graphs.
+    #[must_use]
+    pub fn has_memory(&self) -> bool {
+        !self.given_up.has(Feature::Recordings)
     }
 
     /// The windows of the last minutes, the oldest first.
@@ -235,7 +251,7 @@ mod tests {
 
     #[test]
     fn places_are_few_and_free_again() {
-        let windows = Windows::default();
+        let windows = Windows::new(GivenUp::default());
         let mut tickets: Vec<_> = (0..MOST_RECORDINGS).map(|_| windows.enter(None).unwrap()).collect();
         assert!(windows.enter(None).is_none());
         tickets.pop();
@@ -244,7 +260,7 @@ mod tests {
 
     #[test]
     fn an_id_is_one_recordings_while_it_is_in_progress() {
-        let windows = Windows::default();
+        let windows = Windows::new(GivenUp::default());
         let ticket = windows.enter(Some("a")).unwrap();
         assert!(windows.enter(Some("a")).is_none() && windows.recording("a").is_some());
         drop(ticket);
@@ -253,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_window_reaches_pages_and_recordings_and_a_slow_one_holds_nobody_up() {
-        let windows = Windows::default();
+        let windows = Windows::new(GivenUp::default());
         let mut ticket = windows.enter(None).unwrap();
         (0..2 * WAITING).for_each(|_| windows.publish(&Arc::default()));
         assert_eq!(std::iter::from_fn(|| ticket.windows.try_recv().ok()).count(), WAITING);
@@ -261,8 +277,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_up_for_memory_is_not_kept_and_recordings_in_progress_end() {
+        let given_up = GivenUp::default();
+        let windows = Windows::new(given_up.clone());
+        let mut ticket = windows.enter(None).unwrap();
+        (0..3).for_each(|_| windows.publish(&Arc::default()));
+        given_up.set(1);
+        windows.publish(&Arc::default());
+        assert!(windows.recent().len() == 1 && windows.has_memory() && !ticket.control.ended.load(Ordering::Relaxed));
+        given_up.set(2);
+        windows.publish(&Arc::default());
+        assert!(!windows.has_memory() && ticket.control.ended.load(Ordering::Relaxed));
+        assert_eq!(std::iter::from_fn(|| ticket.windows.try_recv().ok()).count(), 5, "it lost what it had");
+    }
+
+    #[test]
     fn after_the_close_there_is_nothing_to_wait_for() {
-        let windows = Windows::default();
+        let windows = Windows::new(GivenUp::default());
         let mut ticket = windows.enter(None).unwrap();
         windows.close();
         assert!(matches!(ticket.windows.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));

@@ -3,9 +3,10 @@
 //! The file is a stranger's: it is read piece by piece and never mapped (who truncates a mapped file kills its reader),
 //! each piece within a limit, and all arithmetic is checked. What is amiss in it is left out.
 
-use std::{fs::File, io};
-
-use super::go_functions::GoTable;
+use super::{
+    go_functions::GoTable,
+    read_at::{ReadAt, number, read_exact, read_up_to},
+};
 
 /// Sections and segments that are looked at; linkers make some dozens.
 const MAX_SECTIONS: usize = 16_384;
@@ -26,27 +27,6 @@ const SHT_DYNSYM: u64 = 11;
 const SHF_ALLOC: u64 = 2;
 const SHF_EXECINSTR: u64 = 4;
 const NT_GNU_BUILD_ID: u64 = 3;
-
-/// What bytes are read from.
-pub(super) trait ReadAt {
-    /// As [`std::os::unix::fs::FileExt::read_at`].
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-}
-
-impl ReadAt for File {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        std::os::unix::fs::FileExt::read_at(self, buffer, offset)
-    }
-}
-
-impl ReadAt for [u8] {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let rest = usize::try_from(offset).ok().and_then(|offset| self.get(offset..)).unwrap_or_default();
-        let length = rest.len().min(buffer.len());
-        buffer[..length].copy_from_slice(&rest[..length]);
-        Ok(length)
-    }
-}
 
 /// A part of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,33 +60,6 @@ pub(super) struct Elf {
     pub(super) dynamic: Option<SymbolTable>,
     /// The table of a Go program.
     pub(super) go: Option<GoTable>,
-}
-
-/// All of `length` bytes, or `None`.
-pub(super) fn read_exact(file: &(impl ReadAt + ?Sized), offset: u64, length: u64) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(length).ok()?];
-    (read_up_to(file, offset, &mut bytes) == bytes.len()).then_some(bytes)
-}
-
-/// Fills as much of `buffer` as there is.
-pub(super) fn read_up_to(file: &(impl ReadAt + ?Sized), offset: u64, buffer: &mut [u8]) -> usize {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        let Some(at) = offset.checked_add(filled as u64) else { break };
-        match file.read_at(&mut buffer[filled..], at) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => break,
-        }
-    }
-    filled
-}
-
-/// A number of `size` bytes; zero where there are none.
-pub(super) fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
-    let part = at.checked_add(size).and_then(|end| bytes.get(at..end)).unwrap_or_default();
-    part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 struct Section {

@@ -2,9 +2,10 @@
 
 use super::{
     demangle::demangle,
-    elf::{Elf, Extent, ReadAt, SymbolTable, number, read_exact, read_up_to},
+    elf::{Elf, Extent, SymbolTable},
     go_functions,
     nearest::Nearest,
+    read_at::{ReadAt, number, read_exact, read_up_to},
 };
 
 /// Symbols that are read of one table: 96 MiB of them. A browser has a million.

@@ -3,7 +3,8 @@
 
 use super::{
     demangle::demangle,
-    elf::{Extent, ReadAt, number, read_up_to},
+    elf::Extent,
+    read_at::{ReadAt, number, read_up_to},
 };
 
 /// First words of the forms that are known: Go 1.18, and 1.20 and later.

@@ -1,7 +1,7 @@
 //! Stacks: from the addresses that the kernel side remembered to a [`profile::Profile`] with names.
 //!
 //! What reads the kernel's symbols is `functions`, and what reads the files that processes have mapped is `symbols`, `user`,
-//! `process`, `files`, `objects` and `vdso`; all else is pure. Those files are strangers': `elf`, `elf_symbols`,
+//! `process`, `files`, `objects` and `vdso`; all else is pure. Those files are strangers': `read_at`, `elf`, `elf_symbols`,
 //! `go_functions`, `perf_map`, `maps` and `demangle` take any bytes.
 
 mod counts;
@@ -17,6 +17,7 @@ mod objects;
 mod perf_map;
 mod process;
 pub mod profile;
+mod read_at;
 pub mod reason;
 mod remembered;
 mod resource;

@@ -1,6 +1,6 @@
 //! Names of code that was made at run time, out of a `/tmp/perf-PID.map`. Bounded: anybody may write such a file.
 
-use super::{elf::ReadAt, nearest::Nearest};
+use super::{nearest::Nearest, read_at::ReadAt};
 
 /// What is read at most: about a million functions.
 const MAX_BYTES: u64 = 64 << 20;

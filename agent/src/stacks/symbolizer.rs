@@ -24,8 +24,10 @@ use crate::{
         records::{RawActivity, RawStack},
         return_free_memory,
     },
+    memory::GivenUp,
     readings::UnwoundTime,
     sandbox::confine_reader,
+    upkeep::Feature,
 };
 
 /// How long a window may wait while nobody is met.
@@ -33,7 +35,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile and how far the walks
 /// of its stacks came. Between them it learns what the processes are that were `met` with a new stack, so that they have
-/// names when they are gone by the end of their window.
+/// names when they are gone by the end of their window. While caches are `given_up` it remembers nothing from one window to
+/// the next.
 ///
 /// With `confined` it can do no more than read from then on: what it reads are files of strangers.
 ///
@@ -45,6 +48,7 @@ pub fn start(
     met: mpsc::Receiver<Pid>,
     node_name: String,
     counts: SymbolCounts,
+    given_up: GivenUp,
     confined: bool,
     mut send: impl FnMut(Profile, Vec<(Subject, UnwoundTime)>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
@@ -54,16 +58,21 @@ pub fn start(
         }
         let mut symbols = Symbols::new();
         while let Some(work) = next(&windows, &met) {
+            let forgets = given_up.has(Feature::Caches);
             match work {
                 Work::Window(window) => {
                     let on_its_way = Arc::clone(&window.on_its_way);
                     let (profile, unwound) = profile(window, &mut symbols, &node_name, &counts);
                     send(profile, unwound);
                     drop(on_its_way);
-                    if symbols.has_read_files() {
+                    if forgets {
+                        symbols = Symbols::new();
+                    }
+                    if forgets || symbols.has_read_files() {
                         return_free_memory();
                     }
                 }
+                Work::Met(_) if forgets => {}
                 Work::Met(process) => symbols.meet(process),
             }
         }

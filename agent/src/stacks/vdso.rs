@@ -7,9 +7,10 @@ use std::{
 };
 
 use super::{
-    elf::{Elf, read_exact},
+    elf::Elf,
     elf_symbols::functions,
     maps::{self, Backing},
+    read_at::read_exact,
 };
 
 /// Some pages.

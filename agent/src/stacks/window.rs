@@ -223,6 +223,12 @@ impl Window {
         Some(Arc::clone(waker))
     }
 
+    /// Forgets all stacks and wakers. Gives back their ids, for the kernel side to tell them again.
+    pub fn forget_all(&mut self) -> Vec<u64> {
+        let stacks = std::mem::take(&mut self.stacks).into_keys().map(|id| id.0);
+        stacks.chain(std::mem::take(&mut self.wakers).into_keys().map(|id| id.0)).collect()
+    }
+
     /// Keeps stacks and wakers within their number: those that the last window did not use go. Gives back their ids,
     /// for the kernel side to tell them again.
     pub fn forget(&mut self) -> Vec<u64> {

@@ -69,5 +69,7 @@
 {{- $config := include "podperf.config" . | fromYaml -}}
 {{- $cgroups := omit $config.cgroups "depth" "include" "exclude" "grace" -}}
 {{- $metrics := pick (default dict $config.metrics) "level" -}}
-{{- mergeOverwrite (omit $config "logLevel" "cgroups" "metrics") (dict "cgroups" $cgroups "metrics" $metrics) | toYaml | sha256sum -}}
+{{- $overhead := omit (default dict $config.overhead) "maxMemory" -}}
+{{- $parts := dict "cgroups" $cgroups "metrics" $metrics "overhead" $overhead -}}
+{{- mergeOverwrite (omit $config "logLevel" "cgroups" "metrics" "overhead") $parts | toYaml | sha256sum -}}
 {{- end -}}

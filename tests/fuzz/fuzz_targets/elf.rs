@@ -12,6 +12,8 @@ mod elf_symbols;
 mod go_functions;
 #[path = "../../../agent/src/stacks/nearest.rs"]
 mod nearest;
+#[path = "../../../agent/src/stacks/read_at.rs"]
+mod read_at;
 
 use libfuzzer_sys::fuzz_target;
 

@@ -14,6 +14,8 @@ mod maps;
 mod nearest;
 #[path = "../../../agent/src/stacks/perf_map.rs"]
 mod perf_map;
+#[path = "../../../agent/src/stacks/read_at.rs"]
+mod read_at;
 
 use libfuzzer_sys::fuzz_target;
 

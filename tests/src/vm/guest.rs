@@ -75,12 +75,14 @@ impl Emulator {
 
     /// Boots the row's kernel with this initramfs and listens until it powers off.
     pub(super) fn boot(&self, row: &Row, initramfs: &Path, tests: &[&str], log: &Path) -> Result<Session> {
-        let work = match row.work {
-            Work::Tests => "tests",
-            Work::Refusal(_) => "refusal",
+        let (work, tests) = match row.work {
+            Work::Some(only) if tests.is_empty() => ("tests", only.to_owned()),
+            Work::Tests | Work::Some(_) => ("tests", tests.join(" ")),
+            Work::Refusal { .. } => ("refusal", String::new()),
         };
         let console = row.machine.console();
-        let line = format!("console={console} quiet loglevel=1 panic=-1 -- {work} {}", tests.join(" "));
+        let more = row.command_line;
+        let line = format!("console={console} quiet loglevel=1 panic=-1 {more} -- {work} {tests}");
         let mut command = self.command()?;
         command.args(row.machine.flags()).args(["-m", "1G", "-display", "none", "-nodefaults", "-no-reboot"]);
         command.args(["-serial", "stdio", "-kernel"]).arg(kernel(row)?).arg("-initrd").arg(initramfs);

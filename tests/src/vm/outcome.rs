@@ -4,8 +4,6 @@ use serde::Deserialize;
 
 use super::rows::{Row, Work};
 
-/// What the row of a refusing kernel shows instead of tests.
-pub(super) const REFUSAL: &str = "the_agent_refuses_a_kernel_that_is_too_old";
 /// What a guest that did not come to its end is blamed for.
 const GUEST: &str = "the_guest_comes_to_its_end";
 /// How ring 2 marks a test whose machine lacks something.
@@ -56,7 +54,8 @@ impl Report {
     pub(super) fn read(row: &Row, console: &str, cut: Option<&str>) -> Self {
         let mut report = Self::default();
         let (mut running, mut ended, mut suite) = (None, false, false);
-        let (mut exit, mut said) = (None, String::new());
+        // Of each run of the agent, its exit code and what it said.
+        let mut runs: Vec<(String, String)> = Vec::new();
         for line in console.lines().map(str::trim) {
             if let Some(line) = line.find('{').and_then(|at| serde_json::from_str::<Line>(&line[at..]).ok()) {
                 match (line.r#type.as_str(), line.event.as_str()) {
@@ -71,18 +70,16 @@ impl Report {
             } else if let Some(word) = line.split_once("vm: ").map(|(_, word)| word) {
                 match word.split_once(' ') {
                     Some(("up", kernel)) => report.kernel = Some(kernel.to_owned()),
-                    Some(("exit", code)) => exit = Some(code.to_owned()),
-                    Some(("said", text)) => said.push_str(text),
+                    Some(("exit", code)) => runs.push((code.to_owned(), String::new())),
+                    Some(("said", text)) => runs.last_mut().into_iter().for_each(|(_, said)| said.push_str(text)),
                     _ => ended |= word == "end",
                 }
             }
         }
-        if let Work::Refusal(text) = row.work {
-            let right = exit.as_deref() == Some("3") && said.contains(text);
-            let failed = || Outcome::Failed(format!("exit code {exit:?}, and it said `{said}`"));
-            report
-                .tests
-                .push(Ended { test: REFUSAL.to_owned(), outcome: if right { Outcome::Passed } else { failed() } });
+        if let Work::Refusal { test, says } = row.work {
+            let right = !runs.is_empty() && runs.iter().all(|(code, said)| code == "3" && said.contains(says));
+            let failed = || Outcome::Failed(format!("exit codes, and what it said: {runs:?}"));
+            report.tests.push(Ended { test: test.to_owned(), outcome: if right { Outcome::Passed } else { failed() } });
         } else if !ended || !suite {
             let during = running.map_or_else(String::new, |test| format!(" during `{test}`"));
             let why = cut.unwrap_or("the console ended early");
@@ -118,6 +115,7 @@ mod tests {
         name: "6.1",
         machine: Machine::X86_64,
         suite: "bookworm",
+        command_line: "",
         work: Work::Tests,
         excuses: &[Excuse { test: "slow", says: "too late", reason: "slow machine" }],
     };
@@ -171,9 +169,11 @@ mod tests {
 
     #[test]
     fn a_refusal_needs_its_words_and_its_exit_code() {
-        let row = Row { work: Work::Refusal("is too old"), ..TESTS };
+        let row = Row { work: Work::Refusal { test: "refused", says: "is too old" }, ..TESTS };
         let outcome = |console| Report::read(&row, console, None).tests.remove(0).outcome;
         assert_eq!(outcome("vm: up 5.10\nvm: exit 3\nvm: said kernel is too old\nvm: end\n"), Outcome::Passed);
+        let again = "vm: exit 3\nvm: said kernel is too old\nvm: exit 1\nvm: said kernel is too old\n";
+        assert!(matches!(outcome(again), Outcome::Failed(_)), "the second run failed otherwise");
         assert!(matches!(outcome("vm: exit 1\nvm: said kernel is too old\n"), Outcome::Failed(_)));
         assert!(matches!(outcome("vm: exit 3\nvm: said no\n"), Outcome::Failed(_)));
         assert!(matches!(outcome(""), Outcome::Failed(_)));

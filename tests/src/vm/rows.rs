@@ -6,13 +6,65 @@ pub const ROWS: &[Row] = &[
         name: "5.10",
         machine: Machine::X86_64,
         suite: "bullseye",
-        work: Work::Refusal("is too old (needs 5.15 or newer)"),
+        command_line: "",
+        work: Work::Refusal {
+            test: "the_agent_refuses_a_kernel_that_is_too_old",
+            says: "is too old (needs 5.15 or newer)",
+        },
         excuses: &[],
     },
-    Row { name: "6.1", machine: Machine::X86_64, suite: "bookworm", work: Work::Tests, excuses: X86_64 },
-    Row { name: "6.12", machine: Machine::X86_64, suite: "trixie", work: Work::Tests, excuses: X86_64 },
-    Row { name: "newest", machine: Machine::X86_64, suite: "sid", work: Work::Tests, excuses: X86_64 },
-    Row { name: "6.12-arm64", machine: Machine::Arm64, suite: "trixie", work: Work::Tests, excuses: ARM64 },
+    Row {
+        name: "6.1",
+        machine: Machine::X86_64,
+        suite: "bookworm",
+        command_line: "",
+        work: Work::Tests,
+        excuses: X86_64,
+    },
+    Row {
+        name: "6.12",
+        machine: Machine::X86_64,
+        suite: "trixie",
+        command_line: "",
+        work: Work::Tests,
+        excuses: X86_64,
+    },
+    Row {
+        name: "newest",
+        machine: Machine::X86_64,
+        suite: "sid",
+        command_line: "",
+        work: Work::Tests,
+        excuses: X86_64,
+    },
+    Row {
+        name: "6.12-arm64",
+        machine: Machine::Arm64,
+        suite: "trixie",
+        command_line: "",
+        work: Work::Tests,
+        excuses: ARM64,
+    },
+    // Lockdown, which Secure Boot brings with some distributions.
+    Row {
+        name: "6.12-integrity",
+        machine: Machine::X86_64,
+        suite: "trixie",
+        command_line: "lockdown=integrity",
+        work: Work::Some("a_burner_is_charged_what_it_burnt"),
+        excuses: X86_64,
+    },
+    Row {
+        name: "6.12-confidentiality",
+        machine: Machine::X86_64,
+        suite: "trixie",
+        command_line: "lockdown=confidentiality",
+        work: Work::Refusal {
+            test: "the_agent_refuses_lockdown_that_keeps_kernel_memory",
+            says: "kernel lockdown is `confidentiality`: no BPF program may read kernel memory (boot with `lockdown=integrity`)",
+        },
+        excuses: &[],
+    },
 ];
 
 /// What the emulated x86-64 machine cannot do.
@@ -39,6 +91,8 @@ pub struct Row {
     pub machine: Machine,
     /// The Debian release whose cloud kernel it is.
     pub suite: &'static str,
+    /// What its command line has beside what all have.
+    pub command_line: &'static str,
     /// What it has to do.
     pub work: Work,
     /// The tests that may fail there.
@@ -50,8 +104,15 @@ pub struct Row {
 pub enum Work {
     /// Run ring 2.
     Tests,
-    /// Start the agent, which must say this and exit with 3.
-    Refusal(&'static str),
+    /// Of ring 2 the tests whose names contain this.
+    Some(&'static str),
+    /// Start the agent, once without the kernel's words on its security and once with them. It must exit with 3.
+    Refusal {
+        /// What the table calls it.
+        test: &'static str,
+        /// What the agent must say.
+        says: &'static str,
+    },
 }
 
 /// A test that fails for a reason that is the machine's. Any other failure of the same test is a failure.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     agent::{self, Agent},
-    config::{Server, Settings},
+    config::{MaxMemory, Server, Settings},
     export::{
         flamegraph::{self, Format},
         prometheus::LogCounts,
@@ -69,6 +69,7 @@ fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
     config.otlp.interval = WINDOW;
     // It is asked for, and soon over.
     config.overhead.max_percent = 0.0;
+    config.overhead.max_memory = MaxMemory::None;
     if let Selector::One(SubjectName::Cgroup(path)) | Selector::Below(path) = &wanted.selector {
         config.cgroups.depth = config.cgroups.depth.max(path.matches('/').count());
     }

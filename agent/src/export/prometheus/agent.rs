@@ -17,6 +17,7 @@ use crate::{
     events::state::EventState,
     export::{facts::FactFamily, otlp, server::ServerStats},
     kernel::cpu_info::CpuInfo,
+    memory::ORDER,
     pods::SourceStats,
     restart::RestartStats,
     stacks::{Cause, SymbolStats},
@@ -92,6 +93,7 @@ pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec
     families.extend([
         rows::CGROUPS_TRACKED.of(Value::Count(snapshot.cgroups_tracked as u64)),
         rows::CGROUPS_UNRESOLVED.of(Value::Count(snapshot.cgroups_unresolved as u64)),
+        rows::ROWS_FORGOTTEN.of(Value::Count(snapshot.forgotten)),
         rows::READINGS.of(Value::Count(observation.readings)),
         rows::SCRAPE_DURATION.of(Value::Real(observation.took.as_secs_f64())),
         rows::RELOAD_SUCCESSFUL.of(Value::Count(facts.reload.0.into())),
@@ -149,14 +151,19 @@ fn pmu(families: &mut Vec<Family>, observation: &Observation) {
 
 fn overhead(families: &mut Vec<Family>, observation: &Observation) {
     let overhead = &observation.overhead;
+    let memory = &overhead.memory;
     let mut shed = rows::OVERHEAD_SHED.family();
-    for feature in Feature::ALL {
-        let count = overhead.shed.iter().filter(|shed| **shed == feature).count();
-        shed.push(&[feature.name()], Value::Count(count as u64));
-    }
+    let mut push = |cap, feature: Feature, given_up: &[Feature]| {
+        let count = given_up.iter().filter(|given_up| **given_up == feature).count();
+        shed.push(&[cap, feature.name()], Value::Count(count as u64));
+    };
+    Feature::FOR_CPU.into_iter().for_each(|feature| push("cpu", feature, &overhead.shed));
+    ORDER.into_iter().for_each(|feature| push("memory", feature, memory.shed));
     families.extend([
         rows::OVERHEAD.of(Value::Real(overhead.percent / 100.0)),
         rows::OVERHEAD_LIMIT.of(Value::Real(overhead.most_percent / 100.0)),
+        rows::OVERHEAD_MEMORY.of(Value::Count(memory.used.bytes())),
+        rows::OVERHEAD_MEMORY_LIMIT.of(Value::Count(memory.budget.map_or(0, |budget| budget.bytes))),
         shed,
     ]);
 }

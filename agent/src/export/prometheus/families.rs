@@ -80,8 +80,12 @@ families! {
         "Share of all CPUs' time that podperf took, programs and process together";
     OVERHEAD_LIMIT: Gauge "podperf_overhead_limit_ratio" [],
         "The cap on that share; 0 is none";
-    OVERHEAD_SHED: Gauge "podperf_overhead_shed" ["feature"],
-        "Features given up to stay below the cap; of counters, groups";
+    OVERHEAD_MEMORY: Gauge "podperf_overhead_memory" in Bytes [],
+        "Memory that podperf takes, maps of the programs and resident memory of the process together";
+    OVERHEAD_MEMORY_LIMIT: Gauge "podperf_overhead_memory_limit" in Bytes [],
+        "The cap on that; 0 is none";
+    OVERHEAD_SHED: Gauge "podperf_overhead_shed" ["cap", "feature"],
+        "Features given up to stay below the cap, of `cpu` or of `memory`; of counters, groups";
 
     BPF_DROPS: Counter "podperf_bpf_drops" ["reason"],
         "What could not be counted, by reason";
@@ -170,6 +174,8 @@ families! {
         "Cgroups that live";
     CGROUPS_UNRESOLVED: Gauge "podperf_cgroups_unresolved" [],
         "Cgroups whose counts wait for a path or a pod's name";
+    ROWS_FORGOTTEN: Counter "podperf_rows_forgotten" [],
+        "Rows of what had ended that went before `cgroups.grace` was over, since there were too many; the node's sum has their counts";
     STARTS: Counter "podperf_starts" ["how"] when "with `restart.pin`",
         "Agents that began since counts did: `first`, `adopted` and `taken_over` (without a gap), `anew` (with one), `unusable` (what was kept could not be used)";
     KEPT_BYTES: Gauge "podperf_kept_file" in Bytes [] when "with `restart.pin`",

@@ -154,6 +154,7 @@ mod tests {
             idle: Usage::default(),
             cgroups_tracked: 2,
             cgroups_unresolved: 0,
+            forgotten: 0,
             not_exported: [0; NotExported::ALL.len()],
         }
     }

@@ -1,0 +1,232 @@
+//! How the agent starts: the sensors first, then the threads and tasks around them.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, mpsc},
+    time::{Instant, SystemTime},
+};
+
+use anyhow::Context;
+use tokio::sync::watch;
+
+use super::{Agent, Threads, families, history::History};
+use crate::{
+    access::Access,
+    collector::{self, CollectorSettings, Reader, Resumed},
+    config::{Config, Settings},
+    events::plan::Plan,
+    export::{
+        otlp::Exporter,
+        prometheus::LogCounts,
+        push::{Push, PushSettings},
+    },
+    kernel::{self, LoadError, Pins, PinsError, SampleEvent, Sensors, Tracepoint, host::Host, memory::Limit},
+    memory::GivenUp,
+    overhead::Overhead,
+    parts,
+    pods::{self, DaemonSet},
+    recording::Windows,
+    restart::Keeper,
+    stacks::{self, SymbolCounts},
+    status::{State, Status},
+    upkeep::MemorySettings,
+};
+
+/// Windows that may wait for the symbolizer; the collector sends fewer, unless they become too large.
+const WINDOWS_WAITING: usize = 4;
+/// Processes that may wait to be met; of the others less is known if they end soon.
+const PROCESSES_WAITING: usize = 256;
+
+/// Loads the sensors and starts the threads. Must be called on a tokio runtime.
+///
+/// # Errors
+///
+/// When the kernel refuses a program, or the cgroup tree cannot be read.
+pub fn start(
+    settings: Settings,
+    plan: &Plan,
+    host: &Host,
+    cgroup_root: &Path,
+    logs: &'static LogCounts,
+) -> anyhow::Result<(Arc<Agent>, Threads)> {
+    let Settings { config: asked, node_name, rules, filter } = settings;
+    let mut config = asked.clone();
+    let status = Status::default();
+    let profiles = parts::wants_profiles(&config);
+    let limit = Limit::find();
+    let budget = parts::budget(config.overhead.max_memory, limit.bytes());
+    let map_bytes = |config: &Config| kernel::memory::map_bytes(&parts::sensor_settings(config, host));
+    let reduced = parts::fit_maps(&mut config, budget, map_bytes)?;
+    let given_up = GivenUp::default();
+
+    let (sensors, pins) = start_sensors(&config, host, plan, &status)?;
+    let keeper = pins.is_some().then(|| Keeper::new(&config.run_dir));
+    let resumed = Resumed::find(keeper, sensors.begin(), &status);
+    let started = resumed.started();
+    let tracepoint = sensors.tracepoint();
+    tell_state(&status, &config, tracepoint, &sensors.samples(), host);
+
+    let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings())).transpose()?;
+    let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
+    let (met_sender, met) = mpsc::sync_channel(PROCESSES_WAITING);
+    let (reader, collector) = collector::start(
+        sensors,
+        CollectorSettings {
+            cgroup_root: cgroup_root.to_owned(),
+            rules,
+            patience: parts::wants_pods(&config).then_some(config.kubernetes.patience),
+            status: status.clone(),
+            overhead: Overhead::new(config.overhead.max_percent, host.cpus),
+            memory: MemorySettings {
+                max: config.overhead.max_memory,
+                limit,
+                reduced,
+                given_up: given_up.clone(),
+                stacks: profiles,
+            },
+            profiles: profiles.then_some((config.otlp.interval, window_sender)),
+            filter,
+            met: met_sender,
+            max_stacks: config.stacks.max_stacks as usize,
+            max_samples: config.stacks.max_samples as usize,
+            sample_period: config.stacks.sample_period(),
+        },
+        resumed,
+    )
+    .with_context(|| format!("failed to walk `{}`", cgroup_root.display()))?;
+    let pins = pins.map(|pins| (pins, Keeper::new(&config.run_dir)));
+    let daemon_set = pins.is_some().then(|| start_daemon_set(&config)).flatten();
+    let pods = start_pods(&config, &node_name, &status, &reader)?;
+    let access = parts::access_settings(&config);
+    let access = access.map(|settings| Access::new(settings, status.clone())).transpose()?.map(Arc::new);
+    let (facts, facts_now) = watch::channel(families(&config));
+    let push = config.otlp.metrics.enabled.then(|| {
+        let receiver = config.otlp.metrics_settings();
+        let interval = config.otlp.metrics.interval;
+        let settings = PushSettings { receiver, interval, node_name: node_name.clone(), facts: facts_now, started };
+        Push::start(settings, reader.clone())
+    });
+    let (push, push_health) = push.transpose()?.unzip();
+    let symbols = SymbolCounts::default();
+    let windows_out = Windows::new(given_up.clone());
+    let history = History::start(reader.clone());
+    let agent = Arc::new(Agent {
+        node_name,
+        reader,
+        status,
+        pods,
+        windows: windows_out.clone(),
+        cgroup_root: cgroup_root.to_owned(),
+        cpu: host.cpu.clone(),
+        history,
+        started: Instant::now(),
+        exporter,
+        push: push_health,
+        facts,
+        symbols: symbols.clone(),
+        logs,
+        server: Arc::default(),
+        access,
+        config: Mutex::new(asked),
+        reload: Mutex::new((true, SystemTime::now())),
+    });
+    let sender = Arc::clone(&agent);
+    let symbolizer = profiles
+        .then(|| {
+            let confined = agent.lock_config().sandbox.syscalls;
+            stacks::start(
+                windows,
+                met,
+                agent.node_name.clone(),
+                symbols,
+                given_up,
+                confined,
+                move |profile, unwound| {
+                    sender.reader.tell_unwound(unwound);
+                    let profile = Arc::new(profile);
+                    windows_out.publish(&profile);
+                    if let Some(exporter) = &sender.exporter {
+                        exporter.send(Arc::unwrap_or_clone(profile).own());
+                    }
+                },
+            )
+        })
+        .transpose()?;
+    Ok((agent, Threads { collector, symbolizer, push, pins, daemon_set }))
+}
+/// What is asked at the end whether another agent will come.
+fn start_daemon_set(config: &Config) -> Option<DaemonSet> {
+    let name = config.restart.daemon_set.as_str();
+    if name.is_empty() {
+        return None;
+    }
+    let kubernetes = &config.kubernetes;
+    let kubeconfig = Some(kubernetes.kubeconfig.clone()).filter(|path| !path.as_os_str().is_empty());
+    DaemonSet::new(name, kubeconfig, Some(kubernetes.context.clone()).filter(|context| !context.is_empty()))
+}
+
+/// Starts the sensors, pinned if that is wanted and can be.
+fn start_sensors(
+    config: &Config,
+    host: &Host,
+    plan: &Plan,
+    status: &Status,
+) -> anyhow::Result<(Sensors, Option<Pins>)> {
+    let settings = parts::sensor_settings(config, host);
+    if !config.restart.pin {
+        status.set("restart", State::Healthy, "counts end with this agent: `restart.pin` is false");
+        return Ok((Sensors::start(&settings, plan, None)?, None));
+    }
+    let degraded = |error: anyhow::Error| {
+        status.set("restart", State::Degraded, format!("counts end with this agent: {error:#}"));
+    };
+    let pins = match Pins::open(&config.restart.directory) {
+        Ok(pins) => pins,
+        Err(error @ PinsError::Taken(_)) => return Err(error.into()),
+        Err(error) => {
+            degraded(error.into());
+            return Ok((Sensors::start(&settings, plan, None)?, None));
+        }
+    };
+    match Sensors::start(&settings, plan, Some(&pins)) {
+        Err(error @ LoadError::Pins { .. }) => {
+            degraded(error.into());
+            Ok((Sensors::start(&settings, plan, None)?, None))
+        }
+        started => Ok((started?, Some(pins))),
+    }
+}
+/// Starts to listen for pods, where there are any.
+fn start_pods(
+    config: &Config,
+    node_name: &str,
+    status: &Status,
+    reader: &Reader,
+) -> anyhow::Result<Option<pods::Source>> {
+    let settings = match parts::pod_settings(config, node_name) {
+        Ok(settings) => settings,
+        Err(reason) => {
+            status.set("pods", State::Healthy, reason);
+            return Ok(None);
+        }
+    };
+    let reader = reader.clone();
+    Ok(Some(pods::start(settings, status.clone(), move |change| reader.tell(change))?))
+}
+
+/// One line per part, in the words that `/status` and the metrics use.
+fn tell_state(
+    status: &Status,
+    config: &Config,
+    tracepoint: Tracepoint,
+    samples: &Result<Option<SampleEvent>, String>,
+    host: &Host,
+) {
+    let (state, detail) = parts::scheduling(config.scheduling.tracepoint, tracepoint);
+    status.set("scheduling sensor", state, detail);
+    status.set("cgroup sensor", State::Healthy, "births and deaths from the kernel");
+    let (state, detail) = parts::stacks(config, host);
+    status.set("stacks", state, detail);
+    let (state, detail) = parts::samples(config, samples);
+    status.set("cpu samples", state, detail);
+}

@@ -1,0 +1,116 @@
+//! What memory the process takes, what its container may, and what maps of given sizes will.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use podperf_ebpf::abi;
+
+use super::{load::SensorSettings, rows::Rows};
+
+/// What the kernel adds to an entry of a hash, of an LRU hash and of an array of copies.
+const HASH_ENTRY: u64 = 64;
+const LRU_ENTRY: u64 = 72;
+const COPIES_ENTRY: u64 = 8;
+/// Those of the rings, which do not depend on the configuration.
+const RINGS: u64 = (1 << 20) + (1 << 18);
+
+/// Resident memory of this process, in bytes.
+#[must_use]
+pub fn resident() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(4096);
+    pages * u64::try_from(page).unwrap_or(4096)
+}
+
+/// Where the limits of this process' cgroups stand, which may change while it runs.
+#[derive(Clone, Debug)]
+pub struct Limit(Option<(PathBuf, PathBuf)>);
+
+impl Limit {
+    /// Looks for them.
+    #[must_use]
+    pub fn find() -> Self {
+        let read = |file| fs::read_to_string(file).unwrap_or_default();
+        Self(own_cgroup(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo")))
+    }
+
+    /// The smallest `memory.max`, in bytes; `None` where none is set, or none can be seen.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        self.0.as_ref().and_then(|(mount, path)| limit_of(mount, path))
+    }
+}
+
+/// A cgroup2 mount in which the process' own cgroup is to be seen, and where.
+fn own_cgroup(own: &str, mountinfo: &str) -> Option<(PathBuf, PathBuf)> {
+    let path = Path::new(own.lines().find_map(|line| line.strip_prefix("0::"))?);
+    mountinfo.lines().find_map(|line| {
+        let (fields, filesystem) = line.split_once(" - ")?;
+        let mut fields = fields.split(' ').skip(3);
+        let (root, mount) = (fields.next()?, fields.next()?);
+        // The root of a mount from outside of the process' namespace is above what it can name: `/../..`.
+        let below = path.strip_prefix(root).ok().filter(|_| filesystem.starts_with("cgroup2 "))?;
+        Some((mount.replace("\\040", " ").into(), below.to_owned()))
+    })
+}
+
+fn limit_of(mount: &Path, path: &Path) -> Option<u64> {
+    let directories = path.ancestors().map(|ancestor| mount.join(ancestor).join("memory.max"));
+    // `max` is no number.
+    directories.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok()).min()
+}
+
+/// What the maps will take that are made by these settings, on this machine. The kernel's own account, once they are made,
+/// is [`super::Sensors::map_use`].
+#[must_use]
+pub fn map_bytes(settings: &SensorSettings) -> u64 {
+    let copies = aya::util::nr_cpus().unwrap_or(1);
+    let rows = Rows::new(settings.max_cgroups, copies);
+    let row = (size_of::<abi::podperf_cgroup>() * copies) as u64;
+    let of_rows = u64::from(rows.slots()) * (row + COPIES_ENTRY)
+        + u64::from(rows.by_id()) * (row + HASH_ENTRY + 16)
+        + u64::from(settings.max_cgroups) * (HASH_ENTRY + 16);
+    let sample = (size_of::<abi::podperf_sample_key>() + size_of::<abi::podperf_sample_sum>()) as u64;
+    let of_stacks = u64::from(settings.max_stacks) * (2 * LRU_ENTRY + 32)
+        + u64::from(settings.max_samples) * 2 * (HASH_ENTRY + sample);
+    of_rows + RINGS + if settings.stacks { of_stacks } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_cgroup_is_found_in_a_mount_that_shows_it() {
+        let own = "0::/system.slice/podperf.service\n";
+        let mounts = "\
+            31 24 0:27 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n\
+            33 31 0:29 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
+        let found = Some(("/sys/fs/cgroup/unified".into(), "system.slice/podperf.service".into()));
+        assert_eq!(own_cgroup(own, mounts), found);
+        // In a container: the host's tree is mounted, too, and begins above what the process can name.
+        let mounts = "\
+            40 24 0:29 /../../.. /host/sys/fs/cgroup ro - cgroup2 cgroup2 rw\n\
+            41 24 0:29 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
+        assert_eq!(own_cgroup("0::/\n", mounts), Some(("/sys/fs/cgroup".into(), "".into())));
+        assert_eq!(own_cgroup("1:cpu:/a\n", mounts), None);
+    }
+
+    #[test]
+    fn the_smallest_limit_on_the_way_up_holds() {
+        let mount = tempfile::tempdir().unwrap();
+        let cgroup = mount.path().join("pod/container");
+        fs::create_dir_all(&cgroup).unwrap();
+        let limit = || limit_of(mount.path(), Path::new("pod/container"));
+        assert_eq!(limit(), None);
+        fs::write(cgroup.join("memory.max"), "max\n").unwrap();
+        assert_eq!(limit(), None);
+        fs::write(mount.path().join("pod/memory.max"), "536870912\n").unwrap();
+        assert_eq!(limit(), Some(512 << 20));
+        fs::write(cgroup.join("memory.max"), "268435456\n").unwrap();
+        assert_eq!(limit(), Some(256 << 20));
+    }
+}

@@ -1,0 +1,51 @@
+//! Files of strangers, read piece by piece: never mapped, since who truncates a mapped file kills its reader.
+
+use std::{fs::File, io};
+
+/// What bytes are read from.
+pub(super) trait ReadAt {
+    /// As [`std::os::unix::fs::FileExt::read_at`].
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+}
+
+impl ReadAt for File {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, buffer, offset)
+    }
+}
+
+impl ReadAt for [u8] {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = usize::try_from(offset).ok().and_then(|offset| self.get(offset..)).unwrap_or_default();
+        let length = rest.len().min(buffer.len());
+        buffer[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+}
+
+/// All of `length` bytes, or `None`.
+pub(super) fn read_exact(file: &(impl ReadAt + ?Sized), offset: u64, length: u64) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(length).ok()?];
+    (read_up_to(file, offset, &mut bytes) == bytes.len()).then_some(bytes)
+}
+
+/// Fills as much of `buffer` as there is.
+pub(super) fn read_up_to(file: &(impl ReadAt + ?Sized), offset: u64, buffer: &mut [u8]) -> usize {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let Some(at) = offset.checked_add(filled as u64) else { break };
+        match file.read_at(&mut buffer[filled..], at) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    filled
+}
+
+/// A number of `size` bytes; zero where there are none.
+pub(super) fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
+    let part = at.checked_add(size).and_then(|end| bytes.get(at..end)).unwrap_or_default();
+    part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
