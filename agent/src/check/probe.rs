@@ -10,7 +10,7 @@ use crate::{
     config::{Config, Settings},
     events::plan::Plan,
     export::{otlp, server},
-    kernel::{self, OpenCounter, SampleEvent, SensorSettings, Sensors, Tracepoint, host::Host},
+    kernel::{self, OpenCounter, Pins, SampleEvent, SensorSettings, Sensors, Tracepoint, host::Host},
     parts, pods,
     status::State,
 };
@@ -45,6 +45,8 @@ pub struct Findings {
     pub listen: anyhow::Result<Listen>,
     /// The pid of the agent that holds the run directory's lock, or why it cannot be had.
     pub run_dir: anyhow::Result<Option<u32>>,
+    /// How many generations of programs are pinned, or why none can be; `None` where none is to be.
+    pub pins: Option<anyhow::Result<usize>>,
 }
 
 /// Why nothing can be sent, in the agent's words.
@@ -78,7 +80,8 @@ impl Findings {
             try_metrics_export(config),
             try_listen(config)
         );
-        Self { host, programs, perf_event_open, counters, pods, export, metrics_export, listen, run_dir }
+        let pins = config.restart.pin.then(|| Ok(Pins::look(&config.restart.directory)?));
+        Self { host, programs, perf_event_open, counters, pods, export, metrics_export, listen, run_dir, pins }
     }
 }
 
