@@ -62,10 +62,10 @@ pub(crate) fn upgrades_lose_nothing() -> Result<()> {
 /// At moments all over an upgrade: before its pins are whole, when both are there, and when those before are gone.
 pub(crate) fn kills_amid_upgrades() -> Result<()> {
     let builds = builds()?;
-    let both = Cell::new(0);
+    let (both, current) = (Cell::new(0), Cell::new(0));
     survives_turns(kills()?, yaml, |agent, bpffs, turn| {
         let polls = Cell::new(0);
-        let next = &builds[turn % 2];
+        let next = &builds[1 - current.get()];
         let begun = || bpffs.pins().join("unfinished").exists();
         agent.restart_and_kill(next, &yaml(bpffs), || match turn % 3 {
             0 => begun(),
@@ -77,7 +77,8 @@ pub(crate) fn kills_amid_upgrades() -> Result<()> {
         })?;
         both.set(both.get() + usize::from(layouts(bpffs).len() > 1));
         // Who comes next is of the one layout or of the other.
-        agent.restart_as(&builds[turn / 2 % 2], Signal::SIGKILL, &yaml(bpffs))?;
+        current.set(turn / 2 % 2);
+        agent.restart_as(&builds[current.get()], Signal::SIGKILL, &yaml(bpffs))?;
         agent.metrics()?;
         ensure!(layouts(bpffs).len() == 1, "{:?}", layouts(bpffs));
         Ok(())
