@@ -117,7 +117,7 @@ pub(crate) fn what_is_new_is_named() -> Result<()> {
     let mut agent = Agent::start(&yaml(&bpffs))?;
     agent.metrics()?;
     agent.restart_as(&agent::other_layout()?, Signal::SIGTERM, &yaml(&bpffs))?;
-    let line = agent.wait_for_log("begins anew", Duration::from_secs(5))?;
+    let line = agent.wait_for_log("programs of another layout", Duration::from_secs(5))?;
     ensure!(line.contains("WARN") && line.contains("podperf_cgroup.new"), "{line}");
     let (_, _, status) = agent.get("/status", &[])?;
     let status = String::from_utf8(status)?;
