@@ -17,7 +17,7 @@ use podperf_tests::{
 };
 
 use crate::{
-    restart::{FACTS, kills, survives_turns},
+    restart::{FACTS, counters, kills, none_falls, survives_turns},
     running::{Load, OFFCPU, time},
 };
 
@@ -123,4 +123,18 @@ pub(crate) fn what_is_new_is_named() -> Result<()> {
     let status = String::from_utf8(status)?;
     ensure!(status.contains("`podperf_cgroup.new`") && !status.contains("run_ns"), "{status}");
     Ok(())
+}
+
+/// As those of versions from before there were descriptions.
+pub(crate) fn without_a_description_there_is_a_gap() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let mut agent = Agent::start(&yaml(&bpffs))?;
+    let before = counters(&agent.metrics()?);
+    for generation in fs::read_dir(bpffs.pins())? {
+        fs::remove_file(generation?.path().join("maps/description")).ok();
+    }
+    agent.restart_as(&agent::other_layout()?, Signal::SIGKILL, &yaml(&bpffs))?;
+    agent.wait_for_log("does not say what it holds, and is removed", Duration::from_secs(5))?;
+    ensure!(starts(&agent, "anew")? == 1.0, "{}", agent.log());
+    none_falls(&before, &counters(&agent.metrics()?))
 }

@@ -132,6 +132,11 @@ fn main() -> ExitCode {
         ("kills_amid_upgrades_to_another_layout_lose_nothing", &[], layouts::kills_amid_upgrades),
         ("a_wait_over_two_upgrades_is_counted_whole", &[], layouts::a_wait_over_two_upgrades),
         ("what_only_one_layout_has_begins_anew_and_is_named", &[], layouts::what_is_new_is_named),
+        (
+            "programs_that_do_not_say_what_they_hold_are_followed_with_a_gap",
+            &[],
+            layouts::without_a_description_there_is_a_gap,
+        ),
         ("stacks_of_equal_waits_are_remembered", &[], stacks::are_remembered),
     ])
 }

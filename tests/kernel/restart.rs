@@ -29,7 +29,7 @@ pub(crate) fn kills() -> Result<usize> {
 }
 
 /// Counters are those that never fall, unless they are the process's own.
-fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
+pub(crate) fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
     let own = [
         "process_",
         "podperf_log_",
@@ -45,7 +45,7 @@ fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
     counters.map(|sample| (format!("{} {:?}", sample.name, sample.labels), sample.value)).collect()
 }
 
-fn none_falls(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> Result<()> {
+pub(crate) fn none_falls(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> Result<()> {
     for (series, before) in before {
         let after = after.get(series).with_context(|| format!("{series} is gone"))?;
         ensure!(after >= before, "{series} fell from {before} to {after}");

@@ -143,11 +143,9 @@ impl Description {
             let from = self.fields.get(name).filter(|from| from.size == into.size);
             let offsets =
                 from.and_then(|from| Some((u16::try_from(from.offset).ok()?, u16::try_from(into.offset).ok()?)));
-            match (offsets, u32::try_from(into.size)) {
-                (Some((from, to)), Ok(size)) => {
-                    if let Some(place) = places.next() {
-                        *place = abi::podperf_carried { from, to, size };
-                    }
+            match (offsets, u32::try_from(into.size), places.as_slice().is_empty()) {
+                (Some((from, to)), Ok(size), false) => {
+                    places.by_ref().take(1).for_each(|place| *place = abi::podperf_carried { from, to, size });
                 }
                 _ => anew.push(name.clone()),
             }

@@ -160,7 +160,9 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Bef
         }
         _ => debug!("no changes of the tree from before"),
     }
-    let astray: Vec<_> = rows.astray().union(cpu.astray()).cloned().collect();
+    let unknown =
+        reasons.iter().filter(|reason| !DROPS.contains(&reason.as_str())).map(|reason| format!("drops {reason}"));
+    let astray: Vec<_> = rows.astray().union(cpu.astray()).cloned().chain(unknown).collect();
     if !astray.is_empty() {
         warn!(generation = %directory.display(), ?astray, "programs of another layout: what only one of the two counts begins anew");
     }
