@@ -35,7 +35,7 @@ run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT 
 
 test: ## Run all tests; those that need root or another program say so when they cannot run
 	@./setup.sh test
-	$(CARGO) build --locked --workspace
+	CARGO="$(CARGO)" tests/other-layout.sh
 	$(CARGO) test --locked --workspace --no-run
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \

@@ -1,5 +1,11 @@
-//! Builds the kernel side: clang makes the one BPF object, bindgen the Rust view of its ABI header.
+//! Builds the kernel side: clang makes the one BPF object, bindgen the Rust view of its ABI header; what the maps hold is
+//! written down from the object.
 #![expect(clippy::print_stderr, reason = "how a build script talks to cargo")]
+
+#[path = "build/layout.rs"]
+mod layout;
+#[path = "build/other.rs"]
+mod other;
 
 use std::{
     env,
@@ -39,15 +45,26 @@ fn main() -> ExitCode {
 
 fn build() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    for entry in fs::read_dir("bpf")? {
-        println!("cargo::rerun-if-changed={}", entry?.path().display());
+    for directory in ["bpf", "build"] {
+        for entry in fs::read_dir(directory)? {
+            println!("cargo::rerun-if-changed={}", entry?.path().display());
+        }
     }
+    println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CLANG");
-    compile(&out.join("podperf.bpf.o"))?;
-    bindings(&out.join("abi.rs"))
+    let mut sources = PathBuf::from("bpf");
+    if env::var_os("CARGO_FEATURE_OTHER_LAYOUT").is_some() {
+        let others = out.join("bpf");
+        other::write(&sources, &others)?;
+        sources = others;
+    }
+    let object = out.join("podperf.bpf.o");
+    compile(&sources, &object)?;
+    fs::write(out.join("layout.txt"), layout::describe(&fs::read(&object)?)?)?;
+    bindings(&sources, &out.join("abi.rs"))
 }
 
-fn compile(object: &Path) -> Result<(), Box<dyn Error>> {
+fn compile(sources: &Path, object: &Path) -> Result<(), Box<dyn Error>> {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let (arch, triple) = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
         "x86_64" => ("x86", "x86_64-linux-gnu"),
@@ -68,7 +85,9 @@ fn compile(object: &Path) -> Result<(), Box<dyn Error>> {
         .arg(format!("-I/usr/include/{triple}"))
         // Nothing of the build machine's paths in the object.
         .arg(format!("-ffile-prefix-map={}=.", env::current_dir()?.display()))
-        .args(["-c", "bpf/podperf.bpf.c", "-o"])
+        .arg("-c")
+        .arg(sources.join("podperf.bpf.c"))
+        .arg("-o")
         .arg(object);
     let output = command.output().map_err(|err| format!("failed to run `{clang}`: {err} ({TOOLS})"))?;
     if !output.status.success() {
@@ -78,9 +97,9 @@ fn compile(object: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn bindings(to: &Path) -> Result<(), Box<dyn Error>> {
+fn bindings(sources: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
     bindgen::Builder::default()
-        .header("bpf/podperf.h")
+        .header(sources.join("podperf.h").to_string_lossy())
         .allowlist_file(".*/podperf\\.h")
         .prepend_enum_name(false)
         .layout_tests(false)

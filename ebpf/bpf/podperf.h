@@ -9,8 +9,13 @@
 
 #include <linux/types.h>
 
-/* Of what stays in the kernel when the agent ends; another one when any of it means something else: another agent reads it. */
-#define PODPERF_LAYOUT 1
+/*
+ * Of what stays in the kernel when the agent ends: another one when any of it is in another place, or means something else.
+ * What is in another place is found by its name (layout.txt); what means something else needs another name.
+ */
+#define PODPERF_LAYOUT 2
+/* Fields that are carried over from a task's record of another layout, at most. */
+#define PODPERF_CARRIED 16
 /* One perf event array, and one unrolled read, per event: the programs' size grows with it. */
 #define PODPERF_MAX_EVENTS 16
 /* Groups are placed on the PMU whole, and share their enabled and running times. */
@@ -107,10 +112,20 @@ enum podperf_program {
 /* Every so many runs of a hot program one is timed. A prime: workloads switch in rhythms. */
 #define PODPERF_TIMED_EVERY 61
 
-/* Shared by all generations of programs. */
+/* Shared by all generations of programs, of whatever layout: it never changes. */
 struct podperf_handover {
 	__u64 generation; /* who counts */
 	__u64 since_ns;   /* when the first one was loaded, CLOCK_MONOTONIC */
+};
+
+/* Value of `description`: a piece of a text. */
+#define PODPERF_DESCRIPTION_PIECE 256
+
+/* A field of a task's record, there and here. */
+struct podperf_carried {
+	__u16 from; /* where it is in the record of another layout */
+	__u16 to;
+	__u32 size; /* 8, 4 or 1; 0: no field */
 };
 
 /* The agent's orders for all CPUs. */
@@ -272,6 +287,7 @@ _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one
 _Static_assert(sizeof(struct podperf_cpu) == 112 + 24 + 160 + 256 + 128 + 24, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
+_Static_assert(sizeof(struct podperf_carried) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_orders) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_control) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_filter_term) == 40, "ABI");

@@ -422,6 +422,20 @@ int collect(struct bpf_iter__task *ctx)
 	return 0;
 }
 
+/* Run by the agent over all tasks when these programs have taken over from others of another layout, whose records end with
+ * it: of a task that does not run until programs of yet another layout take over, too. */
+SEC("iter/task")
+int carry(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+
+	if (!task || !carries || !counts())
+		return 0;
+	if (bpf_task_storage_get(&tasks_before, task, NULL, 0) && task_of(task, 0, 0))
+		bpf_task_storage_delete(&tasks_before, task);
+	return 0;
+}
+
 /* Run by the agent on each CPU when cgroups are gone, whose ids are the arguments: frees their rows there. */
 SEC("raw_tp")
 int forget(struct bpf_raw_tracepoint_args *ctx)

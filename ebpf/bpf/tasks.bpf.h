@@ -10,6 +10,9 @@
 const volatile bool stacks_enabled = false;
 /* CLOCK_MONOTONIC when the programs were loaded: tasks that were there before count from their first sight. */
 const volatile __u64 loaded_at_ns = 0;
+/* Whether there were programs of another layout, and where what they remember of a task is. */
+const volatile bool carries = false;
+const volatile struct podperf_carried carried[PODPERF_CARRIED] = {};
 
 /* What the kernel keeps per task. */
 struct facts {
@@ -67,6 +70,14 @@ struct {
 	__type(value, struct task);
 } tasks SEC(".maps");
 
+/* The same of programs of another layout, which had counted until these did: read once, and deleted by `carry`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u64);
+} tasks_before SEC(".maps");
+
 /* Takes a lock that nobody waits for; false when another has it. */
 static __always_inline bool try_lock(__u32 *busy)
 {
@@ -101,6 +112,34 @@ static __always_inline void read_facts(struct task_struct *task, struct facts *f
 }
 
 /*
+ * Fills a new record with what programs of another layout remember of the task; false when that is nothing. They have
+ * settled it up to when they gave way, so what is charged here begins there. What they do not have begins now.
+ */
+static __noinline bool carry_over(struct task_struct *task, struct task *t)
+{
+	void *before = bpf_task_storage_get(&tasks_before, task, NULL, 0);
+
+	if (!before || !t)
+		return false;
+	read_facts(task, &t->settled);
+#pragma unroll
+	for (int i = 0; i < PODPERF_CARRIED; i++) {
+		void *from = before + carried[i].from, *to = (void *)t + carried[i].to;
+		__u32 size = carried[i].size;
+
+		/* Constants to the verifier: it knows each place. */
+		if (size == 8)
+			*(__u64 *)to = *(__u64 *)from;
+		else if (size == 4)
+			*(__u32 *)to = *(__u32 *)from;
+		else if (size == 1)
+			*(__u8 *)to = *(__u8 *)from;
+	}
+	t->settled.rare = t->settled.migrations + t->settled.minor_faults + t->settled.major_faults;
+	return true;
+}
+
+/*
  * The record of `task`, which is on a CPU since `since_ns` (0: not known); made at its first sight. A task that was
  * there before the programs counts from when it came on: what else it did until then is not known.
  */
@@ -112,16 +151,22 @@ static __always_inline struct task *task_of(struct task_struct *task, __u64 sinc
 		drop(PODPERF_DROP_TASK_STORAGE);
 		return NULL;
 	}
-	if (!t->seen) {
-		t->seen = true;
-		if (task->start_time < loaded_at_ns) {
-			__u64 ran = since_ns ? now - since_ns : 0;
-
-			read_facts(task, &t->settled);
-			t->left_run_ns = t->settled.run_ns;
-			t->settled.run_ns -= ran < t->settled.run_ns ? ran : t->settled.run_ns;
-		}
+	if (t->seen)
+		return t;
+	/* `carry` may be about to do the same on another CPU. */
+	if (!try_lock(&t->busy)) {
+		drop(PODPERF_DROP_TASK_BUSY);
+		return NULL;
 	}
+	if (!t->seen && !(carries && carry_over(task, t)) && task->start_time < loaded_at_ns) {
+		__u64 ran = since_ns ? now - since_ns : 0;
+
+		read_facts(task, &t->settled);
+		t->left_run_ns = t->settled.run_ns;
+		t->settled.run_ns -= ran < t->settled.run_ns ? ran : t->settled.run_ns;
+	}
+	t->seen = true;
+	unlock(&t->busy);
 	return t;
 }
 

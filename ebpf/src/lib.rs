@@ -3,6 +3,9 @@
 /// The BPF object, built from `bpf/podperf.bpf.c`. Aligned as the ELF parser wants it.
 pub static OBJECT: &[u8] = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/podperf.bpf.o"))).0;
 
+/// Where the fields of what stays in the kernel are, see `build/layout.rs`. Another one needs another `PODPERF_LAYOUT`.
+pub static LAYOUT: &str = include_str!(concat!(env!("OUT_DIR"), "/layout.txt"));
+
 #[repr(C, align(32))]
 struct Aligned<const N: usize>([u8; N]);
 

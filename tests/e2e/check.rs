@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::{sys::utsname::uname, unistd::pipe};
 use podperf_tests::{
     agent::{self, Agent},
+    bpffs::Bpffs,
     cgroup,
     collector::Collector,
     process::refuse_call,
@@ -43,6 +44,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("check_beside_an_agent_says_so_and_leaves_it_alone", &[], check_beside_an_agent_says_so_and_leaves_it_alone),
     ("check_where_another_program_listens_is_refused_as_the_agent_is", &[], check_where_another_program_listens_is_refused_as_the_agent_is),
     ("check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is", &[], check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is),
+    ("check_says_what_is_left_to_the_next_agent_and_changes_nothing", &[], check_says_what_is_left_to_the_next_agent_and_changes_nothing),
     ("check_of_a_receiver_that_is_down_is_degraded", &[], check_of_a_receiver_that_is_down_is_degraded),
     ("check_of_servers_that_never_answer_is_over_in_time", &[], check_of_servers_that_never_answer_is_over_in_time),
     ("check_of_a_collector_sends_it_no_profile", &[Need::Program("go")], check_of_a_collector_sends_it_no_profile),
@@ -54,6 +56,7 @@ pub(crate) const TESTS: &[Test] = &[
 const SETPRIV: Need = Need::Program("setpriv");
 const UNSHARE: Need = Need::Program("unshare");
 const NO_EVENTS: &str = "counters: {enabled: false}\nstacks: {onCpuHertz: 0}";
+const NO_PINS: &str = "restart: {pin: false}";
 const DEFAULT_EVENTS: [&str; 4] = ["cycles", "instructions", "cache-references", "cache-misses"];
 const DEADLINE: Duration = Duration::from_secs(20);
 /// Nothing listens there.
@@ -289,13 +292,37 @@ fn check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is() -> Resul
     let file = directory.path().join("file");
     fs::write(&file, "")?;
     let run_dir = file.join("run");
-    let text = format!("listen: 127.0.0.1:0\nrunDir: {}\n{NO_EVENTS}", run_dir.display());
+    let text = format!("listen: 127.0.0.1:0\nrunDir: {}\n{NO_EVENTS}\n{NO_PINS}", run_dir.display());
     let report = Report::of(|| podperf("check", directory.path(), &text))?;
     let lock = format!("failed to open lock `{}/agent.lock`", run_dir.display());
     report.expect("run directory", "failed", &[&lock, "set `runDir` to a writable directory"])?;
     report.expect_verdict("unusable", &["run directory"])?;
     Refusal::of(&mut podperf("agent", directory.path(), &text)?)?
         .expect(1, &[&lock, "(set `runDir` to a writable directory)"])
+}
+
+fn check_says_what_is_left_to_the_next_agent_and_changes_nothing() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let yaml = format!("{NO_EVENTS}\n{}", bpffs.yaml());
+    report(&yaml)?.expect("restart", "healthy", &["where none are yet"])?;
+    ensure!(!bpffs.pins().exists(), "the check made `{}`", bpffs.pins().display());
+    let agent = Agent::start(&yaml)?;
+    report(&yaml)?.expect("restart", "healthy", &["where some are"])?;
+    drop(agent);
+    bpffs.make_read_only()?;
+    let read_only = report(&yaml)?;
+    read_only.expect(
+        "restart",
+        "degraded",
+        &["counts end with the agent", "Read-only file system", "make it writable"],
+    )?;
+    read_only.expect_verdict("degraded", &["restart"])?;
+    let elsewhere = TempDir::new()?;
+    let yaml = format!("{NO_EVENTS}\nrestart: {{directory: {}/podperf}}", elsewhere.path().display());
+    let report = report(&yaml)?;
+    report.expect("restart", "degraded", &["not in a mounted bpffs", "mount -t bpf bpf /sys/fs/bpf"])?;
+    ensure!(!elsewhere.path().join("podperf").exists(), "the check made it");
+    Ok(())
 }
 
 fn check_of_a_receiver_that_is_down_is_degraded() -> Result<()> {
@@ -318,7 +345,7 @@ fn check_of_servers_that_never_answer_is_over_in_time() -> Result<()> {
     let kubeconfig = kubeconfig(directory.path(), address)?;
     // All at once, and with more patience than a check has.
     let text = format!(
-        "{NO_EVENTS}\nrunDir: {}\nlisten: {address}\notlp: {{endpoint: 'http://{address}', timeout: 60s}}\n{kubeconfig}",
+        "{NO_EVENTS}\n{NO_PINS}\nrunDir: {}\nlisten: {address}\notlp: {{endpoint: 'http://{address}', timeout: 60s}}\n{kubeconfig}",
         directory.path().display()
     );
     let report = Report::of(|| podperf("check", directory.path(), &text))?;

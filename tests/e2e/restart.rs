@@ -1,6 +1,6 @@
 //! What an agent leaves for the next one, as users meet it: who may have it, how it is removed, and what is said without.
 
-use std::{collections::BTreeSet, fs, process::Command, time::Duration};
+use std::{collections::BTreeSet, fs, path::PathBuf, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("without_a_bpffs_the_agent_says_what_is_lost", &[], without_a_bpffs_the_agent_says_what_is_lost),
     ("the_next_agent_takes_the_stacks_that_one_gave_up", &[], the_next_agent_takes_the_stacks_that_one_gave_up),
     ("prometheus_sees_no_reset_over_kills", &[Need::Program("prometheus")], prometheus_sees_no_reset_over_kills),
+    ("prometheus_sees_no_reset_over_upgrades_to_another_layout", &[Need::Program("prometheus")], prometheus_sees_no_reset_over_upgrades),
 ];
 
 const END_DEADLINE: Duration = Duration::from_secs(10);
@@ -119,6 +120,15 @@ fn the_next_agent_takes_the_stacks_that_one_gave_up() -> Result<()> {
 }
 
 fn prometheus_sees_no_reset_over_kills() -> Result<()> {
+    no_reset(&[agent::binary()?], "adopted")
+}
+
+fn prometheus_sees_no_reset_over_upgrades() -> Result<()> {
+    no_reset(&[agent::other_layout()?, agent::binary()?], "taken_over")
+}
+
+/// Kills the agent again and again, and starts these in turn.
+fn no_reset(programs: &[PathBuf], how: &str) -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let cgroup = TestCgroup::new("resets")?;
     let mut agent = Agent::start(&bpffs.yaml())?;
@@ -136,10 +146,10 @@ fn prometheus_sees_no_reset_over_kills() -> Result<()> {
                 Ok(value(&scraped)?.filter(|scraped| *scraped >= before + 2.0).map(|_| ()))
             })
             .with_context(|| format!("after {kill} kills"))?;
-            agent.restart(Signal::SIGKILL, &bpffs.yaml())?;
+            agent.restart_as(&programs[kill % programs.len()], Signal::SIGKILL, &bpffs.yaml())?;
         }
         within(Duration::from_secs(30), "the kills are scraped", || {
-            Ok(value("podperf_starts_total{how=\"adopted\"}")?.filter(|starts| *starts >= 5.0).map(|_| ()))
+            Ok(value(&format!("podperf_starts_total{{how=\"{how}\"}}"))?.filter(|starts| *starts >= 5.0).map(|_| ()))
         })?;
         // What is the process's own begins anew with it.
         let own = [

@@ -5,6 +5,7 @@ use std::{fs, path::Path, process::Command, time::Duration};
 use anyhow::{Result, ensure};
 use podperf_tests::{
     agent::{self, Agent},
+    bpffs::Bpffs,
     suite::{Need, Test},
 };
 use tempfile::TempDir;
@@ -19,6 +20,7 @@ use crate::{
 pub(crate) const TESTS: &[Test] = &[
     ("an_agent_starts_although_its_run_directory_is_full", UNSHARE, an_agent_starts_although_its_run_directory_is_full),
     ("a_run_directory_that_is_read_only_is_named", UNSHARE, a_run_directory_that_is_read_only_is_named),
+    ("a_bpffs_that_is_read_only_costs_what_is_left_to_the_next_agent", &[], a_bpffs_that_is_read_only_costs_what_is_left_to_the_next_agent),
     ("a_recording_for_a_full_disk_says_so_and_harms_nobody", UNSHARE, a_recording_for_a_full_disk_says_so_and_harms_nobody),
 ];
 
@@ -63,6 +65,21 @@ fn a_run_directory_that_is_read_only_is_named() -> Result<()> {
     refusal
         .expect(FAILED, &["failed to open lock `", "set `runDir` to a writable directory", "Read-only file system"])?;
     row("run directory read-only (EROFS)", &format!("exit code 1: `{}`", refusal.says.trim()), "0: it does not start");
+    Ok(())
+}
+
+/// A bpffs has no size that it could be full of: its inodes are the kernel's memory, and without that nothing is loaded either.
+fn a_bpffs_that_is_read_only_costs_what_is_left_to_the_next_agent() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    bpffs.make_read_only()?;
+    let mut agent = Agent::start(&bpffs.yaml())?;
+    let said = agent.wait_for_log("counts end with this agent", Duration::from_secs(1))?;
+    for words in ["WARN", "degraded", "Read-only file system", "make it writable", "restart.pin: false"] {
+        ensure!(said.contains(words), "{words}: {said}");
+    }
+    nothing_was_lost(&serves_and_counts(&mut agent)?)?;
+    ensure!(!agent.directory().join("kept.state").exists(), "it keeps what nobody can go on with");
+    row("bpffs read-only (EROFS)", &format!("`{}`", message(&said)), "0; what was counted, when the agent ends");
     Ok(())
 }
 

@@ -6,6 +6,7 @@ mod counters;
 mod counts;
 mod hotplug;
 mod itself;
+mod layouts;
 mod maps;
 mod pmu;
 mod reasons;
@@ -127,6 +128,15 @@ fn main() -> ExitCode {
         ("an_ordinary_end_loses_nothing", &[], restart::an_ordinary_end_loses_nothing),
         ("kills_lose_nothing", &[], restart::kills_lose_nothing),
         ("other_programs_take_over_and_lose_nothing", &[], restart::other_programs_take_over),
+        ("upgrades_to_another_layout_and_back_lose_nothing", &[], layouts::upgrades_lose_nothing),
+        ("kills_amid_upgrades_to_another_layout_lose_nothing", &[], layouts::kills_amid_upgrades),
+        ("a_wait_over_two_upgrades_is_counted_whole", &[], layouts::a_wait_over_two_upgrades),
+        ("what_only_one_layout_has_begins_anew_and_is_named", &[], layouts::what_is_new_is_named),
+        (
+            "programs_that_do_not_say_what_they_hold_are_followed_with_a_gap",
+            &[],
+            layouts::without_a_description_there_is_a_gap,
+        ),
         ("stacks_of_equal_waits_are_remembered", &[], stacks::are_remembered),
     ])
 }

@@ -7,13 +7,15 @@ use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::{Agent, Metrics},
     bpffs::Bpffs,
-    cgroup::TestCgroup,
+    cgroup::{self, TestCgroup},
     load::faults::FaultsReport,
 };
 
 use crate::running::{Counts, Load, count, time, with_faults};
 
 const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
+/// The facts that are held against the truth.
+pub(crate) const FACTS: &str = "metrics: {facts: [oncpu, offcpu, runqueue_wait, context_switches, page_faults]}";
 const RUNQUEUE: &str = "podperf_cgroup_runqueue_wait_seconds_total";
 
 /// What a clock may differ by: 0.05 %.
@@ -22,12 +24,12 @@ const CLOCKS: u32 = 2000;
 const INSTANT: Duration = Duration::from_micros(50);
 
 /// How often the agent is killed: enough to see it, or as many as are asked for.
-fn kills() -> Result<usize> {
+pub(crate) fn kills() -> Result<usize> {
     std::env::var("PODPERF_KILLS").map_or(Ok(10), |kills| kills.parse().context("a bad `PODPERF_KILLS`"))
 }
 
 /// Counters are those that never fall, unless they are the process's own.
-fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
+pub(crate) fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
     let own = [
         "process_",
         "podperf_log_",
@@ -43,9 +45,16 @@ fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
     counters.map(|sample| (format!("{} {:?}", sample.name, sample.labels), sample.value)).collect()
 }
 
-fn none_falls(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> Result<()> {
+pub(crate) fn none_falls(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> Result<()> {
+    let root = cgroup::mount_point()?;
     for (series, before) in before {
-        let after = after.get(series).with_context(|| format!("{series} is gone"))?;
+        // Rows of cgroups that are gone end, whoever made these.
+        let cgroup = series.split("\"cgroup\": \"/").nth(1).and_then(|rest| rest.split('"').next());
+        let has_ended = cgroup.is_some_and(|cgroup| !root.join(cgroup).exists());
+        let Some(after) = after.get(series) else {
+            ensure!(has_ended, "{series} is gone");
+            continue;
+        };
         ensure!(after >= before, "{series} fell from {before} to {after}");
     }
     Ok(())
@@ -54,10 +63,18 @@ fn none_falls(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> 
 /// Kills the agent again and again, starts it with these configurations in turn, and holds what it has counted in the end
 /// against the kernel's own counts of the load.
 fn survives(signal: Signal, times: usize, more: &[&str]) -> Result<()> {
+    let of_turn = |bpffs: &Bpffs, turn: usize| format!("{}\n{}\n{FACTS}", bpffs.yaml(), more[turn % more.len()]);
+    survives_turns(times, |bpffs| of_turn(bpffs, 0), |agent, bpffs, turn| agent.restart(signal, &of_turn(bpffs, turn)))
+}
+
+/// The same, whatever happens to the agent each turn.
+pub(crate) fn survives_turns(
+    times: usize,
+    first: impl Fn(&Bpffs) -> String,
+    mut next: impl FnMut(&mut Agent, &Bpffs, usize) -> Result<()>,
+) -> Result<()> {
     let bpffs = Bpffs::mount()?;
-    let facts = "metrics: {facts: [oncpu, runqueue_wait, context_switches, page_faults]}";
-    let yaml = |turn: usize| format!("{facts}\n{}\n{}", bpffs.yaml(), more[turn % more.len()]);
-    let mut agent = Agent::start(&yaml(0))?;
+    let mut agent = Agent::start(&first(&bpffs))?;
     let cgroup = TestCgroup::new("restart")?;
     let going = agent.directory().join("going");
     fs::write(&going, "")?;
@@ -72,7 +89,7 @@ fn survives(signal: Signal, times: usize, more: &[&str]) -> Result<()> {
         let now = counters(&agent.metrics()?);
         none_falls(&shown, &now).with_context(|| format!("after {} ends", turn - 1))?;
         shown = now;
-        agent.restart(signal, &yaml(turn)).with_context(|| format!("end {turn}"))?;
+        next(&mut agent, &bpffs, turn).with_context(|| format!("end {turn}"))?;
     }
     fs::remove_file(&going)?;
     load.wait_for_word("done")?;

@@ -62,6 +62,13 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The same agent, whose programs keep everything in other places: as a version of another layout.
+pub fn other_layout() -> Result<PathBuf> {
+    let path = binary()?.with_file_name("podperf-other-layout");
+    ensure!(path.exists(), "no `{}` (build it: tests/other-layout.sh)", path.display());
+    Ok(path)
+}
+
 /// A command line of the agent with a configuration file of its own; `listen` and `runDir` are set for it. Without an
 /// `overhead` of its own it has no cap: loads that do nothing but switch would be over it. Without a `server` of its own it
 /// answers as often as it is asked, and without a `restart` of its own it pins nothing.
@@ -125,11 +132,38 @@ impl Agent {
 
     /// Ends it by this signal, and starts another one in its directory and at its address.
     pub fn restart(&mut self, signal: Signal, yaml: &str) -> Result<()> {
-        self.signal(signal)?;
-        self.wait(STOP_DEADLINE)?;
+        self.replace(signal, yaml)?;
+        self.wait_until_ready()
+    }
+
+    /// The same with another build of it.
+    pub fn restart_as(&mut self, program: &Path, signal: Signal, yaml: &str) -> Result<()> {
+        program.clone_into(&mut self.program);
+        self.restart(signal, yaml)
+    }
+
+    /// The same, but the other one is killed as soon as `when` is true, be it ready or not.
+    pub fn restart_and_kill(&mut self, program: &Path, yaml: &str, when: impl Fn() -> bool) -> Result<()> {
+        program.clone_into(&mut self.program);
+        self.replace(Signal::SIGKILL, yaml)?;
+        let start = Instant::now();
+        while !when() {
+            self.check()?;
+            ensure!(start.elapsed() < START_DEADLINE, "it has not come that far:\n{}", self.log());
+            thread::sleep(Duration::from_micros(200));
+        }
+        self.signal(Signal::SIGKILL)
+    }
+
+    fn replace(&mut self, signal: Signal, yaml: &str) -> Result<()> {
+        // One that was killed before it was ready may be gone.
+        if self.child.try_wait()?.is_none() {
+            self.signal(signal)?;
+            self.wait(STOP_DEADLINE)?;
+        }
         let mut command = command_at(&self.program, self.directory.path(), yaml, self.address)?;
         (self.child, self.log) = spawn(&mut command)?;
-        self.wait_until_ready()
+        Ok(())
     }
 
     fn wait_until_ready(&mut self) -> Result<()> {

@@ -20,6 +20,13 @@ impl Bpffs {
         Ok(Self(directory))
     }
 
+    /// From now on nobody writes there.
+    pub fn make_read_only(&self) -> Result<()> {
+        let options: Option<&str> = None;
+        let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(Some("bpf"), self.path(), Some("bpf"), flags, options).context("failed to remount a bpffs")
+    }
+
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -61,7 +61,7 @@ pub fn start(
 
     let (sensors, pins) = start_sensors(&config, host, plan, &status)?;
     let keeper = pins.is_some().then(|| Keeper::new(&config.run_dir));
-    let resumed = Resumed::find(keeper, sensors.begin(), &status);
+    let resumed = Resumed::find(keeper, &sensors, &status);
     let started = resumed.started();
     let tracepoint = sensors.tracepoint();
     tell_state(&status, &config, tracepoint, &sensors.samples(), host);

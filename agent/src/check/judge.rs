@@ -44,6 +44,7 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     checks.push(listen(config, &findings.listen));
     checks.push(memory(&findings.memory));
     checks.push(run_directory(config, &findings.run_dir));
+    checks.push(restart(config, findings));
     Report::from(checks)
 }
 
@@ -258,6 +259,23 @@ fn run_directory(config: &Config, run_dir: &anyhow::Result<Option<u32>>) -> Chec
         Ok(None) => Check::healthy(NAME, format!("`{path}` can be written")),
         Ok(Some(pid)) => Check::healthy(NAME, format!("`{path}` is that of the agent with pid {pid}")),
         Err(error) => Check::failed(NAME, way_out_of(error)),
+    }
+}
+
+/// What is left for the next agent.
+fn restart(config: &Config, findings: &Findings) -> Check {
+    const NAME: &str = "restart";
+    let path = config.restart.directory.display();
+    match &findings.pins {
+        None => Check::healthy(NAME, "counts end with the agent: `restart.pin` is false"),
+        Some(Ok(0)) => {
+            Check::healthy(NAME, format!("counts stay when the agent ends, in `{path}`, where none are yet"))
+        }
+        Some(Ok(_)) => Check::healthy(NAME, format!("counts stay when the agent ends, in `{path}`, where some are")),
+        Some(Err(error)) => {
+            let (what, fix) = way_out_of(error);
+            Check::degraded(NAME, (format!("counts end with the agent: {what}"), fix))
+        }
     }
 }
 

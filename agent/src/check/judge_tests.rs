@@ -21,6 +21,7 @@ fn findings() -> Findings {
         listen: Ok(Listen::Free),
         memory: Ok((None, None)),
         run_dir: Ok(None),
+        pins: Some(Ok(0)),
     }
 }
 
@@ -73,7 +74,7 @@ fn a_machine_that_lacks_nothing_is_usable() {
     assert_eq!(
         names.join(", "),
         "kernel, btf, cgroup2, lockdown, capabilities, bpf programs, stacks, cpu samples, perf_event_open, cycles, nmi \
-         watchdog, pods, listen, memory, run directory"
+         watchdog, pods, listen, memory, run directory, restart"
     );
 }
 
@@ -299,4 +300,15 @@ fn samples_that_cannot_be_taken_matter_only_to_those_who_want_them() {
     assert!(way.contains("`stacks.onCpuHertz: 0`"), "{way}");
     assert_eq!(report(&refused).verdict, Verdict::Degraded);
     assert_eq!(line(&samples(Ok(None)), "cpu samples").0, "healthy");
+}
+
+#[test]
+fn where_nothing_can_be_pinned_the_line_says_what_is_lost() {
+    let with = |pins| line(&Findings { pins, ..findings() }, "restart");
+    assert_eq!(with(None).0, "healthy");
+    assert_eq!(with(Some(Ok(0))).0, "healthy");
+    assert!(with(Some(Ok(1))).1.ends_with("where some are"));
+    let read_only = Some(Err(error(30, "failed to use `/a` (make it writable)")));
+    let said = "counts end with the agent: failed to use `/a`: Read-only file system (os error 30)".to_owned();
+    assert_eq!(with(read_only), ("degraded", said, "make it writable".to_owned()));
 }

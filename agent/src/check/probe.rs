@@ -11,7 +11,7 @@ use crate::{
     events::plan::Plan,
     export::{otlp, server},
     kernel::{
-        self, OpenCounter, SampleEvent, SensorSettings, Sensors, Tracepoint,
+        self, OpenCounter, Pins, SampleEvent, SensorSettings, Sensors, Tracepoint,
         host::Host,
         memory::{Limit, map_bytes},
     },
@@ -52,6 +52,8 @@ pub struct Findings {
     pub memory: Result<(Option<Budget>, Option<String>), ConfigError>,
     /// The pid of the agent that holds the run directory's lock, or why it cannot be had.
     pub run_dir: anyhow::Result<Option<u32>>,
+    /// How many generations of programs are pinned, or why none can be; `None` where none is to be.
+    pub pins: Option<anyhow::Result<usize>>,
 }
 
 /// Why nothing can be sent, in the agent's words.
@@ -86,7 +88,8 @@ impl Findings {
             try_listen(config)
         );
         let memory = try_memory(config, &host);
-        Self { host, programs, perf_event_open, counters, pods, export, metrics_export, listen, memory, run_dir }
+        let pins = config.restart.pin.then(|| Ok(Pins::look(&config.restart.directory)?));
+        Self { host, programs, perf_event_open, counters, pods, export, metrics_export, listen, memory, run_dir, pins }
     }
 }
 

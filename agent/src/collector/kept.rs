@@ -1,7 +1,7 @@
 //! The collector's part of a restart: what it keeps with each reading, and how the next one goes on with it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -32,7 +32,7 @@ pub struct Resumed {
 impl Resumed {
     /// Looks for what there is; no keeper keeps nothing. Says how it goes on, and what was lost.
     #[must_use]
-    pub fn find(keeper: Option<Keeper>, begin: Begin, status: &Status) -> Self {
+    pub fn find(keeper: Option<Keeper>, sensors: &Sensors, status: &Status) -> Self {
         let now = SystemTime::now();
         let Some(mut keeper) = keeper else { return Self { keeper: None, kept: None, started: now } };
         let file = keeper.path().display().to_string();
@@ -41,13 +41,11 @@ impl Resumed {
             Found::Nothing => Ok(None),
             Found::Unusable(why) => Err(why),
         };
-        let (how, detail) = match (&found, begin) {
+        let (how, detail) = match (&found, sensors.begin()) {
             (Ok(Some(_)), Begin::Adopted) => {
                 ("adopted", "the programs and counts of the agent before go on".to_owned())
             }
-            (Ok(Some(_)), Begin::TookOver) => {
-                ("taken_over", "other programs have taken over from those of the agent before".to_owned())
-            }
+            (Ok(Some(_)), Begin::TookOver) => ("taken_over", taken_over(sensors.before())),
             (Ok(Some(_)), Begin::Anew) => {
                 warn!(lost = GAP, "the agent before had other programs or settings, or its pins are gone");
                 ("anew", format!("the series of the agent before go on, without {GAP}"))
@@ -75,6 +73,18 @@ impl Resumed {
     pub const fn started(&self) -> SystemTime {
         self.started
     }
+}
+
+fn taken_over(before: &[Before]) -> String {
+    let astray: BTreeSet<_> =
+        before.iter().flat_map(|before| &before.astray).map(|field| format!("`{field}`")).collect();
+    let astray = Vec::from_iter(astray).join(", ");
+    let anew = if astray.is_empty() {
+        String::new()
+    } else {
+        format!(", and what only one of them has begins anew: {astray}")
+    };
+    format!("other programs have taken over from those of the agent before{anew}")
 }
 
 const GAP: &str = "what was counted since its last reading";
@@ -119,7 +129,7 @@ impl Resumed {
         for before in sensors.before().iter().filter(|before| !kept.folded.contains(&before.identity)) {
             let mut rows = Readings::of_groups(theirs.slots().iter().map(|(_, group)| *group).collect());
             if is_before(before) {
-                rows.resume(kept.posted.clone());
+                rows.resume(before.posted(&kept.posted));
             }
             let (deltas, _) = rows.advance(&before.reading);
             let as_ours = |usage: &Usage| shape.usage(&theirs.words(usage), theirs.labels());

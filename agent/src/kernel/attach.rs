@@ -88,7 +88,7 @@ pub(super) fn load_iter(object: &mut Object, program: &'static str, btf: &Btf) -
     let loaded: &mut Iter =
         object.program_mut(program).ok_or(LoadError::Missing(program))?.try_into().map_err(failed)?;
     loaded.load("task", btf).map_err(failed)?;
-    object.attach_iterator().map_err(|error| failed(error.into()))
+    object.attach_iterator(program).map_err(|error| failed(error.into()))
 }
 
 pub(super) fn take_ring(object: &mut Object, name: &'static str) -> Result<RingBuf<MapData>, LoadError> {

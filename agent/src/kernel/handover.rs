@@ -2,7 +2,12 @@
 //! their own but for what is remembered of each task, and one word says which of the two counts. What those before have
 //! counted is read once nothing is added to it any more.
 
-use std::{fs, io, os::fd::AsFd as _, path::PathBuf};
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+};
 
 use aya::maps::{MapData, RingBuf};
 use podperf_ebpf::abi;
@@ -10,17 +15,23 @@ use tracing::{debug, info, warn};
 
 use super::{
     clock::monotonic_ns,
+    description::{Description, Translation},
+    load::LoadError,
     object::Object,
     pins::{Generation, Pins},
     raw::{self, Then},
-    reading::{CpuTotals, RawReading},
+    reading::{CpuTotals, RawReading, RawRow, sum},
     records::CgroupRecord,
-    rows::Rows,
-    sensors::{DROPS, fd, flush, identity},
+    sensors::{CARRY, DROPS, fd, flush, identity},
 };
+use crate::ids::CgroupId;
 
-/// The name of the word's pin.
+/// The name of the word's pin. It is all that generations of all layouts must agree on, with the names of the maps and
+/// programs that are used here: if it ever means something else, it gets another name.
 pub(super) const WORD: &str = "handover";
+/// The map with the text that says what the others hold, and how large its pieces are.
+pub(super) const DESCRIPTION: &str = "description";
+pub(super) const PIECE: usize = abi::PODPERF_DESCRIPTION_PIECE as usize;
 
 /// What programs before these have counted. Their pins are still there.
 #[derive(Debug)]
@@ -28,8 +39,11 @@ pub struct Before {
     directory: PathBuf,
     /// See [`super::Sensors::identity`].
     pub identity: String,
-    /// All that they have counted.
+    /// All that they have counted, as this agent's own programs would have.
     pub reading: RawReading,
+    /// What only they count, or only those of this agent.
+    pub astray: Vec<String>,
+    rows: Translation,
     /// Changes of the tree that nobody has taken.
     pub changes: Vec<CgroupRecord>,
 }
@@ -62,16 +76,47 @@ pub(super) fn take_over(
     };
     let before: Vec<_> = before.into_iter().filter_map(open).collect();
     // What is on the CPUs is settled by those before up to here, and by these from here on.
-    before.iter().for_each(|(_, object)| flush(object));
+    for (_, object) in &before {
+        // An agent may have been killed before its programs had all that those before them remembered.
+        carry(object);
+        flush(object);
+    }
     let since_ns = word(pins).map_or(0, |word| word.since_ns);
     let shared = MapData::from_pin(pins.shared().join(WORD)).map_err(io::Error::other)?;
     raw::update(shared.fd().as_fd(), 0_u32, abi::podperf_handover { generation: number, since_ns })?;
     // It interrupts each CPU: a program that read the word before is done.
     flush(object);
+    carry(object);
     before.into_iter().map(|(directory, object)| read(directory, object, copies)).collect()
 }
 
+/// Has what programs of another layout remember of each task carried over now. It is anyway, task by task, when they run.
+fn carry(object: &Object) {
+    if let Err(error) = object.iterate(CARRY) {
+        warn!(%error, "not carried over: tasks that do not run until the next upgrade may lose what they did before");
+    }
+}
+
+/// What the maps of a generation hold; `None` where it does not say.
+pub(super) fn description(directory: &Path) -> Option<Description> {
+    let map = MapData::from_pin(Object::pin_of(directory, DESCRIPTION)).ok()?;
+    let mut text = Vec::new();
+    let append = |_: u32, pieces: &[[u8; PIECE]]| text.extend_from_slice(pieces.as_flattened());
+    raw::read_all(map.fd().as_fd(), 1, Then::Keep, append).ok()?;
+    let text = std::str::from_utf8(&text).ok()?;
+    Description::parse(text.trim_end_matches('\0'))
+}
+
 impl Before {
+    /// Up to where each row is posted, which its agent has kept in its own words.
+    pub(crate) fn posted(&self, kept: &[(u64, Vec<u64>)]) -> Vec<(u64, Vec<u64>)> {
+        let translated = |(cgroup, words): &(u64, Vec<u64>)| {
+            let row: abi::podperf_cgroup = self.rows.of(bytemuck::cast_slice(words));
+            (*cgroup, bytemuck::cast_slice(std::slice::from_ref(&row)).to_vec())
+        };
+        kept.iter().map(translated).collect()
+    }
+
     /// Removes the pins: what they have counted is posted and kept.
     pub(super) fn forget(self) {
         match fs::remove_dir_all(&self.directory) {
@@ -82,26 +127,78 @@ impl Before {
 }
 
 fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Before> {
-    let slots = object.map("rows").and_then(raw::data).and_then(|data| data.info().ok());
-    let rows = Rows::of_slots(slots.map_or(2, |info| info.max_entries()), copies).read(&object)?;
+    let theirs = description(&directory).ok_or_else(|| io::Error::other("it does not say what it holds"))?;
+    let ours = Description::own();
+    let [rows, cpu, record] =
+        ["podperf_cgroup", "podperf_cpu", "podperf_cgroup_record"].map(|of| theirs.translation(&ours, of));
     let mut cpus: Vec<abi::podperf_cpu> = Vec::new();
-    raw::read_all(fd(&object, "cpus")?, 1, Then::Keep, |_: u32, cpu: &[abi::podperf_cpu]| cpus.extend_from_slice(cpu))?;
+    read_values(&object, "cpus", 1, |_: u32, state| cpus.push(cpu.of(state)))?;
     let mut drops: Vec<_> = DROPS.iter().map(|reason| (*reason, 0)).collect();
+    let reasons = theirs.names("drops");
     raw::read_all(fd(&object, "drops")?, copies, Then::Keep, |reason: u32, copies: &[u64]| {
-        if let Some((_, count)) = drops.get_mut(reason as usize) {
-            *count = copies.iter().sum();
+        let name = reasons.get(reason as usize);
+        if let Some((_, count)) = drops.iter_mut().find(|(reason, _)| name.is_some_and(|name| name == reason)) {
+            *count += copies.iter().sum::<u64>();
         }
     })?;
+    let reading = RawReading {
+        at_ns: monotonic_ns(),
+        rows: read_rows(&object, &rows, copies)?,
+        cpu: CpuTotals::of(&cpus),
+        drops,
+        cpus,
+    };
     let mut changes = Vec::new();
     let identity = identity(&object);
     match object.take_map("cgroup_ring").map(RingBuf::try_from) {
         Some(Ok(mut ring)) => {
-            while let Some(record) = ring.next() {
-                changes.extend(CgroupRecord::decode(&record));
+            while let Some(theirs) = ring.next() {
+                changes.extend(CgroupRecord::decode(bytemuck::bytes_of(
+                    &record.of::<abi::podperf_cgroup_record>(&theirs),
+                )));
             }
         }
         _ => debug!("no changes of the tree from before"),
     }
-    let cpu = CpuTotals::of(&cpus);
-    Ok(Before { directory, identity, reading: RawReading { at_ns: monotonic_ns(), rows, cpu, drops, cpus }, changes })
+    let unknown =
+        reasons.iter().filter(|reason| !DROPS.contains(&reason.as_str())).map(|reason| format!("drops {reason}"));
+    let astray: Vec<_> = rows.astray().union(cpu.astray()).cloned().chain(unknown).collect();
+    if !astray.is_empty() {
+        warn!(generation = %directory.display(), ?astray, "programs of another layout: what only one of the two counts begins anew");
+    }
+    Ok(Before { directory, identity, reading, astray, rows, changes })
+}
+
+/// The rows, each the sum over all CPUs: of slots that are spread in another way, all are looked at.
+fn read_rows(object: &Object, translation: &Translation, copies: usize) -> io::Result<Vec<RawRow>> {
+    let mut rows: HashMap<u64, Vec<abi::podperf_cgroup>> = HashMap::new();
+    raw::read_all(fd(object, "cgroups")?, 1, Then::Keep, |id: u64, _: &[u64]| {
+        rows.insert(id, Vec::new());
+    })?;
+    let mut add = |copy: &[u8]| {
+        let copy: abi::podperf_cgroup = translation.of(copy);
+        if let Some(parts) = rows.get_mut(&copy.id) {
+            parts.push(copy);
+        }
+    };
+    read_values(object, "rows", copies, |_: u32, copy| add(copy))?;
+    read_values(object, "rows_by_id", copies, |_: u64, copy| add(copy))?;
+    Ok(rows.iter().map(|(id, parts)| RawRow { cgroup: CgroupId(*id), counts: sum(parts) }).collect())
+}
+
+/// Each value of a map, and each copy of it, as long as the map says.
+fn read_values<K: bytemuck::Pod>(
+    object: &Object,
+    name: &'static str,
+    copies: usize,
+    mut each: impl FnMut(K, &[u8]),
+) -> io::Result<()> {
+    let map = object.map(name).and_then(raw::data).ok_or_else(|| io::Error::other(LoadError::Missing(name)))?;
+    let size = map.info().map_err(io::Error::other)?.value_size() as usize;
+    if size == 0 || !size.is_multiple_of(8) {
+        return Err(io::Error::other(format!("values of `{name}` are of {size} bytes")));
+    }
+    raw::read_words(map.fd().as_fd(), copies * size / 8, Then::Keep, |key: K, words| {
+        bytemuck::cast_slice(words).chunks_exact(size).for_each(|copy| each(key, copy));
+    })
 }

@@ -47,7 +47,7 @@ impl Layout {
         }
     }
 
-    /// The version of what the maps hold, and a hash of the object and all that it is told: `1-0123456789abcdef`.
+    /// The version of what the maps hold, and a hash of the object and all that it is told: `2-0123456789abcdef`.
     pub(super) fn name(&self) -> String {
         let mut hash = Context::new(&SHA256);
         hash.update(podperf_ebpf::OBJECT);
@@ -78,6 +78,11 @@ mod tests {
         let names = [of(1, 2, "raw"), of(2, 2, "raw"), of(1, 3, "raw"), of(1, 2, "btf")];
         assert_eq!(names[0], of(1, 2, "raw"));
         assert!((1..names.len()).all(|at| !names[..at].contains(&names[at])), "{names:?}");
-        assert!(names[0].starts_with("1-") && names[0].len() == 2 + 2 * HASH_BYTES, "{}", names[0]);
+        let version = abi::PODPERF_LAYOUT.to_string();
+        assert!(
+            names[0].starts_with(&format!("{version}-")) && names[0].len() == version.len() + 1 + 2 * HASH_BYTES,
+            "{}",
+            names[0]
+        );
     }
 }

@@ -11,6 +11,7 @@ pub mod clock;
 mod cost;
 mod counters;
 pub mod cpu_info;
+mod description;
 mod descriptor;
 mod group;
 mod handover;

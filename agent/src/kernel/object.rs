@@ -2,10 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io,
+    fs, io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use aya::{
@@ -14,7 +13,10 @@ use aya::{
     programs::{PerfEvent, Program, ProgramError, RawTracePoint, links::FdLink},
 };
 
-use super::{descriptor, raw, sampler, sensors::COLLECT};
+use super::{
+    descriptor, raw, sampler,
+    sensors::{CARRY, COLLECT},
+};
 
 /// What the agent looks into. The other maps are pinned, too, but by the programs that hold them.
 const ORDERS: &str = ".data.orders";
@@ -29,8 +31,8 @@ pub(super) struct Object {
     programs: BTreeMap<String, Pinned>,
     /// What attaches the programs, where this agent has attached them.
     links: Vec<(&'static str, FdLink)>,
-    /// That of the program [`COLLECT`].
-    iterator: Option<OwnedFd>,
+    /// Those of programs that run when they are read.
+    iterators: Vec<(&'static str, OwnedFd)>,
 }
 
 /// A program of a pin.
@@ -63,11 +65,18 @@ impl Object {
             let program = program_of(&name, &path).map_err(io::Error::other)?;
             this.programs.insert(name, program);
         }
-        this.iterator = match descriptor::open_pin(&directory.join("links").join(COLLECT)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            link => Some(link?),
-        };
+        for name in [COLLECT, CARRY] {
+            match descriptor::open_pin(&directory.join("links").join(name)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                link => this.iterators.push((name, link?)),
+            }
+        }
         Ok(this)
+    }
+
+    /// Where the pin of a map is.
+    pub(super) fn pin_of(directory: &Path, map: &str) -> PathBuf {
+        directory.join("maps").join(map)
     }
 
     /// Pins the maps.
@@ -104,29 +113,35 @@ impl Object {
         for (name, link) in self.links.drain(..) {
             link.pin(links.join(name)).map_err(io::Error::other)?;
         }
-        match &self.iterator {
-            Some(link) => descriptor::pin(link.as_fd(), &links.join(COLLECT)),
-            None => Ok(()),
-        }
+        self.iterators.iter().try_for_each(|(name, link)| descriptor::pin(link.as_fd(), &links.join(name)))
     }
 
-    /// Attaches the program [`COLLECT`], which is loaded.
+    /// Attaches an iterator's program, which is loaded.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
-    pub(super) fn attach_iterator(&mut self) -> io::Result<()> {
-        self.iterator = self.descriptor(COLLECT).map(descriptor::attach_iterator).transpose()?;
+    pub(super) fn attach_iterator(&mut self, name: &'static str) -> io::Result<()> {
+        let link = self.descriptor(name).map(descriptor::attach_iterator).transpose()?;
+        self.iterators.extend(link.map(|link| (name, link)));
         Ok(())
     }
 
-    /// What runs [`COLLECT`] when it is read; `None` where no stacks are taken.
+    /// Runs a program over all tasks; one that is not there does nothing.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
-    pub(super) fn iterate(&self) -> io::Result<Option<File>> {
-        self.iterator.as_ref().map(|link| descriptor::iterate(link.as_fd())).transpose()
+    pub(super) fn iterate(&self, name: &str) -> io::Result<()> {
+        let Some((_, link)) = self.iterators.iter().find(|(of, _)| *of == name) else { return Ok(()) };
+        let mut tasks = descriptor::iterate(link.as_fd())?;
+        // It writes nothing; reading runs it. The kernel asks to come again when there are many.
+        loop {
+            match io::copy(&mut tasks, &mut io::sink()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return result.map(drop),
+            }
+        }
     }
 
     pub(super) fn keep_attached(&mut self, name: &'static str, link: impl Into<FdLink>) {
@@ -178,7 +193,7 @@ impl std::fmt::Debug for Object {
     }
 }
 
-fn entries(directory: &Path) -> io::Result<Vec<(String, std::path::PathBuf)>> {
+fn entries(directory: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let entry = |entry: io::Result<fs::DirEntry>| {
         let entry = entry?;
         Ok((entry.file_name().to_string_lossy().into_owned(), entry.path()))

@@ -7,13 +7,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use aya::maps::MapData;
 use nix::{
     fcntl::{Flock, FlockArg},
     sys::statfs::{FsType, statfs},
+    unistd::{AccessFlags, access},
 };
 use thiserror::Error;
 
-use super::load::LoadError;
+use super::{load::LoadError, object::Object};
 
 /// `BPF_FS_MAGIC`.
 const BPFFS: FsType = FsType(0xcafe_4a11);
@@ -31,6 +33,13 @@ pub(super) struct Generation {
     pub(super) layout: String,
     /// Another one each time.
     pub(super) number: u64,
+}
+
+impl Generation {
+    /// The version of what its maps hold.
+    pub(super) fn version(&self) -> &str {
+        self.layout.split('-').next().unwrap_or_default()
+    }
 }
 
 /// The directory of the pins. No other agent has it while this lives.
@@ -79,6 +88,24 @@ impl Pins {
         Ok(Self { root: root.to_owned(), _lock: lock })
     }
 
+    /// Whether an agent could pin there, without a change and without the lock: how many generations there are.
+    ///
+    /// # Errors
+    ///
+    /// When it is not in a bpffs, or not writable.
+    pub fn look(root: &Path) -> Result<usize, PinsError> {
+        if !is_bpffs(root) {
+            return Err(PinsError::NotMounted(root.to_owned()));
+        }
+        let there = root.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(root);
+        let failed = |source| PinsError::Io { path: root.to_owned(), source };
+        access(there, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|errno| failed(errno.into()))?;
+        match generations(root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            found => Ok(found.map_err(failed)?.len()),
+        }
+    }
+
     /// Where everything is.
     #[must_use]
     pub fn root(&self) -> &Path {
@@ -87,13 +114,13 @@ impl Pins {
 
     /// The whole generations that are there.
     pub(super) fn generations(&self) -> io::Result<Vec<Generation>> {
-        let names = fs::read_dir(&self.root)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
-        let names: io::Result<Vec<String>> = names.collect();
-        let generation = |name: String| {
-            let (layout, number) = name.rsplit_once('-')?;
-            Some(Generation { layout: layout.to_owned(), number: number.parse().ok()?, name })
-        };
-        Ok(names?.into_iter().filter_map(generation).collect())
+        generations(&self.root)
+    }
+
+    /// What the kernel calls a map of a generation; `None` where it is not pinned.
+    pub(super) fn map_id(&self, generation: &Generation, map: &str) -> Option<u32> {
+        let map = MapData::from_pin(Object::pin_of(&self.of(&generation.name), map)).ok()?;
+        Some(map.info().ok()?.id())
     }
 
     /// What all generations use.
@@ -152,6 +179,16 @@ impl Pins {
     }
 }
 
+fn generations(root: &Path) -> io::Result<Vec<Generation>> {
+    let names = fs::read_dir(root)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names: io::Result<Vec<String>> = names.collect();
+    let generation = |name: String| {
+        let (layout, number) = name.rsplit_once('-')?;
+        Some(Generation { layout: layout.to_owned(), number: number.parse().ok()?, name })
+    };
+    Ok(names?.into_iter().filter_map(generation).collect())
+}
+
 /// Whether a directory is in a bpffs, or would be.
 fn is_bpffs(path: &Path) -> bool {
     let there = path.ancestors().find(|ancestor| ancestor.exists());
@@ -166,6 +203,7 @@ mod tests {
     fn a_directory_elsewhere_is_refused_and_not_made() {
         let elsewhere = tempfile::tempdir().unwrap();
         let root = elsewhere.path().join("podperf");
+        assert!(matches!(Pins::look(&root), Err(PinsError::NotMounted(_))));
         let error = Pins::open(&root).unwrap_err();
         assert!(matches!(error, PinsError::NotMounted(_)) && error.to_string().contains("mount -t bpf"), "{error}");
         assert!(!root.exists());

@@ -72,10 +72,21 @@ pub(super) fn read_all<K: Pod, V: Pod>(
     mut each: impl FnMut(K, &[V]),
 ) -> io::Result<()> {
     const { assert!(size_of::<V>().is_multiple_of(8), "per-CPU copies are padded to 8 bytes") };
+    const { assert!(align_of::<V>() <= 8, "values are read as words") };
+    read_words(map, copies * size_of::<V>() / 8, then, |key, words| each(key, bytemuck::cast_slice(words)))
+}
+
+/// The same where values are of another layout, of so many words with all copies.
+pub(super) fn read_words<K: Pod>(
+    map: BorrowedFd<'_>,
+    words: usize,
+    then: Then,
+    mut each: impl FnMut(K, &[u64]),
+) -> io::Result<()> {
     let command = if then == Then::Delete { MAP_LOOKUP_AND_DELETE_BATCH } else { MAP_LOOKUP_BATCH };
     let mut room: usize = 256;
     let mut keys = vec![K::zeroed(); room];
-    let mut values = vec![V::zeroed(); room * copies];
+    let mut values = vec![0_u64; room * words];
     // The kernel's cursor: 4 bytes for hash maps, a key for arrays.
     let (mut cursor, mut next) = ([0_u64; 4], [0_u64; 4]);
     let mut first = true;
@@ -91,7 +102,7 @@ pub(super) fn read_all<K: Pod, V: Pod>(
             flags: 0,
         };
         // SAFETY: `keys` and `values` have room for `count` keys and for `count` values of every CPU, `cursor` and
-        // `next` for the largest cursor; all outlive the call. Any bytes are a valid K and V (Pod).
+        // `next` for the largest cursor; all outlive the call. Any bytes are a valid K (Pod).
         let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attr, size_of::<BatchAttr>()) };
         let error = (result < 0).then(io::Error::last_os_error);
         match error.as_ref().and_then(io::Error::raw_os_error) {
@@ -99,14 +110,14 @@ pub(super) fn read_all<K: Pod, V: Pod>(
                 // One bucket has more entries than there is room for.
                 room *= 2;
                 keys.resize(room, K::zeroed());
-                values.resize(room * copies, V::zeroed());
+                values.resize(room * words, 0);
                 continue;
             }
             Some(libc::EINTR) => continue,
             None | Some(libc::ENOENT) => {}
             Some(_) => return error.map_or(Ok(()), Err),
         }
-        for (key, values) in keys.iter().zip(values.chunks_exact(copies)).take(attr.count as usize) {
+        for (key, values) in keys.iter().zip(values.chunks_exact(words)).take(attr.count as usize) {
             each(*key, values);
         }
         if error.is_some() {

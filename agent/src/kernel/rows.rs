@@ -38,11 +38,6 @@ impl Rows {
         Self { slots, copies, stale: HashSet::new() }
     }
 
-    /// Those that are there: a power of two.
-    pub(super) fn of_slots(slots: u32, copies: usize) -> Self {
-        Self { slots, copies, stale: HashSet::new() }
-    }
-
     /// Size of `rows`.
     pub(super) const fn slots(&self) -> u32 {
         self.slots

@@ -80,8 +80,9 @@ const RUN: [&str; 11] = [
     sampler::PROGRAM,
 ];
 
-/// The iterator over tasks.
+/// The iterators over tasks.
 pub(super) const COLLECT: &str = "collect";
+pub(super) const CARRY: &str = "carry";
 
 /// The running programs. The counters close on drop, and unless they are pinned the programs detach.
 pub struct Sensors {
@@ -129,13 +130,14 @@ impl Sensors {
         let mut counters = Counters::open(plan, &cpus, settings.pmu, monotonic());
         let rows = Rows::new(settings.max_cgroups, copies);
         let layout = layout(settings, &counters, &rows, copies);
-        let found = pins.map(|pins| find(pins, &layout.name())).transpose()?;
-        let (same, others) = found.map_or((None, Vec::new()), |found| (found.same, found.others));
+        let mut found = pins.map(|pins| find(pins, &layout.name())).transpose()?.unwrap_or_default();
+        let same = found.same.take();
         let adopted = same.is_some();
         let (mut object, number) = match same {
             Some((generation, object)) => (object, generation.number),
-            None => load(settings, &layout, pins, &others)?,
+            None => load(settings, &layout, pins, &found)?,
         };
+        let others = found.others;
         let begin = match (others.is_empty(), adopted) {
             (false, _) => Begin::TookOver,
             (true, true) => Begin::Adopted,
@@ -367,7 +369,8 @@ impl Sensors {
         // A program that read the old epoch is done well before this: flushing interrupts each CPU, and programs at
         // the context switch cannot be interrupted.
         self.flush();
-        self.collect()?;
+        // What tasks have summed goes into the table that is no longer written to.
+        self.object.iterate(COLLECT)?;
         let mut samples = Vec::new();
         raw::read_all(
             fd(&self.object, full)?,
@@ -382,18 +385,6 @@ impl Sensors {
         let unused: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();
         raw::update(fd(&self.object, "samples_used")?, odd, unused)?;
         Ok(samples)
-    }
-
-    /// Has what tasks have summed put into the table that is no longer written to.
-    fn collect(&self) -> io::Result<()> {
-        let Some(mut tasks) = self.object.iterate()? else { return Ok(()) };
-        // It writes nothing; reading runs it. The kernel asks to come again when there are many.
-        loop {
-            match io::copy(&mut tasks, &mut io::sink()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                result => return result.map(drop),
-            }
-        }
     }
 
     /// Has stacks and wakers sent again when they come again, since they were forgotten here.

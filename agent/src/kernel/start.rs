@@ -10,6 +10,7 @@ use super::{
     attach::{attach_btf, attach_scheduling, load_iter, load_raw},
     clock::monotonic_ns,
     counters::Counters,
+    description::{self, Description},
     handover,
     host::in_initial_pid_namespace,
     layout::Layout,
@@ -18,42 +19,57 @@ use super::{
     pins::{Generation, Pins},
     raw,
     rows::Rows,
-    sensors::{COLLECT, fd},
+    sensors::{CARRY, COLLECT, fd},
     symbols,
 };
 
+/// What is remembered of each task.
+const TASKS: &str = "tasks";
+
 /// What is pinned.
+#[derive(Default)]
 pub(super) struct Found {
     /// What is wanted.
     pub(super) same: Option<(Generation, Object)>,
     /// Others, which can be taken over.
     pub(super) others: Vec<Generation>,
+    /// Of these, the one that counts.
+    pub(super) counting: Option<Generation>,
 }
 
 /// Looks for what is pinned, and removes what is of no use.
 pub(super) fn find(pins: &Pins, layout: &str) -> Result<Found, LoadError> {
     let failed = |source| pins.failed(source);
-    let mut found = Found { same: None, others: Vec::new() };
-    let version = |layout: &str| layout.split('-').next().map(str::to_owned);
-    for generation in pins.generations().map_err(failed)? {
-        if generation.layout == layout {
+    let mut found = Found::default();
+    let generations = pins.generations().map_err(failed)?;
+    let word = handover::word(pins);
+    let counting = generations.iter().find(|generation| word.is_some_and(|word| word.generation == generation.number));
+    let remembered = |generation: &Generation| pins.map_id(generation, TASKS);
+    let current = counting.and_then(remembered);
+    for generation in &generations {
+        // One that has given way to another layout remembers of tasks what was before that: it is read, and no more.
+        if generation.layout == layout && (current.is_none() || remembered(generation) == current) {
             match Object::pinned(&pins.of(&generation.name)) {
                 Ok(object) => {
-                    found.same = Some((generation, object));
+                    found.same = Some((generation.clone(), object));
                     continue;
                 }
                 Err(error) => {
                     warn!(generation = generation.name, %error, "what is pinned is not whole, and is removed")
                 }
             }
-        } else if version(&generation.layout) == version(layout) && handover::word(pins).is_some() {
-            found.others.push(generation);
+        } else if word.is_some() && handover::description(&pins.of(&generation.name)).is_some() {
+            found.others.push(generation.clone());
             continue;
         } else {
-            warn!(generation = generation.name, "what is pinned is of another version, and is removed");
+            warn!(
+                generation = generation.name,
+                "what is pinned does not say what it holds, and is removed (it is of an older version)"
+            );
         }
         pins.remove(&generation.name).map_err(failed)?;
     }
+    found.counting = counting.filter(|counting| found.others.iter().any(|other| other.name == counting.name)).cloned();
     Ok(found)
 }
 
@@ -101,29 +117,52 @@ pub(super) fn load(
     settings: &SensorSettings,
     layout: &Layout,
     pins: Option<&Pins>,
-    others: &[Generation],
+    found: &Found,
 ) -> Result<(Object, u64), LoadError> {
+    let others = &found.others;
     // The kernel's types are by far the largest thing in the agent: they are gone when this is done.
     let btf = Btf::from_sys_fs()?;
     let number = others.iter().map(|other| other.number).max().unwrap_or(0) + 1;
     let word = pins.filter(|_| !others.is_empty()).and_then(handover::word);
     let word = word.unwrap_or_else(|| abi::podperf_handover { generation: number, since_ns: monotonic_ns() });
+    let carried;
     let mut loader = EbpfLoader::new();
     // Task storage: made and filled by the programs, never touched from here.
     loader.btf(Some(&btf)).allow_unsupported_maps();
     loader.override_global("loaded_at_ns", bytemuck::bytes_of(&word.since_ns), true);
     loader.override_global("generation", bytemuck::bytes_of(&number), true);
     loader.override_global("handover", bytemuck::bytes_of(&word), true);
+    let mut carries = false;
     if let Some(pins) = pins {
         if others.is_empty() {
             pins.begin_shared().map_err(|source| pins.failed(source))?;
         }
         loader.map_pin_path(".data.handover", pins.shared().join(handover::WORD));
-        loader.map_pin_path("tasks", pins.shared().join("tasks"));
+        if let Some(counting) = &found.counting {
+            // What is remembered of tasks is shared by all of one layout, and carried over by others.
+            let theirs = pins.of(&counting.name);
+            carries = counting.version() != abi::PODPERF_LAYOUT.to_string();
+            loader.map_pin_path(if carries { "tasks_before" } else { TASKS }, Object::pin_of(&theirs, TASKS));
+            if carries && let Some(description) = handover::description(&theirs) {
+                let anew;
+                (carried, anew) = description.carried(&Description::own());
+                if !anew.is_empty() {
+                    warn!(?anew, "what the programs before do not remember of tasks begins anew");
+                }
+                loader.override_global("carries", bytemuck::bytes_of(&1_u8), true);
+                loader.override_global("carried", bytemuck::bytes_of(&carried), true);
+            }
+        }
     }
     layout.tell(&mut loader);
+    let description = pieces(&description::text());
+    loader.map_max_entries("description", u32::try_from(description.len()).unwrap_or(u32::MAX));
     let ebpf = loader.load(podperf_ebpf::OBJECT).map_err(|error| LoadError::Object(Box::new(error)))?;
     let mut object = Object::loaded(ebpf);
+    for (index, piece) in (0_u32..).zip(&description) {
+        raw::update(fd(&object, handover::DESCRIPTION).map_err(LoadError::Counter)?, index, *piece)
+            .map_err(LoadError::Counter)?;
+    }
     if let Some(pins) = pins {
         pins.begin().and_then(|path| object.pin_maps(&path)).map_err(|source| pins.failed(source))?;
     }
@@ -137,10 +176,23 @@ pub(super) fn load(
     if settings.stacks {
         load_iter(&mut object, COLLECT, &btf)?;
     }
+    if carries {
+        load_iter(&mut object, CARRY, &btf)?;
+    }
     if settings.stacks && settings.waker_after_ns > 0 {
         attach_btf(&mut object, "sched_waking", "sched_waking", &btf)?;
     }
     Ok((object, number))
+}
+
+/// A text for the map of it.
+fn pieces(text: &str) -> Vec<[u8; handover::PIECE]> {
+    let piece = |bytes: &[u8]| {
+        let mut piece = [0; handover::PIECE];
+        piece[..bytes.len()].copy_from_slice(bytes);
+        piece
+    };
+    text.as_bytes().chunks(handover::PIECE).map(piece).collect()
 }
 
 /// Has all stacks sent again: nothing is known here of those that were sent to an agent before.

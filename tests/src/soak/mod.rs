@@ -234,12 +234,7 @@ fn balances(
             truth: grown(COUNTED, &[("event", "cpu-clock")]) / 1e9,
             tolerance: 1e-6,
         },
-        Balance {
-            what: "the same, and the wall clock, s",
-            counted: rows(CPU_CLOCK),
-            truth: clock,
-            tolerance: blurred,
-        },
+        Balance { what: "the same, and the wall clock, s", counted: rows(CPU_CLOCK), truth: clock, tolerance: blurred },
         Balance {
             what: "on-CPU time of what came and went, and `cpu.stat`, s",
             counted: below,

@@ -1,0 +1,245 @@
+//! What the maps of a generation hold, in words: whoever has other maps finds in them what he knows by name. Pure.
+//!
+//! The text is made when the object is built, from the compiler's own layout of it (`ebpf/build/layout.rs`); the names of what
+//! is counted in arrays are those of the agent's labels. It is pinned with the maps that it describes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytemuck::Pod;
+use podperf_ebpf::abi;
+
+use super::sensors::{DROPS, PROGRAMS};
+use crate::stacks::profile::WaitState;
+
+/// Of which record the fields that begin so are carried over. Its stack is not: nobody here knows its frames.
+const CARRIED: [&str; 7] = [
+    "task.settled.",
+    "task.left_ns",
+    "task.left_run_ns",
+    "task.moved_to",
+    "task.weight",
+    "task.activity",
+    "task.in_profile",
+];
+/// Summed up from others where it is used.
+const DERIVED: &str = "task.settled.rare";
+
+/// Where a number is, and how many there are of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Field {
+    offset: usize,
+    size: usize,
+    count: usize,
+    apart: usize,
+}
+
+/// What the maps hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Description {
+    fields: BTreeMap<String, Field>,
+    /// What the elements of an array are.
+    names: BTreeMap<String, Vec<String>>,
+}
+
+/// How a struct of one layout becomes that of another.
+#[derive(Debug, Default)]
+pub(super) struct Translation {
+    /// From, to, and how many bytes.
+    moves: Vec<(usize, usize, usize)>,
+    /// Fields that only one of the two has.
+    astray: BTreeSet<String>,
+}
+
+/// That of this agent's own maps.
+pub(super) fn text() -> String {
+    let waits = WaitState::ALL.map(|state| state.name().to_owned());
+    let names = [
+        ("drops", DROPS.map(str::to_owned).to_vec()),
+        ("podperf_cgroup.offcpu_ns", waits.to_vec()),
+        ("podperf_cpu.programs.ns", PROGRAMS.map(str::to_owned).to_vec()),
+        ("podperf_cpu.programs.runs", PROGRAMS.map(str::to_owned).to_vec()),
+    ];
+    let names = names.map(|(array, names)| format!("names {array} {}\n", names.join(" "))).concat();
+    format!("{}{names}", podperf_ebpf::LAYOUT)
+}
+
+impl Description {
+    /// Of this agent's own maps.
+    pub(super) fn own() -> Self {
+        Self::parse(&text()).unwrap_or_default()
+    }
+
+    /// `None` where it is not such a text.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let mut this = Self::default();
+        for line in text.lines() {
+            let mut words = line.split(' ');
+            let name = words.next()?.to_owned();
+            if name == "names" {
+                this.names.insert(words.next()?.to_owned(), words.map(str::to_owned).collect());
+                continue;
+            }
+            let numbers: Vec<usize> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
+            match numbers[..] {
+                [_] => {}
+                [offset, size, count, apart] => {
+                    this.fields.insert(name, Field { offset, size, count, apart });
+                }
+                _ => return None,
+            }
+        }
+        Some(this).filter(|this| !this.fields.is_empty())
+    }
+
+    /// What the elements of an array are.
+    pub(super) fn names(&self, array: &str) -> &[String] {
+        self.names.get(array).map_or(&[], Vec::as_slice)
+    }
+
+    /// How a struct of this layout becomes that of another.
+    pub(super) fn translation(&self, to: &Self, of: &str) -> Translation {
+        let prefix = format!("{of}.");
+        let fields = |description: &Self| -> BTreeSet<String> {
+            let names =
+                description.fields.keys().filter(|name| name.starts_with(&prefix) && !name.contains("reserved"));
+            names.cloned().collect()
+        };
+        let (theirs, ours) = (fields(self), fields(to));
+        let mut this =
+            Translation { astray: theirs.symmetric_difference(&ours).cloned().collect(), ..Default::default() };
+        for name in theirs.intersection(&ours) {
+            let (Some(from), Some(into)) = (self.fields.get(name), to.fields.get(name)) else { continue };
+            if from.size != into.size {
+                this.astray.insert(name.clone());
+                continue;
+            }
+            for index in 0..into.count {
+                let Some(there) = self.place(name, to.names(name).get(index), index).filter(|at| *at < from.count)
+                else {
+                    this.astray.extend(to.names(name).get(index).map(|element| format!("{name} {element}")));
+                    continue;
+                };
+                this.moves.push((from.offset + there * from.apart, into.offset + index * into.apart, into.size));
+            }
+        }
+        this
+    }
+
+    /// Where an element of an array is: by its name, if it has one.
+    fn place(&self, array: &str, element: Option<&String>, index: usize) -> Option<usize> {
+        match element {
+            Some(element) => self.names(array).iter().position(|name| name == element),
+            None => Some(index),
+        }
+    }
+
+    /// What programs of another layout take over of a task's record, and what of it begins anew.
+    pub(super) fn carried(&self, to: &Self) -> ([abi::podperf_carried; abi::PODPERF_CARRIED as usize], Vec<String>) {
+        let is_carried =
+            |name: &&String| CARRIED.iter().any(|prefix| name.starts_with(prefix)) && name.as_str() != DERIVED;
+        let mut all = [bytemuck::Zeroable::zeroed(); abi::PODPERF_CARRIED as usize];
+        let (mut places, mut anew) = (all.iter_mut(), Vec::new());
+        for (name, into) in to.fields.iter().filter(|(name, _)| is_carried(name)) {
+            let from = self.fields.get(name).filter(|from| from.size == into.size);
+            let offsets =
+                from.and_then(|from| Some((u16::try_from(from.offset).ok()?, u16::try_from(into.offset).ok()?)));
+            match (offsets, u32::try_from(into.size), places.as_slice().is_empty()) {
+                (Some((from, to)), Ok(size), false) => {
+                    places.by_ref().take(1).for_each(|place| *place = abi::podperf_carried { from, to, size });
+                }
+                _ => anew.push(name.clone()),
+            }
+        }
+        (all, anew)
+    }
+}
+
+impl Translation {
+    /// A value of the one layout as one of the other. What is not there is zero.
+    pub(super) fn of<T: Pod>(&self, value: &[u8]) -> T {
+        let mut translated = T::zeroed();
+        let bytes = bytemuck::bytes_of_mut(&mut translated);
+        for &(from, to, size) in &self.moves {
+            if let (Some(from), Some(to)) = (value.get(from..from + size), bytes.get_mut(to..to + size)) {
+                to.copy_from_slice(from);
+            }
+        }
+        translated
+    }
+
+    /// Fields that only one of the two has.
+    pub(super) const fn astray(&self) -> &BTreeSet<String> {
+        &self.astray
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHER: &str = "row 24\nrow.new 0 8 1 8\nrow.b 8 4 1 4\nrow.a 16 4 2 4\nnames row.a y x\n";
+    const OWN: &str = "row 32\nrow.a 0 4 3 8\nrow.b 24 4 1 4\nrow.c 28 4 1 4\nnames row.a x y z\n";
+
+    fn parse(text: &str) -> Description {
+        Description::parse(text).unwrap()
+    }
+
+    #[test]
+    fn fields_are_found_by_their_names_and_elements_by_theirs() {
+        let translation = parse(OTHER).translation(&parse(OWN), "row");
+        let other: Vec<u8> = [9_u32, 9, 5, 9, 6, 7].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        assert_eq!(translation.of::<[u32; 8]>(&other), [7, 0, 6, 0, 0, 0, 5, 0]);
+        let astray: Vec<&str> = translation.astray().iter().map(String::as_str).collect();
+        assert_eq!(astray, ["row.a z", "row.c", "row.new"]);
+        // What is cut short has what there is.
+        assert_eq!(translation.of::<[u32; 8]>(&other[..12]), [0, 0, 0, 0, 0, 0, 5, 0]);
+    }
+
+    #[test]
+    fn what_is_no_description_is_none() {
+        for text in ["", "\0\0", "row", "row 1 2", "row.a 1 2 3 x", "names"] {
+            assert_eq!(Description::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn all_that_a_task_needs_is_carried_and_what_is_not_there_begins_anew() {
+        let own = Description::own();
+        let (carried, anew) = own.carried(&own);
+        let used: Vec<_> = carried.iter().take_while(|field| field.size > 0).collect();
+        assert_eq!((used.len(), anew), (13, vec![]));
+        assert!(used.iter().all(|field| field.from == field.to && [1, 4, 8].contains(&field.size)));
+        let mut without = own.clone();
+        without.fields.remove("task.settled.migrations");
+        assert_eq!(without.carried(&own).1, ["task.settled.migrations"]);
+    }
+
+    #[test]
+    fn the_same_layout_is_read_as_it_is() {
+        let own = Description::own();
+        let row: abi::podperf_cgroup = bytemuck::cast(std::array::from_fn::<u64, 43, _>(|at| at as u64 + 1));
+        let translation = own.translation(&own, "podperf_cgroup");
+        assert_eq!(
+            bytemuck::bytes_of(&translation.of::<abi::podperf_cgroup>(bytemuck::bytes_of(&row))),
+            bytemuck::bytes_of(&row)
+        );
+        assert!(translation.astray().is_empty());
+    }
+
+    /// Another layout with the same number would be taken for this one, and its tasks' records read as ours.
+    #[test]
+    fn a_layout_has_one_number() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../ebpf/layout.txt");
+        let now = format!("layout {}\n{}", abi::PODPERF_LAYOUT, text());
+        if std::env::var_os("PODPERF_WRITE_GOLDEN").is_some() {
+            std::fs::write(file, &now).unwrap();
+        }
+        let known = std::fs::read_to_string(file).unwrap();
+        assert!(
+            now == known,
+            "what stays in the kernel is laid out in another way than in ebpf/layout.txt: give PODPERF_LAYOUT in \
+             ebpf/bpf/podperf.h the next number, and a field that means something else another name; then \
+             `PODPERF_WRITE_GOLDEN=1 cargo test -p podperf a_layout_has_one_number` writes the file anew\n{now}"
+        );
+    }
+}
