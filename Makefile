@@ -1,8 +1,8 @@
 # The only door: CI and the documentation call nothing else.
 CARGO ?= cargo
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH)
-# What cargo runs test programs through; it takes no empty one.
-RUNNER := $(or $(SUDO),env)
+# What cargo runs test programs through; it takes no empty one. With LONG=1, tests are as large as they get.
+RUNNER = $(or $(SUDO),env) $(if $(LONG),env PODPERF_LONG=1)
 CONFIG ?= config/podperf.yaml
 # cargo-deny is a tool, not a dependency: it is built once and kept.
 TOOLS ?= $(HOME)/.cache/podperf/tools
@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 600
 SOAK_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build image run test test-pure chart chart-golden rules-mutation e2e faults soak vm vm-x86 vm-arm64 fuzz lint deny bench clean
+.PHONY: help setup build image run test test-pure chart chart-golden rules-mutation e2e faults kube soak vm vm-x86 vm-arm64 fuzz lint deny bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -64,11 +64,16 @@ e2e: ## Install the chart on real nodes of a real cluster, in guests under QEMU 
 		$(CARGO) test --locked -p podperf-tests --test node -- $(ARGS)
 
 faults: ## Make each fault at its largest, and print what users see and what was lost (ARGS=FILTER for some)
+
+kube: ## Run the tests of pods at their largest (ARGS=FILTER for some)
+
+faults kube: LONG := 1
+faults kube:
 	@./setup.sh test
 	$(CARGO) build --locked --workspace
-	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER) env PODPERF_FAULTS_LONG=1" \
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER) env PODPERF_FAULTS_LONG=1" \
-		$(CARGO) test --locked -p podperf-tests --test faults -- $(ARGS)
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
+		$(CARGO) test --locked -p podperf-tests --test $@ -- $(ARGS)
 
 soak: build ## Keep the agent under churn, and say whether anything grows or gets lost (SOAK_MINUTES=60)
 	$(CARGO) build --release --locked -p podperf-tests --bin podperf-soak --bin podperf-load
