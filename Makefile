@@ -4,18 +4,21 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH)
 # What cargo runs test programs through; it takes no empty one. With LONG=1, tests are as large as they get.
 RUNNER = $(or $(SUDO),env) $(if $(LONG),env PODPERF_LONG=1)
 CONFIG ?= config/podperf.yaml
-# cargo-deny is a tool, not a dependency: it is built once and kept.
+# cargo-deny and cargo-fuzz are tools, not dependencies: they are built once and kept.
 TOOLS ?= $(HOME)/.cache/podperf/tools
 DENY_VERSION := 0.20.2
+# Not optimized: they run for seconds, and compiling them would take minutes.
+INSTALL := CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --quiet --locked --debug --root $(TOOLS)
 # The stable compiler has no sanitizers; in code without `unsafe`, panics are what there is to be found.
 FUZZ := $(TOOLS)/bin/cargo-fuzz
 FUZZ_VERSION := 0.13.1
 FUZZ_FLAGS := --fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none
 FUZZ_SECONDS ?= 600
+FUZZ_TARGETS := $(basename $(notdir $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 SOAK_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build image run test test-pure chart chart-golden rules-mutation e2e faults kube soak vm vm-x86 vm-arm64 fuzz lint deny bench clean
+.PHONY: help setup build image run test test-pure chart chart-golden rules-mutation e2e faults kube soak vm vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -90,16 +93,20 @@ vm-x86: ## A kernel that is too old and the oldest one that Debian still ships, 
 vm-arm64: ## The arm64 kernel alone, on a CPU with hardware counters
 	$(MAKE) vm ROWS=6.12-arm64
 
-fuzz: $(FUZZ) ## Feed the parsers anything, each for a while (FUZZ_SECONDS=600)
+fuzz: $(FUZZ_TARGETS:%=fuzz-%) ## Feed the parsers anything, each for a while (FUZZ_SECONDS=600), with -j as many at once
+
+# All are built at once: each run finds its own up to date.
+fuzz-build: $(FUZZ)
 	@./setup.sh fuzz
-	@set -e; for target in $$($< list --fuzz-dir tests/fuzz); do \
-		mkdir -p target/fuzz/corpus/$$target; \
-		$< run $(FUZZ_FLAGS) $$target target/fuzz/corpus/$$target tests/fuzz/corpus/$$target -- \
-			-max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1; \
-	done
+	$< build $(FUZZ_FLAGS)
+
+fuzz-%: fuzz-build
+	@mkdir -p target/fuzz/corpus/$*
+	@$(FUZZ) run $(FUZZ_FLAGS) $* target/fuzz/corpus/$* tests/fuzz/corpus/$* -- \
+		-max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1
 
 $(FUZZ):
-	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-fuzz@$(FUZZ_VERSION)
+	$(INSTALL) cargo-fuzz@$(FUZZ_VERSION)
 
 lint: ## Check formatting, lints and documentation
 	@./setup.sh lint
@@ -116,7 +123,7 @@ deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database
 		echo "deny: advisories NOT checked: the advisory database is out of reach"; }
 
 $(TOOLS)/bin/cargo-deny:
-	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@$(DENY_VERSION)
+	$(INSTALL) cargo-deny@$(DENY_VERSION)
 
 bench: build ## Measure the price per context switch beside other tools and how it grows, the agent at rest, at scale, and with profiles (ARGS=growth)
 	@./setup.sh bench || echo "bench: what is missing is not measured"
