@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, STOP_DEADLINE},
     cgroup::TestCgroup,
     collector::{Collector, Sample},
     load::{self, sites::SitesReport},
@@ -231,7 +231,7 @@ fn ten_thousand_threads_lose_no_time() -> Result<()> {
     let lost = metrics.sum("podperf_bpf_drops_total", &[("reason", "sample_stack")]);
     // Waits at places whose stack may still come are in the last profile.
     agent.signal(Signal::SIGTERM)?;
-    ensure!(agent.wait(Duration::from_secs(10))?.success(), "{}", agent.log());
+    ensure!(agent.wait(STOP_DEADLINE)?.success(), "{}", agent.log());
     let seconds = |samples: &mut dyn Iterator<Item = &Sample>| nanoseconds(samples) / 1e9;
     let mut told = 0.0;
     let samples = within(Duration::from_secs(10), "all time arrives", || {

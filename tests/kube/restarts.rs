@@ -214,7 +214,7 @@ impl Seen {
         ensure!(resets == Some(0.0), "`{series}` fell: {resets:?} resets");
         let scrapes = self.ask(&format!("sum(sum_over_time(up[{window}s]))"))?.unwrap_or_default();
         #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
-        let enough = window as f64 * 0.8 - 1.0;
+        let enough = window as f64 * 0.5 - 1.0;
         ensure!(scrapes >= enough, "only {scrapes} scrapes in {window} s");
         let missing = format!("scalar(sum(sum_over_time(up[{window}s]))) - min(count_over_time({series}[{window}s]))");
         let missing = self.ask(&missing)?;
