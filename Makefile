@@ -18,7 +18,7 @@ FUZZ_TARGETS := $(basename $(notdir $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 SOAK_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build image run test test-pure chart chart-golden rules-mutation e2e faults kube soak vm vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
+.PHONY: help setup build image run test test-build test-pure chart chart-golden rules-mutation e2e faults kube soak vm vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -36,13 +36,17 @@ image: ## Build the image, and say where it is: an archive for runtimes to impor
 run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT ...")
 	$(SUDO) target/release/podperf agent --config $(CONFIG) $(ARGS)
 
-test: ## Run all tests; those that need root or another program say so when they cannot run
-	@./setup.sh test
-	$(CARGO) build --locked --workspace
-	$(CARGO) test --locked --workspace --no-run
+test: test-build ## Run all tests; those that need root or another program say so when they cannot run
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 		$(CARGO) test --locked --workspace --no-fail-fast
+
+test-build: ## Build what `make test` runs, and run nothing
+	@./setup.sh test
+	$(CARGO) build --locked --workspace
+	$(CARGO) test --locked --workspace --no-run
+	@! command -v go >/dev/null || { \
+		tests/kube/build.sh && tests/collector/build.sh && tests/chart/build.sh helm helm-docs operators; }
 
 test-pure: setup ## Run the tests that need neither root nor network
 	$(CARGO) test --locked -p podperf -p podperf-ebpf
