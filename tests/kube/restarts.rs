@@ -57,7 +57,7 @@ fn a_restart_loop_is_one_series_that_never_falls() -> Result<()> {
         pod.wait("app", "CrashLoopBackOff");
         pod.report()?;
         seen.begin()?;
-        thread::sleep(if life.is_multiple_of(10) { LONG_BACKOFF } else { SHORT_BACKOFF });
+        thread::sleep(if life == RESTARTS / 2 { LONG_BACKOFF } else { SHORT_BACKOFF });
     }
     let metrics = cluster.wait_for_cpu("cart", "app", truth)?;
     ensure_all_named(&metrics)?;
