@@ -11,7 +11,7 @@ use podperf_tests::{
 
 use crate::{
     conservation::{CPU_CLOCK, sharp_reading},
-    running::{ONCPU, count, counter_is_close, cpus, keep_awake, keep_cpus_awake, run, time, astray, with_faults},
+    running::{ONCPU, astray, count, counter_is_close, cpus, keep_awake, keep_cpus_awake, run, time, with_faults},
 };
 
 const EVENTS: &str = "podperf_cgroup_perf_events_total";
