@@ -30,8 +30,6 @@ pub(crate) const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";
 
 /// What a time may differ by: 2 %, or this where that is less.
 const LEAST_TOLERANCE: Duration = Duration::from_millis(2);
-/// `USER_HZ` is 100 wherever podperf runs.
-const TICK: Duration = Duration::from_millis(10);
 /// No load of this ring runs longer.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -254,9 +252,7 @@ pub(crate) fn counter_is_close(
 /// does not.
 pub(crate) fn astray(metrics: &Metrics) -> Result<Duration> {
     let unreported = metrics.get("podperf_switches_recovered_seconds_total", &[]).context("no unreported time")?;
-    let stat = fs::read_to_string("/proc/stat").context("failed to read `/proc/stat`")?;
-    let stolen = stat.lines().next().and_then(|all| all.split_whitespace().nth(8)).context("no stolen time")?;
-    Ok(Duration::try_from_secs_f64(unreported)? + TICK * stolen.parse()?)
+    Ok(Duration::try_from_secs_f64(unreported)? + process::stolen()?)
 }
 
 fn is_within(tolerance: Duration, what: &str, found: Duration, truth: Duration) -> Result<()> {

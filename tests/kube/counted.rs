@@ -24,6 +24,7 @@ use podperf::{
     kernel::{CpuTotals, MapUse, OpenCounter, ProgramUse, cpu_info::CpuInfo},
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
     readings::Usage,
+    restart::RestartStats,
     stacks::{SymbolStats, reason::WaitReason},
     status::{Part, State},
     upkeep::OverheadUse,
@@ -176,7 +177,12 @@ impl CountedNode {
             readings: grown(1, seconds),
             took: Duration::from_millis(2),
             profiles_dropped: 0,
-            restart: None,
+            restart: Some(RestartStats {
+                starts: [("first".to_owned(), 1)].into(),
+                bytes: 40_000,
+                took: Duration::from_millis(1),
+                failures: 0,
+            }),
         })
     }
 

@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use podperf_tests::{
+    bpffs::Bpffs,
     control_plane::NEEDS,
     dashboards::{self, Dashboard},
     http,
@@ -119,7 +120,8 @@ fn every_query_of_the_dashboards_finds_data() -> Result<()> {
     // A software event is counted on any machine.
     let counters = "counters: {groups: [[cycles, instructions], [cache-references, cache-misses], [cpu-clock]]}";
     let otlp = "otlp: {endpoint: 'http://127.0.0.1:1', interval: 2s}";
-    let cluster = Cluster::start("", &format!("{facts}\n{counters}\n{otlp}"))?;
+    let bpffs = Bpffs::mount()?;
+    let cluster = Cluster::start("", &format!("{facts}\n{counters}\n{otlp}\n{}", bpffs.yaml()))?;
     let mut pods = Vec::new();
     for name in ["busy", "idle"] {
         let mut pod = cluster.kubelet.pod(SHOP, name, Qos::Burstable, &["app"])?;

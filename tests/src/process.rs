@@ -270,3 +270,13 @@ fn waited_ns() -> u64 {
     let text = fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
+
+/// Time that the host has given to others while this machine's CPUs wanted to run, since boot. The scheduler takes it off
+/// a task's time; a clock does not.
+pub fn stolen() -> Result<Duration> {
+    /// `USER_HZ` is 100 wherever podperf runs.
+    const TICK: Duration = Duration::from_millis(10);
+    let stat = fs::read_to_string("/proc/stat").context("failed to read `/proc/stat`")?;
+    let ticks = stat.lines().next().and_then(|all| all.split_whitespace().nth(8)).context("no stolen time")?;
+    Ok(TICK * ticks.parse()?)
+}

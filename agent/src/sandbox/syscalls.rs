@@ -2,8 +2,8 @@
 //!
 //! The process gives up what it never does and what would serve whoever has taken it over. The thread that reads files of
 //! strangers may do no more than read, think and tell: no sockets, no programs, no other processes' memory, no memory
-//! made executable, and no file opened to be written by `openat` (`openat2` has its flags where no filter looks). What is not allowed fails with `EPERM`: a call that was forgotten
-//! here costs a name, not the agent.
+//! made executable, and no file opened to be written by `openat` (`openat2` has its flags where no filter looks). What is
+//! not allowed fails with `EPERM`: a call that was forgotten here costs a name, not the agent.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,16 @@
-//! Whether a figure grows: a line through its second half, by least squares. Pure.
+//! Whether a figure grows: a line through the floor of its second half, by least squares. Pure.
+//!
+//! What somebody asks for takes memory for as long as the answer takes; what is leaked stays. So the second half is cut
+//! into stretches, and each gives its least value.
 
 use std::fmt;
 
 /// Growth counts from so many standard deviations around the line on.
 const NOISE: f64 = 1.0;
+/// Stretches of the second half.
+const STRETCHES: usize = 20;
+/// Caches fill: pages show the windows of the last five minutes.
+pub(super) const WARM_UP: f64 = 360.0;
 
 /// A figure over time.
 #[derive(Clone, Debug)]
@@ -19,9 +26,9 @@ pub struct Figure {
 /// What became of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trend {
-    /// The first value of the second half.
+    /// The least value of the first stretch.
     pub first: f64,
-    /// The last value.
+    /// That of the last.
     pub last: f64,
     /// By how much the line rises in an hour.
     pub per_hour: f64,
@@ -32,13 +39,16 @@ pub struct Trend {
 }
 
 impl Figure {
-    /// The line through the second half; `None` for fewer than three points there.
+    /// The line through the floor of the second half, the time after the start left out; `None` for fewer than three
+    /// points there.
     #[must_use]
     pub fn trend(&self) -> Option<Trend> {
         let end = self.points.last()?.0;
-        let half: Vec<_> = self.points.iter().copied().filter(|(at, _)| *at >= end / 2.0).collect();
+        let half = &self.points[self.points.partition_point(|(at, _)| *at < (end / 2.0).max(WARM_UP))..];
+        let least = |stretch: &[(f64, f64)]| stretch.iter().copied().min_by(|one, other| one.1.total_cmp(&other.1));
+        let half: Vec<_> = half.chunks(half.len().div_ceil(STRETCHES).max(1)).filter_map(least).collect();
         let (&(begin, first), &(_, last)) = (half.first()?, half.last()?);
-        if half.len() < 3 || end <= begin {
+        if half.len() < 3 {
             return None;
         }
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
@@ -62,7 +72,7 @@ impl Figure {
 /// A row of the table.
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(trend) = self.trend() else { return write!(f, "{:<28} too few points", self.name) };
+        let Some(trend) = self.trend() else { return write!(f, "{:<28} too short to say", self.name) };
         let Trend { first, last, per_hour, growth, noise } = trend;
         let verdict = if self.grows() { "GROWS" } else { "steady" };
         write!(
@@ -78,7 +88,7 @@ mod tests {
     use super::*;
 
     fn figure(value: impl Fn(f64) -> f64) -> Figure {
-        let points = (0..300).map(|second| (f64::from(second), value(f64::from(second)))).collect();
+        let points = (0..1200).map(|second| (f64::from(second), value(f64::from(second)))).collect();
         Figure { name: "x", allowance: 1.0, points }
     }
 
@@ -89,13 +99,23 @@ mod tests {
         assert!((trend.per_hour - 36.0).abs() < 0.01 && trend.noise < 0.01, "{trend:?}");
         assert!(leak.grows());
         assert!(!figure(|second| 50.0 + second % 20.0).grows());
+        // However high it is: the floor rises.
+        assert!(figure(|second| 50.0 + second / 100.0 + 30.0 * (second % 20.0)).grows());
         assert!(!figure(|second| 50.0 - second).grows());
     }
 
     #[test]
     fn what_grows_only_at_first_is_steady() {
-        assert!(!figure(|second| second.min(120.0)).grows());
+        assert!(!figure(|second| second.min(500.0)).grows());
         // Less than is allowed.
         assert!(!figure(|second| second / 1000.0).grows());
+    }
+
+    #[test]
+    fn of_the_start_nothing_is_said() {
+        let mut short = figure(|second| second);
+        short.points.truncate(360);
+        assert_eq!(short.trend(), None);
+        assert!(short.to_string().contains("too short"), "{short}");
     }
 }

@@ -24,6 +24,7 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
+use tracing::warn;
 
 use crate::agent::Agent;
 use connections::{Connections, Slot};
@@ -99,6 +100,7 @@ impl Bound {
         let router = routes::router(agent);
         let (stopping, stopped) = watch::channel(());
         let mut tasks = JoinSet::new();
+        let mut failing = false;
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut stop = std::pin::pin!(stop);
@@ -114,13 +116,19 @@ impl Bound {
                 }
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => {
+                        failing = false;
                         let Some(slot) = open.enter() else { continue };
                         let one = One { router: router.clone(), gate: Arc::clone(&gate), limits: self.limits };
                         let tls = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
                         tasks.spawn(one.serve(stream, tls, slot, stopped.clone()));
                     }
                     Err(error) if is_of_the_connection(&error) => {}
-                    Err(_) => tokio::time::sleep(PAUSE).await,
+                    Err(error) => {
+                        if !std::mem::replace(&mut failing, true) {
+                            warn!(%error, "failed to take connections (is a limit of the agent reached?)");
+                        }
+                        tokio::time::sleep(PAUSE).await;
+                    }
                 },
             }
         }
