@@ -1,21 +1,24 @@
 # The only door: CI and the documentation call nothing else.
 CARGO ?= cargo
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH)
-# What cargo runs test programs through; it takes no empty one.
-RUNNER := $(or $(SUDO),env)
+# What cargo runs test programs through; it takes no empty one. With LONG=1, tests are as large as they get.
+RUNNER = $(or $(SUDO),env) $(if $(LONG),env PODPERF_LONG=1)
 CONFIG ?= config/podperf.yaml
-# cargo-deny is a tool, not a dependency: it is built once and kept.
+# cargo-deny and cargo-fuzz are tools, not dependencies: they are built once and kept.
 TOOLS ?= $(HOME)/.cache/podperf/tools
 DENY_VERSION := 0.20.2
+# Not optimized: they run for seconds, and compiling them would take minutes.
+INSTALL := CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) install --quiet --locked --debug --root $(TOOLS)
 # The stable compiler has no sanitizers; in code without `unsafe`, panics are what there is to be found.
 FUZZ := $(TOOLS)/bin/cargo-fuzz
 FUZZ_VERSION := 0.13.1
 FUZZ_FLAGS := --fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none
 FUZZ_SECONDS ?= 600
+FUZZ_TARGETS := $(basename $(notdir $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 SOAK_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build image run test test-pure chart chart-golden rules-mutation e2e faults soak vm vm-x86 vm-arm64 fuzz lint deny bench clean
+.PHONY: help setup build image run test test-build test-pure chart chart-golden rules-mutation e2e faults kube soak vm vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -33,13 +36,17 @@ image: ## Build the image, and say where it is: an archive for runtimes to impor
 run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT ...")
 	$(SUDO) target/release/podperf agent --config $(CONFIG) $(ARGS)
 
-test: ## Run all tests; those that need root or another program say so when they cannot run
-	@./setup.sh test
-	CARGO="$(CARGO)" tests/other-layout.sh
-	$(CARGO) test --locked --workspace --no-run
+test: test-build ## Run all tests; those that need root or another program say so when they cannot run
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 		$(CARGO) test --locked --workspace --no-fail-fast
+
+test-build: ## Build what `make test` runs, and run nothing
+	@./setup.sh test
+	CARGO="$(CARGO)" tests/other-layout.sh
+	$(CARGO) test --locked --workspace --no-run
+	@! command -v go >/dev/null || { \
+		tests/kube/build.sh && tests/collector/build.sh && tests/chart/build.sh helm helm-docs operators; }
 
 test-pure: setup ## Run the tests that need neither root nor network
 	$(CARGO) test --locked -p podperf -p podperf-ebpf
@@ -64,11 +71,16 @@ e2e: ## Install the chart on real nodes of a real cluster, in guests under QEMU 
 		$(CARGO) test --locked -p podperf-tests --test node -- $(ARGS)
 
 faults: ## Make each fault at its largest, and print what users see and what was lost (ARGS=FILTER for some)
+
+kube: ## Run the tests of pods at their largest (ARGS=FILTER for some)
+
+faults kube: LONG := 1
+faults kube:
 	@./setup.sh test
 	$(CARGO) build --locked --workspace
-	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER) env PODPERF_FAULTS_LONG=1" \
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER) env PODPERF_FAULTS_LONG=1" \
-		$(CARGO) test --locked -p podperf-tests --test faults -- $(ARGS)
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
+		$(CARGO) test --locked -p podperf-tests --test $@ -- $(ARGS)
 
 soak: build ## Keep the agent under churn, and say whether anything grows or gets lost (SOAK_MINUTES=60)
 	$(CARGO) build --release --locked -p podperf-tests --bin podperf-soak --bin podperf-load
@@ -85,16 +97,20 @@ vm-x86: ## Kernels that are refused and the oldest one that Debian still ships, 
 vm-arm64: ## The arm64 kernel alone, on a CPU with hardware counters
 	$(MAKE) vm ROWS=6.12-arm64
 
-fuzz: $(FUZZ) ## Feed the parsers anything, each for a while (FUZZ_SECONDS=600)
+fuzz: $(FUZZ_TARGETS:%=fuzz-%) ## Feed the parsers anything, each for a while (FUZZ_SECONDS=600), with -j as many at once
+
+# All are built at once: each run finds its own up to date.
+fuzz-build: $(FUZZ)
 	@./setup.sh fuzz
-	@set -e; for target in $$($< list --fuzz-dir tests/fuzz); do \
-		mkdir -p target/fuzz/corpus/$$target; \
-		$< run $(FUZZ_FLAGS) $$target target/fuzz/corpus/$$target tests/fuzz/corpus/$$target -- \
-			-max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1; \
-	done
+	$< build $(FUZZ_FLAGS)
+
+fuzz-%: fuzz-build
+	@mkdir -p target/fuzz/corpus/$*
+	@$(FUZZ) run $(FUZZ_FLAGS) $* target/fuzz/corpus/$* tests/fuzz/corpus/$* -- \
+		-max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1
 
 $(FUZZ):
-	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-fuzz@$(FUZZ_VERSION)
+	$(INSTALL) cargo-fuzz@$(FUZZ_VERSION)
 
 lint: ## Check formatting, lints and documentation
 	@./setup.sh lint
@@ -111,7 +127,7 @@ deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database
 		echo "deny: advisories NOT checked: the advisory database is out of reach"; }
 
 $(TOOLS)/bin/cargo-deny:
-	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny@$(DENY_VERSION)
+	$(INSTALL) cargo-deny@$(DENY_VERSION)
 
 bench: build ## Measure the price per context switch beside other tools and how it grows, the agent at rest, at scale, and with profiles (ARGS=growth)
 	@./setup.sh bench || echo "bench: what is missing is not measured"

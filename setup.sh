@@ -98,6 +98,9 @@ if ! command -v apt-get >/dev/null; then
 	exit 1
 fi
 export DEBIAN_FRONTEND=noninteractive
+# One at a time: apt-get ends where it finds another at work.
+exec 9<"$0"
+flock 9
 $sudo apt-get update -qq
 # Only what is named: the packages must not start servers of their own.
 policy=/usr/sbin/policy-rc.d

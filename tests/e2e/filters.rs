@@ -77,8 +77,8 @@ fn by_length_and_name() -> Result<()> {
     let run = Run::new(|_, _| "duration >= 20ms && comm == \"podperf-l*\" || comm == nobody".into())?;
     let (long, short) = (run.arrived(&run.long)?, run.arrived(&run.short)?);
     ensure!(long >= 1.9, "only {long} s of long waits arrived: {}", run.agent.log());
-    // One may be delayed by others until it is long.
-    ensure!(short <= 0.1, "{short} s of short waits arrived");
+    // Of their second, some may be delayed by others until they are long.
+    ensure!(short <= 0.5, "{short} s of short waits arrived");
     Ok(())
 }
 

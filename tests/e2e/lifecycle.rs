@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, process::Command, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::{self, Agent},
+    agent::{self, Agent, STOP_DEADLINE},
     cgroup::{self, TestCgroup},
     http::get_text,
     load::cpu::CpuReport,
@@ -27,8 +27,6 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_probe_asks_every_address_and_fails_by_name", &[], a_probe_asks_every_address_and_fails_by_name),
 ];
 
-/// What users and supervisors are promised.
-const END_DEADLINE: Duration = Duration::from_secs(5);
 const LOG_DEADLINE: Duration = Duration::from_secs(10);
 
 fn sigterm_and_sigint_end_it_and_leave_no_program_behind() -> Result<()> {
@@ -38,10 +36,14 @@ fn sigterm_and_sigint_end_it_and_leave_no_program_behind() -> Result<()> {
         ensure!(programs.len() > 1, "its programs are {programs:?}");
         ensure!(programs.iter().all(|id| is_loaded(id)), "not all of {programs:?} are loaded");
         agent.signal(signal)?;
-        let status = agent.wait(END_DEADLINE)?;
+        let status = agent.wait(STOP_DEADLINE)?;
         ensure!(status.code() == Some(0), "{signal}: {status}: {}", agent.log());
         // The kernel frees them a moment later.
-        within(END_DEADLINE, "its programs are gone", || Ok((!programs.iter().any(|id| is_loaded(id))).then_some(())))?;
+        within(
+            STOP_DEADLINE,
+            "its programs are gone",
+            || Ok((!programs.iter().any(|id| is_loaded(id))).then_some(())),
+        )?;
     }
     Ok(())
 }

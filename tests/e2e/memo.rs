@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, STOP_DEADLINE},
     cgroup::TestCgroup,
     collector::{Collector, Sample},
     load::{self, sites::SitesReport},
@@ -48,6 +48,8 @@ const MOST_WRONG: f64 = 0.002;
 /// Of a total.
 const MOST_OFF: f64 = 0.02;
 const DEADLINE: Duration = Duration::from_secs(60);
+/// A hundred thousand waits, by as many threads as have room in the tables of samples: fewer would take longer.
+const SITES: [&str; 5] = ["sites", "--waits", "100000", "--threads", "600"];
 
 /// Threads that hand things to each other, recurse deeply, and sleep.
 const PYTHON: &str = r"
@@ -168,6 +170,7 @@ fn go_is_right() -> Result<()> {
 }
 
 fn rust_is_right() -> Result<()> {
+    // Each thread waits often enough at each place to have it remembered.
     let waits = ["sites", "--waits", "100000", "--threads", "400"];
     is_right("rust", Command::new(load::binary()?).args(waits))
 }
@@ -231,7 +234,7 @@ fn ten_thousand_threads_lose_no_time() -> Result<()> {
     let lost = metrics.sum("podperf_bpf_drops_total", &[("reason", "sample_stack")]);
     // Waits at places whose stack may still come are in the last profile.
     agent.signal(Signal::SIGTERM)?;
-    ensure!(agent.wait(Duration::from_secs(10))?.success(), "{}", agent.log());
+    ensure!(agent.wait(STOP_DEADLINE)?.success(), "{}", agent.log());
     let seconds = |samples: &mut dyn Iterator<Item = &Sample>| nanoseconds(samples) / 1e9;
     let mut told = 0.0;
     let samples = within(Duration::from_secs(10), "all time arrives", || {
@@ -287,7 +290,7 @@ fn a_tenth_of_the_walks_leaves_totals() -> Result<()> {
         "otlp: {{endpoint: '{}', interval: 2s}}\nmetrics: {{facts: [oncpu, offcpu, wait_reasons, profile_samples]}}\nstacks: {{maxWalks: {budget}, onCpuHertz: 0}}",
         collector.endpoint()
     ))?;
-    let load = Held::start(&cgroup, &["sites"])?;
+    let load = Held::start(&cgroup, &SITES)?;
     let waits = || {
         Ok::<_, anyhow::Error>(
             agent.fresh_metrics()?.sum("podperf_cgroup_profile_samples_total", &[("cgroup", cgroup.kernel_path())]),
@@ -339,7 +342,7 @@ fn walks_without_a_budget() -> Result<(f64, f64)> {
     let agent = Agent::start("stacks: {maxWalks: 0, onCpuHertz: 0}")?;
     let before = value(&agent.fresh_metrics()?, "podperf_stack_walks_total")?;
     let start = std::time::Instant::now();
-    let _: SitesReport = run_load(cgroup.path(), &["sites"])?;
+    let _: SitesReport = run_load(cgroup.path(), &SITES)?;
     let seconds = start.elapsed().as_secs_f64();
     Ok((value(&agent.fresh_metrics()?, "podperf_stack_walks_total")? - before, seconds))
 }

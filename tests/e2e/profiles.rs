@@ -18,7 +18,7 @@ use nix::{
     unistd::pipe,
 };
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, STOP_DEADLINE},
     cgroup::TestCgroup,
     collector::{Collector, Sample},
     load::{blocked::BlockedReport, cpu::CpuReport, sleepers::SleepersReport},
@@ -266,9 +266,9 @@ fn the_last_window_is_sent_before_the_end() -> Result<()> {
         Ok((slept >= 0.98).then_some(()))
     })?;
     agent.signal(Signal::SIGTERM)?;
-    let status = agent.wait(Duration::from_secs(5))?;
+    let status = agent.wait(STOP_DEADLINE)?;
     ensure!(status.success(), "{status}: {}", agent.log());
-    let samples = within(Duration::from_secs(5), "the profile arrives", || {
+    let samples = within(DEADLINE, "the profile arrives", || {
         Ok(Some(collector.samples_of(cgroup.kernel_path())?).filter(|samples| !samples.is_empty()))
     })?;
     let truth: SleepersReport = load.finish()?;
@@ -312,7 +312,7 @@ pub(crate) fn does_no_harm(endpoint: &str, more: &str, cause: &str, reason: &str
     within(DEADLINE, "profiles are dropped", || {
         let start = Instant::now();
         let metrics = agent.metrics()?;
-        ensure!(start.elapsed() < Duration::from_secs(2), "a scrape took {:?}", start.elapsed());
+        ensure!(start.elapsed() < DEADLINE / 2, "a scrape took {:?}", start.elapsed());
         let waiting = metrics.get("podperf_otlp_queue_length", &[]).context("no queue length")?;
         ensure!(waiting <= QUEUE, "{waiting} profiles wait");
         let failures = metrics.get("podperf_otlp_export_failures_total", &[("cause", cause)]).context("no failures")?;
@@ -328,7 +328,7 @@ pub(crate) fn does_no_harm(endpoint: &str, more: &str, cause: &str, reason: &str
         ensure!(line.contains(expected), "no `{expected}` in `{line}`");
     }
     agent.signal(Signal::SIGTERM)?;
-    let status = agent.wait(Duration::from_secs(5))?;
+    let status = agent.wait(STOP_DEADLINE)?;
     ensure!(status.success(), "{status}: {}", agent.log());
     Ok(())
 }

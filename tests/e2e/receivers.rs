@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::{self, Agent},
+    agent::{self, Agent, STOP_DEADLINE},
     certificates::Authority,
     cgroup::TestCgroup,
     collector::Collector,
@@ -202,7 +202,7 @@ fn metrics_are_pushed_as_they_are_scraped() -> Result<()> {
         load.finish::<SleepersReport>()?;
         let scraped = agent.fresh_metrics()?.sum("podperf_cgroup_offcpu_seconds_total", &labels);
         agent.signal(Signal::SIGTERM)?;
-        ensure!(agent.wait(Duration::from_secs(5))?.success(), "{}", agent.log());
+        ensure!(agent.wait(STOP_DEADLINE)?.success(), "{}", agent.log());
         within(DEADLINE, "the last push arrives", || {
             Ok(pushed()?.filter(|seconds| *seconds >= scraped && *seconds <= scraped + 0.01))
         })

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::Agent,
+    agent::{Agent, STOP_DEADLINE},
     cgroup::TestCgroup,
     load::sleepers::SleepersReport,
     suite::{Need, Test},
@@ -139,7 +139,8 @@ fn a_recording_has_only_its_own_time() -> Result<()> {
     let (status, _, folded) = agent.get(&path, &[])?;
     ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(&folded));
     let seconds = slept(&folded)? / 1e9;
-    ensure!((0.9..=1.1).contains(&seconds), "one second has {seconds} s");
+    // Nearer than half a second, it is this machine that is looked at.
+    ensure!((0.5..=1.5).contains(&seconds), "one second has {seconds} s");
     Ok(())
 }
 
@@ -166,7 +167,7 @@ fn a_recording_is_answered_when_the_agent_ends() -> Result<()> {
     recording.begun()?;
     thread::sleep(Duration::from_secs(3));
     agent.signal(Signal::SIGTERM)?;
-    let status = agent.wait(Duration::from_secs(5))?;
+    let status = agent.wait(STOP_DEADLINE)?;
     ensure!(status.success(), "{status}: {}", agent.log());
     let seconds = slept(&recording.finish()?)? / 1e9;
     ensure!(seconds > 1.0, "of three seconds it has {seconds} s");

@@ -43,7 +43,7 @@ fn an_agent_starts_although_its_run_directory_is_full() -> Result<()> {
     let mut agent = Agent::start_changed(&agent::binary()?, "", |command| {
         *command = on_tmpfs(full.path(), "size=64k", FILL, &with_run_dir(directory.path(), full.path(), command));
     })?;
-    let said = agent.wait_for_log("failed to write the pid into the lock", Duration::from_secs(1))?;
+    let said = agent.wait_for_log("failed to write the pid into the lock", Duration::from_secs(10))?;
     nothing_was_lost(&serves_and_counts(&mut agent)?)?;
     row("run directory full (ENOSPC)", &format!("`{}`", message(&said)), "0");
     Ok(())

@@ -15,14 +15,14 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load::{churn::ChurnReport, cpu::CpuReport, sleepers::SleepersReport},
     process,
-    suite::{Need, Test, within},
+    suite::{Need, Test, long, within},
 };
 
 use crate::{
     cluster::wait_for_part,
     hotplug,
     running::{Load, ONCPU, is_close, oncpu_is_cpu_stat, run},
-    table::{dropped, long, nothing_was_lost, row, serves_and_counts},
+    table::{dropped, nothing_was_lost, row, serves_and_counts},
 };
 
 #[rustfmt::skip]
@@ -31,6 +31,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_full_table_of_cgroups_is_told_with_the_way_out", &[], a_full_table_of_cgroups_is_told_with_the_way_out),
     ("an_agent_that_stood_still_finds_what_it_missed", &[], an_agent_that_stood_still_finds_what_it_missed),
     ("a_process_has_no_names_of_the_one_whose_id_it_got", &[Need::Path(LAST_PID)], a_process_has_no_names_of_the_one_whose_id_it_got),
+];
+
+#[rustfmt::skip]
+pub(crate) const OF_OTHERS: &[Test] = &[
     ("a_cpu_that_goes_and_comes_back_is_counted", &[Need::OwnMachine, Need::Cpus(2)], a_cpu_that_goes_and_comes_back_is_counted),
 ];
 

@@ -2,8 +2,8 @@
 //!
 //! Each test makes one fault, holds the agent to three things (it serves, it says in words what is wrong, and what was
 //! lost is nothing or counted), and hands its row to the [`table`], which is printed at the end. Without
-//! `PODPERF_FAULTS_LONG` each is as short as it can be; `make faults` sets it. Faults that other rings make as well are
-//! theirs, taken in as they are.
+//! `PODPERF_LONG` each is as short as it can be; `make faults` sets it. Faults that other rings make as well are
+//! theirs, taken in as they are; where those rings run too, as in `make test`, they make them once.
 
 #[path = "../kube/clock.rs"]
 mod clock;
@@ -34,8 +34,9 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    let code =
-        suite::run(&[limits::TESTS, files::TESTS, kernel_side::TESTS, neighbours::TESTS, outages::TESTS].concat());
+    let own = [limits::TESTS, files::TESTS, kernel_side::TESTS, neighbours::TESTS, outages::TESTS].concat();
+    let of_others = if suite::long() { [kernel_side::OF_OTHERS, outages::OF_OTHERS].concat() } else { Vec::new() };
+    let code = suite::run(&[own, of_others].concat());
     table::print();
     code
 }

@@ -6,18 +6,22 @@ use anyhow::{Context as _, Result};
 use podperf_tests::{
     control_plane::NEEDS,
     kubelet::Qos,
-    suite::{Need, Test, within},
+    suite::{Need, Test, long, within},
 };
 
 use crate::{
     clock,
     cluster::{BURN, Cluster, ONCPU, SHOP, ensure_close, wait_for_part},
-    table::{long, nothing_was_lost, row, serves_and_counts},
+    table::{nothing_was_lost, row, serves_and_counts},
 };
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[
     ("an_api_server_and_a_receiver_that_flap_at_once_cost_no_count", NEEDS, an_api_server_and_a_receiver_that_flap_at_once_cost_no_count),
+];
+
+#[rustfmt::skip]
+pub(crate) const OF_OTHERS: &[Test] = &[
     ("a_clock_that_jumps_a_day_and_back_costs_no_count", &[NEEDS[0], NEEDS[1], Need::Program("faketime")], a_clock_that_jumps_a_day_and_back_costs_no_count),
 ];
 

@@ -12,15 +12,7 @@ use podperf_tests::{
 
 use crate::running::{oncpu_is_cpu_stat, run};
 
-/// Set where each fault may take its time.
-const LONG: &str = "PODPERF_FAULTS_LONG";
-
 static ROWS: Mutex<Vec<[String; 3]>> = Mutex::new(Vec::new());
-
-/// Whether faults are to be as large as they get.
-pub(crate) fn long() -> bool {
-    std::env::var_os(LONG).is_some()
-}
 
 /// A fault that the agent has survived: what was done, what its users saw, and what was lost of what.
 pub(crate) fn row(fault: &str, seen: &str, lost: &str) {

@@ -1,47 +1,87 @@
 //! Switches and faults are exact: not one more or less than the kernel counted for the task.
 
 use anyhow::{Result, ensure};
-use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::faults::FaultsReport};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    load::faults::FaultsReport,
+};
 
 use crate::running::{Counts, Load, ONCPU, count, is_close, time, with_faults};
 
-/// The load is moved while it blocks, works, and blocks again: at both ends its counts stand still and can be read
-/// from outside, so what is between them is exactly what belongs to the cgroup.
+const SWITCHES: &str = "podperf_cgroup_context_switches_total";
+const FAULTS: &str = "podperf_cgroup_page_faults_total";
+
+/// A load of faults and switches that is moved into a cgroup while it blocks, works there, and blocks again: at both ends
+/// its counts stand still and can be read from outside, so what is between them is exactly what belongs to the cgroup.
+pub(crate) struct Inside<'a> {
+    load: Load,
+    cgroup: &'a TestCgroup,
+    before: Counts,
+}
+
+/// What a load did in its cgroup: by the kernel's counts, by its own, and by the agent's.
+pub(crate) struct Worked<'a> {
+    cgroup: &'a TestCgroup,
+    pub(crate) truth: Counts,
+    pub(crate) report: FaultsReport,
+    pub(crate) metrics: Metrics,
+}
+
+impl<'a> Inside<'a> {
+    /// Starts `faults` with more arguments. From then on it works in the cgroup.
+    pub(crate) fn start(arguments: &str, cgroup: &'a TestCgroup) -> Result<Self> {
+        let mut load = Load::start(&format!("faults --wait {arguments}"))?;
+        load.wait_for_word("ready")?;
+        load.wait_until_blocked()?;
+        let before = Counts::of(load.pid())?;
+        cgroup.add(load.pid())?;
+        load.go_on()?;
+        Ok(Self { load, cgroup, before })
+    }
+
+    /// Waits until its work is done, and scrapes before it ends.
+    pub(crate) fn finish(mut self, agent: &Agent) -> Result<Worked<'a>> {
+        self.load.wait_for_word("done")?;
+        self.load.wait_until_blocked()?;
+        let after = Counts::of(self.load.pid())?;
+        let metrics = agent.fresh_metrics()?;
+        ensure!(after == Counts::of(self.load.pid())?, "the load did not stand still");
+        self.load.go_on()?;
+        let report = self.load.report()?;
+        self.load.end()?;
+        Ok(Worked { cgroup: self.cgroup, truth: after.since(&self.before), report, metrics })
+    }
+}
+
+impl Worked<'_> {
+    /// The agent has counted what the kernel has, not one more or less.
+    pub(crate) fn ensure_exact(&self) -> Result<()> {
+        self.exact(SWITCHES, "voluntary", self.truth.voluntary)?;
+        self.exact(SWITCHES, "involuntary", self.truth.involuntary)?;
+        self.exact(FAULTS, "minor", self.truth.minor_faults)?;
+        self.exact(FAULTS, "major", self.truth.major_faults)
+    }
+
+    fn exact(&self, family: &str, kind: &str, truth: u64) -> Result<()> {
+        let found = count(&self.metrics, family, self.cgroup, &[("kind", kind)])?;
+        let truth = f64::from(u32::try_from(truth)?);
+        ensure!(found.to_bits() == truth.to_bits(), "{found} {kind} {family}, and the truth is {truth}");
+        Ok(())
+    }
+}
+
 pub(crate) fn switches_and_faults(configuration: &str) -> Result<()> {
     let agent = Agent::start(&with_faults(configuration))?;
     let cgroup = TestCgroup::new("counts")?;
-    let mut load = Load::start("faults --pages 5000 --switches 2000 --wait")?;
-    load.wait_for_word("ready")?;
-    load.wait_until_blocked()?;
-    let before = Counts::of(load.pid())?;
-    cgroup.add(load.pid())?;
-    load.go_on()?;
-    load.wait_for_word("done")?;
-    load.wait_until_blocked()?;
-    let after = Counts::of(load.pid())?;
-    let metrics = agent.fresh_metrics()?;
-    ensure!(after == Counts::of(load.pid())?, "the load did not stand still");
-    load.go_on()?;
-    let report: FaultsReport = load.report()?;
-    load.end()?;
-
-    let exact = |family: &str, kind: &str, truth: u64| -> Result<()> {
-        let found = count(&metrics, family, &cgroup, &[("kind", kind)])?;
-        let truth = u32::try_from(truth)?;
-        ensure!(found.to_bits() == f64::from(truth).to_bits(), "{found} {kind} {family}, and the truth is {truth}");
-        Ok(())
-    };
-    let switches = "podperf_cgroup_context_switches_total";
-    exact(switches, "voluntary", after.voluntary - before.voluntary)?;
-    exact(switches, "involuntary", after.involuntary - before.involuntary)?;
+    let worked = Inside::start("--pages 5000 --switches 2000", &cgroup)?.finish(&agent)?;
+    worked.ensure_exact()?;
+    let Worked { truth, report, metrics, .. } = &worked;
     // getrusage's count is taken just before the load blocks the second time, which is one more.
-    exact(switches, "voluntary", report.inside.voluntary_switches + 1)?;
+    worked.exact(SWITCHES, "voluntary", report.inside.voluntary_switches + 1)?;
     // A sleep may end before its switch, when the load was preempted on the way to it.
     ensure!(report.inside.voluntary_switches >= 1900, "{report:?}");
-    let faults = "podperf_cgroup_page_faults_total";
-    exact(faults, "minor", after.minor_faults - before.minor_faults)?;
-    exact(faults, "major", after.major_faults - before.major_faults)?;
     ensure!(report.inside.minor_faults >= 5000, "{report:?}");
-    ensure!(after.minor_faults - before.minor_faults >= report.inside.minor_faults, "{report:?}");
-    is_close("on-CPU time", time(&metrics, ONCPU, &cgroup, &[])?, after.run - before.run)
+    ensure!(truth.minor_faults >= report.inside.minor_faults, "{report:?}");
+    is_close("on-CPU time", time(metrics, ONCPU, &cgroup, &[])?, truth.run)
 }

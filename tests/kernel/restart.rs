@@ -8,12 +8,13 @@ use podperf_tests::{
     agent::{Agent, Metrics},
     bpffs::Bpffs,
     cgroup::{self, TestCgroup},
-    load::faults::FaultsReport,
 };
 
-use crate::running::{Counts, Load, count, time, with_faults};
+use crate::{
+    counts::Inside,
+    running::{Load, ONCPU, count, time, with_faults},
+};
 
-const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
 /// The facts that are held against the truth.
 pub(crate) const FACTS: &str = "metrics: {facts: [oncpu, offcpu, runqueue_wait, context_switches, page_faults]}";
 const RUNQUEUE: &str = "podperf_cgroup_runqueue_wait_seconds_total";
@@ -78,12 +79,7 @@ pub(crate) fn survives_turns(
     let cgroup = TestCgroup::new("restart")?;
     let going = agent.directory().join("going");
     fs::write(&going, "")?;
-    let mut load = Load::start(&format!("faults --pages 50 --switches 50 --wait --while-exists {}", going.display()))?;
-    load.wait_for_word("ready")?;
-    load.wait_until_blocked()?;
-    let before = Counts::of(load.pid())?;
-    cgroup.add(load.pid())?;
-    load.go_on()?;
+    let load = Inside::start(&format!("--pages 50 --switches 50 --while-exists {}", going.display()), &cgroup)?;
     let mut shown = BTreeMap::new();
     for turn in 1..=times {
         let now = counters(&agent.metrics()?);
@@ -92,29 +88,13 @@ pub(crate) fn survives_turns(
         next(&mut agent, &bpffs, turn).with_context(|| format!("end {turn}"))?;
     }
     fs::remove_file(&going)?;
-    load.wait_for_word("done")?;
-    load.wait_until_blocked()?;
-    let after = Counts::of(load.pid())?;
-    let metrics = agent.fresh_metrics()?;
-    ensure!(after == Counts::of(load.pid())?, "the load did not stand still");
-    load.go_on()?;
-    let report: FaultsReport = load.report()?;
-    load.end()?;
-    none_falls(&shown, &counters(&metrics)).context("at the end")?;
+    let worked = load.finish(&agent)?;
+    none_falls(&shown, &counters(&worked.metrics)).context("at the end")?;
 
-    ensure!(report.inside.voluntary_switches > 100, "{report:?}");
-    for (family, kind, truth) in [
-        ("podperf_cgroup_context_switches_total", "voluntary", after.voluntary - before.voluntary),
-        ("podperf_cgroup_context_switches_total", "involuntary", after.involuntary - before.involuntary),
-        ("podperf_cgroup_page_faults_total", "minor", after.minor_faults - before.minor_faults),
-        ("podperf_cgroup_page_faults_total", "major", after.major_faults - before.major_faults),
-    ] {
-        let found = count(&metrics, family, &cgroup, &[("kind", kind)])?;
-        let truth = f64::from(u32::try_from(truth)?);
-        ensure!(found.to_bits() == truth.to_bits(), "{found} {kind} {family}, and the truth is {truth}");
-    }
-    for (family, truth) in [(ONCPU, after.run - before.run), (RUNQUEUE, after.runqueue - before.runqueue)] {
-        let found = time(&metrics, family, &cgroup, &[])?;
+    ensure!(worked.report.inside.voluntary_switches > 100, "{:?}", worked.report);
+    worked.ensure_exact()?;
+    for (family, truth) in [(ONCPU, worked.truth.run), (RUNQUEUE, worked.truth.runqueue)] {
+        let found = time(&worked.metrics, family, &cgroup, &[])?;
         let most = truth / CLOCKS + INSTANT;
         ensure!(found.abs_diff(truth) <= most, "{family}: {found:?}, and the truth is {truth:?} (+-{most:?})");
     }
@@ -163,7 +143,7 @@ pub(crate) fn what_is_kept_may_be_damaged() -> Result<()> {
     text[middle] ^= 1;
     fs::write(&file, text)?;
     agent.restart(Signal::SIGKILL, &yaml)?;
-    let line = agent.wait_for_log("cannot be used", Duration::from_secs(5))?;
+    let line = agent.wait_for_log("cannot be used", Duration::from_secs(15))?;
     ensure!(line.contains("WARN") && line.contains("damaged") && line.contains("lost="), "{line}");
     let after = switches(&agent)?;
     ensure!(before.to_bits() == after.to_bits(), "{before} before, {after} after");

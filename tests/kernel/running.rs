@@ -86,11 +86,14 @@ impl Load {
     /// Waits until it blocks: from then on its counts stand still.
     pub(crate) fn wait_until_blocked(&self) -> Result<()> {
         let start = Instant::now();
-        while Counts::of(self.pid())?.state != "S" {
+        // The state is set before the switch, and who is preempted between them still has a CPU to wait for. What it
+        // blocks in, the kernel says after that.
+        let wchan = format!("/proc/{}/wchan", self.pid());
+        while Counts::of(self.pid())?.state != "S" || fs::read_to_string(&wchan)? == "0" {
             ensure!(start.elapsed() < DEADLINE, "the load does not block");
             thread::sleep(Duration::from_millis(1));
         }
-        // The state is set a moment before the switch.
+        // It is taken from the run queue a moment before the switch is counted.
         thread::sleep(Duration::from_millis(10));
         Ok(())
     }
@@ -188,6 +191,19 @@ impl Counts {
             run: time()?,
             runqueue: time()?,
         })
+    }
+
+    /// What was counted between `earlier` and this.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        Self {
+            state: self.state.clone(),
+            voluntary: self.voluntary - earlier.voluntary,
+            involuntary: self.involuntary - earlier.involuntary,
+            minor_faults: self.minor_faults - earlier.minor_faults,
+            major_faults: self.major_faults - earlier.major_faults,
+            run: self.run - earlier.run,
+            runqueue: self.runqueue - earlier.runqueue,
+        }
     }
 }
 

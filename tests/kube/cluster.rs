@@ -32,7 +32,7 @@ pub(crate) const SHOP: &str = "shop";
 pub(crate) const BURN: Duration = Duration::from_millis(50);
 const AN_HOUR: Duration = Duration::from_secs(3600);
 /// Names come in less than a second; a loaded machine gets more.
-pub(crate) const SOON: Duration = Duration::from_secs(15);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// Twice the longest that the agent waits between two attempts, and some more: one may meet a server that starts.
 pub(crate) const RECOVERY: Duration = Duration::from_secs(75);

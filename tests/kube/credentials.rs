@@ -27,15 +27,16 @@ const AN_HOUR: Duration = Duration::from_secs(3600);
 const SHORT_LIFE: Duration = Duration::from_secs(10);
 const CONNECTED: &str = "podperf_kube_watch_connected";
 const FAILURES: &str = "podperf_kube_watch_failures_total";
-/// While the agent is refused: with waits that double from 0.8 s on, four attempts fit; without, more than seven.
+/// While the agent is refused: with waits that double, five attempts fit; without, more than seven.
 const REFUSED_FOR: Duration = Duration::from_secs(6);
-const MOST_ATTEMPTS: f64 = 5.0;
+/// The first of the waits, at its shortest.
+const FIRST_WAIT: Duration = Duration::from_millis(400);
 
 fn without_a_role_the_agent_names_it_and_needs_no_restart_once_it_is_granted() -> Result<()> {
     let spoilt = Spoilt::start(AN_HOUR)?;
     spoilt.plane.revoke()?;
-    let mut cluster = Cluster::join(spoilt, "", "")?;
     let start = Instant::now();
+    let mut cluster = Cluster::join(spoilt, "", "")?;
     let finished = cluster.run_once("early", "app")?;
 
     let says = [
@@ -53,7 +54,8 @@ fn without_a_role_the_agent_names_it_and_needs_no_restart_once_it_is_granted() -
 
     thread::sleep(REFUSED_FOR.saturating_sub(start.elapsed()));
     let failures = of(&cluster.agent.metrics()?, FAILURES)?;
-    ensure!((2.0..=MOST_ATTEMPTS).contains(&failures), "{failures} attempts in {:?}", start.elapsed());
+    let most = 1.0 + (1.0 + start.elapsed().div_duration_f64(FIRST_WAIT)).log2();
+    ensure!((2.0..=most).contains(&failures), "{failures} attempts in {:?}", start.elapsed());
     tell(&format!("403: {failures} attempts in {:.1?}", start.elapsed()));
     let log = cluster.agent.log();
     ensure!(log.matches("may not list").count() == 1, "the same reason again and again:\n{log}");

@@ -215,7 +215,7 @@ fn cgroups_are_named_as_by_each_driver() -> Result<()> {
 
 fn an_expired_token_is_refused_and_a_new_one_taken() -> Result<()> {
     let control_plane = SharedPlane::take()?;
-    let agent = control_plane.agent_credentials(Duration::from_secs(3))?;
+    let agent = control_plane.agent_credentials(Duration::from_secs(5))?;
     // It keeps the token, so what changes is what the server thinks of it.
     let client = Client::new(&agent.kubeconfig())?;
     client.get(PODS)?;

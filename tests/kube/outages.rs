@@ -11,7 +11,7 @@ use podperf_tests::{
     agent::Metrics,
     control_plane::{ControlPlane, NEEDS},
     kubelet::{PodHandle, Qos},
-    suite::{Test, within},
+    suite::{Test, long, within},
 };
 
 use crate::{
@@ -27,7 +27,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("an_agent_that_starts_in_an_outage_says_so_and_keeps_the_counts", NEEDS, an_agent_that_starts_in_an_outage_says_so_and_keeps_the_counts),
     ("what_a_paused_server_tells_late_is_not_too_late", NEEDS, what_a_paused_server_tells_late_is_not_too_late),
     ("what_changed_while_the_server_forgot_its_history_is_right_after_it", NEEDS, what_changed_while_the_server_forgot_its_history_is_right_after_it),
-    ("in_two_minutes_of_outage_under_load_no_counter_falls_and_no_count_is_lost", NEEDS, in_two_minutes_of_outage_under_load_no_counter_falls_and_no_count_is_lost),
+    ("in_an_outage_under_load_no_counter_falls_and_no_count_is_lost", NEEDS, in_an_outage_under_load_no_counter_falls_and_no_count_is_lost),
 ];
 
 /// Lives that no status names get their names after this, once the agent is up to date.
@@ -39,8 +39,12 @@ const RESTARTS: &str = "podperf_kube_watch_restarts_total";
 const LAST_SYNC: &str = "podperf_kube_watch_last_sync_timestamp_seconds";
 const PODS: usize = 10;
 const LIVES: usize = 3;
-const PAUSE: Duration = Duration::from_secs(20);
-const LONG_OUTAGE: Duration = Duration::from_secs(120);
+/// Longer than the agent waits for an answer, and than it goes without a reading.
+const PAUSE: Duration = Duration::from_secs(12);
+/// An outage under load, and the pods that live in it: long enough for all waits between attempts but the longest, and
+/// at its largest for some of these.
+const OUTAGE: (Duration, usize) = (Duration::from_secs(40), 6);
+const LONG_OUTAGE: (Duration, usize) = (Duration::from_secs(120), 20);
 
 /// These tests stop, pause and restart it.
 type Own = Cluster<ControlPlane>;
@@ -182,30 +186,32 @@ fn what_changed_while_the_server_forgot_its_history_is_right_after_it() -> Resul
     })
 }
 
-fn in_two_minutes_of_outage_under_load_no_counter_falls_and_no_count_is_lost() -> Result<()> {
+fn in_an_outage_under_load_no_counter_falls_and_no_count_is_lost() -> Result<()> {
+    let (outage, count) = if long() { LONG_OUTAGE } else { OUTAGE };
     let mut cluster = Cluster::start_own(SHORT_PATIENCE, "")?;
     let mut busy = cluster.kubelet.pod(SHOP, "busy", Qos::Burstable, &["app"])?;
-    let mut pods = pods(&cluster, "lone", 2 * PODS, &["app"])?;
+    let mut pods = pods(&cluster, "lone", count, &["app"])?;
     // Busy for longer than the test takes.
-    let running = busy.start("app", 10 * LONG_OUTAGE)?;
+    let running = busy.start("app", 10 * outage)?;
     busy.report()?;
     cluster.wait_for(ONCPU, &[("pod", "busy")], |seconds| seconds > 0.0)?;
 
-    let (mut counters, mut truth) = (Counters::new(2 * LONG_OUTAGE), Truth::default());
+    let (mut counters, mut truth) = (Counters::new(2 * outage), Truth::default());
     cluster.plane.stop_api();
     let (start, mut lives) = (Instant::now(), 0);
-    while start.elapsed() < LONG_OUTAGE {
+    while start.elapsed() < outage || lives < LIVES * pods.len() {
         if lives < LIVES * pods.len() {
             let which = lives % pods.len();
             truth.live(&mut pods[which], "app")?;
             lives += 1;
         }
+        // Read before the scrape, however long that takes.
+        let cpu = running.cgroup().cpu_usage()?.as_secs_f64();
         let metrics = cluster.agent.fresh_metrics()?;
         counters.take(&metrics)?;
         ensure!(value(&metrics, CONNECTED)? == 0.0, "connected to nobody");
-        let (seconds, cpu) = (metrics.sum(ONCPU, &[("pod", "busy")]), running.cgroup().cpu_usage()?.as_secs_f64());
-        // The scrape is some milliseconds older.
-        ensure!(seconds > cpu - 1.0, "`busy` stands at {seconds} s, and the truth is {cpu} s");
+        let seconds = metrics.sum(ONCPU, &[("pod", "busy")]);
+        ensure!(seconds > cpu * 0.99, "`busy` stands at {seconds} s, and the truth was {cpu} s before");
     }
     let outage = start.elapsed();
     cluster.plane.start_api()?;
@@ -222,7 +228,6 @@ fn in_two_minutes_of_outage_under_load_no_counter_falls_and_no_count_is_lost() -
         outage.as_secs_f64(),
         truth.compare(&after)
     ));
-    ensure!(lives == LIVES * pods.len(), "only {lives} lives");
     Ok(())
 }
 

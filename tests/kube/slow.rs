@@ -48,8 +48,8 @@ fn a_list_over_a_slow_line_arrives() -> Result<()> {
     line.set(Way::Slow);
     let start = Instant::now();
     let cluster = over(&line, spoilt)?;
-    let finished = cluster.run_once("early", "app")?;
     ensure!(cluster.agent.get("/readyz", &[])?.0 == 503, "ready at once: the line is not slow");
+    let finished = cluster.run_once("early", "app")?;
     let metrics = cluster.wait_for_connection()?;
     tell(&format!("a list of {} bytes over the slow line: {:.1?}", line.carried(), start.elapsed()));
     ensure!(start.elapsed() > Duration::from_secs(3), "the line is not slow");

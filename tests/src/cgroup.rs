@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 
 /// How long a dropped cgroup is given to lose its last process.
-const REMOVAL_DEADLINE: Duration = Duration::from_secs(2);
+const REMOVAL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Two cgroups of one test process never share a name.
 static NEXT: AtomicU64 = AtomicU64::new(0);

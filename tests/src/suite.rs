@@ -47,6 +47,9 @@ pub enum Need {
     Controller(&'static str),
 }
 
+/// Set where tests whose size is a choice are to be as large as they get.
+const LONG: &str = "PODPERF_LONG";
+
 /// Set where tests may take CPUs offline and counters away.
 pub const OWN_MACHINE: &str = "PODPERF_TESTS_OWN_MACHINE";
 
@@ -84,6 +87,12 @@ impl Need {
             }
         }
     }
+}
+
+/// Whether tests whose size is a choice are to be as large as they get.
+#[must_use]
+pub fn long() -> bool {
+    std::env::var_os(LONG).is_some()
 }
 
 /// Whether a PMU of this name in sysfs is one of the CPUs themselves.

@@ -1,6 +1,5 @@
 //! A pod's programs and libraries may be any bytes: they are read for their build id, their links and their names.
 #![no_main]
-#![expect(dead_code, reason = "the agent's modules offer more than is asked of them here")]
 
 #[path = "../../../agent/src/stacks/demangle.rs"]
 mod demangle;
