@@ -6,7 +6,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     process::{Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -136,11 +136,13 @@ fn a_recording_has_only_its_own_time() -> Result<()> {
     // Time that is in the window which the recording cuts.
     thread::sleep(Duration::from_secs(2));
     let path = format!("/debug/profile?subject={}&seconds=1&format=folded", cgroup.kernel_path());
+    let start = Instant::now();
     let (status, _, folded) = agent.get(&path, &[])?;
+    // On a busy machine a second is longer, and nobody waits all of it.
+    let most = start.elapsed().as_secs_f64() + 0.1;
     ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(&folded));
     let seconds = slept(&folded)? / 1e9;
-    // Nearer than half a second, it is this machine that is looked at.
-    ensure!((0.5..=1.5).contains(&seconds), "one second has {seconds} s");
+    ensure!((0.5..=most).contains(&seconds), "one second has {seconds} s, and took {most} s");
     Ok(())
 }
 
@@ -220,7 +222,7 @@ fn what_cannot_be_recorded_is_said_with_the_way_out() -> Result<()> {
         (
             &[nothing.kernel_path(), "--duration", "100ms", "--agent", &url],
             FAILED,
-            &["nothing was recorded", "ended no wait in 0.", "record for longer"],
+            &["nothing was recorded", "ended no wait in ", "record for longer"],
         ),
         (&["--all", "--filter", "state == X"], BAD_ARGUMENTS, &["`X` is no state", "\n           ^"]),
         (
