@@ -111,7 +111,8 @@ fn an_agent_near_its_budget_of_memory_gives_up_all_but_counts() -> Result<()> {
         let agent = Agent::start(&format!("{CAPS}maxMemory: 0}}"))?;
         figure(&agent.fresh_metrics()?, "podperf_overhead_memory_bytes")?
     };
-    let budget = (taken * 0.75).floor();
+    // More than it must have to start, and less than it has without all that it can give up.
+    let budget = (taken * 0.85).floor();
     let mut agent = Agent::start(&format!("{CAPS}maxMemory: {budget}}}"))?;
     let mut order = Vec::new();
     let metrics = within(MEMORY, "all is given up", || {
