@@ -16,7 +16,7 @@ struct Row {
     way_out: &'static str,
 }
 
-const ROWS: [Row; 5] = [
+const ROWS: [Row; 6] = [
     Row {
         reason: "cgroup_table",
         lost: "a cgroup found no row, and was not counted",
@@ -34,13 +34,18 @@ const ROWS: [Row; 5] = [
     },
     Row {
         reason: "sample_table",
-        lost: "time found no room in profiles; metrics have it",
+        lost: "time found neither room in profiles nor a row; metrics have it",
         way_out: "raise `stacks.maxSamples` and restart the agent",
     },
     Row {
         reason: "sample_stack",
-        lost: "a cgroup had too many stacks, and its time is in profiles without them",
+        lost: "a cgroup had too many stacks, and its time is in profiles as unknown",
         way_out: "raise `stacks.maxSamples` and restart the agent",
+    },
+    Row {
+        reason: "sample_busy",
+        lost: "the kernel had locked a table of samples, and some time is in profiles as unknown",
+        way_out: "larger tables would not help; a newer kernel may",
     },
 ];
 

@@ -148,11 +148,11 @@ impl Readings {
         }
     }
 
-    /// The deltas since the last call, of cgroups that did something, and the slots of counters that grew by more than
-    /// can be: that growth is in no delta. Cgroups that are no longer in the table are forgotten; one that comes back
-    /// starts from zero.
-    pub fn advance(&mut self, reading: &RawReading) -> (Vec<(CgroupId, Usage)>, Vec<usize>) {
+    /// What happened since the last call. Cgroups that are no longer in the table are forgotten; one that comes back starts
+    /// from zero.
+    pub fn advance(&mut self, reading: &RawReading) -> Deltas {
         self.readings += 1;
+        let mut unprofiled = Vec::new();
         let mut deltas = Vec::with_capacity(reading.rows.len());
         let mut doubtful = BTreeSet::new();
         for row in &reading.rows {
@@ -163,11 +163,25 @@ impl Readings {
                 hold_back(&self.groups, previous, &mut delta);
                 doubtful.extend(withhold(&self.groups, self.most_per_ns, &mut delta));
                 deltas.push((row.cgroup, usage(&self.groups, &delta)));
+                if delta.unprofiled_ns.iter().any(|ns| *ns > 0) {
+                    unprofiled.push((row.cgroup, delta.unprofiled_ns));
+                }
             }
         }
         self.previous.retain(|_, (_, last_had)| *last_had == self.readings);
-        (deltas, doubtful.into_iter().collect())
+        Deltas { usages: deltas, doubtful: doubtful.into_iter().collect(), unprofiled }
     }
+}
+
+/// What happened between two readings.
+#[derive(Debug, Default)]
+pub struct Deltas {
+    /// Of the cgroups that did something.
+    pub usages: Vec<(CgroupId, Usage)>,
+    /// The slots of counters that grew by more than can be: that growth is in no delta.
+    pub doubtful: Vec<usize>,
+    /// Time off the CPU in nanoseconds, by [`WaitState`], that is in no sample.
+    pub unprofiled: Vec<(CgroupId, [u64; WaitState::ALL.len()])>,
 }
 
 /// Puts what was profiled beside what was counted.
@@ -285,7 +299,7 @@ mod tests {
         let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
         fill(&mut counts);
         let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
-        readings.advance(&reading).0.pop().map(|(_, usage)| usage).unwrap_or_default()
+        readings.advance(&reading).usages.pop().map(|(_, usage)| usage).unwrap_or_default()
     }
 
     #[test]
@@ -352,8 +366,8 @@ mod tests {
             let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
             (counts.counts, counts.enabled_ns[0], counts.running_ns[0]) = ([count; 16], enabled, enabled);
             let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
-            let (mut deltas, doubtful) = readings.advance(&reading);
-            assert_eq!((deltas.pop().unwrap().1.counts[0], doubtful), (expected, told));
+            let mut deltas = readings.advance(&reading);
+            assert_eq!((deltas.usages.pop().unwrap().1.counts[0], deltas.doubtful), (expected, told));
         }
     }
 
@@ -365,6 +379,19 @@ mod tests {
         after.resume(before.keep());
         let usage = read(&mut after, |row| (row.run_ns, row.minor_faults) = (12, 3));
         assert_eq!((usage.oncpu_ns, usage.minor_faults), (2, 0));
+    }
+
+    #[test]
+    fn time_that_is_in_no_sample_is_told_by_cgroup_and_state() {
+        let mut readings = readings(vec![]);
+        let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
+        for (total, expected) in
+            [([0, 0, 5], vec![(CGROUP, [0, 0, 5])]), ([0, 0, 5], vec![]), ([7, 0, 6], vec![(CGROUP, [7, 0, 1])])]
+        {
+            counts.unprofiled_ns = total;
+            let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
+            assert_eq!(readings.advance(&reading).unprofiled, expected);
+        }
     }
 
     #[test]

@@ -109,6 +109,12 @@ impl Upkeep {
         }
     }
 
+    /// Whether the programs leave stacks out.
+    #[must_use]
+    pub fn stacks_are_left_out(&self) -> bool {
+        self.without_stacks == Some(true)
+    }
+
     /// Sets what it may take of memory.
     pub fn set_max_memory(&mut self, max: MaxMemory) {
         self.memory.set_max(max);

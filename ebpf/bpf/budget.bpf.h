@@ -22,17 +22,16 @@ const volatile __u64 walk_every_ns = 0;
 /* Share of cgroups -> up to when it is spent; each CPU has its own. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, PODPERF_CGROUP_SHARES);
+	__uint(max_entries, PODPERF_WALK_SHARES);
 	__type(key, __u32);
 	__type(value, __u64);
 } walk_shares SEC(".maps");
 
-static __always_inline __u32 share_of(__u64 cgroup)
+/* Of so many shares, a power of two. */
+static __always_inline __u32 share_of(__u64 cgroup, __u32 shares)
 {
-	return (__u32)((__u32)cgroup * PODPERF_SLOT_SPREAD) >> 26;
+	return (__u64)((__u32)cgroup * PODPERF_SLOT_SPREAD) * shares >> 32;
 }
-
-_Static_assert(PODPERF_CGROUP_SHARES == 1 << (32 - 26), "share_of");
 
 /* How much of what can be saved up is spent. */
 static __always_inline __u64 spent(__u64 paid_ns, __u64 now)
@@ -48,9 +47,9 @@ static __always_inline void pay(__u64 *paid_ns, __u64 now, __u64 price)
 /* Whether a stack of `cgroup` is walked now: 0 for no, else how many waits it stands for. Verified by itself. */
 __noinline __u32 may_walk(__u64 cgroup, __u64 now)
 {
-	__u32 share = share_of(cgroup), odds = 1;
+	__u32 share = share_of(cgroup, PODPERF_WALK_SHARES), odds = 1;
 	__u64 *paid = bpf_map_lookup_elem(&walk_shares, &share);
-	__u64 price = walk_every_ns * PODPERF_CGROUP_SHARES, used;
+	__u64 price = walk_every_ns * PODPERF_WALK_SHARES, used;
 	struct podperf_cpu *cpu = this_cpu();
 
 	if (!walk_every_ns || !cpu)

@@ -18,8 +18,9 @@ static __always_inline void drop(__u32 reason)
 {
 	__u64 *count = bpf_map_lookup_elem(&drops, &reason);
 
+	/* The sampler may interrupt another program here. */
 	if (count)
-		*count += 1;
+		__sync_fetch_and_add(count, 1);
 }
 
 #endif

@@ -19,6 +19,7 @@ typedef _Bool bool;
 #define TASK_INTERRUPTIBLE 0x0001
 #define TASK_UNINTERRUPTIBLE 0x0002
 #define TASK_DEAD 0x0080
+#define TASK_WAKING 0x0200
 #define TASK_NOLOAD 0x0400
 #define TASK_RTLOCK_WAIT 0x1000
 #define PF_KTHREAD 0x00200000
@@ -112,7 +113,27 @@ struct task_struct___throttled {
 	bool throttled;
 };
 
+/* Since 6.4 (commit 6ae9d5e99e1d) and 7.0: memory for task storage is had without the allocator's own locks. */
+struct bpf_local_storage_map___lists {
+	bool bpf_ma;
+};
+struct bpf_local_storage_map___nolock {
+	bool use_kmalloc_nolock;
+};
+
 #pragma clang attribute pop
+
+/* The hook of sched_switch since 5.18 (commit 9c2136be0878), with the state of the task that leaves. */
+typedef void (*btf_trace_sched_switch)(void *, bool, struct task_struct *, struct task_struct *, unsigned int);
+
+/* Whether task storage may be allocated with a run queue locked: before, the allocator may wake kswapd, which locks one. */
+static __always_inline bool allocates_anywhere(void)
+{
+	struct bpf_local_storage_map___lists *lists = (void *)0;
+	struct bpf_local_storage_map___nolock *nolock = (void *)0;
+
+	return bpf_core_field_exists(lists->bpf_ma) || bpf_core_field_exists(nolock->use_kmalloc_nolock);
+}
 
 static __always_inline __u32 task_cpu(struct task_struct *task)
 {

@@ -9,6 +9,7 @@
 #define PODPERF_MEMO_BPF_H
 
 #include "budget.bpf.h"
+#include "hash.h"
 #include "tasks.bpf.h"
 #include "walk.bpf.h"
 
@@ -61,19 +62,27 @@ struct wait_stack {
 static __always_inline __u64 signature(struct task_struct *task, __u32 state)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	/* Thread ids are used again, by exec the same one; its start and the count of execs are not. */
-	__u64 hash = mix(task->start_time ^ state, task->self_exec_id);
-
+	__u64 words[PODPERF_SITE_WORDS] = {
+		/* Thread ids are used again, by exec the same one; its start and the count of execs are not. */
+		task->start_time,
+		task->self_exec_id,
 #if defined(__TARGET_ARCH_x86)
-	hash = mix(mix(hash, regs->ip), regs->sp);
-	hash = mix(mix(hash, regs->bp), regs->orig_ax);
+		regs->ip,
+		regs->sp,
+		regs->bp,
+		regs->orig_ax,
 #elif defined(__TARGET_ARCH_arm64)
-	hash = mix(mix(hash, regs->pc), regs->sp);
-	hash = mix(mix(hash, regs->regs[29]), regs->syscallno);
+		regs->pc,
+		regs->sp,
+		regs->regs[29],
+		regs->syscallno,
 #endif
+		state,
+	};
+
 	if (IS_EPOLL(regs))
-		hash = mix(hash, EPOLL_TIMEOUT(regs) < 0);
-	return hash & ~1ULL;
+		words[PODPERF_SITE_WORDS - 1] += (EPOLL_TIMEOUT(regs) < 0 ? 2 : 1) * PODPERF_ACTIVITIES;
+	return hash_site(words, hash_key.sites);
 }
 
 /* Tells the agent the stack of a place that samples have named. */
@@ -102,21 +111,24 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 						       __u64 cgroup, __u64 now, struct podperf_cpu *cpu)
 {
 	__u64 place = signature(task, t->activity), walked = 0;
-	struct memo *memo;
+	struct memo *memo = NULL;
 	struct memo fresh = {};
 	struct wait_stack found = {};
 	__u32 walk, check_every = CHECK_EVERY;
-	bool known, trusted = false, believed = false;
+	bool at_hand = t->memory_place == place && t->memory_uses;
+	bool known = false, trusted = false, believed = false;
 
 	cpu->waits++;
-	if (t->memory_place == place && t->memory_uses) {
+	if (at_hand) {
 		t->memory_uses--;
 		found.id = t->memory_stack;
 		found.weight = 1;
-		return found;
+		if (!shadow)
+			return found;
+	} else {
+		memo = bpf_map_lookup_elem(&stack_memo, &place);
+		known = memo && memo->stack;
 	}
-	memo = bpf_map_lookup_elem(&stack_memo, &place);
-	known = memo && memo->stack;
 	if (known) {
 		__u32 needed = TRUSTED_AFTER << (memo->wrong < MAX_DOUBLINGS ? memo->wrong : MAX_DOUBLINGS);
 
@@ -128,23 +140,32 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 	}
 	if (known && trusted)
 		memo->uses += t->memory_place == place ? MEMORY_USES : 1;
-	if (!known && memo) {
+	walk = shadow;
+	if (at_hand) {
+		/* Walked for the shadow only. */
+	} else if (!known && memo) {
 		found.weight = 1; /* samples have named it */
+		walk = 1;
 	} else if (!trusted || memo->uses >= check_every) {
 		found.weight = may_walk(cgroup, now);
+		walk |= found.weight;
 		if (trusted && found.weight)
 			memo->uses = 0;
 	}
-	walk = found.weight | shadow;
 	/* The compiler must not know what is in these: it would make a path, and a call, for each case. */
 	asm volatile("" : "+r"(walk));
 	if (walk)
 		walked = walk_stack(ctx, true);
 	asm volatile("" : "+r"(found.weight));
+	if (at_hand) {
+		cpu->shadow_waits++;
+		cpu->shadow_wrong += walked != found.id;
+		return found;
+	}
 	if (!found.weight) {
 		found.id = known ? memo->stack : place;
 		found.weight = believed;
-		if (trusted && !shadow && check_every == CHECK_EVERY) {
+		if (trusted && check_every == CHECK_EVERY) {
 			t->memory_place = place;
 			t->memory_stack = memo->stack;
 			t->memory_uses = MEMORY_USES - 1;

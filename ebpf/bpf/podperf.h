@@ -13,7 +13,7 @@
  * Of what stays in the kernel when the agent ends: another one when any of it is in another place, or means something else.
  * What is in another place is found by its name (layout.txt); what means something else needs another name.
  */
-#define PODPERF_LAYOUT 2
+#define PODPERF_LAYOUT 3
 /* Fields that are carried over from a task's record of another layout, at most. */
 #define PODPERF_CARRIED 16
 /* One perf event array, and one unrolled read, per event: the programs' size grows with it. */
@@ -23,6 +23,10 @@
 /* The kernel's own limit on a stack's depth (kernel.perf_event_max_stack). */
 #define PODPERF_MAX_FRAMES 127
 #define PODPERF_NO_ADDRESS 1 /* a user frame that cannot be one */
+/* What tells one call site from another, see hash.h. */
+#define PODPERF_SITE_WORDS 7
+/* Ids in one set of `stacks_sent`. */
+#define PODPERF_SENT_WAYS 4
 /* The kernel cuts the paths of its cgroup tracepoints here (TRACE_CGROUP_PATH_LEN). */
 #define PODPERF_PATH_MAX 1024
 
@@ -60,11 +64,12 @@ enum podperf_drop {
 	PODPERF_DROP_STACK_WALK,   /* neither a kernel nor a user stack: the wait counts without one */
 	PODPERF_DROP_STACK_MEMO,   /* the walked stack could not be remembered: walked again next time */
 	PODPERF_DROP_STACK_RING,   /* `stack_ring` was full: the stack or waker is sent the next time */
-	PODPERF_DROP_SAMPLE_TABLE, /* `samples` is full: the time is in no profile */
-	PODPERF_DROP_SAMPLE_STACK, /* `samples` has too many of this cgroup: the time is there without its stack */
-	PODPERF_DROP_LONG_WAIT,    /* `stack_ring` was full: a long wait is aggregated instead */
-	PODPERF_DROP_CGROUP_RING,  /* `cgroup_ring` was full: found again by a walk of the tree */
-	PODPERF_DROP_STACK_SHED,   /* stacks are shed, see `shed`: the wait counts without one */
+	PODPERF_DROP_SAMPLE_TABLE, /* neither a table nor a row has room: the time is in no profile */
+	PODPERF_DROP_SAMPLE_STACK, /* the cgroup is over its share of the table: the time is its own, but of unknown stack */
+	PODPERF_DROP_LONG_WAIT,   /* `stack_ring` was full: a long wait is aggregated instead */
+	PODPERF_DROP_CGROUP_RING, /* `cgroup_ring` was full: found again by a walk of the tree */
+	PODPERF_DROP_STACK_SHED,  /* stacks are shed, see `shed`: the wait counts without one */
+	PODPERF_DROP_SAMPLE_BUSY, /* the kernel had locked the table: as for SAMPLE_STACK, and room would not help */
 	PODPERF_DROPS,
 };
 
@@ -106,6 +111,7 @@ enum podperf_program {
 	PODPERF_PROGRAM_SAMPLE,
 	PODPERF_PROGRAM_WAKING,
 	PODPERF_PROGRAM_COLLECT,
+	PODPERF_PROGRAM_NEWTASK,
 	PODPERF_PROGRAMS,
 };
 
@@ -163,6 +169,7 @@ struct podperf_cgroup {
 	/* Of the group's leader, while this cgroup was on the CPU; hardware groups only. */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
+	__u64 unprofiled_ns[PODPERF_WAITS]; /* of offcpu_ns, what is in no table of samples */
 };
 
 /* Value of `cpus`, by CPU. */
@@ -172,7 +179,7 @@ struct podperf_cpu {
 	__u64 idle_ns;
 	__u64 switches_recovered; /* unreported switch-ins, told by the run time */
 	__u64 recovered_ns;       /* from the last reported switch to these: its counts went to who came on then */
-	__u64 unprofiled_ns;      /* waits that are in no profile, for the reasons in `drops` */
+	__u64 unprofiled_ns;      /* waits that are in no table of samples, for the reasons in `drops` */
 	__u64 walks;              /* stacks walked, the others were remembered */
 	__u64 checks;             /* of these, walks of a trusted place, to check it */
 	__u64 checks_wrong;       /* of these, those that found another stack than the remembered one */
@@ -191,7 +198,7 @@ struct podperf_cpu {
 	__u64 uncounted[PODPERF_MAX_EVENTS]; /* of counts, what nobody was charged for: before the first reading */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
-	__u64 reserved[3]; /* whole cache lines: each CPU writes its own */
+	__u64 reserved; /* whole cache lines: each CPU writes its own */
 };
 
 /*
@@ -215,11 +222,34 @@ struct podperf_sample_sum {
 	__u64 last_ns; /* end of the last one, CLOCK_MONOTONIC */
 };
 
-/* Value of `samples_used`: the keys in one of the two tables. */
-#define PODPERF_CGROUP_SHARES 64
+/* Cgroups are spread over so many shares of the budget of walks by their ids, and over so many of a table of samples. */
+#define PODPERF_WALK_SHARES 64
+#define PODPERF_SAMPLE_SHARES 1024
+
+/* The tables of samples: two of waits, which are written by turns, and two of what runs. */
+enum podperf_sample_table {
+	PODPERF_WAITS_EVEN,
+	PODPERF_WAITS_ODD,
+	PODPERF_ONCPU_EVEN,
+	PODPERF_ONCPU_ODD,
+	PODPERF_SAMPLE_TABLES,
+};
+
+/* Value of `samples_used`: the keys in one table. */
 struct podperf_samples_used {
 	__u32 keys;
-	__u32 by_cgroup[PODPERF_CGROUP_SHARES]; /* cgroups are spread over these by their ids */
+	__u32 by_cgroup[PODPERF_SAMPLE_SHARES];
+};
+
+/* Value of `stacks_sent`: the ids that were sent last of all that belong to this set, the last one first; 0: none. */
+struct podperf_sent {
+	__u64 ids[PODPERF_SENT_WAYS];
+};
+
+/* The secret in all ids, see hash.h. Random; kept as long as ids made with it may be compared with others. */
+struct podperf_hash_key {
+	__u64 point;                     /* below 2^61 */
+	__u64 sites[PODPERF_SITE_WORDS]; /* odd */
 };
 
 /* Records of `stack_ring` begin with their kind. */
@@ -282,9 +312,9 @@ struct podperf_cgroup_record {
 	char path[PODPERF_PATH_MAX]; /* from the root of the cgroup2 tree; only used bytes are sent */
 };
 
-_Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64, "ABI");
+_Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64 + 24, "ABI");
 _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one cache line");
-_Static_assert(sizeof(struct podperf_cpu) == 112 + 24 + 160 + 256 + 128 + 24, "ABI");
+_Static_assert(sizeof(struct podperf_cpu) == 112 + 24 + 176 + 256 + 128 + 8, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_carried) == 8, "ABI");
@@ -293,7 +323,9 @@ _Static_assert(sizeof(struct podperf_control) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_filter_term) == 40, "ABI");
 _Static_assert(sizeof(struct podperf_sample_key) == 32, "ABI");
 _Static_assert(sizeof(struct podperf_sample_sum) == 24, "ABI");
-_Static_assert(sizeof(struct podperf_samples_used) == 4 + 4 * PODPERF_CGROUP_SHARES, "ABI");
+_Static_assert(sizeof(struct podperf_samples_used) == 4 + 4 * PODPERF_SAMPLE_SHARES, "ABI");
+_Static_assert(sizeof(struct podperf_sent) == 8 * PODPERF_SENT_WAYS, "ABI");
+_Static_assert(sizeof(struct podperf_hash_key) == 8 + 8 * PODPERF_SITE_WORDS, "ABI");
 _Static_assert(sizeof(struct podperf_stack) == 24 + 2 * 8 * PODPERF_MAX_FRAMES, "ABI");
 _Static_assert(sizeof(struct podperf_place) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_long_wait) == 56, "ABI");

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* The sampler: what runs on each CPU, several times a second. A perf event calls it: cycles, or else a clock. */
+/*
+ * The sampler: what runs on each CPU, several times a second. A perf event calls it: cycles, or else a clock. On x86 cycles
+ * interrupt as an NMI, wherever the kernel is, other programs and their maps included. So what it writes to is an array, or a
+ * hash table that no other program writes to: ebpf/tests/contexts.rs finds that out from the object.
+ */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
 #include "cpu.bpf.h"
@@ -34,7 +38,7 @@ int sample(void *ctx)
 	key.filters = filters_of(task, 0);
 	key.stack = walk_to(ctx, stack, false);
 	fresh.last_ns = began;
-	add_sample(&key, &fresh, orders.epoch & 1);
+	add_oncpu_sample(&key, &fresh, orders.epoch & 1);
 	end_run(cpu, PODPERF_PROGRAM_SAMPLE, began);
 	return 0;
 }

@@ -4,6 +4,7 @@
 #define PODPERF_SAMPLES_BPF_H
 
 #include "budget.bpf.h"
+#include "cgroup.bpf.h"
 #include "control.bpf.h"
 #include "drops.bpf.h"
 #include "kernel.h"
@@ -12,87 +13,136 @@
 
 /* Waits at least this long are sent one by one, with their time; 0 sends none. */
 const volatile __u64 long_wait_ns = 0;
-/* What samples may have keys, the same as of their tables. */
+/* Keys that each of the tables has room for. */
 const volatile __u32 max_samples = 16384;
+const volatile __u32 max_oncpu_samples = 16384;
 
-/* Two tables in turn. */
+/*
+ * Two tables in turn for waits, and two for what runs. The sampler may be an NMI, and what it interrupts may hold a lock of a
+ * table: so these are its own.
+ */
 struct sample_table {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384); /* set by the agent */
 	__type(key, struct podperf_sample_key);
 	__type(value, struct podperf_sample_sum);
 };
-struct sample_table samples0 SEC(".maps");
-struct sample_table samples1 SEC(".maps");
+struct sample_table waits_even SEC(".maps");
+struct sample_table waits_odd SEC(".maps");
+struct sample_table oncpu_even SEC(".maps");
+struct sample_table oncpu_odd SEC(".maps");
 
-/* Table -> how much of it is used; the agent zeroes it with the table. */
+/* enum podperf_sample_table -> how much of it is used; the agent zeroes it with the table. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2);
+	__uint(max_entries, PODPERF_SAMPLE_TABLES);
 	__type(key, __u32);
 	__type(value, struct podperf_samples_used);
 } samples_used SEC(".maps");
 
-/* Makes the key's sum; false when there is no room for it. */
-static __noinline int insert(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh, __u32 odd)
+/* Errors of the kernel's (errno-base.h). EBUSY and others mean that it had locked the table. */
+#define EEXIST 17
+#define E2BIG 7
+
+/*
+ * Makes the key's sum in `table`: 0, -EEXIST where another CPU was first, or another error. Of `room` keys a cgroup may have
+ * as many as are still free: so there is always room for one more cgroup, however many take all that they may. Without
+ * `room` it may have what the table has.
+ */
+static __noinline long insert(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
+			      __u32 table, __u32 room)
 {
 	__u32 share;
 	struct podperf_samples_used *used;
+	long error;
 
 	if (!key || !fresh)
-		return false;
-	share = share_of(key->cgroup) % PODPERF_CGROUP_SHARES;
-	odd &= 1;
-	used = bpf_map_lookup_elem(&samples_used, &odd);
+		return -E2BIG;
+	used = bpf_map_lookup_elem(&samples_used, &table);
 	if (!used)
-		return false;
-	/* The last eighth is for time without stacks; of more than half of the table nobody has more than an eighth. */
-	if (key->stack && (used->keys >= max_samples - max_samples / 8 ||
-			   (used->keys >= max_samples / 2 && used->by_cgroup[share] >= max_samples / 8)))
-		return false;
-	if (bpf_map_update_elem(samples, key, fresh, BPF_NOEXIST))
-		return false;
-	__sync_fetch_and_add(&used->keys, 1);
-	__sync_fetch_and_add(&used->by_cgroup[share], 1);
-	return true;
+		return -E2BIG;
+	share = share_of(key->cgroup, PODPERF_SAMPLE_SHARES) % PODPERF_SAMPLE_SHARES;
+	if (room && (__u64)used->keys + used->by_cgroup[share] >= room)
+		return -E2BIG;
+	error = bpf_map_update_elem(samples, key, fresh, BPF_NOEXIST);
+	if (!error) {
+		__sync_fetch_and_add(&used->keys, 1);
+		__sync_fetch_and_add(&used->by_cgroup[share], 1);
+	}
+	return error;
 }
 
-/* Adds to the key's sum, or makes it; false when there is no room for it. */
-static __always_inline bool add_to(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
-				   __u32 odd)
+/* Adds to the key's sum, or makes it; an error when there is no room for it. */
+static __always_inline long add_to(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
+				   __u32 table, __u32 room)
 {
 	struct podperf_sample_sum *sum = bpf_map_lookup_elem(samples, key);
 
 	if (!sum) {
-		if (insert(samples, key, fresh, odd))
-			return true;
-		sum = bpf_map_lookup_elem(samples, key); /* another CPU was first, or there is no room */
+		long error = insert(samples, key, fresh, table, room);
+
+		if (error != -EEXIST)
+			return error;
+		sum = bpf_map_lookup_elem(samples, key);
 		if (!sum)
-			return false;
+			return -E2BIG;
 	}
 	__sync_fetch_and_add(&sum->ns, fresh->ns);
 	__sync_fetch_and_add(&sum->count, fresh->count);
 	sum->last_ns = fresh->last_ns;
+	return 0;
+}
+
+/* Puts time off the CPU into one of the two tables. */
+static __always_inline long add_wait_sum(struct podperf_sample_key *key, struct podperf_sample_sum *fresh, __u32 odd)
+{
+	if (odd)
+		return add_to(&waits_odd, key, fresh, PODPERF_WAITS_ODD, max_samples);
+	return add_to(&waits_even, key, fresh, PODPERF_WAITS_EVEN, max_samples);
+}
+
+/* Puts time on the CPU into one of the two tables. Over its share a cgroup has one key more, without stack and process: an
+ * eighth of the table is for these. */
+static __always_inline void add_oncpu_sample(struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
+					     __u32 odd)
+{
+	__u32 room = max_oncpu_samples - max_oncpu_samples / 8, table = odd ? PODPERF_ONCPU_ODD : PODPERF_ONCPU_EVEN;
+	long error;
+
+	error = odd ? add_to(&oncpu_odd, key, fresh, table, room) : add_to(&oncpu_even, key, fresh, table, room);
+	if (!error)
+		return;
+	key->stack = 0;
+	key->tgid = 0;
+	if (odd ? add_to(&oncpu_odd, key, fresh, table, 0) : add_to(&oncpu_even, key, fresh, table, 0))
+		drop(PODPERF_DROP_SAMPLE_TABLE);
+	else
+		drop(error == -E2BIG ? PODPERF_DROP_SAMPLE_STACK : PODPERF_DROP_SAMPLE_BUSY);
+}
+
+/* The row of a cgroup keeps `ns` of its time off the CPU that is in no table. Not for programs that may be preempted: rows
+ * have one writer at a time. Verified by itself. */
+__noinline int keep_unprofiled(__u64 cgroup, __u32 activity, __u64 ns)
+{
+	__u32 state = activity < PODPERF_WAITS ? activity : PODPERF_PREEMPTED;
+	struct podperf_cgroup *row = cgroup_row(cgroup);
+	struct podperf_cpu *cpu = this_cpu();
+
+	if (cpu)
+		cpu->unprofiled_ns += ns;
+	if (!row)
+		return false;
+	row->unprofiled_ns[state] += ns;
 	return true;
 }
 
-/* Puts time into one of the two tables; without its stack if there is no room, false if there is none even so. */
-static __always_inline bool add_sample(struct podperf_sample_key *key, struct podperf_sample_sum *fresh, __u32 odd)
+/* The same, for what found no room in a table, and why. */
+static __always_inline void add_unprofiled(struct podperf_sample_key *key, __u64 ns, long error)
 {
-	void *samples = odd ? (void *)&samples1 : (void *)&samples0;
-
-	if (add_to(samples, key, fresh, odd))
-		return true;
-	if (key->stack) {
-		key->stack = 0;
-		key->waker = 0;
-		if (add_to(samples, key, fresh, odd)) {
-			drop(PODPERF_DROP_SAMPLE_STACK);
-			return true;
-		}
-	}
-	drop(PODPERF_DROP_SAMPLE_TABLE);
-	return false;
+	if (!keep_unprofiled(key->cgroup, key->activity, ns))
+		drop(PODPERF_DROP_SAMPLE_TABLE);
+	else
+		drop(error == -E2BIG ? PODPERF_DROP_SAMPLE_STACK : PODPERF_DROP_SAMPLE_BUSY);
 }
 
 /* Puts one long wait into the profile by itself; false when there is no room. */

@@ -22,17 +22,18 @@
 #include "tasks.bpf.h"
 
 const volatile bool facts_enabled = true;
-/* Where the agent sees all tasks: `collect` must. */
-const volatile bool sums_enabled = false;
 
 /* Waits at least this long are never left to chance: if the budget has no walk for one, its place is named. */
 #define CERTAIN_NS 10000000
 
-/* How a task leaves the CPU. Idle kernel threads sleep uninterruptibly, but by TASK_NOLOAD do not mean it. */
-static __always_inline __u32 wait_activity(struct task_struct *task, bool preempt)
+/* How a task leaves the CPU. Idle kernel threads sleep uninterruptibly, but by TASK_NOLOAD do not mean it. Another CPU may
+ * wake the task already; then `was` is the state in which it left, where the kernel says (since 5.18). */
+static __always_inline __u32 wait_activity(struct task_struct *task, bool preempt, __u32 was)
 {
 	__u32 state = task->__state;
 
+	if ((state & TASK_WAKING) && was)
+		state = was;
 	if (preempt || !state)
 		return is_throttled(task) ? PODPERF_THROTTLED : PODPERF_PREEMPTED;
 	if ((state & (TASK_UNINTERRUPTIBLE | TASK_RTLOCK_WAIT)) && !(state & TASK_NOLOAD))
@@ -46,14 +47,15 @@ static __always_inline __u32 wait_activity(struct task_struct *task, bool preemp
 		t->settled.field = now.field;               \
 	} while (0)
 
-/* Puts what is summed in the record into the table. Verified by itself. */
-__noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd)
+/* Puts what is summed in the record into the table. What finds no room there `may_stay`, for the next table. Verified by
+ * itself. */
+__noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd, bool may_stay)
 {
 	struct podperf_sample_key key = {};
 	struct podperf_sample_sum fresh = {};
-	struct podperf_cpu *cpu = this_cpu();
+	long error;
 
-	if (!t || !cpu || !t->sum.count)
+	if (!t || !t->sum.count)
 		return 0;
 	key.stack = t->sum.stack;
 	key.cgroup = t->sum.cgroup;
@@ -64,10 +66,13 @@ __noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd)
 	fresh.ns = t->sum.ns;
 	fresh.count = t->sum.count;
 	fresh.last_ns = t->sum.last_ns;
+	error = add_wait_sum(&key, &fresh, odd);
+	if (error && may_stay)
+		return 0;
 	t->sum.ns = 0;
 	t->sum.count = 0;
-	if (!add_sample(&key, &fresh, odd))
-		cpu->unprofiled_ns += fresh.ns;
+	if (error)
+		add_unprofiled(&key, fresh.ns, error);
 	return 0;
 }
 
@@ -83,7 +88,7 @@ static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64
 	    .filters = t->filters,
 	};
 	struct podperf_sample_sum fresh = {.ns = ns, .count = 1, .last_ns = at};
-	struct podperf_cpu *cpu = this_cpu();
+	long error;
 
 	if (ns >= CERTAIN_NS) {
 		if (!t->weight && !(t->stack & 1))
@@ -94,8 +99,9 @@ static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64
 		fresh.ns = ns * t->weight;
 		fresh.count = t->weight;
 	}
-	if (!add_sample(&key, &fresh, orders.epoch & 1) && cpu)
-		cpu->unprofiled_ns += fresh.ns;
+	error = add_wait_sum(&key, &fresh, orders.epoch & 1);
+	if (error)
+		add_unprofiled(&key, fresh.ns, error);
 	return 0;
 }
 
@@ -113,11 +119,11 @@ __noinline int profile_wait(struct task *t, __u64 ids, __u64 cgroup, __u64 at, _
 		return 0;
 	}
 	/* The long ones are few, and may be sent alone. If the record is taken, that is the agent, for a moment. */
-	if (!sums_enabled || ns >= CERTAIN_NS || !try_lock(&t->sum_busy))
+	if (!sees_all_tasks || ns >= CERTAIN_NS || !try_lock(&t->sum_busy))
 		return add_wait(t, ids >> 32, ids, cgroup, at, ns);
 	if (sum->stack != t->stack || sum->cgroup != cgroup || sum->waker != t->waker || sum->activity != t->activity ||
 	    sum->filters != t->filters) {
-		flush_sum(t, ids >> 32, orders.epoch & 1);
+		flush_sum(t, ids >> 32, orders.epoch & 1, false);
 		sum->stack = t->stack;
 		sum->cgroup = cgroup;
 		sum->waker = t->waker;
@@ -131,14 +137,13 @@ __noinline int profile_wait(struct task *t, __u64 ids, __u64 cgroup, __u64 at, _
 	return 0;
 }
 
-/* The wait of `task` ended when it came on, at `at`. */
-static __always_inline void settle_wait(struct task_struct *task, struct task *t, __u64 cgroup, __u64 at,
-					struct podperf_cgroup *row, struct podperf_cpu *cpu)
+/* The wait of `task` since `left_ns` ended when it came on, at `at`. */
+static __always_inline void settle_wait(struct task_struct *task, struct task *t, __u64 cgroup, __u64 left_ns, __u64 at,
+					struct podperf_cgroup *row)
 {
-	__u64 ns = at > t->left_ns ? at - t->left_ns : 0;
+	__u64 ns = at > left_ns ? at - left_ns : 0;
 	__u32 state = t->activity == PODPERF_THROTTLED ? PODPERF_PREEMPTED : t->activity;
 
-	t->left_ns = 0;
 	if (row && state < PODPERF_WAITS)
 		row->offcpu_ns[state] += ns;
 	if (!wants_profile(task))
@@ -147,27 +152,16 @@ static __always_inline void settle_wait(struct task_struct *task, struct task *t
 		t->filters = filters_of(task, ns);
 		profile_wait(t, (__u64)task->tgid << 32 | (__u32)task->pid, cgroup, at, ns);
 	} else {
-		cpu->unprofiled_ns += ns;
+		keep_unprofiled(cgroup, state, ns);
 	}
 }
 
-/*
- * Charges what `task`, which is on a CPU since `at`, did since it was last settled, and the wait before that, to
- * `cgroup`. Gives back the row, NULL without.
- */
-static __always_inline struct podperf_cgroup *settle(struct task_struct *task, struct task *t, __u64 cgroup, __u64 at,
-						     struct podperf_cpu *cpu)
+/* Charges the facts of `task` since they were last charged to `cgroup`. Returns its row, NULL without. */
+static __always_inline struct podperf_cgroup *charge_facts(struct task_struct *task, struct task *t, __u64 cgroup)
 {
-	struct podperf_cgroup *row;
+	struct podperf_cgroup *row = cgroup_row(cgroup);
 	struct facts now;
 
-	/* cgroup_attach_task may run elsewhere for a task that is leaving its CPU. Who comes second leaves the
-	 * facts for the next switch, and the wait before to who came first. */
-	if (!try_lock(&t->busy)) {
-		drop(PODPERF_DROP_TASK_BUSY);
-		return NULL;
-	}
-	row = cgroup_row(cgroup);
 	if (row) {
 		read_facts(task, &now);
 		CHARGE(run_ns);
@@ -181,8 +175,30 @@ static __always_inline struct podperf_cgroup *settle(struct task_struct *task, s
 			t->settled.rare = now.rare;
 		}
 	}
-	if (t->left_ns)
-		settle_wait(task, t, cgroup, at, row, cpu);
+	return row;
+}
+
+/*
+ * Charges what `task`, which is on this CPU since `at`, did since it was last settled, and the wait before that, to
+ * `cgroup`. Returns the row, NULL without.
+ */
+static __always_inline struct podperf_cgroup *settle(struct task_struct *task, struct task *t, __u64 cgroup, __u64 at)
+{
+	struct podperf_cgroup *row;
+	__u64 left_ns;
+
+	/* cgroup_attach_task may run elsewhere for a task that is leaving its CPU. Who comes second leaves the
+	 * facts for the next switch, and the wait before to who came first. */
+	if (!try_lock(&t->busy)) {
+		drop(PODPERF_DROP_TASK_BUSY);
+		return NULL;
+	}
+	row = charge_facts(task, t, cgroup);
+	left_ns = t->left_ns;
+	if (left_ns) {
+		t->left_ns = 0;
+		settle_wait(task, t, cgroup, left_ns, at, row);
+	}
 	unlock(&t->busy);
 	return row;
 }
@@ -231,15 +247,20 @@ static __always_inline struct task *current_task(struct task_struct *task, __u64
 static __always_inline struct podperf_cgroup *settle_current(struct task_struct *task, struct task *t,
 							     struct podperf_cpu *cpu)
 {
-	__u64 cgroup = t->moved_to ? t->moved_to : cpu->cgroup;
+	__u64 cgroup = cpu->cgroup;
 
-	t->moved_to = 0;
-	return settle(task, t, cgroup, cpu->since_ns, cpu);
+	if (t->moved_to) {
+		if (t->moved_since_ns == cpu->since_ns)
+			cgroup = t->moved_to;
+		t->moved_to = 0;
+	}
+	return settle(task, t, cgroup, cpu->since_ns);
 }
 
-/* `task`, which is current, leaves the CPU. Gives back the row that it was charged to, NULL without. */
-static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struct *task, bool preempt, __u64 now,
-						    struct podperf_cpu *cpu)
+/* `task`, which is current, leaves the CPU in the state `was`, 0: not known. Returns the row that it was charged to, NULL
+ * without. */
+static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struct *task, bool preempt, __u32 was,
+						    __u64 now, struct podperf_cpu *cpu)
 {
 	struct podperf_cgroup *row;
 	struct task *t;
@@ -254,12 +275,12 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 	row = settle_current(task, t, cpu);
 	if (task->__state & TASK_DEAD) {
 		if (try_lock(&t->sum_busy)) {
-			flush_sum(t, task->tgid, orders.epoch & 1);
+			flush_sum(t, task->tgid, orders.epoch & 1, false);
 			unlock(&t->sum_busy);
 		}
 		return row;
 	}
-	t->activity = wait_activity(task, preempt);
+	t->activity = wait_activity(task, preempt, was);
 	t->left_ns = now;
 	t->left_run_ns = task->se.sum_exec_runtime;
 	t->in_profile = false;
@@ -285,7 +306,8 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 }
 
 /* `prev` makes room for the task `pid` of `cgroup`. */
-static __always_inline int on_switch(void *ctx, struct task_struct *prev, bool preempt, __s32 pid, __u64 cgroup)
+static __always_inline int on_switch(void *ctx, struct task_struct *prev, bool preempt, __u32 was, __s32 pid,
+				     __u64 cgroup)
 {
 	struct podperf_cpu *cpu = this_cpu();
 	struct podperf_cgroup *row = NULL;
@@ -296,7 +318,7 @@ static __always_inline int on_switch(void *ctx, struct task_struct *prev, bool p
 	began = begin_run(cpu, PODPERF_PROGRAM_SWITCH);
 	if (facts_enabled) {
 		now = bpf_ktime_get_ns();
-		row = leave(ctx, prev, preempt, now, cpu);
+		row = leave(ctx, prev, preempt, was, now, cpu);
 	}
 	if (nr_events && cgroup != cpu->cgroup)
 		charge_counters(cpu, row);
@@ -308,7 +330,9 @@ static __always_inline int on_switch(void *ctx, struct task_struct *prev, bool p
 SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	return on_switch(ctx, prev, preempt, next->pid, next->pid ? cgroup_id(next) : PODPERF_IDLE);
+	__u32 was = bpf_core_type_exists(btf_trace_sched_switch) ? ctx[3] : 0;
+
+	return on_switch(ctx, prev, preempt, was, next->pid, next->pid ? cgroup_id(next) : PODPERF_IDLE);
 }
 
 /* The twin for kernels that refuse BTF-typed tracepoints: `next` is then a bare address. */
@@ -317,8 +341,9 @@ int sched_switch_raw(struct bpf_raw_tracepoint_args *ctx)
 {
 	struct task_struct *next = (struct task_struct *)ctx->args[2];
 	__s32 pid = BPF_CORE_READ(next, pid);
+	__u32 was = bpf_core_type_exists(btf_trace_sched_switch) ? ctx->args[3] : 0;
 
-	return on_switch(ctx, bpf_get_current_task_btf(), ctx->args[0], pid,
+	return on_switch(ctx, bpf_get_current_task_btf(), ctx->args[0], was, pid,
 			 pid ? BPF_CORE_READ(next, cgroups, dfl_cgrp, kn, id) : PODPERF_IDLE);
 }
 
@@ -340,18 +365,35 @@ static __always_inline void move_current(struct task_struct *task, struct podper
 }
 
 /* `task` was moved by another one. If it runs, what it did so far belongs to its old cgroup; if not, it is settled. */
-static __always_inline void move_other(struct task_struct *task, struct podperf_cpu *cpu)
+static __always_inline void move_other(struct task_struct *task)
 {
-	struct podperf_cpu *its = cpu_of(task);
+	volatile struct podperf_cpu *its = cpu_of(task);
+	struct podperf_cgroup *row;
+	__u64 since_ns, left_ns, cgroup;
 	struct task *t;
 
 	if (!facts_enabled || !its || its->pid != task->pid)
 		return;
-	t = task_of(task, its->since_ns, bpf_ktime_get_ns());
+	since_ns = its->since_ns;
+	t = task_of(task, since_ns, bpf_ktime_get_ns());
 	if (!t)
 		return;
-	settle(task, t, t->moved_to ? t->moved_to : its->cgroup, its->since_ns, cpu);
-	t->moved_to = cgroup_id(task);
+	if (!try_lock(&t->busy)) {
+		drop(PODPERF_DROP_TASK_BUSY);
+		return;
+	}
+	left_ns = *(volatile __u64 *)&t->left_ns;
+	/* It may have left meanwhile, and be settled. A wait that began after it came on is none that has ended. */
+	if (its->pid == task->pid && its->since_ns == since_ns && left_ns <= since_ns) {
+		cgroup = t->moved_to && t->moved_since_ns == since_ns ? t->moved_to : its->cgroup;
+		row = charge_facts(task, t, cgroup);
+		/* It may leave at this moment, too: its new wait stays. */
+		if (left_ns && __sync_val_compare_and_swap(&t->left_ns, left_ns, 0) == left_ns)
+			settle_wait(task, t, cgroup, left_ns, since_ns, row);
+		t->moved_since_ns = since_ns;
+		t->moved_to = cgroup_id(task);
+	}
+	unlock(&t->busy);
 }
 
 SEC("tp_btf/cgroup_attach_task")
@@ -365,7 +407,7 @@ int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct tas
 		return 0;
 	began = begin_run(cpu, PODPERF_PROGRAM_ATTACH_TASK);
 	if (task != current)
-		move_other(task, cpu);
+		move_other(task);
 	/* One event stands for a whole process. A sibling that runs elsewhere is settled when it leaves its CPU. */
 	if (task->tgid == current->tgid)
 		move_current(current, cpu);
@@ -391,6 +433,8 @@ int flush(void *ctx)
 		enter(cpu, 0, PODPERF_IDLE, now);
 	} else {
 		if (facts_enabled) {
+			/* No run queue is locked where this runs. */
+			make_record(current);
 			t = current_task(current, now, cpu);
 			if (t)
 				settle_current(current, t, cpu);
@@ -416,9 +460,34 @@ int collect(struct bpf_iter__task *ctx)
 	cpu->programs[PODPERF_PROGRAM_COLLECT].runs++;
 	t = bpf_task_storage_get(&tasks, task, NULL, 0);
 	if (t && t->sum.count && try_lock(&t->sum_busy)) {
-		flush_sum(t, task->tgid, (orders.epoch & 1) ^ 1);
+		flush_sum(t, task->tgid, (orders.epoch & 1) ^ 1, true);
 		unlock(&t->sum_busy);
 	}
+	return 0;
+}
+
+/* A task is born: no lock is held yet, so its record is made now. */
+SEC("tp_btf/task_newtask")
+int BPF_PROG(task_newtask, struct task_struct *task)
+{
+	struct podperf_cpu *cpu = this_cpu();
+	__u64 began;
+
+	if (!cpu)
+		return 0;
+	began = begin_run(cpu, PODPERF_PROGRAM_NEWTASK);
+	make_record(task);
+	end_run(cpu, PODPERF_PROGRAM_NEWTASK, began);
+	return 0;
+}
+
+/* Run by the agent over all tasks before these programs count, and when the memory for a record was missing: makes the records
+ * of tasks that have none. */
+SEC("iter/task")
+int adopt(struct bpf_iter__task *ctx)
+{
+	if (ctx->task)
+		make_record(ctx->task);
 	return 0;
 }
 
@@ -431,7 +500,7 @@ int carry(struct bpf_iter__task *ctx)
 
 	if (!task || !carries || !counts())
 		return 0;
-	if (bpf_task_storage_get(&tasks_before, task, NULL, 0) && task_of(task, 0, 0))
+	if (bpf_task_storage_get(&tasks_before, task, NULL, 0) && make_record(task) && task_of(task, 0, 0))
 		bpf_task_storage_delete(&tasks_before, task);
 	return 0;
 }

@@ -10,6 +10,8 @@
 const volatile bool stacks_enabled = false;
 /* CLOCK_MONOTONIC when the programs were loaded: tasks that were there before count from their first sight. */
 const volatile __u64 loaded_at_ns = 0;
+/* Whether the agent sees all tasks: its iterators see those of its own pid namespace. */
+const volatile bool sees_all_tasks = false;
 /* Whether there were programs of another layout, and where what they remember of a task is. */
 const volatile bool carries = false;
 const volatile struct podperf_carried carried[PODPERF_CARRIED] = {};
@@ -43,11 +45,12 @@ struct task_sum {
 
 /* What is remembered of a task between its switches. */
 struct task {
-	__u64 left_ns;        /* when it left the CPU; 0 when the wait since is settled */
-	__u64 left_run_ns;    /* its run time then */
-	__u64 stack;          /* of the wait since, see podperf_sample_key */
-	__u64 waker;          /* of that wait, see podperf_sample_key */
-	__u64 moved_to;       /* on whose account it runs since it was moved while it ran; 0: as its CPU says */
+	__u64 left_ns;     /* when it left the CPU; 0 when the wait since is settled */
+	__u64 left_run_ns; /* its run time then */
+	__u64 stack;       /* of the wait since, see podperf_sample_key */
+	__u64 waker;       /* of that wait, see podperf_sample_key */
+	__u64 moved_to;    /* on whose account it runs since another task moved it while it ran; 0: as its CPU says */
+	__u64 moved_since_ns; /* when it had come on then: later times on a CPU are not meant */
 	__u32 weight;         /* of that wait, see wait_stack */
 	__u32 filters;        /* of the wait that ends, see podperf_sample_key */
 	__u32 busy;           /* being settled: only one CPU at a time may */
@@ -139,18 +142,43 @@ static __noinline bool carry_over(struct task_struct *task, struct task *t)
 	return true;
 }
 
+/* The record of `task`, made if there is none. Only where the allocator may take locks: not with a run queue locked. */
+static __always_inline struct task *make_record(struct task_struct *task)
+{
+	struct task *t = bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (!t)
+		drop(PODPERF_DROP_TASK_STORAGE);
+	return t;
+}
+
 /*
- * The record of `task`, which is on a CPU since `since_ns` (0: not known); made at its first sight. A task that was
+ * The record of `task`, where a run queue may be locked. It was made when the task was born, or by `adopt`. Where either had
+ * no memory, and for tasks that `adopt` did not see, it is made now if that is safe. Kernels before 6.4 make it now only for
+ * tasks that are older than the programs, and only if the agent cannot see them.
+ */
+static __always_inline struct task *find_record(struct task_struct *task)
+{
+	struct task *t = bpf_task_storage_get(&tasks, task, NULL, 0);
+
+	if (t)
+		return t;
+	if (allocates_anywhere() || (!sees_all_tasks && task->start_time < loaded_at_ns))
+		return make_record(task);
+	drop(PODPERF_DROP_TASK_STORAGE);
+	return NULL;
+}
+
+/*
+ * The record of `task`, which is on a CPU since `since_ns` (0: not known); filled at its first sight. A task that was
  * there before the programs counts from when it came on: what else it did until then is not known.
  */
 static __always_inline struct task *task_of(struct task_struct *task, __u64 since_ns, __u64 now)
 {
-	struct task *t = bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct task *t = find_record(task);
 
-	if (!t) {
-		drop(PODPERF_DROP_TASK_STORAGE);
+	if (!t)
 		return NULL;
-	}
 	if (t->seen)
 		return t;
 	/* `carry` may be about to do the same on another CPU. */

@@ -69,6 +69,7 @@ static __noinline __u64 waker(void *ctx, __u64 now)
 	struct podperf_waker record = {.record = PODPERF_RECORD_WAKER};
 	__u32 zero = 0;
 	struct podperf_stack *stack = bpf_map_lookup_elem(&walk_buffer, &zero);
+	__u32 *comm;
 
 	if (!stack)
 		return 0;
@@ -88,8 +89,15 @@ static __noinline __u64 waker(void *ctx, __u64 now)
 		if (waker_stacks && may_walk(record.cgroup, now))
 			record.stack = walk_stack(ctx, false);
 	}
-	record.id = mix(mix(record.cgroup ^ record.stack, record.tgid), *(__u64 *)record.comm);
-	record.id = mix(record.id, *(__u64 *)(record.comm + 8)) | 1;
+	/* Halves of the name, since any eight bytes may be in it: see hash_word. */
+	comm = (__u32 *)record.comm;
+	record.id = hash_word(1, record.cgroup, hash_key.point);
+	record.id = hash_word(record.id, record.stack, hash_key.point);
+	record.id = hash_word(record.id, record.tgid, hash_key.point);
+#pragma unroll
+	for (int i = 0; i < PODPERF_COMM_MAX / 4; i++)
+		record.id = hash_word(record.id, comm[i], hash_key.point);
+	record.id = hash_id(record.id);
 	send_once(record.id, &record, sizeof(record));
 	return record.id;
 }

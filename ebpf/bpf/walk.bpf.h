@@ -4,18 +4,28 @@
 #define PODPERF_WALK_BPF_H
 
 #include "drops.bpf.h"
+#include "hash.h"
 #include "kernel.h"
 #include "podperf.h"
 
-/* Stack or waker -> 1 when it has been sent; the agent deletes what it has forgotten. */
+/* Set by the agent: random, but the same for all generations that count one after the other. */
+const volatile struct podperf_hash_key hash_key = {.point = 1, .sites = {1, 1, 1, 1, 1, 1, 1}};
+/* The number of sets in `stacks_sent`, a power of two, less one. */
+const volatile __u32 sent_mask = 0;
+
+/*
+ * Set -> the ids that were sent last, of stacks and wakers. The agent takes out what it has forgotten. No hash table: the
+ * sampler, which may be an NMI, writes to it as well, and an array has no lock. Where two writers meet, an id may be
+ * missing, and is sent once more.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 32768); /* set by the agent */
-	__type(key, __u64);
-	__type(value, __u8);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set by the agent */
+	__type(key, __u32);
+	__type(value, struct podperf_sent);
 } stacks_sent SEC(".maps");
 
-/* What the agent has to know of samples: stacks, places, wakers, long waits. */
+/* What the agent has to know of samples: stacks, places, wakers, long waits. In an NMI the kernel only tries to lock a ring. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
@@ -37,24 +47,28 @@ struct walk_buffer sampler_buffer SEC(".maps");
 
 #define FRAMES_BYTES (PODPERF_MAX_FRAMES * sizeof(__u64))
 
-static __always_inline __u64 mix(__u64 hash, __u64 word)
-{
-	hash = (hash ^ word) * 0x9E3779B97F4A7C15ULL;
-	return hash ^ (hash >> 29);
-}
-
 /* Sends `record` unless it was sent before. No wake-up: the agent looks several times a second, and waking it here would
  * cost more than the walk. */
 static __always_inline void send_once(__u64 id, void *record, __u64 bytes)
 {
-	__u8 sent = 1;
+	__u32 set = (id >> 1) & sent_mask;
+	struct podperf_sent *sent = bpf_map_lookup_elem(&stacks_sent, &set);
 
-	if (bpf_map_lookup_elem(&stacks_sent, &id))
+	if (!sent)
 		return;
-	if (bpf_ringbuf_output(&stack_ring, record, bytes, BPF_RB_NO_WAKEUP))
+#pragma unroll
+	for (int i = 0; i < PODPERF_SENT_WAYS; i++) {
+		if (sent->ids[i] == id)
+			return;
+	}
+	if (bpf_ringbuf_output(&stack_ring, record, bytes, BPF_RB_NO_WAKEUP)) {
 		drop(PODPERF_DROP_STACK_RING);
-	else
-		bpf_map_update_elem(&stacks_sent, &id, &sent, BPF_ANY);
+		return;
+	}
+#pragma unroll
+	for (int i = PODPERF_SENT_WAYS - 1; i > 0; i--)
+		sent->ids[i] = sent->ids[i - 1];
+	sent->ids[0] = id;
 }
 
 /* Hashes a stack of so many bytes of frames and sends it, if it is new. Where code keeps no frame pointers, a walk may end
@@ -72,7 +86,8 @@ __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kerne
 	}
 	in_user = user / sizeof(__u64);
 	frames = in_user + kernel / sizeof(__u64);
-	hash = mix(user, kernel);
+	/* The first word is the number of all others, and not 0: of different lengths no two lists are the same. */
+	hash = user << 16 | kernel;
 	for (__u32 i = 0; i < 2 * PODPERF_MAX_FRAMES; i++) {
 		if (i >= frames)
 			break;
@@ -83,9 +98,9 @@ __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kerne
 		asm volatile("" : "+r"(outside));
 		frame = (frame & (outside - 1)) | outside * PODPERF_NO_ADDRESS;
 		stack->frames[i] = frame;
-		hash = mix(hash, frame);
+		hash = hash_word(hash, frame, hash_key.point);
 	}
-	hash |= 1; /* odd: a stack */
+	hash = hash_id(hash); /* odd: a stack */
 	stack->record = PODPERF_RECORD_STACK;
 	stack->user_frames = user / sizeof(__u64);
 	stack->kernel_frames = kernel / sizeof(__u64);

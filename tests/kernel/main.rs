@@ -6,6 +6,7 @@ mod counters;
 mod counts;
 mod hotplug;
 mod itself;
+mod keys;
 mod layouts;
 mod maps;
 mod pmu;
@@ -128,6 +129,7 @@ fn main() -> ExitCode {
         ("an_ordinary_end_loses_nothing", &[], restart::an_ordinary_end_loses_nothing),
         ("kills_lose_nothing", &[], restart::kills_lose_nothing),
         ("other_programs_take_over_and_lose_nothing", &[], restart::other_programs_take_over),
+        ("the_key_of_stack_ids_outlives_its_agent", maps::needs(), keys::a_key_outlives_its_agent),
         ("upgrades_to_another_layout_and_back_lose_nothing", &[], layouts::upgrades_lose_nothing),
         ("kills_amid_upgrades_to_another_layout_lose_nothing", &[], layouts::kills_amid_upgrades),
         ("a_wait_over_two_upgrades_is_counted_whole", &[], layouts::a_wait_over_two_upgrades),

@@ -28,7 +28,7 @@ pub(crate) fn dumps_have_field_names() -> Result<()> {
         ("stack_memo", &["agreed", "uses", "wrong"]),
     ] {
         let dump = match map {
-            "samples" => dump("samples0")? + &dump("samples1")?,
+            "samples" => dump("waits_even")? + &dump("waits_odd")?,
             _ => dump(map)?,
         };
         for field in fields {

@@ -131,7 +131,7 @@ impl Resumed {
             if is_before(before) {
                 rows.resume(before.posted(&kept.posted));
             }
-            let (deltas, _) = rows.advance(&before.reading);
+            let deltas = rows.advance(&before.reading).usages;
             let as_ours = |usage: &Usage| shape.usage(&theirs.words(usage), theirs.labels());
             unposted.extend(deltas.iter().map(|(cgroup, usage)| (*cgroup, as_ours(usage))));
             for (label, number) in self::totals(&before.reading.cpu, before.reading.drops.iter().copied(), &theirs) {

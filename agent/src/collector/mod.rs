@@ -31,7 +31,7 @@ use crate::{
     losses::Losses,
     overhead::Overhead,
     pods::PodIndex,
-    readings::{self, Readings, Usage},
+    readings::{self, Deltas, Readings, Usage},
     restart::RestartStats,
     stacks::{RawProfile, Window},
     status::{State, Status},
@@ -294,7 +294,8 @@ impl Collector {
         let taken = SystemTime::now();
         self.take_samples().map_err(failed)?;
         self.mind_the_tree(&reading);
-        let (mut deltas, doubtful) = self.readings.advance(&reading);
+        let Deltas { usages: mut deltas, doubtful, unprofiled } = self.readings.advance(&reading);
+        self.samples.add_unprofiled(&unprofiled, reading.at_ns, !self.upkeep.stacks_are_left_out());
         readings::join(&mut deltas, self.samples.take_profiled());
         deltas.append(&mut self.unposted);
         let maps = self.sensors.map_use();

@@ -12,11 +12,12 @@ use super::sensors::{DROPS, PROGRAMS};
 use crate::stacks::profile::WaitState;
 
 /// Of which record the fields that begin so are carried over. Its stack is not: nobody here knows its frames.
-const CARRIED: [&str; 7] = [
+const CARRIED: [&str; 8] = [
     "task.settled.",
     "task.left_ns",
     "task.left_run_ns",
     "task.moved_to",
+    "task.moved_since_ns",
     "task.weight",
     "task.activity",
     "task.in_profile",
@@ -56,6 +57,7 @@ pub(super) fn text() -> String {
     let names = [
         ("drops", DROPS.map(str::to_owned).to_vec()),
         ("podperf_cgroup.offcpu_ns", waits.to_vec()),
+        ("podperf_cgroup.unprofiled_ns", waits.to_vec()),
         ("podperf_cpu.programs.ns", PROGRAMS.map(str::to_owned).to_vec()),
         ("podperf_cpu.programs.runs", PROGRAMS.map(str::to_owned).to_vec()),
     ];
@@ -207,7 +209,7 @@ mod tests {
         let own = Description::own();
         let (carried, anew) = own.carried(&own);
         let used: Vec<_> = carried.iter().take_while(|field| field.size > 0).collect();
-        assert_eq!((used.len(), anew), (13, vec![]));
+        assert_eq!((used.len(), anew), (14, vec![]));
         assert!(used.iter().all(|field| field.from == field.to && [1, 4, 8].contains(&field.size)));
         let mut without = own.clone();
         without.fields.remove("task.settled.migrations");
@@ -217,7 +219,7 @@ mod tests {
     #[test]
     fn the_same_layout_is_read_as_it_is() {
         let own = Description::own();
-        let row: abi::podperf_cgroup = bytemuck::cast(std::array::from_fn::<u64, 43, _>(|at| at as u64 + 1));
+        let row: abi::podperf_cgroup = bytemuck::cast(std::array::from_fn::<u64, 46, _>(|at| at as u64 + 1));
         let translation = own.translation(&own, "podperf_cgroup");
         assert_eq!(
             bytemuck::bytes_of(&translation.of::<abi::podperf_cgroup>(bytemuck::bytes_of(&row))),

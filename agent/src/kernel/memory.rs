@@ -7,7 +7,7 @@ use std::{
 
 use podperf_ebpf::abi;
 
-use super::{load::SensorSettings, rows::Rows};
+use super::{load::SensorSettings, rows::Rows, sent, start::max_oncpu_samples};
 
 /// What the kernel adds to an entry of a hash, of an LRU hash and of an array of copies.
 const HASH_ENTRY: u64 = 64;
@@ -74,8 +74,10 @@ pub fn map_bytes(settings: &SensorSettings) -> u64 {
         + u64::from(rows.by_id()) * (row + HASH_ENTRY + 16)
         + u64::from(settings.max_cgroups) * (HASH_ENTRY + 16);
     let sample = (size_of::<abi::podperf_sample_key>() + size_of::<abi::podperf_sample_sum>()) as u64;
-    let of_stacks = u64::from(settings.max_stacks) * (2 * LRU_ENTRY + 32)
-        + u64::from(settings.max_samples) * 2 * (HASH_ENTRY + sample);
+    let samples = settings.max_samples + max_oncpu_samples(settings, u32::try_from(copies).unwrap_or(1));
+    let of_stacks = u64::from(settings.max_stacks) * (LRU_ENTRY + 32)
+        + u64::from(sent::sets(settings.max_stacks)) * size_of::<abi::podperf_sent>() as u64
+        + u64::from(samples) * 2 * (HASH_ENTRY + sample);
     of_rows + RINGS + if settings.stacks { of_stacks } else { 0 }
 }
 

@@ -15,7 +15,7 @@ use aya::{
 
 use super::{
     descriptor, raw, sampler,
-    sensors::{CARRY, COLLECT},
+    sensors::{ADOPT, CARRY, COLLECT},
 };
 
 /// What the agent looks into. The other maps are pinned, too, but by the programs that hold them.
@@ -65,7 +65,7 @@ impl Object {
             let program = program_of(&name, &path).map_err(io::Error::other)?;
             this.programs.insert(name, program);
         }
-        for name in [COLLECT, CARRY] {
+        for name in [COLLECT, CARRY, ADOPT] {
             match descriptor::open_pin(&directory.join("links").join(name)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 link => this.iterators.push((name, link?)),

@@ -28,6 +28,7 @@ use super::{
     records::{CgroupRecord, RawSample, SampleKey, StackRecord},
     rows::Rows,
     sampler::{self, SampleEvent, Sampler},
+    sent,
     start::{find, forget_stacks, is_loaded, layout, load},
 };
 use crate::{
@@ -49,6 +50,7 @@ pub(crate) const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
     "long_wait",
     "cgroup_ring",
     "stack_shed",
+    "sample_busy",
 ];
 
 /// The programs with an account of their own, in the order of `enum podperf_program`. Either form of the first.
@@ -63,14 +65,16 @@ pub(super) const PROGRAMS: [&str; abi::PODPERF_PROGRAMS as usize] = [
     sampler::PROGRAM,
     "sched_waking",
     COLLECT,
+    "task_newtask",
 ];
 
 /// The programs in the order in which they are told.
-const RUN: [&str; 11] = [
+const RUN: [&str; 12] = [
     "cgroup_mkdir",
     "cgroup_rename",
     "cgroup_rmdir",
     "cgroup_attach_task",
+    "task_newtask",
     "flush",
     "forget",
     "sched_switch",
@@ -80,9 +84,16 @@ const RUN: [&str; 11] = [
     sampler::PROGRAM,
 ];
 
+/// The tables of samples that are written while the epoch is even, and while it is odd, with their numbers.
+const SAMPLE_TABLES: [[(&str, u32); 2]; 2] = [
+    [("waits_even", abi::PODPERF_WAITS_EVEN), ("oncpu_even", abi::PODPERF_ONCPU_EVEN)],
+    [("waits_odd", abi::PODPERF_WAITS_ODD), ("oncpu_odd", abi::PODPERF_ONCPU_ODD)],
+];
+
 /// The iterators over tasks.
 pub(super) const COLLECT: &str = "collect";
 pub(super) const CARRY: &str = "carry";
+pub(super) const ADOPT: &str = "adopt";
 
 /// The running programs. The counters close on drop, and unless they are pinned the programs detach.
 pub struct Sensors {
@@ -101,6 +112,8 @@ pub struct Sensors {
     /// What is in none of the maps any more: totals, and losses by reason.
     base: (CpuTotals, Vec<(&'static str, u64)>),
     before: Vec<Before>,
+    /// How often a task's record could not be made, at the last reading.
+    records_missing: u64,
 }
 
 /// How counting began.
@@ -185,6 +198,7 @@ impl Sensors {
             begin,
             base: Default::default(),
             before,
+            records_missing: 0,
         })
     }
 
@@ -254,6 +268,7 @@ impl Sensors {
     /// After a reading: makes room on the PMU for others or takes it back. Whether the state of any counter changed. `doubtful` are slots whose counts cannot be.
     pub fn tend(&mut self, reading: &RawReading, doubtful: &[usize]) -> bool {
         self.follow_cpus(&self.hotplug.gone().unwrap_or_default());
+        self.make_records(reading);
         for slot in doubtful {
             self.counters.doubt(*slot, "it counted more than the fastest clock allows (a virtual PMU that jumps?)");
         }
@@ -356,14 +371,13 @@ impl Sensors {
         }
     }
 
-    /// Makes the programs write to the other table of samples, and empties the one they wrote to.
+    /// Makes the programs write to the other tables of samples, and empties those they wrote to.
     ///
     /// # Errors
     ///
     /// When the tables cannot be read; their samples are then taken the time after the next.
     pub fn take_samples(&mut self) -> io::Result<Vec<RawSample>> {
         let odd = self.orders.epoch & 1;
-        let full = if odd == 0 { "samples0" } else { "samples1" };
         self.orders.epoch ^= 1;
         self.order()?;
         // A program that read the old epoch is done well before this: flushing interrupts each CPU, and programs at
@@ -372,18 +386,16 @@ impl Sensors {
         // What tasks have summed goes into the table that is no longer written to.
         self.object.iterate(COLLECT)?;
         let mut samples = Vec::new();
-        raw::read_all(
-            fd(&self.object, full)?,
-            1,
-            Then::Delete,
-            |key: abi::podperf_sample_key, sums: &[abi::podperf_sample_sum]| {
+        for (table, number) in SAMPLE_TABLES[odd as usize] {
+            let take = |key: abi::podperf_sample_key, sums: &[abi::podperf_sample_sum]| {
                 if let (Some(key), [sum]) = (SampleKey::from_abi(&key), sums) {
                     samples.push(RawSample { key, ns: sum.ns, count: sum.count, last_ns: sum.last_ns });
                 }
-            },
-        )?;
-        let unused: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();
-        raw::update(fd(&self.object, "samples_used")?, odd, unused)?;
+            };
+            raw::read_all(fd(&self.object, table)?, 1, Then::Delete, take)?;
+            let unused: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();
+            raw::update(fd(&self.object, "samples_used")?, number, unused)?;
+        }
         Ok(samples)
     }
 
@@ -393,8 +405,7 @@ impl Sensors {
     ///
     /// When the kernel refuses.
     pub fn forget_sent(&self, ids: &[u64]) -> io::Result<()> {
-        let sent = fd(&self.object, "stacks_sent")?;
-        ids.iter().try_for_each(|id| raw::delete(sent, *id))
+        sent::forget(&self.object, ids)
     }
 
     /// What the maps hold, by the kernel's own account (`/proc/self/fdinfo`).
@@ -428,6 +439,16 @@ impl Sensors {
         }
         self.counters.follow(gone, &online);
         self.rows.follow(&self.object, &online);
+    }
+
+    /// Has tasks given their record where the kernel had no memory for it when they were born.
+    fn make_records(&mut self, reading: &RawReading) {
+        let missing = reading.drops.iter().find(|(reason, _)| *reason == "task_storage").map_or(0, |(_, count)| *count);
+        if std::mem::replace(&mut self.records_missing, missing) < missing
+            && let Err(error) = self.object.iterate(ADOPT)
+        {
+            debug!(%error, "records not made");
+        }
     }
 
     fn flush(&self) {

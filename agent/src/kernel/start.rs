@@ -12,6 +12,7 @@ use super::{
     counters::Counters,
     description::{self, Description},
     handover,
+    hash_key::HashKey,
     host::in_initial_pid_namespace,
     layout::Layout,
     load::{LoadError, SensorSettings},
@@ -19,8 +20,8 @@ use super::{
     pins::{Generation, Pins},
     raw,
     rows::Rows,
-    sensors::{CARRY, COLLECT, fd},
-    symbols,
+    sensors::{ADOPT, CARRY, COLLECT, fd},
+    sent, symbols,
 };
 
 /// What is remembered of each task.
@@ -78,6 +79,7 @@ pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows
     let copies = u32::try_from(copies).unwrap_or(1);
     let max_stacks = if settings.stacks { settings.max_stacks } else { 1 };
     let max_samples = if settings.stacks { settings.max_samples } else { 1 };
+    let max_oncpu_samples = max_oncpu_samples(settings, copies);
     let (interrupts, scheduler) = symbols::text(settings.stacks);
     Layout::default()
         .global("nr_events", u32::try_from(counters.slots()).unwrap_or(0))
@@ -94,8 +96,10 @@ pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows
         .global("walk_every_ns", apart_ns(settings.max_walks))
         .global("sample_ns", apart_ns(settings.oncpu_hertz))
         .global("max_samples", max_samples)
+        .global("max_oncpu_samples", max_oncpu_samples)
+        .global("sent_mask", sent::sets(max_stacks) - 1)
         .global("shadow", u8::from(settings.shadow))
-        .global("sums_enabled", u8::from(in_initial_pid_namespace()))
+        .global("sees_all_tasks", u8::from(in_initial_pid_namespace()))
         .global("slot_shift", rows.slot_shift())
         .size("cgroups", settings.max_cgroups)
         .size("rows", rows.slots())
@@ -103,9 +107,11 @@ pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows
         .size("cpus", copies)
         .size("controls", copies)
         .size("stack_memo", max_stacks)
-        .size("stacks_sent", max_stacks)
-        .size("samples0", max_samples)
-        .size("samples1", max_samples)
+        .size("stacks_sent", sent::sets(max_stacks))
+        .size("waits_even", max_samples)
+        .size("waits_odd", max_samples)
+        .size("oncpu_even", max_oncpu_samples)
+        .size("oncpu_odd", max_oncpu_samples)
         .besides(format!("{:?}", settings.tracepoint))
         // What the slots of counters are.
         .besides(format!("{:?}", counters.names()))
@@ -132,6 +138,9 @@ pub(super) fn load(
     loader.override_global("loaded_at_ns", bytemuck::bytes_of(&word.since_ns), true);
     loader.override_global("generation", bytemuck::bytes_of(&number), true);
     loader.override_global("handover", bytemuck::bytes_of(&word), true);
+    let key = hash_key(pins, found).map_err(LoadError::Counter)?;
+    let key_constant = key.constant();
+    loader.override_global("hash_key", bytemuck::bytes_of(&key_constant), true);
     let mut carries = false;
     if let Some(pins) = pins {
         if others.is_empty() {
@@ -155,7 +164,7 @@ pub(super) fn load(
         }
     }
     layout.tell(&mut loader);
-    let description = pieces(&description::text());
+    let description = pieces(&(description::text() + &key.line()));
     loader.map_max_entries("description", u32::try_from(description.len()).unwrap_or(u32::MAX));
     let ebpf = loader.load(podperf_ebpf::OBJECT).map_err(|error| LoadError::Object(Box::new(error)))?;
     let mut object = Object::loaded(ebpf);
@@ -172,6 +181,12 @@ pub(super) fn load(
     for program in ["flush", "forget"] {
         load_raw(&mut object, program, None)?;
     }
+    // A switch only looks for a task's record.
+    if settings.facts {
+        attach_btf(&mut object, "task_newtask", "task_newtask", &btf)?;
+        load_iter(&mut object, ADOPT, &btf)?;
+        object.iterate(ADOPT).map_err(LoadError::Counter)?;
+    }
     attach_scheduling(&mut object, settings.tracepoint, &btf)?;
     if settings.stacks {
         load_iter(&mut object, COLLECT, &btf)?;
@@ -183,6 +198,13 @@ pub(super) fn load(
         attach_btf(&mut object, "sched_waking", "sched_waking", &btf)?;
     }
     Ok((object, number))
+}
+
+/// The key of ids: that of any programs before these, since records of tasks that both know name stacks by it.
+fn hash_key(pins: Option<&Pins>, found: &Found) -> io::Result<HashKey> {
+    let before = pins.into_iter().flat_map(|pins| found.others.iter().map(|other| pins.of(&other.name)));
+    let mut keys = before.filter_map(|directory| HashKey::parse(&handover::description(&directory)?));
+    keys.next().map_or_else(HashKey::random, Ok)
 }
 
 /// A text for the map of it.
@@ -197,12 +219,22 @@ fn pieces(text: &str) -> Vec<[u8; handover::PIECE]> {
 
 /// Has all stacks sent again: nothing is known here of those that were sent to an agent before.
 pub(super) fn forget_stacks(object: &Object) -> io::Result<()> {
-    raw::clear::<u64>(fd(object, "stacks_sent")?)?;
+    sent::forget_all(object)?;
     raw::clear::<u64>(fd(object, "stack_memo")?)
 }
 
 pub(super) fn is_loaded(object: &Object, program: &str) -> bool {
     object.descriptor(program).is_some()
+}
+
+/// Room for the samples of a CPU's longest time between two readings, and no more than others have.
+pub(super) fn max_oncpu_samples(settings: &SensorSettings, copies: u32) -> u32 {
+    const SECONDS: u32 = 15;
+    const LEAST: u32 = 256;
+    if !settings.stacks || settings.oncpu_hertz == 0 {
+        return 1;
+    }
+    settings.oncpu_hertz.saturating_mul(copies).saturating_mul(SECONDS).max(LEAST).min(settings.max_samples)
 }
 
 /// How far apart so many in a second are; 0 for none.

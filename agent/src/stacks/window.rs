@@ -14,7 +14,7 @@ use super::{
     reason::{Reasons, WaitReason},
 };
 use crate::{
-    ids::{CgroupId, StackId, WakerId},
+    ids::{CgroupId, Pid, StackId, WakerId},
     kernel::{
         records::{RawActivity, RawSample, RawStack, RawWaker, SampleKey, StackRecord},
         symbols::KernelFunctions,
@@ -132,6 +132,28 @@ impl Window {
         self.takes += 1;
     }
 
+    /// Takes in time off the CPU, in nanoseconds by [`WaitState`], that its cgroup's row has and no sample. It is of unknown
+    /// stacks and processes; `sampled` is false where it is to be in no profile either.
+    pub fn add_unprofiled(&mut self, times: &[(CgroupId, [u64; WaitState::ALL.len()])], now_ns: u64, sampled: bool) {
+        for (cgroup, by_state) in times {
+            for (state, ns) in WaitState::ALL.into_iter().zip(*by_state).filter(|(_, ns)| *ns > 0) {
+                let key = SampleKey {
+                    stack: None,
+                    cgroup: *cgroup,
+                    waker: None,
+                    process: Pid(0),
+                    activity: RawActivity::Wait(state),
+                    filters: 0,
+                };
+                let profiled = self.profiled.entry(*cgroup).or_default();
+                profiled.waits_ns[reason(&self.stacks, &key) as usize] += ns;
+                if sampled {
+                    self.sum(RawSample { key, ns, count: 0, last_ns: now_ns });
+                }
+            }
+        }
+    }
+
     fn place_and_keep(&mut self, mut sample: RawSample, now_ns: u64, alone: bool) {
         if let Some(place) = sample.key.stack.filter(|id| id.is_place()) {
             match self.places.get(&place) {
@@ -160,6 +182,10 @@ impl Window {
             self.long_waits.push(sample);
             return;
         }
+        self.sum(sample);
+    }
+
+    fn sum(&mut self, sample: RawSample) {
         match self.sums.entry(sample.key) {
             Entry::Vacant(place) => {
                 place.insert(sample);

@@ -116,3 +116,16 @@ fn who_was_preempted_or_throttled_needs_no_stack_for_its_reason() {
     assert_eq!(reason(RawActivity::Wait(WaitState::Preempted)), WaitReason::Preempted);
     assert_eq!(reason(RawActivity::Wait(WaitState::Uninterruptible)), WaitReason::Unknown);
 }
+
+#[test]
+fn time_that_only_a_row_has_is_unknown_but_for_who_was_preempted() {
+    let mut window = window();
+    window.add_unprofiled(&[(CGROUP, [5, 0, 7])], NOW, true);
+    window.add_unprofiled(&[(CGROUP, [1, 2, 0])], NOW, false);
+    let profiled = window.take_profiled().remove(&CGROUP).unwrap();
+    let of = |reason: WaitReason| profiled.waits_ns[reason as usize];
+    assert_eq!((of(WaitReason::Unknown), of(WaitReason::Preempted), profiled.waits), (8, 7, 0));
+    let mut found: Vec<_> = window.end(false).iter().map(|sample| (sample.ns, sample.key.stack, sample.count)).collect();
+    found.sort_unstable_by_key(|found| found.0);
+    assert_eq!(found, [(5, None, 0), (7, None, 0)], "what is left out is in no profile");
+}

@@ -9,6 +9,7 @@
 
 pub mod agent;
 pub mod bpf;
+mod builds;
 pub mod growth;
 pub mod markdown;
 pub mod monitor;
@@ -70,6 +71,9 @@ pub struct BenchArgs {
     /// The agent; `podperf` beside this program if absent
     #[arg(long)]
     pub agent: Option<PathBuf>,
+    /// Another build of the agent: instead of the parts, compare what both builds' programs cost at each switch
+    #[arg(long)]
+    pub before: Option<PathBuf>,
     /// Print the monitors as Markdown, as `growth` and `profiles` always are
     #[arg(long)]
     pub markdown: bool,
@@ -140,6 +144,9 @@ pub fn run(args: &BenchArgs) -> Result<String> {
         Some(agent) => agent.clone(),
         None => std::env::current_exe()?.with_file_name("podperf"),
     };
+    if let Some(before) = &args.before {
+        return builds::run(args, &agent, before, args.cpu.map_or_else(last_cpu, Ok)?);
+    }
     let mut text = String::new();
     if args.wants(Part::Switches) {
         text.push_str(&switches(args, agent.clone())?);

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The keyed hashes that name stacks, wakers and call sites. A program chooses its own frames, registers and thread names,
+ * so without the key it could choose those that have the id of another program's stack. Plain C: a test compiles it for
+ * the machine that builds.
+ */
+#ifndef PODPERF_HASH_H
+#define PODPERF_HASH_H
+
+#include "podperf.h"
+
+/* A prime, so that a polynomial of degree n has at most n roots: two lists of n words that somebody chooses without
+ * knowing `point` have the same hash for at most n of the 2^61 points. */
+#define HASH_PRIME ((1ULL << 61) - 1)
+
+/* One more word of a list: (hash * point + word) modulo HASH_PRIME, but for the last subtraction. `hash` is at most 2^61 + 7,
+ * `point` below 2^61. Words that differ by a multiple of the prime count as equal: callers pass addresses or 32-bit words. */
+static inline __u64 hash_word(__u64 hash, __u64 word, __u64 point)
+{
+	__u64 high = hash >> 32, low = (__u32)hash;
+	__u64 point_high = point >> 32, point_low = (__u32)point;
+	__u64 middle = high * point_low + low * point_high; /* times 2^32 */
+	__u64 bottom = low * point_low;
+	__u64 sum;
+
+	/* 2^61 is 1 here, so 2^64 is 8. */
+	sum = (high * point_high << 3) + (middle >> 29) + ((middle & ((1ULL << 29) - 1)) << 32);
+	sum += (bottom & HASH_PRIME) + (bottom >> 61) + (word & HASH_PRIME) + (word >> 61);
+	return (sum & HASH_PRIME) + (sum >> 61);
+}
+
+/* The id of a list of words: odd, and not 0. */
+static inline __u64 hash_id(__u64 hash)
+{
+	if (hash >= HASH_PRIME)
+		hash -= HASH_PRIME;
+	return hash << 1 | 1;
+}
+
+/*
+ * The id of a call site, from words of which each has a random odd factor: even. It is made at each wait, and the
+ * factors make it as fast as it can be; what differs in a word's low bits, as starts of tasks do, is told apart surely
+ * enough, and a site that is taken for another one is noticed by the checks of its stack.
+ */
+static inline __u64 hash_site(const __u64 *words, const volatile __u64 *factors)
+{
+	__u64 hash = 0;
+
+	for (int i = 0; i < PODPERF_SITE_WORDS; i++)
+		hash += words[i] * factors[i];
+	return (hash ^ hash >> 32) & ~1ULL;
+}
+
+#endif

@@ -1,0 +1,267 @@
+//! Which maps each program reaches, and whether the sampler may: on x86 it is a non-maskable interrupt (NMI) with `cycles`,
+//! which may come while another program holds a lock of a map. All of it is read from the built object.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    error::Error,
+    fs,
+    path::Path,
+    process::Command,
+};
+
+use aya_obj::generated::bpf_map_type;
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget, SectionIndex, SymbolKind};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// The section of programs that perf events call.
+const SAMPLER: &str = "perf_event";
+/// Where the table stands.
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/programs.md");
+
+/// The sections and what their programs may interrupt, or hold.
+const CONTEXTS: [(&str, &str); 11] = [
+    (SAMPLER, "NMI (`cycles` on x86), else an interrupt"),
+    ("tp_btf/sched_switch", "task, run queue locked, interrupts off"),
+    ("raw_tp/sched_switch", "task, run queue locked, interrupts off"),
+    ("tp_btf/sched_waking", "task, softirq or interrupt; the woken task locked, interrupts off"),
+    ("tp_btf/cgroup_attach_task", "task"),
+    ("tp_btf/cgroup_mkdir", "task"),
+    ("tp_btf/cgroup_rename", "task"),
+    ("tp_btf/cgroup_rmdir", "task"),
+    ("tp_btf/task_newtask", "task"),
+    ("raw_tp", "task or interrupt, run by the agent"),
+    ("iter/task", "task, run by the agent"),
+];
+
+/// The maps that a program reaches, by its section and its name.
+type Reached = BTreeMap<(String, String), BTreeSet<String>>;
+
+/// Of a function: its section and its offset there.
+type Place = (usize, u64);
+
+const INSTRUCTION: usize = 8;
+/// `BPF_LD | BPF_IMM | BPF_DW`: loads an address, in two instructions.
+const LOAD_ADDRESS: u8 = 0x18;
+/// `BPF_JMP | BPF_CALL`.
+const CALL: u8 = 0x85;
+/// In the source register of a call: of a function of the object.
+const PSEUDO_CALL: u8 = 1;
+
+/// An object, as far as it matters here.
+struct Programs<'data> {
+    file: object::File<'data>,
+    /// By section and offset: a function's size and name.
+    functions: BTreeMap<Place, (u64, String)>,
+}
+
+impl<'data> Programs<'data> {
+    fn parse(bytes: &'data [u8]) -> Result<Self> {
+        let file = object::File::parse(bytes)?;
+        let mut functions = BTreeMap::new();
+        for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0) {
+            if let Some(section) = symbol.section_index() {
+                functions.insert((section.0, symbol.address()), (symbol.size(), symbol.name()?.to_owned()));
+            }
+        }
+        Ok(Self { file, functions })
+    }
+
+    fn reached(&self) -> Result<Reached> {
+        let mut reached = Reached::new();
+        for ((section, offset), (_, name)) in &self.functions {
+            let section_name = self.file.section_by_index(SectionIndex(*section))?.name()?;
+            if section_name != ".text" {
+                let maps = reached.entry((section_name.to_owned(), name.clone())).or_default();
+                self.walk((*section, *offset), maps, &mut BTreeSet::new())?;
+            }
+        }
+        Ok(reached)
+    }
+
+    /// Adds the maps of a function, and of all that it calls.
+    fn walk(&self, function: Place, maps: &mut BTreeSet<String>, seen: &mut BTreeSet<Place>) -> Result<()> {
+        if !seen.insert(function) {
+            return Ok(());
+        }
+        let (size, _) = self.functions.get(&function).ok_or("a call leads to no function")?;
+        let section = self.file.section_by_index(SectionIndex(function.0))?;
+        let relocations: BTreeMap<u64, RelocationTarget> =
+            section.relocations().map(|(offset, relocation)| (offset, relocation.target())).collect();
+        let begin = usize::try_from(function.1)?;
+        let code = section.data()?.get(begin..begin + usize::try_from(*size)?).ok_or("a function is cut short")?;
+        for (index, instruction) in code.chunks_exact(INSTRUCTION).enumerate() {
+            let at = function.1 + u64::try_from(index * INSTRUCTION)?;
+            let immediate = i64::from(i32::from_le_bytes(instruction[4..8].try_into()?));
+            let target = relocations.get(&at);
+            match (instruction[0], instruction[1] >> 4, target) {
+                (LOAD_ADDRESS, _, Some(RelocationTarget::Symbol(symbol))) => {
+                    let symbol = self.file.symbol_by_index(*symbol)?;
+                    let of = symbol.section_index().ok_or("an address is in no section")?;
+                    let section = self.file.section_by_index(of)?;
+                    match section.name()? {
+                        ".maps" => maps.insert(symbol.name()?.to_owned()),
+                        ".text" => return Err("a function's address is taken: its caller is not known".into()),
+                        variables => maps.insert(variables.to_owned()),
+                    };
+                }
+                (CALL, PSEUDO_CALL, Some(RelocationTarget::Symbol(symbol))) => {
+                    let symbol = self.file.symbol_by_index(*symbol)?;
+                    let of = symbol.section_index().ok_or("a call leads to no section")?;
+                    // To a section: the immediate says where in it, counted in instructions from the one before.
+                    let offset = match symbol.kind() {
+                        SymbolKind::Section => u64::try_from((immediate + 1) * 8)?,
+                        _ => symbol.address(),
+                    };
+                    self.walk((of.0, offset), maps, seen)?;
+                }
+                (CALL, PSEUDO_CALL, None) => {
+                    let offset = i64::try_from(at)? + (immediate + 1) * 8;
+                    self.walk((function.0, u64::try_from(offset)?), maps, seen)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The kind of each map; variables are in arrays.
+fn kinds(bytes: &[u8]) -> Result<BTreeMap<String, bpf_map_type>> {
+    let parsed = aya_obj::Object::parse(bytes)?;
+    let kind = |(name, map): (&String, &aya_obj::Map)| Ok((name.clone(), bpf_map_type::try_from(map.map_type())?));
+    parsed
+        .maps
+        .iter()
+        .map(kind)
+        .collect::<std::result::Result<_, aya_obj::InvalidTypeBinding<u32>>>()
+        .map_err(|_unknown| "a map of a kind that is not known".into())
+}
+
+/// Why the sampler must not write to these maps, or read them.
+fn findings(reached: &Reached, kinds: &BTreeMap<String, bpf_map_type>) -> Vec<String> {
+    let mut findings = Vec::new();
+    let of_sampler = reached.iter().filter(|((section, _), _)| section == SAMPLER);
+    for (program, map) in of_sampler.flat_map(|((_, program), maps)| maps.iter().map(move |map| (program, map))) {
+        let others: Vec<&str> = reached
+            .iter()
+            .filter(|((section, _), maps)| section != SAMPLER && maps.contains(map))
+            .map(|((_, other), _)| other.as_str())
+            .collect();
+        let kind = if map.starts_with('.') { Some(bpf_map_type::BPF_MAP_TYPE_ARRAY) } else { kinds.get(map).copied() };
+        match kind {
+            // They have no lock.
+            Some(
+                bpf_map_type::BPF_MAP_TYPE_ARRAY
+                | bpf_map_type::BPF_MAP_TYPE_PERCPU_ARRAY
+                | bpf_map_type::BPF_MAP_TYPE_PERF_EVENT_ARRAY,
+            ) => {}
+            // In an NMI the kernel only tries to take its lock (`__bpf_ringbuf_reserve`, since Linux 5.8).
+            Some(bpf_map_type::BPF_MAP_TYPE_RINGBUF) => {}
+            // An NMI waits for no bucket that it has interrupted if only NMIs and system calls write: these keep sampling
+            // programs off their CPU meanwhile (`bpf_disable_instrumentation`).
+            Some(bpf_map_type::BPF_MAP_TYPE_HASH) if others.is_empty() => {}
+            kind => findings.push(format!(
+                "`{program}` may interrupt others as an NMI, and reaches `{map}` ({kind:?}) as {others:?} do"
+            )),
+        }
+    }
+    findings
+}
+
+fn own() -> (Reached, BTreeMap<String, bpf_map_type>) {
+    let reached = Programs::parse(podperf_ebpf::OBJECT).unwrap().reached().unwrap();
+    (reached, kinds(podperf_ebpf::OBJECT).unwrap())
+}
+
+#[test]
+fn what_the_sampler_reaches_is_safe_in_an_nmi() {
+    let (reached, kinds) = own();
+    let sampler: BTreeSet<&str> = reached
+        .iter()
+        .filter(|((section, _), _)| section == SAMPLER)
+        .flat_map(|(_, maps)| maps)
+        .map(String::as_str)
+        .collect();
+    assert!(sampler.is_superset(&BTreeSet::from(["oncpu_even", "stack_ring", "cpus"])), "{sampler:?}");
+    assert_eq!(findings(&reached, &kinds), [""; 0]);
+}
+
+/// Compiles a program for the kernel.
+fn compile(source: &str) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let (from, to) = (directory.path().join("program.bpf.c"), directory.path().join("program.o"));
+    fs::write(&from, source).unwrap();
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    let mut command = Command::new(clang);
+    command.args(["-target", "bpf", "-O2", "-g", "-mcpu=v3", "-D__TARGET_ARCH_x86"]);
+    command.arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/bpf"));
+    command
+        .args(["-I/usr/include/x86_64-linux-gnu", "-I/usr/include/aarch64-linux-gnu", "-c"])
+        .arg(&from)
+        .arg("-o")
+        .arg(&to);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::read(to).unwrap()
+}
+
+/// One map of a kind, which a function writes to that two programs call, or only one of them.
+fn shared(kind: &str, other_calls: bool) -> Vec<String> {
+    let call = if other_calls { "touch(1)" } else { "0" };
+    let bytes = compile(&format!(
+        r#"
+        #include "kernel.h"
+        struct {{
+            __uint(type, {kind});
+            __uint(max_entries, 16);
+            __type(key, __u64);
+            __type(value, __u64);
+        }} table SEC(".maps");
+        static __noinline int touch(__u64 key) {{ return bpf_map_update_elem(&table, &key, &key, BPF_ANY); }}
+        SEC("perf_event") int sample(void *ctx) {{ return touch(0); }}
+        SEC("tp_btf/sched_switch") int sched_switch(void *ctx) {{ return {call}; }}
+        "#
+    ));
+    findings(&Programs::parse(&bytes).unwrap().reached().unwrap(), &kinds(&bytes).unwrap())
+}
+
+#[test]
+fn a_map_that_an_nmi_must_not_reach_is_found_through_calls() {
+    for kind in ["BPF_MAP_TYPE_LRU_HASH", "BPF_MAP_TYPE_HASH", "BPF_MAP_TYPE_LRU_PERCPU_HASH"] {
+        let found = shared(kind, true);
+        assert!(matches!(&found[..], [one] if one.contains("`table`") && one.contains("sched_switch")), "{found:?}");
+    }
+    assert_eq!(shared("BPF_MAP_TYPE_HASH", false), [""; 0]);
+    assert_eq!(shared("BPF_MAP_TYPE_LRU_HASH", false).len(), 1, "its lock is not the bucket's");
+}
+
+#[test]
+fn the_table_of_programs_and_maps_is_that_of_the_object() {
+    let (reached, kinds) = own();
+    let mut table = String::new();
+    for ((section, program), maps) in &reached {
+        let context = CONTEXTS.iter().find(|(of, _)| of == section);
+        let (_, context) = context.unwrap_or_else(|| panic!("no context for `{section}`, where `{program}` is"));
+        // Sixteen maps are alike.
+        let is_one_of_many = |map: &str| map.strip_prefix("event").is_some_and(|number| number != "0");
+        for map in maps.iter().filter(|map| !map.starts_with(".rodata") && !is_one_of_many(map)) {
+            let kind = kinds.get(map).map(|kind| format!("{kind:?}").replace("BPF_MAP_TYPE_", "").to_lowercase());
+            let kind = if map.starts_with('.') { "variables".to_owned() } else { kind.unwrap_or_default() };
+            let more = if map == "event0" { " to `event15`" } else { "" };
+            table += &format!("| `{program}` | `{map}`{more} | {kind} | {context} |\n");
+        }
+    }
+    let begin = "| program | map | kind | context |\n|---|---|---|---|\n";
+    let known = fs::read_to_string(DOCUMENT).unwrap();
+    let (text, _) = known.split_once(begin).unwrap();
+    let now = format!("{text}{begin}{table}");
+    if std::env::var_os("PODPERF_WRITE_GOLDEN").is_some() {
+        fs::write(Path::new(DOCUMENT), &now).unwrap();
+        return;
+    }
+    assert!(
+        known == now,
+        "docs/programs.md is not of this object: `PODPERF_WRITE_GOLDEN=1 cargo test -p podperf-ebpf` writes it\n{table}"
+    );
+}
