@@ -45,6 +45,13 @@ impl Resumed {
             (Ok(Some(_)), Begin::Adopted) => {
                 ("adopted", "the programs and counts of the agent before go on".to_owned())
             }
+            (Ok(Some(_)), Begin::TookOver) if !sensors.unreadable().is_empty() => {
+                let lost = sensors.unreadable().join("`, `");
+                (
+                    "incomplete",
+                    format!("{}, without {GAP}, of `{lost}`: it cannot be read", taken_over(sensors.before())),
+                )
+            }
             (Ok(Some(_)), Begin::TookOver) => ("taken_over", taken_over(sensors.before())),
             (Ok(Some(_)), Begin::Anew) => {
                 warn!(lost = GAP, "the agent before had other programs or settings, or its pins are gone");

@@ -101,6 +101,7 @@ pub struct Sensors {
     /// What is in none of the maps any more: totals, and losses by reason.
     base: (CpuTotals, Vec<(&'static str, u64)>),
     before: Vec<Before>,
+    unreadable: Vec<String>,
 }
 
 /// How counting began.
@@ -156,7 +157,7 @@ impl Sensors {
         let sampler = sampled.then(|| Sampler::start(&mut object, settings.oncpu_event, settings.oncpu_hertz, &cpus));
         // All else goes on without it.
         let sampler = sampler.transpose().map_err(|error| format!("{:#}", anyhow::Error::new(error)));
-        let mut before = Vec::new();
+        let (mut before, mut unreadable) = (Vec::new(), Vec::new());
         if let Some(pins) = pins {
             let failed = |source| pins.failed(source);
             if !adopted {
@@ -164,7 +165,7 @@ impl Sensors {
                 object.pin_programs(&pins.unfinished()).and_then(|()| pins.finish(&name)).map_err(failed)?;
             }
             if !others.is_empty() {
-                before = take_over(pins, others, &object, number, copies).map_err(failed)?;
+                (before, unreadable) = take_over(pins, others, &object, number, copies).map_err(failed)?;
             }
         }
         let tracepoint = if is_loaded(&object, "sched_switch_raw") { Tracepoint::Raw } else { Tracepoint::Btf };
@@ -185,6 +186,7 @@ impl Sensors {
             begin,
             base: Default::default(),
             before,
+            unreadable,
         })
     }
 
@@ -216,6 +218,12 @@ impl Sensors {
     #[must_use]
     pub fn before(&self) -> &[Before] {
         &self.before
+    }
+
+    /// The previous generations that could not be read, and whose counts since the last reading are lost.
+    #[must_use]
+    pub fn unreadable(&self) -> &[String] {
+        &self.unreadable
     }
 
     /// That is posted and kept: nobody needs it here any more.
