@@ -74,12 +74,6 @@ impl Resumed {
         let started = kept.as_ref().map_or(now, since_epoch);
         Self { keeper: Some(keeper), kept, started }
     }
-
-    /// When the first agent of this row began: since then counters count.
-    #[must_use]
-    pub const fn started(&self) -> SystemTime {
-        self.started
-    }
 }
 
 fn taken_over(before: &[Before]) -> String {
@@ -98,7 +92,7 @@ const GAP: &str = "what was counted since its last reading";
 const LOST: &str = "what ended rows had counted, and counts that waited for a name";
 
 /// What goes on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Parts {
     pub(super) ledger: Ledger,
     pub(super) tree: Tree,
@@ -152,7 +146,7 @@ impl Resumed {
         }
         let pods = Pods::of(kept.pods);
         let parts = Parts {
-            ledger: Ledger::resume(kept.ledger, &kept.labels, &shape, &pods),
+            ledger: Ledger::resume(kept.ledger, &kept.labels, &shape, &pods, self.started, SystemTime::now()),
             tree,
             pods: PodIndex::resume(&kept.told, &pods),
             readings_made: kept.readings,
