@@ -168,6 +168,7 @@ impl Agent {
         let config = self.lock_config();
         AgentFacts {
             families: families(&config),
+            created_series: config.metrics.created_series,
             cpu: &self.cpu,
             parts,
             pods: self.pods.as_ref().map(pods::Source::stats),

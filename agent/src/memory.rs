@@ -1,8 +1,8 @@
 //! What memory podperf may take, and what it gives up when that is nearly all taken. Pure.
 //!
-//! Counted are the process and the maps of the programs, which the kernel charges to the same cgroup. The order is fixed,
-//! from what costs users least: what is remembered of symbols and windows, then recordings and flame graphs, then stacks.
-//! Counts are never given up. The states and the way back are those of [`crate::overhead`].
+//! Counted are the process, the maps of the programs, and the records of the node's threads that these keep, which the kernel
+//! charges to the same cgroup, whoever makes the threads. The order is fixed, from what costs users least: what is remembered
+//! of symbols and windows, then recordings and flame graphs, then stacks. Counts are never given up. The states and the way back are those of [`crate::overhead`].
 
 use std::{
     fmt,
@@ -16,10 +16,15 @@ use std::{
 use crate::{overhead::Step, upkeep::Feature};
 
 /// The share of its container's limit that podperf gives itself, in percent. The rest is for what it does not see: the
-/// kernel's page tables, sockets and records of threads, the files that it reads, and what grows between two looks.
+/// kernel's page tables and sockets, the files that it reads, and what grows between two looks.
 pub const SHARE_PERCENT: u64 = 80;
 /// What the process takes by itself, with next to nothing to count.
 pub const OWN_BYTES: u64 = 20 << 20;
+
+/// What the kernel has in front of a task's record (`struct bpf_local_storage_elem`), and what it makes for a task that has
+/// its first one (`struct bpf_local_storage`).
+const RECORD_HEAD: u64 = 72;
+const RECORDS_OF_TASK: u64 = 192;
 
 /// Over this share of the budget something is given up.
 const NEAR: f64 = 0.9;
@@ -47,7 +52,7 @@ pub struct Budget {
 pub struct Used {
     /// Resident memory of the process.
     pub process: u64,
-    /// Of the programs' maps.
+    /// Of the programs' maps, records of threads included.
     pub maps: u64,
 }
 
@@ -75,6 +80,23 @@ impl Budget {
     pub const fn share_of(limit: u64) -> Self {
         Self { bytes: limit - limit / 100 * (100 - SHARE_PERCENT), limit: Some(limit) }
     }
+}
+
+/// What the records of so many threads take, in bytes: the kernel's own account of a map leaves them out. A record is of
+/// `value_bytes` and in one of the kernel's sizes of memory.
+#[must_use]
+pub const fn thread_records(threads: u64, value_bytes: u64) -> u64 {
+    let sizes_between = [96, 192];
+    let wanted = RECORD_HEAD + value_bytes;
+    let mut size = wanted.next_power_of_two();
+    let mut at = 0;
+    while at < sizes_between.len() {
+        if wanted <= sizes_between[at] && sizes_between[at] < size {
+            size = sizes_between[at];
+        }
+        at += 1;
+    }
+    threads.saturating_mul(size + RECORDS_OF_TASK)
 }
 
 impl Used {
@@ -217,6 +239,15 @@ mod tests {
             memory.given_up().len()
         });
         looks.collect()
+    }
+
+    #[test]
+    fn records_of_threads_are_of_the_kernels_sizes() {
+        assert_eq!(thread_records(100_000, 208), 100_000 * (512 + 192));
+        assert_eq!(thread_records(1, 8), 96 + 192);
+        assert_eq!(thread_records(1, 100), 192 + 192);
+        assert_eq!(thread_records(1, 150), 256 + 192);
+        assert_eq!((thread_records(0, 208), thread_records(u64::MAX, 208)), (0, u64::MAX));
     }
 
     #[test]

@@ -130,6 +130,11 @@ fn main() -> ExitCode {
         ("kills_lose_nothing", &[], restart::kills_lose_nothing),
         ("other_programs_take_over_and_lose_nothing", &[], restart::other_programs_take_over),
         ("the_key_of_stack_ids_outlives_its_agent", maps::needs(), keys::a_key_outlives_its_agent),
+        (
+            "what_is_pinned_and_cannot_be_read_is_told_and_does_not_stop_the_next",
+            &[],
+            restart::what_is_pinned_may_be_unreadable,
+        ),
         ("upgrades_to_another_layout_and_back_lose_nothing", &[], layouts::upgrades_lose_nothing),
         ("kills_amid_upgrades_to_another_layout_lose_nothing", &[], layouts::kills_amid_upgrades),
         ("a_wait_over_two_upgrades_is_counted_whole", &[], layouts::a_wait_over_two_upgrades),

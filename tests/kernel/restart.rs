@@ -152,3 +152,36 @@ pub(crate) fn what_is_kept_may_be_damaged() -> Result<()> {
     load.go_on()?;
     load.end()
 }
+
+/// A generation that says what it holds, and of which a map is missing: the takeover finds that when its word is changed.
+pub(crate) fn what_is_pinned_may_be_unreadable() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let with = |max: u32| format!("{}\ncgroups: {{max: {max}}}\n{FACTS}", bpffs.yaml());
+    let mut agent = Agent::start(&with(256))?;
+    let cgroup = TestCgroup::new("unreadable")?;
+    let before = counters(&agent.metrics()?);
+    let generations = || -> Result<Vec<_>> {
+        let entries = fs::read_dir(bpffs.pins())?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        Ok(entries.into_iter().filter(|path| path.join("maps").exists()).collect())
+    };
+    let [broken] = &generations()?[..] else { anyhow::bail!("{:?}", generations()?) };
+    fs::remove_file(broken.join("maps/cpus"))?;
+    agent.restart(Signal::SIGKILL, &with(4096))?;
+    let line = agent.wait_for_log("what is pinned cannot be read", Duration::from_secs(15))?;
+    ensure!(line.contains("WARN") && line.contains("lost"), "{line}");
+    let (_, _, status) = agent.get("/status", &[])?;
+    let status = String::from_utf8(status)?;
+    ensure!(status.contains("cannot be read"), "{status}");
+    let now = agent.metrics()?;
+    none_falls(&before, &counters(&now))?;
+    ensure!(now.get("podperf_starts_total", &[("how", "incomplete")]) == Some(1.0), "{}", agent.log());
+    ensure!(!broken.exists() && generations()?.len() == 1, "{:?}", generations()?);
+
+    // It counts on, and the next one has nothing left to say.
+    let load = Inside::start("--pages 50 --switches 50", &cgroup)?;
+    load.finish(&agent)?.ensure_exact()?;
+    agent.restart(Signal::SIGKILL, &with(4096))?;
+    ensure!(!agent.log().contains("cannot be read"), "{}", agent.log());
+    ensure!(agent.metrics()?.get("podperf_starts_total", &[("how", "adopted")]) == Some(1.0), "{}", agent.log());
+    Ok(())
+}

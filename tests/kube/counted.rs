@@ -197,12 +197,16 @@ impl CountedNode {
                 pod: Arc::clone(&pod.name),
                 container: "app".into(),
             };
-            rows.push(RowUsage { row, container: Some(Arc::new(container)), usage: does.usage(seconds) });
+            let (container, usage) = (Some(Arc::new(container)), does.usage(seconds));
+            rows.push(RowUsage { row, started: SystemTime::UNIX_EPOCH, container, usage });
         }
         let services = Does { oncpu: 50 * MS, ..PODS[0] }.usage(seconds);
-        rows.push(RowUsage { row: Row::Cgroup("/system.slice".into()), container: None, usage: services });
+        let row = Row::Cgroup("/system.slice".into());
+        rows.push(RowUsage { row, started: SystemTime::UNIX_EPOCH, container: None, usage: services });
         Ok(Snapshot {
             taken: SystemTime::now(),
+            started: SystemTime::UNIX_EPOCH,
+            counters_started: Vec::new(),
             rows,
             pods: self.pods.clone(),
             elsewhere: Usage::default(),

@@ -4,6 +4,7 @@
 mod links;
 mod lint;
 mod names;
+mod paths;
 mod promtool;
 mod runbooks;
 
@@ -12,5 +13,6 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    suite::run_beside_others(&[promtool::TESTS, names::TESTS, runbooks::TESTS, links::TESTS, lint::TESTS].concat())
+    let tests = [promtool::TESTS, names::TESTS, runbooks::TESTS, links::TESTS, lint::TESTS, paths::TESTS];
+    suite::run_beside_others(&tests.concat())
 }

@@ -62,7 +62,6 @@ pub fn start(
     let (sensors, pins) = start_sensors(&config, host, plan, &status)?;
     let keeper = pins.is_some().then(|| Keeper::new(&config.run_dir));
     let resumed = Resumed::find(keeper, &sensors, &status);
-    let started = resumed.started();
     let tracepoint = sensors.tracepoint();
     tell_state(&status, &config, tracepoint, &sensors.samples(), host);
 
@@ -103,7 +102,7 @@ pub fn start(
     let push = config.otlp.metrics.enabled.then(|| {
         let receiver = config.otlp.metrics_settings();
         let interval = config.otlp.metrics.interval;
-        let settings = PushSettings { receiver, interval, node_name: node_name.clone(), facts: facts_now, started };
+        let settings = PushSettings { receiver, interval, node_name: node_name.clone(), facts: facts_now };
         Push::start(settings, reader.clone())
     });
     let (push, push_health) = push.transpose()?.unzip();

@@ -1,6 +1,10 @@
 //! The accounts as they are kept for the next agent. Pure.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use super::{
     Ledger, Row,
@@ -9,7 +13,7 @@ use super::{
 use crate::{
     cgroups::Place,
     ids::CgroupId,
-    restart::{KeptAccount, KeptLedger, KeptWaiting, Pods, Shape},
+    restart::{KeptAccount, KeptLedger, KeptWaiting, Pods, Shape, counter_label},
 };
 
 impl Ledger {
@@ -18,6 +22,7 @@ impl Ledger {
         let account = |(row, account): (&Row, &Account)| KeptAccount {
             row: row.clone(),
             usage: shape.words(&account.usage),
+            started_unix_ns: Some(unix_ns(account.started)),
             pod: account.pod.as_ref().map(|pod| pods.place(pod)),
             container: account.container.as_ref().map(|info| pods.keep_container(info)),
             ended: account.ended,
@@ -29,20 +34,38 @@ impl Ledger {
             since_ns: waiting.since_ns,
             place: waiting.place.as_ref().map(|place| place.keep(*cgroup, None)),
         };
+        let counters = shape.slots().iter().zip(&self.counters_started);
         KeptLedger {
             accounts: self.accounts.iter().map(account).collect(),
             waiting: self.waiting.iter().map(waiting).collect(),
             retired: shape.words(&self.retired),
             idle: shape.words(&self.idle),
+            read_ns: self.read_ns,
+            counters_started_unix_ns: counters.map(|((name, _), started)| (name.clone(), unix_ns(*started))).collect(),
         }
     }
 
-    /// The accounts of the agent before this one, whose numbers have these labels.
+    /// The accounts of the previous agent, whose numbers have these labels. `started` is when the first agent of this row
+    /// began: the start of all that was kept without one. What begins with this agent starts `now`.
     #[must_use]
-    pub fn resume(kept: KeptLedger, labels: &[String], shape: &Shape, pods: &Pods) -> Self {
+    pub fn resume(
+        kept: KeptLedger,
+        labels: &[String],
+        shape: &Shape,
+        pods: &Pods,
+        started: SystemTime,
+        now: SystemTime,
+    ) -> Self {
+        let counter_started = |(name, _): &(String, _)| match kept.counters_started_unix_ns.get(name) {
+            _ if !labels.is_empty() && !labels.contains(&counter_label(name)) => now,
+            Some(kept) => time(*kept),
+            None => started,
+        };
+        let counters_started = shape.slots().iter().map(counter_started).collect();
         let account = |kept: KeptAccount| {
             let account = Account {
                 usage: shape.usage(&kept.usage, labels),
+                started: kept.started_unix_ns.map_or(started, time),
                 pod: kept.pod.and_then(|place| pods.at(place)).map(Arc::clone),
                 container: kept.container.and_then(|container| pods.container(container)),
                 alive_at: 0,
@@ -61,39 +84,124 @@ impl Ledger {
             waiting: kept.waiting.into_iter().map(waiting).collect(),
             retired: shape.usage(&kept.retired, labels),
             idle: shape.usage(&kept.idle, labels),
-            ..Self::default()
+            opens_at: now,
+            read_ns: kept.read_ns,
+            counters_started,
+            ..Self::new(started)
         };
         this.count_pod_rows();
         this
     }
 }
 
+fn unix_ns(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn time(unix_ns: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(unix_ns)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
-    use crate::{attribution::Names, cgroups::Tree, pods::PodIndex, readings::Usage};
+    use crate::{attribution::Names, cgroups::Tree, pods::PodIndex, readings::Usage, restart::text::decode};
 
     #[test]
     fn accounts_and_what_waits_come_back() {
         let shape = Shape::of_slots(vec![("cycles".into(), Some(0))]);
         let usage = |oncpu_ns| Usage { oncpu_ns, counts: vec![7], ..Usage::default() };
         let row = Row::Cgroup("/a".into());
-        let mut ledger = Ledger::default();
-        ledger.accounts.insert(row.clone(), Account { usage: usage(1), ended: Some((5, 1)), ..Account::default() });
+        let mut ledger = Ledger::new(time(3));
+        ledger.counters_started = vec![time(3)];
+        ledger.begin_reading(time(50), 100);
+        ledger
+            .accounts
+            .insert(row.clone(), Account { usage: usage(1), ended: Some((5, 1)), ..Account::opened(time(40)) });
         let place = Place { path: "/b".into(), kube: None, born_ns: 3, first_of_pod: false };
         ledger.waiting.insert(CgroupId(9), Waiting { usage: usage(2), since_ns: 4, place: Some(place) });
         (ledger.retired, ledger.idle) = (usage(10), usage(20));
 
         let mut pods = Pods::default();
         let kept = ledger.keep(&shape, &mut pods);
-        let resumed = Ledger::resume(kept.clone(), shape.labels(), &shape, &Pods::of(pods.into_kept()));
+        let pods = Pods::of(pods.into_kept());
+        let resumed = Ledger::resume(kept.clone(), shape.labels(), &shape, &pods, time(3), time(1000));
         assert_eq!(resumed.keep(&shape, &mut Pods::default()), kept);
         let (tree, index) = (Tree::default(), PodIndex::default());
         let names = Names { tree: &tree, pods: Some(&index), patience_ns: 0 };
         let snapshot = resumed.snapshot(SystemTime::UNIX_EPOCH, 0, &names);
         assert_eq!((&snapshot.rows[0].row, snapshot.total().oncpu_ns), (&row, 33));
         assert_eq!(snapshot.idle.counts, [7]);
+        assert_eq!((snapshot.rows[0].started, snapshot.started), (time(40), time(3)));
+    }
+
+    #[test]
+    fn an_account_that_was_kept_without_a_start_began_with_the_first_agent() {
+        let shape = Shape::of_slots(vec![("cycles".into(), None)]);
+        let mut ledger = Ledger::new(time(3));
+        let row = Row::Cgroup("/a".into());
+        ledger.accounts.insert(row.clone(), Account::opened(time(40)));
+        let mut kept = ledger.keep(&shape, &mut Pods::default());
+        kept.accounts[0].started_unix_ns = None;
+        kept.counters_started_unix_ns.clear();
+        let mut resumed = Ledger::resume(kept, shape.labels(), &shape, &Pods::default(), time(3), time(1000));
+        assert_eq!((resumed.accounts[&row].started, &resumed.counters_started), (time(3), &vec![time(3)]));
+        // When the previous agent last read is not known: what is opened now began with this agent.
+        resumed.begin_reading(time(2000), 5);
+        assert_eq!(resumed.opens_at, time(1000));
+    }
+
+    /// A file of the version that wrote no starts: what an agent of it kept of a node without pods, and a few rows more.
+    const WITHOUT_STARTS: &[u8] = include_bytes!("../restart/without-starts.state");
+
+    #[test]
+    fn a_kept_file_without_starts_loses_no_count() {
+        let kept = decode(WITHOUT_STARTS).unwrap();
+        let shape = Shape::of_slots(kept.slots.clone());
+        assert_eq!(kept.labels, shape.labels(), "a number without its label is lost");
+        let of = kept.ledger.clone();
+        let (pods, began) = (Pods::of(kept.pods), time(kept.started_unix_ns));
+        let resumed = Ledger::resume(kept.ledger, &kept.labels, &shape, &pods, began, time(1000));
+        assert_eq!((&shape.words(&resumed.retired), &shape.words(&resumed.idle)), (&of.retired, &of.idle));
+        assert_eq!(shape.words(&resumed.waiting[&CgroupId(78)].usage), of.waiting[0].usage);
+        assert_eq!((resumed.accounts.len(), of.accounts.len()), (3, 3));
+        for kept in of.accounts {
+            let account = &resumed.accounts[&kept.row];
+            assert_eq!((shape.words(&account.usage), account.started), (kept.usage, began), "{:?}", kept.row);
+        }
+        let app = Row::Container { namespace: "shop".into(), pod: "web-0".into(), container: "app".into() };
+        let usage = &resumed.accounts[&app].usage;
+        assert_eq!((usage.oncpu_ns, usage.offcpu_ns, usage.profiled.waits_ns[2]), (101, [108, 109, 110], 113));
+        assert_eq!((usage.profiled.unwound_ns, &usage.counts), ([126, 127, 128, 129], &vec![130, 131]));
+        assert_eq!(&*resumed.accounts[&app].container.as_ref().unwrap().pod.workload.name, "web");
+    }
+
+    #[test]
+    fn a_row_that_is_opened_after_a_restart_starts_at_the_previous_agents_last_reading() {
+        let shape = Shape::of_slots(Vec::new());
+        let mut ledger = Ledger::new(time(3));
+        ledger.begin_reading(time(900), 100);
+        let kept = ledger.keep(&shape, &mut Pods::default());
+        let mut resumed = Ledger::resume(kept, shape.labels(), &shape, &Pods::default(), time(3), time(1000));
+        resumed.begin_reading(time(2000), 1200);
+        assert_eq!(resumed.opens_at, time(900));
+    }
+
+    #[test]
+    fn a_counter_that_comes_back_starts_anew() {
+        let with = Shape::of_slots(vec![("cycles".into(), None), ("page-faults".into(), None)]);
+        let without = Shape::of_slots(vec![("page-faults".into(), None)]);
+        let first = Ledger::resume(KeptLedger::default(), &[], &with, &Pods::default(), time(3), time(4));
+        assert_eq!(first.counters_started, [time(3), time(3)]);
+        let kept = first.keep(&with, &mut Pods::default());
+        let second = Ledger::resume(kept, with.labels(), &without, &Pods::default(), time(3), time(10));
+        assert_eq!(second.counters_started, [time(3)]);
+        let kept = second.keep(&without, &mut Pods::default());
+        let third = Ledger::resume(kept, without.labels(), &with, &Pods::default(), time(3), time(20));
+        assert_eq!(third.counters_started, [time(20), time(3)]);
+        let kept = third.keep(&with, &mut Pods::default());
+        let fourth = Ledger::resume(kept, with.labels(), &with, &Pods::default(), time(3), time(30));
+        assert_eq!(fourth.counters_started, [time(20), time(3)]);
     }
 }

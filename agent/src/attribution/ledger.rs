@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use super::{Level, Names, NotExported, Owner, Row, RowRules, RowUsage, Snapshot, Subject, UNRESOLVED, Verdict};
@@ -27,7 +27,7 @@ const MAX_WAITING: usize = 16_384;
 pub(super) const MAX_ENDED: usize = 8192;
 
 /// The accounts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ledger {
     pub(super) accounts: HashMap<Row, Account>,
     pub(super) waiting: HashMap<CgroupId, Waiting>,
@@ -41,11 +41,21 @@ pub struct Ledger {
     pub(super) settlings: u64,
     /// Accounts that ended before their grace, see [`MAX_ENDED`].
     pub(super) forgotten: u64,
+    /// Since when the sums that have no account count: what is idle, and the node's.
+    pub(super) started: SystemTime,
+    /// The start of an account that is opened now: the last reading in which it had no counts.
+    pub(super) opens_at: SystemTime,
+    /// By slot: since when the counter counts.
+    pub(super) counters_started: Vec<SystemTime>,
+    /// `CLOCK_MONOTONIC` of the last reading; `None` before the first.
+    pub(super) read_ns: Option<u64>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Account {
     pub(super) usage: Usage,
+    /// When its counts were zero. It is never moved: a receiver takes another start for another series of counts.
+    pub(super) started: SystemTime,
     pub(super) pod: Option<Arc<Pod>>,
     pub(super) container: Option<Arc<ContainerInfo>>,
     /// The settling that last found its cgroup alive.
@@ -65,6 +75,36 @@ pub(super) struct Waiting {
 }
 
 impl Ledger {
+    /// Without accounts; the counts begin at `started`.
+    #[must_use]
+    pub fn new(started: SystemTime) -> Self {
+        Self {
+            accounts: HashMap::new(),
+            waiting: HashMap::new(),
+            retired: Usage::default(),
+            idle: Usage::default(),
+            pod_rows: 0,
+            not_exported: Default::default(),
+            containers: (0, 0),
+            settlings: 0,
+            forgotten: 0,
+            started,
+            opens_at: started,
+            counters_started: Vec::new(),
+            read_ns: None,
+        }
+    }
+
+    /// Notes the time of a reading, by both clocks. Call it before [`Ledger::post`]: accounts that are opened from here on
+    /// start at the reading before. So a row that comes back starts after the last counts of its account before.
+    pub fn begin_reading(&mut self, taken: SystemTime, now_ns: u64) {
+        if let Some(last_ns) = self.read_ns.replace(now_ns) {
+            // The wall clock may have been set meanwhile. A start after the first counts would be no start.
+            let since = Duration::from_nanos(now_ns.saturating_sub(last_ns));
+            self.opens_at = taken.checked_sub(since).unwrap_or(taken);
+        }
+    }
+
     /// Posts the deltas of one reading, and those that waited and now have a name.
     pub fn post(&mut self, deltas: Vec<(CgroupId, Usage)>, names: &Names<'_>, rules: &RowRules, now_ns: u64) {
         for (cgroup, delta) in deltas {
@@ -236,6 +276,7 @@ impl Ledger {
             }
             rows.push(RowUsage {
                 row: row.clone(),
+                started: account.started,
                 container: account.container.clone(),
                 usage: account.usage.clone(),
             });
@@ -243,6 +284,8 @@ impl Ledger {
         rows.sort_unstable_by(|a, b| a.row.cmp(&b.row));
         Snapshot {
             taken,
+            started: self.started,
+            counters_started: self.counters_started.clone(),
             rows,
             pods: pods.into_values().collect(),
             elsewhere,
@@ -274,7 +317,9 @@ impl Ledger {
     fn account(&mut self, row: Row, owner: &Owner) -> &mut Account {
         let of_pod = !matches!(row, Row::Cgroup(_));
         let of_container = matches!(row, Row::Container { .. });
-        let account = self.accounts.entry(row).or_insert_with(|| Account { hidden: of_pod, ..Account::default() });
+        let opens_at = self.opens_at;
+        let account =
+            self.accounts.entry(row).or_insert_with(|| Account { hidden: of_pod, ..Account::opened(opens_at) });
         if of_pod {
             self.pod_rows += usize::from(std::mem::take(&mut account.hidden));
             match owner {
@@ -287,6 +332,12 @@ impl Ledger {
             }
         }
         account
+    }
+}
+
+impl Account {
+    pub(super) fn opened(started: SystemTime) -> Self {
+        Self { usage: Usage::default(), started, pod: None, container: None, alive_at: 0, ended: None, hidden: false }
     }
 }
 

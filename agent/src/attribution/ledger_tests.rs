@@ -34,7 +34,7 @@ impl Node {
             max_containers: 100,
             grace: std::time::Duration::from_nanos(GRACE),
         };
-        Self { tree, pods: None, rules, ledger: Ledger::default() }
+        Self { tree, pods: None, rules, ledger: Ledger::new(SystemTime::UNIX_EPOCH) }
     }
 
     /// A node of a cluster, with a list of pods as of second 0.
@@ -60,6 +60,7 @@ impl Node {
     fn read(&mut self, now_ns: u64, ran: &[(u64, u64)]) {
         let deltas = ran.iter().map(|(id, ns)| (CgroupId(*id), self::ran(*ns))).collect();
         let names = Names { tree: &self.tree, pods: self.pods.as_ref(), patience_ns: PATIENCE };
+        self.ledger.begin_reading(self::taken(now_ns), now_ns);
         self.ledger.post(deltas, &names, &self.rules, now_ns);
         self.ledger.settle(&names, &self.rules, now_ns);
     }
@@ -84,6 +85,11 @@ impl Node {
     fn total(&self) -> u64 {
         self.snapshot().total().oncpu_ns
     }
+}
+
+/// The wall clock at an instant of the other clock.
+fn taken(now_ns: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000) + Duration::from_nanos(now_ns)
 }
 
 fn ran(ns: u64) -> Usage {
@@ -415,4 +421,60 @@ fn of_very_many_dead_the_longest_dead_go_before_their_grace_and_nothing_is_lost(
         (node.cgroup("/run/scope-100"), node.cgroup(&format!("/run/scope-{}", 99 + BATCH * BATCHES))),
         (None, Some(3))
     );
+}
+
+/// Start and count of a row.
+fn started(node: &Node, row: &Row) -> Option<(SystemTime, u64)> {
+    let snapshot = node.snapshot();
+    snapshot.rows.into_iter().find(|found| found.row == *row).map(|found| (found.started, found.usage.oncpu_ns))
+}
+
+#[test]
+fn an_account_that_ended_and_comes_back_has_another_start_after_its_last_counts() {
+    let nodes = [(1, "/"), (20, &*path('a'))];
+    let mut node = Node::of_cluster(&nodes, vec![pod("db-0", &[("app", Some('a'))])]);
+    let app = Row::Container { namespace: "shop".into(), pod: "db-0".into(), container: "app".into() };
+    node.read(SECOND, &[(20, 5)]);
+    let first = started(&node, &app).unwrap();
+    assert_eq!(first, (SystemTime::UNIX_EPOCH, 5), "the first reading's accounts start with the agent");
+    node.read(2 * SECOND, &[(20, 5)]);
+    assert_eq!(started(&node, &app), Some((first.0, 10)), "a start stays");
+
+    node.died(20, 3 * SECOND);
+    node.tell(PodChange::Deleted(pod("db-0", &[("app", Some('a'))])), 3 * SECOND);
+    let (mut now, mut last_shown) = (4 * SECOND, 0);
+    loop {
+        node.read(now, &[]);
+        match started(&node, &app) {
+            Some(shown) => assert_eq!(shown, (first.0, 10)),
+            None => break,
+        }
+        node.ledger.exported();
+        last_shown = now;
+        now += 100 * SECOND;
+    }
+    assert!(now > GRACE && last_shown > 2 * SECOND);
+
+    // The pod of a StatefulSet comes back under its name.
+    let uid = "11111111-e3b9-43a3-acdb-de4ba71f1fa4";
+    let next = Pod { uid: Some(uid.parse().unwrap()), ..pod("db-0", &[("app", Some('b'))]) };
+    node.tell(PodChange::Applied(next), now);
+    node.born(21, &path_in(uid, 'b'), now + 1);
+    node.read(now + 10 * SECOND, &[(21, 3)]);
+    let (start, count) = started(&node, &app).unwrap();
+    assert_eq!((start, count), (taken(now), 3), "the reading before it: then it had no counts");
+    assert!(start > taken(last_shown) && start < taken(now + 10 * SECOND));
+}
+
+#[test]
+fn a_start_is_before_the_first_counts_however_the_wall_clock_is_set() {
+    let mut node = Node::new(&[(1, "/"), (9, "/a")]);
+    node.read(SECOND, &[(9, 1)]);
+    node.born(10, "/b", 2 * SECOND);
+    // An hour back.
+    let set = taken(2 * SECOND) - Duration::from_secs(3600);
+    node.ledger.begin_reading(set, 2 * SECOND);
+    let names = Names { tree: &node.tree, pods: None, patience_ns: 0 };
+    node.ledger.post(vec![(CgroupId(10), ran(1))], &names, &node.rules, 2 * SECOND);
+    assert_eq!(started(&node, &Row::Cgroup("/b".into())), Some((set - Duration::from_secs(1), 1)));
 }

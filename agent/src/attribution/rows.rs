@@ -13,12 +13,15 @@ use crate::{
 /// The row of what nobody has a name for.
 pub const UNRESOLVED: &str = "(unresolved)";
 
-/// What has series of its own. Rows do not overlap: their sum, idle time included, is the node.
+/// What has series of its own. Rows do not overlap: their sum, idle time included, is the node. The names in `rename` are
+/// those of the kept file, and never change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Row {
     /// A cgroup by its path, or [`UNRESOLVED`].
+    #[serde(rename = "Cgroup")]
     Cgroup(#[serde(with = "crate::restart::shared")] Arc<str>),
     /// All of a pod.
+    #[serde(rename = "Pod")]
     Pod {
         /// Its namespace.
         #[serde(with = "crate::restart::shared")]
@@ -28,6 +31,7 @@ pub enum Row {
         pod: Arc<str>,
     },
     /// A container, through all its lives.
+    #[serde(rename = "Container")]
     Container {
         /// Its pod's namespace.
         #[serde(with = "crate::restart::shared")]

@@ -13,6 +13,10 @@ use crate::{
 pub struct Snapshot {
     /// When the kernel's counts were read.
     pub taken: SystemTime,
+    /// When the counts of the first agent of this row began: the start of what has no row.
+    pub started: SystemTime,
+    /// By slot: since when the counter counts. A counter that was configured later starts later than its rows.
+    pub counters_started: Vec<SystemTime>,
     /// Rows and what they did, sorted. They do not overlap: their sum, `elsewhere` and idle time is the node.
     pub rows: Vec<RowUsage>,
     /// The pods of these rows: one per namespace and name.
@@ -38,6 +42,8 @@ pub struct Snapshot {
 pub struct RowUsage {
     /// Which.
     pub row: Row,
+    /// When all of its counts were zero. Another start means other counts: a row that had ended and came back.
+    pub started: SystemTime,
     /// The container's last life, where the row is a container's.
     pub container: Option<Arc<ContainerInfo>>,
     /// What it did, through all its lives.
@@ -45,6 +51,12 @@ pub struct RowUsage {
 }
 
 impl Snapshot {
+    /// The start of a counter in a row: when both were there.
+    #[must_use]
+    pub fn counter_started(&self, slot: usize, row: SystemTime) -> SystemTime {
+        self.counters_started.get(slot).map_or(row, |counter| row.max(*counter))
+    }
+
     /// The sum of all rows, what is elsewhere and idle included.
     #[must_use]
     pub fn total(&self) -> Usage {

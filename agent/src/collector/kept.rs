@@ -45,6 +45,13 @@ impl Resumed {
             (Ok(Some(_)), Begin::Adopted) => {
                 ("adopted", "the programs and counts of the agent before go on".to_owned())
             }
+            (Ok(Some(_)), Begin::TookOver) if !sensors.unreadable().is_empty() => {
+                let lost = sensors.unreadable().join("`, `");
+                (
+                    "incomplete",
+                    format!("{}, without {GAP}, of `{lost}`: it cannot be read", taken_over(sensors.before())),
+                )
+            }
             (Ok(Some(_)), Begin::TookOver) => ("taken_over", taken_over(sensors.before())),
             (Ok(Some(_)), Begin::Anew) => {
                 warn!(lost = GAP, "the agent before had other programs or settings, or its pins are gone");
@@ -67,12 +74,6 @@ impl Resumed {
         let started = kept.as_ref().map_or(now, since_epoch);
         Self { keeper: Some(keeper), kept, started }
     }
-
-    /// When the first agent of this row began: since then counters count.
-    #[must_use]
-    pub const fn started(&self) -> SystemTime {
-        self.started
-    }
 }
 
 fn taken_over(before: &[Before]) -> String {
@@ -91,7 +92,7 @@ const GAP: &str = "what was counted since its last reading";
 const LOST: &str = "what ended rows had counted, and counts that waited for a name";
 
 /// What goes on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Parts {
     pub(super) ledger: Ledger,
     pub(super) tree: Tree,
@@ -145,7 +146,7 @@ impl Resumed {
         }
         let pods = Pods::of(kept.pods);
         let parts = Parts {
-            ledger: Ledger::resume(kept.ledger, &kept.labels, &shape, &pods),
+            ledger: Ledger::resume(kept.ledger, &kept.labels, &shape, &pods, self.started, SystemTime::now()),
             tree,
             pods: PodIndex::resume(&kept.told, &pods),
             readings_made: kept.readings,

@@ -301,6 +301,7 @@ impl Collector {
         let maps = self.sensors.map_use();
         self.upkeep.tend(&mut self.sensors, &reading, &doubtful, maps.iter().map(|map| map.bytes).sum());
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
+        self.ledger.begin_reading(taken, reading.at_ns);
         self.ledger.post(deltas, &names, &self.settings.rules, reading.at_ns);
         self.ledger.settle(&names, &self.settings.rules, reading.at_ns);
         let snapshot = self.ledger.snapshot(taken, reading.cpu.idle_ns, &names);

@@ -105,6 +105,7 @@ impl Default for Metrics {
             include_namespaces: Vec::new(),
             exclude_namespaces: Vec::new(),
             max_containers: 2048,
+            created_series: false,
         }
     }
 }

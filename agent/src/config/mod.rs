@@ -137,6 +137,7 @@ pub struct Metrics {
     pub include_namespaces: Vec<String>,
     pub exclude_namespaces: Vec<String>,
     pub max_containers: usize,
+    pub created_series: bool,
 }
 
 /// `scheduling:`

@@ -9,6 +9,12 @@ use std::{
 
 use podperf_ebpf::abi;
 
+use super::{memory::threads, start::TASKS};
+use crate::memory::thread_records;
+
+/// `BPF_MAP_TYPE_TASK_STORAGE`: a record for each task, which `memlock` leaves out.
+const TASK_STORAGE: u64 = 29;
+
 /// How full a map is, and what it costs.
 #[derive(Clone, Debug)]
 pub struct MapUse {
@@ -16,7 +22,7 @@ pub struct MapUse {
     pub map: String,
     /// Its size in entries.
     pub max_entries: u64,
-    /// Kernel memory that it holds.
+    /// Kernel memory that it holds; records of tasks are estimated, one for each thread of the node.
     pub bytes: u64,
 }
 
@@ -39,7 +45,9 @@ impl MapUse {
     pub(super) fn read(name: &str, fd: BorrowedFd<'_>) -> Self {
         let info = fd_info(fd);
         let number = |key: &str| info.get(key).copied().unwrap_or(0);
-        Self { map: name.to_owned(), max_entries: number("max_entries"), bytes: number("memlock") }
+        let of_tasks = number("map_type") == TASK_STORAGE && name == TASKS;
+        let records = if of_tasks { thread_records(threads(), number("value_size")) } else { 0 };
+        Self { map: name.to_owned(), max_entries: number("max_entries"), bytes: number("memlock") + records }
     }
 }
 

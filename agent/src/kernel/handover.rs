@@ -56,22 +56,27 @@ pub(super) fn word(pins: &Pins) -> Option<abi::podperf_handover> {
     Some(word)
 }
 
-/// Has `object`, of this number, count from now on, and those before no more.
+/// Has `object`, of this number, count from now on, and the previous generations no more. Returns what they have counted, and
+/// the names of those that cannot be read: their counts since the last reading are lost, and their pins are removed, since
+/// a later agent could not tell which of these counts are posted.
 pub(super) fn take_over(
     pins: &Pins,
     before: Vec<Generation>,
     object: &Object,
     number: u64,
     copies: usize,
-) -> io::Result<Vec<Before>> {
-    let open = |generation: Generation| {
-        let directory = pins.of(&generation.name);
-        match Object::pinned(&directory) {
-            Ok(object) => Some((directory, object)),
-            Err(error) => {
-                warn!(generation = generation.name, %error, "what is pinned is not whole: what it has counted is lost");
-                None
-            }
+) -> io::Result<(Vec<Before>, Vec<String>)> {
+    let mut unreadable = Vec::new();
+    let mut lose = |generation: &Generation, error: io::Error| {
+        let generation = generation.name.clone();
+        warn!(generation, %error, "what is pinned cannot be read: what it has counted since the last reading is lost");
+        unreadable.push(generation);
+    };
+    let open = |generation: Generation| match Object::pinned(&pins.of(&generation.name)) {
+        Ok(object) => Some((generation, object)),
+        Err(error) => {
+            lose(&generation, error);
+            None
         }
     };
     let before: Vec<_> = before.into_iter().filter_map(open).collect();
@@ -87,7 +92,20 @@ pub(super) fn take_over(
     // It interrupts each CPU: a program that read the word before is done.
     flush(object);
     carry(object);
-    before.into_iter().map(|(directory, object)| read(directory, object, copies)).collect()
+    // From here on nothing may fail: these programs count, and would not count again what the next agent reads.
+    let mut found = Vec::new();
+    for (generation, object) in before {
+        match read(pins.of(&generation.name), object, copies) {
+            Ok(before) => found.push(before),
+            Err(error) => lose(&generation, error),
+        }
+    }
+    for generation in &unreadable {
+        if let Err(error) = pins.remove(generation) {
+            warn!(generation, %error, "failed to unpin");
+        }
+    }
+    Ok((found, unreadable))
 }
 
 /// Has what programs of another layout remember of each task carried over now. It is anyway, task by task, when they run.

@@ -25,6 +25,17 @@ pub fn resident() -> u64 {
     pages * u64::try_from(page).unwrap_or(4096)
 }
 
+/// How many threads the node has, in all PID namespaces.
+pub(super) fn threads() -> u64 {
+    threads_in(&fs::read_to_string("/proc/loadavg").unwrap_or_default())
+}
+
+/// `0.20 0.18 0.12 1/80 11206`: of all threads one is runnable.
+fn threads_in(loadavg: &str) -> u64 {
+    let counts = loadavg.split_whitespace().nth(3).and_then(|counts| counts.split_once('/'));
+    counts.and_then(|(_, all)| all.parse().ok()).unwrap_or(0)
+}
+
 /// Where the limits of this process' cgroups stand, which may change while it runs.
 #[derive(Clone, Debug)]
 pub struct Limit(Option<(PathBuf, PathBuf)>);
@@ -84,6 +95,13 @@ pub fn map_bytes(settings: &SensorSettings) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_are_counted_by_the_kernel() {
+        assert_eq!((threads_in("0.20 0.18 0.12 1/80 11206\n"), threads_in("")), (80, 0));
+        let own = fs::read_dir("/proc/self/task").unwrap().count() as u64;
+        assert!(threads() >= own, "{} of {own}", threads());
+    }
 
     #[test]
     fn the_own_cgroup_is_found_in_a_mount_that_shows_it() {

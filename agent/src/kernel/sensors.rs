@@ -114,6 +114,7 @@ pub struct Sensors {
     before: Vec<Before>,
     /// How often a task's record could not be made, at the last reading.
     records_missing: u64,
+    unreadable: Vec<String>,
 }
 
 /// How counting began.
@@ -169,7 +170,7 @@ impl Sensors {
         let sampler = sampled.then(|| Sampler::start(&mut object, settings.oncpu_event, settings.oncpu_hertz, &cpus));
         // All else goes on without it.
         let sampler = sampler.transpose().map_err(|error| format!("{:#}", anyhow::Error::new(error)));
-        let mut before = Vec::new();
+        let (mut before, mut unreadable) = (Vec::new(), Vec::new());
         if let Some(pins) = pins {
             let failed = |source| pins.failed(source);
             if !adopted {
@@ -177,7 +178,7 @@ impl Sensors {
                 object.pin_programs(&pins.unfinished()).and_then(|()| pins.finish(&name)).map_err(failed)?;
             }
             if !others.is_empty() {
-                before = take_over(pins, others, &object, number, copies).map_err(failed)?;
+                (before, unreadable) = take_over(pins, others, &object, number, copies).map_err(failed)?;
             }
         }
         let tracepoint = if is_loaded(&object, "sched_switch_raw") { Tracepoint::Raw } else { Tracepoint::Btf };
@@ -199,6 +200,7 @@ impl Sensors {
             base: Default::default(),
             before,
             records_missing: 0,
+            unreadable,
         })
     }
 
@@ -230,6 +232,12 @@ impl Sensors {
     #[must_use]
     pub fn before(&self) -> &[Before] {
         &self.before
+    }
+
+    /// The previous generations that could not be read, and whose counts since the last reading are lost.
+    #[must_use]
+    pub fn unreadable(&self) -> &[String] {
+        &self.unreadable
     }
 
     /// That is posted and kept: nobody needs it here any more.

@@ -25,7 +25,7 @@ use super::{
 };
 
 /// What is remembered of each task.
-const TASKS: &str = "tasks";
+pub(super) const TASKS: &str = "tasks";
 
 /// What is pinned.
 #[derive(Default)]

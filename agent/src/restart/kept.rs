@@ -86,6 +86,13 @@ pub struct KeptLedger {
     pub retired: Vec<u64>,
     /// What was counted while CPUs were idle.
     pub idle: Vec<u64>,
+    /// When the last reading was. Older versions did not write it.
+    #[serde(default)]
+    pub read_ns: Option<u64>,
+    /// By name of a counter: since when it counts, Unix time in nanoseconds. One that is missing here and in the labels of
+    /// the numbers was not counted.
+    #[serde(default)]
+    pub counters_started_unix_ns: BTreeMap<String, u64>,
 }
 
 /// An account.
@@ -95,6 +102,10 @@ pub struct KeptAccount {
     pub row: Row,
     /// See [`super::Shape`].
     pub usage: Vec<u64>,
+    /// When its counts were zero, Unix time in nanoseconds. Older versions did not write it: they sent
+    /// [`Kept::started_unix_ns`] as the start of every series.
+    #[serde(default)]
+    pub started_unix_ns: Option<u64>,
     /// The pod's place.
     pub pod: Option<usize>,
     /// Its last life.

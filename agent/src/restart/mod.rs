@@ -12,4 +12,4 @@ pub mod text;
 
 pub use keeper::{Found, Keeper, RestartStats};
 pub use kept::{Kept, KeptAccount, KeptLedger, KeptNode, KeptPod, KeptWaiting, Pods};
-pub use shape::Shape;
+pub use shape::{Shape, counter_label};

@@ -39,13 +39,13 @@ impl Shape {
         // A group is known by its leader.
         let leader = |group: usize| slots.iter().find(|(_, of)| *of == Some(group)).map_or("", |(name, _)| name);
         let plain = PLAIN.map(str::to_owned);
-        let offcpu = WaitState::ALL.map(|state| format!("offcpu {state:?}"));
-        let waits = WaitReason::ALL.map(|reason| format!("wait {reason:?}"));
+        let offcpu = WaitState::ALL.map(|state| format!("offcpu {}", state_name(state)));
+        let waits = WaitReason::ALL.map(|reason| format!("wait {}", reason_name(reason)));
         let profiled = ["waits", "oncpu_samples"].map(str::to_owned);
-        let unwound = Unwind::ALL.map(|unwind| format!("unwound {unwind:?}"));
+        let unwound = Unwind::ALL.map(|unwind| format!("unwound {}", unwind_name(unwind)));
         let labels = plain.into_iter().chain(offcpu).chain(waits).chain(profiled).chain(unwound);
         let labels = labels
-            .chain(slots.iter().map(|(name, _)| format!("count {name}")))
+            .chain(slots.iter().map(|(name, _)| counter_label(name)))
             .chain((0..groups).map(|group| format!("enabled {}", leader(group))))
             .chain((0..groups).map(|group| format!("running {}", leader(group))))
             .collect();
@@ -123,6 +123,50 @@ impl Shape {
     }
 }
 
+/// The label of a counter's numbers.
+#[must_use]
+pub fn counter_label(name: &str) -> String {
+    format!("count {name}")
+}
+
+/// The name of a state in the file. Names in the file never change: a number whose name is not found is lost.
+const fn state_name(state: WaitState) -> &'static str {
+    match state {
+        WaitState::Interruptible => "Interruptible",
+        WaitState::Uninterruptible => "Uninterruptible",
+        WaitState::Preempted => "Preempted",
+    }
+}
+
+/// The name of a reason in the file, see [`state_name`].
+const fn reason_name(reason: WaitReason) -> &'static str {
+    match reason {
+        WaitReason::Futex => "Futex",
+        WaitReason::Poll => "Poll",
+        WaitReason::Disk => "Disk",
+        WaitReason::Network => "Network",
+        WaitReason::PageFault => "PageFault",
+        WaitReason::Pipe => "Pipe",
+        WaitReason::Sleep => "Sleep",
+        WaitReason::KernelLock => "KernelLock",
+        WaitReason::Child => "Child",
+        WaitReason::Preempted => "Preempted",
+        WaitReason::Throttled => "Throttled",
+        WaitReason::Other => "Other",
+        WaitReason::Unknown => "Unknown",
+    }
+}
+
+/// The name of an end of a walk in the file, see [`state_name`].
+const fn unwind_name(unwind: Unwind) -> &'static str {
+    match unwind {
+        Unwind::Whole => "Whole",
+        Unwind::Truncated => "Truncated",
+        Unwind::Broken => "Broken",
+        Unwind::NoFramePointers => "NoFramePointers",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +215,50 @@ mod tests {
         assert_eq!(usage.counts, [13, 0, 11]);
         assert_eq!((usage.enabled_ns, usage.running_ns), (vec![15, 0, 14], vec![17, 0, 16]));
         assert_eq!((usage.oncpu_ns, usage.profiled), (1, example().profiled));
+    }
+
+    /// Another name here loses what was kept under the old one: add a name, never change one.
+    #[test]
+    fn labels_are_what_every_version_has_written() {
+        let shape = slots(&[("cycles", Some(0)), ("cache-misses", Some(1))]);
+        let expected = [
+            "oncpu",
+            "runqueue",
+            "voluntary_switches",
+            "involuntary_switches",
+            "migrations",
+            "minor_faults",
+            "major_faults",
+            "offcpu Interruptible",
+            "offcpu Uninterruptible",
+            "offcpu Preempted",
+            "wait Futex",
+            "wait Poll",
+            "wait Disk",
+            "wait Network",
+            "wait PageFault",
+            "wait Pipe",
+            "wait Sleep",
+            "wait KernelLock",
+            "wait Child",
+            "wait Preempted",
+            "wait Throttled",
+            "wait Other",
+            "wait Unknown",
+            "waits",
+            "oncpu_samples",
+            "unwound Whole",
+            "unwound Truncated",
+            "unwound Broken",
+            "unwound NoFramePointers",
+            "count cycles",
+            "count cache-misses",
+            "enabled cycles",
+            "enabled cache-misses",
+            "running cycles",
+            "running cache-misses",
+        ];
+        assert_eq!(shape.labels(), expected);
     }
 
     #[test]

@@ -73,6 +73,7 @@ mod tests {
         let account = KeptAccount {
             row,
             usage: vec![1, 2, u64::MAX],
+            started_unix_ns: Some(4),
             pod: Some(0),
             container: None,
             ended: Some((3, 1)),

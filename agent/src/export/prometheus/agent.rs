@@ -30,6 +30,8 @@ use crate::{
 pub struct AgentFacts<'a> {
     /// The families without PMU that are exported.
     pub families: Vec<FactFamily>,
+    /// Whether OpenMetrics has a series `_created` for each counter of a row.
+    pub created_series: bool,
     /// What the node's CPUs are.
     pub cpu: &'a CpuInfo,
     /// The states of the parts.

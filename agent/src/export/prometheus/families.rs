@@ -104,7 +104,7 @@ families! {
     MAP_MAX_ENTRIES: Gauge "podperf_bpf_map_max_entries" ["map"],
         "Size of the map in entries; bytes for rings";
     MAP_MEMORY: Gauge "podperf_bpf_map_memory" in Bytes ["map"],
-        "Kernel memory that the map holds";
+        "Kernel memory that the map holds; of `tasks` an estimate, from the number of the node's threads";
     RECOVERED: Counter "podperf_switches_recovered" [],
         "Switch-ins that the kernel did not report and the run time told";
     RECOVERED_TIME: Counter "podperf_switches_recovered" in Seconds [],
@@ -177,7 +177,7 @@ families! {
     ROWS_FORGOTTEN: Counter "podperf_rows_forgotten" [],
         "Rows of what had ended that went before `cgroups.grace` was over, since there were too many; the node's sum has their counts";
     STARTS: Counter "podperf_starts" ["how"] when "with `restart.pin`",
-        "Agents that began since counts did: `first`, `adopted` and `taken_over` (without a gap), `anew` (with one), `unusable` (what was kept could not be used)";
+        "Agents that began since counts did: `first`, `adopted` and `taken_over` (without a gap), `anew` (with one), `incomplete` (what some of the programs before had counted could not be read), `unusable` (what was kept could not be used)";
     KEPT_BYTES: Gauge "podperf_kept_file" in Bytes [] when "with `restart.pin`",
         "What is kept for the next agent beside the kernel's maps";
     KEPT_DURATION: Gauge "podperf_kept_write_duration" in Seconds [] when "with `restart.pin`",

@@ -1,13 +1,20 @@
 //! The exposition formats, and which one a client gets.
 
-use std::fmt;
-
-use prometheus_client::{
-    encoding::{prometheus_protobuf, text},
-    registry::Registry,
+use std::{
+    fmt::{self, Write as _},
+    time::{Duration, UNIX_EPOCH},
 };
 
-use super::{Families, Family};
+use prometheus_client::{
+    encoding::{
+        prometheus_protobuf::{self, prometheus_data_model::MetricFamily},
+        text,
+    },
+    registry::Registry,
+};
+use prost::Message as _;
+
+use super::{Families, Family, Kind, Sample};
 
 /// An exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,18 +71,66 @@ impl Format {
         }
     }
 
-    /// Writes families.
-    pub(super) fn encode(self, families: Vec<Family>) -> Result<Vec<u8>, fmt::Error> {
+    /// Writes families. Protobuf has the starts of counters in any case; `with_created` has OpenMetrics write them, too.
+    pub(super) fn encode(self, families: Vec<Family>, with_created: bool) -> Result<Vec<u8>, fmt::Error> {
+        // The encoders of prometheus-client know no start of a counter. They keep the order, in which starts are added.
+        let starts: Vec<_> = families.iter().flat_map(starts).collect();
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Families(families)));
         if self == Self::Protobuf {
-            // Its only error is the encoders' fmt::Error; a Vec grows as needed.
-            return prometheus_protobuf::encode_to_vec(&registry).map_err(|_error| fmt::Error);
+            return to_protobuf(prometheus_protobuf::encode(&registry)?, &starts);
         }
         let mut open_metrics = String::new();
         text::encode(&mut open_metrics, &registry)?;
-        Ok(if self == Self::OpenMetrics { open_metrics } else { to_text_0_0_4(&open_metrics) }.into_bytes())
+        let text = match self {
+            Self::Text => to_text_0_0_4(&open_metrics),
+            _ if with_created => add_created(&open_metrics, &starts)?,
+            _ => open_metrics,
+        };
+        Ok(text.into_bytes())
     }
+}
+
+/// The start of each series that is written, since the epoch; `None` where none is known or none can be.
+fn starts(family: &Family) -> impl Iterator<Item = Option<Duration>> {
+    let since_epoch = |sample: &Sample| sample.created?.duration_since(UNIX_EPOCH).ok();
+    let is_counter = family.kind == Kind::Counter;
+    family.samples.iter().map(move |sample| since_epoch(sample).filter(|_| is_counter))
+}
+
+/// Length-delimited families, in which counters have their starts.
+fn to_protobuf(mut families: Vec<MetricFamily>, starts: &[Option<Duration>]) -> Result<Vec<u8>, fmt::Error> {
+    let metrics = families.iter_mut().flat_map(|family| &mut family.metric);
+    for (metric, start) in metrics.zip(starts) {
+        if let (Some(counter), Some(start)) = (&mut metric.counter, start) {
+            let timestamp = counter.start_timestamp.get_or_insert_default();
+            timestamp.seconds = start.as_secs().try_into().unwrap_or(i64::MAX);
+            timestamp.nanos = start.subsec_nanos().try_into().unwrap_or(0);
+        }
+    }
+    let mut bytes = Vec::new();
+    for family in families {
+        // A Vec grows as needed.
+        family.encode_length_delimited(&mut bytes).map_err(|_error| fmt::Error)?;
+    }
+    Ok(bytes)
+}
+
+/// OpenMetrics with a line `_created` behind each counter whose start is known.
+fn add_created(open_metrics: &str, starts: &[Option<Duration>]) -> Result<String, fmt::Error> {
+    let mut text = String::with_capacity(2 * open_metrics.len());
+    let mut starts = starts.iter();
+    for line in open_metrics.lines() {
+        text.push_str(line);
+        text.push('\n');
+        // Each series is one line: line breaks in labels are escaped.
+        let Some(Some(start)) = (if line.starts_with('#') { None } else { starts.next() }) else { continue };
+        let name = line.split(['{', ' ']).next().unwrap_or_default();
+        let labels = line[name.len()..].rsplit_once(' ').map_or("", |(labels, _)| labels);
+        let name = name.trim_end_matches("_total");
+        writeln!(text, "{name}_created{labels} {}.{:03}", start.as_secs(), start.subsec_millis())?;
+    }
+    Ok(text)
 }
 
 /// OpenMetrics into the older text: there the family of a counter is named as its samples are, with `_total`, and
@@ -104,7 +159,7 @@ fn to_text_0_0_4(open_metrics: &str) -> String {
 mod tests {
     use super::super::{
         BaseUnit, Kind, Value,
-        families::{CGROUPS_TRACKED, Definition},
+        families::{CGROUPS_TRACKED, Definition, READINGS},
     };
     use super::*;
 
@@ -117,8 +172,11 @@ mod tests {
         when: "",
     };
 
+    /// The gauge's start is nobody's: only counters have one.
     fn example() -> Vec<Family> {
-        vec![ONCPU.with(&["/a\\x2db\"c\n"], Value::seconds(1_500_000_000)), CGROUPS_TRACKED.of(Value::Count(3))]
+        let started = UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
+        let oncpu = ONCPU.with(&["/a\\x2db\"c\n"], Value::seconds(1_500_000_000)).created(started);
+        vec![CGROUPS_TRACKED.of(Value::Count(3)).created(started), oncpu, READINGS.of(Value::Count(7))]
     }
 
     #[test]
@@ -140,48 +198,70 @@ mod tests {
     }
 
     #[test]
-    fn openmetrics_has_units_and_an_end() {
-        let text = String::from_utf8(Format::OpenMetrics.encode(example()).unwrap()).unwrap();
-        assert_eq!(
-            text,
-            "# HELP podperf_cgroup_oncpu_seconds Time on a CPU\n\
+    fn openmetrics_has_units_and_an_end_and_starts_where_they_are_asked_for() {
+        let text = |created| String::from_utf8(Format::OpenMetrics.encode(example(), created).unwrap()).unwrap();
+        let expected = "# HELP podperf_cgroups_tracked Cgroups that live\n\
+             # TYPE podperf_cgroups_tracked gauge\n\
+             podperf_cgroups_tracked 3\n\
+             # HELP podperf_cgroup_oncpu_seconds Time on a CPU\n\
              # TYPE podperf_cgroup_oncpu_seconds counter\n\
              # UNIT podperf_cgroup_oncpu_seconds seconds\n\
              podperf_cgroup_oncpu_seconds_total{cgroup=\"/a\\\\x2db\\\"c\\n\"} 1.5\n\
-             # HELP podperf_cgroups_tracked Cgroups that live\n\
-             # TYPE podperf_cgroups_tracked gauge\n\
-             podperf_cgroups_tracked 3\n\
-             # EOF\n"
-        );
+             podperf_cgroup_oncpu_seconds_created{cgroup=\"/a\\\\x2db\\\"c\\n\"} 1700000000.123\n\
+             # HELP podperf_readings Readings of the kernel's maps; scrapes within a second share one\n\
+             # TYPE podperf_readings counter\n\
+             podperf_readings_total 7\n\
+             # EOF\n";
+        assert_eq!(text(true), expected);
+        let without: Vec<_> = expected.lines().filter(|line| !line.contains("_created")).collect();
+        assert_eq!(text(false).lines().collect::<Vec<_>>(), without);
+    }
+
+    #[test]
+    fn a_start_stands_behind_a_series_without_labels_and_one_with_spaces_in_them() {
+        let started = UNIX_EPOCH + Duration::from_secs(5);
+        let families = vec![
+            READINGS.of(Value::Count(7)).created(started),
+            ONCPU.with(&["/a b_total 1"], Value::Count(2)).created(started),
+        ];
+        let text = String::from_utf8(Format::OpenMetrics.encode(families, true).unwrap()).unwrap();
+        for line in
+            ["podperf_readings_created 5.000", "podperf_cgroup_oncpu_seconds_created{cgroup=\"/a b_total 1\"} 5.000"]
+        {
+            assert!(text.lines().any(|found| found == line), "{text}");
+        }
     }
 
     #[test]
     fn text_0_0_4_names_families_as_samples() {
-        let text = String::from_utf8(Format::Text.encode(example()).unwrap()).unwrap();
+        let text = String::from_utf8(Format::Text.encode(example(), true).unwrap()).unwrap();
         assert_eq!(
             text,
-            "# HELP podperf_cgroup_oncpu_seconds_total Time on a CPU\n\
+            "# HELP podperf_cgroups_tracked Cgroups that live\n\
+             # TYPE podperf_cgroups_tracked gauge\n\
+             podperf_cgroups_tracked 3\n\
+             # HELP podperf_cgroup_oncpu_seconds_total Time on a CPU\n\
              # TYPE podperf_cgroup_oncpu_seconds_total counter\n\
              podperf_cgroup_oncpu_seconds_total{cgroup=\"/a\\\\x2db\\\"c\\n\"} 1.5\n\
-             # HELP podperf_cgroups_tracked Cgroups that live\n\
-             # TYPE podperf_cgroups_tracked gauge\n\
-             podperf_cgroups_tracked 3\n"
+             # HELP podperf_readings_total Readings of the kernel's maps; scrapes within a second share one\n\
+             # TYPE podperf_readings_total counter\n\
+             podperf_readings_total 7\n"
         );
     }
 
     #[test]
-    fn protobuf_is_delimited_metric_families() {
-        use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::MetricFamily;
-        use prost::Message;
-
-        let bytes = Format::Protobuf.encode(example()).unwrap();
+    fn protobuf_is_delimited_metric_families_and_counters_have_their_starts() {
+        let bytes = Format::Protobuf.encode(example(), false).unwrap();
         let mut rest = bytes.as_slice();
-        let first = MetricFamily::decode_length_delimited(&mut rest).unwrap();
-        assert_eq!(first.name, "podperf_cgroup_oncpu_seconds_total");
-        assert_eq!(first.metric[0].label[0].value, "/a\\x2db\"c\n");
-        assert_eq!(first.metric[0].counter.as_ref().unwrap().value, 1.5);
-        let second = MetricFamily::decode_length_delimited(&mut rest).unwrap();
-        assert_eq!(second.metric[0].gauge.as_ref().unwrap().value, 3.0);
+        let mut next = || MetricFamily::decode_length_delimited(&mut rest).unwrap();
+        let [gauge, counter, without] = [next(), next(), next()];
         assert!(rest.is_empty());
+        assert_eq!(gauge.metric[0].gauge.as_ref().unwrap().value, 3.0);
+        assert_eq!(counter.name, "podperf_cgroup_oncpu_seconds_total");
+        assert_eq!(counter.metric[0].label[0].value, "/a\\x2db\"c\n");
+        let value = counter.metric[0].counter.as_ref().unwrap();
+        let start = value.start_timestamp.unwrap();
+        assert_eq!((value.value, start.seconds, start.nanos), (1.5, 1_700_000_000, 123_456_789));
+        assert_eq!(without.metric[0].counter.as_ref().unwrap().start_timestamp, None);
     }
 }

@@ -9,7 +9,7 @@ mod format;
 pub mod reference;
 mod workload;
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc, time::SystemTime};
 
 use prometheus_client::{
     collector::Collector,
@@ -51,6 +51,8 @@ pub struct Sample {
     pub labels: Vec<Label>,
     /// The value; integers stay integers.
     pub value: Value,
+    /// When the value was zero, where that is known of a counter.
+    pub created: Option<SystemTime>,
 }
 
 /// A label's name and value. Only labels of pods have names that are not ours.
@@ -140,11 +142,17 @@ impl Family {
     fn push(&mut self, labels: &[&str], value: Value) {
         debug_assert_eq!(self.labels.len(), labels.len(), "{}", self.name);
         let labels = self.labels.iter().zip(labels).map(|(&name, &value)| (name.into(), value.to_owned().into()));
-        self.push_of_row(&Arc::default(), labels.collect(), value);
+        self.push_of_row(&Arc::default(), labels.collect(), value, None);
     }
 
-    fn push_of_row(&mut self, row: &Arc<[Label]>, labels: Vec<Label>, value: Value) {
-        self.samples.push(Sample { row: Arc::clone(row), labels, value });
+    fn push_of_row(&mut self, row: &Arc<[Label]>, labels: Vec<Label>, value: Value, created: Option<SystemTime>) {
+        self.samples.push(Sample { row: Arc::clone(row), labels, value, created });
+    }
+
+    /// The same with this start of all of its series.
+    fn created(mut self, created: SystemTime) -> Self {
+        self.samples.iter_mut().for_each(|sample| sample.created = Some(created));
+        self
     }
 }
 
@@ -175,9 +183,11 @@ impl Definition {
 pub fn render(observation: &Observation, facts: &AgentFacts<'_>, format: Format) -> Result<Vec<u8>, fmt::Error> {
     let mut families = workload::families(&observation.snapshot, &observation.counters, &facts.families);
     families.extend(agent::families(observation, facts));
-    let series = families.iter().map(|family| family.samples.len() as u64).sum();
+    let with_created = facts.created_series && format == Format::OpenMetrics;
+    let samples = families.iter().flat_map(|family| &family.samples);
+    let series = samples.map(|sample| 1 + u64::from(with_created && sample.created.is_some())).sum();
     families.push(EXPORTED_SERIES.of(Value::Count(series)));
-    format.encode(families)
+    format.encode(families, with_created)
 }
 
 /// Families as prometheus-client collects them.

@@ -1,6 +1,6 @@
 //! What the workloads did: `podperf_container_*`, `podperf_pod_*`, `podperf_cgroup_*` and `podperf_node_*`. Pure.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, sync::Arc, time::SystemTime};
 
 use super::{
     BaseUnit, Family, Kind, Label, Value,
@@ -54,8 +54,8 @@ impl Face {
     }
 }
 
-/// A row's face, the labels that tell it, and what it did.
-type Faced<'a> = (Face, Arc<[Label]>, &'a Usage);
+/// A row's face, the labels that tell it, what it did, and since when.
+type Faced<'a> = (Face, Arc<[Label]>, &'a Usage, SystemTime);
 
 /// The labels that tell a row, with their values.
 fn labels(row: &Row) -> Arc<[Label]> {
@@ -75,7 +75,7 @@ fn label(name: &'static str, value: &str) -> Label {
 pub(super) fn families(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[FactFamily]) -> Vec<Family> {
     let mut families = Vec::new();
     let rows: Vec<Faced<'_>> =
-        snapshot.rows.iter().map(|row| (Face::of(&row.row), labels(&row.row), &row.usage)).collect();
+        snapshot.rows.iter().map(|row| (Face::of(&row.row), labels(&row.row), &row.usage, row.started)).collect();
     for face in Face::ALL {
         let mut rows: Vec<&Faced<'_>> = rows.iter().filter(|row| row.0 == face).collect();
         if rows.is_empty() {
@@ -83,12 +83,12 @@ pub(super) fn families(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[F
         }
         let wanted = FACTS.iter().filter(|fact| facts.contains(&fact.family));
         families.extend(wanted.map(|fact| fact_family(fact, face, &rows)));
-        let idle = (face, labels(&Row::Cgroup(IDLE_ROW.into())), &snapshot.idle);
+        let idle = (face, labels(&Row::Cgroup(IDLE_ROW.into())), &snapshot.idle, snapshot.started);
         rows.extend((face == Face::Cgroup).then_some(&idle));
-        families.extend(counter_families(face, &rows, counters));
+        families.extend(counter_families(face, &rows, counters, snapshot));
     }
     if !facts.is_empty() {
-        families.push(NODE_IDLE.of(Value::seconds(snapshot.idle_ns)));
+        families.push(NODE_IDLE.of(Value::seconds(snapshot.idle_ns)).created(snapshot.started));
     }
     families.extend(info_families(snapshot, &rows));
     families
@@ -97,7 +97,7 @@ pub(super) fn families(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[F
 fn fact_family(fact: &Fact, face: Face, rows: &[&Faced<'_>]) -> Family {
     let mut family = Family::new(format!("{}{}", face.prefix(), fact.name), fact.help, Kind::Counter);
     family.unit = BaseUnit::of(fact.unit);
-    for (_, row, usage) in rows {
+    for (_, row, usage, started) in rows {
         for (label, value) in fact.series {
             let value = value(usage);
             if fact.sparse && value == 0 {
@@ -105,13 +105,13 @@ fn fact_family(fact: &Fact, face: Face, rows: &[&Faced<'_>]) -> Family {
             }
             let value = if fact.unit == Unit::Seconds { Value::seconds(value) } else { Value::Count(value) };
             let labels = fact.label.map(|of| (of.name.into(), (*label).into()));
-            family.push_of_row(row, labels.into_iter().collect(), value);
+            family.push_of_row(row, labels.into_iter().collect(), value, Some(*started));
         }
     }
     family
 }
 
-fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter]) -> Vec<Family> {
+fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter], snapshot: &Snapshot) -> Vec<Family> {
     let mut families: Vec<Family> = Vec::new();
     for open in counters {
         let (Some(slot), counter, true) = (open.slot, &open.counter, open.state.is_counted()) else { continue };
@@ -130,7 +130,7 @@ fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter]) -
         let event = counter.event_label.as_deref().map(|event| label("event", event));
         let mode = counter.mode.map(|mode| ("mode".into(), mode.name().into()));
         let more: Vec<Label> = event.into_iter().chain(mode).collect();
-        for (_, row, usage) in rows {
+        for (_, row, usage, started) in rows {
             // Never on the PMU while this row ran is not the same as zero.
             let of_group = |times: &[u64]| open.group.and_then(|group| times.get(group).copied());
             if of_group(&usage.running_ns) == Some(0) && of_group(&usage.enabled_ns).is_some_and(|ns| ns > 0) {
@@ -141,7 +141,8 @@ fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter]) -
                 Scale::Count => Value::Count(count),
                 Scale::Nanoseconds => Value::seconds(count),
             };
-            families[index].push_of_row(row, more.clone(), value);
+            let created = snapshot.counter_started(slot, *started);
+            families[index].push_of_row(row, more.clone(), value, Some(created));
         }
     }
     families
@@ -164,21 +165,19 @@ fn info_families(snapshot: &Snapshot, rows: &[Faced<'_>]) -> Vec<Family> {
         let asked = pod.labels.iter().map(|(name, value)| (Cow::Owned(name.to_string()), value.to_string().into()));
         let known = POD_INFO.labels.iter().zip(known).map(|(&name, value)| label(name, value));
         let labels = known.chain(asked).collect();
-        pods.push_of_row(&Arc::default(), labels, Value::Count(1));
+        pods.push_of_row(&Arc::default(), labels, Value::Count(1), None);
     }
     let mut containers = CONTAINER_INFO.family();
-    for (RowUsage { container, .. }, (_, row, _)) in snapshot.rows.iter().zip(rows) {
+    for (RowUsage { container, .. }, (_, row, ..)) in snapshot.rows.iter().zip(rows) {
         let Some(info) = container else { continue };
         let more = vec![("container_id".into(), info.id.to_string().into()), label("image", &info.image)];
-        containers.push_of_row(row, more, Value::Count(1));
+        containers.push_of_row(row, more, Value::Count(1), None);
     }
     [pods, containers].into_iter().filter(|family| !family.samples.is_empty()).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::Arc, time::SystemTime};
-
     use super::{super::Sample, *};
     use crate::{
         attribution::NotExported,
@@ -200,6 +199,8 @@ mod tests {
     fn snapshot(rows: Vec<RowUsage>, pods: Vec<Arc<Pod>>) -> Snapshot {
         Snapshot {
             taken: SystemTime::UNIX_EPOCH,
+            started: SystemTime::UNIX_EPOCH,
+            counters_started: Vec::new(),
             rows,
             pods,
             elsewhere: Usage::default(),
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn every_row_has_its_times_switches_and_faults() {
         let usage = Usage { oncpu_ns: 1_500_000_000, offcpu_ns: [1, 2, 3], major_faults: 4, ..Usage::default() };
-        let row = RowUsage { row: Row::Cgroup("/a".into()), container: None, usage };
+        let row = RowUsage { row: Row::Cgroup("/a".into()), started: SystemTime::UNIX_EPOCH, container: None, usage };
         let snapshot = snapshot(vec![row], vec![]);
         let families = families(&snapshot, &[], &ALL);
         assert_eq!(value(&families, "podperf_cgroup_oncpu", "/a"), Value::Real(1.5));
@@ -255,6 +256,7 @@ mod tests {
                 pod: Arc::clone(&pod.name),
                 container: name.into(),
             },
+            started: SystemTime::UNIX_EPOCH,
             container: Some(Arc::new(ContainerInfo {
                 pod: Arc::clone(&pod),
                 name: name.into(),
@@ -264,7 +266,7 @@ mod tests {
             usage: Usage { oncpu_ns: 1_000_000_000, ..Usage::default() },
         };
         let snapshot = snapshot(vec![container("app"), container("proxy")], vec![Arc::clone(&pod)]);
-        let text = super::super::Format::Text.encode(families(&snapshot, &[], &ALL)).unwrap();
+        let text = super::super::Format::Text.encode(families(&snapshot, &[], &ALL), false).unwrap();
         let text = String::from_utf8(text).unwrap();
         for line in [
             "podperf_container_oncpu_seconds_total\

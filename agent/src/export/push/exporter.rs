@@ -3,23 +3,21 @@
 //! In both protocols, since its own gRPC client keeps the receiver's words, refused points and a refused compression to
 //! itself, and takes headers from the environment that the file has overruled.
 
-use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::sync::Arc;
 
 use http::{Request, Response, Uri};
 use opentelemetry_http::{Bytes, HttpClient, HttpError};
 use opentelemetry_otlp::{MetricExporter, Protocol, RetryPolicy, WithExportConfig, WithHttpConfig};
 use opentelemetry_proto::tonic::{
     collector::metrics::v1::ExportMetricsServiceRequest,
-    metrics::v1::{Metric, metric::Data},
+    common::v1::{AnyValue, any_value::Value},
+    metrics::v1::{Metric, NumberDataPoint, metric::Data},
 };
 use opentelemetry_sdk::metrics::{data::ResourceMetrics, exporter::PushMetricExporter};
 use prost::Message;
 use tokio::sync::Mutex;
 
-use super::split::split;
+use super::{names::START, split::split};
 use crate::export::otlp::{EndpointError, Sender, Settings, Signal};
 
 /// As for profiles: 4 MiB, the default of gRPC servers, less room for what a proxy on the way adds.
@@ -34,11 +32,10 @@ pub(super) struct Exporter {
 }
 
 impl Exporter {
-    /// `started` is since when the counters count.
-    pub(super) fn new(receiver: &Settings, started: SystemTime) -> Result<Self, EndpointError> {
+    pub(super) fn new(receiver: &Settings) -> Result<Self, EndpointError> {
         let sender = Sender::new(receiver)?;
         let uri = sender.uri().clone();
-        let carrier = Carrier(Arc::new(Mutex::new(Carried { sender, started, said: None })));
+        let carrier = Carrier(Arc::new(Mutex::new(Carried { sender, said: None })));
         // What is set here, no variable of OpenTelemetry's changes: they are in `receiver` already.
         let exporter = MetricExporter::builder()
             .with_http()
@@ -78,7 +75,6 @@ struct Carrier(Arc<Mutex<Carried>>);
 #[derive(Debug)]
 struct Carried {
     sender: Sender,
-    started: SystemTime,
     /// Of the last export. The exporter would keep it to itself.
     said: Option<String>,
 }
@@ -86,7 +82,7 @@ struct Carried {
 impl Carried {
     async fn carry(&mut self, body: Bytes) -> Result<Option<String>, String> {
         let mut request = ExportMetricsServiceRequest::decode(body).map_err(|error| error.to_string())?;
-        set_start(&mut request, self.started);
+        set_starts(&mut request);
         let mut said = None;
         for part in split(request, MAX_REQUEST_BYTES) {
             let accepted = self.sender.send(&Signal::Metrics(part)).await.map_err(|failure| failure.text)?;
@@ -107,15 +103,21 @@ impl HttpClient for Carrier {
     }
 }
 
-/// The SDK has counters begin with the process, and these may be older.
-fn set_start(request: &mut ExportMetricsServiceRequest, started: SystemTime) {
-    let started = started.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let started = u64::try_from(started.as_nanos()).unwrap_or(0);
+/// Gives each point the start that it came with. The SDK has all counters begin with the process: they may be older, and one
+/// that ended and came back is younger.
+fn set_starts(request: &mut ExportMetricsServiceRequest) {
     let scopes = request.resource_metrics.iter_mut().flat_map(|resource| &mut resource.scope_metrics);
     for Metric { data, .. } in scopes.flat_map(|scope| &mut scope.metrics) {
         if let Some(Data::Sum(sum)) = data {
-            sum.data_points.iter_mut().for_each(|point| point.start_time_unix_nano = started);
+            sum.data_points.iter_mut().for_each(set_start);
         }
+    }
+}
+
+fn set_start(point: &mut NumberDataPoint) {
+    let Some(at) = point.attributes.iter().position(|attribute| attribute.key == START) else { return };
+    if let Some(AnyValue { value: Some(Value::IntValue(start)) }) = point.attributes.remove(at).value {
+        point.start_time_unix_nano = start.try_into().unwrap_or(0);
     }
 }
 
@@ -124,9 +126,12 @@ mod tests {
     use std::{net::SocketAddr, sync::PoisonError, time::Duration};
 
     use opentelemetry::KeyValue;
-    use opentelemetry_proto::tonic::collector::metrics::v1::{
-        ExportMetricsPartialSuccess, ExportMetricsServiceResponse,
-        metrics_service_server::{MetricsService, MetricsServiceServer},
+    use opentelemetry_proto::tonic::{
+        collector::metrics::v1::{
+            ExportMetricsPartialSuccess, ExportMetricsServiceResponse,
+            metrics_service_server::{MetricsService, MetricsServiceServer},
+        },
+        metrics::v1::number_data_point,
     };
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
@@ -181,15 +186,12 @@ mod tests {
             queue: 1,
             headers: vec![("x-tenant".to_owned(), "7".to_owned())],
         };
-        Exporter::new(&settings, started()).unwrap()
-    }
-
-    fn started() -> SystemTime {
-        UNIX_EPOCH + Duration::from_secs(5)
+        Exporter::new(&settings).unwrap()
     }
 
     fn metrics() -> ResourceMetrics {
-        let values = Values::Counts(vec![(vec![KeyValue::new("podperf.cgroup.path", "/a")], 3)]);
+        let attributes = vec![KeyValue::new("podperf.cgroup.path", "/a"), KeyValue::new(START, 5_000_000_000_i64)];
+        let values = Values::Counts(vec![(attributes, 3)]);
         let points = Points { unit: "{switch}", values };
         let observed = Observed::from([("podperf.cgroup.context_switches".to_owned(), points)]);
         Instruments::new("node-1", &[]).collect(observed).unwrap()
@@ -210,9 +212,42 @@ mod tests {
         assert_eq!(exporter.export(&metrics).await, Err("PermissionDenied: no such tenant".to_owned()));
         assert_eq!(exporter.export(&metrics).await, Ok(None));
         let mut sent = ("7".to_owned(), ExportMetricsServiceRequest::from(&metrics));
-        set_start(&mut sent.1, started());
-        assert!(format!("{:?}", sent.1).contains("start_time_unix_nano: 5000000000"));
+        set_starts(&mut sent.1);
+        let said = format!("{:?}", sent.1);
+        assert!(said.contains("start_time_unix_nano: 5000000000") && !said.contains(START), "{said}");
         assert_eq!(*receiver.seen.lock().unwrap(), [sent.clone(), sent.clone(), sent]);
+    }
+
+    #[tokio::test]
+    async fn a_row_that_ended_and_comes_back_never_falls_under_the_same_start() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let exporter = exporter(listener.local_addr().unwrap(), Speaks::Grpc);
+        let receiver = Receiver::default();
+        let service = MetricsServiceServer::new(receiver.clone()).accept_compressed(CompressionEncoding::Zstd);
+        tokio::spawn(Server::builder().add_service(service).serve_with_incoming(TcpIncoming::from(listener)));
+        let mut instruments = Instruments::new("node-1", &[]);
+        // Start and count of `/a` in each push; `/b` goes on.
+        for (a, b) in [(Some((5, 10)), 1), (Some((5, 12)), 2), (None, 3), (Some((9, 3)), 4)] {
+            let point = |path, (start, count): (i64, u64)| {
+                (vec![KeyValue::new("podperf.cgroup.path", path), KeyValue::new(START, start * 1_000_000_000)], count)
+            };
+            let counts = a.map(|a| point("/a", a)).into_iter().chain([point("/b", (5, b))]).collect();
+            let points = Points { unit: "{switch}", values: Values::Counts(counts) };
+            let observed = Observed::from([("podperf.cgroup.context_switches".to_owned(), points)]);
+            assert_eq!(exporter.export(&instruments.collect(observed).unwrap()).await, Ok(None));
+        }
+        let mut seen = Vec::new();
+        for (_, request) in receiver.seen.lock().unwrap().iter() {
+            let Some(Data::Sum(sum)) = &request.resource_metrics[0].scope_metrics[0].metrics[0].data else { panic!() };
+            for point in &sum.data_points {
+                assert_eq!(point.attributes.len(), 1, "{point:?}");
+                assert!(point.start_time_unix_nano < point.time_unix_nano);
+                let is_a = format!("{:?}", point.attributes).contains("\"/a\"");
+                let Some(number_data_point::Value::AsInt(count)) = point.value else { panic!("{point:?}") };
+                seen.extend(is_a.then_some((point.start_time_unix_nano / 1_000_000_000, count)));
+            }
+        }
+        assert_eq!(seen, [(5, 10), (5, 12), (9, 3)]);
     }
 
     #[tokio::test]

@@ -37,8 +37,6 @@ pub struct PushSettings {
     pub node_name: String,
     /// The families that need no PMU, as they are configured at each moment.
     pub facts: watch::Receiver<Vec<FactFamily>>,
-    /// Since when the counters count: a restart does not change it.
-    pub started: SystemTime,
 }
 
 /// A handle on the task that pushes.
@@ -58,7 +56,7 @@ impl Push {
         let (health_sender, health) = watch::channel(Health::Healthy);
         let (stop, stopped) = watch::channel(false);
         let worker = Worker {
-            exporter: Exporter::new(&settings.receiver, settings.started)?,
+            exporter: Exporter::new(&settings.receiver)?,
             instruments: Instruments::new(&settings.node_name, &settings.receiver.shape.resource),
             reader,
             facts: settings.facts,

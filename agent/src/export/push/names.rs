@@ -51,6 +51,10 @@ pub(super) fn attributes(row: &Row) -> Vec<KeyValue> {
     }
 }
 
+/// The attribute in which the start of a series goes through OpenTelemetry's SDK, which gives all of them its own.
+/// [`super::exporter`] takes it out again.
+pub(super) const START: &str = "podperf.start_time_unix_nano";
+
 /// What the words in a family's name count, the more telling ones first.
 const UNITS: [(&str, &str); 6] = [
     ("misses", "{miss}"),

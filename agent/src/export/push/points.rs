@@ -1,12 +1,15 @@
 //! What an observation has to say, by instrument. Pure.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use opentelemetry::KeyValue;
 
-use super::names::{self, Face};
+use super::names::{self, Face, START};
 use crate::{
-    attribution::Snapshot,
+    attribution::{RowUsage, Snapshot},
     collector::Observation,
     export::facts::{FACTS, Fact, FactFamily, Unit},
     kernel::OpenCounter,
@@ -23,7 +26,7 @@ pub(super) struct Points {
     pub(super) values: Values,
 }
 
-/// Attributes and total of each series.
+/// Attributes and total of each series. Among the attributes is [`START`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Values {
     Counts(Vec<(Vec<KeyValue>, u64)>),
@@ -46,8 +49,8 @@ impl Values {
 /// Instruments by name. What is no series in `/metrics` is none here.
 pub(super) type Observed = BTreeMap<String, Points>;
 
-/// A row's face, what tells it, and what it did.
-type Faced<'a> = (Face, Vec<KeyValue>, &'a Usage);
+/// A row's face, what tells it, what it did, and since when.
+type Faced<'a> = (Face, Vec<KeyValue>, &'a Usage, SystemTime);
 
 pub(super) fn observed(observation: &Observation, facts: &[FactFamily]) -> Observed {
     of_snapshot(&observation.snapshot, &observation.counters, facts)
@@ -55,26 +58,36 @@ pub(super) fn observed(observation: &Observation, facts: &[FactFamily]) -> Obser
 
 fn of_snapshot(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[FactFamily]) -> Observed {
     let mut observed = Observed::new();
-    let rows = snapshot.rows.iter();
-    let rows: Vec<Faced<'_>> = rows.map(|row| (Face::of(&row.row), names::attributes(&row.row), &row.usage)).collect();
+    let rows: Vec<Faced<'_>> = snapshot.rows.iter().map(faced).collect();
     for fact in FACTS.iter().filter(|fact| facts.contains(&fact.family)) {
         rows.iter().for_each(|row| push_fact(&mut observed, fact, row));
     }
-    let idle = (Face::Cgroup, vec![KeyValue::new("podperf.cgroup.path", IDLE_ROW)], &snapshot.idle);
+    let idle = vec![KeyValue::new("podperf.cgroup.path", IDLE_ROW)];
+    let idle = (Face::Cgroup, idle, &snapshot.idle, snapshot.started);
     for open in counters.iter().filter(|open| open.state.is_counted()) {
-        rows.iter().chain([&idle]).for_each(|row| push_counter(&mut observed, open, row));
+        rows.iter().chain([&idle]).for_each(|row| push_counter(&mut observed, open, row, snapshot));
     }
     if !facts.is_empty() {
-        points(&mut observed, "podperf.node.idle.time".to_owned(), "s").push(Vec::new(), snapshot.idle_ns);
+        points(&mut observed, "podperf.node.idle.time".to_owned(), "s")
+            .push(vec![start(snapshot.started)], snapshot.idle_ns);
     }
     observed
+}
+
+fn faced(row: &RowUsage) -> Faced<'_> {
+    (Face::of(&row.row), names::attributes(&row.row), &row.usage, row.started)
 }
 
 fn points<'a>(observed: &'a mut Observed, name: String, unit: &'static str) -> &'a mut Values {
     &mut observed.entry(name).or_insert_with(|| Points { unit, values: Values::of_unit(unit) }).values
 }
 
-fn push_fact(observed: &mut Observed, fact: &Fact, (face, attributes, usage): &Faced<'_>) {
+fn start(started: SystemTime) -> KeyValue {
+    let since = started.duration_since(UNIX_EPOCH).unwrap_or_default();
+    KeyValue::new(START, i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
+}
+
+fn push_fact(observed: &mut Observed, fact: &Fact, (face, attributes, usage, started): &Faced<'_>) {
     let unit = match fact.unit {
         Unit::Seconds => "s",
         Unit::Things(things) => things,
@@ -85,12 +98,13 @@ fn push_fact(observed: &mut Observed, fact: &Fact, (face, attributes, usage): &F
         if fact.sparse && value == 0 {
             continue;
         }
-        let more = fact.label.map(|of| KeyValue::new(of.attribute, *label));
+        let more = fact.label.map(|of| KeyValue::new(of.attribute, *label)).into_iter().chain([start(*started)]);
         values.push(attributes.iter().cloned().chain(more).collect(), value);
     }
 }
 
-fn push_counter(observed: &mut Observed, open: &OpenCounter, (face, attributes, usage): &Faced<'_>) {
+fn push_counter(observed: &mut Observed, open: &OpenCounter, row: &Faced<'_>, snapshot: &Snapshot) {
+    let (face, attributes, usage, started) = row;
     let Some(slot) = open.slot else { return };
     // Never on the PMU while this row ran is not the same as zero.
     let of_group = |times: &[u64]| open.group.and_then(|group| times.get(group).copied());
@@ -98,17 +112,16 @@ fn push_counter(observed: &mut Observed, open: &OpenCounter, (face, attributes, 
         return;
     }
     let (name, unit) = names::of_counter(open);
-    let attributes = attributes.iter().cloned().chain(names::counter_attributes(open)).collect();
+    let more = names::counter_attributes(open).into_iter().chain([start(snapshot.counter_started(slot, *started))]);
+    let attributes = attributes.iter().cloned().chain(more).collect();
     points(observed, face.instrument(&name), unit).push(attributes, usage.counts.get(slot).copied().unwrap_or(0));
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
     use crate::{
-        attribution::{NotExported, Row, RowUsage},
+        attribution::{NotExported, Row},
         events::{
             plan::{Counter, Scale, Source},
             state::EventState,
@@ -129,6 +142,10 @@ mod tests {
         FactFamily::ProfileSamples,
     ];
 
+    fn at(second: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(second)
+    }
+
     fn snapshot() -> Snapshot {
         let mut waits_ns = [0; WaitReason::ALL.len()];
         waits_ns[WaitReason::Disk as usize] = 5_000_000_000;
@@ -147,7 +164,12 @@ mod tests {
         let rows = [(container, usage), (Row::Cgroup("/a".into()), never)];
         Snapshot {
             taken: SystemTime::UNIX_EPOCH,
-            rows: rows.into_iter().map(|(row, usage)| RowUsage { row, container: None, usage }).collect(),
+            started: at(5),
+            counters_started: vec![at(5), at(7)],
+            rows: rows
+                .into_iter()
+                .map(|(row, usage)| RowUsage { row, started: at(6), container: None, usage })
+                .collect(),
             pods: Vec::new(),
             elsewhere: Usage::default(),
             idle_ns: 4_000_000_000,
@@ -177,13 +199,40 @@ mod tests {
     /// The series of an instrument, as text.
     fn series(observed: &Observed, name: &str) -> Vec<(String, String)> {
         let text = |attributes: &[KeyValue]| {
-            let parts: Vec<_> = attributes.iter().map(|it| format!("{}={}", it.key, it.value)).collect();
+            let shown = attributes.iter().filter(|it| it.key.as_str() != START);
+            let parts: Vec<_> = shown.map(|it| format!("{}={}", it.key, it.value)).collect();
             parts.join(" ")
         };
         match &observed.get(name).unwrap_or_else(|| panic!("no {name} in {:?}", observed.keys())).values {
             Values::Counts(counts) => counts.iter().map(|(it, value)| (text(it), value.to_string())).collect(),
             Values::Seconds(seconds) => seconds.iter().map(|(it, value)| (text(it), value.to_string())).collect(),
         }
+    }
+
+    /// The starts of an instrument's series, in seconds.
+    fn starts(observed: &Observed, name: &str) -> Vec<i64> {
+        let start = |attributes: &[KeyValue]| {
+            let found = attributes.iter().find(|it| it.key.as_str() == START).map(|it| it.value.clone());
+            let Some(opentelemetry::Value::I64(start)) = found else { panic!("no start: {attributes:?}") };
+            start / 1_000_000_000
+        };
+        match &observed[name].values {
+            Values::Counts(counts) => counts.iter().map(|(it, _)| start(it)).collect(),
+            Values::Seconds(seconds) => seconds.iter().map(|(it, _)| start(it)).collect(),
+        }
+    }
+
+    #[test]
+    fn a_series_starts_with_its_row_or_later_with_its_counter() {
+        let cycles = counter("cpu_cycles", Some(0), None, EventState::Placed);
+        let misses = counter("cpu_cache_misses", Some(1), None, EventState::Placed);
+        let observed = of_snapshot(&snapshot(), &[cycles, misses], &ALL);
+        assert_eq!(starts(&observed, "podperf.container.oncpu.time"), [6]);
+        assert_eq!(starts(&observed, "podperf.node.idle.time"), [5]);
+        assert_eq!(starts(&observed, "podperf.container.cpu.cycles"), [6]);
+        // `/a`, and what was counted while CPUs were idle.
+        assert_eq!(starts(&observed, "podperf.cgroup.cpu.cycles"), [6, 5]);
+        assert_eq!(starts(&observed, "podperf.cgroup.cpu.cache.misses"), [7, 7]);
     }
 
     #[test]
