@@ -49,7 +49,7 @@ fn others_have_names(hung: &HungFs, agent: &mut Option<Agent>, stuck: &TestCgrou
         let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no `usage_usec`")?;
         Ok((usage.parse::<u64>()? > 500_000).then_some(()))
     })?;
-    hung.hang();
+    hung.hang()?;
 
     let agent = agent.insert(Agent::start("stacks: {onCpuHertz: 99}")?);
     agent.wait_for_log("a read of a file hangs", DEADLINE)?;

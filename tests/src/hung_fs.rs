@@ -31,6 +31,8 @@ const PROGRAM: u64 = 2;
 const VALID: u64 = 3600;
 /// `struct fuse_in_header`.
 const HEADER: usize = 40;
+/// More than the kernel reads ahead.
+const UNREAD_END: u64 = 8 << 20;
 const LOOK_EVERY_MS: u16 = 50;
 
 /// The mount; all that hangs there ends with an error when it is dropped.
@@ -74,9 +76,17 @@ impl HungFs {
         self.directory.path().join(NAME)
     }
 
-    /// From now on no read is answered.
-    pub fn hang(&self) {
+    /// From now on no read is answered. What runs goes on: all but the end of the program, where its symbols are, is in the
+    /// page cache by then.
+    pub fn hang(&self) -> Result<()> {
+        let program = File::open(self.program())?;
+        let (mut at, size) = (0, program.metadata()?.len());
+        let mut bytes = vec![0; 1 << 20];
+        while at + UNREAD_END < size {
+            at += program.read_at(&mut bytes, at)? as u64;
+        }
         self.hangs.store(true, Ordering::Relaxed);
+        Ok(())
     }
 }
 
