@@ -131,7 +131,7 @@ families! {
     UNSYMBOLIZED: Counter "podperf_stack_unsymbolized_frames" ["cause"],
         "Frames that got none, by cause";
     UNREAD: Counter "podperf_stack_unread_frames" ["namespace", "pod", "cgroup"],
-        "Those of cause `file_unreadable`, by whose they are: files that cannot be read, or not in the share of time, or whose server hangs; at most 100 series and one of all others";
+        "Frames of cause `file_unreadable`, by pod or row of cgroups; at most 100 series and one for all others";
     WINDOWS_DROPPED: Counter "podperf_profile_windows_dropped" [],
         "Profiles given up because symbols or the exporter took too long";
 
