@@ -174,6 +174,7 @@ impl Agent {
             pods: self.pods.as_ref().map(pods::Source::stats),
             otlp: self.exporter.as_ref().map(Exporter::stats),
             symbols: self.symbols.stats(),
+            unread: self.symbols.unread().counts(),
             logs: self.logs,
             server: self.server.stats(),
             access: self.access.as_ref().map(|access| access.stats()),

@@ -6,6 +6,7 @@ mod checked;
 mod command;
 mod examples;
 mod filters;
+mod hung;
 mod lifecycle;
 mod limits;
 mod memo;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, bounds::TESTS, check::TESTS].concat();
     let server = [limits::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
-    let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
+    let stacks =
+        [memo::TESTS, names::TESTS, hung::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, server, receivers, stacks].concat())
 }

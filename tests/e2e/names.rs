@@ -26,6 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_go_program_without_a_symbol_table_has_names", &[GO], go_program_has_names),
     ("code_made_at_run_time_has_the_names_of_its_map", &[GO, CC, UNSHARE], code_made_at_run_time_has_names),
     ("maps_that_were_made_to_harm_do_none", &[GO, CC, UNSHARE], maps_made_to_harm_do_none),
+    ("one_cgroups_maps_take_no_names_from_another", &[GO, CC, UNSHARE], one_cgroups_maps_take_no_names_from_another),
     ("a_program_that_only_its_container_has_is_named", &[GO, CC, UNSHARE], program_of_a_container_is_named),
     ("a_deleted_program_is_named", &[GO, CC], deleted_program_is_named),
     ("a_process_that_is_gone_is_named", &[GO, CC], process_that_is_gone_is_named),
@@ -78,7 +79,12 @@ impl Case {
 
     /// Runs a shell's command in the cgroup, without a shell in between.
     fn start(&mut self, shell: &str) -> Result<()> {
-        let joined = format!("echo $$ > {}/cgroup.procs && {shell}", self.cgroup.path().display());
+        let cgroup = self.cgroup.path().to_owned();
+        self.start_in(&cgroup, shell)
+    }
+
+    fn start_in(&mut self, cgroup: &Path, shell: &str) -> Result<()> {
+        let joined = format!("echo $$ > {}/cgroup.procs && {shell}", cgroup.display());
         let mut command = Command::new("sh");
         process::bind_to_parent(&mut command);
         command.args(["-c", &joined]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -214,6 +220,55 @@ fn maps_made_to_harm_do_none() -> Result<()> {
         })
         .with_context(|| case.agent.log())?;
     }
+    Ok(())
+}
+
+/// Bytes that the thread for files has read so far.
+fn bytes_read(agent: &Agent) -> Result<u64> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", agent.pid()))?;
+    let mut bytes = 0;
+    for task in tasks {
+        let task = task?.path();
+        if fs::read_to_string(task.join("comm"))?.trim() == "podperf-files" {
+            let io = fs::read_to_string(task.join("io"))?;
+            let read = io.lines().find_map(|line| line.strip_prefix("rchar: ")).context("no `rchar`")?;
+            bytes += read.parse::<u64>()?;
+        }
+    }
+    Ok(bytes)
+}
+
+/// 14 processes have one map of 66 MB, linked for each; each reading of it for each of them would be half a gigabyte a window.
+fn one_cgroups_maps_take_no_names_from_another() -> Result<()> {
+    const WINDOWS: f64 = 5.0;
+    let mut case = Case::new("stacks: {filter: 'comm == jit'}")?;
+    let quiet = TestCgroup::new("quiet")?;
+    case.build("cc", "jit.c", &[])?;
+    let mut map = b"0 7fffffffffff podperfShared\n".to_vec();
+    let filler = b"ffffffffffff0000 1 podperfFiller\n";
+    map.extend(filler.iter().cycle().take(66_000_000 / filler.len() * filler.len()));
+    fs::write(case.path("large.map"), map)?;
+    let own = format!("mount --bind {} /mnt && mount -t tmpfs tmpfs /tmp", case.path("").display());
+    let link = "touch /tmp/perf-1.map && mount --bind /mnt/large.map /tmp/perf-1.map && exec /mnt/jit quiet";
+    let unshare = |inside: &str| format!("exec unshare --mount --pid --fork --kill-child sh -c '{own} && {inside}'");
+    for _ in 0..14 {
+        case.start(&unshare(link))?;
+    }
+    case.frames(&["podperfShared", "main"])?;
+    case.start_in(quiet.path(), &unshare("exec /mnt/jit"))?;
+    within(DEADLINE, "the other cgroup has its names", || {
+        let samples = case.collector.samples_of(quiet.kernel_path())?;
+        let has_it = |sample: &Sample| sample.functions().contains(&"LazyCompile:~podperfNap app.js:1");
+        Ok(samples.iter().any(has_it).then_some(()))
+    })?;
+    let exports = || Ok::<_, anyhow::Error>(case.agent.metrics()?.sum("podperf_otlp_exports_total", &[]));
+    let (before, read) = (exports()?, bytes_read(&case.agent)?);
+    within(DEADLINE, "some windows more", || Ok((exports()? >= before + WINDOWS).then_some(())))?;
+    let read = bytes_read(&case.agent)? - read;
+    ensure!(read < 64 * MIB, "{read} bytes were read again in {WINDOWS} windows, although no map has changed");
+    let unread = [("cgroup", quiet.kernel_path())];
+    let metrics = case.agent.metrics()?;
+    ensure!(metrics.get("podperf_stack_unread_frames_total", &unread).is_none(), "frames of the other were not read");
     Ok(())
 }
 

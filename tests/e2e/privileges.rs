@@ -1,9 +1,12 @@
 //! What the agent has left once it runs: read back from `/proc` for every thread.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{agent::Agent, suite::Test};
+use podperf_tests::{
+    agent::Agent,
+    suite::{Test, within},
+};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[
@@ -21,6 +24,8 @@ const NUMBERS: &[(&str, u32)] = &[
     ("BPF", 39),
     ("CHECKPOINT_RESTORE", 40),
 ];
+/// For the first stack, on a loaded machine.
+const DEADLINE: Duration = Duration::from_secs(30);
 const METRICS: &str = "stacks: {enabled: false}";
 
 /// What the template lists, for both modes or for `profiles` alone, as the kernel's bits.
@@ -85,6 +90,10 @@ fn each_mode_has_the_capabilities_that_the_chart_names_and_no_others() -> Result
 
 fn the_reader_of_strangers_files_has_a_filter_of_its_own() -> Result<()> {
     let agent = Agent::start("")?;
+    // It is made for the first file.
+    within(DEADLINE, "there is a thread for files", || {
+        Ok(threads(&agent)?.iter().any(|(name, _)| name == "podperf-files").then_some(()))
+    })?;
     let filters = |name: &str| -> Result<u32> {
         let threads = threads(&agent)?;
         let (_, status) = threads.iter().find(|(thread, _)| thread == name).with_context(|| format!("no `{name}`"))?;
@@ -92,7 +101,10 @@ fn the_reader_of_strangers_files_has_a_filter_of_its_own() -> Result<()> {
     };
     let process = filters("podperf")?;
     ensure!(filters("podperf-kernel")? == process, "the thread of the kernel has others than the process");
-    ensure!(filters("podperf-symbols")? == process + 1, "the reader has none of its own");
+    ensure!(filters("podperf-readers")? == process, "the thread that makes readers has others than the process");
+    for name in ["podperf-symbols", "podperf-files"] {
+        within(DEADLINE, "it has a filter of its own", || Ok((filters(name)? == process + 1).then_some(())))?;
+    }
     Ok(())
 }
 

@@ -137,9 +137,9 @@ fn a_second_agent_is_refused_with_the_pid_of_the_first() -> Result<()> {
 fn a_run_directory_that_cannot_be_written_is_named() -> Result<()> {
     let nobody = ForNobody::new()?;
     chown(nobody.directory(), Some(0), Some(0))?;
-    let lock = nobody.directory().join("agent.lock");
     let refusal = Refusal::of(&mut nobody.agent("", Some("+bpf,+perfmon"))?)?;
-    refusal.expect(FAILED, &[&format!("failed to open lock `{}`", lock.display()), "set `runDir`", "Permission denied"])
+    let says = format!("run directory `{}` belongs to user 0 and not to user 65534", nobody.directory().display());
+    refusal.expect(FAILED, &[&says, "set another `runDir`"])
 }
 
 fn missing_capabilities_are_named_with_what_they_are_for() -> Result<()> {

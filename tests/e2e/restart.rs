@@ -1,6 +1,13 @@
 //! What an agent leaves for the next one, as users meet it: who may have it, how it is removed, and what is said without.
 
-use std::{collections::BTreeSet, fs, path::PathBuf, process::Command, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::PathBuf,
+    process::Command,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
@@ -22,6 +29,7 @@ use crate::{
 pub(crate) const TESTS: &[Test] = &[
     ("unpin_leaves_nothing_and_says_what_there_was", &[Need::Program("bpftool")], unpin_leaves_nothing_and_says_what_there_was),
     ("a_second_agent_is_refused_and_the_firsts_pins_are_untouched", &[], a_second_agent_is_refused_and_the_firsts_pins_are_untouched),
+    ("another_user_can_neither_take_the_lock_nor_read_what_is_kept", &[Need::Program("setpriv"), Need::Program("flock")], another_user_can_neither_take_the_lock_nor_read_what_is_kept),
     ("without_a_bpffs_the_agent_says_what_is_lost", &[], without_a_bpffs_the_agent_says_what_is_lost),
     ("the_next_agent_takes_the_stacks_that_one_gave_up", &[], the_next_agent_takes_the_stacks_that_one_gave_up),
     ("prometheus_sees_no_reset_over_kills", &[Need::Program("prometheus")], prometheus_sees_no_reset_over_kills),
@@ -81,6 +89,40 @@ fn a_second_agent_is_refused_and_the_firsts_pins_are_untouched() -> Result<()> {
     ensure!(pins()? == before, "{:?}", pins()?);
     ensure!(agent.metrics()?.get("podperf_starts_total", &[("how", "first")]) == Some(1.0));
     Ok(())
+}
+
+fn another_user_can_neither_take_the_lock_nor_read_what_is_kept() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let mut agent = Agent::start(&bpffs.yaml())?;
+    agent.metrics().context("what is kept is written with a reading")?;
+    let path = |name: &str| agent.directory().join(name).display().to_string();
+    let (lock, kept, readable) = (path("agent.lock"), path("kept.state"), path("podperf.yaml"));
+    // With more in it than the agent's files it stays as open as it was made: the files have to do without.
+    fs::set_permissions(agent.directory(), Permissions::from_mode(0o755))?;
+    let nobody = |command: &[&str]| -> Result<(bool, String)> {
+        let as_nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all"];
+        let output = Command::new("setpriv").args(as_nobody).args(command).output()?;
+        Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    let try_all = || -> Result<()> {
+        ensure!(nobody(&["cat", &readable])?.0, "it cannot even see the directory");
+        for command in [&["cat", &lock][..], &["cat", &kept], &["flock", "--nonblock", &lock, "true"]] {
+            let (done, says) = nobody(command)?;
+            ensure!(!done && says.contains("Permission denied"), "{command:?} as another user: {says:?}");
+        }
+        Ok(())
+    };
+    try_all()?;
+    // Files of a version that left them open are closed when the next agent starts, and when it writes.
+    for file in [&lock, &kept] {
+        fs::set_permissions(file, Permissions::from_mode(0o644))?;
+    }
+    agent.signal(Signal::SIGTERM)?;
+    agent.wait(END_DEADLINE)?;
+    agent.restart(Signal::SIGTERM, &bpffs.yaml())?;
+    ensure!(fs::metadata(&lock)?.mode() & 0o777 == 0o600, "the lock is still open");
+    agent.metrics()?;
+    try_all()
 }
 
 fn without_a_bpffs_the_agent_says_what_is_lost() -> Result<()> {

@@ -41,7 +41,8 @@ const FILL: &str = "{ cat /dev/zero >\"$0/filler\" 2>/dev/null || :; }";
 fn an_agent_starts_although_its_run_directory_is_full() -> Result<()> {
     let (directory, full) = (TempDir::new()?, TempDir::new()?);
     let mut agent = Agent::start_changed(&agent::binary()?, "", |command| {
-        *command = on_tmpfs(full.path(), "size=64k", FILL, &with_run_dir(directory.path(), full.path(), command));
+        *command =
+            on_tmpfs(full.path(), "size=64k,mode=700", FILL, &with_run_dir(directory.path(), full.path(), command));
     })?;
     let said = agent.wait_for_log("failed to write the pid into the lock", Duration::from_secs(10))?;
     nothing_was_lost(&serves_and_counts(&mut agent)?)?;
@@ -61,7 +62,7 @@ fn with_run_dir(directory: &Path, run_dir: &Path, agent: &Command) -> Command {
 fn a_run_directory_that_is_read_only_is_named() -> Result<()> {
     let (directory, read_only) = (TempDir::new()?, TempDir::new()?);
     let command = with_run_dir(directory.path(), read_only.path(), &Command::new(agent::binary()?));
-    let refusal = Refusal::of(&mut on_tmpfs(read_only.path(), "ro", ":", &command))?;
+    let refusal = Refusal::of(&mut on_tmpfs(read_only.path(), "ro,mode=700", ":", &command))?;
     refusal
         .expect(FAILED, &["failed to open lock `", "set `runDir` to a writable directory", "Read-only file system"])?;
     row("run directory read-only (EROFS)", &format!("exit code 1: `{}`", refusal.says.trim()), "0: it does not start");

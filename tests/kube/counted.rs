@@ -2,6 +2,7 @@
 //! types and labels are real; what the pods did is told here.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -25,7 +26,7 @@ use podperf::{
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
     readings::Usage,
     restart::RestartStats,
-    stacks::{SymbolStats, reason::WaitReason},
+    stacks::{FrameOwner, SymbolStats, reason::WaitReason},
     status::{Part, State},
     upkeep::{MemoryUse, OverheadUse},
 };
@@ -120,6 +121,7 @@ impl CountedNode {
                 health: otlp::Health::Healthy,
             }),
             symbols: SymbolStats { symbolized: grown(1000, seconds), ..SymbolStats::default() },
+            unread: BTreeMap::from([(FrameOwner::default(), grown(1, seconds))]),
             logs: &LOGS,
             server: ServerStats::default(),
             access: None,

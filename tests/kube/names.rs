@@ -93,6 +93,7 @@ fn a_static_pod_is_found_by_the_hash_in_its_path() -> Result<()> {
     let mut specification = kubelet::pod(SHOP, "etcd-a-node", Qos::Burstable, &["etcd"])?;
     let annotations = ["mirror", "hash"].map(|kind| (format!("kubernetes.io/config.{kind}"), HASH.to_owned()));
     specification.metadata.annotations = Some(annotations.into());
+    specification.metadata.owner_references = Some(vec![owner("Node", NODE, true)]);
     let mut pod = cluster.kubelet.run(specification)?;
     ensure!(pod.uid() != HASH && pod.cgroup().kernel_path().contains(HASH), "{}", pod.cgroup().kernel_path());
     let told = pod.start("etcd", BURN)?;
@@ -101,6 +102,11 @@ fn a_static_pod_is_found_by_the_hash_in_its_path() -> Result<()> {
     let metrics = cluster.wait_for_cpu("etcd-a-node", "etcd", told.cpu)?;
     let info = [("uid", pod.uid()), ("workload", "etcd-a-node"), ("workload_type", "staticpod")];
     ensure!(metrics.get(INFO, &info) == Some(1.0), "no podperf_pod_info {info:?}");
+
+    // Anybody may say that the hash is his own pod's.
+    let _stranger = cluster.kubelet.pod(SHOP, "stranger", Qos::Burstable, &["etcd"])?;
+    let claim = json!({"metadata": {"annotations": {"kubernetes.io/config.hash": HASH}}});
+    cluster.plane.admin().patch_pod(SHOP, "stranger", &claim)?;
 
     // No status names this life: only the hash says whose it is.
     let untold = pod.start("etcd", BURN)?;

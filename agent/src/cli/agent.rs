@@ -81,7 +81,10 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let _lock = run_dir::lock(&settings.config.run_dir)?;
     // Before the first thread; all that come have no more.
-    let confined = sandbox::enter(&settings.config.sandbox, parts::wants_profiles(&settings.config), &host)?;
+    let config = &settings.config;
+    // Its users may be programs that make tokens.
+    let has_kubeconfig = !config.kubernetes.kubeconfig.as_os_str().is_empty();
+    let confined = sandbox::enter(&config.sandbox, parts::wants_profiles(config), &host, has_kubeconfig)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("failed to start the runtime")?;
     let served = runtime.block_on(serve(arguments, settings, &plan, &host, &log_level, &confined));

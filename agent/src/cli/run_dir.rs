@@ -1,61 +1,233 @@
-//! The run directory: the lock that keeps a second agent from running.
+//! The run directory: whose it is, and the lock that keeps a second agent from running.
+//!
+//! The lock is an exclusive lock of the open file description, which only a process that may write the file can take.
+//! A process that may only read the file can still take a shared lock and so block it: the agent then puts another file
+//! in its place.
 
 use std::{
-    fs,
-    io::{self, Seek, Write},
-    os::unix::fs::MetadataExt,
+    fs::{self, DirBuilder, File, Permissions},
+    io::{self, Read as _, Seek as _, Write as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use nix::{
-    fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg},
-    unistd::{AccessFlags, faccessat},
+    errno::Errno,
+    fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, RenameFlags, fcntl, renameat2},
+    unistd::{AccessFlags, faccessat, geteuid},
 };
 use tracing::warn;
 
-/// Two agents on a node would count everything twice and cost twice: the second is refused while the first lives.
-pub(super) fn lock(run_dir: &Path) -> anyhow::Result<Flock<fs::File>> {
+const LOCK: &str = "agent.lock";
+/// All that an agent leaves there.
+const FILES: &[&str] = &[LOCK, "agent.new", "kept.state", "kept.new"];
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+const OTHERS: u32 = 0o077;
+const OTHERS_WRITE: u32 = 0o022;
+
+/// Who keeps the lock from being taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    Nobody,
+    /// A process that may write the file: an agent.
+    Writer,
+    /// One that may perhaps only read it.
+    Reader,
+}
+
+/// Takes the lock, in a directory that is made where it is missing. Two agents on a node would count everything twice and
+/// cost twice: the second is refused while the first lives.
+pub(super) fn lock(run_dir: &Path) -> anyhow::Result<File> {
     let path = lock_path(run_dir);
-    let open = || {
-        fs::create_dir_all(run_dir)?;
-        fs::File::options().read(true).write(true).create(true).truncate(false).open(&path)
-    };
-    let file = open().with_context(|| cannot_open(&path))?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(mut lock) => {
-            let pid = std::process::id();
-            let told = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| writeln!(lock, "{pid}"));
-            if let Err(error) = told {
-                // The lock holds all the same; a second agent is refused without a name for the first.
-                warn!(path = %path.display(), %error, "failed to write the pid into the lock (is its file system full?)");
-            }
-            Ok(lock)
-        }
-        Err(_) => {
-            let pid = fs::read_to_string(&path).unwrap_or_default();
-            anyhow::bail!("another podperf agent is running, pid {} (stop it, or set another `runDir`)", pid.trim())
+    let make = || DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(run_dir);
+    make().with_context(|| cannot_open(&path))?;
+    if is_to_be_closed(run_dir)? {
+        fs::set_permissions(run_dir, Permissions::from_mode(DIRECTORY_MODE)).with_context(|| cannot_open(&path))?;
+        // What was made before nobody else could look.
+        close_files(run_dir).with_context(|| cannot_open(&path))?;
+    }
+    let mut file = open(&path).with_context(|| cannot_open(&path))?;
+    match take(&file).with_context(|| cannot_lock(&path))? {
+        Holder::Nobody => {}
+        Holder::Writer => return Err(another(&path)),
+        Holder::Reader => {
+            warn!(path = %path.display(), "a process that is no agent has locked the file, which is replaced");
+            file = replace(&path, &file)?;
         }
     }
+    let pid = std::process::id();
+    let start = start_of(pid).unwrap_or_default();
+    let told = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid} {start}"));
+    if let Err(error) = told {
+        // The lock holds all the same; a second agent is refused without a name for the first.
+        warn!(path = %path.display(), %error, "failed to write the pid into the lock (is its file system full?)");
+    }
+    Ok(file)
 }
 
 /// Whether [`lock`] could open its file, and the pid of the agent that holds it. Changes nothing, and locks nothing: an
-/// agent that starts at this moment would be refused.
+/// agent that starts at this moment would not be refused.
 pub(super) fn probe(run_dir: &Path) -> anyhow::Result<Option<u32>> {
     let path = lock_path(run_dir);
+    if run_dir.is_dir() {
+        is_to_be_closed(run_dir)?;
+    }
     may_open(&path).with_context(|| cannot_open(&path))?;
-    let Ok(file) = fs::metadata(&path) else { return Ok(None) };
-    let pid = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
-    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    Ok(pid.filter(|pid| holds(&locks, *pid, file.ino())))
+    let Ok(file) = File::options().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path) else {
+        return Ok(None);
+    };
+    Ok(if holder(&file)? == Holder::Writer { agent(&path) } else { None })
 }
 
 fn lock_path(run_dir: &Path) -> PathBuf {
-    run_dir.join("agent.lock")
+    run_dir.join(LOCK)
 }
 
 fn cannot_open(path: &Path) -> String {
     format!("failed to open lock `{}` (set `runDir` to a writable directory)", path.display())
+}
+
+fn cannot_lock(path: &Path) -> String {
+    format!("failed to take lock `{}` (set `runDir` to a directory of a local file system)", path.display())
+}
+
+fn another(path: &Path) -> anyhow::Error {
+    match agent(path) {
+        Some(pid) => {
+            anyhow::anyhow!("another podperf agent is running, pid {pid} (stop it, or set another `runDir`)")
+        }
+        // It has not said yet which it is, or its processes are not those that are seen here.
+        None => anyhow::anyhow!(
+            "another podperf agent is running: it holds `{}` (stop it, or set another `runDir`)",
+            path.display()
+        ),
+    }
+}
+
+/// Refuses a directory in which somebody else could put files, and returns whether its mode is to be changed: one that
+/// holds other things is not the agent's to close.
+fn is_to_be_closed(run_dir: &Path) -> anyhow::Result<bool> {
+    let (name, me) = (run_dir.display(), geteuid().as_raw());
+    let own = |metadata: &fs::Metadata| metadata.uid() == me;
+    let directory = fs::metadata(run_dir).with_context(|| cannot_open(&lock_path(run_dir)))?;
+    ensure!(
+        own(&directory),
+        "run directory `{name}` belongs to user {} and not to user {me}, who runs the agent (chown it, or set another `runDir`)",
+        directory.uid()
+    );
+    if directory.mode() & OTHERS == 0 {
+        return Ok(false);
+    }
+    let entries = fs::read_dir(run_dir).with_context(|| cannot_open(&lock_path(run_dir)))?;
+    let is_own = |entry: io::Result<fs::DirEntry>| {
+        let Ok(entry) = entry else { return false };
+        let file = entry.metadata().is_ok_and(|metadata| metadata.is_file() && own(&metadata));
+        file && FILES.iter().any(|name| entry.file_name() == **name)
+    };
+    let only_own = entries.into_iter().all(is_own);
+    ensure!(
+        only_own || directory.mode() & OTHERS_WRITE == 0,
+        "other users may write to run directory `{name}` (chmod it to 0700, or set another `runDir`)"
+    );
+    Ok(only_own)
+}
+
+/// Takes others' permissions from all files there are.
+fn close_files(run_dir: &Path) -> io::Result<()> {
+    for name in FILES {
+        match fs::set_permissions(run_dir.join(name), Permissions::from_mode(FILE_MODE)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Opens or makes a file that nobody else can open.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE).custom_flags(OFlag::O_NOFOLLOW.bits());
+    let file = options.open(path)?;
+    file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    Ok(file)
+}
+
+fn whole_file(kind: i32) -> libc::flock {
+    let (l_type, l_whence) =
+        (i16::try_from(kind).unwrap_or_default(), i16::try_from(libc::SEEK_SET).unwrap_or_default());
+    libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
+}
+
+/// Takes the lock if nobody has it; who has it otherwise. It lasts as long as the file is open.
+fn take(file: &File) -> io::Result<Holder> {
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
+        Ok(_) => Ok(Holder::Nobody),
+        Err(Errno::EAGAIN | Errno::EACCES) => match holder(file)? {
+            // It was let go just now.
+            Holder::Nobody => Ok(Holder::Writer),
+            holder => Ok(holder),
+        },
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Who would keep the lock from being taken. Takes nothing.
+fn holder(file: &File) -> io::Result<Holder> {
+    let mut lock = whole_file(libc::F_WRLCK);
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
+    Ok(match i32::from(lock.l_type) {
+        libc::F_UNLCK => Holder::Nobody,
+        libc::F_RDLCK => Holder::Reader,
+        _ => Holder::Writer,
+    })
+}
+
+/// Puts another file, which is locked before anybody can see it, in the place of one that a reader has `blocked`.
+fn replace(path: &Path, blocked: &File) -> anyhow::Result<File> {
+    let new = path.with_extension("new");
+    let make = || {
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = open(&new)?;
+        Ok((take(&file)?, file))
+    };
+    let (holder, file) = make().with_context(|| cannot_open(&new))?;
+    if holder != Holder::Nobody {
+        return Err(another(path));
+    }
+    let exchange = || renameat2(AT_FDCWD, &new, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE);
+    exchange().with_context(|| cannot_lock(path))?;
+    // Another agent may have done the same meanwhile: then it is its file that was taken away.
+    let same = |at: &Path, file: &File| -> io::Result<bool> {
+        let (there, file) = (fs::symlink_metadata(at)?, file.metadata()?);
+        Ok((there.dev(), there.ino()) == (file.dev(), file.ino()))
+    };
+    if same(&new, blocked)? && same(path, &file)? {
+        fs::remove_file(&new).with_context(|| cannot_open(&new))?;
+        return Ok(file);
+    }
+    exchange().with_context(|| cannot_lock(path))?;
+    bail!(another(path))
+}
+
+/// The agent that wrote its pid into the lock, if it is alive.
+fn agent(path: &Path) -> Option<u32> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(64).read_to_string(&mut text).ok()?;
+    let (pid, start) = text.trim().split_once(' ')?;
+    let pid = pid.parse().ok()?;
+    (start_of(pid)? == start).then_some(pid)
+}
+
+/// When a process began, as `/proc/PID/stat` has it: a pid may be given to another one.
+fn start_of(pid: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name may hold spaces and brackets; `starttime` is the 20th field after it.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19).map(str::to_owned)
 }
 
 /// The file may be written if it is there; else its directory, or the one in which that would be made.
@@ -71,56 +243,6 @@ fn may_open(path: &Path) -> io::Result<()> {
     Ok(faccessat(AT_FDCWD, there, access | AccessFlags::W_OK, AtFlags::AT_EACCESS)?)
 }
 
-/// Whether `/proc/locks` has this process hold a lock on the file of this inode. Processes of other pid namespaces are
-/// not in it. Pure.
-fn holds(locks: &str, pid: u32, inode: u64) -> bool {
-    locks.lines().any(|line| {
-        let fields: Vec<_> = line.split_whitespace().collect();
-        // `7: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF`
-        matches!(fields.as_slice(), [_, "FLOCK", _, _, holder, file, ..]
-            if *holder == pid.to_string() && file.rsplit(':').next() == Some(&inode.to_string()))
-    })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_holder_of_the_lock_is_told_from_others() {
-        let locks = "\
-            1: FLOCK  ADVISORY  WRITE 4711 00:19:1234 0 EOF\n\
-            2: POSIX  ADVISORY  WRITE 4712 00:19:1234 0 EOF\n\
-            2: -> FLOCK  ADVISORY  WRITE 4713 00:19:1234 0 EOF\n";
-        assert!(holds(locks, 4711, 1234));
-        assert!(!holds(locks, 4711, 234) && !holds(locks, 711, 1234), "a part of a number");
-        assert!(!holds(locks, 4712, 1234) && !holds(locks, 4713, 1234), "another kind of lock, or one that waits");
-    }
-
-    #[test]
-    fn a_directory_that_would_be_made_is_not_made() {
-        let directory = tempfile::tempdir().unwrap();
-        let run_dir = directory.path().join("a/b");
-        assert_eq!(probe(&run_dir).unwrap(), None);
-        assert!(!run_dir.parent().unwrap().exists());
-    }
-
-    #[test]
-    fn what_is_no_directory_is_refused_as_by_the_agent() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let said = [probe(file.path()).map(drop), lock(file.path()).map(drop)].map(|result| result.unwrap_err());
-        for error in said {
-            let text = format!("{error:#}");
-            assert!(text.starts_with("failed to open lock `") && text.contains("(set `runDir`"), "{text}");
-        }
-    }
-
-    #[test]
-    fn the_pid_of_a_lock_that_is_held_is_told() {
-        let directory = tempfile::tempdir().unwrap();
-        let lock = lock(directory.path()).unwrap();
-        assert_eq!(probe(directory.path()).unwrap(), Some(std::process::id()));
-        drop(lock);
-        assert_eq!(probe(directory.path()).unwrap(), None);
-    }
-}
+#[path = "run_dir_tests.rs"]
+mod tests;

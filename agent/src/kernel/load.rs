@@ -91,6 +91,9 @@ pub enum LoadError {
         #[source]
         source: io::Error,
     },
+    /// How many CPUs the kernel has room for decides how much it writes at each look into its maps.
+    #[error("failed to read `/sys/devices/system/cpu/possible` (is sysfs mounted?)")]
+    Cpus(#[source] io::Error),
     /// A perf counter could not be put where the programs read it.
     #[error("failed to hand over a perf counter")]
     Counter(#[source] io::Error),

@@ -7,6 +7,8 @@
 
 mod attach;
 mod budget;
+#[cfg(test)]
+mod call;
 pub mod clock;
 mod cost;
 mod counters;
@@ -36,6 +38,8 @@ mod start;
 pub mod symbols;
 mod trial;
 
+#[cfg(test)]
+pub(crate) use call::error_of_call;
 pub use cost::{MapUse, ProgramUse};
 pub use counters::{OpenCounter, PmuSettings};
 pub use handover::Before;

@@ -138,7 +138,7 @@ impl Sensors {
     /// [`Sensors::counters`].
     pub fn start(settings: &SensorSettings, plan: &Plan, pins: Option<&Pins>) -> Result<Self, LoadError> {
         let cpus = aya::util::online_cpus().unwrap_or_else(|_| vec![0]);
-        let copies = aya::util::nr_cpus().unwrap_or(cpus.len());
+        let copies = aya::util::nr_cpus().map_err(|(_, source)| LoadError::Cpus(source))?;
         // Before the counters are opened: what happens meanwhile is seen afterwards.
         let hotplug = Hotplug::listen();
         let mut counters = Counters::open(plan, &cpus, settings.pmu, monotonic());

@@ -104,6 +104,7 @@ impl PodIndex {
                 for pod in pods {
                     self.put(pod, None, now_ns);
                 }
+                self.claim_hashes();
                 self.listed = true;
                 self.synced_ns.get_or_insert(now_ns);
             }
@@ -122,7 +123,9 @@ impl PodIndex {
         let old = |since: Option<u64>| since.is_some_and(|since| now_ns.saturating_sub(since) >= RETAIN_NS);
         let (containers, mirrors, names) = (&mut self.containers, &mut self.mirrors, &mut self.names);
         self.pods.retain(|key, Known { pod, deleted_ns, ids }| {
-            let lives = has_cgroup(*key) || pod.config_hash.is_some_and(|hash| has_cgroup(PodRef::Static(hash)));
+            // The cgroup of a hash is that of the pod which has the hash, not of any that names it.
+            let of_hash = |hash| mirrors.get(&hash) == Some(key) && has_cgroup(PodRef::Static(hash));
+            let lives = has_cgroup(*key) || pod.config_hash.is_some_and(of_hash);
             if old(*deleted_ns) && !lives {
                 ids.iter().for_each(|id| {
                     containers.remove(id);
@@ -197,11 +200,31 @@ impl PodIndex {
         if !pod.over && pod.containers.iter().filter(asked).any(runs) { Outlook::Runs } else { Outlook::Over }
     }
 
+    /// Gives hashes that nobody has to the pods that name them: those may have come when it still was another's.
+    fn claim_hashes(&mut self) {
+        for (key, known) in self.pods.iter().filter(|(_, known)| known.deleted_ns.is_none()) {
+            if let Some(hash) = known.pod.config_hash {
+                self.mirrors.entry(hash).or_insert(*key);
+            }
+        }
+    }
+
     fn put(&mut self, pod: Pod, deleted_ns: Option<u64>, now_ns: u64) {
         let Some(key) = key(&pod) else { return };
         let pod = Arc::new(pod);
+        if let Some(before) = self.pods.get(&key).and_then(|known| known.pod.config_hash)
+            && pod.config_hash != Some(before)
+            && self.mirrors.get(&before) == Some(&key)
+        {
+            self.mirrors.remove(&before);
+        }
         if let Some(hash) = pod.config_hash {
-            self.mirrors.insert(hash, key);
+            let has = self.mirrors.get(&hash);
+            let lives = has.and_then(|has| self.pods.get(has)).is_some_and(|known| known.deleted_ns.is_none());
+            // Who lives keeps it, and who is gone takes it from nobody.
+            if has.is_none() || (!lives && deleted_ns.is_none()) {
+                self.mirrors.insert(hash, key);
+            }
         }
         let name = (Arc::clone(&pod.namespace), Arc::clone(&pod.name));
         if deleted_ns.is_none() || !self.names.contains_key(&name) {
@@ -231,6 +254,14 @@ impl PodIndex {
             }
         }
         self.pods.insert(key, Known { pod, deleted_ns, ids });
+    }
+}
+
+#[cfg(test)]
+impl PodIndex {
+    /// Everything that it holds, of any kind.
+    fn size(&self) -> usize {
+        self.pods.len() + self.mirrors.len() + self.names.len() + self.containers.len()
     }
 }
 
@@ -330,6 +361,63 @@ mod tests {
             index.apply(PodChange::All(vec![told]), 0);
             assert_eq!(index.pod(PodRef::Static(hash)).map(|pod| &*pod.name), Some("web"));
         }
+    }
+
+    /// A mirror, and pods that name its hash, each with a UID and a name of its own.
+    fn impostor(number: u32) -> Pod {
+        let uid = format!("{number:08x}-e3b9-43a3-acdb-de4ba71f1fa4").parse().ok();
+        Pod { uid, name: format!("impostor-{number}").into(), config_hash: HASH.parse().ok(), ..Pod::example() }
+    }
+
+    #[test]
+    fn a_living_mirror_is_replaced_by_nobody() {
+        let hash: ConfigHash = HASH.parse().unwrap();
+        let mirror = Pod { config_hash: Some(hash), ..pod('a', None) };
+        let found = |index: &PodIndex| index.pod(PodRef::Static(hash)).map(|pod| pod.name.to_string());
+        let mut index = PodIndex::default();
+        index.apply(PodChange::All(vec![mirror.clone()]), 0);
+        index.apply(PodChange::Applied(impostor(1)), 1);
+        assert_eq!(found(&index).as_deref(), Some("web"));
+        index.apply(PodChange::Deleted(impostor(1)), 2);
+        assert_eq!(found(&index).as_deref(), Some("web"));
+        // The kubelet makes a mirror anew under the same name.
+        index.apply(PodChange::Deleted(mirror), 3);
+        assert_eq!(found(&index).as_deref(), Some("web"), "its last counts are still to come");
+        let another = Pod { name: "web-again".into(), ..impostor(2) };
+        index.apply(PodChange::Applied(another), 4);
+        assert_eq!(found(&index).as_deref(), Some("web-again"));
+    }
+
+    #[test]
+    fn a_pod_that_names_a_hash_no_more_has_it_no_more() {
+        let hash: ConfigHash = HASH.parse().unwrap();
+        let mirror = Pod { config_hash: Some(hash), ..pod('a', None) };
+        let mut index = PodIndex::default();
+        // As an older version believed it, and kept it for this one.
+        index.apply(PodChange::Applied(impostor(1)), 0);
+        let known = Pod { config_hash: None, ..impostor(1) };
+        for order in [vec![mirror.clone(), known.clone()], vec![known, mirror]] {
+            index.apply(PodChange::All(order), 1);
+            assert_eq!(index.pod(PodRef::Static(hash)).map(|pod| &*pod.name), Some("web"));
+        }
+    }
+
+    #[test]
+    fn pods_that_name_a_strangers_hash_and_go_leave_nothing() {
+        let mirror = Pod { config_hash: HASH.parse().ok(), ..pod('a', None) };
+        let mut index = PodIndex::default();
+        index.apply(PodChange::All(vec![mirror]), 0);
+        let size = index.size();
+        let has_cgroup = |pod: PodRef| matches!(pod, PodRef::Static(_));
+        for number in 1..1000 {
+            let at = u64::from(number) * RETAIN_NS;
+            index.apply(PodChange::Applied(impostor(number)), at);
+            index.apply(PodChange::Deleted(impostor(number)), at + 1);
+            index.prune(at + 2, has_cgroup);
+        }
+        index.prune(2000 * RETAIN_NS, has_cgroup);
+        assert_eq!(index.size(), size);
+        assert_eq!(index.keep(&mut Pods::default()).len(), 1);
     }
 
     #[test]

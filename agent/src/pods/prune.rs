@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{
     pod::{Container, ContainerKind, Pod},
-    raw::{RawContainer, RawContainerStatus, RawPod},
+    raw::{RawContainer, RawContainerStatus, RawMeta, RawOwner, RawPod},
     workload::Workload,
 };
 use crate::ids::ContainerId;
@@ -14,12 +14,41 @@ use crate::ids::ContainerId;
 pub(super) struct Keep {
     labels: Vec<(String, Arc<str>)>,
     annotations: Vec<(String, Arc<str>)>,
+    teller: Teller,
+}
+
+/// Who tells of the pods, and so which of them are believed to be static: anybody may write an annotation.
+#[derive(Clone, Debug)]
+pub(super) enum Teller {
+    /// The API server, of the pods of this node. Its copy of a static pod is owned by the node.
+    Api { node: Arc<str> },
+    /// The node's kubelet, which writes into each pod itself where it has it from.
+    Kubelet,
+}
+
+impl Default for Teller {
+    fn default() -> Self {
+        Self::Api { node: "".into() }
+    }
+}
+
+impl Teller {
+    fn is_static(&self, pod: &RawMeta) -> bool {
+        let annotation = |key: &str| pod.annotations.get(key);
+        match self {
+            Self::Api { node } => {
+                let is_node = |owner: &RawOwner| owner.kind == "Node" && *owner.name == **node;
+                annotation("kubernetes.io/config.mirror").is_some() && pod.owner_references.iter().any(is_node)
+            }
+            Self::Kubelet => annotation("kubernetes.io/config.source").is_some_and(|source| source != "api"),
+        }
+    }
 }
 
 impl Keep {
     /// Keys as they are in the pod. Each has one name, whichever of them a pod has.
-    pub(super) fn new(labels: &[String], annotations: &[String]) -> Self {
-        Self { labels: named("label", labels), annotations: named("annotation", annotations) }
+    pub(super) fn new(labels: &[String], annotations: &[String], teller: Teller) -> Self {
+        Self { labels: named("label", labels), annotations: named("annotation", annotations), teller }
     }
 
     /// `None` for what has no name, which no pod is without.
@@ -31,9 +60,7 @@ impl Keep {
         let label = |key: &str| metadata.labels.get(key).map(String::as_str);
         let annotation = |key: &str| metadata.annotations.get(key).map(String::as_str);
         let owner = metadata.owner_references.iter().find(|owner| owner.controller);
-        // The API server's copy of a static pod is owned by its node; the kubelet's own knows where it was read.
-        let is_static = annotation("kubernetes.io/config.mirror").is_some()
-            || annotation("kubernetes.io/config.source").is_some_and(|source| source != "api");
+        let is_static = self.teller.is_static(&metadata);
         let workload = if is_static {
             Workload::of_static(&metadata.name)
         } else {
@@ -60,7 +87,9 @@ impl Keep {
         Some(Pod {
             uid: metadata.uid.parse().ok(),
             // To the kubelet, a static pod's hash is its UID.
-            config_hash: annotation("kubernetes.io/config.hash").unwrap_or(&metadata.uid).parse().ok(),
+            config_hash: is_static
+                .then(|| annotation("kubernetes.io/config.hash").unwrap_or(&metadata.uid).parse().ok())
+                .flatten(),
             namespace: metadata.namespace.as_str().into(),
             name: metadata.name.as_str().into(),
             workload,

@@ -23,7 +23,11 @@ fn container_id(digit: char) -> Option<ContainerId> {
 }
 
 fn prune(pod: Value) -> Pod {
-    Keep::default().prune(serde_json::from_value(pod).unwrap()).unwrap()
+    told_by(Teller::Api { node: "node-1".into() }, pod)
+}
+
+fn told_by(teller: Teller, pod: Value) -> Pod {
+    Keep::new(&[], &[], teller).prune(serde_json::from_value(pod).unwrap()).unwrap()
 }
 
 fn names(pod: &Pod) -> Vec<(&str, ContainerKind)> {
@@ -135,6 +139,7 @@ fn configured_labels_and_annotations_are_kept_under_the_names_of_kube_state_metr
     let keep = Keep::new(
         &keys(&["team", "app.kubernetes.io/name", "absent"]),
         &keys(&["example.com/costCentre", "resource.opentelemetry.io/service.name"]),
+        Teller::default(),
     );
     let pod = keep.prune(serde_json::from_value(web()).unwrap()).unwrap();
     let labels: Vec<_> = pod.labels.iter().map(|(name, value)| (&**name, &**value)).collect();
@@ -175,17 +180,50 @@ fn a_static_pod_is_found_by_its_hash() {
     assert_eq!((mirror.uid, mirror.config_hash), (UID.parse().ok(), HASH.parse().ok()));
     assert_eq!((&mirror.workload.kind, &*mirror.workload.name), (&WorkloadKind::StaticPod, "etcd-node-1"));
     // As its kubelet has it.
-    let own = prune(json!({
+    let own = json!({
         "metadata": {
             "name": "etcd-node-1", "namespace": "kube-system", "uid": HASH,
             "annotations": {"kubernetes.io/config.source": "file"}
         }
-    }));
+    });
+    let own = told_by(Teller::Kubelet, own);
     assert_eq!((own.uid, own.config_hash), (None, HASH.parse().ok()));
     assert_eq!(own.workload, mirror.workload);
     // What a kubelet has from the API server is no static pod.
     let other = json!({"name": "x", "namespace": "y", "annotations": {"kubernetes.io/config.source": "api"}});
-    assert_eq!(prune(json!({"metadata": other})).workload.kind, WorkloadKind::BarePod);
+    assert_eq!(told_by(Teller::Kubelet, json!({"metadata": other})).workload.kind, WorkloadKind::BarePod);
+}
+
+#[test]
+fn a_hash_that_anybody_may_have_written_is_not_believed() {
+    let pod = |annotations: Value, owners: Value| {
+        json!({"metadata": {
+            "name": "etcd", "namespace": "x", "uid": UID, "annotations": annotations, "ownerReferences": owners
+        }})
+    };
+    let node = |name: &str| json!([{"apiVersion": "v1", "kind": "Node", "name": name, "controller": true}]);
+    let hash = json!({"kubernetes.io/config.hash": HASH});
+    let source = json!({"kubernetes.io/config.hash": HASH, "kubernetes.io/config.source": "file"});
+    let mirror = json!({"kubernetes.io/config.hash": HASH, "kubernetes.io/config.mirror": HASH});
+    let from_api = json!({
+        "kubernetes.io/config.hash": HASH, "kubernetes.io/config.mirror": HASH, "kubernetes.io/config.source": "api"
+    });
+    let replica_set = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "node-1", "controller": true}]);
+    for (annotations, owners) in [
+        (&hash, json!([])),
+        (&hash, node("node-1")),
+        (&source, node("node-1")),
+        (&mirror, json!([])),
+        (&mirror, node("node-2")),
+        (&mirror, replica_set),
+    ] {
+        let told = pod(annotations.clone(), owners);
+        let pod = prune(told.clone());
+        assert_eq!(pod.config_hash, None, "{told}");
+    }
+    // A kubelet writes the source into each pod, whatever stood there.
+    let told = told_by(Teller::Kubelet, pod(from_api, node("node-1")));
+    assert_eq!(told.config_hash, None);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::{
     failure::ServerKind,
     kubelet::Kubelet,
     pod::PodChange,
-    prune::Keep,
+    prune::{Keep, Teller},
     report::{Changes, Reporter, Stats},
     watch::Watch,
 };
@@ -114,7 +114,11 @@ pub(super) fn start_at(
     };
     let server = credentials.server(kind)?;
 
-    let (stats, poke, keep) = (Stats::default(), Arc::<Notify>::default(), Keep::new(&labels, &annotations));
+    let teller = match &source {
+        SourceKind::Watch => Teller::Api { node: node_name.as_str().into() },
+        SourceKind::Kubelet(_) => Teller::Kubelet,
+    };
+    let (stats, poke, keep) = (Stats::default(), Arc::<Notify>::default(), Keep::new(&labels, &annotations, teller));
     let reporter = Reporter::new(status, Arc::clone(&stats), changes, node_name.clone(), by);
     let task = match source {
         SourceKind::Watch => tokio::spawn(Watch { credentials, server, node_name, keep, pace, reporter }.run()),

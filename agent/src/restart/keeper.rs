@@ -2,7 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs::{self, File, Permissions},
+    io::{self, Write as _},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -13,6 +15,8 @@ use super::{
 };
 
 const NAME: &str = "kept.state";
+/// Names, images, labels and annotations of all pods are in it.
+const MODE: u32 = 0o600;
 
 /// Reads and writes the file.
 #[derive(Debug)]
@@ -118,7 +122,10 @@ impl Keeper {
     fn write(&self, kept: &Kept) -> io::Result<u64> {
         let text = text::encode(kept)?;
         let temporary = self.path.with_extension("new");
-        fs::write(&temporary, &text)?;
+        let mut file = File::options().write(true).create(true).truncate(true).mode(MODE).open(&temporary)?;
+        // One that was left behind may have another mode.
+        file.set_permissions(Permissions::from_mode(MODE))?;
+        file.write_all(&text)?;
         fs::rename(&temporary, &self.path)?;
         Ok(text.len() as u64)
     }
@@ -144,6 +151,19 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_else_can_read_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut keeper = Keeper::new(directory.path());
+        let left = keeper.path().with_extension("new");
+        fs::write(&left, "left behind").unwrap();
+        fs::set_permissions(&left, Permissions::from_mode(0o644)).unwrap();
+        for _ in 0..2 {
+            keeper.keep(&Kept::default()).unwrap();
+            assert_eq!(fs::metadata(keeper.path()).unwrap().permissions().mode() & 0o7777, 0o600);
+        }
+    }
 
     #[test]
     fn what_is_of_another_boot_is_nothing_and_what_is_damaged_says_so() {

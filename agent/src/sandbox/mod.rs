@@ -16,12 +16,13 @@ use caps::Capability;
 use crate::{config::Sandbox, kernel::host::Host};
 pub(crate) use syscalls::confine_reader;
 
-/// Gives up what is not needed, and says what is left. Must be called while the process has one thread.
+/// Gives up what is not needed, and says what is left. Must be called while the process has one thread. Programs can be
+/// run afterwards only with `programs`.
 ///
 /// # Errors
 ///
 /// When there are more, or the kernel refuses.
-pub fn enter(config: &Sandbox, profiles: bool, host: &Host) -> anyhow::Result<String> {
+pub fn enter(config: &Sandbox, profiles: bool, host: &Host, programs: bool) -> anyhow::Result<String> {
     let threads = fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(1);
     anyhow::ensure!(threads == 1, "failed to drop privileges: there are {threads} threads already");
     let mut says = Vec::new();
@@ -35,7 +36,8 @@ pub fn enter(config: &Sandbox, profiles: bool, host: &Host) -> anyhow::Result<St
         says.push("all capabilities kept: `sandbox.capabilities` is false".into());
     }
     if config.syscalls {
-        syscalls::confine_process().context("failed to give up system calls (set `sandbox.syscalls: false`)")?;
+        syscalls::confine_process(programs)
+            .context("failed to give up system calls (set `sandbox.syscalls: false`)")?;
         says.push("no system calls that it never makes".into());
     } else {
         says.push("all system calls kept: `sandbox.syscalls` is false".into());

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch, apply_filter,
+    SeccompRule, TargetArch, apply_filter, sock_filter,
 };
 
 /// What the process never does.
@@ -21,10 +21,12 @@ const NEVER: &[i64] = &[
     libc::SYS_clock_adjtime,
     libc::SYS_clock_settime,
     libc::SYS_delete_module,
+    libc::SYS_fanotify_init,
     libc::SYS_finit_module,
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
     libc::SYS_fsopen,
+    libc::SYS_fspick,
     libc::SYS_init_module,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
@@ -33,32 +35,62 @@ const NEVER: &[i64] = &[
     libc::SYS_kexec_file_load,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
+    // Memory that is a file, and so a program without a file.
+    libc::SYS_memfd_create,
+    libc::SYS_memfd_secret,
+    libc::SYS_migrate_pages,
+    libc::SYS_mknodat,
     libc::SYS_mount,
+    libc::SYS_mount_setattr,
     libc::SYS_move_mount,
+    libc::SYS_move_pages,
     // With CAP_DAC_READ_SEARCH, the way out of a container.
     libc::SYS_open_by_handle_at,
     libc::SYS_open_tree,
     libc::SYS_personality,
     libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
     libc::SYS_pivot_root,
     libc::SYS_process_madvise,
+    libc::SYS_process_mrelease,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     // Looking at /proc/PID takes the capability, not the call.
     libc::SYS_ptrace,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
     libc::SYS_reboot,
     libc::SYS_request_key,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
     libc::SYS_setdomainname,
     libc::SYS_sethostname,
     libc::SYS_setns,
     libc::SYS_settimeofday,
     libc::SYS_swapoff,
     libc::SYS_swapon,
+    libc::SYS_syslog,
     libc::SYS_umount2,
     libc::SYS_unshare,
     libc::SYS_userfaultfd,
+    libc::SYS_vhangup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mknod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_modify_ldt,
 ];
+
+/// What runs programs. A kubeconfig may name one that makes tokens.
+const PROGRAMS: &[i64] = &[libc::SYS_execve, libc::SYS_execveat];
+
+/// This bit in a call's number asks for the x32 ABI: the same calls under other numbers, which a list of numbers misses.
+/// The architecture that a filter sees is x86-64.
+#[cfg(target_arch = "x86_64")]
+const X32: u32 = 0x4000_0000;
 
 /// What it takes to read files, to think, to log and to hand on what was found.
 const READING: &[i64] = &[
@@ -132,9 +164,11 @@ pub(crate) enum FilterError {
     Install(#[from] seccompiler::Error),
 }
 
-/// Of the process, for good: the thread that calls, and those that it makes. No program that is run has more privileges.
-pub(super) fn confine_process() -> Result<(), FilterError> {
-    let rules = NEVER.iter().map(|call| (*call, Vec::new())).collect();
+/// Limits the process for good: the thread that calls, and the threads that it makes. No program that is run has more
+/// privileges, and none is run without `programs`.
+pub(super) fn confine_process(programs: bool) -> Result<(), FilterError> {
+    let never = NEVER.iter().chain(PROGRAMS.iter().filter(|_| !programs));
+    let rules = never.map(|call| (*call, Vec::new())).collect();
     install(rules, SeccompAction::Allow, denied())
 }
 
@@ -162,8 +196,26 @@ fn install(
     these: SeccompAction,
 ) -> Result<(), FilterError> {
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
-    let program: BpfProgram = SeccompFilter::new(rules, others, these, arch)?.try_into()?;
+    let mut program = without_x32();
+    program.extend(BpfProgram::try_from(SeccompFilter::new(rules, others, these, arch)?)?);
     Ok(apply_filter(&program)?)
+}
+
+/// Instructions that deny any call of the x32 ABI and let the others go on to what follows.
+#[cfg(target_arch = "x86_64")]
+fn without_x32() -> BpfProgram {
+    let instruction = |code: u32, jt, jf, k| sock_filter { code: u16::try_from(code).unwrap_or_default(), jt, jf, k };
+    // The number is the first field of `struct seccomp_data`.
+    vec![
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, X32),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, denied().into()),
+    ]
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn without_x32() -> BpfProgram {
+    Vec::new()
 }
 
 #[cfg(test)]
@@ -171,14 +223,65 @@ mod tests {
     use std::{fs, net::UdpSocket, process::Command, thread};
 
     use super::*;
+    use crate::kernel::error_of_call;
 
     /// In a thread of its own, since a filter stays.
-    fn confined<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+    fn confined_by<T: Send + 'static>(
+        filter: impl FnOnce() -> Result<(), FilterError> + Send + 'static,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         let confined = thread::spawn(|| {
-            confine_reader().unwrap();
+            filter().unwrap();
             body()
         });
         confined.join().unwrap()
+    }
+
+    fn confined<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+        confined_by(confine_reader, body)
+    }
+
+    #[test]
+    fn a_call_that_the_process_never_makes_is_refused() {
+        // With these arguments the kernel itself has other reasons to refuse each.
+        for call in [
+            libc::SYS_mount_setattr,
+            libc::SYS_memfd_create,
+            libc::SYS_pidfd_send_signal,
+            libc::SYS_process_mrelease,
+            libc::SYS_quotactl_fd,
+            libc::SYS_execve,
+            libc::SYS_execveat,
+        ] {
+            assert_ne!(
+                confined_by(|| Ok(()), move || error_of_call(call)),
+                Some(libc::EPERM),
+                "{call} without a filter"
+            );
+            assert_eq!(
+                confined_by(|| confine_process(false), move || error_of_call(call)),
+                Some(libc::EPERM),
+                "{call}"
+            );
+        }
+        assert!(confined_by(|| confine_process(true), || Command::new("true").status()).unwrap().success());
+        assert!(confined_by(|| confine_process(false), || Command::new("true").status()).is_err());
+    }
+
+    /// Most kernels know none of these calls, and answer `ENOSYS` where no filter does.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_call_by_its_number_in_the_x32_abi_is_refused() {
+        for call in [libc::SYS_getppid, libc::SYS_mount, libc::SYS_pread64] {
+            let x32 = call | i64::from(X32);
+            assert_ne!(
+                confined_by(|| Ok(()), move || error_of_call(x32)),
+                Some(libc::EPERM),
+                "{call} without a filter"
+            );
+            assert_eq!(confined_by(|| confine_process(true), move || error_of_call(x32)), Some(libc::EPERM), "{call}");
+            assert_eq!(confined_by(confine_reader, move || error_of_call(x32)), Some(libc::EPERM), "{call}");
+        }
     }
 
     #[test]

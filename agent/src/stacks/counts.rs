@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+use super::unread::UnreadFrames;
+
 /// Why a frame has no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
@@ -55,7 +57,7 @@ impl SymbolStats {
 
 /// The counts of a symbolizer, shared.
 #[derive(Clone, Debug, Default)]
-pub struct SymbolCounts(Arc<(AtomicU64, [AtomicU64; Cause::ALL.len()])>);
+pub struct SymbolCounts(Arc<(AtomicU64, [AtomicU64; Cause::ALL.len()])>, UnreadFrames);
 
 impl SymbolCounts {
     /// As they are now.
@@ -66,6 +68,12 @@ impl SymbolCounts {
             symbolized: symbolized.load(Ordering::Relaxed),
             unsymbolized: unsymbolized.each_ref().map(|count| count.load(Ordering::Relaxed)),
         }
+    }
+
+    /// Frames of [`Cause::FileUnreadable`], by whose they are.
+    #[must_use]
+    pub const fn unread(&self) -> &UnreadFrames {
+        &self.1
     }
 
     /// Adds the frames of a stack.

@@ -14,7 +14,11 @@ use nix::{
     sys::stat::Mode,
 };
 
-use super::maps::{FileMapping, Vma};
+use super::{
+    maps::{FileMapping, Vma},
+    read_at::ReadAt,
+    reader::Pulse,
+};
 use crate::ids::Pid;
 
 /// Processes whose files are the host's: its first one, and, where that is guarded, the agent without a container.
@@ -45,6 +49,21 @@ impl From<&Metadata> for FileId {
             modified: (metadata.mtime(), metadata.mtime_nsec()),
             size: metadata.size(),
         }
+    }
+}
+
+/// An open file whose reads are seen, and end when there is no time left. It must be closed where it was opened: its
+/// server may hang in that as well.
+#[derive(Debug)]
+pub(super) struct Watched<'a> {
+    pub(super) file: File,
+    pub(super) pulse: &'a Pulse,
+}
+
+impl ReadAt for Watched<'_> {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.pulse.beat()?;
+        self.file.read_at(buffer, offset)
     }
 }
 

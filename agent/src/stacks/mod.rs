@@ -1,7 +1,7 @@
 //! Stacks: from the addresses that the kernel side remembered to a [`profile::Profile`] with names.
 //!
 //! What reads the kernel's symbols is `functions`, and what reads the files that processes have mapped is `symbols`, `user`,
-//! `process`, `files`, `objects` and `vdso`; all else is pure. Those files are strangers': `read_at`, `elf`, `elf_symbols`,
+//! `process`, `files`, `objects` and `vdso`, on the threads of `reader`; all else is pure. Those files are strangers': `read_at`, `elf`, `elf_symbols`,
 //! `go_functions`, `perf_map`, `maps` and `demangle` take any bytes.
 
 mod counts;
@@ -18,11 +18,14 @@ mod perf_map;
 mod process;
 pub mod profile;
 mod read_at;
+mod reader;
 pub mod reason;
 mod remembered;
 mod resource;
+mod shares;
 mod symbolizer;
 mod symbols;
+mod unread;
 mod unwind;
 mod user;
 mod vdso;
@@ -44,6 +47,7 @@ use crate::{
 pub use counts::{Cause, SymbolCounts, SymbolStats};
 use reason::WaitReason;
 pub use symbolizer::start;
+pub use unread::{FrameOwner, UnreadFrames};
 
 pub use window::Window;
 

@@ -1,11 +1,16 @@
 //! The files that code was mapped from: what is known of each, and its functions by address.
 
-use std::{fs::File, io, sync::Arc};
+use std::{
+    io,
+    ops::DerefMut,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use super::{
     elf::Elf,
     elf_symbols::{checksum, functions, htlhash},
-    files::{FileId, hosts, open_below},
+    files::{FileId, Watched, open_below},
+    reader::{Place, Pulse},
     remembered::Remembered,
 };
 use crate::ids::Pid;
@@ -29,48 +34,65 @@ pub(super) struct Object {
     pub(super) elf: Option<Elf>,
 }
 
-/// The files that are known.
+/// The files that are known. Threads that hang share them with who goes on: the lock is never held while a file is read.
 #[derive(Debug)]
-pub(super) struct Objects {
+pub(super) struct Objects(Mutex<Known>);
+
+#[derive(Debug)]
+struct Known {
     known: Remembered<FileId, Arc<Object>>,
     next: u64,
 }
 
 impl Objects {
     pub(super) fn new() -> Self {
-        Self { known: Remembered::new(MAX_BYTES), next: 0 }
+        Self(Mutex::new(Known { known: Remembered::new(MAX_BYTES), next: 0 }))
+    }
+
+    fn lock(&self) -> impl DerefMut<Target = Known> {
+        Mutex::lock(&self.0).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the file is; each is read once.
-    pub(super) fn meet(&mut self, file: &File) -> io::Result<Arc<Object>> {
-        let id = FileId::of(file)?;
-        if let Some(object) = self.known.get(&id) {
+    pub(super) fn meet(&self, file: &Watched<'_>) -> io::Result<Arc<Object>> {
+        let id = FileId::of(&file.file)?;
+        if let Some(object) = self.lock().known.get(&id) {
             return Ok(Arc::clone(object));
         }
         let elf = Elf::parse(file);
         let build_id = elf.as_ref().and_then(|elf| elf.build_id.as_deref()).map(hex);
         let htlhash = htlhash(file, id.size).map(|hash| hex(&hash));
-        self.next += 1;
-        let object = Arc::new(Object { number: self.next, id, build_id, htlhash, elf });
+        // A file that was cut short for want of time is not what was seen of it.
+        file.pulse.beat()?;
+        let mut this = self.lock();
+        this.next += 1;
+        let object = Arc::new(Object { number: this.next, id, build_id, htlhash, elf });
         let elf_cost = object.elf.as_ref().map_or(0, Elf::cost);
-        self.known.insert(id, Arc::clone(&object), 512 + elf_cost);
+        this.known.insert(id, Arc::clone(&object), 512 + elf_cost);
         Ok(object)
     }
 
-    pub(super) fn next_window(&mut self) {
-        self.known.next_window();
+    pub(super) fn next_window(&self) {
+        self.lock().known.next_window();
     }
 }
 
 impl Object {
     /// The functions at ascending addresses. `file` is the object's; what a stripped one lacks is looked for in the
-    /// file of its symbols, where the process that has it at `path` or the host has that.
-    pub(super) fn functions(&self, file: &File, process: Pid, path: &str, addresses: &[u64]) -> Vec<Option<String>> {
+    /// file of its symbols, where the process that has it at `path` or one of the `hosts` has that.
+    pub(super) fn functions(
+        &self,
+        file: &Watched<'_>,
+        process: Pid,
+        path: &str,
+        hosts: &[Pid],
+        addresses: &[u64],
+    ) -> Vec<Option<String>> {
         let Some(elf) = &self.elf else { return vec![None; addresses.len()] };
         let mut names = functions(elf, file, addresses);
         if elf.symbols.is_none()
             && names.iter().any(Option::is_none)
-            && let Some((file, elf)) = self.symbol_file(elf, process, path)
+            && let Some((file, elf)) = self.symbol_file(elf, process, path, hosts, file.pulse)
         {
             for (name, better) in names.iter_mut().zip(functions(&elf, &file, addresses)) {
                 *name = better.or_else(|| name.take());
@@ -79,7 +101,14 @@ impl Object {
         names
     }
 
-    fn symbol_file(&self, elf: &Elf, process: Pid, path: &str) -> Option<(File, Elf)> {
+    fn symbol_file<'a>(
+        &self,
+        elf: &Elf,
+        process: Pid,
+        path: &str,
+        hosts: &[Pid],
+        pulse: &'a Pulse,
+    ) -> Option<(Watched<'a>, Elf)> {
         let mut candidates = Vec::new();
         if let Some((first, rest)) = self.build_id.as_ref().and_then(|id| id.split_at_checked(2)) {
             candidates.push(format!("{DEBUG_DIRECTORY}/.build-id/{first}/{rest}.debug"));
@@ -92,16 +121,21 @@ impl Object {
                 format!("{DEBUG_DIRECTORY}{directory}/{name}"),
             ]);
         }
-        let opened = [process].into_iter().chain(hosts());
-        let opened = opened.flat_map(|root| candidates.iter().map(move |path| (root, path)));
-        opened.filter_map(|(root, path)| open_below(root, path).ok()).find_map(|file| {
+        let roots = [(process, Place::Own)].into_iter().chain(hosts.iter().map(|host| (*host, Place::Host)));
+        let paths = roots.flat_map(|(root, place)| candidates.iter().map(move |path| (root, place.clone(), path)));
+        let mut opened = paths.filter_map(|(root, place, path)| {
+            pulse.at(place);
+            pulse.beat().ok()?;
+            Some(Watched { file: open_below(root, path).ok()?, pulse })
+        });
+        opened.find_map(|file| {
             let found = Elf::parse(&file).filter(|found| found.symbols.is_some())?;
             self.is_of(elf, &found, &file).then_some((file, found))
         })
     }
 
     /// Whether a file of symbols is this file's: by build id where both have one, else by the link's checksum.
-    fn is_of(&self, elf: &Elf, found: &Elf, file: &File) -> bool {
+    fn is_of(&self, elf: &Elf, found: &Elf, file: &Watched<'_>) -> bool {
         if elf.build_id.is_some() && found.build_id.is_some() {
             return elf.build_id == found.build_id;
         }

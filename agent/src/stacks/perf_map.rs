@@ -3,7 +3,7 @@
 use super::{nearest::Nearest, read_at::ReadAt};
 
 /// What is read at most: about a million functions.
-const MAX_BYTES: u64 = 64 << 20;
+pub(super) const MAX_BYTES: u64 = 64 << 20;
 /// What is read at once, and the longest line.
 const CHUNK: usize = 64 << 10;
 

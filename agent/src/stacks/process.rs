@@ -7,10 +7,11 @@ use std::{
 };
 
 use super::{
-    files::open_mapped,
+    files::{Watched, open_mapped},
     maps::{self, Backing, Vma},
     objects::{Object, Objects},
     profile::Mapping,
+    reader::{Place, Pulse},
 };
 use crate::ids::Pid;
 
@@ -103,14 +104,9 @@ impl Process {
 }
 
 impl Span {
-    /// Finds out what the file is, if that is not known.
-    pub(super) fn identify(&mut self, process: Pid, objects: &mut Objects) {
-        if self.object.is_some() {
-            return;
-        }
-        if let Backing::File(file) = &self.vma.backing {
-            self.object = open_mapped(process, &self.vma, file).and_then(|file| objects.meet(&file)).ok();
-        }
+    /// Takes what the file was found to be.
+    pub(super) fn identify(&mut self, object: Option<Arc<Object>>) {
+        self.object = self.object.take().or(object);
         self.describe();
     }
 
@@ -141,6 +137,14 @@ impl Span {
     }
 }
 
+/// Finds out what the file of a mapping is.
+pub(super) fn object_of(process: Pid, vma: &Vma, objects: &Objects, pulse: &Pulse) -> Option<Arc<Object>> {
+    let Backing::File(file) = &vma.backing else { return None };
+    pulse.at(Place::Device(file.device.clone()));
+    pulse.beat().ok()?;
+    objects.meet(&Watched { file: open_mapped(process, vma, file).ok()?, pulse }).ok()
+}
+
 /// The executable mappings of a process; none where it has ended, or is of the kernel.
 pub(super) fn read_vmas(pid: Pid) -> io::Result<Vec<Vma>> {
     let mut text = Vec::new();
@@ -157,6 +161,8 @@ pub(super) fn own_pid(pid: Pid) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     #[test]
@@ -219,9 +225,12 @@ mod tests {
     fn what_is_known_of_a_file_is_kept() {
         let own = Pid(std::process::id());
         let life = Life::of(own).unwrap();
-        let (mut next, mut objects) = (0, Objects::new());
+        let (mut next, objects) = (0, Objects::new());
+        let pulse = Pulse::new(Instant::now() + Duration::from_secs(3600), Place::Own);
         let mut first = Process::new(own, life, read_vmas(own).unwrap(), None, &mut next);
-        first.spans.iter_mut().for_each(|span| span.identify(own, &mut objects));
+        for span in &mut first.spans {
+            span.identify(object_of(own, &span.vma, &objects, &pulse));
+        }
         let code = first.spans.iter().find(|span| span.object.is_some()).unwrap().vma.start;
         let again = Process::new(own, life, read_vmas(own).unwrap(), Some(first), &mut next);
         assert!(again.spans[again.find(code).unwrap()].object.is_some());

@@ -1,7 +1,7 @@
 //! The thread that turns windows of addresses into profiles with names, and hands them on.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io,
     sync::{Arc, mpsc},
     thread::{self, JoinHandle},
@@ -10,11 +10,14 @@ use std::{
 
 use super::{
     ProfileSample, RawProfile, RawProfileWaker,
-    counts::SymbolCounts,
+    counts::{Cause, SymbolCounts},
     profile::{Activity, Profile, Sample, Stack, SubjectProfile, WaitState, Waker},
+    reader::Reader,
     reason::WaitReason,
     resource::resource,
-    symbols::Symbols,
+    shares::share,
+    symbols::{NamedStack, Symbols},
+    unread::FrameOwner,
 };
 use crate::{
     attribution::Subject,
@@ -38,7 +41,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// names when they are gone by the end of their window. While caches are `given_up` it remembers nothing from one window to
 /// the next.
 ///
-/// With `confined` it can do no more than read from then on: what it reads are files of strangers.
+/// With `confined` it and the thread that reads files can do no more than read from then on: what they read are files of
+/// strangers.
 ///
 /// # Errors
 ///
@@ -52,11 +56,12 @@ pub fn start(
     confined: bool,
     mut send: impl FnMut(Profile, Vec<(Subject, UnwoundTime)>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
+    let reader = Reader::start(confined)?;
     thread::Builder::new().name("podperf-symbols".into()).spawn(move || {
         if confined && let Err(error) = confine_reader() {
             tracing::warn!(error = format!("{:#}", anyhow::Error::from(error)), "stacks are named without a sandbox");
         }
-        let mut symbols = Symbols::new();
+        let mut symbols = Symbols::new(reader);
         while let Some(work) = next(&windows, &met) {
             let forgets = given_up.has(Feature::Caches);
             match work {
@@ -66,7 +71,7 @@ pub fn start(
                     send(profile, unwound);
                     drop(on_its_way);
                     if forgets {
-                        symbols = Symbols::new();
+                        symbols = symbols.forget();
                     }
                     if forgets || symbols.has_read_files() {
                         return_free_memory();
@@ -176,30 +181,59 @@ fn name_wakers(
     wakers
 }
 
+/// The stacks of a window, by their processes.
+type RawStacks<'a> = HashMap<Pid, HashMap<StackId, &'a RawStack>>;
+
 /// The stacks of a window with names. One process may share a stack's addresses with another, but not its names.
 fn name_stacks(
     samples: &[ProfileSample],
     symbols: &mut Symbols,
     counts: &SymbolCounts,
 ) -> HashMap<(Pid, StackId), Arc<Stack>> {
-    let mut by_process: HashMap<Pid, HashMap<StackId, &RawStack>> = HashMap::new();
-    for ProfileSample { stack, sample, waker, .. } in samples {
-        if let Some(stack) = stack {
-            by_process.entry(sample.key.process).or_default().insert(stack.id, stack);
+    let mut named: HashMap<(Pid, StackId), NamedStack> = HashMap::new();
+    let owners: Vec<(FrameOwner, RawStacks<'_>)> = by_owner(samples).into_iter().collect();
+    share(owners.iter().map(|(owner, _)| owner.text()).collect(), |at, turn| {
+        let Some((_, processes)) = owners.get(at) else { return };
+        let processes: Vec<(Pid, Vec<&RawStack>)> =
+            processes.iter().map(|(pid, stacks)| (*pid, stacks.values().copied().collect())).collect();
+        for ((_, raw), (pid, stacks)) in processes.iter().zip(symbols.name(&processes, turn)) {
+            named.extend(raw.iter().zip(stacks).map(|(raw, stack)| ((pid, raw.id), stack)));
         }
-        if let Some(stack) = waker.as_ref().and_then(|waker| waker.stack.as_ref()) {
-            by_process.entry(stack.process).or_default().insert(stack.id, stack);
-        }
-    }
-    let mut named = HashMap::new();
-    for (process, stacks) in by_process {
-        let stacks: Vec<_> = stacks.into_values().collect();
-        for (raw, stack) in stacks.iter().zip(symbols.name(process, &stacks)) {
+    });
+    for (owner, processes) in &owners {
+        let ids = processes.iter().flat_map(|(pid, stacks)| stacks.keys().map(|id| (*pid, *id)));
+        for stack in ids.filter_map(|id| named.get(&id)) {
             counts.add(&stack.frames);
-            named.insert((process, raw.id), stack.stack);
+            counts.unread().add(owner, stack.frames.unsymbolized[Cause::FileUnreadable as usize]);
         }
     }
-    named
+    named.into_iter().map(|(id, stack)| (id, stack.stack)).collect()
+}
+
+/// Whose the processes are. One with threads in several cgroups is of the first that is met.
+fn by_owner<'a>(samples: &'a [ProfileSample]) -> BTreeMap<FrameOwner, RawStacks<'a>> {
+    let mut owners: HashMap<Pid, FrameOwner> = HashMap::new();
+    for sample in samples {
+        owners.entry(sample.sample.key.process).or_insert_with(|| FrameOwner::of(&sample.subject));
+    }
+    let mut stacks: BTreeMap<FrameOwner, RawStacks<'a>> = BTreeMap::new();
+    let mut add = |process: Pid, owner: &FrameOwner, stack: &'a RawStack| {
+        let owner = owners.get(&process).unwrap_or(owner).clone();
+        stacks.entry(owner).or_default().entry(process).or_default().insert(stack.id, stack);
+    };
+    for ProfileSample { subject, stack, sample, waker, .. } in samples {
+        if let Some(stack) = stack {
+            add(sample.key.process, &FrameOwner::of(subject), &**stack);
+        }
+        if let Some(waker) = waker
+            && let Some(stack) = &waker.stack
+        {
+            // Of one that did not wait itself no more is known than whose it is.
+            let owner = FrameOwner { cgroup: waker.subject.clone(), ..FrameOwner::default() };
+            add(stack.process, &owner, &**stack);
+        }
+    }
+    stacks
 }
 
 #[cfg(test)]
@@ -249,7 +283,7 @@ mod tests {
             on_its_way: Arc::default(),
         };
         let counts = SymbolCounts::default();
-        let (profile, unwound) = profile(window, &mut Symbols::new(), "node-1", &counts);
+        let (profile, unwound) = profile(window, &mut Symbols::new(Reader::start(true).unwrap()), "node-1", &counts);
         assert!(unwound.iter().any(|(subject, times)| *subject == Subject::Cgroup("/a.slice/b.service".into())
             && times.iter().sum::<u64>() == 5));
         let sum = |service: &str| -> u64 {

@@ -11,9 +11,10 @@ use podperf_ebpf::abi;
 use super::{
     counts::{Cause, SymbolStats},
     profile::{Frame, FrameKind, Function, Mapping, Stack, Unwind},
+    reader::Reader,
     remembered::Remembered,
     unwind::unwind,
-    user::User,
+    user::{Named, Turn, User},
 };
 use crate::{
     ids::{Pid, StackId},
@@ -28,8 +29,6 @@ const TWINS_BYTES: usize = 2 << 20;
 const STACK_BYTES: usize = 160;
 const TWIN_BYTES: usize = 64;
 const FRAME_BYTES: usize = 256;
-/// How long the files of one window may take; a window is some seconds.
-const TIME_FOR_FILES: Duration = Duration::from_secs(5);
 /// Processes that are met in a second at most: each may cost half a millisecond.
 const MEETS_PER_SECOND: u32 = 50;
 
@@ -44,7 +43,6 @@ pub(super) struct Symbols {
     stacks: Remembered<(u64, StackId), NamedStack>,
     /// The process that last had a stack: one that is gone may have been forked from it.
     twins: Remembered<StackId, u64>,
-    deadline: Instant,
     meets: (Instant, u32),
     /// Whether memory was taken for what is freed again.
     read_files: bool,
@@ -58,15 +56,23 @@ pub(super) struct NamedStack {
 }
 
 impl Symbols {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(reader: Reader) -> Self {
+        Self::of(User::new(reader))
+    }
+
+    /// The same without a memory.
+    pub(super) fn forget(self) -> Self {
+        Self { meets: self.meets, read_files: self.read_files, ..Self::of(self.user.forget()) }
+    }
+
+    fn of(user: User) -> Self {
         Self {
-            user: User::new(),
+            user,
             functions: Arc::default(),
             kernel: Remembered::new(KERNEL_BYTES),
             kernel_mapping: Arc::new(Mapping { path: "[kernel]".into(), ..Mapping::default() }),
             stacks: Remembered::new(STACKS_BYTES),
             twins: Remembered::new(TWINS_BYTES),
-            deadline: Instant::now() + TIME_FOR_FILES,
             meets: (Instant::now(), 0),
             read_files: false,
         }
@@ -84,7 +90,6 @@ impl Symbols {
         self.kernel.next_window();
         self.stacks.next_window();
         self.twins.next_window();
-        self.deadline = Instant::now() + TIME_FOR_FILES;
     }
 
     /// Whether files were read since this was last asked: then there is memory to give back.
@@ -103,44 +108,58 @@ impl Symbols {
         }
     }
 
-    /// The stacks of one process with names, in their order.
-    pub(super) fn name(&mut self, process: Pid, stacks: &[&RawStack]) -> Vec<NamedStack> {
-        let number = self.user.number(process);
-        let mut named: Vec<Option<NamedStack>> = stacks.iter().map(|stack| self.remembered(number, stack)).collect();
-        if named.iter().all(Option::is_some) {
-            return named.into_iter().flatten().collect();
+    /// The stacks of processes with names, in their order. All of them are of one pod or cgroup, whose turn it is.
+    pub(super) fn name(&mut self, processes: &[(Pid, Vec<&RawStack>)], turn: &mut Turn) -> Vec<(Pid, Vec<NamedStack>)> {
+        let (mut parts, mut wanted) = (Vec::new(), Vec::new());
+        for (process, stacks) in processes {
+            let number = self.user.number(*process, turn);
+            let named: Vec<_> = stacks.iter().map(|stack| self.remembered(number, stack)).collect();
+            let new = stacks.iter().zip(&named).filter(|(_, named)| named.is_none());
+            let calls: BTreeSet<u64> = new.flat_map(|(stack, _)| calls(&stack.user)).collect();
+            if !calls.is_empty() {
+                wanted.push((*process, calls));
+            }
+            parts.push((*process, stacks, number, named));
         }
-        let new = || stacks.iter().zip(&named).filter(|(_, named)| named.is_none()).map(|(stack, _)| *stack);
-        let wanted: BTreeSet<u64> = new().flat_map(|stack| calls(&stack.user)).collect();
-        let user = if wanted.is_empty() { HashMap::new() } else { self.user.frames(process, &wanted, self.deadline) };
         self.read_files |= !wanted.is_empty();
-        // Its mappings may have been read again.
-        let number = number.and_then(|_| self.user.number(process));
-        for (raw, named) in stacks.iter().zip(&mut named).filter(|(_, named)| named.is_none()) {
-            let mut counts = SymbolStats::default();
-            let mut frames = without_sampler(raw.kernel.iter().map(|address| self.kernel_frame(*address)).collect());
-            for frame in &frames {
-                counts.count(if frame.functions.is_empty() { Err(Cause::NoSymbol) } else { Ok(()) });
-            }
-            let found: Vec<_> = calls(&raw.user).filter_map(|call| user.get(&call)).collect();
-            found.iter().for_each(|named| counts.count(named.outcome));
-            let walked: Vec<_> = found.iter().map(|named| (&*named.frame, named.place)).collect();
-            let kernel_is_whole = raw.kernel.len() < abi::PODPERF_MAX_FRAMES as usize;
-            let unwind =
-                if kernel_is_whole { unwind(&walked, abi::PODPERF_MAX_FRAMES as usize) } else { Unwind::Truncated };
-            frames.extend(found.iter().map(|named| Arc::clone(&named.frame)));
-            let of_frames: usize = found.iter().map(|named| named.cost).sum();
-            let cost = STACK_BYTES + size_of_val(&frames[..]) + of_frames;
-            let stack = NamedStack { stack: Arc::new(Stack { frames, unwind }), frames: counts };
-            if let Some(number) = number
-                && found.iter().all(|named| named.lasts)
-            {
-                self.stacks.insert((number, raw.id), stack.clone(), cost);
-                self.twins.insert(raw.id, number, TWIN_BYTES);
-            }
-            *named = Some(stack);
+        let frames = self.user.frames(&wanted, turn);
+        let none = HashMap::new();
+        let mut named_stacks = Vec::new();
+        for (process, stacks, number, named) in parts {
+            let user = frames.get(&process).unwrap_or(&none);
+            let has_all = named.iter().all(Option::is_some);
+            // Its mappings may have been read again.
+            let number = number.filter(|_| !has_all).and_then(|_| self.user.number(process, turn));
+            let stacks = stacks.iter().zip(named);
+            let named = stacks.map(|(raw, named)| named.unwrap_or_else(|| self.name_stack(raw, number, user)));
+            named_stacks.push((process, named.collect()));
         }
-        named.into_iter().flatten().collect()
+        named_stacks
+    }
+
+    fn name_stack(&mut self, raw: &RawStack, number: Option<u64>, user: &HashMap<u64, Named>) -> NamedStack {
+        let mut counts = SymbolStats::default();
+        let mut frames = without_sampler(raw.kernel.iter().map(|address| self.kernel_frame(*address)).collect());
+        for frame in &frames {
+            counts.count(if frame.functions.is_empty() { Err(Cause::NoSymbol) } else { Ok(()) });
+        }
+        let found: Vec<_> = calls(&raw.user).filter_map(|call| user.get(&call)).collect();
+        found.iter().for_each(|named| counts.count(named.outcome));
+        let walked: Vec<_> = found.iter().map(|named| (&*named.frame, named.place)).collect();
+        let kernel_is_whole = raw.kernel.len() < abi::PODPERF_MAX_FRAMES as usize;
+        let unwind =
+            if kernel_is_whole { unwind(&walked, abi::PODPERF_MAX_FRAMES as usize) } else { Unwind::Truncated };
+        frames.extend(found.iter().map(|named| Arc::clone(&named.frame)));
+        let of_frames: usize = found.iter().map(|named| named.cost).sum();
+        let cost = STACK_BYTES + size_of_val(&frames[..]) + of_frames;
+        let stack = NamedStack { stack: Arc::new(Stack { frames, unwind }), frames: counts };
+        if let Some(number) = number
+            && found.iter().all(|named| named.lasts)
+        {
+            self.stacks.insert((number, raw.id), stack.clone(), cost);
+            self.twins.insert(raw.id, number, TWIN_BYTES);
+        }
+        stack
     }
 
     /// A stack that was named before, of this process or, where that is gone, of one with the same addresses: that is
@@ -226,10 +245,20 @@ mod tests {
         Pid(std::process::id())
     }
 
+    fn symbols() -> Symbols {
+        Symbols::new(Reader::start(true).unwrap())
+    }
+
+    fn turn() -> Turn {
+        let deadline = Instant::now() + Duration::from_secs(3600);
+        Turn { owner: "a".into(), deadline, map_bytes: u64::MAX, late: false }
+    }
+
     fn name(symbols: &mut Symbols, process: Pid, stack: &RawStack) -> NamedStack {
         let functions = Arc::clone(&symbols.functions);
         symbols.next_window(&functions);
-        symbols.name(process, &[stack]).pop().unwrap()
+        let (_, mut stacks) = symbols.name(&[(process, vec![stack])], &mut turn()).pop().unwrap();
+        stacks.pop().unwrap()
     }
 
     fn stack(user: Vec<u64>) -> RawStack {
@@ -239,7 +268,7 @@ mod tests {
     #[test]
     fn a_stack_that_comes_again_is_the_same_stack() {
         let raw = stack(vec![a_function_of_this_test(), a_function_of_this_test()]);
-        let mut symbols = Symbols::new();
+        let mut symbols = symbols();
         let first = name(&mut symbols, own(), &raw);
         let [frame, _] = &first.stack.frames[..] else { panic!("{first:?}") };
         assert!(frame.functions[0].name.contains("a_function_of_this_test"), "{frame:?}");
@@ -257,7 +286,7 @@ mod tests {
     #[test]
     fn an_address_without_code_is_looked_up_each_time() {
         let raw = stack(vec![a_function_of_this_test(), 0x10]);
-        let mut symbols = Symbols::new();
+        let mut symbols = symbols();
         let first = name(&mut symbols, own(), &raw);
         assert_eq!(first.stack.unwind, Unwind::Broken);
         assert_eq!(first.frames, SymbolStats { symbolized: 1, unsymbolized: [0, 1, 0, 0] });
@@ -280,7 +309,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let address = code_of(&child);
         let pid = Pid(child.id());
-        let mut symbols = Symbols::new();
+        let mut symbols = symbols();
         symbols.meet(pid);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -295,7 +324,7 @@ mod tests {
     fn a_process_that_is_gone_has_the_names_of_its_twin() {
         let raw = stack(vec![a_function_of_this_test(), a_function_of_this_test() + 1]);
         let gone = Pid(u32::MAX / 2);
-        let mut symbols = Symbols::new();
+        let mut symbols = symbols();
         let unknown = name(&mut symbols, gone, &raw);
         assert_eq!(unknown.frames, SymbolStats { symbolized: 0, unsymbolized: [2, 0, 0, 0] });
         assert_eq!((unknown.stack.frames[0].address, unknown.stack.unwind), (raw.user[0], Unwind::Whole));

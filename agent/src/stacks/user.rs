@@ -1,23 +1,22 @@
 //! Names of user addresses: processes that are known, their files, and the functions that were looked up.
 
+mod jit;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fs::File,
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
-
-use tracing::debug;
 
 use super::{
     counts::Cause,
-    demangle::{MAX_NAME, demangle},
-    files::{FileId, hosts, open_below, open_mapped},
-    maps::Backing,
+    demangle::MAX_NAME,
+    files::{FileId, Watched, hosts, open_below, open_mapped},
+    maps::{Backing, Vma},
     objects::{Object, Objects},
-    perf_map,
-    process::{Life, Process, Span, own_pid, read_vmas},
+    process::{Life, Process, Span, object_of, read_vmas},
     profile::{Frame, FrameKind, Function, Mapping},
+    reader::{self, Pulse, Reader, Unread, Whose, cgroup_of},
     remembered::Remembered,
     unwind::Place,
     vdso::Vdso,
@@ -35,6 +34,8 @@ const NAME_BYTES: usize = 96;
 const SHARED_BY: usize = 4;
 /// Live processes that are asked for a file of one that is gone.
 const MAX_ASKED: usize = 8;
+/// How long it may take to learn what a process is that was met.
+const TIME_TO_MEET: Duration = Duration::from_secs(5);
 
 /// A function's name, or that there is none.
 type Name = Option<Arc<str>>;
@@ -51,12 +52,25 @@ pub(super) struct Named {
     pub(super) cost: usize,
 }
 
+/// What may be read for one pod or cgroup in a window.
+#[derive(Debug)]
+pub(super) struct Turn {
+    /// The pod or cgroup.
+    pub(super) owner: String,
+    pub(super) deadline: Instant,
+    /// Of maps of JIT compilers, which are read again whenever they grow.
+    pub(super) map_bytes: u64,
+    /// Whether there would have been more to read.
+    pub(super) late: bool,
+}
+
 /// The user side's names.
 #[derive(Debug)]
 pub(super) struct User {
+    reader: Reader,
     processes: Remembered<Pid, Process>,
     next_process: u64,
-    objects: Objects,
+    objects: Arc<Objects>,
     /// By the object's number and the address in it.
     names: Remembered<(u64, u64), Name>,
     /// By the process' number and the address.
@@ -76,17 +90,23 @@ struct Wanted {
 }
 
 impl User {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(reader: Reader) -> Self {
         Self {
+            reader,
             processes: Remembered::new(PROCESSES_BYTES),
             next_process: 0,
-            objects: Objects::new(),
+            objects: Arc::new(Objects::new()),
             names: Remembered::new(NAMES_BYTES),
             frames: Remembered::new(FRAMES_BYTES),
             no_text: "".into(),
             vdso: Vdso::default(),
             window: 1,
         }
+    }
+
+    /// The same without a memory.
+    pub(super) fn forget(self) -> Self {
+        Self::new(self.reader)
     }
 
     /// What comes now is of the next window.
@@ -102,10 +122,14 @@ impl User {
     /// small file where it is.
     pub(super) fn meet(&mut self, pid: Pid) -> bool {
         let Some(life) = Life::of(pid) else { return false };
-        if self.processes.get(&pid).is_none_or(|known| known.life != life)
-            && let Some(mut process) = self.read(pid, life)
-        {
-            process.spans.iter_mut().for_each(|span| span.identify(pid, &mut self.objects));
+        if self.processes.get(&pid).is_some_and(|known| known.life == life) {
+            return false;
+        }
+        let deadline = Instant::now() + TIME_TO_MEET;
+        let mut turn = Turn { owner: cgroup_of(pid), deadline, map_bytes: 0, late: false };
+        if let Some(mut process) = self.read(pid, life, &mut turn) {
+            let all = (0..process.spans.len()).collect();
+            self.identify(&mut process, &all, &mut turn);
             // It may map more before its window ends.
             process.read_in = 0;
             self.keep(process);
@@ -116,22 +140,44 @@ impl User {
 
     /// The number of a process with its mappings, as far as is known without reading them again; `None` for one that
     /// ended before it was met.
-    pub(super) fn number(&mut self, pid: Pid) -> Option<u64> {
+    pub(super) fn number(&mut self, pid: Pid, turn: &mut Turn) -> Option<u64> {
         if let Some(life) = Life::of(pid)
             && self.processes.get(&pid).is_none_or(|known| known.life != life)
         {
-            let process = self.read(pid, life)?;
+            let process = self.read(pid, life, turn)?;
             self.keep(process);
         }
         self.processes.get(&pid).map(|process| process.number)
     }
 
-    /// The frames of addresses in one process. What is not known by the `deadline` stays without a name.
-    pub(super) fn frames(&mut self, pid: Pid, calls: &BTreeSet<u64>, deadline: Instant) -> HashMap<u64, Named> {
-        let Some(mut process) = self.current(pid) else {
-            let gone = |call: &u64| (*call, unnamed(*call, Place::Unknown, Cause::ProcessGone));
-            return calls.iter().map(gone).collect();
+    /// The frames of addresses in processes of one owner. What is not known by the end of its turn stays without a name.
+    pub(super) fn frames(
+        &mut self,
+        processes: &[(Pid, BTreeSet<u64>)],
+        turn: &mut Turn,
+    ) -> HashMap<Pid, HashMap<u64, Named>> {
+        let (mut frames, mut in_memory) = (HashMap::new(), Vec::new());
+        for (pid, calls) in processes {
+            let (named, rest) = self.frames_in_files(*pid, calls, turn);
+            frames.insert(*pid, named);
+            if !rest.is_empty() {
+                in_memory.push((*pid, rest));
+            }
+        }
+        self.name_memory(&in_memory, turn, &mut frames);
+        frames
+    }
+
+    /// Those in files, and the addresses in memory that a JIT compiler may have written.
+    fn frames_in_files(&mut self, pid: Pid, calls: &BTreeSet<u64>, turn: &mut Turn) -> (HashMap<u64, Named>, Vec<u64>) {
+        let Some(mut process) = self.current(pid, turn) else {
+            let cause = if Life::of(pid).is_some() { Cause::FileUnreadable } else { Cause::ProcessGone };
+            let gone = |call: &u64| (*call, unnamed(*call, Place::Unknown, cause));
+            return (calls.iter().map(gone).collect(), Vec::new());
         };
+        let new = calls.iter().filter(|call| self.frames.get(&(process.number, **call)).is_none());
+        let new = new.filter_map(|call| process.find(*call)).collect();
+        self.identify(&mut process, &new, turn);
         let mut frames = HashMap::with_capacity(calls.len());
         let mut wanted: BTreeMap<u64, Wanted> = BTreeMap::new();
         let mut in_memory = Vec::new();
@@ -147,7 +193,6 @@ impl User {
                 continue;
             };
             let Some(span) = process.spans.get_mut(at) else { continue };
-            span.identify(pid, &mut self.objects);
             if span.object.is_none() {
                 span.adopt(self.processes.values().flat_map(|other| &other.spans));
             }
@@ -169,7 +214,7 @@ impl User {
                 (Backing::File(_) | Backing::Special(_), _) => found.push((*call, at, offset)),
             }
         }
-        let looked_up = self.look_up(&process, wanted, deadline);
+        let looked_up = self.look_up(&process, wanted, turn);
         for (call, at, address) in found {
             let Some(span) = process.spans.get(at) else { continue };
             let named = self.name(span, address, &looked_up);
@@ -179,9 +224,51 @@ impl User {
             }
             frames.insert(call, named);
         }
-        self.name_memory(pid, &in_memory, deadline, &mut frames);
         self.keep(process);
-        frames
+        (frames, in_memory)
+    }
+
+    /// Finds out what the files of these mappings are, where that is not known.
+    fn identify(&mut self, process: &mut Process, at: &BTreeSet<usize>, turn: &mut Turn) {
+        let (mut unknown, pid) = (Vec::new(), process.pid);
+        for (at, span) in at.iter().filter_map(|at| Some((*at, process.spans.get(*at)?))) {
+            if let Backing::File(file) = &span.vma.backing
+                && span.object.is_none()
+                && !self.reader.avoids(&reader::Place::Device(file.device.clone()))
+            {
+                unknown.push((at, span.vma.clone()));
+            }
+        }
+        if !unknown.is_empty() {
+            let objects = Arc::clone(&self.objects);
+            let found = self.run(turn, pid, reader::Place::Own, move |pulse| {
+                let found = unknown.iter().map(|(at, vma)| (*at, object_of(pid, vma, &objects, pulse)));
+                found.collect::<Vec<_>>()
+            });
+            for (at, object) in found.unwrap_or_default() {
+                if let Some(span) = process.spans.get_mut(at) {
+                    span.identify(object);
+                }
+            }
+        }
+        for span in at {
+            if let Some(span) = process.spans.get_mut(*span).filter(|span| span.mapping.is_none()) {
+                span.identify(None);
+            }
+        }
+    }
+
+    /// Reads something within this turn.
+    fn run<T: Send + 'static>(
+        &mut self,
+        turn: &mut Turn,
+        pid: Pid,
+        place: reader::Place,
+        work: impl FnOnce(&Pulse) -> T + Send + 'static,
+    ) -> Option<T> {
+        let result = self.reader.run(Whose { owner: &turn.owner, pid, deadline: turn.deadline }, place, work);
+        turn.late |= matches!(result, Err(Unread::Late));
+        result.ok()
     }
 
     /// The frame of an address that lies in a file or in the vDSO.
@@ -218,85 +305,68 @@ impl User {
         &mut self,
         process: &Process,
         wanted: BTreeMap<u64, Wanted>,
-        deadline: Instant,
+        turn: &mut Turn,
     ) -> HashMap<(u64, u64), Name> {
         let mut found = HashMap::new();
         for (number, Wanted { object, span, addresses }) in wanted {
             let Some(Span { vma, .. }) = process.spans.get(span) else { continue };
             let Backing::File(mapping) = &vma.backing else { continue };
-            if Instant::now() >= deadline {
-                debug!(path = mapping.path, "no time for names");
-                break;
-            }
-            let opened = open_mapped(process.pid, vma, mapping).ok().filter(|file| is(&object, file));
-            let opened = opened.map(|file| (process.pid, file)).or_else(|| self.open_elsewhere(&object, &mapping.path));
-            let Some((owner, file)) = opened else { continue };
+            let mut owners = vec![(process.pid, vma.clone())];
+            owners.extend(self.others_with(&object));
+            let hosts = if self.reader.avoids(&reader::Place::Host) { Vec::new() } else { hosts().to_vec() };
+            let (path, place) = (mapping.path.clone(), reader::Place::Device(mapping.device.clone()));
             let addresses: Vec<u64> = addresses.into_iter().collect();
-            let names = object.functions(&file, owner, &mapping.path, &addresses);
-            for (address, name) in addresses.into_iter().zip(names) {
+            let asked = addresses.clone();
+            let names = self.run(turn, process.pid, place, move |pulse| {
+                let (owner, file) = open_any(&object, owners, &path, &hosts, pulse)?;
+                Some(object.functions(&file, owner, &path, &hosts, &asked))
+            });
+            for (address, name) in addresses.into_iter().zip(names.flatten().unwrap_or_default()) {
                 let name: Name = name.map(Into::into);
-                let cost = NAME_BYTES + name.as_ref().map_or(0, |name| name.len().min(MAX_NAME));
-                self.names.insert((number, address), name.clone(), cost);
+                self.learn((number, address), &name);
                 found.insert((number, address), name);
             }
         }
         found
     }
 
-    /// The file of a process that is gone, from one that has it too, or from the host.
-    fn open_elsewhere(&self, object: &Object, path: &str) -> Option<(Pid, File)> {
-        let has_it = |span: &&Span| span.object.as_ref().is_some_and(|other| other.number == object.number);
-        let others = self.processes.values().filter_map(|process| Some((process, process.spans.iter().find(has_it)?)));
-        let mut opened = others.take(MAX_ASKED).filter_map(|(process, span)| match &span.vma.backing {
-            Backing::File(file) => Some((process.pid, open_mapped(process.pid, &span.vma, file).ok()?)),
-            Backing::Anonymous | Backing::Special(_) => None,
-        });
-        let by_path = || {
-            let mut opened = hosts().into_iter().filter_map(|host| Some((host, open_below(host, path).ok()?)));
-            opened.find(|(_, file)| is(object, file))
-        };
-        opened.find(|(_, file)| is(object, file)).or_else(by_path)
+    fn learn(&mut self, place: (u64, u64), name: &Name) {
+        let cost = NAME_BYTES + name.as_ref().map_or(0, |name| name.len().min(MAX_NAME));
+        self.names.insert(place, name.clone(), cost);
     }
 
-    /// Names what a JIT compiler has made, by its own map; never for longer than now.
-    fn name_memory(&self, pid: Pid, calls: &[u64], deadline: Instant, frames: &mut HashMap<u64, Named>) {
-        if calls.is_empty() {
-            return;
-        }
-        let late = Instant::now() >= deadline;
-        let map = own_pid(pid).filter(|_| !late);
-        let map = map.and_then(|own| open_below(pid, &format!("/tmp/perf-{own}.map")).ok());
-        let names = map.map_or_else(|| vec![None; calls.len()], |map| perf_map::names(&map, calls));
-        for (call, name) in calls.iter().zip(names) {
-            let outcome = match name {
-                Some(_) => Ok(()),
-                None if late => Err(Cause::FileUnreadable),
-                None => Err(Cause::NoSymbol),
-            };
-            let frame = self.frame(*call, None, name.map(|name| demangle(&name).into()));
-            frames.insert(*call, Named { frame, place: Place::Memory, outcome, lasts: false, cost: FRAME_BYTES });
-        }
+    /// Processes that have the same file, in case that the one which is asked for is gone.
+    fn others_with(&self, object: &Object) -> Vec<(Pid, Vma)> {
+        let has_it = |span: &&Span| span.object.as_ref().is_some_and(|other| other.number == object.number);
+        let others = self.processes.values().filter_map(|process| Some((process, process.spans.iter().find(has_it)?)));
+        others.take(MAX_ASKED).map(|(process, span)| (process.pid, span.vma.clone())).collect()
     }
 
     /// The process with its mappings as they are now, or as they last were.
-    fn current(&mut self, pid: Pid) -> Option<Process> {
+    fn current(&mut self, pid: Pid, turn: &mut Turn) -> Option<Process> {
         let known = self.processes.remove(&pid);
         let Some(life) = Life::of(pid) else { return known };
         if known.as_ref().is_some_and(|known| known.life == life && known.read_in == self.window) {
             return known;
         }
-        match read_vmas(pid) {
-            Ok(vmas) if !vmas.is_empty() => {
+        match self.vmas(pid, turn) {
+            Some(vmas) => {
                 let process = Process::new(pid, life, vmas, known, &mut self.next_process);
                 Some(Process { read_in: self.window, ..process })
             }
             // It ended just now.
-            _ => known.filter(|known| known.life == life),
+            None => known.filter(|known| known.life == life),
         }
     }
 
-    fn read(&mut self, pid: Pid, life: Life) -> Option<Process> {
-        let vmas = read_vmas(pid).ok().filter(|vmas| !vmas.is_empty())?;
+    /// Its mappings, if there are any. A process that waits for a page of a file may keep its reader waiting.
+    fn vmas(&mut self, pid: Pid, turn: &mut Turn) -> Option<Vec<Vma>> {
+        let vmas = self.run(turn, pid, reader::Place::Own, move |_| read_vmas(pid));
+        vmas?.ok().filter(|vmas| !vmas.is_empty())
+    }
+
+    fn read(&mut self, pid: Pid, life: Life, turn: &mut Turn) -> Option<Process> {
+        let vmas = self.vmas(pid, turn)?;
         let process = Process::new(pid, life, vmas, None, &mut self.next_process);
         Some(Process { read_in: self.window, ..process })
     }
@@ -313,6 +383,26 @@ fn unnamed(address: u64, place: Place, cause: Cause) -> Named {
 }
 
 /// Whether the file is the one that was seen before, and not one that took its place.
-fn is(object: &Object, file: &File) -> bool {
-    FileId::of(file).is_ok_and(|id| id == object.id)
+fn is(object: &Object, file: &Watched<'_>) -> bool {
+    FileId::of(&file.file).is_ok_and(|id| id == object.id)
+}
+
+/// Opens an object where the first of these processes has it mapped that still does, or by its path on one of the hosts.
+fn open_any<'a>(
+    object: &Object,
+    owners: Vec<(Pid, Vma)>,
+    path: &str,
+    hosts: &[Pid],
+    pulse: &'a Pulse,
+) -> Option<(Pid, Watched<'a>)> {
+    let watched = |file| Watched { file, pulse };
+    let mapped = owners.into_iter().filter_map(|(pid, vma)| match &vma.backing {
+        Backing::File(file) => Some((pid, watched(open_mapped(pid, &vma, file).ok()?))),
+        Backing::Anonymous | Backing::Special(_) => None,
+    });
+    let on_hosts = hosts.iter().filter_map(|host| {
+        pulse.at(reader::Place::Host);
+        Some((*host, watched(open_below(*host, path).ok()?)))
+    });
+    mapped.chain(on_hosts).find(|(_, file)| is(object, file))
 }

@@ -26,7 +26,7 @@ mod restart {
 use kube::core::WatchEvent;
 use libfuzzer_sys::fuzz_target;
 use pod::Pod;
-use prune::Keep;
+use prune::{Keep, Teller};
 use raw::{RawList, RawPod};
 
 /// `serde_json` goes so deep, and a list or an event is deeper than its pod.
@@ -34,7 +34,8 @@ const DEEP: usize = 120;
 
 fuzz_target!(|text: &str| {
     let keys = ["app", "app.kubernetes.io/name", "app_kubernetes_io_name", "teamName"].map(str::to_owned);
-    let keep = Keep::new(&keys, &keys);
+    let teller = if text.len() % 2 == 0 { Teller::Kubelet } else { Teller::Api { node: "node-1".into() } };
+    let keep = Keep::new(&keys, &keys, teller);
     if let Ok(list) = serde_json::from_str::<RawList>(text) {
         list.items.into_iter().filter_map(|raw| keep.prune(raw)).for_each(|pod| check(&pod));
     }

@@ -1,6 +1,7 @@
 //! The agent about itself: what it counts, what it lost, what it costs. Pure but for `/proc/self`.
 
 use std::{
+    collections::BTreeMap,
     fs,
     sync::atomic::{AtomicU64, Ordering},
     time::{SystemTime, UNIX_EPOCH},
@@ -20,7 +21,7 @@ use crate::{
     memory::ORDER,
     pods::SourceStats,
     restart::RestartStats,
-    stacks::{Cause, SymbolStats},
+    stacks::{Cause, FrameOwner, SymbolStats},
     status::{Part, State},
     upkeep::Feature,
 };
@@ -42,6 +43,8 @@ pub struct AgentFacts<'a> {
     pub otlp: Option<otlp::Stats>,
     /// The symbolizer's counts.
     pub symbols: SymbolStats,
+    /// Frames whose files were not read, by whose they are.
+    pub unread: BTreeMap<FrameOwner, u64>,
     /// Log messages.
     pub logs: &'a LogCounts,
     /// What the HTTP server counts.
@@ -205,6 +208,10 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
     for (cause, count) in Cause::ALL.iter().zip(facts.symbols.unsymbolized) {
         unsymbolized.push(&[cause.name()], Value::Count(count));
     }
+    let mut unread = rows::UNREAD.family();
+    for (owner, count) in &facts.unread {
+        unread.push(&[&owner.namespace, &owner.pod, &owner.cgroup], Value::Count(*count));
+    }
     families.extend([
         rows::STACK_WAITS.of(Value::Count(cpu.waits)),
         rows::STACK_WALKS.of(Value::Count(cpu.walks)),
@@ -216,6 +223,7 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         rows::STACK_SHADOW_WRONG.of(Value::Count(cpu.shadow_wrong)),
         rows::SYMBOLIZED.of(Value::Count(facts.symbols.symbolized)),
         unsymbolized,
+        unread,
         rows::WINDOWS_DROPPED.of(Value::Count(observation.profiles_dropped)),
     ]);
 }

@@ -130,6 +130,8 @@ families! {
         "Frames that got a name";
     UNSYMBOLIZED: Counter "podperf_stack_unsymbolized_frames" ["cause"],
         "Frames that got none, by cause";
+    UNREAD: Counter "podperf_stack_unread_frames" ["namespace", "pod", "cgroup"],
+        "Frames of cause `file_unreadable`, by pod or row of cgroups; at most 100 series and one for all others";
     WINDOWS_DROPPED: Counter "podperf_profile_windows_dropped" [],
         "Profiles given up because symbols or the exporter took too long";
 

@@ -1,0 +1,254 @@
+//! The thread that reads strangers' files, which is given up when a file server does not answer.
+//!
+//! No time limit ends a read of a file whose server hangs. So files are opened, read and closed on a thread of its own, one
+//! piece of [`Reader::run`] at a time; who asked waits for as long as reads end. A thread that hangs is left behind, and
+//! another one goes on without the files that are where the first one hangs: those of the same pod or cgroup, and of the
+//! same device.
+
+use std::{
+    fmt, fs, io,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::unistd::gettid;
+use tracing::warn;
+
+use crate::{ids::Pid, sandbox::confine_reader};
+
+/// How long one read may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// For how long nothing is read where a read took longer; never before that read has ended.
+const AVOIDED_FOR: Duration = Duration::from_secs(60);
+/// Threads that may hang at a time, each with some 100 KiB. With more of them no files are read.
+const MAX_HUNG: usize = 8;
+
+/// Where a file is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Place {
+    /// On a device, as `/proc/PID/maps` names it.
+    Device(String),
+    /// Below the root of the host.
+    Host,
+    /// Anywhere that the process itself leads to.
+    #[default]
+    Own,
+}
+
+/// For whom something is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whose<'a> {
+    /// The pod or cgroup.
+    pub(super) owner: &'a str,
+    pub(super) pid: Pid,
+    /// When it has had its time.
+    pub(super) deadline: Instant,
+}
+
+/// Why something was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// There was no time left.
+    Late,
+    /// A read did not end, now or lately.
+    Hangs,
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// See the module.
+pub(super) struct Reader {
+    starter: mpsc::Sender<mpsc::SyncSender<Thread>>,
+    thread: Option<Thread>,
+    hung: Vec<Hung>,
+    patience: Duration,
+}
+
+/// One that reads, or waits for work.
+struct Thread {
+    work: mpsc::Sender<Work>,
+    id: i32,
+}
+
+struct Hung {
+    pulse: Arc<Pulse>,
+    place: Place,
+    owners: [String; 2],
+    since: Instant,
+}
+
+/// How far a piece of work is.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    deadline: Instant,
+    reads: AtomicU64,
+    late: AtomicBool,
+    ended: AtomicBool,
+    place: Mutex<Place>,
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Reader").field("hung", &self.hung.len()).finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    /// Starts what makes its threads: who asks for reads may make none once it is confined. With `confined` its threads can
+    /// do no more than read.
+    ///
+    /// # Errors
+    ///
+    /// When that thread cannot be started.
+    pub(super) fn start(confined: bool) -> io::Result<Self> {
+        let (starter, asked) = mpsc::channel::<mpsc::SyncSender<Thread>>();
+        thread::Builder::new().name("podperf-readers".into()).spawn(move || {
+            for answer in asked {
+                if let Some(thread) = start_thread(confined) {
+                    answer.send(thread).ok();
+                }
+            }
+        })?;
+        Ok(Self { starter, thread: None, hung: Vec::new(), patience: PATIENCE })
+    }
+
+    /// Does `work` on the thread for files, which tells its pulse before each read.
+    pub(super) fn run<T: Send + 'static>(
+        &mut self,
+        whose: Whose<'_>,
+        place: Place,
+        work: impl FnOnce(&Pulse) -> T + Send + 'static,
+    ) -> Result<T, Unread> {
+        if Instant::now() >= whose.deadline {
+            return Err(Unread::Late);
+        }
+        if self.avoids_owner(whose.owner) || self.avoids(&place) || self.hanging() >= MAX_HUNG {
+            return Err(Unread::Hangs);
+        }
+        let pulse = Arc::new(Pulse::new(whose.deadline, place));
+        let (answer, answered) = mpsc::sync_channel(1);
+        let told = Arc::clone(&pulse);
+        let work = move || {
+            let result = work(&told);
+            told.ended.store(true, Ordering::Release);
+            answer.send(result).ok();
+        };
+        let Some(thread) = self.thread.take().or_else(|| self.start_thread()) else { return Err(Unread::Late) };
+        if thread.work.send(Box::new(work)).is_err() {
+            return Err(Unread::Late);
+        }
+        let mut reads = 0;
+        loop {
+            match answered.recv_timeout(self.patience) {
+                Ok(result) => {
+                    self.thread = Some(thread);
+                    return if pulse.late.load(Ordering::Relaxed) { Err(Unread::Late) } else { Ok(result) };
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(Unread::Late),
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    let now = pulse.reads.load(Ordering::Relaxed);
+                    // Who got no CPU does not hang.
+                    if std::mem::replace(&mut reads, now) == now && !runs(thread.id) {
+                        self.give_up(pulse, whose);
+                        return Err(Unread::Hangs);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether nothing is read at a place.
+    pub(super) fn avoids(&self, place: &Place) -> bool {
+        *place != Place::Own && self.hung.iter().any(|hung| hung.place == *place)
+    }
+
+    fn avoids_owner(&mut self, owner: &str) -> bool {
+        self.hung.retain(|hung| !hung.pulse.ended.load(Ordering::Acquire) || hung.since.elapsed() < AVOIDED_FOR);
+        // A process that is gone has no cgroup.
+        !owner.is_empty() && self.hung.iter().any(|hung| hung.owners.iter().any(|name| name == owner))
+    }
+
+    fn hanging(&self) -> usize {
+        self.hung.iter().filter(|hung| !hung.pulse.ended.load(Ordering::Acquire)).count()
+    }
+
+    fn give_up(&mut self, pulse: Arc<Pulse>, whose: Whose<'_>) {
+        let place = Mutex::lock(&pulse.place).unwrap_or_else(PoisonError::into_inner).clone();
+        let (owner, hanging) = (whose.owner, self.hanging() + 1);
+        warn!(owner, pid = whose.pid.0, ?place, hanging, "a read of a file hangs: files of this owner get no names");
+        // Who is met before its window is known by its cgroup only.
+        let owners = [owner.to_owned(), cgroup_of(whose.pid)];
+        self.hung.push(Hung { pulse, place, owners, since: Instant::now() });
+    }
+
+    fn start_thread(&self) -> Option<Thread> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.starter.send(answer).ok()?;
+        answered.recv().ok()
+    }
+}
+
+fn start_thread(confined: bool) -> Option<Thread> {
+    let (work, works) = mpsc::channel::<Work>();
+    let (tell, told) = mpsc::sync_channel(1);
+    let started = thread::Builder::new().name("podperf-files".into()).spawn(move || {
+        if confined && let Err(error) = confine_reader() {
+            warn!(error = format!("{:#}", anyhow::Error::from(error)), "files are read without a sandbox");
+        }
+        tell.send(gettid().as_raw()).ok();
+        works.into_iter().for_each(|work| work());
+    });
+    if let Err(error) = started {
+        warn!(%error, "failed to start a thread for files (is `pids.max` reached?)");
+        return None;
+    }
+    Some(Thread { work, id: told.recv().ok()? })
+}
+
+/// Whether a thread of this process runs, or would on a free CPU.
+fn runs(thread: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
+}
+
+/// The cgroup of a process, as it is told; empty where there is none.
+pub(super) fn cgroup_of(pid: Pid) -> String {
+    let text = fs::read_to_string(format!("/proc/{}/cgroup", pid.0)).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
+}
+
+impl Pulse {
+    pub(super) fn new(deadline: Instant, place: Place) -> Self {
+        Self {
+            deadline,
+            reads: AtomicU64::new(0),
+            late: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            place: Mutex::new(place),
+        }
+    }
+
+    /// Says where the next reads are.
+    pub(super) fn at(&self, place: Place) {
+        *Mutex::lock(&self.place).unwrap_or_else(PoisonError::into_inner) = place;
+    }
+
+    /// Before each read: it is an error when there is no time left.
+    pub(super) fn beat(&self) -> io::Result<()> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        if Instant::now() < self.deadline {
+            return Ok(());
+        }
+        self.late.store(true, Ordering::Relaxed);
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+#[cfg(test)]
+#[path = "reader_tests.rs"]
+mod tests;

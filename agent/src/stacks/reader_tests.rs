@@ -1,0 +1,94 @@
+use super::*;
+
+fn reader() -> Reader {
+    let patience = Duration::from_millis(200);
+    Reader { patience, ..Reader::start(true).unwrap() }
+}
+
+fn whose(owner: &str) -> Whose<'_> {
+    Whose { owner, pid: Pid(u32::MAX / 2), deadline: Instant::now() + Duration::from_secs(3600) }
+}
+
+fn device(name: &str) -> Place {
+    Place::Device(name.into())
+}
+
+/// Work that hangs until the sender is dropped.
+fn hang(reader: &mut Reader, owner: &str, place: Place) -> (mpsc::Sender<()>, Result<(), Unread>) {
+    let (release, released) = mpsc::channel::<()>();
+    let result = reader.run(whose(owner), place, move |_| released.recv().unwrap_or_default());
+    (release, result)
+}
+
+#[test]
+fn a_read_that_hangs_stops_its_owner_and_its_device_only() {
+    let mut reader = reader();
+    let (release, result) = hang(&mut reader, "a", device("0:1"));
+    assert_eq!(result, Err(Unread::Hangs));
+    let mut can = |owner, place| reader.run(whose(owner), place, |_| 7);
+    assert_eq!(can("a", device("0:2")), Err(Unread::Hangs));
+    assert_eq!(can("b", device("0:1")), Err(Unread::Hangs));
+    assert_eq!(can("b", device("0:2")), Ok(7));
+    assert_eq!(can("b", Place::Own), Ok(7));
+    // Once the server has answered and some time has passed, all is read again.
+    drop(release);
+    while reader.hanging() > 0 {
+        thread::yield_now();
+    }
+    assert!(reader.avoids_owner("a"), "too soon");
+    reader.hung[0].since = Instant::now().checked_sub(AVOIDED_FOR).unwrap();
+    assert_eq!(reader.run(whose("a"), device("0:1"), |_| 7), Ok(7));
+}
+
+#[test]
+fn only_some_threads_may_hang() {
+    let mut reader = reader();
+    let mut hanging = Vec::new();
+    for number in 0..MAX_HUNG {
+        let (release, result) = hang(&mut reader, &number.to_string(), Place::Own);
+        assert_eq!(result, Err(Unread::Hangs));
+        hanging.push(release);
+    }
+    assert_eq!(reader.run(whose("another"), Place::Own, |_| 7), Err(Unread::Hangs));
+    hanging.pop();
+    while reader.hanging() == MAX_HUNG {
+        thread::yield_now();
+    }
+    assert_eq!(reader.run(whose("another"), Place::Own, |_| 7), Ok(7));
+}
+
+#[test]
+fn what_takes_long_but_reads_does_not_hang() {
+    let mut reader = reader();
+    let long = |pulse: &Pulse| {
+        for _ in 0..20 {
+            pulse.beat().unwrap();
+            thread::sleep(Duration::from_millis(50));
+        }
+        7
+    };
+    assert_eq!(reader.run(whose("a"), Place::Own, long), Ok(7));
+    // Nor does one who thinks.
+    let busy = |_: &Pulse| {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(1) {}
+        7
+    };
+    assert_eq!(reader.run(whose("a"), Place::Own, busy), Ok(7));
+}
+
+#[test]
+fn what_has_no_time_left_is_late_and_the_thread_goes_on() {
+    let mut reader = reader();
+    let soon = Whose { deadline: Instant::now() + Duration::from_millis(20), ..whose("a") };
+    let endless = |pulse: &Pulse| while pulse.beat().is_ok() {};
+    assert_eq!(reader.run(soon, Place::Own, endless), Err(Unread::Late));
+    assert_eq!(reader.run(soon, Place::Own, |_| ()), Err(Unread::Late));
+    assert_eq!(reader.run(whose("a"), Place::Own, |_| 7), Ok(7));
+}
+
+#[test]
+fn files_are_read_by_a_thread_that_can_do_nothing_else() {
+    let socket = reader().run(whose("a"), Place::Own, |_| std::net::UdpSocket::bind("127.0.0.1:0").map(drop));
+    assert_eq!(socket.unwrap().unwrap_err().raw_os_error(), Some(libc::EPERM));
+}

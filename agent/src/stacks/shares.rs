@@ -1,0 +1,86 @@
+//! Who may have files read for how long in a window. Pure, but for the clock.
+//!
+//! The time of a window is shared by the pods and cgroups that have stacks in it. Each has a turn with an equal part of the
+//! time that is left, so what one does not use goes to those after it. Those for whom it was too little have a second turn
+//! with what is left when all had their first.
+
+use std::time::{Duration, Instant};
+
+use super::{perf_map, user::Turn};
+
+/// How long the files of one window may take together; a window is some seconds.
+const TIME_FOR_FILES: Duration = Duration::from_secs(5);
+/// What is read in a window of one owner's maps of JIT compilers: the largest one, once. They may be other ones each time.
+const MAP_BYTES: u64 = perf_map::MAX_BYTES;
+const TURNS: usize = 2;
+
+/// Gives each owner its turns. `read` reads for the owner of this place within its turn.
+pub(super) fn share(owners: Vec<String>, read: impl FnMut(usize, &mut Turn)) {
+    share_of(TIME_FOR_FILES, owners, Instant::now, read);
+}
+
+fn share_of(time: Duration, owners: Vec<String>, now: impl Fn() -> Instant, mut read: impl FnMut(usize, &mut Turn)) {
+    let start = now();
+    let turn = |owner| Turn { owner, deadline: start, map_bytes: MAP_BYTES, late: false };
+    let mut waiting: Vec<_> = owners.into_iter().map(turn).enumerate().collect();
+    let mut left = time;
+    for _ in 0..TURNS {
+        let mut late = Vec::new();
+        let mut others = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
+        for (at, mut turn) in waiting {
+            let began = now();
+            (turn.deadline, turn.late) = (began + left / others.max(1), false);
+            read(at, &mut turn);
+            left = left.saturating_sub(now().saturating_duration_since(began));
+            others -= 1;
+            if turn.late {
+                late.push((at, turn));
+            }
+        }
+        waiting = late;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// How long each may read, and what it is given, in seconds: those who want so much take it all.
+    fn given(time: u64, wanted: &[u64]) -> Vec<u64> {
+        let start = Instant::now();
+        let clock = Cell::new(start);
+        let mut left = wanted.to_vec();
+        let owners = wanted.iter().map(ToString::to_string).collect();
+        share_of(
+            Duration::from_secs(time),
+            owners,
+            || clock.get(),
+            |at, turn| {
+                let most = (turn.deadline - clock.get()).as_secs();
+                let taken = left[at].min(most);
+                clock.set(clock.get() + Duration::from_secs(taken));
+                left[at] -= taken;
+                turn.late = left[at] > 0;
+            },
+        );
+        assert!(clock.get() - start <= Duration::from_secs(time));
+        wanted.iter().zip(left).map(|(wanted, left)| wanted - left).collect()
+    }
+
+    #[test]
+    fn who_wants_all_leaves_the_others_their_share() {
+        assert_eq!(given(12, &[1000, 3, 1000, 3]), [3, 3, 3, 3]);
+        // Their parts are of 12, 9, 8 and 4, and then of 3 and 2, in whole seconds.
+        assert_eq!(given(12, &[1000, 1, 1000, 1]), [3 + 1, 1, 4 + 2, 1]);
+    }
+
+    #[test]
+    fn what_nobody_else_wants_is_given_out_in_a_second_turn() {
+        assert_eq!(given(12, &[1000, 0, 0, 0]), [12, 0, 0, 0]);
+        assert_eq!(given(12, &[2, 2, 2, 2]), [2, 2, 2, 2]);
+        assert_eq!(given(12, &[0, 0, 12, 0]), [0, 0, 12, 0]);
+        assert_eq!(given(12, &[]), [0; 0]);
+    }
+}

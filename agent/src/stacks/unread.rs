@@ -1,0 +1,89 @@
+//! Frames whose files were not read, by whose they are. Pure.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use crate::attribution::Subject;
+
+/// Rows that are told apart; the frames of others are counted together.
+const MAX_ROWS: usize = 100;
+const OTHERS: &str = "(others)";
+
+/// The pod, or the row of cgroups, that frames are of. What does not apply is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FrameOwner {
+    /// Of the pod.
+    pub namespace: String,
+    /// Its name.
+    pub pod: String,
+    /// The row of cgroups.
+    pub cgroup: String,
+}
+
+impl FrameOwner {
+    /// Containers of a pod share what may be read for it.
+    pub(super) fn of(subject: &Subject) -> Self {
+        match subject {
+            Subject::Cgroup(path) => Self { cgroup: path.to_string(), ..Self::default() },
+            Subject::Container(info) => {
+                let (namespace, pod) = (info.pod.namespace.to_string(), info.pod.name.to_string());
+                Self { namespace, pod, ..Self::default() }
+            }
+        }
+    }
+
+    /// As one text, which no other owner has: paths begin with a slash, and names have none.
+    pub(super) fn text(&self) -> String {
+        if self.pod.is_empty() { self.cgroup.clone() } else { format!("{}/{}", self.namespace, self.pod) }
+    }
+
+    fn others() -> Self {
+        Self { cgroup: OTHERS.into(), ..Self::default() }
+    }
+}
+
+/// The counts, shared.
+#[derive(Clone, Debug, Default)]
+pub struct UnreadFrames(Arc<Mutex<BTreeMap<FrameOwner, u64>>>);
+
+impl UnreadFrames {
+    /// As they are now. The row of all others is always there.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<FrameOwner, u64> {
+        let mut counts = Mutex::lock(&self.0).unwrap_or_else(PoisonError::into_inner).clone();
+        counts.entry(FrameOwner::others()).or_default();
+        counts
+    }
+
+    pub(super) fn add(&self, owner: &FrameOwner, frames: u64) {
+        if frames == 0 {
+            return;
+        }
+        let mut counts = Mutex::lock(&self.0).unwrap_or_else(PoisonError::into_inner);
+        let known = counts.contains_key(owner) || counts.len() < MAX_ROWS;
+        let owner = if known { owner.clone() } else { FrameOwner::others() };
+        *counts.entry(owner).or_default() += frames;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_counted_for_their_owner_and_rows_are_bounded() {
+        let unread = UnreadFrames::default();
+        let owner = |number: usize| FrameOwner::of(&Subject::Cgroup(format!("/{number}").into()));
+        for number in 0..2 * MAX_ROWS {
+            unread.add(&owner(number), 2);
+            unread.add(&owner(number), 1);
+        }
+        unread.add(&owner(5 * MAX_ROWS), 0);
+        let counts = unread.counts();
+        assert_eq!(counts.get(&owner(7)), Some(&3));
+        assert_eq!(counts.get(&FrameOwner::others()), Some(&(3 * MAX_ROWS as u64)));
+        assert_eq!(counts.len(), MAX_ROWS + 1);
+    }
+}

@@ -1,0 +1,86 @@
+//! A program on a file system whose server does not answer: others keep their profiles and names.
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::Agent,
+    cgroup::TestCgroup,
+    hung_fs::HungFs,
+    load::{self, cpu::CpuReport},
+    process,
+    suite::{Need, Test},
+};
+
+use crate::{
+    command::{run_load, within},
+    recorded::Recording,
+};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only", &[Need::Path("/dev/fuse")], a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only),
+];
+
+/// On a loaded machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+const UNREAD: &str = "podperf_stack_unread_frames_total";
+
+fn a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only() -> Result<()> {
+    let (stuck, quiet) = (TestCgroup::new("stuck")?, TestCgroup::new("quiet")?);
+    // A process with a thread that hangs ends with the file system: that is dropped first.
+    let mut agent = None;
+    let hung = HungFs::serve(&load::binary()?)?;
+    others_have_names(&hung, &mut agent, &stuck, &quiet)
+}
+
+fn others_have_names(hung: &HungFs, agent: &mut Option<Agent>, stuck: &TestCgroup, quiet: &TestCgroup) -> Result<()> {
+    let mut load = Command::new(hung.program());
+    load.args(["spin", "--seconds", "600", "--cgroup"]).arg(stuck.path()).stdin(Stdio::null()).stdout(Stdio::null());
+    process::bind_to_parent(&mut load);
+    let mut load = load.spawn().context("failed to run a program on FUSE")?;
+    // Once it burns in its cgroup it has read all that it needs.
+    within(DEADLINE, "the load burns", || {
+        let stat = fs::read_to_string(stuck.path().join("cpu.stat"))?;
+        let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no `usage_usec`")?;
+        Ok((usage.parse::<u64>()? > 500_000).then_some(()))
+    })?;
+    hung.hang()?;
+
+    let agent = agent.insert(Agent::start("stacks: {onCpuHertz: 99}")?);
+    agent.wait_for_log("a read of a file hangs", DEADLINE)?;
+    for _ in 0..2 {
+        let url = agent.address().to_string();
+        let arguments = [quiet.kernel_path(), "--agent", &url, "--on-cpu", "--duration", "2m"];
+        let mut recording = Recording::start("", "folded", &arguments)?;
+        recording.begun()?;
+        let report: CpuReport = run_load(quiet.path(), &["spin", "--seconds", "1"])?;
+        recording.interrupt()?;
+        recording.ended()?;
+        let text = String::from_utf8(recording.finish()?)?;
+        let (mut all, mut burning) = (0, 0);
+        for line in text.lines() {
+            let (stack, nanoseconds) = line.rsplit_once(' ').context("not folded")?;
+            let nanoseconds: u64 = nanoseconds.parse()?;
+            all += nanoseconds;
+            burning += if stack.contains("burn") { nanoseconds } else { 0 };
+        }
+        ensure!(all > report.inside.cpu_ns / 2, "{all} ns are sampled of {}:\n{text}", report.inside.cpu_ns);
+        ensure!(burning >= all / 10 * 9, "only {burning} of {all} ns have the name of their function:\n{text}");
+    }
+    // Its own frames are counted for it, once a window had them.
+    let its_own = [("cgroup", stuck.kernel_path())];
+    let metrics = agent.fresh_metrics()?;
+    ensure!(metrics.get(UNREAD, &its_own).is_some_and(|frames| frames > 0.0), "no {UNREAD} {its_own:?}");
+    ensure!(metrics.get(UNREAD, &[("cgroup", quiet.kernel_path())]).is_none(), "the other's are counted as well");
+    let tasks = fs::read_dir(format!("/proc/{}/task", agent.pid()))?;
+    let names = tasks.map(|task| Ok(fs::read_to_string(task?.path().join("comm"))?)).collect::<Result<Vec<_>>>()?;
+    let readers = names.iter().filter(|name| name.trim() == "podperf-files").count();
+    ensure!(readers == 2, "{readers} threads read files instead of the one that hangs and its successor");
+    load.kill()?;
+    Ok(())
+}
