@@ -131,7 +131,9 @@ impl Collector {
         let mut filters = false;
         for cut in cuts {
             match cut {
-                Cut::Window(reply) => drop(reply.send(began)),
+                Cut::Window(reply) => {
+                    reply.send(began).ok();
+                }
                 Cut::Filter(slot, reply) => {
                     // Nobody else would take it away.
                     if reply.send(Ok((slot, began))).is_err() {
