@@ -22,6 +22,7 @@ use crate::{
     collector::{Observation, ReadError, Reader},
     config::{Config, Metrics, Settings},
     export::{
+        Drawer,
         facts::FactFamily,
         otlp::{Exporter, Health},
         prometheus::{AgentFacts, LogCounts},
@@ -50,6 +51,7 @@ pub struct Agent {
     /// `None` without a cluster.
     pods: Option<pods::Source>,
     windows: Windows,
+    drawer: Drawer,
     cgroup_root: PathBuf,
     cpu: CpuInfo,
     history: History,
@@ -104,6 +106,12 @@ impl Agent {
     #[must_use]
     pub const fn windows(&self) -> &Windows {
         &self.windows
+    }
+
+    /// Draws them.
+    #[must_use]
+    pub const fn drawer(&self) -> &Drawer {
+        &self.drawer
     }
 
     /// What is known now, what was known a while ago, and how long ago that was, for rates. Where the agent has only

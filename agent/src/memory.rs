@@ -8,7 +8,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -26,7 +26,8 @@ pub const OWN_BYTES: u64 = 20 << 20;
 const RECORD_HEAD: u64 = 72;
 const RECORDS_OF_TASK: u64 = 192;
 
-/// Over this share of the budget something is given up.
+/// Over this share of the budget something is given up, in percent.
+const NEAR_PERCENT: u64 = 90;
 const NEAR: f64 = 0.9;
 /// Below this share there is room for what was given up.
 const ROOM: f64 = 0.7;
@@ -70,9 +71,23 @@ pub struct Memory {
     anew: bool,
 }
 
-/// What is given up now, shared with those who do without it.
+/// What is given up now, and how much room is left, shared with those who do without it.
 #[derive(Clone, Debug, Default)]
-pub struct GivenUp(Arc<AtomicUsize>);
+pub struct GivenUp(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// How much of [`ORDER`].
+    count: AtomicUsize,
+    /// What the process may have resident before something is given up, in bytes; `u64::MAX` without a budget.
+    most_resident: AtomicU64,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { count: AtomicUsize::new(0), most_resident: AtomicU64::new(u64::MAX) }
+    }
+}
 
 impl Budget {
     /// The share of a container's limit.
@@ -111,11 +126,21 @@ impl GivenUp {
     /// Whether this is given up for memory.
     #[must_use]
     pub fn has(&self, feature: Feature) -> bool {
-        ORDER.iter().take(self.0.load(Ordering::Relaxed)).any(|given_up| *given_up == feature)
+        ORDER.iter().take(self.0.count.load(Ordering::Relaxed)).any(|given_up| *given_up == feature)
     }
 
     pub(crate) fn set(&self, count: usize) {
-        self.0.store(count, Ordering::Relaxed);
+        self.0.count.store(count, Ordering::Relaxed);
+    }
+
+    /// Whether a process that has `resident` bytes may take `more`, and nothing need be given up for that.
+    #[must_use]
+    pub fn has_room(&self, resident: u64, more: u64) -> bool {
+        resident.saturating_add(more) <= self.0.most_resident.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_most_resident(&self, bytes: u64) {
+        self.0.most_resident.store(bytes, Ordering::Relaxed);
     }
 }
 
@@ -130,6 +155,13 @@ impl Memory {
     #[must_use]
     pub const fn budget(&self) -> Option<Budget> {
         self.budget
+    }
+
+    /// What the process may have resident, beside the maps, before something is given up; `u64::MAX` without a budget.
+    #[must_use]
+    pub fn most_resident(&self) -> u64 {
+        let near = |budget: Budget| (budget.bytes / 100).saturating_mul(NEAR_PERCENT);
+        self.budget.map_or(u64::MAX, |budget| near(budget).saturating_sub(self.used.maps))
     }
 
     /// What it took last.
@@ -206,7 +238,7 @@ impl fmt::Display for Budget {
 }
 
 /// Bytes as people read them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mebi(pub u64);
 
 impl fmt::Display for Mebi {
@@ -313,6 +345,19 @@ mod tests {
         assert!(given_up.has(Feature::Caches) && given_up.has(Feature::Recordings) && !given_up.has(Feature::Stacks));
         given_up.set(0);
         assert!(!given_up.has(Feature::Caches));
+    }
+
+    #[test]
+    fn there_is_room_up_to_where_something_would_be_given_up() {
+        let given_up = GivenUp::default();
+        assert!(given_up.has_room(u64::MAX, 1), "without a budget");
+        let mut memory = of(100);
+        observe(&mut memory, 0, [40]);
+        given_up.set_most_resident(memory.most_resident());
+        // Of 90 MiB the maps have 20.
+        assert!(given_up.has_room(30 * MIB, 39 * MIB) && !given_up.has_room(30 * MIB, 41 * MIB));
+        memory.set_budget(None);
+        assert_eq!(memory.most_resident(), u64::MAX);
     }
 
     #[test]

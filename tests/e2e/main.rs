@@ -4,6 +4,7 @@ mod bounds;
 mod check;
 mod checked;
 mod command;
+mod cuts;
 mod examples;
 mod filters;
 mod hung;
@@ -34,6 +35,6 @@ fn main() -> ExitCode {
     let server = [limits::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
     let stacks =
-        [memo::TESTS, names::TESTS, hung::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
+        [memo::TESTS, names::TESTS, hung::TESTS, filters::TESTS, record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, server, receivers, stacks].concat())
 }

@@ -188,7 +188,7 @@ fn recorded_files_open_in_a_browser() -> Result<()> {
     let (agent, cgroup, _load) = sleepers()?;
     let url = agent.address().to_string();
     for extension in ["svg", "html"] {
-        let arguments = [cgroup.kernel_path(), "--agent", &url, "--duration", "500ms"];
+        let arguments = [cgroup.kernel_path(), "--agent", &url, "--duration", "1s"];
         let file = Recording::start("", extension, &arguments)?.finish()?;
         let directory = TempDir::new()?;
         let path = directory.path().join(format!("out.{extension}"));
@@ -218,7 +218,8 @@ fn programs_get_the_index_as_text() -> Result<()> {
     for (path, says) in [
         ("/flamegraph?activity=both", "bad `activity` `both` (`off-cpu` or `on-cpu`)"),
         ("/flamegraph?subject=x", "bad subject `x`"),
-        ("/debug/profile?seconds=301", "bad `seconds` `301` (more than 0, at most 300)"),
+        ("/debug/profile?seconds=301", "bad `seconds` `301` (at least 1, at most 300)"),
+        ("/debug/profile?seconds=0.01", "bad `seconds` `0.01` (at least 1, at most 300)"),
         ("/debug/profile?format=png", "bad `format` `png`"),
     ] {
         let (status, _, body) = agent.get(path, &[])?;

@@ -11,6 +11,7 @@ mod counters;
 mod credentials;
 mod dashboards;
 mod delays;
+mod drawing;
 mod examples;
 mod harness;
 mod kubeconfig;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
             clock::TESTS,
             slow::TESTS,
             dashboards::TESTS,
+            drawing::TESTS,
             examples::TESTS,
         ]
         .concat(),

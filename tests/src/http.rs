@@ -18,6 +18,13 @@ pub fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<
     ask(address, &format!("GET {path}"), headers, "")
 }
 
+/// The same of a server that may take this long.
+pub fn get_within(deadline: Duration, address: SocketAddr, path: &str) -> Result<Answer> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(deadline))?;
+    exchange(&mut stream, address, &format!("GET {path}"), &[], "")
+}
+
 /// `POST` of JSON: the status code and the body, which is text.
 pub fn post_json(address: SocketAddr, path: &str, json: &str) -> Result<(u16, String)> {
     let length = json.len().to_string();

@@ -6,9 +6,8 @@ use super::Agent;
 use crate::{
     collector::Observation,
     config::{self, Settings},
-    filter::Slot,
     parts,
-    recording::{self, Merged, Merger, RecordError, Selector, Side, SubjectName, Ticket, Wanted},
+    recording::{self, Merged, RecordError, Selector, Side, SubjectName, Ticket, Wanted},
     upkeep::Feature,
 };
 
@@ -23,6 +22,8 @@ impl Agent {
     /// When there are too many, or too little memory.
     pub fn enter(&self, id: Option<&str>) -> Result<Ticket, RecordError> {
         self.has_memory()?;
+        // It may hold as much as there is of the last minutes.
+        self.drawer.has_room(self.windows.version().1)?;
         self.windows.enter(id).ok_or(RecordError::Busy)
     }
 
@@ -53,21 +54,14 @@ impl Agent {
         Ok(merged)
     }
 
-    /// What the windows of the last minutes have of it. Empty where they have nothing.
+    /// Whether flame graphs of this side can be drawn.
     ///
     /// # Errors
     ///
     /// When stacks are not taken, or there is too little memory.
-    pub async fn recent(&self, selector: Selector, side: Side) -> Result<Merged, RecordError> {
+    pub fn can_draw(&self, side: Side) -> Result<(), RecordError> {
         self.has_memory()?;
-        self.takes(side)?;
-        let windows = self.windows.recent();
-        let merge = move || {
-            let mut merger = Merger::new(side, selector, Slot::OWN);
-            windows.iter().for_each(|window| merger.add(window));
-            merger.finish()
-        };
-        tokio::task::spawn_blocking(merge).await.map_err(|error| RecordError::NotTaken(error.to_string()))
+        self.takes(side)
     }
 
     /// From how long on waits are told one by one.

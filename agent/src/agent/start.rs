@@ -16,6 +16,7 @@ use crate::{
     config::{Config, Settings},
     events::plan::Plan,
     export::{
+        Drawer,
         otlp::Exporter,
         prometheus::LogCounts,
         push::{Push, PushSettings},
@@ -115,6 +116,7 @@ pub fn start(
         status,
         pods,
         windows: windows_out.clone(),
+        drawer: Drawer::new(given_up.clone()),
         cgroup_root: cgroup_root.to_owned(),
         cpu: host.cpu.clone(),
         history,

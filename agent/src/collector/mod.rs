@@ -3,6 +3,7 @@
 //! Map reads block, so they happen here and not on a runtime worker; and with one owner, the tree, the ledger and the
 //! table of stacks need no locks. Readings are coalesced: who asks within a second of the last gets that one.
 
+mod cuts;
 mod kept;
 mod profiles;
 mod reader;
@@ -38,8 +39,10 @@ use crate::{
     upkeep::{MemorySettings, OverheadUse, Upkeep},
 };
 
+use cuts::Cuts;
 pub use kept::Resumed;
 use kept::{Keeping, Parts};
+use profiles::Asks;
 use reader::{Changes, Request};
 pub use reader::{ReadError, Reader};
 
@@ -161,6 +164,7 @@ pub fn start(
         keeping,
         unposted,
         on_the_way: Arc::default(),
+        cuts: Cuts::new(),
         settings,
     };
     let thread = thread::Builder::new().name("podperf-kernel".into()).spawn(move || collector.run(&requests))?;
@@ -203,13 +207,16 @@ struct Collector {
     unposted: Vec<(CgroupId, Usage)>,
     /// As many references more as windows are on their way.
     on_the_way: Arc<()>,
+    /// Who waits for the window to be cut.
+    cuts: Cuts<Asks>,
     settings: CollectorSettings,
 }
 
 impl Collector {
     fn run(&mut self, requests: &mpsc::Receiver<Request>) {
         loop {
-            let request = requests.recv_timeout(DRAIN_EVERY);
+            let due_in = self.cuts.due_in(Instant::now()).unwrap_or(DRAIN_EVERY);
+            let request = requests.recv_timeout(due_in.min(DRAIN_EVERY));
             self.drain();
             match request {
                 Ok(Request::Read { exports, reply }) => {
@@ -220,13 +227,8 @@ impl Collector {
                     // Who asked may have gone.
                     reply.send(observation).ok();
                 }
-                Ok(Request::Cut(reply)) => {
-                    let began = self.profile(false);
-                    reply.send(began).ok();
-                }
-                Ok(Request::Filter(filter, reply)) => {
-                    reply.send(self.add_filter(*filter)).ok();
-                }
+                Ok(Request::Cut(reply)) => self.cuts.ask(Asks::Cut(reply)),
+                Ok(Request::Filter(filter, reply)) => self.cuts.ask(Asks::Filter(filter, reply)),
                 Ok(Request::Unfilter(slot)) => {
                     self.filters.remove(slot);
                     self.set_filters();
@@ -253,9 +255,14 @@ impl Collector {
                     }
                 }
                 Ok(Request::Stop) | Err(mpsc::RecvTimeoutError::Disconnected) => {
-                    self.profile(true);
+                    let waiting = self.cuts.take();
+                    self.cut_for(waiting, true);
                     return;
                 }
+            }
+            let due = self.cuts.due(Instant::now());
+            if !due.is_empty() {
+                self.cut_for(due, false);
             }
             if self.settings.profiles.as_ref().is_some_and(|(every, _)| self.window.1.elapsed() >= *every) {
                 self.profile(false);

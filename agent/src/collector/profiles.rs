@@ -7,6 +7,7 @@ use std::{
     time::{Instant, SystemTime},
 };
 
+use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
 use super::{Collector, names};
@@ -23,6 +24,19 @@ use crate::{
 const WINDOWS_ON_THE_WAY: usize = 2;
 /// A window that waits for others may have so many times the samples of one reading; then it is lost instead.
 const MOST_SUMS: usize = 4;
+
+/// What somebody waits for who asked for the window to be cut.
+#[derive(Debug)]
+pub(super) enum Asks {
+    Cut(oneshot::Sender<Option<SystemTime>>),
+    Filter(Box<Filter>, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
+}
+
+/// The same once its filter has a place.
+enum Cut {
+    Window(oneshot::Sender<Option<SystemTime>>),
+    Filter(Slot, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
+}
 
 impl Collector {
     /// Takes what was sampled since the last time.
@@ -92,13 +106,46 @@ impl Collector {
         handed_on.then_some(window.0)
     }
 
-    /// Ends the window and looks at samples by one more filter from then on: what was sampled so far has no bits of it.
-    /// Says when that window had begun, unless it was lost.
-    pub(super) fn add_filter(&mut self, filter: Filter) -> Result<(Slot, Option<SystemTime>), Full> {
-        let slot = self.filters.insert(filter)?;
-        let began = self.profile(false);
-        self.set_filters();
-        Ok((slot, began))
+    /// Ends the window for all who wait for that, and from then on looks at samples by their filters, too: what was
+    /// sampled before has no bits of them. Each hears when that window had begun, unless it was lost.
+    pub(super) fn cut_for(&mut self, waiting: Vec<Asks>, last: bool) {
+        let insert = |asks| match asks {
+            Asks::Cut(reply) => Some(Cut::Window(reply)),
+            Asks::Filter(filter, reply) => match self.filters.insert(*filter) {
+                Ok(slot) => Some(Cut::Filter(slot, reply)),
+                Err(full) => {
+                    // Who asked may have gone.
+                    reply.send(Err(full)).ok();
+                    None
+                }
+            },
+        };
+        let cuts: Vec<_> = waiting.into_iter().filter_map(insert).collect();
+        if cuts.is_empty() && !last {
+            return;
+        }
+        let began = self.profile(last);
+        if began.is_some() {
+            self.cuts.done(Instant::now());
+        }
+        let mut filters = false;
+        for cut in cuts {
+            match cut {
+                Cut::Window(reply) => {
+                    reply.send(began).ok();
+                }
+                Cut::Filter(slot, reply) => {
+                    // Nobody else would take it away.
+                    if reply.send(Ok((slot, began))).is_err() {
+                        self.filters.remove(slot);
+                    }
+                    filters = true;
+                }
+            }
+        }
+        if filters {
+            self.set_filters();
+        }
     }
 
     pub(super) fn set_filters(&mut self) {

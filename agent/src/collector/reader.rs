@@ -89,8 +89,8 @@ impl Reader {
         answer.await.unwrap_or(Err(ReadError::Stopped))
     }
 
-    /// Ends the current profile window now, and says when it had begun, by which it is known again. `None` when it could
-    /// not be handed on, or none is made.
+    /// Ends the current profile window, and says when it had begun, by which it is known again. `None` when it could not be
+    /// handed on, or none is made. Within a second of the last time it is the end of that second, for all who ask.
     ///
     /// # Errors
     ///

@@ -8,17 +8,22 @@ use std::{
 };
 
 use axum::{
+    body::Body,
     extract::{Path, State as Shared},
     http::{HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use serde_json::json;
 
-use super::flamegraph::{self, Format, Links};
+use super::{
+    drawing::{Answer, Drawing, DrawingKey, Drawn},
+    flamegraph::{self, Format, Links},
+};
 use crate::{
     agent::Agent,
     filter::Filter,
-    recording::{LONGEST, Merged, RecordError, Selector, Side, Wanted},
+    recording::{LONGEST, Merged, Merger, RecordError, SHORTEST, Selector, Side, Wanted},
+    stacks::profile::Profile,
 };
 
 /// How long a recording is that does not say.
@@ -82,9 +87,10 @@ impl Query {
 
     fn duration(&self) -> Result<Duration, String> {
         let text = self.get("seconds").map_or_else(|| SECONDS.to_string(), str::to_owned);
-        let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= LONGEST.as_secs_f64());
-        let seconds =
-            seconds.ok_or_else(|| format!("bad `seconds` `{text}` (more than 0, at most {})", LONGEST.as_secs()));
+        let bounds = SHORTEST.as_secs_f64()..=LONGEST.as_secs_f64();
+        let seconds = text.parse().ok().filter(|seconds| bounds.contains(seconds));
+        let (least, most) = (SHORTEST.as_secs(), LONGEST.as_secs());
+        let seconds = seconds.ok_or_else(|| format!("bad `seconds` `{text}` (at least {least}, at most {most})"));
         Ok(Duration::from_secs_f64(seconds?))
     }
 }
@@ -100,8 +106,13 @@ pub(super) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Respo
         Ok(ticket) => ticket,
         Err(error) => return failed(&error),
     };
-    match agent.record(ticket, &wanted).await {
-        Ok(merged) => answer(merged, format, None).await,
+    let merged = match agent.record(ticket, &wanted).await {
+        Ok(merged) => merged,
+        Err(error) => return failed(&error),
+    };
+    let name = file_name(&merged.title, merged.side, format);
+    match agent.drawer().draw(merged.size(), move || draw(&merged, format, None)).await {
+        Ok(drawn) => answer(&drawn, &name, format),
         Err(error) => failed(&error),
     }
 }
@@ -129,31 +140,35 @@ pub(super) async fn flamegraph(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> R
         Ok(wanted) => wanted,
         Err(error) => return refusal(StatusCode::BAD_REQUEST, &error),
     };
+    if let Err(error) = agent.can_draw(side) {
+        return failed(&error);
+    }
+    let name = file_name(&selector.to_string(), side, format);
     let links = query.get("format").is_none().then(|| links(&selector, side));
-    match agent.recent(selector, side).await {
-        Ok(merged) => answer(merged, format, links).await,
+    let what = if links.is_some() { Drawing::Page(side) } else { Drawing::File(side, format) };
+    let key = DrawingKey { what, selector: selector.clone() };
+    let draw = move |windows: &[Arc<Profile>]| draw(&Merger::merge(windows, side, selector), format, links);
+    match agent.drawer().draw_windows(agent.windows(), key, draw).await {
+        Ok(drawn) => answer(&drawn, &name, format),
         Err(error) => failed(&error),
     }
 }
 
-/// Drawing takes milliseconds, in which the runtime is to answer others.
-async fn answer(merged: Merged, format: Format, links: Option<Links>) -> Response {
-    let name = file_name(&merged.title, merged.side, format);
-    let nonce = links.as_ref().map(|links| links.nonce.clone());
-    let draw = move || match links {
-        Some(links) => flamegraph::page(&merged, &links).into_bytes(),
-        None => flamegraph::render(&merged, format),
-    };
-    let Ok(body) = tokio::task::spawn_blocking(draw).await else {
-        return refusal(StatusCode::INTERNAL_SERVER_ERROR, "failed to draw");
-    };
-    match nonce {
-        Some(nonce) => html(body, &nonce),
+fn draw(merged: &Merged, format: Format, links: Option<Links>) -> Drawn {
+    match links {
+        Some(links) => Drawn { body: flamegraph::page(merged, &links).into_bytes(), nonce: Some(links.nonce) },
+        None => Drawn { body: flamegraph::render(merged, format), nonce: None },
+    }
+}
+
+fn answer(drawn: &Answer, name: &str, format: Format) -> Response {
+    match drawn.nonce() {
+        Some(nonce) => html(drawn.body(), nonce),
         None => {
             // A file is not shown in the agent's own name.
             let disposition = format!("attachment; filename=\"{name}\"");
-            ([(header::CONTENT_TYPE, format.content_type()), (header::CONTENT_DISPOSITION, &disposition)], body)
-                .into_response()
+            let headers = [(header::CONTENT_TYPE, format.content_type()), (header::CONTENT_DISPOSITION, &disposition)];
+            (headers, drawn.body()).into_response()
         }
     }
 }
@@ -168,8 +183,8 @@ pub fn file_name(subject: &str, side: Side, format: Format) -> String {
 }
 
 /// A page, with the headers that keep it from being more than that.
-pub(super) fn html(body: Vec<u8>, nonce: &str) -> Response {
-    let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], body).into_response();
+pub(super) fn html(body: impl Into<Body>, nonce: &str) -> Response {
+    let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], Into::<Body>::into(body)).into_response();
     let headers = response.headers_mut();
     if let Ok(policy) = HeaderValue::try_from(flamegraph::policy(nonce) + "; frame-ancestors 'none'") {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
@@ -220,9 +235,31 @@ pub(super) fn failed(error: &RecordError) -> Response {
         RecordError::Unknown { .. } | RecordError::Nothing(_) => StatusCode::NOT_FOUND,
         RecordError::NotTaken(_) => StatusCode::CONFLICT,
         RecordError::Busy | RecordError::Full(_) => StatusCode::TOO_MANY_REQUESTS,
-        RecordError::Memory | RecordError::Behind | RecordError::Collector(_) => StatusCode::SERVICE_UNAVAILABLE,
+        RecordError::Memory
+        | RecordError::Drawing
+        | RecordError::Unread
+        | RecordError::Room { .. }
+        | RecordError::Behind
+        | RecordError::Collector(_) => StatusCode::SERVICE_UNAVAILABLE,
+        RecordError::Broken => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    refusal(status, &error.to_string())
+    let mut refused = refusal(status, &error.to_string());
+    if let Some(seconds) = retry_after(error) {
+        refused.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    refused
+}
+
+/// In how many seconds another try may find it better.
+const fn retry_after(error: &RecordError) -> Option<u64> {
+    match error {
+        RecordError::Drawing => Some(1),
+        RecordError::Unread => Some(5),
+        RecordError::Busy | RecordError::Full(_) | RecordError::Room { .. } => Some(10),
+        // What is given up comes back after minutes.
+        RecordError::Memory | RecordError::Behind => Some(60),
+        _ => None,
+    }
 }
 
 pub(super) fn refusal(status: StatusCode, text: &str) -> Response {
@@ -242,12 +279,35 @@ mod tests {
         let nothing = query("");
         assert_eq!((nothing.selector(), nothing.side()), (Ok(Selector::All), Ok(Side::OffCpu)));
         assert_eq!((nothing.duration(), nothing.format(Format::Svg)), (Ok(Duration::from_secs(10)), Ok(Format::Svg)));
-        for text in ["seconds=0", "seconds=-1", "seconds=301", "seconds=NaN", "seconds=inf", "seconds=x"] {
+        for text in [
+            "seconds=0",
+            "seconds=0.01",
+            "seconds=0.999",
+            "seconds=-1",
+            "seconds=301",
+            "seconds=NaN",
+            "seconds=inf",
+            "seconds=x",
+        ] {
             assert!(query(text).duration().is_err(), "{text}");
         }
+        assert!(query("seconds=0.01").duration().unwrap_err().contains("at least 1, at most 300"));
+        assert_eq!(query("seconds=1").duration(), Ok(Duration::from_secs(1)));
         assert!(query(&format!("id={}", "x".repeat(65))).id().is_err() && query("id=x").id() == Ok(Some("x")));
         assert!(query("activity=both").side().unwrap_err().contains("`off-cpu` or `on-cpu`"));
         assert!(query("format=png").format(Format::Svg).is_err() && query("subject=a").selector().is_err());
+    }
+
+    #[test]
+    fn who_is_refused_for_a_while_is_told_when_to_come_back() {
+        let room = RecordError::Room { needs: crate::memory::Mebi(30 << 20) };
+        for (error, seconds) in
+            [(RecordError::Drawing, "1"), (RecordError::Unread, "5"), (room, "10"), (RecordError::Memory, "60")]
+        {
+            let refused = failed(&error);
+            assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE, "{error}");
+            assert_eq!(refused.headers()[header::RETRY_AFTER], seconds, "{error}");
+        }
     }
 
     #[test]

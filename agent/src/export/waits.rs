@@ -1,6 +1,7 @@
 //! Long waits one by one: when each ended, whose it was, what for and by whom it was ended. Pure but for [`answer`].
 
 use std::{
+    cmp::Reverse,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -10,38 +11,51 @@ use axum::{
     http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use super::profile::{Query, failed, refusal};
+use super::{
+    drawing::{Drawing, DrawingKey, Drawn},
+    profile::{Query, failed, refusal},
+};
 use crate::{
     agent::Agent,
     filter::Slot,
     recording::{Selector, SubjectName},
-    stacks::profile::{Activity, Profile, Sample},
+    stacks::profile::{Activity, Profile, Sample, Stack},
 };
 
 /// So many are told, the latest.
 const MOST: usize = 1000;
 
-/// One wait of at least `stacks.longWait`.
+/// One wait of at least `stacks.longWait`. It is written from where it lies: a thousand deep stacks are some megabytes.
 #[derive(Debug, Serialize)]
-struct LongWait {
+struct LongWait<'a> {
     /// When it ended, Unix time in seconds.
     ended: f64,
     seconds: f64,
-    subject: String,
+    #[serde(serialize_with = "as_text")]
+    subject: &'a SubjectName,
     state: &'static str,
     reason: &'static str,
     /// The thread that ended it, and whose that is; left out where that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    waker: Option<String>,
+    waker: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    waker_of: Option<String>,
+    waker_of: Option<&'a str>,
     /// From where it did, outermost function first, if `stacks.wakerStacks` has that taken.
     #[serde(skip_serializing_if = "Option::is_none")]
-    waker_stack: Option<String>,
+    waker_stack: Option<&'a str>,
     /// Leaf first; files and addresses where there are no names.
-    stack: Vec<String>,
+    #[serde(serialize_with = "by_name")]
+    stack: &'a Stack,
+}
+
+fn as_text<S: Serializer>(name: &SubjectName, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(name)
+}
+
+fn by_name<S: Serializer>(stack: &Stack, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(stack.frames.iter().map(|frame| frame.name()))
 }
 
 /// `GET /debug/waits?subject=...`: those of the last minutes, the latest first, as JSON.
@@ -53,44 +67,50 @@ pub(super) async fn answer(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Respo
     if let Err(error) = agent.has_memory() {
         return failed(&error);
     }
-    let (windows, least) = (agent.windows().recent(), agent.long_wait());
-    let write = move || serde_json::to_vec(&waits(&windows, &selector, least));
-    match tokio::task::spawn_blocking(write).await {
-        Ok(Ok(body)) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
-        _ => refusal(StatusCode::INTERNAL_SERVER_ERROR, "failed to write the waits"),
+    let least = agent.long_wait();
+    let key = DrawingKey { what: Drawing::Waits(least), selector: selector.clone() };
+    let write = move |windows: &[Arc<Profile>]| Drawn { body: write(windows, &selector, least), nonce: None };
+    match agent.drawer().draw_windows(agent.windows(), key, write).await {
+        Ok(drawn) => ([(header::CONTENT_TYPE, "application/json")], drawn.body()).into_response(),
+        Err(error) => failed(&error),
     }
 }
 
 /// Long waits are never summed, so each is a sample of its own; shorter ones may be one by chance.
-fn waits(windows: &[Arc<Profile>], selector: &Selector, least: Duration) -> Vec<LongWait> {
+fn write(windows: &[Arc<Profile>], selector: &Selector, least: Duration) -> Vec<u8> {
     let least = u64::try_from(least.as_nanos()).unwrap_or(u64::MAX);
     let is_long =
         |sample: &&Sample| sample.count == 1 && sample.nanoseconds >= least && Slot::OWN.let_pass(sample.passed);
-    let mut waits = Vec::new();
-    for subject in windows.iter().flat_map(|window| &window.subjects) {
-        let name = SubjectName::of(&subject.resource);
-        if selector.has(&name) {
-            let name = name.to_string();
-            waits.extend(subject.samples.iter().filter(is_long).filter_map(|sample| wait(&name, sample)));
-        }
-    }
-    waits.sort_by(|a, b| b.ended.total_cmp(&a.ended));
-    waits.truncate(MOST);
-    waits
+    let subjects: Vec<_> = windows
+        .iter()
+        .flat_map(|window| &window.subjects)
+        .map(|subject| (SubjectName::of(&subject.resource), subject))
+        .filter(|(name, _)| selector.has(name))
+        .collect();
+    let mut samples: Vec<_> = subjects
+        .iter()
+        .flat_map(|(name, subject)| subject.samples.iter().filter(is_long).map(move |sample| (name, sample)))
+        .filter(|(_, sample)| matches!(sample.activity, Activity::OffCpu { .. }))
+        .collect();
+    samples.sort_by_key(|(_, sample)| Reverse(sample.last));
+    samples.truncate(MOST);
+    let waits: Vec<_> = samples.into_iter().filter_map(|(name, sample)| wait(name, sample)).collect();
+    // Numbers and texts can be written, to memory as well.
+    serde_json::to_vec(&waits).unwrap_or_default()
 }
 
-fn wait(subject: &str, sample: &Sample) -> Option<LongWait> {
+fn wait<'a>(subject: &'a SubjectName, sample: &'a Sample) -> Option<LongWait<'a>> {
     let Activity::OffCpu { state, reason, waker } = &sample.activity else { return None };
     Some(LongWait {
         ended: seconds(sample.last),
         seconds: Duration::from_nanos(sample.nanoseconds).as_secs_f64(),
-        subject: subject.to_owned(),
+        subject,
         state: state.name(),
         reason: reason.name(),
-        waker: waker.as_ref().map(|waker| waker.thread.clone()),
-        waker_of: waker.as_ref().map(|waker| waker.subject.clone()),
-        waker_stack: waker.as_ref().and_then(|waker| waker.stack.clone()),
-        stack: sample.stack.frames.iter().map(|frame| frame.name().into_owned()).collect(),
+        waker: waker.as_ref().map(|waker| &*waker.thread),
+        waker_of: waker.as_ref().map(|waker| &*waker.subject),
+        waker_stack: waker.as_ref().and_then(|waker| waker.stack.as_deref()),
+        stack: &sample.stack,
     })
 }
 
@@ -102,7 +122,7 @@ fn seconds(time: SystemTime) -> f64 {
 mod tests {
     use super::*;
     use crate::stacks::{
-        profile::{Stack, SubjectProfile, WaitState, Waker},
+        profile::{SubjectProfile, WaitState, Waker},
         reason::WaitReason,
     };
 
@@ -131,14 +151,15 @@ mod tests {
         let resource = vec![("podperf.cgroup.path".to_owned(), "/a".to_owned())];
         let subject = SubjectProfile { resource, samples };
         let window = Arc::new(Profile { subjects: vec![subject], ..Profile::default() });
-        let found = waits(std::slice::from_ref(&window), &Selector::All, Duration::from_millis(500));
-        let told: Vec<_> = found.iter().map(|wait| (wait.ended, wait.seconds)).collect();
-        assert_eq!(told, [(20.0, 0.7), (10.0, 0.6)]);
-        let text = serde_json::to_string(&found[0]).unwrap();
+        let text = write(std::slice::from_ref(&window), &Selector::All, Duration::from_millis(500));
+        let found: Vec<serde_json::Value> = serde_json::from_slice(&text).unwrap();
+        let told: Vec<_> = found.iter().map(|wait| (wait["ended"].as_f64(), wait["seconds"].as_f64())).collect();
+        assert_eq!(told, [(Some(20.0), Some(0.7)), (Some(10.0), Some(0.6))]);
+        let text = found[0].to_string();
         assert!(
             text.contains("\"subject\":\"/a\"") && text.contains("\"waker\":\"writer\",\"waker_of\":\"/b\""),
             "{text}"
         );
-        assert!(waits(&[window], &"/c".parse().unwrap(), Duration::ZERO).is_empty());
+        assert_eq!(write(&[window], &"/c".parse().unwrap(), Duration::ZERO), b"[]");
     }
 }

@@ -2,12 +2,15 @@
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use crate::stacks::profile::Profile;
+use super::weight::{Weight, own_bytes};
+use crate::stacks::profile::{Profile, Stack};
 
 /// How far back they go.
 const KEEP_FOR: Duration = Duration::from_secs(300);
-/// Samples in all windows together, at most: some 100 bytes each, and 300 for a stack, which samples share.
+/// Samples in all windows together, at most.
 const MOST_SAMPLES: usize = 50_000;
+/// What all windows together take at most, in bytes, with their stacks.
+const MOST_BYTES: usize = 24 << 20;
 
 /// The windows of the last minutes; fewer where they are full.
 #[derive(Debug, Default)]
@@ -15,28 +18,60 @@ pub struct Recent {
     windows: VecDeque<Arc<Profile>>,
     samples: usize,
     duration: Duration,
+    /// Without the stacks.
+    own_bytes: usize,
+    stacks: Weight,
+    version: u64,
+}
+
+/// How much there is to merge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Samples of all windows.
+    pub samples: usize,
+    /// What they take in memory, with their stacks.
+    pub bytes: usize,
 }
 
 impl Recent {
     /// Adds the newest window, and drops the oldest beyond the bounds. The newest always stays.
     pub fn push(&mut self, profile: Arc<Profile>) {
+        self.version += 1;
         self.samples += samples(&profile);
         self.duration += profile.duration;
+        self.own_bytes += own_bytes(&profile);
+        stacks(&profile).for_each(|stack| self.stacks.add(stack));
         self.windows.push_back(profile);
         while self.windows.len() > 1
             && let Some(oldest) = self.windows.front()
-            && (self.samples > MOST_SAMPLES || self.duration - oldest.duration >= KEEP_FOR)
+            && (self.samples > MOST_SAMPLES
+                || self.size().bytes > MOST_BYTES
+                || self.duration - oldest.duration >= KEEP_FOR)
+            && let Some(oldest) = self.windows.pop_front()
         {
-            self.samples -= samples(oldest);
+            self.samples -= samples(&oldest);
             self.duration -= oldest.duration;
-            self.windows.pop_front();
+            self.own_bytes -= own_bytes(&oldest);
+            stacks(&oldest).for_each(|stack| self.stacks.remove(stack));
         }
+    }
+
+    /// How much all of them are.
+    #[must_use]
+    pub const fn size(&self) -> Size {
+        Size { samples: self.samples, bytes: self.own_bytes + self.stacks.bytes() }
+    }
+
+    /// A number that is another when the windows are others.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
     }
 
     /// Drops all but the newest.
     pub fn forget(&mut self) {
         let newest = self.windows.pop_back();
-        *self = Self::default();
+        *self = Self { version: self.version, ..Self::default() };
         newest.into_iter().for_each(|newest| self.push(newest));
     }
 
@@ -51,12 +86,16 @@ fn samples(profile: &Profile) -> usize {
     profile.subjects.iter().map(|subject| subject.samples.len()).sum()
 }
 
+fn stacks(profile: &Profile) -> impl Iterator<Item = &Arc<Stack>> {
+    profile.subjects.iter().flat_map(|subject| &subject.samples).map(|sample| &sample.stack)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::stacks::profile::{Activity, Sample, SubjectProfile};
+    use crate::stacks::profile::{Activity, Frame, FrameKind, Sample, SubjectProfile, Unwind};
 
     fn window(seconds: u64, samples: usize) -> Arc<Profile> {
         let sample = Sample {
@@ -97,5 +136,33 @@ mod tests {
         assert_eq!(recent.windows().len(), 4);
         recent.push(window(10, 2 * MOST_SAMPLES));
         assert_eq!(recent.windows().len(), 1);
+    }
+
+    #[test]
+    fn windows_of_deep_stacks_reach_less_far_back_and_weigh_what_is_left() {
+        let deep = |first: u64| {
+            let mut profile = Profile::clone(&window(10, 1000));
+            for (at, sample) in profile.subjects[0].samples.iter_mut().enumerate() {
+                let frame = |depth: u64| Frame {
+                    address: (first + at as u64) << 8 | depth,
+                    kind: FrameKind::Native,
+                    mapping: None,
+                    functions: vec![],
+                };
+                let frames = (0..100).map(|depth| Arc::new(frame(depth))).collect();
+                sample.stack = Arc::new(Stack { frames, unwind: Unwind::Whole });
+            }
+            Arc::new(profile)
+        };
+        let mut recent = Recent::default();
+        recent.push(deep(0));
+        let (one, version) = (recent.size(), recent.version());
+        (1..20).for_each(|first| recent.push(deep(first * 1000)));
+        let left = recent.windows().len();
+        assert!(left < 5 && recent.size().bytes <= MOST_BYTES, "{left} windows: {:?}", recent.size());
+        assert_eq!(recent.size(), Size { samples: one.samples * left, bytes: one.bytes * left });
+        assert_ne!(recent.version(), version);
+        recent.forget();
+        assert_eq!(recent.size(), one);
     }
 }

@@ -14,7 +14,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::Recent;
+use super::{Recent, Size};
 use crate::{
     collector::{ReadError, Reader},
     filter::{Filter, Full, Slot},
@@ -105,6 +105,13 @@ impl Windows {
     #[must_use]
     pub fn recent(&self) -> Vec<Arc<Profile>> {
         self.lock().recent.windows()
+    }
+
+    /// A number that is another when [`Self::recent`] is, and how much that is.
+    #[must_use]
+    pub fn version(&self) -> (u64, Size) {
+        let inner = self.lock();
+        (inner.recent.version(), inner.recent.size())
     }
 
     /// Enters a recording, by an id that nobody else has. `None` when there are too many, or the agent is ending.

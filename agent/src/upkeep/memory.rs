@@ -76,7 +76,9 @@ impl Keeper {
     pub(super) fn tend(&mut self, now: Duration, map_bytes: u64) {
         self.follow_limit();
         let used = Used { process: resident(), maps: map_bytes };
-        let Some(step) = self.memory.observe(now, used) else {
+        let step = self.memory.observe(now, used);
+        self.settings.given_up.set_most_resident(self.memory.most_resident());
+        let Some(step) = step else {
             self.helped |= !self.memory.is_near();
             return self.tell();
         };

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use podperf_tests::load::{
-    blocked, churn, cpu, crowd, faults, hog, instructions, mixed, moved, ring, sites, sleepers, wakeups,
+    blocked, churn, cpu, crowd, faults, hog, instructions, mixed, moved, ring, sites, sleepers, thicket, wakeups,
 };
 use podperf_tests::process;
 use serde::Serialize;
@@ -36,6 +36,8 @@ enum Load {
     Sites(sites::SitesArgs),
     /// Wait, with a user stack of known names
     Sleepers(sleepers::SleepersArgs),
+    /// Wait deep down in many threads, each time with another stack
+    Thicket(thicket::ThicketArgs),
     /// Wake in pairs of threads, at a rate that is kept
     Wakeups(wakeups::WakeupsArgs),
     /// Take a known number of page faults and voluntary switches
@@ -82,6 +84,7 @@ fn run(cli: Cli) -> Result<()> {
             report(&sleepers::run(&args)?)?;
             if args.hold { cpu::hold() } else { Ok(()) }
         }
+        Load::Thicket(args) => report(&thicket::run(&args)?),
         Load::Wakeups(args) => report(&wakeups::run(&args)?),
         Load::Faults(args) => report(&faults::run(&args)?),
         Load::Moved(args) => report(&moved::run(&args)?),

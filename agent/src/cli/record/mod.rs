@@ -20,7 +20,7 @@ use super::{
 use crate::{
     config::Settings,
     filter::Filter,
-    recording::{LONGEST, Selector, Side, Wanted},
+    recording::{LONGEST, SHORTEST, Selector, Side, Wanted},
 };
 use output::Output;
 
@@ -40,7 +40,7 @@ pub(super) struct Arguments {
     /// Where threads ran.
     #[arg(long)]
     on_cpu: bool,
-    /// For how long, at most 5m.
+    /// For how long, at least 1s and at most 5m.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     duration: Duration,
     /// What of it, such as `state == D && duration > 1ms || comm == "nginx*"`. Fields: state (S, D, R), duration, reason,
@@ -62,8 +62,9 @@ pub(super) struct Arguments {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text).map_err(|error| format!("{error} (such as `10s`)"))?;
-    if duration.is_zero() || duration > LONGEST {
-        return Err(format!("more than 0 and at most {}", humantime::format_duration(LONGEST)));
+    if !(SHORTEST..=LONGEST).contains(&duration) {
+        let bounds = [SHORTEST, LONGEST].map(humantime::format_duration);
+        return Err(format!("at least {} and at most {}", bounds[0], bounds[1]));
     }
     Ok(duration)
 }
@@ -101,7 +102,13 @@ mod tests {
             (duration("10s"), duration("1500ms")),
             (Ok(Duration::from_secs(10)), Ok(Duration::from_millis(1500)))
         );
-        for (text, says) in [("0s", "more than 0"), ("301s", "at most 5m"), ("10", "such as `10s`"), ("x", "such as")] {
+        for (text, says) in [
+            ("0s", "at least 1s"),
+            ("999ms", "at least 1s"),
+            ("301s", "at most 5m"),
+            ("10", "such as `10s`"),
+            ("x", "such as"),
+        ] {
             let error = duration(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");
         }

@@ -30,6 +30,8 @@ pub(super) fn recording_of(path: &str, samples: Vec<MergedSample>) -> Merged {
         duration: Duration::from_secs(10),
         losses: vec![],
         sample_period: on_cpu.then_some(Duration::from_millis(10)),
+        merged: 0,
+        bytes: 0,
     }
 }
 

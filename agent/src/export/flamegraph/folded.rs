@@ -1,25 +1,59 @@
 //! Folded stacks, as `flamegraph.pl`, inferno and speedscope read them. Pure.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{cmp::Reverse, collections::BTreeMap, fmt::Write};
 
 use super::tree::steps;
-use crate::recording::Merged;
+use crate::{
+    recording::{Merged, smaller},
+    stacks::profile::Activity,
+};
 
-/// One line a stack: whose it is, what the wait was for, the functions from the outermost on, and nanoseconds.
+/// What all lines take at most, in bytes. The stacks with the least time are beyond it.
+const MOST_BYTES: usize = 8 << 20;
+
+/// One line a stack: whose it is, what the wait was for, the functions from the outermost on, and nanoseconds. Stacks beyond
+/// the bound are one line for each subject and reason, so that the sum of all lines is all time.
 pub(super) fn folded(merged: &Merged) -> String {
+    folded_within(merged, MOST_BYTES)
+}
+
+fn folded_within(merged: &Merged, most: usize) -> String {
+    let mut samples: Vec<_> = merged.samples().collect();
+    samples.sort_by_key(|(_, sample)| Reverse(sample.nanoseconds));
     let mut lines = BTreeMap::<String, u64>::new();
-    for (name, sample) in merged.samples() {
-        let mut line = word(&name.to_string());
+    let mut beyond = BTreeMap::<String, (u64, u64)>::new();
+    let mut bytes = 0;
+    let mut line = String::new();
+    for (name, sample) in samples {
+        line.clear();
+        line.push_str(&word(&name.to_string()));
+        let subject = line.len();
         for (step, _) in steps(sample) {
             line.push(';');
             line.push_str(&word(&step));
         }
-        *lines.entry(line).or_default() += sample.nanoseconds;
+        if let Some(time) = lines.get_mut(&line) {
+            *time = time.saturating_add(sample.nanoseconds);
+        } else if bytes + line.len() <= most {
+            bytes += line.len();
+            lines.insert(line.clone(), sample.nanoseconds);
+        } else {
+            line.truncate(subject);
+            if let Activity::OffCpu { reason, .. } = &sample.activity {
+                line.push(';');
+                line.push_str(reason.name());
+            }
+            let (stacks, time) = beyond.entry(line.clone()).or_default();
+            (*stacks, *time) = (*stacks + 1, time.saturating_add(sample.nanoseconds));
+        }
     }
-    let mut text = String::new();
+    let mut text = String::with_capacity(bytes + 32 * lines.len());
     for (line, nanoseconds) in lines {
         // Writing to a string does not fail.
         writeln!(text, "{line} {nanoseconds}").ok();
+    }
+    for (line, (stacks, nanoseconds)) in beyond {
+        writeln!(text, "{line};{} {nanoseconds}", smaller(stacks)).ok();
     }
     text
 }
@@ -57,5 +91,14 @@ mod tests {
     fn a_name_ends_neither_frame_nor_line() {
         let merged = recording_of("/a;b\n", vec![wait(WaitReason::Pipe, &[], &["f<(;)>\r\n", "main"], 1)]);
         assert_eq!(folded(&merged), "/a:b ;pipe;main;f<(:)>   1\n");
+    }
+
+    #[test]
+    fn beyond_the_bound_the_shortest_are_one_line_with_all_their_time() {
+        let names: Vec<String> = (1..=100).map(|number| format!("f{number:03}")).collect();
+        let samples = names.iter().zip(1..).map(|(name, time)| wait(WaitReason::Disk, &[], &[name, "main"], time));
+        let text = folded_within(&recording(samples.collect()), 170);
+        assert_eq!(text.lines().count(), 11, "{text}");
+        assert!(text.contains("/a;disk;main;f100 100\n") && text.contains("/a;disk;(90 smaller) 4095\n"), "{text}");
     }
 }

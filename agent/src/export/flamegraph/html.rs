@@ -5,7 +5,9 @@
 use std::{fmt::Write, time::SystemTime};
 
 use super::{
-    caption, longest, palette, svg,
+    caption,
+    grow::tree,
+    longest, palette, svg,
     text::{escape, percent, time},
     tree,
 };
@@ -105,7 +107,7 @@ fn losses(html: &mut String, merged: &Merged) {
 }
 
 fn graph(html: &mut String, merged: &Merged) {
-    let root = tree::tree(merged);
+    let root = tree(merged);
     let picture = svg::picture(&root, merged.side, 0);
     html.push_str("<ul class=\"legend\">");
     for (name, class, nanoseconds) in svg::legend(merged) {
@@ -121,6 +123,17 @@ fn graph(html: &mut String, merged: &Merged) {
         picture.height, picture.frames,
     )
     .ok();
+    if picture.merged > 0 {
+        writeln!(html, "<p class=\"soft\">{}</p>", svg::merging(picture.merged)).ok();
+    }
+    if merged.merged > 0 {
+        let stacks = merged.merged;
+        writeln!(
+            html,
+            "<p class=\"soft\">There were {stacks} stacks too many to be kept one by one; all time is there.</p>"
+        )
+        .ok();
+    }
 }
 
 fn reasons(html: &mut String, merged: &Merged) {

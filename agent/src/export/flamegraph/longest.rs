@@ -4,6 +4,7 @@ use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
     fmt::Write,
+    sync::Arc,
 };
 
 use super::{
@@ -13,10 +14,7 @@ use super::{
 };
 use crate::{
     recording::{Merged, MergedSample, Side, SubjectName},
-    stacks::{
-        profile::{Activity, Stack},
-        reason::WaitReason,
-    },
+    stacks::{profile::Activity, reason::WaitReason},
 };
 
 /// Stacks, at most.
@@ -37,7 +35,7 @@ struct Entry<'a> {
 pub(super) fn stacks(html: &mut String, merged: &Merged) {
     let (whole, several) = (merged.nanoseconds(), merged.subjects.len() > 1);
     html.push_str("<h2>Longest stacks</h2>\n");
-    for entry in entries(merged).iter().take(STACKS) {
+    for entry in entries(merged) {
         let steps = tree::steps(entry.sample);
         let reasons = usize::from(merged.side == Side::OffCpu);
         let telling = if reasons == 1 { steps.first() } else { steps.last() };
@@ -66,24 +64,38 @@ pub(super) fn stacks(html: &mut String, merged: &Merged) {
     }
 }
 
-/// The longest first.
+/// The longest first, as many as are shown.
 fn entries(merged: &Merged) -> Vec<Entry<'_>> {
-    let mut entries: HashMap<(&SubjectName, &Stack, Option<WaitReason>), Entry<'_>> = HashMap::new();
+    // Equal stacks are one in a recording, so the address is enough.
+    let mut sums: HashMap<Key, (u64, &SubjectName, &MergedSample)> = HashMap::new();
     for (name, sample) in merged.samples() {
-        let (reason, waker) = match &sample.activity {
-            Activity::OnCpu => (None, None),
-            Activity::OffCpu { reason, waker, .. } => (Some(*reason), waker.as_deref()),
-        };
-        let new = || Entry { name, sample, nanoseconds: 0, wakers: BTreeMap::new() };
-        let entry = entries.entry((name, &*sample.stack, reason)).or_insert_with(new);
-        entry.nanoseconds = entry.nanoseconds.saturating_add(sample.nanoseconds);
-        if let Some(waker) = waker {
+        let (time, ..) = sums.entry(key(name, sample)).or_insert((0, name, sample));
+        *time = time.saturating_add(sample.nanoseconds);
+    }
+    let mut order: Vec<_> = sums.into_iter().collect();
+    order.sort_by_key(|(_, (nanoseconds, ..))| Reverse(*nanoseconds));
+    order.truncate(STACKS);
+    let new = |(key, (nanoseconds, name, sample))| (key, Entry { name, sample, nanoseconds, wakers: BTreeMap::new() });
+    let mut entries: Vec<(Key, Entry<'_>)> = order.into_iter().map(new).collect();
+    for (name, sample) in merged.samples() {
+        let Activity::OffCpu { waker: Some(waker), .. } = &sample.activity else { continue };
+        let key = key(name, sample);
+        if let Some((_, entry)) = entries.iter_mut().find(|(of, _)| *of == key) {
             *entry.wakers.entry((&waker.thread, &waker.subject)).or_default() += sample.nanoseconds;
         }
     }
-    let mut entries: Vec<_> = entries.into_values().collect();
-    entries.sort_by_key(|entry| Reverse(entry.nanoseconds));
-    entries
+    entries.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// Addresses of a subject and a stack, and the reason.
+type Key = (usize, usize, Option<WaitReason>);
+
+fn key(name: &SubjectName, sample: &MergedSample) -> Key {
+    let reason = match &sample.activity {
+        Activity::OnCpu => None,
+        Activity::OffCpu { reason, .. } => Some(*reason),
+    };
+    (std::ptr::from_ref(name).addr(), Arc::as_ptr(&sample.stack).addr(), reason)
 }
 
 /// The program's own function says more than the scheduler's, and a name more than an address.
@@ -95,8 +107,6 @@ fn leaf(steps: &[Step]) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::{super::fixture::*, *};
     use crate::stacks::profile::Waker;
 
@@ -116,7 +126,10 @@ mod tests {
 
     #[test]
     fn a_stack_is_there_once_with_all_who_ended_its_waits() {
-        let html = words(vec![woken("<b>", 25), woken("writer", 75)]);
+        let mut other = woken("<b>", 25);
+        let first = woken("writer", 75);
+        other.stack = Arc::clone(&first.stack);
+        let html = words(vec![other, first]);
         assert_eq!(html.matches("<details>").count(), 1, "{html}");
         assert!(
             html.contains("<b>100 ns</b> <span>100 % <i class=\"pipe\"></i>pipe</span> read_line</summary>"),

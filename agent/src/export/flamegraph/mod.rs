@@ -1,10 +1,11 @@
 //! Flame graphs: recorded stacks as a picture, a page, text or pprof. Pure.
 //!
-//! Input is a [`Merged`] recording. [`tree`] lays it out, grouped by whose the time is and, off the CPU, by what the wait
-//! was for: so each part of the picture has one colour, which says why. All formats have all the time; only pictures
-//! leave out what would be too narrow to see.
+//! Input is a [`Merged`] recording. [`grow`] lays it out as a [`tree`], grouped by whose the time is and, off the CPU, by what the wait
+//! was for: so each part of the picture has one colour, which says why. All formats have all the time, and
+//! a bound: what is too narrow to see, or beyond the bound, is merged before it takes memory.
 
 mod folded;
+mod grow;
 mod html;
 mod longest;
 mod palette;

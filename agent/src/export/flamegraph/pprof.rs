@@ -112,46 +112,33 @@ struct Function {
     filename: i64,
 }
 
-/// The recording, compressed as files of this kind are.
-pub(super) fn gzipped(merged: &Merged) -> Vec<u8> {
-    let bytes = profile(merged).encode_to_vec();
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    // Writing to memory does not fail.
-    encoder.write_all(&bytes).ok();
-    encoder.finish().unwrap_or_default()
-}
+/// Samples that are written together.
+const SAMPLES_AT_ONCE: usize = 256;
 
-fn profile(merged: &Merged) -> Profile {
+/// The recording, compressed as files of this kind are. Parts of a message that follow each other are one message, so the
+/// samples need not all be held.
+pub(super) fn gzipped(merged: &Merged) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     let mut build = Builder::default();
-    // The first of the table is the empty string.
-    build.text("");
-    let types = match merged.side {
-        Side::OffCpu => [("off_cpu", "nanoseconds"), ("waits", "count")],
-        Side::OnCpu => [("samples", "count"), ("cpu", "nanoseconds")],
+    build.begin(merged);
+    let mut buffer = Vec::new();
+    // Writing to memory does not fail.
+    let mut write = |part: &Profile| {
+        buffer.clear();
+        part.encode(&mut buffer).ok();
+        encoder.write_all(&buffer).ok();
     };
-    build.profile.sample_type = types.map(|(kind, unit)| build.value_type(kind, unit)).to_vec();
-    build.profile.default_sample_type = build.text(if merged.side == Side::OffCpu { "off_cpu" } else { "cpu" });
-    if let Some(period) = merged.sample_period.filter(|_| merged.side == Side::OnCpu) {
-        build.profile.period_type = Some(build.value_type("cpu", "nanoseconds"));
-        build.profile.period = i64::try_from(period.as_nanos()).unwrap_or(i64::MAX);
-    }
-    // Readers take the first mapping for the program.
-    let frames = || merged.samples().flat_map(|(_, sample)| &sample.stack.frames);
-    let user = frames().filter(|frame| frame.kind == FrameKind::Native);
-    for mapping in user.filter_map(|frame| frame.mapping.as_ref()).filter(|mapping| is_program(mapping)) {
-        build.mapping(mapping);
-    }
     for (name, sample) in merged.samples() {
         build.sample(name, sample, merged.side);
+        if build.profile.sample.len() >= SAMPLES_AT_ONCE {
+            let sample = std::mem::take(&mut build.profile.sample);
+            write(&Profile { sample, ..Profile::default() });
+        }
     }
-    for (reason, count) in &merged.losses {
-        let comment = build.text(&format!("lost on the whole node: {reason} {count}"));
-        build.profile.comment.push(comment);
-    }
-    let since = merged.start.and_then(|start| start.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default();
-    build.profile.time_nanos = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
-    build.profile.duration_nanos = i64::try_from(merged.duration.as_nanos()).unwrap_or(i64::MAX);
-    build.profile
+    let Builder { profile, .. } = build;
+    write(&profile);
+    drop(profile);
+    encoder.finish().unwrap_or_default()
 }
 
 /// Whether it may be a program rather than a library.
@@ -159,17 +146,51 @@ fn is_program(mapping: &Mapping) -> bool {
     mapping.path.starts_with('/') && !mapping.path.contains(".so")
 }
 
-/// Everything once, by what it holds; ids are places in the tables, counted from 1.
+/// Everything once, by what it holds; ids are places in the tables, counted from 1. What lies at an address that was met
+/// before is not looked into again.
 #[derive(Default)]
 struct Builder {
     profile: Profile,
     texts: HashMap<String, i64>,
     mappings: HashMap<Arc<Mapping>, u64>,
+    mappings_at: HashMap<usize, u64>,
     functions: HashMap<(i64, i64), u64>,
     locations: HashMap<Arc<Frame>, u64>,
+    locations_at: HashMap<usize, u64>,
 }
 
 impl Builder {
+    /// All but the samples and what they refer to.
+    fn begin(&mut self, merged: &Merged) {
+        // The first of the table is the empty string.
+        self.text("");
+        let types = match merged.side {
+            Side::OffCpu => [("off_cpu", "nanoseconds"), ("waits", "count")],
+            Side::OnCpu => [("samples", "count"), ("cpu", "nanoseconds")],
+        };
+        self.profile.sample_type = types.map(|(kind, unit)| self.value_type(kind, unit)).to_vec();
+        self.profile.default_sample_type = self.text(if merged.side == Side::OffCpu { "off_cpu" } else { "cpu" });
+        if let Some(period) = merged.sample_period.filter(|_| merged.side == Side::OnCpu) {
+            self.profile.period_type = Some(self.value_type("cpu", "nanoseconds"));
+            self.profile.period = i64::try_from(period.as_nanos()).unwrap_or(i64::MAX);
+        }
+        // Readers take the first mapping for the program.
+        let frames = merged.samples().flat_map(|(_, sample)| &sample.stack.frames);
+        let user = frames.filter(|frame| frame.kind == FrameKind::Native);
+        for mapping in user.filter_map(|frame| frame.mapping.as_ref()) {
+            if !self.mappings_at.contains_key(&Arc::as_ptr(mapping).addr()) && is_program(mapping) {
+                self.mapping(mapping);
+            }
+        }
+        for (reason, count) in &merged.losses {
+            let comment = self.text(&format!("lost on the whole node: {reason} {count}"));
+            self.profile.comment.push(comment);
+        }
+        let since = merged.start.and_then(|start| start.duration_since(SystemTime::UNIX_EPOCH).ok());
+        self.profile.time_nanos = i64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(i64::MAX);
+        self.profile.duration_nanos = i64::try_from(merged.duration.as_nanos()).unwrap_or(i64::MAX);
+    }
+
     fn text(&mut self, text: &str) -> i64 {
         if let Some(place) = self.texts.get(text) {
             return *place;
@@ -206,8 +227,13 @@ impl Builder {
     }
 
     fn location(&mut self, frame: &Arc<Frame>) -> u64 {
-        if let Some(id) = self.locations.get(frame) {
+        let address = Arc::as_ptr(frame).addr();
+        if let Some(id) = self.locations_at.get(&address) {
             return *id;
+        }
+        if let Some(id) = self.locations.get(frame).copied() {
+            self.locations_at.insert(address, id);
+            return id;
         }
         let mapping_id = frame.mapping.as_ref().map_or(0, |mapping| self.mapping(mapping));
         let line = frame.functions.iter().map(|function| Line {
@@ -218,18 +244,25 @@ impl Builder {
         let id = self.profile.location.len() as u64 + 1;
         self.profile.location.push(Location { id, mapping_id, address: frame.address, line });
         self.locations.insert(Arc::clone(frame), id);
+        self.locations_at.insert(address, id);
         id
     }
 
     fn mapping(&mut self, mapping: &Arc<Mapping>) -> u64 {
-        if let Some(id) = self.mappings.get(mapping) {
+        let address = Arc::as_ptr(mapping).addr();
+        if let Some(id) = self.mappings_at.get(&address) {
             return *id;
+        }
+        if let Some(id) = self.mappings.get(mapping).copied() {
+            self.mappings_at.insert(address, id);
+            return id;
         }
         let id = self.profile.mapping.len() as u64 + 1;
         let (filename, build_id) = (self.text(&mapping.path), self.text(mapping.build_id.as_deref().unwrap_or("")));
         // Names have been looked up, as far as there are any: the reader need not try.
         self.profile.mapping.push(MappedFile { id, filename, build_id, has_functions: true });
         self.mappings.insert(Arc::clone(mapping), id);
+        self.mappings_at.insert(address, id);
         id
     }
 
@@ -250,12 +283,16 @@ mod tests {
     use super::{super::fixture::*, *};
     use crate::stacks::reason::WaitReason;
 
-    /// Read back: values, labels and functions from the leaf on.
-    fn read(merged: &Merged) -> Vec<(Vec<i64>, Vec<String>, Vec<String>)> {
+    fn profile(merged: &Merged) -> Profile {
         let mut bytes = Vec::new();
         let gzipped = gzipped(merged);
         std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*gzipped), &mut bytes).unwrap();
-        let profile = Profile::decode(&*bytes).unwrap();
+        Profile::decode(&*bytes).unwrap()
+    }
+
+    /// Read back: values, labels and functions from the leaf on.
+    fn read(merged: &Merged) -> Vec<(Vec<i64>, Vec<String>, Vec<String>)> {
+        let profile = profile(merged);
         assert_eq!(profile.string_table[0], "");
         let text = |place: i64| profile.string_table[usize::try_from(place).unwrap()].clone();
         let at = |id: u64| usize::try_from(id - 1).unwrap();
@@ -313,5 +350,14 @@ mod tests {
         ];
         let profile = profile(&recording(samples));
         assert_eq!((profile.location.len(), profile.function.len(), profile.sample.len()), (2, 2, 2));
+    }
+
+    #[test]
+    fn samples_that_are_written_in_parts_are_one_profile() {
+        let names: Vec<String> = (0..3 * SAMPLES_AT_ONCE).map(|number| format!("f{number}")).collect();
+        let samples = names.iter().map(|name| wait(WaitReason::Disk, &[], &[name, "main"], 1));
+        let read = read(&recording(samples.collect()));
+        let functions: Vec<_> = read.iter().map(|(_, _, functions)| functions[0].clone()).collect();
+        assert_eq!(functions, names);
     }
 }

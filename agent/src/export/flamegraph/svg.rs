@@ -3,44 +3,48 @@
 //! Nesting cuts names off at the frame's edge without any script, and a picture as wide as a phone keeps its letters. The
 //! script zooms by the same attributes.
 
-use std::fmt::Write;
+use std::{fmt::Write, sync::Arc};
 
 use super::{
-    caption, palette,
-    text::{escape, percent, share, time},
+    caption,
+    grow::{MOST_FRAMES, NARROWEST, tree},
+    palette,
+    text::{escape, percent, real, share, time},
     tree::{self, Class, Node},
 };
-use crate::recording::{Merged, Side};
+use crate::{
+    recording::{Merged, Side},
+    stacks::profile::{Frame, FrameKind},
+};
 
 /// Height of a frame and the gap below it, in pixels.
 pub(super) const ROW: usize = 20;
-/// Frames that a picture has at most: browsers grow slow beyond.
-const MOST_FRAMES: usize = 12_000;
-/// Frames with less than this part of all time are left out: they would be narrower than a pixel.
-const NARROWEST: u64 = 2_000;
+/// Of a name, characters that a picture has at most.
+const MOST_LETTERS: usize = 240;
 /// Zooms; in pages and pictures alike.
 pub(super) const SCRIPT: &str = include_str!("zoom.js");
 /// Of the frames; in pages and pictures alike.
 pub(super) const STYLE: &str = include_str!("frames.css");
 
-/// Frames, and how high they are, in pixels.
+/// Frames, how high they are in pixels, and how many branches have none.
 pub(super) struct Picture {
     pub(super) frames: String,
     pub(super) height: usize,
+    pub(super) merged: u64,
 }
 
 /// What time was for, the longest first: the branches that have a colour of their own.
 pub(super) fn legend(merged: &Merged) -> Vec<(&'static str, Class, u64)> {
     let mut sums: Vec<(&'static str, Class, u64)> = Vec::new();
     for (_, sample) in merged.samples() {
-        let steps = tree::steps(sample);
         // On the CPU it is the leaf's side of the system call boundary that tells.
-        let step = if merged.side == Side::OffCpu { steps.first() } else { steps.last() };
-        let Some((_, class)) = step else { continue };
-        let name = palette::class(*class);
+        let is_kernel = |frame: &Arc<Frame>| frame.kind == FrameKind::Kernel;
+        let kernel = merged.side == Side::OnCpu && sample.stack.frames.first().is_some_and(is_kernel);
+        let class = tree::class_of(sample, kernel);
+        let name = palette::class(class);
         match sums.iter_mut().find(|(known, ..)| *known == name) {
             Some((.., sum)) => *sum = sum.saturating_add(sample.nanoseconds),
-            None => sums.push((name, *class, sample.nanoseconds)),
+            None => sums.push((name, class, sample.nanoseconds)),
         }
     }
     sums.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(b.0)));
@@ -49,38 +53,35 @@ pub(super) fn legend(merged: &Merged) -> Vec<(&'static str, Class, u64)> {
 
 /// The picture of a tree, from `top` on downwards.
 pub(super) fn picture(root: &Node, side: Side, top: usize) -> Picture {
-    let (least, ties) = least(root);
-    let mut drawing = Drawing { out: String::new(), deepest: 0, root, side, least, ties, top };
+    let mut drawing = Drawing { out: String::new(), deepest: 0, merged: 0, root, side, top };
     drawing.draw(root, 0.0, 0);
-    Picture { frames: drawing.out, height: (drawing.deepest + 1) * ROW }
+    Picture { frames: drawing.out, height: (drawing.deepest + 1) * ROW, merged: drawing.merged }
 }
 
-/// The time that a frame has at least so that there are no more than may be, and how many have just that. Callers have no
-/// less than what they call, so none is left out whose callee is drawn.
-fn least(root: &Node) -> (u64, usize) {
-    let least = (root.nanoseconds / NARROWEST).max(1);
-    let mut times = Vec::new();
-    let mut nodes = vec![root];
-    while let Some(node) = nodes.pop() {
-        times.push(node.nanoseconds);
-        nodes.extend(node.children.iter().filter(|child| child.nanoseconds >= least));
+/// What a picture says of what it leaves out.
+pub(super) fn merging(merged: u64) -> String {
+    let plural = if merged == 1 { " is" } else { "es are" };
+    format!(
+        "{merged} branch{plural} merged into frames named (N smaller): narrower than {} % of all time, or the narrowest of \
+         more than {MOST_FRAMES} frames.",
+        100.0 / real(NARROWEST),
+    )
+}
+
+/// A name as it is drawn: nobody reads more of it.
+fn letters(name: &str) -> String {
+    match name.char_indices().nth(MOST_LETTERS) {
+        Some((end, _)) => escape(name.get(..end).unwrap_or_default()) + "…",
+        None => escape(name),
     }
-    if times.len() <= MOST_FRAMES {
-        return (least, usize::MAX);
-    }
-    times.sort_unstable_by(|a, b| b.cmp(a));
-    times.truncate(MOST_FRAMES);
-    let least = times.last().copied().unwrap_or(least);
-    (least, times.iter().filter(|time| **time == least).count())
 }
 
 struct Drawing<'a> {
     out: String,
     deepest: usize,
+    merged: u64,
     root: &'a Node,
     side: Side,
-    least: u64,
-    ties: usize,
     top: usize,
 }
 
@@ -89,7 +90,8 @@ impl Drawing<'_> {
     fn draw(&mut self, node: &Node, left: f64, depth: usize) {
         let width = share(node.nanoseconds, self.root.nanoseconds);
         self.deepest = self.deepest.max(depth);
-        let name = escape(&node.name);
+        let name = letters(&node.name);
+        self.merged += node.smaller.branches;
         let plural = if node.count == 1 { "" } else { "s" };
         let unit = match self.side {
             Side::OffCpu => "wait",
@@ -116,11 +118,6 @@ impl Drawing<'_> {
         .ok();
         let mut left = left;
         for child in &node.children {
-            // The rest have no more.
-            if child.nanoseconds < self.least || child.nanoseconds == self.least && self.ties == 0 {
-                break;
-            }
-            self.ties -= usize::from(child.nanoseconds == self.least);
             self.draw(child, left, depth + 1);
             left += share(child.nanoseconds, self.root.nanoseconds);
         }
@@ -134,9 +131,10 @@ pub(super) fn standalone(merged: &Merged) -> String {
     let legend = legend(merged);
     let legend_top = 56;
     let top = legend_top + legend.len().div_ceil(LEGEND_COLUMNS) * ROW + 8;
-    let root = tree::tree(merged);
+    let root = tree(merged);
     let picture = picture(&root, merged.side, top);
-    let height = top + picture.height + MARGIN;
+    let note = if picture.merged > 0 { ROW } else { 0 };
+    let height = top + picture.height + note + MARGIN;
     let title = escape(&format!("{} {}", tree::title(merged), merged.side.name()));
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"podperf\" width=\"1200\" height=\"{height}\">\n\
@@ -146,6 +144,11 @@ pub(super) fn standalone(merged: &Merged) -> String {
         palette::rules(),
         escape(&caption(merged)),
     );
+    if picture.merged > 0 {
+        let says = merging(picture.merged);
+        // Writing to a string does not fail.
+        writeln!(svg, "<text x=\"{MARGIN}\" y=\"{}\">{says}</text>", height - MARGIN).ok();
+    }
     for (at, (name, class, nanoseconds)) in legend.into_iter().enumerate() {
         let (column, y) = (at % LEGEND_COLUMNS * 100 / LEGEND_COLUMNS, legend_top + at / LEGEND_COLUMNS * ROW);
         // Writing to a string does not fail.
@@ -178,7 +181,7 @@ mod tests {
             wait(WaitReason::Disk, &[], &["read", "main"], 75),
             wait(WaitReason::Disk, &[], &["write", "main"], 25),
         ]);
-        let picture = picture(&tree::tree(&merged), Side::OffCpu, 0).frames;
+        let picture = picture(&tree(&merged), Side::OffCpu, 0).frames;
         assert!(picture.contains("x=\"0.0000%\" y=\"60\" width=\"75.0000%\""), "{picture}");
         assert!(picture.contains("x=\"75.0000%\" y=\"60\" width=\"25.0000%\""), "{picture}");
         assert!(picture.contains("<title>write: 25 ns, 25 %, 1 wait</title><rect class=\"disk\""), "{picture}");
@@ -213,8 +216,23 @@ mod tests {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             wait(WaitReason::Disk, &[], &names, 10)
         });
-        let picture = picture(&tree::tree(&recording(samples.collect())), Side::OffCpu, 0);
+        let picture = picture(&tree(&recording(samples.collect())), Side::OffCpu, 0);
         assert_eq!(picture.frames.lines().count(), MOST_FRAMES);
+    }
+
+    #[test]
+    fn what_is_too_narrow_is_one_frame_and_said() {
+        let long = "x".repeat(5000);
+        let names: Vec<String> = (0..999).map(|number| format!("thin_{number}")).collect();
+        let mut samples = vec![wait(WaitReason::Disk, &[], &[&long, "main"], 99_001)];
+        samples.extend(names.iter().map(|name| wait(WaitReason::Disk, &[], &[name, "main"], 1)));
+        let merged = recording(samples);
+        let svg = standalone(&merged);
+        assert!(svg.contains("<title>(999 smaller): 999 ns, 1.0 %, 999 waits</title>"), "{svg}");
+        assert!(svg.contains("999 branches are merged into frames named (N smaller): narrower than 0.05 %"), "{svg}");
+        assert!(svg.contains("xxx…") && svg.len() < 14_000, "{}", svg.len());
+        let page = crate::export::flamegraph::page(&merged, &crate::export::flamegraph::Links::default());
+        assert!(page.contains("999 branches are merged into frames named (N smaller)"), "{page}");
     }
 
     #[test]

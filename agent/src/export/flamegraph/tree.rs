@@ -1,6 +1,6 @@
-//! Samples into a tree of frames: who called what, and for how long. Pure.
+//! The frames of a picture, and the steps of a stack. Pure.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use crate::{
     recording::{Merged, MergedSample, SubjectName},
@@ -11,9 +11,10 @@ use crate::{
 };
 
 /// What a frame is, which decides its colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Class {
     /// All time, or that of one subject.
+    #[default]
     All,
     /// Code in which a thread waited.
     Waiting {
@@ -31,39 +32,36 @@ pub(super) enum Class {
 /// One step of a stack.
 pub(super) type Step = (Arc<str>, Class);
 
+/// Branches that were too thin, merged into one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Smaller {
+    pub(super) branches: u64,
+    pub(super) nanoseconds: u64,
+    pub(super) count: u64,
+}
+
 /// A frame, with what was in it and in those that it called.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) name: Arc<str>,
     pub(super) class: Class,
     pub(super) nanoseconds: u64,
     pub(super) count: u64,
-    /// The longest first.
+    /// The longest first; what was merged comes last, if together it can be seen.
     pub(super) children: Vec<Self>,
+    /// Callees that have no node of their own.
+    pub(super) smaller: Smaller,
 }
 
 /// The steps of a sample, outermost first: what it was for, then the functions.
 pub(super) fn steps(sample: &MergedSample) -> Vec<Step> {
     let mut steps = Vec::with_capacity(sample.stack.frames.len() + 2);
-    let reason = match &sample.activity {
-        Activity::OnCpu => None,
-        Activity::OffCpu { reason, .. } => Some(*reason),
-    };
-    let class = |kernel| match (reason, kernel) {
-        (Some(reason), kernel) => Class::Waiting { reason, kernel },
-        (None, true) => Class::Kernel,
-        (None, false) => Class::User,
-    };
-    if let Some(reason) = reason {
-        steps.push((reason.name().into(), class(false)));
+    if let Activity::OffCpu { reason, .. } = &sample.activity {
+        steps.push((reason.name().into(), class_of(sample, false)));
     }
-    if sample.stack.frames.is_empty() {
-        steps.push(("[no stack]".into(), class(false)));
-    } else if sample.stack.unwind != Unwind::Whole {
-        steps.push((format!("[callers unknown: {}]", sample.stack.unwind.name()).into(), class(false)));
-    }
+    steps.extend(mark(sample));
     for frame in sample.stack.frames.iter().rev() {
-        let class = class(frame.kind == FrameKind::Kernel);
+        let class = class_of(sample, frame.kind == FrameKind::Kernel);
         if frame.functions.is_empty() {
             steps.push((frame.name().into(), class));
         }
@@ -72,20 +70,57 @@ pub(super) fn steps(sample: &MergedSample) -> Vec<Step> {
     steps
 }
 
-/// The tree of a recording. With several subjects, each has a branch.
-pub(super) fn tree(merged: &Merged) -> Node {
-    let several = merged.subjects.len() > 1;
-    let mut root = Growing::default();
-    for (name, sample) in merged.samples() {
-        let mut node = root.grow(sample);
-        if several {
-            node = node.child((name.to_string().into(), Class::All)).grow(sample);
-        }
-        for step in steps(sample) {
-            node = node.child(step).grow(sample);
-        }
+/// How many steps a stack has before its frames: whose it is, what the wait was for, and where the walk ended.
+pub(super) fn steps_before(several: bool, sample: &MergedSample) -> u8 {
+    let marked = sample.stack.frames.is_empty() || sample.stack.unwind != Unwind::Whole;
+    u8::from(several) + u8::from(!matches!(sample.activity, Activity::OnCpu)) + u8::from(marked)
+}
+
+/// One step: that before the frames of number `steps`, or the function of these numbers, counted from the outermost on.
+pub(super) fn step_of(
+    name: &SubjectName,
+    sample: &MergedSample,
+    several: bool,
+    steps: u8,
+    frames: usize,
+    functions: usize,
+) -> Option<Step> {
+    if steps < steps_before(several, sample) {
+        let at = steps.checked_sub(u8::from(several));
+        return match (at, &sample.activity) {
+            (None, _) => Some((name.to_string().into(), Class::All)),
+            (Some(0), Activity::OffCpu { reason, .. }) => Some((reason.name().into(), class_of(sample, false))),
+            _ => mark(sample),
+        };
     }
-    root.finish((title(merged).into(), Class::All))
+    let from_the_end = |length: usize, at: usize| length.checked_sub(1 + at);
+    let stack = &sample.stack.frames;
+    let frame = stack.get(from_the_end(stack.len(), frames)?)?;
+    let class = class_of(sample, frame.kind == FrameKind::Kernel);
+    if frame.functions.is_empty() {
+        return Some((frame.name().into(), class));
+    }
+    let function = frame.functions.get(from_the_end(frame.functions.len(), functions)?)?;
+    Some((Arc::clone(&function.name), class))
+}
+
+/// The step that says how far the walk of a stack came; `None` where it is whole.
+fn mark(sample: &MergedSample) -> Option<Step> {
+    let text: Arc<str> = match (sample.stack.frames.is_empty(), sample.stack.unwind) {
+        (true, _) => "[no stack]".into(),
+        (false, Unwind::Whole) => return None,
+        (false, unwind) => format!("[callers unknown: {}]", unwind.name()).into(),
+    };
+    Some((text, class_of(sample, false)))
+}
+
+/// The class of a frame of this sample.
+pub(super) const fn class_of(sample: &MergedSample, kernel: bool) -> Class {
+    match (&sample.activity, kernel) {
+        (Activity::OffCpu { reason, .. }, kernel) => Class::Waiting { reason: *reason, kernel },
+        (Activity::OnCpu, true) => Class::Kernel,
+        (Activity::OnCpu, false) => Class::User,
+    }
 }
 
 /// Whose it is: the only subject, or what was asked for.
@@ -107,35 +142,12 @@ pub(super) fn labels(name: &SubjectName) -> Vec<(&'static str, &str)> {
     }
 }
 
-#[derive(Debug, Default)]
-struct Growing {
-    nanoseconds: u64,
-    count: u64,
-    children: HashMap<Step, Self>,
-}
-
-impl Growing {
-    fn grow(&mut self, sample: &MergedSample) -> &mut Self {
-        self.nanoseconds = self.nanoseconds.saturating_add(sample.nanoseconds);
-        self.count = self.count.saturating_add(sample.count);
-        self
-    }
-
-    fn child(&mut self, step: Step) -> &mut Self {
-        self.children.entry(step).or_default()
-    }
-
-    /// Stacks have a few hundred frames at most.
-    fn finish(self, (name, class): Step) -> Node {
-        let mut children: Vec<_> = self.children.into_iter().map(|(step, child)| child.finish(step)).collect();
-        children.sort_by(|a, b| b.nanoseconds.cmp(&a.nanoseconds).then_with(|| a.name.cmp(&b.name)));
-        Node { name, class, nanoseconds: self.nanoseconds, count: self.count, children }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{super::fixture::*, *};
+    use super::{
+        super::{fixture::*, grow::tree},
+        *,
+    };
     use crate::stacks::profile::{Frame, Mapping, Stack};
 
     #[test]
@@ -186,5 +198,24 @@ mod tests {
     fn inlined_functions_are_frames_of_their_own() {
         let names: Vec<_> = steps(&on_cpu(&["inner", "outer"], 1)).iter().map(|(name, _)| name.to_string()).collect();
         assert_eq!(names, ["outer", "inner"]);
+    }
+
+    #[test]
+    fn one_step_after_the_other_is_all_of_them() {
+        let mut sample = wait(WaitReason::Disk, &["io_schedule"], &["read", "main"], 1);
+        sample.stack = Arc::new(Stack { unwind: Unwind::Broken, ..Stack::clone(&sample.stack) });
+        for sample in [sample, wait(WaitReason::Other, &[], &[], 1), on_cpu(&["inner", "outer"], 1)] {
+            let name = SubjectName::Cgroup("/a".into());
+            let before = (0..steps_before(true, &sample)).filter_map(|at| step_of(&name, &sample, true, at, 0, 0));
+            let frames = (0..sample.stack.frames.len()).flat_map(|frame| {
+                let (name, sample) = (&name, &sample);
+                (0..9)
+                    .map_while(move |function| step_of(name, sample, false, 9, frame, function))
+                    .take(sample.stack.frames.iter().rev().nth(frame).map_or(1, |frame| frame.functions.len().max(1)))
+            });
+            let mut expected = vec![(Arc::from("/a"), Class::All)];
+            expected.extend(steps(&sample));
+            assert_eq!(before.chain(frames).collect::<Vec<_>>(), expected);
+        }
     }
 }

@@ -1,0 +1,321 @@
+//! Samples into a tree of frames: who called what, and for how long. Pure.
+//!
+//! Only frames that will be seen come to be. The widest frame is looked into first: its samples are sorted by what they
+//! call next, callees below a width are merged into one at once, and the others wait for their turn by their own width. So
+//! memory is a few words a sample and a bounded number of nodes, however many stacks there are and however deep they are.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+    ops::Range,
+    sync::Arc,
+};
+
+use super::tree::{Class, Node, Smaller, Step, step_of, steps_before, title};
+use crate::recording::{Merged, MergedSample, SubjectName, smaller};
+
+/// Frames that a picture has at most: browsers grow slow beyond.
+pub(super) const MOST_FRAMES: usize = 12_000;
+/// Frames with less than this part of all time are merged: they would be narrower than a pixel.
+pub(super) const NARROWEST: u64 = 2_000;
+
+/// The tree of a recording. With several subjects, each has a branch.
+pub(super) fn tree(merged: &Merged) -> Node {
+    let mut entries: Vec<Entry<'_>> =
+        merged.samples().map(|(name, sample)| Entry { name, sample, steps: 0, frames: 0, functions: 0 }).collect();
+    let whole = Smaller::of(&entries);
+    let mut growing = Growing {
+        several: merged.subjects.len() > 1,
+        least: (whole.nanoseconds / NARROWEST).max(1),
+        nodes: Vec::new(),
+        waiting: BinaryHeap::new(),
+        numbered: 0,
+        merging: 0,
+        by_place: HashMap::new(),
+        by_step: HashMap::new(),
+    };
+    let root = (title(merged).into(), Class::All);
+    growing.wait(0, root, whole, 0..entries.len());
+    while growing.nodes.len() + growing.merging + growing.waiting.len() < MOST_FRAMES
+        && let Some(Waiting { parent, step, sum, range, .. }) = growing.waiting.pop()
+    {
+        growing.look_into(parent, step, sum, range, &mut entries);
+    }
+    growing.finish()
+}
+
+/// A sample, and how far down its stack the tree has come.
+#[derive(Clone, Copy)]
+struct Entry<'a> {
+    name: &'a SubjectName,
+    sample: &'a MergedSample,
+    /// Of those before the frames.
+    steps: u8,
+    frames: u32,
+    /// Of the next frame.
+    functions: u32,
+}
+
+impl<'a> Entry<'a> {
+    /// What comes next, as a number that is the same where the step is; `None` at the end.
+    fn next(&self, several: bool) -> Option<(usize, usize)> {
+        if self.steps < steps_before(several, self.sample) {
+            let of_subject = several && self.steps == 0;
+            // Steps before the frames are few, and told apart by what they say.
+            return of_subject.then(|| (std::ptr::from_ref(self.name).addr(), usize::MAX)).or(Some((0, 0)));
+        }
+        let frames = &self.sample.stack.frames;
+        let frame = frames.get(frames.len().checked_sub(1 + self.frames as usize)?)?;
+        Some((Arc::as_ptr(frame).addr(), self.functions as usize))
+    }
+
+    fn step(&self, several: bool) -> Option<Step> {
+        step_of(self.name, self.sample, several, self.steps, self.frames as usize, self.functions as usize)
+    }
+
+    fn go_on(&mut self, several: bool) {
+        if self.steps < steps_before(several, self.sample) {
+            self.steps += 1;
+            return;
+        }
+        let frames = &self.sample.stack.frames;
+        let frame = frames.len().checked_sub(1 + self.frames as usize).and_then(|at| frames.get(at));
+        self.functions += 1;
+        if frame.is_none_or(|frame| self.functions as usize >= frame.functions.len()) {
+            (self.frames, self.functions) = (self.frames + 1, 0);
+        }
+    }
+}
+
+/// A frame that is not looked into yet; the widest first, and of equals the one that was found first.
+struct Waiting {
+    parent: usize,
+    step: Step,
+    sum: Smaller,
+    range: Range<usize>,
+    number: Reverse<usize>,
+}
+
+impl Waiting {
+    const fn order(&self) -> (u64, Reverse<usize>) {
+        (self.sum.nanoseconds, self.number)
+    }
+}
+
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for Waiting {}
+
+impl PartialOrd for Waiting {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiting {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+/// What the samples of a frame call next.
+struct Callee<'a> {
+    step: Step,
+    sum: Smaller,
+    entries: Vec<Entry<'a>>,
+}
+
+struct Growing {
+    several: bool,
+    least: u64,
+    /// Each with its parent, which comes before it.
+    nodes: Vec<(usize, Node)>,
+    waiting: BinaryHeap<Waiting>,
+    numbered: usize,
+    /// Nodes that have a frame for what was merged.
+    merging: usize,
+    /// Reused from node to node.
+    by_place: HashMap<(usize, usize), usize>,
+    by_step: HashMap<Step, usize>,
+}
+
+impl Growing {
+    fn wait(&mut self, parent: usize, step: Step, sum: Smaller, range: Range<usize>) {
+        self.waiting.push(Waiting { parent, step, sum, range, number: Reverse(self.numbered) });
+        self.numbered += 1;
+    }
+
+    /// Makes a node, and sorts its entries by what they call.
+    fn look_into(
+        &mut self,
+        parent: usize,
+        (name, class): Step,
+        sum: Smaller,
+        range: Range<usize>,
+        all: &mut [Entry<'_>],
+    ) {
+        let this = self.nodes.len();
+        let Some(entries) = all.get_mut(range.clone()) else { return };
+        let callees = self.callees(entries);
+        let mut merged = Smaller::default();
+        let mut at = range.start;
+        for callee in callees {
+            if callee.sum.nanoseconds < self.least {
+                merged.add(1, &callee.sum);
+                continue;
+            }
+            let end = at + callee.entries.len();
+            if let Some(place) = all.get_mut(at..end) {
+                place.copy_from_slice(&callee.entries);
+            }
+            self.wait(this, callee.step, callee.sum, at..end);
+            at = end;
+        }
+        self.merging += usize::from(merged.nanoseconds >= self.least);
+        let Smaller { nanoseconds, count, .. } = sum;
+        self.nodes.push((parent, Node { name, class, nanoseconds, count, children: Vec::new(), smaller: merged }));
+    }
+
+    fn callees<'a>(&mut self, entries: &[Entry<'a>]) -> Vec<Callee<'a>> {
+        self.by_place.clear();
+        self.by_step.clear();
+        let mut callees: Vec<Callee<'a>> = Vec::new();
+        for entry in entries {
+            let Some(place) = entry.next(self.several) else { continue };
+            // What is at no place of its own is asked by its name, and so is each place once.
+            let known = if place == (0, 0) { None } else { self.by_place.get(&place).copied() };
+            let callee = match known {
+                Some(callee) => callee,
+                None => {
+                    let Some(step) = entry.step(self.several) else { continue };
+                    let callee = *self.by_step.entry(step.clone()).or_insert_with(|| {
+                        callees.push(Callee { step, sum: Smaller::default(), entries: Vec::new() });
+                        callees.len() - 1
+                    });
+                    self.by_place.insert(place, callee);
+                    callee
+                }
+            };
+            let Some(callee) = callees.get_mut(callee) else { continue };
+            let mut entry = *entry;
+            entry.go_on(self.several);
+            callee.sum.add(0, &Smaller::of(&[entry]));
+            callee.entries.push(entry);
+        }
+        callees
+    }
+
+    /// What waits has no room: it is merged, and nodes go to their parents.
+    fn finish(mut self) -> Node {
+        for Waiting { parent, sum, .. } in self.waiting.drain() {
+            if let Some((_, parent)) = self.nodes.get_mut(parent) {
+                parent.smaller.add(1, &sum);
+            }
+        }
+        let least = self.least;
+        while let Some((parent, mut node)) = self.nodes.pop() {
+            node.children.sort_by(|a, b| b.nanoseconds.cmp(&a.nanoseconds).then_with(|| a.name.cmp(&b.name)));
+            let Smaller { branches, nanoseconds, count } = node.smaller;
+            if branches > 0 && nanoseconds >= least {
+                let (name, class) = (smaller(branches).into(), node.class);
+                node.children.push(Node { name, class, nanoseconds, count, ..Node::default() });
+            }
+            match self.nodes.get_mut(parent) {
+                Some((_, parent)) => parent.children.push(node),
+                None => return node,
+            }
+        }
+        Node::default()
+    }
+}
+
+impl Smaller {
+    fn of(entries: &[Entry<'_>]) -> Self {
+        let mut sum = Self::default();
+        for Entry { sample, .. } in entries {
+            sum.add(0, &Self { branches: 0, nanoseconds: sample.nanoseconds, count: sample.count });
+        }
+        sum
+    }
+
+    fn add(&mut self, branches: u64, other: &Self) {
+        self.branches += branches;
+        self.nanoseconds = self.nanoseconds.saturating_add(other.nanoseconds);
+        self.count = self.count.saturating_add(other.count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::fixture::*, *};
+    use crate::stacks::reason::WaitReason;
+
+    fn nodes(node: &Node) -> usize {
+        1 + node.children.iter().map(nodes).sum::<usize>()
+    }
+
+    /// Nobody's callees have more than their caller, and what is missing is too narrow to be seen.
+    fn ensure_exact(node: &Node, least: u64) {
+        let named: u64 = node.children.iter().map(|child| child.nanoseconds).sum();
+        assert!(named <= node.nanoseconds, "{}: {named} of {}", node.name, node.nanoseconds);
+        let shown = node.children.last().is_some_and(|last| last.nanoseconds == node.smaller.nanoseconds);
+        assert!(node.smaller.branches == 0 || shown || node.smaller.nanoseconds < least, "{}", node.name);
+        node.children.iter().for_each(|child| ensure_exact(child, least));
+    }
+
+    #[test]
+    fn branches_too_thin_to_see_are_one_frame_with_all_their_time() {
+        let mut samples = vec![wait(WaitReason::Disk, &[], &["wide", "main"], 9_000)];
+        let names: Vec<String> = (0..1000).map(|number| format!("thin_{number}")).collect();
+        samples.extend(names.iter().map(|name| wait(WaitReason::Disk, &[], &["leaf", name, "main"], 1)));
+        let root = tree(&recording(samples));
+        let main = &root.children[0].children[0];
+        let [wide, thin] = &*main.children else { panic!("{main:#?}") };
+        assert_eq!((&*wide.name, wide.nanoseconds, &*main.name, main.nanoseconds), ("wide", 9_000, "main", 10_000));
+        assert_eq!((&*thin.name, thin.nanoseconds, thin.count), ("(1000 smaller)", 1_000, 1_000));
+        assert!(thin.children.is_empty());
+        ensure_exact(&root, 5);
+    }
+
+    #[test]
+    fn a_tree_of_many_deep_and_varied_stacks_is_bounded() {
+        // No two of them have a function in common, but for the outermost ones.
+        let stacks = (0..5_000_u64).map(|stack| {
+            let depth = 120;
+            let names: Vec<String> = (0..depth).map(|frame| format!("f{stack}_{frame}")).collect();
+            let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+            names.extend([["a", "b", "c"][usize::try_from(stack % 3).unwrap()], "main"]);
+            wait(WaitReason::Disk, &["schedule"], &names, 1 + stack % 5 * (stack % 11))
+        });
+        let merged = recording(stacks.collect());
+        let root = tree(&merged);
+        assert_eq!((root.nanoseconds, root.count), (merged.nanoseconds(), merged.count()));
+        assert!(nodes(&root) <= MOST_FRAMES, "{}", nodes(&root));
+        ensure_exact(&root, root.nanoseconds / NARROWEST);
+        let main = &root.children[0].children[0];
+        let outer: Vec<_> = main.children.iter().map(|child| &*child.name).collect();
+        assert!(["a", "b", "c"].iter().all(|name| outer.contains(name)), "{outer:?}");
+        let named = |node: &Node| node.children.iter().filter(|child| child.name.starts_with('f')).count() as u64;
+        let all: u64 = main.children.iter().map(|child| named(child) + child.smaller.branches).sum();
+        assert_eq!(all, 5_000);
+    }
+
+    #[test]
+    fn wide_frames_come_before_narrow_ones_when_there_is_no_room_for_all() {
+        let samples = (0..1000_u64).map(|stack| {
+            let names: Vec<String> = (0..60).map(|depth| format!("f{stack}_{depth}")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            wait(WaitReason::Disk, &[], &names, 1000 + stack)
+        });
+        let root = tree(&recording(samples.collect()));
+        let all = nodes(&root);
+        assert!((MOST_FRAMES - 1000..=MOST_FRAMES).contains(&all), "{all}");
+        let disk = &root.children[0];
+        assert!(disk.children.iter().any(|child| &*child.name == "f999_59" && child.children.len() == 1));
+        ensure_exact(&root, root.nanoseconds / NARROWEST);
+    }
+}

@@ -1,0 +1,183 @@
+//! Flame graphs that many ask for at once, on a node with many pods, of a load whose stacks are as many as its waits.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::Agent,
+    cgroup::TestCgroup,
+    control_plane::NEEDS,
+    http,
+    kubelet::Qos,
+    load, process,
+    suite::{Test, within},
+};
+
+use crate::cluster::{Cluster, SHOP, tell};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("flame_graphs_that_64_ask_for_at_once_take_64_mib_at_most", NEEDS, flame_graphs_that_64_ask_for_at_once_take_64_mib_at_most),
+];
+
+const PODS: u32 = 250;
+const CLIENTS: usize = 64;
+/// Windows are short, so that they are soon full.
+const YAML: &str =
+    "otlp: {interval: 2s}\nserver: {limits: {requestsPerSecond: 0, connections: 128}}\noverhead: {maxPercent: 0}";
+const MOST_ABOVE_REST: u64 = 64 << 20;
+/// A drawing takes seconds in a debug build, and four may wait.
+const PATIENCE: Duration = Duration::from_secs(120);
+const FULL: Duration = Duration::from_secs(180);
+/// What is drawn in turn, so that no two that follow each other are the same.
+const DRAWINGS: [&str; 6] = [
+    "/flamegraph",
+    "/flamegraph?format=svg",
+    "/flamegraph?format=pb",
+    "/flamegraph?format=folded",
+    "/debug/waits",
+    "/flamegraph?subject=shop/pod-0/app",
+];
+
+fn flame_graphs_that_64_ask_for_at_once_take_64_mib_at_most() -> Result<()> {
+    let cluster = Cluster::start("", YAML)?;
+    let agent = &cluster.agent;
+    let mut pods = Vec::new();
+    for number in 0..PODS {
+        let mut pod = cluster.kubelet.pod(SHOP, &format!("pod-{number}"), Qos::Burstable, &["app"])?;
+        let running = pod.start("app", Duration::from_millis(1))?;
+        pod.report()?;
+        pods.push((pod, running));
+    }
+    cluster.wait_for("podperf_kube_pods", &[], |there| there == f64::from(PODS))?;
+    let load = Thicket::start(pods.first().context("no pod")?.1.cgroup())?;
+    within(FULL, "there are more stacks than a file has room for", || {
+        let (code, _, body) = http::get_within(PATIENCE, agent.address(), "/flamegraph?format=folded")?;
+        Ok((code == 200 && String::from_utf8_lossy(&body).contains(" smaller) ")).then_some(()))
+    })
+    .with_context(|| agent.log())?;
+    // Windows that come take memory, too, with or without flame graphs. Those that are there stay for minutes.
+    drop(load);
+    at_rest(agent)?;
+
+    for (what, paths) in [("the same page", &DRAWINGS[..1]), ("all that is drawn", &DRAWINGS[..])] {
+        let rest = memory(agent, "VmRSS")?;
+        // Forgets the peak: see proc(5).
+        fs::write(format!("/proc/{}/clear_refs", agent.pid()), "5")?;
+        let storm = storm(agent, paths)?;
+        let (peak, after) = (memory(agent, "VmHWM")?, memory(agent, "VmRSS")?);
+        let above = peak.saturating_sub(rest);
+        let refused = storm.codes.len() - storm.drawn();
+        tell(&format!(
+            "{CLIENTS} at once ask for {what}: {} drawn and {refused} refused; {} MiB at rest, {} MiB more at most, {} MiB \
+             after; {} scrapes meanwhile, the slowest {:.2?}",
+            storm.drawn(),
+            rest >> 20,
+            above >> 20,
+            after >> 20,
+            storm.scrapes,
+            storm.slowest,
+        ));
+        ensure!(storm.codes.iter().all(|code| [200, 503].contains(code)), "{:?}", storm.codes);
+        ensure!(storm.drawn() > 0 && storm.scrapes > 0, "{storm:?}");
+        ensure!(above <= MOST_ABOVE_REST, "{above} bytes above the {rest} at rest");
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Storm {
+    codes: Vec<u16>,
+    scrapes: u32,
+    slowest: Duration,
+}
+
+impl Storm {
+    fn drawn(&self) -> usize {
+        self.codes.iter().filter(|code| **code == 200).count()
+    }
+}
+
+/// All ask at the same moment, and one scrapes until all are answered.
+fn storm(agent: &Agent, paths: &[&str]) -> Result<Storm> {
+    let (address, together, over) = (agent.address(), Barrier::new(CLIENTS), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let scraper = scope.spawn(|| -> Result<(u32, Duration)> {
+            let (mut scrapes, mut slowest) = (0, Duration::ZERO);
+            while !over.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                let (code, ..) = http::get_within(PATIENCE, address, "/metrics")?;
+                ensure!(code == 200, "a scrape was answered {code}");
+                (scrapes, slowest) = (scrapes + 1, slowest.max(start.elapsed()));
+                thread::sleep(Duration::from_millis(50));
+            }
+            Ok((scrapes, slowest))
+        });
+        let ask = |client: usize| {
+            let together = &together;
+            scope.spawn(move || -> Result<u16> {
+                let path = paths.get(client % paths.len()).context("no path")?;
+                together.wait();
+                let (code, head, body) = http::get_within(PATIENCE, address, path)?;
+                if code == 503 {
+                    let says = String::from_utf8_lossy(&body).into_owned();
+                    let when = head.to_lowercase().contains("retry-after: ");
+                    ensure!(when && says.contains("(ask again"), "no word of when to come back: {head}\n{says}");
+                }
+                Ok(code)
+            })
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(ask).collect();
+        let codes = clients.into_iter().map(|client| client.join().expect("a client panicked"));
+        let codes = codes.collect::<Result<Vec<_>>>();
+        over.store(true, Ordering::Relaxed);
+        let (scrapes, slowest) = scraper.join().expect("the scraper panicked")?;
+        Ok(Storm { codes: codes?, scrapes, slowest })
+    })
+}
+
+/// A line of the agent's `/proc/PID/status`, in bytes.
+fn memory(agent: &Agent, name: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let kib: u64 = line.with_context(|| format!("no `{name}`"))?.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib << 10)
+}
+
+/// Waits until it takes as much as five seconds before, within 4 MiB: the last windows have their names.
+fn at_rest(agent: &Agent) -> Result<()> {
+    let mut before = memory(agent, "VmRSS")?;
+    within(FULL, "memory stays as it is", || {
+        thread::sleep(Duration::from_secs(5));
+        let now = memory(agent, "VmRSS")?;
+        Ok((now.abs_diff(std::mem::replace(&mut before, now)) < 4 << 20).then_some(()))
+    })
+}
+
+/// Sixteen threads, each of whose waits has another stack; ended on drop.
+struct Thicket(Child);
+
+impl Thicket {
+    fn start(cgroup: &TestCgroup) -> Result<Self> {
+        let mut command = Command::new(load::binary()?);
+        process::bind_to_parent(&mut command);
+        command.args(["thicket", "--threads", "16", "--cgroup"]).arg(cgroup.path());
+        Ok(Self(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().context("failed to start a load")?))
+    }
+}
+
+impl Drop for Thicket {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
