@@ -18,7 +18,7 @@ FUZZ_TARGETS := $(basename $(notdir $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 SOAK_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build image run test test-build test-pure chart chart-golden rules-mutation e2e faults kube soak vm vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
+.PHONY: help setup build image run test ignored test-build test-pure chart chart-golden rules-mutation e2e faults kube soak vm vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -40,6 +40,9 @@ test: test-build ## Run all tests; those that need root or another program say s
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 		$(CARGO) test --locked --workspace --no-fail-fast
+
+ignored: ## Name what `make test | tee target/test.log` left out; fail for a reason that tests/ignored.txt does not list
+	@$(CARGO) run --quiet --locked -p podperf-tests --bin podperf-ignored -- target/test.log
 
 test-build: ## Build what `make test` runs, and run nothing
 	@./setup.sh test

@@ -11,6 +11,7 @@ pub mod control_plane;
 pub mod dashboards;
 pub mod http;
 pub mod https;
+pub mod ignored;
 pub mod kubelet;
 pub mod load;
 pub mod node;
