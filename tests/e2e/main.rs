@@ -4,6 +4,7 @@ mod bounds;
 mod check;
 mod checked;
 mod command;
+mod conformance;
 mod examples;
 mod filters;
 mod lifecycle;
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     let agent =
         [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, bounds::TESTS, check::TESTS].concat();
     let server = [limits::TESTS, tls::TESTS, privileges::TESTS].concat();
-    let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
+    let receivers = [profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, server, receivers, stacks].concat())
 }
