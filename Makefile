@@ -18,7 +18,7 @@ FUZZ_TARGETS := $(basename $(notdir $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 SOAK_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build image run test test-build test-pure chart chart-golden rules-mutation e2e faults kube soak vm vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
+.PHONY: help setup build image run test ignored test-build test-pure collector chart chart-golden rules-mutation e2e faults kube soak vm vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -41,12 +41,15 @@ test: test-build ## Run all tests; those that need root or another program say s
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 		$(CARGO) test --locked --workspace --no-fail-fast
 
+ignored: ## Name what `make test | tee target/test.log` left out; fail for a reason that tests/ignored.txt does not list
+	@$(CARGO) run --quiet --locked -p podperf-tests --bin podperf-ignored -- target/test.log
+
 test-build: ## Build what `make test` runs, and run nothing
 	@./setup.sh test
 	CARGO="$(CARGO)" tests/other-layout.sh
 	$(CARGO) test --locked --workspace --no-run
 	@! command -v go >/dev/null || { \
-		tests/kube/build.sh && tests/collector/build.sh && tests/chart/build.sh helm helm-docs operators; }
+		tests/kube/build.sh && tests/collector/build.sh && tests/collector/profcheck.sh && tests/chart/build.sh helm helm-docs operators; }
 
 test-pure: setup ## Run the tests that need neither root nor network
 	$(CARGO) test --locked -p podperf -p podperf-ebpf
@@ -74,13 +77,17 @@ faults: ## Make each fault at its largest, and print what users see and what was
 
 kube: ## Run the tests of pods at their largest (ARGS=FILTER for some)
 
-faults kube: LONG := 1
-faults kube:
+collector: ## Send profiles and metrics to a real Collector for ten minutes, and print what it accepted and refused
+
+collector: ARGS := a_collector_accepts_all_that_it_is_sent
+collector: RING := e2e
+faults kube collector: LONG := 1
+faults kube collector:
 	@./setup.sh test
 	$(CARGO) build --locked --workspace
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
-		$(CARGO) test --locked -p podperf-tests --test $@ -- $(ARGS)
+		$(CARGO) test --locked -p podperf-tests --test $(or $(RING),$@) -- $(ARGS)
 
 soak: build ## Keep the agent under churn, and say whether anything grows or gets lost (SOAK_MINUTES=60)
 	$(CARGO) build --release --locked -p podperf-tests --bin podperf-soak --bin podperf-load

@@ -5,6 +5,7 @@ mod check;
 mod checked;
 mod command;
 mod cuts;
+mod conformance;
 mod examples;
 mod filters;
 mod hung;
@@ -33,8 +34,8 @@ fn main() -> ExitCode {
     let agent =
         [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, bounds::TESTS, check::TESTS].concat();
     let server = [limits::TESTS, tls::TESTS, privileges::TESTS].concat();
-    let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
     let stacks =
         [memo::TESTS, names::TESTS, hung::TESTS, filters::TESTS, record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS].concat();
+    let receivers = [profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     suite::run(&[agent, server, receivers, stacks].concat())
 }

@@ -2,12 +2,12 @@
 
 use std::{
     fs, thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{Agent, COALESCED_FOR, Metrics},
+    agent::{Agent, Metrics},
     cgroup::TestCgroup,
 };
 
@@ -16,22 +16,18 @@ use crate::running::{Load, cpus};
 /// Counts the CPU's own time.
 pub(crate) const CPU_CLOCK: &str = "podperf_cgroup_cpu_clock_seconds_total";
 
-/// A scrape that took longer tells its instant too badly.
-const SHARP: Duration = Duration::from_millis(7);
+/// Unix time of the reading behind a scrape.
+const READ_AT: &str = "podperf_reading_timestamp_seconds";
 
-/// A scrape of a new reading, and when it was. The scrape before it keeps the agent from reading on its own, which it
-/// does after 10 s without one: that reading would be handed out again.
-pub(crate) fn sharp_reading(agent: &Agent) -> Result<(Instant, Metrics)> {
-    for _ in 0..20 {
-        agent.metrics()?;
-        thread::sleep(COALESCED_FOR);
-        let start = Instant::now();
-        let metrics = agent.metrics()?;
-        if start.elapsed() <= SHARP {
-            return Ok((start, metrics));
-        }
-    }
-    bail!("no scrape within {SHARP:?}: the machine is too busy")
+/// Scrapes a new reading, and returns with it the moment of the reading, as the agent says. However long the scrape
+/// takes, and in an emulated machine it takes long, the counts belong to that moment. The wall clock may be set between
+/// two readings, so each is put on the monotonic clock.
+pub(crate) fn timed_reading(agent: &Agent) -> Result<(Instant, Metrics)> {
+    let metrics = agent.fresh_metrics()?;
+    let (now, wall) = (Instant::now(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?);
+    let read = Duration::try_from_secs_f64(metrics.get(READ_AT, &[]).context("no time of the reading")?)?;
+    let at = wall.checked_sub(read).and_then(|ago| now.checked_sub(ago));
+    Ok((at.context("the reading is not older than its scrape")?, metrics))
 }
 
 /// Law 1, for an event that counts time itself: what all rows and idleness grow by is every CPU's wall time.
@@ -41,9 +37,9 @@ pub(crate) fn all_rows_are_the_machine() -> Result<()> {
     let cgroups = format!("{},{}", ping.path().display(), pong.path().display());
     let _ring = Load::start(&format!("ring --slices 100000 --cgroups {cgroups}"))?;
     let idle_before = idle_ticks()?;
-    let (start, first) = sharp_reading(&agent)?;
+    let (start, first) = timed_reading(&agent)?;
     thread::sleep(Duration::from_secs(8));
-    let (end, second) = sharp_reading(&agent)?;
+    let (end, second) = timed_reading(&agent)?;
     let was_idle = idle_ticks()? > idle_before;
     let sum = |metrics: &Metrics| metrics.get(CPU_CLOCK, &[]).context("no cpu-clock");
     let grown = sum(&second)? - sum(&first)?;

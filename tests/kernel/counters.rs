@@ -10,7 +10,7 @@ use podperf_tests::{
 };
 
 use crate::{
-    conservation::{CPU_CLOCK, sharp_reading},
+    conservation::{CPU_CLOCK, timed_reading},
     running::{ONCPU, astray, count, counter_is_close, cpus, keep_awake, keep_cpus_awake, run, time, with_faults},
 };
 
@@ -89,9 +89,9 @@ pub(crate) fn a_pmu_event_in_its_own_terms() -> Result<()> {
     let agent = Agent::start(&format!("counters: {{groups: [['{TSC}']]}}\n"))?;
     let _awake = keep_cpus_awake()?;
     let cgroup = TestCgroup::new("tsc")?;
-    let (start, first) = sharp_reading(&agent)?;
+    let (start, first) = timed_reading(&agent)?;
     let _: CpuReport = run(&format!("spin --seconds 1 --cgroup {}", cgroup.path().display()))?;
-    let (end, second) = sharp_reading(&agent)?;
+    let (end, second) = timed_reading(&agent)?;
     let sum = |metrics: &Metrics| metrics.get(EVENTS, &[("event", TSC)]).context("no event `msr/tsc/`");
     let wall = (end - start).as_secs_f64() * f64::from(u32::try_from(cpus()?)?);
     let frequency = (sum(&second)? - sum(&first)?) / wall;

@@ -52,6 +52,7 @@ const UNUSED: &[(&str, &str)] = &[
     ("podperf_bpf_program_verified_instructions", "a property of the build"),
     ("podperf_stack_shadow_*", "of a mode that measures podperf itself"),
     ("podperf_config_last_reload_success_timestamp_seconds", "the alert says whether it failed"),
+    ("podperf_reading_timestamp_seconds", "for who holds counts against another clock"),
     ("podperf_http_requests_total", "for who asks what became of a scrape"),
     ("podperf_http_refusals_total", "the same, by reason"),
     ("podperf_access_reviews_total", "the same, of tokens"),

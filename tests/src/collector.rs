@@ -1,6 +1,9 @@
 //! A real OpenTelemetry Collector: takes profiles and metrics on ports of its own and writes them down, and this reads
 //! them back.
 
+mod telemetry;
+mod wire;
+
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -13,10 +16,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
-use serde::{Deserialize, Deserializer};
 use tempfile::TempDir;
 
 use crate::{http, process};
+pub use telemetry::{Kind, Taken};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
@@ -27,6 +30,7 @@ pub struct Collector {
     child: Child,
     grpc: SocketAddr,
     http: SocketAddr,
+    telemetry: SocketAddr,
     scheme: &'static str,
     directory: TempDir,
 }
@@ -109,7 +113,7 @@ impl Collector {
         let binary = String::from_utf8(built.stdout)?;
 
         let directory = TempDir::new()?;
-        let (grpc, http) = (http::free_address()?, http::free_address()?);
+        let [grpc, http, telemetry] = [http::free_address()?, http::free_address()?, http::free_address()?];
         let mut command = Command::new(binary.trim());
         process::bind_to_parent(&mut command);
         for config in configs {
@@ -119,6 +123,7 @@ impl Collector {
             .arg("--feature-gates=+service.profilesSupport")
             .env("OTLP_ENDPOINT", grpc.to_string())
             .env("OTLP_HTTP_ENDPOINT", http.to_string())
+            .env("TELEMETRY_PORT", telemetry.port().to_string())
             .env("OUTPUT", directory.path().join("profiles.json"))
             .env("METRICS_OUTPUT", directory.path().join("metrics.json"));
         change(&mut command);
@@ -128,7 +133,7 @@ impl Collector {
             .stderr(File::create(directory.path().join("log"))?)
             .spawn()
             .context("failed to start the Collector")?;
-        let mut collector = Self { child, grpc, http, scheme, directory };
+        let mut collector = Self { child, grpc, http, telemetry, scheme, directory };
         let start = Instant::now();
         while [grpc, http].iter().any(|address| TcpStream::connect(address).is_err()) {
             if let Some(status) = collector.child.try_wait()? {
@@ -216,269 +221,6 @@ impl Sample {
     #[must_use]
     pub fn functions(&self) -> Vec<&str> {
         self.frames.iter().map(|frame| frame.function.as_str()).collect()
-    }
-}
-
-/// OTLP's JSON, as far as it is looked at. Zeros and empty fields are left out in it.
-mod wire {
-    use anyhow::Context as _;
-
-    use super::{BTreeMap, Deserialize, Deserializer, Frame, Profile as Arrived, Result, Sample as Taken};
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    pub(super) struct Request {
-        resource_profiles: Vec<ResourceProfiles>,
-        dictionary: Dictionary,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct ResourceProfiles {
-        resource: Resource,
-        scope_profiles: Vec<ScopeProfiles>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Resource {
-        attributes: Vec<Attribute>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct ScopeProfiles {
-        profiles: Vec<Profile>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Profile {
-        profile_id: String,
-        sample_type: ValueType,
-        samples: Vec<Sample>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct ValueType {
-        type_strindex: usize,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Sample {
-        stack_index: usize,
-        attribute_indices: Vec<usize>,
-        #[serde(deserialize_with = "numbers")]
-        values: Vec<u64>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Dictionary {
-        string_table: Vec<String>,
-        attribute_table: Vec<Attribute>,
-        stack_table: Vec<Stack>,
-        location_table: Vec<Location>,
-        mapping_table: Vec<Mapping>,
-        function_table: Vec<Function>,
-    }
-
-    /// In the clear from the sender; the Collector moves a resource's strings into the dictionary.
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Attribute {
-        key: String,
-        key_strindex: usize,
-        value: Value,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Value {
-        string_value: String,
-        string_value_strindex: usize,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Stack {
-        location_indices: Vec<usize>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Location {
-        mapping_index: usize,
-        lines: Vec<Line>,
-        attribute_indices: Vec<usize>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Mapping {
-        filename_strindex: usize,
-        attribute_indices: Vec<usize>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Line {
-        function_index: usize,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Function {
-        name_strindex: usize,
-    }
-
-    impl Request {
-        pub(super) fn profiles(&self, number: usize) -> Result<Vec<Arrived>> {
-            let dictionary = &self.dictionary;
-            let mut arrived = Vec::new();
-            for resource in &self.resource_profiles {
-                let attributes = resource.resource.attributes.iter();
-                let attributes: BTreeMap<_, _> =
-                    attributes.map(|attribute| dictionary.attribute(attribute)).collect::<Result<_>>()?;
-                for profile in resource.scope_profiles.iter().flat_map(|scope| &scope.profiles) {
-                    arrived.push(Arrived {
-                        id: profile.profile_id.clone(),
-                        request: number,
-                        resource: attributes.clone(),
-                        sample_type: dictionary.string(profile.sample_type.type_strindex)?,
-                        samples: profile.samples.iter().map(|it| dictionary.sample(it)).collect::<Result<_>>()?,
-                    });
-                }
-            }
-            Ok(arrived)
-        }
-    }
-
-    impl Dictionary {
-        fn sample(&self, sample: &Sample) -> Result<Taken> {
-            let stack = at(&self.stack_table, sample.stack_index)?;
-            let locations = stack.location_indices.iter().map(|index| at(&self.location_table, *index));
-            let frames = locations.map(|location| self.frames(location?)).collect::<Result<Vec<_>>>()?;
-            Ok(Taken {
-                state: self.attribute_of(&sample.attribute_indices, "podperf.offcpu.state")?,
-                reason: self.attribute_of(&sample.attribute_indices, "podperf.offcpu.reason")?,
-                value: sample.values.iter().sum(),
-                frames: frames.concat(),
-            })
-        }
-
-        fn frames(&self, location: &Location) -> Result<Vec<Frame>> {
-            let kind = self.attribute_of(&location.attribute_indices, "profile.frame.type")?;
-            let unknown = Mapping::default();
-            let mapping = self.mapping_table.get(location.mapping_index).unwrap_or(&unknown);
-            let nameless = Frame {
-                kind,
-                function: String::new(),
-                file: self.string(mapping.filename_strindex)?,
-                build_id: self.attribute_of(&mapping.attribute_indices, "process.executable.build_id.gnu")?,
-                htlhash: self.attribute_of(&mapping.attribute_indices, "process.executable.build_id.htlhash")?,
-            };
-            if location.lines.is_empty() {
-                return Ok(vec![nameless]);
-            }
-            let lines = location.lines.iter();
-            let functions = lines.map(|line| {
-                let function = at(&self.function_table, line.function_index)?;
-                Ok(Frame { function: self.string(function.name_strindex)?, ..nameless.clone() })
-            });
-            functions.collect()
-        }
-
-        /// The value of the one of these attributes that has this key; empty when there is none.
-        fn attribute_of(&self, indices: &[usize], key: &str) -> Result<String> {
-            for index in indices {
-                let (found, value) = self.attribute(at(&self.attribute_table, *index)?)?;
-                if found == key {
-                    return Ok(value);
-                }
-            }
-            Ok(String::new())
-        }
-
-        fn attribute(&self, attribute: &Attribute) -> Result<(String, String)> {
-            let text = |plain: &str, index| if plain.is_empty() { self.string(index) } else { Ok(plain.to_owned()) };
-            let value = &attribute.value;
-            Ok((text(&attribute.key, attribute.key_strindex)?, text(&value.string_value, value.string_value_strindex)?))
-        }
-
-        fn string(&self, index: usize) -> Result<String> {
-            Ok(at(&self.string_table, index)?.clone())
-        }
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    pub(super) struct MetricsRequest {
-        resource_metrics: Vec<ResourceMetrics>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct ResourceMetrics {
-        scope_metrics: Vec<ScopeMetrics>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct ScopeMetrics {
-        metrics: Vec<Metric>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Metric {
-        name: String,
-        sum: Sum,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Sum {
-        data_points: Vec<Point>,
-    }
-
-    #[derive(Default, Deserialize)]
-    #[serde(default, rename_all = "camelCase")]
-    struct Point {
-        attributes: Vec<Attribute>,
-        as_double: f64,
-        /// A string, as all 64-bit numbers.
-        as_int: String,
-    }
-
-    impl MetricsRequest {
-        pub(super) fn series(&self, name: &str) -> Vec<(String, f64)> {
-            let scopes = self.resource_metrics.iter().flat_map(|resource| &resource.scope_metrics);
-            let metrics = scopes.flat_map(|scope| &scope.metrics).filter(|metric| metric.name == name);
-            let points = metrics.flat_map(|metric| &metric.sum.data_points);
-            points.map(|point| (point.labels(), point.as_int.parse().unwrap_or(point.as_double))).collect()
-        }
-    }
-
-    impl Point {
-        fn labels(&self) -> String {
-            let pairs = self.attributes.iter().map(|it| format!("{}={}", it.key, it.value.string_value));
-            let mut pairs: Vec<_> = pairs.collect();
-            pairs.sort();
-            pairs.join(" ")
-        }
-    }
-
-    fn at<T>(table: &[T], index: usize) -> Result<&T> {
-        table.get(index).with_context(|| format!("index {index} is outside a table of {}", table.len()))
-    }
-
-    /// 64-bit numbers are strings in protobuf's JSON.
-    fn numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
-        let texts = Vec::<String>::deserialize(deserializer)?;
-        texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
     }
 }
 

@@ -12,6 +12,7 @@ pub mod dashboards;
 pub mod http;
 pub mod https;
 pub mod hung_fs;
+pub mod ignored;
 pub mod kubelet;
 pub mod load;
 pub mod node;

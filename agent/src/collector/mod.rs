@@ -26,7 +26,7 @@ use crate::{
     ids::{CgroupId, Pid},
     kernel::{
         CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
-        clock::monotonic_ns,
+        clock::{monotonic_ns, wall},
         records::{RawSample, StackRecord},
     },
     losses::Losses,
@@ -298,7 +298,7 @@ impl Collector {
         let start = Instant::now();
         let failed = |error| ReadError::Kernel(Arc::new(error));
         let reading = self.sensors.read().map_err(failed)?;
-        let taken = SystemTime::now();
+        let taken = wall(reading.at_ns);
         self.take_samples().map_err(failed)?;
         self.mind_the_tree(&reading);
         let Deltas { usages: mut deltas, doubtful, unprofiled } = self.readings.advance(&reading);

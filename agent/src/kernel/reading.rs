@@ -10,7 +10,7 @@ use crate::ids::CgroupId;
 /// The kernel's counts at one instant; all of them only ever grow.
 #[derive(Debug, Default)]
 pub struct RawReading {
-    /// `CLOCK_MONOTONIC` of the reading.
+    /// `CLOCK_MONOTONIC` of the moment at which what ran was settled, the mean of all CPUs: the counts stand for it.
     pub at_ns: u64,
     /// Per cgroup (and [`CgroupId::IDLE`]), all CPUs together.
     pub rows: Vec<RawRow>,

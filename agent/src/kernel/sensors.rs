@@ -281,13 +281,13 @@ impl Sensors {
             self.counters.doubt(*slot, "it counted more than the fastest clock allows (a virtual PMU that jumps?)");
         }
         let object = &self.object;
-        self.counters.look(monotonic(), &reading.cpus, || flush(object))
+        self.counters.look(monotonic(), &reading.cpus, || _ = flush(object))
     }
 
     /// Gives up the last group of counters that still counts; `false` when none does.
     pub fn shed_counters(&mut self) -> bool {
         let object = &self.object;
-        self.counters.shed_group(|| flush(object))
+        self.counters.shed_group(|| _ = flush(object))
     }
 
     /// Takes up again the group of counters that was given up last; `false` when there is none.
@@ -330,13 +330,13 @@ impl Sensors {
     ///
     /// When a map cannot be read: the reading is then not usable.
     pub fn read(&self) -> io::Result<RawReading> {
-        self.flush();
+        let at_ns = self.flush();
         let rows = self.rows.read(&self.object)?;
         let mut cpus = Vec::new();
         self.read_map("cpus", 1, |_: u32, cpu: &[abi::podperf_cpu]| cpus.extend_from_slice(cpu))?;
         let mut cpu = CpuTotals::of(&cpus);
         cpu.add(&self.base.0);
-        Ok(RawReading { at_ns: monotonic_ns(), rows, cpu, drops: self.drops()?, cpus })
+        Ok(RawReading { at_ns, rows, cpu, drops: self.drops()?, cpus })
     }
 
     /// What was lost so far, by `podperf_bpf_drops_total` label.
@@ -459,8 +459,8 @@ impl Sensors {
         }
     }
 
-    fn flush(&self) {
-        flush(&self.object);
+    fn flush(&self) -> u64 {
+        flush(&self.object)
     }
 
     fn read_map<K: bytemuck::Pod, V: bytemuck::Pod>(
@@ -497,9 +497,17 @@ pub(super) fn identity(object: &Object) -> String {
     format!("{} {}", boot.trim(), rows.map_or(0, |info| info.id()))
 }
 
-/// Settles what is on each CPU.
-pub(super) fn flush(object: &Object) {
-    aya::util::online_cpus().unwrap_or_default().into_iter().for_each(|cpu| flush_on(object, cpu));
+/// Settles what is on each CPU, and returns the `CLOCK_MONOTONIC` of that: the mean of all CPUs, since they take turns.
+pub(super) fn flush(object: &Object) -> u64 {
+    let cpus = aya::util::online_cpus().unwrap_or_default();
+    let began = monotonic_ns();
+    let since = || monotonic_ns().saturating_sub(began);
+    let settled = |cpu: &u32| {
+        let before = since();
+        flush_on(object, *cpu);
+        before.midpoint(since())
+    };
+    began + cpus.iter().map(settled).sum::<u64>() / (cpus.len().max(1) as u64)
 }
 
 /// Settles what is on a CPU. One that went offline has nothing to settle.

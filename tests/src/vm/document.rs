@@ -19,7 +19,7 @@ Time in the guests is counted in instructions (`-icount`), so what else the host
 | mark | means |
 |---|---|
 | passed | the test ran there and passed |
-| unsupported | it cannot be said there; the number leads to the reason |
+| unsupported | it did not run there; the number leads to what the machine lacks |
 | FAILED | podperf is wrong there, or the test is |
 | - | not for this kernel |
 ";

@@ -60,7 +60,6 @@ const LONG: &[&str] = &[
     "six_software_events",
     "a_counter_of",
     "a_pmu_event",
-    "all_rows_together_are_every_cpus_time",
 ];
 
 /// Boots the rows, one after the other, and says on stdout how they went. False if anything failed.

@@ -11,7 +11,6 @@ pub const ROWS: &[Row] = &[
             test: "the_agent_refuses_a_kernel_that_is_too_old",
             says: "is too old (needs 5.15 or newer)",
         },
-        excuses: &[],
     },
     Row {
         name: "6.1",
@@ -19,7 +18,6 @@ pub const ROWS: &[Row] = &[
         suite: "bookworm",
         command_line: "",
         work: Work::Tests,
-        excuses: X86_64,
     },
     Row {
         name: "6.12",
@@ -27,7 +25,6 @@ pub const ROWS: &[Row] = &[
         suite: "trixie",
         command_line: "",
         work: Work::Tests,
-        excuses: X86_64,
     },
     Row {
         name: "newest",
@@ -35,7 +32,6 @@ pub const ROWS: &[Row] = &[
         suite: "sid",
         command_line: "",
         work: Work::Tests,
-        excuses: X86_64,
     },
     Row {
         name: "6.12-arm64",
@@ -43,7 +39,6 @@ pub const ROWS: &[Row] = &[
         suite: "trixie",
         command_line: "",
         work: Work::Tests,
-        excuses: ARM64,
     },
     // Lockdown, which Secure Boot brings with some distributions.
     Row {
@@ -52,7 +47,6 @@ pub const ROWS: &[Row] = &[
         suite: "trixie",
         command_line: "lockdown=integrity",
         work: Work::Some("a_burner_is_charged_what_it_burnt"),
-        excuses: X86_64,
     },
     Row {
         name: "6.12-confidentiality",
@@ -63,21 +57,8 @@ pub const ROWS: &[Row] = &[
             test: "the_agent_refuses_lockdown_that_keeps_kernel_memory",
             says: "kernel lockdown is `confidentiality`: no BPF program may read kernel memory (boot with `lockdown=integrity`)",
         },
-        excuses: &[],
     },
 ];
-
-/// What the emulated x86-64 machine cannot do.
-const X86_64: &[Excuse] = &[
-    Excuse { test: "all_rows_together_are_every_cpus_time", says: DULL, reason: SLOW_SCRAPE },
-    Excuse { test: "a_pmu_event_in_its_own_terms_is_counted", says: DULL, reason: SLOW_SCRAPE },
-];
-
-/// What the emulated arm64 machine cannot do.
-const ARM64: &[Excuse] = &[Excuse { test: "all_rows_together_are_every_cpus_time", says: DULL, reason: SLOW_SCRAPE }];
-
-const DULL: &str = "no scrape within";
-const SLOW_SCRAPE: &str = "the emulated CPU takes too long for a scrape to tell when the reading was";
 
 /// What all guests' programs beside podperf's own are from.
 pub const TOOLS_SUITE: &str = "trixie";
@@ -95,8 +76,6 @@ pub struct Row {
     pub command_line: &'static str,
     /// What it has to do.
     pub work: Work,
-    /// The tests that may fail there.
-    pub excuses: &'static [Excuse],
 }
 
 /// What a guest does once it is up.
@@ -113,17 +92,6 @@ pub enum Work {
         /// What the agent must say.
         says: &'static str,
     },
-}
-
-/// A test that fails for a reason that is the machine's. Any other failure of the same test is a failure.
-#[derive(Clone, Copy, Debug)]
-pub struct Excuse {
-    /// What the test's name begins with.
-    pub test: &'static str,
-    /// What its message contains.
-    pub says: &'static str,
-    /// Why that is not podperf's.
-    pub reason: &'static str,
 }
 
 /// What QEMU emulates.

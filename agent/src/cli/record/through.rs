@@ -1,6 +1,6 @@
 //! A recording through an agent that runs.
 
-use std::time::Duration;
+use std::{convert::Infallible, future::pending, time::Duration};
 
 use anyhow::{Context, bail};
 use hyper::{Method, StatusCode};
@@ -95,27 +95,32 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
     ]);
     let path = format!("/debug/profile?{}", query.finish());
     let recorded = client.ask(Method::GET, &path, wanted.duration + NAMES);
-    tokio::pin!(recorded);
     let mut progress = Progress::new(wanted, format!("through the agent at `{}`", client.url()));
     let recording = format!("/debug/recordings/{id}");
-    let mut ticks = interval(EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let answer = loop {
-        tokio::select! {
-            answer = &mut recorded => break answer,
-            _ = tokio::signal::ctrl_c() => {
-                // An agent that does not hear it goes on to the end.
-                client.ask(Method::DELETE, &recording, PATIENCE).await.ok();
-            }
-            _ = ticks.tick(), if progress.is_shown() => {
-                if let Ok((StatusCode::OK, body)) = client.ask(Method::GET, &recording, PATIENCE).await
-                    && let Ok(far) = serde_json::from_slice::<Far>(&body)
-                {
-                    let elapsed = far.seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-                    progress.show(elapsed, far.samples);
-                }
+    let watched = async {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        while progress.is_shown() {
+            ticks.tick().await;
+            if let Ok((StatusCode::OK, body)) = client.ask(Method::GET, &recording, PATIENCE).await
+                && let Ok(far) = serde_json::from_slice::<Far>(&body)
+            {
+                let elapsed = far.seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                progress.show(elapsed, far.samples);
             }
         }
+    };
+    let interrupted = async {
+        while tokio::signal::ctrl_c().await.is_ok() {
+            // An agent that does not hear it goes on to the end.
+            client.ask(Method::DELETE, &recording, PATIENCE).await.ok();
+        }
+    };
+    // All three go on at once: an agent that is slow to say how far it is must not keep the recording waiting.
+    let beside = async { tokio::join!(watched, interrupted, pending::<Infallible>()).2 };
+    let answer = tokio::select! {
+        answer = recorded => answer,
+        never = beside => match never {},
     };
     drop(progress);
     let (status, body) =
@@ -135,4 +140,41 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
 /// So that nobody else's recording is ended who has the same process id in another container.
 fn entropy() -> u128 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+    use crate::{filter::Filter, recording::Side};
+
+    const EMPTY: &[u8] = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+
+    #[tokio::test]
+    async fn a_recording_is_asked_for_before_anybody_says_how_far_it_is() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = async {
+            let mut streams = [listener.accept().await.unwrap().0, listener.accept().await.unwrap().0];
+            for stream in &mut streams {
+                assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0, "closed without a request");
+            }
+            // A question that was given up is closed.
+            let open = streams.iter().all(|stream| stream.try_read(&mut [0]).is_err());
+            assert!(open, "the recording was asked for only when the other question was given up");
+            for stream in &mut streams {
+                stream.write_all(EMPTY).await.unwrap();
+            }
+        };
+        let client = Client::new(&url).unwrap();
+        let agent = Running { client, introduction: "podperf 0.0.1 on node a".to_owned() };
+        let (selector, side, filter) = (Selector::All, Side::OffCpu, Filter::default());
+        let wanted = Wanted { selector, side, filter, duration: Duration::from_secs(1) };
+        let (recorded, ()) = tokio::join!(record(&agent, &wanted, Format::Folded), server);
+        assert!(recorded.unwrap_err().to_string().contains("too old to record"));
+    }
 }

@@ -1,7 +1,8 @@
 //! What receivers ask of a message, as checks of plain values: the rules of the signal itself, and of each receiver that
 //! has a preset. Only tests use it.
 //!
-//! The rules of the signal are those of the profiling group's own tool, profcheck, with all that it can be asked for.
+//! The rules of the signal are those of the profiling group's own tool, profcheck, with all that it can be asked for. The
+//! tool itself looks at what an agent sends in `tests/e2e/conformance.rs`; here any message can be looked at in no time.
 
 use std::collections::HashSet;
 

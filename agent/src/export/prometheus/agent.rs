@@ -100,6 +100,7 @@ pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec
         rows::CGROUPS_UNRESOLVED.of(Value::Count(snapshot.cgroups_unresolved as u64)),
         rows::ROWS_FORGOTTEN.of(Value::Count(snapshot.forgotten)),
         rows::READINGS.of(Value::Count(observation.readings)),
+        rows::READING_TIME.of(Value::Real(unix_seconds(snapshot.taken))),
         rows::SCRAPE_DURATION.of(Value::Real(observation.took.as_secs_f64())),
         rows::RELOAD_SUCCESSFUL.of(Value::Count(facts.reload.0.into())),
         rows::RELOAD_TIME.of(Value::Real(unix_seconds(facts.reload.1))),

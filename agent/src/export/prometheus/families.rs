@@ -188,6 +188,8 @@ families! {
         "How often it could not be written";
     READINGS: Counter "podperf_readings" [],
         "Readings of the kernel's maps; scrapes within a second share one";
+    READING_TIME: Gauge "podperf_reading_timestamp" in Seconds [],
+        "When the counts in this scrape were read, Unix time: up to a second before the scrape";
     SCRAPE_DURATION: Gauge "podperf_scrape_duration" in Seconds [],
         "How long the reading behind this scrape took";
     RELOAD_SUCCESSFUL: Gauge "podperf_config_last_reload_successful" [],
