@@ -21,6 +21,7 @@ mod refusals;
 mod restart;
 mod sampled;
 mod scrape;
+mod storm;
 mod tls;
 
 use std::process::ExitCode;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, bounds::TESTS, check::TESTS].concat();
     let server = [limits::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
-    let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
-    suite::run(&[agent, server, receivers, stacks].concat())
+    let stacks = [memo::TESTS, names::TESTS, filters::TESTS, storm::TESTS].concat();
+    let shown = [record::TESTS, sampled::TESTS, pages::TESTS].concat();
+    suite::run(&[agent, server, receivers, stacks, shown].concat())
 }

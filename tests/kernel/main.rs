@@ -6,6 +6,7 @@ mod counters;
 mod counts;
 mod hotplug;
 mod itself;
+mod kills;
 mod layouts;
 mod maps;
 mod pmu;
@@ -126,7 +127,7 @@ fn main() -> ExitCode {
         ("dumped_maps_have_field_names", maps::needs(), maps::dumps_have_field_names),
         ("a_damaged_file_is_named_and_the_kernels_counts_go_on", &[], restart::what_is_kept_may_be_damaged),
         ("an_ordinary_end_loses_nothing", &[], restart::an_ordinary_end_loses_nothing),
-        ("kills_lose_nothing", &[], restart::kills_lose_nothing),
+        ("kills_at_random_moments_lose_nothing", &[], kills::at_random_moments_lose_nothing),
         ("other_programs_take_over_and_lose_nothing", &[], restart::other_programs_take_over),
         ("upgrades_to_another_layout_and_back_lose_nothing", &[], layouts::upgrades_lose_nothing),
         ("kills_amid_upgrades_to_another_layout_lose_nothing", &[], layouts::kills_amid_upgrades),

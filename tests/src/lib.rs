@@ -24,3 +24,4 @@ pub mod soak;
 pub mod suite;
 pub mod system_programs;
 pub mod vm;
+pub mod waited;
