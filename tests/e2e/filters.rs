@@ -66,7 +66,9 @@ impl Run {
         // It ends when all windows are sent. Where none has anything in it, there is no export to wait for.
         agent.signal(Signal::SIGTERM)?;
         ensure!(agent.wait(STOP_DEADLINE)?.success(), "{}", agent.log());
-        ensure!(!agent.log().contains("WARN"), "{}", agent.log());
+        for lost in ["not done in time", "dropped profiles"] {
+            ensure!(!agent.log().contains(lost), "{}", agent.log());
+        }
         let arrived = (settled(&collector, &long)?, settled(&collector, &short)?);
         let [of_long, of_short] = loads;
         Ok(Self {
