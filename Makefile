@@ -1,6 +1,6 @@
 # The only door: CI and the documentation call nothing else.
 CARGO ?= cargo
-SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH)
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PODPERF_KILLS,PODPERF_SEED)
 # What cargo runs test programs through; it takes no empty one. With LONG=1, tests are as large as they get.
 RUNNER = $(or $(SUDO),env) $(if $(LONG),env PODPERF_LONG=1)
 CONFIG ?= config/podperf.yaml
@@ -18,7 +18,7 @@ FUZZ_TARGETS := $(basename $(notdir $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 SOAK_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build image run test ignored test-build test-pure collector chart chart-golden rules-mutation e2e faults kube soak vm vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
+.PHONY: help setup build image run test ignored test-build test-pure collector chart chart-golden rules-mutation e2e faults kube kills soak vm vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -88,6 +88,15 @@ faults kube collector:
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 		$(CARGO) test --locked -p podperf-tests --test $(or $(RING),$@) -- $(ARGS)
+
+kills: export PODPERF_KILLS ?= 100
+kills: ## Kill the agent at random moments, and hold its counts against the kernel's (PODPERF_KILLS=100, PODPERF_SEED=N to repeat)
+	@./setup.sh test
+	CARGO="$(CARGO)" tests/other-layout.sh
+	$(CARGO) build --locked --workspace
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
+		$(CARGO) test --locked -p podperf-tests --test kernel -- kills_at_random_moments $(ARGS)
 
 soak: build ## Keep the agent under churn, and say whether anything grows or gets lost (SOAK_MINUTES=60)
 	$(CARGO) build --release --locked -p podperf-tests --bin podperf-soak --bin podperf-load

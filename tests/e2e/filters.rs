@@ -1,18 +1,22 @@
 //! Filters of profiles: what they let pass arrives, the rest does not, and metrics have everything.
 
-use std::{fs, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::Agent,
+    agent::{Agent, STOP_DEADLINE},
     cgroup::TestCgroup,
-    collector::Collector,
+    collector::{Collector, Sample},
     load::sleepers::SleepersReport,
     suite::{Need, Test},
 };
 use tempfile::TempDir;
 
-use crate::{command::within, profiles::Held};
+use crate::{
+    command::within,
+    profiles::{Held, WAIT_STACK, nanoseconds},
+};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_filter_by_length_and_name_lets_only_those_waits_pass", &[Need::Program("go")], by_length_and_name),
@@ -20,13 +24,24 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 const DEADLINE: Duration = Duration::from_secs(30);
+/// The receiver writes what it has taken this often, ten times over.
+const SETTLES: Duration = Duration::from_secs(1);
+/// Of a sum of some hundred samples.
+const ROUNDING: f64 = 0.0005;
 
 /// Two sleepers, one with long waits and one with short ones, under an agent with this filter.
 struct Run {
-    collector: Collector,
-    agent: Agent,
-    long: TestCgroup,
-    short: TestCgroup,
+    long: Slept,
+    short: Slept,
+}
+
+/// Seconds of a sleeper.
+#[derive(Clone, Copy, Debug)]
+struct Slept {
+    /// In profiles.
+    arrived: f64,
+    /// By its own clock.
+    truth: SleepersReport,
 }
 
 impl Run {
@@ -41,51 +56,74 @@ impl Run {
             Held::start(&short, &["sleepers", "--waits", "1000", "--millis", "1", "--after", &after])?,
         ];
         let filter = filter(&long, loads[1].pid());
-        let agent = Agent::start(&format!(
-            "otlp: {{endpoint: '{}', interval: 1s}}\nstacks: {{filter: '{filter}'}}",
+        // A budget of walks would leave some out, and count others for them.
+        let mut agent = Agent::start(&format!(
+            "otlp: {{endpoint: '{}', interval: 1s}}\nstacks: {{filter: '{filter}', maxWalks: 0}}",
             collector.endpoint()
         ))?;
         fs::write(&start, "")?;
-        let waits = |cgroup: &TestCgroup| {
-            Ok::<_, anyhow::Error>(
-                agent
-                    .fresh_metrics()?
-                    .sum("podperf_cgroup_wait_seconds_total", &[("cgroup", cgroup.kernel_path()), ("reason", "sleep")]),
-            )
-        };
-        within(DEADLINE, "both have slept", || Ok((waits(&long)? >= 1.9 && waits(&short)? >= 0.9).then_some(())))?;
-        let exports = || Ok::<_, anyhow::Error>(agent.metrics()?.sum("podperf_otlp_exports_total", &[]));
-        // With nothing to send there are no exports: the next windows are over by then.
-        let before = exports()?;
-        within(Duration::from_secs(5), "two more windows", || Ok((exports()? >= before + 2.0).then_some(()))).ok();
-        for load in loads {
-            let _: SleepersReport = load.finish()?;
+        within(DEADLINE, "both have slept", || Ok(loads.iter().all(Held::is_done).then_some(())))?;
+        // It ends when all windows are sent. Where none has anything in it, there is no export to wait for.
+        agent.signal(Signal::SIGTERM)?;
+        ensure!(agent.wait(STOP_DEADLINE)?.success(), "{}", agent.log());
+        for lost in ["not done in time", "dropped profiles"] {
+            ensure!(!agent.log().contains(lost), "{}", agent.log());
         }
-        Ok(Self { collector, agent, long, short })
+        let arrived = (settled(&collector, &long)?, settled(&collector, &short)?);
+        let [of_long, of_short] = loads;
+        Ok(Self {
+            long: Slept { arrived: arrived.0, truth: of_long.finish()? },
+            short: Slept { arrived: arrived.1, truth: of_short.finish()? },
+        })
     }
+}
 
-    /// Seconds of sleep that have arrived.
-    fn arrived(&self, cgroup: &TestCgroup) -> Result<f64> {
-        let samples = self.collector.samples_of(cgroup.kernel_path())?;
-        let slept = samples.iter().filter(|sample| sample.reason == "sleep");
-        #[expect(clippy::cast_precision_loss, reason = "some seconds")]
-        Ok(slept.map(|sample| sample.value as f64).sum::<f64>() / 1e9)
+/// Seconds of a cgroup's own sleep that have arrived, once the receiver has written all of them.
+fn settled(collector: &Collector, cgroup: &TestCgroup) -> Result<f64> {
+    let slept = || -> Result<f64> {
+        let is_sleep = |sample: &&Sample| sample.reason == "sleep" && sample.functions().contains(&WAIT_STACK[0]);
+        Ok(nanoseconds(collector.samples_of(cgroup.kernel_path())?.iter().filter(is_sleep)) / 1e9)
+    };
+    let mut before = slept()?;
+    loop {
+        thread::sleep(SETTLES);
+        let now = slept()?;
+        if now.to_bits() == before.to_bits() {
+            return Ok(now);
+        }
+        before = now;
+    }
+}
+
+impl Slept {
+    /// All of it has arrived, and nothing twice: the time of the waits by the wall, but for what of it the process ran or
+    /// waited for a CPU.
+    fn ensure_whole(&self) -> Result<()> {
+        let SleepersReport { waited_ns, usage, .. } = self.truth;
+        let seconds = |nanoseconds| Duration::from_nanos(nanoseconds).as_secs_f64();
+        let most = seconds(waited_ns);
+        let least = most - seconds(usage.cpu_ns + usage.wait_ns);
+        ensure!(
+            self.arrived >= least * (1.0 - ROUNDING) && self.arrived <= most,
+            "{} s arrived, between {least} s and {most} s were slept",
+            self.arrived
+        );
+        Ok(())
     }
 }
 
 fn by_length_and_name() -> Result<()> {
     let run = Run::new(|_, _| "duration >= 20ms && comm == \"podperf-l*\" || comm == nobody".into())?;
-    let (long, short) = (run.arrived(&run.long)?, run.arrived(&run.short)?);
-    ensure!(long >= 1.9, "only {long} s of long waits arrived: {}", run.agent.log());
-    // Of their second, some may be delayed by others until they are long.
-    ensure!(short <= 0.5, "{short} s of short waits arrived");
+    run.long.ensure_whole()?;
+    // Where the machine was busy, some of the waits for a millisecond became long.
+    let (short, late) = (run.short.arrived, Duration::from_nanos(run.short.truth.late_ns).as_secs_f64());
+    ensure!(short <= late, "{short} s of short waits arrived, and {late} s of them were long");
     Ok(())
 }
 
 fn by_cgroup_or_thread() -> Result<()> {
     let run = Run::new(|long, tid| format!("cgroup == \"{}\" && state == D || tid == {tid}", long.kernel_path()))?;
-    let (long, short) = (run.arrived(&run.long)?, run.arrived(&run.short)?);
-    ensure!(short >= 0.9, "only {short} s of the thread's waits arrived: {}", run.agent.log());
-    ensure!(long == 0.0, "{long} s of interruptible waits arrived");
+    run.short.ensure_whole()?;
+    ensure!(run.long.arrived == 0.0, "{} s of interruptible waits arrived", run.long.arrived);
     Ok(())
 }

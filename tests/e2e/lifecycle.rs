@@ -39,11 +39,7 @@ fn sigterm_and_sigint_end_it_and_leave_no_program_behind() -> Result<()> {
         let status = agent.wait(STOP_DEADLINE)?;
         ensure!(status.code() == Some(0), "{signal}: {status}: {}", agent.log());
         // The kernel frees them a moment later.
-        within(
-            STOP_DEADLINE,
-            "its programs are gone",
-            || Ok((!programs.iter().any(|id| is_loaded(id))).then_some(())),
-        )?;
+        within(LOG_DEADLINE, "its programs are gone", || Ok((!programs.iter().any(|id| is_loaded(id))).then_some(())))?;
     }
     Ok(())
 }

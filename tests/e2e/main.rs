@@ -24,6 +24,7 @@ mod refusals;
 mod restart;
 mod sampled;
 mod scrape;
+mod storm;
 mod tls;
 
 use std::process::ExitCode;
@@ -34,8 +35,8 @@ fn main() -> ExitCode {
     let agent =
         [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, bounds::TESTS, check::TESTS].concat();
     let server = [limits::TESTS, tls::TESTS, privileges::TESTS].concat();
-    let stacks =
-        [memo::TESTS, names::TESTS, hung::TESTS, filters::TESTS, record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
-    suite::run(&[agent, server, receivers, stacks].concat())
+    let stacks = [memo::TESTS, names::TESTS, hung::TESTS, filters::TESTS, storm::TESTS].concat();
+    let shown = [record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS].concat();
+    suite::run(&[agent, server, receivers, stacks, shown].concat())
 }

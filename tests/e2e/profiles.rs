@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    fs::File,
+    fs::{self, File},
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpListener,
     os::fd::AsFd as _,
@@ -73,6 +73,11 @@ impl Held {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Whether its work is done: then it writes its report, which nobody takes.
+    pub(crate) fn is_done(&self) -> bool {
+        fs::read_to_string(format!("/proc/{}/wchan", self.pid())).is_ok_and(|place| place.contains("pipe_write"))
     }
 
     pub(crate) fn finish<T: serde::de::DeserializeOwned>(mut self) -> Result<T> {

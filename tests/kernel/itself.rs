@@ -1,6 +1,11 @@
 //! The agent about itself: what its programs cost, and what it gives up when that is too much.
 
-use std::{thread, time::Duration};
+use std::{
+    collections::BTreeMap,
+    ops::{Range, Sub},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
@@ -19,30 +24,80 @@ const SIZE: &str = "podperf_bpf_program_verified_instructions";
 const SWITCH: &[(&str, &str)] = &[("program", "sched_switch")];
 /// The agent looks at its cost each time it reads, but over 5 s at least, and takes one step a time.
 const SHED: Duration = Duration::from_secs(60);
+/// Each is some hundred runs that time themselves.
+const ROUNDS: usize = 9;
+/// What the median may be of the kernel's own time.
+const OF_THE_KERNELS: Range<f64> = 0.8..1.25;
 /// Rows of the committed table: kernel, program, instructions.
 const SIZES: &str = include_str!("verified-instructions.txt");
 
 /// The kernel's own statistics are the truth, which only root may switch on. What it takes to get into the program is
-/// in neither.
+/// in neither; a look at the clock is in both, and two more are in the kernel's time of a run that times itself.
+///
+/// One run of 61 stands for all: a single one that an interrupt or the host prolongs by a millisecond counts for 61. So the
+/// median of some rounds is held, which few of those cannot move.
 pub(crate) fn runs_are_the_kernels_own() -> Result<()> {
     let _statistics = enable_run_statistics()?;
     let known = Programs::list()?;
     let agent = Agent::start("")?;
     let cgroups = (TestCgroup::new("first")?, TestCgroup::new("second")?);
     let ring = format!("ring --hops 30000 --cgroups {},{}", cgroups.0.path().display(), cgroups.1.path().display());
-    let report: RingReport = run(&ring)?;
-    let metrics = agent.fresh_metrics()?;
-    let truth = Programs::list()?.new_since(&known).busiest().context("no program of the agent ran")?;
-    let runs = metrics.get(RUNS, SWITCH).context("no runs")?;
-    #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
-    let (hops, kernel_runs, kernel_seconds) = (report.hops as f64, truth.count as f64, truth.time_ns as f64 / 1e9);
-    ensure!(runs >= hops, "{runs} runs for {hops} switches");
-    // The machine goes on between the two lists.
-    ensure!((runs / kernel_runs - 1.0).abs() < 0.02, "{runs} runs, and {kernel_runs} by the kernel");
-    let seconds = metrics.get(RUN_TIME, SWITCH).context("no run time")?;
-    let ratio = seconds / kernel_seconds;
-    ensure!((0.3..2.0).contains(&ratio), "{seconds} s in the programs, and {kernel_seconds} s by the kernel");
+    let mut before = Accounts::read(&agent, &known)?;
+    let mut ratios = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        let report: RingReport = run(&ring)?;
+        let after = Accounts::read(&agent, &known)?;
+        let (own, kernel) = (after.own - before.own, after.kernel - before.kernel);
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+        let hops = report.hops as f64;
+        ensure!(own.runs >= hops, "{} runs for {hops} switches", own.runs);
+        // The machine goes on between the two lists.
+        ensure!((own.runs / kernel.runs - 1.0).abs() < 0.02, "{} runs, and {} by the kernel", own.runs, kernel.runs);
+        ratios.push(own.seconds / kernel.seconds);
+        before = after;
+    }
+    ratios.sort_by(f64::total_cmp);
+    let (median, least, most) = (ratios[ROUNDS / 2], ratios[0], ratios[ROUNDS - 1]);
+    suite::tell(&format!(
+        "time in the switch program by its own account: {median:.3} of the kernel's, the median of {ROUNDS} rounds from \
+         {least:.3} to {most:.3}"
+    ));
+    ensure!(OF_THE_KERNELS.contains(&median), "{median} of the kernel's time: {ratios:.3?}");
     Ok(())
+}
+
+/// Runs of the switch program and the time in them.
+#[derive(Clone, Copy, Debug)]
+struct Runs {
+    runs: f64,
+    seconds: f64,
+}
+
+/// The same by the agent and by the kernel, a moment apart.
+#[derive(Clone, Copy, Debug)]
+struct Accounts {
+    own: Runs,
+    kernel: Runs,
+}
+
+impl Accounts {
+    fn read(agent: &Agent, known: &Programs) -> Result<Self> {
+        let metrics = agent.fresh_metrics()?;
+        let truth = Programs::list()?.new_since(known).busiest().context("no program of the agent ran")?;
+        let runs = metrics.get(RUNS, SWITCH).context("no runs")?;
+        let seconds = metrics.get(RUN_TIME, SWITCH).context("no run time")?;
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+        let kernel = Runs { runs: truth.count as f64, seconds: truth.time_ns as f64 / 1e9 };
+        Ok(Self { own: Runs { runs, seconds }, kernel })
+    }
+}
+
+impl Sub for Runs {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self { runs: self.runs - before.runs, seconds: self.seconds - before.seconds }
+    }
 }
 
 /// First the stacks, then the groups from the last to the first; times and waits stay.
@@ -96,26 +151,34 @@ pub(crate) fn programs_have_not_grown() -> Result<()> {
     let release = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();
     let version = release.split('.').take(2).collect::<Vec<_>>().join(".");
     let kernel = format!("{version}-{}", std::env::consts::ARCH);
-    let mut found = String::new();
-    for sample in metrics.samples().iter().filter(|sample| sample.name == SIZE) {
-        let program = sample.labels.get("program").map_or("", String::as_str);
-        found.push_str(&format!("{kernel} {program} {}\n", sample.value));
+    let found: BTreeMap<&str, f64> = metrics
+        .samples()
+        .iter()
+        .filter(|sample| sample.name == SIZE)
+        .map(|sample| (sample.labels.get("program").map_or("", String::as_str), sample.value))
+        .collect();
+    let rows: String = found.iter().map(|(program, size)| format!("{kernel} {program} {size}\n")).collect();
+    suite::tell(&format!("for verified-instructions.txt:\n{rows}"));
+    let mut known = BTreeMap::new();
+    for row in SIZES.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()) {
+        let [of, program, most] = row.as_slice() else { anyhow::bail!("not a row: {row:?}") };
+        if *of == kernel {
+            known.insert(*program, most.parse::<f64>()?);
+        }
     }
-    let table: Vec<Vec<&str>> = SIZES.lines().map(|line| line.split_whitespace().collect()).collect();
-    let known: Vec<_> = table.iter().filter(|row| row.first() == Some(&kernel.as_str())).collect();
-    if known.is_empty() {
-        // Another kernel's verifier walks other paths.
-        suite::tell(&format!("no rows of Linux {kernel} in verified-instructions.txt; they would be\n{found}"));
-        return Ok(());
-    }
-    for row in known {
-        let [_, program, most] = row.as_slice() else { anyhow::bail!("not a row: {row:?}") };
-        let now = metrics.get(SIZE, &[("program", program)]);
-        let (now, most) = (now.with_context(|| format!("no `{program}`"))?, most.parse::<f64>()?);
+    // Another kernel's verifier walks other paths: what is held against nothing is not held.
+    let unknown: Vec<_> = found.keys().filter(|program| !known.contains_key(*program)).collect();
+    ensure!(
+        unknown.is_empty(),
+        "verified-instructions.txt has no rows for {unknown:?} on Linux {kernel}; if they are as small as they can be, add\n{rows}"
+    );
+    for (program, most) in known {
+        let now =
+            *found.get(program).with_context(|| format!("no `{program}`, which verified-instructions.txt has"))?;
         // Other compilers make other code of the same source.
         ensure!(
             now <= most * 1.05,
-            "`{program}` has {now} verified instructions instead of {most} (if that is worth it, the table would be\n{found})"
+            "`{program}` has {now} verified instructions instead of {most} (if that is worth it, the rows would be\n{rows})"
         );
     }
     Ok(())

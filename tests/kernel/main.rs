@@ -7,6 +7,7 @@ mod counts;
 mod hotplug;
 mod itself;
 mod keys;
+mod kills;
 mod layouts;
 mod maps;
 mod pmu;
@@ -127,7 +128,7 @@ fn main() -> ExitCode {
         ("dumped_maps_have_field_names", maps::needs(), maps::dumps_have_field_names),
         ("a_damaged_file_is_named_and_the_kernels_counts_go_on", &[], restart::what_is_kept_may_be_damaged),
         ("an_ordinary_end_loses_nothing", &[], restart::an_ordinary_end_loses_nothing),
-        ("kills_lose_nothing", &[], restart::kills_lose_nothing),
+        ("kills_at_random_moments_lose_nothing", &[], kills::at_random_moments_lose_nothing),
         ("other_programs_take_over_and_lose_nothing", &[], restart::other_programs_take_over),
         ("the_key_of_stack_ids_outlives_its_agent", maps::needs(), keys::a_key_outlives_its_agent),
         (

@@ -10,6 +10,7 @@ use podperf_tests::{
     control_plane::NEEDS,
     kubelet::Qos,
     suite::{Test, within},
+    waited::Waited,
 };
 
 use crate::cluster::{Cluster, ONCPU, SHOP, SOON, ensure_all_named, ensure_close, tell};
@@ -23,8 +24,8 @@ pub(crate) const TESTS: &[Test] = &[
 const CONTAINERS: u32 = 11;
 /// With what it takes to start and to end, a life of 20 ms.
 const BRIEFLY: Duration = Duration::from_millis(15);
-/// The goal is a second, for which `make bench` is the judge; what is above this does not work.
-const BROKEN: Duration = Duration::from_secs(5);
+/// Of the median, without the time that the machine kept the agent, the control plane or this test waiting for a CPU.
+const PROMISED: Duration = Duration::from_secs(1);
 
 fn a_container_of_20_ms_is_in_the_first_scrape_after_its_status() -> Result<()> {
     let cluster = Cluster::start("", "")?;
@@ -58,6 +59,8 @@ fn a_container_of_20_ms_is_in_the_first_scrape_after_its_status() -> Result<()> 
 fn a_status_makes_a_named_series_in_a_moment() -> Result<()> {
     let cluster = Cluster::start("", "")?;
     let mut delays = Vec::new();
+    let mut machines = Vec::new();
+    let pids = [&[cluster.agent.pid()][..], &cluster.plane.pids()].concat();
     for number in 0..CONTAINERS {
         // Else each would come at the same moment of the second for which a reading is handed out again.
         thread::sleep(Duration::from_millis(u64::from(number * 370 % 1000)));
@@ -66,14 +69,20 @@ fn a_status_makes_a_named_series_in_a_moment() -> Result<()> {
         let running = pod.start("app", BRIEFLY)?;
         pod.finish(running)?;
         pod.report()?;
-        let told = Instant::now();
+        let (told, mut waited) = (Instant::now(), Waited::begin(&pids));
         within(SOON, "the container has its name", || Ok(cluster.agent.metrics()?.get(ONCPU, &[("pod", &name)])))?;
-        delays.push(told.elapsed());
+        let (delay, machine) = (told.elapsed(), waited.total());
+        delays.push(delay.saturating_sub(machine));
+        machines.push(machine.min(delay));
     }
     delays.sort();
     let median = delays[delays.len() / 2];
     let worst = delays.last().context("no delay")?;
-    tell(&format!("from a status to the named series, {CONTAINERS} times: median {median:.2?}, at most {worst:.2?}"));
-    ensure!(median < BROKEN, "{median:?} from a status to the named series: {delays:?}");
+    let machine: Duration = machines.iter().sum();
+    tell(&format!(
+        "from a status to the named series, {CONTAINERS} times: median {median:.2?}, at most {worst:.2?}, and {:.2?} each without a CPU",
+        machine / CONTAINERS
+    ));
+    ensure!(median < PROMISED, "{median:?} from a status to the named series: {delays:?}");
     Ok(())
 }

@@ -1,15 +1,21 @@
 //! Containers that end: one starts again and again, one has a successor, one is over. A real Prometheus watches.
 
 use std::{
-    collections::BTreeSet,
-    thread,
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use podperf_tests::{
+    agent::Metrics,
     control_plane::NEEDS,
+    http,
     kubelet::{self, Qos},
     prometheus::Prometheus,
     suite::{Need, Test, within},
@@ -34,6 +40,11 @@ const RESTARTS: u32 = 20;
 const LONG_BACKOFF: Duration = Duration::from_secs(5);
 const SHORT_BACKOFF: Duration = Duration::from_millis(400);
 
+/// Counts readings: scrapes with the same number are of the same reading.
+const READINGS: &str = "podperf_readings_total";
+/// Four times while a reading is handed out.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
 /// What Prometheus has seen of one container, from its first sample on.
 #[derive(Debug)]
 struct Seen {
@@ -42,9 +53,21 @@ struct Seen {
     first: Option<Instant>,
 }
 
+/// Counters of a pod by their series, of one reading.
+type Counters = BTreeMap<String, f64>;
+
+/// Somebody who scrapes more often than Prometheus, which leaves scrapes out where the machine is busy: whatever nobody
+/// scraped, nobody has seen fall.
+#[derive(Debug)]
+struct Watcher {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Result<BTreeMap<u64, Counters>>>,
+}
+
 fn a_restart_loop_is_one_series_that_never_falls() -> Result<()> {
     let cluster = Cluster::start("", &format!("{SHORT_GRACE}\n{ALL_FACTS}"))?;
     let mut seen = Seen::start(&cluster, "cart")?;
+    let watcher = Watcher::start(&cluster, "cart");
     let mut pod = cluster.kubelet.pod(SHOP, "cart", Qos::Burstable, &["app"])?;
     let (start, mut truth) = (Instant::now(), Duration::ZERO);
     for life in 0..=RESTARTS {
@@ -73,9 +96,10 @@ fn a_restart_loop_is_one_series_that_never_falls() -> Result<()> {
     for counter in &counters {
         scrapes = seen.ensure_steady(counter)?;
     }
+    let readings = seen.ensure_no_reading_falls(&counters, watcher)?;
     tell(&format!(
         "restarts: {RESTARTS} in {:.1} s, {at_last:.6} s on CPU, the truth is {:.6} s; {} counters in all of {scrapes} \
-         scrapes without a reset",
+         scrapes, and none falls in {readings} readings, which are all that there were",
         start.elapsed().as_secs_f64(),
         truth.as_secs_f64(),
         counters.len(),
@@ -86,6 +110,7 @@ fn a_restart_loop_is_one_series_that_never_falls() -> Result<()> {
 fn a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it() -> Result<()> {
     let cluster = Cluster::start("", ALL_FACTS)?;
     let mut seen = Seen::start(&cluster, "db-0")?;
+    let watcher = Watcher::start(&cluster, "db-0");
     let mut specification = kubelet::pod(SHOP, "db-0", Qos::Guaranteed, &["app", "proxy", "log"])?;
     specification.metadata.owner_references = Some(vec![OwnerReference {
         api_version: "apps/v1".into(),
@@ -124,9 +149,11 @@ fn a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it() -> Result<()> 
     let metrics = cluster.wait_for_cpu("db-0", "app", truth)?;
     ensure_all_named(&metrics)?;
     let names: BTreeSet<_> = metrics.samples().iter().map(|sample| &*sample.name).collect();
-    for counter in names.iter().filter(|name| is_counter_of_containers(name)) {
+    let counters: Vec<_> = names.iter().filter(|name| is_counter_of_containers(name)).collect();
+    for counter in &counters {
         seen.ensure_steady(counter)?;
     }
+    seen.ensure_no_reading_falls(&counters, watcher)?;
     let window = seen.window()?;
     let pods = seen.selector("podperf_pod_info");
     let all = seen.ask(&format!("count(count by (uid) (count_over_time({pods}[{window}s])))"))?;
@@ -213,14 +240,86 @@ impl Seen {
         let resets = self.ask(&format!("max(resets({series}[10m]))"))?;
         ensure!(resets == Some(0.0), "`{series}` fell: {resets:?} resets");
         let scrapes = self.ask(&format!("sum(sum_over_time(up[{window}s]))"))?.unwrap_or_default();
-        #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
-        let enough = window as f64 * 0.5 - 1.0;
-        ensure!(scrapes >= enough, "only {scrapes} scrapes in {window} s");
         let missing = format!("scalar(sum(sum_over_time(up[{window}s]))) - min(count_over_time({series}[{window}s]))");
         let missing = self.ask(&missing)?;
         ensure!(missing == Some(0.0), "`{series}` is missing in {missing:?} of {scrapes} scrapes");
         Ok(scrapes)
     }
+
+    /// Puts what Prometheus and the watcher have scraped together by the number of the reading: none is missing from the
+    /// first one on, and from one to the next nothing falls or ends. Returns how many they are.
+    fn ensure_no_reading_falls(&self, counters: &[&&str], watcher: Watcher) -> Result<usize> {
+        let mut readings = watcher.finish()?;
+        let numbers = self.prometheus.history(&format!("{READINGS}[10m]"))?;
+        let [(_, numbers)] = numbers.as_slice() else { anyhow::bail!("{} series of {READINGS}", numbers.len()) };
+        let numbers: BTreeMap<_, _> = numbers.iter().map(|&(time, number)| (time, number)).collect();
+        for counter in counters {
+            for (labels, values) in self.prometheus.history(&format!("{}[10m]", self.selector(counter)))? {
+                let series = series(counter, &labels);
+                for (time, value) in values {
+                    let number =
+                        numbers.get(&time).with_context(|| format!("no {READINGS} in the scrape of `{series}`"))?;
+                    let known = readings.entry(whole(*number)).or_default().insert(series.clone(), value);
+                    let same = known.is_none_or(|known| known.to_bits() == value.to_bits());
+                    ensure!(same, "`{series}` was {known:?} and {value} in the same reading");
+                }
+            }
+        }
+        let mut before: Option<(u64, Counters)> = None;
+        for (number, now) in readings.iter().skip_while(|(_, counters)| counters.is_empty()) {
+            if let Some((last, before)) = &before {
+                ensure!(*number == last + 1, "nobody has seen the readings between {last} and {number}");
+                for (series, before) in before {
+                    let now = now.get(series).with_context(|| format!("`{series}` ended in reading {number}"))?;
+                    ensure!(now >= before, "`{series}` fell from {before} to {now} in reading {number}");
+                }
+            }
+            before = Some((*number, now.clone()));
+        }
+        Ok(readings.len())
+    }
+}
+
+impl Watcher {
+    fn start(cluster: &Cluster, pod: &'static str) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let (stopped, address) = (Arc::clone(&stop), cluster.agent.address());
+        let watch = move || {
+            let mut readings = BTreeMap::new();
+            while !stopped.load(Ordering::Relaxed) {
+                let (status, text) = http::get_text(address, "/metrics")?;
+                ensure!(status == 200, "/metrics answered {status}: {text}");
+                let metrics = Metrics::parse(&text);
+                let number = whole(metrics.get(READINGS, &[]).context("no number of readings")?);
+                let of_pod = metrics.samples().iter().filter(|sample| {
+                    is_counter_of_containers(&sample.name)
+                        && sample.labels.get("namespace").is_some_and(|namespace| namespace == SHOP)
+                        && sample.labels.get("pod").is_some_and(|name| name == pod)
+                });
+                readings.insert(number, of_pod.map(|one| (series(&one.name, &one.labels), one.value)).collect());
+                thread::sleep(LOOK_EVERY);
+            }
+            Ok(readings)
+        };
+        Self { stop, thread: thread::spawn(watch) }
+    }
+
+    /// The counters by the number of the reading.
+    fn finish(self) -> Result<BTreeMap<u64, Counters>> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().map_err(|_panic| anyhow::anyhow!("the watcher panicked"))?
+    }
+}
+
+/// A series by its name and labels, without those that Prometheus adds.
+fn series(name: &str, labels: &BTreeMap<String, String>) -> String {
+    let own = labels.iter().filter(|(label, _)| !["__name__", "instance", "job"].contains(&label.as_str()));
+    format!("{name} {:?}", own.collect::<Vec<_>>())
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+const fn whole(number: f64) -> u64 {
+    number as u64
 }
 
 fn is_counter_of_containers(name: &str) -> bool {

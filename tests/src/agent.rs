@@ -3,8 +3,8 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufRead as _, BufReader},
-    net::SocketAddr,
+    io::{BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
@@ -19,14 +19,17 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use crate::{http, load, process};
+use crate::{http, load, process, suite::OWN_MACHINE, waited::Waited};
 
 /// The agent says so on stderr once it answers.
 const READY: &str = "listening on http";
 /// Loading the programs takes well below a second; a loaded machine gets more.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// It promises to end within 5 s; a loaded machine gets more.
-pub const STOP_DEADLINE: Duration = Duration::from_secs(15);
+/// The agent promises to end this soon after SIGTERM. [`Agent::wait`] allows besides for exactly the time in which the
+/// machine had no CPU for it.
+pub const STOP_DEADLINE: Duration = Duration::from_secs(5);
+/// When an agent that nobody looks at any more is killed instead.
+const KILL_DEADLINE: Duration = Duration::from_secs(15);
 /// Longer than readings are handed out again: a scrape after this pause is a new one, or of a moment in it.
 pub const COALESCED_FOR: Duration = Duration::from_millis(1100);
 
@@ -155,18 +158,38 @@ impl Agent {
         self.signal(Signal::SIGKILL)
     }
 
-    fn replace(&mut self, signal: Signal, yaml: &str) -> Result<()> {
+    /// Kills it, be it ready or not.
+    pub fn kill(&mut self) -> Result<()> {
+        self.end(Signal::SIGKILL)
+    }
+
+    fn end(&mut self, signal: Signal) -> Result<()> {
         // One that was killed before it was ready may be gone.
         if self.child.try_wait()?.is_none() {
             self.signal(signal)?;
-            self.wait(STOP_DEADLINE)?;
+            // The CPUs of a guest are emulated, and how long they wait for those of the host is not told to it.
+            let is_guest = std::env::var_os(OWN_MACHINE).is_some();
+            self.wait(if is_guest { KILL_DEADLINE } else { STOP_DEADLINE })?;
         }
+        Ok(())
+    }
+
+    /// Starts another one in its directory and at its address once it has ended, and does not wait until that is ready.
+    pub fn begin_again(&mut self, program: &Path, yaml: &str) -> Result<()> {
+        program.clone_into(&mut self.program);
         let mut command = command_at(&self.program, self.directory.path(), yaml, self.address)?;
         (self.child, self.log) = spawn(&mut command)?;
         Ok(())
     }
 
-    fn wait_until_ready(&mut self) -> Result<()> {
+    fn replace(&mut self, signal: Signal, yaml: &str) -> Result<()> {
+        self.end(signal)?;
+        let program = self.program.clone();
+        self.begin_again(&program, yaml)
+    }
+
+    /// Waits until it answers.
+    pub fn wait_until_ready(&mut self) -> Result<()> {
         let line = self.wait_for_log(READY, START_DEADLINE)?;
         // Of `https://` as well.
         let url = line.split(READY).nth(1).and_then(|rest| rest.split("://").nth(1));
@@ -234,6 +257,13 @@ impl Agent {
         Ok(Metrics::parse(&body))
     }
 
+    /// Asks for metrics and does not wait for the answer, which comes by the connection.
+    pub fn begin_scrape(&self) -> Result<TcpStream> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+        Ok(stream)
+    }
+
     /// Scrapes a reading that began after this call.
     pub fn fresh_metrics(&self) -> Result<Metrics> {
         thread::sleep(COALESCED_FOR);
@@ -245,14 +275,23 @@ impl Agent {
         Ok(kill(Pid::from_raw(i32::try_from(self.pid())?), signal)?)
     }
 
-    /// Waits until it has ended.
+    /// Waits until it has ended. The deadline does not go on while a thread of the agent, or this one, is ready to run
+    /// and has no CPU.
     pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
         let start = Instant::now();
+        let mut waited = Waited::begin(&[self.pid()]);
         loop {
-            if let Some(status) = self.child.try_wait()? {
+            let ended = self.child.try_wait()?;
+            let (took, without_cpu) = (start.elapsed(), waited.total());
+            ensure!(
+                took <= deadline + without_cpu,
+                "podperf did not end in {deadline:?}: it took {took:?}, {without_cpu:?} of it without a CPU{}:\n{}",
+                if ended.is_some() { "" } else { ", and still runs" },
+                self.log()
+            );
+            if let Some(status) = ended {
                 return Ok(status);
             }
-            ensure!(start.elapsed() < deadline, "podperf did not end in {deadline:?}:\n{}", self.log());
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -260,7 +299,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        process::end(&mut self.child, Signal::SIGTERM, STOP_DEADLINE);
+        process::end(&mut self.child, Signal::SIGTERM, KILL_DEADLINE);
     }
 }
 

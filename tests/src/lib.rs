@@ -26,3 +26,4 @@ pub mod soak;
 pub mod suite;
 pub mod system_programs;
 pub mod vm;
+pub mod waited;

@@ -43,6 +43,21 @@ struct Series {
     value: (f64, String),
 }
 
+#[derive(Deserialize)]
+struct Ranges {
+    result: Vec<Range>,
+}
+
+/// A range vector's element.
+#[derive(Deserialize)]
+struct Range {
+    metric: BTreeMap<String, String>,
+    values: Vec<(f64, String)>,
+}
+
+/// The labels of a series, and its values with their times in milliseconds.
+pub type History = (BTreeMap<String, String>, Vec<(u64, f64)>);
+
 impl Prometheus {
     /// Starts it: it scrapes `target` once a second. It answers queries a moment later.
     pub fn start(target: SocketAddr) -> Result<Self> {
@@ -94,6 +109,19 @@ impl Prometheus {
                 Ok(Sample { name, labels: metric, value: value.1.parse()? })
             })
             .collect()
+    }
+
+    /// All that was scraped of the series of a range vector, such as `up[10m]`.
+    pub fn history(&self, range: &str) -> Result<Vec<History>> {
+        let ranges: Ranges = self.ask(&format!("query?query={}", encoded(range)))?;
+        let value = |(time, value): (f64, String)| -> Result<(u64, f64)> {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "since 1970")]
+            Ok(((time * 1000.0).round() as u64, value.parse()?))
+        };
+        let series = |Range { metric, values }: Range| -> Result<History> {
+            Ok((metric, values.into_iter().map(value).collect::<Result<_>>()?))
+        };
+        ranges.result.into_iter().map(series).collect()
     }
 
     /// The values that a label has in the series of a selector.

@@ -54,7 +54,7 @@ pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
     }
     // The collector has ended: nobody needs them any more.
     if let Some((pins, keeper)) = pins
-        && going.await.unwrap_or(false)
+        && matches!(tokio::time::timeout_at(deadline.into(), going).await, Ok(Ok(true)))
     {
         match pins.remove_all().and_then(|_| keeper.forget()) {
             Ok(_) => info!("the DaemonSet is being deleted: unpinned"),

@@ -142,25 +142,34 @@ async fn serve(
     let mut looks = tokio::time::interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     info!("listening on {url} (metrics at /metrics, state at /status)");
-    let signal = loop {
+    let mut ended = std::pin::pin!(async {
         tokio::select! {
-            _ = terminate.recv() => break "SIGTERM",
-            _ = interrupt.recv() => break "SIGINT",
-            _ = hangup.recv() => reload(arguments, &agent, log_level).await,
-            _ = looks.tick(), if arguments.follow_config => {
-                if follower.changed() {
-                    reload(arguments, &agent, log_level).await;
-                }
-            }
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        }
+    });
+    let signal = loop {
+        let is_asked = tokio::select! {
+            signal = &mut ended => break signal,
+            _ = hangup.recv() => true,
+            _ = looks.tick(), if arguments.follow_config => follower.changed(),
             ended = &mut server => {
                 return ended.context("the HTTP server panicked");
             }
+        };
+        if is_asked {
+            // It waits for the collector, whose reading may take long: an end does not wait for that.
+            tokio::select! {
+                signal = &mut ended => break signal,
+                () = reload(arguments, &agent, log_level) => {}
+            }
         }
     };
+    let start = Instant::now();
     info!(signal, "stopping");
     drop(stop);
     drain(server, agent, threads).await;
-    info!("stopped");
+    info!(took = ?start.elapsed(), "stopped");
     Ok(())
 }
 

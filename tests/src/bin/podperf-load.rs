@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use podperf_tests::load::{
-    blocked, churn, cpu, crowd, faults, hog, instructions, mixed, moved, ring, sites, sleepers, thicket, wakeups,
+    blocked, churn, cpu, crowd, faults, hog, instructions, mixed, moved, ring, sites, sleepers, storm, thicket, wakeups,
 };
 use podperf_tests::process;
 use serde::Serialize;
@@ -48,6 +48,8 @@ enum Load {
     Loop(instructions::LoopArgs),
     /// Make short-lived cgroups, one after another
     Churn(churn::ChurnArgs),
+    /// Make processes as fast as it goes, each of which waits once
+    Storm(storm::StormArgs),
     /// Take counters of every CPU, so that nobody else has them, until stdin ends
     Hog(hog::HogArgs),
     /// Keep a tiny task in each of many cgroups
@@ -90,6 +92,7 @@ fn run(cli: Cli) -> Result<()> {
         Load::Moved(args) => report(&moved::run(&args)?),
         Load::Loop(args) => report(&instructions::run(&args)?),
         Load::Churn(args) => report(&churn::run(&args)?),
+        Load::Storm(args) => report(&storm::run(&args)?),
         Load::Hog(args) => {
             let (_taken, truth) = hog::take(args)?;
             report(&truth)?;

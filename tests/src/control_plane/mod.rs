@@ -161,6 +161,12 @@ impl ControlPlane {
         ready.map(drop).with_context(|| api.log())
     }
 
+    /// The process ids of its servers.
+    #[must_use]
+    pub fn pids(&self) -> Vec<u32> {
+        self.api.iter().chain([&self.etcd]).map(Server::pid).collect()
+    }
+
     /// Kills the API server; etcd runs on. Does nothing if it is not there.
     pub fn stop_api(&mut self) {
         self.api = None;

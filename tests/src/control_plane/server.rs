@@ -36,6 +36,10 @@ impl Server {
         Ok(Self { name, child, log })
     }
 
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// An error, with its log, if it has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {

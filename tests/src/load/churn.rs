@@ -1,8 +1,10 @@
 //! Cgroups that come and go, each with one short process: what a node full of
 //! cron jobs and failing containers looks like to the agent.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
@@ -23,6 +25,15 @@ pub struct ChurnArgs {
     /// Number of cgroups, one after another
     #[arg(long, default_value_t = 100)]
     pub count: usize,
+    /// Pause between two of them
+    #[arg(long, default_value_t = 0)]
+    pub pause_millis: u64,
+    /// How long a cgroup is there after its process is gone
+    #[arg(long, default_value_t = 0.0)]
+    pub linger_seconds: f64,
+    /// Go on as long as this file exists, whatever the number
+    #[arg(long)]
+    pub while_exists: Option<PathBuf>,
 }
 
 /// What happened in the short-lived cgroups.
@@ -45,8 +56,12 @@ pub struct ShortLife {
 
 /// Makes, uses and removes the cgroups.
 pub fn run(args: &ChurnArgs) -> Result<ChurnReport> {
-    let mut cgroups = Vec::with_capacity(args.count);
-    for _ in 0..args.count {
+    let mut cgroups = Vec::new();
+    let mut lingering = VecDeque::new();
+    let goes_on = |made| args.while_exists.as_ref().map_or(made < args.count, |file| file.exists());
+    let is_over = |since: &Instant| since.elapsed().as_secs_f64() >= args.linger_seconds;
+    while goes_on(cgroups.len()) {
+        thread::sleep(Duration::from_millis(args.pause_millis));
         let cgroup = TestCgroup::below(&args.cgroup, "short")?;
         let child = Child::fork(|| {
             cgroup::join(cgroup.path())?;
@@ -58,6 +73,10 @@ pub fn run(args: &ChurnArgs) -> Result<ChurnReport> {
             kernel_path: cgroup.kernel_path().to_owned(),
             usage_ns: process::nanos(cgroup.cpu_usage()?),
         });
+        lingering.push_back((Instant::now(), cgroup));
+        while lingering.front().is_some_and(|(since, _)| is_over(since)) {
+            lingering.pop_front();
+        }
     }
     Ok(ChurnReport { cgroups })
 }

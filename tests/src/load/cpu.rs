@@ -179,7 +179,7 @@ fn seconds(value: f64) -> Result<Duration> {
     Duration::try_from_secs_f64(value).with_context(|| format!("`{value}` is not a number of seconds"))
 }
 
-fn set_scheduler(name: &str, policy: i32, priority: i32) -> Result<()> {
+pub(super) fn set_scheduler(name: &str, policy: i32, priority: i32) -> Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
     // SAFETY: the pointer is to a whole sched_param for the time of the call.
     if unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } != 0 {

@@ -17,6 +17,7 @@ pub mod moved;
 pub mod ring;
 pub mod sites;
 pub mod sleepers;
+pub mod storm;
 pub mod thicket;
 pub mod wakeups;
 

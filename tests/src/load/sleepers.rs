@@ -18,6 +18,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use super::cpu::set_scheduler;
 use crate::cgroup;
 use crate::process::{self, Usage};
 
@@ -42,6 +43,9 @@ pub struct SleepersArgs {
     /// Wait that many calls deep
     #[arg(long, default_value_t = 0)]
     pub depth: u32,
+    /// Be preempted by nobody: then there is one kind of wait
+    #[arg(long)]
+    pub fifo: bool,
     /// After the report, block until stdin ends
     #[arg(long)]
     pub hold: bool,
@@ -54,6 +58,8 @@ pub struct SleepersReport {
     pub waits: u32,
     /// Wall time from before each wait to after it, summed.
     pub waited_ns: u64,
+    /// Of that, the waits that took ten times as long as asked.
+    pub late_ns: u64,
     /// What the process was charged in the waits.
     pub usage: Usage,
 }
@@ -63,22 +69,30 @@ pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
     if let Some(cgroup) = &args.cgroup {
         cgroup::join(cgroup)?;
     }
+    if args.fifo {
+        set_scheduler("SCHED_FIFO", libc::SCHED_FIFO, 1)?;
+    }
     while args.after.as_ref().is_some_and(|file| !file.exists()) {
         thread::sleep(Duration::from_millis(10));
     }
     let length = Duration::from_millis(args.millis);
     let before = Usage::of_self()?;
-    let mut waited = Duration::ZERO;
+    let (mut waited, mut late) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..args.waits {
         let start = Instant::now();
         let child = if args.uninterruptible { wait_for_child(length)? } else { podperf_recurse(args.depth, length)? };
-        waited += start.elapsed();
+        let took = start.elapsed();
+        waited += took;
+        if took >= 10 * length {
+            late += took;
+        }
         if let Some(child) = child {
             waitpid(child, None).context("failed to wait for a child")?;
         }
     }
     let usage = Usage::of_self()?.since(before);
-    Ok(SleepersReport { waits: args.waits, waited_ns: process::nanos(waited), usage })
+    let (waited_ns, late_ns) = (process::nanos(waited), process::nanos(late));
+    Ok(SleepersReport { waits: args.waits, waited_ns, late_ns, usage })
 }
 
 /// The kernel's `struct __kernel_timespec` on 64-bit machines.

@@ -1,0 +1,111 @@
+//! A noisy neighbour: one cgroup makes processes as fast as it goes, and the others keep what is theirs.
+
+use std::{fmt::Write as _, thread, time::Duration};
+
+use anyhow::{Result, ensure};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    load::storm::StormReport,
+    suite::{Test, tell},
+};
+
+use crate::{command::run_load, profiles::Held};
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons", &[], a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons),
+];
+
+/// Each is followed by a scrape. The agent reads every ten seconds without one, so that the tables of samples are as full as
+/// they get.
+const STORMS: [&str; 2] = ["9.5", "9.5"];
+/// Fewer processes a second fill no table: the machine would be too slow to show anything.
+const STORMY: f64 = 2000.0;
+/// Of the time off the CPU.
+const KEPT: f64 = 0.99;
+
+/// A cgroup's time off the CPU by the hook, by the profile, and what of it has the reason in question.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    offcpu: f64,
+    in_profiles: f64,
+    of_reason: f64,
+}
+
+impl Times {
+    fn of(metrics: &Metrics, cgroup: &TestCgroup, reason: &str) -> Self {
+        let labels = [("cgroup", cgroup.kernel_path())];
+        Self {
+            offcpu: metrics.sum("podperf_cgroup_offcpu_seconds_total", &labels),
+            in_profiles: metrics.sum("podperf_cgroup_wait_seconds_total", &labels),
+            of_reason: metrics.sum("podperf_cgroup_wait_seconds_total", &[labels[0], ("reason", reason)]),
+        }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            offcpu: self.offcpu - before.offcpu,
+            in_profiles: self.in_profiles - before.in_profiles,
+            of_reason: self.of_reason - before.of_reason,
+        }
+    }
+}
+
+fn a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons() -> Result<()> {
+    // No cap: what the storm costs would turn stacks off for all.
+    let agent = Agent::start("overhead: {maxPercent: 0}\nstacks: {onCpuHertz: 0}")?;
+    let (quiet, noisy) = (TestCgroup::new("quiet")?, TestCgroup::new("noisy")?);
+    // One thread with one kind of wait: its sum is in its own record, and comes to the table last.
+    let _sleeper = Held::start(&quiet, &["sleepers", "--waits", "1000000", "--millis", "5", "--fifo"])?;
+    thread::sleep(Duration::from_secs(2));
+    let look = || -> Result<(Times, Times, f64)> {
+        let metrics = agent.fresh_metrics()?;
+        let full = metrics.sum("podperf_bpf_drops_total", &[("reason", "sample_table")]);
+        Ok((Times::of(&metrics, &quiet, "sleep"), Times::of(&metrics, &noisy, "unknown"), full))
+    };
+    let first = look()?;
+    ensure!(first.0.of_reason > 1.0, "the quiet one has slept {:?}", first.0);
+    let mut table = format!(
+        "a storm beside a quiet cgroup: seconds off the CPU, in profiles, with a reason\nbefore: quiet {}",
+        shown(first.0)
+    );
+    let mut before = first;
+    for seconds in STORMS {
+        let storm: StormReport = run_load(noisy.path(), &["storm", "--seconds", seconds, "--count", "400000"])?;
+        let now = look()?;
+        write!(
+            table,
+            "\n{} processes in {:.1} s ({:.0} a second): quiet {}; noisy {}; sample_table {}",
+            storm.children,
+            storm.seconds,
+            storm.rate,
+            shown(now.0.since(before.0)),
+            shown(now.1.since(before.1)),
+            now.2 - before.2
+        )?;
+        ensure!(storm.rate > STORMY, "{storm:?} is no storm");
+        before = now;
+    }
+    tell(&table);
+    let (quiet, noisy) = (before.0.since(first.0), before.1.since(first.1));
+    ensure!(
+        quiet.of_reason >= KEPT * quiet.offcpu && quiet.of_reason <= quiet.offcpu / KEPT,
+        "the quiet cgroup has a reason for {} s of {} s off the CPU:\n{table}",
+        quiet.of_reason,
+        quiet.offcpu
+    );
+    // What of the noisy one found no place is in its own row, without a reason.
+    ensure!(
+        noisy.in_profiles >= KEPT * noisy.offcpu && noisy.in_profiles <= noisy.offcpu / KEPT,
+        "{} s of {} s off the CPU are in the noisy cgroup's profiles:\n{table}",
+        noisy.in_profiles,
+        noisy.offcpu
+    );
+    ensure!(noisy.of_reason > 0.0, "none of the storm's waits was too much:\n{table}");
+    Ok(())
+}
+
+fn shown(times: Times) -> String {
+    format!("{:.2} {:.2} {:.2}", times.offcpu, times.in_profiles, times.of_reason)
+}

@@ -1,0 +1,288 @@
+//! Kills at moments that nobody has chosen: within a reading, a write of the kept file, a `forget` of dead cgroups, a start and
+//! a takeover. Whatever an agent was at, the next one goes on with exactly what the kernel counted.
+
+use std::{
+    collections::BTreeMap,
+    fs, hint,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::{self, Agent, COALESCED_FOR},
+    bpffs::Bpffs,
+    cgroup::TestCgroup,
+    load::churn::ChurnReport,
+    suite::tell,
+};
+
+use crate::{
+    counts::Inside,
+    restart::{FACTS, INSTANT, counters, ensure_clocks, kills, none_falls},
+    running::{Load, ONCPU, run, time},
+};
+
+/// Short cgroups are counted in the one that they are made in, and forgotten with each reading.
+const DEPTH: &str = "cgroups: {depth: 1, max: 4096}";
+/// Programs of the same layout that cannot be adopted, only taken over.
+const PROGRAMS: [&str; 2] =
+    ["counters: {groups: [[cpu-clock, page-faults]]}", "counters: {groups: [[page-faults, cpu-clock]]}"];
+/// Short cgroups beside which nobody is killed.
+const UNDISTURBED: u32 = 50;
+/// What joining and leaving a cgroup puts on either side, each time, at least; emulated CPUs take longer.
+const JOIN: Duration = Duration::from_micros(5);
+/// Nothing that is waited for here takes longer, unless the machine is too busy: then the kill comes late.
+const LATE: Duration = Duration::from_secs(2);
+
+/// What an agent is at when it is killed. The delays after that are random.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// Anywhere in a reading and in what follows it.
+    Reading,
+    /// Its file is being written.
+    Write,
+    /// The file was written: rows of dead cgroups are forgotten.
+    Forget,
+    /// Anywhere in a start, which adopts programs.
+    Adoption,
+    /// Anywhere in a start whose programs are others.
+    Takeover,
+    /// The pins before it and its own are both there.
+    BothPinned,
+}
+
+const MOMENTS: [Moment; 6] =
+    [Moment::Reading, Moment::Write, Moment::Forget, Moment::Takeover, Moment::Adoption, Moment::BothPinned];
+
+/// The seed is printed, and taken from `PODPERF_SEED` to do the same again.
+struct Random(u64);
+
+impl Random {
+    fn new() -> Result<Self> {
+        let seed = match std::env::var("PODPERF_SEED") {
+            Ok(seed) => seed.parse().context("a bad `PODPERF_SEED`")?,
+            Err(_) => u64::from(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.subsec_nanos()),
+        };
+        tell(&format!("kills at random moments: PODPERF_SEED={seed}"));
+        Ok(Self(seed))
+    }
+
+    /// SplitMix64.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, most: usize) -> usize {
+        usize::try_from(self.next() % most as u64).unwrap_or(0)
+    }
+
+    fn up_to(&mut self, most: Duration) -> Duration {
+        let nanoseconds = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Duration::from_nanos(self.next() % nanoseconds)
+    }
+}
+
+/// An agent that is killed again and again, and what is known of it.
+struct Victim {
+    agent: Agent,
+    bpffs: Bpffs,
+    builds: [PathBuf; 2],
+    /// The build and the programs that count.
+    now: (usize, usize),
+    /// How long a start took, and a scrape.
+    start: Duration,
+    scrape: Duration,
+    random: Random,
+}
+
+impl Victim {
+    fn start() -> Result<Self> {
+        let (builds, bpffs, random) = ([agent::binary()?, agent::other_layout()?], Bpffs::mount()?, Random::new()?);
+        let begin = Instant::now();
+        let agent = Agent::start(&yaml(&bpffs, 0))?;
+        let start = begin.elapsed();
+        let begin = Instant::now();
+        agent.metrics()?;
+        Ok(Self { agent, bpffs, builds, now: (0, 0), start, scrape: begin.elapsed(), random })
+    }
+
+    fn kept(&self) -> PathBuf {
+        self.agent.directory().join("kept.state")
+    }
+
+    /// Kills it at this moment, and says where that was.
+    fn kill_at(&mut self, moment: Moment) -> Result<&'static str> {
+        match moment {
+            Moment::Reading | Moment::Write | Moment::Forget => self.kill_in_a_reading(moment),
+            Moment::Adoption => self.kill_in_a_start(moment, self.now),
+            Moment::Takeover | Moment::BothPinned => {
+                let other = self.other();
+                self.kill_in_a_start(moment, other)
+            }
+        }
+    }
+
+    fn kill_in_a_reading(&mut self, moment: Moment) -> Result<&'static str> {
+        // Else the last reading is handed out again.
+        thread::sleep(COALESCED_FOR);
+        let (kept, new) = (self.kept(), self.kept().with_extension("new"));
+        let before = written(&kept);
+        let _answer = self.agent.begin_scrape()?;
+        match moment {
+            Moment::Write => {
+                spin_until(|| new.exists() || written(&kept) != before);
+                pause(self.random.up_to(Duration::from_micros(200)));
+            }
+            Moment::Forget => {
+                spin_until(|| written(&kept) != before);
+                pause(self.random.up_to(Duration::from_millis(2)));
+            }
+            _ => pause(self.random.up_to(self.scrape * 3 / 2)),
+        }
+        self.agent.kill()?;
+        Ok(match (new.exists(), written(&kept) == before) {
+            (true, _) => "within a write",
+            (false, true) => "before a write",
+            (false, false) => "after a write",
+        })
+    }
+
+    fn kill_in_a_start(&mut self, moment: Moment, next: (usize, usize)) -> Result<&'static str> {
+        self.agent.kill()?;
+        let pins = self.bpffs.pins();
+        self.begin(next)?;
+        match moment {
+            Moment::BothPinned => {
+                let start = Instant::now();
+                while generations(&pins) < 2 && start.elapsed() < self.start * 2 {
+                    thread::sleep(Duration::from_micros(200));
+                }
+                let rest = self.start / 8;
+                pause(self.random.up_to(rest));
+            }
+            _ => pause(self.random.up_to(self.start)),
+        }
+        self.agent.kill()?;
+        Ok(match (moment, generations(&pins)) {
+            (Moment::Adoption, _) => "in a start",
+            (_, 0 | 1) => "beside a takeover",
+            _ => "within a takeover",
+        })
+    }
+
+    /// A build or programs that are not those that count.
+    fn other(&mut self) -> (usize, usize) {
+        let (build, programs) = self.now;
+        if self.random.below(2) == 0 { (1 - build, programs) } else { (build, 1 - programs) }
+    }
+
+    fn begin(&mut self, (build, programs): (usize, usize)) -> Result<()> {
+        self.now = (build, programs);
+        self.agent.begin_again(&self.builds[build], &yaml(&self.bpffs, programs))
+    }
+
+    /// Starts the next one, as it was or another.
+    fn revive(&mut self) -> Result<()> {
+        let next = if self.random.below(2) == 0 { self.now } else { self.other() };
+        let begin = Instant::now();
+        self.begin(next)?;
+        self.agent.wait_until_ready()?;
+        self.start = begin.elapsed();
+        Ok(())
+    }
+}
+
+fn yaml(bpffs: &Bpffs, programs: usize) -> String {
+    format!("{}\n{FACTS}\n{DEPTH}\n{}", bpffs.yaml(), PROGRAMS[programs])
+}
+
+/// Which file it is: another one has been renamed to it when that changes.
+fn written(kept: &Path) -> Option<(u64, i64)> {
+    fs::metadata(kept).ok().map(|found| (found.ino(), found.mtime_nsec()))
+}
+
+fn generations(pins: &Path) -> usize {
+    fs::read_dir(pins).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()).count()
+}
+
+/// The moment is some microseconds long: a sleep would miss it.
+fn spin_until(happened: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !happened() && start.elapsed() < LATE {
+        hint::spin_loop();
+    }
+}
+
+fn pause(time: Duration) {
+    let start = Instant::now();
+    thread::sleep(time.saturating_sub(Duration::from_micros(200)));
+    while start.elapsed() < time {
+        hint::spin_loop();
+    }
+}
+
+/// The same on this machine, while nobody is killed.
+fn undisturbed(agent: &Agent) -> Result<Duration> {
+    let cgroup = TestCgroup::new("undisturbed")?;
+    let _: ChurnReport =
+        run(&format!("churn --pause-millis 5 --count {UNDISTURBED} --cgroup {}", cgroup.path().display()))?;
+    let (found, truth) = (time(&agent.fresh_metrics()?, ONCPU, &cgroup, &[])?, cgroup.cpu_usage()?);
+    Ok(JOIN.max(found.abs_diff(truth) / UNDISTURBED))
+}
+
+pub(crate) fn at_random_moments_lose_nothing() -> Result<()> {
+    let times = kills()?;
+    let mut victim = Victim::start()?;
+    let (worker, churned) = (TestCgroup::new("killed")?, TestCgroup::new("churned")?);
+    let going = victim.agent.directory().join("going");
+    fs::write(&going, "")?;
+    let load = Inside::start(&format!("--pages 50 --switches 50 --while-exists {}", going.display()), &worker)?;
+    // A cgroup whose whole life is between two agents is known to nobody. One start may be killed, and another take longer.
+    let linger = 4.0 * victim.start.as_secs_f64() + 2.0;
+    let mut churn = Load::start(&format!(
+        "churn --pause-millis 5 --linger-seconds {linger} --cgroup {} --while-exists {}",
+        churned.path().display(),
+        going.display()
+    ))?;
+    let join = undisturbed(&victim.agent)?;
+    let mut shown = counters(&victim.agent.metrics()?);
+    let mut moments: BTreeMap<&str, u32> = BTreeMap::new();
+    // Each sixth is of the same kind, from a random one on.
+    let first = victim.random.below(MOMENTS.len());
+    for turn in 0..times {
+        let moment = MOMENTS[(first + turn) % MOMENTS.len()];
+        let at = victim.kill_at(moment).with_context(|| format!("kill {turn}, {moment:?}"))?;
+        *moments.entry(at).or_default() += 1;
+        victim.revive().with_context(|| format!("after kill {turn}, {at}"))?;
+        let now = counters(&victim.agent.metrics()?);
+        none_falls(&shown, &now).with_context(|| format!("after kill {turn}, {at}"))?;
+        shown = now;
+    }
+    fs::remove_file(&going)?;
+    let lives: ChurnReport = churn.report()?;
+    churn.end()?;
+    let worked = load.finish(&victim.agent)?;
+    none_falls(&shown, &counters(&worked.metrics)).context("at the end")?;
+
+    let off = ensure_clocks(&worked, &worker)?;
+    worked.ensure_exact()?;
+    let lives = lives.cgroups.len();
+    let (found, truth) = (time(&worked.metrics, ONCPU, &churned, &[])?, churned.cpu_usage()?);
+    let most = 2 * join * u32::try_from(lives)? + INSTANT;
+    tell(&format!(
+        "{times} kills, {moments:?}: {} switches and {} faults exact, clocks within {:.4} %; {lives} short cgroups with {found:?}, and the \
+         truth is {truth:?} (+-{most:?})",
+        worked.truth.voluntary + worked.truth.involuntary,
+        worked.truth.minor_faults + worked.truth.major_faults,
+        off * 100.0,
+    ));
+    ensure!(lives > 10 * times, "only {lives} short cgroups");
+    ensure!(found.abs_diff(truth) <= most, "{lives} short cgroups: {found:?}, and the truth is {truth:?} (+-{most:?})");
+    Ok(())
+}
