@@ -90,6 +90,7 @@ impl CountedNode {
     pub(crate) fn scrape(&self) -> Result<String> {
         let seconds = self.begin.elapsed().as_secs_f64();
         let facts = AgentFacts {
+            created_series: false,
             families: vec![
                 FactFamily::OnCpu,
                 FactFamily::RunQueueWait,

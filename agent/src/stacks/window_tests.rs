@@ -125,7 +125,8 @@ fn time_that_only_a_row_has_is_unknown_but_for_who_was_preempted() {
     let profiled = window.take_profiled().remove(&CGROUP).unwrap();
     let of = |reason: WaitReason| profiled.waits_ns[reason as usize];
     assert_eq!((of(WaitReason::Unknown), of(WaitReason::Preempted), profiled.waits), (8, 7, 0));
-    let mut found: Vec<_> = window.end(false).iter().map(|sample| (sample.ns, sample.key.stack, sample.count)).collect();
+    let mut found: Vec<_> =
+        window.end(false).iter().map(|sample| (sample.ns, sample.key.stack, sample.count)).collect();
     found.sort_unstable_by_key(|found| found.0);
     assert_eq!(found, [(5, None, 0), (7, None, 0)], "what is left out is in no profile");
 }

@@ -110,13 +110,8 @@ mod tests {
     use super::*;
     use crate::vm::rows::Machine;
 
-    const TESTS: Row = Row {
-        name: "6.1",
-        machine: Machine::X86_64,
-        suite: "bookworm",
-        command_line: "",
-        work: Work::Tests,
-    };
+    const TESTS: Row =
+        Row { name: "6.1", machine: Machine::X86_64, suite: "bookworm", command_line: "", work: Work::Tests };
 
     fn outcomes(console: &str) -> Vec<Outcome> {
         Report::read(&TESTS, console, None).tests.into_iter().map(|ended| ended.outcome).collect()
@@ -138,10 +133,7 @@ mod tests {
             + &line("d", "failed", "Error: \"no scrape within 7ms: the machine is too busy\"\n");
         let report = Report::read(&TESTS, &whole(&tests), None);
         assert_eq!(report.kernel.as_deref(), Some("6.1.0"));
-        assert_eq!(
-            report.tests.iter().map(|ended| ended.test.as_str()).collect::<Vec<_>>(),
-            ["a", "b", "c", "d"]
-        );
+        assert_eq!(report.tests.iter().map(|ended| ended.test.as_str()).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
         assert_eq!(
             outcomes(&whole(&tests)),
             [

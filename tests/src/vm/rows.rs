@@ -12,34 +12,10 @@ pub const ROWS: &[Row] = &[
             says: "is too old (needs 5.15 or newer)",
         },
     },
-    Row {
-        name: "6.1",
-        machine: Machine::X86_64,
-        suite: "bookworm",
-        command_line: "",
-        work: Work::Tests,
-    },
-    Row {
-        name: "6.12",
-        machine: Machine::X86_64,
-        suite: "trixie",
-        command_line: "",
-        work: Work::Tests,
-    },
-    Row {
-        name: "newest",
-        machine: Machine::X86_64,
-        suite: "sid",
-        command_line: "",
-        work: Work::Tests,
-    },
-    Row {
-        name: "6.12-arm64",
-        machine: Machine::Arm64,
-        suite: "trixie",
-        command_line: "",
-        work: Work::Tests,
-    },
+    Row { name: "6.1", machine: Machine::X86_64, suite: "bookworm", command_line: "", work: Work::Tests },
+    Row { name: "6.12", machine: Machine::X86_64, suite: "trixie", command_line: "", work: Work::Tests },
+    Row { name: "newest", machine: Machine::X86_64, suite: "sid", command_line: "", work: Work::Tests },
+    Row { name: "6.12-arm64", machine: Machine::Arm64, suite: "trixie", command_line: "", work: Work::Tests },
     // Lockdown, which Secure Boot brings with some distributions.
     Row {
         name: "6.12-integrity",
