@@ -5,6 +5,7 @@
 //! by name ([`host::Unsupported`]).
 #![expect(unsafe_code, reason = "the kernel boundary: bpf(2) and perf_event_open(2) take raw pointers")]
 
+mod answering;
 mod attach;
 mod budget;
 pub mod clock;
@@ -34,6 +35,7 @@ mod start;
 pub mod symbols;
 mod trial;
 
+pub use answering::AnsweringTime;
 pub use cost::{MapUse, ProgramUse};
 pub use counters::{OpenCounter, PmuSettings};
 pub use handover::Before;
