@@ -14,6 +14,7 @@ mod nobody;
 mod pages;
 mod privileges;
 mod profiles;
+mod readers;
 mod receivers;
 mod record;
 mod recorded;
@@ -21,6 +22,7 @@ mod refusals;
 mod restart;
 mod sampled;
 mod scrape;
+mod strangers;
 mod tls;
 
 use std::process::ExitCode;
@@ -30,7 +32,7 @@ use podperf_tests::suite;
 fn main() -> ExitCode {
     let agent =
         [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, bounds::TESTS, check::TESTS].concat();
-    let server = [limits::TESTS, tls::TESTS, privileges::TESTS].concat();
+    let server = [limits::TESTS, readers::TESTS, strangers::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, examples::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, filters::TESTS, record::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, server, receivers, stacks].concat())

@@ -122,6 +122,7 @@ impl CountedNode {
             symbols: SymbolStats { symbolized: grown(1000, seconds), ..SymbolStats::default() },
             logs: &LOGS,
             server: ServerStats::default(),
+            answering: Duration::from_millis(grown(1, seconds)),
             access: None,
             reload: (true, SystemTime::now()),
         };
