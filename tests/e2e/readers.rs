@@ -40,9 +40,9 @@ pub(crate) const TESTS: &[Test] = &[
 
 /// Limits and caps are those of an empty file.
 const DEFAULTS: &str = "server: {}\noverhead: {}\n";
-/// Some 14 series for each cgroup.
+/// Some ten series for each cgroup.
 const MANY: &str = "counters: {groups: [[cpu-clock], [task-clock], [page-faults], [context-switches]]}\n\
-                    cgroups: {depth: 9}\nstacks: {onCpuEvent: cpu-clock}\n";
+                    cgroups: {depth: 9}\nstacks: {enabled: false}\n";
 const CGROUPS: usize = 800;
 const SOON: Duration = Duration::from_secs(30);
 const SERVER_CPU: &str = "podperf_server_cpu_seconds_total";
@@ -83,7 +83,7 @@ impl Reader {
     fn end(mut self) -> Result<Vec<u16>> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("it has ended")?;
-        thread.join().map_err(|_| anyhow::anyhow!("a reader panicked"))
+        thread.join().map_err(|_panic| anyhow::anyhow!("a reader panicked"))
     }
 }
 
@@ -97,17 +97,18 @@ fn cpu_of(agent: &Agent) -> Result<Duration> {
     Ok(Duration::from_nanos(process::cpu_ns_of(Pid::from_raw(i32::try_from(agent.pid())?))?))
 }
 
+#[expect(clippy::print_stdout, reason = "the figures are what is asked for")]
 fn what_readers_cost_makes_the_sensors_give_up_nothing() -> Result<()> {
     let parent = TestCgroup::new("readers")?;
     let _crowd = Crowd::start(&parent, CGROUPS)?;
     let agent = Agent::start(&format!("{DEFAULTS}{MANY}"))?;
-    // What its start costs, in a build for tests, may be over the cap; that is not what readers cost.
+    // Without stacks, whose first symbols are over the cap in a build for tests; that is not what readers cost.
     let before = within(Duration::from_secs(60), "its start is over", || {
         let metrics = agent.fresh_metrics()?;
         let ratio = metrics.get("podperf_overhead_ratio", &[]);
         Ok(ratio.is_some_and(|ratio| ratio > 0.0 && ratio < 0.02).then_some(metrics))
     })?;
-    ensure!(before.samples().len() > 10 * CGROUPS, "only {} series", before.samples().len());
+    ensure!(before.samples().len() > 8 * CGROUPS, "only {} series", before.samples().len());
     let used = cpu_of(&agent)?;
     // 50 a second of two addresses, so that the rate refuses none.
     let every = Duration::from_millis(100);
@@ -127,7 +128,7 @@ fn what_readers_cost_makes_the_sensors_give_up_nothing() -> Result<()> {
     ensure!(served > 100, "{served} served of {}", codes.len());
     ensure!(answering > used / 2.0 && answering < used + 0.5, "{answering} s of {used} s");
     let shed = [&before, &after].map(|metrics| metrics.sum("podperf_overhead_shed", &[("cap", "cpu")]));
-    ensure!(shed[0] == shed[1], "{} given up before, {} after:\n{}", shed[0], shed[1], agent.log());
+    ensure!(shed == [0.0; 2], "{} given up before, {} after:\n{}", shed[0], shed[1], agent.log());
     let ratio = after.get("podperf_overhead_ratio", &[]);
     ensure!(ratio.is_some_and(|ratio| ratio < 0.05), "the sensors are charged with {ratio:?}");
     let (_, _, status) = agent.get("/status", &[])?;
@@ -136,6 +137,7 @@ fn what_readers_cost_makes_the_sensors_give_up_nothing() -> Result<()> {
     Ok(())
 }
 
+#[expect(clippy::print_stdout, reason = "the figures are what is asked for")]
 fn a_second_scrape_of_a_reading_costs_a_tenth_of_the_first() -> Result<()> {
     let parent = TestCgroup::new("readers")?;
     let _crowd = Crowd::start(&parent, CGROUPS)?;

@@ -144,7 +144,7 @@ fn be_a_stranger(guarded: &Guarded, number: usize, source: IpAddr, stop: &Atomic
         while !stop.load(Ordering::Relaxed) {
             asked += 1;
             let token = format!("Bearer ey.{number}.{asked}");
-            let headers = if number % 10 == 0 { &[("Authorization", token.as_str())][..] } else { &[] };
+            let headers = if number.is_multiple_of(10) { &[("Authorization", token.as_str())][..] } else { &[] };
             match http::get_again(&mut stream, "/metrics", headers) {
                 Ok((401 | 429, ..)) => refused.fetch_add(1, Ordering::Relaxed),
                 // Whoever gave way to others begins anew.
@@ -154,6 +154,7 @@ fn be_a_stranger(guarded: &Guarded, number: usize, source: IpAddr, stop: &Atomic
     }
 }
 
+#[expect(clippy::print_stdout, reason = "the figures are what is asked for")]
 fn who_has_no_token_keeps_out_nobody_who_has_one() -> Result<()> {
     let guarded = Guarded::start(Duration::from_millis(5))?;
     let scraper = IpAddr::from([127, 0, 0, 1]);
@@ -162,7 +163,7 @@ fn who_has_no_token_keeps_out_nobody_who_has_one() -> Result<()> {
         let (reviews_then, mut kept) = (guarded.api.reviews(), None::<Stream>);
         let mut scrape = |number: usize| -> Result<()> {
             // Some of them on a new connection, as after a pause.
-            let stream = kept.take().filter(|_| number % 25 != 0);
+            let stream = kept.take().filter(|_| !number.is_multiple_of(25));
             let mut stream = stream.map_or_else(|| guarded.connect(scraper), Ok)?;
             let authorization = [("Authorization", &*format!("Bearer {GOOD}"))];
             let (code, _, says) = http::get_again(&mut stream, "/metrics", &authorization)

@@ -118,6 +118,11 @@ impl Gate {
         Ok(admitted)
     }
 
+    /// Whether answering has cost all that it may.
+    pub(super) fn is_spent(&self) -> bool {
+        self.budget.is_spent()
+    }
+
     pub(super) fn answered(&self, code: StatusCode) {
         self.counts.answered(code);
     }

@@ -62,6 +62,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LOOKS_WHEN_QUIET: u32 = 10;
 /// Over the cap of CPU time connections are taken one by one: handshakes cost, too.
 const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(20);
+/// Over the cap who is refused has to wait for it: refusals cost, too.
+const BEFORE_REFUSING: Duration = Duration::from_secs(1);
 /// After an error that is the listener's own, such as no file descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -270,16 +272,24 @@ async fn answer(
     slot: Arc<Slot>,
 ) -> Result<axum::response::Response, std::convert::Infallible> {
     pace.wait().await;
-    let _busy = slot.busy();
+    let busy = slot.busy();
     let response = match gate.admit(&request, from).await {
         Ok(admitted) => {
             if admitted == Admitted::ByToken {
                 slot.admitted();
             }
             let Ok(response) = router.call(request.map(Body::new)).await;
+            drop(busy);
             response
         }
-        Err(refused) => refused,
+        Err(refused) => {
+            // From here on it keeps the agent waiting, and may have to go.
+            drop(busy);
+            if gate.is_spent() {
+                tokio::time::sleep(BEFORE_REFUSING).await;
+            }
+            refused
+        }
     };
     gate.answered(response.status());
     Ok(response)
