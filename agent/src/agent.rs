@@ -28,7 +28,8 @@ use crate::{
         prometheus::{AgentFacts, LogCounts},
         server::ServerCounts,
     },
-    kernel::{OpenCounter, cpu_info::CpuInfo},
+    heartbeat::Heartbeats,
+    kernel::{AnsweringTime, OpenCounter, cpu_info::CpuInfo},
     pods,
     recording::Windows,
     stacks::SymbolCounts,
@@ -64,6 +65,9 @@ pub struct Agent {
     symbols: SymbolCounts,
     logs: &'static LogCounts,
     server: Arc<ServerCounts>,
+    answering: AnsweringTime,
+    heartbeats: Heartbeats,
+    cpus: u32,
     /// `None` where everybody may read.
     access: Option<Arc<Access>>,
     config: Mutex<Config>,
@@ -94,6 +98,30 @@ impl Agent {
     #[must_use]
     pub const fn server(&self) -> &Arc<ServerCounts> {
         &self.server
+    }
+
+    /// CPU time that readers cost.
+    #[must_use]
+    pub const fn answering(&self) -> &AnsweringTime {
+        &self.answering
+    }
+
+    /// The turns of the agent's loops.
+    #[must_use]
+    pub const fn heartbeats(&self) -> &Heartbeats {
+        &self.heartbeats
+    }
+
+    /// CPUs of the node.
+    #[must_use]
+    pub const fn cpus(&self) -> u32 {
+        self.cpus
+    }
+
+    /// When the configuration was last taken, and whether the last try was: by what scrapes are rendered.
+    #[must_use]
+    pub fn reloaded(&self) -> (bool, SystemTime) {
+        *self.lock_reload()
     }
 
     /// Who may read; `None` is everybody.
@@ -185,6 +213,7 @@ impl Agent {
             unread: self.symbols.unread().counts(),
             logs: self.logs,
             server: self.server.stats(),
+            answering: self.answering.total(),
             access: self.access.as_ref().map(|access| access.stats()),
             reload: *self.lock_reload(),
         }

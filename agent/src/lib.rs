@@ -4,7 +4,7 @@
 //! names, [`attribution`] keeps accounts and takes snapshots, [`export`] hands them out; stacks go from [`kernel`]
 //! through [`stacks`] and [`recording`] to [`export`]. [`collector`] is the thread that drives this, [`upkeep`] looks after counters,
 //! [`overhead`] and [`memory`] after each reading, [`agent`] is what runs around it, [`restart`] what the next one goes on with, and
-//! [`check`] says beforehand what of it would work. [`access`] knows who may read, and [`sandbox`] what the agent may. Only
+//! [`check`] says beforehand what of it would work. [`heartbeat`] tells whether its threads turn. [`access`] knows who may read, and [`sandbox`] what the agent may. Only
 //! `kernel`, `pods` and `export` do I/O that can fail; what is between is pure.
 
 pub mod access;
@@ -18,6 +18,7 @@ pub mod config;
 pub mod events;
 pub mod export;
 pub mod filter;
+pub mod heartbeat;
 pub mod ids;
 pub mod kernel;
 pub mod losses;

@@ -1,4 +1,5 @@
-//! What podperf costs its node, and what it gives up when that is too much. Pure.
+//! What podperf's sensors cost their node, and what it gives up when that is too much. Pure. Answering readers is not in it:
+//! the HTTP server has a cap of its own.
 //!
 //! The order is fixed: first the stacks of waits, then groups of counters from the last to the first. Times, waits and
 //! switches stay: they are what the agent is for. What was given up comes back one by one once there is room.
@@ -26,7 +27,7 @@ pub enum Step {
 pub struct Cost {
     /// In the BPF programs.
     pub programs: Duration,
-    /// In the agent's own process.
+    /// In the agent's own process, without what it spent for readers.
     pub process: Duration,
 }
 

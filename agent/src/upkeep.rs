@@ -10,7 +10,7 @@ use crate::{
     config::MaxMemory,
     events::state::summary,
     kernel::{
-        OpenCounter, RawReading, Sensors,
+        AnsweringTime, OpenCounter, RawReading, Sensors,
         clock::{monotonic, process_cpu},
     },
     overhead::{Cost, Overhead, Step},
@@ -65,6 +65,7 @@ pub struct OverheadUse {
 #[derive(Debug)]
 pub struct Upkeep {
     overhead: Overhead,
+    answering: AnsweringTime,
     memory: memory::Keeper,
     shed: Vec<Feature>,
     /// Whether stacks are taken at all.
@@ -78,9 +79,17 @@ pub struct Upkeep {
 impl Upkeep {
     /// Tells the states for the first time.
     #[must_use]
-    pub fn new(overhead: Overhead, memory: MemorySettings, stacks: bool, sensors: &Sensors, status: Status) -> Self {
+    pub fn new(
+        overhead: Overhead,
+        answering: AnsweringTime,
+        memory: MemorySettings,
+        stacks: bool,
+        sensors: &Sensors,
+        status: Status,
+    ) -> Self {
         let this = Self {
             overhead,
+            answering,
             memory: memory::Keeper::new(memory, status.clone()),
             shed: Vec::new(),
             stacks,
@@ -123,7 +132,10 @@ impl Upkeep {
     /// After a reading; `doubtful` are the slots of counters that grew by more than can be, `map_bytes` what the maps hold.
     pub fn tend(&mut self, sensors: &mut Sensors, reading: &RawReading, doubtful: &[usize], map_bytes: u64) {
         let mut changed = sensors.tend(reading, doubtful);
-        let cost = Cost { programs: reading.cpu.programs_time(), process: process_cpu() };
+        // In this order: what is answered between the two is not held against the sensors for good.
+        let answering = self.answering.total();
+        let process = process_cpu().saturating_sub(answering);
+        let cost = Cost { programs: reading.cpu.programs_time(), process };
         if let Some(step) = self.overhead.observe(monotonic(), cost) {
             changed |= self.take(step, sensors);
         }

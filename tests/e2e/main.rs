@@ -17,6 +17,7 @@ mod nobody;
 mod pages;
 mod privileges;
 mod profiles;
+mod readers;
 mod receivers;
 mod record;
 mod recorded;
@@ -25,6 +26,7 @@ mod restart;
 mod sampled;
 mod scrape;
 mod storm;
+mod strangers;
 mod tls;
 
 use std::process::ExitCode;
@@ -34,7 +36,7 @@ use podperf_tests::suite;
 fn main() -> ExitCode {
     let agent =
         [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, bounds::TESTS, check::TESTS].concat();
-    let server = [limits::TESTS, tls::TESTS, privileges::TESTS].concat();
+    let server = [limits::TESTS, readers::TESTS, strangers::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, hung::TESTS, filters::TESTS, storm::TESTS].concat();
     let shown = [record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS].concat();

@@ -200,6 +200,7 @@ fn no_reset(programs: &[PathBuf], how: &str) -> Result<()> {
             "podperf_http_",
             "podperf_log_",
             "podperf_otlp_",
+            "podperf_server_",
             "podperf_stack_symbol",
             "podperf_stack_unsymbol",
         ];

@@ -4,7 +4,7 @@ use std::{fs, path::Path, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{self, Agent, Metrics},
+    agent::{self, Agent, COALESCED_FOR, Metrics},
     certificates::Authority,
     control_plane::{ControlPlane, Credentials, NEEDS, SharedPlane},
     https::Https,
@@ -111,7 +111,9 @@ impl Guarded {
         Ok(says)
     }
 
+    /// Of a reading that began after this call.
     fn metrics(&self, token: &str) -> Result<Metrics> {
+        thread::sleep(COALESCED_FOR);
         Ok(Metrics::parse(&self.expect(token, "GET /metrics", 200)?))
     }
 }

@@ -125,6 +125,7 @@ impl CountedNode {
             unread: BTreeMap::from([(FrameOwner::default(), grown(1, seconds))]),
             logs: &LOGS,
             server: ServerStats::default(),
+            answering: Duration::from_millis(grown(1, seconds)),
             access: None,
             reload: (true, SystemTime::now()),
         };

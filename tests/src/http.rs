@@ -2,7 +2,7 @@
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     time::Duration,
 };
 
@@ -38,6 +38,48 @@ pub fn ask(address: SocketAddr, request: &str, headers: &[(&str, &str)], content
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
     exchange(&mut stream, address, request, headers, content)
+}
+
+/// A connection from this loopback address.
+pub fn connect_from(source: IpAddr, address: SocketAddr) -> Result<TcpStream> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let connected = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::new(source, 0))?;
+        socket.connect(address).await?.into_std()
+    });
+    let stream = connected.with_context(|| format!("failed to connect from {source}"))?;
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
+    Ok(stream)
+}
+
+/// One `GET` of several on a connection that stays.
+pub fn get_again(stream: &mut (impl Read + Write), path: &str, headers: &[(&str, &str)]) -> Result<Answer> {
+    let mut request = format!("GET {path} HTTP/1.1\r\nHost: podperf\r\n");
+    for (name, value) in headers {
+        request += &format!("{name}: {value}\r\n");
+    }
+    stream.write_all((request + "\r\n").as_bytes())?;
+    stream.flush()?;
+    let (mut answer, mut bytes) = (Vec::new(), vec![0; 65_536]);
+    loop {
+        if let Some(end) = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length: usize = length.context("no length")?.trim().parse()?;
+            while answer.len() < end + 4 + length {
+                let read = stream.read(&mut bytes)?;
+                anyhow::ensure!(read > 0, "it was closed within an answer");
+                answer.extend_from_slice(&bytes[..read]);
+            }
+            let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no status")?;
+            return Ok((status, head, answer.split_off(end + 4)));
+        }
+        let read = stream.read(&mut bytes)?;
+        anyhow::ensure!(read > 0, "it was closed");
+        answer.extend_from_slice(&bytes[..read]);
+    }
 }
 
 /// Writes a request, and reads until the other side has closed.

@@ -1,7 +1,7 @@
 //! Requests over TLS to a server on loopback whose authority is known.
 
 use std::{
-    net::{SocketAddr, TcpStream},
+    net::{IpAddr, SocketAddr, TcpStream},
     path::Path,
     sync::Arc,
 };
@@ -13,7 +13,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, pem::PemObject as _},
 };
 
-use crate::http::{ANSWER_DEADLINE, Answer, exchange};
+use crate::http::{ANSWER_DEADLINE, Answer, connect_from, exchange};
 
 /// Whom to believe.
 #[derive(Clone, Debug)]
@@ -34,8 +34,17 @@ impl Https {
 
     /// After the handshake.
     pub fn connect(&self, address: SocketAddr) -> Result<Stream> {
-        let mut socket = TcpStream::connect(address)?;
+        let socket = TcpStream::connect(address)?;
         socket.set_read_timeout(Some(ANSWER_DEADLINE))?;
+        self.shake_hands(socket, address)
+    }
+
+    /// The same from this loopback address.
+    pub fn connect_from(&self, source: IpAddr, address: SocketAddr) -> Result<Stream> {
+        self.shake_hands(connect_from(source, address)?, address)
+    }
+
+    fn shake_hands(&self, mut socket: TcpStream, address: SocketAddr) -> Result<Stream> {
         let mut client = ClientConnection::new(Arc::clone(&self.0), ServerName::from(address.ip()))?;
         while client.is_handshaking() {
             client.complete_io(&mut socket)?;

@@ -20,7 +20,7 @@ const STALE_FOR: Duration = Duration::from_secs(600);
 /// Of each kind.
 const MOST: usize = 1024;
 
-type Hash = [u8; 32];
+pub(super) type Hash = [u8; 32];
 
 /// A request, hashed.
 #[derive(Debug)]
@@ -33,6 +33,10 @@ impl Key {
     pub(super) fn new(token: &str, verb: &str, path: &str) -> Self {
         // None of them can hold a zero.
         Self { token: hash(&[token]), request: hash(&[token, verb, path]) }
+    }
+
+    pub(super) const fn request(&self) -> Hash {
+        self.request
     }
 }
 
@@ -55,7 +59,7 @@ impl Cache {
     pub(super) fn get(&self, key: &Key, now: Instant) -> Option<Known> {
         let found = [self.allowed.get(&key.request), self.refused.get(&key.request), self.refused.get(&key.token)];
         let (verdict, reviewed) = found.into_iter().flatten().max_by_key(|(_, reviewed)| *reviewed)?;
-        let fresh = if *verdict == Verdict::Allowed { ALLOWED_FOR } else { REFUSED_FOR };
+        let fresh = if matches!(verdict, Verdict::Allowed { .. }) { ALLOWED_FOR } else { REFUSED_FOR };
         match now.saturating_duration_since(*reviewed) {
             age if age < fresh => Some(Known::Fresh(verdict.clone())),
             age if age < STALE_FOR => Some(Known::Stale(verdict.clone())),
@@ -69,7 +73,7 @@ impl Cache {
         self.refused.remove(&key.request);
         self.refused.remove(&key.token);
         let (answers, hash) = match verdict {
-            Verdict::Allowed => (&mut self.allowed, key.request),
+            Verdict::Allowed { .. } => (&mut self.allowed, key.request),
             Verdict::Forbidden { .. } => (&mut self.refused, key.request),
             // Whatever it asks for.
             Verdict::BadToken => (&mut self.refused, key.token),
@@ -98,6 +102,10 @@ fn hash(parts: &[&str]) -> Hash {
 mod tests {
     use super::*;
 
+    fn allowed() -> Verdict {
+        Verdict::Allowed { user: "alice".into() }
+    }
+
     fn forbidden() -> Verdict {
         Verdict::Forbidden { user: "bob".into() }
     }
@@ -106,9 +114,9 @@ mod tests {
     fn an_answer_is_good_for_one_request_and_a_time() {
         let (mut cache, start) = (Cache::default(), Instant::now());
         let key = Key::new("t", "get", "/metrics");
-        cache.put(&key, Verdict::Allowed, start);
-        assert_eq!(cache.get(&key, start), Some(Known::Fresh(Verdict::Allowed)));
-        assert_eq!(cache.get(&key, start + ALLOWED_FOR), Some(Known::Stale(Verdict::Allowed)));
+        cache.put(&key, allowed(), start);
+        assert_eq!(cache.get(&key, start), Some(Known::Fresh(allowed())));
+        assert_eq!(cache.get(&key, start + ALLOWED_FOR), Some(Known::Stale(allowed())));
         assert_eq!(cache.get(&key, start + STALE_FOR), None);
         for other in [
             Key::new("t", "get", "/status"),
@@ -133,24 +141,24 @@ mod tests {
     fn a_bad_token_is_bad_for_every_path_and_the_last_word_counts() {
         let (mut cache, start) = (Cache::default(), Instant::now());
         let (metrics, status) = (Key::new("t", "get", "/metrics"), Key::new("t", "get", "/status"));
-        cache.put(&metrics, Verdict::Allowed, start);
+        cache.put(&metrics, allowed(), start);
         let later = start + Duration::from_secs(1);
         cache.put(&status, Verdict::BadToken, later);
         assert_eq!(cache.get(&metrics, later), Some(Known::Fresh(Verdict::BadToken)));
-        cache.put(&metrics, Verdict::Allowed, later + REFUSED_FOR);
-        assert_eq!(cache.get(&metrics, later + REFUSED_FOR), Some(Known::Fresh(Verdict::Allowed)));
+        cache.put(&metrics, allowed(), later + REFUSED_FOR);
+        assert_eq!(cache.get(&metrics, later + REFUSED_FOR), Some(Known::Fresh(allowed())));
     }
 
     #[test]
     fn whoever_tries_many_tokens_pushes_out_nobody_who_may_read() {
         let (mut cache, start) = (Cache::default(), Instant::now());
         let good = Key::new("good", "get", "/metrics");
-        cache.put(&good, Verdict::Allowed, start);
+        cache.put(&good, allowed(), start);
         for number in 0..2 * MOST {
             let key = Key::new(&number.to_string(), "get", "/metrics");
             cache.put(&key, Verdict::BadToken, start + Duration::from_millis(1));
         }
         assert_eq!((cache.allowed.len(), cache.refused.len()), (1, MOST));
-        assert_eq!(cache.get(&good, start), Some(Known::Fresh(Verdict::Allowed)));
+        assert_eq!(cache.get(&good, start), Some(Known::Fresh(allowed())));
     }
 }

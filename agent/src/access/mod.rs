@@ -3,13 +3,17 @@
 //! A request's token is reviewed by the API server, and so is whether its owner may use the path, as it stands in the
 //! request, by the method (`review`). Answers are remembered for a short time (`cache`), and longer while the API server
 //! cannot be asked. Without an answer nobody may anything. Tokens are neither logged nor kept: the cache has their hashes.
+//!
+//! Tokens of strangers are bounded work: the caller says how many may be reviewed, a few are at a time, and requests with
+//! the same token wait for one review. Tokens that were admitted before have places of their own.
 
 mod cache;
+mod flights;
 mod review;
 
 use std::{
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -22,12 +26,13 @@ use crate::{
     status::{State, Status},
 };
 use cache::{Cache, Key, Known};
+use flights::Flights;
 use review::Reviewer;
 
 /// The part's name at `/status`.
 const PART: &str = "access";
-/// Requests that may be reviewed at a time; the others wait, but not for long.
-const AT_A_TIME: usize = 8;
+/// Requests that may be reviewed at a time, of tokens that were admitted before and of others; more wait, but not for long.
+const AT_A_TIME: usize = 4;
 const WAIT: Duration = Duration::from_secs(2);
 /// After a failure nobody is asked for so long.
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);
@@ -36,7 +41,10 @@ pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is allowed.
-    Allowed,
+    Allowed {
+        /// The token's owner, as the API server knows it.
+        user: Arc<str>,
+    },
     /// The token is nobody's, or no longer.
     BadToken,
     /// Its owner may not.
@@ -44,6 +52,15 @@ pub enum Verdict {
         /// As the API server knows it.
         user: String,
     },
+}
+
+/// Why there is no verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undecided {
+    /// The API server does not answer.
+    Unavailable,
+    /// Too many tokens that nobody knows.
+    TooOften,
 }
 
 /// Reviews by what came of them.
@@ -74,7 +91,9 @@ pub struct Access {
     cache: Mutex<Cache>,
     /// When the API server failed.
     failed: Mutex<Option<Instant>>,
-    permits: Semaphore,
+    /// For tokens that were admitted before, and for others.
+    permits: [Semaphore; 2],
+    flights: Flights,
     counts: [AtomicU64; 4],
     status: Status,
 }
@@ -92,30 +111,54 @@ impl Access {
             reviewer,
             cache: Mutex::default(),
             failed: Mutex::default(),
-            permits: Semaphore::new(AT_A_TIME),
+            permits: [Semaphore::new(AT_A_TIME), Semaphore::new(AT_A_TIME)],
+            flights: Flights::default(),
             counts: Default::default(),
             status,
         })
     }
 
-    /// What the owner of a token may; `None` while nobody can say.
-    pub async fn decide(&self, token: &str, verb: &str, path: &str) -> Option<Verdict> {
+    /// What the owner of a token may. `may_review` is asked before the API server is, unless the token was admitted before.
+    ///
+    /// # Errors
+    ///
+    /// Why nobody can say.
+    pub async fn decide(
+        &self,
+        token: &str,
+        verb: &str,
+        path: &str,
+        may_review: impl FnOnce() -> bool,
+    ) -> Result<Verdict, Undecided> {
         let key = Key::new(token, verb, path);
-        let known = lock(&self.cache).get(&key, Instant::now());
-        let stale = match known {
-            Some(Known::Fresh(verdict)) => return Some(verdict),
+        let known = || lock(&self.cache).get(&key, Instant::now());
+        if let Some(Known::Fresh(verdict)) = known() {
+            return Ok(verdict);
+        }
+        // The first one asks, and those with the same request then know.
+        let flight = self.flights.of(&key);
+        let _first = flight.lock().await;
+        let stale = match known() {
+            Some(Known::Fresh(verdict)) => return Ok(verdict),
             Some(Known::Stale(verdict)) => Some(verdict),
             None => None,
         };
+        let otherwise = || stale.clone().ok_or(Undecided::Unavailable);
         if lock(&self.failed).is_some_and(|failed| failed.elapsed() < PAUSE) {
-            return stale;
+            return otherwise();
         }
+        let was_admitted = matches!(stale, Some(Verdict::Allowed { .. }));
+        if !was_admitted && !may_review() {
+            return Err(Undecided::TooOften);
+        }
+        let [admitted, others] = &self.permits;
+        let permits = if was_admitted { admitted } else { others };
         // They are never closed; if it takes too long, many ask.
-        let Ok(Ok(_permit)) = timeout(WAIT, self.permits.acquire()).await else { return stale };
+        let Ok(Ok(_permit)) = timeout(WAIT, permits.acquire()).await else { return otherwise() };
         match self.reviewer.review(token, verb, path).await {
             Ok(verdict) => {
                 self.count(match verdict {
-                    Verdict::Allowed => 0,
+                    Verdict::Allowed { .. } => 0,
                     Verdict::Forbidden { .. } => 1,
                     Verdict::BadToken => 2,
                 });
@@ -123,13 +166,13 @@ impl Access {
                     self.status.set(PART, State::Healthy, format!("tokens are reviewed by {}", self.reviewer.server()));
                 }
                 lock(&self.cache).put(&key, verdict.clone(), Instant::now());
-                Some(verdict)
+                Ok(verdict)
             }
             Err(reason) => {
                 self.count(3);
                 *lock(&self.failed) = Some(Instant::now());
                 self.status.set(PART, State::Degraded, format!("only who was known before may read: {reason}"));
-                stale
+                otherwise()
             }
         }
     }

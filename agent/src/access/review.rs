@@ -73,7 +73,7 @@ impl Reviewer {
         };
         let review = self.create(&client, &SubjectAccessReview { spec, ..Default::default() }).await?;
         let allowed = review.status.is_some_and(|status| status.allowed && status.denied != Some(true));
-        Ok(if allowed { Verdict::Allowed } else { Verdict::Forbidden { user } })
+        Ok(if allowed { Verdict::Allowed { user: user.into() } } else { Verdict::Forbidden { user } })
     }
 
     /// The one that was good the last time.

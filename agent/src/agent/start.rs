@@ -21,7 +21,10 @@ use crate::{
         prometheus::LogCounts,
         push::{Push, PushSettings},
     },
-    kernel::{self, LoadError, Pins, PinsError, SampleEvent, Sensors, Tracepoint, host::Host, memory::Limit},
+    heartbeat::Heartbeats,
+    kernel::{
+        self, AnsweringTime, LoadError, Pins, PinsError, SampleEvent, Sensors, Tracepoint, host::Host, memory::Limit,
+    },
     memory::GivenUp,
     overhead::Overhead,
     parts,
@@ -59,6 +62,7 @@ pub fn start(
     let map_bytes = |config: &Config| kernel::memory::map_bytes(&parts::sensor_settings(config, host));
     let reduced = parts::fit_maps(&mut config, budget, map_bytes)?;
     let given_up = GivenUp::default();
+    let (answering, heartbeats) = (AnsweringTime::default(), Heartbeats::default());
 
     let (sensors, pins) = start_sensors(&config, host, plan, &status)?;
     let keeper = pins.is_some().then(|| Keeper::new(&config.run_dir));
@@ -77,6 +81,8 @@ pub fn start(
             patience: parts::wants_pods(&config).then_some(config.kubernetes.patience),
             status: status.clone(),
             overhead: Overhead::new(config.overhead.max_percent, host.cpus),
+            answering: answering.clone(),
+            heartbeat: heartbeats.kernel.clone(),
             memory: MemorySettings {
                 max: config.overhead.max_memory,
                 limit,
@@ -127,6 +133,9 @@ pub fn start(
         symbols: symbols.clone(),
         logs,
         server: Arc::default(),
+        answering,
+        heartbeats,
+        cpus: host.cpus,
         access,
         config: Mutex::new(asked),
         reload: Mutex::new((true, SystemTime::now())),

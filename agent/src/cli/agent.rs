@@ -11,7 +11,6 @@ use anyhow::Context;
 use clap::Args;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::oneshot,
     time::MissedTickBehavior,
 };
 use tracing::info;
@@ -39,7 +38,7 @@ const DRAIN: Duration = Duration::from_millis(4500);
 /// Of that, what open requests get.
 const DRAIN_HTTP: Duration = Duration::from_secs(1);
 
-/// How soon a change of the configuration file is seen, where it is followed.
+/// How often the main loop turns at least, and how soon a change of the configuration file is seen, where it is followed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 static LOG_COUNTS: LogCounts = LogCounts::new();
@@ -134,10 +133,7 @@ async fn serve(
     agent.tell("sandbox", State::Healthy, confined);
 
     let url = bound.url();
-    let (stop, stopped) = oneshot::channel::<()>();
-    let mut server = tokio::spawn(bound.serve(Arc::clone(&agent), async {
-        stopped.await.ok();
-    }));
+    let mut server = bound.start(Arc::clone(&agent))?;
     let mut follower = Follower::new(arguments.overrides.file());
     let mut looks = tokio::time::interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -152,10 +148,11 @@ async fn serve(
         let is_asked = tokio::select! {
             signal = &mut ended => break signal,
             _ = hangup.recv() => true,
-            _ = looks.tick(), if arguments.follow_config => follower.changed(),
-            ended = &mut server => {
-                return ended.context("the HTTP server panicked");
+            _ = looks.tick() => {
+                agent.heartbeats().main.beat();
+                arguments.follow_config && follower.changed()
             }
+            () = server.ended() => anyhow::bail!("the HTTP server ended (see the log)"),
         };
         if is_asked {
             // It waits for the collector, whose reading may take long: an end does not wait for that.
@@ -167,20 +164,16 @@ async fn serve(
     };
     let start = Instant::now();
     info!(signal, "stopping");
-    drop(stop);
     drain(server, agent, threads).await;
     info!(took = ?start.elapsed(), "stopped");
     Ok(())
 }
 
-async fn drain(mut server: tokio::task::JoinHandle<()>, agent: Arc<Agent>, threads: Threads) {
+async fn drain(server: server::Running, agent: Arc<Agent>, threads: Threads) {
     let deadline = Instant::now() + DRAIN;
     // Recordings are answered with what they have, within what open requests get.
     agent.windows().close();
-    if tokio::time::timeout(DRAIN_HTTP, &mut server).await.is_err() {
-        server.abort();
-        server.await.ok();
-    }
+    server.stop(DRAIN_HTTP).await;
     agent::stop(agent, threads, deadline).await;
 }
 

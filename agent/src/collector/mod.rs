@@ -23,10 +23,11 @@ use crate::{
     attribution::{Ledger, Names, RowRules, Snapshot},
     cgroups::{Place, Tree, walk},
     filter::{Filter, Filters},
+    heartbeat::Heartbeat,
     ids::{CgroupId, Pid},
     kernel::{
-        CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
-        clock::{monotonic_ns, wall},
+        AnsweringTime, CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
+        clock::{monotonic_ns, thread_cpu, wall},
         records::{RawSample, StackRecord},
     },
     losses::Losses,
@@ -43,7 +44,7 @@ use cuts::Cuts;
 pub use kept::Resumed;
 use kept::{Keeping, Parts};
 use profiles::Asks;
-use reader::{Changes, Request};
+use reader::{Changes, Latest, Request};
 pub use reader::{ReadError, Reader};
 
 /// How often the rings are emptied. They hold some thousand records.
@@ -95,8 +96,12 @@ pub struct CollectorSettings {
     pub status: Status,
     /// The cap on what podperf may cost.
     pub overhead: Overhead,
+    /// What readers cost: readings that they ask for are charged to it.
+    pub answering: AnsweringTime,
     /// The same of memory.
     pub memory: MemorySettings,
+    /// Tells that the thread turns.
+    pub heartbeat: Heartbeat,
     /// How often a profile is made, and who takes it; `None` makes none.
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
     /// What profiles take.
@@ -122,14 +127,15 @@ pub fn start(
     resumed: Resumed,
 ) -> io::Result<(Reader, JoinHandle<()>)> {
     let (sender, requests) = mpsc::channel();
-    let pod_changes = Changes::default();
+    let (pod_changes, latest) = (Changes::default(), Latest::default());
     let filters = Filters::new(settings.filter.clone());
     sensors.set_filter_terms(&filters.kernel_terms())?;
     let mut readings = Readings::new(sensors.counters(), sensors.most_per_ns());
     let (keeping, parts) = resumed.resume(&mut sensors, &mut readings);
     let Parts { ledger, mut tree, pods, readings_made, profiles_dropped, unposted } = parts;
     let (memory, stacks) = (settings.memory.clone(), settings.profiles.is_some());
-    let upkeep = Upkeep::new(settings.overhead, memory, stacks, &sensors, settings.status.clone());
+    let answering = settings.answering.clone();
+    let upkeep = Upkeep::new(settings.overhead, answering, memory, stacks, &sensors, settings.status.clone());
     let mut samples = Window::new(settings.max_stacks, settings.max_samples);
     if settings.profiles.is_some() {
         samples.learn_functions();
@@ -159,6 +165,7 @@ pub fn start(
         samples_fail: false,
         losses,
         last: None,
+        latest: latest.clone(),
         readings_made,
         profiles_dropped,
         keeping,
@@ -168,7 +175,7 @@ pub fn start(
         settings,
     };
     let thread = thread::Builder::new().name("podperf-kernel".into()).spawn(move || collector.run(&requests))?;
-    Ok((Reader::new(sender, pod_changes), thread))
+    Ok((Reader::new(sender, pod_changes, latest), thread))
 }
 
 #[derive(Debug)]
@@ -200,6 +207,8 @@ struct Collector {
     /// What is short, in words.
     losses: Losses,
     last: Option<(Instant, Arc<Observation>)>,
+    /// The same, for those who ask.
+    latest: Latest,
     readings_made: u64,
     profiles_dropped: u64,
     keeping: Keeping,
@@ -215,13 +224,15 @@ struct Collector {
 impl Collector {
     fn run(&mut self, requests: &mpsc::Receiver<Request>) {
         loop {
+            self.settings.heartbeat.beat();
             let due_in = self.cuts.due_in(Instant::now()).unwrap_or(DRAIN_EVERY);
             let request = requests.recv_timeout(due_in.min(DRAIN_EVERY));
             self.drain();
             match request {
                 Ok(Request::Read { exports, reply }) => {
                     let observation = self.observation(COALESCE_FOR);
-                    if exports && observation.is_ok() {
+                    // The same reading twice is one export.
+                    if exports && observation.is_ok() && self.latest.export() {
                         self.ledger.exported();
                     }
                     // Who asked may have gone.
@@ -295,7 +306,9 @@ impl Collector {
             debug!(age = ?at.elapsed(), "coalesced");
             return Ok(Arc::clone(last));
         }
-        let start = Instant::now();
+        // The agent would not have made this one yet.
+        let for_a_reader = self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < READ_AT_LEAST_EVERY);
+        let (start, spent) = (Instant::now(), thread_cpu());
         let failed = |error| ReadError::Kernel(Arc::new(error));
         let reading = self.sensors.read().map_err(failed)?;
         let taken = wall(reading.at_ns);
@@ -333,7 +346,12 @@ impl Collector {
             profiles_dropped: self.profiles_dropped,
             restart: self.restart_stats(),
         });
-        self.last = Some((Instant::now(), Arc::clone(&observation)));
+        let now = Instant::now();
+        self.last = Some((now, Arc::clone(&observation)));
+        self.latest.publish(now, &observation);
+        if for_a_reader {
+            self.settings.answering.charge(thread_cpu().saturating_sub(spent));
+        }
         Ok(observation)
     }
 

@@ -2,15 +2,15 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError, mpsc},
-    time::SystemTime,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    time::{Instant, SystemTime},
 };
 
 use thiserror::Error;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use super::Observation;
+use super::{COALESCE_FOR, Observation};
 use crate::{
     attribution::{RowRules, Subject},
     config::MaxMemory,
@@ -51,6 +51,18 @@ pub(super) enum Request {
 pub struct Reader {
     requests: mpsc::Sender<Request>,
     pods: Changes,
+    latest: Latest,
+}
+
+/// The last reading, which is handed out for a second without waking the collector; clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Latest(Arc<Mutex<Option<Published>>>);
+
+#[derive(Debug)]
+struct Published {
+    at: Instant,
+    observation: Arc<Observation>,
+    exported: bool,
 }
 
 /// Changes of pods that wait for the collector.
@@ -72,18 +84,43 @@ impl std::fmt::Debug for Request {
     }
 }
 
+impl Latest {
+    pub(super) fn publish(&self, at: Instant, observation: &Arc<Observation>) {
+        *self.lock() = Some(Published { at, observation: Arc::clone(observation), exported: false });
+    }
+
+    /// Notes that it is exported; whether that is the first time.
+    pub(super) fn export(&self) -> bool {
+        self.lock().as_mut().is_some_and(|published| !std::mem::replace(&mut published.exported, true))
+    }
+
+    /// If it is still good. The collector has to hear of the first export.
+    fn get(&self, exports: bool) -> Option<Arc<Observation>> {
+        let published = self.lock();
+        let published = published.as_ref().filter(|published| published.at.elapsed() < COALESCE_FOR)?;
+        (published.exported || !exports).then(|| Arc::clone(&published.observation))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Published>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Reader {
-    pub(super) const fn new(requests: mpsc::Sender<Request>, pods: Changes) -> Self {
-        Self { requests, pods }
+    pub(super) const fn new(requests: mpsc::Sender<Request>, pods: Changes, latest: Latest) -> Self {
+        Self { requests, pods, latest }
     }
 
     /// Reads the kernel, or takes the reading of less than a second ago. What is exported counts for the rows that have
-    /// ended: they stay until they were exported twice.
+    /// ended: they stay until two readings were exported.
     ///
     /// # Errors
     ///
     /// When the kernel's maps cannot be read, or the collector has stopped.
     pub async fn read(&self, exports: bool) -> Result<Arc<Observation>, ReadError> {
+        if let Some(observation) = self.latest.get(exports) {
+            return Ok(observation);
+        }
         let (reply, answer) = oneshot::channel();
         self.requests.send(Request::Read { exports, reply }).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.unwrap_or(Err(ReadError::Stopped))

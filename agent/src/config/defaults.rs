@@ -42,7 +42,13 @@ impl Default for Config {
 
 impl Default for ServerLimits {
     fn default() -> Self {
-        Self { connections: 64, requests_per_second: 50, header_bytes: 16_384, header_timeout: Duration::from_secs(10) }
+        Self {
+            connections: 64,
+            requests_per_second: 50,
+            max_percent: 5.0,
+            header_bytes: 16_384,
+            header_timeout: Duration::from_secs(10),
+        }
     }
 }
 

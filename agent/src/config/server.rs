@@ -8,7 +8,7 @@ use super::ConfigError;
 use crate::export::server::{Limits, TlsFiles};
 
 /// `server:`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Server {
@@ -36,12 +36,13 @@ pub struct Authorization {
 }
 
 /// `server.limits:`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct ServerLimits {
     pub connections: usize,
     pub requests_per_second: u32,
+    pub max_percent: f64,
     pub header_bytes: usize,
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
@@ -58,8 +59,8 @@ impl Server {
     /// What one who asks may take.
     #[must_use]
     pub const fn limits(&self) -> Limits {
-        let ServerLimits { connections, requests_per_second, header_bytes, header_timeout } = self.limits;
-        Limits { connections, requests_per_second, header_bytes, header_timeout }
+        let ServerLimits { connections, requests_per_second, max_percent, header_bytes, header_timeout } = self.limits;
+        Limits { connections, requests_per_second, max_percent, header_bytes, header_timeout }
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
@@ -83,6 +84,8 @@ impl Server {
             ),
             // The kubelet, a Prometheus, and whoever looks why they fail.
             ("server.limits.connections", !(4..=4096).contains(&limits.connections), "needs 4 to 4096"),
+            // NaN is in no range.
+            ("server.limits.maxPercent", !(0.0..=100.0).contains(&limits.max_percent), "needs 0 to 100"),
             // hyper takes no smaller buffer.
             ("server.limits.headerBytes", !(8192..=1 << 20).contains(&limits.header_bytes), "needs 8192 to 1048576"),
             ("server.limits.headerTimeout", limits.header_timeout < Duration::from_secs(1), "needs at least 1s"),

@@ -22,6 +22,19 @@ pub fn process_cpu() -> Duration {
     read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// CPU time of the thread that calls.
+#[must_use]
+pub fn thread_cpu() -> Duration {
+    read(ClockId::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// CPU time of a thread of this process; `None` where there is no such thread (any more).
+#[must_use]
+pub fn cpu_of_thread(thread: i32) -> Option<Duration> {
+    // `make_thread_cpuclock(thread, CPUCLOCK_SCHED)` of the kernel's posix-timers_types.h.
+    clock_gettime(ClockId::from_raw((!thread << 3) | 6)).ok().map(Duration::from)
+}
+
 /// It cannot fail for a clock that every Linux has.
 fn read(clock: ClockId) -> Duration {
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)

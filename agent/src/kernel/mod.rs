@@ -5,6 +5,7 @@
 //! by name ([`host::Unsupported`]).
 #![expect(unsafe_code, reason = "the kernel boundary: bpf(2) and perf_event_open(2) take raw pointers")]
 
+mod answering;
 mod attach;
 mod budget;
 #[cfg(test)]
@@ -38,6 +39,7 @@ mod start;
 pub mod symbols;
 mod trial;
 
+pub use answering::AnsweringTime;
 #[cfg(test)]
 pub(crate) use call::error_of_call;
 pub use cost::{MapUse, ProgramUse};

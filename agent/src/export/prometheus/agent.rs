@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     sync::atomic::{AtomicU64, Ordering},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use tracing::Level;
@@ -49,6 +49,8 @@ pub struct AgentFacts<'a> {
     pub logs: &'a LogCounts,
     /// What the HTTP server counts.
     pub server: ServerStats,
+    /// CPU time that readers cost.
+    pub answering: Duration,
     /// Reviews of tokens, where they are asked for.
     pub access: Option<AccessStats>,
     /// Whether the last reload was taken, and when the configuration last was.
@@ -275,7 +277,7 @@ fn exporter(families: &mut Vec<Family>, stats: &otlp::Stats) {
 }
 
 fn server(families: &mut Vec<Family>, facts: &AgentFacts<'_>) {
-    let ServerStats { codes, refusals, certificate_ends } = &facts.server;
+    let ServerStats { codes, refusals, certificate_ends, share } = &facts.server;
     let mut requests = rows::HTTP_REQUESTS.family();
     for (code, count) in codes {
         requests.push(&[&code.to_string()], Value::Count(*count));
@@ -284,7 +286,13 @@ fn server(families: &mut Vec<Family>, facts: &AgentFacts<'_>) {
     for (why, count) in refusals {
         refused.push(&[why.name()], Value::Count(*count));
     }
-    families.extend([requests, refused]);
+    families.extend([
+        requests,
+        refused,
+        rows::SERVER_CPU.of(Value::Real(facts.answering.as_secs_f64())),
+        rows::SERVER_OVERHEAD.of(Value::Real(share.percent / 100.0)),
+        rows::SERVER_OVERHEAD_LIMIT.of(Value::Real(share.most_percent / 100.0)),
+    ]);
     if let Some(end) = certificate_ends {
         #[expect(clippy::cast_precision_loss, reason = "seconds of a date")]
         families.push(rows::CERTIFICATE_EXPIRY.of(Value::Real(*end as f64)));

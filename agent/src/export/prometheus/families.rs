@@ -77,7 +77,7 @@ families! {
         "CPU time for which the event's group was on the PMU; less than enabled means multiplexed";
 
     OVERHEAD: Gauge "podperf_overhead_ratio" [],
-        "Share of all CPUs' time that podperf took, programs and process together";
+        "Share of all CPUs' time that podperf took, programs and process together; without answering, see podperf_server_overhead_ratio";
     OVERHEAD_LIMIT: Gauge "podperf_overhead_limit_ratio" [],
         "The cap on that share; 0 is none";
     OVERHEAD_MEMORY: Gauge "podperf_overhead_memory" in Bytes [],
@@ -167,6 +167,12 @@ families! {
         "Requests that the agent's own server answered, by status code";
     HTTP_REFUSALS: Counter "podperf_http_refusals" ["reason"],
         "Connections closed and requests refused by that server, by reason";
+    SERVER_CPU: Counter "podperf_server_cpu" in Seconds [],
+        "CPU time that readers cost: the server's threads, drawing, and readings that were made for them";
+    SERVER_OVERHEAD: Gauge "podperf_server_overhead_ratio" [],
+        "Share of all CPUs' time that readers cost, over the last seconds";
+    SERVER_OVERHEAD_LIMIT: Gauge "podperf_server_overhead_limit_ratio" [],
+        "The cap on that share; 0 is none";
     CERTIFICATE_EXPIRY: Gauge "podperf_server_certificate_expiry_timestamp" in Seconds [] when "with `server.tls`",
         "When the first certificate of the server's chain ends, Unix time";
     ACCESS_REVIEWS: Counter "podperf_access_reviews" ["result"] when "with `server.authorization`",

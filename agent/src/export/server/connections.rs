@@ -1,17 +1,29 @@
 //! The connections that are open, and which one has to go when there are too many.
 //!
-//! Whoever keeps the agent waiting for a request loses his place to whoever comes: connections that are held open, or
-//! whose requests arrive byte by byte, cannot keep a scrape out. One whose request is being answered stays.
+//! Whoever keeps the agent waiting for a request gives his place to whoever comes: connections that are held open, or
+//! whose requests arrive byte by byte, cannot keep a scrape out. Connections without an admitted token go first, then those
+//! of the peer that has the most, then the one that has waited for the longest. No peer takes the place of one that has
+//! fewer connections than itself. A connection whose request is being answered stays.
 
 use std::{
-    collections::BTreeMap,
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::Notify;
 
-use super::counts::{Refusal, ServerCounts};
+use super::{
+    counts::{Refusal, ServerCounts},
+    peers::Peer,
+};
+
+/// A connection has so long for its first request before another one of its own peer takes its place. Who comes meanwhile
+/// waits in the listener's queue.
+const GRACE: Duration = Duration::from_millis(500);
+/// How soon a place is looked for again.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// All of them; clones are the same.
 #[derive(Clone, Debug)]
@@ -29,8 +41,12 @@ struct Open {
 
 #[derive(Debug)]
 struct Connection {
+    peer: Peer,
+    began: Instant,
     /// Since when it keeps the agent waiting; `None` while it is answered.
     waiting: Option<Instant>,
+    /// A token of its was admitted.
+    admitted: bool,
     close: Arc<Notify>,
 }
 
@@ -51,19 +67,43 @@ impl Connections {
         Self { most, counts, open: Arc::default() }
     }
 
-    /// A place for one more; `None` where all are being answered.
-    pub(super) fn enter(&self) -> Option<Slot> {
+    /// A place for one more; or when to look again, while no connection has to go.
+    pub(super) fn enter(&self, peer: Peer) -> Result<Slot, Duration> {
+        self.enter_at(peer, Instant::now())
+    }
+
+    fn enter_at(&self, peer: Peer, now: Instant) -> Result<Slot, Duration> {
         let mut open = lock(&self.open);
         if open.connections.len() >= self.most {
+            let number = open.victim(peer, now).ok_or(AGAIN)?;
             self.counts.refused(Refusal::Connections);
-            let waiting = open.connections.iter().filter_map(|(number, one)| Some((one.waiting?, *number)));
-            let (_, longest) = waiting.min()?;
-            open.connections.remove(&longest)?.close.notify_one();
+            open.connections.remove(&number).ok_or(AGAIN)?.close.notify_one();
         }
         let (number, close) = (open.next, Arc::new(Notify::new()));
         open.next += 1;
-        open.connections.insert(number, Connection { waiting: Some(Instant::now()), close: Arc::clone(&close) });
-        Some(Slot { number, close, open: Arc::clone(&self.open) })
+        let new = Connection { peer, began: now, waiting: Some(now), admitted: false, close: Arc::clone(&close) };
+        open.connections.insert(number, new);
+        Ok(Slot { number, close, open: Arc::clone(&self.open) })
+    }
+}
+
+impl Open {
+    /// Which connection gives way to a new one of `peer`.
+    fn victim(&self, peer: Peer, now: Instant) -> Option<u64> {
+        let mut of_peers = HashMap::<Peer, usize>::new();
+        for connection in self.connections.values() {
+            *of_peers.entry(connection.peer).or_default() += 1;
+        }
+        let count = |peer| of_peers.get(&peer).copied().unwrap_or(0);
+        let new = count(peer) + 1;
+        let victims = self.connections.iter().filter_map(|(number, connection)| {
+            let waiting = connection.waiting?;
+            let its = count(connection.peer);
+            let had_time = now.saturating_duration_since(connection.began) >= GRACE;
+            let may = if connection.peer == peer { had_time } else { its > new || (its == new && had_time) };
+            may.then_some((connection.admitted, Reverse(its), waiting, *number))
+        });
+        victims.min().map(|(.., number)| number)
     }
 }
 
@@ -75,20 +115,25 @@ impl Slot {
 
     /// A request of it is being answered.
     pub(super) fn busy(&self) -> Busy<'_> {
-        self.set(None);
+        self.set(|connection| connection.waiting = None);
         Busy(self)
     }
 
-    fn set(&self, waiting: Option<Instant>) {
+    /// A token of its was admitted: it goes last.
+    pub(super) fn admitted(&self) {
+        self.set(|connection| connection.admitted = true);
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Connection)) {
         if let Some(connection) = lock(&self.open).connections.get_mut(&self.number) {
-            connection.waiting = waiting;
+            change(connection);
         }
     }
 }
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.0.set(Some(Instant::now()));
+        self.0.set(|connection| connection.waiting = Some(Instant::now()));
     }
 }
 
@@ -104,30 +149,85 @@ fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+
+    fn peer(last: u8) -> Peer {
+        Peer::of(IpAddr::from([127, 0, 0, last]))
+    }
+
+    fn is_closed(slot: &Slot) -> bool {
+        !lock(&slot.open).connections.contains_key(&slot.number)
+    }
 
     #[tokio::test]
     async fn the_one_that_waits_longest_gives_way_and_one_that_is_answered_stays() {
         let counts = Arc::<ServerCounts>::default();
         let connections = Connections::new(2, Arc::clone(&counts));
-        let (first, second) = (connections.enter().unwrap(), connections.enter().unwrap());
+        let later = || Instant::now() + 2 * GRACE;
+        let (first, second) = (connections.enter(peer(1)).unwrap(), connections.enter(peer(1)).unwrap());
         let busy = first.busy();
-        let third = connections.enter().unwrap();
+        let third = connections.enter_at(peer(1), later()).unwrap();
         second.closed().await;
         let _third_busy = third.busy();
-        assert!(connections.enter().is_none(), "both are answered");
+        assert!(connections.enter_at(peer(1), later()).is_err(), "both are answered");
         drop(busy);
-        let fourth = connections.enter().unwrap();
+        let fourth = connections.enter_at(peer(1), later()).unwrap();
         first.closed().await;
-        assert_eq!(counts.stats().refusals[Refusal::Connections as usize].1, 3);
+        assert_eq!(counts.stats().refusals[Refusal::Connections as usize].1, 2);
         drop((first, second, third.busy(), fourth));
+    }
+
+    #[test]
+    fn a_connection_has_time_for_its_first_request() {
+        let connections = Connections::new(2, Arc::default());
+        let (first, _second) = (connections.enter(peer(1)).unwrap(), connections.enter(peer(1)).unwrap());
+        assert_eq!(connections.enter(peer(1)).unwrap_err(), AGAIN);
+        assert!(!is_closed(&first));
+        connections.enter_at(peer(1), Instant::now() + 2 * GRACE).unwrap();
+        assert!(is_closed(&first));
+    }
+
+    #[test]
+    fn a_peer_with_many_gives_way_and_takes_no_place_of_one_with_few() {
+        let (connections, later) = (Connections::new(4, Arc::default()), Instant::now() + 2 * GRACE);
+        let few = connections.enter(peer(2)).unwrap();
+        let many: Vec<_> = (0..3).map(|_| connections.enter(peer(1)).unwrap()).collect();
+        let busy: Vec<_> = many.iter().map(Slot::busy).collect();
+        assert!(connections.enter_at(peer(1), later).is_err(), "all of its own are answered");
+        assert!(!is_closed(&few));
+        drop(busy);
+        let more = connections.enter_at(peer(1), later).unwrap();
+        assert!(is_closed(&many[0]) && !is_closed(&few), "the one that waited for the longest is the other peer's");
+        // At once: a peer with one connection is behind nobody.
+        let another = connections.enter(peer(3)).unwrap();
+        assert!(is_closed(&many[1]) && !is_closed(&few));
+        drop((more, another));
+    }
+
+    #[test]
+    fn among_connections_of_one_address_those_without_a_token_give_way() {
+        let (connections, later) = (Connections::new(3, Arc::default()), Instant::now() + 2 * GRACE);
+        let scraper = connections.enter(peer(1)).unwrap();
+        scraper.admitted();
+        let mut strangers: Vec<_> = (0..2).map(|_| connections.enter(peer(1)).unwrap()).collect();
+        for _ in 0..10 {
+            strangers.push(connections.enter_at(peer(1), later).unwrap());
+            // Those that have come meanwhile have waited for long, too.
+            for connection in lock(&connections.open).connections.values_mut() {
+                connection.began = later - GRACE;
+            }
+        }
+        assert!(!is_closed(&scraper));
+        assert_eq!(strangers.iter().filter(|stranger| !is_closed(stranger)).count(), 2);
     }
 
     #[test]
     fn a_place_is_given_back() {
         let connections = Connections::new(1, Arc::default());
         for _ in 0..3 {
-            let slot = connections.enter().unwrap();
+            let slot = connections.enter(peer(1)).unwrap();
             let _busy = slot.busy();
         }
     }

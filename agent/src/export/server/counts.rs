@@ -17,6 +17,8 @@ pub enum Refusal {
     Connections,
     /// Too many requests a second.
     Rate,
+    /// Answering took too much CPU time.
+    Cpu,
     /// It has a body.
     Body,
     /// It has no token.
@@ -30,8 +32,16 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    const ALL: [Self; 7] =
-        [Self::Connections, Self::Rate, Self::Body, Self::NoToken, Self::BadToken, Self::Forbidden, Self::Unavailable];
+    const ALL: [Self; 8] = [
+        Self::Connections,
+        Self::Rate,
+        Self::Cpu,
+        Self::Body,
+        Self::NoToken,
+        Self::BadToken,
+        Self::Forbidden,
+        Self::Unavailable,
+    ];
 
     /// As a label has it.
     #[must_use]
@@ -39,6 +49,7 @@ impl Refusal {
         match self {
             Self::Connections => "connections",
             Self::Rate => "rate",
+            Self::Cpu => "cpu",
             Self::Body => "body",
             Self::NoToken => "no_token",
             Self::BadToken => "bad_token",
@@ -55,6 +66,16 @@ pub struct ServerCounts {
     refusals: [AtomicU64; Refusal::ALL.len()],
     /// Unix time; 0 for none.
     certificate_ends: AtomicI64,
+    share: Mutex<Share>,
+}
+
+/// What answering takes of the node's CPU time, in percent of all CPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Share {
+    /// Over the last seconds.
+    pub percent: f64,
+    /// The cap; 0 is none.
+    pub most_percent: f64,
 }
 
 /// The same at a moment.
@@ -66,13 +87,15 @@ pub struct ServerStats {
     pub refusals: Vec<(Refusal, u64)>,
     /// When the certificate ends, Unix time; `None` without TLS.
     pub certificate_ends: Option<i64>,
+    /// What answering takes.
+    pub share: Share,
 }
 
 impl Default for ServerCounts {
     fn default() -> Self {
         // What is hoped for is there from the start.
         let codes = Mutex::new(BTreeMap::from([(StatusCode::OK.as_u16(), 0)]));
-        Self { codes, refusals: Default::default(), certificate_ends: AtomicI64::default() }
+        Self { codes, refusals: Default::default(), certificate_ends: AtomicI64::default(), share: Mutex::default() }
     }
 }
 
@@ -91,6 +114,10 @@ impl ServerCounts {
         self.certificate_ends.store(end, Ordering::Relaxed);
     }
 
+    pub(super) fn takes(&self, share: Share) {
+        *self.share.lock().unwrap_or_else(PoisonError::into_inner) = share;
+    }
+
     /// As they are now.
     #[must_use]
     pub fn stats(&self) -> ServerStats {
@@ -99,6 +126,7 @@ impl ServerCounts {
             codes: self.codes.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             refusals: Refusal::ALL.into_iter().zip(&self.refusals).map(count).collect(),
             certificate_ends: Some(self.certificate_ends.load(Ordering::Relaxed)).filter(|end| *end != 0),
+            share: *self.share.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 }

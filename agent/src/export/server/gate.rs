@@ -1,17 +1,29 @@
-//! What a request must be before it is answered: not too many, without a body, and of somebody who may.
+//! What a request must be before it is answered: without a body, of somebody who may, not too many, and not too much.
 //!
 //! Whoever looks whether the agent lives (`/livez`, `/readyz`) needs neither a token nor a share of the rate. The router
 //! knows a path only as it is written, and so does the API server: `//metrics` is another path than `/metrics` to both.
+//!
+//! A token that was admitted has a share of the rate of its owner, wherever it comes from. All else shares what its address
+//! has, where what is refused has a small share of its own.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header},
     response::{IntoResponse, Response},
 };
 
-use super::{Limits, Refusal, ServerCounts, rate::Bucket};
-use crate::access::{self, Access, Verdict};
+use super::{
+    Limits, Refusal, ServerCounts,
+    budget::{Asked, Budget},
+    peers::{Peer, Shares, Table, all_reviews},
+    rate::Bucket,
+    routes,
+};
+use crate::{
+    access::{self, Access, Undecided, Verdict},
+    kernel::clock::monotonic,
+};
 
 /// Who needs no token.
 const OPEN: [&str; 2] = ["/livez", "/readyz"];
@@ -20,17 +32,43 @@ const SHARE: f64 = 0.25;
 
 #[derive(Debug)]
 pub(super) struct Gate {
-    rate: Bucket,
     requests_per_second: f64,
+    peers: Table<Peer>,
+    identities: Table<Arc<str>>,
+    /// Tokens that nobody knows, from everywhere.
+    reviews: Bucket,
+    budget: Arc<Budget>,
     /// `None` where everybody may read.
     access: Option<Arc<Access>>,
     counts: Arc<ServerCounts>,
 }
 
+/// How a request was let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    /// As everybody is.
+    Anybody,
+    /// By its token.
+    ByToken,
+}
+
 impl Gate {
-    pub(super) fn new(limits: Limits, access: Option<Arc<Access>>, counts: Arc<ServerCounts>) -> Self {
-        let requests_per_second = f64::from(limits.requests_per_second);
-        Self { rate: Bucket::new(requests_per_second), requests_per_second, access, counts }
+    pub(super) fn new(
+        limits: Limits,
+        budget: Arc<Budget>,
+        access: Option<Arc<Access>>,
+        counts: Arc<ServerCounts>,
+    ) -> Self {
+        let rate = f64::from(limits.requests_per_second);
+        Self {
+            requests_per_second: rate,
+            peers: Table::new(rate),
+            identities: Table::new(rate),
+            reviews: all_reviews(rate),
+            budget,
+            access,
+            counts,
+        }
     }
 
     /// How fast one connection may ask.
@@ -39,7 +77,11 @@ impl Gate {
     }
 
     /// Lets a request in, or says what to answer instead.
-    pub(super) async fn admit<B: hyper::body::Body>(&self, request: &Request<B>) -> Result<(), Response> {
+    pub(super) async fn admit<B: hyper::body::Body>(
+        &self,
+        request: &Request<B>,
+        from: IpAddr,
+    ) -> Result<Admitted, Response> {
         let path = request.uri().path();
         if !request.body().is_end_stream() {
             let mut refused = self.refuse(Refusal::Body, StatusCode::PAYLOAD_TOO_LARGE, "no request here has a body");
@@ -47,31 +89,58 @@ impl Gate {
             return Err(refused);
         }
         if OPEN.contains(&path) {
-            return Ok(());
+            return Ok(Admitted::Anybody);
         }
-        if !self.rate.take() {
-            let text = "too many requests (see `server.limits.requestsPerSecond`)";
-            return Err(later(self.refuse(Refusal::Rate, StatusCode::TOO_MANY_REQUESTS, text), 1));
+        let peer = self.peers.of(&Peer::of(from));
+        let (shares, admitted) = match &self.access {
+            Some(access) => {
+                let user = self.authorize(access, &peer, request.method(), path, request.headers()).await?;
+                (self.identities.of(&user), Admitted::ByToken)
+            }
+            // The router refuses it.
+            None if !routes::is_known(path) => {
+                return if peer.refused.take() { Ok(Admitted::Anybody) } else { Err(self.too_many()) };
+            }
+            None => (peer, Admitted::Anybody),
+        };
+        if !shares.requests.take() {
+            return Err(self.too_many());
         }
-        match &self.access {
-            Some(access) => self.authorize(access, request.method(), path, request.headers()).await,
-            None => Ok(()),
-        }
+        let asked = match (path == routes::METRICS, admitted) {
+            (true, Admitted::ByToken) => Asked::ScrapeByToken,
+            (true, Admitted::Anybody) => Asked::Scrape,
+            (false, _) => Asked::Other,
+        };
+        self.budget.admit(asked, &shares, monotonic()).map_err(|seconds| {
+            let text = "answering takes too much CPU time (see `server.limits.maxPercent`)";
+            later(self.refuse(Refusal::Cpu, StatusCode::SERVICE_UNAVAILABLE, text), seconds)
+        })?;
+        Ok(admitted)
+    }
+
+    /// Whether answering has cost all that it may.
+    pub(super) fn is_spent(&self) -> bool {
+        self.budget.is_spent()
     }
 
     pub(super) fn answered(&self, code: StatusCode) {
         self.counts.answered(code);
     }
 
+    /// The owner of the request's token, if he may.
     async fn authorize(
         &self,
         access: &Access,
+        peer: &Shares,
         method: &Method,
         path: &str,
         headers: &HeaderMap,
-    ) -> Result<(), Response> {
+    ) -> Result<Arc<str>, Response> {
+        let refused = |why, code, text: &str| {
+            if peer.refused.take() { self.refuse(why, code, text) } else { self.too_many() }
+        };
         let unauthorized = |why, text| {
-            let mut refused = self.refuse(why, StatusCode::UNAUTHORIZED, text);
+            let mut refused = refused(why, StatusCode::UNAUTHORIZED, text);
             refused.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             refused
         };
@@ -80,25 +149,32 @@ impl Gate {
         };
         // As the API server itself calls what is no resource.
         let verb = method.as_str().to_lowercase();
-        match access.decide(token, &verb, path).await {
-            Some(Verdict::Allowed) => Ok(()),
-            Some(Verdict::BadToken) => {
+        let may_review = || peer.reviews.take() && self.reviews.take();
+        match access.decide(token, &verb, path, may_review).await {
+            Ok(Verdict::Allowed { user }) => Ok(user),
+            Ok(Verdict::BadToken) => {
                 let text = "the token is not good (expired, or of another cluster or audience?)";
                 Err(unauthorized(Refusal::BadToken, text))
             }
-            Some(Verdict::Forbidden { user }) => {
+            Ok(Verdict::Forbidden { user }) => {
                 let text = format!(
                     "`{user}` may not {verb} this path (grant `{verb}` on it as a nonResourceURL: see \
                      config/rbac-authorization.yaml)"
                 );
-                Err(self.refuse(Refusal::Forbidden, StatusCode::FORBIDDEN, &text))
+                Err(refused(Refusal::Forbidden, StatusCode::FORBIDDEN, &text))
             }
-            None => {
+            Err(Undecided::TooOften) => Err(self.too_many()),
+            Err(Undecided::Unavailable) => {
                 let text = "nobody can say who may read: the API server does not answer";
                 let refused = self.refuse(Refusal::Unavailable, StatusCode::SERVICE_UNAVAILABLE, text);
                 Err(later(refused, access::PAUSE.as_secs()))
             }
         }
+    }
+
+    fn too_many(&self) -> Response {
+        let text = "too many requests (see `server.limits.requestsPerSecond`)";
+        later(self.refuse(Refusal::Rate, StatusCode::TOO_MANY_REQUESTS, text), 1)
     }
 
     fn refuse(&self, why: Refusal, code: StatusCode, text: &str) -> Response {
@@ -143,24 +219,46 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn probes_have_no_rate_and_others_do() {
+    fn gate(requests_per_second: u32) -> (Gate, Arc<ServerCounts>) {
         let limits = Limits {
             connections: 4,
-            requests_per_second: 2,
+            requests_per_second,
+            max_percent: 0.0,
             header_bytes: 8192,
             header_timeout: std::time::Duration::from_secs(1),
         };
         let counts = Arc::<ServerCounts>::default();
-        let gate = Gate::new(limits, None, Arc::clone(&counts));
-        let ask = async |path: &str| {
-            let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
-            gate.admit(&request).await.map_err(|response| response.status().as_u16())
-        };
+        (Gate::new(limits, Arc::new(Budget::new(limits.max_percent, 1)), None, Arc::clone(&counts)), counts)
+    }
+
+    async fn ask(gate: &Gate, path: &str, from: u8) -> Result<Admitted, u16> {
+        let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
+        let admitted = gate.admit(&request, IpAddr::from([10, 0, 0, from])).await;
+        admitted.map_err(|response| response.status().as_u16())
+    }
+
+    #[tokio::test]
+    async fn probes_have_no_rate_and_others_do() {
+        let (gate, counts) = gate(2);
         for _ in 0..10 {
-            assert_eq!(ask("/livez").await, Ok(()));
+            assert_eq!(ask(&gate, "/livez", 1).await, Ok(Admitted::Anybody));
         }
-        assert_eq!([ask("/metrics").await, ask("/metrics").await, ask("//livez").await], [Ok(()), Ok(()), Err(429)]);
+        let asked = [ask(&gate, "/metrics", 1).await, ask(&gate, "/metrics", 1).await, ask(&gate, "/status", 1).await];
+        assert_eq!(asked, [Ok(Admitted::Anybody), Ok(Admitted::Anybody), Err(429)]);
         assert_eq!(counts.stats().refusals[Refusal::Rate as usize].1, 1);
+    }
+
+    #[tokio::test]
+    async fn a_peer_and_what_is_refused_use_up_nobody_elses_rate() {
+        let (gate, _) = gate(10);
+        // Two that do not exist, since the bucket of what is refused holds as many.
+        let unknown =
+            [ask(&gate, "/nothing", 1).await, ask(&gate, "//livez", 1).await, ask(&gate, "/nothing", 1).await];
+        assert_eq!(unknown, [Ok(Admitted::Anybody), Ok(Admitted::Anybody), Err(429)]);
+        for _ in 0..10 {
+            assert_eq!(ask(&gate, "/metrics", 1).await, Ok(Admitted::Anybody));
+        }
+        assert_eq!(ask(&gate, "/metrics", 1).await, Err(429));
+        assert_eq!(ask(&gate, "/metrics", 2).await, Ok(Admitted::Anybody));
     }
 }

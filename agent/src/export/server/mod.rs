@@ -1,15 +1,28 @@
-//! The HTTP server. A request comes through the listener's limits (`connections`), TLS (`tls`) and the gate (`gate`: how
-//! fast, with what, and who) to what answers it (`routes`).
+//! The HTTP server. A request comes through the listener's limits (`connections`), TLS (`tls`) and the gate (`gate`: with
+//! what, who, how fast, and at what cost) to what answers it (`routes`).
+//!
+//! It runs on a thread of its own, `podperf-http`, and so do the threads that it has draw: what they cost is the readers'
+//! and has a cap of its own (`budget`).
 
+mod budget;
 mod connections;
 mod counts;
 mod expiry;
 mod gate;
+mod peers;
 mod rate;
+mod rendered;
 mod routes;
+mod running;
 mod tls;
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::Context;
 use axum::{Router, body::Body};
@@ -26,16 +39,31 @@ use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 use tracing::warn;
 
-use crate::agent::Agent;
+use crate::{
+    agent::Agent,
+    heartbeat::{self, Pulse},
+    kernel::clock::monotonic,
+};
+use budget::Budget;
 use connections::{Connections, Slot};
-pub use counts::{Refusal, ServerCounts, ServerStats};
-use gate::Gate;
+pub use counts::{Refusal, ServerCounts, ServerStats, Share};
+use gate::{Admitted, Gate};
+use peers::Peer;
 use rate::Bucket;
+use rendered::Rendered;
+use routes::Shown;
+pub use running::Running;
 use tls::Certificate;
 pub use tls::ServerTlsError;
 
 /// How soon certificates that were replaced are used.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// After so many heartbeats without a connection, what answering costs is looked at only once in as many.
+const LOOKS_WHEN_QUIET: u32 = 10;
+/// Over the cap of CPU time connections are taken one by one: handshakes cost, too.
+const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(20);
+/// Over the cap who is refused has to wait for it: refusals cost, too.
+const BEFORE_REFUSING: Duration = Duration::from_secs(1);
 /// After an error that is the listener's own, such as no file descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -44,8 +72,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Limits {
     /// Open at a time.
     pub connections: usize,
-    /// From all together; 0 for as many as they like.
+    /// Of each who asks; 0 for as many as they like.
     pub requests_per_second: u32,
+    /// Percent of the time of all CPUs; 0 for as much as it takes.
+    pub max_percent: f64,
     /// Of a request's line and headers.
     pub header_bytes: usize,
     /// For them to arrive, and for a TLS handshake.
@@ -93,46 +123,85 @@ impl Bound {
 
     /// Answers until `stop` resolves; then takes no new connections, and ends when the last request is answered. Dropped,
     /// it breaks off.
-    pub async fn serve(mut self, agent: Arc<Agent>, stop: impl Future<Output = ()> + Send + 'static) {
+    async fn serve(mut self, agent: Arc<Agent>, stop: impl Future<Output = ()>) {
         let counts = Arc::clone(agent.server());
-        let gate = Arc::new(Gate::new(self.limits, agent.access().cloned(), Arc::clone(&counts)));
+        let budget = Arc::new(Budget::new(self.limits.max_percent, agent.cpus()));
+        let gate = Gate::new(self.limits, Arc::clone(&budget), agent.access().cloned(), Arc::clone(&counts));
+        let gate = Arc::new(gate);
         let open = Connections::new(self.limits.connections, Arc::clone(&counts));
-        let router = routes::router(agent);
+        let pulse = Arc::new(Mutex::new(Pulse::new(agent.heartbeats())));
+        let shown = Shown { rendered: Rendered::default(), pulse };
+        let router = routes::router(Arc::clone(&agent), &shown);
         let (stopping, stopped) = watch::channel(());
         let mut tasks = JoinSet::new();
-        let mut failing = false;
+        let (mut failing, mut quiet) = (false, 0_u32);
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut beats = tokio::time::interval(heartbeat::LOOK_EVERY);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut stop = std::pin::pin!(stop);
+        // A connection that waits for a place, so that no other is taken from the listener meanwhile.
+        let mut held: Option<(TcpStream, IpAddr)> = None;
+        let mut again = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         loop {
             tokio::select! {
                 () = &mut stop => break,
-                _ = tasks.join_next(), if !tasks.is_empty() => {}
+                _ = tasks.join_next(), if !tasks.is_empty() => continue,
                 _ = looks.tick() => {
                     if let Some(tls) = &mut self.tls {
                         tls.refresh();
                         counts.certificate_ends(tls.ends());
                     }
+                    continue;
                 }
-                accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => {
-                        failing = false;
-                        let Some(slot) = open.enter() else { continue };
-                        let one = One { router: router.clone(), gate: Arc::clone(&gate), limits: self.limits };
-                        let tls = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
-                        tasks.spawn(one.serve(stream, tls, slot, stopped.clone()));
+                _ = beats.tick() => {
+                    shown.pulse.lock().unwrap_or_else(PoisonError::into_inner).look(monotonic());
+                    shown.rendered.drop_old();
+                    quiet = if tasks.is_empty() { quiet.wrapping_add(1) } else { 0 };
+                    if quiet >= LOOKS_WHEN_QUIET && quiet % LOOKS_WHEN_QUIET != 0 {
+                        continue;
                     }
-                    Err(error) if is_of_the_connection(&error) => {}
+                    let (share, state, says) = budget.look(monotonic(), agent.answering().total());
+                    counts.takes(share);
+                    agent.tell("server", state, &says);
+                    continue;
+                }
+                () = &mut again, if held.is_some() => {}
+                accepted = self.listener.accept(), if held.is_none() => match accepted {
+                    Ok((stream, from)) => {
+                        (failing, quiet) = (false, 0);
+                        held = Some((stream, from.ip()));
+                    }
+                    Err(error) if is_of_the_connection(&error) => continue,
                     Err(error) => {
                         if !std::mem::replace(&mut failing, true) {
                             warn!(%error, "failed to take connections (is a limit of the agent reached?)");
                         }
                         tokio::time::sleep(PAUSE).await;
+                        continue;
                     }
                 },
             }
+            let Some((stream, from)) = held.take() else { continue };
+            match open.enter(Peer::of(from)) {
+                Ok(slot) => {
+                    let one = One { router: router.clone(), gate: Arc::clone(&gate), limits: self.limits, from };
+                    let tls = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
+                    tasks.spawn(one.serve(stream, tls, slot, stopped.clone()));
+                    if budget.is_spent() {
+                        tokio::time::sleep(BETWEEN_CONNECTIONS).await;
+                    } else {
+                        // Many may come at once: each that was taken gets its turn.
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Err(wait) => {
+                    held = Some((stream, from));
+                    again.as_mut().reset(tokio::time::Instant::now() + wait);
+                }
+            }
         }
-        drop((self.listener, stopping));
+        drop((self.listener, stopping, held));
         while tasks.join_next().await.is_some() {}
     }
 }
@@ -142,6 +211,7 @@ struct One {
     router: Router,
     gate: Arc<Gate>,
     limits: Limits,
+    from: IpAddr,
 }
 
 impl One {
@@ -172,11 +242,11 @@ impl One {
         slot: Arc<Slot>,
         mut stopped: watch::Receiver<()>,
     ) {
-        let Self { router, gate, limits } = self;
+        let Self { router, gate, limits, from } = self;
         let pace = gate.pace();
         let service = service_fn(move |request: Request<Incoming>| {
             let (router, gate, pace, slot) = (router.clone(), Arc::clone(&gate), Arc::clone(&pace), Arc::clone(&slot));
-            answer(request, router, gate, pace, slot)
+            answer(request, from, router, gate, pace, slot)
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -195,19 +265,31 @@ impl One {
 
 async fn answer(
     request: Request<Incoming>,
+    from: IpAddr,
     mut router: Router,
     gate: Arc<Gate>,
     pace: Arc<Bucket>,
     slot: Arc<Slot>,
 ) -> Result<axum::response::Response, std::convert::Infallible> {
     pace.wait().await;
-    let _busy = slot.busy();
-    let response = match gate.admit(&request).await {
-        Ok(()) => {
+    let busy = slot.busy();
+    let response = match gate.admit(&request, from).await {
+        Ok(admitted) => {
+            if admitted == Admitted::ByToken {
+                slot.admitted();
+            }
             let Ok(response) = router.call(request.map(Body::new)).await;
+            drop(busy);
             response
         }
-        Err(refused) => refused,
+        Err(refused) => {
+            // From here on it keeps the agent waiting, and may have to go.
+            drop(busy);
+            if gate.is_spent() {
+                tokio::time::sleep(BEFORE_REFUSING).await;
+            }
+            refused
+        }
     };
     gate.answered(response.status());
     Ok(response)

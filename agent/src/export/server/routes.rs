@@ -1,16 +1,20 @@
 //! What is answered: `/metrics`, `/livez`, `/readyz`, `/status`, and what [`profile`] and [`overview`] show.
 
-use std::{fmt::Write, sync::Arc};
+use std::{
+    fmt::Write,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use axum::{
     Router,
     extract::State as Shared,
-    http::{HeaderMap, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Response},
     routing::get,
 };
 use serde_json::json;
 
+use super::rendered::{Encoding, Rendered};
 use crate::{
     agent::Agent,
     export::{
@@ -18,14 +22,34 @@ use crate::{
         prometheus::{Format, render},
         waits,
     },
+    heartbeat::Pulse,
 };
 
+/// Where scrapes go.
+pub(super) const METRICS: &str = "/metrics";
+const PATHS: [&str; 8] =
+    ["/", METRICS, "/livez", "/readyz", "/status", "/flamegraph", "/debug/profile", "/debug/waits"];
+const RECORDINGS: &str = "/debug/recordings/";
+
+/// Whether anything is at this path.
+pub(super) fn is_known(path: &str) -> bool {
+    PATHS.contains(&path) || path.strip_prefix(RECORDINGS).is_some_and(|id| !id.is_empty() && !id.contains('/'))
+}
+
+/// What the routes share with the server's own loop.
+#[derive(Clone, Debug)]
+pub(super) struct Shown {
+    pub(super) rendered: Rendered,
+    pub(super) pulse: Arc<Mutex<Pulse>>,
+}
+
 /// All paths. None of them takes a body.
-pub(super) fn router(agent: Arc<Agent>) -> Router {
+pub(super) fn router(agent: Arc<Agent>, shown: &Shown) -> Router {
+    let (rendered, pulse) = (shown.rendered.clone(), Arc::clone(&shown.pulse));
     Router::new()
         .route("/", get(index))
-        .route("/metrics", get(metrics))
-        .route("/livez", get(async || "ok\n"))
+        .route(METRICS, get(move |agent, headers| metrics(agent, rendered, headers)))
+        .route("/livez", get(move || livez(pulse)))
         .route("/readyz", get(readyz))
         .route("/status", get(status))
         .route("/flamegraph", get(profile::flamegraph))
@@ -43,24 +67,44 @@ async fn index(Shared(agent): Shared<Arc<Agent>>, uri: Uri, headers: HeaderMap) 
     }
     "podperf\n\n/               who waits for what, in a browser\n/flamegraph     stacks of the last minutes: subject, \
      activity\n/debug/profile  a recording: subject, activity, filter, seconds, format\n/debug/waits    long waits one by one: subject\n/metrics        Prometheus metrics\n\
-     /status         the parts of the agent and their states\n/livez          whether the agent runs\n/readyz         \
+     /status         the parts of the agent and their states\n/livez          whether the agent's threads turn\n/readyz         \
      whether it counts\n"
         .into_response()
 }
 
-async fn metrics(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Response {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let format = Format::negotiate(accept);
+async fn metrics(Shared(agent): Shared<Arc<Agent>>, rendered: Rendered, headers: HeaderMap) -> Response {
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let format = Format::negotiate(header(header::ACCEPT));
+    let encoding = Encoding::negotiate(header(header::ACCEPT_ENCODING));
     let observation = match agent.export().await {
         Ok(observation) => observation,
         Err(error) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     };
-    let parts = agent.parts();
-    match render(&observation, &agent.facts(&parts), format) {
-        Ok(body) => ([(header::CONTENT_TYPE, format.content_type())], body).into_response(),
+    let of = (observation.readings, agent.reloaded());
+    let body = rendered.get(of, format, encoding, || {
+        let parts = agent.parts();
+        render(&observation, &agent.facts(&parts), format)
+    });
+    match body {
+        Ok(body) => {
+            let mut response = ([(header::CONTENT_TYPE, format.content_type())], body).into_response();
+            if encoding == Encoding::Gzip {
+                response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
+            response
+        }
         Err(error) => {
             (StatusCode::INTERNAL_SERVER_ERROR, format!("failed to write metrics: {error}\n")).into_response()
         }
+    }
+}
+
+/// Alive while the agent's threads turn.
+async fn livez(pulse: Arc<Mutex<Pulse>>) -> Response {
+    let problem = pulse.lock().unwrap_or_else(PoisonError::into_inner).problem();
+    match problem {
+        None => "ok\n".into_response(),
+        Some(problem) => (StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")).into_response(),
     }
 }
 

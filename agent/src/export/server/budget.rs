@@ -1,0 +1,211 @@
+//! What answering may take of the node's CPU time, `server.limits.maxPercent`.
+//!
+//! A bucket fills at the rate of the cap, and what readers cost is taken out of it. Once it is empty, pages, drawings and
+//! recordings are refused until there is something in it again. Scrapes with an admitted token go on, since their owner's rate
+//! bounds them and strangers are to keep nobody out; and those of others who scrape as often as a Prometheus does.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use super::{counts::Share, peers::Shares, rate::Bucket};
+use crate::status::State;
+
+/// The bucket holds what comes in so long: a drawing may take a second at once.
+const HOLDS: Duration = Duration::from_secs(30);
+/// The share is told over at least so long.
+const LEAST_WINDOW: Duration = Duration::from_secs(5);
+/// Refusals of the last minute are told in the state.
+const TOLD_FOR: Duration = Duration::from_secs(60);
+/// Scrapes a second that are answered over the cap, of all together.
+const SCRAPES: f64 = 10.0;
+/// The longest that somebody is asked to wait, in seconds.
+const LONGEST_WAIT: u64 = 60;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A scrape with an admitted token.
+    ScrapeByToken,
+    /// A scrape of anybody.
+    Scrape,
+    /// A page, a drawing, a recording.
+    Other,
+}
+
+/// The cap, and what is known of the cost.
+#[derive(Debug)]
+pub(super) struct Budget {
+    most_percent: f64,
+    scrapes: Bucket,
+    level: Mutex<Level>,
+}
+
+#[derive(Debug)]
+struct Level {
+    /// CPU seconds that come in a second; 0 is no cap.
+    rate: f64,
+    cpus: f64,
+    /// CPU seconds that may be used.
+    left: f64,
+    /// When it was last looked at, and the cost then.
+    last: Option<(Duration, Duration)>,
+    /// The same at the begin of the window that is told of.
+    window: (Duration, Duration),
+    percent: f64,
+    refused: Option<Duration>,
+}
+
+impl Budget {
+    /// `most_percent` is of the time of all `cpus` together; 0 is no cap.
+    pub(super) fn new(most_percent: f64, cpus: u32) -> Self {
+        let cpus = f64::from(cpus.max(1));
+        let rate = most_percent / 100.0 * cpus;
+        let level = Level {
+            rate,
+            cpus,
+            left: rate * HOLDS.as_secs_f64(),
+            last: None,
+            window: Default::default(),
+            percent: 0.0,
+            refused: None,
+        };
+        Self { most_percent, scrapes: Bucket::new(SCRAPES), level: Mutex::new(level) }
+    }
+
+    /// Looks at the cost until `now`, and says what it takes and how the server is.
+    pub(super) fn look(&self, now: Duration, cost: Duration) -> (Share, State, String) {
+        let mut level = self.lock();
+        level.look(now, cost);
+        let (percent, most) = (level.percent, self.most_percent);
+        let share = Share { percent, most_percent: most };
+        if level.refused.is_some_and(|refused| now.saturating_sub(refused) < TOLD_FOR) {
+            let detail = format!(
+                "answering takes {percent:.2} % of the node's CPU time, and `server.limits.maxPercent` is {most} %: requests \
+                 are refused, but for scrapes by token and one scrape in 5 s of each other (ask less often, or raise it)"
+            );
+            return (share, State::Degraded, detail);
+        }
+        let cap = if most > 0.0 { format!(", of at most {most} %") } else { String::new() };
+        (share, State::Healthy, format!("answering takes {percent:.2} % of the node's CPU time{cap}"))
+    }
+
+    /// Whether there is nothing left.
+    pub(super) fn is_spent(&self) -> bool {
+        self.lock().wait().is_some()
+    }
+
+    /// Lets a request in; or says in how many seconds there will be room.
+    pub(super) fn admit(&self, asked: Asked, shares: &Shares, now: Duration) -> Result<(), u64> {
+        let Some(wait) = self.lock().wait() else { return Ok(()) };
+        let may = match asked {
+            Asked::ScrapeByToken => true,
+            Asked::Scrape => shares.scrapes.take() && self.scrapes.take(),
+            Asked::Other => false,
+        };
+        if may {
+            return Ok(());
+        }
+        self.lock().refused = Some(now);
+        Err(wait)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Level> {
+        self.level.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Level {
+    fn look(&mut self, now: Duration, cost: Duration) {
+        let Some((then, before)) = self.last.replace((now, cost)) else {
+            self.window = (now, cost);
+            return;
+        };
+        let comes = now.saturating_sub(then).as_secs_f64() * self.rate;
+        let goes = cost.saturating_sub(before).as_secs_f64();
+        self.left = (self.left + comes - goes).min(self.rate * HOLDS.as_secs_f64());
+        let time = now.saturating_sub(self.window.0);
+        if time >= LEAST_WINDOW {
+            let cost_then = std::mem::replace(&mut self.window, (now, cost)).1;
+            self.percent = 100.0 * cost.saturating_sub(cost_then).as_secs_f64() / (time.as_secs_f64() * self.cpus);
+        }
+    }
+
+    /// Seconds until something is left; `None` where there is.
+    fn wait(&self) -> Option<u64> {
+        if self.rate <= 0.0 || self.left > 0.0 {
+            return None;
+        }
+        let wait = Duration::try_from_secs_f64(-self.left / self.rate).map_or(LONGEST_WAIT, |wait| wait.as_secs() + 1);
+        Some(wait.min(LONGEST_WAIT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::{
+        super::peers::{Peer, Table},
+        *,
+    };
+
+    const CPUS: u32 = 2;
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(1000 + seconds)
+    }
+
+    fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn shares(last: u8) -> std::sync::Arc<Shares> {
+        Table::new(50.0).of(&Peer::of(IpAddr::from([10, 0, 0, last])))
+    }
+
+    #[test]
+    fn over_the_cap_requests_wait_until_the_time_has_come_in_again() {
+        let (budget, who) = (Budget::new(5.0, CPUS), shares(1));
+        budget.look(at(0), millis(0));
+        // 100 ms come in a second, and it holds 3 s.
+        budget.look(at(10), millis(2900));
+        assert_eq!(budget.admit(Asked::Other, &who, at(10)), Ok(()));
+        let (share, state, _) = budget.look(at(20), millis(2900 + 6000));
+        assert!((share.percent - 30.0).abs() < 1e-9 && state == State::Healthy, "{share:?}");
+        let wait = budget.admit(Asked::Other, &who, at(20)).unwrap_err();
+        assert!((39..=40).contains(&wait), "1.1 s were left, 1 s came, 6 s went: {wait}");
+        let (_, state, says) = budget.look(at(30), millis(8900));
+        assert!(state == State::Degraded && says.contains("`server.limits.maxPercent` is 5 %"), "{says}");
+        let wait = budget.admit(Asked::Other, &who, at(30)).unwrap_err();
+        assert!((29..=30).contains(&wait), "{wait}");
+        budget.look(at(60), millis(8900));
+        assert_eq!(budget.admit(Asked::Other, &who, at(60)), Ok(()));
+        let (share, state, _) = budget.look(at(95), millis(8900));
+        assert!(share.percent == 0.0 && state == State::Healthy, "nothing was refused in the last minute");
+    }
+
+    #[test]
+    fn over_the_cap_each_may_scrape_now_and_then() {
+        let budget = Budget::new(5.0, CPUS);
+        budget.look(at(0), millis(0));
+        budget.look(at(1), millis(60_000));
+        for number in 1..=5 {
+            let who = shares(number);
+            assert_eq!(budget.admit(Asked::Scrape, &who, at(1)), Ok(()));
+            assert!(budget.admit(Asked::Scrape, &who, at(1)).is_err(), "the second one");
+        }
+        assert_eq!(budget.admit(Asked::ScrapeByToken, &shares(1), at(1)), Ok(()));
+        let served = (6..100).filter(|number| budget.admit(Asked::Scrape, &shares(*number), at(1)).is_ok()).count();
+        assert!(served < 10, "{served} more of all together");
+    }
+
+    #[test]
+    fn without_a_cap_everybody_is_answered() {
+        let budget = Budget::new(0.0, CPUS);
+        budget.look(at(0), millis(0));
+        budget.look(at(1), millis(60_000));
+        assert_eq!(budget.admit(Asked::Other, &shares(1), at(1)), Ok(()));
+    }
+}

@@ -1,0 +1,131 @@
+//! How fast each one may ask: a peer address without a token, and whoever an admitted token is of.
+//!
+//! Both tables are bounded: who has not asked for the longest time is forgotten, and begins with full buckets.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::rate::Bucket;
+
+/// Peers that are known at a time, and identities.
+const MOST: usize = 1024;
+/// What is refused may be asked for at this part of the rate.
+const REFUSED: f64 = 0.2;
+/// Tokens that are not known are reviewed at this part of the rate, and all together at twice as much.
+const REVIEWS: f64 = 0.1;
+/// While the server is over its cap, one may scrape so often a second.
+const SCRAPES: f64 = 0.2;
+
+/// Where requests come from: an IPv4 address, or the /64 of an IPv6 one, which is what a network hands to one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Peer(IpAddr);
+
+/// What one may have.
+#[derive(Debug)]
+pub(super) struct Shares {
+    /// Requests that are let in.
+    pub(super) requests: Bucket,
+    /// Requests that are refused.
+    pub(super) refused: Bucket,
+    /// Reviews of tokens that are not known.
+    pub(super) reviews: Bucket,
+    /// Scrapes while the server is over its cap.
+    pub(super) scrapes: Bucket,
+}
+
+/// Shares by who has them.
+#[derive(Debug)]
+pub(super) struct Table<K> {
+    rate: f64,
+    known: Mutex<Known<K>>,
+}
+
+#[derive(Debug)]
+struct Known<K> {
+    /// With the number of the request that was last theirs.
+    shares: HashMap<K, (Arc<Shares>, u64)>,
+    requests: u64,
+}
+
+impl Peer {
+    pub(super) fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let [a, b, c, d, ..] = address.segments();
+                Self(IpAddr::from([a, b, c, d, 0, 0, 0, 0]))
+            }
+            address => Self(address),
+        }
+    }
+}
+
+impl Shares {
+    fn new(rate: f64) -> Self {
+        Self {
+            requests: Bucket::new(rate),
+            refused: Bucket::new(rate * REFUSED),
+            reviews: Bucket::new(rate * REVIEWS),
+            scrapes: Bucket::new(SCRAPES),
+        }
+    }
+}
+
+/// Reviews of tokens that are not known, from everywhere.
+pub(super) fn all_reviews(rate: f64) -> Bucket {
+    Bucket::new(2.0 * rate * REVIEWS)
+}
+
+impl<K: Clone + Eq + Hash> Table<K> {
+    /// With `rate` requests a second for each; 0 is no limit.
+    pub(super) fn new(rate: f64) -> Self {
+        Self { rate, known: Mutex::new(Known { shares: HashMap::new(), requests: 0 }) }
+    }
+
+    pub(super) fn of(&self, who: &K) -> Arc<Shares> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.requests += 1;
+        let request = known.requests;
+        if let Some((shares, last)) = known.shares.get_mut(who) {
+            *last = request;
+            return Arc::clone(shares);
+        }
+        if known.shares.len() >= MOST
+            && let Some(oldest) = known.shares.iter().min_by_key(|(_, (_, last))| *last).map(|(who, _)| who.clone())
+        {
+            known.shares.remove(&oldest);
+        }
+        let shares = Arc::new(Shares::new(self.rate));
+        known.shares.insert(who.clone(), (Arc::clone(&shares), request));
+        shares
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_an_ipv4_address_or_a_64th_of_ipv6() {
+        let peer = |text: &str| Peer::of(text.parse().unwrap());
+        assert_eq!(peer("::ffff:10.0.0.1"), peer("10.0.0.1"));
+        assert_ne!(peer("10.0.0.2"), peer("10.0.0.1"));
+        assert_eq!(peer("2001:db8:1:2::1"), peer("2001:db8:1:2:ffff::9"));
+        assert_ne!(peer("2001:db8:1:3::1"), peer("2001:db8:1:2::1"));
+    }
+
+    #[test]
+    fn each_has_a_share_of_its_own_and_who_was_silent_for_the_longest_is_forgotten() {
+        let table = Table::new(1.0);
+        let first = table.of(&0);
+        assert!(first.requests.take() && !first.requests.take() && table.of(&1).requests.take());
+        for who in 2..=MOST {
+            assert!(table.of(&who).requests.take() && !table.of(&0).requests.take(), "{who}");
+        }
+        assert_eq!(table.known.lock().unwrap().shares.len(), MOST);
+        assert!(table.of(&1).requests.take(), "who was forgotten begins with a full bucket");
+    }
+}

@@ -1,0 +1,157 @@
+//! Scrapes of one reading are answered from the same bytes: each format and encoding is rendered once a reading.
+//!
+//! What the agent says of itself is as it was at the first scrape of the reading in that format. Bytes of an older reading
+//! are dropped, and all of them after two seconds, since a reading is handed out for one.
+
+use std::{
+    fmt,
+    io::Write as _,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+use axum::body::Bytes;
+use flate2::{Compression, write::GzEncoder};
+
+use crate::export::prometheus::Format;
+
+/// Longer than a reading is handed out.
+const KEPT_FOR: Duration = Duration::from_secs(2);
+
+/// The `Content-Encoding` of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Identity,
+    Gzip,
+}
+
+/// By what a rendering is made: the number of the reading, and when the configuration was last read.
+type Made = (u64, (bool, SystemTime));
+
+/// What was rendered of the last reading; clones are the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rendered(Arc<Mutex<Option<Renderings>>>);
+
+#[derive(Debug)]
+struct Renderings {
+    of: Made,
+    since: Instant,
+    bodies: Vec<(Format, Encoding, Bytes)>,
+}
+
+impl Encoding {
+    /// What an `Accept-Encoding` header has: gzip where that is asked for.
+    pub(super) fn negotiate(accept: &str) -> Self {
+        let wants_gzip = accept.split(',').any(|coding| {
+            let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
+            let quality = parameters.trim().strip_prefix("q=").map_or(Ok(1.0), str::parse);
+            name.trim().eq_ignore_ascii_case("gzip") && quality.is_ok_and(|quality: f32| quality > 0.0)
+        });
+        if wants_gzip { Self::Gzip } else { Self::Identity }
+    }
+}
+
+impl Rendered {
+    /// The bytes of a reading, which `render` makes where they are not there yet.
+    ///
+    /// # Errors
+    ///
+    /// That of `render`.
+    pub(super) fn get(
+        &self,
+        of: Made,
+        format: Format,
+        encoding: Encoding,
+        render: impl FnOnce() -> Result<Vec<u8>, fmt::Error>,
+    ) -> Result<Bytes, fmt::Error> {
+        // Held while it renders: whoever wants the same waits for it.
+        let mut known = self.lock();
+        if known.as_ref().is_none_or(|renderings| renderings.of != of) {
+            *known = Some(Renderings { of, since: Instant::now(), bodies: Vec::new() });
+        }
+        let Some(Renderings { bodies, .. }) = &mut *known else { return Err(fmt::Error) };
+        let find = |bodies: &[(Format, Encoding, Bytes)], wanted: Encoding| {
+            bodies.iter().find(|(of, as_, _)| (*of, *as_) == (format, wanted)).map(|(.., bytes)| bytes.clone())
+        };
+        if let Some(bytes) = find(bodies, encoding) {
+            return Ok(bytes);
+        }
+        let bytes = match (encoding, find(bodies, Encoding::Identity)) {
+            (Encoding::Identity, _) => render()?.into(),
+            (Encoding::Gzip, Some(plain)) => gzip(&plain)?,
+            (Encoding::Gzip, None) => gzip(&render()?)?,
+        };
+        bodies.push((format, encoding, bytes.clone()));
+        Ok(bytes)
+    }
+
+    /// Drops what nobody will ask for any more.
+    pub(super) fn drop_old(&self) {
+        let mut known = self.lock();
+        if known.as_ref().is_some_and(|renderings| renderings.since.elapsed() > KEPT_FOR) {
+            *known = None;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Renderings>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The level costs a third of the usual one, and repeated names compress well at any.
+fn gzip(bytes: &[u8]) -> Result<Bytes, fmt::Error> {
+    // Writing to a `Vec` does not fail.
+    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 8), Compression::fast());
+    encoder.write_all(bytes).map_err(|_error| fmt::Error)?;
+    encoder.finish().map(Bytes::from).map_err(|_error| fmt::Error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, io::Read as _};
+
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    #[test]
+    fn each_format_and_encoding_is_rendered_once_a_reading() {
+        let (rendered, times) = (Rendered::default(), Cell::new(0));
+        let get = |of: Made, format, encoding| {
+            let render = || {
+                times.set(times.get() + 1);
+                Ok(format!("{} {format:?}", of.0).into_bytes())
+            };
+            rendered.get(of, format, encoding, render).unwrap()
+        };
+        let taken = (true, SystemTime::UNIX_EPOCH);
+        for _ in 0..3 {
+            assert_eq!(get((1, taken), Format::Text, Encoding::Identity), "1 Text");
+            assert_eq!(get((1, taken), Format::Protobuf, Encoding::Identity), "1 Protobuf");
+            let zipped = get((1, taken), Format::Text, Encoding::Gzip);
+            let mut text = String::new();
+            GzDecoder::new(&*zipped).read_to_string(&mut text).unwrap();
+            assert_eq!(text, "1 Text");
+        }
+        assert_eq!(times.get(), 2, "gzip is of the bytes that were there");
+        assert_eq!(get((2, taken), Format::Text, Encoding::Identity), "2 Text");
+        assert_eq!(rendered.lock().as_ref().unwrap().bodies.len(), 1, "bytes of an older reading");
+        get((2, (false, SystemTime::UNIX_EPOCH)), Format::Text, Encoding::Identity);
+        assert_eq!(times.get(), 4, "the configuration was read again");
+        rendered.drop_old();
+        assert!(rendered.lock().is_some(), "it is new");
+    }
+
+    #[test]
+    fn gzip_is_for_who_asks_for_it() {
+        for (accept, encoding) in [
+            ("", Encoding::Identity),
+            ("gzip", Encoding::Gzip),
+            ("br;q=1.0, GZIP;q=0.5", Encoding::Gzip),
+            ("gzip;q=0", Encoding::Identity),
+            ("deflate, identity", Encoding::Identity),
+        ] {
+            assert_eq!(Encoding::negotiate(accept), encoding, "{accept}");
+        }
+    }
+}

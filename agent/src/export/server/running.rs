@@ -1,0 +1,79 @@
+//! The server's thread: its own runtime, so that what it costs is told apart from all else that the agent does.
+
+use std::{sync::Arc, thread, time::Duration};
+
+use anyhow::Context as _;
+use tokio::{net::TcpListener, runtime, sync::oneshot};
+
+use super::Bound;
+use crate::agent::Agent;
+
+/// The account of what answering costs goes by how the names begin.
+const THREAD: &str = "podperf-http";
+/// Threads that draw for it, or look up names.
+const BACKGROUND: &str = "podperf-http-bg";
+/// They stay so long without work: longer than between two looks at what they cost.
+const KEEP: Duration = Duration::from_secs(60);
+
+/// A server that answers. Dropped, it breaks off.
+#[derive(Debug)]
+pub struct Running {
+    stop: Option<oneshot::Sender<()>>,
+    break_off: Option<oneshot::Sender<()>>,
+    ended: oneshot::Receiver<()>,
+}
+
+impl Bound {
+    /// Starts to answer.
+    ///
+    /// # Errors
+    ///
+    /// When the thread or its runtime cannot be started.
+    pub fn start(self, agent: Arc<Agent>) -> anyhow::Result<Running> {
+        let Self { listener, tls, limits, address } = self;
+        // A listener belongs to the runtime that it was made on.
+        let listener = listener.into_std().context("failed to hand on the server's socket")?;
+        let mut builder = runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().thread_name(BACKGROUND).thread_keep_alive(KEEP).build();
+        let runtime = runtime.context("failed to start the server's runtime")?;
+        let (stop, stopped) = oneshot::channel();
+        let (break_off, broken_off) = oneshot::channel::<()>();
+        let (end, ended) = oneshot::channel();
+        let run = move || {
+            runtime.block_on(async {
+                let listener = match TcpListener::from_std(listener) {
+                    Ok(listener) => listener,
+                    Err(error) => return tracing::error!(%error, "failed to take over the server's socket"),
+                };
+                let stop = async {
+                    stopped.await.ok();
+                };
+                tokio::select! {
+                    () = Self { listener, tls, limits, address }.serve(agent, stop) => {}
+                    _ = broken_off => {}
+                }
+            });
+            // With all that its tasks hold.
+            runtime.shutdown_background();
+            end.send(()).ok();
+        };
+        thread::Builder::new().name(THREAD.into()).spawn(run).context("failed to start the server's thread")?;
+        Ok(Running { stop: Some(stop), break_off: Some(break_off), ended })
+    }
+}
+
+impl Running {
+    /// Resolves once it has ended without being asked to.
+    pub async fn ended(&mut self) {
+        (&mut self.ended).await.ok();
+    }
+
+    /// Takes no new connections, and waits for so long until the last request is answered; then breaks off.
+    pub async fn stop(mut self, patience: Duration) {
+        self.stop.take();
+        if tokio::time::timeout(patience, &mut self.ended).await.is_err() {
+            self.break_off.take();
+            self.ended.await.ok();
+        }
+    }
+}
