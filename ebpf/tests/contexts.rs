@@ -1,5 +1,6 @@
 //! Which maps each program reaches, and whether the sampler may: on x86 it is a non-maskable interrupt (NMI) with `cycles`,
 //! which may come while another program holds a lock of a map. All of it is read from the built object.
+#![expect(clippy::unwrap_used, reason = "where nothing else can be told, the test fails")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -208,8 +208,7 @@ impl Drawer {
                     start().inspect_err(|error| tracing::warn!(%error, "failed to start the drawing thread")).ok();
             }
             // There is room for the one whose turn it is.
-            let sent = thread.as_ref().map(|thread| thread.try_send(job));
-            if !matches!(sent, Some(Ok(()))) {
+            if thread.as_ref().is_none_or(|thread| thread.try_send(job).is_err()) {
                 *thread = None;
                 return Err(RecordError::Broken);
             }

@@ -223,14 +223,14 @@ fn by_owner<'a>(samples: &'a [ProfileSample]) -> BTreeMap<FrameOwner, RawStacks<
     };
     for ProfileSample { subject, stack, sample, waker, .. } in samples {
         if let Some(stack) = stack {
-            add(sample.key.process, &FrameOwner::of(subject), &**stack);
+            add(sample.key.process, &FrameOwner::of(subject), stack);
         }
         if let Some(waker) = waker
             && let Some(stack) = &waker.stack
         {
             // Of one that did not wait itself no more is known than whose it is.
             let owner = FrameOwner { cgroup: waker.subject.clone(), ..FrameOwner::default() };
-            add(stack.process, &owner, &**stack);
+            add(stack.process, &owner, stack);
         }
     }
     stacks
