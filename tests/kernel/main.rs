@@ -60,6 +60,7 @@ fn main() -> ExitCode {
         ("waits_for_a_disk_and_for_its_pages_are_told_apart", &[reasons::DISK], || {
             reasons::blocked(&[("disk", "disk"), ("page-fault", "page_fault")])
         }),
+        ("a_disk_is_waited_for_uninterruptibly", &[reasons::DISK], reasons::a_disk_is_waited_for_uninterruptibly),
         ("a_preempted_burner_waits_for_its_neighbour", &[], reasons::preempted),
         ("a_burner_over_its_quota_is_throttled", &[Need::OwnMachine, reasons::CPU_CONTROLLER], reasons::throttled),
         ("the_times_of_one_thread_are_the_wall", &[], reasons::one_thread_is_the_wall),
