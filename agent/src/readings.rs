@@ -63,7 +63,20 @@ pub struct ProfiledTime {
 pub type UnwoundTime = [u64; Unwind::ALL.len()];
 
 impl ProfiledTime {
-    fn add(&mut self, other: &Self) {
+    /// Time off the CPU, in nanoseconds by [`WaitState`], that is in no sample.
+    #[must_use]
+    pub fn unknown(by_state: &[u64; WaitState::ALL.len()]) -> Self {
+        let mut this = Self::default();
+        for (state, ns) in WaitState::ALL.into_iter().zip(by_state) {
+            let preempted = state == WaitState::Preempted;
+            let reason = if preempted { WaitReason::Preempted } else { WaitReason::Unknown };
+            this.waits_ns[reason as usize] += ns;
+        }
+        this
+    }
+
+    /// Adds other time to this.
+    pub fn add(&mut self, other: &Self) {
         self.waits_ns.iter_mut().zip(other.waits_ns).for_each(|(to, from)| *to += from);
         self.waits += other.waits;
         self.oncpu_samples += other.oncpu_samples;

@@ -140,6 +140,7 @@ struct podperf_orders {
 	__u32 epoch; /* which of the two tables of samples is written: even, odd */
 	__u32 terms; /* how many of `filter_terms` there are */
 	__u32 reserved;
+	__u64 births_since_ns; /* from when on every task that is born gets its record, CLOCK_MONOTONIC */
 };
 
 /* Value of `controls`, by CPU: the agent's orders for its counters. */
@@ -318,7 +319,7 @@ _Static_assert(sizeof(struct podperf_cpu) == 112 + 24 + 176 + 256 + 128 + 8, "AB
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_carried) == 8, "ABI");
-_Static_assert(sizeof(struct podperf_orders) == 16, "ABI");
+_Static_assert(sizeof(struct podperf_orders) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_control) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_filter_term) == 40, "ABI");
 _Static_assert(sizeof(struct podperf_sample_key) == 32, "ABI");

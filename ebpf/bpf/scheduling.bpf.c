@@ -67,7 +67,8 @@ __noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd, bool may_stay)
 	fresh.count = t->sum.count;
 	fresh.last_ns = t->sum.last_ns;
 	error = add_wait_sum(&key, &fresh, odd);
-	if (error && may_stay)
+	t->sum_stays = error && may_stay;
+	if (t->sum_stays)
 		return 0;
 	t->sum.ns = 0;
 	t->sum.count = 0;
@@ -121,8 +122,8 @@ __noinline int profile_wait(struct task *t, __u64 ids, __u64 cgroup, __u64 at, _
 	/* The long ones are few, and may be sent alone. If the record is taken, that is the agent, for a moment. */
 	if (!sees_all_tasks || ns >= CERTAIN_NS || !try_lock(&t->sum_busy))
 		return add_wait(t, ids >> 32, ids, cgroup, at, ns);
-	if (sum->stack != t->stack || sum->cgroup != cgroup || sum->waker != t->waker || sum->activity != t->activity ||
-	    sum->filters != t->filters) {
+	if (t->sum_stays || sum->stack != t->stack || sum->cgroup != cgroup || sum->waker != t->waker ||
+	    sum->activity != t->activity || sum->filters != t->filters) {
 		flush_sum(t, ids >> 32, orders.epoch & 1, false);
 		sum->stack = t->stack;
 		sum->cgroup = cgroup;
@@ -387,9 +388,11 @@ static __always_inline void move_other(struct task_struct *task)
 	if (its->pid == task->pid && its->since_ns == since_ns && left_ns <= since_ns) {
 		cgroup = t->moved_to && t->moved_since_ns == since_ns ? t->moved_to : its->cgroup;
 		row = charge_facts(task, t, cgroup);
-		/* It may leave at this moment, too: its new wait stays. */
-		if (left_ns && __sync_val_compare_and_swap(&t->left_ns, left_ns, 0) == left_ns)
+		/* It may leave at this moment, too: then its new wait is there, and stays. */
+		if (left_ns) {
+			__sync_val_compare_and_swap(&t->left_ns, left_ns, 0);
 			settle_wait(task, t, cgroup, left_ns, since_ns, row);
+		}
 		t->moved_since_ns = since_ns;
 		t->moved_to = cgroup_id(task);
 	}

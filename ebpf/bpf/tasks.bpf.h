@@ -3,6 +3,7 @@
 #ifndef PODPERF_TASKS_BPF_H
 #define PODPERF_TASKS_BPF_H
 
+#include "control.bpf.h"
 #include "drops.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
@@ -62,7 +63,8 @@ struct task {
 	__u64 memory_stack;   /* and with which stack */
 	struct facts settled; /* its facts when they were last charged */
 	struct task_sum sum;
-	__u32 sum_busy; /* being changed */
+	__u32 sum_busy;  /* being changed */
+	__u32 sum_stays; /* no table had room for the sum: the next one may have */
 };
 
 /* Task -> what is remembered of it; freed by the kernel with the task. */
@@ -163,7 +165,7 @@ static __always_inline struct task *find_record(struct task_struct *task)
 
 	if (t)
 		return t;
-	if (allocates_anywhere() || (!sees_all_tasks && task->start_time < loaded_at_ns))
+	if (allocates_anywhere() || (!sees_all_tasks && task->start_time < orders.births_since_ns))
 		return make_record(task);
 	drop(PODPERF_DROP_TASK_STORAGE);
 	return NULL;

@@ -140,7 +140,7 @@ fn kinds(bytes: &[u8]) -> Result<BTreeMap<String, bpf_map_type>> {
 }
 
 /// Why the sampler must not write to these maps, or read them.
-fn findings(reached: &Reached, kinds: &BTreeMap<String, bpf_map_type>) -> Vec<String> {
+fn findings(reached: &Reached, kinds: &BTreeMap<String, bpf_map_type>, allocating: &BTreeSet<String>) -> Vec<String> {
     let mut findings = Vec::new();
     let of_sampler = reached.iter().filter(|((section, _), _)| section == SAMPLER);
     for (program, map) in of_sampler.flat_map(|((_, program), maps)| maps.iter().map(move |map| (program, map))) {
@@ -159,6 +159,9 @@ fn findings(reached: &Reached, kinds: &BTreeMap<String, bpf_map_type>) -> Vec<St
             ) => {}
             // In an NMI the kernel only tries to take its lock (`__bpf_ringbuf_reserve`, since Linux 5.8).
             Some(bpf_map_type::BPF_MAP_TYPE_RINGBUF) => {}
+            Some(bpf_map_type::BPF_MAP_TYPE_HASH) if allocating.contains(map) => {
+                findings.push(format!("`{program}` may be an NMI, and allocates in `{map}`"));
+            }
             // An NMI waits for no bucket that it has interrupted if only NMIs and system calls write: these keep sampling
             // programs off their CPU meanwhile (`bpf_disable_instrumentation`).
             Some(bpf_map_type::BPF_MAP_TYPE_HASH) if others.is_empty() => {}
@@ -168,6 +171,13 @@ fn findings(reached: &Reached, kinds: &BTreeMap<String, bpf_map_type>) -> Vec<St
         }
     }
     findings
+}
+
+/// The maps that allocate their entries when they are made.
+fn allocating(bytes: &[u8]) -> Result<BTreeSet<String>> {
+    const BPF_F_NO_PREALLOC: u32 = 1;
+    let maps = aya_obj::Object::parse(bytes)?.maps;
+    Ok(maps.into_iter().filter(|(_, map)| map.map_flags() & BPF_F_NO_PREALLOC != 0).map(|(name, _)| name).collect())
 }
 
 fn own() -> (Reached, BTreeMap<String, bpf_map_type>) {
@@ -185,7 +195,7 @@ fn what_the_sampler_reaches_is_safe_in_an_nmi() {
         .map(String::as_str)
         .collect();
     assert!(sampler.is_superset(&BTreeSet::from(["oncpu_even", "stack_ring", "cpus"])), "{sampler:?}");
-    assert_eq!(findings(&reached, &kinds), [""; 0]);
+    assert_eq!(findings(&reached, &kinds, &allocating(podperf_ebpf::OBJECT).unwrap()), [""; 0]);
 }
 
 /// Compiles a program for the kernel.
@@ -208,13 +218,14 @@ fn compile(source: &str) -> Vec<u8> {
 }
 
 /// One map of a kind, which a function writes to that two programs call, or only one of them.
-fn shared(kind: &str, other_calls: bool) -> Vec<String> {
+fn shared(kind: &str, flags: &str, other_calls: bool) -> Vec<String> {
     let call = if other_calls { "touch(1)" } else { "0" };
     let bytes = compile(&format!(
         r#"
         #include "kernel.h"
         struct {{
             __uint(type, {kind});
+            __uint(map_flags, {flags});
             __uint(max_entries, 16);
             __type(key, __u64);
             __type(value, __u64);
@@ -224,17 +235,22 @@ fn shared(kind: &str, other_calls: bool) -> Vec<String> {
         SEC("tp_btf/sched_switch") int sched_switch(void *ctx) {{ return {call}; }}
         "#
     ));
-    findings(&Programs::parse(&bytes).unwrap().reached().unwrap(), &kinds(&bytes).unwrap())
+    findings(
+        &Programs::parse(&bytes).unwrap().reached().unwrap(),
+        &kinds(&bytes).unwrap(),
+        &allocating(&bytes).unwrap(),
+    )
 }
 
 #[test]
 fn a_map_that_an_nmi_must_not_reach_is_found_through_calls() {
     for kind in ["BPF_MAP_TYPE_LRU_HASH", "BPF_MAP_TYPE_HASH", "BPF_MAP_TYPE_LRU_PERCPU_HASH"] {
-        let found = shared(kind, true);
+        let found = shared(kind, "0", true);
         assert!(matches!(&found[..], [one] if one.contains("`table`") && one.contains("sched_switch")), "{found:?}");
     }
-    assert_eq!(shared("BPF_MAP_TYPE_HASH", false), [""; 0]);
-    assert_eq!(shared("BPF_MAP_TYPE_LRU_HASH", false).len(), 1, "its lock is not the bucket's");
+    assert_eq!(shared("BPF_MAP_TYPE_HASH", "0", false), [""; 0]);
+    assert_eq!(shared("BPF_MAP_TYPE_HASH", "BPF_F_NO_PREALLOC", false).len(), 1, "it would allocate in the NMI");
+    assert_eq!(shared("BPF_MAP_TYPE_LRU_HASH", "0", false).len(), 1, "its lock is not the bucket's");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::{
     ids::CgroupId,
     kernel::{Before, Begin, CpuTotals, RawReading, Sensors, clock::monotonic_ns},
     pods::PodIndex,
-    readings::{Readings, Usage},
+    readings::{Deltas, ProfiledTime, Readings, Usage},
     restart::{Found, Keeper, Kept, Pods, Shape},
     status::{State, Status},
 };
@@ -132,9 +132,11 @@ impl Resumed {
             if is_before(before) {
                 rows.resume(before.posted(&kept.posted));
             }
-            let deltas = rows.advance(&before.reading).usages;
+            let Deltas { usages: deltas, unprofiled, .. } = rows.advance(&before.reading);
             let as_ours = |usage: &Usage| shape.usage(&theirs.words(usage), theirs.labels());
             unposted.extend(deltas.iter().map(|(cgroup, usage)| (*cgroup, as_ours(usage))));
+            let unknown = |profiled| Usage { profiled, ..Usage::default() };
+            unposted.extend(unprofiled.iter().map(|(cgroup, times)| (*cgroup, unknown(ProfiledTime::unknown(times)))));
             for (label, number) in self::totals(&before.reading.cpu, before.reading.drops.iter().copied(), &theirs) {
                 *totals.entry(label).or_default() += number;
             }

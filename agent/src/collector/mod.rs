@@ -165,6 +165,7 @@ pub fn start(
         samples_fail: false,
         losses,
         last: None,
+        read_at_ns: None,
         latest: latest.clone(),
         readings_made,
         profiles_dropped,
@@ -207,6 +208,8 @@ struct Collector {
     /// What is short, in words.
     losses: Losses,
     last: Option<(Instant, Arc<Observation>)>,
+    /// `CLOCK_MONOTONIC` of the last reading.
+    read_at_ns: Option<u64>,
     /// The same, for those who ask.
     latest: Latest,
     readings_made: u64,
@@ -381,13 +384,7 @@ impl Collector {
 
     /// Deletes the kernel's rows of cgroups that were dead before the last reading: this one had all they did.
     fn forget_dead(&mut self, reading: &RawReading) {
-        let Some(last_ns) = self
-            .last
-            .as_ref()
-            .map(|(at, _)| reading.at_ns.saturating_sub(u64::try_from(at.elapsed().as_nanos()).unwrap_or(0)))
-        else {
-            return;
-        };
+        let Some(last_ns) = self.read_at_ns.replace(reading.at_ns) else { return };
         let ids = reading.rows.iter().map(|row| row.cgroup);
         let dead: Vec<_> = ids.filter(|id| self.tree.died_before(*id, last_ns)).collect();
         if !dead.is_empty()

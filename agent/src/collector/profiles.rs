@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     io,
     sync::Arc,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use tokio::sync::oneshot;
@@ -123,6 +123,12 @@ impl Collector {
         let cuts: Vec<_> = waiting.into_iter().filter_map(insert).collect();
         if cuts.is_empty() && !last {
             return;
+        }
+        // Time that only rows have comes with a reading: that of before is in the window that ends.
+        if !cuts.is_empty()
+            && let Err(error) = self.observation(Duration::ZERO)
+        {
+            debug!(%error, "no reading before a cut");
         }
         let began = self.profile(last);
         if began.is_some() {

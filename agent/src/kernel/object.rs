@@ -15,11 +15,9 @@ use aya::{
 
 use super::{
     descriptor, raw, sampler,
-    sensors::{ADOPT, CARRY, COLLECT},
+    sensors::{ADOPT, CARRY, COLLECT, ORDERS},
 };
 
-/// What the agent looks into. The other maps are pinned, too, but by the programs that hold them.
-const ORDERS: &str = ".data.orders";
 /// bpffs takes no dots in names.
 const PINNED_ORDERS: &str = "orders";
 

@@ -84,6 +84,9 @@ const RUN: [&str; 12] = [
     sampler::PROGRAM,
 ];
 
+/// The map of the agent's orders.
+pub(super) const ORDERS: &str = ".data.orders";
+
 /// The tables of samples that are written while the epoch is even, and while it is odd, with their numbers.
 const SAMPLE_TABLES: [[(&str, u32); 2]; 2] = [
     [("waits_even", abi::PODPERF_WAITS_EVEN), ("oncpu_even", abi::PODPERF_ONCPU_EVEN)],
@@ -158,9 +161,9 @@ impl Sensors {
             (true, false) => Begin::Anew,
         };
         let mut orders: abi::podperf_orders = bytemuck::Zeroable::zeroed();
+        let data = fd(&object, ORDERS).map_err(LoadError::Counter)?;
+        raw::lookup(data, 0_u32, std::slice::from_mut(&mut orders)).map_err(LoadError::Counter)?;
         if adopted {
-            let data = fd(&object, ".data.orders").map_err(LoadError::Counter)?;
-            raw::lookup(data, 0_u32, std::slice::from_mut(&mut orders)).map_err(LoadError::Counter)?;
             forget_stacks(&object).map_err(LoadError::Counter)?;
         }
         hand_over(&mut object, &mut counters, &cpus, adopted)?;
@@ -321,7 +324,7 @@ impl Sensors {
     }
 
     fn order(&self) -> io::Result<()> {
-        raw::update(fd(&self.object, ".data.orders")?, 0_u32, self.orders)
+        raw::update(fd(&self.object, ORDERS)?, 0_u32, self.orders)
     }
 
     /// Settles what is on each CPU, then reads everything.
@@ -391,8 +394,8 @@ impl Sensors {
         // A program that read the old epoch is done well before this: flushing interrupts each CPU, and programs at
         // the context switch cannot be interrupted.
         self.flush();
-        // What tasks have summed goes into the table that is no longer written to.
-        self.object.iterate(COLLECT)?;
+        // What tasks have summed goes into the table that is no longer written to, or stays for the next one.
+        let mut failed = self.object.iterate(COLLECT).err();
         let mut samples = Vec::new();
         for (table, number) in SAMPLE_TABLES[odd as usize] {
             let take = |key: abi::podperf_sample_key, sums: &[abi::podperf_sample_sum]| {
@@ -400,11 +403,20 @@ impl Sensors {
                     samples.push(RawSample { key, ns: sum.ns, count: sum.count, last_ns: sum.last_ns });
                 }
             };
-            raw::read_all(fd(&self.object, table)?, 1, Then::Delete, take)?;
             let unused: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();
-            raw::update(fd(&self.object, "samples_used")?, number, unused)?;
+            let taken = fd(&self.object, table).and_then(|map| raw::read_all(map, 1, Then::Delete, take));
+            let emptied = fd(&self.object, "samples_used").and_then(|map| raw::update(map, number, unused));
+            failed = failed.or(taken.err()).or(emptied.err());
         }
-        Ok(samples)
+        match failed {
+            // They are gone from the table.
+            Some(error) if !samples.is_empty() => {
+                debug!(%error, "not all samples are read");
+                Ok(samples)
+            }
+            Some(error) => Err(error),
+            None => Ok(samples),
+        }
     }
 
     /// Has stacks and wakers sent again when they come again, since they were forgotten here.

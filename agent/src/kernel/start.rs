@@ -20,7 +20,7 @@ use super::{
     pins::{Generation, Pins},
     raw,
     rows::Rows,
-    sensors::{ADOPT, CARRY, COLLECT, fd},
+    sensors::{ADOPT, CARRY, COLLECT, ORDERS, fd},
     sent, symbols,
 };
 
@@ -184,6 +184,8 @@ pub(super) fn load(
     // A switch only looks for a task's record.
     if settings.facts {
         attach_btf(&mut object, "task_newtask", "task_newtask", &btf)?;
+        let orders = abi::podperf_orders { births_since_ns: monotonic_ns(), ..bytemuck::Zeroable::zeroed() };
+        fd(&object, ORDERS).and_then(|map| raw::update(map, 0_u32, orders)).map_err(LoadError::Counter)?;
         load_iter(&mut object, ADOPT, &btf)?;
         object.iterate(ADOPT).map_err(LoadError::Counter)?;
     }

@@ -136,6 +136,7 @@ impl Window {
     /// stacks and processes; `sampled` is false where it is to be in no profile either.
     pub fn add_unprofiled(&mut self, times: &[(CgroupId, [u64; WaitState::ALL.len()])], now_ns: u64, sampled: bool) {
         for (cgroup, by_state) in times {
+            self.profiled.entry(*cgroup).or_default().add(&ProfiledTime::unknown(by_state));
             for (state, ns) in WaitState::ALL.into_iter().zip(*by_state).filter(|(_, ns)| *ns > 0) {
                 let key = SampleKey {
                     stack: None,
@@ -145,8 +146,6 @@ impl Window {
                     activity: RawActivity::Wait(state),
                     filters: 0,
                 };
-                let profiled = self.profiled.entry(*cgroup).or_default();
-                profiled.waits_ns[reason(&self.stacks, &key) as usize] += ns;
                 if sampled {
                     self.sum(RawSample { key, ns, count: 0, last_ns: now_ns });
                 }
