@@ -100,25 +100,25 @@ impl Agent {
         &self.server
     }
 
-    /// CPU time that readers cost.
+    /// Returns the account of the CPU time that readers cost.
     #[must_use]
     pub const fn answering(&self) -> &AnsweringTime {
         &self.answering
     }
 
-    /// The turns of the agent's loops.
+    /// Returns the heartbeats of the agent's loops.
     #[must_use]
     pub const fn heartbeats(&self) -> &Heartbeats {
         &self.heartbeats
     }
 
-    /// CPUs of the node.
+    /// Returns how many CPUs the node has.
     #[must_use]
     pub const fn cpus(&self) -> u32 {
         self.cpus
     }
 
-    /// When the configuration was last taken, and whether the last try was: by what scrapes are rendered.
+    /// Returns whether the last reload succeeded, and when it was: a rendered scrape is valid until this changes.
     #[must_use]
     pub fn reloaded(&self) -> (bool, SystemTime) {
         *self.lock_reload()
@@ -136,7 +136,7 @@ impl Agent {
         &self.windows
     }
 
-    /// Draws them.
+    /// Returns what draws flame graphs.
     #[must_use]
     pub const fn drawer(&self) -> &Drawer {
         &self.drawer

@@ -1,4 +1,5 @@
-//! Whether the agent's threads still turn: each counts its turns, and the HTTP server looks whether the counts change.
+//! Tells whether the agent's loops still turn: each loop counts its turns, and the HTTP server checks that the counts
+//! change.
 //!
 //! Time without a turn is counted in the looks, and each look counts for at most two periods. So a machine that was
 //! suspended, or a process that was stopped, does not look like a thread that hangs.
@@ -11,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-/// How often somebody has to look.
+/// How often [`Pulse::look`] is to be called.
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A thread that has not turned for so long hangs. A reading of 10,000 cgroups takes far less.
+/// A loop that has not turned for so long hangs. A reading of 10,000 cgroups takes far less.
 pub const HANGS_AFTER: Duration = Duration::from_secs(60);
 
-/// The turns of one loop; clones are the same.
+/// The count of one loop's turns. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeat(Arc<AtomicU64>);
 
@@ -29,7 +30,7 @@ pub struct Heartbeats {
     pub main: Heartbeat,
 }
 
-/// What somebody who looks knows of all loops.
+/// The state of all loops at the last look.
 #[derive(Clone, Debug)]
 pub struct Pulse {
     loops: [(&'static str, Heartbeat, u64, Duration); 2],
@@ -37,14 +38,14 @@ pub struct Pulse {
 }
 
 impl Heartbeat {
-    /// The loop has turned.
+    /// Counts a turn of the loop.
     pub fn beat(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Pulse {
-    /// Nothing is known yet.
+    /// Makes a pulse that knows of no turns yet.
     #[must_use]
     pub fn new(heartbeats: &Heartbeats) -> Self {
         let Heartbeats { kernel, main } = heartbeats.clone();
@@ -52,7 +53,7 @@ impl Pulse {
         Self { loops, looked: None }
     }
 
-    /// Looks which loops have turned. `now` is of `CLOCK_MONOTONIC`.
+    /// Notes which loops have turned since the last look. `now` is of `CLOCK_MONOTONIC`.
     pub fn look(&mut self, now: Duration) {
         let since = now.saturating_sub(self.looked.replace(now).unwrap_or(now)).min(2 * LOOK_EVERY);
         for (_, heartbeat, seen, silent) in &mut self.loops {
@@ -61,7 +62,7 @@ impl Pulse {
         }
     }
 
-    /// What hangs, in words; `None` where everything turns.
+    /// Returns which loop hangs, in words; `None` where all loops turn.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let (name, _, _, silent) = self.loops.iter().find(|(_, _, _, silent)| *silent >= HANGS_AFTER)?;

@@ -1,8 +1,9 @@
 //! What memory podperf may take, and what it gives up when that is nearly all taken. Pure.
 //!
-//! Counted are the process, the maps of the programs, and the records of the node's threads that these keep, which the kernel
-//! charges to the same cgroup, whoever makes the threads. The order is fixed, from what costs users least: what is remembered
-//! of symbols and windows, then recordings and flame graphs, then stacks. Counts are never given up. The states and the way back are those of [`crate::overhead`].
+//! The budget counts the process, the maps of the programs, and their records of the node's threads, which the kernel
+//! charges to the same cgroup. The order is fixed, from what costs users least: what is remembered of symbols and
+//! windows, then recordings and flame graphs, then stacks. Counts are never given up. The states and the way back are
+//! those of [`crate::overhead`].
 
 use std::{
     fmt,
@@ -21,8 +22,8 @@ pub const SHARE_PERCENT: u64 = 80;
 /// What the process takes by itself, with next to nothing to count.
 pub const OWN_BYTES: u64 = 20 << 20;
 
-/// What the kernel has in front of a task's record (`struct bpf_local_storage_elem`), and what it makes for a task that has
-/// its first one (`struct bpf_local_storage`).
+/// Bytes in front of a task's record (`struct bpf_local_storage_elem`), and bytes for a task that has its first record
+/// (`struct bpf_local_storage`).
 const RECORD_HEAD: u64 = 72;
 const RECORDS_OF_TASK: u64 = 192;
 
@@ -53,7 +54,7 @@ pub struct Budget {
 pub struct Used {
     /// Resident memory of the process.
     pub process: u64,
-    /// Of the programs' maps, records of threads included.
+    /// Bytes of the programs' maps, records of threads included.
     pub maps: u64,
 }
 
@@ -71,7 +72,7 @@ pub struct Memory {
     anew: bool,
 }
 
-/// What is given up now, and how much room is left, shared with those who do without it.
+/// The features that are given up now, and how much room is left. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct GivenUp(Arc<Shared>);
 
@@ -79,7 +80,7 @@ pub struct GivenUp(Arc<Shared>);
 struct Shared {
     /// How much of [`ORDER`].
     count: AtomicUsize,
-    /// What the process may have resident before something is given up, in bytes; `u64::MAX` without a budget.
+    /// Bytes that the process may have resident before something is given up; `u64::MAX` without a budget.
     most_resident: AtomicU64,
 }
 
@@ -97,8 +98,8 @@ impl Budget {
     }
 }
 
-/// What the records of so many threads take, in bytes: the kernel's own account of a map leaves them out. A record is of
-/// `value_bytes` and in one of the kernel's sizes of memory.
+/// Returns the bytes of the threads' records, which the kernel's figure for the map leaves out. A record has
+/// `value_bytes` and a head, rounded up to a size of the kernel's allocator.
 #[must_use]
 pub const fn thread_records(threads: u64, value_bytes: u64) -> u64 {
     let sizes_between = [96, 192];
@@ -133,7 +134,7 @@ impl GivenUp {
         self.0.count.store(count, Ordering::Relaxed);
     }
 
-    /// Whether a process that has `resident` bytes may take `more`, and nothing need be given up for that.
+    /// Returns whether a process with `resident` bytes may take `more` without anything being given up.
     #[must_use]
     pub fn has_room(&self, resident: u64, more: u64) -> bool {
         resident.saturating_add(more) <= self.0.most_resident.load(Ordering::Relaxed)
@@ -157,7 +158,8 @@ impl Memory {
         self.budget
     }
 
-    /// What the process may have resident, beside the maps, before something is given up; `u64::MAX` without a budget.
+    /// Returns the bytes that the process may have resident, beside the maps, before something is given up; `u64::MAX`
+    /// without a budget.
     #[must_use]
     pub fn most_resident(&self) -> u64 {
         let near = |budget: Budget| (budget.bytes / 100).saturating_mul(NEAR_PERCENT);

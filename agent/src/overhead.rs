@@ -1,5 +1,5 @@
-//! What podperf's sensors cost their node, and what it gives up when that is too much. Pure. Answering readers is not in it:
-//! the HTTP server has a cap of its own.
+//! The cost of podperf's sensors, and the features that it gives up when the cost is too high. Pure. Answering readers
+//! is not in it: the HTTP server has a cap of its own.
 //!
 //! The order is fixed: first the stacks of waits, then groups of counters from the last to the first. Times, waits and
 //! switches stay: they are what the agent is for. What was given up comes back one by one once there is room.

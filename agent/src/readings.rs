@@ -161,8 +161,8 @@ impl Readings {
         }
     }
 
-    /// What happened since the last call. Cgroups that are no longer in the table are forgotten; one that comes back starts
-    /// from zero.
+    /// Returns what happened since the last call. Cgroups that are no longer in the table are forgotten; one that
+    /// comes back starts from zero.
     pub fn advance(&mut self, reading: &RawReading) -> Deltas {
         self.readings += 1;
         let mut unprofiled = Vec::new();
@@ -186,12 +186,12 @@ impl Readings {
     }
 }
 
-/// What happened between two readings.
+/// The growth of all counts between two readings.
 #[derive(Debug, Default)]
 pub struct Deltas {
-    /// Of the cgroups that did something.
+    /// Deltas of the cgroups that did something.
     pub usages: Vec<(CgroupId, Usage)>,
-    /// The slots of counters that grew by more than can be: that growth is in no delta.
+    /// The slots of counters that grew by more than is possible: that growth is in no delta.
     pub doubtful: Vec<usize>,
     /// Time off the CPU in nanoseconds, by [`WaitState`], that is in no sample.
     pub unprofiled: Vec<(CgroupId, [u64; WaitState::ALL.len()])>,

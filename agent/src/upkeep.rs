@@ -118,7 +118,7 @@ impl Upkeep {
         }
     }
 
-    /// Whether the programs leave stacks out.
+    /// Returns whether the programs leave stacks out.
     #[must_use]
     pub fn stacks_are_left_out(&self) -> bool {
         self.without_stacks == Some(true)
@@ -132,7 +132,7 @@ impl Upkeep {
     /// After a reading; `doubtful` are the slots of counters that grew by more than can be, `map_bytes` what the maps hold.
     pub fn tend(&mut self, sensors: &mut Sensors, reading: &RawReading, doubtful: &[usize], map_bytes: u64) {
         let mut changed = sensors.tend(reading, doubtful);
-        // In this order: what is answered between the two is not held against the sensors for good.
+        // In this order: time of readers between the two looks is charged to the sensors until the next reading only.
         let answering = self.answering.total();
         let process = process_cpu().saturating_sub(answering);
         let cost = Cost { programs: reading.cpu.programs_time(), process };

@@ -27,7 +27,7 @@ struct {
 	__type(value, __u64);
 } walk_shares SEC(".maps");
 
-/* Of so many shares, a power of two. */
+/* Returns the cgroup's share, below `shares`, which is a power of two. */
 static __always_inline __u32 share_of(__u64 cgroup, __u32 shares)
 {
 	return (__u64)((__u32)cgroup * PODPERF_SLOT_SPREAD) * shares >> 32;

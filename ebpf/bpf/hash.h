@@ -13,7 +13,7 @@
  * knowing `point` have the same hash for at most n of the 2^61 points. */
 #define HASH_PRIME ((1ULL << 61) - 1)
 
-/* One more word of a list: (hash * point + word) modulo HASH_PRIME, but for the last subtraction. `hash` is at most 2^61 + 7,
+/* Adds a word to a list's hash: (hash * point + word) modulo HASH_PRIME, less the last subtraction. `hash` is at most 2^61 + 7,
  * `point` below 2^61. Words that differ by a multiple of the prime count as equal: callers pass addresses or 32-bit words. */
 static inline __u64 hash_word(__u64 hash, __u64 word, __u64 point)
 {
@@ -23,13 +23,13 @@ static inline __u64 hash_word(__u64 hash, __u64 word, __u64 point)
 	__u64 bottom = low * point_low;
 	__u64 sum;
 
-	/* 2^61 is 1 here, so 2^64 is 8. */
+	/* Modulo the prime 2^61 is 1, so 2^64 is 8. */
 	sum = (high * point_high << 3) + (middle >> 29) + ((middle & ((1ULL << 29) - 1)) << 32);
 	sum += (bottom & HASH_PRIME) + (bottom >> 61) + (word & HASH_PRIME) + (word >> 61);
 	return (sum & HASH_PRIME) + (sum >> 61);
 }
 
-/* The id of a list of words: odd, and not 0. */
+/* Returns the id of a list of words: odd, and not 0. */
 static inline __u64 hash_id(__u64 hash)
 {
 	if (hash >= HASH_PRIME)
@@ -38,9 +38,9 @@ static inline __u64 hash_id(__u64 hash)
 }
 
 /*
- * The id of a call site, from words of which each has a random odd factor: even. It is made at each wait, and the
- * factors make it as fast as it can be; what differs in a word's low bits, as starts of tasks do, is told apart surely
- * enough, and a site that is taken for another one is noticed by the checks of its stack.
+ * Returns the id of a call site: even. Each word has a random odd factor, which is fast: the id is made at each wait. Words
+ * that differ in their low bits, such as the starts of tasks, nearly always have different ids. If a site is taken for another
+ * one, the checks of its stack notice it.
  */
 static inline __u64 hash_site(const __u64 *words, const volatile __u64 *factors)
 {

@@ -113,7 +113,7 @@ struct task_struct___throttled {
 	bool throttled;
 };
 
-/* Since 6.4 (commit 6ae9d5e99e1d) and 7.0: memory for task storage is had without the allocator's own locks. */
+/* Since 6.4 (commit 6ae9d5e99e1d) and 7.0: memory for task storage is allocated without the allocator's locks. */
 struct bpf_local_storage_map___lists {
 	bool bpf_ma;
 };
@@ -126,7 +126,7 @@ struct bpf_local_storage_map___nolock {
 /* The hook of sched_switch since 5.18 (commit 9c2136be0878), with the state of the task that leaves. */
 typedef void (*btf_trace_sched_switch)(void *, bool, struct task_struct *, struct task_struct *, unsigned int);
 
-/* Whether task storage may be allocated with a run queue locked: before, the allocator may wake kswapd, which locks one. */
+/* Whether task storage may be allocated with a run queue locked. Older kernels may wake kswapd for it, which locks one. */
 static __always_inline bool allocates_anywhere(void)
 {
 	struct bpf_local_storage_map___lists *lists = (void *)0;

@@ -63,7 +63,7 @@ static __always_inline __u64 signature(struct task_struct *task, __u32 state)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u64 words[PODPERF_SITE_WORDS] = {
-		/* Thread ids are used again, by exec the same one; its start and the count of execs are not. */
+		/* A thread id is used again later, and stays the same in exec: these two tell such tasks apart. */
 		task->start_time,
 		task->self_exec_id,
 #if defined(__TARGET_ARCH_x86)

@@ -23,7 +23,7 @@
 /* The kernel's own limit on a stack's depth (kernel.perf_event_max_stack). */
 #define PODPERF_MAX_FRAMES 127
 #define PODPERF_NO_ADDRESS 1 /* a user frame that cannot be one */
-/* What tells one call site from another, see hash.h. */
+/* Words that tell one call site from another, see hash.h. */
 #define PODPERF_SITE_WORDS 7
 /* Ids in one set of `stacks_sent`. */
 #define PODPERF_SENT_WAYS 4
@@ -69,7 +69,7 @@ enum podperf_drop {
 	PODPERF_DROP_LONG_WAIT,   /* `stack_ring` was full: a long wait is aggregated instead */
 	PODPERF_DROP_CGROUP_RING, /* `cgroup_ring` was full: found again by a walk of the tree */
 	PODPERF_DROP_STACK_SHED,  /* stacks are shed, see `shed`: the wait counts without one */
-	PODPERF_DROP_SAMPLE_BUSY, /* the kernel had locked the table: as for SAMPLE_STACK, and room would not help */
+	PODPERF_DROP_SAMPLE_BUSY, /* the kernel had locked the table: as for SAMPLE_STACK, but a larger table would not help */
 	PODPERF_DROPS,
 };
 
@@ -170,7 +170,7 @@ struct podperf_cgroup {
 	/* Of the group's leader, while this cgroup was on the CPU; hardware groups only. */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
-	__u64 unprofiled_ns[PODPERF_WAITS]; /* of offcpu_ns, what is in no table of samples */
+	__u64 unprofiled_ns[PODPERF_WAITS]; /* the part of offcpu_ns that is in no table of samples */
 };
 
 /* Value of `cpus`, by CPU. */
@@ -223,11 +223,11 @@ struct podperf_sample_sum {
 	__u64 last_ns; /* end of the last one, CLOCK_MONOTONIC */
 };
 
-/* Cgroups are spread over so many shares of the budget of walks by their ids, and over so many of a table of samples. */
+/* Shares of the budget of walks, and of a table of samples. A cgroup's id says which is its share. */
 #define PODPERF_WALK_SHARES 64
 #define PODPERF_SAMPLE_SHARES 1024
 
-/* The tables of samples: two of waits, which are written by turns, and two of what runs. */
+/* The tables of samples: two of waits, which are written in turn, and two of time on the CPU. */
 enum podperf_sample_table {
 	PODPERF_WAITS_EVEN,
 	PODPERF_WAITS_ODD,
@@ -242,12 +242,12 @@ struct podperf_samples_used {
 	__u32 by_cgroup[PODPERF_SAMPLE_SHARES];
 };
 
-/* Value of `stacks_sent`: the ids that were sent last of all that belong to this set, the last one first; 0: none. */
+/* Value of `stacks_sent`: the ids of this set that were sent last, the newest first; 0: none. */
 struct podperf_sent {
 	__u64 ids[PODPERF_SENT_WAYS];
 };
 
-/* The secret in all ids, see hash.h. Random; kept as long as ids made with it may be compared with others. */
+/* The secret in all ids, see hash.h. Random; it stays as long as ids that were made with it are compared. */
 struct podperf_hash_key {
 	__u64 point;                     /* below 2^61 */
 	__u64 sites[PODPERF_SITE_WORDS]; /* odd */

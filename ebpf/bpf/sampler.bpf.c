@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * The sampler: what runs on each CPU, several times a second. A perf event calls it: cycles, or else a clock. On x86 cycles
- * interrupt as an NMI, wherever the kernel is, other programs and their maps included. So what it writes to is an array, or a
- * hash table that no other program writes to: ebpf/tests/contexts.rs finds that out from the object.
+ * interrupt as an NMI, wherever the kernel is, other programs and their maps included. So it writes only to
+ * arrays, a ring buffer, and hash tables that no other program reaches: ebpf/tests/contexts.rs checks the object.
  */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"

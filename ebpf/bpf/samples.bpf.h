@@ -18,8 +18,8 @@ const volatile __u32 max_samples = 16384;
 const volatile __u32 max_oncpu_samples = 16384;
 
 /*
- * Two tables in turn for waits, and two for what runs. The sampler may be an NMI, and what it interrupts may hold a lock of a
- * table: so these are its own.
+ * Two tables in turn for waits, and two for time on the CPU. The sampler has tables of its own, since it may be an NMI that
+ * interrupts a program with a table's lock.
  */
 struct sample_table {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -40,14 +40,14 @@ struct {
 	__type(value, struct podperf_samples_used);
 } samples_used SEC(".maps");
 
-/* Errors of the kernel's (errno-base.h). EBUSY and others mean that it had locked the table. */
+/* Error numbers of the kernel (errno-base.h). Any other one, such as EBUSY, means that the kernel had locked the table. */
 #define EEXIST 17
 #define E2BIG 7
 
 /*
- * Makes the key's sum in `table`: 0, -EEXIST where another CPU was first, or another error. Of `room` keys a cgroup may have
- * as many as are still free: so there is always room for one more cgroup, however many take all that they may. Without
- * `room` it may have what the table has.
+ * Makes the key's sum in `table`. Returns 0, -EEXIST if another CPU was first, or another error. The table has `room` keys, and
+ * a cgroup may have as many as are still free: so there is always room for one more cgroup. If `room` is 0, only the size of
+ * the table is a limit.
  */
 static __noinline long insert(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
 			      __u32 table, __u32 room)
@@ -72,7 +72,7 @@ static __noinline long insert(void *samples, struct podperf_sample_key *key, str
 	return error;
 }
 
-/* Adds to the key's sum, or makes it; an error when there is no room for it. */
+/* Adds to the key's sum, or makes it. Returns an error when there is no room for it. */
 static __always_inline long add_to(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
 				   __u32 table, __u32 room)
 {
@@ -101,8 +101,8 @@ static __always_inline long add_wait_sum(struct podperf_sample_key *key, struct 
 	return add_to(&waits_even, key, fresh, PODPERF_WAITS_EVEN, max_samples);
 }
 
-/* Puts time on the CPU into one of the two tables. Over its share a cgroup has one key more, without stack and process: an
- * eighth of the table is for these. */
+/* Puts time on the CPU into one of the two tables. A cgroup over its share has one more key, without stack and process: an
+ * eighth of the table is for such keys. */
 static __always_inline void add_oncpu_sample(struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
 					     __u32 odd)
 {
@@ -120,8 +120,8 @@ static __always_inline void add_oncpu_sample(struct podperf_sample_key *key, str
 		drop(error == -E2BIG ? PODPERF_DROP_SAMPLE_STACK : PODPERF_DROP_SAMPLE_BUSY);
 }
 
-/* The row of a cgroup keeps `ns` of its time off the CPU that is in no table. Not for programs that may be preempted: rows
- * have one writer at a time. Verified by itself. */
+/* Adds `ns` off the CPU that are in no table to the cgroup's row. Returns whether there is a row. Not for programs that may be
+ * preempted: a row has one writer at a time. Verified by itself. */
 __noinline int keep_unprofiled(__u64 cgroup, __u32 activity, __u64 ns)
 {
 	__u32 state = activity < PODPERF_WAITS ? activity : PODPERF_PREEMPTED;
@@ -136,7 +136,7 @@ __noinline int keep_unprofiled(__u64 cgroup, __u32 activity, __u64 ns)
 	return true;
 }
 
-/* The same, for what found no room in a table, and why. */
+/* Adds `ns` that found no room in a table to the cgroup's row, and counts the drop that `error` stands for. */
 static __always_inline void add_unprofiled(struct podperf_sample_key *key, __u64 ns, long error)
 {
 	if (!keep_unprofiled(key->cgroup, key->activity, ns))

@@ -26,8 +26,8 @@ const volatile bool facts_enabled = true;
 /* Waits at least this long are never left to chance: if the budget has no walk for one, its place is named. */
 #define CERTAIN_NS 10000000
 
-/* How a task leaves the CPU. Idle kernel threads sleep uninterruptibly, but by TASK_NOLOAD do not mean it. Another CPU may
- * wake the task already; then `was` is the state in which it left, where the kernel says (since 5.18). */
+/* How a task leaves the CPU. Idle kernel threads sleep uninterruptibly, but TASK_NOLOAD marks them as idle. If another CPU
+ * already wakes the task, `was` is the state in which it left, on kernels that report it (since 5.18). */
 static __always_inline __u32 wait_activity(struct task_struct *task, bool preempt, __u32 was)
 {
 	__u32 state = task->__state;
@@ -47,8 +47,8 @@ static __always_inline __u32 wait_activity(struct task_struct *task, bool preemp
 		t->settled.field = now.field;               \
 	} while (0)
 
-/* Puts what is summed in the record into the table. What finds no room there `may_stay`, for the next table. Verified by
- * itself. */
+/* Moves the sum of the record into the table. If the table has no room and `may_stay` is set, the sum stays in the record for
+ * the next table. Verified by itself. */
 __noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd, bool may_stay)
 {
 	struct podperf_sample_key key = {};
@@ -138,7 +138,7 @@ __noinline int profile_wait(struct task *t, __u64 ids, __u64 cgroup, __u64 at, _
 	return 0;
 }
 
-/* The wait of `task` since `left_ns` ended when it came on, at `at`. */
+/* Charges the wait of `task`, from `left_ns` until the task came on the CPU at `at`. */
 static __always_inline void settle_wait(struct task_struct *task, struct task *t, __u64 cgroup, __u64 left_ns, __u64 at,
 					struct podperf_cgroup *row)
 {
@@ -157,7 +157,7 @@ static __always_inline void settle_wait(struct task_struct *task, struct task *t
 	}
 }
 
-/* Charges the facts of `task` since they were last charged to `cgroup`. Returns its row, NULL without. */
+/* Charges to `cgroup` what the facts of `task` grew by since the last charge. Returns the cgroup's row, or NULL. */
 static __always_inline struct podperf_cgroup *charge_facts(struct task_struct *task, struct task *t, __u64 cgroup)
 {
 	struct podperf_cgroup *row = cgroup_row(cgroup);
@@ -180,16 +180,16 @@ static __always_inline struct podperf_cgroup *charge_facts(struct task_struct *t
 }
 
 /*
- * Charges what `task`, which is on this CPU since `at`, did since it was last settled, and the wait before that, to
- * `cgroup`. Returns the row, NULL without.
+ * Charges to `cgroup` what `task` did since it was last settled, and its last wait. The task is on this CPU since `at`.
+ * Returns the row, or NULL.
  */
 static __always_inline struct podperf_cgroup *settle(struct task_struct *task, struct task *t, __u64 cgroup, __u64 at)
 {
 	struct podperf_cgroup *row;
 	__u64 left_ns;
 
-	/* cgroup_attach_task may run elsewhere for a task that is leaving its CPU. Who comes second leaves the
-	 * facts for the next switch, and the wait before to who came first. */
+	/* cgroup_attach_task may run on another CPU while the task leaves this one. The program that comes second
+	 * leaves the facts to the next switch, and the wait to the program that came first. */
 	if (!try_lock(&t->busy)) {
 		drop(PODPERF_DROP_TASK_BUSY);
 		return NULL;
@@ -258,8 +258,8 @@ static __always_inline struct podperf_cgroup *settle_current(struct task_struct 
 	return settle(task, t, cgroup, cpu->since_ns);
 }
 
-/* `task`, which is current, leaves the CPU in the state `was`, 0: not known. Returns the row that it was charged to, NULL
- * without. */
+/* `task`, which is current, leaves the CPU in the state `was` (0: not known). Returns the row that it was charged to, or
+ * NULL. */
 static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struct *task, bool preempt, __u32 was,
 						    __u64 now, struct podperf_cpu *cpu)
 {
@@ -384,11 +384,11 @@ static __always_inline void move_other(struct task_struct *task)
 		return;
 	}
 	left_ns = *(volatile __u64 *)&t->left_ns;
-	/* It may have left meanwhile, and be settled. A wait that began after it came on is none that has ended. */
+	/* The task may have left meanwhile, and be settled. A wait that began after it came on has not ended. */
 	if (its->pid == task->pid && its->since_ns == since_ns && left_ns <= since_ns) {
 		cgroup = t->moved_to && t->moved_since_ns == since_ns ? t->moved_to : its->cgroup;
 		row = charge_facts(task, t, cgroup);
-		/* It may leave at this moment, too: then its new wait is there, and stays. */
+		/* The task may leave at this moment, too: then its new wait is there, and stays. */
 		if (left_ns) {
 			__sync_val_compare_and_swap(&t->left_ns, left_ns, 0);
 			settle_wait(task, t, cgroup, left_ns, since_ns, row);
@@ -484,8 +484,8 @@ int BPF_PROG(task_newtask, struct task_struct *task)
 	return 0;
 }
 
-/* Run by the agent over all tasks before these programs count, and when the memory for a record was missing: makes the records
- * of tasks that have none. */
+/* Makes the records of tasks that have none. The agent runs it over all tasks before these programs count, and after the
+ * kernel had no memory for a record. */
 SEC("iter/task")
 int adopt(struct bpf_iter__task *ctx)
 {

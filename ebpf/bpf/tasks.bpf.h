@@ -46,12 +46,12 @@ struct task_sum {
 
 /* What is remembered of a task between its switches. */
 struct task {
-	__u64 left_ns;     /* when it left the CPU; 0 when the wait since is settled */
-	__u64 left_run_ns; /* its run time then */
-	__u64 stack;       /* of the wait since, see podperf_sample_key */
-	__u64 waker;       /* of that wait, see podperf_sample_key */
-	__u64 moved_to;    /* on whose account it runs since another task moved it while it ran; 0: as its CPU says */
-	__u64 moved_since_ns; /* when it had come on then: later times on a CPU are not meant */
+	__u64 left_ns;        /* when it left the CPU; 0 when the wait since is settled */
+	__u64 left_run_ns;    /* its run time then */
+	__u64 stack;          /* of the wait since, see podperf_sample_key */
+	__u64 waker;          /* of that wait, see podperf_sample_key */
+	__u64 moved_to;       /* its cgroup, if another task moved it while it ran; 0: the cgroup that its CPU says */
+	__u64 moved_since_ns; /* when it had come on the CPU then: `moved_to` holds until it leaves */
 	__u32 weight;         /* of that wait, see wait_stack */
 	__u32 filters;        /* of the wait that ends, see podperf_sample_key */
 	__u32 busy;           /* being settled: only one CPU at a time may */
@@ -144,7 +144,7 @@ static __noinline bool carry_over(struct task_struct *task, struct task *t)
 	return true;
 }
 
-/* The record of `task`, made if there is none. Only where the allocator may take locks: not with a run queue locked. */
+/* Returns the record of `task`, and makes it if there is none. Not with a run queue locked: the allocator takes locks. */
 static __always_inline struct task *make_record(struct task_struct *task)
 {
 	struct task *t = bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -155,9 +155,9 @@ static __always_inline struct task *make_record(struct task_struct *task)
 }
 
 /*
- * The record of `task`, where a run queue may be locked. It was made when the task was born, or by `adopt`. Where either had
- * no memory, and for tasks that `adopt` did not see, it is made now if that is safe. Kernels before 6.4 make it now only for
- * tasks that are older than the programs, and only if the agent cannot see them.
+ * Returns the record of `task`; a run queue may be locked. `task_newtask` or `adopt` made the record. If there was no memory
+ * then, or `adopt` did not see the task, the record is made here where that is safe. Kernels before 6.4 make it here only for a
+ * task that is older than the programs, and only if the agent cannot see all tasks.
  */
 static __always_inline struct task *find_record(struct task_struct *task)
 {
@@ -172,8 +172,8 @@ static __always_inline struct task *find_record(struct task_struct *task)
 }
 
 /*
- * The record of `task`, which is on a CPU since `since_ns` (0: not known); filled at its first sight. A task that was
- * there before the programs counts from when it came on: what else it did until then is not known.
+ * Returns the record of `task`, which is on a CPU since `since_ns` (0: not known), and fills it at its first sight. A task
+ * that was there before the programs counts from when it came on: what else it did until then is not known.
  */
 static __always_inline struct task *task_of(struct task_struct *task, __u64 since_ns, __u64 now)
 {

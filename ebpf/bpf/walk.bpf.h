@@ -8,15 +8,15 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* Set by the agent: random, but the same for all generations that count one after the other. */
+/* Set by the agent: random, and the same in all generations that take over from one another. */
 const volatile struct podperf_hash_key hash_key = {.point = 1, .sites = {1, 1, 1, 1, 1, 1, 1}};
 /* The number of sets in `stacks_sent`, a power of two, less one. */
 const volatile __u32 sent_mask = 0;
 
 /*
- * Set -> the ids that were sent last, of stacks and wakers. The agent takes out what it has forgotten. No hash table: the
- * sampler, which may be an NMI, writes to it as well, and an array has no lock. Where two writers meet, an id may be
- * missing, and is sent once more.
+ * Set -> the ids that were sent last, of stacks and wakers. The agent removes ids that it has forgotten. An array, since the
+ * sampler may be an NMI and writes to it as well, and an array has no lock. Two writers at one moment may lose an id; its stack
+ * or waker is then sent once more.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -25,7 +25,7 @@ struct {
 	__type(value, struct podperf_sent);
 } stacks_sent SEC(".maps");
 
-/* What the agent has to know of samples: stacks, places, wakers, long waits. In an NMI the kernel only tries to lock a ring. */
+/* Records for the agent: stacks, places, wakers, long waits. In an NMI the kernel only tries to lock a ring. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
@@ -86,7 +86,7 @@ __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kerne
 	}
 	in_user = user / sizeof(__u64);
 	frames = in_user + kernel / sizeof(__u64);
-	/* The first word is the number of all others, and not 0: of different lengths no two lists are the same. */
+	/* The first word holds the lengths, and is not 0: so lists of different lengths are never the same. */
 	hash = user << 16 | kernel;
 	for (__u32 i = 0; i < 2 * PODPERF_MAX_FRAMES; i++) {
 		if (i >= frames)

@@ -1,5 +1,5 @@
-//! Which maps each program reaches, and whether the sampler may: on x86 it is a non-maskable interrupt (NMI) with `cycles`,
-//! which may come while another program holds a lock of a map. All of it is read from the built object.
+//! Reads from the built object which maps each program reaches, and whether the sampler may reach them: on x86 it is a
+//! non-maskable interrupt (NMI) with `cycles`, which may come while another program holds a lock of a map.
 #![expect(clippy::unwrap_used, reason = "where nothing else can be told, the test fails")]
 
 use std::{
@@ -17,10 +17,10 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The section of programs that perf events call.
 const SAMPLER: &str = "perf_event";
-/// Where the table stands.
+/// The page with the table.
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/programs.md");
 
-/// The sections and what their programs may interrupt, or hold.
+/// The sections, and the context in which their programs run.
 const CONTEXTS: [(&str, &str); 11] = [
     (SAMPLER, "NMI (`cycles` on x86), else an interrupt"),
     ("tp_btf/sched_switch", "task, run queue locked, interrupts off"),
@@ -38,7 +38,7 @@ const CONTEXTS: [(&str, &str); 11] = [
 /// The maps that a program reaches, by its section and its name.
 type Reached = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// Of a function: its section and its offset there.
+/// The place of a function: its section and its offset there.
 type Place = (usize, u64);
 
 const INSTRUCTION: usize = 8;
@@ -46,10 +46,10 @@ const INSTRUCTION: usize = 8;
 const LOAD_ADDRESS: u8 = 0x18;
 /// `BPF_JMP | BPF_CALL`.
 const CALL: u8 = 0x85;
-/// In the source register of a call: of a function of the object.
+/// In the source register of a call: the target is a function of the object.
 const PSEUDO_CALL: u8 = 1;
 
-/// An object, as far as it matters here.
+/// The parts of an object that are needed here.
 struct Programs<'data> {
     file: object::File<'data>,
     /// By section and offset: a function's size and name.
@@ -109,7 +109,7 @@ impl<'data> Programs<'data> {
                 (CALL, PSEUDO_CALL, Some(RelocationTarget::Symbol(symbol))) => {
                     let symbol = self.file.symbol_by_index(*symbol)?;
                     let of = symbol.section_index().ok_or("a call leads to no section")?;
-                    // To a section: the immediate says where in it, counted in instructions from the one before.
+                    // A call into a section: the immediate is the offset in instructions, less one.
                     let offset = match symbol.kind() {
                         SymbolKind::Section => u64::try_from((immediate + 1) * 8)?,
                         _ => symbol.address(),
@@ -139,7 +139,7 @@ fn kinds(bytes: &[u8]) -> Result<BTreeMap<String, bpf_map_type>> {
         .map_err(|_unknown| "a map of a kind that is not known".into())
 }
 
-/// Why the sampler must not write to these maps, or read them.
+/// Returns the maps that the sampler must not reach, with the reason.
 fn findings(reached: &Reached, kinds: &BTreeMap<String, bpf_map_type>, allocating: &BTreeSet<String>) -> Vec<String> {
     let mut findings = Vec::new();
     let of_sampler = reached.iter().filter(|((section, _), _)| section == SAMPLER);
@@ -162,8 +162,8 @@ fn findings(reached: &Reached, kinds: &BTreeMap<String, bpf_map_type>, allocatin
             Some(bpf_map_type::BPF_MAP_TYPE_HASH) if allocating.contains(map) => {
                 findings.push(format!("`{program}` may be an NMI, and allocates in `{map}`"));
             }
-            // An NMI waits for no bucket that it has interrupted if only NMIs and system calls write: these keep sampling
-            // programs off their CPU meanwhile (`bpf_disable_instrumentation`).
+            // An NMI never waits for a bucket that it has interrupted if only NMIs and system calls write: a system
+            // call keeps sampling programs off its CPU meanwhile (`bpf_disable_instrumentation`).
             Some(bpf_map_type::BPF_MAP_TYPE_HASH) if others.is_empty() => {}
             kind => findings.push(format!(
                 "`{program}` may interrupt others as an NMI, and reaches `{map}` ({kind:?}) as {others:?} do"
@@ -217,7 +217,8 @@ fn compile(source: &str) -> Vec<u8> {
     fs::read(to).unwrap()
 }
 
-/// One map of a kind, which a function writes to that two programs call, or only one of them.
+/// Returns the findings for a map of this kind: a function writes to it, which the sampler calls, and another program
+/// if `other_calls`.
 fn shared(kind: &str, flags: &str, other_calls: bool) -> Vec<String> {
     let call = if other_calls { "touch(1)" } else { "0" };
     let bytes = compile(&format!(

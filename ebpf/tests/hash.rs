@@ -11,7 +11,7 @@ const PRIME: u128 = (1 << 61) - 1;
 const POINT: u64 = 0x0123_4567_89ab_cdef;
 const OTHER_POINT: u64 = 0x0edc_ba98_7654_3210;
 
-/// What the header makes of a list of words.
+/// The hashes that the header makes of a list of words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hashes {
     hash: u64,
@@ -19,7 +19,7 @@ struct Hashes {
     site: u64,
 }
 
-/// Compiles the header, and has it hash each list, whose first word is where it begins.
+/// Compiles the header, and hashes each list with it, from the initial hash that is the first of the pair.
 fn hashes(lists: &[(u64, Vec<u64>)]) -> Vec<Hashes> {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("hash");
@@ -55,7 +55,7 @@ fn hashes(lists: &[(u64, Vec<u64>)]) -> Vec<Hashes> {
     found
 }
 
-/// The same in the plainest way.
+/// The same polynomial in 128-bit arithmetic.
 fn polynomial(point: u64, words: &[u64]) -> u128 {
     let (first, rest) = words.split_first().unwrap();
     rest.iter().fold(u128::from(*first), |hash, word| (hash * u128::from(point) + u128::from(*word)) % PRIME) % PRIME
@@ -78,7 +78,7 @@ fn an_id_is_the_polynomial_of_its_words_and_odd() {
         list[0] >>= 32;
         lists.push((words(seed, 1)[0] >> 4, list));
     }
-    // The largest of all that there may be.
+    // The largest values that are possible.
     lists.push(((1 << 60) - 1, vec![u64::from(u32::MAX), u64::MAX, u64::MAX, u64::MAX]));
     for ((point, list), found) in lists.iter().zip(hashes(&lists)) {
         let expected = polynomial(*point, list);
@@ -90,7 +90,7 @@ fn an_id_is_the_polynomial_of_its_words_and_odd() {
 
 #[test]
 fn frames_that_collide_under_one_key_do_not_under_another() {
-    // Who knows the point shifts one frame up and takes off in the next what that adds.
+    // With a known point, add one to a frame, and subtract from the next frame what that adds to the hash.
     let honest = vec![16, 0x40_1000, 0x7f00_1234_5678, 0x40_2000];
     let forged = |point: u64| {
         let mut forged = honest.clone();
@@ -111,7 +111,7 @@ fn frames_that_collide_under_one_key_do_not_under_another() {
 
 #[test]
 fn a_call_site_is_even_and_each_of_its_words_tells() {
-    // Addresses and numbers of calls have nothing above.
+    // Addresses and numbers of calls have no bits above.
     const BITS: u32 = 48;
     let site = words(7, 7);
     let mut lists = vec![(POINT, site.clone())];

@@ -49,8 +49,8 @@ fn files_and_threads_are_as_many_with_ten_cgroups_as_with_three_hundred() -> Res
     Ok(())
 }
 
-/// Open files, and threads, once it has `listening` sockets again. The runtimes' threads for blocking work are not among
-/// them: they come with requests, and end when they have had nothing to do.
+/// Returns how many files and threads the agent has, once it has `listening` sockets again. The runtimes' threads for
+/// blocking work are not counted: they come with requests, and end when they are idle.
 fn at_rest(agent: &Agent, listening: usize) -> Result<(usize, Vec<String>)> {
     within(AT_REST, "no connection is open", || Ok((sockets(agent)? == listening).then_some(())))?;
     let names = directory(agent, "task")?.filter_map(|entry| fs::read_to_string(entry.ok()?.path().join("comm")).ok());

@@ -1,5 +1,5 @@
-//! Whether others agree with what is sent: a real Collector is asked what it refused, and the profiling group's own
-//! checker looks at requests as they are on the wire.
+//! Other programs check what the agent sends: a real Collector reports what it refused, and the profiling group's own
+//! checker reads requests as they are on the wire.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -58,15 +58,15 @@ impl Drop for Busy {
     }
 }
 
-/// What the agent says of profiles: requests that were accepted, and all that is not in order. Of pushed metrics it has
-/// no counts.
+/// Returns the agent's counts of profiles: accepted requests, and failures of any kind. It does not count pushed
+/// metrics.
 fn sent(metrics: &Metrics) -> (f64, f64) {
     let trouble = ["export_failures", "lost_requests", "dropped", "rejected"];
     let trouble = trouble.iter().map(|what| metrics.sum(&format!("podperf_otlp_{what}_total"), &[])).sum();
     (metrics.sum("podperf_otlp_exports_total", &[]), trouble)
 }
 
-/// What a Collector says once it and the agent mean the same requests: the agent sends one each second.
+/// Returns a Collector's counts once they are of the same requests as the agent's, which sends one each second.
 fn agreed(agent: &Agent, collector: &Collector, kind: Kind) -> Result<Taken> {
     let mut last = None;
     let taken = within(DEADLINE, "the agent and the Collector count the same requests", || {
@@ -75,7 +75,7 @@ fn agreed(agent: &Agent, collector: &Collector, kind: Kind) -> Result<Taken> {
         ensure!(trouble == 0.0, "the agent says that {trouble} failed: {}", agent.log());
         last = Some((requests, taken));
         let same = kind == Kind::Metrics || requests == taken.requests + taken.failed_requests;
-        // Not amid a request.
+        // Not while a request is under way.
         Ok((same && taken.written == taken.accepted).then_some(taken))
     });
     let taken = taken.with_context(|| format!("the agent's requests and what the Collector says: {last:?}"))?;
@@ -179,7 +179,7 @@ fn requests(preset: &str) -> Result<Vec<Vec<u8>>> {
     (0..REQUESTS).map(|_| bodies.recv_timeout(DEADLINE).context("no request")).collect()
 }
 
-/// What profcheck says of a request: whether it passes, and why not.
+/// Returns whether a request passes profcheck, and what profcheck prints.
 fn profcheck(request: &[u8]) -> Result<(bool, String)> {
     let built = Command::new(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("collector/profcheck.sh"))
         .stderr(Stdio::inherit())
@@ -206,7 +206,7 @@ fn requests_pass_profcheck() -> Result<()> {
     Ok(())
 }
 
-/// Two messages after each other are one, with the rows of both: no longer as the signal wants it.
+/// Two messages in a row are one message with the rows of both, which the signal forbids.
 fn profcheck_refuses_tables_that_have_rows_twice() -> Result<()> {
     let request = requests("generic")?.remove(0);
     let (passed, says) = profcheck(&[&request[..], &request].concat())?;

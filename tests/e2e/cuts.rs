@@ -1,4 +1,4 @@
-//! Recordings cut windows for everybody. However many ask for however little, others' profiles do not suffer.
+//! Recordings cut windows for everybody. Many short recordings do not harm the profiles of others.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -22,7 +22,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 const EXPORTS: &str = "podperf_otlp_exports_total";
-/// Of windows that end by themselves.
+/// The length of windows that end by themselves.
 const INTERVAL_SECONDS: f64 = 5.0;
 const CLIENTS: usize = 8;
 const LOOPS: Duration = Duration::from_secs(12);
@@ -62,7 +62,7 @@ fn recordings_in_a_loop_cut_one_window_a_second_and_none_is_lost() -> Result<()>
     let [recorded, busy, short] = [recorded, busy, short].map(AtomicU32::into_inner);
     ensure!(recorded >= 4, "{recorded} recordings");
 
-    // What was cut is on its way for a moment more.
+    // Windows that were cut are on their way for a moment more.
     thread::sleep(Duration::from_secs(2));
     let metrics = agent.fresh_metrics()?;
     let windows = metrics.sum(EXPORTS, &[]) - before;

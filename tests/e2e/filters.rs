@@ -26,7 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
 const DEADLINE: Duration = Duration::from_secs(30);
 /// The receiver writes what it has taken this often, ten times over.
 const SETTLES: Duration = Duration::from_secs(1);
-/// Of a sum of some hundred samples.
+/// The rounding error of a sum of some hundred samples, in seconds.
 const ROUNDING: f64 = 0.0005;
 
 /// Two sleepers, one with long waits and one with short ones, under an agent with this filter.

@@ -72,7 +72,7 @@ fn others_have_names(hung: &HungFs, agent: &mut Option<Agent>, stuck: &TestCgrou
         ensure!(all > report.inside.cpu_ns / 2, "{all} ns are sampled of {}:\n{text}", report.inside.cpu_ns);
         ensure!(burning >= all / 10 * 9, "only {burning} of {all} ns have the name of their function:\n{text}");
     }
-    // Its own frames are counted for it, once a window had them.
+    // The frames of the hanging program are counted for its cgroup, once a window had them.
     let its_own = [("cgroup", stuck.kernel_path())];
     let metrics = agent.fresh_metrics()?;
     ensure!(metrics.get(UNREAD, &its_own).is_some_and(|frames| frames > 0.0), "no {UNREAD} {its_own:?}");

@@ -238,7 +238,7 @@ fn bytes_read(agent: &Agent) -> Result<u64> {
     Ok(bytes)
 }
 
-/// 14 processes have one map of 66 MB, linked for each; each reading of it for each of them would be half a gigabyte a window.
+/// 14 processes have one map of 66 MB, by bind mounts; reading it for each of them would be 0.9 GB a window.
 fn one_cgroups_maps_take_no_names_from_another() -> Result<()> {
     const WINDOWS: f64 = 5.0;
     let mut case = Case::new("stacks: {filter: 'comm == jit'}")?;

@@ -90,7 +90,7 @@ fn each_mode_has_the_capabilities_that_the_chart_names_and_no_others() -> Result
 
 fn the_reader_of_strangers_files_has_a_filter_of_its_own() -> Result<()> {
     let agent = Agent::start("")?;
-    // It is made for the first file.
+    // The thread is made for the first file.
     within(DEADLINE, "there is a thread for files", || {
         Ok(threads(&agent)?.iter().any(|(name, _)| name == "podperf-files").then_some(()))
     })?;

@@ -75,7 +75,7 @@ impl Held {
         self.child.id()
     }
 
-    /// Whether its work is done: then it writes its report, which nobody takes.
+    /// Returns whether its work is done, and does not read the report that it then writes.
     pub(crate) fn is_done(&self) -> bool {
         fs::read_to_string(format!("/proc/{}/wchan", self.pid())).is_ok_and(|place| place.contains("pipe_write"))
     }

@@ -1,5 +1,5 @@
-//! What those who read cost, and that it is theirs alone: the sensors give nothing up for it, and one reader uses up
-//! nobody else's rate. The limits are the default ones.
+//! The cost of readers is theirs alone: the sensors give up nothing because of it, and no reader uses up another's
+//! rate. The limits are the defaults.
 
 use std::{
     fs,
@@ -102,7 +102,7 @@ fn what_readers_cost_makes_the_sensors_give_up_nothing() -> Result<()> {
     let parent = TestCgroup::new("readers")?;
     let _crowd = Crowd::start(&parent, CGROUPS)?;
     let agent = Agent::start(&format!("{DEFAULTS}{MANY}"))?;
-    // Without stacks, whose first symbols are over the cap in a build for tests; that is not what readers cost.
+    // Without stacks: in a build for tests, finding the first symbols goes over the cap without any reader.
     let before = within(Duration::from_secs(60), "its start is over", || {
         let metrics = agent.fresh_metrics()?;
         let ratio = metrics.get("podperf_overhead_ratio", &[]);
@@ -165,7 +165,7 @@ fn a_second_scrape_of_a_reading_costs_a_tenth_of_the_first() -> Result<()> {
             let start = Instant::now();
             let (cost, body) = ask()?;
             let others = (0..4).map(|_| ask()).collect::<Result<Vec<_>>>()?;
-            // Only within a second of the reading, which began after `start`, are they of the same.
+            // Scrapes within a second of the reading, which began after `start`, are of the same reading.
             if start.elapsed() < Duration::from_millis(900) {
                 ensure!(others.iter().all(|(_, other)| *other == body), "other bytes of the same reading");
                 bytes = body.len();
@@ -216,7 +216,7 @@ fn one_reader_uses_up_nobody_elses_rate() -> Result<()> {
         let mut stream = http::connect_from(loopback(source), agent.address())?;
         Ok(http::get_again(&mut stream, "/metrics", &[])?.0)
     };
-    // What is refused, from the very address that scrapes; and more requests than the rate has, from another one.
+    // Refused requests from the address that scrapes, and more requests than the rate allows from another address.
     for (asks, path, scrapes) in [(2, "/nothing", 2), (3, "/status", 2)] {
         let asking: Vec<_> = (0..40).map(|_| Reader::start(&agent, loopback(asks), path, Duration::ZERO)).collect();
         thread::sleep(Duration::from_secs(2));
@@ -244,7 +244,7 @@ fn an_agent_whose_reading_is_slow_lives_and_one_that_hangs_does_not() -> Result<
         }
     }
     let collector = collector.context("no thread `podperf-kernel`")?;
-    // As a system call that does not return: this thread stands still, the others go on.
+    // Like a system call that does not return: this thread stands still, the others run.
     ptrace::seize(collector, ptrace::Options::empty())?;
     ptrace::interrupt(collector)?;
     waitpid(collector, Some(WaitPidFlag::__WALL))?;

@@ -97,7 +97,7 @@ fn another_user_can_neither_take_the_lock_nor_read_what_is_kept() -> Result<()> 
     agent.metrics().context("what is kept is written with a reading")?;
     let path = |name: &str| agent.directory().join(name).display().to_string();
     let (lock, kept, readable) = (path("agent.lock"), path("kept.state"), path("podperf.yaml"));
-    // With more in it than the agent's files it stays as open as it was made: the files have to do without.
+    // A directory with other files in it keeps its mode: the agent's files have to be closed themselves.
     fs::set_permissions(agent.directory(), Permissions::from_mode(0o755))?;
     let nobody = |command: &[&str]| -> Result<(bool, String)> {
         let as_nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all"];

@@ -1,4 +1,5 @@
-//! A noisy neighbour: one cgroup makes processes as fast as it goes, and the others keep what is theirs.
+//! A noisy neighbour: one cgroup makes processes as fast as possible, and the other ones keep their shares of the
+//! tables.
 
 use std::{fmt::Write as _, thread, time::Duration};
 
@@ -22,7 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
 const STORMS: [&str; 2] = ["9.5", "9.5"];
 /// Fewer processes a second fill no table: the machine would be too slow to show anything.
 const STORMY: f64 = 2000.0;
-/// Of the time off the CPU.
+/// The share of the time off the CPU that must have a reason.
 const KEPT: f64 = 0.99;
 
 /// A cgroup's time off the CPU by the hook, by the profile, and what of it has the reason in question.
@@ -53,7 +54,7 @@ impl Times {
 }
 
 fn a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons() -> Result<()> {
-    // No cap: what the storm costs would turn stacks off for all.
+    // No cap: the cost of the storm would turn stacks off for all.
     let agent = Agent::start("overhead: {maxPercent: 0}\nstacks: {onCpuHertz: 0}")?;
     let (quiet, noisy) = (TestCgroup::new("quiet")?, TestCgroup::new("noisy")?);
     // One thread with one kind of wait: its sum is in its own record, and comes to the table last.
@@ -95,7 +96,7 @@ fn a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons() -> Result<()> {
         quiet.of_reason,
         quiet.offcpu
     );
-    // What of the noisy one found no place is in its own row, without a reason.
+    // Waits of the noisy cgroup that found no place are in its own row, without a reason.
     ensure!(
         noisy.in_profiles >= KEPT * noisy.offcpu && noisy.in_profiles <= noisy.offcpu / KEPT,
         "{} s of {} s off the CPU are in the noisy cgroup's profiles:\n{table}",

@@ -1,5 +1,5 @@
-//! Who has no token keeps out nobody who has one, with the default limits. The API server is played: it knows one token,
-//! and counts how often it is asked.
+//! Strangers without a token cannot keep out a reader that has one, with the default limits. The test plays the API
+//! server: it knows one token, and counts how often it is asked.
 
 use std::{
     fs,
@@ -147,7 +147,7 @@ fn be_a_stranger(guarded: &Guarded, number: usize, source: IpAddr, stop: &Atomic
             let headers = if number.is_multiple_of(10) { &[("Authorization", token.as_str())][..] } else { &[] };
             match http::get_again(&mut stream, "/metrics", headers) {
                 Ok((401 | 429, ..)) => refused.fetch_add(1, Ordering::Relaxed),
-                // Whoever gave way to others begins anew.
+                // A connection that gave way to another one is opened again.
                 _ => break,
             };
         }
@@ -173,7 +173,7 @@ fn who_has_no_token_keeps_out_nobody_who_has_one() -> Result<()> {
             kept = Some(stream);
             Ok(())
         };
-        // As a Prometheus that was there before the strangers came.
+        // Like a Prometheus that was there before the strangers came.
         scrape(0)?;
         let scraped = thread::scope(|scope| {
             let ask = |number| be_a_stranger(&guarded, number, strangers, &stop, &refused);

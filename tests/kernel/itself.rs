@@ -26,7 +26,7 @@ const SWITCH: &[(&str, &str)] = &[("program", "sched_switch")];
 const SHED: Duration = Duration::from_secs(60);
 /// Each is some hundred runs that time themselves.
 const ROUNDS: usize = 9;
-/// What the median may be of the kernel's own time.
+/// The range of the median, as a part of the kernel's own time.
 const OF_THE_KERNELS: Range<f64> = 0.8..1.25;
 /// Rows of the committed table: kernel, program, instructions.
 const SIZES: &str = include_str!("verified-instructions.txt");
@@ -34,8 +34,8 @@ const SIZES: &str = include_str!("verified-instructions.txt");
 /// The kernel's own statistics are the truth, which only root may switch on. What it takes to get into the program is
 /// in neither; a look at the clock is in both, and two more are in the kernel's time of a run that times itself.
 ///
-/// One run of 61 stands for all: a single one that an interrupt or the host prolongs by a millisecond counts for 61. So the
-/// median of some rounds is held, which few of those cannot move.
+/// One run of 61 stands for all: a single one that an interrupt or the host prolongs by a millisecond counts for 61.
+/// So the median of some rounds is compared, which a few long runs cannot move.
 pub(crate) fn runs_are_the_kernels_own() -> Result<()> {
     let _statistics = enable_run_statistics()?;
     let known = Programs::list()?;
@@ -166,7 +166,7 @@ pub(crate) fn programs_have_not_grown() -> Result<()> {
             known.insert(*program, most.parse::<f64>()?);
         }
     }
-    // Another kernel's verifier walks other paths: what is held against nothing is not held.
+    // Another kernel's verifier walks other paths, so rows of this kernel must exist.
     let unknown: Vec<_> = found.keys().filter(|program| !known.contains_key(*program)).collect();
     ensure!(
         unknown.is_empty(),

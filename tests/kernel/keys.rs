@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{agent::Agent, bpffs::Bpffs};
 
-/// A takeover by other programs must know stacks by the ids that those before gave them.
+/// After a takeover, the new programs must give stacks the same ids as the previous ones.
 pub(crate) fn a_key_outlives_its_agent() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let yaml = |cgroups: u32| format!("{}\ncgroups: {{max: {cgroups}}}", bpffs.yaml());
@@ -19,7 +19,7 @@ pub(crate) fn a_key_outlives_its_agent() -> Result<()> {
     let first = key(&bpffs)?;
     agent.restart(Signal::SIGKILL, &yaml(512))?;
     ensure!(key(&bpffs)? == first, "adopted programs have another key");
-    // Other sizes are other programs.
+    // Another size of the tables makes other programs.
     agent.restart(Signal::SIGKILL, &yaml(1024))?;
     agent.wait_for_log("taken over, and unpinned", Duration::from_secs(15))?;
     ensure!(key(&bpffs)? == first, "programs that took over have another key");

@@ -1,5 +1,5 @@
-//! Kills at moments that nobody has chosen: within a reading, a write of the kept file, a `forget` of dead cgroups, a start and
-//! a takeover. Whatever an agent was at, the next one goes on with exactly what the kernel counted.
+//! Kills at random moments: in a reading, a write of the kept file, a `forget` of dead cgroups, a start and a
+//! takeover. The next agent always goes on with exactly what the kernel counted.
 
 use std::{
     collections::BTreeMap,
@@ -32,12 +32,12 @@ const PROGRAMS: [&str; 2] =
     ["counters: {groups: [[cpu-clock, page-faults]]}", "counters: {groups: [[page-faults, cpu-clock]]}"];
 /// Short cgroups beside which nobody is killed.
 const UNDISTURBED: u32 = 50;
-/// What joining and leaving a cgroup puts on either side, each time, at least; emulated CPUs take longer.
+/// The time that joining and leaving a cgroup may put on either side, each time, at least; emulated CPUs take longer.
 const JOIN: Duration = Duration::from_micros(5);
-/// Nothing that is waited for here takes longer, unless the machine is too busy: then the kill comes late.
+/// The longest wait for a moment: on a busy machine the kill comes late.
 const LATE: Duration = Duration::from_secs(2);
 
-/// What an agent is at when it is killed. The delays after that are random.
+/// The step of an agent at which it is killed. The delay after it is random.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
     /// Anywhere in a reading and in what follows it.
@@ -129,7 +129,7 @@ impl Victim {
     }
 
     fn kill_in_a_reading(&mut self, moment: Moment) -> Result<&'static str> {
-        // Else the last reading is handed out again.
+        // Else the last reading is returned again.
         thread::sleep(COALESCED_FOR);
         let (kept, new) = (self.kept(), self.kept().with_extension("new"));
         let before = written(&kept);
@@ -202,7 +202,7 @@ fn yaml(bpffs: &Bpffs, programs: usize) -> String {
     format!("{}\n{FACTS}\n{DEPTH}\n{}", bpffs.yaml(), PROGRAMS[programs])
 }
 
-/// Which file it is: another one has been renamed to it when that changes.
+/// Returns the file's identity, which changes when another file is renamed to it.
 fn written(kept: &Path) -> Option<(u64, i64)> {
     fs::metadata(kept).ok().map(|found| (found.ino(), found.mtime_nsec()))
 }
@@ -253,7 +253,7 @@ pub(crate) fn at_random_moments_lose_nothing() -> Result<()> {
     let join = undisturbed(&victim.agent)?;
     let mut shown = counters(&victim.agent.metrics()?);
     let mut moments: BTreeMap<&str, u32> = BTreeMap::new();
-    // Each sixth is of the same kind, from a random one on.
+    // The kinds of moments take turns, from a random one on.
     let first = victim.random.below(MOMENTS.len());
     for turn in 0..times {
         let moment = MOMENTS[(first + turn) % MOMENTS.len()];

@@ -159,7 +159,7 @@ pub(crate) fn what_is_kept_may_be_damaged() -> Result<()> {
     load.end()
 }
 
-/// A generation that says what it holds, and of which a map is missing: the takeover finds that when its word is changed.
+/// A generation with a description, of which a map is missing: the takeover finds that when it changes the word.
 pub(crate) fn what_is_pinned_may_be_unreadable() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let with = |max: u32| format!("{}\ncgroups: {{max: {max}}}\n{FACTS}", bpffs.yaml());
@@ -183,7 +183,7 @@ pub(crate) fn what_is_pinned_may_be_unreadable() -> Result<()> {
     ensure!(now.get("podperf_starts_total", &[("how", "incomplete")]) == Some(1.0), "{}", agent.log());
     ensure!(!broken.exists() && generations()?.len() == 1, "{:?}", generations()?);
 
-    // It counts on, and the next one has nothing left to say.
+    // The agent counts on, and the next one reports nothing.
     let load = Inside::start("--pages 50 --switches 50", &cgroup)?;
     load.finish(&agent)?.ensure_exact()?;
     agent.restart(Signal::SIGKILL, &with(4096))?;

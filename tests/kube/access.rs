@@ -111,7 +111,7 @@ impl Guarded {
         Ok(says)
     }
 
-    /// Of a reading that began after this call.
+    /// Returns the metrics of a reading that began after this call.
     fn metrics(&self, token: &str) -> Result<Metrics> {
         thread::sleep(COALESCED_FOR);
         Ok(Metrics::parse(&self.expect(token, "GET /metrics", 200)?))

@@ -1,4 +1,5 @@
-//! Flame graphs that many ask for at once, on a node with many pods, of a load whose stacks are as many as its waits.
+//! Many clients ask for flame graphs at once, on a node with many pods, of a load in which each wait has another
+//! stack.
 
 use std::{
     fs,
@@ -38,7 +39,7 @@ const MOST_ABOVE_REST: u64 = 64 << 20;
 /// A drawing takes seconds in a debug build, and four may wait.
 const PATIENCE: Duration = Duration::from_secs(120);
 const FULL: Duration = Duration::from_secs(180);
-/// What is drawn in turn, so that no two that follow each other are the same.
+/// The drawings that clients ask for in turn: no two in a row are the same.
 const DRAWINGS: [&str; 6] = [
     "/flamegraph",
     "/flamegraph?format=svg",
@@ -65,7 +66,7 @@ fn flame_graphs_that_64_ask_for_at_once_take_64_mib_at_most() -> Result<()> {
         Ok((code == 200 && String::from_utf8_lossy(&body).contains(" smaller) ")).then_some(()))
     })
     .with_context(|| agent.log())?;
-    // Windows that come take memory, too, with or without flame graphs. Those that are there stay for minutes.
+    // New windows take memory, too, with or without flame graphs, and stay for minutes.
     drop(load);
     at_rest(agent)?;
 
@@ -153,7 +154,8 @@ fn memory(agent: &Agent, name: &str) -> Result<u64> {
     Ok(kib << 10)
 }
 
-/// Waits until it takes as much as five seconds before, within 4 MiB: the last windows have their names.
+/// Waits until the agent takes as much memory as five seconds before, within 4 MiB: the last windows then have their
+/// names.
 fn at_rest(agent: &Agent) -> Result<()> {
     let mut before = memory(agent, "VmRSS")?;
     within(FULL, "memory stays as it is", || {

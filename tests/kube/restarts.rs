@@ -42,7 +42,7 @@ const SHORT_BACKOFF: Duration = Duration::from_millis(400);
 
 /// Counts readings: scrapes with the same number are of the same reading.
 const READINGS: &str = "podperf_readings_total";
-/// Four times while a reading is handed out.
+/// Four times in the second in which a reading is returned.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What Prometheus has seen of one container, from its first sample on.
@@ -56,8 +56,8 @@ struct Seen {
 /// Counters of a pod by their series, of one reading.
 type Counters = BTreeMap<String, f64>;
 
-/// Somebody who scrapes more often than Prometheus, which leaves scrapes out where the machine is busy: whatever nobody
-/// scraped, nobody has seen fall.
+/// Scrapes more often than Prometheus, which leaves out scrapes on a busy machine: the test can check only readings
+/// that were scraped.
 #[derive(Debug)]
 struct Watcher {
     stop: Arc<AtomicBool>,
@@ -246,8 +246,8 @@ impl Seen {
         Ok(scrapes)
     }
 
-    /// Puts what Prometheus and the watcher have scraped together by the number of the reading: none is missing from the
-    /// first one on, and from one to the next nothing falls or ends. Returns how many they are.
+    /// Joins the scrapes of Prometheus and of the watcher by the number of the reading. Checks that no reading is
+    /// missing from the first one on, and that no series falls or ends. Returns the number of readings.
     fn ensure_no_reading_falls(&self, counters: &[&&str], watcher: Watcher) -> Result<usize> {
         let mut readings = watcher.finish()?;
         let numbers = self.prometheus.history(&format!("{READINGS}[10m]"))?;

@@ -1,4 +1,4 @@
-//! Every path in backticks, in a page or in the `//!` of a module, is that of a file or folder that there is.
+//! Every path in backticks, in a page or in the `//!` of a module, is that of an existing file or folder.
 
 use std::{
     collections::BTreeSet,
@@ -15,13 +15,13 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_path_that_is_not_there_is_found", &[], a_path_that_is_not_there_is_found),
 ];
 
-/// What ends so is a file of ours.
+/// Names with these endings are files of ours.
 const ENDINGS: [&str; 10] = ["rs", "c", "h", "md", "yaml", "toml", "sh", "json", "tpl", "txt"];
-/// Where nothing of ours is: what is built, and what the fuzz targets leave.
+/// Folders without files of ours: build outputs, and the output of fuzz targets.
 const SKIPPED: [&str; 4] = ["target", ".git", "tests/fuzz/target", "tests/fuzz/artifacts"];
-/// Where the modules are that a page may call by their file's name alone. Files of tests have their path in pages.
+/// Folders of modules that a page may name by the file's name alone. Files of tests have their path in pages.
 const SOURCES: [&str; 2] = ["agent/src", "ebpf"];
-/// What is in none of these rules, and why: page and path.
+/// Exceptions from these rules: page and path.
 const EXCEPTIONS: [(&str, &str); 0] = [];
 
 /// Files and folders, from the repository's root.
@@ -57,8 +57,9 @@ impl Tree {
         self.files.contains(path) || self.folders.contains(path)
     }
 
-    /// Whether `token` is meant to be a path: it ends as our files do, or begins with a folder of the root. One with a part
-    /// in capitals is a pattern, `examples/NAME/values.yaml`; one from `/` on is on the machines of users.
+    /// Returns whether `token` is meant to be a path: it ends as our files do, or begins with a folder of the root. A
+    /// path with a part in capitals is a pattern, `examples/NAME/values.yaml`; a path from `/` on is on the machines
+    /// of users.
     fn is_path(&self, token: &str) -> bool {
         let is_sign = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-', '/'].contains(&c);
         let is_pattern = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_uppercase());
@@ -71,9 +72,9 @@ impl Tree {
         of_root || ending.is_some_and(|ending| ENDINGS.contains(&ending))
     }
 
-    /// Whether `document` may speak of `token`: from the root, from a folder above the document, from the sources of the
-    /// agent or of the document's crate. A name without a folder is that of a file beside the document, or anywhere below
-    /// the sources it speaks of.
+    /// Returns whether `document` may name `token`: from the root, from a folder above the document, from the sources
+    /// of the agent or of the document's crate. A name without a folder is that of a file beside the document, or
+    /// anywhere below the sources it speaks of.
     fn knows(&self, document: &Path, token: &str) -> bool {
         let is_page = document.extension().is_some_and(|extension| extension == "md");
         let of_crate = document.components().next().map_or_else(PathBuf::new, |first| PathBuf::from(first.as_os_str()));
@@ -93,7 +94,7 @@ impl Tree {
     }
 }
 
-/// Without `..`.
+/// Returns the path without `..`.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
@@ -106,7 +107,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// What of a file is a document: a page without its blocks of code, the `//!` of a module.
+/// Returns the document in a file: a page without its blocks of code, or the `//!` of a module.
 fn document(path: &Path, text: &str) -> Option<String> {
     let extension = path.extension()?.to_str()?;
     match extension {
@@ -116,7 +117,7 @@ fn document(path: &Path, text: &str) -> Option<String> {
     }
 }
 
-/// What stands in backticks.
+/// Returns the texts in backticks.
 fn tokens(document: &str) -> impl Iterator<Item = &str> {
     document.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }

@@ -28,7 +28,7 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 /// The agent promises to end this soon after SIGTERM. [`Agent::wait`] allows besides for exactly the time in which the
 /// machine had no CPU for it.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(5);
-/// When an agent that nobody looks at any more is killed instead.
+/// After this time an agent that is dropped is killed instead.
 const KILL_DEADLINE: Duration = Duration::from_secs(15);
 /// Longer than readings are handed out again: a scrape after this pause is a new one, or of a moment in it.
 pub const COALESCED_FOR: Duration = Duration::from_millis(1100);
@@ -167,14 +167,15 @@ impl Agent {
         // One that was killed before it was ready may be gone.
         if self.child.try_wait()?.is_none() {
             self.signal(signal)?;
-            // The CPUs of a guest are emulated, and how long they wait for those of the host is not told to it.
+            // The CPUs of a guest are emulated; the guest does not know how long they wait for those of the host.
             let is_guest = std::env::var_os(OWN_MACHINE).is_some();
             self.wait(if is_guest { KILL_DEADLINE } else { STOP_DEADLINE })?;
         }
         Ok(())
     }
 
-    /// Starts another one in its directory and at its address once it has ended, and does not wait until that is ready.
+    /// Waits until the agent has ended, and starts another one in its directory and at its address. Does not wait
+    /// until that one is ready.
     pub fn begin_again(&mut self, program: &Path, yaml: &str) -> Result<()> {
         program.clone_into(&mut self.program);
         let mut command = command_at(&self.program, self.directory.path(), yaml, self.address)?;

@@ -18,7 +18,7 @@ pub fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<
     ask(address, &format!("GET {path}"), headers, "")
 }
 
-/// The same of a server that may take this long.
+/// As [`get`], from a server that may take this long.
 pub fn get_within(deadline: Duration, address: SocketAddr, path: &str) -> Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(deadline))?;
@@ -40,7 +40,7 @@ pub fn ask(address: SocketAddr, request: &str, headers: &[(&str, &str)], content
     exchange(&mut stream, address, request, headers, content)
 }
 
-/// A connection from this loopback address.
+/// Connects from this loopback address.
 pub fn connect_from(source: IpAddr, address: SocketAddr) -> Result<TcpStream> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let connected = runtime.block_on(async {

@@ -39,7 +39,7 @@ impl Https {
         self.shake_hands(socket, address)
     }
 
-    /// The same from this loopback address.
+    /// Connects from this loopback address.
     pub fn connect_from(&self, source: IpAddr, address: SocketAddr) -> Result<Stream> {
         self.shake_hands(connect_from(source, address)?, address)
     }

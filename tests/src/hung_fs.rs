@@ -1,6 +1,6 @@
-//! A file system that stops to answer reads: one program on a FUSE mount, served by a thread of the test.
+//! A file system that stops answering reads: one program on a FUSE mount, served by a thread of the test.
 //!
-//! The few requests that it takes to run a program are spoken directly; numbers are those of the kernel's `fuse.h`.
+//! It answers the few requests that running a program needs, with the numbers of the kernel's `fuse.h`.
 
 use std::{
     fs::{self, File},
@@ -27,7 +27,7 @@ use tempfile::TempDir;
 const NAME: &str = "program";
 const ROOT: u64 = 1;
 const PROGRAM: u64 = 2;
-/// Seconds for which the kernel need not ask again.
+/// Seconds for which the kernel may cache names and attributes.
 const VALID: u64 = 3600;
 /// `struct fuse_in_header`.
 const HEADER: usize = 40;
@@ -35,7 +35,7 @@ const HEADER: usize = 40;
 const UNREAD_END: u64 = 8 << 20;
 const LOOK_EVERY_MS: u16 = 50;
 
-/// The mount; all that hangs there ends with an error when it is dropped.
+/// The mount. When it is dropped, reads that hang there end with an error.
 #[derive(Debug)]
 pub struct HungFs {
     directory: TempDir,
@@ -109,7 +109,7 @@ impl Server {
         let mut request = vec![0; 1 << 20];
         let length = match (&self.device).read(&mut request) {
             Ok(length) => length,
-            // It was interrupted meanwhile.
+            // The request was interrupted meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };

@@ -1,4 +1,5 @@
-//! `make ignored`: what `make test` left out, by what the machine lacks. Only what `tests/ignored.txt` lists may be.
+//! `make ignored`: the tests that `make test` ignored, by what the machine lacks. `tests/ignored.txt` lists the
+//! allowed reasons.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +18,7 @@ pub struct IgnoredArgs {
     pub log: PathBuf,
 }
 
-/// How a ring names what the machine lacks.
+/// The mark before the reason in a ring's output.
 const SKIPPED: &str = " (skipped: ";
 /// Between a reason and why it is one, in the list.
 const WHY: &str = " # ";
@@ -38,7 +39,7 @@ pub fn run(args: &IgnoredArgs) -> Result<()> {
     Ok(())
 }
 
-/// What to say of a log, and the reasons in it that are not listed.
+/// Returns the report on a log, and the reasons in it that are not listed.
 fn compare(log: &str, list: &str) -> Result<(String, Vec<String>)> {
     let ignored = by_reason(log)?;
     let mut listed = BTreeSet::new();
@@ -57,7 +58,7 @@ fn compare(log: &str, list: &str) -> Result<(String, Vec<String>)> {
     Ok((says, ignored.into_keys().filter(|reason| !listed.contains(reason.as_str())).collect()))
 }
 
-/// The tests that were ignored, by what they say that the machine lacks; those that say nothing, by their names.
+/// Returns the ignored tests by what the machine lacks; tests that do not name it, by their own names.
 fn by_reason(log: &str) -> Result<BTreeMap<String, Vec<String>>> {
     let mut ignored: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let (mut found, mut counted, mut results) = (0, 0, 0);

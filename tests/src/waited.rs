@@ -1,8 +1,8 @@
-//! How long the machine kept somebody waiting for a CPU, so that a limit of time can allow for exactly that.
+//! Measures how long processes waited for a CPU, so that a limit of time can be extended by that.
 //!
-//! A limit on the wall clock fails on a busy machine, and a wide one hides what is slow. The kernel counts for each thread how
-//! long it was ready and had no CPU (`schedstat`), and for the machine how long the host ran somebody else. On an idle
-//! machine both are nearly nothing.
+//! A limit on the wall clock fails on a busy machine, and a wide one hides what is slow. The kernel counts for each
+//! thread how long it was ready and had no CPU (`schedstat`), and for a guest how long the host ran something else. On
+//! an idle machine both are nearly nothing.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -19,7 +19,7 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// From now on, for these processes.
+    /// Begins to measure these processes and the calling thread.
     #[must_use]
     pub fn begin(pids: &[u32]) -> Self {
         let pids = pids.to_vec();
@@ -27,7 +27,7 @@ impl Waited {
         Self { pids, threads, own: own(), stolen: stolen() }
     }
 
-    /// The sum so far. Threads that have ended count with what the call before saw of them.
+    /// Returns the sum so far. Ended threads count with the value at the previous call.
     pub fn total(&mut self) -> Duration {
         for (thread, waited) in threads(&self.pids) {
             self.threads.entry(thread).or_default().1 = waited;
@@ -54,7 +54,7 @@ fn stolen() -> Duration {
     process::stolen().unwrap_or_default()
 }
 
-/// The second field; zero on a kernel that does not count it.
+/// Returns the second field; zero on a kernel that does not count it.
 fn waited(schedstat: &str) -> Duration {
     Duration::from_nanos(schedstat.split_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0))
 }

@@ -9,12 +9,12 @@ use tokio::sync;
 
 use super::cache::{Hash, Key};
 
-/// A lock for each request that is reviewed now. There are as many as there are requests under way.
+/// A lock for each request that is reviewed now.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<HashMap<Hash, Weak<sync::Mutex<()>>>>);
 
 impl Flights {
-    /// The lock of a request, which others with the same one have, too.
+    /// Returns the lock of a request. Equal requests have the same lock.
     pub(super) fn of(&self, key: &Key) -> Arc<sync::Mutex<()>> {
         let mut flights = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(flight) = flights.get(&key.request()).and_then(Weak::upgrade) {

@@ -4,8 +4,9 @@
 //! request, by the method (`review`). Answers are remembered for a short time (`cache`), and longer while the API server
 //! cannot be asked. Without an answer nobody may anything. Tokens are neither logged nor kept: the cache has their hashes.
 //!
-//! Tokens of strangers are bounded work: the caller says how many may be reviewed, a few are at a time, and requests with
-//! the same token wait for one review. Tokens that were admitted before have places of their own.
+//! The work for strangers' tokens is bounded: the caller says how many may be reviewed, a few are reviewed at a time,
+//! and requests with the same token, verb and path wait for one review. Tokens that were admitted before have places
+//! of their own.
 
 mod cache;
 mod flights;
@@ -31,7 +32,8 @@ use review::Reviewer;
 
 /// The part's name at `/status`.
 const PART: &str = "access";
-/// Requests that may be reviewed at a time, of tokens that were admitted before and of others; more wait, but not for long.
+/// Reviews at a time of tokens that were admitted before, and as many of other tokens. Further requests wait for
+/// [`WAIT`].
 const AT_A_TIME: usize = 4;
 const WAIT: Duration = Duration::from_secs(2);
 /// After a failure nobody is asked for so long.
@@ -118,11 +120,12 @@ impl Access {
         })
     }
 
-    /// What the owner of a token may. `may_review` is asked before the API server is, unless the token was admitted before.
+    /// Returns whether the owner of a token may do this. `may_review` is called before the API server is asked, unless
+    /// the token was admitted before.
     ///
     /// # Errors
     ///
-    /// Why nobody can say.
+    /// When the API server does not answer, or `may_review` returns false.
     pub async fn decide(
         &self,
         token: &str,
@@ -135,7 +138,7 @@ impl Access {
         if let Some(Known::Fresh(verdict)) = known() {
             return Ok(verdict);
         }
-        // The first one asks, and those with the same request then know.
+        // The first one asks; equal requests then find its answer.
         let flight = self.flights.of(&key);
         let _first = flight.lock().await;
         let stale = match known() {

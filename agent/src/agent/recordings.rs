@@ -22,7 +22,7 @@ impl Agent {
     /// When there are too many, or too little memory.
     pub fn enter(&self, id: Option<&str>) -> Result<Ticket, RecordError> {
         self.has_memory()?;
-        // It may hold as much as there is of the last minutes.
+        // A recording may hold as much as the windows of the last minutes.
         self.drawer.has_room(self.windows.version().1)?;
         self.windows.enter(id).ok_or(RecordError::Busy)
     }

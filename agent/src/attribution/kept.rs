@@ -45,8 +45,9 @@ impl Ledger {
         }
     }
 
-    /// The accounts of the previous agent, whose numbers have these labels. `started` is when the first agent of this row
-    /// began: the start of all that was kept without one. What begins with this agent starts `now`.
+    /// Takes over the accounts of the previous agent, whose numbers have these labels. `started` is when the first
+    /// agent of this series of restarts began: accounts that were saved without a start get it. What begins with this
+    /// agent starts `now`.
     #[must_use]
     pub fn resume(
         kept: KeptLedger,
@@ -147,12 +148,12 @@ mod tests {
         kept.counters_started_unix_ns.clear();
         let mut resumed = Ledger::resume(kept, shape.labels(), &shape, &Pods::default(), time(3), time(1000));
         assert_eq!((resumed.accounts[&row].started, &resumed.counters_started), (time(3), &vec![time(3)]));
-        // When the previous agent last read is not known: what is opened now began with this agent.
+        // The time of the previous agent's last reading is not known: an account that opens now began with this agent.
         resumed.begin_reading(time(2000), 5);
         assert_eq!(resumed.opens_at, time(1000));
     }
 
-    /// A file of the version that wrote no starts: what an agent of it kept of a node without pods, and a few rows more.
+    /// A file of a version that wrote no starts: from a node without pods, with a few more rows.
     const WITHOUT_STARTS: &[u8] = include_bytes!("../restart/without-starts.state");
 
     #[test]

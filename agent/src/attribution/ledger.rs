@@ -41,11 +41,11 @@ pub struct Ledger {
     pub(super) settlings: u64,
     /// Accounts that ended before their grace, see [`MAX_ENDED`].
     pub(super) forgotten: u64,
-    /// Since when the sums that have no account count: what is idle, and the node's.
+    /// The start of the sums that have no account: idle time, and the node's.
     pub(super) started: SystemTime,
     /// The start of an account that is opened now: the last reading in which it had no counts.
     pub(super) opens_at: SystemTime,
-    /// By slot: since when the counter counts.
+    /// The start of each counter, by slot.
     pub(super) counters_started: Vec<SystemTime>,
     /// `CLOCK_MONOTONIC` of the last reading; `None` before the first.
     pub(super) read_ns: Option<u64>,
@@ -54,7 +54,7 @@ pub struct Ledger {
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) usage: Usage,
-    /// When its counts were zero. It is never moved: a receiver takes another start for another series of counts.
+    /// When its counts were zero. It never moves: for a receiver another start means another series of counts.
     pub(super) started: SystemTime,
     pub(super) pod: Option<Arc<Pod>>,
     pub(super) container: Option<Arc<ContainerInfo>>,
@@ -95,11 +95,12 @@ impl Ledger {
         }
     }
 
-    /// Notes the time of a reading, by both clocks. Call it before [`Ledger::post`]: accounts that are opened from here on
-    /// start at the reading before. So a row that comes back starts after the last counts of its account before.
+    /// Notes the time of a reading, by both clocks. Call it before [`Ledger::post`]: accounts that are opened from
+    /// here on start at the previous reading. So a row that comes back starts after the last counts of its previous
+    /// account.
     pub fn begin_reading(&mut self, taken: SystemTime, now_ns: u64) {
         if let Some(last_ns) = self.read_ns.replace(now_ns) {
-            // The wall clock may have been set meanwhile. A start after the first counts would be no start.
+            // The wall clock may have been set meanwhile: a start must not be after the first counts.
             let since = Duration::from_nanos(now_ns.saturating_sub(last_ns));
             self.opens_at = taken.checked_sub(since).unwrap_or(taken);
         }

@@ -13,8 +13,8 @@ use crate::{
 /// The row of what nobody has a name for.
 pub const UNRESOLVED: &str = "(unresolved)";
 
-/// What has series of its own. Rows do not overlap: their sum, idle time included, is the node. The names in `rename` are
-/// those of the kept file, and never change.
+/// A container, pod or cgroup with series of its own. Rows do not overlap: their sum, idle time included, is the node.
+/// The names in `rename` are in the kept file, and never change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Row {
     /// A cgroup by its path, or [`UNRESOLVED`].

@@ -13,9 +13,9 @@ use crate::{
 pub struct Snapshot {
     /// When the kernel's counts were read.
     pub taken: SystemTime,
-    /// When the counts of the first agent of this row began: the start of what has no row.
+    /// When the first agent of this series of restarts began to count: the start of all that has no row.
     pub started: SystemTime,
-    /// By slot: since when the counter counts. A counter that was configured later starts later than its rows.
+    /// The start of each counter, by slot. A counter that was configured later starts later than its rows.
     pub counters_started: Vec<SystemTime>,
     /// Rows and what they did, sorted. They do not overlap: their sum, `elsewhere` and idle time is the node.
     pub rows: Vec<RowUsage>,
@@ -51,7 +51,7 @@ pub struct RowUsage {
 }
 
 impl Snapshot {
-    /// The start of a counter in a row: when both were there.
+    /// Returns the start of a counter in a row: the later one of the two starts.
     #[must_use]
     pub fn counter_started(&self, slot: usize, row: SystemTime) -> SystemTime {
         self.counters_started.get(slot).map_or(row, |counter| row.max(*counter))

@@ -81,7 +81,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let _lock = run_dir::lock(&settings.config.run_dir)?;
     // Before the first thread; all that come have no more.
     let config = &settings.config;
-    // Its users may be programs that make tokens.
+    // A kubeconfig may name programs that make tokens.
     let has_kubeconfig = !config.kubernetes.kubeconfig.as_os_str().is_empty();
     let confined = sandbox::enter(&config.sandbox, parts::wants_profiles(config), &host, has_kubeconfig)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -155,7 +155,7 @@ async fn serve(
             () = server.ended() => anyhow::bail!("the HTTP server ended (see the log)"),
         };
         if is_asked {
-            // It waits for the collector, whose reading may take long: an end does not wait for that.
+            // A reload waits for the collector, whose reading may take long. A signal to end does not wait for that.
             tokio::select! {
                 signal = &mut ended => break signal,
                 () = reload(arguments, &agent, log_level) => {}

@@ -1,4 +1,4 @@
-//! The run directory: whose it is, and the lock that keeps a second agent from running.
+//! The run directory: its owner and mode, and the lock that keeps a second agent from running.
 //!
 //! The lock is an exclusive lock of the open file description, which only a process that may write the file can take.
 //! A process that may only read the file can still take a shared lock and so block it: the agent then puts another file
@@ -20,14 +20,14 @@ use nix::{
 use tracing::warn;
 
 const LOCK: &str = "agent.lock";
-/// All that an agent leaves there.
+/// The files that an agent leaves there.
 const FILES: &[&str] = &[LOCK, "agent.new", "kept.state", "kept.new"];
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Who keeps the lock from being taken.
+/// The process that keeps the lock from being taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     Nobody,
@@ -37,7 +37,7 @@ enum Holder {
     Reader,
 }
 
-/// Takes the lock, in a directory that is made where it is missing. Two agents on a node would count everything twice and
+/// Takes the lock, and makes the directory if it is missing. Two agents on a node would count everything twice and
 /// cost twice: the second is refused while the first lives.
 pub(super) fn lock(run_dir: &Path) -> anyhow::Result<File> {
     let path = lock_path(run_dir);
@@ -45,7 +45,7 @@ pub(super) fn lock(run_dir: &Path) -> anyhow::Result<File> {
     make().with_context(|| cannot_open(&path))?;
     if is_to_be_closed(run_dir)? {
         fs::set_permissions(run_dir, Permissions::from_mode(DIRECTORY_MODE)).with_context(|| cannot_open(&path))?;
-        // What was made before nobody else could look.
+        // Files of older versions may be open to others.
         close_files(run_dir).with_context(|| cannot_open(&path))?;
     }
     let mut file = open(&path).with_context(|| cannot_open(&path))?;
@@ -61,7 +61,7 @@ pub(super) fn lock(run_dir: &Path) -> anyhow::Result<File> {
     let start = start_of(pid).unwrap_or_default();
     let told = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid} {start}"));
     if let Err(error) = told {
-        // The lock holds all the same; a second agent is refused without a name for the first.
+        // The lock holds all the same; a second agent is refused without the pid of the first.
         warn!(path = %path.display(), %error, "failed to write the pid into the lock (is its file system full?)");
     }
     Ok(file)
@@ -98,7 +98,7 @@ fn another(path: &Path) -> anyhow::Error {
         Some(pid) => {
             anyhow::anyhow!("another podperf agent is running, pid {pid} (stop it, or set another `runDir`)")
         }
-        // It has not said yet which it is, or its processes are not those that are seen here.
+        // That agent has not written its pid yet, or runs in another pid namespace.
         None => anyhow::anyhow!(
             "another podperf agent is running: it holds `{}` (stop it, or set another `runDir`)",
             path.display()
@@ -106,8 +106,8 @@ fn another(path: &Path) -> anyhow::Error {
     }
 }
 
-/// Refuses a directory in which somebody else could put files, and returns whether its mode is to be changed: one that
-/// holds other things is not the agent's to close.
+/// Refuses a directory in which another user could put files. Returns whether its mode is to be changed: the agent
+/// does not close a directory that holds other files.
 fn is_to_be_closed(run_dir: &Path) -> anyhow::Result<bool> {
     let (name, me) = (run_dir.display(), geteuid().as_raw());
     let own = |metadata: &fs::Metadata| metadata.uid() == me;
@@ -134,7 +134,7 @@ fn is_to_be_closed(run_dir: &Path) -> anyhow::Result<bool> {
     Ok(only_own)
 }
 
-/// Takes others' permissions from all files there are.
+/// Removes the permissions of other users from the agent's files.
 fn close_files(run_dir: &Path) -> io::Result<()> {
     for name in FILES {
         match fs::set_permissions(run_dir.join(name), Permissions::from_mode(FILE_MODE)) {
@@ -160,12 +160,12 @@ fn whole_file(kind: i32) -> libc::flock {
     libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Takes the lock if nobody has it; who has it otherwise. It lasts as long as the file is open.
+/// Takes the lock if it is free, and returns who has it otherwise. The lock lasts as long as the file is open.
 fn take(file: &File) -> io::Result<Holder> {
     match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
         Ok(_) => Ok(Holder::Nobody),
         Err(Errno::EAGAIN | Errno::EACCES) => match holder(file)? {
-            // It was let go just now.
+            // The lock was released just now.
             Holder::Nobody => Ok(Holder::Writer),
             holder => Ok(holder),
         },
@@ -173,7 +173,7 @@ fn take(file: &File) -> io::Result<Holder> {
     }
 }
 
-/// Who would keep the lock from being taken. Takes nothing.
+/// Returns who would keep the lock from being taken. Does not take it.
 fn holder(file: &File) -> io::Result<Holder> {
     let mut lock = whole_file(libc::F_WRLCK);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
@@ -184,7 +184,7 @@ fn holder(file: &File) -> io::Result<Holder> {
     })
 }
 
-/// Puts another file, which is locked before anybody can see it, in the place of one that a reader has `blocked`.
+/// Replaces a lock file that a reader has `blocked` by another one, which is locked before anybody can see it.
 fn replace(path: &Path, blocked: &File) -> anyhow::Result<File> {
     let new = path.with_extension("new");
     let make = || {
@@ -201,7 +201,7 @@ fn replace(path: &Path, blocked: &File) -> anyhow::Result<File> {
     }
     let exchange = || renameat2(AT_FDCWD, &new, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE);
     exchange().with_context(|| cannot_lock(path))?;
-    // Another agent may have done the same meanwhile: then it is its file that was taken away.
+    // Another agent may have done the same meanwhile: then its file was replaced.
     let same = |at: &Path, file: &File| -> io::Result<bool> {
         let (there, file) = (fs::symlink_metadata(at)?, file.metadata()?);
         Ok((there.dev(), there.ino()) == (file.dev(), file.ino()))
@@ -214,7 +214,7 @@ fn replace(path: &Path, blocked: &File) -> anyhow::Result<File> {
     bail!(another(path))
 }
 
-/// The agent that wrote its pid into the lock, if it is alive.
+/// Returns the pid of the agent that wrote it into the lock, if that agent is alive.
 fn agent(path: &Path) -> Option<u32> {
     let mut text = String::new();
     File::open(path).ok()?.take(64).read_to_string(&mut text).ok()?;
@@ -223,14 +223,14 @@ fn agent(path: &Path) -> Option<u32> {
     (start_of(pid)? == start).then_some(pid)
 }
 
-/// When a process began, as `/proc/PID/stat` has it: a pid may be given to another one.
+/// Returns when a process began, from `/proc/PID/stat`: its pid may be used again.
 fn start_of(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command's name may hold spaces and brackets; `starttime` is the 20th field after it.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19).map(str::to_owned)
 }
 
-/// The file may be written if it is there; else its directory, or the one in which that would be made.
+/// Checks that the file may be written; if there is none, its directory, or the one in which that would be made.
 fn may_open(path: &Path) -> io::Result<()> {
     let Some(there) = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()) else {
         return Err(io::ErrorKind::NotFound.into());
@@ -239,7 +239,7 @@ fn may_open(path: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::NotADirectory.into());
     }
     let access = if there == path { AccessFlags::R_OK } else { AccessFlags::X_OK };
-    // By the effective user and capabilities, as opening does.
+    // With the effective user and capabilities, as `open` does.
     Ok(faccessat(AT_FDCWD, there, access | AccessFlags::W_OK, AtFlags::AT_EACCESS)?)
 }
 

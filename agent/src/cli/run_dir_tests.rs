@@ -6,7 +6,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// A directory of this mode, and what removes it.
+/// A directory of this mode, and the guard that removes it.
 fn directory(mode: u32) -> (tempfile::TempDir, PathBuf) {
     let top = tempfile::tempdir().unwrap();
     let path = top.path().join("run");
@@ -103,7 +103,7 @@ fn a_directory_that_others_may_write_is_refused() {
 #[test]
 fn a_directory_of_another_user_is_refused() {
     let (_top, run_dir) = directory(0o755);
-    // Only root may give it away; for others all is root's.
+    // Only root may change the owner; for other users `/` belongs to root.
     let run_dir = if geteuid().is_root() { run_dir } else { PathBuf::from("/") };
     if geteuid().is_root() {
         chown(&run_dir, Some(65534), None).unwrap();

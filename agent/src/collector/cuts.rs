@@ -1,14 +1,14 @@
-//! When windows are cut for recordings: at most once a second, for all who ask. Pure.
+//! Windows are cut for recordings at most once a second, for all requests together. Pure.
 
 use std::{
     mem,
     time::{Duration, Instant},
 };
 
-/// The window is cut at most once in this time. Who asks meanwhile waits for the end of it, and shares the cut.
+/// The window is cut at most once in this time. Requests until then wait for the end of it, and share the cut.
 const CUT_AT_MOST_EVERY: Duration = Duration::from_secs(1);
 
-/// Who waits for a cut.
+/// The requests that wait for a cut.
 #[derive(Debug)]
 pub(super) struct Cuts<T> {
     last: Option<Instant>,
@@ -20,28 +20,28 @@ impl<T> Cuts<T> {
         Self { last: None, waiting: Vec::new() }
     }
 
-    /// One more asks.
+    /// Adds a request.
     pub(super) fn ask(&mut self, asks: T) {
         self.waiting.push(asks);
     }
 
-    /// How long those who wait have to; `None` where nobody does.
+    /// Returns how long until the next cut is due; `None` where no request waits.
     pub(super) fn due_in(&self, now: Instant) -> Option<Duration> {
         let left = |last: Instant| (last + CUT_AT_MOST_EVERY).saturating_duration_since(now);
         (!self.waiting.is_empty()).then(|| self.last.map_or(Duration::ZERO, left))
     }
 
-    /// All who wait, once the window may be cut for them.
+    /// Takes all requests once the window may be cut for them; empty before.
     pub(super) fn due(&mut self, now: Instant) -> Vec<T> {
         if self.due_in(now) == Some(Duration::ZERO) { self.take() } else { Vec::new() }
     }
 
-    /// All who wait.
+    /// Takes all requests.
     pub(super) fn take(&mut self) -> Vec<T> {
         mem::take(&mut self.waiting)
     }
 
-    /// The window was cut.
+    /// Notes that the window was cut.
     pub(super) const fn done(&mut self, now: Instant) {
         self.last = Some(now);
     }

@@ -96,11 +96,11 @@ pub struct CollectorSettings {
     pub status: Status,
     /// The cap on what podperf may cost.
     pub overhead: Overhead,
-    /// What readers cost: readings that they ask for are charged to it.
+    /// The account of readers: readings that they ask for are charged to it.
     pub answering: AnsweringTime,
     /// The same of memory.
     pub memory: MemorySettings,
-    /// Tells that the thread turns.
+    /// Beats with each turn of the thread.
     pub heartbeat: Heartbeat,
     /// How often a profile is made, and who takes it; `None` makes none.
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
@@ -210,7 +210,7 @@ struct Collector {
     last: Option<(Instant, Arc<Observation>)>,
     /// `CLOCK_MONOTONIC` of the last reading.
     read_at_ns: Option<u64>,
-    /// The same, for those who ask.
+    /// The last reading, which readers get without waking this thread.
     latest: Latest,
     readings_made: u64,
     profiles_dropped: u64,
@@ -219,7 +219,7 @@ struct Collector {
     unposted: Vec<(CgroupId, Usage)>,
     /// As many references more as windows are on their way.
     on_the_way: Arc<()>,
-    /// Who waits for the window to be cut.
+    /// Requests that wait for the window to be cut.
     cuts: Cuts<Asks>,
     settings: CollectorSettings,
 }
@@ -234,7 +234,7 @@ impl Collector {
             match request {
                 Ok(Request::Read { exports, reply }) => {
                     let observation = self.observation(COALESCE_FOR);
-                    // The same reading twice is one export.
+                    // A reading that was sent twice counts as one export.
                     if exports && observation.is_ok() && self.latest.export() {
                         self.ledger.exported();
                     }
@@ -309,7 +309,7 @@ impl Collector {
             debug!(age = ?at.elapsed(), "coalesced");
             return Ok(Arc::clone(last));
         }
-        // The agent would not have made this one yet.
+        // Without the reader, the agent would not have made this reading yet.
         let for_a_reader = self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < READ_AT_LEAST_EVERY);
         let (start, spent) = (Instant::now(), thread_cpu());
         let failed = |error| ReadError::Kernel(Arc::new(error));

@@ -25,14 +25,14 @@ const WINDOWS_ON_THE_WAY: usize = 2;
 /// A window that waits for others may have so many times the samples of one reading; then it is lost instead.
 const MOST_SUMS: usize = 4;
 
-/// What somebody waits for who asked for the window to be cut.
+/// A request for the window to be cut.
 #[derive(Debug)]
 pub(super) enum Asks {
     Cut(oneshot::Sender<Option<SystemTime>>),
     Filter(Box<Filter>, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
 }
 
-/// The same once its filter has a place.
+/// The same request once its filter has a slot.
 enum Cut {
     Window(oneshot::Sender<Option<SystemTime>>),
     Filter(Slot, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
@@ -106,15 +106,15 @@ impl Collector {
         handed_on.then_some(window.0)
     }
 
-    /// Ends the window for all who wait for that, and from then on looks at samples by their filters, too: what was
-    /// sampled before has no bits of them. Each hears when that window had begun, unless it was lost.
+    /// Ends the window for all requests, and applies their filters to samples from then on: earlier samples have no
+    /// bits of these filters. Each request gets the time at which that window began, unless the window was lost.
     pub(super) fn cut_for(&mut self, waiting: Vec<Asks>, last: bool) {
         let insert = |asks| match asks {
             Asks::Cut(reply) => Some(Cut::Window(reply)),
             Asks::Filter(filter, reply) => match self.filters.insert(*filter) {
                 Ok(slot) => Some(Cut::Filter(slot, reply)),
                 Err(full) => {
-                    // Who asked may have gone.
+                    // The client may have gone.
                     reply.send(Err(full)).ok();
                     None
                 }
@@ -141,7 +141,7 @@ impl Collector {
                     reply.send(began).ok();
                 }
                 Cut::Filter(slot, reply) => {
-                    // Nobody else would take it away.
+                    // Nothing else would remove it.
                     if reply.send(Ok((slot, began))).is_err() {
                         self.filters.remove(slot);
                     }

@@ -54,7 +54,7 @@ pub struct Reader {
     latest: Latest,
 }
 
-/// The last reading, which is handed out for a second without waking the collector; clones are the same.
+/// The last reading, which is returned for a second without waking the collector. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latest(Arc<Mutex<Option<Published>>>);
 
@@ -89,12 +89,13 @@ impl Latest {
         *self.lock() = Some(Published { at, observation: Arc::clone(observation), exported: false });
     }
 
-    /// Notes that it is exported; whether that is the first time.
+    /// Notes that the reading is exported; returns whether for the first time.
     pub(super) fn export(&self) -> bool {
         self.lock().as_mut().is_some_and(|published| !std::mem::replace(&mut published.exported, true))
     }
 
-    /// If it is still good. The collector has to hear of the first export.
+    /// Returns the reading if it is not older than a second. `None` also for its first export, of which the collector
+    /// must know.
     fn get(&self, exports: bool) -> Option<Arc<Observation>> {
         let published = self.lock();
         let published = published.as_ref().filter(|published| published.at.elapsed() < COALESCE_FOR)?;
@@ -126,8 +127,9 @@ impl Reader {
         answer.await.unwrap_or(Err(ReadError::Stopped))
     }
 
-    /// Ends the current profile window, and says when it had begun, by which it is known again. `None` when it could not be
-    /// handed on, or none is made. Within a second of the last time it is the end of that second, for all who ask.
+    /// Ends the current profile window, and says when it had begun, by which it is known again. `None` when it could
+    /// not be handed on, or none is made. Windows are cut at most once a second: a request waits for the end of that
+    /// second.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! One drawing at a time: whatever merges the windows of the last minutes, or writes a recording, does so on one thread.
+//! One drawing at a time: one thread merges the windows of the last minutes, and writes recordings.
 //!
-//! Few may wait for it; others are refused at once, with when to come back. Whoever goes away gives the place back. What a
-//! drawing may take is held against the budget of memory before it begins, and what it took goes back to the system before
-//! the next one. The last drawing is kept, and handed out again while the windows are the same.
+//! Few requests may wait for it; further ones are refused at once, with `Retry-After`. A client that goes away
+//! frees its place. The memory that a drawing may take is compared with the budget before it begins, and is returned
+//! to the system before the next one. The last drawing is kept, and sent again while the windows are the same.
 
 use std::{
     io,
@@ -26,14 +26,14 @@ use crate::{
 
 /// Requests that wait for a drawing, the one that is drawn included.
 const PLACES: usize = 4;
-/// What answers take that were drawn and are still being sent, at most, in bytes.
+/// Drawn answers that are still being sent take at most so much, in bytes.
 const MOST_UNREAD: usize = 16 << 20;
-/// What any drawing may take, in bytes: the widest frames, and their text twice while it grows.
+/// Bytes that any drawing may take: the widest frames, and their text twice while it grows.
 const LEAST_BYTES: u64 = 24 << 20;
-/// What a sample takes while it is drawn, in bytes: a sum, a place in the tree and one in a list.
+/// Bytes that a sample takes while it is drawn: a sum, a place in the tree and one in a list.
 const SAMPLE_BYTES: u64 = 256;
 
-/// What is drawn.
+/// A kind of drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Drawing {
     /// A flame graph as a page of the agent, with links.
@@ -44,14 +44,14 @@ pub(super) enum Drawing {
     Waits(Duration),
 }
 
-/// What is drawn of whom: equal keys of equal windows are equal drawings.
+/// A kind of drawing and its subject: equal keys of equal windows are equal drawings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DrawingKey {
     pub(super) what: Drawing,
     pub(super) selector: Selector,
 }
 
-/// A drawing, and in a page what may run in it.
+/// A drawing, and for a page the nonce of the script that may run in it.
 #[derive(Debug, Default)]
 pub(super) struct Drawn {
     pub(super) body: Vec<u8>,
@@ -99,11 +99,11 @@ struct Answers {
 
 struct Job {
     draw: Box<dyn FnOnce() -> Drawn + Send>,
-    /// Under which name it is kept.
+    /// The key under which it is kept, with the version of the windows.
     keep: Option<(DrawingKey, u64)>,
     answers: Arc<Mutex<Answers>>,
     reply: oneshot::Sender<Answer>,
-    /// The next one's turn comes with the end of this, even if nobody waits for it any more.
+    /// Dropped at the end of this drawing, which is when the next one begins, even if this one's client has gone.
     turn: OwnedSemaphorePermit,
 }
 
@@ -114,7 +114,7 @@ impl std::fmt::Debug for Job {
 }
 
 impl Drawer {
-    /// Draws nothing yet, and nothing that there is no memory for.
+    /// Makes a drawer without a thread yet. `given_up` says how much memory is left.
     pub(crate) fn new(given_up: GivenUp) -> Self {
         Self {
             places: Arc::new(Semaphore::new(PLACES)),
@@ -125,7 +125,7 @@ impl Drawer {
         }
     }
 
-    /// Draws the windows of the last minutes, or hands out the last drawing of them.
+    /// Draws the windows of the last minutes, or returns the last drawing of them.
     pub(super) async fn draw_windows(
         &self,
         windows: &Windows,
@@ -138,12 +138,12 @@ impl Drawer {
         let _place = self.places.try_acquire().ok().ok_or(RecordError::Drawing)?;
         let turn = self.turn().await?;
         let (version, size) = windows.version();
-        // Whoever was before may have asked for the same.
+        // The previous request may have asked for the same drawing.
         if let Some(kept) = self.kept(&key, version) {
             return Ok(kept);
         }
         self.reserve(size)?;
-        // Those that are drawn may already be newer, and never older.
+        // The windows that are drawn may be newer than `version`, and never older.
         let windows = windows.clone();
         let draw = move || draw(&windows.recent());
         self.draw_now(turn, Some((key, version)), draw).await
@@ -160,11 +160,11 @@ impl Drawer {
         self.draw_now(turn, None, draw).await
     }
 
-    /// Whether there is room for a recording or a drawing of so much.
+    /// Returns whether there is room for a recording or a drawing of this size.
     ///
     /// # Errors
     ///
-    /// That there is none.
+    /// When there is no room.
     pub(crate) fn has_room(&self, size: Size) -> Result<(), RecordError> {
         let needs = needs(size);
         if self.given_up.has_room(resident(), needs) {
@@ -173,12 +173,12 @@ impl Drawer {
         Err(RecordError::Room { needs: Mebi(needs) })
     }
 
-    /// Nothing else is drawn meanwhile.
+    /// Waits until nothing else is drawn.
     async fn turn(&self) -> Result<OwnedSemaphorePermit, RecordError> {
         Arc::clone(&self.turn).acquire_owned().await.ok().ok_or(RecordError::Broken)
     }
 
-    /// The last drawing makes room.
+    /// Drops the last drawing, and checks that there is room.
     fn reserve(&self, size: Size) -> Result<(), RecordError> {
         {
             let mut answers = lock(&self.answers);
@@ -207,7 +207,7 @@ impl Drawer {
                 *thread =
                     start().inspect_err(|error| tracing::warn!(%error, "failed to start the drawing thread")).ok();
             }
-            // There is room for the one whose turn it is.
+            // The channel has room for the one job whose turn it is.
             if thread.as_ref().is_none_or(|thread| thread.try_send(job).is_err()) {
                 *thread = None;
                 return Err(RecordError::Broken);
@@ -223,7 +223,7 @@ impl Drawer {
     }
 }
 
-/// One thread for all, so that what drawings take is in one arena of the allocator. It ends with the last drawer.
+/// Starts the one thread, so that drawings take memory in one arena of the allocator. It ends with the last drawer.
 fn start() -> io::Result<mpsc::SyncSender<Job>> {
     let (sender, jobs) = mpsc::sync_channel::<Job>(1);
     thread::Builder::new().name("podperf-draw".into()).spawn(move || {
@@ -246,7 +246,7 @@ fn start() -> io::Result<mpsc::SyncSender<Job>> {
     Ok(sender)
 }
 
-/// What a drawing may take, in bytes. Each stack and frame is in a table beside the windows.
+/// Returns how many bytes a drawing may take. Each stack and frame is in a table beside the windows.
 fn needs(size: Size) -> u64 {
     LEAST_BYTES + size.samples as u64 * SAMPLE_BYTES + size.bytes as u64 / 2
 }

@@ -250,13 +250,13 @@ pub(super) fn failed(error: &RecordError) -> Response {
     refused
 }
 
-/// In how many seconds another try may find it better.
+/// Returns after how many seconds another try may succeed.
 const fn retry_after(error: &RecordError) -> Option<u64> {
     match error {
         RecordError::Drawing => Some(1),
         RecordError::Unread => Some(5),
         RecordError::Busy | RecordError::Full(_) | RecordError::Room { .. } => Some(10),
-        // What is given up comes back after minutes.
+        // Features that are given up come back after minutes.
         RecordError::Memory | RecordError::Behind => Some(60),
         _ => None,
     }

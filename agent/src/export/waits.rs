@@ -27,7 +27,8 @@ use crate::{
 /// So many are told, the latest.
 const MOST: usize = 1000;
 
-/// One wait of at least `stacks.longWait`. It is written from where it lies: a thousand deep stacks are some megabytes.
+/// One wait of at least `stacks.longWait`. It borrows the sample: copies of a thousand deep stacks would be some
+/// megabytes.
 #[derive(Debug, Serialize)]
 struct LongWait<'a> {
     /// When it ended, Unix time in seconds.
@@ -95,7 +96,7 @@ fn write(windows: &[Arc<Profile>], selector: &Selector, least: Duration) -> Vec<
     samples.sort_by_key(|(_, sample)| Reverse(sample.last));
     samples.truncate(MOST);
     let waits: Vec<_> = samples.into_iter().filter_map(|(name, sample)| wait(name, sample)).collect();
-    // Numbers and texts can be written, to memory as well.
+    // Writing numbers and strings to memory does not fail.
     serde_json::to_vec(&waits).unwrap_or_default()
 }
 

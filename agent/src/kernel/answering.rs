@@ -1,7 +1,7 @@
-//! CPU time that the agent spends for those who read it, apart from what the sensors cost.
+//! CPU time that the agent spends for its readers, apart from the cost of the sensors.
 //!
-//! It is the time of the threads whose names say that they answer, by the kernel's own clock of each thread, and what
-//! others are charged with, such as readings that somebody asked for. A thread joins by its name alone.
+//! It is the time of all threads with certain names, by the kernel's clock of each thread, and the time that other
+//! threads charge, such as for readings that somebody asked for.
 
 use std::{
     collections::HashMap,
@@ -12,29 +12,29 @@ use std::{
 
 use super::clock::cpu_of_thread;
 
-/// How the names of threads begin that answer: those of the HTTP server, and the one that draws.
+/// Beginnings of the names of threads that answer: those of the HTTP server, and the one that draws.
 const NAMES: [&str; 2] = ["podperf-http", "podperf-draw"];
 
-/// The account; clones are the same.
+/// The account. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct AnsweringTime(Arc<Mutex<Account>>);
 
 #[derive(Debug, Default)]
 struct Account {
-    /// Threads that live, each with its time when it was last looked at.
+    /// Living threads, each with its time at the last look.
     living: HashMap<i32, Duration>,
-    /// The time of threads that have ended, up to the last look at each. The server's threads are idle for a minute before
-    /// they end, and are looked at with each reading.
+    /// The time of threads that have ended, up to the last look at each. It is whole: the server's threads are idle
+    /// for a minute before they end, and each reading looks at them.
     ended: Duration,
     charged: Duration,
 }
 
 impl AnsweringTime {
-    /// The time so far; never falls.
+    /// Returns the time so far, which never falls.
     #[must_use]
     pub fn total(&self) -> Duration {
         let mut account = self.lock();
-        // With the lock held: of two who look at once, the later one sees the later times.
+        // With the lock held: of two callers, the later one sees the later times.
         account.look(answering_threads());
         account.total()
     }
@@ -52,7 +52,7 @@ impl AnsweringTime {
 impl Account {
     fn look(&mut self, now: HashMap<i32, Duration>) {
         for (thread, before) in std::mem::replace(&mut self.living, now) {
-            // No thread has the number any more, or another one.
+            // The thread has ended, and its number may be another thread's.
             if self.living.get(&thread).is_none_or(|time| *time < before) {
                 self.ended += before;
             }

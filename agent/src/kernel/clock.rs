@@ -22,13 +22,13 @@ pub fn process_cpu() -> Duration {
     read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
 }
 
-/// CPU time of the thread that calls.
+/// Returns the CPU time of the calling thread.
 #[must_use]
 pub fn thread_cpu() -> Duration {
     read(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
-/// CPU time of a thread of this process; `None` where there is no such thread (any more).
+/// Returns the CPU time of a thread of this process; `None` if there is no such thread.
 #[must_use]
 pub fn cpu_of_thread(thread: i32) -> Option<Duration> {
     // `make_thread_cpuclock(thread, CPUCLOCK_SCHED)` of the kernel's posix-timers_types.h.

@@ -22,7 +22,7 @@ pub struct MapUse {
     pub map: String,
     /// Its size in entries.
     pub max_entries: u64,
-    /// Kernel memory that it holds; records of tasks are estimated, one for each thread of the node.
+    /// Kernel memory that the map holds; records of tasks are estimated, one for each thread of the node.
     pub bytes: u64,
 }
 

@@ -56,9 +56,9 @@ pub(super) fn word(pins: &Pins) -> Option<abi::podperf_handover> {
     Some(word)
 }
 
-/// Has `object`, of this number, count from now on, and the previous generations no more. Returns what they have counted, and
-/// the names of those that cannot be read: their counts since the last reading are lost, and their pins are removed, since
-/// a later agent could not tell which of these counts are posted.
+/// Makes `object`, the generation `number`, count from now on instead of the previous generations. Returns what these
+/// have counted, and the names of generations that cannot be read: their counts since the last reading are lost. Their
+/// pins are removed, since a later agent could not tell which of their counts are posted.
 pub(super) fn take_over(
     pins: &Pins,
     before: Vec<Generation>,
@@ -92,7 +92,7 @@ pub(super) fn take_over(
     // It interrupts each CPU: a program that read the word before is done.
     flush(object);
     carry(object);
-    // From here on nothing may fail: these programs count, and would not count again what the next agent reads.
+    // From here on nothing may fail: these programs count, and the next agent would not read the previous ones again.
     let mut found = Vec::new();
     for (generation, object) in before {
         match read(pins.of(&generation.name), object, copies) {

@@ -10,19 +10,19 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::description::Description;
 
-/// The name of its line in a description, one of those that list names: all versions read these.
+/// The name of its line in a description. It is a line that lists names, since all versions read such lines.
 const LINE: &str = "hash_key";
 /// Below the prime of the polynomial, 2^61 - 1.
 const POINT_BITS: u32 = 60;
 
 const WORDS: usize = size_of::<abi::podperf_hash_key>() / size_of::<u64>();
 
-/// See the module.
+/// The key of the hashes, see the module.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct HashKey([u64; WORDS]);
 
 impl HashKey {
-    /// A new one.
+    /// Makes a new key.
     ///
     /// # Errors
     ///
@@ -34,20 +34,20 @@ impl HashKey {
         Ok(Self(words))
     }
 
-    /// That of a description; `None` where it has none.
+    /// Returns the key in a description; `None` where there is none.
     pub(super) fn parse(description: &Description) -> Option<Self> {
         let words: Option<Vec<u64>> =
             description.names(LINE).iter().map(|word| u64::from_str_radix(word, 16).ok()).collect();
         Some(Self(words?.try_into().ok()?))
     }
 
-    /// Its line in a description.
+    /// Returns its line in a description.
     pub(super) fn line(&self) -> String {
         let words = self.0.map(|word| format!("{word:016x}"));
         format!("names {LINE} {}\n", words.join(" "))
     }
 
-    /// As the programs have it.
+    /// Returns the value of the programs' constant.
     pub(super) fn constant(&self) -> abi::podperf_hash_key {
         let mut key: abi::podperf_hash_key = bytemuck::cast(self.0);
         key.point &= (1 << POINT_BITS) - 1;

@@ -91,7 +91,7 @@ pub enum LoadError {
         #[source]
         source: io::Error,
     },
-    /// How many CPUs the kernel has room for decides how much it writes at each look into its maps.
+    /// The number of possible CPUs, which says how many bytes the kernel writes for an entry of a per-CPU map.
     #[error("failed to read `/sys/devices/system/cpu/possible` (is sysfs mounted?)")]
     Cpus(#[source] io::Error),
     /// A perf counter could not be put where the programs read it.

@@ -25,12 +25,12 @@ pub fn resident() -> u64 {
     pages * u64::try_from(page).unwrap_or(4096)
 }
 
-/// How many threads the node has, in all PID namespaces.
+/// Returns how many threads the node has, in all PID namespaces.
 pub(super) fn threads() -> u64 {
     threads_in(&fs::read_to_string("/proc/loadavg").unwrap_or_default())
 }
 
-/// `0.20 0.18 0.12 1/80 11206`: of all threads one is runnable.
+/// In `0.20 0.18 0.12 1/80 11206`, 80 is the number of threads, of which 1 is runnable.
 fn threads_in(loadavg: &str) -> u64 {
     let counts = loadavg.split_whitespace().nth(3).and_then(|counts| counts.split_once('/'));
     counts.and_then(|(_, all)| all.parse().ok()).unwrap_or(0)

@@ -10,7 +10,8 @@ use crate::ids::CgroupId;
 /// The kernel's counts at one instant; all of them only ever grow.
 #[derive(Debug, Default)]
 pub struct RawReading {
-    /// `CLOCK_MONOTONIC` of the moment at which what ran was settled, the mean of all CPUs: the counts stand for it.
+    /// `CLOCK_MONOTONIC` at which running tasks were settled, the mean of all CPUs: the counts are those of this
+    /// moment.
     pub at_ns: u64,
     /// Per cgroup (and [`CgroupId::IDLE`]), all CPUs together.
     pub rows: Vec<RawRow>,

@@ -237,7 +237,7 @@ impl Sensors {
         &self.before
     }
 
-    /// The previous generations that could not be read, and whose counts since the last reading are lost.
+    /// Returns the previous generations that could not be read: their counts since the last reading are lost.
     #[must_use]
     pub fn unreadable(&self) -> &[String] {
         &self.unreadable
@@ -382,7 +382,7 @@ impl Sensors {
         }
     }
 
-    /// Makes the programs write to the other tables of samples, and empties those they wrote to.
+    /// Makes the programs write to the other tables of samples, and reads and empties those that they wrote to.
     ///
     /// # Errors
     ///
@@ -461,7 +461,7 @@ impl Sensors {
         self.rows.follow(&self.object, &online);
     }
 
-    /// Has tasks given their record where the kernel had no memory for it when they were born.
+    /// Makes the records of tasks for which the kernel had no memory when they were born.
     fn make_records(&mut self, reading: &RawReading) {
         let missing = reading.drops.iter().find(|(reason, _)| *reason == "task_storage").map_or(0, |(_, count)| *count);
         if std::mem::replace(&mut self.records_missing, missing) < missing
@@ -509,7 +509,8 @@ pub(super) fn identity(object: &Object) -> String {
     format!("{} {}", boot.trim(), rows.map_or(0, |info| info.id()))
 }
 
-/// Settles what is on each CPU, and returns the `CLOCK_MONOTONIC` of that: the mean of all CPUs, since they take turns.
+/// Settles the running task of each CPU, one CPU after the other. Returns the mean of the moments, in
+/// `CLOCK_MONOTONIC`.
 pub(super) fn flush(object: &Object) -> u64 {
     let cpus = aya::util::online_cpus().unwrap_or_default();
     let began = monotonic_ns();

@@ -1,4 +1,4 @@
-//! Which stacks and wakers were sent: sets of ids, each with those that were sent last (`stacks_sent` in
+//! The stacks and wakers that were sent: sets of ids, each with the ids that were sent last (`stacks_sent` in
 //! `ebpf/bpf/walk.bpf.h`).
 
 use std::io;
@@ -9,12 +9,12 @@ use super::{object::Object, raw, sensors::fd};
 
 const MAP: &str = "stacks_sent";
 
-/// How many sets so many ids need, a power of two.
+/// Returns the number of sets for `ids` ids: a power of two.
 pub(super) fn sets(ids: u32) -> u32 {
     ids.div_ceil(abi::PODPERF_SENT_WAYS).clamp(1, 1 << 30).next_power_of_two()
 }
 
-/// Has these sent again when they come again. What is sent meanwhile may be sent once more.
+/// Removes ids, so that they are sent when they come again. An id that is sent at this moment may be sent once more.
 pub(super) fn forget(object: &Object, ids: &[u64]) -> io::Result<()> {
     let map = fd(object, MAP)?;
     let sets = entries(object);
@@ -30,7 +30,7 @@ pub(super) fn forget(object: &Object, ids: &[u64]) -> io::Result<()> {
     Ok(())
 }
 
-/// Has all sent again.
+/// Removes all ids, so that they are sent when they come again.
 pub(super) fn forget_all(object: &Object) -> io::Result<()> {
     let map = fd(object, MAP)?;
     let none: abi::podperf_sent = bytemuck::Zeroable::zeroed();
@@ -42,7 +42,7 @@ fn entries(object: &Object) -> u32 {
     info.map_or(0, |info| info.max_entries())
 }
 
-/// As `send_once` has it.
+/// Returns the set of an id, by the rule of `send_once` in `ebpf/bpf/walk.bpf.h`.
 fn set_of(id: u64, sets: u32) -> u32 {
     u32::try_from(id >> 1 & u64::from(sets.saturating_sub(1))).unwrap_or(0)
 }

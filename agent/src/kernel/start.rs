@@ -202,7 +202,8 @@ pub(super) fn load(
     Ok((object, number))
 }
 
-/// The key of ids: that of any programs before these, since records of tasks that both know name stacks by it.
+/// Returns the key of ids: that of the previous programs, if any, since records of tasks that are carried over name
+/// stacks by it.
 fn hash_key(pins: Option<&Pins>, found: &Found) -> io::Result<HashKey> {
     let before = pins.into_iter().flat_map(|pins| found.others.iter().map(|other| pins.of(&other.name)));
     let mut keys = before.filter_map(|directory| HashKey::parse(&handover::description(&directory)?));
@@ -229,7 +230,8 @@ pub(super) fn is_loaded(object: &Object, program: &str) -> bool {
     object.descriptor(program).is_some()
 }
 
-/// Room for the samples of a CPU's longest time between two readings, and no more than others have.
+/// Returns the room for samples on the CPU: those of the longest time between two readings, and at most the room for
+/// waits.
 pub(super) fn max_oncpu_samples(settings: &SensorSettings, copies: u32) -> u32 {
     const SECONDS: u32 = 15;
     const LEAST: u32 = 256;

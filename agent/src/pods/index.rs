@@ -123,7 +123,7 @@ impl PodIndex {
         let old = |since: Option<u64>| since.is_some_and(|since| now_ns.saturating_sub(since) >= RETAIN_NS);
         let (containers, mirrors, names) = (&mut self.containers, &mut self.mirrors, &mut self.names);
         self.pods.retain(|key, Known { pod, deleted_ns, ids }| {
-            // The cgroup of a hash is that of the pod which has the hash, not of any that names it.
+            // The cgroup of a hash belongs to the pod that holds the hash, not to each pod that names it.
             let of_hash = |hash| mirrors.get(&hash) == Some(key) && has_cgroup(PodRef::Static(hash));
             let lives = has_cgroup(*key) || pod.config_hash.is_some_and(of_hash);
             if old(*deleted_ns) && !lives {
@@ -200,7 +200,7 @@ impl PodIndex {
         if !pod.over && pod.containers.iter().filter(asked).any(runs) { Outlook::Runs } else { Outlook::Over }
     }
 
-    /// Gives hashes that nobody has to the pods that name them: those may have come when it still was another's.
+    /// Gives free hashes to the pods that name them: such a pod may have come while another one still held the hash.
     fn claim_hashes(&mut self) {
         for (key, known) in self.pods.iter().filter(|(_, known)| known.deleted_ns.is_none()) {
             if let Some(hash) = known.pod.config_hash {
@@ -221,7 +221,7 @@ impl PodIndex {
         if let Some(hash) = pod.config_hash {
             let has = self.mirrors.get(&hash);
             let lives = has.and_then(|has| self.pods.get(has)).is_some_and(|known| known.deleted_ns.is_none());
-            // Who lives keeps it, and who is gone takes it from nobody.
+            // A living pod keeps its hash, and a pod that is gone takes none.
             if has.is_none() || (!lives && deleted_ns.is_none()) {
                 self.mirrors.insert(hash, key);
             }
@@ -259,7 +259,7 @@ impl PodIndex {
 
 #[cfg(test)]
 impl PodIndex {
-    /// Everything that it holds, of any kind.
+    /// The number of all entries.
     fn size(&self) -> usize {
         self.pods.len() + self.mirrors.len() + self.names.len() + self.containers.len()
     }
@@ -380,7 +380,7 @@ mod tests {
         assert_eq!(found(&index).as_deref(), Some("web"));
         index.apply(PodChange::Deleted(impostor(1)), 2);
         assert_eq!(found(&index).as_deref(), Some("web"));
-        // The kubelet makes a mirror anew under the same name.
+        // The kubelet makes another mirror with the same name.
         index.apply(PodChange::Deleted(mirror), 3);
         assert_eq!(found(&index).as_deref(), Some("web"), "its last counts are still to come");
         let another = Pod { name: "web-again".into(), ..impostor(2) };
@@ -393,7 +393,7 @@ mod tests {
         let hash: ConfigHash = HASH.parse().unwrap();
         let mirror = Pod { config_hash: Some(hash), ..pod('a', None) };
         let mut index = PodIndex::default();
-        // As an older version believed it, and kept it for this one.
+        // As an older version believed it, and saved it.
         index.apply(PodChange::Applied(impostor(1)), 0);
         let known = Pod { config_hash: None, ..impostor(1) };
         for order in [vec![mirror.clone(), known.clone()], vec![known, mirror]] {

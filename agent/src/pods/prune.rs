@@ -17,7 +17,7 @@ pub(super) struct Keep {
     teller: Teller,
 }
 
-/// Who tells of the pods, and so which of them are believed to be static: anybody may write an annotation.
+/// The source of the pods, which decides which of them are believed to be static: anybody may write an annotation.
 #[derive(Clone, Debug)]
 pub(super) enum Teller {
     /// The API server, of the pods of this node. Its copy of a static pod is owned by the node.

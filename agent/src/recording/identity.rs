@@ -1,7 +1,8 @@
-//! Stacks and wakers by what they are, and not by where they lie: the same ones of several windows or processes are one.
+//! Stacks and wakers by their content and not by their address: equal ones of several windows or processes are one.
 //! Pure.
 //!
-//! What is at one address is one stack. The content of a stack is looked at once a window, and not with each sample.
+//! Within a window one address is one stack, so the content of a stack is compared once a window, and not with each
+//! sample.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,7 +13,7 @@ use std::{
 use super::weight::Weight;
 use crate::stacks::profile::{Frame, Stack, Waker};
 
-/// The place of a stack among those that are known.
+/// The index of a known stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Number(u32);
 
@@ -23,11 +24,11 @@ pub(super) struct Stacks {
     weight: Weight,
     hasher: RandomState,
     by_content: HashMap<u64, Vec<Number>>,
-    /// By address: those that are known, and others that are the same.
+    /// By address: the known stacks, and stacks of this window that are equal to one of them.
     by_address: HashMap<usize, Number>,
     /// The hashes of frames by their addresses.
     frames: HashMap<usize, u64>,
-    /// How many stacks were looked into.
+    /// How many stacks were hashed.
     looks: usize,
 }
 
@@ -39,7 +40,7 @@ pub(super) struct Wakers {
 }
 
 impl Stacks {
-    /// The number of a stack, which must live until [`Self::end_window`].
+    /// Returns the number of a stack. The stack must live until [`Self::end_window`].
     pub(super) fn number(&mut self, stack: &Arc<Stack>) -> Number {
         let address = Arc::as_ptr(stack).addr();
         if let Some(number) = self.by_address.get(&address) {
@@ -70,17 +71,17 @@ impl Stacks {
         state.finish()
     }
 
-    /// The stack of a number.
+    /// Returns the stack of a number.
     pub(super) fn get(&self, number: Number) -> Option<&Arc<Stack>> {
         self.all.get(number.index())
     }
 
-    /// What all of them take, in bytes.
+    /// Returns the bytes of all stacks.
     pub(super) const fn bytes(&self) -> usize {
         self.weight.bytes()
     }
 
-    /// What lay elsewhere is gone, and other stacks may come to lie there.
+    /// Forgets the addresses of this window's stacks: other stacks may get them.
     pub(super) fn end_window(&mut self) {
         let all = &self.all;
         self.by_address.retain(|address, number| {
@@ -102,7 +103,7 @@ impl Number {
 }
 
 impl Wakers {
-    /// The one of all that are the same. It must live until [`Self::end_window`].
+    /// Returns the one that stands for all equal wakers. `waker` must live until [`Self::end_window`].
     pub(super) fn same(&mut self, waker: &Arc<Waker>) -> Arc<Waker> {
         let address = Arc::as_ptr(waker).addr();
         if let Some(known) = self.by_address.get(&address) {
@@ -116,12 +117,12 @@ impl Wakers {
         known
     }
 
-    /// As [`Stacks::end_window`].
+    /// Forgets the addresses of this window's wakers, as [`Stacks::end_window`] does.
     pub(super) fn end_window(&mut self) {
         self.by_address = HashMap::new();
     }
 
-    /// Drops those that nobody else holds.
+    /// Drops wakers that nobody else holds.
     pub(super) fn forget_unused(&mut self) {
         self.by_address = HashMap::new();
         self.all.retain(|waker| Arc::strong_count(waker) > 1);

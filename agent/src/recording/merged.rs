@@ -1,4 +1,4 @@
-//! What windows had of some subjects: their time, on or off the CPU, by stack. Pure.
+//! The time of some subjects in some windows, on or off the CPU, by stack. Pure.
 
 use std::{
     sync::Arc,
@@ -35,9 +35,9 @@ pub struct Merged {
     pub losses: Vec<(&'static str, u64)>,
     /// What one sample on the CPU stands for.
     pub sample_period: Option<Duration>,
-    /// How many stacks there were too many of: their time is in samples that are called [`smaller`].
+    /// How many stacks had no room: their time is in samples that are called [`smaller`].
     pub merged: u64,
-    /// What its stacks take in memory, in bytes.
+    /// The bytes of its stacks.
     pub bytes: usize,
 }
 
@@ -100,13 +100,13 @@ impl Merged {
         self.samples().map(|(_, sample)| sample.count).sum()
     }
 
-    /// How much there is to draw.
+    /// Returns how much there is to draw.
     #[must_use]
     pub fn size(&self) -> Size {
         Size { samples: self.samples().count(), bytes: self.bytes }
     }
 
-    /// All its samples, each with whose it is.
+    /// Returns all samples, each with its subject.
     pub fn samples(&self) -> impl Iterator<Item = (&SubjectName, &MergedSample)> {
         self.subjects.iter().flat_map(|subject| subject.samples.iter().map(|sample| (&subject.name, sample)))
     }

@@ -19,12 +19,13 @@ use crate::{
     },
 };
 
-/// Distinct sums of a merger, at most. Over it, or over [`MOST_BYTES`], the smaller half becomes a few sums.
+/// Distinct sums of a merger, at most. Over this, or over [`MOST_BYTES`], the half with the least time becomes a few
+/// sums.
 const MOST_SUMS: usize = 50_000;
-/// What the stacks of a merger take at most, in bytes.
+/// Bytes of a merger's stacks, at most.
 const MOST_BYTES: usize = 24 << 20;
 
-/// What differs in another sum: the stack, what it waited for, and by its address who ended it.
+/// The key of a sum: the stack, the reason of the wait, and the address of the waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     stack: Number,
@@ -36,7 +37,7 @@ struct Key {
 struct Sum {
     nanoseconds: u64,
     count: u64,
-    /// Held for its address.
+    /// Held so that its address stays its own.
     waker: Option<Arc<Waker>>,
 }
 
@@ -55,7 +56,7 @@ struct Sums {
     smaller: BTreeMap<Option<(u8, u8)>, (Activity, Smaller)>,
 }
 
-/// Adds windows up. What it holds is bounded: of too many stacks the ones with the least time are merged into one, so that
+/// Adds windows up, within a bound: of too many stacks, the ones with the least time are merged into one, so that
 /// totals are exact.
 #[derive(Debug)]
 pub struct Merger {
@@ -74,7 +75,7 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// Nothing yet. Of the samples it takes those that the filter of this slot let pass.
+    /// Makes an empty merger. It takes the samples that the filter of this slot lets pass.
     #[must_use]
     pub fn new(side: Side, selector: Selector, slot: Slot) -> Self {
         Self {
@@ -93,7 +94,7 @@ impl Merger {
         }
     }
 
-    /// What windows have of somebody; of those samples that the filter of the agent's own profiles lets pass.
+    /// Merges the samples of a subject in these windows that the filter of the agent's own profiles lets pass.
     #[must_use]
     pub fn merge(windows: &[Arc<Profile>], side: Side, selector: Selector) -> Merged {
         let mut merger = Self::new(side, selector, Slot::OWN);
@@ -148,7 +149,7 @@ impl Merger {
         self.count = self.count.saturating_add(sample.count);
     }
 
-    /// Keeps the longest of the sums, up to half of what there may be, and merges the rest.
+    /// Keeps the sums with the most time, up to half of the bound, and merges the rest.
     fn shrink(&mut self) {
         let sums = self.subjects.values().flat_map(|sums| &sums.kept);
         let mut order: Vec<_> = sums.map(|(key, sum)| (sum.nanoseconds, key.stack)).collect();
@@ -177,18 +178,18 @@ impl Merger {
         self.wakers.forget_unused();
     }
 
-    /// Says that something is missing.
+    /// Notes a reason for which something is missing.
     pub fn lost(&mut self, reason: &'static str) {
         *self.losses.entry(reason).or_default() += 1;
     }
 
-    /// Waits or samples so far.
+    /// Returns the number of waits or samples so far.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// The sum.
+    /// Returns the sums.
     #[must_use]
     pub fn finish(self) -> Merged {
         let Self { stacks, subjects, .. } = self;
@@ -239,13 +240,13 @@ fn activity(wait: Option<(WaitState, WaitReason)>, waker: Option<Arc<Waker>>) ->
     wait.map_or(Activity::OnCpu, |(state, reason)| Activity::OffCpu { state, reason, waker })
 }
 
-/// The name of a frame that stands for so many stacks or branches, none of which is kept by itself.
+/// Returns the name of a frame that stands for `count` stacks or branches.
 #[must_use]
 pub fn smaller(count: u64) -> String {
     format!("({count} smaller)")
 }
 
-/// The stack that stands for so many.
+/// Returns the stack that stands for `count` stacks.
 fn nameless(count: u64) -> Arc<Stack> {
     let function = Function { name: smaller(count).into(), file: "".into(), line: 0 };
     let frame = Frame { address: 0, kind: FrameKind::Native, mapping: None, functions: vec![function] };
@@ -297,7 +298,7 @@ mod tests {
         assert_eq!(merger.finish().nanoseconds(), 100);
     }
 
-    /// A stack of these addresses, made anew with each call.
+    /// Makes a stack of these addresses, another one with each call.
     fn stack(addresses: std::ops::Range<u64>) -> Arc<Stack> {
         let frame = |address| Arc::new(Frame { address, kind: FrameKind::Native, mapping: None, functions: vec![] });
         Arc::new(Stack { frames: addresses.map(frame).collect(), unwind: Unwind::Whole })
@@ -323,7 +324,7 @@ mod tests {
     #[test]
     fn an_address_that_another_stack_comes_to_lie_at_is_that_one() {
         let mut merger = Merger::new(Side::OffCpu, Selector::All, Slot::OWN);
-        // Freed and made anew, again and again: the allocator hands the same places out.
+        // Each stack is freed before the next one is made: the allocator returns the same addresses.
         for depth in 1..200 {
             let sample = Sample { stack: stack(0..depth), ..sample(wait(WaitReason::Disk), depth) };
             merger.add(&window(depth, "/a", vec![sample.clone(), sample]));

@@ -9,7 +9,7 @@ use crate::stacks::profile::{Profile, Stack};
 const KEEP_FOR: Duration = Duration::from_secs(300);
 /// Samples in all windows together, at most.
 const MOST_SAMPLES: usize = 50_000;
-/// What all windows together take at most, in bytes, with their stacks.
+/// Bytes of all windows together with their stacks, at most.
 const MOST_BYTES: usize = 24 << 20;
 
 /// The windows of the last minutes; fewer where they are full.
@@ -18,7 +18,7 @@ pub struct Recent {
     windows: VecDeque<Arc<Profile>>,
     samples: usize,
     duration: Duration,
-    /// Without the stacks.
+    /// Bytes of the window without its stacks.
     own_bytes: usize,
     stacks: Weight,
     version: u64,
@@ -29,7 +29,7 @@ pub struct Recent {
 pub struct Size {
     /// Samples of all windows.
     pub samples: usize,
-    /// What they take in memory, with their stacks.
+    /// Bytes of the windows with their stacks.
     pub bytes: usize,
 }
 
@@ -56,13 +56,13 @@ impl Recent {
         }
     }
 
-    /// How much all of them are.
+    /// Returns the size of all windows together.
     #[must_use]
     pub const fn size(&self) -> Size {
         Size { samples: self.samples, bytes: self.own_bytes + self.stacks.bytes() }
     }
 
-    /// A number that is another when the windows are others.
+    /// Returns a number that changes with the windows.
     #[must_use]
     pub const fn version(&self) -> u64 {
         self.version

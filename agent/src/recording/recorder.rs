@@ -13,7 +13,7 @@ use crate::{
     stacks::profile::Profile,
 };
 
-/// How long a recording is at least: each cuts two windows for everybody, and windows are cut once a second at most.
+/// The shortest recording: each recording cuts two windows, and windows are cut at most once a second.
 pub const SHORTEST: Duration = Duration::from_secs(1);
 /// How long a recording may be.
 pub const LONGEST: Duration = Duration::from_secs(300);
@@ -58,27 +58,27 @@ pub enum RecordError {
          `memory` at /status; raise `overhead.maxMemory`, or the container's limit)"
     )]
     Memory,
-    /// Too many wait for a drawing.
+    /// Too many requests wait for a drawing.
     #[error(
         "too many are waiting for a flame graph, which is drawn one at a time (ask again in a second, or for one pod \
          with `subject`)"
     )]
     Drawing,
-    /// Answers that were drawn before have not been read.
+    /// Earlier answers are still being sent.
     #[error(
         "the answers to others are still being sent, and hold the memory for this one (ask again in a few seconds)"
     )]
     Unread,
-    /// It would take more memory than is left.
+    /// The drawing would take more memory than is left.
     #[error(
         "this takes up to {needs}, which the agent's budget of memory has no room for now (ask again later, raise \
          `overhead.maxMemory` or the container's limit, or keep less with a smaller `stacks.maxSamples`)"
     )]
     Room {
-        /// What it may take.
+        /// The memory that it may take.
         needs: Mebi,
     },
-    /// It was begun, and failed.
+    /// The drawing was begun, and failed.
     #[error("failed to draw (see the log)")]
     Broken,
     /// Others are recording.

@@ -1,4 +1,4 @@
-//! What stacks take of memory, each counted once however many samples share it. Pure.
+//! The memory of stacks. A stack that samples share counts once. Pure.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,7 +13,7 @@ const STACK_BYTES: usize = 96;
 const FRAME_BYTES: usize = 128;
 /// A function without its name.
 const FUNCTION_BYTES: usize = 40;
-/// Who ended a wait, without the names.
+/// A waker without its names.
 const WAKER_BYTES: usize = 96;
 
 /// The stacks that somebody holds. They are told apart by their addresses, so each must live until it is removed.
@@ -26,12 +26,12 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// All of them, in bytes.
+    /// Returns the bytes of all stacks.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// One more holds this stack.
+    /// Adds a holder of this stack.
     pub(super) fn add(&mut self, stack: &Arc<Stack>) {
         let holders = self.stacks.entry(Arc::as_ptr(stack).addr()).or_default();
         *holders += 1;
@@ -46,7 +46,7 @@ impl Weight {
         }
     }
 
-    /// One fewer does.
+    /// Removes a holder of this stack.
     pub(super) fn remove(&mut self, stack: &Arc<Stack>) {
         if !release(&mut self.stacks, Arc::as_ptr(stack).addr()) {
             return;
@@ -60,7 +60,7 @@ impl Weight {
     }
 }
 
-/// Whether this was the last one.
+/// Removes a holder; returns whether it was the last one.
 fn release(holders: &mut HashMap<usize, u32>, address: usize) -> bool {
     let Some(left) = holders.get_mut(&address) else { return false };
     *left -= 1;
@@ -79,7 +79,7 @@ fn frame_bytes(frame: &Frame) -> usize {
     FRAME_BYTES + frame.functions.iter().map(|function| FUNCTION_BYTES + function.name.len()).sum::<usize>()
 }
 
-/// What a window takes without its stacks.
+/// Returns the bytes of a window without its stacks.
 pub(super) fn own_bytes(profile: &Profile) -> usize {
     let mut wakers = HashSet::new();
     let mut bytes = 0;

@@ -107,7 +107,7 @@ impl Windows {
         self.lock().recent.windows()
     }
 
-    /// A number that is another when [`Self::recent`] is, and how much that is.
+    /// Returns a number that changes with [`Self::recent`], and the size of these windows.
     #[must_use]
     pub fn version(&self) -> (u64, Size) {
         let inner = self.lock();

@@ -123,7 +123,7 @@ impl Keeper {
         let text = text::encode(kept)?;
         let temporary = self.path.with_extension("new");
         let mut file = File::options().write(true).create(true).truncate(true).mode(MODE).open(&temporary)?;
-        // One that was left behind may have another mode.
+        // A file that an agent left behind may have another mode.
         file.set_permissions(Permissions::from_mode(MODE))?;
         file.write_all(&text)?;
         fs::rename(&temporary, &self.path)?;

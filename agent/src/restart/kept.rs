@@ -86,11 +86,11 @@ pub struct KeptLedger {
     pub retired: Vec<u64>,
     /// What was counted while CPUs were idle.
     pub idle: Vec<u64>,
-    /// When the last reading was. Older versions did not write it.
+    /// When the last reading was; `None` in files of older versions.
     #[serde(default)]
     pub read_ns: Option<u64>,
-    /// By name of a counter: since when it counts, Unix time in nanoseconds. One that is missing here and in the labels of
-    /// the numbers was not counted.
+    /// The start of each counter by its name, Unix time in nanoseconds. A counter that is missing here and in the
+    /// labels of the numbers was not counted.
     #[serde(default)]
     pub counters_started_unix_ns: BTreeMap<String, u64>,
 }
@@ -102,7 +102,7 @@ pub struct KeptAccount {
     pub row: Row,
     /// See [`super::Shape`].
     pub usage: Vec<u64>,
-    /// When its counts were zero, Unix time in nanoseconds. Older versions did not write it: they sent
+    /// When its counts were zero, Unix time in nanoseconds. It is missing in files of older versions, which sent
     /// [`Kept::started_unix_ns`] as the start of every series.
     #[serde(default)]
     pub started_unix_ns: Option<u64>,

@@ -16,8 +16,8 @@ use caps::Capability;
 use crate::{config::Sandbox, kernel::host::Host};
 pub(crate) use syscalls::confine_reader;
 
-/// Gives up what is not needed, and says what is left. Must be called while the process has one thread. Programs can be
-/// run afterwards only with `programs`.
+/// Gives up privileges that are not needed, and returns what is left, in words. Must be called while the process has
+/// one thread. The process can run programs afterwards only if `programs` is true.
 ///
 /// # Errors
 ///

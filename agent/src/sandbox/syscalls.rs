@@ -35,7 +35,7 @@ const NEVER: &[i64] = &[
     libc::SYS_kexec_file_load,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
-    // Memory that is a file, and so a program without a file.
+    // A file in memory, which could be run as a program.
     libc::SYS_memfd_create,
     libc::SYS_memfd_secret,
     libc::SYS_migrate_pages,
@@ -84,7 +84,7 @@ const NEVER: &[i64] = &[
     libc::SYS_modify_ldt,
 ];
 
-/// What runs programs. A kubeconfig may name one that makes tokens.
+/// Calls that run programs. A kubeconfig may name a program that makes tokens.
 const PROGRAMS: &[i64] = &[libc::SYS_execve, libc::SYS_execveat];
 
 /// This bit in a call's number asks for the x32 ABI: the same calls under other numbers, which a list of numbers misses.
@@ -164,8 +164,8 @@ pub(crate) enum FilterError {
     Install(#[from] seccompiler::Error),
 }
 
-/// Limits the process for good: the thread that calls, and the threads that it makes. No program that is run has more
-/// privileges, and none is run without `programs`.
+/// Limits the calling thread and all threads that it makes, for good. Programs get no more privileges; if `programs`
+/// is false, none can be run.
 pub(super) fn confine_process(programs: bool) -> Result<(), FilterError> {
     let never = NEVER.iter().chain(PROGRAMS.iter().filter(|_| !programs));
     let rules = never.map(|call| (*call, Vec::new())).collect();
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_call_that_the_process_never_makes_is_refused() {
-        // With these arguments the kernel itself has other reasons to refuse each.
+        // With these arguments the kernel itself refuses each call, with another error.
         for call in [
             libc::SYS_mount_setattr,
             libc::SYS_memfd_create,

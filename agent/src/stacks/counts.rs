@@ -70,7 +70,7 @@ impl SymbolCounts {
         }
     }
 
-    /// Frames of [`Cause::FileUnreadable`], by whose they are.
+    /// Returns the frames of [`Cause::FileUnreadable`], by pod or row of cgroups.
     #[must_use]
     pub const fn unread(&self) -> &UnreadFrames {
         &self.1

@@ -52,8 +52,8 @@ impl From<&Metadata> for FileId {
     }
 }
 
-/// An open file whose reads are seen, and end when there is no time left. It must be closed where it was opened: its
-/// server may hang in that as well.
+/// An open file. Each read beats the pulse, and fails when there is no time left. It must be closed on the thread that
+/// opened it: its server may hang in a close as well.
 #[derive(Debug)]
 pub(super) struct Watched<'a> {
     pub(super) file: File,

@@ -34,7 +34,7 @@ pub(super) struct Object {
     pub(super) elf: Option<Elf>,
 }
 
-/// The files that are known. Threads that hang share them with who goes on: the lock is never held while a file is read.
+/// The known files. Hanging threads share them with the next thread, so the lock is never held while a file is read.
 #[derive(Debug)]
 pub(super) struct Objects(Mutex<Known>);
 
@@ -62,7 +62,7 @@ impl Objects {
         let elf = Elf::parse(file);
         let build_id = elf.as_ref().and_then(|elf| elf.build_id.as_deref()).map(hex);
         let htlhash = htlhash(file, id.size).map(|hash| hex(&hash));
-        // A file that was cut short for want of time is not what was seen of it.
+        // When the time ran out, not all of the file was seen: it is not remembered.
         file.pulse.beat()?;
         let mut this = self.lock();
         this.next += 1;

@@ -104,7 +104,7 @@ impl Process {
 }
 
 impl Span {
-    /// Takes what the file was found to be.
+    /// Sets the object that the file was found to be.
     pub(super) fn identify(&mut self, object: Option<Arc<Object>>) {
         self.object = self.object.take().or(object);
         self.describe();
@@ -137,7 +137,7 @@ impl Span {
     }
 }
 
-/// Finds out what the file of a mapping is.
+/// Returns the object of a mapping's file.
 pub(super) fn object_of(process: Pid, vma: &Vma, objects: &Objects, pulse: &Pulse) -> Option<Arc<Object>> {
     let Backing::File(file) = &vma.backing else { return None };
     pulse.at(Place::Device(file.device.clone()));

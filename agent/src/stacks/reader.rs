@@ -1,9 +1,9 @@
-//! The thread that reads strangers' files, which is given up when a file server does not answer.
+//! The thread that reads strangers' files. Another one takes its place when a file server does not answer.
 //!
-//! No time limit ends a read of a file whose server hangs. So files are opened, read and closed on a thread of its own, one
-//! piece of [`Reader::run`] at a time; who asked waits for as long as reads end. A thread that hangs is left behind, and
-//! another one goes on without the files that are where the first one hangs: those of the same pod or cgroup, and of the
-//! same device.
+//! No time limit ends a read of a file whose server hangs. So files are opened, read and closed on a thread of their
+//! own, one piece of work ([`Reader::run`]) at a time; the caller waits as long as reads end. A thread that hangs is
+//! left behind, and another one goes on. It skips files of the pod or cgroup, and of the device, for which the first
+//! thread hangs.
 
 use std::{
     fmt, fs, io,
@@ -23,30 +23,30 @@ use crate::{ids::Pid, sandbox::confine_reader};
 
 /// How long one read may take.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For how long nothing is read where a read took longer; never before that read has ended.
+/// For how long nothing is read where a read took longer than [`PATIENCE`], and in any case until that read has ended.
 const AVOIDED_FOR: Duration = Duration::from_secs(60);
-/// Threads that may hang at a time, each with some 100 KiB. With more of them no files are read.
+/// Threads that may hang at a time, each with some 100 KiB. While all of these hang, no files are read.
 const MAX_HUNG: usize = 8;
 
-/// Where a file is.
+/// The place of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Place {
     /// On a device, as `/proc/PID/maps` names it.
     Device(String),
     /// Below the root of the host.
     Host,
-    /// Anywhere that the process itself leads to.
+    /// Anywhere below `/proc/PID` of the process.
     #[default]
     Own,
 }
 
-/// For whom something is read.
+/// The owner for whom something is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whose<'a> {
     /// The pod or cgroup.
     pub(super) owner: &'a str,
     pub(super) pid: Pid,
-    /// When it has had its time.
+    /// The end of its time.
     pub(super) deadline: Instant,
 }
 
@@ -55,13 +55,13 @@ pub(super) struct Whose<'a> {
 pub(super) enum Unread {
     /// There was no time left.
     Late,
-    /// A read did not end, now or lately.
+    /// A read hangs, or did so in the last minute.
     Hangs,
 }
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// See the module.
+/// The thread for files, see the module.
 pub(super) struct Reader {
     starter: mpsc::Sender<mpsc::SyncSender<Thread>>,
     thread: Option<Thread>,
@@ -69,7 +69,7 @@ pub(super) struct Reader {
     patience: Duration,
 }
 
-/// One that reads, or waits for work.
+/// A thread that reads, or waits for work.
 struct Thread {
     work: mpsc::Sender<Work>,
     id: i32,
@@ -82,7 +82,7 @@ struct Hung {
     since: Instant,
 }
 
-/// How far a piece of work is.
+/// The progress of a piece of work.
 #[derive(Debug)]
 pub(super) struct Pulse {
     deadline: Instant,
@@ -99,8 +99,8 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Starts what makes its threads: who asks for reads may make none once it is confined. With `confined` its threads can
-    /// do no more than read.
+    /// Starts the thread `podperf-readers`, which makes the threads for files: the confined caller may make none. With
+    /// `confined`, threads for files can do no more than read.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Reader {
         Ok(Self { starter, thread: None, hung: Vec::new(), patience: PATIENCE })
     }
 
-    /// Does `work` on the thread for files, which tells its pulse before each read.
+    /// Runs `work` on the thread for files. `work` beats its pulse before each read.
     pub(super) fn run<T: Send + 'static>(
         &mut self,
         whose: Whose<'_>,
@@ -152,7 +152,7 @@ impl Reader {
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(Unread::Late),
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     let now = pulse.reads.load(Ordering::Relaxed);
-                    // Who got no CPU does not hang.
+                    // A thread that got no CPU does not hang.
                     if std::mem::replace(&mut reads, now) == now && !runs(thread.id) {
                         self.give_up(pulse, whose);
                         return Err(Unread::Hangs);
@@ -162,14 +162,14 @@ impl Reader {
         }
     }
 
-    /// Whether nothing is read at a place.
+    /// Returns whether nothing is read at a place.
     pub(super) fn avoids(&self, place: &Place) -> bool {
         *place != Place::Own && self.hung.iter().any(|hung| hung.place == *place)
     }
 
     fn avoids_owner(&mut self, owner: &str) -> bool {
         self.hung.retain(|hung| !hung.pulse.ended.load(Ordering::Acquire) || hung.since.elapsed() < AVOIDED_FOR);
-        // A process that is gone has no cgroup.
+        // A process that is gone has no cgroup, so no owner.
         !owner.is_empty() && self.hung.iter().any(|hung| hung.owners.iter().any(|name| name == owner))
     }
 
@@ -181,7 +181,7 @@ impl Reader {
         let place = Mutex::lock(&pulse.place).unwrap_or_else(PoisonError::into_inner).clone();
         let (owner, hanging) = (whose.owner, self.hanging() + 1);
         warn!(owner, pid = whose.pid.0, ?place, hanging, "a read of a file hangs: files of this owner get no names");
-        // Who is met before its window is known by its cgroup only.
+        // A process that is read before its window is known by its cgroup only.
         let owners = [owner.to_owned(), cgroup_of(whose.pid)];
         self.hung.push(Hung { pulse, place, owners, since: Instant::now() });
     }
@@ -210,13 +210,13 @@ fn start_thread(confined: bool) -> Option<Thread> {
     Some(Thread { work, id: told.recv().ok()? })
 }
 
-/// Whether a thread of this process runs, or would on a free CPU.
+/// Returns whether a thread of this process runs, or is ready to run.
 fn runs(thread: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
 }
 
-/// The cgroup of a process, as it is told; empty where there is none.
+/// Returns the cgroup of a process from `/proc/PID/cgroup`; empty where there is none.
 pub(super) fn cgroup_of(pid: Pid) -> String {
     let text = fs::read_to_string(format!("/proc/{}/cgroup", pid.0)).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
@@ -233,12 +233,12 @@ impl Pulse {
         }
     }
 
-    /// Says where the next reads are.
+    /// Sets the place of the next reads.
     pub(super) fn at(&self, place: Place) {
         *Mutex::lock(&self.place).unwrap_or_else(PoisonError::into_inner) = place;
     }
 
-    /// Before each read: it is an error when there is no time left.
+    /// To be called before each read. Returns an error when there is no time left.
     pub(super) fn beat(&self) -> io::Result<()> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         if Instant::now() < self.deadline {

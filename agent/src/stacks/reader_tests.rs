@@ -68,7 +68,7 @@ fn what_takes_long_but_reads_does_not_hang() {
         7
     };
     assert_eq!(reader.run(whose("a"), Place::Own, long), Ok(7));
-    // Nor does one who thinks.
+    // A thread that computes does not hang either.
     let busy = |_: &Pulse| {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(1) {}

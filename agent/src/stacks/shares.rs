@@ -1,8 +1,8 @@
-//! Who may have files read for how long in a window. Pure, but for the clock.
+//! The time for reading files in a window, shared by pods and cgroups. Pure, but for the clock.
 //!
-//! The time of a window is shared by the pods and cgroups that have stacks in it. Each has a turn with an equal part of the
-//! time that is left, so what one does not use goes to those after it. Those for whom it was too little have a second turn
-//! with what is left when all had their first.
+//! The time of a window is shared by the pods and cgroups that have stacks in it. Each has a turn with an equal part
+//! of the time that is left, so the next ones get what one does not use. An owner with too little time has a second
+//! turn after all first turns.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,12 @@ use super::{perf_map, user::Turn};
 
 /// How long the files of one window may take together; a window is some seconds.
 const TIME_FOR_FILES: Duration = Duration::from_secs(5);
-/// What is read in a window of one owner's maps of JIT compilers: the largest one, once. They may be other ones each time.
+/// Bytes of one owner's maps of JIT compilers that are read in a window: the largest map, once. A map may change with
+/// each window.
 const MAP_BYTES: u64 = perf_map::MAX_BYTES;
 const TURNS: usize = 2;
 
-/// Gives each owner its turns. `read` reads for the owner of this place within its turn.
+/// Gives each owner its turns. `read` gets the owner's index, and reads within the turn.
 pub(super) fn share(owners: Vec<String>, read: impl FnMut(usize, &mut Turn)) {
     share_of(TIME_FOR_FILES, owners, Instant::now, read);
 }

@@ -41,8 +41,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// names when they are gone by the end of their window. While caches are `given_up` it remembers nothing from one window to
 /// the next.
 ///
-/// With `confined` it and the thread that reads files can do no more than read from then on: what they read are files of
-/// strangers.
+/// With `confined` it and the thread that reads files can do no more than read from then on, since the files are
+/// strangers'.
 ///
 /// # Errors
 ///
@@ -210,7 +210,7 @@ fn name_stacks(
     named.into_iter().map(|(id, stack)| (id, stack.stack)).collect()
 }
 
-/// Whose the processes are. One with threads in several cgroups is of the first that is met.
+/// Returns the stacks by owner. A process with threads in several cgroups is of the first one that is met.
 fn by_owner<'a>(samples: &'a [ProfileSample]) -> BTreeMap<FrameOwner, RawStacks<'a>> {
     let mut owners: HashMap<Pid, FrameOwner> = HashMap::new();
     for sample in samples {
@@ -228,7 +228,7 @@ fn by_owner<'a>(samples: &'a [ProfileSample]) -> BTreeMap<FrameOwner, RawStacks<
         if let Some(waker) = waker
             && let Some(stack) = &waker.stack
         {
-            // Of one that did not wait itself no more is known than whose it is.
+            // Of a process that did not wait itself only its owner is known.
             let owner = FrameOwner { cgroup: waker.subject.clone(), ..FrameOwner::default() };
             add(stack.process, &owner, stack);
         }

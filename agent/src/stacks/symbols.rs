@@ -60,7 +60,7 @@ impl Symbols {
         Self::of(User::new(reader))
     }
 
-    /// The same without a memory.
+    /// Returns the same without remembered symbols.
     pub(super) fn forget(self) -> Self {
         Self { meets: self.meets, read_files: self.read_files, ..Self::of(self.user.forget()) }
     }
@@ -108,7 +108,8 @@ impl Symbols {
         }
     }
 
-    /// The stacks of processes with names, in their order. All of them are of one pod or cgroup, whose turn it is.
+    /// Returns the stacks of processes with names, in their order. All of them are of the one pod or cgroup of this
+    /// turn.
     pub(super) fn name(&mut self, processes: &[(Pid, Vec<&RawStack>)], turn: &mut Turn) -> Vec<(Pid, Vec<NamedStack>)> {
         let (mut parts, mut wanted) = (Vec::new(), Vec::new());
         for (process, stacks) in processes {

@@ -1,4 +1,4 @@
-//! Frames whose files were not read, by whose they are. Pure.
+//! Frames whose files were not read, by pod or row of cgroups. Pure.
 
 use std::{
     collections::BTreeMap,
@@ -7,14 +7,14 @@ use std::{
 
 use crate::attribution::Subject;
 
-/// Rows that are told apart; the frames of others are counted together.
+/// Rows with a count of their own; the frames of further ones are counted together.
 const MAX_ROWS: usize = 100;
 const OTHERS: &str = "(others)";
 
-/// The pod, or the row of cgroups, that frames are of. What does not apply is empty.
+/// The pod, or the row of cgroups, of frames. Fields that do not apply are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FrameOwner {
-    /// Of the pod.
+    /// The pod's namespace.
     pub namespace: String,
     /// Its name.
     pub pod: String,
@@ -34,7 +34,7 @@ impl FrameOwner {
         }
     }
 
-    /// As one text, which no other owner has: paths begin with a slash, and names have none.
+    /// Returns a text that no other owner has: paths begin with a slash, and names have none.
     pub(super) fn text(&self) -> String {
         if self.pod.is_empty() { self.cgroup.clone() } else { format!("{}/{}", self.namespace, self.pod) }
     }
@@ -49,7 +49,7 @@ impl FrameOwner {
 pub struct UnreadFrames(Arc<Mutex<BTreeMap<FrameOwner, u64>>>);
 
 impl UnreadFrames {
-    /// As they are now. The row of all others is always there.
+    /// Returns the counts. The row of all others is always there.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<FrameOwner, u64> {
         let mut counts = Mutex::lock(&self.0).unwrap_or_else(PoisonError::into_inner).clone();

@@ -34,7 +34,7 @@ const NAME_BYTES: usize = 96;
 const SHARED_BY: usize = 4;
 /// Live processes that are asked for a file of one that is gone.
 const MAX_ASKED: usize = 8;
-/// How long it may take to learn what a process is that was met.
+/// How long reading a process may take that was met before its window.
 const TIME_TO_MEET: Duration = Duration::from_secs(5);
 
 /// A function's name, or that there is none.
@@ -52,15 +52,15 @@ pub(super) struct Named {
     pub(super) cost: usize,
 }
 
-/// What may be read for one pod or cgroup in a window.
+/// The time and bytes that may be read for one pod or cgroup in a window.
 #[derive(Debug)]
 pub(super) struct Turn {
     /// The pod or cgroup.
     pub(super) owner: String,
     pub(super) deadline: Instant,
-    /// Of maps of JIT compilers, which are read again whenever they grow.
+    /// Bytes of maps of JIT compilers, which are read again whenever they grow.
     pub(super) map_bytes: u64,
-    /// Whether there would have been more to read.
+    /// Whether the turn was too short.
     pub(super) late: bool,
 }
 
@@ -104,7 +104,7 @@ impl User {
         }
     }
 
-    /// The same without a memory.
+    /// Returns the same without remembered files and names.
     pub(super) fn forget(self) -> Self {
         Self::new(self.reader)
     }
@@ -150,7 +150,8 @@ impl User {
         self.processes.get(&pid).map(|process| process.number)
     }
 
-    /// The frames of addresses in processes of one owner. What is not known by the end of its turn stays without a name.
+    /// Returns the frames of addresses in processes of one owner. Frames that are not known by the end of its turn
+    /// have no name.
     pub(super) fn frames(
         &mut self,
         processes: &[(Pid, BTreeSet<u64>)],
@@ -168,7 +169,7 @@ impl User {
         frames
     }
 
-    /// Those in files, and the addresses in memory that a JIT compiler may have written.
+    /// Returns the frames in files, and the addresses in memory that a JIT compiler may have written.
     fn frames_in_files(&mut self, pid: Pid, calls: &BTreeSet<u64>, turn: &mut Turn) -> (HashMap<u64, Named>, Vec<u64>) {
         let Some(mut process) = self.current(pid, turn) else {
             let cause = if Life::of(pid).is_some() { Cause::FileUnreadable } else { Cause::ProcessGone };
@@ -228,7 +229,7 @@ impl User {
         (frames, in_memory)
     }
 
-    /// Finds out what the files of these mappings are, where that is not known.
+    /// Finds the objects of these mappings' files, where they are not known.
     fn identify(&mut self, process: &mut Process, at: &BTreeSet<usize>, turn: &mut Turn) {
         let (mut unknown, pid) = (Vec::new(), process.pid);
         for (at, span) in at.iter().filter_map(|at| Some((*at, process.spans.get(*at)?))) {
@@ -258,7 +259,7 @@ impl User {
         }
     }
 
-    /// Reads something within this turn.
+    /// Runs `work` on the thread for files within this turn.
     fn run<T: Send + 'static>(
         &mut self,
         turn: &mut Turn,
@@ -335,7 +336,7 @@ impl User {
         self.names.insert(place, name.clone(), cost);
     }
 
-    /// Processes that have the same file, in case that the one which is asked for is gone.
+    /// Returns processes that have the same file, for the case that the wanted process is gone.
     fn others_with(&self, object: &Object) -> Vec<(Pid, Vma)> {
         let has_it = |span: &&Span| span.object.as_ref().is_some_and(|other| other.number == object.number);
         let others = self.processes.values().filter_map(|process| Some((process, process.spans.iter().find(has_it)?)));
@@ -359,7 +360,7 @@ impl User {
         }
     }
 
-    /// Its mappings, if there are any. A process that waits for a page of a file may keep its reader waiting.
+    /// Returns its mappings, if there are any. A process that waits for a page of a file may block the read.
     fn vmas(&mut self, pid: Pid, turn: &mut Turn) -> Option<Vec<Vma>> {
         let vmas = self.run(turn, pid, reader::Place::Own, move |_| read_vmas(pid));
         vmas?.ok().filter(|vmas| !vmas.is_empty())
@@ -387,7 +388,7 @@ fn is(object: &Object, file: &Watched<'_>) -> bool {
     FileId::of(&file.file).is_ok_and(|id| id == object.id)
 }
 
-/// Opens an object where the first of these processes has it mapped that still does, or by its path on one of the hosts.
+/// Opens an object through the first of these processes that still has it mapped, or by its path on one of the hosts.
 fn open_any<'a>(
     object: &Object,
     owners: Vec<(Pid, Vma)>,

@@ -132,8 +132,8 @@ impl Window {
         self.takes += 1;
     }
 
-    /// Takes in time off the CPU, in nanoseconds by [`WaitState`], that its cgroup's row has and no sample. It is of unknown
-    /// stacks and processes; `sampled` is false where it is to be in no profile either.
+    /// Adds time off the CPU that a cgroup's row has and no sample, in nanoseconds by [`WaitState`]. Its stacks and
+    /// processes are unknown. If `sampled` is false, the time is in no profile.
     pub fn add_unprofiled(&mut self, times: &[(CgroupId, [u64; WaitState::ALL.len()])], now_ns: u64, sampled: bool) {
         for (cgroup, by_state) in times {
             self.profiled.entry(*cgroup).or_default().add(&ProfiledTime::unknown(by_state));

@@ -1,4 +1,4 @@
-//! Two builds of the agent in one run: what their programs cost at each switch.
+//! Compares the cost of two builds' programs at each switch, in one run.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result};
 use super::{BenchArgs, Ring, bpf, monitor::MONITORS, programs::Programs, progress, setup::Setup};
 use crate::load::ring::Spread;
 
-/// Measures each of the agent's monitors with both builds, by turns, and returns a table: ns a BPF run, and the ratio of each
-/// pair.
+/// Measures each of the agent's monitors with both builds, in turn, and returns a table: ns a BPF run, and the ratio
+/// of each pair.
 pub(super) fn run(args: &BenchArgs, agent: &Path, before: &Path, cpu: usize) -> Result<String> {
     let mut text = "\n| monitor | ns a run before | ns a run now | now over before |\n|---|---|---|---|\n".to_owned();
     let wanted = |key: &str| args.only.is_empty() || args.only.iter().any(|only| only == key);
@@ -27,7 +27,7 @@ pub(super) fn run(args: &BenchArgs, agent: &Path, before: &Path, cpu: usize) -> 
                 let ns = Programs::list()?.new_since(&known).ns_per_switch(&then, report.hops);
                 ns.context("no program ran at each switch")
             };
-            // Who comes first changes with each round.
+            // The order changes with each round.
             pairs.push(if round % 2 == 0 {
                 let now = of(agent)?;
                 (of(before)?, now)

@@ -1,11 +1,11 @@
-//! What a Collector says of itself: what it took, what it refused, and what it could not write down.
+//! A Collector's metrics of itself: what it accepted, what it refused, and what it could not write down.
 
 use anyhow::{Result, ensure};
 
 use super::Collector;
 use crate::{agent::Metrics, http};
 
-/// What is sent to a Collector.
+/// A kind of data for a Collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Counted in samples.
@@ -14,7 +14,7 @@ pub enum Kind {
     Metrics,
 }
 
-/// What it has counted of one kind since it started.
+/// A Collector's counts of one kind since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Taken {
     /// Requests that it answered with success.
@@ -23,16 +23,16 @@ pub struct Taken {
     pub failed_requests: f64,
     /// Samples or points that it accepted.
     pub accepted: f64,
-    /// Those that it refused, or that it failed to pass on.
+    /// Samples or points that it refused, or failed to pass on.
     pub refused: f64,
-    /// Those that it wrote down.
+    /// Samples or points that it wrote down.
     pub written: f64,
-    /// Those that it failed to write down.
+    /// Samples or points that it failed to write down.
     pub not_written: f64,
 }
 
 impl Kind {
-    /// As its metrics name what is counted.
+    /// The name of samples or points in its metrics.
     const fn items(self) -> &'static str {
         match self {
             Self::Profiles => "profile_samples",
@@ -40,7 +40,7 @@ impl Kind {
         }
     }
 
-    /// As metrics of gRPC and HTTP name the way.
+    /// The labels of this kind in metrics of gRPC and HTTP.
     const fn ways(self) -> [(&'static str, &'static str); 2] {
         match self {
             Self::Profiles => [
@@ -78,7 +78,7 @@ impl Taken {
         }
     }
 
-    /// An error where it took nothing, or refused or lost anything.
+    /// Returns an error if it accepted nothing, or refused or lost anything.
     pub fn ensure_nothing_is_refused(&self) -> Result<()> {
         ensure!(self.requests > 0.0 && self.accepted > 0.0, "nothing was accepted: {self:?}");
         ensure!(self.failed_requests + self.refused + self.not_written == 0.0, "some was refused: {self:?}");
@@ -88,7 +88,7 @@ impl Taken {
 }
 
 impl Collector {
-    /// Asks it what it took and refused so far.
+    /// Returns what it has accepted and refused so far.
     pub fn taken(&self, kind: Kind) -> Result<Taken> {
         let (status, text) = http::get_text(self.telemetry, "/metrics")?;
         ensure!(status == 200, "the Collector's own metrics answered {status}: {text}");

@@ -1,5 +1,6 @@
-//! A storm of processes that share the memory of the one that makes them, so that making one costs next to nothing: each
-//! waits once and ends. As many processes are as many kinds of waits, which is what fills tables of samples.
+//! A storm of processes, each of which waits once and ends. They share the memory of the process that makes them, so
+//! that making one costs next to nothing. Each process has its own keys in the tables of samples, so a storm fills
+//! them.
 
 #![expect(unsafe_code, reason = "clone with CLONE_VM needs a stack for each child")]
 
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup;
 
-/// Of each child, which needs a few hundred bytes.
+/// The stack of each child, which needs a few hundred bytes.
 const STACK_BYTES: usize = 16 << 10;
 
 /// `podperf-load storm`.
@@ -39,12 +40,12 @@ pub struct StormArgs {
     pub micros: u64,
 }
 
-/// What was made.
+/// The report of a storm.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct StormReport {
     /// Children, all of which have ended.
     pub children: u64,
-    /// How long that took.
+    /// How long the storm took.
     pub seconds: f64,
     /// Children a second.
     pub rate: f64,

@@ -1,7 +1,6 @@
-//! Threads that wait deep down, each time along another path: nearly every wait has a stack of its own.
+//! Threads that wait at the end of deep stacks, each time another one: nearly every wait has a stack of its own.
 //!
-//! Sixteen functions call each other in an order that chance picks. So the functions are few, and the stacks are as many
-//! as there are waits.
+//! Sixteen functions call each other in random order: few functions, and as many stacks as waits.
 
 #![expect(unsafe_code, reason = "functions that keep their names")]
 
@@ -19,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::sleepers::sleep;
 use crate::cgroup;
 
-/// Of each thread: a hundred frames of less than 512 bytes, and some more.
+/// The stack of each thread: a hundred frames of less than 512 bytes, and some more.
 const STACK_BYTES: usize = 256 << 10;
 const SHALLOWEST: u32 = 64;
 /// The kernel walks 127 frames.
@@ -42,7 +41,7 @@ pub struct ThicketArgs {
     pub seconds: u64,
 }
 
-/// What it did.
+/// The report of the load.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ThicketReport {
     /// Waits of all threads.

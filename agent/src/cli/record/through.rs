@@ -112,11 +112,11 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
     };
     let interrupted = async {
         while tokio::signal::ctrl_c().await.is_ok() {
-            // An agent that does not hear it goes on to the end.
+            // If the request does not arrive, the recording goes on to its end.
             client.ask(Method::DELETE, &recording, PATIENCE).await.ok();
         }
     };
-    // All three go on at once: an agent that is slow to say how far it is must not keep the recording waiting.
+    // All three run at once: a slow answer about the progress must not delay the recording.
     let beside = async { tokio::join!(watched, interrupted, pending::<Infallible>()).2 };
     let answer = tokio::select! {
         answer = recorded => answer,

@@ -8,11 +8,11 @@ use crate::{
     stacks::profile::Activity,
 };
 
-/// What all lines take at most, in bytes. The stacks with the least time are beyond it.
+/// Bytes of all lines, at most. The stacks with the least time are beyond it.
 const MOST_BYTES: usize = 8 << 20;
 
-/// One line a stack: whose it is, what the wait was for, the functions from the outermost on, and nanoseconds. Stacks beyond
-/// the bound are one line for each subject and reason, so that the sum of all lines is all time.
+/// One line a stack: its subject, the reason of the wait, the functions from the outermost on, and nanoseconds. Stacks
+/// beyond the bound are one line for each subject and reason, so that the sum of all lines is all time.
 pub(super) fn folded(merged: &Merged) -> String {
     folded_within(merged, MOST_BYTES)
 }

@@ -1,8 +1,8 @@
 //! Samples into a tree of frames: who called what, and for how long. Pure.
 //!
-//! Only frames that will be seen come to be. The widest frame is looked into first: its samples are sorted by what they
-//! call next, callees below a width are merged into one at once, and the others wait for their turn by their own width. So
-//! memory is a few words a sample and a bounded number of nodes, however many stacks there are and however deep they are.
+//! Only frames that will be seen become nodes. The widest frame is expanded first: its samples are sorted by the
+//! function that they call next, narrow callees are merged into one at once, and the wide ones wait for their turn by
+//! their width. So memory is a few words a sample and a bounded number of nodes, for any number and depth of stacks.
 
 use std::{
     cmp::Reverse,
@@ -49,15 +49,15 @@ pub(super) fn tree(merged: &Merged) -> Node {
 struct Entry<'a> {
     name: &'a SubjectName,
     sample: &'a MergedSample,
-    /// Of those before the frames.
+    /// How many of the steps before the frames were taken.
     steps: u8,
     frames: u32,
-    /// Of the next frame.
+    /// How many functions of the next frame were taken.
     functions: u32,
 }
 
 impl<'a> Entry<'a> {
-    /// What comes next, as a number that is the same where the step is; `None` at the end.
+    /// Returns numbers that are equal where the next step is equal; `None` at the end.
     fn next(&self, several: bool) -> Option<(usize, usize)> {
         if self.steps < steps_before(several, self.sample) {
             let of_subject = several && self.steps == 0;
@@ -87,7 +87,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// A frame that is not looked into yet; the widest first, and of equals the one that was found first.
+/// A frame that is not expanded yet. The widest comes first, and of equal ones the one that was found first.
 struct Waiting {
     parent: usize,
     step: Step,
@@ -122,7 +122,7 @@ impl Ord for Waiting {
     }
 }
 
-/// What the samples of a frame call next.
+/// A function that samples of a frame call next.
 struct Callee<'a> {
     step: Step,
     sum: Smaller,
@@ -132,7 +132,7 @@ struct Callee<'a> {
 struct Growing {
     several: bool,
     least: u64,
-    /// Each with its parent, which comes before it.
+    /// Nodes with the index of their parent, which is smaller than their own.
     nodes: Vec<(usize, Node)>,
     waiting: BinaryHeap<Waiting>,
     numbered: usize,
@@ -186,7 +186,7 @@ impl Growing {
         let mut callees: Vec<Callee<'a>> = Vec::new();
         for entry in entries {
             let Some(place) = entry.next(self.several) else { continue };
-            // What is at no place of its own is asked by its name, and so is each place once.
+            // A step without a place of its own is found by its name, and so is each new place.
             let known = if place == (0, 0) { None } else { self.by_place.get(&place).copied() };
             let callee = match known {
                 Some(callee) => callee,
@@ -209,7 +209,7 @@ impl Growing {
         callees
     }
 
-    /// What waits has no room: it is merged, and nodes go to their parents.
+    /// Merges the frames that still wait, for which there is no room, and moves nodes to their parents.
     fn finish(mut self) -> Node {
         for Waiting { parent, sum, .. } in self.waiting.drain() {
             if let Some((_, parent)) = self.nodes.get_mut(parent) {
@@ -258,7 +258,7 @@ mod tests {
         1 + node.children.iter().map(nodes).sum::<usize>()
     }
 
-    /// Nobody's callees have more than their caller, and what is missing is too narrow to be seen.
+    /// No callees have more time than their caller, and the missing time is too little to be seen.
     fn ensure_exact(node: &Node, least: u64) {
         let named: u64 = node.children.iter().map(|child| child.nanoseconds).sum();
         assert!(named <= node.nanoseconds, "{}: {named} of {}", node.name, node.nanoseconds);

@@ -146,8 +146,8 @@ fn is_program(mapping: &Mapping) -> bool {
     mapping.path.starts_with('/') && !mapping.path.contains(".so")
 }
 
-/// Everything once, by what it holds; ids are places in the tables, counted from 1. What lies at an address that was met
-/// before is not looked into again.
+/// Everything once, by what it holds; ids are places in the tables, counted from 1. The content of a known address is
+/// not compared again.
 #[derive(Default)]
 struct Builder {
     profile: Profile,
@@ -160,9 +160,9 @@ struct Builder {
 }
 
 impl Builder {
-    /// All but the samples and what they refer to.
+    /// Writes all but the samples and what they refer to.
     fn begin(&mut self, merged: &Merged) {
-        // The first of the table is the empty string.
+        // The first entry of the table is the empty string.
         self.text("");
         let types = match merged.side {
             Side::OffCpu => [("off_cpu", "nanoseconds"), ("waits", "count")],

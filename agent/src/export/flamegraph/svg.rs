@@ -19,7 +19,7 @@ use crate::{
 
 /// Height of a frame and the gap below it, in pixels.
 pub(super) const ROW: usize = 20;
-/// Of a name, characters that a picture has at most.
+/// Characters of a name in a picture, at most.
 const MOST_LETTERS: usize = 240;
 /// Zooms; in pages and pictures alike.
 pub(super) const SCRIPT: &str = include_str!("zoom.js");
@@ -58,7 +58,7 @@ pub(super) fn picture(root: &Node, side: Side, top: usize) -> Picture {
     Picture { frames: drawing.out, height: (drawing.deepest + 1) * ROW, merged: drawing.merged }
 }
 
-/// What a picture says of what it leaves out.
+/// Returns the text of a picture about merged branches.
 pub(super) fn merging(merged: u64) -> String {
     let plural = if merged == 1 { " is" } else { "es are" };
     format!(
@@ -68,7 +68,7 @@ pub(super) fn merging(merged: u64) -> String {
     )
 }
 
-/// A name as it is drawn: nobody reads more of it.
+/// Returns the part of a name that is drawn.
 fn letters(name: &str) -> String {
     match name.char_indices().nth(MOST_LETTERS) {
         Some((end, _)) => escape(name.get(..end).unwrap_or_default()) + "…",

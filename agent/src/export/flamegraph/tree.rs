@@ -70,13 +70,15 @@ pub(super) fn steps(sample: &MergedSample) -> Vec<Step> {
     steps
 }
 
-/// How many steps a stack has before its frames: whose it is, what the wait was for, and where the walk ended.
+/// Returns how many steps a stack has before its frames: its subject, the reason of the wait, and where the walk
+/// ended.
 pub(super) fn steps_before(several: bool, sample: &MergedSample) -> u8 {
     let marked = sample.stack.frames.is_empty() || sample.stack.unwind != Unwind::Whole;
     u8::from(several) + u8::from(!matches!(sample.activity, Activity::OnCpu)) + u8::from(marked)
 }
 
-/// One step: that before the frames of number `steps`, or the function of these numbers, counted from the outermost on.
+/// Returns a step: number `steps` of those before the frames, or else the function of these numbers, counted from the
+/// outermost on.
 pub(super) fn step_of(
     name: &SubjectName,
     sample: &MergedSample,

@@ -43,7 +43,7 @@ pub struct AgentFacts<'a> {
     pub otlp: Option<otlp::Stats>,
     /// The symbolizer's counts.
     pub symbols: SymbolStats,
-    /// Frames whose files were not read, by whose they are.
+    /// Frames whose files were not read, by pod or row of cgroups.
     pub unread: BTreeMap<FrameOwner, u64>,
     /// Log messages.
     pub logs: &'a LogCounts,

@@ -73,7 +73,8 @@ impl Format {
 
     /// Writes families. Protobuf has the starts of counters in any case; `with_created` has OpenMetrics write them, too.
     pub(super) fn encode(self, families: Vec<Family>, with_created: bool) -> Result<Vec<u8>, fmt::Error> {
-        // The encoders of prometheus-client know no start of a counter. They keep the order, in which starts are added.
+        // The encoders of prometheus-client write no start of a counter. They keep the order, in which starts are
+        // added.
         let starts: Vec<_> = families.iter().flat_map(starts).collect();
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Families(families)));
@@ -91,7 +92,8 @@ impl Format {
     }
 }
 
-/// The start of each series that is written, since the epoch; `None` where none is known or none can be.
+/// Returns the start of each series in the order in which they are written, since the epoch; `None` where a start is
+/// not known or not possible.
 fn starts(family: &Family) -> impl Iterator<Item = Option<Duration>> {
     let since_epoch = |sample: &Sample| sample.created?.duration_since(UNIX_EPOCH).ok();
     let is_counter = family.kind == Kind::Counter;
@@ -110,7 +112,7 @@ fn to_protobuf(mut families: Vec<MetricFamily>, starts: &[Option<Duration>]) -> 
     }
     let mut bytes = Vec::new();
     for family in families {
-        // A Vec grows as needed.
+        // A `Vec` grows, so encoding does not fail.
         family.encode_length_delimited(&mut bytes).map_err(|_error| fmt::Error)?;
     }
     Ok(bytes)
@@ -172,7 +174,7 @@ mod tests {
         when: "",
     };
 
-    /// The gauge's start is nobody's: only counters have one.
+    /// The gauge's start is not written: only counters have one.
     fn example() -> Vec<Family> {
         let started = UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
         let oncpu = ONCPU.with(&["/a\\x2db\"c\n"], Value::seconds(1_500_000_000)).created(started);

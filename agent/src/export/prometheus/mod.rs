@@ -51,7 +51,7 @@ pub struct Sample {
     pub labels: Vec<Label>,
     /// The value; integers stay integers.
     pub value: Value,
-    /// When the value was zero, where that is known of a counter.
+    /// When the value was zero; `None` where that is not known, or the value is no counter.
     pub created: Option<SystemTime>,
 }
 
@@ -149,7 +149,7 @@ impl Family {
         self.samples.push(Sample { row: Arc::clone(row), labels, value, created });
     }
 
-    /// The same with this start of all of its series.
+    /// Returns the family with this start for all of its series.
     fn created(mut self, created: SystemTime) -> Self {
         self.samples.iter_mut().for_each(|sample| sample.created = Some(created));
         self

@@ -54,7 +54,7 @@ impl Face {
     }
 }
 
-/// A row's face, the labels that tell it, what it did, and since when.
+/// A row's face, the labels that name it, its usage, and its start.
 type Faced<'a> = (Face, Arc<[Label]>, &'a Usage, SystemTime);
 
 /// The labels that tell a row, with their values.

@@ -103,8 +103,8 @@ impl HttpClient for Carrier {
     }
 }
 
-/// Gives each point the start that it came with. The SDK has all counters begin with the process: they may be older, and one
-/// that ended and came back is younger.
+/// Gives each point its own start, from the attribute [`START`]. The SDK gives all counters the start of the process,
+/// but rows may be older, and a row that ended and came back is younger.
 fn set_starts(request: &mut ExportMetricsServiceRequest) {
     let scopes = request.resource_metrics.iter_mut().flat_map(|resource| &mut resource.scope_metrics);
     for Metric { data, .. } in scopes.flat_map(|scope| &mut scope.metrics) {

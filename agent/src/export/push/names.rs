@@ -51,8 +51,8 @@ pub(super) fn attributes(row: &Row) -> Vec<KeyValue> {
     }
 }
 
-/// The attribute in which the start of a series goes through OpenTelemetry's SDK, which gives all of them its own.
-/// [`super::exporter`] takes it out again.
+/// The attribute that carries the start of a series through OpenTelemetry's SDK, which gives all series its own start.
+/// [`super::exporter`] removes it.
 pub(super) const START: &str = "podperf.start_time_unix_nano";
 
 /// What the words in a family's name count, the more telling ones first.

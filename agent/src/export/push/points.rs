@@ -49,7 +49,7 @@ impl Values {
 /// Instruments by name. What is no series in `/metrics` is none here.
 pub(super) type Observed = BTreeMap<String, Points>;
 
-/// A row's face, what tells it, what it did, and since when.
+/// A row's face, the attributes that name it, its usage, and its start.
 type Faced<'a> = (Face, Vec<KeyValue>, &'a Usage, SystemTime);
 
 pub(super) fn observed(observation: &Observation, facts: &[FactFamily]) -> Observed {

@@ -1,8 +1,8 @@
-//! What answering may take of the node's CPU time, `server.limits.maxPercent`.
+//! The cap on the CPU time of answering, `server.limits.maxPercent`.
 //!
-//! A bucket fills at the rate of the cap, and what readers cost is taken out of it. Once it is empty, pages, drawings and
-//! recordings are refused until there is something in it again. Scrapes with an admitted token go on, since their owner's rate
-//! bounds them and strangers are to keep nobody out; and those of others who scrape as often as a Prometheus does.
+//! A bucket fills at the rate of the cap, and the CPU time of readers is taken out of it. While it is empty, pages,
+//! drawings and recordings are refused. Scrapes with an admitted token go on: their owner's rate bounds them, and
+//! strangers must not keep them out. Other scrapes go on at the rate at which a Prometheus asks.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -12,18 +12,18 @@ use std::{
 use super::{counts::Share, peers::Shares, rate::Bucket};
 use crate::status::State;
 
-/// The bucket holds what comes in so long: a drawing may take a second at once.
+/// The bucket holds the time of so long: a drawing may take a second at once.
 const HOLDS: Duration = Duration::from_secs(30);
-/// The share is told over at least so long.
+/// The share is the mean over at least so long.
 const LEAST_WINDOW: Duration = Duration::from_secs(5);
-/// Refusals of the last minute are told in the state.
+/// The state reports refusals of the last minute.
 const TOLD_FOR: Duration = Duration::from_secs(60);
-/// Scrapes a second that are answered over the cap, of all together.
+/// Scrapes a second that are answered over the cap, from all addresses together.
 const SCRAPES: f64 = 10.0;
-/// The longest that somebody is asked to wait, in seconds.
+/// The largest `Retry-After`, in seconds.
 const LONGEST_WAIT: u64 = 60;
 
-/// What is asked for.
+/// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// A scrape with an admitted token.
@@ -34,7 +34,7 @@ pub(super) enum Asked {
     Other,
 }
 
-/// The cap, and what is known of the cost.
+/// The cap, and the cost so far.
 #[derive(Debug)]
 pub(super) struct Budget {
     most_percent: f64,
@@ -49,9 +49,9 @@ struct Level {
     cpus: f64,
     /// CPU seconds that may be used.
     left: f64,
-    /// When it was last looked at, and the cost then.
+    /// When the level was last updated, and the cost then.
     last: Option<(Duration, Duration)>,
-    /// The same at the begin of the window that is told of.
+    /// The same at the begin of the window of the reported share.
     window: (Duration, Duration),
     percent: f64,
     refused: Option<Duration>,
@@ -74,7 +74,7 @@ impl Budget {
         Self { most_percent, scrapes: Bucket::new(SCRAPES), level: Mutex::new(level) }
     }
 
-    /// Looks at the cost until `now`, and says what it takes and how the server is.
+    /// Updates the level with the cost until `now`, and returns the share and the state of the server.
     pub(super) fn look(&self, now: Duration, cost: Duration) -> (Share, State, String) {
         let mut level = self.lock();
         level.look(now, cost);
@@ -91,12 +91,12 @@ impl Budget {
         (share, State::Healthy, format!("answering takes {percent:.2} % of the node's CPU time{cap}"))
     }
 
-    /// Whether there is nothing left.
+    /// Returns whether the bucket is empty.
     pub(super) fn is_spent(&self) -> bool {
         self.lock().wait().is_some()
     }
 
-    /// Lets a request in; or says in how many seconds there will be room.
+    /// Admits a request, or returns in how many seconds there will be room.
     pub(super) fn admit(&self, asked: Asked, shares: &Shares, now: Duration) -> Result<(), u64> {
         let Some(wait) = self.lock().wait() else { return Ok(()) };
         let may = match asked {
@@ -132,7 +132,7 @@ impl Level {
         }
     }
 
-    /// Seconds until something is left; `None` where there is.
+    /// Returns the seconds until the bucket is no longer empty; `None` if it is not empty.
     fn wait(&self) -> Option<u64> {
         if self.rate <= 0.0 || self.left > 0.0 {
             return None;

@@ -1,9 +1,9 @@
 //! The connections that are open, and which one has to go when there are too many.
 //!
-//! Whoever keeps the agent waiting for a request gives his place to whoever comes: connections that are held open, or
-//! whose requests arrive byte by byte, cannot keep a scrape out. Connections without an admitted token go first, then those
-//! of the peer that has the most, then the one that has waited for the longest. No peer takes the place of one that has
-//! fewer connections than itself. A connection whose request is being answered stays.
+//! A connection on which the agent waits for a request gives its place to a new one: connections that are held open,
+//! or whose requests arrive byte by byte, cannot keep a scrape out. Connections without an admitted token go first,
+//! then those of the peer that has the most, then the one that has waited the longest. A peer never takes the place of
+//! one that has fewer connections. A connection whose request is being answered stays.
 
 use std::{
     cmp::Reverse,
@@ -19,10 +19,10 @@ use super::{
     peers::Peer,
 };
 
-/// A connection has so long for its first request before another one of its own peer takes its place. Who comes meanwhile
-/// waits in the listener's queue.
+/// A connection has so long for its first request before another one of its own peer takes its place. Until then new
+/// connections wait in the listener's queue.
 const GRACE: Duration = Duration::from_millis(500);
-/// How soon a place is looked for again.
+/// The pause between two looks for a place.
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// All of them; clones are the same.
@@ -45,7 +45,7 @@ struct Connection {
     began: Instant,
     /// Since when it keeps the agent waiting; `None` while it is answered.
     waiting: Option<Instant>,
-    /// A token of its was admitted.
+    /// Whether a token was admitted on it.
     admitted: bool,
     close: Arc<Notify>,
 }
@@ -67,7 +67,7 @@ impl Connections {
         Self { most, counts, open: Arc::default() }
     }
 
-    /// A place for one more; or when to look again, while no connection has to go.
+    /// Returns a place for one more connection, or when to try again while no connection has to go.
     pub(super) fn enter(&self, peer: Peer) -> Result<Slot, Duration> {
         self.enter_at(peer, Instant::now())
     }
@@ -88,7 +88,7 @@ impl Connections {
 }
 
 impl Open {
-    /// Which connection gives way to a new one of `peer`.
+    /// Returns the connection that gives way to a new one of `peer`.
     fn victim(&self, peer: Peer, now: Instant) -> Option<u64> {
         let mut of_peers = HashMap::<Peer, usize>::new();
         for connection in self.connections.values() {
@@ -119,7 +119,7 @@ impl Slot {
         Busy(self)
     }
 
-    /// A token of its was admitted: it goes last.
+    /// Notes that a token was admitted on it: it gives way last.
     pub(super) fn admitted(&self) {
         self.set(|connection| connection.admitted = true);
     }
@@ -214,7 +214,7 @@ mod tests {
         let mut strangers: Vec<_> = (0..2).map(|_| connections.enter(peer(1)).unwrap()).collect();
         for _ in 0..10 {
             strangers.push(connections.enter_at(peer(1), later).unwrap());
-            // Those that have come meanwhile have waited for long, too.
+            // The newer connections have waited for long, too.
             for connection in lock(&connections.open).connections.values_mut() {
                 connection.began = later - GRACE;
             }

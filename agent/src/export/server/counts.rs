@@ -69,7 +69,7 @@ pub struct ServerCounts {
     share: Mutex<Share>,
 }
 
-/// What answering takes of the node's CPU time, in percent of all CPUs.
+/// The share of the node's CPU time that answering takes, in percent of all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Share {
     /// Over the last seconds.
@@ -87,7 +87,7 @@ pub struct ServerStats {
     pub refusals: Vec<(Refusal, u64)>,
     /// When the certificate ends, Unix time; `None` without TLS.
     pub certificate_ends: Option<i64>,
-    /// What answering takes.
+    /// Returns the share of CPU time that answering takes.
     pub share: Share,
 }
 

@@ -1,10 +1,10 @@
-//! What a request must be before it is answered: without a body, of somebody who may, not too many, and not too much.
+//! Checks a request before it is answered: no body, an admitted token, the rate, and the cap of CPU time.
 //!
 //! Whoever looks whether the agent lives (`/livez`, `/readyz`) needs neither a token nor a share of the rate. The router
 //! knows a path only as it is written, and so does the API server: `//metrics` is another path than `/metrics` to both.
 //!
-//! A token that was admitted has a share of the rate of its owner, wherever it comes from. All else shares what its address
-//! has, where what is refused has a small share of its own.
+//! Requests with an admitted token share the rate of the token's owner, from any address. All others share the rate of
+//! their address; refused ones have a smaller rate.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -35,7 +35,7 @@ pub(super) struct Gate {
     requests_per_second: f64,
     peers: Table<Peer>,
     identities: Table<Arc<str>>,
-    /// Tokens that nobody knows, from everywhere.
+    /// Reviews of unknown tokens, from all addresses.
     reviews: Bucket,
     budget: Arc<Budget>,
     /// `None` where everybody may read.
@@ -46,7 +46,7 @@ pub(super) struct Gate {
 /// How a request was let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admitted {
-    /// As everybody is.
+    /// Without a token.
     Anybody,
     /// By its token.
     ByToken,
@@ -97,7 +97,7 @@ impl Gate {
                 let user = self.authorize(access, &peer, request.method(), path, request.headers()).await?;
                 (self.identities.of(&user), Admitted::ByToken)
             }
-            // The router refuses it.
+            // The router answers 404.
             None if !routes::is_known(path) => {
                 return if peer.refused.take() { Ok(Admitted::Anybody) } else { Err(self.too_many()) };
             }
@@ -118,7 +118,7 @@ impl Gate {
         Ok(admitted)
     }
 
-    /// Whether answering has cost all that it may.
+    /// Returns whether answering has used up its CPU time.
     pub(super) fn is_spent(&self) -> bool {
         self.budget.is_spent()
     }
@@ -127,7 +127,7 @@ impl Gate {
         self.counts.answered(code);
     }
 
-    /// The owner of the request's token, if he may.
+    /// Returns the owner of the request's token, if the owner may send this request.
     async fn authorize(
         &self,
         access: &Access,

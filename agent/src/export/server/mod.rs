@@ -1,8 +1,8 @@
-//! The HTTP server. A request comes through the listener's limits (`connections`), TLS (`tls`) and the gate (`gate`: with
-//! what, who, how fast, and at what cost) to what answers it (`routes`).
+//! The HTTP server. A request passes the listener's limits (`connections`), TLS (`tls`) and the gate (`gate`: body,
+//! token, rate, CPU time), and is answered by `routes`.
 //!
-//! It runs on a thread of its own, `podperf-http`, and so do the threads that it has draw: what they cost is the readers'
-//! and has a cap of its own (`budget`).
+//! The server runs on the thread `podperf-http`, and drawings on another one. Their CPU time is the readers' and has a
+//! cap of its own (`budget`).
 
 mod budget;
 mod connections;
@@ -58,11 +58,11 @@ pub use tls::ServerTlsError;
 
 /// How soon certificates that were replaced are used.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// After so many heartbeats without a connection, what answering costs is looked at only once in as many.
+/// Heartbeats without a connection after which the cost of answering is read only at each tenth heartbeat.
 const LOOKS_WHEN_QUIET: u32 = 10;
-/// Over the cap of CPU time connections are taken one by one: handshakes cost, too.
+/// The pause between two new connections while the server is over its cap of CPU time: handshakes cost, too.
 const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(20);
-/// Over the cap who is refused has to wait for it: refusals cost, too.
+/// The pause before a refusal is sent while the server is over its cap: refusals cost, too.
 const BEFORE_REFUSING: Duration = Duration::from_secs(1);
 /// After an error that is the listener's own, such as no file descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -72,9 +72,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Limits {
     /// Open at a time.
     pub connections: usize,
-    /// Of each who asks; 0 for as many as they like.
+    /// For each address, or owner of a token; 0 is no limit.
     pub requests_per_second: u32,
-    /// Percent of the time of all CPUs; 0 for as much as it takes.
+    /// Percent of the time of all CPUs; 0 is no cap.
     pub max_percent: f64,
     /// Of a request's line and headers.
     pub header_bytes: usize,
@@ -140,7 +140,7 @@ impl Bound {
         let mut beats = tokio::time::interval(heartbeat::LOOK_EVERY);
         beats.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut stop = std::pin::pin!(stop);
-        // A connection that waits for a place, so that no other is taken from the listener meanwhile.
+        // A connection that waits for a place; no other one is accepted meanwhile.
         let mut held: Option<(TcpStream, IpAddr)> = None;
         let mut again = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         loop {
@@ -191,7 +191,7 @@ impl Bound {
                     if budget.is_spent() {
                         tokio::time::sleep(BETWEEN_CONNECTIONS).await;
                     } else {
-                        // Many may come at once: each that was taken gets its turn.
+                        // Many may come at once: each accepted connection gets its turn.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -283,7 +283,7 @@ async fn answer(
             response
         }
         Err(refused) => {
-            // From here on it keeps the agent waiting, and may have to go.
+            // From here on the agent waits for its next request, and may close it.
             drop(busy);
             if gate.is_spent() {
                 tokio::time::sleep(BEFORE_REFUSING).await;

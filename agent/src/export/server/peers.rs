@@ -1,6 +1,7 @@
-//! How fast each one may ask: a peer address without a token, and whoever an admitted token is of.
+//! The rates of requests: of each address, and of each owner of an admitted token.
 //!
-//! Both tables are bounded: who has not asked for the longest time is forgotten, and begins with full buckets.
+//! Both tables are bounded: the entry that was not used for the longest time is dropped, and begins with full buckets
+//! when it comes again.
 
 use std::{
     collections::HashMap,
@@ -11,20 +12,20 @@ use std::{
 
 use super::rate::Bucket;
 
-/// Peers that are known at a time, and identities.
+/// Peers that are known at a time, at most, and identities.
 const MOST: usize = 1024;
-/// What is refused may be asked for at this part of the rate.
+/// The part of the rate for refused requests.
 const REFUSED: f64 = 0.2;
-/// Tokens that are not known are reviewed at this part of the rate, and all together at twice as much.
+/// The part of the rate for reviews of unknown tokens; all addresses together have twice as much.
 const REVIEWS: f64 = 0.1;
-/// While the server is over its cap, one may scrape so often a second.
+/// Scrapes a second of one address while the server is over its cap.
 const SCRAPES: f64 = 0.2;
 
-/// Where requests come from: an IPv4 address, or the /64 of an IPv6 one, which is what a network hands to one host.
+/// The source of requests: an IPv4 address, or the /64 of an IPv6 one, which a network gives to one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer(IpAddr);
 
-/// What one may have.
+/// The rates of one peer or identity.
 #[derive(Debug)]
 pub(super) struct Shares {
     /// Requests that are let in.
@@ -37,7 +38,7 @@ pub(super) struct Shares {
     pub(super) scrapes: Bucket,
 }
 
-/// Shares by who has them.
+/// Rates by peer or identity.
 #[derive(Debug)]
 pub(super) struct Table<K> {
     rate: f64,
@@ -46,7 +47,7 @@ pub(super) struct Table<K> {
 
 #[derive(Debug)]
 struct Known<K> {
-    /// With the number of the request that was last theirs.
+    /// With the number of its last request.
     shares: HashMap<K, (Arc<Shares>, u64)>,
     requests: u64,
 }

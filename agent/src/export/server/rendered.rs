@@ -1,7 +1,7 @@
 //! Scrapes of one reading are answered from the same bytes: each format and encoding is rendered once a reading.
 //!
-//! What the agent says of itself is as it was at the first scrape of the reading in that format. Bytes of an older reading
-//! are dropped, and all of them after two seconds, since a reading is handed out for one.
+//! Metrics of the agent itself are as they were at the first scrape of the reading in that format. Bytes of an older
+//! reading are dropped, and all bytes after two seconds, since a reading is returned for one second.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ use flate2::{Compression, write::GzEncoder};
 
 use crate::export::prometheus::Format;
 
-/// Longer than a reading is handed out.
+/// Longer than a reading is returned.
 const KEPT_FOR: Duration = Duration::from_secs(2);
 
 /// The `Content-Encoding` of an answer.
@@ -25,10 +25,10 @@ pub(super) enum Encoding {
     Gzip,
 }
 
-/// By what a rendering is made: the number of the reading, and when the configuration was last read.
+/// The inputs of a rendering: the number of the reading, and when the configuration was last read.
 type Made = (u64, (bool, SystemTime));
 
-/// What was rendered of the last reading; clones are the same.
+/// The renderings of the last reading. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rendered(Arc<Mutex<Option<Renderings>>>);
 
@@ -40,7 +40,7 @@ struct Renderings {
 }
 
 impl Encoding {
-    /// What an `Accept-Encoding` header has: gzip where that is asked for.
+    /// Returns gzip if the `Accept-Encoding` header asks for it.
     pub(super) fn negotiate(accept: &str) -> Self {
         let wants_gzip = accept.split(',').any(|coding| {
             let (name, parameters) = coding.split_once(';').unwrap_or((coding, ""));
@@ -52,11 +52,11 @@ impl Encoding {
 }
 
 impl Rendered {
-    /// The bytes of a reading, which `render` makes where they are not there yet.
+    /// Returns the bytes of a reading; `render` makes them if there are none yet.
     ///
     /// # Errors
     ///
-    /// That of `render`.
+    /// The error of `render`.
     pub(super) fn get(
         &self,
         of: Made,
@@ -64,7 +64,7 @@ impl Rendered {
         encoding: Encoding,
         render: impl FnOnce() -> Result<Vec<u8>, fmt::Error>,
     ) -> Result<Bytes, fmt::Error> {
-        // Held while it renders: whoever wants the same waits for it.
+        // Held while it renders: other scrapes wait for the bytes.
         let mut known = self.lock();
         if known.as_ref().is_none_or(|renderings| renderings.of != of) {
             *known = Some(Renderings { of, since: Instant::now(), bodies: Vec::new() });
@@ -85,7 +85,7 @@ impl Rendered {
         Ok(bytes)
     }
 
-    /// Drops what nobody will ask for any more.
+    /// Drops bytes that are too old to be sent.
     pub(super) fn drop_old(&self) {
         let mut known = self.lock();
         if known.as_ref().is_some_and(|renderings| renderings.since.elapsed() > KEPT_FOR) {
@@ -98,7 +98,7 @@ impl Rendered {
     }
 }
 
-/// The level costs a third of the usual one, and repeated names compress well at any.
+/// The level takes a third of the time of the usual one, and repeated names compress well at any level.
 fn gzip(bytes: &[u8]) -> Result<Bytes, fmt::Error> {
     // Writing to a `Vec` does not fail.
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 8), Compression::fast());

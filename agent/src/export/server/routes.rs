@@ -25,18 +25,18 @@ use crate::{
     heartbeat::Pulse,
 };
 
-/// Where scrapes go.
+/// The path of scrapes.
 pub(super) const METRICS: &str = "/metrics";
 const PATHS: [&str; 8] =
     ["/", METRICS, "/livez", "/readyz", "/status", "/flamegraph", "/debug/profile", "/debug/waits"];
 const RECORDINGS: &str = "/debug/recordings/";
 
-/// Whether anything is at this path.
+/// Returns whether a route has this path.
 pub(super) fn is_known(path: &str) -> bool {
     PATHS.contains(&path) || path.strip_prefix(RECORDINGS).is_some_and(|id| !id.is_empty() && !id.contains('/'))
 }
 
-/// What the routes share with the server's own loop.
+/// State that the routes share with the server's loop.
 #[derive(Clone, Debug)]
 pub(super) struct Shown {
     pub(super) rendered: Rendered,
@@ -99,7 +99,7 @@ async fn metrics(Shared(agent): Shared<Arc<Agent>>, rendered: Rendered, headers:
     }
 }
 
-/// Alive while the agent's threads turn.
+/// Answers 200 while the agent's loops turn, else 503.
 async fn livez(pulse: Arc<Mutex<Pulse>>) -> Response {
     let problem = pulse.lock().unwrap_or_else(PoisonError::into_inner).problem();
     match problem {

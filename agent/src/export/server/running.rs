@@ -1,4 +1,4 @@
-//! The server's thread: its own runtime, so that what it costs is told apart from all else that the agent does.
+//! The server's thread and runtime: its CPU time is counted apart from the rest of the agent.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -8,14 +8,14 @@ use tokio::{net::TcpListener, runtime, sync::oneshot};
 use super::Bound;
 use crate::agent::Agent;
 
-/// The account of what answering costs goes by how the names begin.
+/// The account of answering finds threads by the beginning of their names.
 const THREAD: &str = "podperf-http";
 /// Threads that draw for it, or look up names.
 const BACKGROUND: &str = "podperf-http-bg";
-/// They stay so long without work: longer than between two looks at what they cost.
+/// Idle threads stay so long, which is longer than the time between two readings of their CPU time.
 const KEEP: Duration = Duration::from_secs(60);
 
-/// A server that answers. Dropped, it breaks off.
+/// A running server. When it is dropped, open requests are cut off.
 #[derive(Debug)]
 pub struct Running {
     stop: Option<oneshot::Sender<()>>,
@@ -63,12 +63,13 @@ impl Bound {
 }
 
 impl Running {
-    /// Resolves once it has ended without being asked to.
+    /// Resolves when the server has ended by itself.
     pub async fn ended(&mut self) {
         (&mut self.ended).await.ok();
     }
 
-    /// Takes no new connections, and waits for so long until the last request is answered; then breaks off.
+    /// Takes no new connections, and waits at most `patience` until the last request is answered; then cuts off the
+    /// rest.
     pub async fn stop(mut self, patience: Duration) {
         self.stop.take();
         if tokio::time::timeout(patience, &mut self.ended).await.is_err() {

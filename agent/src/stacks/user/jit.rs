@@ -1,5 +1,5 @@
-//! Names of what JIT compilers have made, by the maps that they write. A map that has not changed, or that several processes
-//! have, is read once.
+//! Names of functions that JIT compilers made, from the maps that they write. A map that has not changed, or that
+//! several processes have, is read once.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -29,7 +29,7 @@ struct WantedMap {
 }
 
 impl User {
-    /// Names addresses in memory of these processes; never for longer than now.
+    /// Names addresses in memory of these processes, by their maps as they are now.
     pub(super) fn name_memory(
         &mut self,
         in_memory: &[(Pid, Vec<u64>)],
@@ -74,7 +74,8 @@ impl User {
         }
     }
 
-    /// The map of a process' JIT compiler: which file it is, if there is one, if that can be told.
+    /// Returns the map of a process' JIT compiler: `None` if it could not be looked for, `Some(None)` if there is
+    /// none.
     fn map_of(&mut self, pid: Pid, turn: &mut Turn) -> Option<Option<Arc<Object>>> {
         let Some(path) = map_path(pid) else { return Some(None) };
         let objects = Arc::clone(&self.objects);
@@ -101,7 +102,7 @@ impl User {
     }
 }
 
-/// Where a process' JIT compiler writes its map.
+/// Returns the path at which a process' JIT compiler writes its map.
 fn map_path(pid: Pid) -> Option<String> {
     own_pid(pid).map(|own| format!("/tmp/perf-{own}.map"))
 }
@@ -141,7 +142,7 @@ mod tests {
             fs::write(self.1.path().join("map"), map(name)).unwrap();
         }
 
-        /// Each process at an address of its own.
+        /// Returns each process with an address of its own.
         fn addresses(&self, from: u64) -> Vec<(Pid, Vec<u64>)> {
             let pids = self.0.iter().map(|(child, _)| Pid(child.id()));
             pids.zip(from..).map(|(pid, address)| (pid, vec![address])).collect()
@@ -165,7 +166,7 @@ mod tests {
         map
     }
 
-    /// The name that all have, if it is one, and the bytes that are left of so many.
+    /// Returns the name of all frames, if it is the same one, and how many of `map_bytes` are left.
     fn name(user: &mut User, in_memory: &[(Pid, Vec<u64>)], map_bytes: u64) -> (Result<String, Cause>, u64) {
         let deadline = Instant::now() + Duration::from_secs(3600);
         let mut turn = Turn { owner: "a".into(), deadline, map_bytes, late: false };
