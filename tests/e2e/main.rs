@@ -8,6 +8,7 @@ mod conformance;
 mod cuts;
 mod examples;
 mod filters;
+mod full;
 mod hung;
 mod lifecycle;
 mod limits;
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
         [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, bounds::TESTS, check::TESTS].concat();
     let server = [limits::TESTS, readers::TESTS, strangers::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
-    let stacks = [memo::TESTS, names::TESTS, hung::TESTS, filters::TESTS, storm::TESTS].concat();
+    let stacks = [memo::TESTS, names::TESTS, hung::TESTS, filters::TESTS, storm::TESTS, full::TESTS].concat();
     let shown = [record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, server, receivers, stacks, shown].concat())
 }

@@ -1,0 +1,60 @@
+//! A table of samples that is too small: what finds no room is in the row of its cgroup, and none of it waits for ever.
+
+use std::{
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    load, process,
+    suite::{Test, tell},
+};
+
+pub(crate) const TESTS: &[Test] =
+    &[("processes_that_find_no_room_in_the_table_keep_their_time", &[], processes_without_room_keep_their_time)];
+
+/// Each has a key of its own, and half of the table is for one cgroup.
+const PROCESSES: usize = 200;
+const TABLE: &str = "stacks: {maxSamples: 256, onCpuHertz: 0, maxWalks: 0}";
+/// A thread's waits below 10 ms are summed in its own record until the agent takes the table.
+const SLEEPER: [&str; 5] = ["sleepers", "--waits", "1500", "--millis", "7"];
+/// Waits that have not ended are in neither number, and differ at the two scrapes.
+const MOST_OFF: f64 = 0.02;
+
+/// The same processes find no room in each window: their sums must not stay in their records, where no metric has them.
+fn processes_without_room_keep_their_time() -> Result<()> {
+    let agent = Agent::start(TABLE)?;
+    let cgroup = TestCgroup::new("full")?;
+    let mut sleepers = (0..PROCESSES).map(|_| sleeper(&cgroup)).collect::<Result<Vec<Child>>>()?;
+    let at = |metrics: &Metrics| {
+        let labels = [("cgroup", cgroup.kernel_path())];
+        let of = |name| metrics.sum(name, &labels);
+        (of("podperf_cgroup_offcpu_seconds_total"), of("podperf_cgroup_wait_seconds_total"))
+    };
+    // The first window of each has what it did before.
+    agent.fresh_metrics()?;
+    let before = at(&agent.fresh_metrics()?);
+    thread::sleep(Duration::from_secs(2));
+    let metrics = agent.fresh_metrics()?;
+    let after = at(&metrics);
+    for sleeper in &mut sleepers {
+        sleeper.kill().ok();
+        sleeper.wait()?;
+    }
+    let (counted, told) = (after.0 - before.0, after.1 - before.1);
+    let over = metrics.sum("podperf_bpf_drops_total", &[("reason", "sample_stack")]);
+    tell(&format!("{PROCESSES} processes: {told} s of {counted} s have a reason or are unknown; {over} found no room"));
+    ensure!(over > 0.0, "all found room");
+    ensure!((told / counted - 1.0).abs() <= MOST_OFF, "{told} s of {counted} s");
+    Ok(())
+}
+
+fn sleeper(cgroup: &TestCgroup) -> Result<Child> {
+    let mut command = Command::new(load::binary()?);
+    command.args(SLEEPER).arg("--cgroup").arg(cgroup.path()).stdin(Stdio::null()).stdout(Stdio::null());
+    process::bind_to_parent(&mut command).spawn().context("failed to start a load")
+}
