@@ -33,8 +33,7 @@ pub(crate) const TESTS: &[Test] = &[
 const PODS: u32 = 250;
 const CLIENTS: usize = 64;
 /// Windows are short, so that they are soon full.
-const YAML: &str =
-    "otlp: {interval: 2s}\nserver: {limits: {requestsPerSecond: 0, connections: 128}}\noverhead: {maxPercent: 0}";
+const YAML: &str = "otlp: {interval: 2s}\nserver: {limits: {requestsPerSecond: 0, connections: 128, maxPercent: 0}}\noverhead: {maxPercent: 0}";
 const MOST_ABOVE_REST: u64 = 64 << 20;
 /// A drawing takes seconds in a debug build, and four may wait.
 const PATIENCE: Duration = Duration::from_secs(120);
