@@ -489,8 +489,10 @@ int BPF_PROG(task_newtask, struct task_struct *task)
 SEC("iter/task")
 int adopt(struct bpf_iter__task *ctx)
 {
-	if (ctx->task)
-		make_record(ctx->task);
+	struct task_struct *task = ctx->task;
+
+	if (task)
+		make_record(task);
 	return 0;
 }
 

@@ -45,6 +45,10 @@ const MANY: &str = "counters: {groups: [[cpu-clock], [task-clock], [page-faults]
                     cgroups: {depth: 9}\nstacks: {enabled: false}\n";
 const CGROUPS: usize = 800;
 const SOON: Duration = Duration::from_secs(30);
+/// Where the machine may be too busy for a try.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Over the cap, each address has one scrape in this time.
+const BETWEEN_SCRAPES: Duration = Duration::from_secs(5);
 const SERVER_CPU: &str = "podperf_server_cpu_seconds_total";
 
 fn loopback(last: u8) -> IpAddr {
@@ -153,7 +157,7 @@ fn a_second_scrape_of_a_reading_costs_a_tenth_of_the_first() -> Result<()> {
         ),
     ] {
         let (mut first, mut again, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while first.len() < 5 {
+        within(PATIENCE, "a reading is scraped five times within a second, for the fifth time", || {
             thread::sleep(COALESCED_FOR);
             let mut stream = http::connect_from(loopback(1), agent.address())?;
             let mut ask = || -> Result<(Duration, Vec<u8>)> {
@@ -172,7 +176,8 @@ fn a_second_scrape_of_a_reading_costs_a_tenth_of_the_first() -> Result<()> {
                 first.push(cost);
                 again.extend(others.into_iter().map(|(cost, _)| cost));
             }
-        }
+            Ok((first.len() == 5).then_some(()))
+        })?;
         first.sort_unstable();
         again.sort_unstable();
         let (first, again) = (first[first.len() / 2], again[again.len() / 2]);
@@ -197,10 +202,19 @@ fn over_the_servers_cap_pages_are_refused_and_scrapes_go_on() -> Result<()> {
     let wait: u64 = wait.trim().parse()?;
     ensure!((1..=60).contains(&wait), "{head}");
     // As a Prometheus asks, and more often than that.
-    ensure!(agent.get("/metrics", &[])?.0 == 200, "a scrape is refused");
-    ensure!(agent.get("/metrics", &[])?.0 == 503, "a second scrape within 5 s is served");
+    within(PATIENCE, "two scrapes take less than 5 s", || {
+        let start = Instant::now();
+        ensure!(agent.get("/metrics", &[])?.0 == 200, "a scrape is refused");
+        let second = agent.get("/metrics", &[])?.0;
+        if start.elapsed() >= BETWEEN_SCRAPES {
+            thread::sleep(BETWEEN_SCRAPES + Duration::from_millis(100));
+            return Ok(None);
+        }
+        ensure!(second == 503, "a second scrape within 5 s is answered {second}");
+        Ok(Some(()))
+    })?;
     ensure!(agent.get("/livez", &[])?.0 == 200, "a probe is refused");
-    thread::sleep(Duration::from_millis(5100));
+    thread::sleep(BETWEEN_SCRAPES + Duration::from_millis(100));
     let metrics = agent.metrics().context("a scrape after 5 s")?;
     let refused = metrics.sum("podperf_http_refusals_total", &[("reason", "cpu")]);
     ensure!(refused >= 2.0, "{refused} refused");

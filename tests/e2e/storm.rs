@@ -18,12 +18,15 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons", &[], a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons),
 ];
 
-/// Each is followed by a scrape. The agent reads every ten seconds without one, so that the tables of samples are as full as
-/// they get.
-const STORMS: [&str; 2] = ["9.5", "9.5"];
-/// Fewer processes a second fill no table: the machine would be too slow to show anything.
-const STORMY: f64 = 2000.0;
-/// The share of the time off the CPU that must have a reason.
+/// Each is followed by a scrape.
+const STORMS: usize = 2;
+/// Kinds of waits that a table has room for. The agent empties it every ten seconds without a scrape.
+const SAMPLES: u32 = 1024;
+/// Processes of a storm, each of which is a kind of wait.
+const PROCESSES: u64 = 20_000;
+/// Seconds that a storm may take: the slowest one still fills the table in ten seconds.
+const LONGEST: u32 = 120;
+/// Of the time off the CPU.
 const KEPT: f64 = 0.99;
 
 /// A cgroup's time off the CPU by the hook, by the profile, and what of it has the reason in question.
@@ -54,8 +57,9 @@ impl Times {
 }
 
 fn a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons() -> Result<()> {
-    // No cap: the cost of the storm would turn stacks off for all.
-    let agent = Agent::start("overhead: {maxPercent: 0}\nstacks: {onCpuHertz: 0}")?;
+    // No cap: what the storm costs would turn stacks off for all.
+    let agent =
+        Agent::start(&format!("overhead: {{maxPercent: 0}}\nstacks: {{onCpuHertz: 0, maxSamples: {SAMPLES}}}"))?;
     let (quiet, noisy) = (TestCgroup::new("quiet")?, TestCgroup::new("noisy")?);
     // One thread with one kind of wait: its sum is in its own record, and comes to the table last.
     let _sleeper = Held::start(&quiet, &["sleepers", "--waits", "1000000", "--millis", "5", "--fifo"])?;
@@ -72,8 +76,9 @@ fn a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons() -> Result<()> {
         shown(first.0)
     );
     let mut before = first;
-    for seconds in STORMS {
-        let storm: StormReport = run_load(noisy.path(), &["storm", "--seconds", seconds, "--count", "400000"])?;
+    let arguments = ["storm", "--seconds", &LONGEST.to_string(), "--count", &PROCESSES.to_string()];
+    for _ in 0..STORMS {
+        let storm: StormReport = run_load(noisy.path(), &arguments)?;
         let now = look()?;
         write!(
             table,
@@ -85,7 +90,7 @@ fn a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons() -> Result<()> {
             shown(now.1.since(before.1)),
             now.2 - before.2
         )?;
-        ensure!(storm.rate > STORMY, "{storm:?} is no storm");
+        ensure!(storm.children == PROCESSES, "{storm:?} is no storm");
         before = now;
     }
     tell(&table);

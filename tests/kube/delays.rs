@@ -24,7 +24,8 @@ pub(crate) const TESTS: &[Test] = &[
 const CONTAINERS: u32 = 11;
 /// With what it takes to start and to end, a life of 20 ms.
 const BRIEFLY: Duration = Duration::from_millis(15);
-/// The limit of the median, without the time for which the agent, the control plane or this test waited for a CPU.
+/// Of the median, without the time that the machine kept the agent, each process of the control plane and this test waiting
+/// for a CPU: a status goes through one after the other.
 const PROMISED: Duration = Duration::from_secs(1);
 
 fn a_container_of_20_ms_is_in_the_first_scrape_after_its_status() -> Result<()> {

@@ -21,6 +21,7 @@ use podperf_tests::{
     kubelet::Qos,
     load, process,
     suite::{Test, within},
+    waited::Waited,
 };
 
 use crate::cluster::{Cluster, SHOP, tell};
@@ -33,11 +34,12 @@ pub(crate) const TESTS: &[Test] = &[
 const PODS: u32 = 250;
 const CLIENTS: usize = 64;
 /// Windows are short, so that they are soon full.
-const YAML: &str =
-    "otlp: {interval: 2s}\nserver: {limits: {requestsPerSecond: 0, connections: 128}}\noverhead: {maxPercent: 0}";
+const YAML: &str = "otlp: {interval: 2s}\nserver: {limits: {requestsPerSecond: 0, connections: 128, maxPercent: 0}}\noverhead: {maxPercent: 0}";
 const MOST_ABOVE_REST: u64 = 64 << 20;
 /// A drawing takes seconds in a debug build, and four may wait.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// A scrape meanwhile, without the time that the machine kept the agent or the scraper waiting for a CPU.
+const SCRAPE: Duration = Duration::from_secs(1);
 const FULL: Duration = Duration::from_secs(180);
 /// The drawings that clients ask for in turn: no two in a row are the same.
 const DRAWINGS: [&str; 6] = [
@@ -80,16 +82,18 @@ fn flame_graphs_that_64_ask_for_at_once_take_64_mib_at_most() -> Result<()> {
         let refused = storm.codes.len() - storm.drawn();
         tell(&format!(
             "{CLIENTS} at once ask for {what}: {} drawn and {refused} refused; {} MiB at rest, {} MiB more at most, {} MiB \
-             after; {} scrapes meanwhile, the slowest {:.2?}",
+             after; {} scrapes meanwhile, the slowest {:.2?}, and {:.2?} without waits for a CPU",
             storm.drawn(),
             rest >> 20,
             above >> 20,
             after >> 20,
             storm.scrapes,
             storm.slowest,
+            storm.longest,
         ));
         ensure!(storm.codes.iter().all(|code| [200, 503].contains(code)), "{:?}", storm.codes);
         ensure!(storm.drawn() > 0 && storm.scrapes > 0, "{storm:?}");
+        ensure!(storm.longest <= SCRAPE, "a scrape took {:?} besides waits for a CPU", storm.longest);
         ensure!(above <= MOST_ABOVE_REST, "{above} bytes above the {rest} at rest");
     }
     Ok(())
@@ -100,6 +104,8 @@ struct Storm {
     codes: Vec<u16>,
     scrapes: u32,
     slowest: Duration,
+    /// Without waits for a CPU.
+    longest: Duration,
 }
 
 impl Storm {
@@ -110,18 +116,21 @@ impl Storm {
 
 /// All ask at the same moment, and one scrapes until all are answered.
 fn storm(agent: &Agent, paths: &[&str]) -> Result<Storm> {
+    let pid = agent.pid();
     let (address, together, over) = (agent.address(), Barrier::new(CLIENTS), AtomicBool::new(false));
     thread::scope(|scope| {
-        let scraper = scope.spawn(|| -> Result<(u32, Duration)> {
-            let (mut scrapes, mut slowest) = (0, Duration::ZERO);
+        let scraper = scope.spawn(|| -> Result<(u32, Duration, Duration)> {
+            let (mut scrapes, mut slowest, mut longest) = (0, Duration::ZERO, Duration::ZERO);
             while !over.load(Ordering::Relaxed) {
-                let start = Instant::now();
+                let (start, mut waited) = (Instant::now(), Waited::begin(&[pid]));
                 let (code, ..) = http::get_within(PATIENCE, address, "/metrics")?;
+                let took = start.elapsed();
                 ensure!(code == 200, "a scrape was answered {code}");
-                (scrapes, slowest) = (scrapes + 1, slowest.max(start.elapsed()));
+                (scrapes, slowest) = (scrapes + 1, slowest.max(took));
+                longest = longest.max(took.saturating_sub(waited.total()));
                 thread::sleep(Duration::from_millis(50));
             }
-            Ok((scrapes, slowest))
+            Ok((scrapes, slowest, longest))
         });
         let ask = |client: usize| {
             let together = &together;
@@ -141,8 +150,8 @@ fn storm(agent: &Agent, paths: &[&str]) -> Result<Storm> {
         let codes = clients.into_iter().map(|client| client.join().expect("a client panicked"));
         let codes = codes.collect::<Result<Vec<_>>>();
         over.store(true, Ordering::Relaxed);
-        let (scrapes, slowest) = scraper.join().expect("the scraper panicked")?;
-        Ok(Storm { codes: codes?, scrapes, slowest })
+        let (scrapes, slowest, longest) = scraper.join().expect("the scraper panicked")?;
+        Ok(Storm { codes: codes?, scrapes, slowest, longest })
     })
 }
 

@@ -276,8 +276,8 @@ impl Agent {
         Ok(kill(Pid::from_raw(i32::try_from(self.pid())?), signal)?)
     }
 
-    /// Waits until it has ended. The deadline does not go on while a thread of the agent, or this one, is ready to run
-    /// and has no CPU.
+    /// Waits until it has ended. The deadline is later by the time for which the agent's thread that waited for the longest,
+    /// and this one, were ready to run and had no CPU.
     pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
         let start = Instant::now();
         let mut waited = Waited::begin(&[self.pid()]);

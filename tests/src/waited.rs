@@ -1,8 +1,11 @@
 //! Measures how long processes waited for a CPU, so that a limit of time can be extended by that.
 //!
-//! A limit on the wall clock fails on a busy machine, and a wide one hides what is slow. The kernel counts for each
-//! thread how long it was ready and had no CPU (`schedstat`), and for a guest how long the host ran something else. On
-//! an idle machine both are nearly nothing.
+//! A limit on the wall clock fails on a busy machine, and a wide one hides what is slow. The kernel counts for each thread how
+//! long it was ready and had no CPU (`schedstat`), and for the machine how long the host ran somebody else. On an idle
+//! machine both are nearly nothing.
+//!
+//! Threads wait at the same time. So a process counts with the thread that has waited for the longest, and the machine with
+//! the mean of its CPUs: a sum would make a limit as wide as there are threads.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -11,9 +14,8 @@ use crate::process;
 /// The waits of some processes and of the calling thread since it was made.
 #[derive(Debug)]
 pub struct Waited {
-    pids: Vec<u32>,
-    /// By thread: its wait at the begin, and the last one that was read.
-    threads: BTreeMap<u32, (Duration, Duration)>,
+    /// Of each process its threads, each with its wait at the begin, and the last one that was read.
+    processes: Vec<(u32, BTreeMap<u32, (Duration, Duration)>)>,
     own: Duration,
     stolen: Duration,
 }
@@ -22,24 +24,27 @@ impl Waited {
     /// Begins to measure these processes and the calling thread.
     #[must_use]
     pub fn begin(pids: &[u32]) -> Self {
-        let pids = pids.to_vec();
-        let threads = threads(&pids).map(|(thread, waited)| (thread, (waited, waited))).collect();
-        Self { pids, threads, own: own(), stolen: stolen() }
+        let waits = |pid: &u32| (*pid, threads(*pid).map(|(thread, waited)| (thread, (waited, waited))).collect());
+        Self { processes: pids.iter().map(waits).collect(), own: own(), stolen: stolen() }
     }
 
-    /// Returns the sum so far. Ended threads count with the value at the previous call.
+    /// What to allow for so far: the longest wait of a thread of each process, the calling thread's, and what a CPU was
+    /// without its host. Threads that have ended count with what the previous call saw of them.
     pub fn total(&mut self) -> Duration {
-        for (thread, waited) in threads(&self.pids) {
-            self.threads.entry(thread).or_default().1 = waited;
-        }
-        let others: Duration = self.threads.values().map(|(before, now)| now.saturating_sub(*before)).sum();
+        let longest = |(pid, before): &mut (u32, BTreeMap<u32, (Duration, Duration)>)| {
+            for (thread, waited) in threads(*pid) {
+                before.entry(thread).or_default().1 = waited;
+            }
+            before.values().map(|(before, now)| now.saturating_sub(*before)).max().unwrap_or_default()
+        };
+        let others: Duration = self.processes.iter_mut().map(longest).sum();
         others + own().saturating_sub(self.own) + stolen().saturating_sub(self.stolen)
     }
 }
 
-fn threads(pids: &[u32]) -> impl Iterator<Item = (u32, Duration)> {
-    let of = |pid: &u32| fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    pids.iter().flat_map(of).filter_map(|thread| {
+fn threads(pid: u32) -> impl Iterator<Item = (u32, Duration)> {
+    let all = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    all.filter_map(|thread| {
         // A thread may end meanwhile.
         let waited = waited(&fs::read_to_string(thread.path().join("schedstat")).ok()?);
         Some((thread.file_name().to_str()?.parse().ok()?, waited))
@@ -50,8 +55,16 @@ fn own() -> Duration {
     waited(&fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default())
 }
 
+/// Of each CPU, in the mean.
 fn stolen() -> Duration {
-    process::stolen().unwrap_or_default()
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    process::stolen().unwrap_or_default() / cpus(&stat)
+}
+
+/// The lines of CPUs in `/proc/stat`, where the first one is of all.
+fn cpus(stat: &str) -> u32 {
+    let lines = stat.lines().filter(|line| line.starts_with("cpu")).count();
+    u32::try_from(lines).unwrap_or(u32::MAX).saturating_sub(1).max(1)
 }
 
 /// Returns the second field; zero on a kernel that does not count it.
@@ -67,5 +80,24 @@ mod tests {
     fn the_second_field_is_the_wait() {
         assert_eq!(waited("12 34 56\n"), Duration::from_nanos(34));
         assert_eq!(waited(""), Duration::ZERO);
+    }
+
+    #[test]
+    fn all_cpus_together_are_no_cpu() {
+        assert_eq!(cpus("cpu  1 2 3\ncpu0 1 2 3\ncpu1 0 0 0\nintr 5\n"), 2);
+        assert_eq!(cpus(""), 1);
+    }
+
+    #[test]
+    fn a_process_counts_with_the_thread_that_waited_for_the_longest() {
+        let millis = Duration::from_millis;
+        // A pid that no process can have, so that nothing more is seen of them.
+        let ended = |waits: &[u64]| {
+            let wait = |(thread, wait): (u32, &u64)| (thread, (millis(100), millis(100 + wait)));
+            (u32::MAX, (0..).zip(waits).map(wait).collect())
+        };
+        let mut waited =
+            Waited { processes: vec![ended(&[10, 30, 20]), ended(&[5])], own: Duration::MAX, stolen: Duration::MAX };
+        assert_eq!(waited.total(), millis(35));
     }
 }

@@ -25,7 +25,7 @@ impl History {
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(EVERY).await;
-                match reader.read(false).await {
+                match reader.read_for_itself(false).await {
                     Ok(observation) => kept.keep(observation),
                     Err(crate::collector::ReadError::Stopped) => return,
                     Err(_) => {}

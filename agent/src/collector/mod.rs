@@ -232,9 +232,9 @@ impl Collector {
             let request = requests.recv_timeout(due_in.min(DRAIN_EVERY));
             self.drain();
             match request {
-                Ok(Request::Read { exports, reply }) => {
-                    let observation = self.observation(COALESCE_FOR);
-                    // A reading that was sent twice counts as one export.
+                Ok(Request::Read { exports, charged, reply }) => {
+                    let observation = self.observation(COALESCE_FOR, charged);
+                    // The same reading twice is one export.
                     if exports && observation.is_ok() && self.latest.export() {
                         self.ledger.exported();
                     }
@@ -264,7 +264,7 @@ impl Collector {
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    if let Err(error) = self.observation(READ_AT_LEAST_EVERY) {
+                    if let Err(error) = self.observation(READ_AT_LEAST_EVERY, false) {
                         debug!(%error, "no reading");
                     }
                 }
@@ -303,14 +303,14 @@ impl Collector {
         );
     }
 
-    /// The last observation if it is younger than `age`, else a new one.
-    fn observation(&mut self, age: Duration) -> Result<Arc<Observation>, ReadError> {
+    /// The last observation if it is younger than `age`, else a new one; `charged` to the account of who reads.
+    fn observation(&mut self, age: Duration, charged: bool) -> Result<Arc<Observation>, ReadError> {
         if let Some((at, last)) = self.last.as_ref().filter(|(at, _)| at.elapsed() < age) {
             debug!(age = ?at.elapsed(), "coalesced");
             return Ok(Arc::clone(last));
         }
-        // Without the reader, the agent would not have made this reading yet.
-        let for_a_reader = self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < READ_AT_LEAST_EVERY);
+        // The agent would not have made this one yet.
+        let for_a_reader = charged && self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < READ_AT_LEAST_EVERY);
         let (start, spent) = (Instant::now(), thread_cpu());
         let failed = |error| ReadError::Kernel(Arc::new(error));
         let reading = self.sensors.read().map_err(failed)?;

@@ -33,6 +33,8 @@ pub enum ReadError {
 pub(super) enum Request {
     Read {
         exports: bool,
+        /// Somebody asks by HTTP.
+        charged: bool,
         reply: oneshot::Sender<Result<Arc<Observation>, ReadError>>,
     },
     Cut(oneshot::Sender<Option<SystemTime>>),
@@ -112,18 +114,32 @@ impl Reader {
         Self { requests, pods, latest }
     }
 
-    /// Reads the kernel, or takes the reading of less than a second ago. What is exported counts for the rows that have
-    /// ended: they stay until two readings were exported.
+    /// Reads the kernel for somebody who asks by HTTP, or takes the reading of less than a second ago. What is exported
+    /// counts for the rows that have ended: they stay until two readings were exported.
     ///
     /// # Errors
     ///
     /// When the kernel's maps cannot be read, or the collector has stopped.
     pub async fn read(&self, exports: bool) -> Result<Arc<Observation>, ReadError> {
+        self.ask(exports, true).await
+    }
+
+    /// Reads as [`Reader::read`] does, for the agent itself: the server's account is not charged with it.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's maps cannot be read, or the collector has stopped.
+    pub async fn read_for_itself(&self, exports: bool) -> Result<Arc<Observation>, ReadError> {
+        self.ask(exports, false).await
+    }
+
+    async fn ask(&self, exports: bool, charged: bool) -> Result<Arc<Observation>, ReadError> {
         if let Some(observation) = self.latest.get(exports) {
             return Ok(observation);
         }
         let (reply, answer) = oneshot::channel();
-        self.requests.send(Request::Read { exports, reply }).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
+        let request = Request::Read { exports, charged, reply };
+        self.requests.send(request).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.unwrap_or(Err(ReadError::Stopped))
     }
 

@@ -5,19 +5,26 @@
 
 use std::{
     collections::HashMap,
-    fs,
+    fs, io,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use nix::errno::Errno;
+
 use super::clock::cpu_of_thread;
 
-/// Beginnings of the names of threads that answer: those of the HTTP server, and the one that draws.
-const NAMES: [&str; 2] = ["podperf-http", "podperf-draw"];
+/// How the names of threads begin that answer: those of the HTTP server, and the one that draws.
+const NAMES: &[&str] = &["podperf-http", "podperf-draw"];
 
-/// The account. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct AnsweringTime(Arc<Mutex<Account>>);
+/// The account; clones are the same.
+#[derive(Clone, Debug)]
+pub struct AnsweringTime {
+    /// How the names of the threads begin that it sums.
+    names: &'static [&'static str],
+    account: Arc<Mutex<Account>>,
+}
 
 #[derive(Debug, Default)]
 struct Account {
@@ -29,13 +36,23 @@ struct Account {
     charged: Duration,
 }
 
+impl Default for AnsweringTime {
+    fn default() -> Self {
+        Self::of(NAMES)
+    }
+}
+
 impl AnsweringTime {
-    /// Returns the time so far, which never falls.
+    fn of(names: &'static [&'static str]) -> Self {
+        Self { names, account: Arc::default() }
+    }
+
+    /// The time so far; never falls.
     #[must_use]
     pub fn total(&self) -> Duration {
         let mut account = self.lock();
-        // With the lock held: of two callers, the later one sees the later times.
-        account.look(answering_threads());
+        // With the lock held: of two who look at once, the later one sees the later times.
+        account.look(threads(Path::new("/proc/self/task"), self.names));
         account.total()
     }
 
@@ -45,12 +62,14 @@ impl AnsweringTime {
     }
 
     fn lock(&self) -> MutexGuard<'_, Account> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.account.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Account {
-    fn look(&mut self, now: HashMap<i32, Duration>) {
+    /// Where the threads could not be read, all stays as it was at the last look: a thread that is not seen may live.
+    fn look(&mut self, now: io::Result<HashMap<i32, Duration>>) {
+        let Ok(now) = now else { return };
         for (thread, before) in std::mem::replace(&mut self.living, now) {
             // The thread has ended, and its number may be another thread's.
             if self.living.get(&thread).is_none_or(|time| *time < before) {
@@ -64,16 +83,29 @@ impl Account {
     }
 }
 
-fn answering_threads() -> HashMap<i32, Duration> {
-    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    threads
-        .filter_map(|thread| {
-            let name = fs::read_to_string(thread.path().join("comm")).ok()?;
-            let thread = thread.file_name().to_str()?.parse().ok()?;
-            NAMES.iter().any(|start| name.starts_with(start)).then_some(())?;
-            Some((thread, cpu_of_thread(thread)?))
-        })
-        .collect()
+/// The threads whose names begin so, with their CPU times.
+fn threads(tasks: &Path, names: &[&str]) -> io::Result<HashMap<i32, Duration>> {
+    let mut threads = HashMap::new();
+    for task in fs::read_dir(tasks)? {
+        let task = task?;
+        let name = match fs::read(task.path().join("comm")) {
+            Ok(name) => name,
+            Err(error) if has_ended(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        if names.iter().any(|start| name.starts_with(start.as_bytes()))
+            && let Some(thread) = task.file_name().to_str().and_then(|number| number.parse().ok())
+            && let Some(time) = cpu_of_thread(thread)
+        {
+            threads.insert(thread, time);
+        }
+    }
+    Ok(threads)
+}
+
+/// Whether the error is that the thread has no files any more.
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
 #[cfg(test)]
@@ -98,14 +130,37 @@ mod tests {
             (&[(2, 5)], 195),
             (&[], 195),
         ] {
-            account.look(millis(threads));
+            account.look(Ok(millis(threads)));
             assert_eq!(account.total(), Duration::from_millis(total), "{threads:?}");
         }
     }
 
     #[test]
+    fn a_look_that_fails_counts_no_thread_twice() {
+        let mut account = Account::default();
+        account.look(Ok(millis(&[(1, 100)])));
+        account.look(Err(Errno::EMFILE.into()));
+        assert_eq!(account.total(), Duration::from_millis(100));
+        account.look(Ok(millis(&[(1, 110)])));
+        assert_eq!(account.total(), Duration::from_millis(110));
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_read_is_an_error_and_one_that_is_gone_is_none() {
+        let tasks = tempfile::tempdir().unwrap();
+        let task = tasks.path().join("1");
+        fs::create_dir(&task).unwrap();
+        assert_eq!(threads(tasks.path(), &[""]).unwrap(), HashMap::new());
+        // A folder cannot be read as a file.
+        fs::create_dir(task.join("comm")).unwrap();
+        threads(tasks.path(), &[""]).unwrap_err();
+        threads(&tasks.path().join("none"), &[""]).unwrap_err();
+    }
+
+    #[test]
     fn a_thread_is_counted_by_its_name() {
-        let account = AnsweringTime::default();
+        // Other tests of this process draw, too.
+        let account = AnsweringTime::of(&["podperf-test-an"]);
         let (spent, done) = (mpsc::channel(), mpsc::channel::<()>());
         let spin = |name: &str| {
             let spent = spent.0.clone();
@@ -115,7 +170,7 @@ mod tests {
                 done.1.recv().ok();
             })
         };
-        let drawing = spin("podperf-draw").unwrap();
+        let drawing = spin("podperf-test-an").unwrap();
         let before = spent.1.recv().unwrap();
         let counted = account.total();
         assert!(counted >= before && counted < before + Duration::from_millis(20), "{counted:?} of {before:?}");

@@ -107,12 +107,12 @@ impl Worker {
     }
 
     async fn push(&mut self) -> Result<(), String> {
-        let observation = self.reader.read(false).await.map_err(|error| error.to_string())?;
+        let observation = self.reader.read_for_itself(false).await.map_err(|error| error.to_string())?;
         let facts = self.facts.borrow().clone();
         let metrics = self.instruments.collect(points::observed(&observation, &facts))?;
         let said = self.exporter.export(&metrics).await?;
         // The reading of a moment ago, unless the receiver took its time. Who stops is no error here.
-        self.reader.read(true).await.ok();
+        self.reader.read_for_itself(true).await.ok();
         said.map_or(Ok(()), Err)
     }
 

@@ -16,7 +16,7 @@ use axum::{
 use super::{
     Limits, Refusal, ServerCounts,
     budget::{Asked, Budget},
-    peers::{Peer, Shares, Table, all_reviews},
+    peers::{FirstReviews, Peer, Shares, Table, all_reviews},
     rate::Bucket,
     routes,
 };
@@ -37,6 +37,7 @@ pub(super) struct Gate {
     identities: Table<Arc<str>>,
     /// Reviews of unknown tokens, from all addresses.
     reviews: Bucket,
+    first_reviews: FirstReviews,
     budget: Arc<Budget>,
     /// `None` where everybody may read.
     access: Option<Arc<Access>>,
@@ -65,6 +66,7 @@ impl Gate {
             peers: Table::new(rate),
             identities: Table::new(rate),
             reviews: all_reviews(rate),
+            first_reviews: FirstReviews::default(),
             budget,
             access,
             counts,
@@ -91,10 +93,11 @@ impl Gate {
         if OPEN.contains(&path) {
             return Ok(Admitted::Anybody);
         }
-        let peer = self.peers.of(&Peer::of(from));
+        let from = Peer::of(from);
+        let peer = self.peers.of(&from);
         let (shares, admitted) = match &self.access {
             Some(access) => {
-                let user = self.authorize(access, &peer, request.method(), path, request.headers()).await?;
+                let user = self.authorize(access, (from, &peer), request.method(), path, request.headers()).await?;
                 (self.identities.of(&user), Admitted::ByToken)
             }
             // The router answers 404.
@@ -131,7 +134,7 @@ impl Gate {
     async fn authorize(
         &self,
         access: &Access,
-        peer: &Shares,
+        (from, peer): (Peer, &Shares),
         method: &Method,
         path: &str,
         headers: &HeaderMap,
@@ -149,8 +152,7 @@ impl Gate {
         };
         // As the API server itself calls what is no resource.
         let verb = method.as_str().to_lowercase();
-        let may_review = || peer.reviews.take() && self.reviews.take();
-        match access.decide(token, &verb, path, may_review).await {
+        match access.decide(token, &verb, path, || self.may_review(from, peer)).await {
             Ok(Verdict::Allowed { user }) => Ok(user),
             Ok(Verdict::BadToken) => {
                 let text = "the token is not good (expired, or of another cluster or audience?)";
@@ -170,6 +172,11 @@ impl Gate {
                 Err(later(refused, access::PAUSE.as_secs()))
             }
         }
+    }
+
+    /// Whether a token that nobody knows may be reviewed.
+    fn may_review(&self, from: Peer, shares: &Shares) -> bool {
+        self.first_reviews.take(from) || (shares.reviews.take() && self.reviews.take())
     }
 
     fn too_many(&self) -> Response {
@@ -260,5 +267,17 @@ mod tests {
         }
         assert_eq!(ask(&gate, "/metrics", 1).await, Err(429));
         assert_eq!(ask(&gate, "/metrics", 2).await, Ok(Admitted::Anybody));
+    }
+
+    #[test]
+    fn the_first_token_of_an_address_is_reviewed_whatever_strangers_use_up() {
+        let (gate, _) = gate(1);
+        let may_review = |from: u8| {
+            let peer = Peer::of(IpAddr::from([10, 0, 0, from]));
+            gate.may_review(peer, &gate.peers.of(&peer))
+        };
+        let reviewed = (0..100).filter(|number| may_review(number % 5)).count();
+        assert!((5..20).contains(&reviewed), "{reviewed} reviews of 5 strangers");
+        assert!(may_review(10), "strangers have used up somebody else's first review");
     }
 }

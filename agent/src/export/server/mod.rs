@@ -9,6 +9,7 @@ mod connections;
 mod counts;
 mod expiry;
 mod gate;
+mod patient;
 mod peers;
 mod rate;
 mod rendered;
@@ -48,6 +49,7 @@ use budget::Budget;
 use connections::{Connections, Slot};
 pub use counts::{Refusal, ServerCounts, ServerStats, Share};
 use gate::{Admitted, Gate};
+use patient::Patient;
 use peers::Peer;
 use rate::Bucket;
 use rendered::Rendered;
@@ -218,6 +220,7 @@ impl One {
     async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, slot: Slot, stopped: watch::Receiver<()>) {
         // It would only delay answers, which are written at once.
         stream.set_nodelay(true).ok();
+        let stream = Patient::new(stream);
         let slot = Arc::new(slot);
         let closed = Arc::clone(&slot);
         let whole = async move {

@@ -8,6 +8,7 @@ use std::{
     hash::Hash,
     net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use super::rate::Bucket;
@@ -18,7 +19,11 @@ const MOST: usize = 1024;
 const REFUSED: f64 = 0.2;
 /// The part of the rate for reviews of unknown tokens; all addresses together have twice as much.
 const REVIEWS: f64 = 0.1;
-/// Scrapes a second of one address while the server is over its cap.
+/// Besides, each address has one review in this time.
+const FIRST_EVERY: Duration = Duration::from_secs(10);
+/// Addresses that have one in that time.
+const MOST_FIRST: usize = 256;
+/// While the server is over its cap, one may scrape so often a second.
 const SCRAPES: f64 = 0.2;
 
 /// The source of requests: an IPv4 address, or the /64 of an IPv6 one, which a network gives to one host.
@@ -61,6 +66,33 @@ impl Peer {
             }
             address => Self(address),
         }
+    }
+}
+
+/// One review in ten seconds for each address, which strangers' reviews do not use up.
+#[derive(Debug, Default)]
+pub(super) struct FirstReviews(Mutex<HashMap<Peer, Instant>>);
+
+impl FirstReviews {
+    /// Takes the review of this address, if it has one.
+    pub(super) fn take(&self, who: Peer) -> bool {
+        self.take_at(who, Instant::now())
+    }
+
+    fn take_at(&self, who: Peer, now: Instant) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_recent = |then: &Instant| now.saturating_duration_since(*then) < FIRST_EVERY;
+        if last.get(&who).is_some_and(is_recent) {
+            return false;
+        }
+        if last.len() >= MOST_FIRST {
+            last.retain(|_, then| is_recent(then));
+        }
+        let has_room = last.len() < MOST_FIRST;
+        if has_room {
+            last.insert(who, now);
+        }
+        has_room
     }
 }
 
@@ -128,5 +160,19 @@ mod tests {
         }
         assert_eq!(table.known.lock().unwrap().shares.len(), MOST);
         assert!(table.of(&1).requests.take(), "who was forgotten begins with a full bucket");
+    }
+
+    #[test]
+    fn each_address_has_one_review_in_ten_seconds_and_the_table_is_bounded() {
+        let (reviews, start) = (FirstReviews::default(), Instant::now());
+        let peer = |number: usize| Peer::of(std::net::Ipv4Addr::from(u32::try_from(number).unwrap()).into());
+        assert!(reviews.take_at(peer(0), start) && !reviews.take_at(peer(0), start + FIRST_EVERY / 2));
+        let later = start + FIRST_EVERY;
+        assert!(reviews.take_at(peer(0), later) && !reviews.take_at(peer(0), later));
+        assert!((1..MOST_FIRST).all(|number| reviews.take_at(peer(number), later)));
+        assert!(!reviews.take_at(peer(MOST_FIRST), later));
+        assert_eq!(reviews.0.lock().unwrap().len(), MOST_FIRST);
+        assert!(reviews.take_at(peer(MOST_FIRST), later + FIRST_EVERY));
+        assert_eq!(reviews.0.lock().unwrap().len(), 1);
     }
 }
