@@ -235,7 +235,12 @@ pub(super) fn owner_of(pid: Pid) -> String {
     owner_at(text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default())
 }
 
-/// The same by the cgroup's path: all containers of a pod have one owner. Pure.
+/// Whether an owner that was found by a cgroup is a pod.
+pub(super) fn is_pod(owner: &str) -> bool {
+    owner.starts_with("pod ")
+}
+
+/// Whose a cgroup with this path is: all containers of a pod have one owner. Pure.
 fn owner_at(path: &str) -> String {
     match KubePath::parse(path).map(|place| place.pod).or_else(|| PodRef::outside(path)) {
         Some(PodRef::Uid(uid)) => format!("pod {uid}"),

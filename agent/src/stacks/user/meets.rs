@@ -1,4 +1,4 @@
-//! How long it may take to meet the processes of one pod or cgroup between two windows. Pure.
+//! How long it may take to meet the processes of one pod between two windows. Pure.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -6,10 +6,12 @@ use std::{
     time::Duration,
 };
 
-use crate::ids::Pid;
+use crate::{ids::Pid, stacks::reader::is_pod};
 
 /// Enough for some 2000 processes. A read that goes on beyond it is the last one.
 const TIME: Duration = Duration::from_secs(1);
+/// For one process that is of no pod.
+const TIME_OUTSIDE: Duration = Duration::from_secs(5);
 /// Processes that are remembered as skipped.
 const MAX_SKIPPED: usize = 4096;
 
@@ -30,6 +32,10 @@ impl Meets {
 
     /// The time that an owner has left to meet a process, which is skipped where there is none.
     pub(super) fn time_for(&mut self, owner: &str, pid: Pid) -> Option<Duration> {
+        // All that is in no cgroup of its own has one owner.
+        if !is_pod(owner) {
+            return Some(TIME_OUTSIDE);
+        }
         let left = TIME.saturating_sub(self.used.get(owner).copied().unwrap_or_default());
         if left.is_zero() {
             if self.skipped.len() < MAX_SKIPPED {
@@ -41,6 +47,9 @@ impl Meets {
     }
 
     pub(super) fn used(&mut self, owner: String, time: Duration) {
+        if !is_pod(&owner) {
+            return;
+        }
         *self.used.entry(owner).or_default() += time;
     }
 
@@ -57,7 +66,7 @@ mod tests {
     use super::*;
     use crate::stacks::{
         counts::Cause,
-        reader::{Reader, owner_of},
+        reader::Reader,
         user::{Turn, User},
     };
 
@@ -66,8 +75,8 @@ mod tests {
         let mut children = [(); 2].map(|()| Command::new("sleep").arg("1000").spawn().unwrap());
         let [skipped, unseen] = [children[0].id(), children[1].id()].map(Pid);
         let mut user = User::new(Reader::start(true).unwrap());
-        user.meets.used(owner_of(skipped), TIME);
-        assert!(!user.meet(skipped));
+        user.meets.used("pod a".into(), TIME);
+        assert_eq!(user.meets.time_for("pod a", skipped), None);
         for child in &mut children {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -89,15 +98,17 @@ mod tests {
     #[test]
     fn one_owner_uses_up_its_own_time_only_and_has_it_again_in_the_next_window() {
         let mut meets = Meets::default();
-        assert_eq!(meets.time_for("a", Pid(1)), Some(TIME));
-        meets.used("a".into(), TIME / 4);
-        assert_eq!(meets.time_for("a", Pid(1)), Some(TIME / 4 * 3));
+        assert_eq!(meets.time_for("pod a", Pid(1)), Some(TIME));
+        meets.used("pod a".into(), TIME / 4);
+        assert_eq!(meets.time_for("pod a", Pid(1)), Some(TIME / 4 * 3));
         // A read ends when it ends.
-        meets.used("a".into(), TIME * 3);
-        assert_eq!(meets.time_for("a", Pid(2)), None);
-        assert_eq!(meets.time_for("b", Pid(3)), Some(TIME));
+        meets.used("pod a".into(), TIME * 3);
+        assert_eq!(meets.time_for("pod a", Pid(2)), None);
+        assert_eq!(meets.time_for("pod b", Pid(3)), Some(TIME));
+        meets.used("/".into(), TIME * 3);
+        assert_eq!(meets.time_for("/", Pid(3)), Some(TIME_OUTSIDE));
         meets.next_window();
-        assert_eq!(meets.time_for("a", Pid(4)), Some(TIME));
+        assert_eq!(meets.time_for("pod a", Pid(4)), Some(TIME));
         assert_eq!([1, 2, 3, 4].map(|pid| meets.has_skipped(Pid(pid))), [false, true, false, false]);
         meets.next_window();
         assert!(!meets.has_skipped(Pid(2)));
@@ -106,9 +117,9 @@ mod tests {
     #[test]
     fn few_skipped_processes_are_remembered() {
         let mut meets = Meets::default();
-        meets.used("a".into(), TIME);
+        meets.used("pod a".into(), TIME);
         for pid in 0..2 * MAX_SKIPPED {
-            assert_eq!(meets.time_for("a", Pid(pid.try_into().unwrap())), None);
+            assert_eq!(meets.time_for("pod a", Pid(pid.try_into().unwrap())), None);
         }
         assert_eq!(meets.skipped.len(), MAX_SKIPPED);
     }
