@@ -2,13 +2,15 @@
 
 use std::{
     fs,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::Agent,
+    agent::{self, Agent},
+    bpffs::Bpffs,
     cgroup::TestCgroup,
     hung_fs::HungFs,
     load::{self, cpu::CpuReport},
@@ -24,10 +26,12 @@ use crate::{
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[
     ("a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only", &[Need::Path("/dev/fuse")], a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only),
+    ("an_agent_that_cannot_end_keeps_no_other_from_starting", &[Need::Path("/dev/fuse")], an_agent_that_cannot_end_keeps_no_other_from_starting),
 ];
 
 /// On a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(60);
+const READER: &str = "podperf-files";
 const UNREAD: &str = "podperf_stack_unread_frames_total";
 
 fn a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only() -> Result<()> {
@@ -39,18 +43,7 @@ fn a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only() -> Result<(
 }
 
 fn others_have_names(hung: &HungFs, agent: &mut Option<Agent>, stuck: &TestCgroup, quiet: &TestCgroup) -> Result<()> {
-    let mut load = Command::new(hung.program());
-    load.args(["spin", "--seconds", "600", "--cgroup"]).arg(stuck.path()).stdin(Stdio::null()).stdout(Stdio::null());
-    process::bind_to_parent(&mut load);
-    let mut load = load.spawn().context("failed to run a program on FUSE")?;
-    // Once it burns in its cgroup it has read all that it needs.
-    within(DEADLINE, "the load burns", || {
-        let stat = fs::read_to_string(stuck.path().join("cpu.stat"))?;
-        let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no `usage_usec`")?;
-        Ok((usage.parse::<u64>()? > 500_000).then_some(()))
-    })?;
-    hung.hang()?;
-
+    let mut load = burn_and_hang(hung, stuck)?;
     let agent = agent.insert(Agent::start("stacks: {onCpuHertz: 99}")?);
     agent.wait_for_log("a read of a file hangs", DEADLINE)?;
     for _ in 0..2 {
@@ -77,10 +70,62 @@ fn others_have_names(hung: &HungFs, agent: &mut Option<Agent>, stuck: &TestCgrou
     let metrics = agent.fresh_metrics()?;
     ensure!(metrics.get(UNREAD, &its_own).is_some_and(|frames| frames > 0.0), "no {UNREAD} {its_own:?}");
     ensure!(metrics.get(UNREAD, &[("cgroup", quiet.kernel_path())]).is_none(), "the other's are counted as well");
-    let tasks = fs::read_dir(format!("/proc/{}/task", agent.pid()))?;
-    let names = tasks.map(|task| Ok(fs::read_to_string(task?.path().join("comm"))?)).collect::<Result<Vec<_>>>()?;
-    let readers = names.iter().filter(|name| name.trim() == "podperf-files").count();
+    let readers = threads(agent.pid())?.iter().filter(|(name, _)| name == READER).count();
     ensure!(readers == 2, "{readers} threads read files instead of the one that hangs and its successor");
+    load.kill()?;
+    Ok(())
+}
+
+/// A program on it that burns in this cgroup, when the file system has begun to hang.
+fn burn_and_hang(hung: &HungFs, stuck: &TestCgroup) -> Result<Child> {
+    let mut load = Command::new(hung.program());
+    load.args(["spin", "--seconds", "600", "--cgroup"]).arg(stuck.path()).stdin(Stdio::null()).stdout(Stdio::null());
+    process::bind_to_parent(&mut load);
+    let load = load.spawn().context("failed to run a program on FUSE")?;
+    // Once it burns in its cgroup it has read all that it needs.
+    within(DEADLINE, "the load burns", || {
+        let stat = fs::read_to_string(stuck.path().join("cpu.stat"))?;
+        let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no `usage_usec`")?;
+        Ok((usage.parse::<u64>()? > 500_000).then_some(()))
+    })?;
+    hung.hang()?;
+    Ok(load)
+}
+
+/// The names of a process' threads, and their states.
+fn threads(pid: u32) -> Result<Vec<(String, char)>> {
+    let mut threads = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // One may end meanwhile.
+        let Ok(stat) = fs::read_to_string(task?.path().join("stat")) else { continue };
+        let (head, rest) = stat.rsplit_once(") ").context("no state")?;
+        let (_, name) = head.split_once('(').context("no name")?;
+        threads.push((name.to_owned(), rest.chars().next().context("no state")?));
+    }
+    Ok(threads)
+}
+
+fn an_agent_that_cannot_end_keeps_no_other_from_starting() -> Result<()> {
+    let (stuck, bpffs) = (TestCgroup::new("stuck")?, Bpffs::mount()?);
+    let mut agent = None;
+    let hung = HungFs::serve(&load::binary()?)?;
+    let mut load = burn_and_hang(&hung, &stuck)?;
+    let yaml = format!("stacks: {{onCpuHertz: 99}}\n{}", bpffs.yaml());
+    let agent = agent.insert(Agent::start(&yaml)?);
+    agent.wait_for_log("a read of a file hangs", DEADLINE)?;
+    let first = agent.pid();
+    agent.signal(Signal::SIGKILL)?;
+    // Its first thread is kept as a zombie for as long as another one is there.
+    let rest = || -> Result<Vec<_>> { Ok(threads(first)?.into_iter().filter(|(_, state)| *state != 'Z').collect()) };
+    within(DEADLINE, "all threads but the one that hangs end", || {
+        Ok((rest()?.iter().all(|(name, _)| name == READER)).then_some(()))
+    })?;
+
+    agent.begin_again(&agent::binary()?, &yaml)?;
+    agent.wait_until_ready()?;
+    agent.metrics()?;
+    let rest: Vec<_> = rest()?;
+    ensure!(rest == [(READER.to_owned(), 'D')], "the first agent does not hang: {rest:?}");
     load.kill()?;
     Ok(())
 }

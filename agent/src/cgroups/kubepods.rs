@@ -175,6 +175,19 @@ impl ContainerDir {
     }
 }
 
+impl PodRef {
+    /// The pod of a path that begins above the cgroup namespace of who reads it, as `/../../pod<uid>/<id>` does: such a path
+    /// need not have the directory that all pods are in. `None` for any other path.
+    #[must_use]
+    pub fn outside(path: &str) -> Option<Self> {
+        let dirs = path.strip_prefix("/../")?.split('/');
+        dirs.into_iter().find_map(|dir| match dir.split_once(".slice") {
+            Some((slice, _)) => Driver::Systemd.pod(slice.rsplit('-').next()?),
+            None => Driver::Cgroupfs.pod(dir),
+        })
+    }
+}
+
 /// The kubelet's name for the directory that all its pods are in.
 const ROOT: &str = "kubepods";
 

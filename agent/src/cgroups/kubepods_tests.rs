@@ -448,3 +448,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_pod_is_found_in_a_path_from_outside_of_a_cgroup_namespace() {
+    for (path, pod) in [
+        ("/../../kubepods-burstable-podU_ID.slice/cri-containerd-ID.scope", Some(UID)),
+        ("/../../../kubepods-podU_ID.slice/cri-containerd-ID.scope/inner", Some(UID)),
+        ("/../../podUID/ID", Some(UID)),
+        ("/../../../besteffort/podHASH/ID", Some(HASH)),
+        ("/../../../../system.slice/kubepods-burstable-podU_ID.slice:cri-containerd:ID", Some(UID)),
+        ("/../OTHER_ID", None),
+        ("/../../../system.slice/podperf.service", None),
+        ("/podUID/ID", None),
+        ("/", None),
+    ] {
+        let found = PodRef::outside(&spelled(path)).map(|pod| match pod {
+            PodRef::Uid(uid) => uid.to_string(),
+            PodRef::Static(hash) => hash.to_string(),
+        });
+        assert_eq!(found.as_deref(), pod, "{path}");
+    }
+}

@@ -3,9 +3,12 @@
 //! The lock is an exclusive lock of the open file description, which only a process that may write the file can take.
 //! A process that may only read the file can still take a shared lock and so block it: the agent then puts another file
 //! in its place.
+//!
+//! Agents of older versions take `flock` only, which the kernel keeps apart from that lock. So it is taken as well, and an
+//! agent is refused where somebody has it and the file names a living agent.
 
 use std::{
-    fs::{self, DirBuilder, File, Permissions},
+    fs::{self, DirBuilder, File, Permissions, TryLockError},
     io::{self, Read as _, Seek as _, Write as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
@@ -17,11 +20,12 @@ use nix::{
     fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, RenameFlags, fcntl, renameat2},
     unistd::{AccessFlags, faccessat, geteuid},
 };
-use tracing::warn;
+use tracing::{debug, warn};
 
 const LOCK: &str = "agent.lock";
 /// The files that an agent leaves there.
 const FILES: &[&str] = &[LOCK, "agent.new", "kept.state", "kept.new"];
+const PROGRAM: &str = "podperf";
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 const OTHERS: u32 = 0o077;
@@ -55,6 +59,17 @@ pub(super) fn lock(run_dir: &Path) -> anyhow::Result<File> {
         Holder::Reader => {
             warn!(path = %path.display(), "a process that is no agent has locked the file, which is replaced");
             file = replace(&path, &file)?;
+        }
+    }
+    // It lasts as long as the other lock.
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) if names_an_agent(&path) => return Err(another(&path)),
+        Err(TryLockError::WouldBlock) => {
+            warn!(path = %path.display(), "a process that is no agent holds a `flock` on the file");
+        }
+        Err(TryLockError::Error(error)) => {
+            debug!(path = %path.display(), %error, "an agent that takes `flock` would not be seen");
         }
     }
     let pid = std::process::id();
@@ -216,11 +231,31 @@ fn replace(path: &Path, blocked: &File) -> anyhow::Result<File> {
 
 /// Returns the pid of the agent that wrote it into the lock, if that agent is alive.
 fn agent(path: &Path) -> Option<u32> {
+    let text = text_of(path)?;
+    // Those that take `flock` wrote the pid alone.
+    let (pid, start) = text.split_once(' ').map_or((&*text, None), |(pid, start)| (pid, Some(start)));
+    let pid = pid.parse().ok()?;
+    let since = start_of(pid)?;
+    start.map_or_else(|| is_podperf(pid), |start| since == start).then_some(pid)
+}
+
+/// Whether an agent that is alive wrote its pid into the lock, and not a program of another name with that pid.
+fn names_an_agent(path: &Path) -> bool {
+    agent(path).is_some_and(is_podperf)
+}
+
+fn text_of(path: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(64).read_to_string(&mut text).ok()?;
-    let (pid, start) = text.trim().split_once(' ')?;
-    let pid = pid.parse().ok()?;
-    (start_of(pid)? == start).then_some(pid)
+    Some(text.trim().to_owned())
+}
+
+/// By its name or its program.
+fn is_podperf(pid: u32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let program = program.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with(PROGRAM) || program.starts_with(PROGRAM)
 }
 
 /// Returns when a process began, from `/proc/PID/stat`: its pid may be used again.

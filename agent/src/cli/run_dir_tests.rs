@@ -144,3 +144,39 @@ fn one_who_can_only_read_the_lock_blocks_nobody() {
     drop(first);
     lock(&run_dir).unwrap();
 }
+
+/// The lock of an agent that takes `flock` only.
+fn flocked(run_dir: &Path, text: &str) -> File {
+    fs::write(run_dir.join(LOCK), text).unwrap();
+    let file = File::open(run_dir.join(LOCK)).unwrap();
+    file.try_lock().unwrap();
+    file
+}
+
+#[test]
+fn an_agent_that_takes_the_other_lock_is_seen() {
+    let (_top, run_dir) = directory(0o700);
+    let older = flocked(&run_dir, &format!("{}\n", std::process::id()));
+    let text = format!("{:#}", lock(&run_dir).unwrap_err());
+    assert!(text.contains(&format!("is running, pid {} (", std::process::id())), "{text}");
+    drop(older);
+    let file = lock(&run_dir).unwrap();
+    // And it sees this one.
+    let again = File::options().read(true).write(true).open(run_dir.join(LOCK)).unwrap();
+    assert!(matches!(again.try_lock(), Err(TryLockError::WouldBlock)));
+    drop(file);
+    again.try_lock().unwrap();
+}
+
+#[test]
+fn a_stranger_with_the_other_lock_blocks_nobody() {
+    let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    for text in [format!("{}\n", stranger.id()), "4194305\n".into(), "4194305 1\n".into(), String::new()] {
+        let (_top, run_dir) = directory(0o700);
+        let _held = flocked(&run_dir, &text);
+        let _lock = lock(&run_dir).unwrap();
+        lock(&run_dir).unwrap_err();
+    }
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}

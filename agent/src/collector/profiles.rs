@@ -126,7 +126,7 @@ impl Collector {
         }
         // Time that only rows have comes with a reading: that of before is in the window that ends.
         if !cuts.is_empty()
-            && let Err(error) = self.observation(Duration::ZERO)
+            && let Err(error) = self.observation(Duration::ZERO, true)
         {
             debug!(%error, "no reading before a cut");
         }

@@ -100,7 +100,9 @@ fn regular(handle: &File) -> io::Result<File> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    OpenOptions::new().read(true).custom_flags(flags.bits()).open(format!("/proc/self/fd/{}", handle.as_raw_fd()))
+    // The thread may have descriptors of its own.
+    let path = format!("/proc/thread-self/fd/{}", handle.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }
 
 #[cfg(test)]

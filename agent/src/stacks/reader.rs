@@ -1,9 +1,10 @@
 //! The thread that reads strangers' files. Another one takes its place when a file server does not answer.
 //!
-//! No time limit ends a read of a file whose server hangs. So files are opened, read and closed on a thread of their
-//! own, one piece of work ([`Reader::run`]) at a time; the caller waits as long as reads end. A thread that hangs is
-//! left behind, and another one goes on. It skips files of the pod or cgroup, and of the device, for which the first
-//! thread hangs.
+//! No time limit ends a read of a file whose server hangs. So files are opened, read and closed on a thread of its own, one
+//! piece of [`Reader::run`] at a time; who asked waits for as long as reads end. A thread that hangs is left behind, and
+//! another one goes on without the files that are where the first one hangs: those of the same pod or cgroup, and of the
+//! same device. A thread that hangs in FUSE cannot even be killed, so these threads have descriptors of their own: the
+//! locks and the listener of an agent that was killed are free for the next one.
 
 use std::{
     fmt, fs, io,
@@ -17,15 +18,21 @@ use std::{
 };
 
 use nix::unistd::gettid;
-use tracing::warn;
+use tracing::{debug, warn};
 
-use crate::{ids::Pid, sandbox::confine_reader};
+use crate::{
+    cgroups::{KubePath, PodRef},
+    ids::Pid,
+    kernel::own_descriptors,
+    sandbox::confine_reader,
+};
 
 /// How long one read may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// For how long nothing is read where a read took longer than [`PATIENCE`], and in any case until that read has ended.
 const AVOIDED_FOR: Duration = Duration::from_secs(60);
-/// Threads that may hang at a time, each with some 100 KiB. While all of these hang, no files are read.
+/// Threads that may hang at a time, each with some 100 KiB and each for another pod or cgroup. With more of them no files
+/// are read.
 const MAX_HUNG: usize = 8;
 
 /// The place of a file.
@@ -127,7 +134,7 @@ impl Reader {
         if Instant::now() >= whose.deadline {
             return Err(Unread::Late);
         }
-        if self.avoids_owner(whose.owner) || self.avoids(&place) || self.hanging() >= MAX_HUNG {
+        if self.avoids_owner(whose) || self.avoids(&place) || self.hanging() >= MAX_HUNG {
             return Err(Unread::Hangs);
         }
         let pulse = Arc::new(Pulse::new(whose.deadline, place));
@@ -167,10 +174,15 @@ impl Reader {
         *place != Place::Own && self.hung.iter().any(|hung| hung.place == *place)
     }
 
-    fn avoids_owner(&mut self, owner: &str) -> bool {
+    fn avoids_owner(&mut self, whose: Whose<'_>) -> bool {
         self.hung.retain(|hung| !hung.pulse.ended.load(Ordering::Acquire) || hung.since.elapsed() < AVOIDED_FOR);
-        // A process that is gone has no cgroup, so no owner.
-        !owner.is_empty() && self.hung.iter().any(|hung| hung.owners.iter().any(|name| name == owner))
+        if self.hung.is_empty() {
+            return false;
+        }
+        let names = whose.names();
+        // A process that is gone has no cgroup.
+        let is_its_own = |name: &String| !name.is_empty() && names.contains(name);
+        self.hung.iter().any(|hung| hung.owners.iter().any(is_its_own))
     }
 
     fn hanging(&self) -> usize {
@@ -181,9 +193,7 @@ impl Reader {
         let place = Mutex::lock(&pulse.place).unwrap_or_else(PoisonError::into_inner).clone();
         let (owner, hanging) = (whose.owner, self.hanging() + 1);
         warn!(owner, pid = whose.pid.0, ?place, hanging, "a read of a file hangs: files of this owner get no names");
-        // A process that is read before its window is known by its cgroup only.
-        let owners = [owner.to_owned(), cgroup_of(whose.pid)];
-        self.hung.push(Hung { pulse, place, owners, since: Instant::now() });
+        self.hung.push(Hung { pulse, place, owners: whose.names(), since: Instant::now() });
     }
 
     fn start_thread(&self) -> Option<Thread> {
@@ -197,6 +207,9 @@ fn start_thread(confined: bool) -> Option<Thread> {
     let (work, works) = mpsc::channel::<Work>();
     let (tell, told) = mpsc::sync_channel(1);
     let started = thread::Builder::new().name("podperf-files".into()).spawn(move || {
+        if let Err(error) = own_descriptors() {
+            debug!(%error, "a read that hangs keeps the agent's locks until it ends");
+        }
         if confined && let Err(error) = confine_reader() {
             warn!(error = format!("{:#}", anyhow::Error::from(error)), "files are read without a sandbox");
         }
@@ -216,10 +229,31 @@ fn runs(thread: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
 }
 
-/// Returns the cgroup of a process from `/proc/PID/cgroup`; empty where there is none.
-pub(super) fn cgroup_of(pid: Pid) -> String {
+/// Whose a process is, as far as its cgroup tells; empty where there is none.
+pub(super) fn owner_of(pid: Pid) -> String {
     let text = fs::read_to_string(format!("/proc/{}/cgroup", pid.0)).unwrap_or_default();
-    text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
+    owner_at(text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default())
+}
+
+/// Whether an owner that was found by a cgroup is a pod.
+pub(super) fn is_pod(owner: &str) -> bool {
+    owner.starts_with("pod ")
+}
+
+/// Whose a cgroup with this path is: all containers of a pod have one owner. Pure.
+fn owner_at(path: &str) -> String {
+    match KubePath::parse(path).map(|place| place.pod).or_else(|| PodRef::outside(path)) {
+        Some(PodRef::Uid(uid)) => format!("pod {uid}"),
+        Some(PodRef::Static(hash)) => format!("pod {hash}"),
+        None => path.to_owned(),
+    }
+}
+
+impl Whose<'_> {
+    /// Both names of the owner: a process that is met before its window is known by its cgroup only.
+    fn names(&self) -> [String; 2] {
+        [self.owner.to_owned(), owner_of(self.pid)]
+    }
 }
 
 impl Pulse {

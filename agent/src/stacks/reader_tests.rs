@@ -35,9 +35,37 @@ fn a_read_that_hangs_stops_its_owner_and_its_device_only() {
     while reader.hanging() > 0 {
         thread::yield_now();
     }
-    assert!(reader.avoids_owner("a"), "too soon");
+    assert!(reader.avoids_owner(whose("a")), "too soon");
     reader.hung[0].since = Instant::now().checked_sub(AVOIDED_FOR).unwrap();
     assert_eq!(reader.run(whose("a"), device("0:1"), |_| 7), Ok(7));
+}
+
+#[test]
+fn a_pod_has_one_thread_that_hangs_whichever_of_its_containers_is_read() {
+    let path = |pod: char, container: &str| {
+        let pod = format!("{}_1111_2222_3333_444444444444", pod.to_string().repeat(8));
+        let id = container.repeat(64);
+        format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{pod}.slice/cri-containerd-{id}.scope")
+    };
+    let (one, other) = (owner_at(&path('a', "1")), owner_at(&path('a', "2")));
+    assert_eq!((&*one, &one), ("pod aaaaaaaa-1111-2222-3333-444444444444", &other));
+    let mut reader = reader();
+    let (_release, result) = hang(&mut reader, &one, device("0:1"));
+    assert_eq!(result, Err(Unread::Hangs));
+    assert_eq!(reader.run(whose(&other), device("0:2"), |_| 7), Err(Unread::Hangs));
+    assert_eq!(reader.run(whose(&owner_at(&path('b', "1"))), device("0:2"), |_| 7), Ok(7));
+    assert_eq!(owner_at("/system.slice/a.service"), "/system.slice/a.service");
+}
+
+#[test]
+fn a_process_is_known_by_its_own_cgroup_whoever_asks() {
+    let mut reader = reader();
+    let own = owner_of(Pid(std::process::id()));
+    let (_release, result) = hang(&mut reader, &own, device("0:1"));
+    assert_eq!(result, Err(Unread::Hangs));
+    let named = Whose { pid: Pid(std::process::id()), ..whose("namespace/pod") };
+    assert_eq!(reader.run(named, device("0:2"), |_| 7), Err(Unread::Hangs));
+    assert_eq!(reader.run(whose("namespace/pod"), device("0:2"), |_| 7), Ok(7));
 }
 
 #[test]

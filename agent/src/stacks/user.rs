@@ -1,13 +1,15 @@
 //! Names of user addresses: processes that are known, their files, and the functions that were looked up.
 
 mod jit;
+mod meets;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
+use self::meets::Meets;
 use super::{
     counts::Cause,
     demangle::MAX_NAME,
@@ -16,7 +18,7 @@ use super::{
     objects::{Object, Objects},
     process::{Life, Process, Span, object_of, read_vmas},
     profile::{Frame, FrameKind, Function, Mapping},
-    reader::{self, Pulse, Reader, Unread, Whose, cgroup_of},
+    reader::{self, Pulse, Reader, Unread, Whose, owner_of},
     remembered::Remembered,
     unwind::Place,
     vdso::Vdso,
@@ -34,8 +36,6 @@ const NAME_BYTES: usize = 96;
 const SHARED_BY: usize = 4;
 /// Live processes that are asked for a file of one that is gone.
 const MAX_ASKED: usize = 8;
-/// How long reading a process may take that was met before its window.
-const TIME_TO_MEET: Duration = Duration::from_secs(5);
 
 /// A function's name, or that there is none.
 type Name = Option<Arc<str>>;
@@ -79,6 +79,7 @@ pub(super) struct User {
     no_text: Arc<str>,
     vdso: Vdso,
     window: u32,
+    meets: Meets,
 }
 
 /// The addresses of one file whose functions are to be looked up.
@@ -101,12 +102,13 @@ impl User {
             no_text: "".into(),
             vdso: Vdso::default(),
             window: 1,
+            meets: Meets::default(),
         }
     }
 
     /// Returns the same without remembered files and names.
     pub(super) fn forget(self) -> Self {
-        Self::new(self.reader)
+        Self { meets: self.meets, ..Self::new(self.reader) }
     }
 
     /// What comes now is of the next window.
@@ -116,6 +118,7 @@ impl User {
         self.objects.next_window();
         self.names.next_window();
         self.frames.next_window();
+        self.meets.next_window();
     }
 
     /// Learns what a process has mapped, and what those files are, so that it may end; whether it was not known. Costs one
@@ -125,17 +128,20 @@ impl User {
         if self.processes.get(&pid).is_some_and(|known| known.life == life) {
             return false;
         }
-        let deadline = Instant::now() + TIME_TO_MEET;
-        let mut turn = Turn { owner: cgroup_of(pid), deadline, map_bytes: 0, late: false };
-        if let Some(mut process) = self.read(pid, life, &mut turn) {
+        let (owner, start) = (owner_of(pid), Instant::now());
+        let Some(time) = self.meets.time_for(&owner, pid) else { return false };
+        let mut turn = Turn { owner, deadline: start + time, map_bytes: 0, late: false };
+        let process = self.read(pid, life, &mut turn);
+        let is_met = process.is_some();
+        if let Some(mut process) = process {
             let all = (0..process.spans.len()).collect();
             self.identify(&mut process, &all, &mut turn);
             // It may map more before its window ends.
             process.read_in = 0;
             self.keep(process);
-            return true;
         }
-        false
+        self.meets.used(turn.owner, start.elapsed());
+        is_met
     }
 
     /// The number of a process with its mappings, as far as is known without reading them again; `None` for one that
@@ -172,7 +178,8 @@ impl User {
     /// Returns the frames in files, and the addresses in memory that a JIT compiler may have written.
     fn frames_in_files(&mut self, pid: Pid, calls: &BTreeSet<u64>, turn: &mut Turn) -> (HashMap<u64, Named>, Vec<u64>) {
         let Some(mut process) = self.current(pid, turn) else {
-            let cause = if Life::of(pid).is_some() { Cause::FileUnreadable } else { Cause::ProcessGone };
+            let unread = Life::of(pid).is_some() || self.meets.has_skipped(pid);
+            let cause = if unread { Cause::FileUnreadable } else { Cause::ProcessGone };
             let gone = |call: &u64| (*call, unnamed(*call, Place::Unknown, cause));
             return (calls.iter().map(gone).collect(), Vec::new());
         };

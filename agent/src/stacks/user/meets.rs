@@ -1,0 +1,126 @@
+//! How long it may take to meet the processes of one pod between two windows. Pure.
+
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+    time::Duration,
+};
+
+use crate::{ids::Pid, stacks::reader::is_pod};
+
+/// Enough for some 2000 processes. A read that goes on beyond it is the last one.
+const TIME: Duration = Duration::from_secs(1);
+/// For one process that is of no pod.
+const TIME_OUTSIDE: Duration = Duration::from_secs(5);
+/// Processes that are remembered as skipped.
+const MAX_SKIPPED: usize = 4096;
+
+/// What was used since the last window.
+#[derive(Debug, Default)]
+pub(super) struct Meets {
+    used: HashMap<String, Duration>,
+    skipped: HashSet<Pid>,
+    /// Before the last window, which is named by now.
+    skipped_before: HashSet<Pid>,
+}
+
+impl Meets {
+    pub(super) fn next_window(&mut self) {
+        self.used.clear();
+        self.skipped_before = mem::take(&mut self.skipped);
+    }
+
+    /// The time that an owner has left to meet a process, which is skipped where there is none.
+    pub(super) fn time_for(&mut self, owner: &str, pid: Pid) -> Option<Duration> {
+        // All that is in no cgroup of its own has one owner.
+        if !is_pod(owner) {
+            return Some(TIME_OUTSIDE);
+        }
+        let left = TIME.saturating_sub(self.used.get(owner).copied().unwrap_or_default());
+        if left.is_zero() {
+            if self.skipped.len() < MAX_SKIPPED {
+                self.skipped.insert(pid);
+            }
+            return None;
+        }
+        Some(left)
+    }
+
+    pub(super) fn used(&mut self, owner: String, time: Duration) {
+        if !is_pod(&owner) {
+            return;
+        }
+        *self.used.entry(owner).or_default() += time;
+    }
+
+    /// Whether a process of this window was skipped, and so was not known when it ended.
+    pub(super) fn has_skipped(&self, pid: Pid) -> bool {
+        self.skipped_before.contains(&pid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, process::Command, time::Instant};
+
+    use super::*;
+    use crate::stacks::{
+        counts::Cause,
+        reader::Reader,
+        user::{Turn, User},
+    };
+
+    #[test]
+    fn frames_of_a_process_that_was_skipped_are_unread() {
+        let mut children = [(); 2].map(|()| Command::new("sleep").arg("1000").spawn().unwrap());
+        let [skipped, unseen] = [children[0].id(), children[1].id()].map(Pid);
+        let mut user = User::new(Reader::start(true).unwrap());
+        user.meets.used("pod a".into(), TIME);
+        assert_eq!(user.meets.time_for("pod a", skipped), None);
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        user.next_window();
+        let deadline = Instant::now() + Duration::from_secs(3600);
+        let mut turn = Turn { owner: "a".into(), deadline, map_bytes: 0, late: false };
+        let frames = user.frames(&[skipped, unseen].map(|pid| (pid, BTreeSet::from([7]))), &mut turn);
+        let outcome = |pid| frames[&pid][&7].outcome;
+        assert_eq!(outcome(skipped), Err(Cause::FileUnreadable));
+        assert_eq!(outcome(unseen), Err(Cause::ProcessGone));
+        // It is met in the next window.
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        assert!(user.meet(Pid(child.id())));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn one_owner_uses_up_its_own_time_only_and_has_it_again_in_the_next_window() {
+        let mut meets = Meets::default();
+        assert_eq!(meets.time_for("pod a", Pid(1)), Some(TIME));
+        meets.used("pod a".into(), TIME / 4);
+        assert_eq!(meets.time_for("pod a", Pid(1)), Some(TIME / 4 * 3));
+        // A read ends when it ends.
+        meets.used("pod a".into(), TIME * 3);
+        assert_eq!(meets.time_for("pod a", Pid(2)), None);
+        assert_eq!(meets.time_for("pod b", Pid(3)), Some(TIME));
+        meets.used("/".into(), TIME * 3);
+        assert_eq!(meets.time_for("/", Pid(3)), Some(TIME_OUTSIDE));
+        meets.next_window();
+        assert_eq!(meets.time_for("pod a", Pid(4)), Some(TIME));
+        assert_eq!([1, 2, 3, 4].map(|pid| meets.has_skipped(Pid(pid))), [false, true, false, false]);
+        meets.next_window();
+        assert!(!meets.has_skipped(Pid(2)));
+    }
+
+    #[test]
+    fn few_skipped_processes_are_remembered() {
+        let mut meets = Meets::default();
+        meets.used("pod a".into(), TIME);
+        for pid in 0..2 * MAX_SKIPPED {
+            assert_eq!(meets.time_for("pod a", Pid(pid.try_into().unwrap())), None);
+        }
+        assert_eq!(meets.skipped.len(), MAX_SKIPPED);
+    }
+}
