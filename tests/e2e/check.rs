@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener},
+    os::unix::fs::chown,
     path::Path,
     process::Command,
     thread,
@@ -25,7 +26,7 @@ use tempfile::TempDir;
 use crate::{
     checked::{Output, Report, command},
     command::{Refusal, through, within},
-    nobody::ForNobody,
+    nobody::{ForNobody, NOBODY},
 };
 
 #[rustfmt::skip]
@@ -164,8 +165,12 @@ fn check_with_two_capabilities_says_the_same_as_root() -> Result<()> {
     let nobody = ForNobody::new()?;
     // Names in stacks take more.
     const YAML: &str = "stacks: {enabled: false}";
-    // Each in a directory of its own: what root leaves in one is closed to others.
-    let of_root = report(YAML)?;
+    // The same directory, each time the user's own: what root leaves there is closed to others.
+    let (directory, lock) = (nobody.directory(), nobody.directory().join("agent.lock"));
+    chown(directory, Some(0), None)?;
+    let of_root = Report::of(|| command(directory, YAML))?;
+    fs::remove_file(lock)?;
+    chown(directory, Some(NOBODY), None)?;
     let of_nobody = Report::of(|| nobody.command(&command(nobody.directory(), YAML)?, Some("+bpf,+perfmon")))?;
     ensure!(of_root == of_nobody, "root: {of_root:#?}\nnobody: {of_nobody:#?}");
     Ok(())

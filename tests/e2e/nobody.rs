@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::command::through;
 
 /// `nobody`, on every distribution.
-const NOBODY: u32 = 65534;
+pub(crate) const NOBODY: u32 = 65534;
 
 /// The binary, its configuration and its lock where any user may read them, in a directory of `nobody`'s.
 pub(crate) struct ForNobody {
