@@ -1,6 +1,6 @@
 //! A file system that stops answering reads: one program on a FUSE mount, served by a thread of the test.
 //!
-//! It answers the few requests that running a program needs, with the numbers of the kernel's `fuse.h`.
+//! It answers the few requests that running a program needs, with the numbers of the kernel's header for FUSE.
 
 use std::{
     fs::{self, File},
