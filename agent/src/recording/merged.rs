@@ -35,7 +35,7 @@ pub struct Merged {
     pub losses: Vec<(&'static str, u64)>,
     /// What one sample on the CPU stands for.
     pub sample_period: Option<Duration>,
-    /// How many stacks had no room: their time is in samples that are called [`smaller`].
+    /// How many stacks had no room: their time is in samples that are called `(N smaller)`.
     pub merged: u64,
     /// The bytes of its stacks.
     pub bytes: usize,
