@@ -11,11 +11,14 @@ use std::{collections::BTreeMap, fs, time::Duration};
 
 use crate::process;
 
+/// By thread: its wait at the begin, and the last one that was read.
+type Threads = BTreeMap<u32, (Duration, Duration)>;
+
 /// The waits of some processes and of the calling thread since it was made.
 #[derive(Debug)]
 pub struct Waited {
     /// Of each process its threads, each with its wait at the begin, and the last one that was read.
-    processes: Vec<(u32, BTreeMap<u32, (Duration, Duration)>)>,
+    processes: Vec<(u32, Threads)>,
     own: Duration,
     stolen: Duration,
 }
