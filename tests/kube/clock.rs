@@ -117,7 +117,7 @@ fn a_clock_before_the_servers_certificate_is_told_until_it_is_right() -> Result<
     cluster.agent.wait_for_log("(is the clock right?)", RECOVERY)?;
     wait_for_part(&cluster.agent, "pods", "degraded", &["certificate", "(is the clock right?)"])?;
     let failures = "podperf_kube_watch_failures_total";
-    let so_far = cluster.agent.metrics()?.sum(failures, &[]);
+    let so_far = cluster.agent.fresh_metrics()?.sum(failures, &[]);
     // Each attempt comes after a longer wait than the one before, and the server's start has cost some already.
     cluster.wait_long_for(failures, &[], |failures| failures >= so_far + 2.0)?;
     let log = cluster.agent.log();

@@ -98,7 +98,7 @@ fn a_kubelets_certificate_is_checked_unless_told_otherwise() -> Result<()> {
     for more in [format!("caFile: '{}'", authority.display()), "insecureSkipVerify: true".into()] {
         let agent = start(&more)?;
         wait_for_part(&agent, "pods", "degraded", &["no pods of node `a-node` by kubelet"])?;
-        ensure!(agent.metrics()?.get(CONNECTED, &[]) == Some(1.0), "not connected with {more}");
+        ensure!(agent.fresh_metrics()?.get(CONNECTED, &[]) == Some(1.0), "not connected with {more}");
     }
     Ok(())
 }

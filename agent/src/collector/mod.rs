@@ -353,7 +353,8 @@ impl Collector {
         self.last = Some((now, Arc::clone(&observation)));
         self.latest.publish(now, &observation);
         if for_a_reader {
-            self.settings.answering.charge(thread_cpu().saturating_sub(spent));
+            // A thread is on one CPU at most, whatever its clock says.
+            self.settings.answering.charge(thread_cpu().saturating_sub(spent).min(start.elapsed()));
         }
         Ok(observation)
     }
