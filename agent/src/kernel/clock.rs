@@ -32,12 +32,17 @@ pub fn thread_cpu() -> Duration {
 #[must_use]
 pub fn cpu_of_thread(thread: i32) -> Option<Duration> {
     // `make_thread_cpuclock(thread, CPUCLOCK_SCHED)` of the kernel's posix-timers_types.h.
-    clock_gettime(ClockId::from_raw((!thread << 3) | 6)).ok().map(Duration::from)
+    clock_gettime(ClockId::from_raw((!thread << 3) | 6)).ok().map(since_zero)
 }
 
 /// It cannot fail for a clock that every Linux has.
 fn read(clock: ClockId) -> Duration {
-    clock_gettime(clock).map_or(Duration::ZERO, Duration::from)
+    clock_gettime(clock).map_or(Duration::ZERO, since_zero)
+}
+
+/// A library that changes a process' clocks, as tests use it, may set one below zero: a cast would make that an age.
+fn since_zero(time: nix::sys::time::TimeSpec) -> Duration {
+    if time.tv_sec() < 0 { Duration::ZERO } else { time.into() }
 }
 
 /// The wall-clock time of a `CLOCK_MONOTONIC` instant.
