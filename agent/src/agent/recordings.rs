@@ -54,7 +54,7 @@ impl Agent {
         Ok(merged)
     }
 
-    /// Whether flame graphs of this side can be drawn.
+    /// Returns whether flame graphs of this side can be drawn.
     ///
     /// # Errors
     ///

@@ -113,7 +113,7 @@ fn another(path: &Path) -> anyhow::Error {
         Some(pid) => {
             anyhow::anyhow!("another podperf agent is running, pid {pid} (stop it, or set another `runDir`)")
         }
-        // That agent has not written its pid yet, or runs in another pid namespace.
+        // The other agent has not written its pid yet, or runs in another pid namespace.
         None => anyhow::anyhow!(
             "another podperf agent is running: it holds `{}` (stop it, or set another `runDir`)",
             path.display()
@@ -239,7 +239,7 @@ fn agent(path: &Path) -> Option<u32> {
     start.map_or_else(|| is_podperf(pid), |start| since == start).then_some(pid)
 }
 
-/// Whether an agent that is alive wrote its pid into the lock, and not a program of another name with that pid.
+/// Returns whether a living agent wrote its pid into the lock. A program of another name with that pid is no agent.
 fn names_an_agent(path: &Path) -> bool {
     agent(path).is_some_and(is_podperf)
 }

@@ -103,7 +103,7 @@ fn threads(tasks: &Path, names: &[&str]) -> io::Result<HashMap<i32, Duration>> {
     Ok(threads)
 }
 
-/// Whether the error is that the thread has no files any more.
+/// Returns whether the error says that the thread has ended.
 fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }

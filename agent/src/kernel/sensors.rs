@@ -394,7 +394,7 @@ impl Sensors {
         // A program that read the old epoch is done well before this: flushing interrupts each CPU, and programs at
         // the context switch cannot be interrupted.
         self.flush();
-        // What tasks have summed goes into the table that is no longer written to, or stays for the next one.
+        // The sums of tasks go into the table that is no longer written to, or stay for the next one.
         let mut failed = self.object.iterate(COLLECT).err();
         let mut samples = Vec::new();
         for (table, number) in SAMPLE_TABLES[odd as usize] {

@@ -45,7 +45,7 @@ struct Connection {
     began: Instant,
     /// Since when it keeps the agent waiting; `None` while it is answered.
     waiting: Option<Instant>,
-    /// Whether a token was admitted on it.
+    /// True once a token was admitted on it.
     admitted: bool,
     close: Arc<Notify>,
 }

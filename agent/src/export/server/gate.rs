@@ -174,7 +174,7 @@ impl Gate {
         }
     }
 
-    /// Whether a token that nobody knows may be reviewed.
+    /// Returns whether an unknown token may be reviewed.
     fn may_review(&self, from: Peer, shares: &Shares) -> bool {
         self.first_reviews.take(from) || (shares.reviews.take() && self.reviews.take())
     }

@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// What the stream holds.
+    /// The bytes that the stream holds.
     const HOLDS: usize = 1024;
     /// If it hangs.
     const DEADLINE: Duration = Duration::from_secs(60);
