@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
-    load::{churn::ChurnReport, cpu::CpuReport},
+    load::{
+        churn::{ChurnReport, ShortLife},
+        cpu::CpuReport,
+    },
 };
 
 use crate::{
@@ -64,12 +67,23 @@ pub(crate) fn a_dead_cgroups_slot_is_anothers() -> Result<()> {
     }
     let metrics = agent.fresh_metrics()?;
     nothing_was_dropped(&metrics)?;
-    let rows = dump("rows")?;
     for life in &lives {
         let path = life.kernel_path.as_str();
         let found = metrics.get(ONCPU, &[("cgroup", path)]).with_context(|| format!("no row for `{path}`"))?;
         is_close(path, Duration::try_from_secs_f64(found)?, Duration::from_nanos(life.usage_ns))?;
-        ensure!(!rows.contains(&format!("\"id\": {}", life.id)), "`{path}` still has its slot");
+    }
+    let (rows, known) = (dump("rows")?, dump("cgroups")?);
+    let slots: Vec<&str> = rows.split("\"id\": ").skip(1).collect();
+    let has_slot = |life: &ShortLife| slots.iter().find(|slot| slot.starts_with(&format!("{},", life.id)));
+    let kept: Vec<_> = lives.iter().enumerate().filter_map(|(at, life)| Some((at, life, has_slot(life)?))).collect();
+    if let Some((at, life, slot)) = kept.first() {
+        let known = known.contains(&format!("\"key\": {}", life.id));
+        bail!(
+            "{} of {} dead cgroups still have a slot; the {at}th (known: {known}): {}",
+            kept.len(),
+            lives.len(),
+            slot.split_whitespace().collect::<String>()
+        );
     }
     Ok(())
 }

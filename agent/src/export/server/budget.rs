@@ -51,8 +51,10 @@ struct Level {
     left: f64,
     /// When the level was last updated, and the cost then.
     last: Option<(Duration, Duration)>,
-    /// The same at the begin of the window of the reported share.
-    window: (Duration, Duration),
+    /// CPU seconds that were taken out so far.
+    used: f64,
+    /// When the window of the reported share began, and what was used then.
+    window: (Duration, f64),
     percent: f64,
     refused: Option<Duration>,
 }
@@ -67,6 +69,7 @@ impl Budget {
             cpus,
             left: rate * HOLDS.as_secs_f64(),
             last: None,
+            used: 0.0,
             window: Default::default(),
             percent: 0.0,
             refused: None,
@@ -119,16 +122,18 @@ impl Budget {
 impl Level {
     fn look(&mut self, now: Duration, cost: Duration) {
         let Some((then, before)) = self.last.replace((now, cost)) else {
-            self.window = (now, cost);
+            self.window = (now, self.used);
             return;
         };
-        let comes = now.saturating_sub(then).as_secs_f64() * self.rate;
-        let goes = cost.saturating_sub(before).as_secs_f64();
-        self.left = (self.left + comes - goes).min(self.rate * HOLDS.as_secs_f64());
+        let passed = now.saturating_sub(then).as_secs_f64();
+        // All CPUs together give no more; a clock that says more was set.
+        let goes = cost.saturating_sub(before).as_secs_f64().min(passed * self.cpus);
+        self.used += goes;
+        self.left = (self.left + passed * self.rate - goes).min(self.rate * HOLDS.as_secs_f64());
         let time = now.saturating_sub(self.window.0);
         if time >= LEAST_WINDOW {
-            let cost_then = std::mem::replace(&mut self.window, (now, cost)).1;
-            self.percent = 100.0 * cost.saturating_sub(cost_then).as_secs_f64() / (time.as_secs_f64() * self.cpus);
+            let used_then = std::mem::replace(&mut self.window, (now, self.used)).1;
+            self.percent = 100.0 * (self.used - used_then) / (time.as_secs_f64() * self.cpus);
         }
     }
 
@@ -190,7 +195,7 @@ mod tests {
     fn over_the_cap_each_may_scrape_now_and_then() {
         let budget = Budget::new(5.0, CPUS);
         budget.look(at(0), millis(0));
-        budget.look(at(1), millis(60_000));
+        budget.look(at(2), millis(60_000));
         for number in 1..=5 {
             let who = shares(number);
             assert_eq!(budget.admit(Asked::Scrape, &who, at(1)), Ok(()));
@@ -199,6 +204,16 @@ mod tests {
         assert_eq!(budget.admit(Asked::ScrapeByToken, &shares(1), at(1)), Ok(()));
         let served = (6..100).filter(|number| budget.admit(Asked::Scrape, &shares(*number), at(1)).is_ok()).count();
         assert!(served < 10, "{served} more of all together");
+    }
+
+    #[test]
+    fn a_clock_that_jumps_a_day_costs_a_second_of_all_cpus() {
+        let (budget, who) = (Budget::new(5.0, CPUS), shares(1));
+        budget.look(at(0), millis(0));
+        budget.look(at(1), Duration::from_hours(24));
+        assert_eq!(budget.admit(Asked::Other, &who, at(1)), Ok(()));
+        let (share, ..) = budget.look(at(10), Duration::from_hours(24));
+        assert!((share.percent - 10.0).abs() < 1e-9, "2 s of 20: {share:?}");
     }
 
     #[test]
