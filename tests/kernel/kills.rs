@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{self, Agent, COALESCED_FOR},
+    agent::{self, Agent, COALESCED_FOR, Metrics, Sample},
     bpffs::Bpffs,
     cgroup::TestCgroup,
     load::churn::ChurnReport,
@@ -236,6 +236,17 @@ fn undisturbed(agent: &Agent) -> Result<Duration> {
     Ok(JOIN.max(found.abs_diff(truth) / UNDISTURBED))
 }
 
+/// What says where time may have gone.
+fn astray(metrics: &Metrics) -> String {
+    let says = |sample: &&Sample| {
+        let unnamed = sample.labels.get("cgroup").is_some_and(|cgroup| cgroup.starts_with('('));
+        let lost = ["podperf_bpf_drops_total", "podperf_cgroups_unresolved", "podperf_starts_total"];
+        sample.value > 0.0 && (lost.contains(&&*sample.name) || unnamed && sample.name == ONCPU)
+    };
+    let line = |sample: &Sample| format!("\n{} {:?} {}", sample.name, sample.labels, sample.value);
+    metrics.samples().iter().filter(says).map(line).collect()
+}
+
 pub(crate) fn at_random_moments_lose_nothing() -> Result<()> {
     let times = kills()?;
     let mut victim = Victim::start()?;
@@ -283,6 +294,10 @@ pub(crate) fn at_random_moments_lose_nothing() -> Result<()> {
         off * 100.0,
     ));
     ensure!(lives > 10 * times, "only {lives} short cgroups");
-    ensure!(found.abs_diff(truth) <= most, "{lives} short cgroups: {found:?}, and the truth is {truth:?} (+-{most:?})");
+    ensure!(
+        found.abs_diff(truth) <= most,
+        "{lives} short cgroups: {found:?}, and the truth is {truth:?} (+-{most:?}){}",
+        astray(&worked.metrics)
+    );
     Ok(())
 }
