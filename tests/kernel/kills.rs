@@ -236,7 +236,7 @@ fn undisturbed(agent: &Agent) -> Result<Duration> {
     Ok(JOIN.max(found.abs_diff(truth) / UNDISTURBED))
 }
 
-/// What says where time may have gone.
+/// Returns the series that show losses, unnamed cgroups and starts, one a line.
 fn astray(metrics: &Metrics) -> String {
     let says = |sample: &&Sample| {
         let unnamed = sample.labels.get("cgroup").is_some_and(|cgroup| cgroup.starts_with('('));

@@ -22,7 +22,7 @@ use crate::process;
 /// CPU time that a guest may take. The emulator is busy all the time, even if its guest is idle, and what else the host
 /// does is not in it.
 const DEADLINE: Duration = Duration::from_secs(20 * 60);
-/// How often that is looked at.
+/// The time between two looks at the CPU time.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The emulator comes from one release on every host, since its clocks and its PMU are what the tests see.
 const QEMU_SUITE: &str = "trixie";
