@@ -34,6 +34,9 @@ pub struct ChurnArgs {
     /// Go on as long as this file exists, whatever the number
     #[arg(long)]
     pub while_exists: Option<PathBuf>,
+    /// Say `ready` on stderr before the first and `done` after the last, and wait for a line on stdin each time
+    #[arg(long)]
+    pub wait: bool,
 }
 
 /// What happened in the short-lived cgroups.
@@ -56,6 +59,9 @@ pub struct ShortLife {
 
 /// Makes, uses and removes the cgroups.
 pub fn run(args: &ChurnArgs) -> Result<ChurnReport> {
+    if args.wait {
+        super::pause("ready")?;
+    }
     let mut cgroups = Vec::new();
     let mut lingering = VecDeque::new();
     let goes_on = |made| args.while_exists.as_ref().map_or(made < args.count, |file| file.exists());
@@ -77,6 +83,9 @@ pub fn run(args: &ChurnArgs) -> Result<ChurnReport> {
         while lingering.front().is_some_and(|(since, _)| is_over(since)) {
             lingering.pop_front();
         }
+    }
+    if args.wait {
+        super::pause("done")?;
     }
     Ok(ChurnReport { cgroups })
 }

@@ -2,7 +2,6 @@
 
 #![expect(unsafe_code, reason = "anonymous memory without huge pages needs mmap and madvise")]
 
-use std::io::{BufRead as _, Write as _};
 use std::path::PathBuf;
 use std::ptr;
 use std::thread;
@@ -50,7 +49,7 @@ pub struct FaultsReport {
 /// Touches the pages and sleeps.
 pub fn run(args: &FaultsArgs) -> Result<FaultsReport> {
     if args.wait {
-        pause("ready")?;
+        super::pause("ready")?;
     }
     let outside = Usage::of_self()?;
     if let Some(cgroup) = &args.cgroup {
@@ -67,15 +66,9 @@ pub fn run(args: &FaultsArgs) -> Result<FaultsReport> {
     }
     let inside = Usage::of_self()?.since(outside);
     if args.wait {
-        pause("done")?;
+        super::pause("done")?;
     }
     Ok(FaultsReport { outside, inside })
-}
-
-fn pause(word: &str) -> Result<()> {
-    writeln!(std::io::stderr(), "{word}")?;
-    std::io::stdin().lock().read_line(&mut String::new())?;
-    Ok(())
 }
 
 /// Writes to `pages` new pages, one fault each, and gives them back.

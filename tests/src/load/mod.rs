@@ -21,9 +21,17 @@ pub mod storm;
 pub mod thicket;
 pub mod wakeups;
 
+use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+
+/// Says a word on stderr and waits for a line on stdin: while it blocks, its counts stand still and can be read from outside.
+fn pause(word: &str) -> Result<()> {
+    writeln!(std::io::stderr(), "{word}")?;
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    Ok(())
+}
 
 /// The `podperf-load` that was built together with the calling test or bench.
 pub fn binary() -> Result<PathBuf> {
