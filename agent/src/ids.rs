@@ -25,6 +25,14 @@ pub struct Pid(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u64);
 
+impl StackId {
+    /// The name of a stack that is made of two.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0.rotate_left(17) ^ other.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+}
+
 /// What the kernel side names by whom a wait was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WakerId(pub u64);

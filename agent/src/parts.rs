@@ -167,13 +167,17 @@ pub fn access_settings(config: &Config) -> Option<AccessSettings> {
 
 /// What the form of the scheduling tracepoint means, given the one that was wanted.
 #[must_use]
-pub fn scheduling(wanted: Tracepoint, got: Tracepoint) -> (State, String) {
-    match got {
+pub fn scheduling(wanted: Tracepoint, got: Tracepoint, sees_all_tasks: bool) -> (State, String) {
+    let (state, mut detail) = match got {
         Tracepoint::Raw if wanted != Tracepoint::Raw => {
-            (State::Degraded, "raw tracepoint: wake-ups are told by run times".into())
+            (State::Degraded, "raw tracepoint: wake-ups are told by run times".to_owned())
         }
         _ => (State::Healthy, format!("{got:?} tracepoint").to_lowercase()),
+    };
+    if !sees_all_tasks {
+        detail += "; waits count when they end: the agent does not see the processes of the node (`hostPID`)";
     }
+    (state, detail)
 }
 
 /// What becomes of stacks.

@@ -22,9 +22,7 @@ use crate::{
 pub struct Usage {
     /// Time on a CPU.
     pub oncpu_ns: u64,
-    /// Time runnable, waiting for a CPU.
-    pub runqueue_ns: u64,
-    /// Time off the CPU by [`WaitState`], run-queue wait included.
+    /// Time off the CPU by [`WaitState`].
     pub offcpu_ns: [u64; WaitState::ALL.len()],
     /// Context switches because a task blocked.
     pub voluntary_switches: u64,
@@ -68,8 +66,11 @@ impl ProfiledTime {
     pub fn unknown(by_state: &[u64; WaitState::ALL.len()]) -> Self {
         let mut this = Self::default();
         for (state, ns) in WaitState::ALL.into_iter().zip(by_state) {
-            let preempted = state == WaitState::Preempted;
-            let reason = if preempted { WaitReason::Preempted } else { WaitReason::Unknown };
+            let reason = match state {
+                WaitState::RunQueue => WaitReason::RunQueue,
+                WaitState::Throttled => WaitReason::Throttled,
+                WaitState::Interruptible | WaitState::Uninterruptible => WaitReason::Unknown,
+            };
             this.waits_ns[reason as usize] += ns;
         }
         this
@@ -92,7 +93,6 @@ impl Usage {
             to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
         }
         self.oncpu_ns += other.oncpu_ns;
-        self.runqueue_ns += other.runqueue_ns;
         self.offcpu_ns.iter_mut().zip(other.offcpu_ns).for_each(|(to, from)| *to += from);
         self.voluntary_switches += other.voluntary_switches;
         self.involuntary_switches += other.involuntary_switches;
@@ -219,7 +219,6 @@ fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup) -> Usage {
         .collect();
     Usage {
         oncpu_ns: delta.run_ns,
-        runqueue_ns: delta.runqueue_ns,
         offcpu_ns: delta.offcpu_ns,
         voluntary_switches: delta.voluntary,
         involuntary_switches: delta.involuntary,
@@ -398,9 +397,11 @@ mod tests {
     fn time_that_is_in_no_sample_is_told_by_cgroup_and_state() {
         let mut readings = readings(vec![]);
         let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
-        for (total, expected) in
-            [([0, 0, 5], vec![(CGROUP, [0, 0, 5])]), ([0, 0, 5], vec![]), ([7, 0, 6], vec![(CGROUP, [7, 0, 1])])]
-        {
+        for (total, expected) in [
+            ([0, 0, 5, 0], vec![(CGROUP, [0, 0, 5, 0])]),
+            ([0, 0, 5, 0], vec![]),
+            ([7, 0, 6, 2], vec![(CGROUP, [7, 0, 1, 2])]),
+        ] {
             counts.unprofiled_ns = total;
             let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
             assert_eq!(readings.advance(&reading).unprofiled, expected);

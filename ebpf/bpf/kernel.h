@@ -21,6 +21,7 @@ typedef _Bool bool;
 #define TASK_DEAD 0x0080
 #define TASK_WAKING 0x0200
 #define TASK_NOLOAD 0x0400
+#define TASK_NEW 0x0800
 #define TASK_RTLOCK_WAIT 0x1000
 #define PF_KTHREAD 0x00200000
 
@@ -70,6 +71,8 @@ struct task_struct {
 	unsigned int __state;
 	void *stack;
 	unsigned int flags;
+	int on_cpu;
+	int on_rq;
 	struct sched_entity se;
 	struct sched_info sched_info;
 	__s32 pid;

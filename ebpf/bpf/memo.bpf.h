@@ -46,6 +46,15 @@ struct {
 struct wait_stack {
 	__u64 id;     /* see podperf_sample_key */
 	__u32 weight; /* how many short waits it stands for; 0: others stand for it if it turns out short */
+	bool walked;  /* now, and not remembered */
+	__u8 shadow;  /* enum shadow */
+};
+
+/* What `shadow` found out of a remembered stack. */
+enum shadow {
+	SHADOW_NONE,
+	SHADOW_RIGHT,
+	SHADOW_WRONG,
 };
 
 /* epoll's calls, and their fourth argument: how long to wait. For ever is another way in the kernel, which the other
@@ -103,6 +112,13 @@ static __always_inline void name_place(__u64 place)
 		drop(PODPERF_DROP_STACK_MEMO);
 }
 
+static __always_inline __u8 compare(struct podperf_cpu *cpu, bool right)
+{
+	cpu->shadow_waits++;
+	cpu->shadow_wrong += !right;
+	return right ? SHADOW_RIGHT : SHADOW_WRONG;
+}
+
 /*
  * The stack of the current task, which goes to sleep on the account of `cgroup`. It is walked at one line only: the
  * address to which the walk returns is one of the kernel's frames.
@@ -158,8 +174,7 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 		walked = walk_stack(ctx, true);
 	asm volatile("" : "+r"(found.weight));
 	if (at_hand) {
-		cpu->shadow_waits++;
-		cpu->shadow_wrong += walked != found.id;
+		found.shadow = compare(cpu, walked == found.id);
 		return found;
 	}
 	if (!found.weight) {
@@ -170,14 +185,13 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 			t->memory_stack = memo->stack;
 			t->memory_uses = MEMORY_USES - 1;
 		}
-		if (shadow && believed) {
-			cpu->shadow_waits++;
-			cpu->shadow_wrong += walked != memo->stack;
-		}
+		if (shadow && believed)
+			found.shadow = compare(cpu, walked == memo->stack);
 		return found;
 	}
 	cpu->walks++;
 	found.id = walked;
+	found.walked = true;
 	if (known) {
 		cpu->checks += trusted;
 		if (believed)

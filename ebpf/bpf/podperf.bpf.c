@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* The one object: all sensors, which share maps. */
 #include "cgroups.bpf.c"
+#include "moves.bpf.c"
 #include "sampler.bpf.c"
 #include "scheduling.bpf.c"
 #include "wakers.bpf.c"

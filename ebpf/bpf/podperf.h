@@ -13,9 +13,9 @@
  * Of what stays in the kernel when the agent ends: another one when any of it is in another place, or means something else.
  * What is in another place is found by its name (layout.txt); what means something else needs another name.
  */
-#define PODPERF_LAYOUT 3
+#define PODPERF_LAYOUT 4
 /* Fields that are carried over from a task's record of another layout, at most. */
-#define PODPERF_CARRIED 16
+#define PODPERF_CARRIED 20
 /* One perf event array, and one unrolled read, per event: the programs' size grows with it. */
 #define PODPERF_MAX_EVENTS 16
 /* Groups are placed on the PMU whole, and share their enabled and running times. */
@@ -48,10 +48,10 @@
 enum podperf_activity {
 	PODPERF_INTERRUPTIBLE,
 	PODPERF_UNINTERRUPTIBLE,
-	PODPERF_PREEMPTED,
-	PODPERF_WAITS,                     /* so many are told apart in rows */
-	PODPERF_THROTTLED = PODPERF_WAITS, /* preempted, since its cgroup's quota was used up */
-	PODPERF_ON_CPU,
+	PODPERF_RUN_QUEUE, /* runnable, but another task had the CPU */
+	PODPERF_THROTTLED, /* the same, since its cgroup's quota was used up */
+	PODPERF_WAITS,     /* so many are told apart in rows */
+	PODPERF_ON_CPU = PODPERF_WAITS,
 	PODPERF_ACTIVITIES,
 };
 
@@ -155,11 +155,10 @@ struct podperf_runs {
 	__u64 ns; /* estimated from the runs that were timed */
 };
 
-/* Value of `rows` and `rows_by_id`, per CPU. What every switch writes is in the first 64 bytes. */
+/* Value of `rows` and `rows_by_id`, per CPU, and of `rows_so_far`. What every switch writes is in the first 64 bytes. */
 struct podperf_cgroup {
 	__u64 id; /* whose it is; 0: free */
 	__u64 run_ns;
-	__u64 runqueue_ns;
 	__u64 voluntary;
 	__u64 involuntary;
 	__u64 offcpu_ns[PODPERF_WAITS];
@@ -188,18 +187,19 @@ struct podperf_cpu {
 	__u64 sampled_out;        /* of these, short ones over the budget of walks: others stand for them */
 	__u64 shadow_waits;       /* of these, remembered ones that were walked all the same, see `shadow` */
 	__u64 shadow_wrong;       /* of these, those whose remembered stack was another one */
+	__u64 shadow_ns;          /* the lengths of `shadow_waits` */
+	__u64 shadow_wrong_ns;    /* and of `shadow_wrong`, but for those that were looked at */
 	__u64 walks_paid_ns;      /* up to when the budget of walks is spent, CLOCK_MONOTONIC */
 	__u32 known;              /* bit n: counts[n] is what counter n last read, and not of an earlier life of it */
 	__u32 boot;               /* of the control when the counters were last read */
 	__s32 pid;                /* of what is on the CPU; 0: the idle task */
-	__u32 until_timed[2];     /* runs of the two hot programs */
-	__u32 reserved32;
+	__u32 reserved32[3];
 	struct podperf_runs programs[PODPERF_PROGRAMS];
 	__u64 counts[PODPERF_MAX_EVENTS];
 	__u64 uncounted[PODPERF_MAX_EVENTS]; /* of counts, what nobody was charged for: before the first reading */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
-	__u64 reserved; /* whole cache lines: each CPU writes its own */
+	__u64 reserved[7]; /* whole cache lines: each CPU writes its own */
 };
 
 /*
@@ -210,6 +210,7 @@ struct podperf_cpu {
  */
 struct podperf_sample_key {
 	__u64 stack;
+	__u64 seen; /* the id of the kernel's part of it, taken while the task slept; 0: nobody looked */
 	__u64 cgroup;
 	__u64 waker; /* who ended the wait, see PODPERF_RECORD_WAKER; 0: not known */
 	__u32 tgid;
@@ -218,9 +219,10 @@ struct podperf_sample_key {
 };
 
 struct podperf_sample_sum {
-	__u64 ns;
-	__u64 count;   /* waits, or samples on the CPU */
-	__u64 last_ns; /* end of the last one, CLOCK_MONOTONIC */
+	__u64 ns;        /* without queued_ns */
+	__u64 queued_ns; /* from the ends of these waits until the tasks had a CPU */
+	__u64 count;     /* waits, or samples on the CPU */
+	__u64 last_ns;   /* end of the last one, CLOCK_MONOTONIC */
 };
 
 /* Shares of the budget of walks, and of a table of samples. A cgroup's id says which is its share. */
@@ -286,7 +288,9 @@ struct podperf_long_wait {
 	__u32 tid;
 	struct podperf_sample_key key;
 	__u64 end_ns; /* CLOCK_MONOTONIC */
-	__u64 ns;
+	__u64 ns;     /* this and the next: see podperf_sample_sum */
+	__u64 queued_ns;
+	__u64 so_far_ns; /* of the same wait, in samples before this one */
 };
 
 /* Who ends waits; sent once. */
@@ -313,23 +317,23 @@ struct podperf_cgroup_record {
 	char path[PODPERF_PATH_MAX]; /* from the root of the cgroup2 tree; only used bytes are sent */
 };
 
-_Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64 + 24, "ABI");
+_Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64 + 32, "ABI");
 _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one cache line");
-_Static_assert(sizeof(struct podperf_cpu) == 112 + 24 + 176 + 256 + 128 + 8, "ABI");
+_Static_assert(sizeof(struct podperf_cpu) == 128 + 24 + 176 + 256 + 128 + 56, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_carried) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_orders) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_control) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_filter_term) == 40, "ABI");
-_Static_assert(sizeof(struct podperf_sample_key) == 32, "ABI");
-_Static_assert(sizeof(struct podperf_sample_sum) == 24, "ABI");
+_Static_assert(sizeof(struct podperf_sample_key) == 40, "ABI");
+_Static_assert(sizeof(struct podperf_sample_sum) == 32, "ABI");
 _Static_assert(sizeof(struct podperf_samples_used) == 4 + 4 * PODPERF_SAMPLE_SHARES, "ABI");
 _Static_assert(sizeof(struct podperf_sent) == 8 * PODPERF_SENT_WAYS, "ABI");
 _Static_assert(sizeof(struct podperf_hash_key) == 8 + 8 * PODPERF_SITE_WORDS, "ABI");
 _Static_assert(sizeof(struct podperf_stack) == 24 + 2 * 8 * PODPERF_MAX_FRAMES, "ABI");
 _Static_assert(sizeof(struct podperf_place) == 24, "ABI");
-_Static_assert(sizeof(struct podperf_long_wait) == 56, "ABI");
+_Static_assert(sizeof(struct podperf_long_wait) == 80, "ABI");
 _Static_assert(sizeof(struct podperf_waker) == 48, "ABI");
 _Static_assert(sizeof(struct podperf_cgroup_record) == 16 + PODPERF_PATH_MAX, "ABI");
 

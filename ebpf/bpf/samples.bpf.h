@@ -88,6 +88,8 @@ static __always_inline long add_to(void *samples, struct podperf_sample_key *key
 			return -E2BIG;
 	}
 	__sync_fetch_and_add(&sum->ns, fresh->ns);
+	if (fresh->queued_ns)
+		__sync_fetch_and_add(&sum->queued_ns, fresh->queued_ns);
 	__sync_fetch_and_add(&sum->count, fresh->count);
 	sum->last_ns = fresh->last_ns;
 	return 0;
@@ -124,36 +126,40 @@ static __always_inline void add_oncpu_sample(struct podperf_sample_key *key, str
  * preempted: a row has one writer at a time. Verified by itself. */
 __noinline int keep_unprofiled(__u64 cgroup, __u32 activity, __u64 ns)
 {
-	__u32 state = activity < PODPERF_WAITS ? activity : PODPERF_PREEMPTED;
 	struct podperf_cgroup *row = cgroup_row(cgroup);
 	struct podperf_cpu *cpu = this_cpu();
 
 	if (cpu)
 		cpu->unprofiled_ns += ns;
-	if (!row)
+	if (!row || activity >= PODPERF_WAITS)
 		return false;
-	row->unprofiled_ns[state] += ns;
+	row->unprofiled_ns[activity] += ns;
 	return true;
 }
 
-/* Adds `ns` that found no room in a table to the cgroup's row, and counts the drop that `error` stands for. */
-static __always_inline void add_unprofiled(struct podperf_sample_key *key, __u64 ns, long error)
+/* Adds what found no room in a table to the cgroup's row, and counts the drop that `error` stands for. */
+static __always_inline void add_unprofiled(struct podperf_sample_key *key, struct podperf_sample_sum *sum, long error)
 {
-	if (!keep_unprofiled(key->cgroup, key->activity, ns))
+	if (sum->queued_ns)
+		keep_unprofiled(key->cgroup, PODPERF_RUN_QUEUE, sum->queued_ns);
+	if (!keep_unprofiled(key->cgroup, key->activity, sum->ns))
 		drop(PODPERF_DROP_SAMPLE_TABLE);
 	else
 		drop(error == -E2BIG ? PODPERF_DROP_SAMPLE_STACK : PODPERF_DROP_SAMPLE_BUSY);
 }
 
 /* Puts one long wait into the profile by itself; false when there is no room. */
-static __noinline int send_long_wait(struct podperf_sample_key *key, __u32 tid, __u64 end_ns, __u64 ns)
+static __noinline int send_long_wait(struct podperf_sample_key *key, __u32 tid, struct podperf_sample_sum *sum,
+				     __u64 so_far_ns)
 {
 	struct podperf_long_wait wait = {
 	    .record = PODPERF_RECORD_LONG_WAIT,
 	    .tid = tid,
 	    .key = *key,
-	    .end_ns = end_ns,
-	    .ns = ns,
+	    .end_ns = sum->last_ns,
+	    .ns = sum->ns,
+	    .queued_ns = sum->queued_ns,
+	    .so_far_ns = so_far_ns,
 	};
 
 	if (!bpf_ringbuf_output(&stack_ring, &wait, sizeof(wait), BPF_RB_NO_WAKEUP))

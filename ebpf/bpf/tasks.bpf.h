@@ -40,28 +40,38 @@ struct task_sum {
 	__u32 activity;
 	__u32 filters;
 	__u64 ns; /* this to last_ns: see podperf_sample_sum */
+	__u64 queued_ns;
 	__u64 count;
 	__u64 last_ns;
 };
 
-/* What is remembered of a task between its switches. */
+/* What is remembered of a task between its switches. What every switch touches comes first. */
 struct task {
-	__u64 left_ns;        /* when it left the CPU; 0 when the wait since is settled */
-	__u64 left_run_ns;    /* its run time then */
+	__u32 busy;        /* being settled: only one CPU at a time may */
+	__u32 activity;    /* what the wait since is, enum podperf_activity */
+	bool in_profile;   /* that wait is to be in the profile */
+	bool seen;         /* it has a record for longer than this */
+	bool walked;       /* the stack of that wait was walked and not remembered */
+	__u8 shadow;       /* enum shadow, of that wait */
+	__u32 weight;      /* of that wait, see wait_stack */
+	__u64 moved_to;    /* its cgroup, if another task moved it while it ran; 0: the cgroup that its CPU says */
+	__u64 left_ns;     /* when it left the CPU, or up to when the wait since is charged; 0: that wait is settled */
+	__u64 left_run_ns; /* its run time when it left */
+	__u64 charged_ns;  /* `left_ns` of a wait that was charged while it goes on, see waits.bpf.h */
+	__u64 cgroup;      /* its cgroup when it was settled or moved last */
+	struct facts settled; /* its facts when they were last charged */
+	__u64 moved_since_ns; /* when it had come on the CPU when it was moved: `moved_to` holds until it leaves */
 	__u64 stack;          /* of the wait since, see podperf_sample_key */
 	__u64 waker;          /* of that wait, see podperf_sample_key */
-	__u64 moved_to;       /* its cgroup, if another task moved it while it ran; 0: the cgroup that its CPU says */
-	__u64 moved_since_ns; /* when it had come on the CPU then: `moved_to` holds until it leaves */
-	__u32 weight;         /* of that wait, see wait_stack */
-	__u32 filters;        /* of the wait that ends, see podperf_sample_key */
-	__u32 busy;           /* being settled: only one CPU at a time may */
-	__u32 activity;       /* what that wait is, enum podperf_activity */
-	bool in_profile;      /* that wait is to be in the profile */
-	bool seen;            /* it has a record for longer than this */
-	__u16 memory_uses;    /* how often `memory` is still believed without a look */
-	__u64 memory_place;   /* where it waited last */
-	__u64 memory_stack;   /* and with which stack */
-	struct facts settled; /* its facts when they were last charged */
+	__u64 began_ns;       /* when the wait of `charged_ns` began */
+	__u64 seen_stack;     /* see podperf_sample_key, of the wait that began at `seen_of` */
+	__u64 seen_of;
+	__u64 queued_ns;    /* of the wait that ends: time in the run queue */
+	__u64 so_far_ns;    /* of the wait that ends: what was charged before */
+	__u32 filters;      /* of the wait that ends, see podperf_sample_key */
+	__u32 memory_uses;  /* how often `memory` is still believed without a look */
+	__u64 memory_place; /* where it waited last */
+	__u64 memory_stack; /* and with which stack */
 	struct task_sum sum;
 	__u32 sum_busy;  /* being changed */
 	__u32 sum_stays; /* no table had room for the sum: the next one may have */

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The waker sensor: who ends a wait. A wake-up runs in the context of who makes it. In an interrupt that is whoever was
- * interrupted, who has nothing to do with it: the frames of the kernel's stack tell.
+ * The waker sensor: who ends a wait, and whether the remembered stack of the sleeper is right. A wake-up runs in the
+ * context of who makes it. In an interrupt that is whoever was interrupted, who has nothing to do with it: the frames of
+ * the kernel's stack tell.
  */
 #include "budget.bpf.h"
 #include "cgroup.bpf.h"
@@ -10,6 +11,7 @@
 #include "kernel.h"
 #include "podperf.h"
 #include "tasks.bpf.h"
+#include "waits.bpf.h"
 #include "walk.bpf.h"
 
 /* Waits at least this long get their waker. */
@@ -106,8 +108,10 @@ SEC("tp_btf/sched_waking")
 int BPF_PROG(sched_waking, struct task_struct *task)
 {
 	struct podperf_cpu *cpu = this_cpu();
+	struct podperf_stack *stack;
 	struct task *t;
-	__u64 began, now;
+	__u64 began, now, since_ns;
+	__u32 zero = 0;
 
 	if (!cpu || !counts())
 		return 0;
@@ -115,8 +119,16 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 	t = bpf_task_storage_get(&tasks, task, NULL, 0);
 	if (t && t->left_ns && t->in_profile) {
 		now = bpf_ktime_get_ns();
-		if (now - t->left_ns >= waker_after_ns)
+		since_ns = began_of(t, t->left_ns);
+		if (now - since_ns >= waker_after_ns) {
 			t->waker = waker(ctx, now);
+			/* It sleeps until this is done. */
+			stack = bpf_map_lookup_elem(&walk_buffer, &zero);
+			if (stack && needs_a_look(t, since_ns) && may_walk(t->cgroup, now)) {
+				t->seen_stack = look_at(task, stack);
+				t->seen_of = t->seen_stack ? since_ns : 0;
+			}
+		}
 	}
 	end_run(cpu, PODPERF_PROGRAM_WAKING, began);
 	return 0;

@@ -31,7 +31,7 @@ struct {
 	__uint(max_entries, 1 << 20);
 } stack_ring SEC(".maps");
 
-/* Where a stack is walked to: too large for the BPF stack. The sampler may interrupt the other programs. */
+/* Where a stack is walked to: too large for the BPF stack. The sampler may interrupt the other programs, and they the iterators. */
 struct walk_buffer {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -40,6 +40,7 @@ struct walk_buffer {
 };
 struct walk_buffer walk_buffer SEC(".maps");
 struct walk_buffer sampler_buffer SEC(".maps");
+struct walk_buffer iterator_buffer SEC(".maps");
 
 /* No code of a program is below the first, nor above it by as much as this shift leaves, on any kernel. */
 #define LOWEST_CODE 0x1000ULL
@@ -74,7 +75,7 @@ static __always_inline void send_once(__u64 id, void *record, __u64 bytes)
 /* Hashes a stack of so many bytes of frames and sends it, if it is new. Where code keeps no frame pointers, a walk may end
  * in what is no address but a value of the program's: it is no part of the stack, would make a new one each time that it
  * changes, and is nobody's business. Verified by itself. */
-__noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kernel)
+__noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kernel, __u32 tgid)
 {
 	__u64 frames, in_user, frame, outside, hash;
 
@@ -105,7 +106,7 @@ __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kerne
 	stack->user_frames = user / sizeof(__u64);
 	stack->kernel_frames = kernel / sizeof(__u64);
 	stack->id = hash;
-	stack->tgid = bpf_get_current_pid_tgid() >> 32;
+	stack->tgid = tgid;
 	send_once(hash, stack, offsetof(struct podperf_stack, frames) + user + kernel);
 	return hash;
 }
@@ -172,7 +173,16 @@ static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack, boo
 		return 0;
 	bytes = walk_kernel(ctx, stack, user, by_scheduler);
 	kernel = bytes > 0 ? bytes : 0;
-	return take_stack(stack, user, kernel);
+	return take_stack(stack, user, kernel, bpf_get_current_pid_tgid() >> 32);
+}
+
+/* The kernel's part of the stack of `task`, which sleeps; sent, if it is new. It begins below the scheduler's functions. 0: there
+ * is none. */
+static __always_inline __u64 look_at(struct task_struct *task, struct podperf_stack *stack)
+{
+	__s64 bytes = bpf_get_task_stack(task, stack->frames, FRAMES_BYTES, 0);
+
+	return bytes > 0 ? take_stack(stack, 0, bytes, task->tgid) : 0;
 }
 
 static __noinline __u64 walk_stack(void *ctx, bool by_scheduler)

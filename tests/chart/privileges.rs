@@ -35,8 +35,13 @@ fn words(list: &Value) -> Vec<&str> {
 }
 
 fn each_mode_has_exactly_its_privileges() -> Result<()> {
-    for (mode, capabilities, pids) in [("metrics", METRICS, false), ("profiles", PROFILES, true)] {
-        let pod = pod(&template(&format!("mode: {mode}"), &[])?)?;
+    for (mode, capabilities, shared, pids) in [
+        ("metrics", METRICS, true, true),
+        ("metrics", METRICS, false, false),
+        ("profiles", PROFILES, true, true),
+        ("profiles", PROFILES, false, true),
+    ] {
+        let pod = pod(&template(&format!("{{mode: {mode}, hostPID: {shared}}}"), &[])?)?;
         let spec = &pod["spec"];
         let security = &spec["containers"][0]["securityContext"];
         ensure!(words(&security["capabilities"]["add"]) == capabilities, "{mode}: {security:?}");
@@ -171,8 +176,8 @@ fn who_asks_for_no_pods_has_no_token() -> Result<()> {
 
 fn openshift_gets_constraints_that_fit_the_pod() -> Result<()> {
     let openshift = &["--api-versions", "security.openshift.io/v1"];
-    for mode in ["metrics", "profiles"] {
-        let rendered = template(&format!("mode: {mode}"), openshift)?;
+    for mode in ["metrics", "metrics, hostPID: false", "profiles"] {
+        let rendered = template(&format!("{{mode: {mode}}}"), openshift)?;
         let constraints = object(&rendered, "SecurityContextConstraints")?;
         let pod = pod(&rendered)?;
         let security = &pod["spec"]["containers"][0]["securityContext"];

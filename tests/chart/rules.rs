@@ -32,12 +32,12 @@ const RULES: &str = r#"groups:
     interval: 1m
     rules:
       - record: cluster:waits:rate5m
-        expr: sum by (cluster) (rate(podperf_container_runqueue_wait_seconds_total[5m]))
+        expr: sum by (cluster) (rate(podperf_container_context_switches_total[5m]))
   - name: waits.alerts
     rules:
       - alert: Waits
         expr: |
-          sum by (cluster, namespace, pod) (rate(podperf_container_runqueue_wait_seconds_total{cluster=~".+"}[5m]))
+          sum by (cluster, namespace, pod) (rate(podperf_container_context_switches_total{cluster=~".+"}[5m]))
             > 0.25 # threshold share
           and on (cluster, namespace, pod)
             rate(podperf_container_oncpu_seconds_total[5m])

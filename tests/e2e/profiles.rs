@@ -116,13 +116,13 @@ impl Run {
             Ok((nanoseconds(samples.iter().filter(|it| is_wait(it))) >= expected.as_secs_f64() * 0.9e9).then_some(()))
         });
         arrived.with_context(|| format!("{}\n{}", agent.log(), collector.log()))?;
-        // What was still in the current window.
-        let exports = || Ok::<_, anyhow::Error>(agent.metrics()?.sum("podperf_otlp_exports_total", &[]));
-        let before = exports()?;
-        within(DEADLINE, "two more windows are sent", || Ok((exports()? >= before + 2.0).then_some(())))?;
+        // What was still in the current window has its names, and then all waits end.
+        two_windows(&agent)?;
+        let truth = load.finish()?;
+        two_windows(&agent)?;
         let metrics = agent.fresh_metrics()?;
         let samples = collector.samples_of(cgroup.kernel_path())?;
-        Ok(Self { truth: load.finish()?, samples, metrics, cgroup, collector })
+        Ok(Self { truth, samples, metrics, cgroup, collector })
     }
 
     /// The samples whose stack is the sleepers' own.
@@ -168,6 +168,13 @@ impl Run {
     }
 }
 
+/// Waits until two more windows are sent.
+fn two_windows(agent: &Agent) -> Result<()> {
+    let exports = || Ok::<_, anyhow::Error>(agent.metrics()?.sum("podperf_otlp_exports_total", &[]));
+    let before = exports()?;
+    within(DEADLINE, "two more windows are sent", || Ok((exports()? >= before + 2.0).then_some(())))
+}
+
 /// A thread blocked on a futex, one on a disk, and two that preempt each other.
 fn profiles_tell_the_reasons_that_metrics_tell() -> Result<()> {
     let cgroup = TestCgroup::new("reasons")?;
@@ -183,11 +190,9 @@ fn profiles_tell_the_reasons_that_metrics_tell() -> Result<()> {
     for burner in burners {
         burner.finish::<CpuReport>()?;
     }
-    let exports = || Ok::<_, anyhow::Error>(agent.metrics()?.sum("podperf_otlp_exports_total", &[]));
-    let before = exports()?;
-    within(DEADLINE, "two more windows are sent", || Ok((exports()? >= before + 2.0).then_some(())))?;
+    two_windows(&agent)?;
     let (metrics, samples) = (agent.fresh_metrics()?, collector.samples_of(cgroup.kernel_path())?);
-    for reason in ["futex", "disk", "preempted"] {
+    for reason in ["futex", "disk", "run_queue"] {
         let labels = [("cgroup", cgroup.kernel_path()), ("reason", reason)];
         let metric = metrics.get("podperf_cgroup_wait_seconds_total", &labels);
         let metric = metric.filter(|seconds| *seconds > 0.1).with_context(|| format!("no waits for `{reason}`"))?;
@@ -250,7 +255,8 @@ fn a_deep_recursion_is_cut_off_and_told() -> Result<()> {
     let labels = |cause| [("cgroup", run.cgroup.kernel_path()), ("cause", cause)];
     let told = |cause| run.metrics.sum("podperf_cgroup_incomplete_stack_seconds_total", &labels(cause));
     ensure!((0.99..1.1).contains(&told("truncated")), "{} s are told as truncated", told("truncated"));
-    ensure!(told("broken") + told("no_frame_pointers") == 0.0, "other stacks are incomplete, too");
+    // Its report waits for a reader in libc, which has no frame pointers.
+    ensure!(told("broken") == 0.0, "{} s are told as broken", told("broken"));
     run.profiles_have_what_metrics_have()
 }
 

@@ -28,7 +28,7 @@ use crate::{
 /// Short cgroups are counted in the one that they are made in, and forgotten with each reading.
 const DEPTH: &str = "cgroups: {depth: 1, max: 4096}";
 /// Programs of the same layout that cannot be adopted, only taken over.
-const PROGRAMS: [&str; 2] =
+pub(crate) const PROGRAMS: [&str; 2] =
     ["counters: {groups: [[cpu-clock, page-faults]]}", "counters: {groups: [[page-faults, cpu-clock]]}"];
 /// The longest wait for a moment: on a busy machine the kill comes late.
 const LATE: Duration = Duration::from_secs(2);

@@ -4,6 +4,7 @@ mod cgroups;
 mod conservation;
 mod counters;
 mod counts;
+mod going_on;
 mod hotplug;
 mod itself;
 mod keys;
@@ -48,6 +49,45 @@ fn main() -> ExitCode {
         ("a_vfork_is_an_uninterruptible_wait", &[], waits::vfork),
         ("two_burners_on_one_cpu_wait_in_its_run_queue", &[], || waits::runqueue(BTF)),
         ("two_burners_on_one_cpu_wait_in_its_run_queue_by_the_raw_tracepoint", &[], || waits::runqueue(RAW)),
+        ("a_wait_is_counted_up_to_each_reading", &[], || {
+            going_on::a_wait_is_counted_up_to_each_reading(going_on::WITH_STACKS)
+        }),
+        ("a_wait_is_counted_up_to_each_reading_without_stacks", &[], || {
+            going_on::a_wait_is_counted_up_to_each_reading(going_on::WITHOUT_STACKS)
+        }),
+        (
+            "a_thread_that_hangs_before_the_agent_starts_counts_from_its_start",
+            &[],
+            going_on::a_thread_that_hangs_before_the_agent_starts_counts_from_its_start,
+        ),
+        (
+            "a_blocked_thread_that_is_moved_leaves_its_time_behind",
+            &[],
+            going_on::a_blocked_thread_that_is_moved_leaves_its_time_behind,
+        ),
+        (
+            "a_thread_that_hangs_uninterruptibly_before_the_agent_starts",
+            &[],
+            going_on::a_thread_that_hangs_uninterruptibly_before_the_agent_starts,
+        ),
+        ("a_wait_goes_on_over_restarts_and_upgrades", &[], going_on::a_wait_goes_on_over_restarts_and_upgrades),
+        (
+            "a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was",
+            &[],
+            going_on::a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was,
+        ),
+        (
+            "a_running_thread_that_is_moved_hangs_in_its_new_cgroup",
+            &[],
+            going_on::a_running_thread_that_is_moved_hangs_in_its_new_cgroup,
+        ),
+        (
+            "what_waits_for_a_cpu_after_it_slept_is_told_apart",
+            &[],
+            going_on::what_waits_for_a_cpu_after_it_slept_is_told_apart,
+        ),
+        ("a_rare_long_wait_is_told_by_where_it_slept", &[], reasons::a_rare_long_wait_is_told_by_where_it_slept),
+        ("who_is_stopped_waits_for_nothing_else", &[], reasons::who_is_stopped_waits_for_nothing_else),
         ("waits_are_told_by_what_they_are_for", &[], || {
             reasons::blocked(&[
                 ("futex", "futex"),

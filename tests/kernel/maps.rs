@@ -21,7 +21,7 @@ pub(crate) fn dumps_have_field_names() -> Result<()> {
     let cgroup = TestCgroup::new("maps")?;
     let _: SleepersReport = run(&format!("sleepers --waits 50 --millis 20 --cgroup {}", cgroup.path().display()))?;
     for (map, fields) in [
-        ("rows", ["id", "run_ns", "runqueue_ns", "offcpu_ns", "minor_faults"].as_slice()),
+        ("rows", ["id", "run_ns", "unprofiled_ns", "offcpu_ns", "minor_faults"].as_slice()),
         ("rows_by_id", &[]),
         ("cpus", &["cgroup", "idle_ns", "switches_recovered"]),
         ("samples", &["stack", "tgid", "activity", "last_ns"]),

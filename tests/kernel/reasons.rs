@@ -3,14 +3,19 @@
 use std::{
     fs,
     path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::{self, TestCgroup},
-    load::{blocked::BlockedReport, cpu::CpuReport},
+    load::{blocked::BlockedReport, cpu::CpuReport, descriptors::DescriptorsReport},
     process,
     suite::Need,
 };
@@ -40,7 +45,9 @@ pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
         // The rest of the time it was on a CPU, or it waited for one. Time that a hypervisor took from a CPU is in no row: a
         // virtual disk may take much of it.
         let truth = Duration::from_nanos(report.waited_ns);
-        let least = truth.saturating_sub(time(&metrics, ONCPU, &cgroup, &[])? + stolen).mul_f64(0.9);
+        let elsewhere =
+            time(&metrics, ONCPU, &cgroup, &[])? + time(&metrics, OFFCPU, &cgroup, &[("state", "run_queue")])?;
+        let least = truth.saturating_sub(elsewhere + stolen).mul_f64(0.9);
         ensure!(
             waited >= least && waited <= truth,
             "{on}: {waited:?} of `{reason}`, and the load waited {truth:?}, with {stolen:?} stolen"
@@ -64,6 +71,54 @@ pub(crate) fn a_disk_is_waited_for_uninterruptibly() -> Result<()> {
     Ok(())
 }
 
+/// The same call waits a thousand times as long as it mostly does, for something else.
+pub(crate) fn a_rare_long_wait_is_told_by_where_it_slept() -> Result<()> {
+    let agent = Agent::start("")?;
+    let cgroup = TestCgroup::new("descriptors")?;
+    let report: DescriptorsReport = run(&format!("descriptors --cgroup {}", cgroup.path().display()))?;
+    let metrics = agent.fresh_metrics()?;
+    is_close("the socket", waited(&metrics, &cgroup, "network")?, Duration::from_nanos(report.socket_ns))?;
+    let (pipe, most) = (waited(&metrics, &cgroup, "pipe")?, Duration::from_nanos(report.pipe_ns));
+    ensure!(pipe >= most / 2 && pipe <= most, "{pipe:?} of waits for a pipe, and it read for {most:?}");
+    // Only what is remembered can be wrong: the test is of that.
+    let wrong = metrics.get("podperf_stack_seen_wrong_seconds_total", &[]).context("no time with a wrong stack")?;
+    let least = 0.9 * Duration::from_nanos(report.socket_ns).as_secs_f64();
+    ensure!(wrong >= least, "{wrong} s were remembered wrongly, and at least {least} s should have been");
+    metrics.ensure_profiles_cover(cgroup.kernel_path())
+}
+
+/// It is stopped, or its cgroup is frozen, out of waits that are remembered by then.
+pub(crate) fn who_is_stopped_waits_for_nothing_else() -> Result<()> {
+    const STOPPED: Duration = Duration::from_secs(2);
+    let agent = Agent::start("")?;
+    for freeze in [false, true] {
+        let cgroup = TestCgroup::new("stopped")?;
+        let path = cgroup.path();
+        let mut load = Load::start(&format!("blocked --on network --millis 3500 --cgroup {}", path.display()))?;
+        let pid = Pid::from_raw(i32::try_from(load.pid())?);
+        let stop = |stops: bool| -> Result<()> {
+            if freeze {
+                return fs::write(path.join("cgroup.freeze"), if stops { "1" } else { "0" })
+                    .context("failed to freeze");
+            }
+            Ok(kill(pid, if stops { Signal::SIGSTOP } else { Signal::SIGCONT })?)
+        };
+        thread::sleep(Duration::from_secs(1));
+        let start = Instant::now();
+        stop(true)?;
+        thread::sleep(STOPPED);
+        stop(false)?;
+        let truth = start.elapsed();
+        let _: BlockedReport = load.report()?;
+        load.end()?;
+        let metrics = agent.fresh_metrics()?;
+        is_close("stopped", waited(&metrics, &cgroup, "stopped")?, truth)?;
+        let network = waited(&metrics, &cgroup, "network")?;
+        ensure!(network > Duration::from_secs(1) && network < STOPPED, "{network:?} for the network");
+    }
+    Ok(())
+}
+
 /// Two burners on one CPU preempt each other, and wait for nothing else.
 pub(crate) fn preempted() -> Result<()> {
     let agent = Agent::start(WITHOUT_BUDGET)?;
@@ -78,12 +133,12 @@ pub(crate) fn preempted() -> Result<()> {
     }
     let metrics = agent.fresh_metrics()?;
     for cgroup in &cgroups {
-        let preempted = waited(&metrics, cgroup, "preempted")?;
+        let preempted = waited(&metrics, cgroup, "run_queue")?;
         ensure!(
             preempted > Duration::from_millis(300),
             "{preempted:?} preempted by a neighbour that burnt half a second"
         );
-        is_close("preempted", preempted, time(&metrics, OFFCPU, cgroup, &[("state", "preempted")])?)?;
+        is_close("preempted", preempted, time(&metrics, OFFCPU, cgroup, &[("state", "run_queue")])?)?;
         metrics.ensure_profiles_cover(cgroup.kernel_path())?;
     }
     Ok(())
@@ -121,7 +176,7 @@ pub(crate) fn one_thread_is_the_wall() -> Result<()> {
     ensure!(start.elapsed() > Duration::from_secs(2), "it did not run for long");
     let metrics = agent.fresh_metrics()?;
     let mut sum = time(&metrics, ONCPU, &cgroup, &[])?;
-    for state in ["interruptible", "uninterruptible", "preempted"] {
+    for state in ["interruptible", "uninterruptible", "run_queue"] {
         sum += time(&metrics, OFFCPU, &cgroup, &[("state", state)])?;
     }
     let truth = Duration::from_nanos(report.wall_ns);

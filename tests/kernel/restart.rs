@@ -12,12 +12,11 @@ use podperf_tests::{
 
 use crate::{
     counts::{Inside, Worked},
-    running::{Load, ONCPU, count, time, with_faults},
+    running::{Load, OFFCPU, ONCPU, count, time, with_faults},
 };
 
 /// The facts that are held against the truth.
-pub(crate) const FACTS: &str = "metrics: {facts: [oncpu, offcpu, runqueue_wait, context_switches, page_faults]}";
-const RUNQUEUE: &str = "podperf_cgroup_runqueue_wait_seconds_total";
+pub(crate) const FACTS: &str = "metrics: {facts: [oncpu, offcpu, context_switches, page_faults]}";
 
 /// What a clock may differ by: 0.05 %.
 const CLOCKS: u32 = 2000;
@@ -102,8 +101,9 @@ pub(crate) fn survives_turns(
 /// Holds the clocks of the load's row against the kernel's, and returns the larger deviation as a share.
 pub(crate) fn ensure_clocks(worked: &Worked, cgroup: &TestCgroup) -> Result<f64> {
     let mut worst = 0.0_f64;
-    for (family, truth) in [(ONCPU, worked.truth.run), (RUNQUEUE, worked.truth.runqueue)] {
-        let found = time(&worked.metrics, family, cgroup, &[])?;
+    let queued: &[_] = &[("state", "run_queue")];
+    for (family, labels, truth) in [(ONCPU, &[][..], worked.truth.run), (OFFCPU, queued, worked.truth.runqueue)] {
+        let found = time(&worked.metrics, family, cgroup, labels)?;
         let most = truth / CLOCKS + INSTANT;
         ensure!(found.abs_diff(truth) <= most, "{family}: {found:?}, and the truth is {truth:?} (+-{most:?})");
         worst = worst.max(found.abs_diff(truth).as_secs_f64() / truth.as_secs_f64());

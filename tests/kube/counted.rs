@@ -26,7 +26,7 @@ use podperf::{
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
     readings::Usage,
     restart::RestartStats,
-    stacks::{FrameOwner, SymbolStats, reason::WaitReason},
+    stacks::{FrameOwner, SeenTime, SymbolStats, reason::WaitReason},
     status::{Part, State},
     upkeep::{MemoryUse, OverheadUse},
 };
@@ -93,7 +93,6 @@ impl CountedNode {
             created_series: false,
             families: vec![
                 FactFamily::OnCpu,
-                FactFamily::RunQueueWait,
                 FactFamily::OffCpu,
                 FactFamily::WaitReasons,
                 FactFamily::IncompleteStacks,
@@ -181,6 +180,7 @@ impl CountedNode {
             readings: grown(1, seconds),
             took: Duration::from_millis(2),
             profiles_dropped: 0,
+            seen: SeenTime { all_ns: grown(SECOND, seconds), wrong_ns: grown(MS, seconds) },
             restart: Some(RestartStats {
                 starts: [("first".to_owned(), 1)].into(),
                 bytes: 40_000,
@@ -229,8 +229,12 @@ impl Does {
         let grown = |per_second| grown(per_second, seconds);
         let mut usage = Usage {
             oncpu_ns: grown(self.oncpu),
-            runqueue_ns: grown(self.runqueue),
-            offcpu_ns: [grown(SECOND), grown(self.blocked), grown(self.runqueue)],
+            offcpu_ns: [
+                grown(SECOND),
+                grown(self.blocked),
+                grown(self.runqueue - self.throttled.min(self.runqueue)),
+                grown(self.throttled),
+            ],
             voluntary_switches: grown(100),
             involuntary_switches: grown(20),
             counts: self.counts.map(grown).to_vec(),

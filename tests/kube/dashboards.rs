@@ -74,11 +74,7 @@ const NEED_COUNTERS: &[(&str, &str)] = &[
 /// Panels that have a query without data on the real node for another reason.
 #[rustfmt::skip]
 const EMPTY: &[(&str, &str, &str)] = &[
-    ("podperf-cluster", "Held by a quota", "no pod here has a quota"),
-    ("podperf-pod", "Its quota", "no pod here has a quota"),
-    ("podperf-pod", "Time of its threads", "no pod here has a quota"),
-    ("podperf-workload", "Waiting for a CPU", "no pod here has a quota"),
-    ("podperf-workload", "All replicas", "no pod here has a quota, and IPC needs counters"),
+    ("podperf-workload", "All replicas", "IPC needs counters"),
     ("podperf-pod", "Stacks that are cut off", "those of the loads are whole"),
 ];
 
@@ -116,7 +112,7 @@ const CHOICES: [(&str, &[(&str, &str)]); 2] = [
 ];
 
 fn every_query_of_the_dashboards_finds_data() -> Result<()> {
-    let facts = "metrics: {facts: [oncpu, runqueue_wait, offcpu, wait_reasons, incomplete_stacks, context_switches]}";
+    let facts = "metrics: {facts: [oncpu, offcpu, wait_reasons, incomplete_stacks, context_switches]}";
     // A software event is counted on any machine.
     let counters = "counters: {groups: [[cycles, instructions], [cache-references, cache-misses], [cpu-clock]]}";
     let otlp = "otlp: {endpoint: 'http://127.0.0.1:1', interval: 2s}";

@@ -58,7 +58,10 @@ fn an_upgrade_that_the_agent_follows_loses_no_count() -> Result<()> {
         let metrics = release::fresh_metrics(cluster, 0)?;
         Ok(metrics.get(FAULTS, &[]).is_some().then_some(metrics))
     })?;
-    ensure!(after.get("podperf_container_runqueue_wait_seconds_total", &[]).is_none(), "what was taken away is there");
+    ensure!(
+        after.get("podperf_container_offcpu_seconds_total", &[("state", "run_queue")]).is_none(),
+        "what was taken away is there"
+    );
     let still = release::agent_of(cluster, cluster.node().name())?;
     ensure!(still.metadata.uid == agent.metadata.uid, "another agent: {still:?}");
     ensure_nothing_fell(&before, &after)

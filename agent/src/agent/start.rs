@@ -232,7 +232,8 @@ fn tell_state(
     samples: &Result<Option<SampleEvent>, String>,
     host: &Host,
 ) {
-    let (state, detail) = parts::scheduling(config.scheduling.tracepoint, tracepoint);
+    let (state, detail) =
+        parts::scheduling(config.scheduling.tracepoint, tracepoint, kernel::host::in_initial_pid_namespace());
     status.set("scheduling sensor", state, detail);
     status.set("cgroup sensor", State::Healthy, "births and deaths from the kernel");
     let (state, detail) = parts::stacks(config, host);

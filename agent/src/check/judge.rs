@@ -13,7 +13,7 @@ use crate::{
     events::{plan::Source, state::EventState},
     kernel::{
         LoadError, OpenCounter,
-        host::{Host, OLDEST_KERNEL, Unsupported},
+        host::{Host, OLDEST_KERNEL, Unsupported, in_initial_pid_namespace},
     },
     memory::Budget,
     parts,
@@ -112,7 +112,8 @@ fn programs(config: &Config, findings: &Findings) -> Check {
             Check::unsupported(NAME, said)
         }
         Some(Ok(got)) => {
-            let (state, detail) = parts::scheduling(config.scheduling.tracepoint, got.tracepoint);
+            let (state, detail) =
+                parts::scheduling(config.scheduling.tracepoint, got.tracepoint, in_initial_pid_namespace());
             let way = "a kernel with BTF-typed tracepoints, or `scheduling.tracepoint: raw` if that will do";
             part(NAME, state, (format!("loaded and attached: {detail}"), Some(way.into())))
         }

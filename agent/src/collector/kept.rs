@@ -16,6 +16,7 @@ use crate::{
     pods::PodIndex,
     readings::{Deltas, ProfiledTime, Readings, Usage},
     restart::{Found, Keeper, Kept, Pods, Shape},
+    stacks::SeenTime,
     status::{State, Status},
 };
 
@@ -99,6 +100,7 @@ pub(super) struct Parts {
     pub(super) pods: PodIndex,
     pub(super) readings_made: u64,
     pub(super) profiles_dropped: u64,
+    pub(super) seen: SeenTime,
     /// What programs before these have counted and nobody has posted.
     pub(super) unposted: Vec<(CgroupId, Usage)>,
 }
@@ -153,6 +155,7 @@ impl Resumed {
             pods: PodIndex::resume(&kept.told, &pods),
             readings_made: kept.readings,
             profiles_dropped: kept.profiles_dropped,
+            seen: kept.seen,
             unposted,
         };
         (Keeping { keeper: self.keeper, shape, started: self.started, identity, failed: false }, parts)
@@ -181,6 +184,7 @@ impl Collector {
             shown: totals(&reading.cpu, reading.drops.iter().copied(), shape),
             readings: self.readings_made,
             profiles_dropped: self.profiles_dropped,
+            seen: self.samples.seen(),
             tree: self.tree.keep(),
             pods: pods.into_kept(),
             told,

@@ -35,7 +35,7 @@ use crate::{
     pods::PodIndex,
     readings::{self, Deltas, Readings, Usage},
     restart::RestartStats,
-    stacks::{RawProfile, Window},
+    stacks::{RawProfile, SeenTime, Window},
     status::{State, Status},
     upkeep::{MemorySettings, OverheadUse, Upkeep},
 };
@@ -79,6 +79,8 @@ pub struct Observation {
     pub took: Duration,
     /// Profile windows that were given up because symbols took too long.
     pub profiles_dropped: u64,
+    /// Remembered stacks that were looked at.
+    pub seen: SeenTime,
     /// What is kept for a restart; `None` where nothing is.
     pub restart: Option<RestartStats>,
 }
@@ -132,11 +134,11 @@ pub fn start(
     sensors.set_filter_terms(&filters.kernel_terms())?;
     let mut readings = Readings::new(sensors.counters(), sensors.most_per_ns());
     let (keeping, parts) = resumed.resume(&mut sensors, &mut readings);
-    let Parts { ledger, mut tree, pods, readings_made, profiles_dropped, unposted } = parts;
+    let Parts { ledger, mut tree, pods, readings_made, profiles_dropped, seen, unposted } = parts;
     let (memory, stacks) = (settings.memory.clone(), settings.profiles.is_some());
     let answering = settings.answering.clone();
     let upkeep = Upkeep::new(settings.overhead, answering, memory, stacks, &sensors, settings.status.clone());
-    let mut samples = Window::new(settings.max_stacks, settings.max_samples);
+    let mut samples = Window::new(settings.max_stacks, settings.max_samples, seen);
     if settings.profiles.is_some() {
         samples.learn_functions();
     }
@@ -313,9 +315,10 @@ impl Collector {
         let for_a_reader = charged && self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < READ_AT_LEAST_EVERY);
         let (start, spent) = (Instant::now(), thread_cpu());
         let failed = |error| ReadError::Kernel(Arc::new(error));
+        // Waits that go on are charged with it, so the rows are read after it.
+        self.take_samples().map_err(failed)?;
         let reading = self.sensors.read().map_err(failed)?;
         let taken = wall(reading.at_ns);
-        self.take_samples().map_err(failed)?;
         self.mind_the_tree(&reading);
         let Deltas { usages: mut deltas, doubtful, unprofiled } = self.readings.advance(&reading);
         self.samples.add_unprofiled(&unprofiled, reading.at_ns, !self.upkeep.stacks_are_left_out());
@@ -347,6 +350,7 @@ impl Collector {
             readings: self.readings_made,
             took: start.elapsed(),
             profiles_dropped: self.profiles_dropped,
+            seen: self.samples.seen(),
             restart: self.restart_stats(),
         });
         let now = Instant::now();

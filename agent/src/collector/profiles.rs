@@ -42,7 +42,7 @@ impl Collector {
     /// Takes what was sampled since the last time.
     pub(super) fn take_samples(&mut self) -> io::Result<()> {
         if self.settings.profiles.is_none() {
-            return Ok(());
+            return self.sensors.charge_waits();
         }
         let samples = self.sensors.take_samples()?;
         // What they refer to was sent before them.

@@ -101,7 +101,6 @@ impl Default for Metrics {
         Self {
             facts: vec![
                 FactFamily::OnCpu,
-                FactFamily::RunQueueWait,
                 FactFamily::OffCpu,
                 FactFamily::WaitReasons,
                 FactFamily::IncompleteStacks,

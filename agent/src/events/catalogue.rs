@@ -185,7 +185,6 @@ mod tests {
     /// Families of metrics.md that do not come from perf counters.
     const TAKEN: &[&str] = &[
         "oncpu_seconds",
-        "runqueue_wait_seconds",
         "offcpu_seconds",
         "context_switches",
         "cpu_migrations",

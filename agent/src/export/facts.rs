@@ -21,8 +21,6 @@ use crate::{
 pub enum FactFamily {
     #[serde(rename = "oncpu")]
     OnCpu,
-    #[serde(rename = "runqueue_wait")]
-    RunQueueWait,
     #[serde(rename = "offcpu")]
     OffCpu,
     WaitReasons,
@@ -39,7 +37,6 @@ impl FactFamily {
     pub const fn name(self) -> &'static str {
         match self {
             Self::OnCpu => "oncpu",
-            Self::RunQueueWait => "runqueue_wait",
             Self::OffCpu => "offcpu",
             Self::WaitReasons => "wait_reasons",
             Self::IncompleteStacks => "incomplete_stacks",
@@ -106,7 +103,7 @@ macro_rules! unwound {
 }
 
 /// One row per family.
-pub(super) static FACTS: [Fact; 9] = [
+pub(super) static FACTS: [Fact; 8] = [
     Fact {
         family: FactFamily::OnCpu,
         name: "oncpu",
@@ -118,26 +115,17 @@ pub(super) static FACTS: [Fact; 9] = [
         sparse: false,
     },
     Fact {
-        family: FactFamily::RunQueueWait,
-        name: "runqueue_wait",
-        instrument: "runqueue.wait",
-        help: "Time runnable but waiting for a CPU",
-        unit: Unit::Seconds,
-        label: None,
-        series: &[("", |usage| usage.runqueue_ns)],
-        sparse: false,
-    },
-    Fact {
         family: FactFamily::OffCpu,
         name: "offcpu",
         instrument: "offcpu.time",
-        help: "Time off the CPU, by the state in which it was left; run-queue wait is part of it",
+        help: "Time off the CPU: blocked, interruptible or not; runnable in a run queue; held back by a CPU quota",
         unit: Unit::Seconds,
         label: label("state", "podperf.offcpu.state"),
         series: &[
             (WaitState::Interruptible.name(), |usage| usage.offcpu_ns[0]),
             (WaitState::Uninterruptible.name(), |usage| usage.offcpu_ns[1]),
-            (WaitState::Preempted.name(), |usage| usage.offcpu_ns[2]),
+            (WaitState::RunQueue.name(), |usage| usage.offcpu_ns[2]),
+            (WaitState::Throttled.name(), |usage| usage.offcpu_ns[3]),
         ],
         sparse: false,
     },
@@ -145,7 +133,7 @@ pub(super) static FACTS: [Fact; 9] = [
         family: FactFamily::WaitReasons,
         name: "wait",
         instrument: "wait.time",
-        help: "Time off the CPU by what it was for, as its stacks tell; those are a part of `offcpu`",
+        help: "Time of `offcpu` by the reason that stacks tell",
         unit: Unit::Seconds,
         label: label("reason", "podperf.offcpu.reason"),
         series: &WAITS,
@@ -214,7 +202,9 @@ const WAITS: [Series; WaitReason::ALL.len()] = [
     waits_for!(Sleep),
     waits_for!(KernelLock),
     waits_for!(Child),
-    waits_for!(Preempted),
+    waits_for!(Stopped),
+    waits_for!(MemoryLimit),
+    waits_for!(RunQueue),
     waits_for!(Throttled),
     waits_for!(Other),
     waits_for!(Unknown),

@@ -32,7 +32,6 @@ const ROWS: usize = 300;
 enum Column {
     Name,
     OnCpu,
-    RunQueue,
     OffCpu,
     State(WaitState),
     Ipc,
@@ -44,7 +43,6 @@ struct Line {
     name: String,
     selector: Selector,
     oncpu: f64,
-    runqueue: f64,
     offcpu: [f64; WaitState::ALL.len()],
     ipc: Option<f64>,
     reason: Option<(WaitReason, f64)>,
@@ -58,11 +56,11 @@ impl Column {
     const ALL: [Self; 8] = [
         Self::Name,
         Self::OnCpu,
-        Self::RunQueue,
+        Self::State(WaitState::RunQueue),
+        Self::State(WaitState::Throttled),
         Self::OffCpu,
         Self::State(WaitState::Interruptible),
         Self::State(WaitState::Uninterruptible),
-        Self::State(WaitState::Preempted),
         Self::Ipc,
     ];
 
@@ -70,7 +68,6 @@ impl Column {
         match self {
             Self::Name => "name",
             Self::OnCpu => "on-cpu",
-            Self::RunQueue => "run-queue",
             Self::OffCpu => "off-cpu",
             Self::State(state) => state.name(),
             Self::Ipc => "ipc",
@@ -81,7 +78,7 @@ impl Column {
         match self {
             Self::Name => "pod or cgroup",
             Self::OnCpu => "on CPU",
-            Self::RunQueue => "run queue",
+            Self::State(WaitState::RunQueue) => "run queue",
             Self::OffCpu => "off CPU",
             Self::State(state) => state.name(),
             Self::Ipc => "IPC",
@@ -92,7 +89,6 @@ impl Column {
         match self {
             Self::Name => None,
             Self::OnCpu => Some(line.oncpu),
-            Self::RunQueue => Some(line.runqueue),
             Self::OffCpu => Some(line.offcpu.iter().sum()),
             Self::State(state) => Some(line.offcpu[state as usize]),
             Self::Ipc => line.ipc,
@@ -152,7 +148,6 @@ fn lines(now: &Observation, before: Option<&Observation>, over: Duration, reason
         let name = selector.to_string();
         Line {
             oncpu: share(row.usage.oncpu_ns, then.oncpu_ns),
-            runqueue: share(row.usage.runqueue_ns, then.runqueue_ns),
             offcpu,
             ipc: ipc(&now.counters, &row.usage, then),
             reason: reasons.get(&name).and_then(most),
@@ -309,8 +304,7 @@ mod tests {
             name: path.into(),
             selector: Selector::One(SubjectName::Cgroup(path.into())),
             oncpu,
-            runqueue: 0.0,
-            offcpu: [waits, 0.0, 0.0],
+            offcpu: [waits, 0.0, 0.0, 0.0],
             ipc,
             reason: Some((WaitReason::Disk, 0.5)),
         }

@@ -80,8 +80,7 @@ pub(super) async fn answer(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Respo
 /// Long waits are never summed, so each is a sample of its own; shorter ones may be one by chance.
 fn write(windows: &[Arc<Profile>], selector: &Selector, least: Duration) -> Vec<u8> {
     let least = u64::try_from(least.as_nanos()).unwrap_or(u64::MAX);
-    let is_long =
-        |sample: &&Sample| sample.count == 1 && sample.nanoseconds >= least && Slot::OWN.let_pass(sample.passed);
+    let is_long = |sample: &&Sample| sample.count == 1 && length(sample) >= least && Slot::OWN.let_pass(sample.passed);
     let subjects: Vec<_> = windows
         .iter()
         .flat_map(|window| &window.subjects)
@@ -100,11 +99,16 @@ fn write(windows: &[Arc<Profile>], selector: &Selector, least: Duration) -> Vec<
     serde_json::to_vec(&waits).unwrap_or_default()
 }
 
+/// How long a single wait was.
+const fn length(sample: &Sample) -> u64 {
+    sample.nanoseconds.saturating_add(sample.so_far_ns)
+}
+
 fn wait<'a>(subject: &'a SubjectName, sample: &'a Sample) -> Option<LongWait<'a>> {
     let Activity::OffCpu { state, reason, waker } = &sample.activity else { return None };
     Some(LongWait {
         ended: seconds(sample.last),
-        seconds: Duration::from_nanos(sample.nanoseconds).as_secs_f64(),
+        seconds: Duration::from_nanos(length(sample)).as_secs_f64(),
         subject,
         state: state.name(),
         reason: reason.name(),
@@ -132,7 +136,8 @@ mod tests {
         Sample {
             stack: Arc::new(Stack::default()),
             activity: Activity::OffCpu { state: WaitState::Interruptible, reason: WaitReason::Pipe, waker },
-            nanoseconds: millis * 1_000_000,
+            nanoseconds: millis * 750_000,
+            so_far_ns: millis * 250_000,
             count,
             last: UNIX_EPOCH + Duration::from_secs(ended),
             passed,

@@ -107,9 +107,7 @@ impl<'a> Known<'a> {
         let state = match key.activity {
             RawActivity::Wait(WaitState::Interruptible) => StateTerm::Interruptible,
             RawActivity::Wait(WaitState::Uninterruptible) => StateTerm::Uninterruptible,
-            RawActivity::Wait(WaitState::Preempted) | RawActivity::Throttled | RawActivity::OnCpu => {
-                StateTerm::Runnable
-            }
+            RawActivity::Wait(WaitState::RunQueue | WaitState::Throttled) | RawActivity::OnCpu => StateTerm::Runnable,
         };
         let reason = (key.activity != RawActivity::OnCpu).then_some(reason);
         Self { state, process: key.process.0, path, subject, reason }
@@ -224,7 +222,9 @@ fn state(value: &str) -> Result<StateTerm, String> {
         "S" | "interruptible" => Ok(StateTerm::Interruptible),
         "D" | "uninterruptible" => Ok(StateTerm::Uninterruptible),
         "R" | "running" => Ok(StateTerm::Runnable),
-        _ => Err(format!("`{value}` is no state (S: interruptible, D: uninterruptible, R: running or preempted)")),
+        _ => Err(format!(
+            "`{value}` is no state (S: interruptible, D: uninterruptible, R: in the run queue, throttled or running)"
+        )),
     }
 }
 

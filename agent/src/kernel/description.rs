@@ -12,7 +12,7 @@ use super::sensors::{DROPS, PROGRAMS};
 use crate::stacks::profile::WaitState;
 
 /// Of which record the fields that begin so are carried over. Its stack is not: nobody here knows its frames.
-const CARRIED: [&str; 8] = [
+const CARRIED: [&str; 11] = [
     "task.settled.",
     "task.left_ns",
     "task.left_run_ns",
@@ -21,6 +21,9 @@ const CARRIED: [&str; 8] = [
     "task.weight",
     "task.activity",
     "task.in_profile",
+    "task.charged_ns",
+    "task.began_ns",
+    "task.cgroup",
 ];
 /// Summed up from others where it is used.
 const DERIVED: &str = "task.settled.rare";
@@ -209,7 +212,7 @@ mod tests {
         let own = Description::own();
         let (carried, anew) = own.carried(&own);
         let used: Vec<_> = carried.iter().take_while(|field| field.size > 0).collect();
-        assert_eq!((used.len(), anew), (14, vec![]));
+        assert_eq!((used.len(), anew), (17, vec![]));
         assert!(used.iter().all(|field| field.from == field.to && [1, 4, 8].contains(&field.size)));
         let mut without = own.clone();
         without.fields.remove("task.settled.migrations");
@@ -219,7 +222,7 @@ mod tests {
     #[test]
     fn the_same_layout_is_read_as_it_is() {
         let own = Description::own();
-        let row: abi::podperf_cgroup = bytemuck::cast(std::array::from_fn::<u64, 46, _>(|at| at as u64 + 1));
+        let row: abi::podperf_cgroup = bytemuck::cast(std::array::from_fn::<u64, 47, _>(|at| at as u64 + 1));
         let translation = own.translation(&own, "podperf_cgroup");
         assert_eq!(
             bytemuck::bytes_of(&translation.of::<abi::podperf_cgroup>(bytemuck::bytes_of(&row))),

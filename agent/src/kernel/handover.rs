@@ -22,6 +22,7 @@ use super::{
     raw::{self, Then},
     reading::{CpuTotals, RawReading, RawRow, sum},
     records::CgroupRecord,
+    rows::ROWS_SO_FAR,
     sensors::{CARRY, DROPS, fd, flush, identity},
 };
 use crate::ids::CgroupId;
@@ -201,6 +202,10 @@ fn read_rows(object: &Object, translation: &Translation, copies: usize) -> io::R
     };
     read_values(object, "rows", copies, |_: u32, copy| add(copy))?;
     read_values(object, "rows_by_id", copies, |_: u64, copy| add(copy))?;
+    // Older ones charge a wait when it ends.
+    if object.map(ROWS_SO_FAR).is_some() {
+        read_values(object, ROWS_SO_FAR, 1, |_: u64, copy| add(copy))?;
+    }
     Ok(rows.iter().map(|(id, parts)| RawRow { cgroup: CgroupId(*id), counts: sum(parts) }).collect())
 }
 

@@ -212,7 +212,8 @@ fn is_cgroup2(root: &Path) -> bool {
 }
 
 /// Whether `collect` sees all tasks: the kernel shows those of the reader's namespace.
-pub(super) fn in_initial_pid_namespace() -> bool {
+#[must_use]
+pub fn in_initial_pid_namespace() -> bool {
     // `PROC_PID_INIT_INO` of the kernel's `proc_ns.h`.
     fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }

@@ -15,7 +15,7 @@ use aya::{
 
 use super::{
     descriptor, raw, sampler,
-    sensors::{ADOPT, CARRY, COLLECT, ORDERS},
+    sensors::{ADOPT, CARRY, COLLECT, ORDERS, SEE},
 };
 
 /// bpffs takes no dots in names.
@@ -63,7 +63,7 @@ impl Object {
             let program = program_of(&name, &path).map_err(io::Error::other)?;
             this.programs.insert(name, program);
         }
-        for name in [COLLECT, CARRY, ADOPT] {
+        for name in [COLLECT, CARRY, ADOPT, SEE] {
             match descriptor::open_pin(&directory.join("links").join(name)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 link => this.iterators.push((name, link?)),

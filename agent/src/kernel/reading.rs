@@ -57,6 +57,10 @@ pub struct CpuTotals {
     pub shadow_waits: u64,
     /// Of these, how many were another one.
     pub shadow_wrong: u64,
+    /// The lengths of `shadow_waits`, in nanoseconds.
+    pub shadow_ns: u64,
+    /// Those of `shadow_wrong`, without waits that were looked at while they went on.
+    pub shadow_wrong_ns: u64,
     /// What the counters counted, by slot, never scaled: all that was charged to anyone.
     pub counts: [u64; abi::PODPERF_MAX_EVENTS as usize],
     /// What each program did, by its own account, in the order of `enum podperf_program`.
@@ -78,6 +82,8 @@ impl CpuTotals {
             total.sampled_out += cpu.sampled_out;
             total.shadow_waits += cpu.shadow_waits;
             total.shadow_wrong += cpu.shadow_wrong;
+            total.shadow_ns += cpu.shadow_ns;
+            total.shadow_wrong_ns += cpu.shadow_wrong_ns;
             for (to, (count, uncounted)) in total.counts.iter_mut().zip(cpu.counts.iter().zip(&cpu.uncounted)) {
                 *to = to.wrapping_add(count.wrapping_sub(*uncounted));
             }
@@ -112,6 +118,8 @@ impl CpuTotals {
             ("sampled_out", &mut self.sampled_out),
             ("shadow_waits", &mut self.shadow_waits),
             ("shadow_wrong", &mut self.shadow_wrong),
+            ("shadow_ns", &mut self.shadow_ns),
+            ("shadow_wrong_ns", &mut self.shadow_wrong_ns),
         ];
         let mut numbers: Vec<_> = plain.into_iter().map(|(label, number)| (label.to_owned(), number)).collect();
         numbers.extend(slots.iter().zip(&mut self.counts).map(|((name, _), count)| (format!("count {name}"), count)));
@@ -143,6 +151,8 @@ impl Default for CpuTotals {
             sampled_out: 0,
             shadow_waits: 0,
             shadow_wrong: 0,
+            shadow_ns: 0,
+            shadow_wrong_ns: 0,
             counts: bytemuck::Zeroable::zeroed(),
             programs: bytemuck::Zeroable::zeroed(),
         }

@@ -53,6 +53,9 @@ pub struct RawWaker {
 pub struct SampleKey {
     /// Where: a stack, or a place whose stack may be known later. `None` when neither is known.
     pub stack: Option<StackId>,
+    /// The kernel's part of it as it was seen while the thread slept, below the scheduler's functions. It is right where
+    /// `stack`, which may be a remembered one, says something else. `None`: nobody looked.
+    pub seen: Option<StackId>,
     /// The cgroup in which it ended.
     pub cgroup: CgroupId,
     /// Who ended the wait, where that is known.
@@ -68,10 +71,8 @@ pub struct SampleKey {
 /// What time was spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RawActivity {
-    /// A wait that began so.
+    /// A wait of this kind.
     Wait(WaitState),
-    /// Preempted, since the quota of its cgroup was used up.
-    Throttled,
     /// On the CPU.
     OnCpu,
 }
@@ -81,8 +82,12 @@ pub enum RawActivity {
 pub struct RawSample {
     /// Whose, where and how.
     pub key: SampleKey,
-    /// All together.
+    /// All together, without `queued_ns`.
     pub ns: u64,
+    /// From the ends of these waits until the threads had a CPU.
+    pub queued_ns: u64,
+    /// Of the same wait, in samples before this one; of one wait only.
+    pub so_far_ns: u64,
     /// How many waits, or samples on the CPU.
     pub count: u64,
     /// When the last ended, `CLOCK_MONOTONIC`.
@@ -104,12 +109,12 @@ impl SampleKey {
     #[must_use]
     pub fn from_abi(key: &abi::podperf_sample_key) -> Option<Self> {
         let activity = match u32::from(key.activity) {
-            abi::PODPERF_THROTTLED => RawActivity::Throttled,
             abi::PODPERF_ON_CPU => RawActivity::OnCpu,
             _ => RawActivity::Wait(*WaitState::ALL.get(usize::from(key.activity))?),
         };
         Some(Self {
             stack: Some(StackId(key.stack)).filter(|id| id.0 != 0),
+            seen: Some(StackId(key.seen)).filter(|id| id.0 != 0),
             cgroup: CgroupId(key.cgroup),
             waker: Some(WakerId(key.waker)).filter(|id| id.0 != 0),
             process: Pid(key.tgid),
@@ -140,7 +145,8 @@ impl StackRecord {
             abi::PODPERF_RECORD_LONG_WAIT => {
                 let wait: abi::podperf_long_wait = whole(bytes)?;
                 let key = SampleKey::from_abi(&wait.key)?;
-                Some(Self::LongWait(RawSample { key, ns: wait.ns, count: 1, last_ns: wait.end_ns }))
+                let (ns, queued_ns, so_far_ns) = (wait.ns, wait.queued_ns, wait.so_far_ns);
+                Some(Self::LongWait(RawSample { key, ns, queued_ns, so_far_ns, count: 1, last_ns: wait.end_ns }))
             }
             abi::PODPERF_RECORD_WAKER => {
                 let waker: abi::podperf_waker = whole(bytes)?;

@@ -19,6 +19,8 @@ use super::{
 };
 use crate::ids::CgroupId;
 
+/// The map of waits that were charged while they went on.
+pub(super) const ROWS_SO_FAR: &str = "rows_so_far";
 const ARGUMENTS: usize = abi::PODPERF_FORGET_MAX as usize;
 
 /// What must be known to find a row.
@@ -65,15 +67,18 @@ impl Rows {
     pub(super) fn read(&self, object: &Object) -> io::Result<Vec<RawRow>> {
         let mut ids = Vec::new();
         raw::read_all(fd(object, "cgroups")?, 1, Then::Keep, |id: u64, _: &[u64]| ids.push(id))?;
-        let mut by_id: HashMap<u64, Vec<abi::podperf_cgroup>> = HashMap::new();
+        let mut parts_of: HashMap<u64, Vec<abi::podperf_cgroup>> = HashMap::new();
         raw::read_all(fd(object, "rows_by_id")?, self.copies, Then::Keep, |id: u64, copies: &[_]| {
-            by_id.insert(id, vec![sum(copies)]);
+            parts_of.entry(id).or_default().extend(copies);
+        })?;
+        raw::read_all(fd(object, ROWS_SO_FAR)?, 1, Then::Keep, |id: u64, row: &[_]| {
+            parts_of.entry(id).or_default().extend(row);
         })?;
         let rows = fd(object, "rows")?;
         let mut copies = vec![bytemuck::Zeroable::zeroed(); self.copies];
         let read = |id: u64| {
             raw::lookup(rows, self.slot(id), &mut copies)?;
-            let mut parts = by_id.remove(&id).unwrap_or_default();
+            let mut parts = parts_of.remove(&id).unwrap_or_default();
             let own = |&(cpu, copy): &(usize, &abi::podperf_cgroup)| copy.id == id && !self.stale.contains(&(cpu, id));
             parts.extend(copies.iter().enumerate().filter(own).map(|(_, copy)| *copy));
             Ok(RawRow { cgroup: CgroupId(id), counts: sum(&parts) })
@@ -87,6 +92,7 @@ impl Rows {
         for id in dead {
             raw::delete(fd(object, "cgroups")?, id.0)?;
             raw::delete(fd(object, "rows_by_id")?, id.0)?;
+            raw::delete(fd(object, ROWS_SO_FAR)?, id.0)?;
         }
         let online = aya::util::online_cpus().unwrap_or_default();
         let ids: Vec<u64> = dead.iter().map(|id| id.0).collect();

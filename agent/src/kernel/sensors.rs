@@ -97,6 +97,7 @@ const SAMPLE_TABLES: [[(&str, u32); 2]; 2] = [
 pub(super) const COLLECT: &str = "collect";
 pub(super) const CARRY: &str = "carry";
 pub(super) const ADOPT: &str = "adopt";
+pub(super) const SEE: &str = "see";
 
 /// The running programs. The counters close on drop, and unless they are pinned the programs detach.
 pub struct Sensors {
@@ -183,6 +184,10 @@ impl Sensors {
             if !others.is_empty() {
                 (before, unreadable) = take_over(pins, others, &object, number, copies).map_err(failed)?;
             }
+        }
+        if settings.facts {
+            // These programs count now: who sleeps since before them is seen without waking up.
+            object.iterate(SEE).map_err(LoadError::Counter)?;
         }
         let tracepoint = if is_loaded(&object, "sched_switch_raw") { Tracepoint::Raw } else { Tracepoint::Btf };
         let running = RUN.into_iter().filter(|name| is_loaded(&object, name)).collect();
@@ -327,6 +332,15 @@ impl Sensors {
         raw::update(fd(&self.object, ORDERS)?, 0_u32, self.orders)
     }
 
+    /// Charges the waits that go on, for the next reading. [`Self::take_samples`] does so, too.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn charge_waits(&self) -> io::Result<()> {
+        self.object.iterate(COLLECT)
+    }
+
     /// Settles what is on each CPU, then reads everything.
     ///
     /// # Errors
@@ -382,7 +396,8 @@ impl Sensors {
         }
     }
 
-    /// Makes the programs write to the other tables of samples, and reads and empties those that they wrote to.
+    /// Makes the programs write to the other tables of samples, and reads and empties those that they wrote to. Waits that go
+    /// on are in them with what they have lasted so far.
     ///
     /// # Errors
     ///
@@ -400,7 +415,15 @@ impl Sensors {
         for (table, number) in SAMPLE_TABLES[odd as usize] {
             let take = |key: abi::podperf_sample_key, sums: &[abi::podperf_sample_sum]| {
                 if let (Some(key), [sum]) = (SampleKey::from_abi(&key), sums) {
-                    samples.push(RawSample { key, ns: sum.ns, count: sum.count, last_ns: sum.last_ns });
+                    let (ns, queued_ns) = (sum.ns, sum.queued_ns);
+                    samples.push(RawSample {
+                        key,
+                        ns,
+                        queued_ns,
+                        so_far_ns: 0,
+                        count: sum.count,
+                        last_ns: sum.last_ns,
+                    });
                 }
             };
             let unused: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();

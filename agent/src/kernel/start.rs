@@ -20,7 +20,7 @@ use super::{
     pins::{Generation, Pins},
     raw,
     rows::Rows,
-    sensors::{ADOPT, CARRY, COLLECT, ORDERS, fd},
+    sensors::{ADOPT, CARRY, COLLECT, ORDERS, SEE, fd},
     sent, symbols,
 };
 
@@ -102,6 +102,7 @@ pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows
         .global("sees_all_tasks", u8::from(in_initial_pid_namespace()))
         .global("slot_shift", rows.slot_shift())
         .size("cgroups", settings.max_cgroups)
+        .size("rows_so_far", settings.max_cgroups)
         .size("rows", rows.slots())
         .size("rows_by_id", rows.by_id())
         .size("cpus", copies)
@@ -190,8 +191,9 @@ pub(super) fn load(
         object.iterate(ADOPT).map_err(LoadError::Counter)?;
     }
     attach_scheduling(&mut object, settings.tracepoint, &btf)?;
-    if settings.stacks {
+    if settings.facts {
         load_iter(&mut object, COLLECT, &btf)?;
+        load_iter(&mut object, SEE, &btf)?;
     }
     if carries {
         load_iter(&mut object, CARRY, &btf)?;

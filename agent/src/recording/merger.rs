@@ -259,7 +259,15 @@ mod tests {
     use crate::stacks::profile::SubjectProfile;
 
     fn sample(activity: Activity, nanoseconds: u64) -> Sample {
-        Sample { stack: Arc::default(), activity, nanoseconds, count: 2, last: SystemTime::UNIX_EPOCH, passed: 1 }
+        Sample {
+            stack: Arc::default(),
+            activity,
+            nanoseconds,
+            so_far_ns: 0,
+            count: 2,
+            last: SystemTime::UNIX_EPOCH,
+            passed: 1,
+        }
     }
 
     fn wait(reason: WaitReason) -> Activity {

@@ -104,6 +104,7 @@ mod tests {
             nanoseconds: 1,
             count: 1,
             last: SystemTime::UNIX_EPOCH,
+            so_far_ns: 0,
             passed: 1,
         };
         let subject = SubjectProfile { resource: vec![], samples: vec![sample; samples] };

@@ -11,6 +11,7 @@ use crate::{
     attribution::Row,
     ids::ContainerId,
     pods::{ContainerInfo, Pod},
+    stacks::SeenTime,
 };
 
 /// All of it.
@@ -40,6 +41,9 @@ pub struct Kept {
     pub readings: u64,
     /// Profile windows that were given up so far.
     pub profiles_dropped: u64,
+    /// Time with remembered stacks that were looked at, so far.
+    #[serde(default)]
+    pub seen: SeenTime,
     /// The cgroups.
     pub tree: Vec<KeptNode>,
     /// The pods, each once; the others name them by their place here.

@@ -19,8 +19,8 @@ pub struct Shape {
     groups: usize,
 }
 
-const PLAIN: [&str; 7] =
-    ["oncpu", "runqueue", "voluntary_switches", "involuntary_switches", "migrations", "minor_faults", "major_faults"];
+const PLAIN: [&str; 6] =
+    ["oncpu", "voluntary_switches", "involuntary_switches", "migrations", "minor_faults", "major_faults"];
 
 impl Shape {
     /// The shape of usages with these counters.
@@ -91,7 +91,6 @@ impl Shape {
         usage.running_ns.resize(self.groups, 0);
         let Usage {
             oncpu_ns,
-            runqueue_ns,
             offcpu_ns,
             voluntary_switches,
             involuntary_switches,
@@ -103,15 +102,8 @@ impl Shape {
             running_ns,
             profiled,
         } = usage;
-        let mut numbers = vec![
-            oncpu_ns,
-            runqueue_ns,
-            voluntary_switches,
-            involuntary_switches,
-            migrations,
-            minor_faults,
-            major_faults,
-        ];
+        let mut numbers =
+            vec![oncpu_ns, voluntary_switches, involuntary_switches, migrations, minor_faults, major_faults];
         numbers.extend(offcpu_ns);
         numbers.extend(&mut profiled.waits_ns);
         numbers.extend([&mut profiled.waits, &mut profiled.oncpu_samples]);
@@ -134,7 +126,8 @@ const fn state_name(state: WaitState) -> &'static str {
     match state {
         WaitState::Interruptible => "Interruptible",
         WaitState::Uninterruptible => "Uninterruptible",
-        WaitState::Preempted => "Preempted",
+        WaitState::RunQueue => "RunQueue",
+        WaitState::Throttled => "Throttled",
     }
 }
 
@@ -150,7 +143,9 @@ const fn reason_name(reason: WaitReason) -> &'static str {
         WaitReason::Sleep => "Sleep",
         WaitReason::KernelLock => "KernelLock",
         WaitReason::Child => "Child",
-        WaitReason::Preempted => "Preempted",
+        WaitReason::Stopped => "Stopped",
+        WaitReason::MemoryLimit => "MemoryLimit",
+        WaitReason::RunQueue => "RunQueue",
         WaitReason::Throttled => "Throttled",
         WaitReason::Other => "Other",
         WaitReason::Unknown => "Unknown",
@@ -179,8 +174,7 @@ mod tests {
     fn example() -> Usage {
         Usage {
             oncpu_ns: 1,
-            runqueue_ns: 2,
-            offcpu_ns: [3, 4, 5],
+            offcpu_ns: [2, 3, 4, 5],
             voluntary_switches: 6,
             involuntary_switches: 7,
             migrations: 8,
@@ -223,7 +217,6 @@ mod tests {
         let shape = slots(&[("cycles", Some(0)), ("cache-misses", Some(1))]);
         let expected = [
             "oncpu",
-            "runqueue",
             "voluntary_switches",
             "involuntary_switches",
             "migrations",
@@ -231,7 +224,8 @@ mod tests {
             "major_faults",
             "offcpu Interruptible",
             "offcpu Uninterruptible",
-            "offcpu Preempted",
+            "offcpu RunQueue",
+            "offcpu Throttled",
             "wait Futex",
             "wait Poll",
             "wait Disk",
@@ -241,7 +235,9 @@ mod tests {
             "wait Sleep",
             "wait KernelLock",
             "wait Child",
-            "wait Preempted",
+            "wait Stopped",
+            "wait MemoryLimit",
+            "wait RunQueue",
             "wait Throttled",
             "wait Other",
             "wait Unknown",

@@ -49,7 +49,7 @@ use reason::WaitReason;
 pub use symbolizer::start;
 pub use unread::{FrameOwner, UnreadFrames};
 
-pub use window::Window;
+pub use window::{SeenTime, Window};
 
 /// The samples of one window, with addresses.
 #[derive(Debug)]

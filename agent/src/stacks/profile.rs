@@ -42,6 +42,8 @@ pub struct Sample {
     pub activity: Activity,
     /// Time, in nanoseconds, all waits or samples together.
     pub nanoseconds: u64,
+    /// Of a single wait: nanoseconds of it that are in samples before this one.
+    pub so_far_ns: u64,
     /// How many waits, or samples on the CPU, that was.
     pub count: u64,
     /// When the last of them was.
@@ -89,20 +91,22 @@ pub struct Waker {
     pub stack: Option<String>,
 }
 
-/// The task state in which a wait began.
+/// How a task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitState {
     /// `TASK_INTERRUPTIBLE`: a wait that a signal may end (sockets, pipes, futexes, timers).
     Interruptible,
     /// `TASK_UNINTERRUPTIBLE`: disk, NFS, kernel locks.
     Uninterruptible,
-    /// Still runnable, but another task had the CPU.
-    Preempted,
+    /// Runnable, but another task had the CPU.
+    RunQueue,
+    /// The same, since the quota of its cgroup was used up.
+    Throttled,
 }
 
 impl WaitState {
-    /// In the order of the kernel side's `enum podperf_wait`.
-    pub const ALL: [Self; 3] = [Self::Interruptible, Self::Uninterruptible, Self::Preempted];
+    /// In the order of the kernel side's `enum podperf_activity`.
+    pub const ALL: [Self; 4] = [Self::Interruptible, Self::Uninterruptible, Self::RunQueue, Self::Throttled];
 
     /// The label value in metrics and profiles.
     #[must_use]
@@ -110,7 +114,8 @@ impl WaitState {
         match self {
             Self::Interruptible => "interruptible",
             Self::Uninterruptible => "uninterruptible",
-            Self::Preempted => "preempted",
+            Self::RunQueue => "run_queue",
+            Self::Throttled => "throttled",
         }
     }
 }

@@ -23,8 +23,12 @@ pub enum WaitReason {
     KernelLock,
     /// A child process to end or to start its program.
     Child,
-    /// The CPU: it was still runnable, but another task had it.
-    Preempted,
+    /// To be let go on: it is stopped by a signal or a debugger, or its cgroup is frozen.
+    Stopped,
+    /// Its cgroup to be below `memory.high` again.
+    MemoryLimit,
+    /// A CPU: it was runnable, but others had them.
+    RunQueue,
     /// The next period of its cgroup's CPU quota.
     Throttled,
     /// Something else, or the kernel hides where its functions are (`kernel.kptr_restrict`).
@@ -133,11 +137,16 @@ const TABLE: &[(WaitReason, &[&str])] = &[
         ],
     ),
     (WaitReason::Child, &["do_wait", "kernel_wait4", "kernel_waitid", "wait_for_vfork_done", "kernel_clone"]),
+    (
+        WaitReason::Stopped,
+        &["do_signal_stop", "ptrace_stop", "do_jobctl_trap", "do_freezer_trap", "get_signal", "__refrigerator"],
+    ),
+    (WaitReason::MemoryLimit, &["mem_cgroup_handle_over_high", "__mem_cgroup_handle_over_high"]),
 ];
 
 impl WaitReason {
     /// In the order of the type.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Futex,
         Self::Poll,
         Self::Disk,
@@ -147,7 +156,9 @@ impl WaitReason {
         Self::Sleep,
         Self::KernelLock,
         Self::Child,
-        Self::Preempted,
+        Self::Stopped,
+        Self::MemoryLimit,
+        Self::RunQueue,
         Self::Throttled,
         Self::Other,
         Self::Unknown,
@@ -166,7 +177,9 @@ impl WaitReason {
             Self::Sleep => "sleep",
             Self::KernelLock => "kernel_lock",
             Self::Child => "child",
-            Self::Preempted => "preempted",
+            Self::Stopped => "stopped",
+            Self::MemoryLimit => "memory_limit",
+            Self::RunQueue => "run_queue",
             Self::Throttled => "throttled",
             Self::Other => "other",
             Self::Unknown => "unknown",
@@ -287,6 +300,9 @@ mod tests {
             (&["schedule_preempt_disabled", "__mutex_lock.constprop.0", "pipe_read"], WaitReason::KernelLock),
             (&["rwsem_down_read_slowpath", "down_read", "do_user_addr_fault"], WaitReason::KernelLock),
             (&["do_wait", "kernel_wait4"], WaitReason::Child),
+            (&["schedule", "do_signal_stop", "get_signal", "arch_do_signal_or_restart"], WaitReason::Stopped),
+            (&["schedule", "get_signal", "arch_do_signal_or_restart"], WaitReason::Stopped),
+            (&["schedule_timeout_killable", "__mem_cgroup_handle_over_high"], WaitReason::MemoryLimit),
             (&["schedule_timeout", "wait_for_completion_state", "kernel_clone"], WaitReason::Child),
             (&["do_sigtimedwait", "__x64_sys_rt_sigtimedwait"], WaitReason::Other),
             (&[], WaitReason::Other),

@@ -11,7 +11,7 @@ use std::{
 use super::{
     ProfileSample, RawProfile, RawProfileWaker,
     counts::{Cause, SymbolCounts},
-    profile::{Activity, Profile, Sample, Stack, SubjectProfile, WaitState, Waker},
+    profile::{Activity, Profile, Sample, Stack, SubjectProfile, Waker},
     reader::Reader,
     reason::WaitReason,
     resource::resource,
@@ -132,7 +132,15 @@ fn profile(
         });
         let stack = stack.and_then(|stack| stacks.get(&(key.process, stack.id)).cloned()).unwrap_or_default();
         let last = clock::wall(sample.last_ns);
-        profile.samples.push(Sample { stack, activity, nanoseconds: sample.ns, count, last, passed });
+        profile.samples.push(Sample {
+            stack,
+            activity,
+            nanoseconds: sample.ns,
+            so_far_ns: sample.so_far_ns,
+            count,
+            last,
+            passed,
+        });
     }
     if lost_frames > 0 {
         losses.push(("stack_frames", lost_frames));
@@ -161,7 +169,6 @@ fn activity(raw: RawActivity, reason: WaitReason, waker: Option<Arc<Waker>>) -> 
     match raw {
         RawActivity::OnCpu => Activity::OnCpu,
         RawActivity::Wait(state) => Activity::OffCpu { state, reason, waker },
-        RawActivity::Throttled => Activity::OffCpu { state: WaitState::Preempted, reason, waker },
     }
 }
 
@@ -241,6 +248,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+    use crate::stacks::profile::WaitState;
     use crate::{
         ids::CgroupId,
         kernel::records::{RawActivity, RawSample, SampleKey},
@@ -250,6 +258,7 @@ mod tests {
     fn wait(row: &str, stack: Option<&Arc<RawStack>>, ns: u64) -> ProfileSample {
         let key = SampleKey {
             stack: Some(StackId(1)),
+            seen: None,
             cgroup: CgroupId(1),
             waker: None,
             process: Pid(u32::MAX / 2),
@@ -262,7 +271,7 @@ mod tests {
             reason: if stack.is_some() { WaitReason::Other } else { WaitReason::Unknown },
             waker: None,
             passed: 1,
-            sample: RawSample { key, ns, count: 1, last_ns: 0 },
+            sample: RawSample { key, ns, queued_ns: 0, so_far_ns: 0, count: 1, last_ns: 0 },
         }
     }
 

@@ -8,6 +8,8 @@ use std::{
     sync::Arc,
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     functions::KnownFunctions,
     profile::WaitState,
@@ -50,17 +52,27 @@ pub struct Window {
     placeless: Vec<(u64, RawSample)>,
     /// What was profiled since it was last asked for.
     profiled: HashMap<CgroupId, ProfiledTime>,
+    seen: SeenTime,
     takes: u64,
     number: u64,
     max_stacks: usize,
     max_samples: usize,
 }
 
+/// Time asleep with a remembered stack that was looked at, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct SeenTime {
+    /// All of it.
+    pub all_ns: u64,
+    /// That with another stack than the remembered one. The samples have what was seen.
+    pub wrong_ns: u64,
+}
+
 impl Window {
-    /// Nothing yet. `max_stacks` are remembered, and `max_samples` are kept for the stack of their place; as many long
+    /// Nothing yet, but that so much was `seen` by agents before. `max_stacks` are remembered, and `max_samples` are kept for the stack of their place; as many long
     /// waits are kept one by one.
     #[must_use]
-    pub fn new(max_stacks: usize, max_samples: usize) -> Self {
+    pub fn new(max_stacks: usize, max_samples: usize, seen: SeenTime) -> Self {
         Self {
             functions: KnownFunctions::default(),
             reasons: Reasons::default(),
@@ -72,6 +84,7 @@ impl Window {
             new_long_waits: Vec::new(),
             placeless: Vec::new(),
             profiled: HashMap::new(),
+            seen,
             takes: 0,
             number: 0,
             max_stacks,
@@ -140,6 +153,7 @@ impl Window {
             for (state, ns) in WaitState::ALL.into_iter().zip(*by_state).filter(|(_, ns)| *ns > 0) {
                 let key = SampleKey {
                     stack: None,
+                    seen: None,
                     cgroup: *cgroup,
                     waker: None,
                     process: Pid(0),
@@ -147,10 +161,43 @@ impl Window {
                     filters: 0,
                 };
                 if sampled {
-                    self.sum(RawSample { key, ns, count: 0, last_ns: now_ns });
+                    self.sum(RawSample { key, ns, queued_ns: 0, so_far_ns: 0, count: 0, last_ns: now_ns });
                 }
             }
         }
+    }
+
+    /// How much time was looked at so far.
+    #[must_use]
+    pub fn seen(&self) -> SeenTime {
+        self.seen
+    }
+
+    /// Gives a sample the stack that was seen, if that is another one than the remembered one. The kernel's part is what was
+    /// seen, and the user's what is remembered: it was entered from the same place.
+    fn correct(&mut self, sample: &mut RawSample) {
+        let Some(id) = sample.key.seen.take() else { return };
+        let stack_of = |id: StackId| self.stacks.get(&id).map(|(known, _)| Arc::clone(&known.stack));
+        let Some(seen) = stack_of(id) else { return };
+        let remembered = sample.key.stack.and_then(stack_of);
+        let number = self.number;
+        let Some(stack) = remembered else {
+            self.stacks.entry(id).and_modify(|(_, used)| *used = number);
+            sample.key.stack = Some(id);
+            return;
+        };
+        self.seen.all_ns += sample.ns;
+        if stack.kernel.ends_with(&seen.kernel) {
+            return;
+        }
+        self.seen.wrong_ns += sample.ns;
+        let id = stack.id.with(seen.id);
+        sample.key.stack = Some(id);
+        let known = self.stacks.entry(id).or_insert_with(|| {
+            let stack = RawStack { id, kernel: seen.kernel.clone(), ..RawStack::clone(&stack) };
+            (KnownStack { reason: self.reasons.of(&stack.kernel), stack: Arc::new(stack) }, number)
+        });
+        known.1 = number;
     }
 
     fn place_and_keep(&mut self, mut sample: RawSample, now_ns: u64, alone: bool) {
@@ -167,7 +214,16 @@ impl Window {
         self.keep(sample, alone);
     }
 
-    fn keep(&mut self, sample: RawSample, alone: bool) {
+    fn keep(&mut self, mut sample: RawSample, alone: bool) {
+        self.correct(&mut sample);
+        let queued_ns = std::mem::take(&mut sample.queued_ns);
+        if queued_ns > 0 {
+            // Its stack says what it waited for before.
+            let activity = RawActivity::Wait(WaitState::RunQueue);
+            let key = SampleKey { stack: None, waker: None, activity, ..sample.key };
+            self.profiled.entry(key.cgroup).or_default().waits_ns[WaitReason::RunQueue as usize] += queued_ns;
+            self.sum(RawSample { key, ns: queued_ns, so_far_ns: 0, count: 0, ..sample });
+        }
         let profiled = self.profiled.entry(sample.key.cgroup).or_default();
         match sample.key.activity {
             RawActivity::OnCpu => profiled.oncpu_samples += sample.count,
@@ -281,8 +337,8 @@ impl Window {
 
 fn reason(stacks: &HashMap<StackId, (KnownStack, u64)>, key: &SampleKey) -> WaitReason {
     match key.activity {
-        RawActivity::Throttled => WaitReason::Throttled,
-        RawActivity::Wait(WaitState::Preempted) => WaitReason::Preempted,
+        RawActivity::Wait(WaitState::Throttled) => WaitReason::Throttled,
+        RawActivity::Wait(WaitState::RunQueue) => WaitReason::RunQueue,
         _ => key.stack.and_then(|id| stacks.get(&id)).map_or(WaitReason::Unknown, |(known, _)| known.reason),
     }
 }

@@ -7,7 +7,7 @@ const STACK: StackId = StackId(1);
 const PLACE: StackId = StackId(2);
 
 fn window() -> Window {
-    let mut window = Window::new(2, 2);
+    let mut window = Window::new(2, 2, SeenTime::default());
     window.reasons = Reasons::new([(0x100, "do_wait"), (0x200, "other")].into_iter());
     window
 }
@@ -19,13 +19,14 @@ fn stack(id: StackId) -> StackRecord {
 fn sample(stack: Option<StackId>, ns: u64) -> RawSample {
     let key = SampleKey {
         stack,
+        seen: None,
         cgroup: CGROUP,
         waker: None,
         process: Pid(1),
         activity: RawActivity::Wait(WaitState::Interruptible),
         filters: 0,
     };
-    RawSample { key, ns, count: 1, last_ns: ns }
+    RawSample { key, ns, queued_ns: 0, so_far_ns: 0, count: 1, last_ns: ns }
 }
 
 fn profiled(window: &mut Window, reason: WaitReason) -> u64 {
@@ -109,24 +110,85 @@ fn stacks_that_nobody_uses_are_forgotten_only_when_there_are_too_many() {
 }
 
 #[test]
-fn who_was_preempted_or_throttled_needs_no_stack_for_its_reason() {
+fn who_waited_for_a_cpu_needs_no_stack_for_its_reason() {
     let window = window();
     let reason = |activity| window.reason(&SampleKey { activity, ..sample(None, 0).key });
-    assert_eq!(reason(RawActivity::Throttled), WaitReason::Throttled);
-    assert_eq!(reason(RawActivity::Wait(WaitState::Preempted)), WaitReason::Preempted);
+    assert_eq!(reason(RawActivity::Wait(WaitState::Throttled)), WaitReason::Throttled);
+    assert_eq!(reason(RawActivity::Wait(WaitState::RunQueue)), WaitReason::RunQueue);
     assert_eq!(reason(RawActivity::Wait(WaitState::Uninterruptible)), WaitReason::Unknown);
 }
 
 #[test]
-fn time_that_only_a_row_has_is_unknown_but_for_who_was_preempted() {
+fn time_that_only_a_row_has_is_unknown_but_for_the_run_queue() {
     let mut window = window();
-    window.add_unprofiled(&[(CGROUP, [5, 0, 7])], NOW, true);
-    window.add_unprofiled(&[(CGROUP, [1, 2, 0])], NOW, false);
+    window.add_unprofiled(&[(CGROUP, [5, 0, 7, 0])], NOW, true);
+    window.add_unprofiled(&[(CGROUP, [1, 2, 0, 0])], NOW, false);
     let profiled = window.take_profiled().remove(&CGROUP).unwrap();
     let of = |reason: WaitReason| profiled.waits_ns[reason as usize];
-    assert_eq!((of(WaitReason::Unknown), of(WaitReason::Preempted), profiled.waits), (8, 7, 0));
+    assert_eq!((of(WaitReason::Unknown), of(WaitReason::RunQueue), profiled.waits), (8, 7, 0));
     let mut found: Vec<_> =
         window.end(false).iter().map(|sample| (sample.ns, sample.key.stack, sample.count)).collect();
     found.sort_unstable_by_key(|found| found.0);
     assert_eq!(found, [(5, None, 0), (7, None, 0)], "what is left out is in no profile");
+}
+
+#[test]
+fn a_wait_is_told_apart_from_the_run_queue_after_it() {
+    let mut window = window();
+    window.record(stack(STACK));
+    let mut wait = sample(Some(STACK), 30);
+    (wait.queued_ns, wait.count) = (12, 3);
+    let mut alone = wait;
+    (alone.ns, alone.queued_ns, alone.count) = (100, 1, 1);
+    window.record(StackRecord::LongWait(alone));
+    window.add(vec![wait], NOW);
+    let profiled = window.take_profiled().remove(&CGROUP).unwrap();
+    assert_eq!((profiled.waits_ns[WaitReason::RunQueue as usize], profiled.waits), (13, 4));
+    assert_eq!(profiled.waits_ns.iter().sum::<u64>(), 143);
+    let mut found: Vec<_> = window.end(false).iter().map(|it| (it.ns, it.key.stack, it.key.activity)).collect();
+    found.sort_unstable_by_key(|found| found.0);
+    let queued = RawActivity::Wait(WaitState::RunQueue);
+    let of = sample(None, 0).key.activity;
+    assert_eq!(found, [(13, None, queued), (30, Some(STACK), of), (100, Some(STACK), of)]);
+}
+
+/// The remembered stack is two functions of the scheduler's and `do_wait`; what was seen begins below the scheduler's.
+#[test]
+fn what_was_seen_wins_over_what_is_remembered() {
+    let mut window = window();
+    let [right, wrong] = [StackId(11), StackId(13)];
+    let raw = |id, user, kernel| StackRecord::Stack(RawStack { id, process: Pid(1), user, kernel });
+    window.record(raw(STACK, vec![1, 2], vec![0x900, 0x901, 0x110]));
+    window.record(raw(right, vec![], vec![0x110]));
+    window.record(raw(wrong, vec![], vec![0x210]));
+    let seen = |seen, ns| {
+        let mut sample = sample(Some(STACK), ns);
+        sample.key.seen = Some(seen);
+        sample
+    };
+    // Nobody has told the last.
+    window.add(vec![seen(right, 5), seen(wrong, 7), seen(StackId(15), 11)], NOW);
+    assert_eq!(window.seen(), SeenTime { all_ns: 12, wrong_ns: 7 });
+    let profiled = window.take_profiled().remove(&CGROUP).unwrap();
+    let of = |reason: WaitReason| profiled.waits_ns[reason as usize];
+    assert_eq!((of(WaitReason::Child), of(WaitReason::Other)), (16, 7));
+    let mut found: Vec<_> = window.end(false);
+    found.sort_unstable_by_key(|sample| sample.ns);
+    let [other, remembered] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((remembered.ns, remembered.key.stack, remembered.key.seen), (16, Some(STACK), None));
+    let stack = window.stack(other.key.stack.unwrap()).unwrap();
+    assert_eq!((&*stack.user, &*stack.kernel), (&[1, 2][..], &[0x210][..]));
+}
+
+#[test]
+fn a_place_whose_stack_stays_unknown_has_at_least_what_was_seen() {
+    let mut window = window();
+    let mut sample = sample(Some(PLACE), 5);
+    sample.key.seen = Some(STACK);
+    window.record(stack(STACK));
+    window.add(vec![sample], NOW);
+    assert_eq!(window.seen(), SeenTime::default(), "it waits for the place");
+    window.add(vec![], NOW + PLACE_PATIENCE_NS);
+    assert_eq!((profiled(&mut window, WaitReason::Child), window.seen()), (5, SeenTime::default()));
+    assert_eq!(window.end(false)[0].key.stack, Some(STACK));
 }

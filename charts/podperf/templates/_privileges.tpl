@@ -4,6 +4,11 @@
 {{- if eq .Values.mode "profiles" }}true{{ end -}}
 {{- end -}}
 
+{{/* "true" if the pods share the node's process ids, else nothing. */}}
+{{- define "podperf.hostPID" -}}
+{{- if or (include "podperf.profiles" .) .Values.hostPID }}true{{ end -}}
+{{- end }}
+
 {{/* A list in YAML. */}}
 {{- define "podperf.capabilities" -}}
 # bpf(2) itself: to load programs and make maps (kernel/bpf/syscall.c, bpf_prog_load)

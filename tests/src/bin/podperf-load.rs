@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use podperf_tests::load::{
-    blocked, churn, cpu, crowd, faults, hog, instructions, mixed, moved, ring, sites, sleepers, storm, thicket, wakeups,
+    blocked, churn, cpu, crowd, descriptors, faults, hog, instructions, mixed, moved, ring, sites, sleepers, storm,
+    thicket, wakeups,
 };
 use podperf_tests::process;
 use serde::Serialize;
@@ -30,6 +31,8 @@ enum Load {
     Forkjoin(cpu::ForkJoinArgs),
     /// Wait again and again on what is asked for
     Blocked(blocked::BlockedArgs),
+    /// Read from a pipe often and soon, and from a socket seldom and late, by one call
+    Descriptors(descriptors::DescriptorsArgs),
     /// Burn and sleep in turn
     Mixed(mixed::MixedArgs),
     /// Wait in many threads at sixteen places of known names, shortly and long
@@ -79,6 +82,7 @@ fn run(cli: Cli) -> Result<()> {
             if args.hold { cpu::hold() } else { Ok(()) }
         }
         Load::Blocked(args) => report(&blocked::run(&args)?),
+        Load::Descriptors(args) => report(&descriptors::run(&args)?),
         Load::Mixed(args) => report(&mixed::run(&args)?),
         Load::Sites(args) => report(&sites::run(&args)?),
         Load::Forkjoin(args) => report(&cpu::fork_join(&args)?),

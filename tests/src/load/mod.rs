@@ -9,6 +9,7 @@ pub mod blocked;
 pub mod churn;
 pub mod cpu;
 pub mod crowd;
+pub mod descriptors;
 pub mod faults;
 pub mod hog;
 pub mod instructions;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use nix::errno::Errno;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,15 @@ pub struct SleepersArgs {
     /// Be preempted by nobody: then there is one kind of wait
     #[arg(long)]
     pub fifo: bool,
+    /// CPU to stay on
+    #[arg(long)]
+    pub cpu: Option<usize>,
+    /// How much others go first, up to 19
+    #[arg(long)]
+    pub nice: Option<i32>,
+    /// Say `ready` on stderr before the first wait and `done` after the last, and wait for a line on stdin each time
+    #[arg(long)]
+    pub wait: bool,
     /// After the report, block until stdin ends
     #[arg(long)]
     pub hold: bool,
@@ -69,11 +79,22 @@ pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
     if let Some(cgroup) = &args.cgroup {
         cgroup::join(cgroup)?;
     }
+    if let Some(cpu) = args.cpu {
+        process::pin(cpu)?;
+    }
+    if let Some(nice) = args.nice {
+        // SAFETY: it takes numbers and touches no memory; 0 is the calling process.
+        let set = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+        Errno::result(set).context("failed to set the priority")?;
+    }
     if args.fifo {
         set_scheduler("SCHED_FIFO", libc::SCHED_FIFO, 1)?;
     }
     while args.after.as_ref().is_some_and(|file| !file.exists()) {
         thread::sleep(Duration::from_millis(10));
+    }
+    if args.wait {
+        super::pause("ready")?;
     }
     let length = Duration::from_millis(args.millis);
     let before = Usage::of_self()?;
@@ -91,6 +112,9 @@ pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
         }
     }
     let usage = Usage::of_self()?.since(before);
+    if args.wait {
+        super::pause("done")?;
+    }
     let (waited_ns, late_ns) = (process::nanos(waited), process::nanos(late));
     Ok(SleepersReport { waits: args.waits, waited_ns, late_ns, usage })
 }

@@ -100,6 +100,7 @@ fn window() -> Profile {
         nanoseconds: 5,
         count: 1,
         last: SystemTime::now(),
+        so_far_ns: 0,
         passed: 1,
     };
     let cgroup = SubjectProfile { resource: Vec::new(), samples: vec![sample] };

@@ -43,7 +43,7 @@ fn sample(stack: Vec<Frame>, state: WaitState, nanoseconds: u64) -> Sample {
     let frames: Vec<_> = stack.into_iter().map(Arc::new).collect();
     let activity = Activity::OffCpu { state, reason: WaitReason::Other, waker: None };
     let stack = Arc::new(Stack { frames, unwind: Unwind::Whole });
-    Sample { stack, activity, nanoseconds, count: 1, last, passed: 1 }
+    Sample { stack, activity, nanoseconds, so_far_ns: 0, count: 1, last, passed: 1 }
 }
 
 fn profile(cgroups: Vec<(&str, Vec<Sample>)>) -> Profile {
@@ -83,10 +83,10 @@ fn two_cgroups() -> Profile {
                 sample(vec![kernel.clone(), user.clone()], WaitState::Interruptible, 10),
                 sample(vec![kernel.clone(), user.clone()], WaitState::Interruptible, 5),
                 sample(vec![kernel.clone(), user], WaitState::Uninterruptible, 7),
-                sample(Vec::new(), WaitState::Preempted, 1),
+                sample(Vec::new(), WaitState::RunQueue, 1),
             ],
         ),
-        ("/b", vec![sample(vec![kernel, outer, unknown], WaitState::Preempted, 100)]),
+        ("/b", vec![sample(vec![kernel, outer, unknown], WaitState::RunQueue, 100)]),
     ])
 }
 
@@ -152,7 +152,7 @@ fn waits_that_share_stack_and_state_are_one_sample_with_the_last_time() {
         })
         .collect();
     let key = "podperf.offcpu.state";
-    assert_eq!(rows, [(15, 10, key, "interruptible"), (7, 7, key, "uninterruptible"), (1, 1, key, "preempted")]);
+    assert_eq!(rows, [(15, 10, key, "interruptible"), (7, 7, key, "uninterruptible"), (1, 1, key, "run_queue")]);
 }
 
 #[test]

@@ -126,6 +126,14 @@ families! {
         "Remembered stacks that `stacks.shadow` walked all the same";
     STACK_SHADOW_WRONG: Counter "podperf_stack_shadow_wrong" [],
         "Of these, those that were another stack";
+    STACK_SHADOW_TIME: Counter "podperf_stack_shadow_waits" in Seconds [],
+        "Time of those waits";
+    STACK_SHADOW_WRONG_TIME: Counter "podperf_stack_shadow_wrong" in Seconds [],
+        "Time of remembered stacks that were wrong and were not corrected";
+    STACK_SEEN: Counter "podperf_stack_seen" in Seconds [],
+        "Sleep whose remembered stack was compared with the real one";
+    STACK_SEEN_WRONG: Counter "podperf_stack_seen_wrong" in Seconds [],
+        "Part of it with another stack: profiles and reasons have the real one";
     SYMBOLIZED: Counter "podperf_stack_symbolized_frames" [],
         "Frames that got a name";
     UNSYMBOLIZED: Counter "podperf_stack_unsymbolized_frames" ["cause"],

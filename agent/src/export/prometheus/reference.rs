@@ -68,6 +68,7 @@ pub fn markdown() -> String {
         let (labels, series, help) = (code(&family.labels), &family.series, family.help.trim_end_matches('.'));
         writeln!(page, "| `{name}` | {unit} | {labels} | {series} | {default} | {help} |").ok();
     }
+    page.push_str(TIMES);
     page.push_str(ABOUT_THE_AGENT);
     page.push_str("\n| metric | type | unit | labels | there | what it is |\n|---|---|---|---|---|---|\n");
     for definition in families::ALL {
@@ -97,6 +98,57 @@ has two twins: `podperf_pod_...`, without `container`, with `metrics.level: pod`
 \"Series\" is how many one container has. With the defaults that is 13 on a machine with hardware counters and quiet
 stacks, 9 without counters.
 ";
+
+const TIMES: &str = r#"
+## What the times mean
+
+At each moment a thread does one of five things, and a second of its life is one second in exactly one of these series:
+
+| a thread | series |
+|---|---|
+| runs | `oncpu` |
+| is ready to run, and other threads have the CPUs | `offcpu{state="run_queue"}` |
+| is ready to run, and the CPU quota of its cgroup is used up | `offcpu{state="throttled"}` |
+| is blocked, and a signal can end that: sockets, pipes, locks of programs, timers | `offcpu{state="interruptible"}` |
+| is blocked, and no signal but SIGKILL can end that: storage, locks of the kernel | `offcpu{state="uninterruptible"}` |
+
+So for the threads of a container, but for the time in the last point below:
+
+```text
+oncpu + offcpu{run_queue} + offcpu{throttled} + offcpu{interruptible} + offcpu{uninterruptible} = lives of its threads
+```
+
+* A blocked thread that is woken up and waits for a CPU is in the run queue from then on. Its wait is charged when it has a CPU,
+  since only then it is known when it was woken. Since Linux 6.12 the kernel may leave a blocked thread in the run queue for some
+  milliseconds; its wait is charged as much later.
+* A new thread is in the run queue until it runs for the first time.
+* A wait counts while it goes on, once it has lasted 0.1 s: a thread that has hung for an hour has an hour in its series, and a
+  second more each second. Threads that were blocked when podperf started count from its start. An agent in a container
+  needs `hostPID: true` for both: without it a wait counts when it ends, and not at all if it began before the agent.
+* A thread that moves to another cgroup leaves its time so far behind, also if it is blocked. If a whole process moves, the
+  kernel reports one of its threads. The threads that run and this one leave their time behind; the other blocked threads take
+  what was not charged yet, at most the time since the last reading, to the new cgroup.
+* Before Linux 6.18 the kernel stops a whole run queue when a quota is used up. Then `throttled` has the threads that left the
+  CPU for that reason; threads that wake up later, or were in the queue before, are in `run_queue`.
+* Time in which a virtual machine has no physical CPU, and time of interrupts on kernels that measure it
+  (`CONFIG_IRQ_TIME_ACCOUNTING`), is in no series of a container.
+
+`wait` tells the time of `offcpu` by reason. It needs stacks. `wait{reason="run_queue"}` and `wait{reason="throttled"}` are
+the two states of that name; where stacks are sampled (`stacks.maxWalks`) the run queue after short sleeps is an estimate.
+All other reasons divide the blocked states. `wait{reason="unknown"}` has the time whose stack is not known. Kernel threads
+are in `offcpu` and not in `wait`.
+
+| a thread, for ten seconds | `oncpu` | `run_queue` | `throttled` | `interruptible` | `uninterruptible` |
+|---|---|---|---|---|---|
+| computes, alone on its CPU | 10 | | | | |
+| computes beside another one on one CPU | 5 | 5 | | | |
+| computes with a quota of a fifth of a CPU, on Linux 6.18 | 2 | | 8 | | |
+| sleeps | | | | 10 | |
+| sleeps 2 ms at a time at nice 19 beside two that compute | | 9 | | 1 | |
+| waits for its child's `exec` after `vfork` | | | | | 10 |
+| hangs in a file system | | | | | 10 |
+| is stopped, or its cgroup is frozen | | | | 10 | |
+"#;
 
 const ABOUT_THE_AGENT: &str = "
 ## What nodes, pods and containers are, and how the agent is

@@ -184,9 +184,8 @@ mod tests {
         pods::{ContainerInfo, Pod, Workload, WorkloadKind},
     };
 
-    const ALL: [FactFamily; 9] = [
+    const ALL: [FactFamily; 8] = [
         FactFamily::OnCpu,
-        FactFamily::RunQueueWait,
         FactFamily::OffCpu,
         FactFamily::ContextSwitches,
         FactFamily::CpuMigrations,
@@ -228,7 +227,7 @@ mod tests {
 
     #[test]
     fn every_row_has_its_times_switches_and_faults() {
-        let usage = Usage { oncpu_ns: 1_500_000_000, offcpu_ns: [1, 2, 3], major_faults: 4, ..Usage::default() };
+        let usage = Usage { oncpu_ns: 1_500_000_000, offcpu_ns: [1, 2, 3, 4], major_faults: 4, ..Usage::default() };
         let row = RowUsage { row: Row::Cgroup("/a".into()), started: SystemTime::UNIX_EPOCH, container: None, usage };
         let snapshot = snapshot(vec![row], vec![]);
         let families = families(&snapshot, &[], &ALL);

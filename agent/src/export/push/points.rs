@@ -130,9 +130,8 @@ mod tests {
         stacks::reason::WaitReason,
     };
 
-    const ALL: [FactFamily; 9] = [
+    const ALL: [FactFamily; 8] = [
         FactFamily::OnCpu,
-        FactFamily::RunQueueWait,
         FactFamily::OffCpu,
         FactFamily::WaitReasons,
         FactFamily::IncompleteStacks,
@@ -151,7 +150,7 @@ mod tests {
         waits_ns[WaitReason::Disk as usize] = 5_000_000_000;
         let usage = Usage {
             oncpu_ns: 1_500_000_000,
-            offcpu_ns: [1_000_000_000, 2_000_000_000, 3_000_000_000],
+            offcpu_ns: [1_000_000_000, 2_000_000_000, 3_000_000_000, 0],
             voluntary_switches: 7,
             profiled: ProfiledTime { waits: 3, waits_ns, ..ProfiledTime::default() },
             counts: vec![11, 12],
@@ -246,7 +245,8 @@ mod tests {
             [
                 pair(format!("{app} podperf.offcpu.state=interruptible"), "1"),
                 pair(format!("{app} podperf.offcpu.state=uninterruptible"), "2"),
-                pair(format!("{app} podperf.offcpu.state=preempted"), "3"),
+                pair(format!("{app} podperf.offcpu.state=run_queue"), "3"),
+                pair(format!("{app} podperf.offcpu.state=throttled"), "0"),
             ]
         );
         assert_eq!(

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* Moves of tasks between cgroups: what a task did until then belongs to the cgroup that it leaves. */
+#include "cgroup.bpf.h"
+#include "control.bpf.h"
+#include "counters.bpf.h"
+#include "cpu.bpf.h"
+#include "drops.bpf.h"
+#include "handover.bpf.h"
+#include "kernel.h"
+#include "podperf.h"
+#include "settle.bpf.h"
+#include "tasks.bpf.h"
+#include "waits.bpf.h"
+
+/* `task`, which is current, has moved itself or is of a process that has. */
+static __always_inline void move_current(struct task_struct *task, struct podperf_cpu *cpu)
+{
+	__u64 cgroup = cgroup_id(task);
+	struct task *t;
+
+	if (facts_enabled) {
+		t = current_task(task, bpf_ktime_get_ns(), cpu);
+		if (t && cpu->cgroup != cgroup)
+			settle_current(task, t, cpu);
+	}
+	if (cpu->cgroup != cgroup) {
+		charge_counters(cpu, NULL);
+		cpu->cgroup = cgroup;
+	}
+}
+
+/* `task` was moved by another one while it waited: what it waited so far belongs to the cgroup that it left. */
+static __always_inline void move_waiting(struct task_struct *task)
+{
+	struct task *t = bpf_task_storage_get(&tasks, task, NULL, 0);
+	__u64 at = bpf_ktime_get_ns(), left_ns, from, to = cgroup_id(task);
+	struct podperf_cgroup *row;
+
+	if (!t)
+		return;
+	left_ns = *(volatile __u64 *)&t->left_ns;
+	from = t->cgroup;
+	t->cgroup = to;
+	if (!from || from == to || !goes_on(task, t, left_ns, at))
+		return;
+	row = cgroup_row(from);
+	if (!row)
+		return;
+	charge_so_far(task, t, row, from, left_ns, at, orders.epoch & 1);
+}
+
+/* `task` was moved by another one. If it runs, what it did so far belongs to its old cgroup; if not, it is settled. */
+static __always_inline void move_other(struct task_struct *task)
+{
+	volatile struct podperf_cpu *its = cpu_of(task);
+	struct podperf_cgroup *row;
+	__u64 since_ns, left_ns, cgroup, delay;
+	struct task *t;
+
+	if (!facts_enabled || !its)
+		return;
+	if (its->pid != task->pid) {
+		move_waiting(task);
+		return;
+	}
+	since_ns = its->since_ns;
+	t = task_of(task, since_ns, bpf_ktime_get_ns());
+	if (!t)
+		return;
+	if (!try_lock(&t->busy)) {
+		drop(PODPERF_DROP_TASK_BUSY);
+		return;
+	}
+	left_ns = *(volatile __u64 *)&t->left_ns;
+	/* The task may have left meanwhile, and be settled. A wait that began after it came on has not ended. */
+	if (its->pid == task->pid && its->since_ns == since_ns && left_ns <= since_ns) {
+		cgroup = t->moved_to && t->moved_since_ns == since_ns ? t->moved_to : its->cgroup;
+		row = charge_facts(task, t, cgroup, &delay);
+		/* The task may leave at this moment, too: then its new wait is there, and stays. */
+		if (left_ns) {
+			__sync_val_compare_and_swap(&t->left_ns, left_ns, 0);
+			settle_wait(task, t, cgroup, left_ns, since_ns, delay, row);
+		} else if (row && delay) {
+			settle_first_wait(task, row, delay);
+		}
+		t->moved_since_ns = since_ns;
+		t->moved_to = cgroup_id(task);
+	}
+	unlock(&t->busy);
+}
+
+SEC("tp_btf/cgroup_attach_task")
+int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct task_struct *task, bool threadgroup)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+	struct podperf_cpu *cpu = this_cpu();
+	__u64 began;
+
+	if (!cpu || !counts() || to->root->hierarchy_id)
+		return 0;
+	began = begin_run(cpu, PODPERF_PROGRAM_ATTACH_TASK);
+	if (task != current)
+		move_other(task);
+	/* One event stands for a whole process. A sibling that runs elsewhere is settled when it leaves its CPU. */
+	if (task->tgid == current->tgid)
+		move_current(current, cpu);
+	end_run(cpu, PODPERF_PROGRAM_ATTACH_TASK, began);
+	return 0;
+}
