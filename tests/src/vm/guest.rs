@@ -21,8 +21,8 @@ use crate::process;
 
 /// CPU time that a guest may take, for some of the tests and for all. The emulator is busy all the time, even if its guest is
 /// idle, and what else the host does is not in it.
-const SOME_IN: Duration = Duration::from_secs(20 * 60);
-const ALL_IN: Duration = Duration::from_secs(60 * 60);
+const SOME_IN: Duration = Duration::from_secs(30 * 60);
+const ALL_IN: Duration = Duration::from_secs(90 * 60);
 /// The time between two looks at the CPU time.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The emulator comes from one release on every host, since its clocks and its PMU are what the tests see.

@@ -55,8 +55,14 @@ struct Ran {
 }
 
 /// What a quick run leaves out.
-const LONG: &[&str] =
-    &["_by_the_raw_tracepoint", "six_software_events", "a_counter_of", "a_pmu_event", "the_programs_account"];
+const LONG: &[&str] = &[
+    "_by_the_raw_tracepoint",
+    "six_software_events",
+    "a_counter_of",
+    "a_pmu_event",
+    "the_programs_account",
+    "kills_at_random",
+];
 
 /// Boots the rows, one after the other, and says on stdout how they went. False if anything failed.
 pub fn run(args: &VmArgs) -> Result<bool> {
