@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Charges a task: its facts and its waits, to a cgroup. A task's facts (run time, faults, switches, ...) are kept by the kernel in
- * the task itself: what they grew by since the last charge is charged, and the wait before it came on the CPU.
+ * Charges a task to a cgroup. The kernel keeps a task's facts (run time, faults, switches, ...) in the task itself: their growth
+ * since the last charge is charged, and the wait before the task came on the CPU.
  */
 #ifndef PODPERF_SETTLE_BPF_H
 #define PODPERF_SETTLE_BPF_H
@@ -14,7 +14,7 @@
 #include "tasks.bpf.h"
 #include "waits.bpf.h"
 
-/* Whether times and facts are charged, or only counters. */
+/* False: only counters are charged, no times and facts. */
 const volatile bool facts_enabled = true;
 
 #define CHARGE(field)                                       \

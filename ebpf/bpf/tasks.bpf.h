@@ -45,7 +45,7 @@ struct task_sum {
 	__u64 last_ns;
 };
 
-/* What is remembered of a task between its switches. What every switch touches comes first. */
+/* The memory of a task between its switches. The fields that every switch touches come first. */
 struct task {
 	__u32 busy;        /* being settled: only one CPU at a time may */
 	__u32 activity;    /* what the wait since is, enum podperf_activity */

@@ -254,9 +254,9 @@ static __always_inline void settle_first_wait(struct task_struct *task, struct p
 		row->unprofiled_ns[PODPERF_RUN_QUEUE] += ns;
 }
 
-/* Whether the wait of `task`, which is not charged since `left_ns`, goes on at `at`. A task that is woken up, but has no CPU yet,
- * is charged when it has one: how long it slept is known only then. One that has ended waits for nothing but to be reaped. The
- * run time tells that it has not run since: its last switch may have found no record. */
+/* Returns true if the wait of `task` goes on at `at`; it is charged up to `left_ns`. A task that is woken up, but has no CPU yet,
+ * is charged when it has one: how long it slept is known only then. A task that has ended waits only to be reaped. The run time
+ * tells that the task has not run since: its last switch may have found no record. */
 static __always_inline bool goes_on(struct task_struct *task, struct task *t, __u64 left_ns, __u64 at)
 {
 	volatile struct task_struct *its = task;
@@ -324,7 +324,7 @@ static __always_inline struct podperf_cgroup *row_so_far(__u64 cgroup)
 	return row;
 }
 
-/* Whether to look at the stack of `t`, whose wait began at `began`: it is remembered and may be another one. */
+/* Returns true if the stack of `t` must be looked at: it is remembered, and may be another one. The wait began at `began`. */
 static __always_inline bool needs_a_look(struct task *t, __u64 began)
 {
 	return t->in_profile && !t->walked && t->activity < PODPERF_RUN_QUEUE && t->seen_of != began;

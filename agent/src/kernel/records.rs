@@ -86,7 +86,7 @@ pub struct RawSample {
     pub ns: u64,
     /// From the ends of these waits until the threads had a CPU.
     pub queued_ns: u64,
-    /// Of the same wait, in samples before this one; of one wait only.
+    /// The part of a single wait, in nanoseconds, that samples before this one have; 0 for a sum of waits.
     pub so_far_ns: u64,
     /// How many waits, or samples on the CPU.
     pub count: u64,

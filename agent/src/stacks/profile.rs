@@ -42,7 +42,7 @@ pub struct Sample {
     pub activity: Activity,
     /// Time, in nanoseconds, all waits or samples together.
     pub nanoseconds: u64,
-    /// Of a single wait: nanoseconds of it that are in samples before this one.
+    /// The part of a single wait, in nanoseconds, that samples before this one have; 0 for a sum of waits.
     pub so_far_ns: u64,
     /// How many waits, or samples on the CPU, that was.
     pub count: u64,

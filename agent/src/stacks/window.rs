@@ -64,13 +64,13 @@ pub struct Window {
 pub struct SeenTime {
     /// All of it.
     pub all_ns: u64,
-    /// That with another stack than the remembered one. The samples have what was seen.
+    /// The part whose stack was not the remembered one. Its samples have the stack that was seen.
     pub wrong_ns: u64,
 }
 
 impl Window {
-    /// Nothing yet, but that so much was `seen` by agents before. `max_stacks` are remembered, and `max_samples` are kept for the stack of their place; as many long
-    /// waits are kept one by one.
+    /// Has no samples yet. Agents before this one have `seen` so much. `max_stacks` are remembered, and `max_samples` are kept
+    /// for the stack of their place; as many long waits are kept one by one.
     #[must_use]
     pub fn new(max_stacks: usize, max_samples: usize, seen: SeenTime) -> Self {
         Self {
