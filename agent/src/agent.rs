@@ -19,7 +19,7 @@ use history::History;
 use crate::{
     access::Access,
     attribution::RowRules,
-    collector::{Observation, ReadError, Reader},
+    collector::{Observation, Purpose, ReadError, Reader},
     config::{Config, Metrics, Settings},
     export::{
         Drawer,
@@ -74,13 +74,13 @@ pub struct Agent {
     reload: Mutex<(bool, SystemTime)>,
 }
 impl Agent {
-    /// Reads the kernel to export it, or takes the reading of less than a second ago.
+    /// Reads the kernel for metrics, or takes the reading of less than a second ago.
     ///
     /// # Errors
     ///
     /// When the kernel's maps cannot be read, or the collector has stopped.
-    pub async fn export(&self) -> Result<Arc<Observation>, ReadError> {
-        let observation = self.reader.read(true).await?;
+    pub async fn export(&self, purpose: Purpose) -> Result<Arc<Observation>, ReadError> {
+        let observation = self.reader.read(purpose).await?;
         if observation.snapshot.cgroups_unresolved > 0
             && let Some(pods) = &self.pods
         {
@@ -149,7 +149,7 @@ impl Agent {
     ///
     /// When the kernel's maps cannot be read, or the collector has stopped.
     pub async fn lately(&self) -> Result<(Arc<Observation>, Option<Arc<Observation>>, Duration), ReadError> {
-        let now = self.reader.read(false).await?;
+        let now = self.reader.read(Purpose::Look).await?;
         let Some(before) = self.history.before(&now) else { return Ok((now, None, self.started.elapsed())) };
         let over = now.snapshot.taken.duration_since(before.snapshot.taken).unwrap_or_default();
         Ok((now, Some(before), over))
@@ -157,7 +157,10 @@ impl Agent {
 
     /// The configured events and what became of each; none where the kernel cannot be read.
     pub async fn counters(&self) -> Arc<[OpenCounter]> {
-        self.reader.read(false).await.map_or_else(|_| Arc::default(), |observation| Arc::clone(&observation.counters))
+        self.reader
+            .read(Purpose::Look)
+            .await
+            .map_or_else(|_| Arc::default(), |observation| Arc::clone(&observation.counters))
     }
 
     /// How the agent is ready, for people. It waits for pods only so long, since counts without names are still of use,
@@ -167,7 +170,7 @@ impl Agent {
     ///
     /// Why it is not: it cannot read the kernel, or has not heard of any pod yet.
     pub async fn ready(&self) -> Result<String, String> {
-        self.reader.read(false).await.map_err(|error| error.to_string())?;
+        self.reader.read(Purpose::Look).await.map_err(|error| error.to_string())?;
         let stats = self.pods.as_ref().map(pods::Source::stats).unwrap_or_default();
         if self.pods.is_none() || stats.last_sync.is_some() {
             return Ok("ok".into());

@@ -104,6 +104,36 @@ impl Usage {
         add_all(&mut self.running_ns, &other.running_ns);
         self.profiled.add(&other.profiled);
     }
+
+    /// The numbers that are shown as series, counters last; times of groups are none.
+    pub fn numbers(&mut self) -> Vec<&mut u64> {
+        self.parts().0
+    }
+
+    /// The same, and by group how long it was enabled and how long on the PMU.
+    pub fn parts(&mut self) -> (Vec<&mut u64>, [&mut Vec<u64>; 2]) {
+        let Self {
+            oncpu_ns,
+            offcpu_ns,
+            voluntary_switches,
+            involuntary_switches,
+            migrations,
+            minor_faults,
+            major_faults,
+            counts,
+            enabled_ns,
+            running_ns,
+            profiled,
+        } = self;
+        let mut numbers =
+            vec![oncpu_ns, voluntary_switches, involuntary_switches, migrations, minor_faults, major_faults];
+        numbers.extend(offcpu_ns);
+        numbers.extend(&mut profiled.waits_ns);
+        numbers.extend([&mut profiled.waits, &mut profiled.oncpu_samples]);
+        numbers.extend(&mut profiled.unwound_ns);
+        numbers.extend(counts);
+        (numbers, [enabled_ns, running_ns])
+    }
 }
 
 /// The last reading of each cgroup, and the layout of its counts.

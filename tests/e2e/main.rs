@@ -29,14 +29,23 @@ mod scrape;
 mod storm;
 mod strangers;
 mod tls;
+mod zero_first;
 
 use std::process::ExitCode;
 
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    let agent =
-        [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, bounds::TESTS, check::TESTS].concat();
+    let agent = [
+        scrape::TESTS,
+        zero_first::TESTS,
+        refusals::TESTS,
+        lifecycle::TESTS,
+        restart::TESTS,
+        bounds::TESTS,
+        check::TESTS,
+    ]
+    .concat();
     let server = [limits::TESTS, readers::TESTS, strangers::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     let stacks = [memo::TESTS, names::TESTS, hung::TESTS, filters::TESTS, storm::TESTS, full::TESTS].concat();

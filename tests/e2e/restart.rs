@@ -185,7 +185,7 @@ fn no_reset(programs: &[PathBuf], how: &str) -> Result<()> {
             let scraped = format!("count_over_time(podperf_cgroup_oncpu_seconds_total{selector}[10m])");
             let before = value(&scraped)?.unwrap_or(0.0);
             within(Duration::from_secs(60), "it is scraped again", || {
-                Ok(value(&scraped)?.filter(|scraped| *scraped >= before + 2.0).map(|_| ()))
+                Ok(value(&scraped)?.filter(|scraped| *scraped >= before + 3.0).map(|_| ()))
             })
             .with_context(|| format!("after {kill} kills"))?;
             agent.restart_as(&programs[kill % programs.len()], Signal::SIGKILL, &bpffs.yaml())?;

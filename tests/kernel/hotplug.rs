@@ -12,10 +12,10 @@ use crate::{
 
 const CPU: u32 = 1;
 /// The agent looks for CPUs four times a second; until then a new one has no counters.
-const NOTICED: Duration = Duration::from_millis(500);
+pub(crate) const NOTICED: Duration = Duration::from_millis(500);
 
 /// Brings the CPU back on drop.
-struct Offline;
+pub(crate) struct Offline;
 
 impl Offline {
     fn set(online: bool) -> Result<()> {
@@ -23,7 +23,7 @@ impl Offline {
         fs::write(&path, if online { "1" } else { "0" }).with_context(|| format!("failed to write `{path}`"))
     }
 
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         Self::set(false).map(|()| Self)
     }
 }

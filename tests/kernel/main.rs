@@ -11,6 +11,7 @@ mod keys;
 mod kills;
 mod layouts;
 mod maps;
+mod node_time;
 mod pmu;
 mod reasons;
 mod restart;
@@ -107,6 +108,7 @@ fn main() -> ExitCode {
         ("switches_and_faults_are_exact", &[], || counts::switches_and_faults(BTF)),
         ("switches_and_faults_are_exact_by_the_raw_tracepoint", &[], || counts::switches_and_faults(RAW)),
         ("all_rows_together_are_every_cpus_time", &[], conservation::all_rows_are_the_machine),
+        ("run_idle_and_unaccounted_time_are_all_cpu_time", &[], node_time::times_are_the_machine),
         ("a_counter_of_a_burner_is_charged_to_its_cgroup", &[], || {
             counters::cpu_clock_is_cpu_stat(cpus()?, |first, _| format!("spin --seconds 1 --cgroup {first}"))
         }),
@@ -160,6 +162,11 @@ fn main() -> ExitCode {
             "a_cpu_that_goes_and_comes_back_is_counted",
             &[Need::OwnMachine, Need::Cpus(2)],
             hotplug::counters_follow_a_cpu_off_and_on,
+        ),
+        (
+            "a_cpu_that_is_offline_is_not_idle",
+            &[Need::OwnMachine, Need::Cpus(2)],
+            node_time::an_offline_cpu_is_not_idle,
         ),
         ("the_programs_account_for_their_runs", maps::needs(), itself::runs_are_the_kernels_own),
         ("a_cap_on_the_cost_sheds_stacks_then_counters", &[], itself::a_cap_sheds_in_its_order),

@@ -153,7 +153,11 @@ pub(crate) fn what_is_kept_may_be_damaged() -> Result<()> {
     ensure!(line.contains("WARN") && line.contains("damaged") && line.contains("lost="), "{line}");
     let after = switches(&agent)?;
     ensure!(before.to_bits() == after.to_bits(), "{before} before, {after} after");
-    let starts = agent.metrics()?.get("podperf_starts_total", &[("how", "unusable")]);
+    // The accounts are new, and what Prometheus had of those before must not fall.
+    let metrics = agent.metrics_for_prometheus()?;
+    let shown = count(&metrics, "podperf_cgroup_context_switches_total", &cgroup, &[("kind", "voluntary")])?;
+    ensure!(before.to_bits() == shown.to_bits(), "{before} before, and Prometheus is shown {shown}");
+    let starts = metrics.get("podperf_starts_total", &[("how", "unusable")]);
     ensure!(starts == Some(1.0), "{starts:?}");
     load.go_on()?;
     load.end()

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use podperf::{
-    attribution::{NotExported, Row, RowUsage, Snapshot},
+    attribution::{NotExported, Row, RowUsage, Shown, Snapshot},
     collector::Observation,
     events::{
         catalogue::find,
@@ -128,7 +128,7 @@ impl CountedNode {
             access: None,
             reload: (true, SystemTime::now()),
         };
-        let text = render(&self.observation(seconds)?, &facts, Format::Text)?;
+        let text = render(&self.observation(seconds)?, &facts, Format::Text, false)?;
         Ok(String::from_utf8(text)?)
     }
 
@@ -202,11 +202,17 @@ impl CountedNode {
                 container: "app".into(),
             };
             let (container, usage) = (Some(Arc::new(container)), does.usage(seconds));
-            rows.push(RowUsage { row, started: SystemTime::UNIX_EPOCH, container, usage });
+            rows.push(RowUsage { row, started: SystemTime::UNIX_EPOCH, container, usage, shown: Shown::ALL });
         }
         let services = Does { oncpu: 50 * MS, ..PODS[0] }.usage(seconds);
         let row = Row::Cgroup("/system.slice".into());
-        rows.push(RowUsage { row, started: SystemTime::UNIX_EPOCH, container: None, usage: services });
+        rows.push(RowUsage {
+            row,
+            started: SystemTime::UNIX_EPOCH,
+            container: None,
+            usage: services,
+            shown: Shown::ALL,
+        });
         Ok(Snapshot {
             taken: SystemTime::now(),
             started: SystemTime::UNIX_EPOCH,
@@ -215,6 +221,7 @@ impl CountedNode {
             pods: self.pods.clone(),
             elsewhere: Usage::default(),
             idle_ns: grown(2 * SECOND, seconds),
+            unaccounted_ns: grown(10 * MS, seconds),
             idle: Usage::default(),
             cgroups_tracked: 40,
             cgroups_unresolved: 0,

@@ -4,6 +4,7 @@
 mod links;
 mod lint;
 mod names;
+mod noise;
 mod paths;
 mod promtool;
 mod runbooks;
@@ -13,6 +14,6 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    let tests = [promtool::TESTS, names::TESTS, runbooks::TESTS, links::TESTS, lint::TESTS, paths::TESTS];
+    let tests = [promtool::TESTS, noise::TESTS, names::TESTS, runbooks::TESTS, links::TESTS, lint::TESTS, paths::TESTS];
     suite::run_beside_others(&tests.concat())
 }

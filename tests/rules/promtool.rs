@@ -18,7 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("alerts_keep_to_the_conventions", &[], alerts_keep_to_the_conventions),
 ];
 
-fn promtool(arguments: &[&str], files: Vec<PathBuf>) -> Result<()> {
+pub(crate) fn promtool(arguments: &[&str], files: Vec<PathBuf>) -> Result<()> {
     let output = Command::new("promtool").args(arguments).args(files).output().context("failed to run promtool")?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     ensure!(output.status.success(), "promtool {arguments:?}: {}:\n{said}", output.status);

@@ -252,7 +252,16 @@ impl Agent {
 
     /// Scrapes; the reading may be up to a second old.
     pub fn metrics(&self) -> Result<Metrics> {
-        let (status, _, body) = self.get("/metrics", &[])?;
+        self.metrics_with(&[])
+    }
+
+    /// The same as Prometheus is shown it: new series are zero.
+    pub fn metrics_for_prometheus(&self) -> Result<Metrics> {
+        self.metrics_with(&[("X-Prometheus-Scrape-Timeout-Seconds", "10")])
+    }
+
+    fn metrics_with(&self, headers: &[(&str, &str)]) -> Result<Metrics> {
+        let (status, _, body) = self.get("/metrics", headers)?;
         let body = String::from_utf8(body)?;
         ensure!(status == 200, "/metrics answered {status}: {body}");
         Ok(Metrics::parse(&body))

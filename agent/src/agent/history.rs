@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::collector::{Observation, Reader};
+use crate::collector::{Observation, Purpose, Reader};
 
 /// How far apart what is kept is. The collector reads more often by itself, so this costs no reading of its own.
 const EVERY: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ impl History {
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(EVERY).await;
-                match reader.read_for_itself(false).await {
+                match reader.read_for_itself(Purpose::Look).await {
                     Ok(observation) => kept.keep(observation),
                     Err(crate::collector::ReadError::Stopped) => return,
                     Err(_) => {}

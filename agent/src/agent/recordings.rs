@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::Agent;
 use crate::{
-    collector::Observation,
+    collector::{Observation, Purpose},
     config::{self, Settings},
     parts,
     recording::{self, Merged, RecordError, Selector, Side, SubjectName, Ticket, Wanted},
@@ -86,7 +86,7 @@ impl Agent {
 
     /// Whether this names anybody.
     async fn know(&self, selector: &Selector) -> Result<(), RecordError> {
-        let observation = self.reader.read(false).await?;
+        let observation = self.reader.read(Purpose::Look).await?;
         let names = self.names(&observation);
         if *selector == Selector::All || names.iter().any(|name| selector.has(name)) {
             return Ok(());
@@ -139,7 +139,7 @@ impl Agent {
 
     async fn why_nothing(&self, wanted: &Wanted, merged: &Merged) -> String {
         let (who, seconds) = (&merged.title, merged.duration.as_secs_f64());
-        let shed = self.reader.read(false).await.is_ok_and(|it| it.overhead.shed.contains(&Feature::Stacks));
+        let shed = self.reader.read(Purpose::Look).await.is_ok_and(|it| it.overhead.shed.contains(&Feature::Stacks));
         match wanted.side {
             _ if shed => "stacks are given up for now, to cost less (see `overhead.maxPercent`)".into(),
             Side::OnCpu if merged.sample_period.is_none() => "the agent takes no samples on the CPU".into(),

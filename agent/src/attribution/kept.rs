@@ -9,6 +9,8 @@ use std::{
 use super::{
     Ledger, Row,
     ledger::{Account, Waiting},
+    node_time::NodeTime,
+    zero_first::ZeroFirst,
 };
 use crate::{
     cgroups::Place,
@@ -27,6 +29,7 @@ impl Ledger {
             container: account.container.as_ref().map(|info| pods.keep_container(info)),
             ended: account.ended,
             hidden: account.hidden,
+            revealed: account.zero_first.keep().map(|numbers| shape.places(numbers)),
         };
         let waiting = |(cgroup, waiting): (&CgroupId, &Waiting)| KeptWaiting {
             cgroup: cgroup.0,
@@ -41,6 +44,7 @@ impl Ledger {
             retired: shape.words(&self.retired),
             idle: shape.words(&self.idle),
             read_ns: self.read_ns,
+            node: self.node.idle_ns.map(|idle_ns| (idle_ns, self.node.unaccounted_ns, self.node.excess_ns)),
             counters_started_unix_ns: counters.map(|((name, _), started)| (name.clone(), unix_ns(*started))).collect(),
         }
     }
@@ -72,6 +76,9 @@ impl Ledger {
                 alive_at: 0,
                 ended: kept.ended,
                 hidden: kept.hidden,
+                zero_first: kept
+                    .revealed
+                    .map_or_else(ZeroFirst::off, |places| ZeroFirst::resume(shape.numbers_at(&places, labels))),
             };
             (kept.row, account)
         };
@@ -87,6 +94,11 @@ impl Ledger {
             idle: shape.usage(&kept.idle, labels),
             opens_at: now,
             read_ns: kept.read_ns,
+            node: kept.node.map_or_else(NodeTime::default, |(idle_ns, unaccounted_ns, excess_ns)| NodeTime {
+                idle_ns: Some(idle_ns),
+                unaccounted_ns,
+                excess_ns,
+            }),
             counters_started,
             ..Self::new(started)
         };
@@ -117,12 +129,19 @@ mod tests {
         let mut ledger = Ledger::new(time(3));
         ledger.counters_started = vec![time(3)];
         ledger.begin_reading(time(50), 100);
-        ledger
-            .accounts
-            .insert(row.clone(), Account { usage: usage(1), ended: Some((5, 1)), ..Account::opened(time(40)) });
+        ledger.accounts.insert(
+            row.clone(),
+            Account {
+                usage: usage(1),
+                ended: Some((5, 1)),
+                zero_first: ZeroFirst::resume(0b101),
+                ..Account::opened(time(40))
+            },
+        );
         let place = Place { path: "/b".into(), kube: None, born_ns: 3, first_of_pod: false };
         ledger.waiting.insert(CgroupId(9), Waiting { usage: usage(2), since_ns: 4, place: Some(place) });
         (ledger.retired, ledger.idle) = (usage(10), usage(20));
+        ledger.node = NodeTime { idle_ns: Some(7), unaccounted_ns: 8, excess_ns: 9 };
 
         let mut pods = Pods::default();
         let kept = ledger.keep(&shape, &mut pods);

@@ -10,7 +10,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Level, Names, NotExported, Owner, Row, RowRules, RowUsage, Snapshot, Subject, UNRESOLVED, Verdict};
+use super::{
+    Level, Names, NotExported, Owner, Row, RowRules, RowUsage, Snapshot, Subject, UNRESOLVED, Verdict,
+    node_time::NodeTime,
+    zero_first::{Scrapes, ZeroFirst},
+};
 use crate::{
     cgroups::Place,
     ids::CgroupId,
@@ -25,6 +29,9 @@ const MAX_WAITING: usize = 16_384;
 
 /// Accounts of what has ended, at most; of more the longest dead end before their grace.
 pub(super) const MAX_ENDED: usize = 8192;
+
+/// See [`Ledger::show_found_counts`]; names may come late.
+const FOUND_FOR_NS: u64 = 120_000_000_000;
 
 /// The accounts.
 #[derive(Debug)]
@@ -49,6 +56,11 @@ pub struct Ledger {
     pub(super) counters_started: Vec<SystemTime>,
     /// `CLOCK_MONOTONIC` of the last reading; `None` before the first.
     pub(super) read_ns: Option<u64>,
+    /// Whether accounts that open now hold numbers back.
+    pub(super) zero_first: bool,
+    /// From then on they do, see [`Ledger::show_found_counts`].
+    pub(super) holds_from_ns: u64,
+    pub(super) node: NodeTime,
 }
 
 #[derive(Debug)]
@@ -64,6 +76,8 @@ pub(super) struct Account {
     pub(super) ended: Option<(u64, u32)>,
     /// Its grace is over, but its pod is still there and may start it again.
     pub(super) hidden: bool,
+    /// See [`RowRules::zero_first`].
+    pub(super) zero_first: ZeroFirst,
 }
 
 #[derive(Debug)]
@@ -92,6 +106,9 @@ impl Ledger {
             opens_at: started,
             counters_started: Vec::new(),
             read_ns: None,
+            zero_first: false,
+            holds_from_ns: 0,
+            node: NodeTime::default(),
         }
     }
 
@@ -106,8 +123,30 @@ impl Ledger {
         }
     }
 
+    /// Reveals the numbers whose zero was scraped for long enough. Call it after [`Ledger::begin_reading`].
+    pub fn reveal(&mut self, scrapes: Scrapes) {
+        let now_ns = self.read_ns.unwrap_or(0);
+        self.accounts.values_mut().for_each(|account| account.zero_first.reveal(now_ns, scrapes));
+    }
+
+    /// Has accounts that open within two minutes hold nothing back. For counts that an agent before may have shown without
+    /// leaving its accounts: shown as zero they would fall.
+    pub const fn show_found_counts(&mut self, now_ns: u64) {
+        self.holds_from_ns = now_ns + FOUND_FOR_NS;
+    }
+
+    /// Notes what CPUs did since the last reading, all together, in nanoseconds: for how long they were online, and for how
+    /// long threads ran. `idle_ns` is the running total of idle time.
+    pub fn pass_node_time(&mut self, online_ns: u64, ran_ns: u64, idle_ns: u64) {
+        self.node.pass(online_ns, ran_ns, idle_ns);
+    }
+
     /// Posts the deltas of one reading, and those that waited and now have a name.
     pub fn post(&mut self, deltas: Vec<(CgroupId, Usage)>, names: &Names<'_>, rules: &RowRules, now_ns: u64) {
+        self.zero_first = rules.zero_first && now_ns >= self.holds_from_ns;
+        if !rules.zero_first {
+            self.accounts.values_mut().for_each(|account| account.zero_first = ZeroFirst::off());
+        }
         for (cgroup, delta) in deltas {
             if cgroup == CgroupId::IDLE {
                 self.idle.add(&delta);
@@ -195,7 +234,7 @@ impl Ledger {
                 return true;
             }
             let (since_ns, exports) = account.ended.get_or_insert((now_ns, 0));
-            if now_ns.saturating_sub(*since_ns) < grace_ns || *exports < 2 {
+            if now_ns.saturating_sub(*since_ns) < grace_ns || *exports < 2 || account.zero_first.is_awaited(now_ns) {
                 if outlook == Outlook::Gone {
                     ended.push((*since_ns, row.clone()));
                 }
@@ -210,6 +249,7 @@ impl Ledger {
         });
         self.forget_longest_dead(ended);
         self.count_pod_rows();
+        self.accounts.values_mut().for_each(|account| account.zero_first.settle(&account.usage));
     }
 
     fn forget_longest_dead(&mut self, mut ended: Vec<(u64, Row)>) {
@@ -253,6 +293,12 @@ impl Ledger {
         }
     }
 
+    /// Says that the last snapshot was scraped.
+    pub fn note_scrape(&mut self) {
+        let Some(at_ns) = self.read_ns else { return };
+        self.accounts.values_mut().for_each(|account| account.zero_first.note_scrape(at_ns));
+    }
+
     /// Says that a snapshot was exported.
     pub fn exported(&mut self) {
         for (_, exports) in self.accounts.values_mut().filter_map(|account| account.ended.as_mut()) {
@@ -280,6 +326,7 @@ impl Ledger {
                 started: account.started,
                 container: account.container.clone(),
                 usage: account.usage.clone(),
+                shown: account.zero_first.shown(),
             });
         }
         rows.sort_unstable_by(|a, b| a.row.cmp(&b.row));
@@ -291,6 +338,7 @@ impl Ledger {
             pods: pods.into_values().collect(),
             elsewhere,
             idle_ns,
+            unaccounted_ns: self.node.unaccounted_ns,
             idle: self.idle.clone(),
             cgroups_tracked: names.tree.len(),
             cgroups_unresolved: self.waiting.len(),
@@ -318,11 +366,17 @@ impl Ledger {
     fn account(&mut self, row: Row, owner: &Owner) -> &mut Account {
         let of_pod = !matches!(row, Row::Cgroup(_));
         let of_container = matches!(row, Row::Container { .. });
-        let opens_at = self.opens_at;
-        let account =
-            self.accounts.entry(row).or_insert_with(|| Account { hidden: of_pod, ..Account::opened(opens_at) });
+        let (opens_at, zero_first) = (self.opens_at, self.zero_first);
+        let held = || if zero_first { ZeroFirst::hold(&Usage::default()) } else { ZeroFirst::off() };
+        let new = || Account { hidden: of_pod, zero_first: held(), ..Account::opened(opens_at) };
+        let account = self.accounts.entry(row).or_insert_with(new);
         if of_pod {
-            self.pod_rows += usize::from(std::mem::take(&mut account.hidden));
+            if std::mem::take(&mut account.hidden) {
+                self.pod_rows += 1;
+                if zero_first {
+                    account.zero_first = ZeroFirst::hold(&account.usage);
+                }
+            }
             match owner {
                 Owner::Container(info) => {
                     account.pod = Some(Arc::clone(&info.pod));
@@ -338,7 +392,16 @@ impl Ledger {
 
 impl Account {
     pub(super) fn opened(started: SystemTime) -> Self {
-        Self { usage: Usage::default(), started, pod: None, container: None, alive_at: 0, ended: None, hidden: false }
+        Self {
+            usage: Usage::default(),
+            started,
+            pod: None,
+            container: None,
+            alive_at: 0,
+            ended: None,
+            hidden: false,
+            zero_first: ZeroFirst::off(),
+        }
     }
 }
 

@@ -33,6 +33,7 @@ impl Node {
             level: Level::Container,
             max_containers: 100,
             grace: std::time::Duration::from_nanos(GRACE),
+            zero_first: false,
         };
         Self { tree, pods: None, rules, ledger: Ledger::new(SystemTime::UNIX_EPOCH) }
     }
@@ -61,6 +62,7 @@ impl Node {
         let deltas = ran.iter().map(|(id, ns)| (CgroupId(*id), self::ran(*ns))).collect();
         let names = Names { tree: &self.tree, pods: self.pods.as_ref(), patience_ns: PATIENCE };
         self.ledger.begin_reading(self::taken(now_ns), now_ns);
+        self.ledger.reveal(Scrapes { hold_ns: 0, longest_ns: 10 });
         self.ledger.post(deltas, &names, &self.rules, now_ns);
         self.ledger.settle(&names, &self.rules, now_ns);
     }
@@ -477,4 +479,56 @@ fn a_start_is_before_the_first_counts_however_the_wall_clock_is_set() {
     let names = Names { tree: &node.tree, pods: None, patience_ns: 0 };
     node.ledger.post(vec![(CgroupId(10), ran(1))], &names, &node.rules, 2 * SECOND);
     assert_eq!(started(&node, &Row::Cgroup("/b".into())), Some((set - Duration::from_secs(1), 1)));
+}
+
+/// What those who scrape see of a container.
+fn scraped(node: &Node, row: &Row) -> Option<u64> {
+    let snapshot = node.snapshot();
+    snapshot.rows.iter().find(|found| found.row == *row).map(|found| found.shown.of(&found.usage).oncpu_ns)
+}
+
+#[test]
+fn a_new_row_is_zero_in_its_first_scrape_and_one_that_comes_back_is_as_it_was() {
+    let mut over = pod("web", &[("app", Some('a'))]);
+    over.containers[0].ended = true;
+    let mut node = Node::of_cluster(&[(21, &path('a'))], vec![over]);
+    node.rules.zero_first = true;
+    let app = Row::Container { namespace: "shop".into(), pod: "web".into(), container: "app".into() };
+    node.read(0, &[(21, 5)]);
+    assert_eq!(scraped(&node, &app), Some(0));
+    node.read(1, &[]);
+    assert_eq!(scraped(&node, &app), Some(0), "nobody has scraped");
+    node.died(21, 1);
+    // Its grace is over, but what it did was not shown before.
+    for (now_ns, shown) in [(2, 0), (3 + GRACE, 5), (4 + GRACE, 5)] {
+        node.read(now_ns, &[]);
+        assert_eq!(scraped(&node, &app), Some(shown), "at {now_ns}");
+        node.ledger.exported();
+        node.ledger.note_scrape();
+    }
+    node.read(13 + GRACE, &[]);
+    assert_eq!(scraped(&node, &app), None);
+
+    node.tell(PodChange::Applied(pod("web", &[("app", Some('b'))])), 2 * GRACE);
+    node.born(22, &path('b'), 2 * GRACE);
+    node.read(2 * GRACE, &[(22, 7)]);
+    assert_eq!((scraped(&node, &app), node.container("web", "app")), (Some(5), Some(12)));
+    node.ledger.note_scrape();
+    node.read(2 * GRACE + 1, &[(22, 1)]);
+    assert_eq!(scraped(&node, &app), Some(13));
+}
+
+#[test]
+fn counts_that_another_agent_may_have_shown_do_not_become_zero() {
+    let mut node = Node::new(&[(10, "/found"), (11, "/late")]);
+    node.rules.zero_first = true;
+    node.ledger.show_found_counts(0);
+    let row = |path: &str| Row::Cgroup(path.into());
+    node.read(1, &[(10, 5)]);
+    assert_eq!(scraped(&node, &row("/found")), Some(5));
+    node.read(FOUND_FOR_NS, &[(11, 7)]);
+    assert_eq!(scraped(&node, &row("/late")), Some(0));
+    node.rules.zero_first = false;
+    node.read(FOUND_FOR_NS + 1, &[]);
+    assert_eq!(scraped(&node, &row("/late")), Some(7), "it was turned off");
 }

@@ -5,13 +5,16 @@
 
 mod kept;
 mod ledger;
+mod node_time;
 mod owner;
 mod rows;
 mod snapshot;
 mod subject;
+mod zero_first;
 
 pub use ledger::Ledger;
 pub use owner::{Names, Owner};
 pub use rows::{Level, NotExported, Row, RowRules, UNRESOLVED, Verdict};
 pub use snapshot::{RowUsage, Snapshot};
 pub use subject::Subject;
+pub use zero_first::{NumberSet, Scrapes, Shown};

@@ -96,6 +96,8 @@ pub struct RowRules {
     pub max_containers: usize,
     /// How long an ended row is kept.
     pub grace: Duration,
+    /// Rows hold back each number until its zero was scraped.
+    pub zero_first: bool,
 }
 
 /// Where an owner's counts go.

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use super::{NotExported, Row};
+use super::{NotExported, Row, Shown};
 use crate::{
     pods::{ContainerInfo, Pod},
     readings::Usage,
@@ -17,7 +17,8 @@ pub struct Snapshot {
     pub started: SystemTime,
     /// The start of each counter, by slot. A counter that was configured later starts later than its rows.
     pub counters_started: Vec<SystemTime>,
-    /// Rows and what they did, sorted. They do not overlap: their sum, `elsewhere` and idle time is the node.
+    /// Rows and what they did, sorted. They do not overlap: their sum, `elsewhere`, idle and unaccounted time is the
+    /// node.
     pub rows: Vec<RowUsage>,
     /// The pods of these rows: one per namespace and name.
     pub pods: Vec<Arc<Pod>>,
@@ -25,6 +26,8 @@ pub struct Snapshot {
     pub elsewhere: Usage,
     /// Time that CPUs were idle.
     pub idle_ns: u64,
+    /// Time of CPUs that is in no row and not idle.
+    pub unaccounted_ns: u64,
     /// What the counters counted while CPUs were idle.
     pub idle: Usage,
     /// Cgroups that live.
@@ -48,6 +51,8 @@ pub struct RowUsage {
     pub container: Option<Arc<ContainerInfo>>,
     /// What it did, through all its lives.
     pub usage: Usage,
+    /// Says what of that scrapers are shown.
+    pub shown: Shown,
 }
 
 impl Snapshot {

@@ -120,7 +120,7 @@ impl Resumed {
     pub(super) fn resume(self, sensors: &mut Sensors, readings: &mut Readings) -> (Keeping, Parts) {
         let shape = Shape::of(sensors.counters());
         let identity = sensors.identity();
-        let kept = self.kept.unwrap_or_default();
+        let (is_kept, kept) = (self.kept.is_some(), self.kept.unwrap_or_default());
         let theirs = Shape::of_slots(kept.slots);
         let same_rows = kept.identity == identity;
         // What programs count begins at zero: added is what was shown of others, or what they have counted in all.
@@ -140,17 +140,24 @@ impl Resumed {
             let unknown = |profiled| Usage { profiled, ..Usage::default() };
             unposted.extend(unprofiled.iter().map(|(cgroup, times)| (*cgroup, unknown(ProfiledTime::unknown(times)))));
             for (label, number) in self::totals(&before.reading.cpu, before.reading.drops.iter().copied(), &theirs) {
-                *totals.entry(label).or_default() += number;
+                let total = totals.entry(label).or_default();
+                *total = total.wrapping_add(number);
             }
             before.changes.iter().for_each(|change| tree.apply(change.clone(), monotonic_ns()));
         }
-        sensors.resume(&totals_of(&totals, &shape), &totals);
+        // Time in which nobody counted is not the CPUs'.
+        let without_gap = known && sensors.unreadable().is_empty();
+        sensors.resume(&totals_of(&totals, &shape), &totals, kept.ledger.read_ns.filter(|_| without_gap));
         if same_rows {
             readings.resume(kept.posted);
         }
         let pods = Pods::of(kept.pods);
+        let mut ledger = Ledger::resume(kept.ledger, &kept.labels, &shape, &pods, self.started, SystemTime::now());
+        if !is_kept && sensors.begin() != Begin::Anew {
+            ledger.show_found_counts(monotonic_ns());
+        }
         let parts = Parts {
-            ledger: Ledger::resume(kept.ledger, &kept.labels, &shape, &pods, self.started, SystemTime::now()),
+            ledger,
             tree,
             pods: PodIndex::resume(&kept.told, &pods),
             readings_made: kept.readings,

@@ -7,6 +7,7 @@ mod cuts;
 mod kept;
 mod profiles;
 mod reader;
+mod scrapers;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -44,8 +45,8 @@ use cuts::Cuts;
 pub use kept::Resumed;
 use kept::{Keeping, Parts};
 use profiles::Asks;
-use reader::{Changes, Latest, Request};
-pub use reader::{ReadError, Reader};
+use reader::{Changes, FirstUse, Latest, Request};
+pub use reader::{Purpose, ReadError, Reader};
 
 /// How often the rings are emptied. They hold some thousand records.
 const DRAIN_EVERY: Duration = Duration::from_millis(250);
@@ -234,11 +235,15 @@ impl Collector {
             let request = requests.recv_timeout(due_in.min(DRAIN_EVERY));
             self.drain();
             match request {
-                Ok(Request::Read { exports, charged, reply }) => {
+                Ok(Request::Read { purpose, charged, reply }) => {
                     let observation = self.observation(COALESCE_FOR, charged);
-                    // The same reading twice is one export.
-                    if exports && observation.is_ok() && self.latest.export() {
+                    // The same reading twice is one export, and one scrape.
+                    let new = if observation.is_ok() { self.latest.export(purpose) } else { FirstUse::default() };
+                    if new.export {
                         self.ledger.exported();
+                    }
+                    if new.scrape {
+                        self.ledger.note_scrape();
                     }
                     // Who asked may have gone.
                     reply.send(observation).ok();
@@ -324,10 +329,13 @@ impl Collector {
         self.samples.add_unprofiled(&unprofiled, reading.at_ns, !self.upkeep.stacks_are_left_out());
         readings::join(&mut deltas, self.samples.take_profiled());
         deltas.append(&mut self.unposted);
+        let ran_ns = deltas.iter().map(|(_, usage)| usage.oncpu_ns).sum();
         let maps = self.sensors.map_use();
         self.upkeep.tend(&mut self.sensors, &reading, &doubtful, maps.iter().map(|map| map.bytes).sum());
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         self.ledger.begin_reading(taken, reading.at_ns);
+        self.ledger.reveal(self.latest.scrapes());
+        self.ledger.pass_node_time(reading.online_ns, ran_ns, reading.cpu.idle_ns);
         self.ledger.post(deltas, &names, &self.settings.rules, reading.at_ns);
         self.ledger.settle(&names, &self.settings.rules, reading.at_ns);
         let snapshot = self.ledger.snapshot(taken, reading.cpu.idle_ns, &names);

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     time::{Instant, SystemTime},
 };
@@ -10,9 +11,9 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use super::{COALESCE_FOR, Observation};
+use super::{COALESCE_FOR, Observation, scrapers::Scrapers};
 use crate::{
-    attribution::{RowRules, Subject},
+    attribution::{RowRules, Scrapes, Subject},
     config::MaxMemory,
     filter::{Filter, Full, Slot},
     pods::{Pending, PodChange},
@@ -32,7 +33,7 @@ pub enum ReadError {
 
 pub(super) enum Request {
     Read {
-        exports: bool,
+        purpose: Purpose,
         /// Somebody asks by HTTP.
         charged: bool,
         reply: oneshot::Sender<Result<Arc<Observation>, ReadError>>,
@@ -48,6 +49,18 @@ pub(super) enum Request {
     Stop,
 }
 
+/// What a reading is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Counts are shown without being exported.
+    Look,
+    /// Metrics that show all as it is. What is exported counts for the rows that have ended: they stay until two readings
+    /// were exported.
+    Export,
+    /// A scrape by Prometheus, or as it does, from this address. It is an export, too, and new series are zero first.
+    Scrape(IpAddr),
+}
+
 /// The other end of the collector's requests; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Reader {
@@ -58,13 +71,27 @@ pub struct Reader {
 
 /// The last reading, which is returned for a second without waking the collector. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Latest(Arc<Mutex<Option<Published>>>);
+pub(super) struct Latest(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    published: Option<Published>,
+    scrapers: Scrapers,
+}
 
 #[derive(Debug)]
 struct Published {
     at: Instant,
     observation: Arc<Observation>,
     exported: bool,
+    scraped: bool,
+}
+
+/// Uses of a reading that are its first of the kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FirstUse {
+    pub(super) export: bool,
+    pub(super) scrape: bool,
 }
 
 /// Changes of pods that wait for the collector.
@@ -88,24 +115,49 @@ impl std::fmt::Debug for Request {
 
 impl Latest {
     pub(super) fn publish(&self, at: Instant, observation: &Arc<Observation>) {
-        *self.lock() = Some(Published { at, observation: Arc::clone(observation), exported: false });
+        let published = Published { at, observation: Arc::clone(observation), exported: false, scraped: false };
+        self.lock().published = Some(published);
     }
 
-    /// Notes that the reading is exported; returns whether for the first time.
-    pub(super) fn export(&self) -> bool {
-        self.lock().as_mut().is_some_and(|published| !std::mem::replace(&mut published.exported, true))
+    /// Notes what the reading is used for; returns what of that is new.
+    pub(super) fn export(&self, purpose: Purpose) -> FirstUse {
+        let mut known = self.lock();
+        let Some(published) = &mut known.published else { return FirstUse::default() };
+        FirstUse {
+            export: purpose.exports() && !std::mem::replace(&mut published.exported, true),
+            scrape: purpose.scrapes() && !std::mem::replace(&mut published.scraped, true),
+        }
     }
 
-    /// Returns the reading if it is not older than a second. `None` also for its first export, of which the collector
-    /// must know.
-    fn get(&self, exports: bool) -> Option<Arc<Observation>> {
-        let published = self.lock();
-        let published = published.as_ref().filter(|published| published.at.elapsed() < COALESCE_FOR)?;
-        (published.exported || !exports).then(|| Arc::clone(&published.observation))
+    /// Returns what is known of the scrapers.
+    pub(super) fn scrapes(&self) -> Scrapes {
+        self.lock().scrapers.scrapes(Instant::now())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Published>> {
+    /// Returns the reading if it is not older than a second. `None` also for its first export and its first scrape, of
+    /// which the collector must know.
+    fn get(&self, purpose: Purpose) -> Option<Arc<Observation>> {
+        let mut known = self.lock();
+        if let Purpose::Scrape(address) = purpose {
+            known.scrapers.note(address, Instant::now());
+        }
+        let published = known.published.as_ref().filter(|published| published.at.elapsed() < COALESCE_FOR)?;
+        let new = (purpose.exports() && !published.exported) || (purpose.scrapes() && !published.scraped);
+        (!new).then(|| Arc::clone(&published.observation))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Purpose {
+    const fn exports(self) -> bool {
+        !matches!(self, Self::Look)
+    }
+
+    const fn scrapes(self) -> bool {
+        matches!(self, Self::Scrape(_))
     }
 }
 
@@ -114,14 +166,13 @@ impl Reader {
         Self { requests, pods, latest }
     }
 
-    /// Reads the kernel for somebody who asks by HTTP, or takes the reading of less than a second ago. What is exported
-    /// counts for the rows that have ended: they stay until two readings were exported.
+    /// Reads the kernel for somebody who asks by HTTP, or takes the reading of less than a second ago.
     ///
     /// # Errors
     ///
     /// When the kernel's maps cannot be read, or the collector has stopped.
-    pub async fn read(&self, exports: bool) -> Result<Arc<Observation>, ReadError> {
-        self.ask(exports, true).await
+    pub async fn read(&self, purpose: Purpose) -> Result<Arc<Observation>, ReadError> {
+        self.ask(purpose, true).await
     }
 
     /// Reads as [`Reader::read`] does, for the agent itself: the server's account is not charged with it.
@@ -129,16 +180,16 @@ impl Reader {
     /// # Errors
     ///
     /// When the kernel's maps cannot be read, or the collector has stopped.
-    pub async fn read_for_itself(&self, exports: bool) -> Result<Arc<Observation>, ReadError> {
-        self.ask(exports, false).await
+    pub async fn read_for_itself(&self, purpose: Purpose) -> Result<Arc<Observation>, ReadError> {
+        self.ask(purpose, false).await
     }
 
-    async fn ask(&self, exports: bool, charged: bool) -> Result<Arc<Observation>, ReadError> {
-        if let Some(observation) = self.latest.get(exports) {
+    async fn ask(&self, purpose: Purpose, charged: bool) -> Result<Arc<Observation>, ReadError> {
+        if let Some(observation) = self.latest.get(purpose) {
             return Ok(observation);
         }
         let (reply, answer) = oneshot::channel();
-        let request = Request::Read { exports, charged, reply };
+        let request = Request::Read { purpose, charged, reply };
         self.requests.send(request).map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.unwrap_or(Err(ReadError::Stopped))
     }

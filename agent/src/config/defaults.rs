@@ -111,6 +111,7 @@ impl Default for Metrics {
             exclude_namespaces: Vec::new(),
             max_containers: 2048,
             created_series: false,
+            zero_first: true,
         }
     }
 }

@@ -138,6 +138,7 @@ pub struct Metrics {
     pub exclude_namespaces: Vec<String>,
     pub max_containers: usize,
     pub created_series: bool,
+    pub zero_first: bool,
 }
 
 /// `scheduling:`
@@ -360,6 +361,7 @@ impl TryFrom<Config> for Settings {
             level: config.metrics.level,
             max_containers: config.metrics.max_containers,
             grace: config.cgroups.grace,
+            zero_first: config.metrics.zero_first,
         };
         EnvFilter::try_new(&config.log_level)
             .map_err(|error| bad("logLevel", format!("{error} (one of error, warn, info, debug, trace)")))?;

@@ -165,6 +165,7 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Bef
         rows: read_rows(&object, &rows, copies)?,
         cpu: CpuTotals::of(&cpus),
         drops,
+        online_ns: 0,
         cpus,
     };
     let mut changes = Vec::new();

@@ -26,20 +26,18 @@ impl Hotplug {
         Self(socket.ok())
     }
 
-    /// The CPUs that went offline since the last call; some may be back. `None` when no CPU came or went.
-    pub(super) fn gone(&self) -> Option<Vec<u32>> {
-        let socket = self.0.as_ref()?;
-        let mut gone = None;
+    /// The CPUs that went offline (false) or came online (true) since the last call, in their order.
+    pub(super) fn news(&self) -> Vec<(u32, bool)> {
+        let Some(socket) = &self.0 else { return Vec::new() };
+        let mut news = Vec::new();
         let mut buffer = [0_u8; LONGEST];
         // SAFETY: the buffer has room for the length that is given.
         while let Ok(length @ 1..) = usize::try_from(unsafe {
             libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
         }) {
-            if let Some((cpu, online)) = announced(&buffer[..length]) {
-                gone.get_or_insert_with(Vec::new).extend((!online).then_some(cpu));
-            }
+            news.extend(announced(&buffer[..length]));
         }
-        gone
+        news
     }
 }
 

@@ -28,6 +28,7 @@ pub mod memory;
 mod object;
 mod perf;
 mod pins;
+mod presence;
 mod raw;
 mod reading;
 pub mod records;

@@ -23,6 +23,7 @@ use super::{
     load::{LoadError, SensorSettings, Tracepoint},
     object::Object,
     pins::Pins,
+    presence::Presence,
     raw::{self, Then},
     reading::{CpuTotals, RawReading},
     records::{CgroupRecord, RawSample, SampleKey, StackRecord},
@@ -104,6 +105,7 @@ pub struct Sensors {
     object: Object,
     counters: Counters,
     hotplug: Hotplug,
+    presence: Presence,
     rows: Rows,
     stack_ring: RingBuf<MapData>,
     cgroup_ring: RingBuf<MapData>,
@@ -196,6 +198,7 @@ impl Sensors {
             object,
             counters,
             hotplug,
+            presence: Presence::since(monotonic_ns(), &cpus),
             rows,
             stack_ring,
             cgroup_ring,
@@ -218,8 +221,12 @@ impl Sensors {
         self.begin
     }
 
-    /// Goes on with totals that are in none of the maps any more; losses are those labelled `drop REASON`.
-    pub fn resume(&mut self, totals: &CpuTotals, drops: &BTreeMap<String, u64>) {
+    /// Goes on with totals that are in none of the maps any more; losses are those labelled `drop REASON`. `read_ns` is when
+    /// the previous agent last read.
+    pub fn resume(&mut self, totals: &CpuTotals, drops: &BTreeMap<String, u64>, read_ns: Option<u64>) {
+        if let Some(read_ns) = read_ns {
+            self.presence = Presence::since(read_ns, &aya::util::online_cpus().unwrap_or_default());
+        }
         let lost = |reason: &&'static str| Some((*reason, *drops.get(&format!("drop {reason}"))?));
         self.base = (*totals, DROPS.iter().filter_map(lost).collect());
     }
@@ -283,7 +290,8 @@ impl Sensors {
 
     /// After a reading: makes room on the PMU for others or takes it back. Whether the state of any counter changed. `doubtful` are slots whose counts cannot be.
     pub fn tend(&mut self, reading: &RawReading, doubtful: &[usize]) -> bool {
-        self.follow_cpus(&self.hotplug.gone().unwrap_or_default());
+        let gone = self.note_cpus();
+        self.follow_cpus(&gone.unwrap_or_default());
         self.make_records(reading);
         for slot in doubtful {
             self.counters.doubt(*slot, "it counted more than the fastest clock allows (a virtual PMU that jumps?)");
@@ -346,14 +354,24 @@ impl Sensors {
     /// # Errors
     ///
     /// When a map cannot be read: the reading is then not usable.
-    pub fn read(&self) -> io::Result<RawReading> {
+    pub fn read(&mut self) -> io::Result<RawReading> {
+        if let Some(gone) = self.note_cpus() {
+            self.follow_cpus(&gone);
+        }
+        // Before the rest: a CPU that comes meanwhile is one of the next reading's.
+        let online = aya::util::online_cpus().unwrap_or_default();
         let at_ns = self.flush();
         let rows = self.rows.read(&self.object)?;
         let mut cpus = Vec::new();
         self.read_map("cpus", 1, |_: u32, cpu: &[abi::podperf_cpu]| cpus.extend_from_slice(cpu))?;
+        let drops = self.drops()?;
+        let idle: Vec<u64> = cpus.iter().map(|cpu| cpu.idle_ns).collect();
+        let passed = self.presence.pass(at_ns, &online, &idle);
+        // Totals wrap.
+        self.base.0.idle_ns = self.base.0.idle_ns.wrapping_sub(passed.offline_idle_ns);
         let mut cpu = CpuTotals::of(&cpus);
         cpu.add(&self.base.0);
-        Ok(RawReading { at_ns, rows, cpu, drops: self.drops()?, cpus })
+        Ok(RawReading { at_ns, rows, cpu, drops, online_ns: passed.online_ns, cpus })
     }
 
     /// What was lost so far, by `podperf_bpf_drops_total` label.
@@ -385,7 +403,7 @@ impl Sensors {
 
     /// Takes all new records of both rings, and follows CPUs that came or went.
     pub fn drain(&mut self, mut stacks: impl FnMut(StackRecord), mut cgroups: impl FnMut(CgroupRecord)) {
-        if let Some(gone) = self.hotplug.gone() {
+        if let Some(gone) = self.note_cpus() {
             self.follow_cpus(&gone);
         }
         while let Some(record) = self.cgroup_ring.next() {
@@ -473,6 +491,15 @@ impl Sensors {
             Some(ProgramUse::read(name, self.object.descriptor(name)?, &totals.programs[own]))
         };
         self.running.iter().filter_map(read).collect()
+    }
+
+    /// Notes which CPUs came and went since the last call. Returns those that went, of which some may be back; `None` when
+    /// none came or went.
+    fn note_cpus(&mut self) -> Option<Vec<u32>> {
+        let (news, now_ns) = (self.hotplug.news(), monotonic_ns());
+        news.iter().for_each(|(cpu, is_online)| self.presence.note(*cpu, *is_online, now_ns));
+        let gone = news.iter().filter(|(_, is_online)| !is_online).map(|(cpu, _)| *cpu);
+        (!news.is_empty()).then(|| gone.collect())
     }
 
     fn follow_cpus(&mut self, gone: &[u32]) {

@@ -93,6 +93,10 @@ pub struct KeptLedger {
     /// When the last reading was; `None` in files of older versions.
     #[serde(default)]
     pub read_ns: Option<u64>,
+    /// Idle time as of the last reading, time that is in no row and not idle, and the excess that is subtracted from that
+    /// later; `None` in files of older versions.
+    #[serde(default)]
+    pub node: Option<(u64, u64, u64)>,
     /// The start of each counter by its name, Unix time in nanoseconds. A counter that is missing here and in the
     /// labels of the numbers was not counted.
     #[serde(default)]
@@ -118,6 +122,9 @@ pub struct KeptAccount {
     pub ended: Option<(u64, u32)>,
     /// Whether it is not shown.
     pub hidden: bool,
+    /// The places of the numbers that scrapers are shown as they are; `None` is all, as in files of older versions.
+    #[serde(default)]
+    pub revealed: Option<Vec<usize>>,
 }
 
 /// A life of a container.

@@ -1,8 +1,9 @@
 //! The numbers of a usage, each with a label: who has other events, or another version's reasons, finds its own. Pure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::{
+    attribution::NumberSet,
     kernel::OpenCounter,
     readings::Usage,
     stacks::{
@@ -84,33 +85,27 @@ impl Shape {
         usage
     }
 
+    /// The places of numbers among the labels.
+    #[must_use]
+    pub fn places(&self, numbers: NumberSet) -> Vec<usize> {
+        (0..self.labels.len()).filter(|place| numbers >> place & 1 == 1).collect()
+    }
+
+    /// The numbers at these places, whose labels may be others'.
+    #[must_use]
+    pub fn numbers_at(&self, places: &[usize], labels: &[String]) -> NumberSet {
+        let at: HashSet<_> = places.iter().filter_map(|place| labels.get(*place)).collect();
+        let of = self.labels.iter().enumerate().filter(|(_, label)| at.contains(label));
+        of.fold(0, |numbers, (place, _)| numbers | 1 << place)
+    }
+
     /// In the order of the labels.
     fn numbers<'a>(&self, usage: &'a mut Usage) -> Vec<&'a mut u64> {
         usage.counts.resize(self.slots.len(), 0);
         usage.enabled_ns.resize(self.groups, 0);
         usage.running_ns.resize(self.groups, 0);
-        let Usage {
-            oncpu_ns,
-            offcpu_ns,
-            voluntary_switches,
-            involuntary_switches,
-            migrations,
-            minor_faults,
-            major_faults,
-            counts,
-            enabled_ns,
-            running_ns,
-            profiled,
-        } = usage;
-        let mut numbers =
-            vec![oncpu_ns, voluntary_switches, involuntary_switches, migrations, minor_faults, major_faults];
-        numbers.extend(offcpu_ns);
-        numbers.extend(&mut profiled.waits_ns);
-        numbers.extend([&mut profiled.waits, &mut profiled.oncpu_samples]);
-        numbers.extend(&mut profiled.unwound_ns);
-        numbers.extend(counts);
-        numbers.extend(enabled_ns);
-        numbers.extend(running_ns);
+        let (mut numbers, groups) = usage.parts();
+        numbers.extend(groups.into_iter().flatten());
         numbers
     }
 }

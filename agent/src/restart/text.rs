@@ -78,6 +78,7 @@ mod tests {
             container: None,
             ended: Some((3, 1)),
             hidden: true,
+            revealed: Some(vec![0, 3]),
         };
         Kept {
             identity: "boot 4".into(),

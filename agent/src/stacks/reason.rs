@@ -52,6 +52,9 @@ const TABLE: &[(WaitReason, &[&str])] = &[
             "io_cqring_wait",
             "read_events",
             "eventfd_read",
+            // Threads of io_uring that have nothing to do. One at work waits for what its work waits for.
+            "io_wq_worker",
+            "io_sq_thread",
         ],
     ),
     (
@@ -304,6 +307,9 @@ mod tests {
             (&["schedule", "get_signal", "arch_do_signal_or_restart"], WaitReason::Stopped),
             (&["schedule_timeout_killable", "__mem_cgroup_handle_over_high"], WaitReason::MemoryLimit),
             (&["schedule_timeout", "wait_for_completion_state", "kernel_clone"], WaitReason::Child),
+            (&["schedule_timeout", "io_wq_worker"], WaitReason::Poll),
+            (&["schedule", "io_sq_thread"], WaitReason::Poll),
+            (&["io_schedule", "folio_wait_bit_common", "io_read", "io_wq_worker"], WaitReason::Disk),
             (&["do_sigtimedwait", "__x64_sys_rt_sigtimedwait"], WaitReason::Other),
             (&[], WaitReason::Other),
         ] {

@@ -51,6 +51,8 @@ macro_rules! families {
 families! {
     NODE_IDLE: Counter "podperf_node_idle" in Seconds [],
         "Time that CPUs were idle, all CPUs together";
+    NODE_UNACCOUNTED: Counter "podperf_node_unaccounted" in Seconds [],
+        "Time of CPUs that is in no row and not idle, all CPUs together: interrupts and what the hypervisor took, where the kernel leaves them out of the time of threads";
     NODE_CPU_INFO: Gauge "podperf_node_cpu_info" ["vendor", "cpuid", "model_name"],
         "What the node's CPUs are; `cpuid` tells micro-architectures apart as perf does";
     POD_INFO: Gauge "podperf_pod_info" ["namespace", "pod", "uid", "workload", "workload_type", "qos_class", "priority_class"] when "in a cluster",

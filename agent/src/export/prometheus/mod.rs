@@ -175,13 +175,19 @@ impl Definition {
     }
 }
 
-/// All families of one scrape, in the format that the client asked for.
+/// All families of one scrape, in the format that the client asked for. With `zero_first`, series that are new to those
+/// who scrape are zero.
 ///
 /// # Errors
 ///
 /// Never in practice: writing to a string does not fail.
-pub fn render(observation: &Observation, facts: &AgentFacts<'_>, format: Format) -> Result<Vec<u8>, fmt::Error> {
-    let mut families = workload::families(&observation.snapshot, &observation.counters, &facts.families);
+pub fn render(
+    observation: &Observation,
+    facts: &AgentFacts<'_>,
+    format: Format,
+    zero_first: bool,
+) -> Result<Vec<u8>, fmt::Error> {
+    let mut families = workload::families(&observation.snapshot, &observation.counters, &facts.families, zero_first);
     families.extend(agent::families(observation, facts));
     let with_created = facts.created_series && format == Format::OpenMetrics;
     let samples = families.iter().flat_map(|family| &family.samples);

@@ -112,7 +112,7 @@ At each moment a thread does one of five things, and a second of its life is one
 | is blocked, and a signal can end that: sockets, pipes, locks of programs, timers | `offcpu{state="interruptible"}` |
 | is blocked, and no signal but SIGKILL can end that: storage, locks of the kernel | `offcpu{state="uninterruptible"}` |
 
-So for the threads of a container, but for the time in the last point below:
+So for the threads of a container, but for what the kernel leaves out of threads (interrupts, stolen time):
 
 ```text
 oncpu + offcpu{run_queue} + offcpu{throttled} + offcpu{interruptible} + offcpu{uninterruptible} = lives of its threads
@@ -130,8 +130,13 @@ oncpu + offcpu{run_queue} + offcpu{throttled} + offcpu{interruptible} + offcpu{u
   what was not charged yet, at most the time since the last reading, to the new cgroup.
 * Before Linux 6.18 the kernel stops a whole run queue when a quota is used up. Then `throttled` has the threads that left the
   CPU for that reason; threads that wake up later, or were in the queue before, are in `run_queue`.
-* Time in which a virtual machine has no physical CPU, and time of interrupts on kernels that measure it
-  (`CONFIG_IRQ_TIME_ACCOUNTING`), is in no series of a container.
+* Time of a running thread that its CPU spends on interrupts, and time in which a virtual machine has no physical CPU for it,
+  are in no series of a container where the kernel leaves them out of the thread's run time (`CONFIG_IRQ_TIME_ACCOUNTING`,
+  `CONFIG_PARAVIRT_TIME_ACCOUNTING`). They are `podperf_node_unaccounted_seconds_total` then, which begins with the first
+  reading. The increases of the `oncpu` of all rows, of `podperf_node_idle_seconds_total` and of
+  `podperf_node_unaccounted_seconds_total` are the time that the node's CPUs were online. A CPU that is offline is neither idle
+  nor unaccounted; the agent knows to a quarter of a second when it went and came. The CPUs are not read at one moment: some
+  milliseconds may be unaccounted that are in a row one reading later.
 
 `wait` tells the time of `offcpu` by reason. It needs stacks. `wait{reason="run_queue"}` and `wait{reason="throttled"}` are
 the two states of that name; where stacks are sampled (`stacks.maxWalks`) the run queue after short sleeps is an estimate.
@@ -151,6 +156,31 @@ are in `offcpu` and not in `wait`.
 "#;
 
 const ABOUT_THE_AGENT: &str = "
+## What the counters count
+
+A counter of a container counts while one of its threads is on a CPU: in user and in kernel mode, and also the interrupts that this
+CPU serves meanwhile. Where the container runs a virtual machine, what the guest does is counted, too. So on a CPU that serves a
+busy network card, instructions per cycle (IPC) are in part those of the driver. A series without the label `mode` is of both
+modes. For the program alone, count user mode in its place:
+
+```yaml
+counters:
+  groups: [[\"cycles:u\", \"instructions:u\"]]
+```
+
+The rules, alerts and dashboards of the chart then go by the program alone. Do not count an event in both ways: they add up the
+series of all modes.
+
+Events of one group are counted in the same moments, so their ratio is exact also where groups take turns on the CPU's counters. A
+ratio of two groups, such as cache misses per instruction, is then exact over minutes only.
+
+## New series begin with 0
+
+A number of a container, pod or cgroup stays 0 in the first scrape after it starts to grow, and has its value from the next one
+on ([why](decisions/zero-first.md)). So `rate()` and `increase()` have the whole of a job that lived between two scrapes, and
+the first wait for a reason. This holds for requests with the header `X-Prometheus-Scrape-Timeout-Seconds`, which Prometheus
+sends; `curl` gets the values at once. `metrics.zeroFirst: false` turns it off.
+
 ## What nodes, pods and containers are, and how the agent is
 ";
 

@@ -4,7 +4,7 @@ use std::{borrow::Cow, sync::Arc, time::SystemTime};
 
 use super::{
     BaseUnit, Family, Kind, Label, Value,
-    families::{CONTAINER_INFO, NODE_IDLE, POD_INFO},
+    families::{CONTAINER_INFO, NODE_IDLE, NODE_UNACCOUNTED, POD_INFO},
 };
 use crate::{
     attribution::{Row, RowUsage, Snapshot},
@@ -54,8 +54,27 @@ impl Face {
     }
 }
 
-/// A row's face, the labels that name it, its usage, and its start.
-type Faced<'a> = (Face, Arc<[Label]>, &'a Usage, SystemTime);
+/// A row.
+struct Faced<'a> {
+    face: Face,
+    labels: Arc<[Label]>,
+    usage: &'a Usage,
+    /// The usage as it is shown.
+    shown: Cow<'a, Usage>,
+    started: SystemTime,
+}
+
+impl<'a> Faced<'a> {
+    fn of(row: &'a RowUsage, zero_first: bool) -> Self {
+        Self {
+            face: Face::of(&row.row),
+            labels: labels(&row.row),
+            usage: &row.usage,
+            shown: if zero_first { row.shown.of(&row.usage) } else { Cow::Borrowed(&row.usage) },
+            started: row.started,
+        }
+    }
+}
 
 /// The labels that tell a row, with their values.
 fn labels(row: &Row) -> Arc<[Label]> {
@@ -71,24 +90,37 @@ fn label(name: &'static str, value: &str) -> Label {
     (name.into(), value.to_owned().into())
 }
 
-/// The families of a snapshot. Counters that are not open have none, nor has a kind of rows of which there is no row.
-pub(super) fn families(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[FactFamily]) -> Vec<Family> {
+/// The families of a snapshot. Counters that are not open have none, nor has a kind of rows of which there is no row. With
+/// `zero_first`, series that are new to those who scrape are zero.
+pub(super) fn families(
+    snapshot: &Snapshot,
+    counters: &[OpenCounter],
+    facts: &[FactFamily],
+    zero_first: bool,
+) -> Vec<Family> {
     let mut families = Vec::new();
-    let rows: Vec<Faced<'_>> =
-        snapshot.rows.iter().map(|row| (Face::of(&row.row), labels(&row.row), &row.usage, row.started)).collect();
+    let rows: Vec<Faced<'_>> = snapshot.rows.iter().map(|row| Faced::of(row, zero_first)).collect();
     for face in Face::ALL {
-        let mut rows: Vec<&Faced<'_>> = rows.iter().filter(|row| row.0 == face).collect();
+        let mut rows: Vec<&Faced<'_>> = rows.iter().filter(|row| row.face == face).collect();
         if rows.is_empty() {
             continue;
         }
         let wanted = FACTS.iter().filter(|fact| facts.contains(&fact.family));
         families.extend(wanted.map(|fact| fact_family(fact, face, &rows)));
-        let idle = (face, labels(&Row::Cgroup(IDLE_ROW.into())), &snapshot.idle, snapshot.started);
+        let idle = Faced {
+            face,
+            labels: labels(&Row::Cgroup(IDLE_ROW.into())),
+            usage: &snapshot.idle,
+            shown: Cow::Borrowed(&snapshot.idle),
+            started: snapshot.started,
+        };
         rows.extend((face == Face::Cgroup).then_some(&idle));
         families.extend(counter_families(face, &rows, counters, snapshot));
     }
     if !facts.is_empty() {
         families.push(NODE_IDLE.of(Value::seconds(snapshot.idle_ns)).created(snapshot.started));
+        let unaccounted = NODE_UNACCOUNTED.of(Value::seconds(snapshot.unaccounted_ns));
+        families.push(unaccounted.created(snapshot.started));
     }
     families.extend(info_families(snapshot, &rows));
     families
@@ -97,12 +129,12 @@ pub(super) fn families(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[F
 fn fact_family(fact: &Fact, face: Face, rows: &[&Faced<'_>]) -> Family {
     let mut family = Family::new(format!("{}{}", face.prefix(), fact.name), fact.help, Kind::Counter);
     family.unit = BaseUnit::of(fact.unit);
-    for (_, row, usage, started) in rows {
+    for Faced { labels: row, usage, shown, started, .. } in rows.iter().copied() {
         for (label, value) in fact.series {
-            let value = value(usage);
-            if fact.sparse && value == 0 {
+            if fact.sparse && value(usage) == 0 {
                 continue;
             }
+            let value = value(shown);
             let value = if fact.unit == Unit::Seconds { Value::seconds(value) } else { Value::Count(value) };
             let labels = fact.label.map(|of| (of.name.into(), (*label).into()));
             family.push_of_row(row, labels.into_iter().collect(), value, Some(*started));
@@ -130,13 +162,13 @@ fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter], s
         let event = counter.event_label.as_deref().map(|event| label("event", event));
         let mode = counter.mode.map(|mode| ("mode".into(), mode.name().into()));
         let more: Vec<Label> = event.into_iter().chain(mode).collect();
-        for (_, row, usage, started) in rows {
+        for Faced { labels: row, usage, shown, started, .. } in rows.iter().copied() {
             // Never on the PMU while this row ran is not the same as zero.
             let of_group = |times: &[u64]| open.group.and_then(|group| times.get(group).copied());
             if of_group(&usage.running_ns) == Some(0) && of_group(&usage.enabled_ns).is_some_and(|ns| ns > 0) {
                 continue;
             }
-            let count = usage.counts.get(slot).copied().unwrap_or(0);
+            let count = shown.counts.get(slot).copied().unwrap_or(0);
             let value = match counter.scale {
                 Scale::Count => Value::Count(count),
                 Scale::Nanoseconds => Value::seconds(count),
@@ -168,7 +200,7 @@ fn info_families(snapshot: &Snapshot, rows: &[Faced<'_>]) -> Vec<Family> {
         pods.push_of_row(&Arc::default(), labels, Value::Count(1), None);
     }
     let mut containers = CONTAINER_INFO.family();
-    for (RowUsage { container, .. }, (_, row, ..)) in snapshot.rows.iter().zip(rows) {
+    for (RowUsage { container, .. }, Faced { labels: row, .. }) in snapshot.rows.iter().zip(rows) {
         let Some(info) = container else { continue };
         let more = vec![("container_id".into(), info.id.to_string().into()), label("image", &info.image)];
         containers.push_of_row(row, more, Value::Count(1), None);
@@ -180,7 +212,7 @@ fn info_families(snapshot: &Snapshot, rows: &[Faced<'_>]) -> Vec<Family> {
 mod tests {
     use super::{super::Sample, *};
     use crate::{
-        attribution::NotExported,
+        attribution::{NotExported, Shown},
         pods::{ContainerInfo, Pod, Workload, WorkloadKind},
     };
 
@@ -204,6 +236,7 @@ mod tests {
             pods,
             elsewhere: Usage::default(),
             idle_ns: 2_000_000_000,
+            unaccounted_ns: 3_000_000_000,
             idle: Usage::default(),
             cgroups_tracked: 1,
             cgroups_unresolved: 0,
@@ -228,14 +261,21 @@ mod tests {
     #[test]
     fn every_row_has_its_times_switches_and_faults() {
         let usage = Usage { oncpu_ns: 1_500_000_000, offcpu_ns: [1, 2, 3, 4], major_faults: 4, ..Usage::default() };
-        let row = RowUsage { row: Row::Cgroup("/a".into()), started: SystemTime::UNIX_EPOCH, container: None, usage };
+        let row = RowUsage {
+            row: Row::Cgroup("/a".into()),
+            started: SystemTime::UNIX_EPOCH,
+            container: None,
+            usage,
+            shown: Shown::ALL,
+        };
         let snapshot = snapshot(vec![row], vec![]);
-        let families = families(&snapshot, &[], &ALL);
+        let families = families(&snapshot, &[], &ALL, false);
         assert_eq!(value(&families, "podperf_cgroup_oncpu", "/a"), Value::Real(1.5));
         assert_eq!(value(&families, "podperf_cgroup_offcpu", "uninterruptible"), Value::Real(2e-9));
         assert_eq!(value(&families, "podperf_cgroup_page_faults", "major"), Value::Count(4));
-        assert_eq!(families.last().unwrap().samples[0].value, Value::Real(2.0));
-        assert!(super::families(&snapshot, &[], &[]).is_empty());
+        let node: Vec<_> = families.iter().rev().take(2).map(|family| family.samples[0].value).collect();
+        assert_eq!(node, [Value::Real(3.0), Value::Real(2.0)]);
+        assert!(super::families(&snapshot, &[], &[], false).is_empty());
     }
 
     #[test]
@@ -263,9 +303,10 @@ mod tests {
                 id: id.parse().unwrap(),
             })),
             usage: Usage { oncpu_ns: 1_000_000_000, ..Usage::default() },
+            shown: Shown::ALL,
         };
         let snapshot = snapshot(vec![container("app"), container("proxy")], vec![Arc::clone(&pod)]);
-        let text = super::super::Format::Text.encode(families(&snapshot, &[], &ALL), false).unwrap();
+        let text = super::super::Format::Text.encode(families(&snapshot, &[], &ALL, false), false).unwrap();
         let text = String::from_utf8(text).unwrap();
         for line in [
             "podperf_container_oncpu_seconds_total\

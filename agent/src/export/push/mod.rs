@@ -21,7 +21,7 @@ use super::{
     facts::FactFamily,
     otlp::{EndpointError, Health, Settings, one_line},
 };
-use crate::collector::Reader;
+use crate::collector::{Purpose, Reader};
 
 use exporter::Exporter;
 use instruments::Instruments;
@@ -107,12 +107,12 @@ impl Worker {
     }
 
     async fn push(&mut self) -> Result<(), String> {
-        let observation = self.reader.read_for_itself(false).await.map_err(|error| error.to_string())?;
+        let observation = self.reader.read_for_itself(Purpose::Look).await.map_err(|error| error.to_string())?;
         let facts = self.facts.borrow().clone();
         let metrics = self.instruments.collect(points::observed(&observation, &facts))?;
         let said = self.exporter.export(&metrics).await?;
         // The reading of a moment ago, unless the receiver took its time. Who stops is no error here.
-        self.reader.read_for_itself(true).await.ok();
+        self.reader.read_for_itself(Purpose::Export).await.ok();
         said.map_or(Ok(()), Err)
     }
 

@@ -68,8 +68,11 @@ fn of_snapshot(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[FactFamil
         rows.iter().chain([&idle]).for_each(|row| push_counter(&mut observed, open, row, snapshot));
     }
     if !facts.is_empty() {
-        points(&mut observed, "podperf.node.idle.time".to_owned(), "s")
-            .push(vec![start(snapshot.started)], snapshot.idle_ns);
+        for (name, ns) in
+            [("podperf.node.idle.time", snapshot.idle_ns), ("podperf.node.unaccounted.time", snapshot.unaccounted_ns)]
+        {
+            points(&mut observed, name.to_owned(), "s").push(vec![start(snapshot.started)], ns);
+        }
     }
     observed
 }
@@ -121,7 +124,7 @@ fn push_counter(observed: &mut Observed, open: &OpenCounter, row: &Faced<'_>, sn
 mod tests {
     use super::*;
     use crate::{
-        attribution::{NotExported, Row},
+        attribution::{NotExported, Row, Shown},
         events::{
             plan::{Counter, Scale, Source},
             state::EventState,
@@ -167,11 +170,12 @@ mod tests {
             counters_started: vec![at(5), at(7)],
             rows: rows
                 .into_iter()
-                .map(|(row, usage)| RowUsage { row, started: at(6), container: None, usage })
+                .map(|(row, usage)| RowUsage { row, started: at(6), container: None, usage, shown: Shown::ALL })
                 .collect(),
             pods: Vec::new(),
             elsewhere: Usage::default(),
             idle_ns: 4_000_000_000,
+            unaccounted_ns: 0,
             idle: Usage::default(),
             cgroups_tracked: 2,
             cgroups_unresolved: 0,

@@ -266,8 +266,12 @@ impl One {
     }
 }
 
+/// The address that a request came from.
+#[derive(Clone, Copy, Debug)]
+struct Source(IpAddr);
+
 async fn answer(
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     from: IpAddr,
     mut router: Router,
     gate: Arc<Gate>,
@@ -281,6 +285,7 @@ async fn answer(
             if admitted == Admitted::ByToken {
                 slot.admitted();
             }
+            request.extensions_mut().insert(Source(from));
             let Ok(response) = router.call(request.map(Body::new)).await;
             drop(busy);
             response

@@ -1,4 +1,4 @@
-//! Scrapes of one reading are answered from the same bytes: each format and encoding is rendered once a reading.
+//! Scrapes of one reading are answered from the same bytes: each form is rendered once a reading.
 //!
 //! Metrics of the agent itself are as they were at the first scrape of the reading in that format. Bytes of an older
 //! reading are dropped, and all bytes after two seconds, since a reading is returned for one second.
@@ -25,6 +25,15 @@ pub(super) enum Encoding {
     Gzip,
 }
 
+/// Tells the renderings of a reading apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Form {
+    pub(super) format: Format,
+    pub(super) encoding: Encoding,
+    /// New series are zero.
+    pub(super) zero_first: bool,
+}
+
 /// The inputs of a rendering: the number of the reading, and when the configuration was last read.
 type Made = (u64, (bool, SystemTime));
 
@@ -36,7 +45,7 @@ pub(super) struct Rendered(Arc<Mutex<Option<Renderings>>>);
 struct Renderings {
     of: Made,
     since: Instant,
-    bodies: Vec<(Format, Encoding, Bytes)>,
+    bodies: Vec<(Form, Bytes)>,
 }
 
 impl Encoding {
@@ -60,8 +69,7 @@ impl Rendered {
     pub(super) fn get(
         &self,
         of: Made,
-        format: Format,
-        encoding: Encoding,
+        form: Form,
         render: impl FnOnce() -> Result<Vec<u8>, fmt::Error>,
     ) -> Result<Bytes, fmt::Error> {
         // Held while it renders: other scrapes wait for the bytes.
@@ -70,18 +78,18 @@ impl Rendered {
             *known = Some(Renderings { of, since: Instant::now(), bodies: Vec::new() });
         }
         let Some(Renderings { bodies, .. }) = &mut *known else { return Err(fmt::Error) };
-        let find = |bodies: &[(Format, Encoding, Bytes)], wanted: Encoding| {
-            bodies.iter().find(|(of, as_, _)| (*of, *as_) == (format, wanted)).map(|(.., bytes)| bytes.clone())
+        let find = |bodies: &[(Form, Bytes)], encoding: Encoding| {
+            bodies.iter().find(|(of, _)| *of == Form { encoding, ..form }).map(|(_, bytes)| bytes.clone())
         };
-        if let Some(bytes) = find(bodies, encoding) {
+        if let Some(bytes) = find(bodies, form.encoding) {
             return Ok(bytes);
         }
-        let bytes = match (encoding, find(bodies, Encoding::Identity)) {
+        let bytes = match (form.encoding, find(bodies, Encoding::Identity)) {
             (Encoding::Identity, _) => render()?.into(),
             (Encoding::Gzip, Some(plain)) => gzip(&plain)?,
             (Encoding::Gzip, None) => gzip(&render()?)?,
         };
-        bodies.push((format, encoding, bytes.clone()));
+        bodies.push((form, bytes.clone()));
         Ok(bytes)
     }
 
@@ -122,7 +130,7 @@ mod tests {
                 times.set(times.get() + 1);
                 Ok(format!("{} {format:?}", of.0).into_bytes())
             };
-            rendered.get(of, format, encoding, render).unwrap()
+            rendered.get(of, Form { format, encoding, zero_first: false }, render).unwrap()
         };
         let taken = (true, SystemTime::UNIX_EPOCH);
         for _ in 0..3 {

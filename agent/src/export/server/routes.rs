@@ -6,7 +6,7 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::State as Shared,
     http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Response},
@@ -14,9 +14,13 @@ use axum::{
 };
 use serde_json::json;
 
-use super::rendered::{Encoding, Rendered};
+use super::{
+    Source,
+    rendered::{Encoding, Form, Rendered},
+};
 use crate::{
     agent::Agent,
+    collector::Purpose,
     export::{
         overview, profile,
         prometheus::{Format, render},
@@ -25,6 +29,8 @@ use crate::{
     heartbeat::Pulse,
 };
 
+/// Prometheus sends this header with its scrape timeout, and so does all that scrapes by its library or as it does.
+const SCRAPE_TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds";
 /// The path of scrapes.
 pub(super) const METRICS: &str = "/metrics";
 const PATHS: [&str; 8] =
@@ -48,7 +54,7 @@ pub(super) fn router(agent: Arc<Agent>, shown: &Shown) -> Router {
     let (rendered, pulse) = (shown.rendered.clone(), Arc::clone(&shown.pulse));
     Router::new()
         .route("/", get(index))
-        .route(METRICS, get(move |agent, headers| metrics(agent, rendered, headers)))
+        .route(METRICS, get(move |agent, from, headers| metrics(agent, from, rendered, headers)))
         .route("/livez", get(move || livez(pulse)))
         .route("/readyz", get(readyz))
         .route("/status", get(status))
@@ -72,18 +78,25 @@ async fn index(Shared(agent): Shared<Arc<Agent>>, uri: Uri, headers: HeaderMap) 
         .into_response()
 }
 
-async fn metrics(Shared(agent): Shared<Arc<Agent>>, rendered: Rendered, headers: HeaderMap) -> Response {
+async fn metrics(
+    Shared(agent): Shared<Arc<Agent>>,
+    Extension(Source(from)): Extension<Source>,
+    rendered: Rendered,
+    headers: HeaderMap,
+) -> Response {
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let format = Format::negotiate(header(header::ACCEPT));
     let encoding = Encoding::negotiate(header(header::ACCEPT_ENCODING));
-    let observation = match agent.export().await {
+    let scrapes = headers.contains_key(SCRAPE_TIMEOUT);
+    let observation = match agent.export(if scrapes { Purpose::Scrape(from) } else { Purpose::Export }).await {
         Ok(observation) => observation,
         Err(error) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
     };
     let of = (observation.readings, agent.reloaded());
-    let body = rendered.get(of, format, encoding, || {
+    let form = Form { format, encoding, zero_first: scrapes };
+    let body = rendered.get(of, form, || {
         let parts = agent.parts();
-        render(&observation, &agent.facts(&parts), format)
+        render(&observation, &agent.facts(&parts), format, scrapes)
     });
     match body {
         Ok(body) => {

@@ -1,0 +1,49 @@
+//! The time of the node's CPUs that is in no row and not idle: interrupts and what the hypervisor took, where the kernel
+//! leaves them out of the run time of threads. Pure.
+
+/// Sums since the first reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NodeTime {
+    /// In nanoseconds, all CPUs together.
+    pub(super) unaccounted_ns: u64,
+    /// Run and idle time in excess of the time online, which is subtracted later: CPUs are not read at one moment.
+    pub(super) excess_ns: u64,
+    /// Idle time as of the last reading; `None` before the first.
+    pub(super) idle_ns: Option<u64>,
+}
+
+impl NodeTime {
+    /// Adds a reading: how long CPUs were online and how long threads ran since the last one, and the running total of
+    /// idle time.
+    pub(super) fn pass(&mut self, online_ns: u64, ran_ns: u64, idle_ns: u64) {
+        let Some(before) = self.idle_ns.replace(idle_ns) else { return };
+        let spent = ran_ns.saturating_add(idle_ns.saturating_sub(before)).saturating_add(self.excess_ns);
+        self.unaccounted_ns += online_ns.saturating_sub(spent);
+        // More than that is an error that would keep later time from being told.
+        self.excess_ns = spent.saturating_sub(online_ns).min(online_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_neither_run_nor_idle_is_unaccounted_and_never_falls() {
+        let mut node = NodeTime::default();
+        node.pass(1_000, 10, 5);
+        assert_eq!(node.unaccounted_ns, 0, "the first reading is where it begins");
+        let mut last = 0;
+        for (online, ran, idle, unaccounted) in
+            [(100, 60, 35, 10), (100, 70, 75, 10), (100, 40, 100, 35), (100, 100, 100, 35)]
+        {
+            node.pass(online, ran, idle);
+            assert_eq!(node.unaccounted_ns, unaccounted);
+            assert!(node.unaccounted_ns >= last);
+            last = node.unaccounted_ns;
+        }
+        assert_eq!(node.excess_ns, 0);
+        let sums = 60 + 70 + 40 + 100 + (100 - 5) + node.unaccounted_ns;
+        assert_eq!(sums, 400);
+    }
+}

@@ -1,0 +1,206 @@
+//! Tracks which numbers of an account scrapers have seen as zero, so that they may be shown. Pure.
+//!
+//! Prometheus takes the first value of a series for its beginning, and `increase()` has only what is added after it. So a
+//! number that grows for the first time is shown as zero until every scraper has had a scrape with the zero. Where the row
+//! was away and comes back, the number is shown as it was when the row went.
+
+use std::{borrow::Cow, sync::Arc};
+
+use crate::readings::Usage;
+
+/// Numbers of a usage: a bit for each of [`Usage::numbers`].
+pub type NumberSet = u128;
+
+/// Says what scrapers are shown of a usage.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    /// Numbers that are shown as they are.
+    revealed: NumberSet,
+    /// The values of the other ones; `None` is zero for each.
+    before: Option<Arc<Usage>>,
+}
+
+/// The state of an account.
+#[derive(Clone, Debug)]
+pub(super) struct ZeroFirst {
+    shown: Shown,
+    /// Numbers that snapshots hold back.
+    held: NumberSet,
+    /// Numbers that a scrape has held back, and the time of its reading.
+    scraped: Option<(NumberSet, u64)>,
+    /// By then each scraper has had what was revealed last.
+    shown_by_ns: u64,
+}
+
+/// What is known of the scrapers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scrapes {
+    /// How long a zero is shown after its first scrape, in nanoseconds.
+    pub hold_ns: u64,
+    /// The longest time between two scrapes of one of them, in nanoseconds.
+    pub longest_ns: u64,
+}
+
+impl Shown {
+    /// Everything is shown as it is.
+    pub const ALL: Self = Self { revealed: NumberSet::MAX, before: None };
+
+    /// Returns the usage as scrapers are shown it.
+    #[must_use]
+    pub fn of<'a>(&self, usage: &'a Usage) -> Cow<'a, Usage> {
+        let held = self.held(usage);
+        if held == 0 {
+            return Cow::Borrowed(usage);
+        }
+        let (mut shown, mut before) = (usage.clone(), self.before_of(usage));
+        for (index, (number, before)) in shown.numbers().into_iter().zip(before.numbers()).enumerate() {
+            if held >> index & 1 == 1 {
+                *number = *before;
+            }
+        }
+        Cow::Owned(shown)
+    }
+
+    /// Returns the numbers that differ from what is shown of them.
+    fn held(&self, usage: &Usage) -> NumberSet {
+        if self.revealed == NumberSet::MAX {
+            return 0;
+        }
+        let (mut usage, mut before) = (usage.clone(), self.before_of(usage));
+        let pairs = usage.numbers().into_iter().zip(before.numbers()).enumerate();
+        let changed = pairs.filter(|(_, (now, before))| now != before).fold(0, |set, (index, _)| set | 1 << index);
+        changed & !self.revealed
+    }
+
+    /// With as many counters as `usage` has.
+    fn before_of(&self, usage: &Usage) -> Usage {
+        let mut before = self.before.as_deref().cloned().unwrap_or_default();
+        before.counts.resize(usage.counts.len(), 0);
+        before
+    }
+}
+
+impl ZeroFirst {
+    /// Nothing is held back.
+    pub(super) const fn off() -> Self {
+        Self { shown: Shown::ALL, held: 0, scraped: None, shown_by_ns: 0 }
+    }
+
+    /// Each number is held back at these values, until it was scraped.
+    pub(super) fn hold(before: &Usage) -> Self {
+        let before = (*before != Usage::default()).then(|| Arc::new(before.clone()));
+        Self { shown: Shown { revealed: 0, before }, held: 0, scraped: None, shown_by_ns: 0 }
+    }
+
+    /// Goes on where the previous agent has revealed these numbers.
+    pub(super) const fn resume(revealed: NumberSet) -> Self {
+        Self { shown: Shown { revealed, before: None }, held: 0, scraped: None, shown_by_ns: 0 }
+    }
+
+    /// Returns the numbers that are revealed, for the next agent. `None` is all of them, also where numbers are held back at
+    /// other values than zero: the next agent would show zero, and the counter would fall.
+    pub(super) fn keep(&self) -> Option<NumberSet> {
+        (self.shown.revealed != NumberSet::MAX && self.shown.before.is_none()).then_some(self.shown.revealed)
+    }
+
+    /// Reveals the numbers that a scrape has held back for long enough.
+    pub(super) fn reveal(&mut self, now_ns: u64, scrapes: Scrapes) {
+        let scraped = self.scraped.take_if(|(_, at_ns)| now_ns.saturating_sub(*at_ns) >= scrapes.hold_ns);
+        if let Some((numbers, _)) = scraped {
+            self.shown.revealed |= numbers;
+            self.shown_by_ns = now_ns.saturating_add(scrapes.longest_ns);
+        }
+    }
+
+    /// Notes which numbers of the account's usage snapshots hold back from now on.
+    pub(super) fn settle(&mut self, usage: &Usage) {
+        self.held = self.shown.held(usage);
+    }
+
+    /// Returns what snapshots show.
+    pub(super) fn shown(&self) -> Shown {
+        self.shown.clone()
+    }
+
+    /// Notes that a snapshot was scraped, which was made since [`ZeroFirst::settle`].
+    pub(super) const fn note_scrape(&mut self, at_ns: u64) {
+        if self.held != 0 && self.scraped.is_none() {
+            self.scraped = Some((self.held, at_ns));
+        }
+    }
+
+    /// Returns whether a scraper has had a number as it was before, and maybe not as it is.
+    pub(super) const fn is_awaited(&self, now_ns: u64) -> bool {
+        self.scraped.is_some() || now_ns < self.shown_by_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT_ONCE: Scrapes = Scrapes { hold_ns: 0, longest_ns: 15 };
+
+    fn usage(oncpu_ns: u64, voluntary_switches: u64) -> Usage {
+        Usage { oncpu_ns, voluntary_switches, counts: vec![voluntary_switches], ..Usage::default() }
+    }
+
+    fn shown(account: &mut ZeroFirst, usage: &Usage) -> (u64, u64, u64) {
+        account.settle(usage);
+        let shown = account.shown();
+        let shown = shown.of(usage);
+        (shown.oncpu_ns, shown.voluntary_switches, shown.counts[0])
+    }
+
+    #[test]
+    fn each_number_is_zero_until_it_was_scraped() {
+        let mut account = ZeroFirst::hold(&Usage::default());
+        assert_eq!(shown(&mut account, &usage(5, 0)), (0, 0, 0));
+        account.reveal(1, AT_ONCE);
+        assert_eq!(shown(&mut account, &usage(6, 0)), (0, 0, 0), "nobody has scraped");
+        account.note_scrape(2);
+        assert!(account.is_awaited(2));
+        account.reveal(3, AT_ONCE);
+        assert!(account.is_awaited(17) && !account.is_awaited(18));
+        assert_eq!(shown(&mut account, &usage(7, 1)), (7, 0, 0), "the switches are new");
+        account.note_scrape(4);
+        account.reveal(5, AT_ONCE);
+        assert_eq!(shown(&mut account, &usage(8, 2)), (8, 2, 2));
+        assert_eq!(account.keep().map(|revealed| revealed & 0b11), Some(0b11));
+        let mut next = ZeroFirst::resume(account.keep().unwrap());
+        assert_eq!(shown(&mut next, &usage(9, 3)), (9, 3, 3));
+    }
+
+    #[test]
+    fn zero_is_shown_for_as_long_as_the_slowest_takes() {
+        let mut account = ZeroFirst::hold(&Usage::default());
+        assert_eq!(shown(&mut account, &usage(5, 0)).0, 0);
+        account.note_scrape(100);
+        let both = Scrapes { hold_ns: 15, longest_ns: 15 };
+        account.reveal(114, both);
+        // What becomes new meanwhile has its own turn.
+        assert_eq!(shown(&mut account, &usage(6, 1)), (0, 0, 0));
+        account.note_scrape(114);
+        account.reveal(115, both);
+        assert_eq!(shown(&mut account, &usage(7, 2)), (7, 0, 0));
+    }
+
+    #[test]
+    fn a_row_that_comes_back_begins_where_it_was() {
+        let mut account = ZeroFirst::hold(&usage(100, 7));
+        assert_eq!(shown(&mut account, &usage(105, 9)), (100, 7, 7));
+        assert_eq!(account.keep(), None, "another agent must not show zero");
+        account.note_scrape(1);
+        account.reveal(2, AT_ONCE);
+        assert_eq!(shown(&mut account, &usage(106, 9)), (106, 9, 9));
+    }
+
+    #[test]
+    fn where_it_is_off_nothing_is_held() {
+        let mut account = ZeroFirst::off();
+        assert_eq!(shown(&mut account, &usage(5, 1)), (5, 1, 1));
+        account.note_scrape(1);
+        assert!(!account.is_awaited(2));
+        assert_eq!(account.keep(), None);
+    }
+}

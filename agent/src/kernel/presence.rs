@@ -1,0 +1,144 @@
+//! Tracks how long CPUs were online, and the idle time that was counted while they were offline. Pure.
+//!
+//! The programs know since when a CPU has had nothing to run, and not that it was offline: when it comes back, its idle time
+//! has all of that. The agent learns of each change within the 250 ms between two looks at the kernel's announcements.
+
+use std::collections::BTreeMap;
+
+/// The CPUs, up to the last reading.
+#[derive(Debug, Default)]
+pub(super) struct Presence {
+    cpus: BTreeMap<u32, Cpu>,
+}
+
+#[derive(Debug, Default)]
+struct Cpu {
+    /// The end of what is in `online_ns`; `None` while it is offline.
+    online_since_ns: Option<u64>,
+    /// Its time online since the last reading.
+    online_ns: u64,
+    /// Whether it was offline since the last reading.
+    was_away: bool,
+    /// Its idle time as of the last reading.
+    idle_ns: Option<u64>,
+}
+
+/// What happened between two readings, all CPUs together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Passed {
+    /// Time that CPUs were online.
+    pub(super) online_ns: u64,
+    /// Idle time that was counted while they were offline.
+    pub(super) offline_idle_ns: u64,
+}
+
+impl Cpu {
+    fn count(&mut self, now_ns: u64) {
+        if let Some(since_ns) = &mut self.online_since_ns {
+            self.online_ns += now_ns.saturating_sub(*since_ns);
+            *since_ns = now_ns.max(*since_ns);
+        }
+    }
+}
+
+impl Presence {
+    /// For a last reading, maybe the previous agent's, at which the CPUs were online that are online now.
+    pub(super) fn since(at_ns: u64, online: &[u32]) -> Self {
+        let cpu = |cpu: &u32| (*cpu, Cpu { online_since_ns: Some(at_ns), ..Cpu::default() });
+        Self { cpus: online.iter().map(cpu).collect() }
+    }
+
+    /// A CPU went offline or came online.
+    pub(super) fn note(&mut self, cpu: u32, is_online: bool, now_ns: u64) {
+        let cpu = self.cpus.entry(cpu).or_default();
+        cpu.count(now_ns);
+        match (is_online, cpu.online_since_ns) {
+            (true, None) => (cpu.online_since_ns, cpu.was_away) = (Some(now_ns), true),
+            (false, Some(_)) => (cpu.online_since_ns, cpu.was_away) = (None, true),
+            _ => {}
+        }
+    }
+
+    /// Ends the time since the last reading: by the CPUs that are online, and the idle time of each CPU by its number.
+    pub(super) fn pass(&mut self, now_ns: u64, online: &[u32], idle_ns: &[u64]) -> Passed {
+        // Somebody reads this: the list could not be read.
+        if online.is_empty() {
+            return Passed::default();
+        }
+        // CPUs that came or went without an announcement.
+        for cpu in online {
+            self.note(*cpu, true, now_ns);
+        }
+        let known: Vec<u32> = self.cpus.keys().copied().collect();
+        for cpu in known.into_iter().filter(|cpu| !online.contains(cpu)) {
+            self.note(cpu, false, now_ns);
+        }
+        let mut passed = Passed::default();
+        // Of those that were never online here, too: their idle time is of before.
+        for number in (0_u32..).take(idle_ns.len()) {
+            self.cpus.entry(number).or_default();
+        }
+        for (number, cpu) in &mut self.cpus {
+            let is_idle_for = idle_ns.get(*number as usize).copied().unwrap_or(0);
+            let grown = cpu.idle_ns.replace(is_idle_for).map_or(0, |before| is_idle_for.saturating_sub(before));
+            let is_online = cpu.online_since_ns.is_some();
+            if std::mem::replace(&mut cpu.was_away, !is_online) {
+                passed.offline_idle_ns += grown.saturating_sub(cpu.online_ns);
+            }
+            passed.online_ns += std::mem::take(&mut cpu.online_ns);
+        }
+        passed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_that_stay_are_online_all_the_time() {
+        let mut presence = Presence::since(100, &[0, 1]);
+        assert_eq!(presence.pass(110, &[0, 1], &[5, 7]), Passed { online_ns: 20, offline_idle_ns: 0 });
+        // Idle time may be of a moment after the reading's.
+        assert_eq!(presence.pass(120, &[0, 1], &[16, 8]), Passed { online_ns: 20, offline_idle_ns: 0 });
+    }
+
+    #[test]
+    fn a_cpu_that_was_offline_was_not_idle() {
+        let mut presence = Presence::since(0, &[0, 1]);
+        presence.pass(10, &[0, 1], &[0, 4]);
+        presence.note(1, false, 13);
+        assert_eq!(presence.pass(20, &[0], &[0, 4]), Passed { online_ns: 10 + 3, offline_idle_ns: 0 });
+        assert_eq!(presence.pass(1000, &[0], &[0, 4]), Passed { online_ns: 980, offline_idle_ns: 0 });
+        presence.note(1, true, 1005);
+        // It was idle from 11 to 1004, and for 3 after that.
+        assert_eq!(presence.pass(1010, &[0, 1], &[0, 1000]), Passed { online_ns: 10 + 5, offline_idle_ns: 991 });
+        assert_eq!(presence.pass(1020, &[0, 1], &[0, 1010]), Passed { online_ns: 20, offline_idle_ns: 0 });
+    }
+
+    #[test]
+    fn a_cpu_may_go_and_come_between_two_readings() {
+        let mut presence = Presence::since(0, &[0]);
+        presence.pass(10, &[0], &[0]);
+        presence.note(0, false, 20);
+        presence.note(0, true, 60);
+        assert_eq!(presence.pass(100, &[0], &[85]), Passed { online_ns: 50, offline_idle_ns: 35 });
+    }
+
+    #[test]
+    fn a_cpu_that_is_offline_from_the_start_was_not_idle_before_it_came() {
+        let mut presence = Presence::since(0, &[0]);
+        presence.pass(10, &[0], &[0, 500]);
+        presence.note(1, true, 25);
+        assert_eq!(presence.pass(30, &[0, 1], &[0, 9_002]), Passed { online_ns: 20 + 5, offline_idle_ns: 8_497 });
+    }
+
+    #[test]
+    fn without_announcements_a_cpu_counts_from_the_reading_that_has_it() {
+        let mut presence = Presence::since(0, &[0]);
+        presence.pass(10, &[0], &[0, 0]);
+        assert_eq!(presence.pass(20, &[0, 1], &[0, 0]), Passed { online_ns: 10, offline_idle_ns: 0 });
+        assert_eq!(presence.pass(30, &[0], &[0, 9]), Passed { online_ns: 10 + 10, offline_idle_ns: 0 });
+        assert_eq!(presence.pass(90, &[0, 1], &[0, 69]), Passed { online_ns: 60, offline_idle_ns: 60 });
+    }
+}

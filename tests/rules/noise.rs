@@ -1,0 +1,100 @@
+//! What is noise is no waste, and waste beside noise is seen.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result};
+use podperf_tests::{
+    rules::{RULES, root},
+    suite::{Need, Test},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::promtool::promtool;
+
+#[rustfmt::skip]
+pub(crate) const TESTS: &[Test] = &[
+    ("noise_is_no_waste", &[Need::Program("promtool")], noise_is_no_waste),
+];
+
+/// In minutes: a day, the hour that is left out of it, and the hour that is looked at, with some more.
+const MINUTES: u32 = 27 * 60;
+/// From then on the wasteful one needs more cycles.
+const CHANGE: u32 = 25 * 60 + 30;
+const CYCLES: f64 = 6e10;
+const QUIET: usize = 8;
+
+/// Numbers of mean 0 and deviation 1, near enough to normal: the sums of twelve equal ones.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> f64 {
+        let mut uniform = || {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            f64::from(u32::try_from(self.0 >> 32).unwrap_or(0)) / 2_f64.powi(32)
+        };
+        (0..12).map(|_| uniform()).sum::<f64>() - 6.0
+    }
+}
+
+/// The series of a pod on half a CPU. In each five minutes its instructions per cycle deviate from 1 by `deviation`, and
+/// after the change it has so much less.
+fn series(workload: &str, deviation: f64, loses: f64, noise: &mut Noise) -> Vec<Value> {
+    let (mut cycles, mut instructions) = (String::new(), String::new());
+    let (mut sum, mut ipc) = (0.0, 1.0);
+    for minute in 0..MINUTES {
+        if minute % 5 == 0 {
+            ipc = 1.0 + deviation * noise.next();
+        }
+        sum += CYCLES * ipc * if minute < CHANGE { 1.0 } else { 1.0 - loses };
+        write!(cycles, "{} ", CYCLES * f64::from(minute + 1)).ok();
+        write!(instructions, "{sum:.0} ").ok();
+    }
+    let of = |name: &str, more: &str, values: &str| {
+        let labels = format!(
+            "job=\"podperf\", cluster=\"c\", instance=\"n1\", node=\"n1\", namespace=\"shop\", pod=\"{workload}-0\", {more}"
+        );
+        json!({"series": format!("{name}{{{labels}}}"), "values": values.trim_end()})
+    };
+    let app = "container=\"app\"";
+    let info = format!("uid=\"u\", workload=\"{workload}\", workload_type=\"deployment\"");
+    vec![
+        of("podperf_container_cpu_cycles_total", app, &cycles),
+        of("podperf_container_cpu_instructions_total", app, &instructions),
+        of("podperf_container_oncpu_seconds_total", app, &format!("0+30x{MINUTES}")),
+        of("podperf_pod_info", &info, &format!("1x{MINUTES}")),
+    ]
+}
+
+fn noise_is_no_waste() -> Result<()> {
+    let mut noise = Noise(1);
+    let mut input: Vec<Value> =
+        (0..QUIET).flat_map(|number| series(&format!("quiet-{number}"), 0.2, 0.0, &mut noise)).collect();
+    input.extend(series("wasteful", 0.05, 0.5, &mut noise));
+    let wasted = "namespace_workload:podperf_wasted_cores:rate1h";
+    // Of half a CPU each: all quiet ones together waste less than a hundredth of what they use, at any of these times.
+    let asks = |minute: u32, expression: String| json!({"expr": expression, "eval_time": format!("{minute}m"), "exp_samples": [{"labels": "{}", "value": 1}]});
+    let quiet = |minute: u32| {
+        asks(
+            minute,
+            format!(
+                "sum({wasted}{{workload=~\"quiet-.*\"}}) < bool {}",
+                0.5 * 0.01 * f64::from(u32::try_from(QUIET).unwrap_or(0))
+            ),
+        )
+    };
+    let mut tests: Vec<Value> = (0..5).map(|step| quiet(26 * 60 + 10 * step)).collect();
+    // A quarter of a core, but for a tenth of that: the change itself is in the deviation.
+    tests.push(asks(MINUTES - 10, format!("abs(sum({wasted}{{workload=\"wasteful\"}}) - 0.225) < bool 0.025")));
+    let groups = ["container", "pod", "workload", "baseline", "waste"].map(|group| format!("podperf.rules.{group}"));
+    let file = json!({
+        "rule_files": [root().join(RULES).join("podperf-rules.yaml")],
+        "evaluation_interval": "5m",
+        "group_eval_order": groups,
+        "tests": [{"name": "noise is no waste", "interval": "1m", "input_series": input, "promql_expr_test": tests}],
+    });
+    let directory = TempDir::new()?;
+    let path = directory.path().join("noise_test.yaml");
+    std::fs::write(&path, file.to_string()).context("failed to write the test")?;
+    promtool(&["test", "rules"], vec![path])
+}
