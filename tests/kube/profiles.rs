@@ -224,8 +224,10 @@ impl Drop for Sleeper {
 
 /// Waits until what happened before has been sent, and has arrived.
 fn wait_for_windows(cluster: &Cluster) -> Result<()> {
-    let sent = cluster.agent.metrics()?.sum(EXPORTS, &[]);
-    cluster.wait_for(EXPORTS, &[], |now| now >= sent + 2.0).map(drop)
+    // A scrape of less than a second ago would say how many were sent then; and of those that are sent next, one may have been
+    // on its way and one just have ended.
+    let sent = cluster.agent.fresh_metrics()?.sum(EXPORTS, &[]);
+    cluster.wait_for(EXPORTS, &[], |now| now >= sent + 3.0).map(drop)
 }
 
 fn profiles_of(collector: &Collector, container: &str) -> Result<Vec<Profile>> {

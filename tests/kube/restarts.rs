@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use podperf_tests::{
-    agent::Metrics,
+    agent::{Metrics, SCRAPE_TIMEOUT},
     control_plane::NEEDS,
     http,
     kubelet::{self, Qos},
@@ -286,7 +286,9 @@ impl Watcher {
         let watch = move || {
             let mut readings = BTreeMap::new();
             while !stopped.load(Ordering::Relaxed) {
-                let (status, text) = http::get_text(address, "/metrics")?;
+                // As Prometheus asks: new series are zero first.
+                let (status, _, body) = http::get(address, "/metrics", &[SCRAPE_TIMEOUT])?;
+                let text = String::from_utf8(body)?;
                 ensure!(status == 200, "/metrics answered {status}: {text}");
                 let metrics = Metrics::parse(&text);
                 let number = whole(metrics.get(READINGS, &[]).context("no number of readings")?);

@@ -33,6 +33,9 @@ const KILL_DEADLINE: Duration = Duration::from_secs(15);
 /// Longer than readings are handed out again: a scrape after this pause is a new one, or of a moment in it.
 pub const COALESCED_FOR: Duration = Duration::from_millis(1100);
 
+/// The header that Prometheus sends.
+pub const SCRAPE_TIMEOUT: (&str, &str) = ("X-Prometheus-Scrape-Timeout-Seconds", "10");
+
 /// A running agent; ended on drop.
 #[derive(Debug)]
 pub struct Agent {
@@ -257,7 +260,7 @@ impl Agent {
 
     /// The same as Prometheus is shown it: new series are zero.
     pub fn metrics_for_prometheus(&self) -> Result<Metrics> {
-        self.metrics_with(&[("X-Prometheus-Scrape-Timeout-Seconds", "10")])
+        self.metrics_with(&[SCRAPE_TIMEOUT])
     }
 
     fn metrics_with(&self, headers: &[(&str, &str)]) -> Result<Metrics> {
