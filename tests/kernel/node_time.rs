@@ -39,7 +39,7 @@ impl NodeTimes {
         })
     }
 
-    /// What was added since an earlier reading.
+    /// The increases since an earlier reading.
     fn since(self, before: Self) -> Self {
         Self {
             oncpu: self.oncpu - before.oncpu,

@@ -72,7 +72,7 @@ fn noise_is_no_waste() -> Result<()> {
         (0..QUIET).flat_map(|number| series(&format!("quiet-{number}"), 0.2, 0.0, &mut noise)).collect();
     input.extend(series("wasteful", 0.05, 0.5, &mut noise));
     let wasted = "namespace_workload:podperf_wasted_cores:rate1h";
-    // Of half a CPU each: all quiet ones together waste less than a hundredth of what they use, at any of these times.
+    // Each uses half a CPU. All quiet ones together waste less than a hundredth of that, at any of these times.
     let asks = |minute: u32, expression: String| json!({"expr": expression, "eval_time": format!("{minute}m"), "exp_samples": [{"labels": "{}", "value": 1}]});
     let quiet = |minute: u32| {
         asks(

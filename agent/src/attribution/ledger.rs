@@ -56,7 +56,7 @@ pub struct Ledger {
     pub(super) counters_started: Vec<SystemTime>,
     /// `CLOCK_MONOTONIC` of the last reading; `None` before the first.
     pub(super) read_ns: Option<u64>,
-    /// Whether accounts that open now hold numbers back.
+    /// Accounts that open now hold numbers back.
     pub(super) zero_first: bool,
     /// From then on they do, see [`Ledger::show_found_counts`].
     pub(super) holds_from_ns: u64,

@@ -481,7 +481,7 @@ fn a_start_is_before_the_first_counts_however_the_wall_clock_is_set() {
     assert_eq!(started(&node, &Row::Cgroup("/b".into())), Some((set - Duration::from_secs(1), 1)));
 }
 
-/// What those who scrape see of a container.
+/// The on-CPU time of a row as scrapers are shown it.
 fn scraped(node: &Node, row: &Row) -> Option<u64> {
     let snapshot = node.snapshot();
     snapshot.rows.iter().find(|found| found.row == *row).map(|found| found.shown.of(&found.usage).oncpu_ns)

@@ -14,28 +14,29 @@ pub type NumberSet = u128;
 /// Says what scrapers are shown of a usage.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// Numbers that are shown as they are.
-    revealed: NumberSet,
-    /// The values of the other ones; `None` is zero for each.
+    /// Numbers that are held back.
+    held: NumberSet,
+    /// Their values; `None` is zero for each.
     before: Option<Arc<Usage>>,
 }
 
 /// The state of an account.
 #[derive(Clone, Debug)]
 pub(super) struct ZeroFirst {
+    /// Numbers that are never held back again.
+    revealed: NumberSet,
+    /// For snapshots.
     shown: Shown,
-    /// Numbers that snapshots hold back.
-    held: NumberSet,
     /// Numbers that a scrape has held back, and the time of its reading.
     scraped: Option<(NumberSet, u64)>,
     /// By then each scraper has had what was revealed last.
     shown_by_ns: u64,
 }
 
-/// What is known of the scrapers.
+/// Intervals of the scrapers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scrapes {
-    /// How long a zero is shown after its first scrape, in nanoseconds.
+    /// A zero is shown for so long after its first scrape, in nanoseconds.
     pub hold_ns: u64,
     /// The longest time between two scrapes of one of them, in nanoseconds.
     pub longest_ns: u64,
@@ -43,33 +44,28 @@ pub struct Scrapes {
 
 impl Shown {
     /// Everything is shown as it is.
-    pub const ALL: Self = Self { revealed: NumberSet::MAX, before: None };
+    pub const ALL: Self = Self { held: 0, before: None };
 
     /// Returns the usage as scrapers are shown it.
     #[must_use]
     pub fn of<'a>(&self, usage: &'a Usage) -> Cow<'a, Usage> {
-        let held = self.held(usage);
-        if held == 0 {
+        if self.held == 0 {
             return Cow::Borrowed(usage);
         }
         let (mut shown, mut before) = (usage.clone(), self.before_of(usage));
         for (index, (number, before)) in shown.numbers().into_iter().zip(before.numbers()).enumerate() {
-            if held >> index & 1 == 1 {
+            if self.held >> index & 1 == 1 {
                 *number = *before;
             }
         }
         Cow::Owned(shown)
     }
 
-    /// Returns the numbers that differ from what is shown of them.
-    fn held(&self, usage: &Usage) -> NumberSet {
-        if self.revealed == NumberSet::MAX {
-            return 0;
-        }
+    /// Returns the numbers that are not what they were.
+    fn changed(&self, usage: &Usage) -> NumberSet {
         let (mut usage, mut before) = (usage.clone(), self.before_of(usage));
         let pairs = usage.numbers().into_iter().zip(before.numbers()).enumerate();
-        let changed = pairs.filter(|(_, (now, before))| now != before).fold(0, |set, (index, _)| set | 1 << index);
-        changed & !self.revealed
+        pairs.filter(|(_, (now, before))| now != before).fold(0, |set, (index, _)| set | 1 << index)
     }
 
     /// With as many counters as `usage` has.
@@ -83,38 +79,38 @@ impl Shown {
 impl ZeroFirst {
     /// Nothing is held back.
     pub(super) const fn off() -> Self {
-        Self { shown: Shown::ALL, held: 0, scraped: None, shown_by_ns: 0 }
+        Self::resume(NumberSet::MAX)
     }
 
     /// Each number is held back at these values, until it was scraped.
     pub(super) fn hold(before: &Usage) -> Self {
         let before = (*before != Usage::default()).then(|| Arc::new(before.clone()));
-        Self { shown: Shown { revealed: 0, before }, held: 0, scraped: None, shown_by_ns: 0 }
+        Self { shown: Shown { held: 0, before }, ..Self::resume(0) }
     }
 
     /// Goes on where the previous agent has revealed these numbers.
     pub(super) const fn resume(revealed: NumberSet) -> Self {
-        Self { shown: Shown { revealed, before: None }, held: 0, scraped: None, shown_by_ns: 0 }
+        Self { revealed, shown: Shown::ALL, scraped: None, shown_by_ns: 0 }
     }
 
     /// Returns the numbers that are revealed, for the next agent. `None` is all of them, also where numbers are held back at
     /// other values than zero: the next agent would show zero, and the counter would fall.
     pub(super) fn keep(&self) -> Option<NumberSet> {
-        (self.shown.revealed != NumberSet::MAX && self.shown.before.is_none()).then_some(self.shown.revealed)
+        (self.revealed != NumberSet::MAX && self.shown.before.is_none()).then_some(self.revealed)
     }
 
     /// Reveals the numbers that a scrape has held back for long enough.
     pub(super) fn reveal(&mut self, now_ns: u64, scrapes: Scrapes) {
         let scraped = self.scraped.take_if(|(_, at_ns)| now_ns.saturating_sub(*at_ns) >= scrapes.hold_ns);
         if let Some((numbers, _)) = scraped {
-            self.shown.revealed |= numbers;
+            self.revealed |= numbers;
             self.shown_by_ns = now_ns.saturating_add(scrapes.longest_ns);
         }
     }
 
     /// Notes which numbers of the account's usage snapshots hold back from now on.
     pub(super) fn settle(&mut self, usage: &Usage) {
-        self.held = self.shown.held(usage);
+        self.shown.held = if self.revealed == NumberSet::MAX { 0 } else { self.shown.changed(usage) & !self.revealed };
     }
 
     /// Returns what snapshots show.
@@ -124,8 +120,8 @@ impl ZeroFirst {
 
     /// Notes that a snapshot was scraped, which was made since [`ZeroFirst::settle`].
     pub(super) const fn note_scrape(&mut self, at_ns: u64) {
-        if self.held != 0 && self.scraped.is_none() {
-            self.scraped = Some((self.held, at_ns));
+        if self.shown.held != 0 && self.scraped.is_none() {
+            self.scraped = Some((self.shown.held, at_ns));
         }
     }
 
@@ -178,7 +174,7 @@ mod tests {
         account.note_scrape(100);
         let both = Scrapes { hold_ns: 15, longest_ns: 15 };
         account.reveal(114, both);
-        // What becomes new meanwhile has its own turn.
+        // A number that becomes new meanwhile has its own turn.
         assert_eq!(shown(&mut account, &usage(6, 1)), (0, 0, 0));
         account.note_scrape(114);
         account.reveal(115, both);

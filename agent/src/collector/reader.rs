@@ -49,7 +49,7 @@ pub(super) enum Request {
     Stop,
 }
 
-/// What a reading is for.
+/// The use of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Counts are shown without being exported.

@@ -81,7 +81,7 @@ mod tests {
             scrapers.note(address(1), start + second(15 * at));
             assert_eq!(hold(&scrapers, start + second(15 * at)), Duration::ZERO);
         }
-        // Who looks once is no scraper.
+        // Somebody who looks once is no scraper.
         scrapers.note(address(2), start + second(61));
         assert_eq!(hold(&scrapers, start + second(62)), Duration::ZERO);
         assert_eq!(scrapers.scrapes(start + second(62)).longest_ns, 15_000_000_000);

@@ -17,13 +17,13 @@ struct Cpu {
     online_since_ns: Option<u64>,
     /// Its time online since the last reading.
     online_ns: u64,
-    /// Whether it was offline since the last reading.
+    /// It was offline at some time since the last reading.
     was_away: bool,
     /// Its idle time as of the last reading.
     idle_ns: Option<u64>,
 }
 
-/// What happened between two readings, all CPUs together.
+/// Times between two readings, all CPUs together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Passed {
     /// Time that CPUs were online.
@@ -74,7 +74,7 @@ impl Presence {
             self.note(cpu, false, now_ns);
         }
         let mut passed = Passed::default();
-        // Of those that were never online here, too: their idle time is of before.
+        // CPUs that were never online here have idle time of before.
         for number in (0_u32..).take(idle_ns.len()) {
             self.cpus.entry(number).or_default();
         }

@@ -19,7 +19,7 @@ pub struct RawReading {
     pub cpu: CpuTotals,
     /// What was lost, by `podperf_bpf_drops_total` label, in the order of `enum podperf_drop`.
     pub drops: Vec<(&'static str, u64)>,
-    /// How long CPUs were online since the last reading, all together.
+    /// Time that CPUs were online since the last reading, all together, in nanoseconds.
     pub online_ns: u64,
     /// The state of each possible CPU, by its number.
     pub cpus: Vec<abi::podperf_cpu>,

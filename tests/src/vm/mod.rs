@@ -54,7 +54,7 @@ struct Ran {
     qemu: String,
 }
 
-/// What a quick run leaves out: the other tracepoint, long counting, and most of what restarts do.
+/// Tests that a quick run leaves out: the other tracepoint, long counting, and most of what restarts do.
 const LONG: &[&str] = &[
     "_by_the_raw_tracepoint",
     "six_software_events",
