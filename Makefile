@@ -18,7 +18,7 @@ FUZZ_TARGETS := $(basename $(notdir $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 SOAK_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build image run test ignored test-build test-pure collector chart chart-golden rules-mutation e2e faults kube kills soak vm vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
+.PHONY: help setup build image run test ignored test-build test-pure collector chart chart-golden rules-mutation e2e faults kube kills soak vm vm-build vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -106,6 +106,10 @@ vm: ## Run the kernel tests on a row of kernels under QEMU, and write docs/kerne
 	@./setup.sh vm
 	$(CARGO) build --locked -p podperf-tests --bin podperf-vm
 	target/debug/podperf-vm $(if $(ROWS),--rows $(ROWS)) --document docs/kernels.md $(ARGS)
+
+vm-build: ## Build what the x86 guests run, and run nothing
+	@./setup.sh vm
+	tests/vm/build.sh x86_64
 
 vm-x86: ## Kernels that are refused and the oldest one that Debian still ships, without the longest tests
 	$(MAKE) vm ROWS=5.10,6.12-confidentiality,6.1 ARGS=--quick
