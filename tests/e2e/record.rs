@@ -72,7 +72,7 @@ fn has_the_loads_own_time(arguments: &[&str]) -> Result<()> {
     let mut recording = Recording::start("", "folded", &arguments)?;
     let truth = slept_meanwhile(&cgroup, std::slice::from_mut(&mut recording))?;
     let folded = recording.finish()?;
-    ensure_near(slept(&folded)?, Duration::from_nanos(truth.waited_ns), "the load's own account")?;
+    ensure_near(slept(&folded)?, truth.blocked(), "the load's own account")?;
     let whose = format!("{};sleep;", cgroup.kernel_path());
     let text = String::from_utf8(folded)?;
     ensure!(text.lines().any(|line| line.starts_with(&whose) && line.contains("nanosleep")), "{text}");
@@ -100,7 +100,7 @@ fn recordings_at_the_same_time_have_the_same_in_every_format() -> Result<()> {
     let truth = slept_meanwhile(&cgroup, &mut recordings)?;
     let files = recordings.into_iter().map(Recording::finish).collect::<Result<Vec<_>>>()?;
     let [folded, svg, html, pprof] = &*files else { anyhow::bail!("not four files") };
-    ensure_near(slept(folded)?, Duration::from_nanos(truth.waited_ns), "the load's own account")?;
+    ensure_near(slept(folded)?, truth.blocked(), "the load's own account")?;
     for picture in [svg, html] {
         let text = std::str::from_utf8(picture)?;
         let frame = text.lines().find(|line| line.contains("<title>podperf_wait_inner: "));
@@ -114,7 +114,7 @@ fn recordings_at_the_same_time_have_the_same_in_every_format() -> Result<()> {
     // Flat, its share, the sum of shares, cumulated.
     let seconds: f64 =
         line.split_whitespace().nth(3).and_then(|text| text.strip_suffix('s')).context("no time")?.parse()?;
-    ensure_near(seconds * 1e9, Duration::from_nanos(truth.waited_ns), "the load's own account")
+    ensure_near(seconds * 1e9, truth.blocked(), "the load's own account")
 }
 
 /// What Go's pprof says of a file.

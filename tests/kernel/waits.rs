@@ -33,7 +33,7 @@ pub(crate) fn vfork() -> Result<()> {
     let arguments = "sleepers --waits 50 --millis 20 --uninterruptible";
     let report: SleepersReport = run(&format!("{arguments} --cgroup {}", cgroup.path().display()))?;
     let metrics = agent.fresh_metrics()?;
-    let truth = Duration::from_nanos(report.waited_ns - report.usage.cpu_ns);
+    let truth = report.blocked().saturating_sub(Duration::from_nanos(report.usage.cpu_ns));
     is_close("uninterruptible waits", time(&metrics, OFFCPU, &cgroup, &[("state", "uninterruptible")])?, truth)?;
     let child = time(&metrics, OFFCPU, &cgroup, &[("state", "interruptible")])?;
     ensure!(child >= Duration::from_millis(1000), "the children slept for only {child:?}");

@@ -49,7 +49,7 @@ fn the_waits_of_each_container_arrive_under_its_own_names() -> Result<()> {
     for (running, sleeper) in running.iter().zip(&sleepers) {
         let container = running.name();
         let profiles = profiles_of(&collector, container)?;
-        ensure_near(container, waits(&profiles), sleeper.waited)?;
+        ensure_near(container, waits(&profiles), sleeper.blocked)?;
         told.ensure_as_metrics_have_it(&cluster, container, &profiles)?;
         for profile in &profiles {
             for (key, value) in [
@@ -85,7 +85,7 @@ fn the_annotation_names_the_service_of_a_profile() -> Result<()> {
     let sleeper = Sleeper::start(running.cgroup(), &["--waits", "20"])?;
     wait_for_windows(&cluster)?;
     let profiles = profiles_of(&collector, "web")?;
-    ensure_near("web", waits(&profiles), sleeper.waited)?;
+    ensure_near("web", waits(&profiles), sleeper.blocked)?;
     for profile in &profiles {
         let name = |key| profile.resource.get(key).map(String::as_str);
         let names = (name("service.name"), name("k8s.deployment.name"));
@@ -121,9 +121,9 @@ fn a_pod_is_recorded_and_shown_by_its_name() -> Result<()> {
     let [of_pod, of_web] = recordings.map(|(recording, _)| recording.wait_with_output());
     let (of_pod, of_web) = (String::from_utf8(of_pod?.stdout)?, String::from_utf8(of_web?.stdout)?);
     for (container, folded, truth) in [
-        ("web", &of_pod, sleepers[0].waited),
-        ("log", &of_pod, sleepers[1].waited),
-        ("web", &of_web, sleepers[0].waited),
+        ("web", &of_pod, sleepers[0].blocked),
+        ("log", &of_pod, sleepers[1].blocked),
+        ("web", &of_web, sleepers[0].blocked),
         ("log", &of_web, Duration::ZERO),
     ] {
         let start = format!("{SHOP}/cart/{container};sleep;");
@@ -149,7 +149,7 @@ fn waits_whose_name_comes_later_than_their_window_lose_nothing() -> Result<()> {
     let sleepers = [&["--waits", "30"][..], &["--waits", "1", "--millis", "700"]];
     let sleepers = sleepers.map(|arguments| Sleeper::start(lives.cgroup(), arguments));
     let ended = pod.start("log", Duration::ZERO)?;
-    let short = Sleeper::start(ended.cgroup(), &["--waits", "30"])?.waited;
+    let short = Sleeper::start(ended.cgroup(), &["--waits", "30"])?.blocked;
     // Even its cgroup is gone before its name comes.
     let ended = pod.finish(ended)?;
     wait_for_windows(&cluster)?;
@@ -163,7 +163,7 @@ fn waits_whose_name_comes_later_than_their_window_lose_nothing() -> Result<()> {
     let profiles = profiles_of(&collector, "web")?;
     let mut truth = Duration::ZERO;
     for sleeper in sleepers {
-        truth += sleeper?.waited;
+        truth += sleeper?.blocked;
     }
     ensure_near("web", waits(&profiles), truth)?;
     told.ensure_as_metrics_have_it(&cluster, "web", &profiles)?;
@@ -196,7 +196,7 @@ fn of_deployment(name: &str, containers: &[&str]) -> Result<Pod> {
 /// A load that has waited, and lives on, so that its stacks have names.
 struct Sleeper {
     child: Child,
-    waited: Duration,
+    blocked: Duration,
 }
 
 impl Sleeper {
@@ -206,11 +206,11 @@ impl Sleeper {
         process::bind_to_parent(&mut command);
         command.args(["sleepers", "--hold"]).args(arguments).arg("--cgroup").arg(cgroup.path());
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("failed to start a load")?;
-        let mut sleeper = Self { child, waited: Duration::ZERO };
+        let mut sleeper = Self { child, blocked: Duration::ZERO };
         let mut line = String::new();
         BufReader::new(sleeper.child.stdout.take().context("no stdout")?).read_line(&mut line)?;
         let report: SleepersReport = serde_json::from_str(&line).context("a load ended without a report")?;
-        sleeper.waited = Duration::from_nanos(report.waited_ns);
+        sleeper.blocked = report.blocked();
         Ok(sleeper)
     }
 }

@@ -74,6 +74,14 @@ pub struct SleepersReport {
     pub usage: Usage,
 }
 
+impl SleepersReport {
+    /// Returns how long it was blocked in its waits. Its clock went on while it was awake again and queued for a CPU.
+    #[must_use]
+    pub const fn blocked(&self) -> Duration {
+        Duration::from_nanos(self.waited_ns.saturating_sub(self.usage.wait_ns))
+    }
+}
+
 /// Waits as often as asked.
 pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
     if let Some(cgroup) = &args.cgroup {
