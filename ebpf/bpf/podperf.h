@@ -13,7 +13,7 @@
  * Of what stays in the kernel when the agent ends: another one when any of it is in another place, or means something else.
  * What is in another place is found by its name (layout.txt); what means something else needs another name.
  */
-#define PODPERF_LAYOUT 4
+#define PODPERF_LAYOUT 5
 /* Fields that are carried over from a task's record of another layout, at most. */
 #define PODPERF_CARRIED 20
 /* One perf event array, and one unrolled read, per event: the programs' size grows with it. */
@@ -136,10 +136,10 @@ struct podperf_carried {
 
 /* The agent's orders for all CPUs. */
 struct podperf_orders {
-	__u32 shed;  /* enum podperf_shed */
-	__u32 epoch; /* which of the two tables of samples is written: even, odd */
-	__u32 terms; /* how many of `filter_terms` there are */
-	__u32 reserved;
+	__u32 shed;            /* enum podperf_shed */
+	__u32 epoch;           /* which of the two tables of samples is written: even, odd */
+	__u32 terms;           /* how many of `filter_terms` there are */
+	__u32 sample_busy;     /* a sample's time is 1: what its CPU was not idle since the last one; 0: `sample_ns` */
 	__u64 births_since_ns; /* from when on every task that is born gets its record, CLOCK_MONOTONIC */
 };
 
@@ -190,6 +190,8 @@ struct podperf_cpu {
 	__u64 shadow_ns;          /* the lengths of `shadow_waits` */
 	__u64 shadow_wrong_ns;    /* and of `shadow_wrong`, but for those that were looked at */
 	__u64 walks_paid_ns;      /* up to when the budget of walks is spent, CLOCK_MONOTONIC */
+	__u64 sampled_ns;         /* time of the last sample, CLOCK_MONOTONIC */
+	__u64 sampled_idle_ns;    /* `idle_ns` at the last sample */
 	__u32 known;              /* bit n: counts[n] is what counter n last read, and not of an earlier life of it */
 	__u32 boot;               /* of the control when the counters were last read */
 	__s32 pid;                /* of what is on the CPU; 0: the idle task */
@@ -199,7 +201,7 @@ struct podperf_cpu {
 	__u64 uncounted[PODPERF_MAX_EVENTS]; /* of counts, what nobody was charged for: before the first reading */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
-	__u64 reserved[7]; /* whole cache lines: each CPU writes its own */
+	__u64 reserved[5]; /* whole cache lines: each CPU writes its own */
 };
 
 /*

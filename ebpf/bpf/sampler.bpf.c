@@ -10,10 +10,11 @@
 #include "filters.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
+#include "sample_time.h"
 #include "samples.bpf.h"
 #include "walk.bpf.h"
 
-/* What one sample stands for. */
+/* The time between two samples of a busy CPU. */
 const volatile __u64 sample_ns = 0;
 
 SEC("perf_event")
@@ -22,12 +23,18 @@ int sample(void *ctx)
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct podperf_cpu *cpu = this_cpu();
 	struct podperf_sample_key key = {.activity = PODPERF_ON_CPU};
-	struct podperf_sample_sum fresh = {.ns = sample_ns, .count = 1};
+	struct podperf_sample_sum fresh = {.count = 1};
 	struct podperf_stack *stack;
 	__u32 zero = 0;
 	__u64 began;
 
-	if (!cpu || !task->pid || is_shed(PODPERF_SHED_STACKS))
+	if (!cpu || !task->pid)
+		return 0;
+	/* Also while samples are shed: the first one after that must not stand for them. */
+	fresh.ns = sample_time(cpu, bpf_ktime_get_ns(), sample_ns);
+	if (!orders.sample_busy)
+		fresh.ns = sample_ns;
+	if (is_shed(PODPERF_SHED_STACKS))
 		return 0;
 	stack = bpf_map_lookup_elem(&sampler_buffer, &zero);
 	if (!stack)

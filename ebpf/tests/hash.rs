@@ -1,10 +1,7 @@
 //! The hashes that name stacks and call sites, compiled from the very header that the programs include.
 #![expect(clippy::unwrap_used, reason = "where nothing else can be told, the test fails")]
 
-use std::{
-    io::Write as _,
-    process::{Command, Stdio},
-};
+mod header;
 
 /// The polynomials' prime.
 const PRIME: u128 = (1 << 61) - 1;
@@ -21,17 +18,6 @@ struct Hashes {
 
 /// Compiles the header, and hashes each list with it, from the initial hash that is the first of the pair.
 fn hashes(lists: &[(u64, Vec<u64>)]) -> Vec<Hashes> {
-    let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("hash");
-    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
-    let here = env!("CARGO_MANIFEST_DIR");
-    let mut compiler = Command::new(clang);
-    compiler.args(["-O2", "-Wall", "-Werror"]).arg(format!("-I{here}/bpf")).arg(format!("{here}/tests/hash.c"));
-    let output = compiler.arg("-o").arg(&program).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-
-    let mut child = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
     let lines: String = lists
         .iter()
         .map(|(point, words)| {
@@ -39,10 +25,7 @@ fn hashes(lists: &[(u64, Vec<u64>)]) -> Vec<Hashes> {
             format!("{point:x} {}\n", words.join(" "))
         })
         .collect();
-    let writer = std::thread::spawn(move || stdin.write_all(lines.as_bytes()));
-    let output = child.wait_with_output().unwrap();
-    writer.join().unwrap().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = header::run("hash", lines);
     let found: Vec<Hashes> = text
         .lines()
         .map(|line| {

@@ -1,16 +1,17 @@
 //! Hardware events per cgroup, where there is a PMU: their truth is a loop of a known number of instructions.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::Agent,
+    agent::{Agent, Metrics},
     cgroup::TestCgroup,
-    load::{self, instructions::LoopReport},
-    suite::Need,
+    http,
+    load::{self, instructions::LoopReport, mixed::MixedReport},
+    suite::{Need, tell},
 };
 
-use crate::running::{count, run};
+use crate::running::{ONCPU, count, run, time};
 
 const CYCLES: &str = "podperf_cgroup_cpu_cycles_total";
 const INSTRUCTIONS: &str = "podperf_cgroup_cpu_instructions_total";
@@ -107,6 +108,44 @@ pub(crate) fn ipc_is_that_of_perf() -> Result<()> {
         agrees("IPC beside perf's", instructions / cycles, perf.instructions / perf.cycles, 0.005)?;
     }
     Ok(())
+}
+
+/// On a CPU with a load of a tenth. Where cycles go on in idle time, as in an emulator, the kernel takes few samples there;
+/// `ebpf/tests/sample_time.rs` has the other case.
+pub(crate) fn samples_by_cycles_are_the_time() -> Result<()> {
+    /// The load is a part of it, and its names are looked up after it.
+    const RECORDED: u32 = 125;
+    const PATIENCE: Duration = Duration::from_secs(600);
+    let agent = Agent::start(
+        "stacks: {onCpuEvent: cycles, onCpuHertz: 199}\nmetrics: {facts: [oncpu, offcpu, profile_samples]}",
+    )?;
+    let cgroup = TestCgroup::new("tenth")?;
+    let path = format!("/debug/profile?activity=on-cpu&seconds={RECORDED}&format=folded");
+    let before = agent.fresh_metrics()?;
+    let (status, _, folded) = thread::scope(|scope| {
+        let recording = scope.spawn(|| http::get_within(PATIENCE, agent.address(), &path));
+        thread::sleep(Duration::from_secs(1));
+        let path = cgroup.path().display();
+        let _: MixedReport = run(&format!("mixed --cpu 0 --seconds 120 --sleep 63 --cgroup {path}"))?;
+        recording.join().expect("the client panicked")
+    })?;
+    let metrics = agent.fresh_metrics()?;
+    let folded = String::from_utf8(folded)?;
+    ensure!(status == 200, "{status}: {folded}");
+    let sampled = |of: &str| -> Result<f64> {
+        let lines = folded.lines().filter(|line| line.starts_with(of));
+        let words = lines.filter_map(|line| line.rsplit(' ').next()).map(str::parse::<u64>);
+        Ok(Duration::from_nanos(words.sum::<Result<_, _>>()?).as_secs_f64())
+    };
+    let ran = |metrics: &Metrics| metrics.sum("podperf_cgroup_oncpu_seconds_total", &[]);
+    let hits = count(&metrics, "podperf_cgroup_profile_samples_total", &cgroup, &[("profile", "cpu")])?;
+    let (own, all) = (sampled(cgroup.kernel_path())?, sampled("")?);
+    let truth = time(&metrics, ONCPU, &cgroup, &[])?.as_secs_f64();
+    tell(&format!(
+        "{own} s sampled of {truth} s, by {hits} samples; {all} s of all, which ran for {} s at most",
+        ran(&metrics) - ran(&before)
+    ));
+    agrees("samples by cycles", own, truth, 0.05)
 }
 
 struct Counted {

@@ -10,9 +10,9 @@ use tracing::debug;
 
 use super::{
     counters::Counters,
+    flush::flush_on,
     load::{LoadError, Tracepoint},
     object::Object,
-    sensors::flush_on,
 };
 
 /// The arrays of counters change hands: a second descriptor of each would be one more per event. Where another agent's

@@ -16,6 +16,7 @@ use tracing::{debug, info, warn};
 use super::{
     clock::monotonic_ns,
     description::{Description, Translation},
+    flush::flush,
     load::LoadError,
     object::Object,
     pins::{Generation, Pins},
@@ -23,7 +24,7 @@ use super::{
     reading::{CpuTotals, RawReading, RawRow, sum},
     records::CgroupRecord,
     rows::ROWS_SO_FAR,
-    sensors::{CARRY, DROPS, fd, flush, identity},
+    sensors::{CARRY, DROPS, fd, identity},
 };
 use crate::ids::CgroupId;
 

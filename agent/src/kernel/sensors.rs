@@ -18,6 +18,7 @@ use super::{
     clock::{monotonic, monotonic_ns},
     cost::{MapUse, ProgramUse},
     counters::{Counters, OpenCounter, fastest_ghz},
+    flush::flush,
     handover::{Before, take_over},
     hotplug::Hotplug,
     load::{LoadError, SensorSettings, Tracepoint},
@@ -26,8 +27,9 @@ use super::{
     presence::Presence,
     raw::{self, Then},
     reading::{CpuTotals, RawReading},
-    records::{CgroupRecord, RawSample, SampleKey, StackRecord},
+    records::{CgroupRecord, RawSample, StackRecord},
     rows::Rows,
+    sample_tables,
     sampler::{self, SampleEvent, Sampler},
     sent,
     start::{find, forget_stacks, is_loaded, layout, load},
@@ -87,12 +89,6 @@ const RUN: [&str; 12] = [
 
 /// The map of the agent's orders.
 pub(super) const ORDERS: &str = ".data.orders";
-
-/// The tables of samples that are written while the epoch is even, and while it is odd, with their numbers.
-const SAMPLE_TABLES: [[(&str, u32); 2]; 2] = [
-    [("waits_even", abi::PODPERF_WAITS_EVEN), ("oncpu_even", abi::PODPERF_ONCPU_EVEN)],
-    [("waits_odd", abi::PODPERF_WAITS_ODD), ("oncpu_odd", abi::PODPERF_ONCPU_ODD)],
-];
 
 /// The iterators over tasks.
 pub(super) const COLLECT: &str = "collect";
@@ -173,9 +169,16 @@ impl Sensors {
         let stack_ring = take_ring(&mut object, "stack_ring")?;
         let cgroup_ring = take_ring(&mut object, "cgroup_ring")?;
         let sampled = settings.stacks && settings.oncpu_hertz > 0;
+        // Before the first samples, which by cycles come in a burst.
+        orders.sample_busy = (settings.oncpu_event != SampleEvent::CpuClock).into();
+        order(&object, orders).map_err(LoadError::Counter)?;
         let sampler = sampled.then(|| Sampler::start(&mut object, settings.oncpu_event, settings.oncpu_hertz, &cpus));
         // All else goes on without it.
         let sampler = sampler.transpose().map_err(|error| format!("{:#}", anyhow::Error::new(error)));
+        if matches!(&sampler, Ok(Some(sampler)) if sampler.event() == SampleEvent::CpuClock) {
+            orders.sample_busy = 0;
+            order(&object, orders).map_err(LoadError::Counter)?;
+        }
         let (mut before, mut unreadable) = (Vec::new(), Vec::new());
         if let Some(pins) = pins {
             let failed = |source| pins.failed(source);
@@ -337,7 +340,7 @@ impl Sensors {
     }
 
     fn order(&self) -> io::Result<()> {
-        raw::update(fd(&self.object, ORDERS)?, 0_u32, self.orders)
+        order(&self.object, self.orders)
     }
 
     /// Charges the waits that go on, for the next reading. [`Self::take_samples`] does so, too.
@@ -428,27 +431,9 @@ impl Sensors {
         // the context switch cannot be interrupted.
         self.flush();
         // The sums of tasks go into the table that is no longer written to, or stay for the next one.
-        let mut failed = self.object.iterate(COLLECT).err();
-        let mut samples = Vec::new();
-        for (table, number) in SAMPLE_TABLES[odd as usize] {
-            let take = |key: abi::podperf_sample_key, sums: &[abi::podperf_sample_sum]| {
-                if let (Some(key), [sum]) = (SampleKey::from_abi(&key), sums) {
-                    let (ns, queued_ns) = (sum.ns, sum.queued_ns);
-                    samples.push(RawSample {
-                        key,
-                        ns,
-                        queued_ns,
-                        so_far_ns: 0,
-                        count: sum.count,
-                        last_ns: sum.last_ns,
-                    });
-                }
-            };
-            let unused: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();
-            let taken = fd(&self.object, table).and_then(|map| raw::read_all(map, 1, Then::Delete, take));
-            let emptied = fd(&self.object, "samples_used").and_then(|map| raw::update(map, number, unused));
-            failed = failed.or(taken.err()).or(emptied.err());
-        }
+        let unsettled = self.object.iterate(COLLECT).err();
+        let (samples, untaken) = sample_tables::take(&self.object, odd as usize);
+        let failed = unsettled.or(untaken);
         match failed {
             // They are gone from the table.
             Some(error) if !samples.is_empty() => {
@@ -547,6 +532,10 @@ pub(super) fn fd<'a>(object: &'a Object, name: &'static str) -> io::Result<Borro
     data.map(|data| data.fd().as_fd()).ok_or_else(|| io::Error::other(LoadError::Missing(name)))
 }
 
+fn order(object: &Object, orders: abi::podperf_orders) -> io::Result<()> {
+    raw::update(fd(object, ORDERS)?, 0_u32, orders)
+}
+
 /// A program that is run from here.
 pub(super) fn raw_program<'a>(object: &'a Object, name: &str) -> Option<&'a RawTracePoint> {
     object.program(name)?.try_into().ok()
@@ -557,26 +546,4 @@ pub(super) fn identity(object: &Object) -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let rows = object.map("rows").and_then(raw::data).and_then(|data| data.info().ok());
     format!("{} {}", boot.trim(), rows.map_or(0, |info| info.id()))
-}
-
-/// Settles the running task of each CPU, one CPU after the other. Returns the mean of the moments, in
-/// `CLOCK_MONOTONIC`.
-pub(super) fn flush(object: &Object) -> u64 {
-    let cpus = aya::util::online_cpus().unwrap_or_default();
-    let began = monotonic_ns();
-    let since = || monotonic_ns().saturating_sub(began);
-    let settled = |cpu: &u32| {
-        let before = since();
-        flush_on(object, *cpu);
-        before.midpoint(since())
-    };
-    began + cpus.iter().map(settled).sum::<u64>() / (cpus.len().max(1) as u64)
-}
-
-/// Settles what is on a CPU. One that went offline has nothing to settle.
-pub(super) fn flush_on(object: &Object, cpu: u32) {
-    let Some(program) = raw_program(object, "flush") else { return };
-    if let Err(error) = raw::run_on(program, cpu, [0; 12]) {
-        debug!(cpu, %error, "not flushed");
-    }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch, apply_filter, sock_filter,
+    SeccompRule, TargetArch, apply_filter,
 };
 
 /// What the process never does.
@@ -204,7 +204,8 @@ fn install(
 /// Instructions that deny any call of the x32 ABI and let the others go on to what follows.
 #[cfg(target_arch = "x86_64")]
 fn without_x32() -> BpfProgram {
-    let instruction = |code: u32, jt, jf, k| sock_filter { code: u16::try_from(code).unwrap_or_default(), jt, jf, k };
+    let instruction =
+        |code: u32, jt, jf, k| seccompiler::sock_filter { code: u16::try_from(code).unwrap_or_default(), jt, jf, k };
     // The number is the first field of `struct seccomp_data`.
     vec![
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use crate::{cgroup, process};
 
 const BURN: Duration = Duration::from_millis(7);
-const SLEEP: Duration = Duration::from_millis(11);
 
 /// `podperf-load mixed`.
 #[derive(Args, Clone, Debug)]
@@ -27,6 +26,9 @@ pub struct MixedArgs {
     /// How long
     #[arg(long, default_value_t = 3)]
     pub seconds: u64,
+    /// How long it sleeps between two bursts, in milliseconds
+    #[arg(long, default_value_t = 11)]
+    pub sleep: u64,
 }
 
 /// What it measured of itself.
@@ -47,7 +49,7 @@ pub fn run(args: &MixedArgs) -> Result<MixedReport> {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(args.seconds) {
         process::burn(BURN)?;
-        thread::sleep(SLEEP);
+        thread::sleep(Duration::from_millis(args.sleep));
     }
     Ok(MixedReport { wall_ns: process::nanos(start.elapsed()) })
 }

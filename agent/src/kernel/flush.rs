@@ -1,0 +1,27 @@
+//! Charges what runs on a CPU with its time until now, so that a reading has it.
+
+use tracing::debug;
+
+use super::{clock::monotonic_ns, object::Object, raw, sensors::raw_program};
+
+/// Settles the running task of each CPU, one CPU after the other. Returns the mean of the moments, in
+/// `CLOCK_MONOTONIC`.
+pub(super) fn flush(object: &Object) -> u64 {
+    let cpus = aya::util::online_cpus().unwrap_or_default();
+    let began = monotonic_ns();
+    let since = || monotonic_ns().saturating_sub(began);
+    let settled = |cpu: &u32| {
+        let before = since();
+        flush_on(object, *cpu);
+        before.midpoint(since())
+    };
+    began + cpus.iter().map(settled).sum::<u64>() / (cpus.len().max(1) as u64)
+}
+
+/// Settles what is on a CPU. One that went offline has nothing to settle.
+pub(super) fn flush_on(object: &Object, cpu: u32) {
+    let Some(program) = raw_program(object, "flush") else { return };
+    if let Err(error) = raw::run_on(program, cpu, [0; 12]) {
+        debug!(cpu, %error, "not flushed");
+    }
+}

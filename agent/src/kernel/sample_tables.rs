@@ -1,0 +1,37 @@
+//! The tables in which programs sum samples: two of each kind, written in turn, so that one can be emptied.
+
+use std::io;
+
+use podperf_ebpf::abi;
+
+use super::{
+    object::Object,
+    raw::{self, Then},
+    records::{RawSample, SampleKey},
+    sensors::fd,
+};
+
+/// The tables that are written while the epoch is even, and while it is odd, with their numbers.
+const TABLES: [[(&str, u32); 2]; 2] = [
+    [("waits_even", abi::PODPERF_WAITS_EVEN), ("oncpu_even", abi::PODPERF_ONCPU_EVEN)],
+    [("waits_odd", abi::PODPERF_WAITS_ODD), ("oncpu_odd", abi::PODPERF_ONCPU_ODD)],
+];
+
+/// Reads and empties the tables that were written in the even (0) or odd (1) epochs. Returns the samples and the first error. The
+/// samples are no longer in the tables, also if there was an error.
+pub(super) fn take(object: &Object, odd: usize) -> (Vec<RawSample>, Option<io::Error>) {
+    let (mut samples, mut failed) = (Vec::new(), None);
+    for (table, number) in TABLES[odd] {
+        let take = |key: abi::podperf_sample_key, sums: &[abi::podperf_sample_sum]| {
+            if let (Some(key), [sum]) = (SampleKey::from_abi(&key), sums) {
+                let (ns, queued_ns) = (sum.ns, sum.queued_ns);
+                samples.push(RawSample { key, ns, queued_ns, so_far_ns: 0, count: sum.count, last_ns: sum.last_ns });
+            }
+        };
+        let unused: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();
+        let taken = fd(object, table).and_then(|map| raw::read_all(map, 1, Then::Delete, take));
+        let emptied = fd(object, "samples_used").and_then(|map| raw::update(map, number, unused));
+        failed = failed.or(taken.err()).or(emptied.err());
+    }
+    (samples, failed)
+}
