@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use podperf_ebpf::abi;
 
 use crate::{
+    events::multiplexing::{Pool, Share, Turns},
     ids::CgroupId,
     kernel::{OpenCounter, RawReading},
     stacks::{
@@ -49,8 +50,10 @@ pub struct Usage {
 pub struct ProfiledTime {
     /// Off the CPU, by [`WaitReason`].
     pub waits_ns: [u64; WaitReason::ALL.len()],
-    /// Waits, long ones included.
+    /// Waits that ended, long ones included.
     pub waits: u64,
+    /// Waits that ended, by [`WaitReason`].
+    pub waits_for: [u64; WaitReason::ALL.len()],
     /// Samples on the CPU.
     pub oncpu_samples: u64,
     /// On and off the CPU, by how far the walk of the stack came ([`Unwind`]); one window late.
@@ -78,11 +81,21 @@ impl ProfiledTime {
 
     /// Adds other time to this.
     pub fn add(&mut self, other: &Self) {
-        self.waits_ns.iter_mut().zip(other.waits_ns).for_each(|(to, from)| *to += from);
-        self.waits += other.waits;
-        self.oncpu_samples += other.oncpu_samples;
-        self.unwound_ns.iter_mut().zip(other.unwound_ns).for_each(|(to, from)| *to += from);
+        grow_all(&mut self.waits_ns, &other.waits_ns);
+        grow(&mut self.waits, other.waits);
+        grow_all(&mut self.waits_for, &other.waits_for);
+        grow(&mut self.oncpu_samples, other.oncpu_samples);
+        grow_all(&mut self.unwound_ns, &other.unwound_ns);
     }
+}
+
+/// Adds, and stops at the largest number (584 years in nanoseconds): a total that began again at 0 would read as a fall.
+const fn grow(sum: &mut u64, by: u64) {
+    *sum = sum.saturating_add(by);
+}
+
+fn grow_all(sums: &mut [u64], by: &[u64]) {
+    sums.iter_mut().zip(by).for_each(|(sum, by)| grow(sum, *by));
 }
 
 impl Usage {
@@ -90,15 +103,15 @@ impl Usage {
     pub fn add(&mut self, other: &Self) {
         fn add_all(to: &mut Vec<u64>, from: &[u64]) {
             to.resize(to.len().max(from.len()), 0);
-            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+            grow_all(to, from);
         }
-        self.oncpu_ns += other.oncpu_ns;
-        self.offcpu_ns.iter_mut().zip(other.offcpu_ns).for_each(|(to, from)| *to += from);
-        self.voluntary_switches += other.voluntary_switches;
-        self.involuntary_switches += other.involuntary_switches;
-        self.migrations += other.migrations;
-        self.minor_faults += other.minor_faults;
-        self.major_faults += other.major_faults;
+        grow(&mut self.oncpu_ns, other.oncpu_ns);
+        grow_all(&mut self.offcpu_ns, &other.offcpu_ns);
+        grow(&mut self.voluntary_switches, other.voluntary_switches);
+        grow(&mut self.involuntary_switches, other.involuntary_switches);
+        grow(&mut self.migrations, other.migrations);
+        grow(&mut self.minor_faults, other.minor_faults);
+        grow(&mut self.major_faults, other.major_faults);
         add_all(&mut self.counts, &other.counts);
         add_all(&mut self.enabled_ns, &other.enabled_ns);
         add_all(&mut self.running_ns, &other.running_ns);
@@ -130,6 +143,7 @@ impl Usage {
         numbers.extend(offcpu_ns);
         numbers.extend(&mut profiled.waits_ns);
         numbers.extend([&mut profiled.waits, &mut profiled.oncpu_samples]);
+        numbers.extend(&mut profiled.waits_for);
         numbers.extend(&mut profiled.unwound_ns);
         numbers.extend(counts);
         (numbers, [enabled_ns, running_ns])
@@ -198,14 +212,14 @@ impl Readings {
         let mut unprofiled = Vec::new();
         let mut deltas = Vec::with_capacity(reading.rows.len());
         let mut doubtful = BTreeSet::new();
+        let short = self.turns_of_short_rows(reading);
         for row in &reading.rows {
             let new = || (bytemuck::Zeroable::zeroed(), 0);
             let (previous, last_had) = self.previous.entry(row.cgroup).or_insert_with(new);
             *last_had = self.readings;
             if let Some(mut delta) = step(previous, &row.counts) {
-                hold_back(&self.groups, previous, &mut delta);
                 doubtful.extend(withhold(&self.groups, self.most_per_ns, &mut delta));
-                deltas.push((row.cgroup, usage(&self.groups, &delta)));
+                deltas.push((row.cgroup, usage(&self.groups, &delta, &short)));
                 if delta.unprofiled_ns.iter().any(|ns| *ns > 0) {
                     unprofiled.push((row.cgroup, delta.unprofiled_ns));
                 }
@@ -213,6 +227,22 @@ impl Readings {
         }
         self.previous.retain(|_, (_, last_had)| *last_had == self.readings);
         Deltas { usages: deltas, doubtful: doubtful.into_iter().collect(), unprofiled }
+    }
+
+    /// By group, the turns on the PMU since the last call of the rows that are too short to be scaled by their own.
+    fn turns_of_short_rows(&self, reading: &RawReading) -> Vec<Pool> {
+        let mut all = vec![Pool::default(); number_of(&self.groups)];
+        for row in reading.rows.iter().filter(|row| row.cgroup != CgroupId::IDLE) {
+            let previous = self.previous.get(&row.cgroup).map(|(previous, _)| previous);
+            for (group, pool) in all.iter_mut().enumerate() {
+                let grown = |now: &[u64], before: Option<u64>| growth(now[group], before.unwrap_or(0)).unwrap_or(0);
+                pool.add(Turns {
+                    enabled_ns: grown(&row.counts.enabled_ns, previous.map(|row| row.enabled_ns[group])),
+                    running_ns: grown(&row.counts.running_ns, previous.map(|row| row.running_ns[group])),
+                });
+            }
+        }
+        all
     }
 }
 
@@ -237,16 +267,20 @@ pub fn join(deltas: &mut Vec<(CgroupId, Usage)>, mut profiled: HashMap<CgroupId,
     deltas.extend(profiled.into_iter().map(|(cgroup, profiled)| (cgroup, Usage { profiled, ..Usage::default() })));
 }
 
-fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup) -> Usage {
-    let groups = by_slot.iter().flatten().max().map_or(0, |last| last + 1);
-    let counts = by_slot
-        .iter()
-        .enumerate()
-        .map(|(slot, group)| match group {
-            None => delta.counts[slot],
-            Some(group) => scale(delta.counts[slot], delta.enabled_ns[*group], delta.running_ns[*group]),
-        })
-        .collect();
+/// How many groups there are.
+fn number_of(by_slot: &[Option<usize>]) -> usize {
+    by_slot.iter().flatten().max().map_or(0, |last| last + 1)
+}
+
+fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup, short: &[Pool]) -> Usage {
+    let turns = |group: usize| Turns { enabled_ns: delta.enabled_ns[group], running_ns: delta.running_ns[group] };
+    let shares: Vec<_> = short.iter().enumerate().map(|(group, pool)| turns(group).share(*pool)).collect();
+    let counts = by_slot.iter().enumerate().map(|(slot, group)| match group {
+        None => delta.counts[slot],
+        Some(group) => shares[*group].map_or(0, |share| share.scale(delta.counts[slot])),
+    });
+    // Time for which nothing was counted, or too little, must not read as a count of zero.
+    let running = |(group, share): (usize, &Option<Share>)| share.map_or(0, |_| delta.running_ns[group]);
     Usage {
         oncpu_ns: delta.run_ns,
         offcpu_ns: delta.offcpu_ns,
@@ -255,27 +289,10 @@ fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup) -> Usage {
         migrations: delta.migrations,
         minor_faults: delta.minor_faults,
         major_faults: delta.major_faults,
-        counts,
-        enabled_ns: delta.enabled_ns[..groups].to_vec(),
-        running_ns: delta.running_ns[..groups].to_vec(),
+        counts: counts.collect(),
+        enabled_ns: delta.enabled_ns[..short.len()].to_vec(),
+        running_ns: shares.iter().enumerate().map(running).collect(),
         profiled: ProfiledTime::default(),
-    }
-}
-
-/// A group that was not on the PMU since the last reading has counted nothing that could be scaled. Its times wait, so
-/// that the next count stands for this time too.
-fn hold_back(by_slot: &[Option<usize>], previous: &mut abi::podperf_cgroup, delta: &mut abi::podperf_cgroup) {
-    let groups: BTreeSet<usize> = by_slot.iter().flatten().copied().collect();
-    for group in groups {
-        if delta.enabled_ns[group] == 0 || delta.running_ns[group] > 0 {
-            continue;
-        }
-        previous.enabled_ns[group] = previous.enabled_ns[group].wrapping_sub(delta.enabled_ns[group]);
-        delta.enabled_ns[group] = 0;
-        for (slot, _) in by_slot.iter().enumerate().filter(|(_, of)| **of == Some(group)) {
-            previous.counts[slot] = previous.counts[slot].wrapping_sub(delta.counts[slot]);
-            delta.counts[slot] = 0;
-        }
     }
 }
 
@@ -306,8 +323,7 @@ fn step(previous: &mut abi::podperf_cgroup, now: &abi::podperf_cgroup) -> Option
     let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(now));
     let grown: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut delta));
     for ((previous, now), grown) in previous.iter_mut().zip(words).zip(grown) {
-        let growth = now.wrapping_sub(*previous);
-        if growth.cast_signed() >= 0 {
+        if let Some(growth) = growth(*now, *previous) {
             *grown = growth;
             *previous = *now;
             any |= growth;
@@ -316,14 +332,10 @@ fn step(previous: &mut abi::podperf_cgroup, now: &abi::podperf_cgroup) -> Option
     (any != 0).then_some(delta)
 }
 
-/// What the event would have counted on the PMU all the time. A group that was never on it counted nothing, which is
-/// not the same as zero: its enabled and running times tell.
-fn scale(count: u64, enabled_ns: u64, running_ns: u64) -> u64 {
-    if running_ns == 0 || running_ns >= enabled_ns {
-        return count;
-    }
-    let scaled = u128::from(count) * u128::from(enabled_ns) / u128::from(running_ns);
-    u64::try_from(scaled).unwrap_or(u64::MAX)
+/// The growth of one total; `None` if `now` is smaller than `before`.
+fn growth(now: u64, before: u64) -> Option<u64> {
+    let growth = now.wrapping_sub(before);
+    (growth.cast_signed() >= 0).then_some(growth)
 }
 
 #[cfg(test)]
@@ -386,15 +398,36 @@ mod tests {
     }
 
     #[test]
-    fn time_off_the_pmu_waits_for_a_count_that_can_stand_for_it() {
+    fn time_off_the_pmu_is_never_counted() {
         let mut readings = readings(vec![Some(0)]);
         assert_eq!(
             read_group(&mut readings, 0, 50, 0),
-            Usage { counts: vec![0], enabled_ns: vec![0], running_ns: vec![0], ..Usage::default() }
+            Usage { counts: vec![0], enabled_ns: vec![50], running_ns: vec![0], ..Usage::default() }
         );
-        let usage = read_group(&mut readings, 100, 100, 50);
+        // An hour off the PMU, then a millisecond on it.
+        const HOUR: u64 = 3_600_000_000_000;
+        let usage = read_group(&mut readings, 3_000_000, 50 + HOUR, 1_000_000);
+        assert_eq!((usage.counts, usage.enabled_ns, usage.running_ns), (vec![0], vec![HOUR], vec![0]));
+        let usage = read_group(&mut readings, 3_000_000 + 100, 50 + HOUR + 100, 1_000_000 + 50);
         assert_eq!((usage.counts, usage.enabled_ns, usage.running_ns), (vec![200], vec![100], vec![50]));
-        assert_eq!(read_group(&mut readings, 110, 110, 60).counts, [10]);
+    }
+
+    #[test]
+    fn a_short_row_is_scaled_by_the_share_of_short_rows() {
+        let row = |cgroup, count, enabled, running| {
+            let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
+            (counts.counts[0], counts.enabled_ns[0], counts.running_ns[0]) = (count, enabled, running);
+            RawRow { cgroup: CgroupId(cgroup), counts }
+        };
+        let mut readings = readings(vec![Some(0)]);
+        // The group had the PMU for itself until then: another interval's share must not scale this one.
+        readings.advance(&RawReading { rows: vec![row(1, 9_000, 9_000, 9_000)], ..RawReading::default() });
+        let idle = row(CgroupId::IDLE.0, 200_000_000, 200_000_000, 200_000_000);
+        let rows = vec![row(1, 9_000 + 240, 9_000 + 970, 9_000 + 240), row(2, 10, 10, 10), row(3, 0, 20, 0), idle];
+        let deltas = readings.advance(&RawReading { rows, ..RawReading::default() });
+        let counts: Vec<u64> = deltas.usages.iter().map(|(_, usage)| usage.counts[0]).collect();
+        assert_eq!(counts, [960, 40, 0, 200_000_000]);
+        assert_eq!(deltas.usages[2].1.running_ns, [0]);
     }
 
     #[test]
@@ -411,6 +444,14 @@ mod tests {
             let mut deltas = readings.advance(&reading);
             assert_eq!((deltas.usages.pop().unwrap().1.counts[0], deltas.doubtful), (expected, told));
         }
+    }
+
+    /// Two thousand threads that sleep fill it in 107 days.
+    #[test]
+    fn a_full_sum_does_not_wrap() {
+        let mut sum = Usage { offcpu_ns: [u64::MAX - 1, 1, 0, 0], counts: vec![u64::MAX], ..Usage::default() };
+        sum.add(&Usage { offcpu_ns: [5, 5, 0, 0], counts: vec![1, 2], ..Usage::default() });
+        assert_eq!((sum.offcpu_ns, sum.counts), ([u64::MAX, 6, 0, 0], vec![u64::MAX, 2]));
     }
 
     #[test]

@@ -254,8 +254,8 @@ fn prometheus_scrapes_every_series_unharmed() -> Result<()> {
 fn a_scrape_holds_nothing_that_the_reference_does_not_tell() -> Result<()> {
     let agent = Agent::start(
         "counters: {groups: [[cpu-clock, 'page-faults:u'], ['nosuchpmu/event=1/']]}\n\
-         metrics: {facts: [oncpu, offcpu, wait_reasons, incomplete_stacks, context_switches, \
-         cpu_migrations, page_faults, profile_samples]}\n\
+         metrics: {facts: [oncpu, offcpu, wait_reasons, wait_counts, incomplete_stacks, \
+         context_switches, cpu_migrations, page_faults, profile_samples]}\n\
          otlp: {endpoint: 'http://127.0.0.1:1', interval: 1s}",
     )?;
     let reference = reference()?;

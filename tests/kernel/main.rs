@@ -103,8 +103,19 @@ fn main() -> ExitCode {
         }),
         ("a_disk_is_waited_for_uninterruptibly", &[reasons::DISK], reasons::a_disk_is_waited_for_uninterruptibly),
         ("a_preempted_burner_waits_for_its_neighbour", &[], reasons::preempted),
-        ("a_burner_over_its_quota_is_throttled", &[Need::OwnMachine, reasons::CPU_CONTROLLER], reasons::throttled),
+        ("a_burner_over_its_quota_is_throttled", &[Need::OwnMachine, reasons::CPU_CONTROLLER], || {
+            reasons::throttled(true)
+        }),
+        ("a_burner_over_its_quota_is_throttled_without_stacks", &[Need::OwnMachine, reasons::CPU_CONTROLLER], || {
+            reasons::throttled(false)
+        }),
+        (
+            "a_thread_over_memory_high_waits_for_its_memory_limit",
+            &[Need::OwnMachine, reasons::MEMORY_CONTROLLER],
+            reasons::over_the_limit_of_memory,
+        ),
         ("the_times_of_one_thread_are_the_wall", &[], reasons::one_thread_is_the_wall),
+        ("the_times_of_short_lived_children_add_up_to_their_lives", &[], reasons::children_are_their_lives),
         ("switches_and_faults_are_exact", &[], || counts::switches_and_faults(BTF)),
         ("switches_and_faults_are_exact_by_the_raw_tracepoint", &[], || counts::switches_and_faults(RAW)),
         ("all_rows_together_are_every_cpus_time", &[], conservation::all_rows_are_the_machine),
@@ -143,6 +154,7 @@ fn main() -> ExitCode {
         ),
         ("all_rows_together_are_every_cpus_count_of_a_hardware_event", &[pmu::PMU], pmu::all_rows_are_the_cpus_counts),
         ("instructions_per_cycle_of_two_cgroups_are_those_of_perf", &[pmu::PMU, pmu::PERF], pmu::ipc_is_that_of_perf),
+        ("samples_by_cycles_add_up_to_the_time_on_a_mostly_idle_cpu", &[pmu::PMU], pmu::samples_by_cycles_are_the_time),
         ("groups_that_do_not_fit_are_named", &[pmu::PMU], sharing::groups_that_do_not_fit_say_so),
         (
             "a_hog_of_counters_is_yielded_to_and_outlived",

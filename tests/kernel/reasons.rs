@@ -15,25 +15,36 @@ use nix::{
 use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::{self, TestCgroup},
-    load::{blocked::BlockedReport, cpu::CpuReport, descriptors::DescriptorsReport, mixed::MixedReport},
+    load::{
+        blocked::BlockedReport, cpu::CpuReport, descriptors::DescriptorsReport, hoard::HoardReport, lives::LivesReport,
+        mixed::MixedReport,
+    },
     process,
-    suite::Need,
+    suite::{Need, tell},
 };
 
-use crate::running::{Load, OFFCPU, ONCPU, is_close, run, time};
+use crate::running::{Load, OFFCPU, ONCPU, count, is_close, run, time};
 
 /// What others on the machine walk must not make these waits a sample.
 const WITHOUT_BUDGET: &str = "stacks: {maxWalks: 0}";
+/// The same, and waits are counted.
+const COUNTED: &str = "stacks: {maxWalks: 0}\nmetrics: {facts: [oncpu, offcpu, wait_reasons, wait_counts]}";
 /// Off-CPU time of a row, by reason.
 const WAIT: &str = "podperf_cgroup_wait_seconds_total";
+/// How many of these waits there were.
+const WAITS: &str = "podperf_cgroup_waits_total";
 /// Where the files of loads are; a memory file system has no disk to wait for.
 pub(crate) const DISK: Need = Need::Disk(env!("CARGO_TARGET_TMPDIR"));
 /// The quota of a cgroup.
 pub(crate) const CPU_CONTROLLER: Need = Need::Controller("cpu");
+/// The limit of a cgroup.
+pub(crate) const MEMORY_CONTROLLER: Need = Need::Controller("memory");
 
 /// All that a load waits for is told as this reason, and is as much as the metrics have by state.
 pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
-    let agent = Agent::start(WITHOUT_BUDGET)?;
+    /// How its process starts and waits for its end may be a wait of the same kind.
+    const OTHERS: f64 = 5.0;
+    let agent = Agent::start(COUNTED)?;
     for (on, reason) in cases {
         let cgroup = TestCgroup::new(on)?;
         let (path, directory) = (cgroup.path().display(), env!("CARGO_TARGET_TMPDIR"));
@@ -51,6 +62,18 @@ pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
         ensure!(
             waited >= least && waited <= truth,
             "{on}: {waited:?} of `{reason}`, and the load waited {truth:?}, with {stolen:?} stolen"
+        );
+        let (waits, times) = (count(&metrics, WAITS, &cgroup, &[("reason", reason)])?, f64::from(report.waits));
+        // A file is waited for in several steps, or was in memory. A byte in a pipe may have come while its reader queued for a
+        // CPU. All else is waited for once each time.
+        let (least, most) = match *on {
+            "disk" | "page-fault" => (1.0, f64::INFINITY),
+            "pipe" => (times * 0.8, times + OTHERS),
+            _ => (times, times + OTHERS),
+        };
+        ensure!(
+            (least..=most).contains(&waits),
+            "{on}: {waits} waits for `{reason}`, and the load waited {times} times"
         );
         metrics.ensure_profiles_cover(cgroup.kernel_path())?;
     }
@@ -145,22 +168,56 @@ pub(crate) fn preempted() -> Result<()> {
 }
 
 /// A burner with a quota of a fifth of a CPU waits for four fifths of the time, and the kernel counts the same.
-pub(crate) fn throttled() -> Result<()> {
-    let root = cgroup::mount_point()?;
-    fs::write(root.join("cgroup.subtree_control"), "+cpu").context("failed to switch on the cpu controller")?;
-    let agent = Agent::start(WITHOUT_BUDGET)?;
+pub(crate) fn throttled(stacks: bool) -> Result<()> {
+    switch_on("cpu")?;
+    let agent = Agent::start(if stacks { WITHOUT_BUDGET } else { "stacks: {enabled: false}" })?;
     let cgroup = TestCgroup::new("throttled")?;
     fs::write(cgroup.path().join("cpu.max"), "20000 100000").context("failed to set a quota")?;
     let mut load = Load::start(&format!("spin --seconds 0.5 --hold --cgroup {}", cgroup.path().display()))?;
     let _: CpuReport = load.report()?;
     load.wait_until_blocked()?;
     let metrics = agent.fresh_metrics()?;
-    let found = waited(&metrics, &cgroup, "throttled")?;
+    let found = time(&metrics, OFFCPU, &cgroup, &[("state", "throttled")])?;
     let truth = throttled_time(cgroup.path())?;
     ensure!(truth > Duration::from_secs(1), "the kernel throttled it for only {truth:?}");
+    tell(&format!("{found:?} throttled, and the kernel counted {truth:?}"));
     // The kernel's time is that of the group's run queue: until the quota is there, not until the task runs.
-    ensure!(found >= truth.mul_f64(0.9) && found <= truth.mul_f64(1.1), "{found:?}, and the kernel counted {truth:?}");
+    ensure!(found + truth / 50 >= truth && found <= truth + truth / 20, "{found:?}, and the kernel counted {truth:?}");
+    if !stacks {
+        return Ok(());
+    }
+    is_close("the reason", waited(&metrics, &cgroup, "throttled")?, found)?;
     metrics.ensure_profiles_cover(cgroup.kernel_path())
+}
+
+/// Over `memory.high` the kernel has a thread sleep on its way back to its program, at whatever touched the page.
+pub(crate) fn over_the_limit_of_memory() -> Result<()> {
+    switch_on("memory")?;
+    let agent = Agent::start(WITHOUT_BUDGET)?;
+    let cgroup = TestCgroup::new("high")?;
+    fs::write(cgroup.path().join("memory.high"), "8M").context("failed to set a limit")?;
+    let start = Instant::now();
+    let report: HoardReport = run(&format!("hoard --cgroup {}", cgroup.path().display()))?;
+    let at_most = start.elapsed();
+    let metrics = agent.fresh_metrics()?;
+    let found = waited(&metrics, &cgroup, "memory_limit")?;
+    let queued = time(&metrics, OFFCPU, &cgroup, &[("state", "run_queue")])?;
+    let waited = Duration::from_nanos(report.wall_ns.saturating_sub(report.cpu_ns));
+    tell(&format!("{found:?} over the limit, and it waited {waited:?}"));
+    ensure!(waited > Duration::from_secs(1), "it waited for only {waited:?}: {report:?}");
+    // It may wait once more after its report.
+    ensure!(
+        found + queued + waited / 20 >= waited && found <= at_most,
+        "{found:?}, and {queued:?} in the run queue, of {waited:?} to {at_most:?}"
+    );
+    Ok(())
+}
+
+/// Switches a controller on for the cgroups below the root.
+fn switch_on(controller: &str) -> Result<()> {
+    let root = cgroup::mount_point()?;
+    fs::write(root.join("cgroup.subtree_control"), format!("+{controller}"))
+        .with_context(|| format!("failed to switch on the controller `{controller}`"))
 }
 
 /// One thread: on the CPU, waiting for it or for something else is all that there is. What a hypervisor stole while it
@@ -192,6 +249,35 @@ pub(crate) fn one_thread_is_the_wall() -> Result<()> {
         ensure!(part > wall / 10, "it {what} for only {part:?}");
     }
     metrics.ensure_profiles_cover(cgroup.kernel_path())
+}
+
+/// Children that live for milliseconds and compute all the time, beside others on their CPU. Most of their lives they are in
+/// the run queue, from the first moment on.
+pub(crate) fn children_are_their_lives() -> Result<()> {
+    let agent = Agent::start(WITHOUT_BUDGET)?;
+    let cgroup = TestCgroup::new("lives")?;
+    let _neighbours = (0..4).map(|_| Load::start("spin --seconds 60 --cpu 0")).collect::<Result<Vec<_>>>()?;
+    let (start, stolen) = (Instant::now(), process::stolen()?);
+    let mut load = Load::start(&format!("lives --cpu 0 --cgroup {}", cgroup.path().display()))?;
+    let report: LivesReport = load.report()?;
+    load.end()?;
+    let (elapsed, stolen) = (start.elapsed(), process::stolen()?.saturating_sub(stolen));
+    let metrics = agent.fresh_metrics()?;
+    let states = ["interruptible", "uninterruptible", "run_queue"].map(|state| [("state", state)]);
+    let mut sum = time(&metrics, ONCPU, &cgroup, &[])?;
+    for state in &states {
+        sum += time(&metrics, OFFCPU, &cgroup, state)?;
+    }
+    let least = Duration::from_nanos(report.least_ns + report.own_ns);
+    let most = Duration::from_nanos(report.most_ns) + elapsed;
+    ensure!(
+        sum + stolen + least / 100 >= least && sum <= most + most / 100,
+        "{sum:?}; {} children and their parent lived for {least:?} to {most:?}, with {stolen:?} stolen",
+        report.children
+    );
+    let queued = time(&metrics, OFFCPU, &cgroup, &states[2])?;
+    ensure!(queued >= sum / 4, "only {queued:?} of {sum:?} in the run queue");
+    Ok(())
 }
 
 fn waited(metrics: &Metrics, cgroup: &TestCgroup, reason: &str) -> Result<Duration> {

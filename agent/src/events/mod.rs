@@ -3,13 +3,14 @@
 //! [`parse`] reads one configured event, [`catalogue`] knows the events that have a name, [`pmu`] looks up the terms of
 //! a PMU in sysfs, and [`plan`] makes of all groups the one value that the kernel side opens. Opening is not done here;
 //! [`hint`] only says what to do when the kernel refuses, [`neighbour`] when to make room for others, [`plausible`]
-//! which counts cannot be, and [`state`] has the words for what becomes of an event. Text files of sysfs are the only
-//! I/O.
+//! which counts cannot be, [`multiplexing`] what a count stands for, and [`state`] has the words for what becomes of an
+//! event. Text files of sysfs are the only I/O.
 
 pub mod catalogue;
 #[cfg(test)]
 mod fixture;
 pub mod hint;
+pub mod multiplexing;
 pub mod neighbour;
 pub mod parse;
 pub mod plan;

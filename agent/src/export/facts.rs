@@ -24,6 +24,7 @@ pub enum FactFamily {
     #[serde(rename = "offcpu")]
     OffCpu,
     WaitReasons,
+    WaitCounts,
     IncompleteStacks,
     ContextSwitches,
     CpuMigrations,
@@ -39,6 +40,7 @@ impl FactFamily {
             Self::OnCpu => "oncpu",
             Self::OffCpu => "offcpu",
             Self::WaitReasons => "wait_reasons",
+            Self::WaitCounts => "wait_counts",
             Self::IncompleteStacks => "incomplete_stacks",
             Self::ContextSwitches => "context_switches",
             Self::CpuMigrations => "cpu_migrations",
@@ -96,6 +98,12 @@ macro_rules! waits_for {
     };
 }
 
+macro_rules! count_of_waits_for {
+    ($reason:ident) => {
+        (WaitReason::$reason.name(), |usage| usage.profiled.waits_for[WaitReason::$reason as usize])
+    };
+}
+
 macro_rules! unwound {
     ($unwind:ident) => {
         (Unwind::$unwind.name(), |usage| usage.profiled.unwound_ns[Unwind::$unwind as usize])
@@ -103,7 +111,7 @@ macro_rules! unwound {
 }
 
 /// One row per family.
-pub(super) static FACTS: [Fact; 8] = [
+pub(super) static FACTS: [Fact; 9] = [
     Fact {
         family: FactFamily::OnCpu,
         name: "oncpu",
@@ -137,6 +145,16 @@ pub(super) static FACTS: [Fact; 8] = [
         unit: Unit::Seconds,
         label: label("reason", "podperf.offcpu.reason"),
         series: &WAITS,
+        sparse: true,
+    },
+    Fact {
+        family: FactFamily::WaitCounts,
+        name: "waits",
+        instrument: "waits",
+        help: "Waits that ended, by the reason that stacks tell; in `run_queue` those of threads that left the CPU and could run on",
+        unit: Unit::Things("{wait}"),
+        label: label("reason", "podperf.offcpu.reason"),
+        series: &WAIT_COUNTS,
         sparse: true,
     },
     Fact {
@@ -208,4 +226,23 @@ const WAITS: [Series; WaitReason::ALL.len()] = [
     waits_for!(Throttled),
     waits_for!(Other),
     waits_for!(Unknown),
+];
+
+/// Series of how many waits there were, one per reason.
+const WAIT_COUNTS: [Series; WaitReason::ALL.len()] = [
+    count_of_waits_for!(Futex),
+    count_of_waits_for!(Poll),
+    count_of_waits_for!(Disk),
+    count_of_waits_for!(Network),
+    count_of_waits_for!(PageFault),
+    count_of_waits_for!(Pipe),
+    count_of_waits_for!(Sleep),
+    count_of_waits_for!(KernelLock),
+    count_of_waits_for!(Child),
+    count_of_waits_for!(Stopped),
+    count_of_waits_for!(MemoryLimit),
+    count_of_waits_for!(RunQueue),
+    count_of_waits_for!(Throttled),
+    count_of_waits_for!(Other),
+    count_of_waits_for!(Unknown),
 ];

@@ -43,8 +43,9 @@ impl Shape {
         let offcpu = WaitState::ALL.map(|state| format!("offcpu {}", state_name(state)));
         let waits = WaitReason::ALL.map(|reason| format!("wait {}", reason_name(reason)));
         let profiled = ["waits", "oncpu_samples"].map(str::to_owned);
+        let waits_for = WaitReason::ALL.map(|reason| format!("waits {}", reason_name(reason)));
         let unwound = Unwind::ALL.map(|unwind| format!("unwound {}", unwind_name(unwind)));
-        let labels = plain.into_iter().chain(offcpu).chain(waits).chain(profiled).chain(unwound);
+        let labels = plain.into_iter().chain(offcpu).chain(waits).chain(profiled).chain(waits_for).chain(unwound);
         let labels = labels
             .chain(slots.iter().map(|(name, _)| counter_label(name)))
             .chain((0..groups).map(|group| format!("enabled {}", leader(group))))
@@ -182,6 +183,7 @@ mod tests {
                 waits_ns: std::array::from_fn(|at| 100 + at as u64),
                 waits: 18,
                 oncpu_samples: 19,
+                waits_for: std::array::from_fn(|at| 300 + at as u64),
                 unwound_ns: std::array::from_fn(|at| 200 + at as u64),
             },
         }
@@ -238,6 +240,21 @@ mod tests {
             "wait Unknown",
             "waits",
             "oncpu_samples",
+            "waits Futex",
+            "waits Poll",
+            "waits Disk",
+            "waits Network",
+            "waits PageFault",
+            "waits Pipe",
+            "waits Sleep",
+            "waits KernelLock",
+            "waits Child",
+            "waits Stopped",
+            "waits MemoryLimit",
+            "waits RunQueue",
+            "waits Throttled",
+            "waits Other",
+            "waits Unknown",
             "unwound Whole",
             "unwound Truncated",
             "unwound Broken",

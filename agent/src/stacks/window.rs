@@ -228,8 +228,10 @@ impl Window {
         match sample.key.activity {
             RawActivity::OnCpu => profiled.oncpu_samples += sample.count,
             _ => {
+                let reason = reason(&self.stacks, &sample.key) as usize;
                 profiled.waits += sample.count;
-                profiled.waits_ns[reason(&self.stacks, &sample.key) as usize] += sample.ns;
+                profiled.waits_for[reason] += sample.count;
+                profiled.waits_ns[reason] += sample.ns;
             }
         }
         // More than the limit are summed as others are.

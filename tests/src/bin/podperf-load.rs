@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use podperf_tests::load::{
-    blocked, churn, cpu, crowd, descriptors, faults, hog, instructions, mixed, moved, ring, sites, sleepers, storm,
-    thicket, wakeups,
+    blocked, churn, cpu, crowd, descriptors, faults, hoard, hog, instructions, lives, mixed, moved, ring, sites,
+    sleepers, storm, thicket, wakeups,
 };
 use podperf_tests::process;
 use serde::Serialize;
@@ -33,6 +33,8 @@ enum Load {
     Blocked(blocked::BlockedArgs),
     /// Read from a pipe often and soon, and from a socket seldom and late, by one call
     Descriptors(descriptors::DescriptorsArgs),
+    /// Fork children that burn CPU time for some milliseconds, several at a time
+    Lives(lives::LivesArgs),
     /// Burn and sleep in turn
     Mixed(mixed::MixedArgs),
     /// Wait in many threads at sixteen places of known names, shortly and long
@@ -53,6 +55,8 @@ enum Load {
     Churn(churn::ChurnArgs),
     /// Make processes as fast as it goes, each of which waits once
     Storm(storm::StormArgs),
+    /// Touch more and more memory until the time is over
+    Hoard(hoard::HoardArgs),
     /// Take counters of every CPU, so that nobody else has them, until stdin ends
     Hog(hog::HogArgs),
     /// Keep a tiny task in each of many cgroups
@@ -83,6 +87,8 @@ fn run(cli: Cli) -> Result<()> {
         }
         Load::Blocked(args) => report(&blocked::run(&args)?),
         Load::Descriptors(args) => report(&descriptors::run(&args)?),
+        Load::Hoard(args) => report(&hoard::run(&args)?),
+        Load::Lives(args) => report(&lives::run(&args)?),
         Load::Mixed(args) => report(&mixed::run(&args)?),
         Load::Sites(args) => report(&sites::run(&args)?),
         Load::Forkjoin(args) => report(&cpu::fork_join(&args)?),

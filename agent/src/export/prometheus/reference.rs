@@ -139,9 +139,21 @@ oncpu + offcpu{run_queue} + offcpu{throttled} + offcpu{interruptible} + offcpu{u
   milliseconds may be unaccounted that are in a row one reading later.
 
 `wait` tells the time of `offcpu` by reason. It needs stacks. `wait{reason="run_queue"}` and `wait{reason="throttled"}` are
-the two states of that name; where stacks are sampled (`stacks.maxWalks`) the run queue after short sleeps is an estimate.
-All other reasons divide the blocked states. `wait{reason="unknown"}` has the time whose stack is not known. Kernel threads
-are in `offcpu` and not in `wait`.
+the two states of that name. All other reasons divide the blocked states. `wait{reason="unknown"}` has the time whose stack is
+not known. `wait` and `offcpu` differ in three cases:
+
+* Kernel threads are in `offcpu` and not in `wait`.
+* Waits at a new place in a program may appear in `wait` up to a minute late. If the stack of the place is still not known then,
+  they are in `unknown`.
+* The kernel side reads a stack (a walk) where it does not remember it. If a CPU needs more walks than `stacks.maxWalks` allows, only
+  some of the waits shorter than 10 ms have one, and each of these counts for several. On average the sums are right. A
+  container with few waits beside one with very many may differ by a half over some seconds, and by some per cent over five
+  minutes.
+
+`waits` counts the waits that have ended, by the same reasons. For a reason for which threads are blocked, the rate of `wait` divided
+by the rate of `waits` is the mean length of a wait, if waits are short beside the interval. It is not for `run_queue` and
+`unknown`: they have time of threads that were woken or born and then queued, and of waits that were lost, which are counted
+nowhere.
 
 | a thread, for ten seconds | `oncpu` | `run_queue` | `throttled` | `interruptible` | `uninterruptible` |
 |---|---|---|---|---|---|
@@ -173,6 +185,16 @@ series of all modes.
 
 Events of one group are counted in the same moments, so their ratio is exact also where groups take turns on the CPU's counters. A
 ratio of two groups, such as cache misses per instruction, is then exact over minutes only.
+
+Where groups take turns on a CPU's counters (`pmu.multiplex`, or other programs that count), podperf divides each count by the share
+of the time for which its group had the counters. Both are since the last reading, which is at most some seconds ago. A container with
+at least 0.1 s of CPU time since then has its own share. Shorter ones have the share of all short ones together: a turn is some
+milliseconds long, and each saw too few of them. So the sum of many short containers is right, and the count of a single one is an estimate.
+
+* A container has no series of a counter until it was counted for the first time: not counted is not the same as 0.
+* No count is multiplied by more than 64. If a group had the counters for less of the time, the series does not grow, and no later
+  count makes up for it. `podperf_pmu_event_running_seconds_total` divided by `podperf_pmu_event_enabled_seconds_total` is the part of
+  the time that was really counted.
 
 ## New series begin with 0
 

@@ -216,13 +216,14 @@ mod tests {
         pods::{ContainerInfo, Pod, Workload, WorkloadKind},
     };
 
-    const ALL: [FactFamily; 8] = [
+    const ALL: [FactFamily; 9] = [
         FactFamily::OnCpu,
         FactFamily::OffCpu,
         FactFamily::ContextSwitches,
         FactFamily::CpuMigrations,
         FactFamily::PageFaults,
         FactFamily::WaitReasons,
+        FactFamily::WaitCounts,
         FactFamily::ProfileSamples,
         FactFamily::IncompleteStacks,
     ];

@@ -133,10 +133,11 @@ mod tests {
         stacks::reason::WaitReason,
     };
 
-    const ALL: [FactFamily; 8] = [
+    const ALL: [FactFamily; 9] = [
         FactFamily::OnCpu,
         FactFamily::OffCpu,
         FactFamily::WaitReasons,
+        FactFamily::WaitCounts,
         FactFamily::IncompleteStacks,
         FactFamily::ContextSwitches,
         FactFamily::CpuMigrations,
