@@ -267,7 +267,7 @@ pub fn join(deltas: &mut Vec<(CgroupId, Usage)>, mut profiled: HashMap<CgroupId,
     deltas.extend(profiled.into_iter().map(|(cgroup, profiled)| (cgroup, Usage { profiled, ..Usage::default() })));
 }
 
-/// How many groups there are.
+/// Returns the number of groups.
 fn number_of(by_slot: &[Option<usize>]) -> usize {
     by_slot.iter().flatten().max().map_or(0, |last| last + 1)
 }

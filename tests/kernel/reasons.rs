@@ -31,7 +31,7 @@ const WITHOUT_BUDGET: &str = "stacks: {maxWalks: 0}";
 const COUNTED: &str = "stacks: {maxWalks: 0}\nmetrics: {facts: [oncpu, offcpu, wait_reasons, wait_counts]}";
 /// Off-CPU time of a row, by reason.
 const WAIT: &str = "podperf_cgroup_wait_seconds_total";
-/// How many of these waits there were.
+/// The number of these waits.
 const WAITS: &str = "podperf_cgroup_waits_total";
 /// Where the files of loads are; a memory file system has no disk to wait for.
 pub(crate) const DISK: Need = Need::Disk(env!("CARGO_TARGET_TMPDIR"));
@@ -42,7 +42,7 @@ pub(crate) const MEMORY_CONTROLLER: Need = Need::Controller("memory");
 
 /// All that a load waits for is told as this reason, and is as much as the metrics have by state.
 pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
-    /// How its process starts and waits for its end may be a wait of the same kind.
+    /// Waits of the same kind that its process may make as it starts and before it ends.
     const OTHERS: f64 = 5.0;
     let agent = Agent::start(COUNTED)?;
     for (on, reason) in cases {

@@ -1,5 +1,5 @@
-//! What a count stands for when its group had the PMU for a part of the time only: the kernel lets groups that do not fit
-//! take turns, every few milliseconds. Pure.
+//! Scaling the counts of a group that had the PMU for a part of the time only: the kernel lets groups that do not fit take
+//! turns, every few milliseconds. Pure.
 //!
 //! A count is multiplied by `enabled / running`. A row with 100 ms or more on the CPUs saw many turns, and has its own times. A row
 //! of a millisecond was on the PMU for all of it or for nothing: by its own times it would count what it counted or nothing, and
@@ -12,7 +12,7 @@ const LONG_NS: u64 = 100_000_000;
 /// The largest factor.
 const MOST_TIMES: u64 = 64;
 
-/// How long a group was enabled and how long it was really on the PMU since the last reading, in nanoseconds.
+/// The times for which a group was enabled and was really on the PMU since the last reading, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
     /// Time of all CPUs on which it wanted to count.
@@ -48,10 +48,10 @@ impl Turns {
 /// The turns of many rows since the last reading.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pool {
-    /// Of those that are too short to know their own share. Long rows may have had another one: who counts a single process
+    /// The turns of rows that are too short to know their own share. Long rows may have had another one: who counts a single process
     /// takes the PMU from that one only.
     short: Turns,
-    /// Of all, for where the short ones are too few.
+    /// The turns of all rows, for where the short ones are too few.
     all: Turns,
 }
 
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(turns(641 * MS, 10 * MS - 1).share(Pool::default()), None);
     }
 
-    /// What short rows count together, as a part of the truth: `groups` take turns of 4 ms, and each row runs for `life_us` in
+    /// Returns what short rows count together, as a part of the truth: `groups` take turns of 4 ms, and each row runs for `life_us` in
     /// `runs`, at moments that have nothing to do with the turns.
     fn simulated(life_us: u64, runs: u64, groups: u64) -> f64 {
         const ROWS: u64 = 20_000;

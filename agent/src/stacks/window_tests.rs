@@ -145,7 +145,7 @@ fn a_wait_is_told_apart_from_the_run_queue_after_it() {
     let profiled = window.take_profiled().remove(&CGROUP).unwrap();
     assert_eq!((profiled.waits_ns[WaitReason::RunQueue as usize], profiled.waits), (13, 4));
     assert_eq!(profiled.waits_ns.iter().sum::<u64>(), 143);
-    // Who queued after its wait did not wait twice.
+    // A thread that queued after its wait did not wait twice.
     assert_eq!((profiled.waits_for[WaitReason::RunQueue as usize], profiled.waits_for.iter().sum::<u64>()), (0, 4));
     let mut found: Vec<_> = window.end(false).iter().map(|it| (it.ns, it.key.stack, it.key.activity)).collect();
     found.sort_unstable_by_key(|found| found.0);

@@ -27,7 +27,7 @@ pub struct HoardArgs {
     /// Memory to touch at most, in MiB
     #[arg(long, default_value_t = 64)]
     pub mib: usize,
-    /// How long at most
+    /// Seconds, at most
     #[arg(long, default_value_t = 4)]
     pub seconds: u64,
 }
