@@ -1,6 +1,6 @@
 //! podperf: why is this pod slow?
 //!
-//! The modules are the data's way: [`kernel`] counts, [`readings`] makes deltas, [`cgroups`] knows paths and [`pods`]
+//! The modules are the data's way: [`kernel`] counts, [`readings`] makes deltas ([`usage`]), [`cgroups`] knows paths and [`pods`]
 //! names, [`attribution`] keeps accounts and takes snapshots, [`export`] hands them out; stacks go from [`kernel`]
 //! through [`stacks`] and [`recording`] to [`export`]. [`collector`] is the thread that drives this, [`upkeep`] looks after counters,
 //! [`overhead`] and [`memory`] after each reading, [`agent`] is what runs around it, [`restart`] what the next one goes on with, and
@@ -33,3 +33,4 @@ pub mod sandbox;
 pub mod stacks;
 pub mod status;
 pub mod upkeep;
+pub mod usage;

@@ -235,11 +235,9 @@ pub(crate) fn one_thread_is_the_wall() -> Result<()> {
     let at_most = start.elapsed();
     let stolen = process::stolen()?.saturating_sub(stolen);
     let metrics = agent.fresh_metrics()?;
-    let mut sum = time(&metrics, ONCPU, &cgroup, &[])?;
-    for state in ["interruptible", "uninterruptible", "run_queue"] {
-        sum += time(&metrics, OFFCPU, &cgroup, &[("state", state)])?;
-    }
+    let sum = lived(&metrics, &cgroup)?;
     let wall = Duration::from_nanos(report.wall_ns);
+    ensure!(wall > Duration::from_secs(2), "it did not run for long");
     ensure!(
         sum + stolen + wall / 100 >= wall && sum <= at_most,
         "{sum:?}; the thread lived for {wall:?} to {at_most:?}, of which {stolen:?} were stolen at most"
@@ -263,11 +261,7 @@ pub(crate) fn children_are_their_lives() -> Result<()> {
     load.end()?;
     let (elapsed, stolen) = (start.elapsed(), process::stolen()?.saturating_sub(stolen));
     let metrics = agent.fresh_metrics()?;
-    let states = ["interruptible", "uninterruptible", "run_queue"].map(|state| [("state", state)]);
-    let mut sum = time(&metrics, ONCPU, &cgroup, &[])?;
-    for state in &states {
-        sum += time(&metrics, OFFCPU, &cgroup, state)?;
-    }
+    let sum = lived(&metrics, &cgroup)?;
     let least = Duration::from_nanos(report.least_ns + report.own_ns);
     let most = Duration::from_nanos(report.most_ns) + elapsed;
     ensure!(
@@ -275,9 +269,16 @@ pub(crate) fn children_are_their_lives() -> Result<()> {
         "{sum:?}; {} children and their parent lived for {least:?} to {most:?}, with {stolen:?} stolen",
         report.children
     );
-    let queued = time(&metrics, OFFCPU, &cgroup, &states[2])?;
+    let queued = time(&metrics, OFFCPU, &cgroup, &[("state", "run_queue")])?;
     ensure!(queued >= sum / 4, "only {queued:?} of {sum:?} in the run queue");
     Ok(())
+}
+
+/// On the CPU and off it, without a quota.
+fn lived(metrics: &Metrics, cgroup: &TestCgroup) -> Result<Duration> {
+    let states = ["interruptible", "uninterruptible", "run_queue"];
+    let off = |state: &&str| time(metrics, OFFCPU, cgroup, &[("state", *state)]);
+    Ok(time(metrics, ONCPU, cgroup, &[])? + states.iter().map(off).sum::<Result<Duration>>()?)
 }
 
 fn waited(metrics: &Metrics, cgroup: &TestCgroup, reason: &str) -> Result<Duration> {

@@ -24,11 +24,11 @@ use podperf::{
     },
     kernel::{CpuTotals, MapUse, OpenCounter, ProgramUse, cpu_info::CpuInfo},
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
-    readings::Usage,
     restart::RestartStats,
     stacks::{FrameOwner, SeenTime, SymbolStats, reason::WaitReason},
     status::{Part, State},
     upkeep::{MemoryUse, OverheadUse},
+    usage::Usage,
 };
 
 static LOGS: LogCounts = LogCounts::new();

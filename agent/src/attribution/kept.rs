@@ -119,7 +119,7 @@ fn time(unix_ns: u64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{attribution::Names, cgroups::Tree, pods::PodIndex, readings::Usage, restart::text::decode};
+    use crate::{attribution::Names, cgroups::Tree, pods::PodIndex, restart::text::decode, usage::Usage};
 
     #[test]
     fn accounts_and_what_waits_come_back() {

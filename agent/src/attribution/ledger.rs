@@ -19,7 +19,7 @@ use crate::{
     cgroups::Place,
     ids::CgroupId,
     pods::{ContainerInfo, Outlook, Pod},
-    readings::{ProfiledTime, UnwoundTime, Usage},
+    usage::{ProfiledTime, UnwoundTime, Usage},
 };
 
 /// How long counts wait for their cgroup's path, in nanoseconds.

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::SystemTime};
 use super::{NotExported, Row, Shown};
 use crate::{
     pods::{ContainerInfo, Pod},
-    readings::Usage,
+    usage::Usage,
 };
 
 /// Everything that the node did since the agent started. Immutable once taken.

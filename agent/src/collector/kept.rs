@@ -14,10 +14,11 @@ use crate::{
     ids::CgroupId,
     kernel::{Before, Begin, CpuTotals, RawReading, Sensors, clock::monotonic_ns},
     pods::PodIndex,
-    readings::{Deltas, ProfiledTime, Readings, Usage},
+    readings::{Deltas, Readings},
     restart::{Found, Keeper, Kept, Pods, Shape},
     stacks::SeenTime,
     status::{State, Status},
+    usage::{ProfiledTime, Usage},
 };
 
 const PART: &str = "restart";

@@ -34,11 +34,12 @@ use crate::{
     losses::Losses,
     overhead::Overhead,
     pods::PodIndex,
-    readings::{self, Deltas, Readings, Usage},
+    readings::{self, Deltas, Readings},
     restart::RestartStats,
     stacks::{RawProfile, SeenTime, Window},
     status::{State, Status},
     upkeep::{MemorySettings, OverheadUse, Upkeep},
+    usage::Usage,
 };
 
 use cuts::Cuts;

@@ -17,7 +17,7 @@ use crate::{
     config::MaxMemory,
     filter::{Filter, Full, Slot},
     pods::{Pending, PodChange},
-    readings::UnwoundTime,
+    usage::UnwoundTime,
 };
 
 /// Why a reading failed.

@@ -7,11 +7,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    readings::Usage,
     stacks::{
         profile::{Unwind, WaitState},
         reason::WaitReason,
     },
+    usage::Usage,
 };
 
 /// The families that need no PMU, as the configuration names them.

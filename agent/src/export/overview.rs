@@ -16,12 +16,12 @@ use crate::{
     attribution::Row,
     collector::Observation,
     kernel::OpenCounter,
-    readings::Usage,
     recording::{Selector, Side, SubjectName},
     stacks::{
         profile::{Activity, Profile, WaitState},
         reason::WaitReason,
     },
+    usage::Usage,
 };
 
 /// Rows that are shown unless all are asked for: browsers grow slow beyond.

@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use crate::{
     attribution::NumberSet,
     kernel::OpenCounter,
-    readings::Usage,
     stacks::{
         profile::{Unwind, WaitState},
         reason::WaitReason,
     },
+    usage::Usage,
 };
 
 /// What the numbers are, in their order.
@@ -161,7 +161,7 @@ const fn unwind_name(unwind: Unwind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::readings::ProfiledTime;
+    use crate::usage::ProfiledTime;
 
     fn slots(names: &[(&str, Option<usize>)]) -> Shape {
         Shape::of_slots(names.iter().map(|(name, group)| ((*name).to_owned(), *group)).collect())

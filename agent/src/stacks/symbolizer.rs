@@ -28,9 +28,9 @@ use crate::{
         return_free_memory,
     },
     memory::GivenUp,
-    readings::UnwoundTime,
     sandbox::confine_reader,
     upkeep::Feature,
+    usage::UnwoundTime,
 };
 
 /// How long a window may wait while nobody is met.

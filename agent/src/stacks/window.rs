@@ -21,7 +21,7 @@ use crate::{
         records::{RawActivity, RawSample, RawStack, RawWaker, SampleKey, StackRecord},
         symbols::KernelFunctions,
     },
-    readings::ProfiledTime,
+    usage::ProfiledTime,
 };
 
 /// How long samples wait for the stack of their place, in nanoseconds.

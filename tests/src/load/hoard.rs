@@ -32,7 +32,7 @@ pub struct HoardArgs {
     pub seconds: u64,
 }
 
-/// What it measured of itself, from the join on.
+/// The load's own measurements, from the join on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct HoardReport {
     /// The time that went by.

@@ -36,7 +36,7 @@ pub struct LivesArgs {
     pub millis: u64,
 }
 
-/// What it measured.
+/// The load's own measurements.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LivesReport {
     /// How many children there were.

@@ -13,7 +13,7 @@ use crate::{
     collector::Observation,
     export::facts::{FACTS, Fact, FactFamily, Unit},
     kernel::OpenCounter,
-    readings::Usage,
+    usage::Usage,
 };
 
 /// The row of counters while CPUs were idle, as in `/metrics`.
@@ -129,8 +129,8 @@ mod tests {
             plan::{Counter, Scale, Source},
             state::EventState,
         },
-        readings::ProfiledTime,
         stacks::reason::WaitReason,
+        usage::ProfiledTime,
     };
 
     const ALL: [FactFamily; 9] = [
