@@ -13,7 +13,7 @@ use crate::{
     events::{plan::Source, state::EventState},
     kernel::{
         LoadError, OpenCounter,
-        host::{Host, OLDEST_KERNEL, Unsupported, in_initial_pid_namespace},
+        host::{Host, OLDEST_TESTED, Unsupported, in_initial_pid_namespace},
     },
     memory::Budget,
     parts,
@@ -68,14 +68,15 @@ fn part(name: &str, state: State, said: Said) -> Check {
 
 /// What the agent refuses to start without, and how it is otherwise.
 fn machine(host: &Host) -> Vec<Check> {
-    let (major, minor) = OLDEST_KERNEL;
+    let (major, minor) = OLDEST_TESTED;
+    let untested = if host.is_untested() { ", not tested" } else { "" };
     let cgroup_root = host.cgroup_root.as_deref().unwrap_or_else(|| "".as_ref()).display();
     let lockdown = match host.lockdown.as_deref() {
         None => "not in force, as far as can be seen from here".to_owned(),
         Some(mode) => format!("`{mode}`"),
     };
     let healthy = [
-        ("kernel", format!("{}, not older than {major}.{minor}", host.kernel)),
+        ("kernel", format!("{}{untested}; podperf is tested on {major}.{minor} and newer", host.kernel)),
         ("btf", "the kernel describes its types".into()),
         ("cgroup2", format!("`{cgroup_root}`")),
         ("lockdown", lockdown),
@@ -95,7 +96,7 @@ fn machine(host: &Host) -> Vec<Check> {
 /// The line in which a problem is told.
 const fn check_of(problem: &Unsupported) -> &'static str {
     match problem {
-        Unsupported::Kernel(_) => "kernel",
+        Unsupported::Features { .. } => "kernel",
         Unsupported::Btf => "btf",
         Unsupported::NoCgroup2 | Unsupported::NotCgroup2(_) => "cgroup2",
         Unsupported::Lockdown => "lockdown",
@@ -117,7 +118,7 @@ fn programs(config: &Config, findings: &Findings) -> Check {
             let way = "a kernel with BTF-typed tracepoints, or `scheduling.tracepoint: raw` if that will do";
             part(NAME, state, (format!("loaded and attached: {detail}"), Some(way.into())))
         }
-        Some(Err(error)) if matches!(error.downcast_ref(), Some(LoadError::Lockdown { .. })) => {
+        Some(Err(error)) if error.downcast_ref().is_some_and(LoadError::is_unsupported) => {
             Check::unsupported(NAME, way_out(&error.to_string()))
         }
         Some(Err(error)) => Check::failed(NAME, load_error(error)),

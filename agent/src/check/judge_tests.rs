@@ -91,7 +91,6 @@ fn every_line_is_explained() {
 #[test]
 fn every_problem_of_the_host_makes_its_line_unsupported_with_the_agents_words() {
     let machines = [
-        ("kernel", Host { kernel: "5.4.0".into(), ..Host::example() }),
         ("btf", Host { btf: false, ..Host::example() }),
         ("cgroup2", Host { cgroup_root: None, is_cgroup2: false, ..Host::example() }),
         ("cgroup2", Host { is_cgroup2: false, ..Host::example() }),
@@ -259,6 +258,26 @@ fn a_kernel_in_lockdown_that_does_not_show_it_is_unsupported_and_no_bug() {
     let (state, detail, way) = line(&findings, "bpf programs");
     assert!(state == "unsupported" && detail.contains("kernel lockdown is `confidentiality`"), "{state} {detail}");
     assert_eq!(way, "boot with `lockdown=integrity`");
+}
+
+#[test]
+fn a_kernel_without_features_is_unsupported_and_they_are_named() {
+    let missing = vec!["`bpf_task_pt_regs` (Linux 5.15)"];
+    let refused = LoadError::Features(Unsupported::Features { release: "5.10.0-32".into(), missing });
+    let findings = Findings { programs: Some(Err(refused.into())), ..findings() };
+    assert_eq!(report(&findings).verdict, Verdict::Unusable);
+    let (state, detail, way) = line(&findings, "bpf programs");
+    assert_eq!((state, &*detail), ("unsupported", "kernel `5.10.0-32` lacks `bpf_task_pt_regs` (Linux 5.15)"));
+    assert!(way.starts_with("use Linux 5.15 or newer"), "{way}");
+}
+
+#[test]
+fn an_old_number_is_told_and_refuses_nothing() {
+    let host = Host { kernel: "5.14.0-503.11.1.el9_5.x86_64".into(), ..Host::example() };
+    let findings = Findings { host, ..findings() };
+    let (state, detail, _) = line(&findings, "kernel");
+    assert_eq!(state, "healthy");
+    assert_eq!(detail, "5.14.0-503.11.1.el9_5.x86_64, not tested; podperf is tested on 6.1 and newer");
 }
 
 #[test]

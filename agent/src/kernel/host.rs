@@ -11,8 +11,8 @@ use thiserror::Error;
 use super::cpu_info::CpuInfo;
 use crate::events;
 
-/// The oldest kernel: `bpf_task_pt_regs` and `bpf_get_current_task_btf` in tracepoints.
-pub const OLDEST_KERNEL: (u32, u32) = (5, 15);
+/// The oldest kernel that ring 2 runs on. Older ones are tried all the same: see `features.rs`.
+pub const OLDEST_TESTED: (u32, u32) = (6, 1);
 
 /// Where the kernel describes its types.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -55,9 +55,17 @@ pub struct Host {
 /// Why podperf cannot run on this machine. The agent then exits with code 3.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Unsupported {
-    /// The kernel lacks helpers that the programs call.
-    #[error("kernel `{0}` is too old (needs {min_major}.{min_minor} or newer)", min_major = OLDEST_KERNEL.0, min_minor = OLDEST_KERNEL.1)]
-    Kernel(String),
+    /// The kernel lacks features of BPF that the programs need. Known only once it has refused them.
+    #[error(
+        "kernel `{release}` lacks {} (use Linux 5.15 or newer, or a kernel whose vendor has added them)",
+        .missing.join(" and ")
+    )]
+    Features {
+        /// `uname -r`.
+        release: String,
+        /// Each with the first release of Linux that has it.
+        missing: Vec<&'static str>,
+    },
     /// No BTF: the programs cannot be fitted to the kernel.
     #[error(
         "no BTF at `{BTF}` (needs a kernel built with CONFIG_DEBUG_INFO_BTF=y; in a container, mount the host's /sys)"
@@ -91,6 +99,13 @@ pub enum Unsupported {
     Capabilities(Vec<String>),
 }
 
+impl Unsupported {
+    /// Returns the error of the running kernel, which lacks features.
+    pub(super) fn features(missing: Vec<&'static str>) -> Self {
+        Self::Features { release: release(), missing }
+    }
+}
+
 impl Host {
     /// Reads the facts; `cgroup_root` overrides the search for the mount.
     #[must_use]
@@ -99,9 +114,7 @@ impl Host {
             .map(Path::to_owned)
             .or_else(|| fs::read_to_string("/proc/self/mountinfo").ok().as_deref().and_then(cgroup2_mount));
         Self {
-            kernel: nix::sys::utsname::uname()
-                .map(|name| name.release().to_string_lossy().into_owned())
-                .unwrap_or_default(),
+            kernel: release(),
             btf: Path::new(BTF).exists(),
             is_cgroup2: cgroup_root.as_deref().is_some_and(is_cgroup2),
             cgroup_root,
@@ -116,13 +129,16 @@ impl Host {
         }
     }
 
+    /// Returns whether the kernel's number is below all that are tested. The kernel may have the features all the same.
+    #[must_use]
+    pub fn is_untested(&self) -> bool {
+        kernel_version(&self.kernel).is_some_and(|version| version < OLDEST_TESTED)
+    }
+
     /// Everything that keeps podperf from running here, the most basic first. Pure.
     #[must_use]
     pub fn problems(&self) -> Vec<Unsupported> {
         let mut problems = Vec::new();
-        if kernel_version(&self.kernel).is_some_and(|version| version < OLDEST_KERNEL) {
-            problems.push(Unsupported::Kernel(self.kernel.clone()));
-        }
         if !self.btf {
             problems.push(Unsupported::Btf);
         }
@@ -169,6 +185,11 @@ impl Host {
         let split_off = matches!(capability, Capability::CAP_BPF | Capability::CAP_PERFMON);
         self.capabilities.contains(&capability) || split_off && self.capabilities.contains(&Capability::CAP_SYS_ADMIN)
     }
+}
+
+/// Returns `uname -r`.
+fn release() -> String {
+    nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 /// `5.15` of `5.15.0-91-generic`.
@@ -314,11 +335,13 @@ mod tests {
     }
 
     #[test]
-    fn kernels_before_5_15_are_refused() {
-        for (release, refused) in [("5.14.21-150500", true), ("4.19.0", true), ("5.15.0", false), ("7.2.0-rc1", false)]
+    fn no_kernel_is_refused_by_its_number() {
+        for (release, untested) in
+            [("5.14.0-503.11.1.el9_5.x86_64", true), ("4.19.0", true), ("6.1.0", false), ("7.2.0-rc1", false)]
         {
             let host = Host { kernel: release.into(), ..Host::example() };
-            assert_eq!(host.problems().is_empty(), !refused, "{release}");
+            assert_eq!(host.problems(), [], "{release}");
+            assert_eq!(host.is_untested(), untested, "{release}");
         }
     }
 

@@ -57,9 +57,7 @@ pub enum Tracepoint {
 pub enum LoadError {
     /// The kernel's BTF, the object, a map or a relocation.
     // aya's own messages hold their sources, or hide them: `{err:#}` prints each once.
-    #[error(
-        "failed to load the BPF object (a kernel without a helper that it needs, or too little memory for its maps)"
-    )]
+    #[error("failed to load the BPF object (too little memory for its maps, or a seccomp profile that refuses bpf(2))")]
     Object(#[source] Box<aya::EbpfError>),
     /// The kernel's BTF could not be read.
     #[error("failed to read the kernel's BTF")]
@@ -79,11 +77,14 @@ pub enum LoadError {
         /// Its name in the object.
         program: &'static str,
     },
+    /// The kernel lacks features that the maps or the programs need.
+    #[error(transparent)]
+    Features(Unsupported),
     /// A map or program is not in the object: agent and object are not of one build.
     #[error("no `{0}` in the BPF object (rebuild podperf)")]
     Missing(&'static str),
     /// A directory of pins could not be filled, or what is in it is not what it is to be.
-    #[error("failed to pin in `{path}` (remove it: `podperf agent --unpin`, or set `restart.pin: false`)")]
+    #[error("failed to pin in `{path}` (remove it: `podperf unpin`, or set `restart.pin: false`)")]
     Pins {
         /// The directory.
         path: PathBuf,
@@ -100,6 +101,12 @@ pub enum LoadError {
 }
 
 impl LoadError {
+    /// Returns whether this machine can never run the programs as it is, whatever podperf is allowed to do.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Lockdown { .. } | Self::Features(_))
+    }
+
     /// Of a program that was refused.
     pub(super) fn refused(program: &'static str, source: ProgramError) -> Self {
         match &source {

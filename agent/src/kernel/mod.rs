@@ -17,6 +17,7 @@ pub mod cpu_info;
 mod description;
 mod descriptor;
 mod descriptors;
+mod features;
 mod flush;
 mod group;
 mod handover;

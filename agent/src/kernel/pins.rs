@@ -56,7 +56,10 @@ pub enum PinsError {
     #[error("`{0}` is not in a mounted bpffs (mount it: `mount -t bpf bpf /sys/fs/bpf`, or set `restart.pin: false`)")]
     NotMounted(PathBuf),
     /// Another agent has it.
-    #[error("another podperf agent has its pins in `{0}` (stop it, or set another `restart.directory`)")]
+    #[error(
+        "another podperf agent has its pins in `{0}` (stop it, or set another `restart.directory`; in a cluster, keep one \
+         release of the chart for each node)"
+    )]
     Taken(PathBuf),
     /// It cannot be made or written to.
     #[error("failed to use `{path}` (make it writable, or set `restart.pin: false`)")]
@@ -174,7 +177,12 @@ impl Pins {
     /// When one cannot be removed.
     pub fn remove_all(&self) -> io::Result<Vec<String>> {
         let generations = self.generations()?;
-        fs::remove_dir_all(&self.root)?;
+        match fs::remove_dir_all(&self.root) {
+            // A mount of its own, as the chart's `host.ownPinsOnly` makes it, stays and is empty.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && fs::read_dir(&self.root)?.next().is_none() => {
+            }
+            removed => removed?,
+        }
         Ok(generations.into_iter().map(|generation| generation.name).collect())
     }
 }

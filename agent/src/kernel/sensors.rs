@@ -151,7 +151,7 @@ impl Sensors {
         let adopted = same.is_some();
         let (mut object, number) = match same {
             Some((generation, object)) => (object, generation.number),
-            None => load(settings, &layout, pins, &found)?,
+            None => load(settings, &layout, pins, &found).map_err(LoadError::or_missing_features)?,
         };
         let others = found.others;
         let begin = match (others.is_empty(), adopted) {

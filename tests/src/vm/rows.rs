@@ -8,8 +8,8 @@ pub const ROWS: &[Row] = &[
         suite: "bullseye",
         command_line: "",
         work: Work::Refusal {
-            test: "the_agent_refuses_a_kernel_that_is_too_old",
-            says: "is too old (needs 5.15 or newer)",
+            test: "the_agent_names_the_features_that_a_kernel_lacks",
+            says: "lacks BPF task storage (Linux 5.11) and `bpf_get_current_task_btf` (Linux 5.11) and `bpf_task_pt_regs` (Linux 5.15)",
         },
     },
     Row { name: "6.1", machine: Machine::X86_64, suite: "bookworm", command_line: "", work: Work::Tests },

@@ -1,0 +1,71 @@
+//! BPF features that the programs need, asked of the running kernel once it has refused them. A kernel is judged by
+//! these and never by its number: vendors add features to older ones.
+
+use aya::{
+    maps::MapType,
+    programs::ProgramType,
+    sys::{BpfHelper, is_helper_supported, is_map_supported},
+};
+
+use super::{host::Unsupported, load::LoadError};
+
+/// Returns the features that this kernel lacks, each with the first release of Linux that has it, the newest feature
+/// last. A feature that cannot be asked for, because bpf(2) is refused, is not among them.
+fn missing() -> Vec<&'static str> {
+    let maps =
+        [(MapType::RingBuf, "BPF ring buffers (Linux 5.8)"), (MapType::TaskStorage, "BPF task storage (Linux 5.11)")];
+    let helpers = [
+        (BpfHelper::BPF_FUNC_get_current_task_btf, "`bpf_get_current_task_btf` (Linux 5.11)"),
+        (BpfHelper::BPF_FUNC_task_pt_regs, "`bpf_task_pt_regs` (Linux 5.15)"),
+    ];
+    let maps = maps.into_iter().filter(|(map, _)| matches!(is_map_supported(*map), Ok(false))).map(|(_, name)| name);
+    let helpers = helpers
+        .into_iter()
+        // Helpers of `BPF_PROG_TYPE_TRACING` cannot be asked for without a target; raw tracepoints have these too.
+        .filter(|(helper, _)| matches!(is_helper_supported(ProgramType::RawTracePoint, *helper), Ok(false)))
+        .map(|(_, name)| name);
+    maps.chain(helpers).collect()
+}
+
+impl LoadError {
+    /// Names the features that the kernel lacks, where that is why it refused a map or a program.
+    pub(super) fn or_missing_features(self) -> Self {
+        match self {
+            Self::Object(_) | Self::Program { .. } => self.or_missing(missing()),
+            _ => self,
+        }
+    }
+
+    fn or_missing(self, missing: Vec<&'static str>) -> Self {
+        if missing.is_empty() { self } else { Self::Features(Unsupported::features(missing)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> LoadError {
+        LoadError::Object(Box::new(aya::EbpfError::NoBTF))
+    }
+
+    #[test]
+    fn the_running_kernel_lacks_nothing_that_the_programs_need() {
+        // Without root nothing can be asked, and nothing is named either.
+        assert_eq!(missing(), [""; 0]);
+    }
+
+    #[test]
+    fn missing_features_are_named_instead_of_the_error_that_they_cause() {
+        let error = refused().or_missing(vec!["BPF task storage (Linux 5.11)", "`bpf_task_pt_regs` (Linux 5.15)"]);
+        let LoadError::Features(unsupported) = &error else { panic!("{error}") };
+        let words = unsupported.to_string();
+        assert!(words.contains("lacks BPF task storage (Linux 5.11) and `bpf_task_pt_regs` (Linux 5.15)"), "{words}");
+        assert_eq!(error.to_string(), words);
+    }
+
+    #[test]
+    fn an_error_stays_as_it_is_where_no_feature_is_missing() {
+        assert!(matches!(refused().or_missing(Vec::new()), LoadError::Object(_)));
+    }
+}
