@@ -12,6 +12,24 @@ pub(super) const MAX_NAME: usize = 1024;
 /// Deeper templates keep their mangled name. The parser's frames are large, and a thread's stack is not.
 const MAX_DEPTH: u32 = 96;
 
+/// The language that a function was written in, as far as its symbol or its file tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Language {
+    Go,
+    Rust,
+    Cpp,
+    /// C, or one that is not known.
+    Other,
+}
+
+/// The name of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FunctionName {
+    /// As its author wrote it.
+    pub(super) text: String,
+    pub(super) language: Language,
+}
+
 /// A text that takes no more than fits.
 struct Bounded {
     text: String,
@@ -30,6 +48,38 @@ impl fmt::Write for Bounded {
         self.text.push_str(part);
         Ok(())
     }
+}
+
+/// Returns Rust for symbols that only rustc makes: those of its mangling, and those of the older one, which looks like C++
+/// but ends in a hash. Returns C++ for the other names of that form.
+pub(super) fn language(symbol: &str) -> Language {
+    let is_mangled = || symbol.starts_with("_R") && rustc_demangle::try_demangle(symbol).is_ok();
+    let has_hash = || {
+        let (_, rest) = symbol.strip_prefix("_ZN")?.rsplit_once("17h")?;
+        let (hash, rest) = rest.split_at_checked(16)?;
+        // Behind a dot there is what LLVM adds.
+        let is_end = matches!(rest.strip_prefix('E')?.chars().next(), None | Some('.'));
+        Some(is_end && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    if is_mangled() || has_hash() == Some(true) {
+        Language::Rust
+    } else if symbol.starts_with("_Z") {
+        Language::Cpp
+    } else {
+        Language::Other
+    }
+}
+
+/// Returns whether a symbol of a Go program that C++ did not mangle has a package, and is not a part or a variant that a C
+/// compiler has made of a function.
+pub(super) fn has_package(symbol: &str) -> bool {
+    const PARTS: [&str; 10] =
+        ["part", "constprop", "isra", "cold", "llvm", "lto_priv", "localalias", "default", "resolver", "_omp_fn"];
+    let Some((_, rest)) = symbol.split_once('.') else { return false };
+    let part = rest.split('.').next().unwrap_or(rest);
+    // `memcpy.avx2`, `f.arch_haswell` and their like.
+    let is_variant = ["avx", "sse", "arch_"].iter().any(|prefix| part.starts_with(prefix));
+    !rest.is_empty() && !PARTS.contains(&part) && !is_variant
 }
 
 /// The name that `symbol` stands for, Rust's and C++'s demangled, without Rust's hashes.
@@ -74,6 +124,46 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(demangle(symbol), name);
+        }
+    }
+
+    #[test]
+    fn a_symbol_of_rustc_is_told_from_one_of_cpp() {
+        for (symbol, expected) in [
+            ("_ZN4core3fmt5write17h0123456789abcdefE", Language::Rust),
+            ("_ZN4core3fmt5write17h0123456789abcdefE.llvm.123", Language::Rust),
+            ("_ZN48_$LT$core..tuple..Pair$u20$as$u20$Default$GT$7default17h0123456789abcdefE", Language::Rust),
+            ("_RNvCs1234_7mycrate3foo", Language::Rust),
+            ("_ZN5shape6Circle4areaEv", Language::Cpp),
+            ("_ZN3foo3barEi.cold", Language::Cpp),
+            ("_ZN4core3fmt5write17hEv", Language::Cpp),
+            ("_ZN4core3fmt5write17hnot_a_hash_at_allE", Language::Cpp),
+            ("_Run", Language::Other),
+            ("main", Language::Other),
+            ("é17h0123456789abcdefE", Language::Other),
+            ("", Language::Other),
+        ] {
+            assert_eq!(language(symbol), expected, "{symbol}");
+        }
+    }
+
+    #[test]
+    fn a_package_is_told_from_a_part_of_a_c_function() {
+        for symbol in ["main.main", "runtime.goexit.abi0", "github.com/a/b.(*T).M", "type:.eq.main.T"] {
+            assert!(has_package(symbol), "{symbol}");
+        }
+        for symbol in [
+            "x_cgo_init",
+            "parse.part.0",
+            "parse.cold",
+            "parse.constprop.0.isra.0",
+            "sum._omp_fn.0",
+            "copy.avx2",
+            "",
+            ".",
+            "main.",
+        ] {
+            assert!(!has_package(symbol), "{symbol}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The functions at addresses of an ELF file, out of its symbol tables. Each table is streamed once for all addresses.
 
 use super::{
-    demangle::demangle,
+    demangle::{FunctionName, Language, demangle, has_package, language},
     elf::{Elf, Extent, SymbolTable},
     go_functions,
     nearest::Nearest,
@@ -29,7 +29,7 @@ struct Symbol {
 
 /// The function at each of `addresses`, which are as the file counts them and ascending: out of the table of all
 /// functions, where there is one, else of those that the file offers to others, or of Go's own.
-pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u64]) -> Vec<Option<String>> {
+pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u64]) -> Vec<Option<FunctionName>> {
     let mut names = vec![None; addresses.len()];
     for (table, unsized_too) in [(elf.symbols, true), (elf.dynamic, false)] {
         let Some(table) = table else { continue };
@@ -46,7 +46,15 @@ pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u
         let missing = names.iter_mut().zip(addresses).filter(|(name, _)| name.is_none());
         let (missing, wanted): (Vec<_>, Vec<u64>) = missing.unzip();
         for (missing, name) in missing.into_iter().zip(go_functions::functions(go, file, &wanted)) {
-            *missing = name;
+            *missing = name.map(|text| FunctionName { text, language: Language::Go });
+        }
+        let code = go_functions::code(go, file);
+        for (name, address) in names.iter_mut().zip(addresses) {
+            let Some(name) = name.as_mut().filter(|name| name.language == Language::Other) else { continue };
+            // A table of another form gives no addresses: then the names tell.
+            if code.as_ref().map_or_else(|| has_package(&name.text), |code| code.contains(address)) {
+                name.language = Language::Go;
+            }
         }
     }
     names
@@ -60,7 +68,7 @@ fn search(
     file: &(impl ReadAt + ?Sized),
     wanted: &[u64],
     unsized_too: bool,
-) -> Vec<Option<String>> {
+) -> Vec<Option<FunctionName>> {
     let code = elf.code(file);
     let (mut sized, mut unsized_) = (Nearest::new(wanted), Nearest::new(wanted));
     for_each(elf, table.symbols, file, |symbol| {
@@ -125,7 +133,7 @@ fn for_each(elf: &Elf, symbols: Extent, file: &(impl ReadAt + ?Sized), mut visit
     }
 }
 
-fn read_name(strings: Extent, file: &(impl ReadAt + ?Sized), name: u64) -> Option<String> {
+fn read_name(strings: Extent, file: &(impl ReadAt + ?Sized), name: u64) -> Option<FunctionName> {
     let room = strings.size.checked_sub(name)?;
     let at = strings.offset.checked_add(name)?;
     // Most names are short.
@@ -139,8 +147,9 @@ fn read_name(strings: Extent, file: &(impl ReadAt + ?Sized), name: u64) -> Optio
             break;
         }
     }
-    let name = demangle(&String::from_utf8_lossy(&bytes[..end?]));
-    (!name.is_empty()).then_some(name)
+    let symbol = String::from_utf8_lossy(&bytes[..end?]);
+    let text = demangle(&symbol);
+    (!text.is_empty()).then(|| FunctionName { text, language: language(&symbol) })
 }
 
 /// The checksum that a debug link has of a file, which is read to its end; `None` if it is longer than `most`.
@@ -181,7 +190,8 @@ mod tests {
     use crate::stacks::elf::example;
 
     fn names(file: &(impl ReadAt + ?Sized), addresses: &[u64]) -> Vec<Option<String>> {
-        Elf::parse(file).map(|elf| functions(&elf, file, addresses)).unwrap_or_default()
+        let found = Elf::parse(file).map(|elf| functions(&elf, file, addresses)).unwrap_or_default();
+        found.into_iter().map(|name| name.map(|name| name.text)).collect()
     }
 
     #[test]
@@ -202,6 +212,51 @@ mod tests {
         let addresses: Vec<u64> = (0..code.size / 4096).map(|page| code.offset + page * 4096).collect();
         let found = functions(&elf, &file, &addresses);
         assert!(found.iter().flatten().count() * 10 > addresses.len() * 9, "{found:?}");
+    }
+
+    #[test]
+    fn functions_of_this_program_are_of_rust_and_its_start_is_not() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let elf = Elf::parse(&file).unwrap();
+        let codes: Vec<_> = elf.code(&file).into_iter().flatten().collect();
+        let addresses = codes.iter().flat_map(|code| (0..code.size / 512).map(|part| code.offset + part * 512));
+        let mut addresses: Vec<u64> = addresses.collect();
+        addresses.sort_unstable();
+        let found: Vec<_> = functions(&elf, &file, &addresses).into_iter().flatten().collect();
+        let of = |start: &str| -> Vec<_> { found.iter().filter(|name| name.text.starts_with(start)).collect() };
+        assert!(of("core::").len() > 10, "{found:?}");
+        let other = of("core::").into_iter().find(|name| name.language != Language::Rust);
+        assert_eq!(other, None);
+        assert!(of("_start").iter().all(|name| name.language == Language::Other));
+        assert!(found.iter().all(|name| name.language != Language::Go));
+    }
+
+    #[test]
+    fn c_code_beside_go_code_in_one_program_is_not_of_go() {
+        let mut bytes = example::file();
+        let mut elf = Elf::parse(&bytes[..]).unwrap();
+        let table = go_functions::example::table(0x40_0fc0);
+        // Its code ends at 0x40_1020, where `second` begins.
+        let extent = Extent { offset: bytes.len() as u64, size: table.len() as u64 };
+        elf.go = Some(go_functions::GoTable { table: extent, text: Extent { offset: 0x40_1000, size: 0x40 } });
+        bytes.extend(table);
+        let found = functions(&elf, &bytes[..], &[0x40_1000, 0x40_1020]);
+        let found: Vec<_> = found.into_iter().flatten().map(|name| (name.text, name.language)).collect();
+        assert_eq!(found, [("first".to_owned(), Language::Go), ("second".to_owned(), Language::Other)]);
+    }
+
+    #[test]
+    fn cpp_code_in_a_go_program_is_not_of_go_even_where_the_table_has_no_addresses() {
+        let mut bytes = example::file();
+        let mut elf = Elf::parse(&bytes[..]).unwrap();
+        // `f(...)`, whose dots look like those behind a package.
+        let at = bytes.windows(5).position(|name| name == b"first").unwrap();
+        bytes[at..at + 5].copy_from_slice(b"_Z1fz");
+        let extent = Extent { offset: bytes.len() as u64, size: 0 };
+        elf.go = Some(go_functions::GoTable { table: extent, text: Extent { offset: 0x40_1000, size: 0x40 } });
+        let found = functions(&elf, &bytes[..], &[0x40_1000]);
+        let found: Vec<_> = found.into_iter().flatten().map(|name| (name.text, name.language)).collect();
+        assert_eq!(found, [("f(...)".to_owned(), Language::Cpp)]);
     }
 
     #[test]

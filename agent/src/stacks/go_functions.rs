@@ -1,6 +1,8 @@
 //! Functions of Go programs without a symbol table, as most containers have them: Go's runtime keeps a table of its own,
 //! `.gopclntab`, in all programs. Its form is that of Go 1.18 and later (`debug/gosym` in Go's library reads it too).
 
+use std::ops::Range;
+
 use super::{
     demangle::demangle,
     elf::Extent,
@@ -26,6 +28,8 @@ pub(super) struct GoTable {
 struct Parts {
     /// The address that offsets of code count from.
     start: u64,
+    /// Bytes of code from there on.
+    end: u64,
     functions: u64,
     /// Where the names are, and the entries: the offset of a function's code, and of what is known of it.
     names: u64,
@@ -36,6 +40,13 @@ struct Parts {
 pub(super) fn functions(go: GoTable, file: &(impl ReadAt + ?Sized), addresses: &[u64]) -> Vec<Option<String>> {
     let Some(parts) = parts(go, file) else { return vec![None; addresses.len()] };
     addresses.iter().map(|address| name(&parts, file, *address)).collect()
+}
+
+/// Returns the addresses of the code that Go's linker made; `None` if the table is not of a known form. C code of the same
+/// file is outside of them.
+pub(super) fn code(go: GoTable, file: &(impl ReadAt + ?Sized)) -> Option<Range<u64>> {
+    let parts = parts(go, file)?;
+    Some(parts.start..parts.start.checked_add(parts.end)?)
 }
 
 fn parts(go: GoTable, file: &(impl ReadAt + ?Sized)) -> Option<Parts> {
@@ -59,7 +70,7 @@ fn parts(go: GoTable, file: &(impl ReadAt + ?Sized)) -> Option<Parts> {
     // The table need not say where code starts. It is the section, unless C code lies there too: then names were wrong.
     let fits = go.text.size.checked_sub(end).is_some_and(|padding| padding < MAX_PADDING);
     let start = if stated != 0 { Some(stated) } else { fits.then_some(go.text.offset) }?;
-    Some(Parts { start, functions, names, entries })
+    Some(Parts { start, end, functions, names, entries })
 }
 
 fn name(parts: &Parts, file: &(impl ReadAt + ?Sized), address: u64) -> Option<String> {
@@ -88,15 +99,9 @@ fn word_at(file: &(impl ReadAt + ?Sized), at: u64) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const TEXT: Extent = Extent { offset: 0x40_1000, size: 0x70 };
-
+pub(super) mod example {
     /// Two functions, of 0x20 and 0x40 bytes.
-    fn table(start: u64) -> Vec<u8> {
+    pub(in crate::stacks) fn table(start: u64) -> Vec<u8> {
         let (names, entries) = (72, 112);
         let mut bytes = [0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8].to_vec();
         bytes.extend([2, 0, start, names, 0, 0, 0, entries].map(u64::to_le_bytes).concat());
@@ -106,6 +111,15 @@ mod tests {
         bytes.extend([0_u32, 0, 0x20, 10].map(u32::to_le_bytes).concat());
         bytes
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{example::table, *};
+
+    const TEXT: Extent = Extent { offset: 0x40_1000, size: 0x70 };
 
     fn names(bytes: &[u8], addresses: &[u64]) -> Vec<Option<String>> {
         let table = Extent { offset: 0, size: bytes.len() as u64 };
@@ -131,6 +145,15 @@ mod tests {
         let mut with_c = table(0);
         with_c[128] = 0x20;
         assert_eq!(names(&with_c, &[0x40_1000]), [None]);
+    }
+
+    #[test]
+    fn go_code_is_from_the_first_function_to_the_end_of_the_last() {
+        let of =
+            |bytes: &[u8]| code(GoTable { table: Extent { offset: 0, size: bytes.len() as u64 }, text: TEXT }, bytes);
+        assert_eq!(of(&table(0x50_0000)), Some(0x50_0000..0x50_0060));
+        assert_eq!(of(&table(0)), Some(TEXT.offset..TEXT.offset + 0x60));
+        assert_eq!(of(&[0; 200]), None);
     }
 
     proptest! {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    demangle::{FunctionName, Language},
     elf::Elf,
     elf_symbols::{checksum, functions, htlhash},
     files::{FileId, Watched, open_below},
@@ -87,7 +88,7 @@ impl Object {
         path: &str,
         hosts: &[Pid],
         addresses: &[u64],
-    ) -> Vec<Option<String>> {
+    ) -> Vec<Option<FunctionName>> {
         let Some(elf) = &self.elf else { return vec![None; addresses.len()] };
         let mut names = functions(elf, file, addresses);
         if elf.symbols.is_none()
@@ -95,7 +96,12 @@ impl Object {
             && let Some((file, elf)) = self.symbol_file(elf, process, path, hosts, file.pulse)
         {
             for (name, better) in names.iter_mut().zip(functions(&elf, &file, addresses)) {
-                *name = better.or_else(|| name.take());
+                let Some(mut better) = better else { continue };
+                // The table of Go's functions is in the program alone.
+                if name.as_ref().is_some_and(|name| name.language == Language::Go) {
+                    better.language = Language::Go;
+                }
+                *name = Some(better);
             }
         }
         names

@@ -174,7 +174,7 @@ pub struct Frame {
     /// Kernel frames: the absolute address. User frames: the address as the ELF file counts it (virtual offset), or
     /// the absolute address when the mapping is unknown.
     pub address: u64,
-    /// Which side of the system call boundary.
+    /// The side of the system call boundary, and the language of user code.
     pub kind: FrameKind,
     /// The file that the address lies in; `None` when it is unknown.
     pub mapping: Option<Arc<Mapping>>,
@@ -196,13 +196,36 @@ impl Frame {
     }
 }
 
-/// Which side of the system call boundary a frame is on.
+/// The side of the system call boundary that a frame is on, and the language of user code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
     /// Kernel code.
     Kernel,
-    /// Native user code.
+    /// User code of C, C++ or another language than those below, or of one that is not known.
     Native,
+    /// User code that Go's linker has in its table of functions.
+    Go,
+    /// User code whose symbol is mangled as rustc does.
+    Rust,
+}
+
+impl FrameKind {
+    /// Returns the value of the attribute `profile.frame.type`, by OpenTelemetry's semantic conventions.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Native => "native",
+            Self::Go => "go",
+            Self::Rust => "rust",
+        }
+    }
+
+    /// Returns whether this is code of the kernel.
+    #[must_use]
+    pub const fn is_kernel(self) -> bool {
+        matches!(self, Self::Kernel)
+    }
 }
 
 /// A function's name and, where debug information has it, its source line.

@@ -273,6 +273,7 @@ mod tests {
         let first = name(&mut symbols, own(), &raw);
         let [frame, _] = &first.stack.frames[..] else { panic!("{first:?}") };
         assert!(frame.functions[0].name.contains("a_function_of_this_test"), "{frame:?}");
+        assert_eq!(frame.kind, FrameKind::Rust);
         let mapping = frame.mapping.as_ref().unwrap();
         assert!(mapping.path.contains("podperf") && mapping.htlhash.as_ref().is_some_and(|hash| hash.len() == 32));
         assert!((mapping.start..mapping.limit).contains(&raw.user[0]), "{mapping:?}");

@@ -12,7 +12,7 @@ use std::{
 use self::meets::Meets;
 use super::{
     counts::Cause,
-    demangle::MAX_NAME,
+    demangle::{FunctionName, Language, MAX_NAME},
     files::{FileId, Watched, hosts, open_below, open_mapped},
     maps::{Backing, Vma},
     objects::{Object, Objects},
@@ -37,8 +37,8 @@ const SHARED_BY: usize = 4;
 /// Live processes that are asked for a file of one that is gone.
 const MAX_ASKED: usize = 8;
 
-/// A function's name, or that there is none.
-type Name = Option<Arc<str>>;
+/// A function's name and language, or that there is none.
+type Name = Option<(Arc<str>, FrameKind)>;
 
 /// A frame, and what became of its address.
 #[derive(Clone, Debug)]
@@ -287,7 +287,9 @@ impl User {
                 // Of what was just looked up the table may have forgotten some.
                 looked_up.get(&place).cloned().or_else(|| self.names.get(&place).cloned())
             }
-            (None, Backing::Special(name)) if name == "[vdso]" => Some(self.vdso.name(address)),
+            (None, Backing::Special(name)) if name == "[vdso]" => {
+                Some(self.vdso.name(address).map(|name| (name, FrameKind::Native)))
+            }
             (None, Backing::Special(_)) => Some(None),
             (None, _) => None,
         };
@@ -297,15 +299,16 @@ impl User {
             None => Err(Cause::FileUnreadable),
         };
         let lasts = name.is_some();
-        let cost = FRAME_BYTES + name.iter().flatten().map(|name| name.len()).sum::<usize>();
+        let cost = FRAME_BYTES + name.iter().flatten().map(|(name, _)| name.len()).sum::<usize>();
         let frame = self.frame(address, span.mapping.clone(), name.flatten());
         Named { frame, place: Place::File, outcome, lasts, cost }
     }
 
     fn frame(&self, address: u64, mapping: Option<Arc<Mapping>>, name: Name) -> Arc<Frame> {
+        let (name, kind) = name.map_or((None, FrameKind::Native), |(name, kind)| (Some(name), kind));
         let function = |name| Function { name, file: Arc::clone(&self.no_text), line: 0 };
         let functions = name.map(function).into_iter().collect();
-        Arc::new(Frame { address, kind: FrameKind::Native, mapping, functions })
+        Arc::new(Frame { address, kind, mapping, functions })
     }
 
     /// Looks up functions, file by file, and remembers them; gives those of files that could be read.
@@ -330,7 +333,7 @@ impl User {
                 Some(object.functions(&file, owner, &path, &hosts, &asked))
             });
             for (address, name) in addresses.into_iter().zip(names.flatten().unwrap_or_default()) {
-                let name: Name = name.map(Into::into);
+                let name: Name = name.map(named);
                 self.learn((number, address), &name);
                 found.insert((number, address), name);
             }
@@ -339,7 +342,7 @@ impl User {
     }
 
     fn learn(&mut self, place: (u64, u64), name: &Name) {
-        let cost = NAME_BYTES + name.as_ref().map_or(0, |name| name.len().min(MAX_NAME));
+        let cost = NAME_BYTES + name.as_ref().map_or(0, |(name, _)| name.len().min(MAX_NAME));
         self.names.insert(place, name.clone(), cost);
     }
 
@@ -383,6 +386,15 @@ impl User {
         let cost = process.cost();
         self.processes.insert(process.pid, process, cost);
     }
+}
+
+fn named(name: FunctionName) -> (Arc<str>, FrameKind) {
+    let kind = match name.language {
+        Language::Go => FrameKind::Go,
+        Language::Rust => FrameKind::Rust,
+        Language::Cpp | Language::Other => FrameKind::Native,
+    };
+    (name.text.into(), kind)
 }
 
 fn unnamed(address: u64, place: Place, cause: Cause) -> Named {

@@ -24,7 +24,7 @@ impl Vdso {
     /// The function at an address in it; processes of 32 bits have another image, whose addresses seldom fit.
     pub(super) fn name(&mut self, address: u64) -> Option<Arc<str>> {
         let (elf, image) = self.0.get_or_insert_with(|| read().ok().flatten()).as_ref()?;
-        functions(elf, &image[..], &[address]).pop()?.map(Into::into)
+        functions(elf, &image[..], &[address]).pop()?.map(|name| name.text.into())
     }
 }
 

@@ -10,7 +10,8 @@ const LINE_BREAKS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
 fuzz_target!(|text: &str| {
     let config = match Config::parse(text) {
         Ok(config) => config,
-        Err(message) => {
+        Err(error) => {
+            let message = error.to_string();
             // Names in the text may look like a place, too.
             if !text.contains(" at line ") {
                 // What is missing at the end is missing from the line after the last.

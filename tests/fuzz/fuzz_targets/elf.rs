@@ -29,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
     addresses.dedup();
     let names = elf_symbols::functions(&elf, bytes, &addresses);
     assert_eq!(names.len(), addresses.len());
-    assert!(names.iter().flatten().all(|name| (1..=demangle::MAX_NAME).contains(&name.len())));
+    assert!(names.iter().flatten().all(|name| (1..=demangle::MAX_NAME).contains(&name.text.len())));
     // One by one they have the same names as together.
     let alone = addresses.iter().flat_map(|address| elf_symbols::functions(&elf, bytes, &[*address]));
     assert!(alone.eq(names));

@@ -11,7 +11,7 @@ use prost::Message;
 use super::tree;
 use crate::{
     recording::{Merged, MergedSample, Side, SubjectName},
-    stacks::profile::{Activity, Frame, FrameKind, Mapping, Unwind},
+    stacks::profile::{Activity, Frame, Mapping, Unwind},
 };
 
 #[derive(Clone, PartialEq, Message)]
@@ -176,7 +176,7 @@ impl Builder {
         }
         // Readers take the first mapping for the program.
         let frames = merged.samples().flat_map(|(_, sample)| &sample.stack.frames);
-        let user = frames.filter(|frame| frame.kind == FrameKind::Native);
+        let user = frames.filter(|frame| !frame.kind.is_kernel());
         for mapping in user.filter_map(|frame| frame.mapping.as_ref()) {
             if !self.mappings_at.contains_key(&Arc::as_ptr(mapping).addr()) && is_program(mapping) {
                 self.mapping(mapping);
@@ -281,7 +281,7 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
-    use crate::stacks::reason::WaitReason;
+    use crate::stacks::{profile::FrameKind, reason::WaitReason};
 
     fn profile(merged: &Merged) -> Profile {
         let mut bytes = Vec::new();

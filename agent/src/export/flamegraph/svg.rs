@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     recording::{Merged, Side},
-    stacks::profile::{Frame, FrameKind},
+    stacks::profile::Frame,
 };
 
 /// Height of a frame and the gap below it, in pixels.
@@ -38,7 +38,7 @@ pub(super) fn legend(merged: &Merged) -> Vec<(&'static str, Class, u64)> {
     let mut sums: Vec<(&'static str, Class, u64)> = Vec::new();
     for (_, sample) in merged.samples() {
         // On the CPU it is the leaf's side of the system call boundary that tells.
-        let is_kernel = |frame: &Arc<Frame>| frame.kind == FrameKind::Kernel;
+        let is_kernel = |frame: &Arc<Frame>| frame.kind.is_kernel();
         let kernel = merged.side == Side::OnCpu && sample.stack.frames.first().is_some_and(is_kernel);
         let class = tree::class_of(sample, kernel);
         let name = palette::class(class);

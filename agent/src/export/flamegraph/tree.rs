@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     recording::{Merged, MergedSample, SubjectName},
     stacks::{
-        profile::{Activity, FrameKind, Unwind},
+        profile::{Activity, Unwind},
         reason::WaitReason,
     },
 };
@@ -61,7 +61,7 @@ pub(super) fn steps(sample: &MergedSample) -> Vec<Step> {
     }
     steps.extend(mark(sample));
     for frame in sample.stack.frames.iter().rev() {
-        let class = class_of(sample, frame.kind == FrameKind::Kernel);
+        let class = class_of(sample, frame.kind.is_kernel());
         if frame.functions.is_empty() {
             steps.push((frame.name().into(), class));
         }
@@ -98,7 +98,7 @@ pub(super) fn step_of(
     let from_the_end = |length: usize, at: usize| length.checked_sub(1 + at);
     let stack = &sample.stack.frames;
     let frame = stack.get(from_the_end(stack.len(), frames)?)?;
-    let class = class_of(sample, frame.kind == FrameKind::Kernel);
+    let class = class_of(sample, frame.kind.is_kernel());
     if frame.functions.is_empty() {
         return Some((frame.name().into(), class));
     }
@@ -150,7 +150,7 @@ mod tests {
         super::{fixture::*, grow::tree},
         *,
     };
-    use crate::stacks::profile::{Frame, Mapping, Stack};
+    use crate::stacks::profile::{Frame, FrameKind, Mapping, Stack};
 
     #[test]
     fn a_frame_has_the_time_of_what_it_called() {

@@ -83,7 +83,7 @@ impl<'a> Dictionary<'a> {
     }
 
     fn location(&mut self, frame: &'a Frame) -> i32 {
-        let named = self.preset != Preset::Parca || frame.kind == FrameKind::Kernel;
+        let named = self.preset != Preset::Parca || frame.kind.is_kernel();
         let functions = if named { &frame.functions[..] } else { &[] };
         let lines = functions.iter().map(|function| proto::Line {
             function_index: self.function(&function.name, &function.file),
@@ -91,16 +91,17 @@ impl<'a> Dictionary<'a> {
             column: 0,
         });
         let lines = lines.collect();
-        let mapping = match (&frame.mapping, frame.kind) {
-            (Some(mapping), _) => self.mapping(mapping),
-            (None, FrameKind::Kernel) => self.kernel_mapping(),
-            (None, FrameKind::Native) => 0,
+        let mapping = match &frame.mapping {
+            Some(mapping) => self.mapping(mapping),
+            None if frame.kind.is_kernel() => self.kernel_mapping(),
+            None => 0,
         };
         let kind = match frame.kind {
-            FrameKind::Kernel => "kernel",
-            FrameKind::Native => "native",
+            // devfiler refuses types that are not on its list.
+            FrameKind::Go | FrameKind::Rust if self.preset == Preset::Devfiler => FrameKind::Native,
+            kind => kind,
         };
-        let attributes = vec![self.attribute("profile.frame.type", kind)];
+        let attributes = vec![self.attribute("profile.frame.type", kind.name())];
         self.locations.intern(LocationKey { mapping, address: frame.address, lines, attributes })
     }
 
@@ -196,5 +197,33 @@ impl<K: Default + Eq + Hash> Table<K> {
         let mut rows: Vec<_> = self.index.into_iter().collect();
         rows.sort_unstable_by_key(|&(_, index)| index);
         rows.into_iter().map(|(row, _)| row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_have_the_type_of_their_language_but_for_devfiler() {
+        let kinds = [FrameKind::Kernel, FrameKind::Native, FrameKind::Go, FrameKind::Rust];
+        let types = |preset| {
+            let frame = |kind| Arc::new(Frame { address: 1, kind, mapping: None, functions: Vec::new() });
+            let stack = Arc::new(Stack { frames: kinds.map(frame).to_vec(), ..Stack::default() });
+            let mut dictionary = Dictionary::new(preset);
+            dictionary.stack(&stack);
+            let tables = dictionary.finish();
+            let value = |index: &i32| match &tables.attribute_table[usize::try_from(*index).unwrap()].value {
+                Some(AnyValue { value: Some(Value::StringValue(text)) }) => text.clone(),
+                other => panic!("{other:?}"),
+            };
+            let stack = &tables.stack_table[1].location_indices;
+            let locations = stack.iter().map(|index| &tables.location_table[usize::try_from(*index).unwrap()]);
+            locations.map(|location| value(&location.attribute_indices[0])).collect::<Vec<_>>()
+        };
+        for preset in [Preset::Generic, Preset::Pyroscope, Preset::Parca] {
+            assert_eq!(types(preset), ["kernel", "native", "go", "rust"], "{preset:?}");
+        }
+        assert_eq!(types(Preset::Devfiler), ["kernel", "native", "native", "native"]);
     }
 }

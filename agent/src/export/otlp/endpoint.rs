@@ -116,6 +116,18 @@ pub(super) fn parse(settings: &Settings) -> Result<Target, EndpointError> {
     Ok(Target { uri, tls })
 }
 
+/// Returns the same address with the other of the two paths that OpenTelemetry has for profiles: that of its development
+/// versions, and that of a stable one. `None` for any other path.
+pub(super) fn other_profiles_path(uri: &Uri) -> Option<Uri> {
+    const PATHS: [&str; 2] = ["/v1development/profiles", "/v1/profiles"];
+    let path = uri.path_and_query()?.as_str();
+    let base = |from: &str, to: &str| path.strip_suffix(from).map(|base| format!("{base}{to}"));
+    let other = base(PATHS[0], PATHS[1]).or_else(|| base(PATHS[1], PATHS[0]))?;
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::try_from(other).ok()?);
+    Uri::from_parts(parts).ok()
+}
+
 fn parse_path(path: &str) -> Result<PathAndQuery, EndpointError> {
     let bad = || EndpointError::BadPath { path: path.to_owned() };
     PathAndQuery::try_from(path).ok().filter(|parsed| parsed.path().starts_with('/')).ok_or_else(bad)
@@ -222,5 +234,16 @@ mod tests {
         assert!(matches!(plain.check(), Err(EndpointError::Plain { .. })));
         let secure = Settings { tls, ..settings("https://a:1", Protocol::Grpc) };
         secure.check().unwrap();
+    }
+
+    #[test]
+    fn each_path_for_profiles_has_the_other_one_and_no_further_path_has_one() {
+        let other = |uri: &str| other_profiles_path(&uri.parse().unwrap()).map(|uri| uri.to_string());
+        let pair = ["http://x:1/base/v1development/profiles", "http://x:1/base/v1/profiles"];
+        assert_eq!(other(pair[0]).as_deref(), Some(pair[1]));
+        assert_eq!(other(pair[1]).as_deref(), Some(pair[0]));
+        for uri in ["http://x:1/v1/metrics", "http://x:1/", "http://x:1/v1/profiles?a=b", "http://x:1/profiles"] {
+            assert_eq!(other(uri), None, "{uri}");
+        }
     }
 }

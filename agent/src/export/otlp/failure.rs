@@ -23,6 +23,8 @@ pub(in crate::export) struct Failure {
     pub(in crate::export) answered: bool,
     /// The receiver cannot read the compression, or may have failed over it.
     pub(in crate::export) encoding_refused: bool,
+    /// The receiver has nothing at this path: HTTP 404.
+    pub(in crate::export) not_found: bool,
 }
 
 impl Failure {
@@ -39,11 +41,18 @@ impl Failure {
 
     /// The agent's own fault, and the same the next time.
     pub(super) const fn own(text: String) -> Self {
-        Self { cause: Cause::Rejected, text, retry: None, answered: true, encoding_refused: false }
+        Self { cause: Cause::Rejected, text, retry: None, answered: true, encoding_refused: false, not_found: false }
     }
 
     const fn without_answer(text: String) -> Self {
-        Self { cause: Cause::Unavailable, text, retry: Some(Duration::ZERO), answered: false, encoding_refused: false }
+        Self {
+            cause: Cause::Unavailable,
+            text,
+            retry: Some(Duration::ZERO),
+            answered: false,
+            encoding_refused: false,
+            not_found: false,
+        }
     }
 
     /// Whether the request was accepted, and only the answer is over [`ANSWER_BYTES`]. A receiver may say the same of a
@@ -84,6 +93,7 @@ impl Failure {
             encoding_refused: status.code() == Code::Unimplemented
                 && (message.to_lowercase().contains("compress")
                     || status.metadata().contains_key("grpc-accept-encoding")),
+            not_found: false,
         }
     }
 }

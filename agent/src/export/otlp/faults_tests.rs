@@ -406,3 +406,6 @@ async fn a_certificate_that_is_replaced_is_used_from_the_next_request_on() {
     let nobody = send(&mut secure(address, TlsSettings { cert_file: None, key_file: None, ..tls })).await.unwrap_err();
     assert!(nobody.text.contains("(set `otlp.tls.certFile`"), "{nobody:?}");
 }
+
+#[path = "path_tests.rs"]
+mod path;

@@ -39,6 +39,7 @@ pub(super) fn of(head: &Parts, body: &[u8], compression: Compression) -> Failure
         retry,
         answered: true,
         encoding_refused,
+        not_found: status == StatusCode::NOT_FOUND,
     }
 }
 

@@ -12,7 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::{
     EndpointError,
-    endpoint::{Target, parse, parse_headers},
+    endpoint::{Target, other_profiles_path, parse, parse_headers},
     post::Client,
     settings::{Protocol, Settings},
     tls::{Tls, TlsError},
@@ -47,6 +47,14 @@ impl Link {
 
     pub(in crate::export) const fn uri(&self) -> &Uri {
         &self.target.uri
+    }
+
+    /// Turns to the other of the two paths that OpenTelemetry has for profiles, and returns whether there is one.
+    pub(super) fn turn(&mut self) -> bool {
+        let other = other_profiles_path(&self.target.uri);
+        let is_one = other.is_some();
+        self.target.uri = other.unwrap_or_else(|| self.target.uri.clone());
+        is_one
     }
 
     pub(in crate::export) const fn headers(&self) -> &HeaderMap {

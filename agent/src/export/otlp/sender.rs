@@ -12,6 +12,9 @@ use super::{
     transport::{Accepted, Signal, Transport},
 };
 
+/// Requests after two 404s that do not ask at the other path: a receiver without profiles is not sent all of them twice.
+const NOT_ASKED: u32 = 60;
+
 /// The way to a receiver, and what is known of it.
 #[derive(Debug)]
 pub(in crate::export) struct Sender {
@@ -21,6 +24,8 @@ pub(in crate::export) struct Sender {
     /// What the receiver is known to read, or not known not to.
     compression: Compression,
     timeout: Duration,
+    /// Requests until the other path is asked again.
+    not_asked: u32,
 }
 
 impl Sender {
@@ -28,7 +33,7 @@ impl Sender {
         let link = Link::new(settings)?;
         let transport = Transport::open(&link, settings.protocol)?;
         let Settings { protocol, compression, timeout, .. } = *settings;
-        Ok(Self { link, transport, protocol, compression, timeout })
+        Ok(Self { link, transport, protocol, compression, timeout, not_asked: 0 })
     }
 
     pub(in crate::export) const fn uri(&self) -> &Uri {
@@ -45,12 +50,14 @@ impl Sender {
         self.compression
     }
 
-    /// One attempt, and one more for each compression that the receiver refuses.
+    /// One attempt, one more for each compression that the receiver refuses, and one at the other path for profiles where
+    /// there is nothing at this one. The other path is kept once it has accepted something.
     pub(in crate::export) async fn send(&mut self, signal: &Signal) -> Result<Accepted, Failure> {
         if self.link.refresh() {
             self.reopen()?;
         }
         let compression = self.compression;
+        let mut not_found: Option<Failure> = None;
         loop {
             let attempt = self.transport.attempt(&self.link, signal.clone(), self.compression, self.timeout).await;
             let failure = match attempt {
@@ -59,16 +66,27 @@ impl Sender {
                         let (from, to) = (compression.name(), self.compression.name());
                         tracing::info!(from, to, endpoint = %self.uri(), "the receiver does not read this compression");
                     }
+                    if not_found.is_some() {
+                        tracing::info!(endpoint = %self.uri(), "the receiver takes profiles at this path");
+                    }
                     return Ok(accepted);
                 }
                 Err(failure) => failure,
             };
+            if failure.not_found && not_found.is_none() && self.turn() {
+                not_found = Some(failure);
+                continue;
+            }
             if failure.encoding_refused
                 && let Some(lower) = self.compression.lower()
             {
                 self.compression = lower;
                 continue;
             }
+            let failure = match not_found {
+                Some(first) => self.turn_back(first, failure),
+                None => failure,
+            };
             if failure.retry.is_none() {
                 // It was not the compression.
                 self.compression = compression;
@@ -79,6 +97,25 @@ impl Sender {
             }
             return Err(failure);
         }
+    }
+
+    /// Turns to the other path for profiles, and returns whether there is one that is to be asked now.
+    fn turn(&mut self) -> bool {
+        if self.not_asked > 0 {
+            self.not_asked -= 1;
+            return false;
+        }
+        self.link.turn()
+    }
+
+    /// Turns back from a path that did not accept anything, and returns the failure to report: the first one, whose path is
+    /// the configured one, unless a second request may succeed.
+    fn turn_back(&mut self, first: Failure, second: Failure) -> Failure {
+        self.link.turn();
+        if second.not_found {
+            self.not_asked = NOT_ASKED;
+        }
+        if second.retry.is_some() { second } else { first }
     }
 
     fn reopen(&mut self) -> Result<(), Failure> {

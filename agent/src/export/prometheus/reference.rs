@@ -187,8 +187,8 @@ counters:
   groups: [[\"cycles:u\", \"instructions:u\"]]
 ```
 
-The rules, alerts and dashboards of the chart then go by the program alone. Do not count an event in both ways: they add up the
-series of all modes.
+The rules and alerts of the chart then go by the program alone. If an event is counted in both ways, they take the series of both
+modes together.
 
 Events of one group are counted in the same moments, so their ratio is exact also where groups take turns on the CPU's counters. A
 ratio of two groups, such as cache misses per instruction, is then exact over minutes only.

@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use opentelemetry::KeyValue;
 
-use crate::{attribution::Row, events::plan::Scale, kernel::OpenCounter};
+use crate::{
+    attribution::Row,
+    events::{parse::Mode, plan::Scale},
+    kernel::OpenCounter,
+};
 
 /// What a row is: each kind has instruments of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,14 +85,28 @@ fn unit(family: &str) -> &'static str {
 /// What tells a counter from others of its family.
 pub(super) fn counter_attributes(open: &OpenCounter) -> Vec<KeyValue> {
     let event = open.counter.event_label.clone().map(|event| KeyValue::new("podperf.event", event));
-    let mode = open.counter.mode.map(|mode| KeyValue::new("cpu.mode", mode.name()));
+    let mode = open.counter.mode.map(|mode| KeyValue::new("cpu.mode", cpu_mode(mode)));
     event.into_iter().chain(mode).collect()
+}
+
+/// Returns the value of OpenTelemetry's `cpu.mode`. Its conventions have `user` and `system` for containers, and no
+/// `kernel`, which is the label in `/metrics`.
+const fn cpu_mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::User => "user",
+        Mode::Kernel => "system",
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::events::catalogue::EVENTS;
+
+    #[test]
+    fn kernel_mode_is_system_by_the_conventions() {
+        assert_eq!([Mode::User, Mode::Kernel].map(cpu_mode), ["user", "system"]);
+    }
 
     #[test]
     fn what_a_pod_does_outside_of_its_containers_has_no_container() {

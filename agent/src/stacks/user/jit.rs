@@ -16,6 +16,7 @@ use crate::{
         objects::Object,
         perf_map,
         process::own_pid,
+        profile::FrameKind,
         reader,
         unwind::Place,
     },
@@ -94,7 +95,12 @@ impl User {
         let names = self.run(turn, pid, reader::Place::Own, move |pulse| {
             let file = Watched { file: open_below(pid, &path).ok()?, pulse };
             let names = is(&map, &file).then(|| perf_map::names(&file, &asked))?;
-            Some(names.into_iter().map(|name| name.map(|name| demangle(&name).into())).collect::<Vec<Name>>())
+            Some(
+                names
+                    .into_iter()
+                    .map(|name| name.map(|name| (demangle(&name).into(), FrameKind::Native)))
+                    .collect::<Vec<Name>>(),
+            )
         });
         let names = names.flatten().unwrap_or_default();
         let named = addresses.into_iter().map(|address| (number, address)).zip(names);
