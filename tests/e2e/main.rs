@@ -4,6 +4,7 @@ mod bounds;
 mod check;
 mod checked;
 mod command;
+mod commands;
 mod conformance;
 mod cuts;
 mod examples;
@@ -37,8 +38,16 @@ use std::process::ExitCode;
 use podperf_tests::suite;
 
 fn main() -> ExitCode {
-    let agent =
-        [scrape::TESTS, refusals::TESTS, lifecycle::TESTS, restart::TESTS, bounds::TESTS, check::TESTS].concat();
+    let agent = [
+        scrape::TESTS,
+        refusals::TESTS,
+        commands::TESTS,
+        lifecycle::TESTS,
+        restart::TESTS,
+        bounds::TESTS,
+        check::TESTS,
+    ]
+    .concat();
     let server = [limits::TESTS, readers::TESTS, strangers::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     let waits = [waiting::TESTS, zero_first::TESTS].concat();

@@ -132,6 +132,12 @@ fn ensure_of(frames: &[Frame], file: &str) -> Result<()> {
     Ok(())
 }
 
+/// The frames have this type, by OpenTelemetry's conventions.
+fn ensure_type(frames: &[Frame], kind: &str) -> Result<()> {
+    ensure!(frames.iter().all(|frame| frame.kind == kind), "not all are `{kind}`: {frames:#?}");
+    Ok(())
+}
+
 fn stripped_program_has_names() -> Result<()> {
     let mut case = Case::new("")?;
     let program = case.build("cc", "napper.c", &["-Wl,--build-id=sha1"])?;
@@ -146,7 +152,7 @@ fn names_are_as_written() -> Result<()> {
     let mut case = Case::new("")?;
     let circle = case.build("c++", "circle.cc", &[])?;
     case.start(&format!("exec {}", circle.display()))?;
-    case.frames(&["shape::Circle::wait(long)", "main"])?;
+    ensure_type(&case.frames(&["shape::Circle::wait(long)", "main"])?, "native")?;
 
     let source = case.path("deep.rs");
     fs::write(
@@ -158,7 +164,7 @@ fn names_are_as_written() -> Result<()> {
     let program = case.path("deep");
     run(Command::new("rustc").args(["-C", "force-frame-pointers=yes", "-o"]).args([&program, &source]))?;
     case.start(&format!("exec {}", program.display()))?;
-    case.frames(&["deep::deep::nap", "deep::main"]).map(drop)
+    ensure_type(&case.frames(&["deep::deep::nap", "deep::main"])?, "rust")
 }
 
 fn go_program_has_names() -> Result<()> {
@@ -173,7 +179,7 @@ fn go_program_has_names() -> Result<()> {
     build.env("CGO_ENABLED", "0").env("GO111MODULE", "off").args(["build", "-ldflags=-s -w", "-o"]);
     run(build.args([&program, &source]))?;
     case.start(&format!("exec {}", program.display()))?;
-    case.frames(&["main.podperfNap", "main.main", "runtime.main", "runtime.goexit"]).map(drop)
+    ensure_type(&case.frames(&["main.podperfNap", "main.main", "runtime.main", "runtime.goexit"])?, "go")
 }
 
 fn code_made_at_run_time_has_names() -> Result<()> {

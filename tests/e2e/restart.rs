@@ -42,7 +42,10 @@ const KILLS: usize = 5;
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
 fn unpin(directory: &TempDir, yaml: &str) -> Result<String> {
-    let output = agent::command(directory.path(), yaml)?.arg("--unpin").output()?;
+    // It reads the same file.
+    agent::command(directory.path(), yaml)?;
+    let config = directory.path().join("podperf.yaml");
+    let output = Command::new(agent::binary()?).args(["unpin", "--config"]).arg(config).output()?;
     ensure!(output.status.code() == Some(0), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?)
 }
@@ -51,6 +54,7 @@ fn unpin_leaves_nothing_and_says_what_there_was() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let mut agent = Agent::start(&bpffs.yaml())?;
     agent.metrics().context("what is kept is written with a reading")?;
+    // The former name of `podperf unpin`.
     let refused = Refusal::of(agent::command(agent.directory(), &bpffs.yaml())?.arg("--unpin"))?;
     refused.expect(1, &["another podperf agent is running"])?;
     let programs = programs_of(agent.pid())?;

@@ -51,7 +51,7 @@ fn the_image_is_small_and_static_and_says_what_it_is_made_of() -> Result<()> {
     let program = root.path().join("usr/bin/podperf");
     let headers = run(Command::new("readelf").arg("--program-headers").arg(&program))?;
     ensure!(!headers.contains("INTERP"), "it needs a loader: {headers}");
-    let version = run(Command::new(&program).arg("--version"))?;
+    let version = run(Command::new(&program).arg("-V"))?;
     ensure!(version.trim() == format!("podperf {}", env!("CARGO_PKG_VERSION")), "{version}");
 
     let settings = &config["config"];

@@ -35,7 +35,7 @@ fn under_systemd_profiles_arrive_at_a_collector_with_the_names_of_pods() -> Resu
     let endpoint = format!("http://{GUEST_HOST}:{}", collector.address().port());
     // On an emulated CPU, symbols alone cost more than the cap.
     let config = json!({"otlp": {"endpoint": endpoint, "interval": "5s"}, "overhead": {"maxPercent": 0}});
-    release::upgrade(cluster, &json!({"mode": "profiles", "config": config}))?;
+    release::upgrade(cluster, &json!({"mode": "profiles", "http": {"acceptOpenProfiles": true}, "config": config}))?;
 
     let node = cluster.nodes.last().context("no node")?.name();
     let deployment = format!("busy-{node}");

@@ -58,7 +58,7 @@ pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
     {
         match pins.remove_all().and_then(|_| keeper.forget()) {
             Ok(_) => info!("the DaemonSet is being deleted: unpinned"),
-            Err(error) => warn!(%error, "failed to unpin (run `podperf agent --unpin` on this node)"),
+            Err(error) => warn!(%error, "failed to unpin (run `podperf unpin` on this node)"),
         }
     }
 }

@@ -19,17 +19,15 @@ use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, reload, util::S
 use super::{
     follow::Follower,
     overrides::{self, Overrides},
-    run_dir,
+    run_dir, unpin,
 };
 use crate::{
     agent::{self, Agent, Threads},
-    config::{Config, Settings},
+    config::Settings,
     events::plan::Plan,
     export::{prometheus::LogCounts, server},
-    kernel::{Pins, host::Host},
-    parts,
-    restart::Keeper,
-    sandbox,
+    kernel::host::Host,
+    parts, sandbox,
     status::State,
 };
 
@@ -46,18 +44,18 @@ static LOG_COUNTS: LogCounts = LogCounts::new();
 /// The flags of `podperf agent`.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    #[command(flatten)]
-    overrides: Overrides,
-    /// error, warn, info, debug, trace, or a filter such as info,podperf=debug.
+    /// Log level: error, warn, info, debug, trace, or a filter such as info,podperf=debug [default: info].
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
     /// Read the configuration file again when it changes, as on SIGHUP. For files that others replace, such as a mounted
     /// ConfigMap.
     #[arg(long, requires = "config")]
     follow_config: bool,
-    /// Remove what agents have pinned and kept on this machine, and end. No agent may run.
-    #[arg(long)]
+    /// The former name of `podperf unpin`.
+    #[arg(long, hide = true)]
     unpin: bool,
+    #[command(flatten)]
+    overrides: Overrides,
 }
 
 type LogLevel = reload::Handle<EnvFilter, tracing_subscriber::Registry>;
@@ -65,7 +63,7 @@ type LogLevel = reload::Handle<EnvFilter, tracing_subscriber::Registry>;
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let settings = settings(arguments)?;
     if arguments.unpin {
-        return unpin(&settings.config);
+        return unpin::remove(&settings.config);
     }
     let plan = overrides::plan(&settings.config)?;
     let log_level = start_log(&settings.config.log_level)?;
@@ -90,28 +88,6 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // What is still at symbols has had its time.
     runtime.shutdown_background();
     served
-}
-
-/// Removes all that would outlive the agents here, and says what that was.
-#[expect(clippy::print_stdout, reason = "what the command was asked for")]
-fn unpin(config: &Config) -> anyhow::Result<()> {
-    let _lock = run_dir::lock(&config.run_dir)?;
-    let directory = &config.restart.directory;
-    let pinned = if directory.exists() { Pins::open(directory)?.remove_all() } else { Ok(Vec::new()) };
-    let pinned = pinned.with_context(|| format!("failed to remove `{}`", directory.display()))?;
-    for generation in &pinned {
-        println!("removed the pins `{}`", directory.join(generation).display());
-    }
-    let keeper = Keeper::new(&config.run_dir);
-    let file = keeper.path().display().to_string();
-    let kept = keeper.forget().with_context(|| format!("failed to remove `{file}`"))?;
-    if kept {
-        println!("removed `{file}`");
-    }
-    if pinned.is_empty() && !kept {
-        println!("nothing was pinned in `{}`, and nothing kept in `{}`", directory.display(), config.run_dir.display());
-    }
-    Ok(())
 }
 
 async fn serve(

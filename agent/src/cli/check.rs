@@ -21,11 +21,11 @@ use crate::{
 /// The flags of `podperf check`: the agent's, and how to print.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    #[command(flatten)]
-    overrides: Overrides,
     /// table, or json for programs.
     #[arg(long, value_name = "FORM", default_value = "table", hide_possible_values = true)]
     output: Output,
+    #[command(flatten)]
+    overrides: Overrides,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

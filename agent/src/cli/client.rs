@@ -19,6 +19,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
+use super::overrides;
 use crate::export::pem::{PemError, PemFile};
 
 /// How long a connection may take, TLS included.
@@ -68,14 +69,14 @@ impl ClientError {
 /// How to get at agents that do not answer everybody.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct Login {
-    /// Who signed the agents' certificates, in PEM [default: the system's authorities].
-    #[arg(long, value_name = "FILE")]
+    /// The authorities of the agents' certificates, in PEM [default: the system's authorities].
+    #[arg(long, value_name = "FILE", help_heading = overrides::CONNECTION)]
     ca_file: Option<PathBuf>,
     /// The name in the agents' certificates [default: the URL's host].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = overrides::CONNECTION)]
     server_name: Option<String>,
     /// A bearer token for agents that ask for one; it is read again for each request.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = overrides::CONNECTION)]
     token_file: Option<PathBuf>,
 }
 

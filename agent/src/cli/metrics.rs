@@ -1,9 +1,8 @@
 //! `podperf metrics`: the reference of what is exported.
 
-use std::io::{self, Write};
-
 use clap::{Args, ValueEnum};
 
+use super::print;
 use crate::export::prometheus::reference;
 
 /// The flags of `podperf metrics`.
@@ -26,7 +25,5 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Output::Markdown => reference::markdown(),
         Output::Json => serde_json::to_string_pretty(&reference::families())? + "\n",
     };
-    // Whoever closes the pipe has read enough.
-    io::stdout().write_all(text.as_bytes()).ok();
-    Ok(())
+    print(text.as_bytes())
 }

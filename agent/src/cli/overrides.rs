@@ -16,16 +16,20 @@ use crate::{
     },
 };
 
+/// Headings in help, below the flags that are the command's own.
+pub(super) const KUBERNETES: &str = "Kubernetes";
+pub(super) const CONNECTION: &str = "Connection";
+
 /// What all commands take that run, or look at, the agent.
 #[derive(Debug, Args)]
 pub(super) struct Overrides {
     #[command(flatten)]
     node: NodeOverrides,
-    /// Address and port of the HTTP server; port 0 picks a free one.
-    #[arg(long, value_name = "ADDR:PORT")]
+    /// Address and port of the HTTP server; port 0 picks a free one [default: 127.0.0.1:9799].
+    #[arg(long, value_name = "ADDR:PORT", help_heading = CONNECTION)]
     listen: Option<SocketAddr>,
-    /// Where to send profiles.
-    #[arg(long, value_name = "URL")]
+    /// The OTLP receiver of profiles [default: none, profiles are not sent].
+    #[arg(long, value_name = "URL", help_heading = CONNECTION)]
     otlp_endpoint: Option<String>,
 }
 
@@ -38,14 +42,14 @@ pub(super) struct NodeOverrides {
     /// The cgroup2 mount [default: the first one].
     #[arg(long, value_name = "DIR")]
     cgroup_root: Option<PathBuf>,
-    /// The node's name in the cluster [default: $NODE_NAME, else the host name].
-    #[arg(long, value_name = "NAME")]
+    /// The node's name in the cluster; overrides `nodeName` of the file [default: the host name].
+    #[arg(long, value_name = "NAME", env = "NODE_NAME", hide_env_values = true, help_heading = KUBERNETES)]
     node_name: Option<String>,
-    /// Whether pods have names [default: auto].
-    #[arg(long, value_name = "WHERE")]
+    /// The source of pods' names [default: auto].
+    #[arg(long, value_name = "WHERE", help_heading = KUBERNETES)]
     identity: Option<Identity>,
     /// A kubeconfig file [default: the service account of the agent's pod].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = KUBERNETES)]
     kubeconfig: Option<PathBuf>,
 }
 
@@ -81,7 +85,8 @@ impl NodeOverrides {
         if let Some(root) = &self.cgroup_root {
             config.cgroups.root.clone_from(root);
         }
-        if let Some(name) = &self.node_name {
+        // An empty variable counts as not set.
+        if let Some(name) = self.node_name.as_ref().filter(|name| !name.is_empty()) {
             config.node_name.clone_from(name);
         }
         if let Some(identity) = self.identity {

@@ -8,11 +8,13 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
-use humantime_serde::re::humantime;
 use hyper::{Method, StatusCode};
 use tokio::time::{Instant, sleep};
 
-use super::client::{Client, Login, introduction, refusal};
+use super::{
+    client::{Client, Login, introduction, refusal},
+    time,
+};
 
 /// How long an agent may take for one answer; it reads the kernel for it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,8 +27,8 @@ pub(super) struct Arguments {
     /// The agents, such as `http://127.0.0.1:9799`, or `https://` where they have certificates.
     #[arg(value_name = "URL", required = true, value_parser = Client::new)]
     agents: Vec<Client>,
-    /// How long to ask again while one is not ready.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    /// Time to ask again while an agent is not ready.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time::parse)]
     wait: Duration,
     #[command(flatten)]
     login: Login,

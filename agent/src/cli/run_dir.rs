@@ -109,15 +109,22 @@ fn cannot_lock(path: &Path) -> String {
 }
 
 fn another(path: &Path) -> anyhow::Error {
-    match agent(path) {
-        Some(pid) => {
-            anyhow::anyhow!("another podperf agent is running, pid {pid} (stop it, or set another `runDir`)")
-        }
-        // The other agent has not written its pid yet, or runs in another pid namespace.
-        None => anyhow::anyhow!(
-            "another podperf agent is running: it holds `{}` (stop it, or set another `runDir`)",
+    anyhow::anyhow!(another_runs(path, agent(path), std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()))
+}
+
+/// The words for an agent that holds the lock, and the way out: in a pod the chart sets `runDir`, and a pid would be of
+/// another pid namespace.
+fn another_runs(path: &Path, pid: Option<u32>, in_pod: bool) -> String {
+    let way_out = "stop it, or set another `runDir`";
+    match pid {
+        _ if in_pod => format!(
+            "another podperf agent is running on this node: it holds `{}` (keep one release of the chart for each node: \
+             `helm list --all-namespaces` shows the other one)",
             path.display()
         ),
+        Some(pid) => format!("another podperf agent is running, pid {pid} ({way_out})"),
+        // The other agent has not written its pid yet, or runs in another pid namespace.
+        None => format!("another podperf agent is running: it holds `{}` ({way_out})", path.display()),
     }
 }
 

@@ -46,6 +46,17 @@ fn the_pid_of_a_lock_that_is_held_is_told() {
 }
 
 #[test]
+fn in_a_pod_the_way_out_is_the_charts() {
+    let says = |pid, in_pod| another_runs(Path::new("/run/podperf/agent.lock"), pid, in_pod);
+    for pid in [None, Some(7)] {
+        let text = says(pid, true);
+        assert!(text.contains("helm list --all-namespaces") && text.contains("`/run/podperf/agent.lock`"), "{text}");
+        assert!(!text.contains("pid") && !text.contains("runDir"), "{text}");
+        assert!(says(pid, false).ends_with("(stop it, or set another `runDir`)"));
+    }
+}
+
+#[test]
 fn a_pid_that_is_gone_or_of_another_process_is_not_blamed() {
     let directory = tempfile::tempdir().unwrap();
     let _first = lock(directory.path()).unwrap();

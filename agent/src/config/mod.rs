@@ -4,9 +4,11 @@
 //! form that the rest of the agent sees. `config/podperf.yaml` documents each key and equals the defaults.
 
 mod defaults;
+mod duration;
 mod memory;
 mod otlp;
 mod server;
+mod text;
 mod variables;
 
 use std::{fs, io, net::SocketAddr, path::PathBuf, time::Duration};
@@ -28,6 +30,7 @@ use crate::{
 pub use memory::MaxMemory;
 pub use otlp::{Otlp, PushedMetrics, Tls};
 pub use server::{Authorization, Server, ServerLimits, ServerTls};
+pub use text::BadText;
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -73,7 +76,7 @@ pub struct Cgroups {
     pub depth: usize,
     pub include: Vec<String>,
     pub exclude: Vec<String>,
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "duration")]
     pub grace: Duration,
     pub max: u32,
 }
@@ -101,7 +104,7 @@ pub struct Kubernetes {
     pub kubelet: Kubelet,
     pub pod_labels: Vec<String>,
     pub pod_annotations: Vec<String>,
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "duration")]
     pub patience: Duration,
 }
 
@@ -123,7 +126,7 @@ pub struct Kubelet {
     pub url: String,
     pub ca_file: PathBuf,
     pub insecure_skip_verify: bool,
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "duration")]
     pub interval: Duration,
 }
 
@@ -190,9 +193,9 @@ pub struct Overhead {
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Stacks {
     pub enabled: bool,
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "duration")]
     pub long_wait: Duration,
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "duration")]
     pub waker_after: Duration,
     pub waker_stacks: bool,
     pub on_cpu_hertz: u32,
@@ -224,13 +227,13 @@ pub enum ConfigError {
         /// Why.
         source: io::Error,
     },
-    /// Not YAML, an unknown key, a wrong type: the library's message has the key's path, line and column.
-    #[error("failed to parse configuration `{path}`: {message} (every key is explained in config/podperf.yaml)")]
+    /// No YAML, an unknown key, or a value of a wrong type.
+    #[error("failed to parse configuration `{path}`")]
     Parse {
         /// The file.
         path: PathBuf,
-        /// What and where.
-        message: String,
+        /// The key or the syntax, with line and column.
+        source: BadText,
     },
     /// A value that cannot be.
     #[error("bad value for `{key}`: {message}")]
@@ -255,7 +258,7 @@ pub enum ConfigError {
 pub struct Settings {
     /// As configured, for all that needs no more than its type.
     pub config: Config,
-    /// The node's name: configured, else `$NODE_NAME`, else the host's name.
+    /// The node's name: as configured, which includes the flag and `$NODE_NAME`, else the host's name.
     pub node_name: String,
     /// What has series of its own.
     pub rules: RowRules,
@@ -271,7 +274,7 @@ impl Config {
     /// When it cannot be read, is no YAML, or has an unknown key or a wrong type.
     pub fn read(path: PathBuf) -> Result<Self, ConfigError> {
         match fs::read_to_string(&path) {
-            Ok(text) => Self::parse(&text).map_err(|message| ConfigError::Parse { path, message }),
+            Ok(text) => Self::parse(&text).map_err(|source| ConfigError::Parse { path, source }),
             Err(source) => Err(ConfigError::Read { path, source }),
         }
     }
@@ -291,10 +294,8 @@ impl Config {
     /// # Errors
     ///
     /// What is wrong and where, when it is no YAML, or has an unknown key or a wrong type.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        // An empty file is a file without changes to the defaults.
-        let config: Option<Self> = serde_yaml::from_str(text).map_err(|error| with_nearest_key(&error.to_string()))?;
-        Ok(config.unwrap_or_default())
+    pub fn parse(text: &str) -> Result<Self, BadText> {
+        text::read(text)
     }
 
     /// The keys in which `new` differs that only a restart can change.
@@ -405,25 +406,11 @@ impl TryFrom<Config> for Settings {
         if !config.facts.enabled && config.stacks.enabled && !config.otlp.endpoint.is_empty() {
             return Err(bad("stacks.enabled", "stacks need `facts.enabled: true`, which measures the waits".into()));
         }
-        let node_name = [config.node_name.clone(), std::env::var("NODE_NAME").unwrap_or_default()]
-            .into_iter()
-            .find(|name| !name.is_empty())
+        let node_name = Some(config.node_name.clone())
+            .filter(|name| !name.is_empty())
             .or_else(|| nix::unistd::gethostname().ok().map(|name| name.to_string_lossy().into_owned()))
             .unwrap_or_else(|| "unknown".into());
         Ok(Self { config, node_name, rules, filter })
-    }
-}
-
-/// Adds the nearest key to the library's ``unknown field `x`, expected one of `a`, `b` at line 3``.
-fn with_nearest_key(message: &str) -> String {
-    let Some((before, after)) = message.split_once("unknown field `") else { return message.to_owned() };
-    let Some((unknown, rest)) = after.split_once('`') else { return message.to_owned() };
-    let known = rest.split('`').skip(1).step_by(2);
-    let nearest = known.max_by(|a, b| strsim::jaro(unknown, a).total_cmp(&strsim::jaro(unknown, b)));
-    let position = rest.rfind(" at line").map_or("", |at| &rest[at..]);
-    match nearest {
-        Some(nearest) => format!("{before}unknown key `{unknown}`{position} (did you mean `{nearest}`?)"),
-        None => message.to_owned(),
     }
 }
 

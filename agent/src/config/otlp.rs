@@ -17,9 +17,9 @@ pub struct Otlp {
     pub path: String,
     pub preset: Preset,
     pub compression: Compression,
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "super::duration")]
     pub interval: Duration,
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "super::duration")]
     pub timeout: Duration,
     pub queue: usize,
     pub headers: BTreeMap<String, String>,
@@ -47,7 +47,7 @@ pub struct Tls {
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct PushedMetrics {
     pub enabled: bool,
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "super::duration")]
     pub interval: Duration,
     pub path: String,
 }

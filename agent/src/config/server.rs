@@ -44,7 +44,7 @@ pub struct ServerLimits {
     pub requests_per_second: u32,
     pub max_percent: f64,
     pub header_bytes: usize,
-    #[serde(with = "humantime_serde")]
+    #[serde(with = "super::duration")]
     pub header_timeout: Duration,
 }
 

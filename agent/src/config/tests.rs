@@ -4,7 +4,7 @@ const EXAMPLE: &str = include_str!("../../../config/podperf.yaml");
 
 fn refusal(yaml: &str) -> String {
     match Config::parse(yaml) {
-        Err(message) => message,
+        Err(error) => error.to_string(),
         Ok(config) => Settings::try_from(config).unwrap_err().to_string(),
     }
 }
@@ -45,7 +45,8 @@ fn an_empty_file_is_the_defaults() {
 #[test]
 fn an_unknown_key_is_refused_with_its_path_and_the_nearest() {
     let message = refusal("cgroups:\n  dept: 3\n");
-    assert_eq!(message, "cgroups: unknown key `dept` at line 2 column 3 (did you mean `depth`?)");
+    let start = "cgroups: unknown key `dept` at line 2 column 3 (did you mean `depth`?)";
+    assert!(message.starts_with(start), "{message}");
 }
 
 #[test]

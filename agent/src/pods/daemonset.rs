@@ -108,8 +108,8 @@ async fn find_out(asked: Asked, could_ask: Arc<AtomicBool>) {
                 warn!(
                     code,
                     path = asked.path,
-                    "may not ask for the DaemonSet: pins stay when it is deleted (grant `get` on it, or run `podperf agent \
-                     --unpin` on each node)"
+                    "may not ask for the DaemonSet: pins stay when it is deleted (grant `get` on it, or run `podperf unpin` on \
+                     each node)"
                 );
             }
             Answer::Refused(_) | Answer::Silent => {}

@@ -8,14 +8,15 @@ mod through;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use humantime_serde::re::humantime;
 
 pub(super) use output::BadOutput;
 
 use super::{
     client::{Client, Login},
-    overrides::NodeOverrides,
+    overrides::{CONNECTION, NodeOverrides},
+    time,
 };
 use crate::{
     config::Settings,
@@ -26,42 +27,44 @@ use output::Output;
 
 /// The flags of `podperf record`.
 #[derive(Debug, Args)]
+// A group, so that the error without a subject names both ways.
+#[command(group(ArgGroup::new("whose").required(true).args(["subject", "all"])))]
 pub(super) struct Arguments {
-    /// Whose stacks: `namespace/pod`, `namespace/pod/container`, or the path of a cgroup, from the `/` of the cgroup2
-    /// tree on. With a `/` at its end, a path means all below it, too.
-    #[arg(value_name = "POD|CGROUP", required_unless_present = "all")]
+    /// The pod or cgroup to record: `namespace/pod`, `namespace/pod/container`, or the path of a cgroup, from the `/` of
+    /// the cgroup2 tree on. A path that ends with `/` also stands for all cgroups below it.
+    #[arg(value_name = "POD|CGROUP")]
     subject: Option<Selector>,
-    /// Everybody's.
-    #[arg(long, conflicts_with = "subject")]
+    /// Record all pods and cgroups.
+    #[arg(long)]
     all: bool,
-    /// Where threads waited, and what for. This is the default.
+    /// Record where threads waited, and what for. This is the default.
     #[arg(long, conflicts_with = "on_cpu")]
     off_cpu: bool,
-    /// Where threads ran.
+    /// Record where threads ran.
     #[arg(long)]
     on_cpu: bool,
-    /// For how long, at least 1s and at most 5m.
+    /// Length of the recording, at least 1s and at most 5m.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     duration: Duration,
-    /// What of it, such as `state == D && duration > 1ms || comm == "nginx*"`. Fields: state (S, D, R), duration, reason,
-    /// tid, pid, comm, cgroup, namespace, pod, container, workload, label.NAME.
+    /// Record only what matches, such as `state == D && duration > 1ms || comm == "nginx*"`. Fields: state (S, D, R),
+    /// duration, reason, tid, pid, comm, cgroup, namespace, pod, container, workload, label.NAME.
     #[arg(long, value_name = "EXPR")]
     filter: Option<Filter>,
     /// The file: .svg and .html are flame graphs, .pb.gz is for pprof, .folded for other tools; `-` is stdout, folded
     /// [default: podperf-SUBJECT-off-cpu.svg, or -on-cpu].
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
+    #[command(flatten)]
+    node: NodeOverrides,
     /// The agent to go through [default: that of `listen`, where one answers].
-    #[arg(long, value_name = "URL", value_parser = Client::new)]
+    #[arg(long, value_name = "URL", value_parser = Client::new, help_heading = CONNECTION)]
     agent: Option<Client>,
     #[command(flatten)]
     login: Login,
-    #[command(flatten)]
-    node: NodeOverrides,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let duration = humantime::parse_duration(text).map_err(|error| format!("{error} (such as `10s`)"))?;
+    let duration = time::parse(text)?;
     if !(SHORTEST..=LONGEST).contains(&duration) {
         let bounds = [SHORTEST, LONGEST].map(humantime::format_duration);
         return Err(format!("at least {} and at most {}", bounds[0], bounds[1]));
@@ -106,8 +109,8 @@ mod tests {
             ("0s", "at least 1s"),
             ("999ms", "at least 1s"),
             ("301s", "at most 5m"),
-            ("10", "such as `10s`"),
-            ("x", "such as"),
+            ("10", "expected a time such as `10s`"),
+            ("ten", "expected a time such as `10s`"),
         ] {
             let error = duration(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

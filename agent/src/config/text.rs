@@ -1,0 +1,93 @@
+//! The text of a configuration file: its syntax, then its keys. Pure.
+
+use serde::de::IgnoredAny;
+use thiserror::Error;
+
+use super::Config;
+
+/// Reasons why a text is no configuration. Each names a line and a column where it can.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum BadText {
+    /// The text is no YAML.
+    #[error("bad YAML syntax: {0}")]
+    Syntax(String),
+    /// An unknown key, or a value of a wrong type.
+    #[error("{0} (every key is explained in config/podperf.yaml)")]
+    Keys(String),
+}
+
+/// Reads a text; one without keys has no changes to the defaults.
+pub(super) fn read(text: &str) -> Result<Config, BadText> {
+    // First, since the library reports an unknown key although the text behind it is no YAML.
+    serde_yaml::from_str::<IgnoredAny>(text).map_err(|error| BadText::Syntax(error.to_string()))?;
+    let config: Option<Config> =
+        serde_yaml::from_str(text).map_err(|error| BadText::Keys(with_nearest_key(&error.to_string())))?;
+    Ok(config.unwrap_or_default())
+}
+
+/// Adds the nearest key to the library's ``unknown field `x`, expected one of `a`, `b` at line 3``, or all keys where none
+/// is near.
+fn with_nearest_key(message: &str) -> String {
+    let Some((before, after)) = message.split_once("unknown field `") else { return message.to_owned() };
+    let Some((unknown, rest)) = after.split_once('`') else { return message.to_owned() };
+    let known: Vec<_> = rest.split('`').skip(1).step_by(2).collect();
+    let position = rest.rfind(" at line").map_or("", |at| &rest[at..]);
+    let hint = match nearest(unknown, &known) {
+        Some(nearest) => format!("did you mean `{nearest}`?"),
+        None if known.is_empty() => return message.to_owned(),
+        None => format!("one of `{}`", known.join("`, `")),
+    };
+    format!("{before}unknown key `{unknown}`{position} ({hint})")
+}
+
+/// Returns the known key that is at most a third of the unknown one's letters away.
+fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
+    let most = unknown.chars().count().max(3) / 3;
+    let lower = unknown.to_lowercase();
+    let distance = |key: &str| strsim::damerau_levenshtein(&lower, &key.to_lowercase());
+    let (distance, nearest) = known.iter().map(|key| (distance(key), *key)).min()?;
+    (distance <= most).then_some(nearest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str) -> String {
+        read(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn broken_yaml_is_named_as_such_with_its_place_before_any_key() {
+        for (text, place) in [
+            ("a: [1,", "at line 2 column 1"),
+            ("listn: x\nb: {", "at line 3 column 1"),
+            ("a: 'x\n", "at line 2 column 1"),
+            ("a: b: c", "at line 1 column 5"),
+            ("a:\n\t- b", "at line 2 column 1"),
+        ] {
+            let message = refusal(text);
+            assert!(message.starts_with("bad YAML syntax: ") && message.contains(place), "{text}: {message}");
+            assert!(!message.contains("unknown key") && !message.contains("config/podperf.yaml"), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn only_a_near_key_is_suggested() {
+        for (text, key) in [
+            ("listn: x", "listen"),
+            ("cgroups: {dept: 3}", "depth"),
+            ("loglevel: info", "logLevel"),
+            ("metrics: {maxContaners: 3}", "maxContainers"),
+            ("node_name: x", "nodeName"),
+        ] {
+            let message = refusal(text);
+            assert!(message.contains(&format!("(did you mean `{key}`?)")), "{text}: {message}");
+        }
+        for text in ["a: 1", "x: 1", "image: podperf", "endpoint: x"] {
+            let message = refusal(text);
+            assert!(!message.contains("did you mean") && message.contains("(one of `listen`, `server`, "), "{message}");
+            assert!(message.ends_with("(every key is explained in config/podperf.yaml)"), "{message}");
+        }
+    }
+}
