@@ -1,4 +1,4 @@
-//! What is noise is no waste, and waste beside noise is seen.
+//! Noise is no waste, and waste beside noise is seen.
 
 use std::fmt::Write as _;
 
@@ -86,9 +86,16 @@ fn noise_is_no_waste() -> Result<()> {
     let mut tests: Vec<Value> = (0..5).map(|step| quiet(26 * 60 + 10 * step)).collect();
     // A quarter of a core, but for a tenth of that: the change itself is in the deviation.
     tests.push(asks(MINUTES - 10, format!("abs(sum({wasted}{{workload=\"wasteful\"}}) - 0.225) < bool 0.025")));
-    let groups = ["container", "pod", "workload", "baseline", "waste"].map(|group| format!("podperf.rules.{group}"));
+    let groups = ["agent", "container", "pod", "workload", "baseline", "waste"];
+    let groups = groups.map(|group| format!("podperf.rules.{group}"));
+    let files = ["podperf-rules.yaml", "podperf-workload-rules.yaml"].map(|name| root().join(RULES).join(name));
+    let cpu = json!({
+        "series": "podperf_node_cpu_info{job=\"podperf\", cluster=\"c\", instance=\"n1\", node=\"n1\", cpuid=\"k1\"}",
+        "values": format!("1x{MINUTES}"),
+    });
+    input.push(cpu);
     let file = json!({
-        "rule_files": [root().join(RULES).join("podperf-rules.yaml")],
+        "rule_files": files,
         "evaluation_interval": "5m",
         "group_eval_order": groups,
         "tests": [{"name": "noise is no waste", "interval": "1m", "input_series": input, "promql_expr_test": tests}],

@@ -8,6 +8,9 @@ use podperf_tests::{
     suite::{Need, Test},
 };
 
+/// The repository's address, as Cargo.toml says it.
+const REPOSITORY: &str = "https://github.com/podperf/podperf";
+
 const PROMTOOL: &[Need] = &[Need::Program("promtool")];
 
 #[rustfmt::skip]
@@ -16,6 +19,8 @@ pub(crate) const TESTS: &[Test] = &[
     ("alerts_fire_for_who_deserves_it_and_for_no_other", PROMTOOL, alerts_fire_for_who_deserves_it_and_for_no_other),
     ("every_alert_has_a_test_in_which_it_fires", &[], every_alert_has_a_test_in_which_it_fires),
     ("alerts_keep_to_the_conventions", &[], alerts_keep_to_the_conventions),
+    ("demo_rules_fire_within_minutes", PROMTOOL, demo_rules_fire_within_minutes),
+    ("every_group_in_a_test_is_a_group_of_the_rules", &[], every_group_in_a_test_is_a_group_of_the_rules),
 ];
 
 pub(crate) fn promtool(arguments: &[&str], files: Vec<PathBuf>) -> Result<()> {
@@ -31,6 +36,26 @@ fn promtool_reads_every_rule() -> Result<()> {
 
 fn alerts_fire_for_who_deserves_it_and_for_no_other() -> Result<()> {
     promtool(&["test", "rules"], files_in(&root().join(RULE_TESTS), "_test.yaml")?)
+}
+
+fn demo_rules_fire_within_minutes() -> Result<()> {
+    promtool(&["check", "rules", "--lint=all", "--lint-fatal"], vec![root().join("config/demo-rules.yaml")])?;
+    promtool(&["test", "rules"], files_in(&root().join("tests/rules/demo"), ".yaml")?)
+}
+
+/// promtool ignores a group that is not there, and takes the groups in any order then.
+fn every_group_in_a_test_is_a_group_of_the_rules() -> Result<()> {
+    let mut groups = Vec::new();
+    for file in rules::read()? {
+        groups.extend(file.lines.iter().filter_map(|line| Some(line.strip_prefix("  - name: ")?.to_owned())));
+    }
+    for path in files_in(&root().join(RULE_TESTS), "_test.yaml")? {
+        let text = std::fs::read_to_string(&path)?;
+        for group in text.lines().filter_map(|line| line.strip_prefix("  - podperf.")) {
+            ensure!(groups.contains(&format!("podperf.{group}")), "{}: no group podperf.{group}", path.display());
+        }
+    }
+    Ok(())
 }
 
 fn every_alert_has_a_test_in_which_it_fires() -> Result<()> {
@@ -63,7 +88,7 @@ fn alerts_keep_to_the_conventions() -> Result<()> {
             ensure!((severity == "critical") == (name == "PodperfDown"), "{name} is {severity}");
             ensure!(summary.ends_with('.') && !summary.contains("{{"), "the summary of {name}: {summary}");
             ensure!(value("description")?.ends_with('.'), "the description of {name} is no sentence");
-            let runbook = format!("URL-OF-THIS-REPOSITORY/docs/runbooks/{}.md", name.to_lowercase());
+            let runbook = format!("{REPOSITORY}/blob/main/docs/runbooks/{}.md", name.to_lowercase());
             ensure!(value("runbook_url")? == runbook, "the runbook of {name} is not {runbook}");
             ensure!(value("dashboard_url")?.starts_with("/d/podperf-"), "{name} has no dashboard of ours");
             let minutes: u32 = value("for")?.trim_end_matches('m').parse()?;

@@ -1,4 +1,4 @@
-//! `podperf-rules-mutation`: spoils each rule and wants the tests to notice, behind `make rules-mutation`.
+//! `podperf-rules-mutation [PART]`: spoils each rule, or those with PART in their name, and wants the tests to notice.
 
 use std::process::ExitCode;
 
@@ -6,5 +6,6 @@ use anyhow::Result;
 use podperf_tests::rules::mutation;
 
 fn main() -> Result<ExitCode> {
-    Ok(if mutation::run()? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let filter = std::env::args().nth(1);
+    Ok(if mutation::run(filter.as_deref())? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
