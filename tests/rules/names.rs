@@ -18,9 +18,15 @@ pub(crate) const TESTS: &[Test] = &[
     ("every_family_is_in_a_rule_or_a_dashboard", &[], every_family_is_in_a_rule_or_a_dashboard),
 ];
 
-/// What other exporters have, and Prometheus itself: kube-state-metrics, cAdvisor, the scrape, its alerts.
+/// Metrics of other exporters, and of Prometheus itself: kube-state-metrics, cAdvisor, the scrape, its alerts.
 pub(crate) const OF_OTHERS: &[&str] = &[
+    "kube_node_info",
+    "kube_node_labels",
+    "kube_node_spec_taint",
     "kube_node_status_condition",
+    "kube_node_status_allocatable",
+    "kube_pod_container_resource_limits",
+    "kube_pod_container_resource_requests",
     "kube_pod_container_status_restarts_total",
     "container_cpu_cfs_periods_total",
     "container_cpu_cfs_throttled_periods_total",
@@ -61,7 +67,17 @@ const UNUSED: &[(&str, &str)] = &[
 ];
 
 /// In pages, words that look like metrics.
-const NO_METRICS: &[&str] = &["podperf_drop", "podperf_cgroup", "process_gone"];
+const NO_METRICS: &[&str] = &[
+    "podperf_drop",
+    "podperf_cgroup",
+    "process_gone",
+    // Pushed metrics, as a Prometheus that receives OTLP writes them.
+    "podperf_container_oncpu_time_seconds_total",
+    "podperf_container_offcpu_time_seconds_total",
+    "podperf_container_wait_time_seconds_total",
+    "podperf_offcpu_state",
+    "podperf_offcpu_reason",
+];
 
 fn recorded() -> Result<BTreeSet<String>> {
     let files = rules::read()?;
