@@ -1,4 +1,4 @@
-//! What the chart renders is a configuration and a command line that the real agent takes.
+//! Each rendering is a configuration and a command line that the real agent takes.
 
 use std::{fs, process::Command};
 
@@ -13,9 +13,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("the_agent_has_the_commands_that_the_pods_run", GO, the_agent_has_the_commands_that_the_pods_run),
 ];
 
-/// What the agent exits with on a configuration that it does not take.
+/// The exit code of a configuration that the agent does not take.
 const BAD: i32 = 2;
-/// What it exits with where it cannot run: it has read its configuration by then.
+/// The exit code where the agent cannot run: it has read its configuration by then.
 const UNSUPPORTED: i32 = 3;
 
 /// The agent, as far as its configuration, and no further: there is no cgroup tree in an empty directory.

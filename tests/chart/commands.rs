@@ -32,11 +32,28 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("docker", "the tests build the image with buildah, from the same Dockerfile"),
     ("kind", "no container registry is needed here, and none is at hand"),
     ("go", "of the reader's own machine"),
+    ("openssl", "of the reader's own machine"),
     ("sysctl", "it changes the machine"),
 ];
 
-/// What the pages have `kubectl` do.
-const VERBS: &[&str] = &["create", "label", "rollout", "port-forward", "get", "describe", "logs", "delete"];
+/// Charts of others are in registries that no test asks.
+const OF_OTHERS: &str = "prometheus-community";
+
+/// The verbs of `kubectl` on the pages.
+const VERBS: &[&str] =
+    &["apply", "create", "debug", "delete", "describe", "exec", "get", "label", "logs", "port-forward", "rollout"];
+
+/// Namespaces of the pages: of the release, of the demo, of a reader's Prometheus, of a reader's pods.
+const NAMESPACES: &[&str] = &["podperf", "podperf-demo", "monitoring", "shop"];
+
+/// The DaemonSet of `config/unpin.yaml`.
+const UNPIN: &str = "podperf-unpin";
+
+/// Flags whose value is the next word.
+const WITH_VALUE: &[&str] = &["--container", "--field-selector", "--image", "--output", "--profile", "--selector"];
+
+/// Files that the pages have readers make themselves.
+const MADE: &[&str] = &["ca.crt", "tls.crt", "tls.key"];
 
 fn every_command_of_the_pages_is_one_that_there_is() -> Result<()> {
     let daemon_set = object(&template("", &[])?, "DaemonSet")?;
@@ -59,6 +76,7 @@ fn look(command: &Command, daemon_set: &Value) -> Result<bool> {
     match command.program() {
         "make" => make(&command.text)?,
         "podperf" => podperf(&command.text)?,
+        "helm" if command.text.contains(OF_OTHERS) => return Ok(false),
         "helm" => helm_of(&command.text)?,
         "kubectl" => kubectl(&command.text, daemon_set)?,
         // In the ring `kube`.
@@ -91,7 +109,10 @@ fn podperf(text: &str) -> Result<()> {
     let start = text.find("podperf ").context("no podperf")?;
     let empty = TempDir::new()?;
     // It runs where it can write nothing over.
-    let text = text[start..].replace("--config config/", &format!("--config {}/config/", root().display()));
+    let text = text[start..]
+        .replace("--config config/", &format!("--config {}/config/", root().display()))
+        // That of the test, below.
+        .replace("--agent http://127.0.0.1:9799", "");
     let verb = text.split_whitespace().nth(1).context("no command")?;
     let more = match verb {
         "record" => "--agent http://127.0.0.1:1",
@@ -137,30 +158,68 @@ fn helm_of(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// A verb that is known, and of the release only what the chart makes.
+/// A verb that is known, of the release only what the chart makes, files that there are, and what is run in a pod.
 fn kubectl(text: &str, daemon_set: &Value) -> Result<()> {
     let name = daemon_set["metadata"]["name"].as_str().context("no name")?;
-    let port = &daemon_set["spec"]["template"]["spec"]["containers"][0]["ports"][0]["containerPort"];
-    let port = port.as_u64().context("no port")?.to_string();
+    let container = &daemon_set["spec"]["template"]["spec"]["containers"][0];
+    let port = container["ports"][0]["containerPort"].as_u64().context("no port")?.to_string();
     let text = text.split(" | ").next().unwrap_or(text).trim_end_matches(" &");
-    let words: Vec<&str> = text.split_whitespace().skip(1).collect();
-    let mut plain = Vec::new();
-    let mut rest = words.iter();
+    let (text, inside) = text.split_once(" -- ").map_or((text, None), |(outside, inside)| (outside, Some(inside)));
+    let (plain, files) = plain_words(text)?;
+    let verb = *plain.first().context("no command")?;
+    ensure!(VERBS.contains(&verb), "`{verb}` is not known here");
+    for word in &plain {
+        let other = word.strip_prefix("daemonset/").filter(|found| ![name, UNPIN].contains(found));
+        ensure!(other.is_none(), "the chart makes `daemonset/{name}`");
+    }
+    ensure!(verb != "port-forward" || plain.last() == Some(&port.as_str()), "the chart has port {port}");
+    for file in files.into_iter().filter(|file| !MADE.contains(file)) {
+        ensure!(root().join(file).exists(), "no `{file}`");
+    }
+    ensure!(["exec", "debug"].contains(&verb) == inside.is_some(), "`{verb}` and what is run there");
+    inside.map_or(Ok(()), |inside| in_a_pod(inside, daemon_set))
+}
+
+/// The words that are neither flags nor their values, and the files that are named.
+fn plain_words(text: &str) -> Result<(Vec<&str>, Vec<&str>)> {
+    let (mut plain, mut files) = (Vec::new(), Vec::new());
+    let mut rest = text.split_whitespace().skip(1);
     while let Some(word) = rest.next() {
-        match *word {
-            "--namespace" | "-n" => ensure!(rest.next() == Some(&"podperf"), "another namespace"),
-            word if word.starts_with('-') => {}
+        match word {
+            "--namespace" | "-n" => {
+                let namespace = rest.next().context("no namespace")?;
+                ensure!(NAMESPACES.contains(&namespace), "another namespace");
+            }
+            "-f" => files.push(rest.next().context("no file")?),
+            word if WITH_VALUE.contains(&word) => ensure!(rest.next().is_some(), "`{word}` without a value"),
+            word if word.starts_with('-') => {
+                // `NAME=FILE` is another name for the file.
+                let file = word.strip_prefix("--from-file=").map(|file| file.split('=').next_back().unwrap_or(file));
+                files.extend(file);
+            }
             word => plain.push(word),
         }
     }
-    let verb = plain.first().context("no command")?;
-    ensure!(VERBS.contains(verb), "`{verb}` is not known here");
-    for word in &plain {
-        let other = word.strip_prefix("daemonset/").filter(|found| *found != name);
-        ensure!(other.is_none(), "the chart makes `daemonset/{name}`");
+    Ok((plain, files))
+}
+
+/// The agent's own commands as elsewhere; what is removed from a node is what the chart mounts.
+fn in_a_pod(inside: &str, daemon_set: &Value) -> Result<()> {
+    let volumes = daemon_set["spec"]["template"]["spec"]["volumes"].as_sequence().context("no volumes")?;
+    let mounted = |path: &str| volumes.iter().any(|volume| volume["hostPath"]["path"] == path);
+    match inside.split_whitespace().next().context("nothing is run")? {
+        // Its configuration is the pod's, or is piped.
+        "podperf" => podperf(&inside.replace("--config /etc/podperf/podperf.yaml", "")),
+        "rm" => {
+            for path in inside.split_whitespace().filter_map(|word| word.strip_prefix("/host")) {
+                let own = mounted(path) || path.strip_suffix("/podperf").is_some_and(mounted);
+                ensure!(own, "the chart mounts no `{path}`");
+            }
+            Ok(())
+        }
+        "promtool" | "touch" => Ok(()),
+        other => bail!("`{other}` is looked at nowhere"),
     }
-    ensure!(*verb != "port-forward" || plain.last() == Some(&port.as_str()), "the chart has port {port}");
-    Ok(())
 }
 
 fn said_of(output: &Output) -> (String, String) {
@@ -182,9 +241,14 @@ fn a_command_that_there_is_not_is_noticed() -> Result<()> {
         "helm remove podperf --namespace podperf",
         "helm test podperf --for-long --namespace podperf",
         "kubectl exec -n podperf daemonset/podperf",
+        "kubectl exec -n podperf daemonset/podperf -- podperf top",
+        "kubectl exec -n podperf daemonset/podperf -- sh",
+        "kubectl -n podperf debug node/worker-1 -- rm -rf /host/var/lib",
+        "kubectl apply -f config/demo/nothing.yaml",
+        "kubectl -n podperf create configmap rules --from-file=config/nothing.yaml",
         "kubectl --namespace podperf rollout status daemonset/podperf-agent",
         "kubectl --namespace podperf port-forward daemonset/podperf 9090",
-        "kubectl -n monitoring get pods",
+        "kubectl -n other get pods",
         "wget localhost:9799/metrics",
     ] {
         let command = Command { page: String::new(), text: text.to_owned() };

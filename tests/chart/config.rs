@@ -21,7 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("certificates_are_mounted_where_the_configuration_says", GO, certificates_are_mounted_where_the_configuration_says),
 ];
 
-/// What the chart says itself.
+/// Keys that the chart sets itself.
 const OWN: &[&str] = &[
     "listen",
     "nodeName",
@@ -69,7 +69,9 @@ fn the_agents_defaults_are_values_that_are_taken() -> Result<()> {
     }
     // It stands for the one or the other, by where the agent is.
     config["identity"] = "kubernetes".into();
-    let rendered = configured(&serde_json::json!({"mode": "profiles", "config": config}).to_string())?;
+    let rendered = configured(
+        &serde_json::json!({"mode": "profiles", "http": {"acceptOpenProfiles": true}, "config": config}).to_string(),
+    )?;
     let mut wanted = config;
     wanted["cgroups"]["root"] = "/host/sys/fs/cgroup".into();
     wanted["listen"] = "0.0.0.0:9799".into();
@@ -105,7 +107,7 @@ fn only_what_the_agent_does_not_follow_restarts_it() -> Result<()> {
         "http: {port: 9800}",
         "http: {tls: {secretName: x}}",
         "config: {server: {limits: {connections: 8}}}",
-        "mode: profiles",
+        "{mode: profiles, http: {acceptOpenProfiles: true}}",
     ] {
         ensure!(checksum(restarts)? != plain, "`{restarts}` changes nothing until somebody restarts the agents");
     }
@@ -133,7 +135,7 @@ fn certificates_are_mounted_where_the_configuration_says() -> Result<()> {
     for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
         ensure!(pod["containers"][0][probe]["httpGet"]["scheme"] == "HTTPS", "{probe}");
     }
-    let values = "{mode: profiles, otlp: {tls: {secretName: client}}, config: {otlp: {endpoint: 'https://c:4317'}}}";
+    let values = "{mode: profiles, http: {acceptOpenProfiles: true}, otlp: {tls: {secretName: client}}, config: {otlp: {endpoint: 'https://c:4317'}}}";
     let tls = configured(values)?["otlp"]["tls"].clone();
     let (_, directory) = mounted(values, "client")?;
     for (key, file) in [("caFile", "ca.crt"), ("certFile", "tls.crt"), ("keyFile", "tls.key")] {

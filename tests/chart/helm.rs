@@ -1,4 +1,4 @@
-//! The real helm, and what it makes of the chart.
+//! The real helm, and its renderings of the chart.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use serde::Deserialize as _;
 use serde_yaml::Value;
 use tempfile::TempDir;
 
-/// What a machine needs for `build.sh`.
+/// The needs of `build.sh`.
 pub(crate) const GO: &[Need] = &[Need::Program("go")];
 
 /// The repository.
@@ -49,7 +49,7 @@ pub(crate) fn helm<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item 
     program("helm")?.args(arguments).output().context("failed to run helm")
 }
 
-/// What it prints, or why it fails.
+/// The output, or the reason of the failure.
 pub(crate) fn said(output: &Output) -> Result<String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     ensure!(output.status.success(), "{}", text(&output.stderr).trim());
@@ -78,7 +78,7 @@ pub(crate) fn copy_of(chart: &Path) -> Result<(TempDir, PathBuf)> {
     Ok((directory, copy))
 }
 
-/// What is printed after an installation. Helm prints it only when it has a cluster, so a copy of the chart has it as an
+/// The notes that are printed after an installation. Helm prints it only when it has a cluster, so a copy of the chart has it as an
 /// object.
 pub(crate) fn notes(chart: &Path, values: &str, arguments: &[&str]) -> Result<String> {
     let (_directory, copy) = copy_of(chart)?;

@@ -1,4 +1,4 @@
-//! What is rendered is what Kubernetes takes, from the oldest version that the chart is for to the newest whose schemas
+//! Kubernetes takes each rendering, from the oldest version that the chart is for to the newest whose schemas
 //! there are: by `kubernetes-validate`, which has the API's own schemas. Operators' objects are read into their own types.
 
 use std::{
@@ -24,18 +24,19 @@ pub(crate) const TESTS: &[Test] = &[
 
 const NEEDS: &[Need] = &[Need::Program("go"), Need::Program("python3")];
 
-/// Of the chart's `kubeVersion`.
+/// The oldest minor version of the chart's `kubeVersion`.
 const OLDEST: u32 = 27;
 
-/// Whose types there are.
+/// API groups of operators whose types there are.
 const OPERATORS: &[&str] = &[
     "monitoring.coreos.com/v1",
     "monitoring.coreos.com/v1alpha1",
     "autoscaling.k8s.io/v1",
     "security.openshift.io/v1",
 ];
-/// Whose types are in no Go module that can be had; their objects are seen in the examples only.
-const UNKNOWN: &[&str] = &["monitoring.googleapis.com/v1", "grafana.integreatly.org/v1beta1"];
+/// API groups whose types are in no Go module that can be had; their objects are seen in the examples only.
+const UNKNOWN: &[&str] =
+    &["monitoring.googleapis.com/v1", "grafana.integreatly.org/v1beta1", "operator.victoriametrics.com/v1beta1"];
 
 /// The program, in an environment of its own.
 fn validator() -> Result<&'static PathBuf> {
@@ -52,20 +53,20 @@ fn validator() -> Result<&'static PathBuf> {
 }
 
 /// The minor versions whose schemas it has, from the oldest that counts here.
-fn minors() -> Result<Vec<u32>> {
+pub(crate) fn minors() -> Result<Vec<u32>> {
     let printed = Command::new(validator()?).arg("--version").output()?;
     let newest = said(&printed)?;
     let newest = newest.trim().rsplit(' ').next().and_then(|version| version.split('.').nth(1)?.parse().ok());
     Ok((OLDEST..=newest.with_context(|| format!("{printed:?}"))?).collect())
 }
 
-/// Whose schemas are Kubernetes' own; those of operators it does not have.
+/// True if the schemas are Kubernetes' own; it does not have those of operators.
 fn is_of_kubernetes(api_version: &str) -> bool {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     !group.contains('.') || group.ends_with(".k8s.io") && group != "autoscaling.k8s.io"
 }
 
-fn validate(text: &str, minor: u32) -> Result<()> {
+pub(crate) fn validate(text: &str, minor: u32) -> Result<()> {
     let file = tempfile::Builder::new().suffix(".yaml").tempfile()?;
     fs::write(file.path(), text)?;
     let mut command = Command::new(validator()?);
@@ -122,7 +123,7 @@ fn a_field_that_kubernetes_does_not_have_is_noticed() -> Result<()> {
 }
 
 /// Reads objects into the operators' types.
-fn read_as_operators(text: &str) -> Result<String> {
+pub(crate) fn read_as_operators(text: &str) -> Result<String> {
     let mut child =
         program("operators")?.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     child.stdin.take().context("no stdin")?.write_all(text.as_bytes())?;

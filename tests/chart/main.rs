@@ -1,27 +1,42 @@
 //! The Helm chart: what it renders, what it refuses, and that its documents say so. By the real helm, built by
-//! `build.sh`; no cluster, no root.
+//! `build.sh`, and a real API server without nodes; no root.
 
 mod agent;
+mod api_server;
 mod commands;
+mod compatibility;
 mod config;
+mod demo;
 mod documents;
 mod examples;
 mod helm;
 mod kubernetes;
+mod labels;
+mod managed;
+mod network;
+mod open_profiles;
 mod privileges;
 mod prometheus;
 mod refusals;
 mod rules;
 mod schema;
+mod secrets;
+mod value_sets;
 mod wrong_values;
 
 use std::process::ExitCode;
 
-use podperf_tests::suite;
+use podperf_tests::{control_plane::SharedPlane, suite};
 
 fn main() -> ExitCode {
     let rendered = [examples::TESTS, privileges::TESTS, kubernetes::TESTS, rules::TESTS].concat();
     let values = [schema::TESTS, wrong_values::TESTS, refusals::TESTS, config::TESTS].concat();
-    let others = [agent::TESTS, documents::TESTS, commands::TESTS, prometheus::TESTS].concat();
-    suite::run_beside_others(&[rendered, values, others].concat())
+    let others =
+        [agent::TESTS, documents::TESTS, commands::TESTS, prometheus::TESTS, demo::TESTS, compatibility::TESTS]
+            .concat();
+    let traps = [labels::TESTS, network::TESTS, open_profiles::TESTS, secrets::TESTS].concat();
+    let installed = [api_server::TESTS, api_server::UMBRELLA, managed::TESTS].concat();
+    let code = suite::run_beside_others(&[rendered, values, others, traps, installed].concat());
+    SharedPlane::end();
+    code
 }

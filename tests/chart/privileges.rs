@@ -1,4 +1,4 @@
-//! What each mode may do, and that it may nothing else.
+//! Each mode has its privileges, and no other.
 
 use std::fs;
 
@@ -41,7 +41,8 @@ fn each_mode_has_exactly_its_privileges() -> Result<()> {
         ("profiles", PROFILES, true, true),
         ("profiles", PROFILES, false, true),
     ] {
-        let pod = pod(&template(&format!("{{mode: {mode}, hostPID: {shared}}}"), &[])?)?;
+        let pod =
+            pod(&template(&format!("{{mode: {mode}, hostPID: {shared}, http: {{acceptOpenProfiles: true}}}}"), &[])?)?;
         let spec = &pod["spec"];
         let security = &spec["containers"][0]["securityContext"];
         ensure!(words(&security["capabilities"]["add"]) == capabilities, "{mode}: {security:?}");
@@ -64,7 +65,7 @@ fn each_mode_has_exactly_its_privileges() -> Result<()> {
     Ok(())
 }
 
-/// Where nothing is left for a next agent, the node is not written to, and nobody asks for the DaemonSet.
+/// An agent that leaves nothing for the next one does not write to the node, and does not ask for the DaemonSet.
 fn without_pins_nothing_of_the_node_is_written_to() -> Result<()> {
     for values in ["config: {restart: {pin: false}}", "config: {identity: none}"] {
         let rendered = template(values, &[])?;
@@ -96,8 +97,8 @@ fn who_pins_may_ask_for_its_own_daemonset_alone() -> Result<()> {
 fn apparmor_is_an_annotation_before_kubernetes_1_30() -> Result<()> {
     let key = "container.apparmor.security.beta.kubernetes.io/podperf";
     for (values, version, field, annotation) in [
-        ("mode: profiles", "1.29.3", None, Some("unconfined")),
-        ("mode: profiles", "1.30.0", Some("Unconfined"), None),
+        ("{mode: profiles, http: {acceptOpenProfiles: true}}", "1.29.3", None, Some("unconfined")),
+        ("{mode: profiles, http: {acceptOpenProfiles: true}}", "1.30.0", Some("Unconfined"), None),
         // The runtime's own is in force where there is AppArmor; said by name, it is asked of all nodes.
         ("mode: metrics", "1.29.3", None, None),
         ("mode: metrics", "1.30.0", None, None),
@@ -177,7 +178,7 @@ fn who_asks_for_no_pods_has_no_token() -> Result<()> {
 fn openshift_gets_constraints_that_fit_the_pod() -> Result<()> {
     let openshift = &["--api-versions", "security.openshift.io/v1"];
     for mode in ["metrics", "metrics, hostPID: false", "profiles"] {
-        let rendered = template(&format!("{{mode: {mode}}}"), openshift)?;
+        let rendered = template(&format!("{{mode: {mode}, http: {{acceptOpenProfiles: true}}}}"), openshift)?;
         let constraints = object(&rendered, "SecurityContextConstraints")?;
         let pod = pod(&rendered)?;
         let security = &pod["spec"]["containers"][0]["securityContext"];

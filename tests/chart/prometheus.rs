@@ -31,7 +31,7 @@ fn the_example_for_prometheus_asks_as_the_charts_monitors_do() -> Result<()> {
     ensure!(ours["namespaces"]["names"] == theirs["namespaces"]["names"], "{ours:?}");
     ensure!(ours["selectors"][0]["label"] == theirs["selectors"][0]["label"], "{ours:?}");
 
-    // What all monitors share is in it, and the selector finds the pods.
+    // The part that all monitors share is in it, and the selector finds the pods.
     let monitor = object(&template("podMonitor: {enabled: true}", &[])?, "PodMonitor")?["spec"].clone();
     let endpoint = &monitor["podMetricsEndpoints"][0];
     let shared = snake_case(&endpoint["relabelings"])?;

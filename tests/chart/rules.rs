@@ -19,6 +19,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("thresholds_replace_the_number_before_their_mark", GO, thresholds_replace_the_number_before_their_mark),
     ("a_threshold_that_is_not_there_is_refused", GO, a_threshold_that_is_not_there_is_refused),
     ("groups_are_left_out_one_by_one", GO, groups_are_left_out_one_by_one),
+    ("a_group_that_others_need_stays_in", GO, a_group_that_others_need_stays_in),
+    ("numbers_that_would_come_and_go_are_refused", GO, numbers_that_would_come_and_go_are_refused),
+    ("the_job_of_the_agents_is_a_value", GO, the_job_of_the_agents_is_a_value),
     ("the_label_of_clusters_is_renamed_and_recorded_names_are_not", GO, the_label_of_clusters_is_renamed_and_recorded_names_are_not),
     ("what_is_rendered_is_what_prometheus_takes", &[Need::Program("go"), Need::Program("promtool")], what_is_rendered_is_what_prometheus_takes),
     ("the_rules_of_the_chart_are_what_prometheus_takes", &[Need::Program("go"), Need::Program("promtool")], the_rules_of_the_chart_are_what_prometheus_takes),
@@ -123,7 +126,7 @@ fn values_change_what_they_name_of_an_alert() -> Result<()> {
 fn a_runbook_without_an_address_is_none() -> Result<()> {
     let (_directory, copy) = with_files()?;
     let file = copy.join("files/rules/podperf-waits.yaml");
-    fs::write(&file, RULES.replace("https://example.com/runbooks/Waits", "URL-OF-THIS/runbooks/waits.md"))?;
+    fs::write(&file, RULES.replace("https://example.com/runbooks/Waits", "NO-ADDRESS/runbooks/waits.md"))?;
     for (values, wanted) in
         [("", None), (", runbookUrl: 'https://runbooks.test'", Some("https://runbooks.test/waits.md"))]
     {
@@ -155,6 +158,16 @@ fn a_threshold_that_is_not_there_is_refused() -> Result<()> {
         let error = alert(&format!("alerts: {{{name}}}")).map(drop).err().context("it is taken")?.to_string();
         ensure!(error.contains("there is no such threshold") && error.contains(there), "{error}");
     }
+    // A threshold that stands in several places is one value, and is named once.
+    let of_chart = |name: &str| {
+        let alert = format!("alerts: {{PodperfWorkloadLowIPC: {{thresholds: {{{name}: 5}}}}}}");
+        template_of(&chart(), &format!("prometheusRule: {{enabled: true, {alert}}}"), &[])
+    };
+    let error = of_chart("cycles").map(drop).err().context("it is taken")?.to_string();
+    ensure!(error.contains("(there are: cyclesPerSecond, share)"), "{error}");
+    let lines = |text: &str| of_chart("cyclesPerSecond").map(|rendered| rendered.matches(text).count());
+    let (changed, others) = (lines("> 5 # threshold cyclesPerSecond")?, lines("> 3e8 # threshold cyclesPerSecond")?);
+    ensure!((changed, others) == (3, 3), "{changed} of LowIPC, {others} of CacheMissSurge");
     let error = alert("alerts: {Wait: {enabled: false}}").map(drop).err().context("it is taken")?.to_string();
     ensure!(error.contains("prometheusRule.alerts.Wait: there is no such alert (there are: Gone, Waits)"), "{error}");
     Ok(())
@@ -171,13 +184,63 @@ fn groups_are_left_out_one_by_one() -> Result<()> {
             .collect())
     };
     ensure!(names("")? == ["waits.rules", "waits.alerts"]);
-    ensure!(names("groups: {waits.rules: {enabled: false}}")? == ["waits.alerts"]);
-    ensure!(groups("groups: {waits.rules: {interval: 5m}}")?["groups"][0]["interval"] == "5m");
+    ensure!(names("groups: {waits.alerts: {enabled: false}}")? == ["waits.rules"]);
+    ensure!(groups("groups: {waits.rules: {interval: 4m30s}}")?["groups"][0]["interval"] == "4m30s");
     // An object without groups is none.
     let (_directory, copy) = with_files()?;
     let values =
         "prometheusRule: {enabled: true, groups: {waits.rules: {enabled: false}, waits.alerts: {enabled: false}}}";
     ensure!(object(&template_of(&copy, values, &[])?, "PrometheusRule").is_err());
+    Ok(())
+}
+
+/// The words in which values of `prometheusRule` are refused; those of others are a first line.
+fn refusal(values: &str) -> Result<String> {
+    Ok(groups(values).map(drop).err().with_context(|| format!("`{values}` is taken"))?.to_string())
+}
+
+fn a_group_that_others_need_stays_in() -> Result<()> {
+    let said = refusal("groups: {waits.rules: {enabled: false}}")?;
+    ensure!(said.contains("prometheusRule.groups.waits.rules.enabled: Waits needs its numbers"), "{said}");
+    groups("groups: {waits.rules: {enabled: false}}, alerts: {Waits: {enabled: false}}")?;
+    // The chart's own: the groups that alerts stand on, directly and through others.
+    for (group, by) in [("container", "PodperfContainerRunqueueWait"), ("baseline", "PodperfWorkloadLowIPC")] {
+        let values =
+            format!("prometheusRule: {{enabled: true, groups: {{podperf.rules.{group}: {{enabled: false}}}}}}");
+        let said = template_of(&chart(), &values, &[]).map(drop).err().context(group)?.to_string();
+        ensure!(said.contains(&format!("podperf.rules.{group}.enabled: {by} needs its numbers")), "{said}");
+    }
+    let values = "prometheusRule: {enabled: true, groups: {podperf.rules.waste: {enabled: false}}}";
+    template_of(&chart(), values, &[]).map(drop)
+}
+
+fn numbers_that_would_come_and_go_are_refused() -> Result<()> {
+    for interval in ["5m", "300s", "4m60s", "1h", "300000ms", "4m59s1000ms"] {
+        let said = refusal(&format!("groups: {{waits.rules: {{interval: {interval}}}}}"))?;
+        ensure!(said.contains("waits.rules.interval: Prometheus uses a point for five minutes"), "{said}");
+    }
+    // Alerts record nothing.
+    groups("groups: {waits.alerts: {interval: 10m}}")?;
+    for monitor in ["podMonitor", "serviceMonitor", "scrapeConfig"] {
+        let seldom = |interval: &str| format!("{monitor}: {{enabled: true, interval: {interval}}}\n");
+        let said = refusal(&seldom("121s"))?;
+        ensure!(said.contains(&format!("{monitor}.interval: rates of the rules are over five minutes")), "{said}");
+        groups(&seldom("2m"))?;
+        template_of(&chart(), &seldom("10m"), &[])?;
+    }
+    Ok(())
+}
+
+fn the_job_of_the_agents_is_a_value() -> Result<()> {
+    let gone = |values: &str| -> Result<Value> { Ok(groups(values)?["groups"][1]["rules"][1]["expr"].clone()) };
+    ensure!(gone("")? == "absent(up{job=\"podperf\"} == 1)");
+    ensure!(gone("job: kubernetes-pods")? == "absent(up{job=\"kubernetes-pods\"} == 1)");
+    let rendered = template_of(&chart(), "prometheusRule: {enabled: true, job: other}", &[])?;
+    ensure!(rendered.contains("up{job=\"other\"}") && !rendered.contains("job=\"podperf\""), "{rendered}");
+    // A name that YAML takes for something else.
+    let monitor = template_of(&chart(), "{podMonitor: {enabled: true}, prometheusRule: {job: '123'}}", &[])?;
+    let monitor = object(&monitor, "PodMonitor")?;
+    ensure!(monitor["spec"]["podMetricsEndpoints"][0]["relabelings"][0]["replacement"] == "123", "{monitor:?}");
     Ok(())
 }
 

@@ -61,10 +61,12 @@ fn the_schema_and_the_values_have_the_same_keys() -> Result<()> {
     keys_of_schema(&schema()?, "", &mut of_schema);
     keys_of_values(&values()?, "", &mut of_values);
     // Keys of the configuration have their defaults in the agent, and Kubernetes' own objects are not ours.
-    let foreign = ["config.", "nodeSelector.", "dashboards.configMaps.labels.", "instanceSelector.", "resources."];
+    let foreign =
+        ["config.", "nodeSelector.", "affinity.", "dashboards.configMaps.labels.", "instanceSelector.", "resources."];
     let ours = |path: &String| !foreign.iter().any(|part| path.contains(part));
-    // Fields of a probe that have a default of Kubernetes.
-    let optional = |path: &String| path.ends_with("Probe.initialDelaySeconds");
+    // A field of a probe that has a default of Kubernetes, and one that is refused in words.
+    let optional =
+        |path: &String| path.ends_with("Probe.initialDelaySeconds") || path.ends_with("rollingUpdate.maxSurge");
     let missing: Vec<_> = of_values.difference(&of_schema).filter(|path| ours(path)).collect();
     ensure!(missing.is_empty(), "in values.yaml, not in the schema: {missing:?}");
     let unknown: Vec<_> = of_schema.difference(&of_values).filter(|path| ours(path) && !optional(path)).collect();

@@ -79,13 +79,40 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("startupProbe: {periodSeconds: 0}", "/startupProbe/periodSeconds", "minimum"),
     ("terminationGracePeriodSeconds: 1", "/terminationGracePeriodSeconds", "minimum"),
     ("updateStrategy: {type: Recreate}", "/updateStrategy/type", "must be one of"),
-    ("updateStrategy: {rollingUpdate: {maxSurge: 1}}", "/updateStrategy/rollingUpdate", "'maxSurge' not allowed"),
     (
         "updateStrategy: {rollingUpdate: {maxUnavailable: some}}",
         "/updateStrategy/rollingUpdate/maxUnavailable",
         "pattern",
     ),
     ("tolerations: {operator: Exists}", "/tolerations", "want array"),
+    ("tolerations: [{foo: bar}]", "/tolerations/0", "'foo' not allowed"),
+    ("tolerations: [{operator: Exist}]", "/tolerations/0/operator", "must be one of"),
+    ("affinity: {nodeAfinity: {}}", "/affinity", "'nodeAfinity' not allowed"),
+    (
+        "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerm: []}}}",
+        "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution",
+        "missing property 'nodeSelectorTerms'",
+    ),
+    ("resources: {limits: {memory: 1 GiB}}", "/resources/limits/memory", "pattern"),
+    ("extraEnv: [{nam: A, value: b}]", "/extraEnv/0", "missing property 'name'"),
+    ("extraEnv: [{name: A, valueForm: {}}]", "/extraEnv/0", "'valueForm' not allowed"),
+    ("extraEnv: [{name: A, valueFrom: {secretRef: {}}}]", "/extraEnv/0/valueFrom", "'secretRef' not allowed"),
+    ("extraEnvFrom: [{secretKeyRef: {name: a}}]", "/extraEnvFrom/0", "'secretKeyRef' not allowed"),
+    ("extraVolumes: [{name: a, hostpath: {path: /a}}]", "/extraVolumes/0", "'hostpath' not allowed"),
+    ("extraVolumes: [{name: a}]", "/extraVolumes/0", "minProperties"),
+    ("extraVolumeMounts: [{name: a, path: /a}]", "/extraVolumeMounts/0", "missing property 'mountPath'"),
+    ("podMonitor: {relabelings: [{source_labels: [a]}]}", "/podMonitor/relabelings/0", "'source_labels' not allowed"),
+    ("networkPolicy: {from: [{namespaceselector: {}}]}", "/networkPolicy/from/0", "'namespaceselector' not allowed"),
+    ("networkPolicy: {from: [{ipBlock: {cidr: 10.0.0.0}}]}", "/networkPolicy/from/0/ipBlock/cidr", "pattern"),
+    ("networkPolicy: {dns: {port: 53}}", "/networkPolicy/dns", "'port' not allowed"),
+    ("nameOverride: a b", "/nameOverride", "pattern"),
+    ("nameOverride: my.app", "/nameOverride", "pattern"),
+    ("fullnameOverride: Podperf_Agent", "/fullnameOverride", "pattern"),
+    ("fullnameOverride: 1podperf", "/fullnameOverride", "pattern"),
+    ("serviceAccount: {name: Foo_Bar}", "/serviceAccount/name", "pattern"),
+    ("enabled: 'no'", "/enabled", "want boolean"),
+    ("global: {imagePullSecrets: [{secret: a}]}", "/global/imagePullSecrets/0", "missing property 'name'"),
+    ("config: {otlp: {endpoint: 'https://user:password@collector:4317'}}", "/config/otlp/endpoint", "pattern"),
     ("podMonitor: true", "/podMonitor", "want object"),
     ("podMonitor: {interval: 30}", "/podMonitor/interval", "want string"),
     ("podMonitor: {honorLabels: false}", "/podMonitor", "'honorLabels' not allowed"),
@@ -126,6 +153,6 @@ fn wrong_values_are_refused_by_their_key() -> Result<()> {
         bail!("{} of {}:\n{}", wrong.len(), WRONG.len(), wrong.join("\n"));
     }
     // So that no refusal above is one of everything.
-    ensure!(template("mode: profiles", &[])?.contains("kind: DaemonSet"));
+    ensure!(template("{mode: profiles, http: {acceptOpenProfiles: true}}", &[])?.contains("kind: DaemonSet"));
     Ok(())
 }

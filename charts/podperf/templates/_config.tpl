@@ -11,17 +11,17 @@
 {{- printf "%s:%d" $address (int .Values.http.port) -}}
 {{- end -}}
 
-{{/* Where the certificates for `config.otlp.endpoint` are mounted. */}}
+{{/* The directory in which the certificates for `config.otlp.endpoint` are mounted. */}}
 {{- define "podperf.otlpTlsDir" -}}
 /etc/podperf-otlp-tls
 {{- end -}}
 
-{{/* Where the server's certificate is mounted. */}}
+{{/* The directory in which the server's certificate is mounted. */}}
 {{- define "podperf.httpTlsDir" -}}
 /etc/podperf-http-tls
 {{- end -}}
 
-{{/* By which name its certificate is to be believed. */}}
+{{/* The name in the server's certificate. */}}
 {{- define "podperf.serverName" -}}
 {{- .Values.http.tls.serverName | default (printf "%s.%s.svc" (include "podperf.fullname" .) (include "podperf.namespace" .)) -}}
 {{- end -}}
@@ -61,12 +61,29 @@
 {{- if .Values.http.authorization.enabled }}{{ $_ := set $server "authorization" (dict "enabled" true) }}{{ end -}}
 {{- $_ := set $chart "server" $server -}}
 {{- end -}}
-{{- mergeOverwrite $chart (deepCopy .Values.config) | toYaml -}}
+{{- $said := deepCopy .Values.config -}}
+{{- if include "podperf.otlpHeaders" . }}{{ $_ := unset $said.otlp "headers" }}{{ end -}}
+{{- mergeOverwrite $chart $said | toYaml -}}
 {{- end -}}
 
-{{/* Of what only a restart changes. The agent follows the other keys in its file, and keeps its counts. */}}
+{{/* `config.otlp.headers` as the agent reads it from its environment: `name=value,name=value`, percent-encoded. Headers are
+credentials as often as not, so that they are in a Secret, and not in the ConfigMap. */}}
+{{- define "podperf.otlpHeaders" -}}
+{{- $pairs := list -}}
+{{- range $name, $value := dig "otlp" "headers" dict .Values.config | default dict -}}
+{{- $pairs = append $pairs (printf "%s=%s" (urlquery $name) (urlquery $value) | replace "+" "%20") -}}
+{{- end -}}
+{{- join "," $pairs -}}
+{{- end -}}
+
+{{- define "podperf.otlpSecret" -}}
+{{- include "podperf.objectName" (list . "otlp") -}}
+{{- end -}}
+
+{{/* A checksum of all that only a restart changes. The agent follows the other keys in its file, and keeps its counts. */}}
 {{- define "podperf.configChecksum" -}}
 {{- $config := include "podperf.config" . | fromYaml -}}
+{{- with include "podperf.otlpHeaders" . }}{{ $_ := set $config "headers" . }}{{ end -}}
 {{- $cgroups := omit $config.cgroups "depth" "include" "exclude" "grace" -}}
 {{- $metrics := pick (default dict $config.metrics) "level" -}}
 {{- $overhead := omit (default dict $config.overhead) "maxMemory" -}}

@@ -1,17 +1,17 @@
-{{/* What all monitors say of targets and their labels. */}}
+{{/* Targets and their labels, as all monitors say them. */}}
 
 {{/* An agent is called by its node, however often its pod is replaced; the rules and dashboards go by these labels. */}}
 {{- define "podperf.relabelings" -}}
 - targetLabel: job
-  replacement: podperf
+  replacement: {{ include "podperf.job" . | quote }}
 - sourceLabels: [__meta_kubernetes_pod_node_name]
   targetLabel: instance
 - sourceLabels: [__meta_kubernetes_pod_node_name]
   targetLabel: node
 {{- end -}}
 
-{{/* How Prometheus gets in. Arguments: the monitor's values, the root, and the scheme as it is
-written there. */}}
+{{/* The way of Prometheus into agents with TLS. Arguments: the monitor's values, the root, and the scheme as it is written
+there. */}}
 {{- define "podperf.scrapeLogin" -}}
 {{- $root := index . 1 -}}
 {{- if $root.Values.http.tls.secretName -}}
@@ -42,7 +42,7 @@ path: /metrics
 {{- with include "podperf.scrapeLogin" (append . "https") }}
 {{ . }}
 {{- end }}
-# `namespace`, `pod` and `container` are of whom the agent speaks, not of the agent.
+# `namespace`, `pod` and `container` are those that the agent speaks of, not the agent's own.
 honorLabels: true
 {{- with $monitor.interval }}
 interval: {{ . }}
@@ -51,7 +51,7 @@ interval: {{ . }}
 scrapeTimeout: {{ . }}
 {{- end }}
 relabelings:
-  {{- include "podperf.relabelings" . | nindent 2 }}
+  {{- include "podperf.relabelings" (index . 1) | nindent 2 }}
   {{- with $monitor.relabelings }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -68,8 +68,28 @@ metricRelabelings:
 name: {{ include "podperf.fullname" $root }}
 namespace: {{ $monitor.namespace | default (include "podperf.namespace" $root) }}
 labels:
-  {{- include "podperf.labels" $root | nindent 2 }}
-  {{- with $monitor.labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "podperf.labelsWith" (list $root $monitor.labels) | nindent 2 }}
+{{- end -}}
+
+{{/* Rule groups for Google's managed Prometheus. It takes the label `namespace` for the agent's own, so that the agent's is
+`exported_namespace`, and calls the job by the PodMonitoring. Each group says its interval. Arguments: the groups, and the root. */}}
+{{- define "podperf.managedRules" -}}
+{{- $root := index . 1 -}}
+{{- $groups := list -}}
+{{- range (index . 0 | fromYaml).groups -}}
+{{- $rules := list -}}
+{{- range .rules -}}
+{{- $rule := . -}}
+{{- $expr := regexReplaceAll `([({,]\s*)namespace(\s*[,)=!])` $rule.expr "${1}exported_namespace${2}" -}}
+{{- $expr = $expr | replace (printf `job="%s"` (include "podperf.job" $root)) (printf `job="%s"` (include "podperf.fullname" $root)) -}}
+{{- $_ := set $rule "expr" $expr -}}
+{{- range $key, $text := $rule.annotations -}}
+{{- $_ := set $rule.annotations $key (regexReplaceAll `(\$labels\.)namespace\b` $text "${1}exported_namespace") -}}
+{{- end -}}
+{{- $rules = append $rules $rule -}}
+{{- end -}}
+{{- $group := set . "rules" $rules -}}
+{{- $groups = append $groups (merge $group (dict "interval" "1m")) -}}
+{{- end -}}
+{{- dict "groups" $groups | toYaml -}}
 {{- end -}}

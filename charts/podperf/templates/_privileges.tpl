@@ -1,4 +1,4 @@
-{{/* What each mode may do. docs/install.md has the reasons, and what is lost without. */}}
+{{/* The privileges of each mode. docs/install.md has the reasons, and what is lost without. */}}
 
 {{- define "podperf.profiles" -}}
 {{- if eq .Values.mode "profiles" }}true{{ end -}}

@@ -9,7 +9,8 @@
 use std::{
     borrow::Borrow,
     ops::Deref,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, PoisonError, mpsc},
+    thread,
     time::Duration,
 };
 
@@ -34,13 +35,26 @@ impl SharedPlane {
     pub fn take() -> Result<Self> {
         let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).take();
         let again = idle.and_then(|mut plane| plane.renew().is_ok().then_some(plane));
-        Ok(Self(Some(again.map_or_else(ControlPlane::start, Ok)?)))
+        Ok(Self(Some(again.map_or_else(|| on_lasting_thread(ControlPlane::start), Ok)?)))
     }
 
     /// Ends what no test has. To be called when all are over: what is static is never dropped.
     pub fn end() {
         IDLE.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
+}
+
+/// Runs `start` on a thread that lasts as long as this program. The kernel ends a server with the thread that has started it,
+/// and the thread of a test may be over before the plane is lent to the next one.
+fn on_lasting_thread<T: Send + 'static>(start: fn() -> Result<T>) -> Result<T> {
+    let (sender, receiver) = mpsc::channel();
+    thread::Builder::new().name("control-plane".to_owned()).spawn(move || {
+        sender.send(start()).ok();
+        loop {
+            thread::park();
+        }
+    })?;
+    receiver.recv().context("the control plane's thread panicked")?
 }
 
 impl Deref for SharedPlane {
