@@ -1,7 +1,7 @@
 # The agent's image: one static program, the authorities that it trusts, what it is made of, and licences.
 #   docker build -t podperf .
 #   docker buildx build --platform linux/amd64,linux/arm64 -t podperf .
-# What is where and why: docs/image.md.
+# docs/image.md says what is where, and why.
 ARG RUST=1.95
 ARG DEBIAN=trixie
 
@@ -36,19 +36,35 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
 WORKDIR /src
 COPY . .
 
+# `dist` is what releases hold. `dev` is built in less time, and only tries this file out.
+ARG PROFILE=dist
+# `podperf --version` names these two, or says `unknown`. The same sources and values give the same bytes.
+ARG REVISION=unknown
+ARG SOURCE_DATE_EPOCH=
+
 # Without shared libraries, so that the image holds none. What cargo built stays with the builder, for the next time.
+# Sources of crates lie in a directory that is named after their registry: the program calls it `/crates` everywhere.
+# Clang 16 and newer fail where SOURCE_DATE_EPOCH is set and empty.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target,sharing=locked \
     set -eu; \
     target=$(cat /target); \
     name=$(echo "$target" | tr a-z- A-Z_); \
-    export "CARGO_TARGET_${name}_RUSTFLAGS=-C target-feature=+crt-static -C force-frame-pointers=yes"; \
+    export PODPERF_COMMIT="$REVISION" SOURCE_DATE_EPOCH; \
+    [ -n "${SOURCE_DATE_EPOCH:-}" ] || unset SOURCE_DATE_EPOCH; \
+    cargo fetch --quiet --locked --target "$target"; \
+    rust=--remap-path-prefix=/src=/podperf c=-ffile-prefix-map=/src=/podperf; \
+    for crates in "$CARGO_HOME"/registry/src/*; do \
+        rust="$rust --remap-path-prefix=$crates=/crates" c="$c -ffile-prefix-map=$crates=/crates"; \
+    done; \
+    export CFLAGS="$c" \
+        "CARGO_TARGET_${name}_RUSTFLAGS=-C target-feature=+crt-static -C force-frame-pointers=yes $rust"; \
     case $target in \
     "$(uname -m)"-*) ;; \
     *) export "CARGO_TARGET_${name}_LINKER=${target%%-*}-linux-gnu-gcc" ;; \
     esac; \
-    cargo build --locked --profile dist --target "$target" -p podperf; \
-    install -D -m 0555 "target/$target/dist/podperf" /out/usr/bin/podperf
+    cargo build --locked --profile "$PROFILE" --target "$target" -p podperf; \
+    install -D -m 0555 "target/$target/$(echo "$PROFILE" | sed s/^dev$/debug/)/podperf" /out/usr/bin/podperf
 
 # The C library is linked into the program, too, and no crate says so.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
@@ -71,6 +87,9 @@ ARG VERSION=0.0.0
 ARG REVISION=unknown
 ARG CREATED=1970-01-01T00:00:00Z
 LABEL org.opencontainers.image.title="podperf" \
+      org.opencontainers.image.url="https://github.com/podperf/podperf" \
+      org.opencontainers.image.source="https://github.com/podperf/podperf" \
+      org.opencontainers.image.documentation="https://github.com/podperf/podperf/blob/main/docs/README.md" \
       org.opencontainers.image.description="Why a pod is slow: CPU counters, scheduling and waits of every container" \
       org.opencontainers.image.licenses="Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)" \
       org.opencontainers.image.version="$VERSION" \

@@ -18,10 +18,10 @@ FUZZ_TARGETS := $(basename $(notdir $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 SOAK_MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build image run test ignored test-build test-pure collector chart chart-golden rules-mutation e2e faults kube kills soak vm vm-build vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
+.PHONY: help setup build image run test ignored test-build test-pure collector chart chart-golden rules-mutation release-rehearsal e2e faults kube kills soak vm vm-build vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
 
 help: ## Show this
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 setup: ## Install what building needs, where it is missing
 	@./setup.sh build
@@ -32,6 +32,10 @@ build: setup ## Build the agent: target/release/podperf
 image: ## Build the image, and say where it is: an archive for runtimes to import
 	@./setup.sh image
 	@$(SUDO) tests/image/build.sh
+
+release-rehearsal: ## Make a release of the last commit, without signatures, in a registry of its own (PROFILE=dev for a quick one, TWICE=1)
+	@./setup.sh rehearsal
+	@$(SUDO) env $(if $(PROFILE),PROFILE=$(PROFILE)) $(if $(TWICE),TWICE=$(TWICE)) .ci/rehearsal
 
 run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT ...")
 	$(SUDO) target/release/podperf agent --config $(CONFIG) $(ARGS)
@@ -66,6 +70,14 @@ rules-mutation: ## Spoil each alert and recording rule, one at a time, and want 
 	@./setup.sh test
 	$(CARGO) build --locked -p podperf-tests --bin podperf-rules-mutation
 	target/debug/podperf-rules-mutation
+
+.PHONY: dashboards
+# Needs a network and node; the tests of `make test` check what needs neither.
+dashboards: ## Hold each dashboard against the types that Grafana publishes, of its oldest version here and of its newest
+	@mkdir -p target/dashboards
+	cp tests/dashboards/package.json tests/dashboards/package-lock.json target/dashboards
+	npm --prefix target/dashboards ci --ignore-scripts --no-audit --no-fund
+	node tests/dashboards/check.mjs target/dashboards
 
 e2e: ## Install the chart on real nodes of a real cluster, in guests under QEMU (ARGS=FILTER for some tests)
 	@./setup.sh e2e
@@ -134,6 +146,10 @@ $(FUZZ):
 
 lint: ## Check formatting, lints and documentation
 	@./setup.sh lint
+	@if command -v go >/dev/null; then \
+		tools=$$(.ci/tools actionlint) && "$$tools/actionlint"; \
+	else echo "lint: workflows NOT checked: no \`go\` in PATH to build actionlint with"; fi
+	shellcheck -x .ci/release .ci/rehearsal .ci/tools
 	clang-format --dry-run --Werror ebpf/bpf/* tests/bench/*.c
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml --check

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what building (`build`, `image`), checking (`lint`, `fuzz`), testing (`test`, `chart`, `vm`, `e2e`) or measuring
+# Installs what building (`build`, `image`, `release`), checking (`lint`, `fuzz`), testing (`test`, `chart`, `vm`, `e2e`) or measuring
 # (`bench`) needs, where it is missing.
 # As root or with sudo it uses apt-get; elsewhere it names the packages and fails.
 set -eu
@@ -13,6 +13,10 @@ guest() { # What guests and their programs come from.
 image() { # What builds the image where there is no container registry.
 	need buildah has_program buildah
 	need debootstrap has_program debootstrap
+}
+release() { # Programs that pack and push a release.
+	need skopeo has_program skopeo
+	need jq has_program jq
 }
 need() { # need PACKAGE TEST...: PACKAGE is missing when TEST fails
 	package=$1
@@ -39,7 +43,10 @@ need libbpf-dev test -e /usr/include/bpf/bpf_helpers.h
 need gcc has_program cc
 case "${1:-build}" in
 build) ;;
-lint) need clang-format has_program clang-format ;;
+lint)
+	need clang-format has_program clang-format
+	need shellcheck has_program shellcheck
+	;;
 fuzz) need g++ has_program c++ ;;
 bench)
 	need bpftool has_program bpftool
@@ -49,6 +56,7 @@ bench)
 	;;
 test)
 	need prometheus has_program promtool
+	need jq has_program jq
 	need bpftool has_program bpftool
 	need util-linux has_program setpriv
 	need etcd-server has_program etcd
@@ -58,6 +66,7 @@ test)
 	;;
 chart)
 	need prometheus has_program promtool
+	need etcd-server has_program etcd
 	need python3-venv python3 -c 'import ensurepip'
 	;;
 vm)
@@ -69,6 +78,17 @@ image)
 	guest
 	image
 	;;
+release)
+	need buildah has_program buildah
+	release
+	;;
+rehearsal)
+	guest
+	image
+	release
+	need curl has_program curl
+	need python3 has_program python3
+	;;
 e2e)
 	guest
 	image
@@ -78,7 +98,7 @@ e2e)
 	need prometheus has_program promtool
 	;;
 *)
-	echo "usage: setup.sh [build|image|lint|fuzz|bench|test|chart|vm|e2e]" >&2
+	echo "usage: setup.sh [build|image|release|rehearsal|lint|fuzz|bench|test|chart|vm|e2e]" >&2
 	exit 2
 	;;
 esac

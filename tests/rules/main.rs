@@ -1,6 +1,7 @@
 //! The chart's rules, dashboards and runbooks, the pages and the reference of metrics: do they agree with the agent and with
 //! each other? Needs no root. That queries find data on a real agent is a test of the ring `kube`.
 
+mod dashboards;
 mod links;
 mod lint;
 mod meaning;
@@ -8,7 +9,10 @@ mod names;
 mod noise;
 mod paths;
 mod promtool;
+mod release;
+mod repository;
 mod runbooks;
+mod workflows;
 
 use std::process::ExitCode;
 
@@ -21,9 +25,13 @@ fn main() -> ExitCode {
         names::TESTS,
         runbooks::TESTS,
         links::TESTS,
+        release::TESTS,
+        repository::TESTS,
+        workflows::TESTS,
         lint::TESTS,
         paths::TESTS,
         meaning::TESTS,
+        dashboards::TESTS,
     ];
     suite::run_beside_others(&tests.concat())
 }
