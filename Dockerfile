@@ -44,7 +44,7 @@ ARG SOURCE_DATE_EPOCH=
 
 # Without shared libraries, so that the image holds none. What cargo built stays with the builder, for the next time.
 # Sources of crates lie in a directory that is named after their registry: the program calls it `/crates` everywhere.
-# Clang 16 and newer fail where SOURCE_DATE_EPOCH is set and empty.
+# Clang 16 and newer fail where SOURCE_DATE_EPOCH is set and empty, and so does cargo-cyclonedx.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target,sharing=locked \
     set -eu; \
@@ -69,6 +69,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
 # The C library is linked into the program, too, and no crate says so.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     set -eu; \
+    [ -n "${SOURCE_DATE_EPOCH:-}" ] || unset SOURCE_DATE_EPOCH; \
     cargo cyclonedx --quiet --manifest-path agent/Cargo.toml --target "$(cat /target)" --no-build-deps \
         --format json --spec-version 1.5 --override-filename podperf.cdx; \
     mkdir -p /out/usr/share/podperf /out/usr/share/doc/podperf /out/etc/ssl/certs; \
