@@ -72,7 +72,7 @@ impl Checkout {
         for path in changing {
             println!("cargo::rerun-if-changed={path}");
         }
-        // What makes a clean tree dirty is an edit of these.
+        // An edit of one of these makes a clean tree dirty.
         for path in ["src", "../ebpf/bpf", "../ebpf/src"] {
             println!("cargo::rerun-if-changed={path}");
         }

@@ -111,7 +111,7 @@ fn podperf(text: &str) -> Result<()> {
     // It runs where it can write nothing over.
     let text = text[start..]
         .replace("--config config/", &format!("--config {}/config/", root().display()))
-        // That of the test, below.
+        // The address is set below.
         .replace("--agent http://127.0.0.1:9799", "");
     let verb = text.split_whitespace().nth(1).context("no command")?;
     let more = match verb {
