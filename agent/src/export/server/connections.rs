@@ -1,9 +1,10 @@
 //! The connections that are open, and which one has to go when there are too many.
 //!
 //! A connection on which the agent waits for a request gives its place to a new one: connections that are held open,
-//! or whose requests arrive byte by byte, cannot keep a scrape out. Connections without an admitted token go first,
-//! then those of the peer that has the most, then the one that has waited the longest. A peer never takes the place of
-//! one that has fewer connections. A connection whose request is being answered stays.
+//! or whose requests arrive byte by byte, cannot keep a scrape out. Connections without an admitted token go first, and one
+//! that is new or being answered is waited for; then those of the peer that has the most, then the one that has waited the
+//! longest. A peer never takes the place of one that has fewer connections. A connection whose request is being answered
+//! stays.
 
 use std::{
     cmp::Reverse,
@@ -96,12 +97,17 @@ impl Open {
         }
         let count = |peer| of_peers.get(&peer).copied().unwrap_or(0);
         let new = count(peer) + 1;
-        let victims = self.connections.iter().filter_map(|(number, connection)| {
+        let candidates = || {
+            self.connections.iter().filter(|(_, connection)| connection.peer == peer || count(connection.peer) >= new)
+        };
+        // A connection with an admitted token gives way only where no other one could, now or a moment later.
+        let only_admitted = candidates().all(|(_, connection)| connection.admitted);
+        let victims = candidates().filter_map(|(number, connection)| {
             let waiting = connection.waiting?;
             let its = count(connection.peer);
             let had_time = now.saturating_duration_since(connection.began) >= GRACE;
-            let may = if connection.peer == peer { had_time } else { its > new || (its == new && had_time) };
-            may.then_some((connection.admitted, Reverse(its), waiting, *number))
+            let may = had_time || (connection.peer != peer && its > new);
+            (may && connection.admitted == only_admitted).then_some((Reverse(its), waiting, *number))
         });
         victims.min().map(|(.., number)| number)
     }
@@ -221,6 +227,28 @@ mod tests {
         }
         assert!(!is_closed(&scraper));
         assert_eq!(strangers.iter().filter(|stranger| !is_closed(stranger)).count(), 2);
+    }
+
+    #[test]
+    fn a_connection_with_a_token_does_not_give_way_while_the_only_others_are_new_or_answered() {
+        let (connections, now) = (Connections::new(3, Arc::default()), Instant::now());
+        let scraper = connections.enter_at(peer(1), now).unwrap();
+        scraper.admitted();
+        let later = now + 2 * GRACE;
+        let strangers: Vec<_> = (0..2).map(|_| connections.enter_at(peer(1), later).unwrap()).collect();
+        assert_eq!(connections.enter_at(peer(1), later).unwrap_err(), AGAIN, "the others have time for a request");
+        let busy: Vec<_> = strangers.iter().map(Slot::busy).collect();
+        assert_eq!(connections.enter_at(peer(1), later + GRACE).unwrap_err(), AGAIN, "the others are answered");
+        assert!(!is_closed(&scraper));
+        drop(busy);
+        connections.enter_at(peer(1), later + GRACE).unwrap();
+        assert!(!is_closed(&scraper) && is_closed(&strangers[0]));
+        // Another address takes the place where only connections with a token are left.
+        drop(strangers);
+        let admitted: Vec<_> = (0..2).map(|_| connections.enter_at(peer(1), later).unwrap()).collect();
+        admitted.iter().for_each(Slot::admitted);
+        connections.enter_at(peer(2), later).unwrap();
+        assert!(is_closed(&scraper));
     }
 
     #[test]
