@@ -111,7 +111,7 @@ kills: ## Kill the agent at random moments, and hold its counts against the kern
 		$(CARGO) test --locked -p podperf-tests --test kernel -- kills_at_random_moments $(ARGS)
 
 soak: build ## Keep the agent under churn, and say whether anything grows or gets lost (SOAK_MINUTES=60)
-	$(CARGO) build --release --locked -p podperf-tests --bin podperf-soak --bin podperf-load
+	$(CARGO) build --release --locked -p podperf-bench -p podperf-tests --bin podperf-soak --bin podperf-load
 	$(SUDO) target/release/podperf-soak --minutes $(SOAK_MINUTES)
 
 vm: ## Run the kernel tests on a row of kernels under QEMU, and write docs/kernels.md (ROWS=6.1,6.12 for some)
@@ -150,7 +150,7 @@ lint: ## Check formatting, lints and documentation
 		tools=$$(.ci/tools actionlint) && "$$tools/actionlint"; \
 	else echo "lint: workflows NOT checked: no \`go\` in PATH to build actionlint with"; fi
 	shellcheck -x .ci/release .ci/rehearsal .ci/tools
-	clang-format --dry-run --Werror ebpf/bpf/* tests/bench/*.c
+	clang-format --dry-run --Werror ebpf/bpf/* bench/programs/*.c
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -167,8 +167,8 @@ $(TOOLS)/bin/cargo-deny:
 
 bench: build ## Measure the price per context switch beside other tools and how it grows, the agent at rest, at scale, and with profiles (ARGS=growth)
 	@./setup.sh bench || echo "bench: what is missing is not measured"
-	$(if $(filter scale profiles,$(ARGS)),,tests/bench/build-perf.sh)
-	$(CARGO) build --release --locked -p podperf-tests
+	$(if $(filter scale profiles,$(ARGS)),,bench/programs/build-perf.sh)
+	$(CARGO) build --release --locked -p podperf-bench -p podperf-tests
 	$(SUDO) target/release/podperf-bench $(ARGS)
 
 clean: ## Remove all that was built

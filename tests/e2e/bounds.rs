@@ -14,10 +14,8 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load::{self, crowd::CrowdReport},
     process,
-    suite::Test,
+    suite::{Test, within},
 };
-
-use crate::command::within;
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

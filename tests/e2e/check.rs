@@ -18,14 +18,14 @@ use podperf_tests::{
     bpffs::Bpffs,
     cgroup,
     collector::Collector,
+    command::{Refusal, through},
     process::refuse_call,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
 };
 use tempfile::TempDir;
 
 use crate::{
     checked::{Output, Report, command},
-    command::{Refusal, through, within},
     nobody::{ForNobody, NOBODY},
 };
 

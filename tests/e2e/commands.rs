@@ -9,12 +9,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::{self, Agent},
+    command::{Refusal, Started},
     http::get_text,
     suite::{Need, Test},
 };
 use tempfile::TempDir;
-
-use crate::command::{Refusal, Started};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

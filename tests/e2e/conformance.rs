@@ -16,15 +16,13 @@ use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
     collector::{Collector, Kind, Taken},
+    command::load_command,
     http, process,
-    suite::{self, Test, tell},
+    suite::{self, Test, tell, within},
 };
 use tempfile::TempDir;
 
-use crate::{
-    command::{load_command, within},
-    profiles::{DEADLINE, GO},
-};
+use crate::profiles::{DEADLINE, GO};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

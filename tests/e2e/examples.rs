@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::{self, Agent},
     collector::Collector,
+    command::Refusal,
     rules::root,
-    suite::Test,
+    suite::{Test, within},
 };
 use tempfile::TempDir;
 
 use crate::{
-    command::{Refusal, within},
     profiles::{DEADLINE, GO},
     receivers::arrives,
 };

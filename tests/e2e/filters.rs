@@ -9,14 +9,11 @@ use podperf_tests::{
     cgroup::TestCgroup,
     collector::{Collector, Sample},
     load::sleepers::SleepersReport,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
 };
 use tempfile::TempDir;
 
-use crate::{
-    command::within,
-    profiles::{Held, WAIT_STACK, nanoseconds},
-};
+use crate::profiles::{Held, WAIT_STACK, nanoseconds};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_filter_by_length_and_name_lets_only_those_waits_pass", &[Need::Program("go")], by_length_and_name),

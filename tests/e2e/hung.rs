@@ -12,16 +12,14 @@ use podperf_tests::{
     agent::{self, Agent},
     bpffs::Bpffs,
     cgroup::TestCgroup,
+    command::run_load,
     hung_fs::HungFs,
     load::{self, cpu::CpuReport},
     process,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
 };
 
-use crate::{
-    command::{run_load, within},
-    recorded::Recording,
-};
+use crate::recorded::Recording;
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

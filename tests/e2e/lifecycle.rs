@@ -7,13 +7,12 @@ use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::{self, Agent, STOP_DEADLINE},
     cgroup::{self, TestCgroup},
+    command::{Started, run_load},
     http::get_text,
     load::cpu::CpuReport,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
 };
 use tempfile::TempDir;
-
-use crate::command::{Started, run_load, within};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -7,9 +7,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{agent::Agent, http, suite::Test};
-
-use crate::command::within;
+use podperf_tests::{
+    agent::Agent,
+    http,
+    suite::{Test, within},
+};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

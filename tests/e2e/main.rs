@@ -3,7 +3,6 @@
 mod bounds;
 mod check;
 mod checked;
-mod command;
 mod commands;
 mod conformance;
 mod cuts;

@@ -13,16 +13,14 @@ use podperf_tests::{
     agent::{Agent, Metrics, STOP_DEADLINE},
     cgroup::TestCgroup,
     collector::{Collector, Sample},
+    command::run_load,
     load::{self, sites::SitesReport},
     process,
-    suite::{Need, Test, tell},
+    suite::{Need, Test, tell, within},
 };
 use tempfile::TempDir;
 
-use crate::{
-    command::{run_load, within},
-    profiles::{Held, nanoseconds},
-};
+use crate::profiles::{Held, nanoseconds};
 
 pub(crate) const TESTS: &[Test] = &[
     ("remembered_stacks_of_python_are_right", &[Need::Program("python3")], python_is_right),

@@ -13,12 +13,10 @@ use podperf_tests::{
     cgroup::TestCgroup,
     collector::{Collector, Frame, Sample},
     process,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
     system_programs::{self, Sleepers},
 };
 use tempfile::TempDir;
-
-use crate::command::within;
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_stripped_program_has_the_names_of_its_debug_file", &[GO, CC, OBJCOPY], stripped_program_has_names),

@@ -8,10 +8,8 @@ use std::{
 };
 
 use anyhow::Result;
-use podperf_tests::agent;
+use podperf_tests::{agent, command::through};
 use tempfile::TempDir;
-
-use crate::command::through;
 
 /// `nobody`, on every distribution.
 pub(crate) const NOBODY: u32 = 65534;

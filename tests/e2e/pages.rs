@@ -12,11 +12,11 @@ use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
     process,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
 };
 use tempfile::TempDir;
 
-use crate::{command::within, profiles::Held, recorded::Recording};
+use crate::{profiles::Held, recorded::Recording};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

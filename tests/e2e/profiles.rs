@@ -21,12 +21,11 @@ use podperf_tests::{
     agent::{Agent, Metrics, STOP_DEADLINE},
     cgroup::TestCgroup,
     collector::{Collector, Sample},
+    command::{load_command, run_load},
     load::{blocked::BlockedReport, cpu::CpuReport, sleepers::SleepersReport},
     process,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
 };
-
-use crate::command::{load_command, run_load, within};
 
 pub(crate) const TESTS: &[Test] = &[
     (

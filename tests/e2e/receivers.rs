@@ -20,15 +20,13 @@ use podperf_tests::{
     certificates::Authority,
     cgroup::TestCgroup,
     collector::Collector,
+    command::Refusal,
     load::sleepers::SleepersReport,
-    suite::Test,
+    suite::{Test, within},
 };
 use tempfile::TempDir;
 
-use crate::{
-    command::{Refusal, within},
-    profiles::{DEADLINE, GO, Held, does_no_harm, is_wait, nanoseconds},
-};
+use crate::profiles::{DEADLINE, GO, Held, does_no_harm, is_wait, nanoseconds};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -14,13 +14,13 @@ use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::{Agent, STOP_DEADLINE},
     cgroup::TestCgroup,
+    command::Refusal,
     load::sleepers::SleepersReport,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
 };
 use tempfile::TempDir;
 
 use crate::{
-    command::{Refusal, within},
     nobody::ForNobody,
     profiles::{Held, ensure_near},
     recorded::{Recording, command, slept},

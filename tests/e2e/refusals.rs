@@ -6,15 +6,13 @@ use anyhow::{Result, ensure};
 use podperf_tests::{
     agent::{self, Agent},
     cgroup,
+    command::{Refusal, Started, through},
     http::get_text,
     suite::{Need, Test},
 };
 use tempfile::TempDir;
 
-use crate::{
-    command::{Refusal, Started, through},
-    nobody::ForNobody,
-};
+use crate::nobody::ForNobody;
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -15,15 +15,13 @@ use podperf_tests::{
     agent::{self, Agent},
     bpffs::Bpffs,
     cgroup::TestCgroup,
+    command::{Refusal, load_command},
     prometheus::Prometheus,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
 };
 use tempfile::TempDir;
 
-use crate::{
-    command::{Refusal, load_command, within},
-    lifecycle::{is_loaded, programs_of},
-};
+use crate::lifecycle::{is_loaded, programs_of};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

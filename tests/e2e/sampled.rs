@@ -10,14 +10,14 @@ use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
+    command::run_load,
     load::cpu::CpuReport,
     process,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
 };
 use tempfile::TempDir;
 
 use crate::{
-    command::{run_load, within},
     profiles::Held,
     recorded::{Recording, slept},
 };

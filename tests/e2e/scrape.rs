@@ -13,14 +13,13 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
+    command::run_load,
     load::cpu::CpuReport,
     prometheus::Prometheus,
     reference::reference,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
 };
 use serde_json::Value;
-
-use crate::command::{run_load, within};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_started_agent_is_alive_and_ready", &[], a_started_agent_is_alive_and_ready),

@@ -7,11 +7,12 @@ use anyhow::{Result, ensure};
 use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
+    command::run_load,
     load::storm::StormReport,
     suite::{Test, tell},
 };
 
-use crate::{command::run_load, profiles::Held};
+use crate::profiles::Held;
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -17,13 +17,12 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use podperf_tests::{
     agent::{self, Agent, Metrics},
     certificates::Authority,
+    command::Refusal,
     http,
     https::{Https, Stream, certificate_of},
-    suite::Test,
+    suite::{Test, within},
 };
 use tempfile::TempDir;
-
-use crate::command::{Refusal, within};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -14,10 +14,8 @@ use podperf_tests::{
     cgroup::TestCgroup,
     hung_fs::{HungFs, Reads},
     load, process,
-    suite::{Need, Test},
+    suite::{Need, Test, within},
 };
-
-use crate::command::within;
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

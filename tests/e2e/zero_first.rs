@@ -10,13 +10,12 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::{Agent, COALESCED_FOR, Metrics},
     cgroup::TestCgroup,
+    command::run_load,
     load::cpu::CpuReport,
     prometheus::{History, Prometheus},
     suite::{Need, Test, tell, within},
 };
 use serde_json::json;
-
-use crate::command::run_load;
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -6,12 +6,12 @@ use anyhow::{Result, ensure};
 use podperf_tests::{
     agent::{self, Agent},
     bpffs::Bpffs,
+    command::Refusal,
     suite::{Need, Test},
 };
 use tempfile::TempDir;
 
 use crate::{
-    command::Refusal,
     limits::message,
     table::{nothing_was_lost, row, serves_and_counts},
 };

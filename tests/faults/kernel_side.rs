@@ -13,17 +13,15 @@ use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
+    cluster::wait_for_part,
+    hotplug,
     load::{churn::ChurnReport, cpu::CpuReport, sleepers::SleepersReport},
     process,
+    running::{Load, ONCPU, is_close, oncpu_is_cpu_stat, run},
     suite::{Need, Test, long, within},
 };
 
-use crate::{
-    cluster::wait_for_part,
-    hotplug,
-    running::{Load, ONCPU, is_close, oncpu_is_cpu_stat, run},
-    table::{dropped, nothing_was_lost, row, serves_and_counts},
-};
+use crate::table::{dropped, nothing_was_lost, row, serves_and_counts};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -10,18 +10,16 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
+
 use podperf_tests::{
     agent::{self, Agent, Metrics},
-    suite::{Need, Test, within},
-};
-
-use tempfile::TempDir;
-
-use crate::{
     cluster::wait_for_part,
     command::Refusal,
-    table::{dropped, nothing_was_lost, row, serves_and_counts},
+    suite::{Need, Test, within},
 };
+use tempfile::TempDir;
+
+use crate::table::{dropped, nothing_was_lost, row, serves_and_counts};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -5,23 +5,6 @@
 //! `PODPERF_LONG` each is as short as it can be; `make faults` sets it. Faults that other rings make as well are
 //! theirs, taken in as they are; where those rings run too, as in `make test`, they make them once.
 
-#[path = "../kube/clock.rs"]
-mod clock;
-#[path = "../kube/cluster.rs"]
-#[expect(dead_code, reason = "ring 4 asks for more of it")]
-mod cluster;
-#[path = "../e2e/command.rs"]
-#[expect(dead_code, reason = "ring 3 asks for more of it")]
-mod command;
-#[path = "../kernel/conservation.rs"]
-#[expect(dead_code, reason = "ring 2 asks for more of it")]
-mod conservation;
-#[path = "../kernel/hotplug.rs"]
-mod hotplug;
-#[path = "../kernel/running.rs"]
-#[expect(dead_code, reason = "ring 2 asks for more of it")]
-mod running;
-
 mod files;
 mod kernel_side;
 mod limits;

@@ -4,15 +4,13 @@ use anyhow::{Result, ensure};
 use podperf_tests::{
     agent::{self, Agent},
     cgroup::TestCgroup,
+    command::Refusal,
     load::cpu::CpuReport,
+    running::{oncpu_is_cpu_stat, run},
     suite::Test,
 };
 
-use crate::{
-    command::Refusal,
-    running::{oncpu_is_cpu_stat, run},
-    table::{nothing_was_lost, row, serves_and_counts},
-};
+use crate::table::{nothing_was_lost, row, serves_and_counts};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

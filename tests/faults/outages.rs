@@ -4,16 +4,14 @@ use std::{net::TcpListener, time::Duration};
 
 use anyhow::{Context as _, Result};
 use podperf_tests::{
+    clock,
+    cluster::{BURN, Cluster, ONCPU, SHOP, ensure_close, wait_for_part},
     control_plane::NEEDS,
     kubelet::Qos,
     suite::{Need, Test, long, within},
 };
 
-use crate::{
-    clock,
-    cluster::{BURN, Cluster, ONCPU, SHOP, ensure_close, wait_for_part},
-    table::{nothing_was_lost, row, serves_and_counts},
-};
+use crate::table::{nothing_was_lost, row, serves_and_counts};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

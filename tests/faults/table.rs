@@ -7,10 +7,9 @@ use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
     load::cpu::CpuReport,
+    running::{oncpu_is_cpu_stat, run},
     suite,
 };
-
-use crate::running::{oncpu_is_cpu_stat, run};
 
 static ROWS: Mutex<Vec<[String; 3]>> = Mutex::new(Vec::new());
 

@@ -23,7 +23,7 @@ name=localhost/podperf:$version
 cd "$sources"
 # The key covers all that the program is made of. It holds no commit, so the program says `unknown`: an image of an earlier
 # commit with the same sources is found again, and a tree with changes is no commit. Releases name theirs.
-key=$(find Dockerfile .dockerignore .cargo Cargo.toml Cargo.lock LICENSE agent ebpf tests/Cargo.toml -type f |
+key=$(find Dockerfile .dockerignore .cargo Cargo.toml Cargo.lock LICENSE agent ebpf bench/Cargo.toml tests/Cargo.toml -type f |
 	sort | xargs sha256sum | sha256sum | cut -c 1-16)-$(uname -m)
 archive=$out/podperf-$key.tar
 cached=${XDG_CACHE_HOME:-${HOME:-$out}/.cache}/podperf/image

@@ -7,9 +7,8 @@ use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
     load::{churn::ChurnReport, cpu::CpuReport},
+    running::{ONCPU, is_close, oncpu_is_cpu_stat, run, time},
 };
-
-use crate::running::{ONCPU, is_close, oncpu_is_cpu_stat, run, time};
 
 const LIVES: usize = 50;
 

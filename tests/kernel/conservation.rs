@@ -9,12 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
+    running::{CPU_CLOCK, Load, cpus},
 };
-
-use crate::running::{Load, cpus};
-
-/// Counts the CPU's own time.
-pub(crate) const CPU_CLOCK: &str = "podperf_cgroup_cpu_clock_seconds_total";
 
 /// Unix time of the reading behind a scrape.
 const READ_AT: &str = "podperf_reading_timestamp_seconds";

@@ -5,9 +5,8 @@ use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
     load::faults::FaultsReport,
+    running::{Counts, Load, ONCPU, count, is_close, time, with_faults},
 };
-
-use crate::running::{Counts, Load, ONCPU, count, is_close, time, with_faults};
 
 const SWITCHES: &str = "podperf_cgroup_context_switches_total";
 const FAULTS: &str = "podperf_cgroup_page_faults_total";

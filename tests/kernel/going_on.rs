@@ -13,12 +13,10 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load::{cpu::CpuReport, sleepers::SleepersReport},
     process,
-};
-
-use crate::{
-    kills::PROGRAMS,
     running::{Counts, Load, OFFCPU, ONCPU, is_close, time},
 };
+
+use crate::kills::PROGRAMS;
 
 /// No place's stack is left to chance.
 pub(crate) const WITH_STACKS: &str = "stacks: {maxWalks: 0}";

@@ -10,13 +10,13 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::{Agent, Metrics},
-    bench::{bpf::enable_run_statistics, programs::Programs},
+    bpf::enable_run_statistics,
     cgroup::TestCgroup,
     load::ring::RingReport,
+    programs::Programs,
+    running::run,
     suite::{self, within},
 };
-
-use crate::running::run;
 
 const RUNS: &str = "podperf_bpf_program_runs_total";
 const RUN_TIME: &str = "podperf_bpf_program_run_time_seconds_total";

@@ -16,13 +16,13 @@ use podperf_tests::{
     bpffs::Bpffs,
     cgroup::TestCgroup,
     load::churn::ChurnReport,
+    running::{Load, ONCPU, time},
     suite::tell,
 };
 
 use crate::{
     counts::Inside,
     restart::{FACTS, INSTANT, counters, ensure_clocks, kills, none_falls},
-    running::{Load, ONCPU, time},
 };
 
 /// Short cgroups are counted in the one that they are made in, and forgotten with each reading.

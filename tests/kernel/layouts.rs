@@ -14,12 +14,10 @@ use podperf_tests::{
     agent::{self, Agent},
     bpffs::Bpffs,
     cgroup::TestCgroup,
-};
-
-use crate::{
-    restart::{FACTS, counters, kills, none_falls, survives_turns},
     running::{Load, OFFCPU, time},
 };
+
+use crate::restart::{FACTS, counters, kills, none_falls, survives_turns};
 
 /// What counts and what was taken over, a moment apart.
 const INSTANT: Duration = Duration::from_millis(20);

@@ -5,7 +5,6 @@ mod conservation;
 mod counters;
 mod counts;
 mod going_on;
-mod hotplug;
 mod itself;
 mod keys;
 mod kills;
@@ -16,7 +15,6 @@ mod pmu;
 mod reasons;
 mod restart;
 mod rows;
-mod running;
 mod sharing;
 mod stacks;
 mod truth;
@@ -24,8 +22,10 @@ mod waits;
 
 use std::process::ExitCode;
 
-use podperf_tests::suite::{self, Need};
-use running::{BTF, RAW, cpus};
+use podperf_tests::{
+    running::{BTF, RAW, cpus},
+    suite::{self, Need},
+};
 
 const MSR: Need = Need::Path("/sys/bus/event_source/devices/msr/type");
 const TWO_CPUS: &[Need] = &[Need::Cpus(2)];
@@ -173,7 +173,7 @@ fn main() -> ExitCode {
         (
             "a_cpu_that_goes_and_comes_back_is_counted",
             &[Need::OwnMachine, Need::Cpus(2)],
-            hotplug::counters_follow_a_cpu_off_and_on,
+            podperf_tests::hotplug::counters_follow_a_cpu_off_and_on,
         ),
         (
             "a_cpu_that_is_offline_is_not_idle",

@@ -3,9 +3,7 @@
 use std::{env, fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport, suite::Need};
-
-use crate::running::run;
+use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport, running::run, suite::Need};
 
 /// Not on everybody's path.
 const SYSTEM: &str = "/usr/sbin/bpftool";

@@ -9,14 +9,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
+    hotplug::{NOTICED, Offline},
+    running::{Load, ONCPU, cpus},
     suite::tell,
 };
 
-use crate::{
-    conservation::timed_reading,
-    hotplug::{NOTICED, Offline},
-    running::{Load, ONCPU, cpus},
-};
+use crate::conservation::timed_reading;
 
 /// Ticks of `/proc/stat` per second.
 const TICKS: f64 = 100.0;

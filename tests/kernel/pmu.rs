@@ -8,10 +8,9 @@ use podperf_tests::{
     cgroup::TestCgroup,
     http,
     load::{self, instructions::LoopReport, mixed::MixedReport},
+    running::{ONCPU, count, run, time},
     suite::{Need, tell},
 };
-
-use crate::running::{ONCPU, count, run, time};
 
 const CYCLES: &str = "podperf_cgroup_cpu_cycles_total";
 const INSTRUCTIONS: &str = "podperf_cgroup_cpu_instructions_total";

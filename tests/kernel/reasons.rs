@@ -20,10 +20,9 @@ use podperf_tests::{
         mixed::MixedReport,
     },
     process,
+    running::{Load, OFFCPU, ONCPU, count, is_close, run, time},
     suite::{Need, tell},
 };
-
-use crate::running::{Load, OFFCPU, ONCPU, count, is_close, run, time};
 
 /// What others on the machine walk must not make these waits a sample.
 const WITHOUT_BUDGET: &str = "stacks: {maxWalks: 0}";

@@ -8,12 +8,10 @@ use podperf_tests::{
     agent::{Agent, Metrics},
     bpffs::Bpffs,
     cgroup::{self, TestCgroup},
-};
-
-use crate::{
-    counts::{Inside, Worked},
     running::{Load, OFFCPU, ONCPU, count, time, with_faults},
 };
+
+use crate::counts::{Inside, Worked};
 
 /// The facts that are held against the truth.
 pub(crate) const FACTS: &str = "metrics: {facts: [oncpu, offcpu, context_switches, page_faults]}";

@@ -10,12 +10,10 @@ use podperf_tests::{
         churn::{ChurnReport, ShortLife},
         cpu::CpuReport,
     },
-};
-
-use crate::{
-    maps::dump,
     running::{ONCPU, is_close, oncpu_is_cpu_stat, run},
 };
+
+use crate::maps::dump;
 
 /// Few slots, so that they are shared and used again; enough for what else runs on the machine.
 const FEW: &str = "cgroups: {max: 256}\n";

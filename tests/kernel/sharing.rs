@@ -13,10 +13,9 @@ use podperf_tests::{
     agent::{Agent, Metrics, Sample},
     cgroup::TestCgroup,
     load::{hog::HogReport, instructions::LoopReport},
+    running::{Load, count, run},
     suite::{self, tell, within},
 };
-
-use crate::running::{Load, count, run};
 
 /// Instructions, in the terms of the CPU's own PMU.
 #[cfg(target_arch = "aarch64")]

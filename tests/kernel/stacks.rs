@@ -1,9 +1,7 @@
 //! Stacks are remembered rather than walked.
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport};
-
-use crate::running::run;
+use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport, running::run};
 
 const WAITS: u32 = 2000;
 

@@ -7,9 +7,8 @@ use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
     load::{cpu::CpuReport, moved::MovedReport, ring::RingReport},
+    running::{Counts, Load, ONCPU, count, is_close, oncpu_is_cpu_stat, run, time, with_faults},
 };
-
-use crate::running::{Counts, Load, ONCPU, count, is_close, oncpu_is_cpu_stat, run, time, with_faults};
 
 /// The reading that the agent makes on its own after its start must be over for the next to be a new one.
 const COALESCED: Duration = Duration::from_millis(1500);

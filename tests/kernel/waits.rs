@@ -7,9 +7,8 @@ use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
     load::{cpu::CpuReport, sleepers::SleepersReport},
+    running::{Counts, Load, OFFCPU, is_close, run, time},
 };
-
-use crate::running::{Counts, Load, OFFCPU, is_close, run, time};
 
 pub(crate) fn sleeps(configuration: &str) -> Result<()> {
     let agent = Agent::start(configuration)?;

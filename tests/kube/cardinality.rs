@@ -6,13 +6,12 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::Metrics,
+    cluster::{BURN, CGROUP_ONCPU, Cluster, ONCPU, SHOP, SOON, burn_in, ensure_close, is_close, series},
     control_plane::NEEDS,
     kubelet::{self, PodHandle, Qos, Running},
     suite::Test,
 };
 use serde_json::json;
-
-use crate::cluster::{BURN, CGROUP_ONCPU, Cluster, ONCPU, SHOP, SOON, burn_in, ensure_close, is_close, series};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

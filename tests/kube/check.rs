@@ -5,14 +5,13 @@ use std::{process::Command, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent,
+    cluster::{NODE, SHOP, SOON, Spoilt, configuration},
     control_plane::NEEDS,
     kubelet::Qos,
     suite::{Test, within},
 };
 use serde_json::Value;
 use tempfile::TempDir;
-
-use crate::cluster::{NODE, SHOP, SOON, Spoilt, configuration};
 
 pub(crate) const TESTS: &[Test] = &[(
     "check_says_beforehand_whether_pods_will_have_names",

@@ -14,15 +14,13 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
+    cluster::{Cluster, ONCPU, SHOP, SOON, ensure_all_named, ensure_close, ensure_no_drops},
     control_plane::NEEDS,
     kubelet::{Kubelet, Qos},
-    suite::{Test, long, within},
+    suite::{Test, long, tell, within},
 };
 
-use crate::{
-    cluster::{Cluster, ONCPU, SHOP, SOON, ensure_all_named, ensure_close, ensure_no_drops, tell},
-    counters::Counters,
-};
+use crate::counters::Counters;
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -6,9 +6,10 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use podperf_tests::agent::{Metrics, Sample};
-
-use crate::cluster::SHOP;
+use podperf_tests::{
+    agent::{Metrics, Sample},
+    cluster::SHOP,
+};
 
 /// All counters that were ever scraped, with their last values.
 #[derive(Debug)]

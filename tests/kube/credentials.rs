@@ -8,11 +8,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::{Agent, Metrics},
+    cluster::{Cluster, ONCPU, RECOVERY, SHOP, SOON, Spoilt, ensure_close, wait_for_part},
     control_plane::NEEDS,
-    suite::Test,
+    suite::{Test, tell},
 };
-
-use crate::cluster::{Cluster, ONCPU, RECOVERY, SHOP, SOON, Spoilt, ensure_close, tell, wait_for_part};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

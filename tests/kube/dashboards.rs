@@ -14,6 +14,7 @@ use std::{
 use anyhow::{Result, ensure};
 use podperf_tests::{
     bpffs::Bpffs,
+    cluster::{Cluster, NODE, SHOP},
     control_plane::NEEDS,
     dashboards::{self, Dashboard},
     http,
@@ -22,15 +23,12 @@ use podperf_tests::{
     prometheus::Prometheus,
     rules,
     served::Served,
-    suite::{Need, Test, is_core_pmu},
+    suite::{Need, Test, is_core_pmu, tell},
 };
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{
-    cluster::{Cluster, NODE, SHOP, tell},
-    counted::CountedNode,
-};
+use crate::counted::CountedNode;
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

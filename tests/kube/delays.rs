@@ -7,13 +7,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
+    cluster::{Cluster, ONCPU, SHOP, SOON, ensure_all_named, ensure_close},
     control_plane::NEEDS,
     kubelet::Qos,
-    suite::{Test, within},
+    suite::{Test, tell, within},
     waited::Waited,
 };
-
-use crate::cluster::{Cluster, ONCPU, SHOP, SOON, ensure_all_named, ensure_close, tell};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

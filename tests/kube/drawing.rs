@@ -16,15 +16,14 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
+    cluster::{Cluster, SHOP},
     control_plane::NEEDS,
     http,
     kubelet::Qos,
     load, process,
-    suite::{Test, within},
+    suite::{Test, tell, within},
     waited::Waited,
 };
-
-use crate::cluster::{Cluster, SHOP, tell};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -4,6 +4,7 @@ use std::{fs, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
+    cluster::{Cluster, NODE, ONCPU, SHOP},
     control_plane::NEEDS,
     http, pages,
     prometheus::Prometheus,
@@ -13,10 +14,7 @@ use podperf_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    cluster::{Cluster, NODE, ONCPU, SHOP},
-    counted::CountedNode,
-};
+use crate::counted::CountedNode;
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

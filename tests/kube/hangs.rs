@@ -12,17 +12,16 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
+    cluster::{Cluster, NODE, SHOP, Spoilt, configuration, is_close},
     control_plane::NEEDS,
     kubelet::Qos,
     load::{self, sleepers::SleepersReport},
     process,
     prometheus::Prometheus,
     rules,
-    suite::{Need, Test, long},
+    suite::{Need, Test, long, tell},
 };
 use serde_json::json;
-
-use crate::cluster::{Cluster, NODE, SHOP, Spoilt, configuration, is_close, tell};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::{self, Agent},
+    cluster::{Cluster, NODE, Spoilt, configuration, part, wait_for_part},
     control_plane::NEEDS,
     http, process,
     suite::{Test, within},
@@ -16,8 +17,6 @@ use podperf_tests::{
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::cluster::{Cluster, NODE, Spoilt, configuration, part, wait_for_part};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[
@@ -198,7 +197,7 @@ fn ensure_nameless(cluster: &Cluster, says: &str) -> Result<()> {
     let finished = cluster.run_once(&pod, "app")?;
     let truth = finished.cpu;
     let metrics = cluster.wait_for("podperf_cgroup_oncpu_seconds_total", &[("cgroup", &row)], |seconds| {
-        crate::cluster::is_close(seconds - before, truth)
+        podperf_tests::cluster::is_close(seconds - before, truth)
     })?;
     let of_pods = ["podperf_container_", "podperf_pod_", "podperf_kube_"];
     let told = metrics.samples().iter().find(|sample| of_pods.iter().any(|start| sample.name.starts_with(start)));

@@ -13,16 +13,15 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
+    cluster::{
+        BURN, Cluster, NODE, ONCPU, SHOP, Spoilt, series, start_in_pod, wait_for_part, wait_long_for_part,
+        wait_unscraped_for_part,
+    },
     control_plane::{Client, NEEDS},
     kubelet::Qos,
     suite::Test,
 };
 use tempfile::TempDir;
-
-use crate::cluster::{
-    BURN, Cluster, NODE, ONCPU, SHOP, Spoilt, series, start_in_pod, wait_for_part, wait_long_for_part,
-    wait_unscraped_for_part,
-};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

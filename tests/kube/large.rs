@@ -9,13 +9,12 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use podperf_tests::{
     agent::Agent,
+    cluster::{BURN, Cluster, NODE, ONCPU, SHOP, is_close},
     control_plane::NEEDS,
     kubelet::{self, Qos},
-    suite::Test,
+    suite::{Test, tell},
 };
 use serde_json::json;
-
-use crate::cluster::{BURN, Cluster, NODE, ONCPU, SHOP, is_close, tell};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -13,8 +13,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-
-use crate::cluster::Spoilt;
+use podperf_tests::cluster::Spoilt;
 
 /// Of [`Way::Slow`]: a kilobyte each tenth of a second.
 const CHUNK: usize = 1024;

@@ -4,8 +4,6 @@ mod access;
 mod cardinality;
 mod check;
 mod churn;
-mod clock;
-mod cluster;
 mod counted;
 mod counters;
 mod credentials;
@@ -48,7 +46,7 @@ fn main() -> ExitCode {
             kubeconfig::TESTS,
             strange::TESTS,
             large::TESTS,
-            clock::TESTS,
+            podperf_tests::clock::TESTS,
             slow::TESTS,
             dashboards::TESTS,
             drawing::TESTS,

@@ -6,16 +6,15 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use podperf_tests::{
     agent::{Agent, Metrics},
+    cluster::{
+        BURN, CGROUP_ONCPU, Cluster, NODE, ONCPU, SHOP, Spoilt, burn_in, configuration, ensure_close, is_close, series,
+        wait_for_part, wait_unscraped_for_part,
+    },
     control_plane::NEEDS,
     kubelet::{self, Driver, Qos, Running, Runtime},
     suite::Test,
 };
 use serde_json::json;
-
-use crate::cluster::{
-    BURN, CGROUP_ONCPU, Cluster, NODE, ONCPU, SHOP, Spoilt, burn_in, configuration, ensure_close, is_close, series,
-    wait_for_part, wait_unscraped_for_part,
-};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -9,17 +9,15 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::Metrics,
+    cluster::{
+        BURN, Cluster, ONCPU, SHOP, SOON, Spoilt, ensure_all_named, is_close, wait_for_part, wait_long_for_part,
+    },
     control_plane::{ControlPlane, NEEDS},
     kubelet::{PodHandle, Qos},
-    suite::{Test, long, within},
+    suite::{Test, long, tell, within},
 };
 
-use crate::{
-    cluster::{
-        BURN, Cluster, ONCPU, SHOP, SOON, Spoilt, ensure_all_named, is_close, tell, wait_for_part, wait_long_for_part,
-    },
-    counters::Counters,
-};
+use crate::counters::Counters;
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podperf_tests::{
     agent::{self, Metrics},
     cgroup::TestCgroup,
+    cluster::{Cluster, NODE, SHOP},
     collector::{Collector, Profile},
     control_plane::NEEDS,
     kubelet::{self, Qos},
@@ -20,8 +21,6 @@ use podperf_tests::{
     suite::Test,
 };
 use serde_json::json;
-
-use crate::cluster::{Cluster, NODE, SHOP};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -14,15 +14,14 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use podperf_tests::{
     agent::{Metrics, SCRAPE_TIMEOUT},
+    cluster::{BURN, Cluster, ONCPU, SHOP, SOON, ensure_all_named, ensure_close},
     control_plane::NEEDS,
     http,
     kubelet::{self, Qos},
     prometheus::Prometheus,
-    suite::{Need, Test, within},
+    suite::{Need, Test, tell, within},
 };
 use serde_json::json;
-
-use crate::cluster::{BURN, Cluster, ONCPU, SHOP, SOON, ensure_all_named, ensure_close, tell};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

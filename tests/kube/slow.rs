@@ -7,15 +7,13 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
+    cluster::{BURN, Cluster, NODE, RECOVERY, SHOP, Spoilt, wait_for_part},
     control_plane::NEEDS,
     kubelet::{self, Qos},
-    suite::{Test, within},
+    suite::{Test, tell, within},
 };
 
-use crate::{
-    cluster::{BURN, Cluster, NODE, RECOVERY, SHOP, Spoilt, tell, wait_for_part},
-    line::{Line, Way},
-};
+use crate::line::{Line, Way};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

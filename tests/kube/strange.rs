@@ -6,15 +6,14 @@ use anyhow::{Context as _, Result, ensure};
 use http::Method;
 use podperf_tests::{
     agent::{Agent, Metrics},
+    cluster::{
+        BURN, CGROUP_ONCPU, Cluster, NODE, ONCPU, SHOP, SOON, Spoilt, burn_in, configuration, is_close, wait_for_part,
+    },
     control_plane::NEEDS,
     kubelet::{self, Kubelet, Qos, random_id},
     suite::Test,
 };
 use serde_json::json;
-
-use crate::cluster::{
-    BURN, CGROUP_ONCPU, Cluster, NODE, ONCPU, SHOP, SOON, Spoilt, burn_in, configuration, is_close, wait_for_part,
-};
 
 #[rustfmt::skip]
 pub(crate) const TESTS: &[Test] = &[

@@ -1,14 +1,18 @@
 //! What podperf's tests and benchmarks share: the agent as a process, cgroups of their own, loads with a known truth,
-//! a real Kubernetes API server with a played kubelet, and the side-by-side benchmark.
+//! a real Kubernetes API server with a played kubelet, and how a ring of tests runs.
 
 pub mod agent;
-pub mod bench;
+pub mod bpf;
 pub mod bpffs;
 pub mod certificates;
 pub mod cgroup;
+pub mod clock;
+pub mod cluster;
 pub mod collector;
+pub mod command;
 pub mod control_plane;
 pub mod dashboards;
+pub mod hotplug;
 pub mod http;
 pub mod https;
 pub mod hung_fs;
@@ -18,11 +22,12 @@ pub mod load;
 pub mod node;
 pub mod pages;
 pub mod process;
+pub mod programs;
 pub mod prometheus;
 pub mod reference;
 pub mod rules;
+pub mod running;
 pub mod served;
-pub mod soak;
 pub mod suite;
 pub mod system_programs;
 pub mod vm;

@@ -13,6 +13,8 @@ mod case;
 mod credentials;
 mod daemonset;
 mod failure;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod index;
 mod kubelet;
 mod pending;

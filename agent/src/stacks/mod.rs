@@ -10,6 +10,8 @@ mod elf;
 mod elf_symbols;
 mod files;
 mod functions;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod go_functions;
 mod maps;
 mod nearest;

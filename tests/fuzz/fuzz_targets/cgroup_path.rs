@@ -1,16 +1,8 @@
 //! A cgroup's path may be any bytes: whoever may make cgroups names them.
-//!
-//! The parser's files stand alone, so they are taken in as they are: to build all of the agent would take minutes.
 #![no_main]
-#![expect(dead_code, reason = "the agent's modules offer more than is asked of them here")]
 
-#[path = "../../../agent/src/ids.rs"]
-mod ids;
-#[path = "../../../agent/src/cgroups/kubepods.rs"]
-mod kubepods;
-
-use kubepods::{DirKind, KubePath, PodRef, QosClass};
 use libfuzzer_sys::fuzz_target;
+use podperf::cgroups::{DirKind, KubePath, PodRef, QosClass};
 
 fuzz_target!(|bytes: &[u8]| {
     let path = &*String::from_utf8_lossy(bytes);

@@ -4,9 +4,9 @@
 
 use anyhow::Result;
 use clap::Parser as _;
-use podperf_tests::bench::{self, BenchArgs};
+use podperf_bench::BenchArgs;
 
 fn main() -> Result<()> {
-    print!("{}", bench::run(&BenchArgs::parse())?);
+    print!("{}", podperf_bench::run(&BenchArgs::parse())?);
     Ok(())
 }

@@ -8,15 +8,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::{Value, json};
-
-use crate::{
+use podperf_tests::{
     cgroup::TestCgroup,
     control_plane::{ControlPlane, Credentials},
     kubelet::{self, Kubelet, PodHandle, Qos, random_id},
     load::{self, crowd::CrowdReport},
     process,
 };
+use serde_json::{Value, json};
 
 /// Containers of each pod.
 pub const CONTAINERS: [&str; 4] = ["app", "proxy", "metrics", "logs"];

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use podperf_tests::soak::{self, SoakArgs};
+use podperf_bench::soak::{self, SoakArgs};
 
 /// Keep an agent under churn, and say whether anything grows or gets lost
 #[derive(Debug, Parser)]

@@ -11,22 +11,25 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nix::unistd::Pid;
-use podperf_tests::{agent::Metrics, cgroup::TestCgroup, load, process};
 use serde::de::DeserializeOwned;
 
+use crate::{agent::Metrics, cgroup::TestCgroup, load, process};
+
 /// The agent's default: the BTF-typed tracepoint, where the kernel takes it.
-pub(crate) const BTF: &str = "";
+pub const BTF: &str = "";
 /// Its twin for other kernels.
-pub(crate) const RAW: &str = "scheduling: {tracepoint: raw}\n";
+pub const RAW: &str = "scheduling: {tracepoint: raw}\n";
 /// A configuration with page faults, which are not among the default series.
-pub(crate) fn with_faults(configuration: &str) -> String {
+pub fn with_faults(configuration: &str) -> String {
     format!("metrics: {{facts: [oncpu, context_switches, page_faults]}}\n{configuration}")
 }
 
 /// On-CPU time of a row.
-pub(crate) const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
+pub const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
+/// The CPU's own time of a row, by an event that counts it.
+pub const CPU_CLOCK: &str = "podperf_cgroup_cpu_clock_seconds_total";
 /// Off-CPU time of a row, by state.
-pub(crate) const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";
+pub const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";
 
 /// What a time may differ by: 2 %, or this where that is less.
 const LEAST_TOLERANCE: Duration = Duration::from_millis(2);
@@ -35,7 +38,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A running `podperf-load`; killed on drop.
 #[derive(Debug)]
-pub(crate) struct Load {
+pub struct Load {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
@@ -44,7 +47,7 @@ pub(crate) struct Load {
 
 impl Load {
     /// Starts `podperf-load` with these arguments, separated by blanks.
-    pub(crate) fn start(arguments: &str) -> Result<Self> {
+    pub fn start(arguments: &str) -> Result<Self> {
         let mut command = Command::new(load::binary()?);
         process::bind_to_parent(&mut command);
         let mut child = command
@@ -61,17 +64,17 @@ impl Load {
     }
 
     /// Its process id.
-    pub(crate) fn pid(&self) -> u32 {
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// The CPU time that it has used until now, to the nanosecond, even while it runs.
-    pub(crate) fn cpu_time(&self) -> Result<Duration> {
+    pub fn cpu_time(&self) -> Result<Duration> {
         Ok(Duration::from_nanos(process::cpu_ns_of(Pid::from_raw(i32::try_from(self.pid())?))?))
     }
 
     /// Waits until it has said `word` on stderr.
-    pub(crate) fn wait_for_word(&mut self, word: &str) -> Result<()> {
+    pub fn wait_for_word(&mut self, word: &str) -> Result<()> {
         let mut line = String::new();
         self.stderr.read_line(&mut line)?;
         ensure!(line.trim() == word, "the load said `{}` instead of `{word}`", line.trim());
@@ -79,12 +82,12 @@ impl Load {
     }
 
     /// Lets a load go on that waits for a line on stdin.
-    pub(crate) fn go_on(&mut self) -> Result<()> {
+    pub fn go_on(&mut self) -> Result<()> {
         self.stdin.as_mut().context("no stdin")?.write_all(b"\n").context("failed to write to the load")
     }
 
     /// Waits until it blocks: from then on its counts stand still.
-    pub(crate) fn wait_until_blocked(&self) -> Result<()> {
+    pub fn wait_until_blocked(&self) -> Result<()> {
         let start = Instant::now();
         // The state is set before the switch, and who is preempted between them still has a CPU to wait for. What it
         // blocks in, the kernel says after that.
@@ -99,7 +102,7 @@ impl Load {
     }
 
     /// Waits for its report.
-    pub(crate) fn report<T: DeserializeOwned>(&mut self) -> Result<T> {
+    pub fn report<T: DeserializeOwned>(&mut self) -> Result<T> {
         let mut line = String::new();
         self.stdout.read_line(&mut line)?;
         serde_json::from_str(&line).with_context(|| {
@@ -110,7 +113,7 @@ impl Load {
     }
 
     /// Waits for its end.
-    pub(crate) fn end(mut self) -> Result<()> {
+    pub fn end(mut self) -> Result<()> {
         self.stdin.take();
         let status = self.child.wait()?;
         ensure!(status.success(), "the load ended badly: {status}");
@@ -126,7 +129,7 @@ impl Drop for Load {
 }
 
 /// Runs a load to its end.
-pub(crate) fn run<T: DeserializeOwned>(arguments: &str) -> Result<T> {
+pub fn run<T: DeserializeOwned>(arguments: &str) -> Result<T> {
     let mut load = Load::start(arguments)?;
     let report = load.report()?;
     load.end()?;
@@ -137,37 +140,42 @@ pub(crate) fn run<T: DeserializeOwned>(arguments: &str) -> Result<T> {
 ///
 /// On virtual machines the switch from idle to a task is at times not reported to a tracepoint. Times are told by the
 /// run time then, but a counter does not know when the task came on.
-pub(crate) fn keep_cpus_awake() -> Result<Vec<Load>> {
+pub fn keep_cpus_awake() -> Result<Vec<Load>> {
     keep_awake(0..cpus()?)
 }
 
 /// The same on some CPUs.
-pub(crate) fn keep_awake(cpus: Range<usize>) -> Result<Vec<Load>> {
+pub fn keep_awake(cpus: Range<usize>) -> Result<Vec<Load>> {
     cpus.map(|cpu| Load::start(&format!("spin --idle --cpu {cpu} --seconds 60"))).collect()
 }
 
 /// CPUs of the machine.
-pub(crate) fn cpus() -> Result<usize> {
+pub fn cpus() -> Result<usize> {
     Ok(thread::available_parallelism()?.get())
 }
 
 /// What `/proc` says of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub struct Counts {
     /// As in `ps`.
-    pub(crate) state: String,
-    pub(crate) voluntary: u64,
-    pub(crate) involuntary: u64,
-    pub(crate) minor_faults: u64,
-    pub(crate) major_faults: u64,
+    pub state: String,
+    /// Voluntary context switches.
+    pub voluntary: u64,
+    /// Involuntary context switches.
+    pub involuntary: u64,
+    /// Page faults that needed no I/O.
+    pub minor_faults: u64,
+    /// Page faults that needed I/O.
+    pub major_faults: u64,
     /// `schedstat`, first field; exact while it does not run.
-    pub(crate) run: Duration,
+    pub run: Duration,
     /// `schedstat`, second field.
-    pub(crate) runqueue: Duration,
+    pub runqueue: Duration,
 }
 
 impl Counts {
-    pub(crate) fn of(pid: u32) -> Result<Self> {
+    /// Reads the counts of a process.
+    pub fn of(pid: u32) -> Result<Self> {
         let read = |file: &str| {
             fs::read_to_string(format!("/proc/{pid}/{file}"))
                 .with_context(|| format!("failed to read `{file}` of {pid}"))
@@ -194,7 +202,7 @@ impl Counts {
     }
 
     /// What was counted between `earlier` and this.
-    pub(crate) fn since(&self, earlier: &Self) -> Self {
+    pub fn since(&self, earlier: &Self) -> Self {
         Self {
             state: self.state.clone(),
             voluntary: self.voluntary - earlier.voluntary,
@@ -208,20 +216,20 @@ impl Counts {
 }
 
 /// A time of a cgroup's row; a row that is not there is an error.
-pub(crate) fn time(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[(&str, &str)]) -> Result<Duration> {
+pub fn time(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[(&str, &str)]) -> Result<Duration> {
     let labels: Vec<_> = [("cgroup", cgroup.kernel_path())].into_iter().chain(labels.iter().copied()).collect();
     let seconds = metrics.get(family, &labels).with_context(|| format!("no series {family}{labels:?}"))?;
     Ok(Duration::try_from_secs_f64(seconds)?)
 }
 
 /// The same of a count.
-pub(crate) fn count(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[(&str, &str)]) -> Result<f64> {
+pub fn count(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[(&str, &str)]) -> Result<f64> {
     let labels: Vec<_> = [("cgroup", cgroup.kernel_path())].into_iter().chain(labels.iter().copied()).collect();
     metrics.get(family, &labels).with_context(|| format!("no series {family}{labels:?}"))
 }
 
 /// Holds a row's on-CPU time against the growth of the cgroup's `usage_usec` since it was made.
-pub(crate) fn oncpu_is_cpu_stat(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
+pub fn oncpu_is_cpu_stat(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
     is_close(
         &format!("on-CPU time of {}", cgroup.kernel_path()),
         time(metrics, ONCPU, cgroup, &[])?,
@@ -230,13 +238,13 @@ pub(crate) fn oncpu_is_cpu_stat(metrics: &Metrics, cgroup: &TestCgroup) -> Resul
 }
 
 /// Within 2 % or 2 ms, whichever is larger.
-pub(crate) fn is_close(what: &str, found: Duration, truth: Duration) -> Result<()> {
+pub fn is_close(what: &str, found: Duration, truth: Duration) -> Result<()> {
     is_within(LEAST_TOLERANCE.max(truth / 50), what, found, truth)
 }
 
 /// The same of a counter, which besides may have gone to others, or have come from them: `before` is how long that could
 /// have been before the load.
-pub(crate) fn counter_is_close(
+pub fn counter_is_close(
     what: &str,
     (metrics, before): (&Metrics, Duration),
     found: Duration,
@@ -250,7 +258,7 @@ pub(crate) fn counter_is_close(
 /// Time that a CPU's counter may have charged to others than the scheduler did, since boot: up to switches that the kernel
 /// kept to itself, as the agent says, and while the host ran somebody else, which the scheduler takes off and a clock
 /// does not.
-pub(crate) fn astray(metrics: &Metrics) -> Result<Duration> {
+pub fn astray(metrics: &Metrics) -> Result<Duration> {
     let unreported = metrics.get("podperf_switches_recovered_seconds_total", &[]).context("no unreported time")?;
     Ok(Duration::try_from_secs_f64(unreported)? + process::stolen()?)
 }

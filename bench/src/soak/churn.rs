@@ -15,8 +15,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-
-use crate::{cgroup::TestCgroup, http, load, process};
+use podperf_tests::{cgroup::TestCgroup, http, load, process};
 
 /// Between two loads of one kind, so that the machine is not full of them.
 const PAUSE: Duration = Duration::from_millis(100);

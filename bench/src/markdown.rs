@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
+use podperf_tests::load::ring::Spread;
+
 use super::{
     Measurement,
     profiles::{PROGRAMS, Profiles},
     table::{GOALS, Goal, SYMBOLS_RSS_MIB, WAKEUPS_PERCENT, extra_of},
 };
-use crate::load::ring::Spread;
 
 /// One row per monitor.
 pub fn measurements(measurements: &[Measurement]) -> String {

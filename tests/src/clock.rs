@@ -8,17 +8,18 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{
-    agent::{self, Agent, Metrics},
-    control_plane::{ControlPlane, NEEDS},
-    suite::{Need, Test},
-};
 use tempfile::TempDir;
 
-use crate::cluster::{Cluster, NODE, ONCPU, RECOVERY, SHOP, Spoilt, configuration, ensure_close, tell, wait_for_part};
+use crate::{
+    agent::{self, Agent, Metrics},
+    cluster::{Cluster, NODE, ONCPU, RECOVERY, SHOP, Spoilt, configuration, ensure_close, wait_for_part},
+    control_plane::{ControlPlane, NEEDS},
+    suite::{Need, Test, tell},
+};
 
 #[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
+/// The tests of clocks, which two rings run.
+pub const TESTS: &[Test] = &[
     ("a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series", CLOCK_NEEDS, a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series),
     ("a_clock_before_the_servers_certificate_is_told_until_it_is_right", CLOCK_NEEDS, a_clock_before_the_servers_certificate_is_told_until_it_is_right),
 ];

@@ -15,11 +15,9 @@ use nix::{
     sys::{signal::Signal, stat::Mode},
     unistd::mkfifo,
 };
+use podperf_tests::agent::Agent;
 
-use crate::{
-    agent::Agent,
-    bench::{agent::sections, monitor::Process},
-};
+use crate::{agent::sections, monitor::Process};
 
 /// As many as are asked for, in this order; the first six are those of the other parts.
 const EVENTS: [&str; 12] = [

@@ -14,19 +14,19 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use nix::unistd::Pid;
-
-use super::{
-    agent::{CAP, REST_AFTER, memory_mib},
-    bpf, cpus,
-    programs::Programs,
-    progress,
-};
-use crate::{
+use podperf_tests::{
     agent::{Agent, Metrics},
+    bpf,
     cgroup::TestCgroup,
     load::{self, ring::Spread, wakeups::WakeupsReport},
     process,
+    programs::Programs,
     system_programs::{self, Sleepers},
+};
+
+use super::{
+    agent::{CAP, REST_AFTER, memory_mib},
+    cpus, progress,
 };
 
 /// Programs whose symbols are wanted.

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde::Deserialize;
 
-use super::bpf;
+use crate::bpf;
 
 /// All loaded programs at one moment, with the kernel's run statistics, which
 /// it keeps only while they are on. They cost time themselves (the empty

@@ -3,9 +3,9 @@
 use std::{fmt::Write as _, path::Path};
 
 use anyhow::{Context as _, Result};
+use podperf_tests::{bpf, load::ring::Spread, programs::Programs};
 
-use super::{BenchArgs, Ring, bpf, monitor::MONITORS, programs::Programs, progress, setup::Setup};
-use crate::load::ring::Spread;
+use super::{BenchArgs, Ring, monitor::MONITORS, progress, setup::Setup};
 
 /// Measures each of the agent's monitors with both builds, in turn, and returns a table: ns a BPF run, and the ratio
 /// of each pair.

@@ -12,14 +12,14 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nix::unistd::Pid;
-
-use super::{agent::memory_mib, node::Node, progress};
-use crate::{
+use podperf_tests::{
     agent::{Agent, Metrics},
     load::ring::Spread,
     process,
     suite::within,
 };
+
+use super::{agent::memory_mib, node::Node, progress};
 
 const PODS: usize = 250;
 const BESIDE: usize = 5_000;

@@ -9,9 +9,9 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nix::unistd::{SysconfVar, sysconf};
+use podperf_tests::agent::Agent;
 
 use super::monitor::EVENTS;
-use crate::agent::Agent;
 
 /// The cap as shipped: agents of tests have none unless they ask for it.
 pub(super) const CAP: &str = "overhead: {maxPercent: 5}\n";

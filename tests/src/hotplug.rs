@@ -3,19 +3,22 @@
 use std::{fs, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::cpu::CpuReport, suite::within};
 
 use crate::{
-    conservation::CPU_CLOCK,
-    running::{Load, is_close, keep_cpus_awake, run, time},
+    agent::Agent,
+    cgroup::TestCgroup,
+    load::cpu::CpuReport,
+    running::{CPU_CLOCK, Load, is_close, keep_cpus_awake, run, time},
+    suite::within,
 };
 
 const CPU: u32 = 1;
 /// The agent looks for CPUs four times a second; until then a new one has no counters.
-pub(crate) const NOTICED: Duration = Duration::from_millis(500);
+pub const NOTICED: Duration = Duration::from_millis(500);
 
 /// Brings the CPU back on drop.
-pub(crate) struct Offline;
+#[derive(Debug)]
+pub struct Offline;
 
 impl Offline {
     fn set(online: bool) -> Result<()> {
@@ -23,7 +26,8 @@ impl Offline {
         fs::write(&path, if online { "1" } else { "0" }).with_context(|| format!("failed to write `{path}`"))
     }
 
-    pub(crate) fn new() -> Result<Self> {
+    /// Takes the CPU offline.
+    pub fn new() -> Result<Self> {
         Self::set(false).map(|()| Self)
     }
 }
@@ -35,7 +39,7 @@ impl Drop for Offline {
 }
 
 /// Two burners on two CPUs, one of which goes and comes back: for a moment, and for longer.
-pub(crate) fn counters_follow_a_cpu_off_and_on() -> Result<()> {
+pub fn counters_follow_a_cpu_off_and_on() -> Result<()> {
     let agent = Agent::start("counters: {groups: [[cpu-clock]]}\n")?;
     let cgroup = TestCgroup::new("hotplug")?;
     let arguments = format!("spin --seconds 60 --cgroup {}", cgroup.path().display());

@@ -22,7 +22,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
 use super::{last_cpu, progress};
-use crate::{
+use podperf_tests::{
     cgroup::TestCgroup,
     load::{
         self,

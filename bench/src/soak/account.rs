@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::agent::{Metrics, Sample};
+use podperf_tests::agent::{Metrics, Sample};
 
 /// Counters' totals, ended series included.
 #[derive(Clone, Debug, Default)]

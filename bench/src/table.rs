@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use podperf_tests::load::ring::Spread;
 
 use super::Measurement;
 use super::agent::Rest;
 use super::scale::{FULL, Row, Scale};
-use crate::load::ring::Spread;
 
 /// A goal: the extra cost of one monitor, as a part of that of another.
 pub(super) struct Goal {

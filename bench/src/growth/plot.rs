@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
+use podperf_tests::load::ring::Spread;
+
 use super::{
     Growth,
     watch::{SIX, Watcher},
 };
-use crate::load::ring::Spread;
 
 const WIDTH: f64 = 440.0;
 const HEIGHT: f64 = 300.0;

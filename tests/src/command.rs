@@ -10,30 +10,33 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-pub(crate) use podperf_tests::suite::within;
-use podperf_tests::{load, process};
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
+
+use crate::{load, process, suite::within};
 
 /// Starting and refusing take well below a second; a loaded machine gets more.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A started command line of the agent; ended on drop.
 #[derive(Debug)]
-pub(crate) struct Started {
+pub struct Started {
     child: Child,
     log: NamedTempFile,
 }
 
 /// What a command that refused said last, and its exit code.
 #[derive(Debug)]
-pub(crate) struct Refusal {
-    pub(crate) code: Option<i32>,
-    pub(crate) says: String,
+pub struct Refusal {
+    /// The exit code; none after a signal.
+    pub code: Option<i32>,
+    /// The whole of stderr.
+    pub says: String,
 }
 
 impl Started {
-    pub(crate) fn new(command: &mut Command) -> Result<Self> {
+    /// Starts a command whose stderr is kept.
+    pub fn new(command: &mut Command) -> Result<Self> {
         let log = NamedTempFile::new()?;
         process::bind_to_parent(command);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(log.path())?);
@@ -41,12 +44,13 @@ impl Started {
         Ok(Self { child, log })
     }
 
-    pub(crate) fn log(&self) -> String {
+    /// Returns what it has written to stderr so far.
+    pub fn log(&self) -> String {
         fs::read_to_string(self.log.path()).unwrap_or_default()
     }
 
     /// Where it listens, once it does.
-    pub(crate) fn address(&mut self) -> Result<SocketAddr> {
+    pub fn address(&mut self) -> Result<SocketAddr> {
         within(DEADLINE, "the agent listens", || {
             if let Some(status) = self.child.try_wait()? {
                 bail!("it ended ({status}):\n{}", self.log());
@@ -68,7 +72,7 @@ impl Drop for Started {
 
 impl Refusal {
     /// Runs a command that should end by itself.
-    pub(crate) fn of(command: &mut Command) -> Result<Self> {
+    pub fn of(command: &mut Command) -> Result<Self> {
         let mut started = Started::new(command)?;
         let status = within(DEADLINE, "the agent refuses to run", || Ok(started.child.try_wait()?))
             .with_context(|| started.log())?;
@@ -76,7 +80,7 @@ impl Refusal {
     }
 
     /// It must have ended with this code and said all of this.
-    pub(crate) fn expect(&self, code: i32, says: &[&str]) -> Result<()> {
+    pub fn expect(&self, code: i32, says: &[&str]) -> Result<()> {
         ensure!(self.code == Some(code), "exit code {:?} instead of {code}: {}", self.code, self.says);
         for text in says {
             ensure!(self.says.contains(text), "`{text}` is not in: {}", self.says);
@@ -86,7 +90,7 @@ impl Refusal {
 }
 
 /// `command`, run through `wrapper`, which ends in executing its arguments.
-pub(crate) fn through<S: AsRef<OsStr>>(wrapper: &[S], command: &Command) -> Result<Command> {
+pub fn through<S: AsRef<OsStr>>(wrapper: &[S], command: &Command) -> Result<Command> {
     let (program, arguments) = wrapper.split_first().context("an empty wrapper")?;
     let mut wrapped = Command::new(program);
     wrapped.args(arguments).arg(command.get_program()).args(command.get_args());
@@ -94,7 +98,7 @@ pub(crate) fn through<S: AsRef<OsStr>>(wrapper: &[S], command: &Command) -> Resu
 }
 
 /// Runs a load to its end, in a cgroup, and hands back what it reports.
-pub(crate) fn run_load<T: DeserializeOwned>(cgroup: &Path, arguments: &[&str]) -> Result<T> {
+pub fn run_load<T: DeserializeOwned>(cgroup: &Path, arguments: &[&str]) -> Result<T> {
     let mut command = load_command(cgroup, arguments)?;
     process::bind_to_parent(&mut command);
     let output = command.stderr(Stdio::inherit()).output()?;
@@ -103,7 +107,7 @@ pub(crate) fn run_load<T: DeserializeOwned>(cgroup: &Path, arguments: &[&str]) -
 }
 
 /// `podperf-load` with these arguments and a cgroup to join.
-pub(crate) fn load_command(cgroup: &Path, arguments: &[&str]) -> Result<Command> {
+pub fn load_command(cgroup: &Path, arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(load::binary()?);
     command.args(arguments).arg("--cgroup").arg(cgroup);
     Ok(command)

@@ -8,7 +8,7 @@
 # from it. The source is Debian's package `linux-source-6.1`, so that nothing
 # is fetched that the package manager does not check.
 #
-# usage: tests/bench/build-perf.sh [DIR]      (default target/bench-perf)
+# usage: bench/programs/build-perf.sh [DIR]      (default target/bench-perf)
 # The result is DIR/perf; a second run with the same source does nothing.
 
 set -eu

@@ -9,8 +9,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-pub(crate) use podperf_tests::suite::tell;
-use podperf_tests::{
+use serde_json::Value;
+
+use crate::{
     agent::{self, Agent, Metrics},
     cgroup::TestCgroup,
     control_plane::{ControlPlane, Credentials, SharedPlane},
@@ -18,43 +19,45 @@ use podperf_tests::{
     load, process,
     suite::within,
 };
-use serde_json::Value;
 
 /// The agent's on-CPU time of a container.
-pub(crate) const ONCPU: &str = "podperf_container_oncpu_seconds_total";
+pub const ONCPU: &str = "podperf_container_oncpu_seconds_total";
 /// The agent's on-CPU time of a cgroup.
-pub(crate) const CGROUP_ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
+pub const CGROUP_ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
 /// The node's name.
-pub(crate) const NODE: &str = "a-node";
+pub const NODE: &str = "a-node";
 /// The namespace of the tests' pods.
-pub(crate) const SHOP: &str = "shop";
+pub const SHOP: &str = "shop";
 /// What a container burns that is to be seen.
-pub(crate) const BURN: Duration = Duration::from_millis(50);
+pub const BURN: Duration = Duration::from_millis(50);
 const AN_HOUR: Duration = Duration::from_secs(3600);
 /// Names come in less than a second; a loaded machine gets more.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub const SOON: Duration = Duration::from_secs(30);
 
 /// Twice the longest that the agent waits between two attempts, and some more: one may meet a server that starts.
-pub(crate) const RECOVERY: Duration = Duration::from_secs(75);
+pub const RECOVERY: Duration = Duration::from_secs(75);
 
 /// What an agent finds when it starts. `P` is the control plane: the shared one, or one of the test's own.
 #[derive(Debug)]
-pub(crate) struct Spoilt<P = SharedPlane> {
-    pub(crate) kubelet: Kubelet,
-    pub(crate) credentials: Credentials,
-    pub(crate) plane: P,
+pub struct Spoilt<P = SharedPlane> {
+    /// The played kubelet of the node.
+    pub kubelet: Kubelet,
+    /// The credentials of the agent.
+    pub credentials: Credentials,
+    /// The control plane.
+    pub plane: P,
 }
 
 impl Spoilt {
     /// All is well until the test changes it. The agent's token is good for `life` from now on.
-    pub(crate) fn start(life: Duration) -> Result<Self> {
+    pub fn start(life: Duration) -> Result<Self> {
         Self::at(SharedPlane::take()?, life, Driver::Systemd, Runtime::Containerd)
     }
 }
 
 impl Spoilt<ControlPlane> {
     /// The same with a control plane that the test may stop, pause and restart.
-    pub(crate) fn start_own(life: Duration) -> Result<Self> {
+    pub fn start_own(life: Duration) -> Result<Self> {
         Self::at(ControlPlane::start()?, life, Driver::Systemd, Runtime::Containerd)
     }
 }
@@ -71,36 +74,40 @@ impl<P: Borrow<ControlPlane>> Spoilt<P> {
 
 /// All three and an agent, which ends first.
 #[derive(Debug)]
-pub(crate) struct Cluster<P = SharedPlane> {
-    pub(crate) agent: Agent,
-    pub(crate) kubelet: Kubelet,
-    pub(crate) credentials: Credentials,
-    pub(crate) plane: P,
+pub struct Cluster<P = SharedPlane> {
+    /// The agent on the node.
+    pub agent: Agent,
+    /// The played kubelet of the node.
+    pub kubelet: Kubelet,
+    /// The credentials of the agent.
+    pub credentials: Credentials,
+    /// The control plane.
+    pub plane: P,
 }
 
 impl Cluster {
     /// Starts them, with more configuration for the agent than `identity`, `nodeName` and `kubernetes.kubeconfig`.
     /// `kubernetes:` is completed with `more`, such as `patience: 2s`.
-    pub(crate) fn start(kubernetes: &str, yaml: &str) -> Result<Self> {
+    pub fn start(kubernetes: &str, yaml: &str) -> Result<Self> {
         Self::start_with(Driver::Systemd, Runtime::Containerd, kubernetes, yaml)
     }
 
     /// The same with a node of another kind.
-    pub(crate) fn start_with(driver: Driver, runtime: Runtime, kubernetes: &str, yaml: &str) -> Result<Self> {
+    pub fn start_with(driver: Driver, runtime: Runtime, kubernetes: &str, yaml: &str) -> Result<Self> {
         Self::join(Spoilt::at(SharedPlane::take()?, AN_HOUR, driver, runtime)?, kubernetes, yaml)?.connected()
     }
 }
 
 impl Cluster<ControlPlane> {
     /// The same with a control plane that the test may stop, pause and restart.
-    pub(crate) fn start_own(kubernetes: &str, yaml: &str) -> Result<Self> {
+    pub fn start_own(kubernetes: &str, yaml: &str) -> Result<Self> {
         Self::join(Spoilt::start_own(AN_HOUR)?, kubernetes, yaml)?.connected()
     }
 }
 
 impl<P> Cluster<P> {
     /// An agent where a test has spoiled something before: it is not waited for.
-    pub(crate) fn join(spoilt: Spoilt<P>, kubernetes: &str, yaml: &str) -> Result<Self> {
+    pub fn join(spoilt: Spoilt<P>, kubernetes: &str, yaml: &str) -> Result<Self> {
         let Spoilt { kubelet, credentials, plane } = spoilt;
         let agent = Agent::start(&configuration(&credentials, NODE, kubernetes, yaml))?;
         Ok(Self { agent, kubelet, credentials, plane })
@@ -112,24 +119,19 @@ impl<P> Cluster<P> {
     }
 
     /// Ends the agent, and leaves what it has found.
-    pub(crate) fn into_spoilt(self) -> Spoilt<P> {
+    pub fn into_spoilt(self) -> Spoilt<P> {
         let Self { agent, kubelet, credentials, plane } = self;
         drop(agent);
         Spoilt { kubelet, credentials, plane }
     }
 
     /// Scrapes until the sum of these series is as it should be; the scrape in which it is.
-    pub(crate) fn wait_for(
-        &self,
-        name: &str,
-        labels: &[(&str, &str)],
-        is_right: impl Fn(f64) -> bool,
-    ) -> Result<Metrics> {
+    pub fn wait_for(&self, name: &str, labels: &[(&str, &str)], is_right: impl Fn(f64) -> bool) -> Result<Metrics> {
         self.wait_within(SOON, name, labels, is_right)
     }
 
     /// The same for what takes the agent further attempts, before each of which it waits longer.
-    pub(crate) fn wait_long_for(
+    pub fn wait_long_for(
         &self,
         name: &str,
         labels: &[(&str, &str)],
@@ -155,7 +157,7 @@ impl<P> Cluster<P> {
     }
 
     /// Waits, for as long as the agent may have to between two attempts, until it is connected.
-    pub(crate) fn wait_for_connection(&self) -> Result<Metrics> {
+    pub fn wait_for_connection(&self) -> Result<Metrics> {
         let connected = within(RECOVERY, "the agent is connected", || {
             let metrics = self.agent.metrics()?;
             Ok((metrics.get("podperf_kube_watch_connected", &[]) == Some(1.0)).then_some(metrics))
@@ -164,13 +166,13 @@ impl<P> Cluster<P> {
     }
 
     /// Waits until a container of namespace [`SHOP`] has this on-CPU time, within a percent or 2 ms.
-    pub(crate) fn wait_for_cpu(&self, pod: &str, container: &str, truth: Duration) -> Result<Metrics> {
+    pub fn wait_for_cpu(&self, pod: &str, container: &str, truth: Duration) -> Result<Metrics> {
         let labels = [("namespace", SHOP), ("pod", pod), ("container", container)];
         self.wait_for(ONCPU, &labels, |seconds| is_close(seconds, truth))
     }
 
     /// Scrapes until all is as it should be; the scrape in which it is.
-    pub(crate) fn wait_for_metrics(&self, check: impl Fn(&Metrics) -> Result<()>) -> Result<Metrics> {
+    pub fn wait_for_metrics(&self, check: impl Fn(&Metrics) -> Result<()>) -> Result<Metrics> {
         let mut last = None;
         let found = within(SOON, "all is as it should be", || {
             let metrics = self.agent.metrics()?;
@@ -181,7 +183,7 @@ impl<P> Cluster<P> {
     }
 
     /// Scrapes until there are no such series; the first scrape without.
-    pub(crate) fn wait_for_end_of(&self, name: &str, labels: &[(&str, &str)]) -> Result<Metrics> {
+    pub fn wait_for_end_of(&self, name: &str, labels: &[(&str, &str)]) -> Result<Metrics> {
         self.wait_for_metrics(|metrics| {
             let found = metrics.get(name, labels);
             ensure!(found.is_none(), "`{name}` {labels:?} is still there: {found:?}");
@@ -190,12 +192,12 @@ impl<P> Cluster<P> {
     }
 
     /// The row of the cgroup that all pods have in common, on a node under systemd.
-    pub(crate) fn common_row(&self) -> String {
+    pub fn common_row(&self) -> String {
         format!("{}/kubepods.slice", self.kubelet.kernel_path())
     }
 
     /// Runs a container of a new pod from birth to death and reports it; the pod's handle keeps its cgroup.
-    pub(crate) fn run_once(&self, pod: &str, container: &str) -> Result<Finished> {
+    pub fn run_once(&self, pod: &str, container: &str) -> Result<Finished> {
         let mut pod = self.kubelet.pod(SHOP, pod, Qos::Burstable, &[container])?;
         let running = pod.start(container, BURN)?;
         let finished = pod.finish(running)?;
@@ -205,7 +207,7 @@ impl<P> Cluster<P> {
 }
 
 /// The agent's configuration in a cluster.
-pub(crate) fn configuration(credentials: &Credentials, node: &str, kubernetes: &str, yaml: &str) -> String {
+pub fn configuration(credentials: &Credentials, node: &str, kubernetes: &str, yaml: &str) -> String {
     let kubeconfig = credentials.kubeconfig();
     format!(
         "identity: kubernetes\nnodeName: {node}\nkubernetes: {{kubeconfig: '{}', {kubernetes}}}\n{yaml}\n",
@@ -214,18 +216,18 @@ pub(crate) fn configuration(credentials: &Credentials, node: &str, kubernetes: &
 }
 
 /// Within a percent or 2 ms.
-pub(crate) fn is_close(seconds: f64, truth: Duration) -> bool {
+pub fn is_close(seconds: f64, truth: Duration) -> bool {
     (seconds - truth.as_secs_f64()).abs() <= (truth.as_secs_f64() * 0.01).max(0.002)
 }
 
 /// An error unless the series is within a percent or 2 ms of the truth.
-pub(crate) fn ensure_close(what: &str, seconds: f64, truth: Duration) -> Result<()> {
+pub fn ensure_close(what: &str, seconds: f64, truth: Duration) -> Result<()> {
     ensure!(is_close(seconds, truth), "{what}: {seconds} s, and the truth is {truth:?}");
     Ok(())
 }
 
 /// A part of the agent as `/status` has it: its state, and why.
-pub(crate) fn part(agent: &Agent, name: &str) -> Result<(String, String)> {
+pub fn part(agent: &Agent, name: &str) -> Result<(String, String)> {
     let (_, _, body) = agent.get("/status", &[("Accept", "application/json")])?;
     let status: Value = serde_json::from_slice(&body)?;
     let part = status["parts"].as_array().and_then(|parts| parts.iter().find(|part| part["part"] == name));
@@ -234,12 +236,12 @@ pub(crate) fn part(agent: &Agent, name: &str) -> Result<(String, String)> {
 }
 
 /// Scrapes until a part is in this state, and its detail says all of this.
-pub(crate) fn wait_for_part(agent: &Agent, name: &str, state: &str, says: &[&str]) -> Result<String> {
+pub fn wait_for_part(agent: &Agent, name: &str, state: &str, says: &[&str]) -> Result<String> {
     wait_within_for_part(SOON, agent, name, state, says)
 }
 
 /// The same for what takes the agent further attempts, before each of which it waits longer.
-pub(crate) fn wait_long_for_part(agent: &Agent, name: &str, state: &str, says: &[&str]) -> Result<String> {
+pub fn wait_long_for_part(agent: &Agent, name: &str, state: &str, says: &[&str]) -> Result<String> {
     wait_within_for_part(RECOVERY, agent, name, state, says)
 }
 
@@ -255,7 +257,7 @@ fn wait_within_for_part(deadline: Duration, agent: &Agent, name: &str, state: &s
 }
 
 /// The same without a scrape, which would read the kernel and ask a kubelet about what has no name.
-pub(crate) fn wait_unscraped_for_part(agent: &Agent, name: &str, state: &str, says: &str) -> Result<()> {
+pub fn wait_unscraped_for_part(agent: &Agent, name: &str, state: &str, says: &str) -> Result<()> {
     let found = within(SOON, "the part is as it should be", || {
         let (is, detail) = part(agent, name)?;
         Ok((is == state && detail.contains(says)).then_some(()))
@@ -264,7 +266,7 @@ pub(crate) fn wait_unscraped_for_part(agent: &Agent, name: &str, state: &str, sa
 }
 
 /// Nothing may be without a name: neither in the row of the unresolved nor waiting.
-pub(crate) fn ensure_all_named(metrics: &Metrics) -> Result<()> {
+pub fn ensure_all_named(metrics: &Metrics) -> Result<()> {
     let row = metrics.get("podperf_cgroup_oncpu_seconds_total", &[("cgroup", "(unresolved)")]);
     ensure!(row.is_none_or(|seconds| seconds == 0.0), "{row:?} s are in the row `(unresolved)`");
     let waiting = metrics.get("podperf_cgroups_unresolved", &[]);
@@ -273,7 +275,7 @@ pub(crate) fn ensure_all_named(metrics: &Metrics) -> Result<()> {
 }
 
 /// The kernel side must have lost nothing.
-pub(crate) fn ensure_no_drops(metrics: &Metrics) -> Result<()> {
+pub fn ensure_no_drops(metrics: &Metrics) -> Result<()> {
     let drops: Vec<_> = metrics.samples().iter().filter(|sample| sample.name == "podperf_bpf_drops_total").collect();
     ensure!(!drops.is_empty(), "no `podperf_bpf_drops_total`");
     let lost: Vec<_> = drops.iter().filter(|sample| sample.value != 0.0).collect();
@@ -282,7 +284,7 @@ pub(crate) fn ensure_no_drops(metrics: &Metrics) -> Result<()> {
 }
 
 /// Burns CPU time in a cgroup, and comes back when it is charged.
-pub(crate) fn burn_in(cgroup: &TestCgroup, time: Duration) -> Result<()> {
+pub fn burn_in(cgroup: &TestCgroup, time: Duration) -> Result<()> {
     let mut command = Command::new(load::binary()?);
     process::bind_to_parent(&mut command);
     command.args(["spin", "--seconds", &time.as_secs_f64().to_string(), "--cgroup"]).arg(cgroup.path());
@@ -292,12 +294,12 @@ pub(crate) fn burn_in(cgroup: &TestCgroup, time: Duration) -> Result<()> {
 }
 
 /// How many series a metric has.
-pub(crate) fn series(metrics: &Metrics, name: &str) -> usize {
+pub fn series(metrics: &Metrics, name: &str) -> usize {
     metrics.samples().iter().filter(|sample| sample.name == name).count()
 }
 
 /// An agent as in a pod: with these files as its service account's, in mounts of its own that end with it.
-pub(crate) fn start_in_pod(service_account: &Path, api: SocketAddr, yaml: &str) -> Result<Agent> {
+pub fn start_in_pod(service_account: &Path, api: SocketAddr, yaml: &str) -> Result<Agent> {
     const MOUNT: &str =
         "mount -t tmpfs none /var/run && mkdir -p \"$0\" && mount --bind \"$1\" \"$0\" && shift && exec \"$@\"";
     Agent::start_changed(&agent::binary()?, yaml, |command| {

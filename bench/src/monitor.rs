@@ -9,18 +9,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::Signal;
+use podperf_tests::{agent::Agent, process, programs};
 
 use super::agent::Configuration;
-use super::programs;
 use super::setup::Setup;
-use crate::{agent::Agent, process};
 
 /// The events that every counting monitor counts.
 pub const EVENTS: [&str; 6] =
     ["cpu-clock", "task-clock", "context-switches", "cpu-migrations", "page-faults", "minor-faults"];
 
-const EMPTY_PROGRAM: &str = include_str!("../../bench/empty.bpf.c");
-const BARE_PROGRAM: &str = include_str!("../../bench/bare.bpf.c");
+const EMPTY_PROGRAM: &str = include_str!("../programs/empty.bpf.c");
+const BARE_PROGRAM: &str = include_str!("../programs/bare.bpf.c");
 
 /// How long a monitor may take to write down what it has and end.
 const STOP_DEADLINE: Duration = Duration::from_secs(15);

@@ -18,12 +18,12 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use nix::sys::signal::Signal;
-
-use crate::{
+use podperf_tests::{
     agent::{self, Agent, COALESCED_FOR, Metrics},
     cgroup::TestCgroup,
     process,
 };
+
 pub use account::Account;
 pub use churn::Churn;
 pub use trend::{Figure, Trend};

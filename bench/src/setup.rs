@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
+use podperf_tests::{
+    cgroup::TestCgroup,
+    programs::{Programs, succeed},
+};
 use tempfile::TempDir;
 
 use super::BenchArgs;
 use super::monitor::{EVENTS, Process};
-use super::programs::{Programs, succeed};
-use crate::cgroup::TestCgroup;
 
-const OFF_CPU_SCRIPT: &str = include_str!("../../bench/offcpu.bt");
+const OFF_CPU_SCRIPT: &str = include_str!("../programs/offcpu.bt");
 
 /// Tools that look for BPF programs to load take longer than others to start.
 const LOAD_DEADLINE: Duration = Duration::from_secs(20);

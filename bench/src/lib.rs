@@ -8,16 +8,15 @@
 //! Nothing is asserted: time is reported, never tested.
 
 pub mod agent;
-pub mod bpf;
 mod builds;
 pub mod growth;
 pub mod markdown;
 pub mod monitor;
 pub mod node;
 pub mod profiles;
-pub mod programs;
 pub mod scale;
 pub mod setup;
+pub mod soak;
 pub mod table;
 
 use std::io::{self, Write as _};
@@ -28,12 +27,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
-
-use crate::cgroup::TestCgroup;
-use crate::load;
-use crate::load::ring::{RingReport, Spread};
-use crate::process;
 use monitor::{MONITORS, Monitor};
+use podperf_tests::{
+    bpf,
+    cgroup::TestCgroup,
+    load::{
+        self,
+        ring::{RingReport, Spread},
+    },
+    process, programs,
+};
 use setup::Setup;
 
 /// What podperf costs: per context switch, beside the tools that exist, at rest, and on a node full of pods
@@ -65,7 +68,7 @@ pub struct BenchArgs {
     /// Scrapes of each row of the scale
     #[arg(long, default_value_t = 20)]
     pub scrapes: usize,
-    /// perf with BPF skeletons (tests/bench/build-perf.sh)
+    /// perf with BPF skeletons (bench/programs/build-perf.sh)
     #[arg(long, default_value = "target/bench-perf/perf")]
     pub perf: PathBuf,
     /// The agent; `podperf` beside this program if absent

@@ -1,0 +1,51 @@
+//! The parser of the API's pods, for a fuzz target. It panics where the parser breaks a promise.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a fuzzer reports what panics")]
+
+use std::collections::BTreeSet;
+
+use kube::core::WatchEvent;
+
+use super::{
+    Pod,
+    prune::{Keep, Teller},
+    raw::{RawList, RawPod},
+};
+
+/// `serde_json` goes so deep, and a list or an event is deeper than its pod.
+const DEEP: usize = 120;
+
+/// Reads a text as a list of pods, and as a pod that comes alone, in a list and in each event of a watch.
+pub fn object(text: &str) {
+    let keys = ["app", "app.kubernetes.io/name", "app_kubernetes_io_name", "teamName"].map(str::to_owned);
+    let teller = if text.len() % 2 == 0 { Teller::Kubelet } else { Teller::Api { node: "node-1".into() } };
+    let keep = Keep::new(&keys, &keys, teller);
+    if let Ok(list) = serde_json::from_str::<RawList>(text) {
+        list.items.into_iter().filter_map(|raw| keep.prune(raw)).for_each(|pod| check(&pod));
+    }
+    let Ok(raw) = serde_json::from_str::<RawPod>(text) else { return };
+    let pod = keep.prune(raw);
+    pod.iter().for_each(check);
+    if text.matches(['[', '{']).count() > DEEP {
+        return;
+    }
+    // A pod is the same one however it comes.
+    let list: RawList = serde_json::from_str(&format!("{{\"kind\":\"PodList\",\"items\":[{text}]}}")).unwrap();
+    let listed: Vec<_> = list.items.into_iter().map(|raw| keep.prune(raw)).collect();
+    assert_eq!(listed, [pod.clone()]);
+    for kind in ["ADDED", "MODIFIED", "DELETED"] {
+        let event: WatchEvent<RawPod> =
+            serde_json::from_str(&format!("{{\"type\":\"{kind}\",\"object\":{text}}}")).unwrap();
+        let (WatchEvent::Added(raw) | WatchEvent::Modified(raw) | WatchEvent::Deleted(raw)) = event else {
+            panic!("another event than {kind}");
+        };
+        assert_eq!(keep.prune(raw), pod);
+    }
+}
+
+fn check(pod: &Pod) {
+    assert!(!pod.name.is_empty() && !pod.namespace.is_empty());
+    // Each name is a label of Prometheus, and no two are equal.
+    let is_label = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let names: BTreeSet<_> = pod.labels.iter().map(|(name, _)| name).collect();
+    assert!(names.len() == pod.labels.len() && names.iter().all(|name| is_label(name)), "{names:?}");
+}
