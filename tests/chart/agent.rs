@@ -3,14 +3,13 @@
 use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{agent, suite::Test};
+use podperf_tests::{agent, suite::Test, tests};
 
 use crate::helm::{GO, arguments_of, object, objects, template, value_files};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_agent_takes_every_configuration_that_is_rendered", GO, the_agent_takes_every_configuration_that_is_rendered),
-    ("the_agent_has_the_commands_that_the_pods_run", GO, the_agent_has_the_commands_that_the_pods_run),
+pub(crate) const TESTS: &[Test] = tests![
+    the_agent_takes_every_configuration_that_is_rendered: GO,
+    the_agent_has_the_commands_that_the_pods_run: GO,
 ];
 
 /// The exit code of a configuration that the agent does not take.

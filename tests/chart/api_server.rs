@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use podperf_tests::{
     control_plane::{ControlPlane, SharedPlane},
     suite::{Need, Test, tell, within},
+    tests,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -23,11 +24,10 @@ use crate::{
     value_sets::{Outcome, SETS, Set},
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_api_server_takes_each_set_of_values_or_the_chart_refuses_it", NEEDS, the_api_server_takes_each_set_of_values_or_the_chart_refuses_it),
-    ("a_second_release_on_the_same_nodes_is_refused", NEEDS, a_second_release_on_the_same_nodes_is_refused),
-    ("stored_values_of_an_older_chart_are_refused_with_the_way_out", NEEDS, stored_values_of_an_older_chart_are_refused_with_the_way_out),
+pub(crate) const TESTS: &[Test] = tests![
+    the_api_server_takes_each_set_of_values_or_the_chart_refuses_it: NEEDS,
+    a_second_release_on_the_same_nodes_is_refused: NEEDS,
+    stored_values_of_an_older_chart_are_refused_with_the_way_out: NEEDS,
 ];
 
 const NEEDS: &[Need] = &[Need::Program("etcd"), GO[0]];
@@ -256,9 +256,8 @@ fn stored_values_of_an_older_chart_are_refused_with_the_way_out() -> Result<()> 
 }
 
 /// The condition of an umbrella chart, as nearly all of them have it.
-#[rustfmt::skip]
-pub(crate) const UMBRELLA: &[Test] = &[
-    ("an_umbrella_chart_switches_it_on_and_off_by_its_condition", GO, an_umbrella_chart_switches_it_on_and_off_by_its_condition),
+pub(crate) const UMBRELLA: &[Test] = tests![
+    an_umbrella_chart_switches_it_on_and_off_by_its_condition: GO,
 ];
 
 fn an_umbrella_chart_switches_it_on_and_off_by_its_condition() -> Result<()> {

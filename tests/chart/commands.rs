@@ -13,16 +13,16 @@ use podperf_tests::{
     agent,
     pages::{self, Command},
     suite::{Test, tell},
+    tests,
 };
 use serde_yaml::Value;
 use tempfile::TempDir;
 
 use crate::helm::{GO, helm, object, root, template};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("every_command_of_the_pages_is_one_that_there_is", GO, every_command_of_the_pages_is_one_that_there_is),
-    ("a_command_that_there_is_not_is_noticed", GO, a_command_that_there_is_not_is_noticed),
+pub(crate) const TESTS: &[Test] = tests![
+    every_command_of_the_pages_is_one_that_there_is: GO,
+    a_command_that_there_is_not_is_noticed: GO,
 ];
 
 /// Programs of others that no test runs, and why.

@@ -3,14 +3,11 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::suite::Test;
+use podperf_tests::{suite::Test, tests};
 
 use crate::helm::root;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_page_on_versions_has_those_that_are_tested", &[], the_page_on_versions_has_those_that_are_tested),
-];
+pub(crate) const TESTS: &[Test] = tests![the_page_on_versions_has_those_that_are_tested,];
 
 /// A file, the text before the version there, how many parts of the version the page has, and the row of the page.
 const TESTED: &[(&str, &str, usize, &str)] = &[

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::suite::Test;
+use podperf_tests::{suite::Test, tests};
 use serde_json::Value;
 
 use crate::{
@@ -11,14 +11,13 @@ use crate::{
     schema::{keys_of_schema, keys_of_values, schema},
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_schema_knows_every_key_of_the_agent_but_the_charts_own", &[], the_schema_knows_every_key_of_the_agent_but_the_charts_own),
-    ("the_agents_defaults_are_values_that_are_taken", GO, the_agents_defaults_are_values_that_are_taken),
-    ("only_what_the_agent_does_not_follow_restarts_it", GO, only_what_the_agent_does_not_follow_restarts_it),
-    ("large_numbers_stay_numbers", GO, large_numbers_stay_numbers),
-    ("an_ipv6_address_is_in_brackets", GO, an_ipv6_address_is_in_brackets),
-    ("certificates_are_mounted_where_the_configuration_says", GO, certificates_are_mounted_where_the_configuration_says),
+pub(crate) const TESTS: &[Test] = tests![
+    the_schema_knows_every_key_of_the_agent_but_the_charts_own,
+    the_agents_defaults_are_values_that_are_taken: GO,
+    only_what_the_agent_does_not_follow_restarts_it: GO,
+    large_numbers_stay_numbers: GO,
+    an_ipv6_address_is_in_brackets: GO,
+    certificates_are_mounted_where_the_configuration_says: GO,
 ];
 
 /// Keys that the chart sets itself.

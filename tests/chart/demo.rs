@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 use podperf_tests::{
     pages, process,
     suite::{Need, Test, tell},
+    tests,
 };
 use serde_yaml::Value;
 
@@ -23,15 +24,14 @@ use crate::{
     kubernetes::{minors, read_as_operators, validate},
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_demo_is_what_kubernetes_takes", NEEDS, the_demo_is_what_kubernetes_takes),
-    ("the_demo_runs_in_a_restricted_namespace", &[], the_demo_runs_in_a_restricted_namespace),
-    ("the_demo_program_changes_its_table_when_the_file_is_there", &[Need::Program("python3")], the_demo_program_changes_its_table_when_the_file_is_there),
-    ("the_demo_prometheus_finds_its_configuration_and_all_rules", &[Need::Program("promtool")], the_demo_prometheus_finds_its_configuration_and_all_rules),
-    ("the_demo_rules_for_the_operator_are_those_of_the_file", GO, the_demo_rules_for_the_operator_are_those_of_the_file),
-    ("the_manifest_that_unpins_looks_where_agents_of_the_chart_pin", NEEDS, the_manifest_that_unpins_looks_where_agents_of_the_chart_pin),
-    ("the_certificate_of_the_page_has_the_name_that_is_asked_for", GO, the_certificate_of_the_page_has_the_name_that_is_asked_for),
+pub(crate) const TESTS: &[Test] = tests![
+    the_demo_is_what_kubernetes_takes: NEEDS,
+    the_demo_runs_in_a_restricted_namespace,
+    the_demo_program_changes_its_table_when_the_file_is_there: &[Need::Program("python3")],
+    the_demo_prometheus_finds_its_configuration_and_all_rules: &[Need::Program("promtool")],
+    the_demo_rules_for_the_operator_are_those_of_the_file: GO,
+    the_manifest_that_unpins_looks_where_agents_of_the_chart_pin: NEEDS,
+    the_certificate_of_the_page_has_the_name_that_is_asked_for: GO,
 ];
 
 /// `kubernetes-validate` is a program in Python.

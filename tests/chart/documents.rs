@@ -6,18 +6,18 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     pages::{self, Command},
     suite::Test,
+    tests,
 };
 use serde_yaml::Value;
 
 use crate::helm::{GO, chart, object, program, root, said, template};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("every_value_has_its_explanation_above_it", &[], every_value_has_its_explanation_above_it),
-    ("the_readme_is_generated_from_the_values", GO, the_readme_is_generated_from_the_values),
-    ("every_helm_command_of_the_documents_renders", GO, every_helm_command_of_the_documents_renders),
-    ("chart_and_agent_have_one_version", &[], chart_and_agent_have_one_version),
-    ("the_page_on_installing_names_each_capability", GO, the_page_on_installing_names_each_capability),
+pub(crate) const TESTS: &[Test] = tests![
+    every_value_has_its_explanation_above_it,
+    the_readme_is_generated_from_the_values: GO,
+    every_helm_command_of_the_documents_renders: GO,
+    chart_and_agent_have_one_version,
+    the_page_on_installing_names_each_capability: GO,
 ];
 
 /// Set by `make chart-golden`.

@@ -8,15 +8,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use podperf_tests::suite::Test;
+use podperf_tests::{suite::Test, tests};
 
 use crate::helm::{GO, arguments_of, chart, helm, notes, said, value_files};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("examples_render_as_they_did", GO, examples_render_as_they_did),
-    ("all_values_of_ci_and_examples_pass_the_strict_lint", GO, all_values_of_ci_and_examples_pass_the_strict_lint),
-    ("the_package_holds_what_is_installed_and_nothing_else", GO, the_package_holds_what_is_installed_and_nothing_else),
+pub(crate) const TESTS: &[Test] = tests![
+    examples_render_as_they_did: GO,
+    all_values_of_ci_and_examples_pass_the_strict_lint: GO,
+    the_package_holds_what_is_installed_and_nothing_else: GO,
 ];
 
 /// Set by `make chart-golden`.

@@ -11,15 +11,17 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use podperf_tests::suite::{Need, Test, tell};
+use podperf_tests::{
+    suite::{Need, Test, tell},
+    tests,
+};
 
 use crate::helm::{GO, arguments_of, objects, program, root, said, template, value_files};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("every_rendering_is_what_kubernetes_takes", NEEDS, every_rendering_is_what_kubernetes_takes),
-    ("a_field_that_kubernetes_does_not_have_is_noticed", NEEDS, a_field_that_kubernetes_does_not_have_is_noticed),
-    ("every_object_of_an_operator_is_what_it_takes", GO, every_object_of_an_operator_is_what_it_takes),
+pub(crate) const TESTS: &[Test] = tests![
+    every_rendering_is_what_kubernetes_takes: NEEDS,
+    a_field_that_kubernetes_does_not_have_is_noticed: NEEDS,
+    every_object_of_an_operator_is_what_it_takes: GO,
 ];
 
 const NEEDS: &[Need] = &[Need::Program("go"), Need::Program("python3")];

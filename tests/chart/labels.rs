@@ -3,21 +3,20 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::suite::Test;
+use podperf_tests::{suite::Test, tests};
 use serde_yaml::Value;
 
 use crate::helm::{GO, chart, helm, object, objects, said, template};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("no_rendering_has_a_key_twice", GO, no_rendering_has_a_key_twice),
-    ("labels_of_users_win_over_the_charts_but_for_the_selectors", GO, labels_of_users_win_over_the_charts_but_for_the_selectors),
-    ("annotations_of_the_chart_are_not_replaced", GO, annotations_of_the_chart_are_not_replaced),
-    ("long_names_that_begin_alike_stay_apart", GO, long_names_that_begin_alike_stay_apart),
-    ("release_names_that_look_like_numbers_or_have_dots_are_labels_and_names", GO, release_names_that_look_like_numbers_or_have_dots_are_labels_and_names),
-    ("credentials_of_the_registry_come_from_both_places", GO, credentials_of_the_registry_come_from_both_places),
-    ("a_probe_that_is_null_is_left_out", GO, a_probe_that_is_null_is_left_out),
-    ("the_service_of_a_test_is_not_scraped", GO, the_service_of_a_test_is_not_scraped),
+pub(crate) const TESTS: &[Test] = tests![
+    no_rendering_has_a_key_twice: GO,
+    labels_of_users_win_over_the_charts_but_for_the_selectors: GO,
+    annotations_of_the_chart_are_not_replaced: GO,
+    long_names_that_begin_alike_stay_apart: GO,
+    release_names_that_look_like_numbers_or_have_dots_are_labels_and_names: GO,
+    credentials_of_the_registry_come_from_both_places: GO,
+    a_probe_that_is_null_is_left_out: GO,
+    the_service_of_a_test_is_not_scraped: GO,
 ];
 
 /// `helm template` under another release's name.

@@ -3,17 +3,19 @@
 use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::suite::{Need, Test};
+use podperf_tests::{
+    suite::{Need, Test},
+    tests,
+};
 use serde_yaml::Value;
 
 use crate::helm::{GO, chart, helm, object, objects, said, template};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("managed_prometheus_has_the_same_rules_under_its_own_labels", &[GO[0], Need::Program("promtool")], managed_prometheus_has_the_same_rules_under_its_own_labels),
-    ("managed_prometheus_knows_the_job_by_the_release", GO, managed_prometheus_knows_the_job_by_the_release),
-    ("victoria_metrics_asks_as_the_prometheus_operator_does", GO, victoria_metrics_asks_as_the_prometheus_operator_does),
-    ("the_job_of_the_targets_is_that_of_the_rules", GO, the_job_of_the_targets_is_that_of_the_rules),
+pub(crate) const TESTS: &[Test] = tests![
+    managed_prometheus_has_the_same_rules_under_its_own_labels: &[GO[0], Need::Program("promtool")],
+    managed_prometheus_knows_the_job_by_the_release: GO,
+    victoria_metrics_asks_as_the_prometheus_operator_does: GO,
+    the_job_of_the_targets_is_that_of_the_rules: GO,
 ];
 
 fn groups(rendered: &str, kind: &str) -> Result<Vec<Value>> {

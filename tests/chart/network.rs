@@ -1,16 +1,15 @@
 //! The NetworkPolicy lets agents reach what they are configured for, and nothing else.
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::suite::Test;
+use podperf_tests::{suite::Test, tests};
 use serde_yaml::Value;
 
 use crate::helm::{GO, chart, notes, object, template};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_way_to_the_receiver_is_open_wherever_its_address_is_set", GO, the_way_to_the_receiver_is_open_wherever_its_address_is_set),
-    ("a_receiver_that_the_chart_cannot_see_is_named_in_the_notes", GO, a_receiver_that_the_chart_cannot_see_is_named_in_the_notes),
-    ("dns_is_asked_of_the_clusters_dns_alone", GO, dns_is_asked_of_the_clusters_dns_alone),
+pub(crate) const TESTS: &[Test] = tests![
+    the_way_to_the_receiver_is_open_wherever_its_address_is_set: GO,
+    a_receiver_that_the_chart_cannot_see_is_named_in_the_notes: GO,
+    dns_is_asked_of_the_clusters_dns_alone: GO,
 ];
 
 fn egress(values: &str, arguments: &[&str]) -> Result<Vec<Value>> {

@@ -2,16 +2,15 @@
 //! somebody has chosen.
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::suite::Test;
+use podperf_tests::{suite::Test, tests};
 
 use crate::helm::{GO, chart, notes, template};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("profiles_that_everybody_reads_are_refused", GO, profiles_that_everybody_reads_are_refused),
-    ("profiles_for_chosen_readers_are_rendered", GO, profiles_for_chosen_readers_are_rendered),
-    ("the_mode_metrics_needs_no_choice_of_readers", GO, the_mode_metrics_needs_no_choice_of_readers),
-    ("the_notes_say_that_profiles_are_open", GO, the_notes_say_that_profiles_are_open),
+pub(crate) const TESTS: &[Test] = tests![
+    profiles_that_everybody_reads_are_refused: GO,
+    profiles_for_chosen_readers_are_rendered: GO,
+    the_mode_metrics_needs_no_choice_of_readers: GO,
+    the_notes_say_that_profiles_are_open: GO,
 ];
 
 fn with_peers(peers: &str) -> String {

@@ -3,24 +3,23 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::suite::Test;
+use podperf_tests::{suite::Test, tests};
 use serde::Deserialize as _;
 use serde_yaml::Value;
 
 use crate::helm::{GO, object, objects, root, template};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("each_mode_has_exactly_its_privileges", GO, each_mode_has_exactly_its_privileges),
-    ("without_pins_nothing_of_the_node_is_written_to", GO, without_pins_nothing_of_the_node_is_written_to),
-    ("who_pins_may_ask_for_its_own_daemonset_alone", GO, who_pins_may_ask_for_its_own_daemonset_alone),
-    ("apparmor_is_an_annotation_before_kubernetes_1_30", GO, apparmor_is_an_annotation_before_kubernetes_1_30),
-    ("rbac_is_that_of_the_example_without_the_chart", GO, rbac_is_that_of_the_example_without_the_chart),
-    ("the_roles_of_reviews_are_those_of_the_example_without_the_chart", GO, the_roles_of_reviews_are_those_of_the_example_without_the_chart),
-    ("the_kubelet_is_asked_with_the_least_that_its_version_takes", GO, the_kubelet_is_asked_with_the_least_that_its_version_takes),
-    ("who_asks_for_no_pods_has_no_token", GO, who_asks_for_no_pods_has_no_token),
-    ("openshift_gets_constraints_that_fit_the_pod", GO, openshift_gets_constraints_that_fit_the_pod),
-    ("no_label_of_a_version_selects_pods", GO, no_label_of_a_version_selects_pods),
+pub(crate) const TESTS: &[Test] = tests![
+    each_mode_has_exactly_its_privileges: GO,
+    without_pins_nothing_of_the_node_is_written_to: GO,
+    who_pins_may_ask_for_its_own_daemonset_alone: GO,
+    apparmor_is_an_annotation_before_kubernetes_1_30: GO,
+    rbac_is_that_of_the_example_without_the_chart: GO,
+    the_roles_of_reviews_are_those_of_the_example_without_the_chart: GO,
+    the_kubelet_is_asked_with_the_least_that_its_version_takes: GO,
+    who_asks_for_no_pods_has_no_token: GO,
+    openshift_gets_constraints_that_fit_the_pod: GO,
+    no_label_of_a_version_selects_pods: GO,
 ];
 
 const METRICS: &[&str] = &["BPF", "PERFMON"];

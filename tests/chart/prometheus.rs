@@ -3,15 +3,17 @@
 use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::suite::{Need, Test, tell};
+use podperf_tests::{
+    suite::{Need, Test, tell},
+    tests,
+};
 use serde_yaml::{Mapping, Value};
 
 use crate::helm::{GO, object, root, template};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_example_for_prometheus_asks_as_the_charts_monitors_do", GO, the_example_for_prometheus_asks_as_the_charts_monitors_do),
-    ("promtool_takes_the_example_and_its_rules", &[Need::Program("promtool")], promtool_takes_the_example_and_its_rules),
+pub(crate) const TESTS: &[Test] = tests![
+    the_example_for_prometheus_asks_as_the_charts_monitors_do: GO,
+    promtool_takes_the_example_and_its_rules: &[Need::Program("promtool")],
 ];
 
 const EXAMPLE: &str = "config/prometheus.yaml";

@@ -1,14 +1,13 @@
 //! Values that are each fine and cannot be meant together are refused in words, with the way out.
 
 use anyhow::{Result, bail};
-use podperf_tests::suite::Test;
+use podperf_tests::{suite::Test, tests};
 
 use crate::helm::{GO, template};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("values_that_cannot_be_meant_together_are_refused", GO, values_that_cannot_be_meant_together_are_refused),
-    ("what_is_close_to_a_refusal_is_rendered", GO, what_is_close_to_a_refusal_is_rendered),
+pub(crate) const TESTS: &[Test] = tests![
+    values_that_cannot_be_meant_together_are_refused: GO,
+    what_is_close_to_a_refusal_is_rendered: GO,
 ];
 
 /// The mode `profiles` asks for it, or for another choice of readers.

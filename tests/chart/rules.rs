@@ -5,29 +5,31 @@
 use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::suite::{Need, Test};
+use podperf_tests::{
+    suite::{Need, Test},
+    tests,
+};
 use serde_yaml::Value;
 use tempfile::TempDir;
 
 use crate::helm::{GO, chart, copy_of, notes, object, objects, said, template_of};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("rules_arrive_as_they_are_written", GO, rules_arrive_as_they_are_written),
-    ("values_change_what_they_name_of_an_alert", GO, values_change_what_they_name_of_an_alert),
-    ("a_runbook_without_an_address_is_none", GO, a_runbook_without_an_address_is_none),
-    ("thresholds_replace_the_number_before_their_mark", GO, thresholds_replace_the_number_before_their_mark),
-    ("a_threshold_that_is_not_there_is_refused", GO, a_threshold_that_is_not_there_is_refused),
-    ("groups_are_left_out_one_by_one", GO, groups_are_left_out_one_by_one),
-    ("a_group_that_others_need_stays_in", GO, a_group_that_others_need_stays_in),
-    ("numbers_that_would_come_and_go_are_refused", GO, numbers_that_would_come_and_go_are_refused),
-    ("the_job_of_the_agents_is_a_value", GO, the_job_of_the_agents_is_a_value),
-    ("the_label_of_clusters_is_renamed_and_recorded_names_are_not", GO, the_label_of_clusters_is_renamed_and_recorded_names_are_not),
-    ("what_is_rendered_is_what_prometheus_takes", &[Need::Program("go"), Need::Program("promtool")], what_is_rendered_is_what_prometheus_takes),
-    ("the_rules_of_the_chart_are_what_prometheus_takes", &[Need::Program("go"), Need::Program("promtool")], the_rules_of_the_chart_are_what_prometheus_takes),
-    ("dashboards_arrive_as_they_are_written", GO, dashboards_arrive_as_they_are_written),
-    ("dashboards_ask_for_clusters_by_their_label", GO, dashboards_ask_for_clusters_by_their_label),
-    ("a_chart_without_rules_and_dashboards_renders_and_says_so", GO, a_chart_without_rules_and_dashboards_renders_and_says_so),
+pub(crate) const TESTS: &[Test] = tests![
+    rules_arrive_as_they_are_written: GO,
+    values_change_what_they_name_of_an_alert: GO,
+    a_runbook_without_an_address_is_none: GO,
+    thresholds_replace_the_number_before_their_mark: GO,
+    a_threshold_that_is_not_there_is_refused: GO,
+    groups_are_left_out_one_by_one: GO,
+    a_group_that_others_need_stays_in: GO,
+    numbers_that_would_come_and_go_are_refused: GO,
+    the_job_of_the_agents_is_a_value: GO,
+    the_label_of_clusters_is_renamed_and_recorded_names_are_not: GO,
+    what_is_rendered_is_what_prometheus_takes: &[Need::Program("go"), Need::Program("promtool")],
+    the_rules_of_the_chart_are_what_prometheus_takes: &[Need::Program("go"), Need::Program("promtool")],
+    dashboards_arrive_as_they_are_written: GO,
+    dashboards_ask_for_clusters_by_their_label: GO,
+    a_chart_without_rules_and_dashboards_renders_and_says_so: GO,
 ];
 
 const RULES: &str = r#"groups:

@@ -3,16 +3,15 @@
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::suite::Test;
+use podperf_tests::{suite::Test, tests};
 use serde_json::Value;
 
 use crate::helm::chart;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_schema_and_the_values_have_the_same_keys", &[], the_schema_and_the_values_have_the_same_keys),
-    ("the_schema_is_closed_where_the_keys_are_ours", &[], the_schema_is_closed_where_the_keys_are_ours),
-    ("the_schema_is_of_a_draft_that_older_helms_read", &[], the_schema_is_of_a_draft_that_older_helms_read),
+pub(crate) const TESTS: &[Test] = tests![
+    the_schema_and_the_values_have_the_same_keys,
+    the_schema_is_closed_where_the_keys_are_ours,
+    the_schema_is_of_a_draft_that_older_helms_read,
 ];
 
 /// The schema of the values, with its definitions where they are used.

@@ -4,18 +4,17 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use podperf_tests::{agent, suite::Test};
+use podperf_tests::{agent, suite::Test, tests};
 use serde_yaml::Value;
 
 use crate::helm::{GO, chart, notes, object, objects, template};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("headers_are_in_a_secret_and_not_in_the_configuration", GO, headers_are_in_a_secret_and_not_in_the_configuration),
-    ("the_agent_takes_headers_as_the_secret_has_them", GO, the_agent_takes_headers_as_the_secret_has_them),
-    ("without_headers_there_is_no_secret", GO, without_headers_there_is_no_secret),
-    ("other_headers_restart_the_agents", GO, other_headers_restart_the_agents),
-    ("a_header_in_the_daemonset_is_told_in_the_notes", GO, a_header_in_the_daemonset_is_told_in_the_notes),
+pub(crate) const TESTS: &[Test] = tests![
+    headers_are_in_a_secret_and_not_in_the_configuration: GO,
+    the_agent_takes_headers_as_the_secret_has_them: GO,
+    without_headers_there_is_no_secret: GO,
+    other_headers_restart_the_agents: GO,
+    a_header_in_the_daemonset_is_told_in_the_notes: GO,
 ];
 
 const VALUES: &str = "{mode: profiles, http: {acceptOpenProfiles: true}, config: {otlp: {endpoint: 'http://a:4317', \

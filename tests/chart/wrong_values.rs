@@ -1,13 +1,12 @@
 //! Values that cannot be are refused before anything is installed, by the name of their key.
 
 use anyhow::{Result, bail, ensure};
-use podperf_tests::suite::Test;
+use podperf_tests::{suite::Test, tests};
 
 use crate::helm::{GO, template};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("wrong_values_are_refused_by_their_key", GO, wrong_values_are_refused_by_their_key),
+pub(crate) const TESTS: &[Test] = tests![
+    wrong_values_are_refused_by_their_key: GO,
 ];
 
 /// YAML, and two words that the message has.

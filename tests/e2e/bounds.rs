@@ -15,12 +15,10 @@ use podperf_tests::{
     load::{self, crowd::CrowdReport},
     process,
     suite::{Test, within},
+    tests,
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("files_and_threads_are_as_many_with_ten_cgroups_as_with_three_hundred", &[], files_and_threads_are_as_many_with_ten_cgroups_as_with_three_hundred),
-];
+pub(crate) const TESTS: &[Test] = tests![files_and_threads_are_as_many_with_ten_cgroups_as_with_three_hundred,];
 
 const FEW: usize = 10;
 const MANY: usize = 300;

@@ -21,6 +21,7 @@ use podperf_tests::{
     command::{Refusal, through},
     process::refuse_call,
     suite::{Need, Test, within},
+    tests,
 };
 use tempfile::TempDir;
 
@@ -29,29 +30,28 @@ use crate::{
     nobody::{ForNobody, NOBODY},
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("check_says_what_is_true_of_this_machine", &[], check_says_what_is_true_of_this_machine),
-    ("check_without_events_is_usable", &[], check_without_events_is_usable),
-    ("check_as_nobody_names_the_capabilities", &[SETPRIV], check_as_nobody_names_the_capabilities),
-    ("check_with_two_capabilities_says_the_same_as_root", &[SETPRIV], check_with_two_capabilities_says_the_same_as_root),
-    ("check_names_the_capabilities_that_names_in_profiles_take", &[SETPRIV], check_names_the_capabilities_that_names_in_profiles_take),
-    ("check_in_a_container_without_capabilities_names_them", &[SETPRIV, UNSHARE], check_in_a_container_without_capabilities_names_them),
-    ("check_in_a_rootless_container_names_its_user_namespace", &[UNSHARE], check_in_a_rootless_container_names_its_user_namespace),
-    ("check_without_the_kernels_types_names_them", &[UNSHARE], check_without_the_kernels_types_names_them),
-    ("check_without_cgroup2_names_it", &[UNSHARE], check_without_cgroup2_names_it),
-    ("check_tells_an_untested_kernel_and_tries_it", &[Need::Program("setarch")], check_tells_an_untested_kernel_and_tries_it),
-    ("check_under_a_seccomp_profile_names_the_call", &[], check_under_a_seccomp_profile_names_the_call),
-    ("check_beside_an_agent_says_so_and_leaves_it_alone", &[], check_beside_an_agent_says_so_and_leaves_it_alone),
-    ("check_where_another_program_listens_is_refused_as_the_agent_is", &[], check_where_another_program_listens_is_refused_as_the_agent_is),
-    ("check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is", &[], check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is),
-    ("check_says_what_is_left_to_the_next_agent_and_changes_nothing", &[], check_says_what_is_left_to_the_next_agent_and_changes_nothing),
-    ("check_of_a_receiver_that_is_down_is_degraded", &[], check_of_a_receiver_that_is_down_is_degraded),
-    ("check_of_servers_that_never_answer_is_over_in_time", &[], check_of_servers_that_never_answer_is_over_in_time),
-    ("check_of_a_collector_sends_it_no_profile", &[Need::Program("go")], check_of_a_collector_sends_it_no_profile),
-    ("check_of_pods_says_what_the_agent_says", &[], check_of_pods_says_what_the_agent_says),
-    ("check_without_credentials_is_unusable", &[], check_without_credentials_is_unusable),
-    ("check_refuses_bad_configuration_and_arguments_as_the_agent_does", &[], check_refuses_bad_configuration_and_arguments_as_the_agent_does),
+pub(crate) const TESTS: &[Test] = tests![
+    check_says_what_is_true_of_this_machine,
+    check_without_events_is_usable,
+    check_as_nobody_names_the_capabilities: &[SETPRIV],
+    check_with_two_capabilities_says_the_same_as_root: &[SETPRIV],
+    check_names_the_capabilities_that_names_in_profiles_take: &[SETPRIV],
+    check_in_a_container_without_capabilities_names_them: &[SETPRIV, UNSHARE],
+    check_in_a_rootless_container_names_its_user_namespace: &[UNSHARE],
+    check_without_the_kernels_types_names_them: &[UNSHARE],
+    check_without_cgroup2_names_it: &[UNSHARE],
+    check_tells_an_untested_kernel_and_tries_it: &[Need::Program("setarch")],
+    check_under_a_seccomp_profile_names_the_call,
+    check_beside_an_agent_says_so_and_leaves_it_alone,
+    check_where_another_program_listens_is_refused_as_the_agent_is,
+    check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is,
+    check_says_what_is_left_to_the_next_agent_and_changes_nothing,
+    check_of_a_receiver_that_is_down_is_degraded,
+    check_of_servers_that_never_answer_is_over_in_time,
+    check_of_a_collector_sends_it_no_profile: &[Need::Program("go")],
+    check_of_pods_says_what_the_agent_says,
+    check_without_credentials_is_unusable,
+    check_refuses_bad_configuration_and_arguments_as_the_agent_does,
 ];
 
 const SETPRIV: Need = Need::Program("setpriv");

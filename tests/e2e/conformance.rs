@@ -19,17 +19,17 @@ use podperf_tests::{
     command::load_command,
     http, process,
     suite::{self, Test, tell, within},
+    tests,
 };
 use tempfile::TempDir;
 
 use crate::profiles::{DEADLINE, GO};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_collector_accepts_all_that_it_is_sent", &[GO], a_collector_accepts_all_that_it_is_sent),
-    ("a_request_that_a_collector_refuses_is_found", &[GO], a_request_that_a_collector_refuses_is_found),
-    ("requests_in_the_shape_of_each_preset_pass_profcheck", &[GO], requests_pass_profcheck),
-    ("profcheck_refuses_tables_that_have_rows_twice", &[GO], profcheck_refuses_tables_that_have_rows_twice),
+pub(crate) const TESTS: &[Test] = tests![
+    a_collector_accepts_all_that_it_is_sent: &[GO],
+    a_request_that_a_collector_refuses_is_found: &[GO],
+    requests_in_the_shape_of_each_preset_pass_profcheck: &[GO] => requests_pass_profcheck,
+    profcheck_refuses_tables_that_have_rows_twice: &[GO],
 ];
 
 /// How long an agent sends, over each protocol.

@@ -13,13 +13,13 @@ use podperf_tests::{
     collector::Collector,
     http,
     suite::{Test, tell, within},
+    tests,
 };
 
 use crate::profiles::{DEADLINE, GO, Held};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("recordings_in_a_loop_cut_one_window_a_second_and_none_is_lost", &[GO], recordings_in_a_loop_cut_one_window_a_second_and_none_is_lost),
+pub(crate) const TESTS: &[Test] = tests![
+    recordings_in_a_loop_cut_one_window_a_second_and_none_is_lost: &[GO],
 ];
 
 const EXPORTS: &str = "podperf_otlp_exports_total";

@@ -9,6 +9,7 @@ use podperf_tests::{
     command::Refusal,
     rules::root,
     suite::{Test, within},
+    tests,
 };
 use tempfile::TempDir;
 
@@ -17,11 +18,10 @@ use crate::{
     receivers::arrives,
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_example_collector_shows_what_it_takes_and_passes_it_on", &[GO], the_example_collector_shows_what_it_takes_and_passes_it_on),
-    ("the_agent_takes_the_example_for_pyroscope", &[], the_agent_takes_the_example_for_pyroscope),
-    ("a_collector_takes_what_is_sent_by_the_example_for_pyroscope", &[GO], a_collector_takes_what_is_sent_by_the_example_for_pyroscope),
+pub(crate) const TESTS: &[Test] = tests![
+    the_example_collector_shows_what_it_takes_and_passes_it_on: &[GO],
+    the_agent_takes_the_example_for_pyroscope,
+    a_collector_takes_what_is_sent_by_the_example_for_pyroscope: &[GO],
 ];
 
 const PYROSCOPE: &str = "config/pyroscope.yaml";

@@ -12,10 +12,10 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load, process,
     suite::{Test, tell},
+    tests,
 };
 
-pub(crate) const TESTS: &[Test] =
-    &[("processes_that_find_no_room_in_the_table_keep_their_time", &[], processes_without_room_keep_their_time)];
+pub(crate) const TESTS: &[Test] = tests![processes_that_find_no_room_in_the_table_keep_their_time];
 
 /// Each has a key of its own, and half of the table is for one cgroup.
 const PROCESSES: usize = 200;
@@ -26,7 +26,7 @@ const SLEEPER: [&str; 5] = ["sleepers", "--waits", "1500", "--millis", "7"];
 const MOST_OFF: f64 = 0.02;
 
 /// The same processes find no room in each window: their sums must not stay in their records, where no metric has them.
-fn processes_without_room_keep_their_time() -> Result<()> {
+fn processes_that_find_no_room_in_the_table_keep_their_time() -> Result<()> {
     let agent = Agent::start(TABLE)?;
     let cgroup = TestCgroup::new("full")?;
     let mut sleepers = (0..PROCESSES).map(|_| sleeper(&cgroup)).collect::<Result<Vec<Child>>>()?;

@@ -17,14 +17,14 @@ use podperf_tests::{
     load::{self, cpu::CpuReport},
     process,
     suite::{Need, Test, within},
+    tests,
 };
 
 use crate::recorded::Recording;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only", &[Need::Path("/dev/fuse")], a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only),
-    ("an_agent_that_cannot_end_keeps_no_other_from_starting", &[Need::Path("/dev/fuse")], an_agent_that_cannot_end_keeps_no_other_from_starting),
+pub(crate) const TESTS: &[Test] = tests![
+    a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only: &[Need::Path("/dev/fuse")],
+    an_agent_that_cannot_end_keeps_no_other_from_starting: &[Need::Path("/dev/fuse")],
 ];
 
 /// On a loaded machine.

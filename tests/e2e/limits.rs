@@ -11,15 +11,15 @@ use podperf_tests::{
     agent::Agent,
     http,
     suite::{Test, within},
+    tests,
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("connections_that_are_held_open_keep_no_scrape_out", &[], connections_that_are_held_open_keep_no_scrape_out),
-    ("headers_that_do_not_end_are_given_up", &[], headers_that_do_not_end_are_given_up),
-    ("headers_that_are_too_large_and_bodies_are_refused", &[], headers_that_are_too_large_and_bodies_are_refused),
-    ("who_asks_too_often_is_told_and_probes_are_answered", &[], who_asks_too_often_is_told_and_probes_are_answered),
-    ("the_agent_listens_where_it_is_told_to_and_nowhere_else", &[], the_agent_listens_where_it_is_told_to_and_nowhere_else),
+pub(crate) const TESTS: &[Test] = tests![
+    connections_that_are_held_open_keep_no_scrape_out,
+    headers_that_do_not_end_are_given_up,
+    headers_that_are_too_large_and_bodies_are_refused,
+    who_asks_too_often_is_told_and_probes_are_answered,
+    the_agent_listens_where_it_is_told_to_and_nowhere_else,
 ];
 
 const REFUSALS: &str = "podperf_http_refusals_total";

@@ -17,29 +17,22 @@ use podperf_tests::{
     load::{self, sites::SitesReport},
     process,
     suite::{Need, Test, tell, within},
+    tests,
 };
 use tempfile::TempDir;
 
 use crate::profiles::{Held, nanoseconds};
 
-pub(crate) const TESTS: &[Test] = &[
-    ("remembered_stacks_of_python_are_right", &[Need::Program("python3")], python_is_right),
-    ("remembered_stacks_of_node_and_its_jit_are_right", &[Need::Program("node")], node_is_right),
-    ("remembered_stacks_of_go_are_right", &[Need::Program("go")], go_is_right),
-    ("remembered_stacks_of_rust_are_right", &[], rust_is_right),
-    ("long_waits_at_a_remembered_place_have_their_own_stack", &[], long_waits_have_their_own_stack),
-    (
-        "a_tracer_that_comes_and_goes_makes_no_remembered_stack_wrong",
-        &[Need::Program("python3")],
-        a_tracer_that_comes_and_goes,
-    ),
-    ("ten_thousand_threads_lose_no_time", &[], ten_thousand_threads_lose_no_time),
-    (
-        "ten_thousand_threads_have_their_stacks_where_there_is_room",
-        &[],
-        ten_thousand_threads_have_their_stacks_where_there_is_room,
-    ),
-    ("a_tenth_of_the_walks_leaves_totals_as_they_are", &[Need::Program("go")], a_tenth_of_the_walks_leaves_totals),
+pub(crate) const TESTS: &[Test] = tests![
+    remembered_stacks_of_python_are_right: &[Need::Program("python3")] => python_is_right,
+    remembered_stacks_of_node_and_its_jit_are_right: &[Need::Program("node")] => node_is_right,
+    remembered_stacks_of_go_are_right: &[Need::Program("go")] => go_is_right,
+    remembered_stacks_of_rust_are_right => rust_is_right,
+    long_waits_at_a_remembered_place_have_their_own_stack => long_waits_have_their_own_stack,
+    a_tracer_that_comes_and_goes_makes_no_remembered_stack_wrong: &[Need::Program("python3")] => a_tracer_that_comes_and_goes,
+    ten_thousand_threads_lose_no_time,
+    ten_thousand_threads_have_their_stacks_where_there_is_room,
+    a_tenth_of_the_walks_leaves_totals_as_they_are: &[Need::Program("go")] => a_tenth_of_the_walks_leaves_totals,
 ];
 
 /// Of the time for which a load was blocked.

@@ -13,19 +13,19 @@ use podperf_tests::{
     cgroup::TestCgroup,
     process,
     suite::{Need, Test, within},
+    tests,
 };
 use tempfile::TempDir;
 
 use crate::{profiles::Held, recorded::Recording};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_page_of_the_node_leads_to_flame_graphs", BROWSER, the_page_of_the_node_leads_to_flame_graphs),
-    ("pages_fit_a_phone", BROWSER, pages_fit_a_phone),
-    ("a_tap_zooms_and_a_search_finds", BROWSER, a_tap_zooms_and_a_search_finds),
-    ("a_hostile_cgroup_is_only_text", BROWSER, a_hostile_cgroup_is_only_text),
-    ("recorded_files_open_in_a_browser", BROWSER, recorded_files_open_in_a_browser),
-    ("programs_get_the_index_as_text", &[], programs_get_the_index_as_text),
+pub(crate) const TESTS: &[Test] = tests![
+    the_page_of_the_node_leads_to_flame_graphs: BROWSER,
+    pages_fit_a_phone: BROWSER,
+    a_tap_zooms_and_a_search_finds: BROWSER,
+    a_hostile_cgroup_is_only_text: BROWSER,
+    recorded_files_open_in_a_browser: BROWSER,
+    programs_get_the_index_as_text,
 ];
 
 const BROWSER: &[Need] = &[Need::Program("chromium")];

@@ -6,13 +6,13 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::Agent,
     suite::{Test, within},
+    tests,
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("each_mode_has_the_capabilities_that_the_chart_names_and_no_others", &[], each_mode_has_the_capabilities_that_the_chart_names_and_no_others),
-    ("the_reader_of_strangers_files_has_a_filter_of_its_own", &[], the_reader_of_strangers_files_has_a_filter_of_its_own),
-    ("restrictions_can_be_turned_off", &[], restrictions_can_be_turned_off),
+pub(crate) const TESTS: &[Test] = tests![
+    each_mode_has_the_capabilities_that_the_chart_names_and_no_others,
+    the_reader_of_strangers_files_has_a_filter_of_its_own,
+    restrictions_can_be_turned_off,
 ];
 
 /// The numbers of `linux/capability.h`.

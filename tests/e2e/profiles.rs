@@ -25,23 +25,20 @@ use podperf_tests::{
     load::{blocked::BlockedReport, cpu::CpuReport, sleepers::SleepersReport},
     process,
     suite::{Need, Test, within},
+    tests,
 };
 
-pub(crate) const TESTS: &[Test] = &[
-    (
-        "a_wait_arrives_with_its_whole_stack_and_all_its_time",
-        &[GO],
-        a_wait_arrives_with_its_whole_stack_and_all_its_time,
-    ),
-    ("the_raw_tracepoint_gives_the_same_stacks", &[GO], the_raw_tracepoint_gives_the_same_stacks),
-    ("a_long_wait_arrives_once", &[GO], a_long_wait_arrives_once),
-    ("a_deep_recursion_is_cut_off_and_told", &[GO], a_deep_recursion_is_cut_off_and_told),
-    ("an_uninterruptible_wait_arrives_as_such", &[GO], an_uninterruptible_wait_arrives_as_such),
-    ("profiles_tell_the_reasons_that_metrics_tell", &[GO, DISK], profiles_tell_the_reasons_that_metrics_tell),
-    ("the_last_window_is_sent_before_the_end", &[GO], the_last_window_is_sent_before_the_end),
-    ("a_receiver_that_is_down_does_no_harm", &[], a_receiver_that_is_down_does_no_harm),
-    ("a_receiver_that_never_answers_does_no_harm", &[], a_receiver_that_never_answers_does_no_harm),
-    ("a_receiver_that_answers_garbage_does_no_harm", &[], a_receiver_that_answers_garbage_does_no_harm),
+pub(crate) const TESTS: &[Test] = tests![
+    a_wait_arrives_with_its_whole_stack_and_all_its_time: &[GO],
+    the_raw_tracepoint_gives_the_same_stacks: &[GO],
+    a_long_wait_arrives_once: &[GO],
+    a_deep_recursion_is_cut_off_and_told: &[GO],
+    an_uninterruptible_wait_arrives_as_such: &[GO],
+    profiles_tell_the_reasons_that_metrics_tell: &[GO, DISK],
+    the_last_window_is_sent_before_the_end: &[GO],
+    a_receiver_that_is_down_does_no_harm,
+    a_receiver_that_never_answers_does_no_harm,
+    a_receiver_that_answers_garbage_does_no_harm,
 ];
 
 /// Where the files of loads are; a memory file system has no disk to wait for.

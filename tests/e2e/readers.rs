@@ -25,17 +25,17 @@ use podperf_tests::{
     cgroup::TestCgroup,
     http, process,
     suite::{Test, long, within},
+    tests,
 };
 
 use crate::bounds::Crowd;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("what_readers_cost_makes_the_sensors_give_up_nothing", &[], what_readers_cost_makes_the_sensors_give_up_nothing),
-    ("a_second_scrape_of_a_reading_costs_a_tenth_of_the_first", &[], a_second_scrape_of_a_reading_costs_a_tenth_of_the_first),
-    ("over_the_servers_cap_pages_are_refused_and_scrapes_go_on", &[], over_the_servers_cap_pages_are_refused_and_scrapes_go_on),
-    ("one_reader_uses_up_nobody_elses_rate", &[], one_reader_uses_up_nobody_elses_rate),
-    ("an_agent_whose_reading_is_slow_lives_and_one_that_hangs_does_not", &[], an_agent_whose_reading_is_slow_lives_and_one_that_hangs_does_not),
+pub(crate) const TESTS: &[Test] = tests![
+    what_readers_cost_makes_the_sensors_give_up_nothing,
+    a_second_scrape_of_a_reading_costs_a_tenth_of_the_first,
+    over_the_servers_cap_pages_are_refused_and_scrapes_go_on,
+    one_reader_uses_up_nobody_elses_rate,
+    an_agent_whose_reading_is_slow_lives_and_one_that_hangs_does_not,
 ];
 
 /// Limits and caps are those of an empty file.

@@ -17,6 +17,7 @@ use podperf_tests::{
     command::Refusal,
     load::sleepers::SleepersReport,
     suite::{Need, Test, within},
+    tests,
 };
 use tempfile::TempDir;
 
@@ -26,18 +27,17 @@ use crate::{
     recorded::{Recording, command, slept},
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_recording_alone_has_the_loads_own_time", &[], a_recording_alone_has_the_loads_own_time),
-    ("a_recording_through_an_agent_has_the_loads_own_time", &[], a_recording_through_an_agent_has_the_loads_own_time),
-    ("recordings_at_the_same_time_have_the_same_in_every_format", &[Need::Program("go")], recordings_at_the_same_time_have_the_same_in_every_format),
-    ("a_recording_has_only_its_own_time", &[], a_recording_has_only_its_own_time),
-    ("a_fifth_recording_is_refused", &[], a_fifth_recording_is_refused),
-    ("a_recording_is_answered_when_the_agent_ends", &[], a_recording_is_answered_when_the_agent_ends),
-    ("a_deep_cgroup_is_recorded_alone", &[], a_deep_cgroup_is_recorded_alone),
-    ("what_cannot_be_recorded_is_said_with_the_way_out", &[], what_cannot_be_recorded_is_said_with_the_way_out),
-    ("an_agent_that_cannot_record_is_named", &[], an_agent_that_cannot_record_is_named),
-    ("a_recording_alone_takes_root", &[Need::Program("setpriv")], a_recording_alone_takes_root),
+pub(crate) const TESTS: &[Test] = tests![
+    a_recording_alone_has_the_loads_own_time,
+    a_recording_through_an_agent_has_the_loads_own_time,
+    recordings_at_the_same_time_have_the_same_in_every_format: &[Need::Program("go")],
+    a_recording_has_only_its_own_time,
+    a_fifth_recording_is_refused,
+    a_recording_is_answered_when_the_agent_ends,
+    a_deep_cgroup_is_recorded_alone,
+    what_cannot_be_recorded_is_said_with_the_way_out,
+    an_agent_that_cannot_record_is_named,
+    a_recording_alone_takes_root: &[Need::Program("setpriv")],
 ];
 
 const DEADLINE: Duration = Duration::from_secs(30);

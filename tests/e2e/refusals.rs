@@ -9,27 +9,27 @@ use podperf_tests::{
     command::{Refusal, Started, through},
     http::get_text,
     suite::{Need, Test},
+    tests,
 };
 use tempfile::TempDir;
 
 use crate::nobody::ForNobody;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_mistyped_key_is_refused_with_its_path_and_the_nearest", &[], a_mistyped_key_is_refused_with_its_path_and_the_nearest),
-    ("a_wrong_value_is_refused_with_its_key", &[], a_wrong_value_is_refused_with_its_key),
-    ("an_event_that_does_not_exist_is_refused_with_the_nearest", &[], an_event_that_does_not_exist_is_refused_with_the_nearest),
-    ("a_file_that_is_no_configuration_is_refused", &[], a_file_that_is_no_configuration_is_refused),
-    ("wrong_flags_are_refused", &[], wrong_flags_are_refused),
-    ("a_port_in_use_is_named", &[], a_port_in_use_is_named),
-    ("a_second_agent_is_refused_with_the_pid_of_the_first", &[], a_second_agent_is_refused_with_the_pid_of_the_first),
-    ("a_run_directory_that_cannot_be_written_is_named", &[SETPRIV], a_run_directory_that_cannot_be_written_is_named),
-    ("missing_capabilities_are_named_with_what_they_are_for", &[SETPRIV], missing_capabilities_are_named_with_what_they_are_for),
-    ("two_capabilities_suffice_to_run_without_root", &[SETPRIV], two_capabilities_suffice_to_run_without_root),
-    ("a_kernel_without_its_types_is_refused", &[UNSHARE], a_kernel_without_its_types_is_refused),
-    ("a_machine_without_cgroup2_is_refused", &[UNSHARE], a_machine_without_cgroup2_is_refused),
-    ("a_root_that_is_no_cgroup2_mount_is_named", &[], a_root_that_is_no_cgroup2_mount_is_named),
-    ("a_kernel_is_judged_by_its_features_and_not_by_its_number", &[Need::Program("setarch")], a_kernel_is_judged_by_its_features_and_not_by_its_number),
+pub(crate) const TESTS: &[Test] = tests![
+    a_mistyped_key_is_refused_with_its_path_and_the_nearest,
+    a_wrong_value_is_refused_with_its_key,
+    an_event_that_does_not_exist_is_refused_with_the_nearest,
+    a_file_that_is_no_configuration_is_refused,
+    wrong_flags_are_refused,
+    a_port_in_use_is_named,
+    a_second_agent_is_refused_with_the_pid_of_the_first,
+    a_run_directory_that_cannot_be_written_is_named: &[SETPRIV],
+    missing_capabilities_are_named_with_what_they_are_for: &[SETPRIV],
+    two_capabilities_suffice_to_run_without_root: &[SETPRIV],
+    a_kernel_without_its_types_is_refused: &[UNSHARE],
+    a_machine_without_cgroup2_is_refused: &[UNSHARE],
+    a_root_that_is_no_cgroup2_mount_is_named,
+    a_kernel_is_judged_by_its_features_and_not_by_its_number: &[Need::Program("setarch")],
 ];
 
 const SETPRIV: Need = Need::Program("setpriv");

@@ -14,6 +14,7 @@ use podperf_tests::{
     load::cpu::CpuReport,
     process,
     suite::{Need, Test, within},
+    tests,
 };
 use tempfile::TempDir;
 
@@ -22,15 +23,14 @@ use crate::{
     recorded::{Recording, slept},
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_burner_is_sampled_where_it_burns", &[], a_burner_is_sampled_where_it_burns),
-    ("a_wait_has_its_waker", &[Need::Program("go")], a_wait_has_its_waker),
-    ("a_sleep_is_ended_by_an_interrupt", &[Need::Program("go")], a_sleep_is_ended_by_an_interrupt),
-    ("an_interrupt_is_not_the_work_of_those_who_are_interrupted", &[Need::Program("go"), Need::Cpus(2)], an_interrupt_is_not_the_work_of_those_who_are_interrupted),
-    ("a_waker_has_its_stack", &[], a_waker_has_its_stack),
-    ("long_waits_are_told_one_by_one", &[], long_waits_are_told_one_by_one),
-    ("a_recording_has_only_what_its_filter_lets_pass", &[], a_recording_has_only_what_its_filter_lets_pass),
+pub(crate) const TESTS: &[Test] = tests![
+    a_burner_is_sampled_where_it_burns,
+    a_wait_has_its_waker: &[Need::Program("go")],
+    a_sleep_is_ended_by_an_interrupt: &[Need::Program("go")],
+    an_interrupt_is_not_the_work_of_those_who_are_interrupted: &[Need::Program("go"), Need::Cpus(2)],
+    a_waker_has_its_stack,
+    long_waits_are_told_one_by_one,
+    a_recording_has_only_what_its_filter_lets_pass,
 ];
 
 /// Records a cgroup through an agent for so long, in a file of this extension.

@@ -18,26 +18,19 @@ use podperf_tests::{
     prometheus::Prometheus,
     reference::reference,
     suite::{Need, Test, within},
+    tests,
 };
 use serde_json::Value;
 
-pub(crate) const TESTS: &[Test] = &[
-    ("a_started_agent_is_alive_and_ready", &[], a_started_agent_is_alive_and_ready),
-    ("the_accept_header_chooses_the_format", &[], the_accept_header_chooses_the_format),
-    ("all_formats_hold_the_same_families", &[], all_formats_hold_the_same_families),
-    ("scrapes_within_a_second_share_a_reading", &[], scrapes_within_a_second_share_a_reading),
-    (
-        "a_scrape_holds_nothing_that_the_reference_does_not_tell",
-        &[],
-        a_scrape_holds_nothing_that_the_reference_does_not_tell,
-    ),
-    ("promtool_has_no_complaints", &[Need::Program("promtool")], promtool_has_no_complaints),
-    ("status_names_every_part_and_event_with_its_state", &[], status_names_every_part_and_event_with_its_state),
-    (
-        "prometheus_scrapes_every_series_unharmed",
-        &[Need::Program("prometheus")],
-        prometheus_scrapes_every_series_unharmed,
-    ),
+pub(crate) const TESTS: &[Test] = tests![
+    a_started_agent_is_alive_and_ready,
+    the_accept_header_chooses_the_format,
+    all_formats_hold_the_same_families,
+    scrapes_within_a_second_share_a_reading,
+    a_scrape_holds_nothing_that_the_reference_does_not_tell,
+    promtool_has_no_complaints: &[Need::Program("promtool")],
+    status_names_every_part_and_event_with_its_state,
+    prometheus_scrapes_every_series_unharmed: &[Need::Program("prometheus")],
 ];
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0";

@@ -10,14 +10,12 @@ use podperf_tests::{
     command::run_load,
     load::storm::StormReport,
     suite::{Test, tell},
+    tests,
 };
 
 use crate::profiles::Held;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons", &[], a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons),
-];
+pub(crate) const TESTS: &[Test] = tests![a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons,];
 
 /// Each is followed by a scrape.
 const STORMS: usize = 2;

@@ -20,15 +20,13 @@ use podperf_tests::{
     http,
     https::{Https, Stream},
     suite::{Test, within},
+    tests,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("who_has_no_token_keeps_out_nobody_who_has_one", &[], who_has_no_token_keeps_out_nobody_who_has_one),
-    ("requests_with_one_token_wait_for_one_review", &[], requests_with_one_token_wait_for_one_review),
-];
+pub(crate) const TESTS: &[Test] =
+    tests![who_has_no_token_keeps_out_nobody_who_has_one, requests_with_one_token_wait_for_one_review,];
 
 const GOOD: &str = "the-good-token";
 const SOON: Duration = Duration::from_secs(30);

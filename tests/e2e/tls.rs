@@ -21,15 +21,15 @@ use podperf_tests::{
     http,
     https::{Https, Stream, certificate_of},
     suite::{Test, within},
+    tests,
 };
 use tempfile::TempDir;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_certificate_is_replaced_without_a_scrape_lost", &[], a_certificate_is_replaced_without_a_scrape_lost),
-    ("with_tls_nothing_is_said_in_clear_text", &[], with_tls_nothing_is_said_in_clear_text),
-    ("probe_and_record_ask_an_agent_with_tls", &[], probe_and_record_ask_an_agent_with_tls),
-    ("certificates_that_cannot_be_used_are_refused_by_their_key", &[], certificates_that_cannot_be_used_are_refused_by_their_key),
+pub(crate) const TESTS: &[Test] = tests![
+    a_certificate_is_replaced_without_a_scrape_lost,
+    with_tls_nothing_is_said_in_clear_text,
+    probe_and_record_ask_an_agent_with_tls,
+    certificates_that_cannot_be_used_are_refused_by_their_key,
 ];
 
 /// It looks every five seconds.

@@ -15,12 +15,12 @@ use podperf_tests::{
     hung_fs::{HungFs, Reads},
     load, process,
     suite::{Need, Test, within},
+    tests,
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("who_reads_from_a_file_server_that_hangs_is_blocked", &[Need::Path("/dev/fuse")], who_reads_from_a_file_server_that_hangs_is_blocked),
-    ("without_the_nodes_process_ids_a_wait_counts_when_it_ends", &[], without_the_nodes_process_ids_a_wait_counts_when_it_ends),
+pub(crate) const TESTS: &[Test] = tests![
+    who_reads_from_a_file_server_that_hangs_is_blocked: &[Need::Path("/dev/fuse")],
+    without_the_nodes_process_ids_a_wait_counts_when_it_ends,
 ];
 
 const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";

@@ -14,13 +14,13 @@ use podperf_tests::{
     load::cpu::CpuReport,
     prometheus::{History, Prometheus},
     suite::{Need, Test, tell, within},
+    tests,
 };
 use serde_json::json;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_job_between_two_scrapes_is_in_its_increase", &[Need::Program("prometheus")], a_job_between_two_scrapes_is_in_its_increase),
-    ("each_of_two_scrapers_meets_the_zero_first", &[Need::Program("curl")], each_of_two_scrapers_meets_the_zero_first),
+pub(crate) const TESTS: &[Test] = tests![
+    a_job_between_two_scrapes_is_in_its_increase: &[Need::Program("prometheus")],
+    each_of_two_scrapers_meets_the_zero_first: &[Need::Program("curl")],
 ];
 
 const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";

@@ -8,6 +8,7 @@ use podperf_tests::{
     bpffs::Bpffs,
     command::Refusal,
     suite::{Need, Test},
+    tests,
 };
 use tempfile::TempDir;
 
@@ -16,12 +17,11 @@ use crate::{
     table::{nothing_was_lost, row, serves_and_counts},
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("an_agent_starts_although_its_run_directory_is_full", UNSHARE, an_agent_starts_although_its_run_directory_is_full),
-    ("a_run_directory_that_is_read_only_is_named", UNSHARE, a_run_directory_that_is_read_only_is_named),
-    ("a_bpffs_that_is_read_only_costs_what_is_left_to_the_next_agent", &[], a_bpffs_that_is_read_only_costs_what_is_left_to_the_next_agent),
-    ("a_recording_for_a_full_disk_says_so_and_harms_nobody", UNSHARE, a_recording_for_a_full_disk_says_so_and_harms_nobody),
+pub(crate) const TESTS: &[Test] = tests![
+    an_agent_starts_although_its_run_directory_is_full: UNSHARE,
+    a_run_directory_that_is_read_only_is_named: UNSHARE,
+    a_bpffs_that_is_read_only_costs_what_is_left_to_the_next_agent,
+    a_recording_for_a_full_disk_says_so_and_harms_nobody: UNSHARE,
 ];
 
 const UNSHARE: &[Need] = &[Need::Program("unshare")];

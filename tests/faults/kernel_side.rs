@@ -19,21 +19,20 @@ use podperf_tests::{
     process,
     running::{Load, ONCPU, is_close, oncpu_is_cpu_stat, run},
     suite::{Need, Test, long, within},
+    tests,
 };
 
 use crate::table::{dropped, nothing_was_lost, row, serves_and_counts};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_storm_of_cgroups_costs_no_count", &[], a_storm_of_cgroups_costs_no_count),
-    ("a_full_table_of_cgroups_is_told_with_the_way_out", &[], a_full_table_of_cgroups_is_told_with_the_way_out),
-    ("an_agent_that_stood_still_finds_what_it_missed", &[], an_agent_that_stood_still_finds_what_it_missed),
-    ("a_process_has_no_names_of_the_one_whose_id_it_got", &[Need::Path(LAST_PID)], a_process_has_no_names_of_the_one_whose_id_it_got),
+pub(crate) const TESTS: &[Test] = tests![
+    a_storm_of_cgroups_costs_no_count,
+    a_full_table_of_cgroups_is_told_with_the_way_out,
+    an_agent_that_stood_still_finds_what_it_missed,
+    a_process_has_no_names_of_the_one_whose_id_it_got: &[Need::Path(LAST_PID)],
 ];
 
-#[rustfmt::skip]
-pub(crate) const OF_OTHERS: &[Test] = &[
-    ("a_cpu_that_goes_and_comes_back_is_counted", &[Need::OwnMachine, Need::Cpus(2)], a_cpu_that_goes_and_comes_back_is_counted),
+pub(crate) const OF_OTHERS: &[Test] = tests![
+    a_cpu_that_goes_and_comes_back_is_counted: &[Need::OwnMachine, Need::Cpus(2)],
 ];
 
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";

@@ -8,14 +8,12 @@ use podperf_tests::{
     load::cpu::CpuReport,
     running::{oncpu_is_cpu_stat, run},
     suite::Test,
+    tests,
 };
 
 use crate::table::{nothing_was_lost, row, serves_and_counts};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("two_agents_on_a_node_count_each_for_itself", &[], two_agents_on_a_node_count_each_for_itself),
-];
+pub(crate) const TESTS: &[Test] = tests![two_agents_on_a_node_count_each_for_itself,];
 
 fn two_agents_on_a_node_count_each_for_itself() -> Result<()> {
     let mut agents = [Agent::start("")?, Agent::start("")?];

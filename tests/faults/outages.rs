@@ -8,19 +8,18 @@ use podperf_tests::{
     cluster::{BURN, Cluster, ONCPU, SHOP, ensure_close, wait_for_part},
     control_plane::NEEDS,
     kubelet::Qos,
-    suite::{Need, Test, long, within},
+    suite::{Test, long, within},
+    tests,
 };
 
 use crate::table::{nothing_was_lost, row, serves_and_counts};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("an_api_server_and_a_receiver_that_flap_at_once_cost_no_count", NEEDS, an_api_server_and_a_receiver_that_flap_at_once_cost_no_count),
+pub(crate) const TESTS: &[Test] = tests![
+    an_api_server_and_a_receiver_that_flap_at_once_cost_no_count: NEEDS,
 ];
 
-#[rustfmt::skip]
-pub(crate) const OF_OTHERS: &[Test] = &[
-    ("a_clock_that_jumps_a_day_and_back_costs_no_count", &[NEEDS[0], NEEDS[1], Need::Program("faketime")], a_clock_that_jumps_a_day_and_back_costs_no_count),
+pub(crate) const OF_OTHERS: &[Test] = tests![
+    a_clock_that_jumps_a_day_and_back_costs_no_count: clock::CLOCK_NEEDS,
 ];
 
 /// A queue of two, one of which comes each second.
@@ -77,9 +76,7 @@ fn an_api_server_and_a_receiver_that_flap_at_once_cost_no_count() -> Result<()> 
 }
 
 fn a_clock_that_jumps_a_day_and_back_costs_no_count() -> Result<()> {
-    let name = "a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series";
-    let test = clock::TESTS.iter().find(|test| test.0 == name).context("ring 4 has no such test")?;
-    test.2()?;
+    clock::a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series()?;
     row("the clock jumps a day ahead, back, and a day behind", "timestamps that jump with it; the watch goes on", "0");
     Ok(())
 }

@@ -24,72 +24,61 @@ use std::process::ExitCode;
 
 use podperf_tests::{
     running::{BTF, RAW, cpus},
-    suite::{self, Need},
+    suite::{self, Need, Test},
+    tests,
 };
 
 const MSR: Need = Need::Path("/sys/bus/event_source/devices/msr/type");
 const TWO_CPUS: &[Need] = &[Need::Cpus(2)];
 
+/// Returns each test twice: by the BTF-typed tracepoint, and by its raw twin.
+macro_rules! by_either_tracepoint {
+    ($($name:ident => $body:path),* $(,)?) => {
+        &[$(
+            Test { name: stringify!($name), needs: &[], body: || $body(BTF), is_alone: true },
+            Test {
+                name: concat!(stringify!($name), "_by_the_raw_tracepoint"),
+                needs: &[],
+                body: || $body(RAW),
+                is_alone: true,
+            },
+        )*]
+    };
+}
+
+const BY_EITHER_TRACEPOINT: &[Test] = by_either_tracepoint![
+    a_burner_is_charged_what_it_burnt => truth::burner,
+    a_ring_at_full_switch_rate_is_charged_to_its_two_cgroups => truth::ring,
+    a_running_task_that_is_moved_is_charged_on_either_side => truth::moved,
+    a_forked_child_that_joins_is_charged_from_there_on => truth::fork_join,
+    a_late_joiner_leaves_its_past_behind => truth::late_join,
+    sleeps_are_interruptible_waits => waits::sleeps,
+    two_burners_on_one_cpu_wait_in_its_run_queue => waits::runqueue,
+    switches_and_faults_are_exact => counts::switches_and_faults,
+];
+
 fn main() -> ExitCode {
-    suite::run(&[
-        ("a_burner_is_charged_what_it_burnt", &[], || truth::burner(BTF)),
-        ("a_burner_is_charged_what_it_burnt_by_the_raw_tracepoint", &[], || truth::burner(RAW)),
-        ("a_ring_at_full_switch_rate_is_charged_to_its_two_cgroups", &[], || truth::ring(BTF)),
-        ("a_ring_at_full_switch_rate_is_charged_to_its_two_cgroups_by_the_raw_tracepoint", &[], || truth::ring(RAW)),
-        ("a_running_task_that_is_moved_is_charged_on_either_side", &[], || truth::moved(BTF)),
-        ("a_running_task_that_is_moved_is_charged_on_either_side_by_the_raw_tracepoint", &[], || truth::moved(RAW)),
-        ("a_forked_child_that_joins_is_charged_from_there_on", &[], || truth::fork_join(BTF)),
-        ("a_forked_child_that_joins_is_charged_from_there_on_by_the_raw_tracepoint", &[], || truth::fork_join(RAW)),
-        ("a_late_joiner_leaves_its_past_behind", &[], || truth::late_join(BTF)),
-        ("a_late_joiner_leaves_its_past_behind_by_the_raw_tracepoint", &[], || truth::late_join(RAW)),
-        ("a_task_that_moves_and_exits_leaves_its_time_where_it_was", &[], truth::last_move),
-        ("a_realtime_task_is_seen_before_its_first_switch", TWO_CPUS, truth::fifo),
-        ("a_task_that_never_switches_is_seen_while_it_runs", &[], truth::running_on),
-        ("sleeps_are_interruptible_waits", &[], || waits::sleeps(BTF)),
-        ("sleeps_are_interruptible_waits_by_the_raw_tracepoint", &[], || waits::sleeps(RAW)),
-        ("a_vfork_is_an_uninterruptible_wait", &[], waits::vfork),
-        ("two_burners_on_one_cpu_wait_in_its_run_queue", &[], || waits::runqueue(BTF)),
-        ("two_burners_on_one_cpu_wait_in_its_run_queue_by_the_raw_tracepoint", &[], || waits::runqueue(RAW)),
-        ("a_wait_is_counted_up_to_each_reading", &[], || {
+    let tests: &[Test] = tests![
+        a_task_that_moves_and_exits_leaves_its_time_where_it_was => truth::last_move,
+        a_realtime_task_is_seen_before_its_first_switch: TWO_CPUS => truth::fifo,
+        a_task_that_never_switches_is_seen_while_it_runs => truth::running_on,
+        a_vfork_is_an_uninterruptible_wait => waits::vfork,
+        a_wait_is_counted_up_to_each_reading => || {
             going_on::a_wait_is_counted_up_to_each_reading(going_on::WITH_STACKS)
-        }),
-        ("a_wait_is_counted_up_to_each_reading_without_stacks", &[], || {
+        },
+        a_wait_is_counted_up_to_each_reading_without_stacks => || {
             going_on::a_wait_is_counted_up_to_each_reading(going_on::WITHOUT_STACKS)
-        }),
-        (
-            "a_thread_that_hangs_before_the_agent_starts_counts_from_its_start",
-            &[],
-            going_on::a_thread_that_hangs_before_the_agent_starts_counts_from_its_start,
-        ),
-        (
-            "a_blocked_thread_that_is_moved_leaves_its_time_behind",
-            &[],
-            going_on::a_blocked_thread_that_is_moved_leaves_its_time_behind,
-        ),
-        (
-            "a_thread_that_hangs_uninterruptibly_before_the_agent_starts",
-            &[],
-            going_on::a_thread_that_hangs_uninterruptibly_before_the_agent_starts,
-        ),
-        ("a_wait_goes_on_over_restarts_and_upgrades", &[], going_on::a_wait_goes_on_over_restarts_and_upgrades),
-        (
-            "a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was",
-            &[],
-            going_on::a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was,
-        ),
-        (
-            "a_running_thread_that_is_moved_hangs_in_its_new_cgroup",
-            &[],
-            going_on::a_running_thread_that_is_moved_hangs_in_its_new_cgroup,
-        ),
-        (
-            "what_waits_for_a_cpu_after_it_slept_is_told_apart",
-            &[],
-            going_on::what_waits_for_a_cpu_after_it_slept_is_told_apart,
-        ),
-        ("a_rare_long_wait_is_told_by_where_it_slept", &[], reasons::a_rare_long_wait_is_told_by_where_it_slept),
-        ("who_is_stopped_waits_for_nothing_else", &[], reasons::who_is_stopped_waits_for_nothing_else),
-        ("waits_are_told_by_what_they_are_for", &[], || {
+        },
+        a_thread_that_hangs_before_the_agent_starts_counts_from_its_start => going_on::a_thread_that_hangs_before_the_agent_starts_counts_from_its_start,
+        a_blocked_thread_that_is_moved_leaves_its_time_behind => going_on::a_blocked_thread_that_is_moved_leaves_its_time_behind,
+        a_thread_that_hangs_uninterruptibly_before_the_agent_starts => going_on::a_thread_that_hangs_uninterruptibly_before_the_agent_starts,
+        a_wait_goes_on_over_restarts_and_upgrades => going_on::a_wait_goes_on_over_restarts_and_upgrades,
+        a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was => going_on::a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was,
+        a_running_thread_that_is_moved_hangs_in_its_new_cgroup => going_on::a_running_thread_that_is_moved_hangs_in_its_new_cgroup,
+        what_waits_for_a_cpu_after_it_slept_is_told_apart => going_on::what_waits_for_a_cpu_after_it_slept_is_told_apart,
+        a_rare_long_wait_is_told_by_where_it_slept => reasons::a_rare_long_wait_is_told_by_where_it_slept,
+        who_is_stopped_waits_for_nothing_else => reasons::who_is_stopped_waits_for_nothing_else,
+        waits_are_told_by_what_they_are_for => || {
             reasons::blocked(&[
                 ("futex", "futex"),
                 ("network", "network"),
@@ -97,114 +86,81 @@ fn main() -> ExitCode {
                 ("poll", "poll"),
                 ("sleep", "sleep"),
             ])
-        }),
-        ("waits_for_a_disk_and_for_its_pages_are_told_apart", &[reasons::DISK], || {
+        },
+        waits_for_a_disk_and_for_its_pages_are_told_apart: &[reasons::DISK] => || {
             reasons::blocked(&[("disk", "disk"), ("page-fault", "page_fault")])
-        }),
-        ("a_disk_is_waited_for_uninterruptibly", &[reasons::DISK], reasons::a_disk_is_waited_for_uninterruptibly),
-        ("a_preempted_burner_waits_for_its_neighbour", &[], reasons::preempted),
-        ("a_burner_over_its_quota_is_throttled", &[Need::OwnMachine, reasons::CPU_CONTROLLER], || {
+        },
+        a_disk_is_waited_for_uninterruptibly: &[reasons::DISK] => reasons::a_disk_is_waited_for_uninterruptibly,
+        a_preempted_burner_waits_for_its_neighbour => reasons::preempted,
+        a_burner_over_its_quota_is_throttled: &[Need::OwnMachine, reasons::CPU_CONTROLLER] => || {
             reasons::throttled(true)
-        }),
-        ("a_burner_over_its_quota_is_throttled_without_stacks", &[Need::OwnMachine, reasons::CPU_CONTROLLER], || {
+        },
+        a_burner_over_its_quota_is_throttled_without_stacks: &[Need::OwnMachine, reasons::CPU_CONTROLLER] => || {
             reasons::throttled(false)
-        }),
-        (
-            "a_thread_over_memory_high_waits_for_its_memory_limit",
-            &[Need::OwnMachine, reasons::MEMORY_CONTROLLER],
-            reasons::over_the_limit_of_memory,
-        ),
-        ("the_times_of_one_thread_are_the_wall", &[], reasons::one_thread_is_the_wall),
-        ("the_times_of_short_lived_children_add_up_to_their_lives", &[], reasons::children_are_their_lives),
-        ("switches_and_faults_are_exact", &[], || counts::switches_and_faults(BTF)),
-        ("switches_and_faults_are_exact_by_the_raw_tracepoint", &[], || counts::switches_and_faults(RAW)),
-        ("all_rows_together_are_every_cpus_time", &[], conservation::all_rows_are_the_machine),
-        ("run_idle_and_unaccounted_time_are_all_cpu_time", &[], node_time::times_are_the_machine),
-        ("a_counter_of_a_burner_is_charged_to_its_cgroup", &[], || {
+        },
+        a_thread_over_memory_high_waits_for_its_memory_limit: &[Need::OwnMachine, reasons::MEMORY_CONTROLLER] => reasons::over_the_limit_of_memory,
+        the_times_of_one_thread_are_the_wall => reasons::one_thread_is_the_wall,
+        the_times_of_short_lived_children_add_up_to_their_lives => reasons::children_are_their_lives,
+        all_rows_together_are_every_cpus_time => conservation::all_rows_are_the_machine,
+        run_idle_and_unaccounted_time_are_all_cpu_time => node_time::times_are_the_machine,
+        a_counter_of_a_burner_is_charged_to_its_cgroup => || {
             counters::cpu_clock_is_cpu_stat(cpus()?, |first, _| format!("spin --seconds 1 --cgroup {first}"))
-        }),
-        ("a_counter_of_a_ring_is_charged_to_its_two_cgroups", &[], || {
+        },
+        a_counter_of_a_ring_is_charged_to_its_two_cgroups => || {
             counters::cpu_clock_is_cpu_stat(1, |first, second| format!("ring --slices 27 --cgroups {first},{second}"))
-        }),
-        ("a_counter_of_a_forked_child_is_charged_from_its_join_on", &[], || {
+        },
+        a_counter_of_a_forked_child_is_charged_from_its_join_on => || {
             counters::cpu_clock_is_cpu_stat(cpus()?, |first, _| format!("forkjoin --seconds 1 --cgroup {first}"))
-        }),
-        ("a_counter_of_a_realtime_task_that_joins_is_charged_without_a_switch", TWO_CPUS, || {
+        },
+        a_counter_of_a_realtime_task_that_joins_is_charged_without_a_switch: TWO_CPUS => || {
             counters::cpu_clock_is_cpu_stat(cpus()?, |first, _| format!("fifo --cpu 1 --seconds 0.4 --cgroup {first}"))
-        }),
-        ("a_counter_of_a_late_joiner_leaves_its_past_behind", &[], || {
+        },
+        a_counter_of_a_late_joiner_leaves_its_past_behind => || {
             counters::cpu_clock_is_cpu_stat(cpus()?, |first, _| format!("spin --late --seconds 1 --cgroup {first}"))
-        }),
-        ("a_counter_of_a_task_that_moves_and_exits_stays_where_it_was", &[], || {
+        },
+        a_counter_of_a_task_that_moves_and_exits_stays_where_it_was => || {
             counters::cpu_clock_is_cpu_stat(cpus()?, |first, second| {
                 format!("spin --spin-before 0.3 --cgroup {first} --move-to {second}")
             })
-        }),
-        ("six_software_events_agree_with_the_tasks", &[], || counters::software_events(counters::ALONE)),
-        ("six_software_events_of_one_group_agree_with_the_tasks", &[], || {
+        },
+        six_software_events_agree_with_the_tasks => || counters::software_events(counters::ALONE),
+        six_software_events_of_one_group_agree_with_the_tasks => || {
             counters::software_events(counters::TOGETHER)
-        }),
-        ("a_pmu_event_in_its_own_terms_is_counted", &[MSR], counters::a_pmu_event_in_its_own_terms),
-        ("an_absent_event_is_named_and_the_others_run", &[], counters::an_absent_event_is_named),
-        ("instructions_of_two_cgroups_are_those_of_their_loops", &[pmu::PMU], pmu::instructions_are_those_of_the_loops),
-        (
-            "instructions_in_both_modes_are_little_more_than_those_of_the_loops",
-            &[pmu::PMU],
-            pmu::instructions_of_both_modes_are_little_more,
-        ),
-        ("all_rows_together_are_every_cpus_count_of_a_hardware_event", &[pmu::PMU], pmu::all_rows_are_the_cpus_counts),
-        ("instructions_per_cycle_of_two_cgroups_are_those_of_perf", &[pmu::PMU, pmu::PERF], pmu::ipc_is_that_of_perf),
-        ("samples_by_cycles_add_up_to_the_time_on_a_mostly_idle_cpu", &[pmu::PMU], pmu::samples_by_cycles_are_the_time),
-        ("groups_that_do_not_fit_are_named", &[pmu::PMU], sharing::groups_that_do_not_fit_say_so),
-        (
-            "a_hog_of_counters_is_yielded_to_and_outlived",
-            &[pmu::PMU, Need::OwnMachine],
-            sharing::a_hog_is_yielded_to_and_outlived,
-        ),
-        (
-            "twice_as_many_events_as_counters_take_turns",
-            &[pmu::PMU, Need::OwnMachine],
-            sharing::turns_are_scaled_and_nothing_falls,
-        ),
-        ("cgroups_of_a_few_milliseconds_have_rows", &[], cgroups::short_lives_have_rows),
-        ("cgroups_below_the_depth_are_counted_in_their_ancestor", &[], cgroups::deep_cgroups_are_in_their_ancestor),
-        ("excluded_cgroups_are_counted_in_their_ancestor", &[], cgroups::excluded_cgroups_are_in_their_ancestor),
-        ("a_dead_row_ends_after_two_scrapes_and_no_other_jumps", &[], cgroups::a_dead_row_ends_after_two_scrapes),
-        (
-            "a_cpu_that_goes_and_comes_back_is_counted",
-            &[Need::OwnMachine, Need::Cpus(2)],
-            podperf_tests::hotplug::counters_follow_a_cpu_off_and_on,
-        ),
-        (
-            "a_cpu_that_is_offline_is_not_idle",
-            &[Need::OwnMachine, Need::Cpus(2)],
-            node_time::an_offline_cpu_is_not_idle,
-        ),
-        ("the_programs_account_for_their_runs", maps::needs(), itself::runs_are_the_kernels_own),
-        ("a_cap_on_the_cost_sheds_stacks_then_counters", &[], itself::a_cap_sheds_in_its_order),
-        ("the_programs_have_not_grown", &[], itself::programs_have_not_grown),
-        ("cgroups_of_one_slot_are_counted_apart", maps::needs(), rows::cgroups_of_one_slot_are_counted_apart),
-        ("a_dead_cgroups_slot_is_anothers", maps::needs(), rows::a_dead_cgroups_slot_is_anothers),
-        ("dumped_maps_have_field_names", maps::needs(), maps::dumps_have_field_names),
-        ("a_damaged_file_is_named_and_the_kernels_counts_go_on", &[], restart::what_is_kept_may_be_damaged),
-        ("an_ordinary_end_loses_nothing", &[], restart::an_ordinary_end_loses_nothing),
-        ("kills_at_random_moments_lose_nothing", &[], kills::at_random_moments_lose_nothing),
-        ("other_programs_take_over_and_lose_nothing", &[], restart::other_programs_take_over),
-        ("the_key_of_stack_ids_outlives_its_agent", maps::needs(), keys::a_key_outlives_its_agent),
-        (
-            "what_is_pinned_and_cannot_be_read_is_told_and_does_not_stop_the_next",
-            &[],
-            restart::what_is_pinned_may_be_unreadable,
-        ),
-        ("upgrades_to_another_layout_and_back_lose_nothing", &[], layouts::upgrades_lose_nothing),
-        ("kills_amid_upgrades_to_another_layout_lose_nothing", &[], layouts::kills_amid_upgrades),
-        ("a_wait_over_two_upgrades_is_counted_whole", &[], layouts::a_wait_over_two_upgrades),
-        ("what_only_one_layout_has_begins_anew_and_is_named", &[], layouts::what_is_new_is_named),
-        (
-            "programs_that_do_not_say_what_they_hold_are_followed_with_a_gap",
-            &[],
-            layouts::without_a_description_there_is_a_gap,
-        ),
-        ("stacks_of_equal_waits_are_remembered", &[], stacks::are_remembered),
-    ])
+        },
+        a_pmu_event_in_its_own_terms_is_counted: &[MSR] => counters::a_pmu_event_in_its_own_terms,
+        an_absent_event_is_named_and_the_others_run => counters::an_absent_event_is_named,
+        instructions_of_two_cgroups_are_those_of_their_loops: &[pmu::PMU] => pmu::instructions_are_those_of_the_loops,
+        instructions_in_both_modes_are_little_more_than_those_of_the_loops: &[pmu::PMU] => pmu::instructions_of_both_modes_are_little_more,
+        all_rows_together_are_every_cpus_count_of_a_hardware_event: &[pmu::PMU] => pmu::all_rows_are_the_cpus_counts,
+        instructions_per_cycle_of_two_cgroups_are_those_of_perf: &[pmu::PMU, pmu::PERF] => pmu::ipc_is_that_of_perf,
+        samples_by_cycles_add_up_to_the_time_on_a_mostly_idle_cpu: &[pmu::PMU] => pmu::samples_by_cycles_are_the_time,
+        groups_that_do_not_fit_are_named: &[pmu::PMU] => sharing::groups_that_do_not_fit_say_so,
+        a_hog_of_counters_is_yielded_to_and_outlived: &[pmu::PMU, Need::OwnMachine] => sharing::a_hog_is_yielded_to_and_outlived,
+        twice_as_many_events_as_counters_take_turns: &[pmu::PMU, Need::OwnMachine] => sharing::turns_are_scaled_and_nothing_falls,
+        cgroups_of_a_few_milliseconds_have_rows => cgroups::short_lives_have_rows,
+        cgroups_below_the_depth_are_counted_in_their_ancestor => cgroups::deep_cgroups_are_in_their_ancestor,
+        excluded_cgroups_are_counted_in_their_ancestor => cgroups::excluded_cgroups_are_in_their_ancestor,
+        a_dead_row_ends_after_two_scrapes_and_no_other_jumps => cgroups::a_dead_row_ends_after_two_scrapes,
+        a_cpu_that_goes_and_comes_back_is_counted: &[Need::OwnMachine, Need::Cpus(2)] => podperf_tests::hotplug::counters_follow_a_cpu_off_and_on,
+        a_cpu_that_is_offline_is_not_idle: &[Need::OwnMachine, Need::Cpus(2)] => node_time::an_offline_cpu_is_not_idle,
+        the_programs_account_for_their_runs: maps::needs() => itself::runs_are_the_kernels_own,
+        a_cap_on_the_cost_sheds_stacks_then_counters => itself::a_cap_sheds_in_its_order,
+        the_programs_have_not_grown => itself::programs_have_not_grown,
+        cgroups_of_one_slot_are_counted_apart: maps::needs() => rows::cgroups_of_one_slot_are_counted_apart,
+        a_dead_cgroups_slot_is_anothers: maps::needs() => rows::a_dead_cgroups_slot_is_anothers,
+        dumped_maps_have_field_names: maps::needs() => maps::dumps_have_field_names,
+        a_damaged_file_is_named_and_the_kernels_counts_go_on => restart::what_is_kept_may_be_damaged,
+        an_ordinary_end_loses_nothing => restart::an_ordinary_end_loses_nothing,
+        kills_at_random_moments_lose_nothing => kills::at_random_moments_lose_nothing,
+        other_programs_take_over_and_lose_nothing => restart::other_programs_take_over,
+        the_key_of_stack_ids_outlives_its_agent: maps::needs() => keys::a_key_outlives_its_agent,
+        what_is_pinned_and_cannot_be_read_is_told_and_does_not_stop_the_next => restart::what_is_pinned_may_be_unreadable,
+        upgrades_to_another_layout_and_back_lose_nothing => layouts::upgrades_lose_nothing,
+        kills_amid_upgrades_to_another_layout_lose_nothing => layouts::kills_amid_upgrades,
+        a_wait_over_two_upgrades_is_counted_whole => layouts::a_wait_over_two_upgrades,
+        what_only_one_layout_has_begins_anew_and_is_named => layouts::what_is_new_is_named,
+        programs_that_do_not_say_what_they_hold_are_followed_with_a_gap => layouts::without_a_description_there_is_a_gap,
+        stacks_of_equal_waits_are_remembered => stacks::are_remembered,
+    ];
+    suite::run(&[BY_EITHER_TRACEPOINT, tests].concat())
 }

@@ -9,14 +9,14 @@ use podperf_tests::{
     control_plane::{ControlPlane, Credentials, NEEDS, SharedPlane},
     https::Https,
     suite::{Test, within},
+    tests,
 };
 use tempfile::TempDir;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("each_may_read_what_a_role_says_and_nothing_else", NEEDS, each_may_read_what_a_role_says_and_nothing_else),
-    ("without_an_api_server_only_what_is_known_is_answered", NEEDS, without_an_api_server_only_what_is_known_is_answered),
-    ("an_agent_that_may_not_review_lets_nobody_in_and_says_why", NEEDS, an_agent_that_may_not_review_lets_nobody_in_and_says_why),
+pub(crate) const TESTS: &[Test] = tests![
+    each_may_read_what_a_role_says_and_nothing_else: NEEDS,
+    without_an_api_server_only_what_is_known_is_answered: NEEDS,
+    an_agent_that_may_not_review_lets_nobody_in_and_says_why: NEEDS,
 ];
 
 const AN_HOUR: Duration = Duration::from_secs(3600);

@@ -10,19 +10,19 @@ use podperf_tests::{
     control_plane::NEEDS,
     kubelet::{self, PodHandle, Qos, Running},
     suite::Test,
+    tests,
 };
 use serde_json::json;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("at_the_level_of_pods_a_pod_is_one_row_with_its_sandbox", NEEDS, at_the_level_of_pods_a_pod_is_one_row_with_its_sandbox),
-    ("at_the_level_of_the_node_all_pods_are_one_row", NEEDS, at_the_level_of_the_node_all_pods_are_one_row),
-    ("excluded_namespaces_are_counted_together", NEEDS, excluded_namespaces_are_counted_together),
-    ("only_included_namespaces_have_series", NEEDS, only_included_namespaces_have_series),
-    ("a_pod_can_opt_out_from_the_start", NEEDS, a_pod_can_opt_out_from_the_start),
-    ("a_pod_that_opts_out_later_loses_its_series_and_no_count", NEEDS, a_pod_that_opts_out_later_loses_its_series_and_no_count),
-    ("containers_over_the_limit_are_counted_together_until_there_is_room", NEEDS, containers_over_the_limit_are_counted_together_until_there_is_room),
-    ("a_reload_changes_the_namespaces_and_says_that_the_level_needs_a_restart", NEEDS, a_reload_changes_the_namespaces_and_says_that_the_level_needs_a_restart),
+pub(crate) const TESTS: &[Test] = tests![
+    at_the_level_of_pods_a_pod_is_one_row_with_its_sandbox: NEEDS,
+    at_the_level_of_the_node_all_pods_are_one_row: NEEDS,
+    excluded_namespaces_are_counted_together: NEEDS,
+    only_included_namespaces_have_series: NEEDS,
+    a_pod_can_opt_out_from_the_start: NEEDS,
+    a_pod_that_opts_out_later_loses_its_series_and_no_count: NEEDS,
+    containers_over_the_limit_are_counted_together_until_there_is_room: NEEDS,
+    a_reload_changes_the_namespaces_and_says_that_the_level_needs_a_restart: NEEDS,
 ];
 
 const POD_ONCPU: &str = "podperf_pod_oncpu_seconds_total";

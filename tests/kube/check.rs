@@ -9,15 +9,14 @@ use podperf_tests::{
     control_plane::NEEDS,
     kubelet::Qos,
     suite::{Test, within},
+    tests,
 };
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub(crate) const TESTS: &[Test] = &[(
-    "check_says_beforehand_whether_pods_will_have_names",
-    NEEDS,
-    check_says_beforehand_whether_pods_will_have_names,
-)];
+pub(crate) const TESTS: &[Test] = tests![
+    check_says_beforehand_whether_pods_will_have_names: NEEDS,
+];
 
 const AN_HOUR: Duration = Duration::from_secs(3600);
 const USABLE: i32 = 0;

@@ -18,13 +18,13 @@ use podperf_tests::{
     control_plane::NEEDS,
     kubelet::{Kubelet, Qos},
     suite::{Test, long, tell, within},
+    tests,
 };
 
 use crate::counters::Counters;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("of_hundreds_of_containers_a_minute_every_count_has_its_name", NEEDS, of_hundreds_of_containers_a_minute_every_count_has_its_name),
+pub(crate) const TESTS: &[Test] = tests![
+    of_hundreds_of_containers_a_minute_every_count_has_its_name: NEEDS,
 ];
 
 const CONTAINERS: u32 = 300;

@@ -24,15 +24,15 @@ use podperf_tests::{
     rules,
     served::Served,
     suite::{Need, Test, is_core_pmu, tell},
+    tests,
 };
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::counted::CountedNode;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("every_query_of_the_dashboards_finds_data", &[NEEDS[0], NEEDS[1], Need::Program("prometheus")], every_query_of_the_dashboards_finds_data),
+pub(crate) const TESTS: &[Test] = tests![
+    every_query_of_the_dashboards_finds_data: &[NEEDS[0], NEEDS[1], Need::Program("prometheus")],
 ];
 
 /// Longer than the pods run before all that is recorded is there.

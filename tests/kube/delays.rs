@@ -11,13 +11,13 @@ use podperf_tests::{
     control_plane::NEEDS,
     kubelet::Qos,
     suite::{Test, tell, within},
+    tests,
     waited::Waited,
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_container_of_20_ms_is_in_the_first_scrape_after_its_status", NEEDS, a_container_of_20_ms_is_in_the_first_scrape_after_its_status),
-    ("a_status_makes_a_named_series_in_a_moment", NEEDS, a_status_makes_a_named_series_in_a_moment),
+pub(crate) const TESTS: &[Test] = tests![
+    a_container_of_20_ms_is_in_the_first_scrape_after_its_status: NEEDS,
+    a_status_makes_a_named_series_in_a_moment: NEEDS,
 ];
 
 const CONTAINERS: u32 = 11;

@@ -22,12 +22,12 @@ use podperf_tests::{
     kubelet::Qos,
     load, process,
     suite::{Test, tell, within},
+    tests,
     waited::Waited,
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("flame_graphs_that_64_ask_for_at_once_take_64_mib_at_most", NEEDS, flame_graphs_that_64_ask_for_at_once_take_64_mib_at_most),
+pub(crate) const TESTS: &[Test] = tests![
+    flame_graphs_that_64_ask_for_at_once_take_64_mib_at_most: NEEDS,
 ];
 
 const PODS: u32 = 250;

@@ -20,12 +20,12 @@ use podperf_tests::{
     prometheus::Prometheus,
     rules,
     suite::{Need, Test, long, tell},
+    tests,
 };
 use serde_json::json;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_pod_that_hangs_is_told_while_it_does", &[NEEDS[0], NEEDS[1], Need::Program("prometheus")], a_pod_that_hangs_is_told_while_it_does),
+pub(crate) const TESTS: &[Test] = tests![
+    a_pod_that_hangs_is_told_while_it_does: &[NEEDS[0], NEEDS[1], Need::Program("prometheus")],
 ];
 
 const OFFCPU: &str = "podperf_container_offcpu_seconds_total";

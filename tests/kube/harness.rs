@@ -8,19 +8,20 @@ use podperf_tests::{
     control_plane::{Client, ControlPlane, NEEDS, SharedPlane, code_of},
     kubelet::{self, Driver, Kubelet, Qos, Runtime},
     suite::{Test, within},
+    tests,
 };
 
-pub(crate) const TESTS: &[Test] = &[
-    ("the_service_account_may_only_read_pods", NEEDS, the_service_account_may_only_read_pods),
-    ("what_a_test_leaves_is_gone_for_the_next_one", NEEDS, what_a_test_leaves_is_gone_for_the_next_one),
-    ("a_revoked_role_is_refused_until_it_is_granted", NEEDS, a_revoked_role_is_refused_until_it_is_granted),
-    ("a_pod_is_created_patched_and_deleted", NEEDS, a_pod_is_created_patched_and_deleted),
-    ("a_container_is_reported_through_its_lives", NEEDS, a_container_is_reported_through_its_lives),
-    ("each_kind_of_container_has_a_status_of_its_own", NEEDS, each_kind_of_container_has_a_status_of_its_own),
-    ("cgroups_are_named_as_by_each_driver", NEEDS, cgroups_are_named_as_by_each_driver),
-    ("an_expired_token_is_refused_and_a_new_one_taken", NEEDS, an_expired_token_is_refused_and_a_new_one_taken),
-    ("a_watch_at_a_compacted_version_is_gone", NEEDS, a_watch_at_a_compacted_version_is_gone),
-    ("a_paused_server_answers_late", NEEDS, a_paused_server_answers_late),
+pub(crate) const TESTS: &[Test] = tests![
+    the_service_account_may_only_read_pods: NEEDS,
+    what_a_test_leaves_is_gone_for_the_next_one: NEEDS,
+    a_revoked_role_is_refused_until_it_is_granted: NEEDS,
+    a_pod_is_created_patched_and_deleted: NEEDS,
+    a_container_is_reported_through_its_lives: NEEDS,
+    each_kind_of_container_has_a_status_of_its_own: NEEDS,
+    cgroups_are_named_as_by_each_driver: NEEDS,
+    an_expired_token_is_refused_and_a_new_one_taken: NEEDS,
+    a_watch_at_a_compacted_version_is_gone: NEEDS,
+    a_paused_server_answers_late: NEEDS,
 ];
 
 const AN_HOUR: Duration = Duration::from_secs(3600);

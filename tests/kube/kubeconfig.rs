@@ -13,19 +13,19 @@ use podperf_tests::{
     control_plane::NEEDS,
     http, process,
     suite::{Test, within},
+    tests,
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_kubeconfig_that_cannot_be_used_is_refused", &[], a_kubeconfig_that_cannot_be_used_is_refused),
-    ("a_cluster_without_credentials_is_refused", &[], a_cluster_without_credentials_is_refused),
-    ("a_server_that_cannot_prove_itself_is_told_until_it_can", NEEDS, a_server_that_cannot_prove_itself_is_told_until_it_can),
-    ("a_port_where_no_api_server_is_costs_no_count", NEEDS, a_port_where_no_api_server_is_costs_no_count),
-    ("flags_override_the_files_identity_and_kubeconfig", NEEDS, flags_override_the_files_identity_and_kubeconfig),
-    ("without_an_identity_pods_are_cgroups_like_all_others", NEEDS, without_an_identity_pods_are_cgroups_like_all_others),
+pub(crate) const TESTS: &[Test] = tests![
+    a_kubeconfig_that_cannot_be_used_is_refused,
+    a_cluster_without_credentials_is_refused,
+    a_server_that_cannot_prove_itself_is_told_until_it_can: NEEDS,
+    a_port_where_no_api_server_is_costs_no_count: NEEDS,
+    flags_override_the_files_identity_and_kubeconfig: NEEDS,
+    without_an_identity_pods_are_cgroups_like_all_others: NEEDS,
 ];
 
 const AN_HOUR: Duration = Duration::from_secs(3600);

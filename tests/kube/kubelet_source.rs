@@ -20,16 +20,16 @@ use podperf_tests::{
     control_plane::{Client, NEEDS},
     kubelet::Qos,
     suite::Test,
+    tests,
 };
 use tempfile::TempDir;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("an_agent_in_a_pod_finds_its_cluster_by_itself", NEEDS, an_agent_in_a_pod_finds_its_cluster_by_itself),
-    ("a_kubelet_tells_of_pods_and_of_their_end", NEEDS, a_kubelet_tells_of_pods_and_of_their_end),
-    ("a_kubelet_is_asked_at_once_about_a_container_that_nobody_knows", NEEDS, a_kubelet_is_asked_at_once_about_a_container_that_nobody_knows),
-    ("a_kubelets_certificate_is_checked_unless_told_otherwise", NEEDS, a_kubelets_certificate_is_checked_unless_told_otherwise),
-    ("a_kubelet_that_refuses_and_babbles_is_told_and_asked_again", NEEDS, a_kubelet_that_refuses_and_babbles_is_told_and_asked_again),
+pub(crate) const TESTS: &[Test] = tests![
+    an_agent_in_a_pod_finds_its_cluster_by_itself: NEEDS,
+    a_kubelet_tells_of_pods_and_of_their_end: NEEDS,
+    a_kubelet_is_asked_at_once_about_a_container_that_nobody_knows: NEEDS,
+    a_kubelets_certificate_is_checked_unless_told_otherwise: NEEDS,
+    a_kubelet_that_refuses_and_babbles_is_told_and_asked_again: NEEDS,
 ];
 
 const AN_HOUR: Duration = Duration::from_secs(3600);

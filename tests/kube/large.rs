@@ -13,16 +13,16 @@ use podperf_tests::{
     control_plane::NEEDS,
     kubelet::{self, Qos},
     suite::{Test, tell},
+    tests,
 };
 use serde_json::json;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("each_of_a_pods_hundred_containers_has_its_own_counts", NEEDS, each_of_a_pods_hundred_containers_has_its_own_counts),
-    ("names_of_the_longest_are_whole", NEEDS, names_of_the_longest_are_whole),
-    ("configured_labels_and_annotations_are_told_as_they_are", NEEDS, configured_labels_and_annotations_are_told_as_they_are),
-    ("annotations_that_nobody_asked_for_take_no_memory", NEEDS, annotations_that_nobody_asked_for_take_no_memory),
-    ("a_pod_that_changes_a_thousand_times_keeps_its_counts", NEEDS, a_pod_that_changes_a_thousand_times_keeps_its_counts),
+pub(crate) const TESTS: &[Test] = tests![
+    each_of_a_pods_hundred_containers_has_its_own_counts: NEEDS,
+    names_of_the_longest_are_whole: NEEDS,
+    configured_labels_and_annotations_are_told_as_they_are: NEEDS,
+    annotations_that_nobody_asked_for_take_no_memory: NEEDS,
+    a_pod_that_changes_a_thousand_times_keeps_its_counts: NEEDS,
 ];
 
 const POD_INFO: &str = "podperf_pod_info";

@@ -15,17 +15,17 @@ use podperf_tests::{
     control_plane::{ControlPlane, NEEDS},
     kubelet::{PodHandle, Qos},
     suite::{Test, long, tell, within},
+    tests,
 };
 
 use crate::counters::Counters;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("sixty_lives_in_an_outage_have_their_names_after_it", NEEDS, sixty_lives_in_an_outage_have_their_names_after_it),
-    ("an_agent_that_starts_in_an_outage_says_so_and_keeps_the_counts", NEEDS, an_agent_that_starts_in_an_outage_says_so_and_keeps_the_counts),
-    ("what_a_paused_server_tells_late_is_not_too_late", NEEDS, what_a_paused_server_tells_late_is_not_too_late),
-    ("what_changed_while_the_server_forgot_its_history_is_right_after_it", NEEDS, what_changed_while_the_server_forgot_its_history_is_right_after_it),
-    ("in_an_outage_under_load_no_counter_falls_and_no_count_is_lost", NEEDS, in_an_outage_under_load_no_counter_falls_and_no_count_is_lost),
+pub(crate) const TESTS: &[Test] = tests![
+    sixty_lives_in_an_outage_have_their_names_after_it: NEEDS,
+    an_agent_that_starts_in_an_outage_says_so_and_keeps_the_counts: NEEDS,
+    what_a_paused_server_tells_late_is_not_too_late: NEEDS,
+    what_changed_while_the_server_forgot_its_history_is_right_after_it: NEEDS,
+    in_an_outage_under_load_no_counter_falls_and_no_count_is_lost: NEEDS,
 ];
 
 /// Lives that no status names get their names after this, once the agent is up to date.

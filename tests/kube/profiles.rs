@@ -19,15 +19,15 @@ use podperf_tests::{
     load::{self, sleepers::SleepersReport},
     process,
     suite::Test,
+    tests,
 };
 use serde_json::json;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_waits_of_each_container_arrive_under_its_own_names", NEEDS, the_waits_of_each_container_arrive_under_its_own_names),
-    ("the_annotation_names_the_service_of_a_profile", NEEDS, the_annotation_names_the_service_of_a_profile),
-    ("a_pod_is_recorded_and_shown_by_its_name", NEEDS, a_pod_is_recorded_and_shown_by_its_name),
-    ("waits_whose_name_comes_later_than_their_window_lose_nothing", NEEDS, waits_whose_name_comes_later_than_their_window_lose_nothing),
+pub(crate) const TESTS: &[Test] = tests![
+    the_waits_of_each_container_arrive_under_its_own_names: NEEDS,
+    the_annotation_names_the_service_of_a_profile: NEEDS,
+    a_pod_is_recorded_and_shown_by_its_name: NEEDS,
+    waits_whose_name_comes_later_than_their_window_lose_nothing: NEEDS,
 ];
 
 const EXPORTS: &str = "podperf_otlp_exports_total";

@@ -20,14 +20,14 @@ use podperf_tests::{
     kubelet::{self, Qos},
     prometheus::Prometheus,
     suite::{Need, Test, tell, within},
+    tests,
 };
 use serde_json::json;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_restart_loop_is_one_series_that_never_falls", PROMETHEUS, a_restart_loop_is_one_series_that_never_falls),
-    ("a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it", PROMETHEUS, a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it),
-    ("a_container_that_is_over_ends_after_its_grace", PROMETHEUS, a_container_that_is_over_ends_after_its_grace),
+pub(crate) const TESTS: &[Test] = tests![
+    a_restart_loop_is_one_series_that_never_falls: PROMETHEUS,
+    a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it: PROMETHEUS,
+    a_container_that_is_over_ends_after_its_grace: PROMETHEUS,
 ];
 
 const PROMETHEUS: &[Need] = &[NEEDS[0], NEEDS[1], Need::Program("prometheus")];

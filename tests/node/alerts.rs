@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     prometheus::Prometheus,
     suite::{Test, within},
+    tests,
 };
 use serde_json::json;
 
@@ -14,11 +15,9 @@ use crate::{
     pods, release,
 };
 
-pub(crate) const TESTS: &[Test] = &[(
-    "the_run_queue_alert_fires_on_the_pod_that_deserves_it",
-    NEEDS,
-    the_run_queue_alert_fires_on_the_pod_that_deserves_it,
-)];
+pub(crate) const TESTS: &[Test] = tests![
+    the_run_queue_alert_fires_on_the_pod_that_deserves_it: NEEDS,
+];
 
 const FIRES_WITHIN: Duration = Duration::from_secs(240);
 /// How long no other alert may come after it.

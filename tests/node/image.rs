@@ -3,17 +3,18 @@
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::suite::{Need, Test};
+use podperf_tests::{
+    suite::{Need, Test},
+    tests,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::cluster;
 
-pub(crate) const TESTS: &[Test] = &[(
-    "the_image_is_small_and_static_and_says_what_it_is_made_of",
-    NEEDS,
-    the_image_is_small_and_static_and_says_what_it_is_made_of,
-)];
+pub(crate) const TESTS: &[Test] = tests![
+    the_image_is_small_and_static_and_says_what_it_is_made_of: NEEDS,
+];
 
 const NEEDS: &[Need] = &[Need::Program("buildah"), Need::Program("debootstrap"), Need::Program("readelf")];
 const AT_MOST: u64 = 30 << 20;

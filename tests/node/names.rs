@@ -8,6 +8,7 @@ use podperf_tests::{
     agent::Metrics,
     node::Node,
     suite::{Test, within},
+    tests,
 };
 
 use crate::{
@@ -16,14 +17,10 @@ use crate::{
     release,
 };
 
-pub(crate) const TESTS: &[Test] = &[
-    (
-        "each_node_counts_each_kind_of_its_own_pods_and_no_others",
-        NEEDS,
-        each_node_counts_each_kind_of_its_own_pods_and_no_others,
-    ),
-    ("a_containers_time_is_its_cgroups", NEEDS, a_containers_time_is_its_cgroups),
-    ("the_agent_has_the_named_privileges_and_no_others", NEEDS, the_agent_has_the_named_privileges_and_no_others),
+pub(crate) const TESTS: &[Test] = tests![
+    each_node_counts_each_kind_of_its_own_pods_and_no_others: NEEDS,
+    a_containers_time_is_its_cgroups: NEEDS,
+    the_agent_has_the_named_privileges_and_no_others: NEEDS,
 ];
 
 const ONCPU: &str = "podperf_container_oncpu_seconds_total";

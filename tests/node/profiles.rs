@@ -7,6 +7,7 @@ use podperf_tests::{
     collector::{Collector, Profile},
     node::GUEST_HOST,
     suite::{Test, within},
+    tests,
 };
 use serde_json::json;
 
@@ -16,11 +17,9 @@ use crate::{
     release,
 };
 
-pub(crate) const TESTS: &[Test] = &[(
-    "under_systemd_profiles_arrive_at_a_collector_with_the_names_of_pods",
-    NEEDS,
-    under_systemd_profiles_arrive_at_a_collector_with_the_names_of_pods,
-)];
+pub(crate) const TESTS: &[Test] = tests![
+    under_systemd_profiles_arrive_at_a_collector_with_the_names_of_pods: NEEDS,
+];
 
 const ARRIVES_WITHIN: Duration = Duration::from_secs(120);
 

@@ -8,6 +8,7 @@ use podperf_tests::{
     http,
     node::GUEST_HOST,
     suite::{Test, within},
+    tests,
 };
 use serde_json::json;
 
@@ -16,10 +17,10 @@ use crate::{
     release::{self, NAMESPACE},
 };
 
-pub(crate) const TESTS: &[Test] = &[
-    ("helm_test_asks_the_agent", NEEDS, helm_test_asks_the_agent),
-    ("an_upgrade_that_the_agent_follows_loses_no_count", NEEDS, an_upgrade_that_the_agent_follows_loses_no_count),
-    ("an_upgrade_that_restarts_the_agent_loses_no_count", NEEDS, an_upgrade_that_restarts_the_agent_loses_no_count),
+pub(crate) const TESTS: &[Test] = tests![
+    helm_test_asks_the_agent: NEEDS,
+    an_upgrade_that_the_agent_follows_loses_no_count: NEEDS,
+    an_upgrade_that_restarts_the_agent_loses_no_count: NEEDS,
 ];
 
 const ONCPU: &str = "podperf_container_oncpu_seconds_total";

@@ -10,29 +10,29 @@ use podperf_tests::{
     dashboards::{self, Dashboard, Panel},
     rules::{promql, root},
     suite::{Need, Test},
+    tests,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::promtool::promtool;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("every_panel_says_why_it_may_be_empty", &[], every_panel_says_why_it_may_be_empty),
-    ("every_board_begins_with_how_to_read_it", &[], every_board_begins_with_how_to_read_it),
-    ("prometheus_parses_every_query_of_the_dashboards", &[Need::Program("promtool")], prometheus_parses_every_query_of_the_dashboards),
-    ("tables_of_several_queries_have_rows_without_names", &[], tables_of_several_queries_have_rows_without_names),
-    ("links_of_tables_take_columns_that_are_shown", &[], links_of_tables_take_columns_that_are_shown),
-    ("panels_do_not_lie_on_each_other", &[], panels_do_not_lie_on_each_other),
-    ("every_query_for_containers_asks_for_whole_pods_too", &[], every_query_for_containers_asks_for_whole_pods_too),
-    ("rows_outside_of_containers_have_a_name_in_legends", &[], rows_outside_of_containers_have_a_name_in_legends),
-    ("cadvisor_is_asked_for_containers_alone", &[], cadvisor_is_asked_for_containers_alone),
-    ("time_a_second_is_in_cores_or_threads", &[], time_a_second_is_in_cores_or_threads),
-    ("workloads_are_joined_by_the_recorded_series", &[], workloads_are_joined_by_the_recorded_series),
-    ("every_board_can_show_all_clusters", &[], every_board_can_show_all_clusters),
-    ("every_variable_of_a_query_is_one_of_its_board", &[], every_variable_of_a_query_is_one_of_its_board),
-    ("annotations_show_alerts_versions_and_rollouts", &[], annotations_show_alerts_versions_and_rollouts),
-    ("the_page_of_dashboards_names_every_board", &[], the_page_of_dashboards_names_every_board),
+pub(crate) const TESTS: &[Test] = tests![
+    every_panel_says_why_it_may_be_empty,
+    every_board_begins_with_how_to_read_it,
+    prometheus_parses_every_query_of_the_dashboards: &[Need::Program("promtool")],
+    tables_of_several_queries_have_rows_without_names,
+    links_of_tables_take_columns_that_are_shown,
+    panels_do_not_lie_on_each_other,
+    every_query_for_containers_asks_for_whole_pods_too,
+    rows_outside_of_containers_have_a_name_in_legends,
+    cadvisor_is_asked_for_containers_alone,
+    time_a_second_is_in_cores_or_threads,
+    workloads_are_joined_by_the_recorded_series,
+    every_board_can_show_all_clusters,
+    every_variable_of_a_query_is_one_of_its_board,
+    annotations_show_alerts_versions_and_rollouts,
+    the_page_of_dashboards_names_every_board,
 ];
 
 /// The longest text that a stat panel of four columns shows in a size that can be read.

@@ -3,13 +3,10 @@
 use std::{ffi::OsStr, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{pages, suite::Test};
+use podperf_tests::{pages, suite::Test, tests};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("links_of_pages_go_to_files_and_headings_that_there_are", &[], links_of_pages_go_to_files_and_headings_that_there_are),
-    ("the_index_names_every_page", &[], the_index_names_every_page),
-];
+pub(crate) const TESTS: &[Test] =
+    tests![links_of_pages_go_to_files_and_headings_that_there_are, the_index_names_every_page,];
 
 fn links_of_pages_go_to_files_and_headings_that_there_are() -> Result<()> {
     let mut count = 0;

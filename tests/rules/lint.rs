@@ -11,19 +11,19 @@ use podperf_tests::{
     dashboards::{self, DASHBOARDS, Dashboard, Panel},
     rules::{promql, root},
     suite::Test,
+    tests,
 };
 use serde_json::Value;
 
 use crate::names::OF_OTHERS;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("dashboards_have_their_variables", &[], dashboards_have_their_variables),
-    ("panels_have_a_question_a_unit_and_a_data_source", &[], panels_have_a_question_a_unit_and_a_data_source),
-    ("queries_match_job_and_cluster_and_rate_counters", &[], queries_match_job_and_cluster_and_rate_counters),
-    ("dashboards_keep_to_the_conventions", &[], dashboards_keep_to_the_conventions),
-    ("links_go_to_dashboards_and_variables_that_there_are", &[], links_go_to_dashboards_and_variables_that_there_are),
-    ("every_exclusion_of_the_linter_has_a_reason", &[], every_exclusion_of_the_linter_has_a_reason),
+pub(crate) const TESTS: &[Test] = tests![
+    dashboards_have_their_variables,
+    panels_have_a_question_a_unit_and_a_data_source,
+    queries_match_job_and_cluster_and_rate_counters,
+    dashboards_keep_to_the_conventions,
+    links_go_to_dashboards_and_variables_that_there_are,
+    every_exclusion_of_the_linter_has_a_reason,
 ];
 
 /// Of the linter's list, those that are in use here.

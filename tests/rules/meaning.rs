@@ -6,12 +6,10 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     rules::{files_in, root},
     suite::Test,
+    tests,
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("each_sentence_about_meaning_is_held_by_a_test", &[], each_sentence_about_meaning_is_held_by_a_test),
-];
+pub(crate) const TESTS: &[Test] = tests![each_sentence_about_meaning_is_held_by_a_test,];
 
 const PAGE: &str = "docs/metrics.md";
 const HOLDERS: &str = "tests/rules/meaning.yaml";

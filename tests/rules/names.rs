@@ -8,14 +8,14 @@ use podperf_tests::{
     reference::{print, reference},
     rules::{self, files_in, promql, root},
     suite::{Test, tell},
+    tests,
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_reference_is_what_the_agent_prints", &[], the_reference_is_what_the_agent_prints),
-    ("rules_and_dashboards_name_metrics_that_there_are", &[], rules_and_dashboards_name_metrics_that_there_are),
-    ("pages_name_metrics_that_there_are", &[], pages_name_metrics_that_there_are),
-    ("every_family_is_in_a_rule_or_a_dashboard", &[], every_family_is_in_a_rule_or_a_dashboard),
+pub(crate) const TESTS: &[Test] = tests![
+    the_reference_is_what_the_agent_prints,
+    rules_and_dashboards_name_metrics_that_there_are,
+    pages_name_metrics_that_there_are,
+    every_family_is_in_a_rule_or_a_dashboard,
 ];
 
 /// Metrics of other exporters, and of Prometheus itself: kube-state-metrics, cAdvisor, the scrape, its alerts.

@@ -6,15 +6,15 @@ use anyhow::{Context as _, Result};
 use podperf_tests::{
     rules::{RULES, root},
     suite::{Need, Test},
+    tests,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::promtool::promtool;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("noise_is_no_waste", &[Need::Program("promtool")], noise_is_no_waste),
+pub(crate) const TESTS: &[Test] = tests![
+    noise_is_no_waste: &[Need::Program("promtool")],
 ];
 
 /// In minutes: a day, the hour that is left out of it, and the hour that is looked at, with some more.

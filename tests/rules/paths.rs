@@ -7,13 +7,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{rules::root, suite::Test};
+use podperf_tests::{rules::root, suite::Test, tests};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("every_path_of_the_documents_is_there", &[], every_path_of_the_documents_is_there),
-    ("a_path_that_is_not_there_is_found", &[], a_path_that_is_not_there_is_found),
-];
+pub(crate) const TESTS: &[Test] = tests![every_path_of_the_documents_is_there, a_path_that_is_not_there_is_found,];
 
 /// Names with these endings are files of ours.
 const ENDINGS: [&str; 10] = ["rs", "c", "h", "md", "yaml", "toml", "sh", "json", "tpl", "txt"];

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     rules::{self, RULES, TESTS as RULE_TESTS, files_in, root},
     suite::{Need, Test},
+    tests,
 };
 
 /// The repository's address, as Cargo.toml says it.
@@ -13,14 +14,13 @@ const REPOSITORY: &str = "https://github.com/podperf/podperf";
 
 const PROMTOOL: &[Need] = &[Need::Program("promtool")];
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("promtool_reads_every_rule", PROMTOOL, promtool_reads_every_rule),
-    ("alerts_fire_for_who_deserves_it_and_for_no_other", PROMTOOL, alerts_fire_for_who_deserves_it_and_for_no_other),
-    ("every_alert_has_a_test_in_which_it_fires", &[], every_alert_has_a_test_in_which_it_fires),
-    ("alerts_keep_to_the_conventions", &[], alerts_keep_to_the_conventions),
-    ("demo_rules_fire_within_minutes", PROMTOOL, demo_rules_fire_within_minutes),
-    ("every_group_in_a_test_is_a_group_of_the_rules", &[], every_group_in_a_test_is_a_group_of_the_rules),
+pub(crate) const TESTS: &[Test] = tests![
+    promtool_reads_every_rule: PROMTOOL,
+    alerts_fire_for_who_deserves_it_and_for_no_other: PROMTOOL,
+    every_alert_has_a_test_in_which_it_fires,
+    alerts_keep_to_the_conventions,
+    demo_rules_fire_within_minutes: PROMTOOL,
+    every_group_in_a_test_is_a_group_of_the_rules,
 ];
 
 pub(crate) fn promtool(arguments: &[&str], files: Vec<PathBuf>) -> Result<()> {

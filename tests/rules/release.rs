@@ -13,31 +13,31 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     rules::root,
     suite::{Need, Test},
+    tests,
 };
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("a_tag_that_is_not_the_version_of_the_tree_is_refused", &[], a_tag_that_is_not_the_version_of_the_tree_is_refused),
-    ("a_version_without_a_section_in_the_changelog_is_refused", GIT, a_version_without_a_section_in_the_changelog_is_refused),
-    ("a_section_of_a_mebibyte_in_the_changelog_is_found", GIT, a_section_of_a_mebibyte_in_the_changelog_is_found),
-    ("a_commit_that_is_not_on_main_is_refused", GIT, a_commit_that_is_not_on_main_is_refused),
-    ("a_tree_with_changes_is_refused", GIT, a_tree_with_changes_is_refused),
-    ("an_index_has_exactly_the_wanted_architectures", JQ, an_index_has_exactly_the_wanted_architectures),
-    ("an_image_of_another_commit_is_refused", JQ, an_image_of_another_commit_is_refused),
-    ("files_of_a_release_depend_on_the_image_alone", JQ, files_of_a_release_depend_on_the_image_alone),
-    ("an_archive_holds_the_program_of_its_architecture", JQ, an_archive_holds_the_program_of_its_architecture),
-    ("an_archive_holds_manual_pages_and_completions", JQ, an_archive_holds_manual_pages_and_completions),
-    ("notes_of_a_release_name_its_digest_and_what_changed", JQ, notes_of_a_release_name_its_digest_and_what_changed),
-    ("nothing_is_signed_without_the_identity_of_a_workflow", &[], nothing_is_signed_without_the_identity_of_a_workflow),
-    ("files_of_another_job_replace_nothing", &[], registry::files_of_another_job_replace_nothing),
-    ("a_registry_that_is_down_stops_a_release", JQ, registry::a_registry_that_is_down_stops_a_release),
-    ("a_version_with_other_contents_is_not_replaced", JQ, registry::a_version_with_other_contents_is_not_replaced),
-    ("a_version_has_no_name_in_the_registry_before_the_last_step", JQ, registry::a_version_has_no_name_in_the_registry_before_the_last_step),
-    ("a_file_without_a_sum_is_not_published", JQ, registry::a_file_without_a_sum_is_not_published),
-    ("a_release_that_exists_is_completed", &[], registry::a_release_that_exists_is_completed),
+pub(crate) const TESTS: &[Test] = tests![
+    a_tag_that_is_not_the_version_of_the_tree_is_refused,
+    a_version_without_a_section_in_the_changelog_is_refused: GIT,
+    a_section_of_a_mebibyte_in_the_changelog_is_found: GIT,
+    a_commit_that_is_not_on_main_is_refused: GIT,
+    a_tree_with_changes_is_refused: GIT,
+    an_index_has_exactly_the_wanted_architectures: JQ,
+    an_image_of_another_commit_is_refused: JQ,
+    files_of_a_release_depend_on_the_image_alone: JQ,
+    an_archive_holds_the_program_of_its_architecture: JQ,
+    an_archive_holds_manual_pages_and_completions: JQ,
+    notes_of_a_release_name_its_digest_and_what_changed: JQ,
+    nothing_is_signed_without_the_identity_of_a_workflow,
+    files_of_another_job_replace_nothing => registry::files_of_another_job_replace_nothing,
+    a_registry_that_is_down_stops_a_release: JQ => registry::a_registry_that_is_down_stops_a_release,
+    a_version_with_other_contents_is_not_replaced: JQ => registry::a_version_with_other_contents_is_not_replaced,
+    a_version_has_no_name_in_the_registry_before_the_last_step: JQ => registry::a_version_has_no_name_in_the_registry_before_the_last_step,
+    a_file_without_a_sum_is_not_published: JQ => registry::a_file_without_a_sum_is_not_published,
+    a_release_that_exists_is_completed => registry::a_release_that_exists_is_completed,
 ];
 
 const GIT: &[Need] = &[Need::Program("git")];

@@ -6,13 +6,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{rules::root, suite::Test};
+use podperf_tests::{rules::root, suite::Test, tests};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("the_repository_has_one_address_everywhere", &[], the_repository_has_one_address_everywhere),
-    ("another_address_of_the_repository_is_noticed", &[], another_address_of_the_repository_is_noticed),
-];
+pub(crate) const TESTS: &[Test] =
+    tests![the_repository_has_one_address_everywhere, another_address_of_the_repository_is_noticed,];
 
 /// Cargo reads it from the one place.
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");

@@ -6,13 +6,13 @@ use anyhow::{Result, ensure};
 use podperf_tests::{
     rules::{self, files_in, root},
     suite::{Need, Test},
+    tests,
 };
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("every_alert_has_a_runbook_and_every_runbook_an_alert", &[], every_alert_has_a_runbook_and_every_runbook_an_alert),
-    ("queries_of_pages_are_promql", &[Need::Program("promtool")], queries_of_pages_are_promql),
-    ("runbooks_say_what_it_means_and_what_to_do", &[], runbooks_say_what_it_means_and_what_to_do),
+pub(crate) const TESTS: &[Test] = tests![
+    every_alert_has_a_runbook_and_every_runbook_an_alert,
+    queries_of_pages_are_promql: &[Need::Program("promtool")],
+    runbooks_say_what_it_means_and_what_to_do,
 ];
 
 fn alerts() -> Result<Vec<String>> {

@@ -6,23 +6,23 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     rules::{files_in, root},
     suite::Test,
+    tests,
 };
 use serde_yaml::{Mapping, Value};
 
-#[rustfmt::skip]
-pub(crate) const TESTS: &[Test] = &[
-    ("actions_are_pinned_by_commit_and_say_their_version", &[], actions_are_pinned_by_commit_and_say_their_version),
-    ("workflows_have_no_rights_and_jobs_name_theirs", &[], workflows_have_no_rights_and_jobs_name_theirs),
-    ("workflows_call_doors_only", &[], workflows_call_doors_only),
-    ("only_the_job_that_runs_no_build_may_publish", &[], only_the_job_that_runs_no_build_may_publish),
-    ("a_release_takes_every_step", &[], a_release_takes_every_step),
-    ("a_job_that_publishes_receives_files_before_it_gets_tools", &[], a_job_that_publishes_receives_files_before_it_gets_tools),
-    ("a_release_is_signed_and_attested_before_it_has_a_name", &[], a_release_is_signed_and_attested_before_it_has_a_name),
-    ("a_release_has_each_architecture_that_every_change_builds", &[], a_release_has_each_architecture_that_every_change_builds),
-    ("a_release_that_failed_can_be_started_again_for_30_days", &[], a_release_that_failed_can_be_started_again_for_30_days),
-    ("doors_that_need_debian_run_on_the_debian_of_the_dockerfile", &[], doors_that_need_debian_run_on_the_debian_of_the_dockerfile),
-    ("scripts_of_a_release_have_its_owners", &[], scripts_of_a_release_have_its_owners),
-    ("a_build_without_a_date_says_none", &[], a_build_without_a_date_says_none),
+pub(crate) const TESTS: &[Test] = tests![
+    actions_are_pinned_by_commit_and_say_their_version,
+    workflows_have_no_rights_and_jobs_name_theirs,
+    workflows_call_doors_only,
+    only_the_job_that_runs_no_build_may_publish,
+    a_release_takes_every_step,
+    a_job_that_publishes_receives_files_before_it_gets_tools,
+    a_release_is_signed_and_attested_before_it_has_a_name,
+    a_release_has_each_architecture_that_every_change_builds,
+    a_release_that_failed_can_be_started_again_for_30_days,
+    doors_that_need_debian_run_on_the_debian_of_the_dockerfile,
+    scripts_of_a_release_have_its_owners,
+    a_build_without_a_date_says_none,
 ];
 
 /// A `run:` begins with one of these.

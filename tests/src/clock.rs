@@ -15,16 +15,18 @@ use crate::{
     cluster::{Cluster, NODE, ONCPU, RECOVERY, SHOP, Spoilt, configuration, ensure_close, wait_for_part},
     control_plane::{ControlPlane, NEEDS},
     suite::{Need, Test, tell},
+    tests,
 };
 
 #[rustfmt::skip]
 /// The tests of clocks, which two rings run.
-pub const TESTS: &[Test] = &[
-    ("a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series", CLOCK_NEEDS, a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series),
-    ("a_clock_before_the_servers_certificate_is_told_until_it_is_right", CLOCK_NEEDS, a_clock_before_the_servers_certificate_is_told_until_it_is_right),
+pub const TESTS: &[Test] = tests![
+    a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series: CLOCK_NEEDS,
+    a_clock_before_the_servers_certificate_is_told_until_it_is_right: CLOCK_NEEDS,
 ];
 
-const CLOCK_NEEDS: &[Need] = &[NEEDS[0], NEEDS[1], Need::Program("faketime")];
+/// An API server, and a library that changes the time.
+pub const CLOCK_NEEDS: &[Need] = &[NEEDS[0], NEEDS[1], Need::Program("faketime")];
 const AN_HOUR: Duration = Duration::from_secs(3600);
 const A_DAY: i64 = 86_400;
 /// For a clock that was read a moment before or after.
@@ -72,7 +74,8 @@ impl Clock {
     }
 }
 
-fn a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series() -> Result<()> {
+/// Jumps a day ahead, back, and a day behind.
+pub fn a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series() -> Result<()> {
     let clock = Clock::new()?;
     let mut cluster = clock.cluster()?;
     let mut truths = Vec::new();

@@ -1,4 +1,9 @@
-//! How the rings that need a machine run: one test after the other, and what the machine lacks is said and counted.
+//! Runs the tests of a ring. A test is alone on the machine unless its row says that it may run beside others, and a test
+//! whose machine lacks something is counted and named.
+//!
+//! Rings run as several programs, also of several checkouts, and share two locks. A test that is alone holds the first
+//! exclusively; tests beside others share it. The second one is a turnstile: a test that waits to be alone holds it, so
+//! that no further test starts beside those that still run.
 
 use std::{
     cmp::Reverse,
@@ -22,11 +27,46 @@ use crate::cgroup;
 /// `RAMFS_MAGIC` of the kernel's `magic.h`.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// So many of a ring's tests are told with their time.
+/// The number of tests that are printed with their time.
 const SLOWEST: usize = 10;
+/// Prints the times of all tests where it is set.
+const TIMES: &str = "PODPERF_TIMES";
+/// Tests of one ring that run beside each other. They mostly wait, so they are more than the CPUs of a small machine.
+const AT_ONCE: usize = 4;
 
-/// One test: a sentence, what it needs beyond root, and its body.
-pub type Test = (&'static str, &'static [Need], fn() -> Result<()>);
+/// One test. [`tests!`](crate::tests) makes the rows of a ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Test {
+    /// A sentence.
+    pub name: &'static str,
+    /// What it needs beyond root.
+    pub needs: &'static [Need],
+    /// The test itself.
+    pub body: fn() -> Result<()>,
+    /// No other test runs meanwhile.
+    pub is_alone: bool,
+}
+
+/// Returns rows of tests. A row is `name`, `name: NEEDS` or `name: NEEDS => body`; without a body, the function of that name
+/// is the test. The mark `#[beside]` says that a test may run while others do: it asserts nothing that holds only for a
+/// machine of its own, such as sums over all rows, costs, budgets, tight times, or that there is no other pod.
+#[macro_export]
+macro_rules! tests {
+    (@needs) => { &[] };
+    (@needs $needs:expr) => { $needs };
+    (@body $name:ident) => { $name };
+    (@body $name:ident $body:expr) => { $body };
+    (@is_alone) => { true };
+    (@is_alone beside) => { false };
+    ($($(#[$class:ident])? $name:ident $(: $needs:expr)? $(=> $body:expr)?),* $(,)?) => {
+        &[$($crate::suite::Test {
+            name: stringify!($name),
+            needs: $crate::tests!(@needs $($needs)?),
+            body: $crate::tests!(@body $name $($body)?),
+            is_alone: $crate::tests!(@is_alone $($class)?),
+        }),*]
+    };
+}
 
 /// What a machine may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,35 +143,33 @@ pub fn is_core_pmu(name: &str) -> bool {
 /// The tests that have run, and how long each took.
 type Times = Arc<Mutex<Vec<(Duration, &'static str)>>>;
 
-/// Runs the tests of one ring. A test whose machine lacks something is ignored, counted and named with what it lacks.
-/// At the end it says where the time went.
+/// Runs the tests of one ring: first those beside others, then the others one by one. A test whose machine lacks
+/// something is ignored, counted and named with what it lacks. At the end it prints where the time went.
 #[must_use]
 pub fn run(tests: &[Test]) -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    // They watch the whole machine: two at a time would see each other.
-    arguments.test_threads = Some(1);
     let root = nix::unistd::geteuid().is_root();
-    let no_root = (!root).then_some("not root");
-    run_timed(&arguments, tests, no_root, || alone().map(Some))
+    // An emulated machine has no time to spare.
+    let is_guest = std::env::var_os(OWN_MACHINE).is_some();
+    run_at_once(if is_guest { 1 } else { AT_ONCE }, tests, (!root).then_some("not root"))
 }
 
-/// The same for tests that neither need root nor watch the machine.
+/// The same for a ring that needs no root. All of its tests run beside others, as many as there are CPUs.
 #[must_use]
 pub fn run_beside_others(tests: &[Test]) -> ExitCode {
-    run_timed(&Arguments::from_args(), tests, None, || Ok(None))
+    let tests: Vec<_> = tests.iter().map(|&test| Test { is_alone: false, ..test }).collect();
+    run_at_once(thread::available_parallelism().map_or(1, usize::from), &tests, None)
 }
 
-fn run_timed(
-    arguments: &Arguments,
-    tests: &[Test],
-    lacks: Option<&str>,
-    lock: fn() -> Result<Option<Flock<File>>>,
-) -> ExitCode {
+fn run_at_once(count: usize, tests: &[Test], lacks: Option<&str>) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(count);
     let times = Times::default();
-    let conclusion = libtest_mimic::run(arguments, trials(tests, lacks, lock, &times));
+    let conclusion = libtest_mimic::run(&arguments, trials(tests, lacks, &times));
     let mut times = std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner));
     times.sort_by_key(|&(time, _)| Reverse(time));
-    times.truncate(SLOWEST);
+    if std::env::var_os(TIMES).is_none() {
+        times.truncate(SLOWEST);
+    }
     let lines: String = times.iter().map(|(time, name)| format!("\n  {:6.1} s  {name}", time.as_secs_f64())).collect();
     if !lines.is_empty() {
         tell(&format!("the longest tests:{lines}"));
@@ -139,13 +177,13 @@ fn run_timed(
     conclusion.exit_code()
 }
 
-fn trials(tests: &[Test], lacks: Option<&str>, lock: fn() -> Result<Option<Flock<File>>>, times: &Times) -> Vec<Trial> {
-    let trial = |&(name, needs, body): &Test| {
+fn trials(tests: &[Test], lacks: Option<&str>, times: &Times) -> Vec<Trial> {
+    let trial = |&Test { name, needs, body, is_alone }: &Test| {
         let lacks = lacks.map(str::to_owned).or_else(|| needs.iter().find_map(|need| need.lacks()));
         let title = lacks.as_ref().map_or_else(|| name.to_owned(), |lacks| format!("{name} (skipped: {lacks})"));
         let times = Arc::clone(times);
         let test = move || {
-            let _alone = lock()?;
+            let _turn = turn(is_alone)?;
             let start = Instant::now();
             let outcome = body();
             times.lock().unwrap_or_else(PoisonError::into_inner).push((start.elapsed(), name));
@@ -154,15 +192,21 @@ fn trials(tests: &[Test], lacks: Option<&str>, lock: fn() -> Result<Option<Flock
         Trial::test(title, move || test().map_err(|error| Failed::from(format!("{error:#}"))))
             .with_ignored_flag(lacks.is_some())
     };
-    tests.iter().map(trial).collect()
+    let (alone, beside): (Vec<_>, Vec<_>) = tests.iter().partition(|test| test.is_alone);
+    beside.into_iter().chain(alone).map(trial).collect()
 }
 
-/// Waits for the test that another run is at, for the same reason.
-fn alone() -> Result<Flock<File>> {
-    let path = std::env::temp_dir().join("podperf-tests.lock");
+/// Waits until a test may run, and returns the lock that it holds meanwhile.
+fn turn(is_alone: bool) -> Result<Flock<File>> {
+    let _turnstile = lock("podperf-tests.turnstile", FlockArg::LockExclusive)?;
+    lock("podperf-tests.lock", if is_alone { FlockArg::LockExclusive } else { FlockArg::LockShared })
+}
+
+fn lock(name: &str, how: FlockArg) -> Result<Flock<File>> {
+    let path = std::env::temp_dir().join(name);
     let file = File::options().write(true).create(true).truncate(false).open(&path);
     let file = file.with_context(|| format!("failed to open lock `{}`", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
+    Flock::lock(file, how).map_err(|(_, error)| error.into())
 }
 
 /// Prints a figure for the record, on stderr so that `make test` shows it too.

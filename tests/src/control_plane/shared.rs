@@ -1,6 +1,7 @@
-//! One control plane for the tests of a run that leave it as it was: an etcd and an API server take seconds to start.
+//! Control planes for the tests of a run that leave them as they were: an etcd and an API server take seconds to start.
+//! There are as many as tests that run at once.
 //!
-//! They have it in turn, each by a client of its own. What they share is the two processes with their keys, and the
+//! Tests have one in turn, each by a client of its own. Two tests share the two processes with their keys, and the
 //! namespaces that were made in it. A test can neither stop nor restart it, since it is lent without `mut`; those that
 //! do start a [`ControlPlane`] of their own. Afterwards all pods are removed and the agent's role is given back, and
 //! the API server itself is asked whether that is so. Where it is not, as where a server has ended, the next test
@@ -23,24 +24,24 @@ use crate::suite::within;
 const PODS: &str = "/api/v1/pods?resourceVersion=0";
 const CLEAN_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The one that nobody has at the moment.
-static IDLE: Mutex<Option<ControlPlane>> = Mutex::new(None);
+/// The ones that no test has at the moment.
+static IDLE: Mutex<Vec<ControlPlane>> = Mutex::new(Vec::new());
 
 /// A control plane without pods, where the agent has its role; lent to one test.
 #[derive(Debug)]
 pub struct SharedPlane(Option<ControlPlane>);
 
 impl SharedPlane {
-    /// Takes the one of this run. The first test starts it.
+    /// Takes an idle one of this run, or starts another one.
     pub fn take() -> Result<Self> {
-        let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let again = idle.and_then(|mut plane| plane.renew().is_ok().then_some(plane));
         Ok(Self(Some(again.map_or_else(|| on_lasting_thread(ControlPlane::start), Ok)?)))
     }
 
     /// Ends what no test has. To be called when all are over: what is static is never dropped.
     pub fn end() {
-        IDLE.lock().unwrap_or_else(PoisonError::into_inner).take();
+        IDLE.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
@@ -76,7 +77,7 @@ impl Drop for SharedPlane {
     fn drop(&mut self) {
         let Some(plane) = self.0.take() else { return };
         if plane.clean().is_ok() {
-            *IDLE.lock().unwrap_or_else(PoisonError::into_inner) = Some(plane);
+            IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(plane);
         }
     }
 }
