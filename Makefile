@@ -40,10 +40,19 @@ release-rehearsal: ## Make a release of the last commit, without signatures, in 
 run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT ...")
 	$(SUDO) target/release/podperf agent --config $(CONFIG) $(ARGS)
 
+# The test programs that watch the machine run one after the other, and the others beside them. Locks keep a test that must be
+# alone apart from all others (tests/src/suite.rs). Together the two lists are all test programs: tests/rules holds them to it.
+RINGS := --test e2e --test faults --test kernel --test kube
+ASIDE := --lib --test chart --test rules --test contexts --test hash --test sample_time
+TEST := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
+	$(CARGO) test --locked --workspace --no-fail-fast
+
 test: test-build ## Run all tests; those that need root or another program say so when they cannot run
-	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
-		$(CARGO) test --locked --workspace --no-fail-fast
+	@mkdir -p target; status=0; \
+	$(TEST) $(ASIDE) >target/aside.log 2>&1 & aside=$$!; \
+	$(TEST) $(RINGS) || status=1; \
+	wait $$aside || status=1; \
+	cat target/aside.log; exit $$status
 
 ignored: ## Name what `make test | tee target/test.log` left out; fail for a reason that tests/ignored.txt does not list
 	@$(CARGO) run --quiet --locked -p podperf-tests --bin podperf-ignored -- target/test.log

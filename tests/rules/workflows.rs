@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[Test] = tests![
     doors_that_need_debian_run_on_the_debian_of_the_dockerfile,
     scripts_of_a_release_have_its_owners,
     a_build_without_a_date_says_none,
+    make_test_runs_every_test_program_once,
 ];
 
 /// A `run:` begins with one of these.
@@ -294,5 +295,31 @@ fn a_build_without_a_date_says_none() -> Result<()> {
     for name in ["REVISION", "SOURCE_DATE_EPOCH", "git "] {
         ensure!(!script.contains(name), "tests/image/build.sh stamps the image by `{name}`");
     }
+    Ok(())
+}
+
+/// `make test` has two lists of test programs, which run at the same time. Each program is in one of them.
+fn make_test_runs_every_test_program_once() -> Result<()> {
+    let makefile = fs::read_to_string(root().join("Makefile"))?;
+    let list = |name: &str| -> Result<Vec<&str>> {
+        let line = makefile.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" := "));
+        let words = line.with_context(|| format!("no `{name}`"))?.split_whitespace();
+        Ok(words.filter(|word| !word.starts_with("--")).collect())
+    };
+    let mut run = [list("RINGS")?, list("ASIDE")?].concat();
+    run.sort_unstable();
+
+    let manifest = fs::read_to_string(root().join("tests/Cargo.toml"))?;
+    let rings = manifest.split("\n[[test]]\n").skip(1).filter(|ring| !ring.contains("\ntest = false\n"));
+    let name = |ring: &str| Some(ring.strip_prefix("name = \"")?.split('"').next()?.to_owned());
+    let mut there = rings.map(name).collect::<Option<Vec<_>>>().context("a ring without a name")?;
+    for entry in fs::read_dir(root().join("ebpf/tests"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            there.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        }
+    }
+    there.sort_unstable();
+    ensure!(run == there, "`make test` runs {run:?}, and there are {there:?}");
     Ok(())
 }
