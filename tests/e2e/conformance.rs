@@ -26,10 +26,10 @@ use tempfile::TempDir;
 use crate::profiles::{DEADLINE, GO};
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_collector_accepts_all_that_it_is_sent: &[GO],
-    a_request_that_a_collector_refuses_is_found: &[GO],
-    requests_in_the_shape_of_each_preset_pass_profcheck: &[GO] => requests_pass_profcheck,
-    profcheck_refuses_tables_that_have_rows_twice: &[GO],
+    #[beside] a_collector_accepts_all_that_it_is_sent: &[GO],
+    #[beside] a_request_that_a_collector_refuses_is_found: &[GO],
+    #[beside] requests_in_the_shape_of_each_preset_pass_profcheck: &[GO] => requests_pass_profcheck,
+    #[beside] profcheck_refuses_tables_that_have_rows_twice: &[GO],
 ];
 
 /// How long an agent sends, over each protocol.

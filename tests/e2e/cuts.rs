@@ -26,7 +26,7 @@ const EXPORTS: &str = "podperf_otlp_exports_total";
 /// The length of windows that end by themselves.
 const INTERVAL_SECONDS: f64 = 5.0;
 const CLIENTS: usize = 8;
-const LOOPS: Duration = Duration::from_secs(12);
+const LOOPS: Duration = Duration::from_secs(8);
 /// A recording is answered once the names of its windows are known, which takes its time on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -10,8 +10,11 @@ use podperf_tests::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
+    #[beside]
     each_mode_has_the_capabilities_that_the_chart_names_and_no_others,
+    #[beside]
     the_reader_of_strangers_files_has_a_filter_of_its_own,
+    #[beside]
     restrictions_can_be_turned_off,
 ];
 

@@ -29,16 +29,16 @@ use podperf_tests::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_wait_arrives_with_its_whole_stack_and_all_its_time: &[GO],
-    the_raw_tracepoint_gives_the_same_stacks: &[GO],
-    a_long_wait_arrives_once: &[GO],
-    a_deep_recursion_is_cut_off_and_told: &[GO],
-    an_uninterruptible_wait_arrives_as_such: &[GO],
-    profiles_tell_the_reasons_that_metrics_tell: &[GO, DISK],
-    the_last_window_is_sent_before_the_end: &[GO],
-    a_receiver_that_is_down_does_no_harm,
-    a_receiver_that_never_answers_does_no_harm,
-    a_receiver_that_answers_garbage_does_no_harm,
+    #[beside] a_wait_arrives_with_its_whole_stack_and_all_its_time: &[GO],
+    #[beside] the_raw_tracepoint_gives_the_same_stacks: &[GO],
+    #[beside] a_long_wait_arrives_once: &[GO],
+    #[beside] a_deep_recursion_is_cut_off_and_told: &[GO],
+    #[beside] an_uninterruptible_wait_arrives_as_such: &[GO],
+    #[beside] profiles_tell_the_reasons_that_metrics_tell: &[GO, DISK],
+    #[beside] the_last_window_is_sent_before_the_end: &[GO],
+    #[beside] a_receiver_that_is_down_does_no_harm,
+    #[beside] a_receiver_that_never_answers_does_no_harm,
+    #[beside] a_receiver_that_answers_garbage_does_no_harm,
 ];
 
 /// Where the files of loads are; a memory file system has no disk to wait for.

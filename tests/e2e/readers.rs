@@ -118,7 +118,7 @@ fn what_readers_cost_makes_the_sensors_give_up_nothing() -> Result<()> {
     let every = Duration::from_millis(100);
     let readers: Vec<_> =
         (0..5).map(|number| Reader::start(&agent, loopback(2 + number % 2), "/metrics", every)).collect();
-    thread::sleep(Duration::from_secs(if long() { 60 } else { 20 }));
+    thread::sleep(Duration::from_secs(if long() { 60 } else { 12 }));
     let codes = readers.into_iter().map(Reader::end).collect::<Result<Vec<_>>>()?.concat();
     let used = cpu_of(&agent)?.saturating_sub(used).as_secs_f64();
     let after = agent.fresh_metrics()?;
@@ -157,7 +157,7 @@ fn a_second_scrape_of_a_reading_costs_a_tenth_of_the_first() -> Result<()> {
         ),
     ] {
         let (mut first, mut again, mut bytes) = (Vec::new(), Vec::new(), 0);
-        within(PATIENCE, "a reading is scraped five times within a second, for the fifth time", || {
+        within(PATIENCE, "a reading is scraped five times within a second, for the third time", || {
             thread::sleep(COALESCED_FOR);
             let mut stream = http::connect_from(loopback(1), agent.address())?;
             let mut ask = || -> Result<(Duration, Vec<u8>)> {
@@ -176,7 +176,7 @@ fn a_second_scrape_of_a_reading_costs_a_tenth_of_the_first() -> Result<()> {
                 first.push(cost);
                 again.extend(others.into_iter().map(|(cost, _)| cost));
             }
-            Ok((first.len() == 5).then_some(()))
+            Ok((first.len() == 3).then_some(()))
         })?;
         first.sort_unstable();
         again.sort_unstable();

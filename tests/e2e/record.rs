@@ -28,16 +28,16 @@ use crate::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_recording_alone_has_the_loads_own_time,
-    a_recording_through_an_agent_has_the_loads_own_time,
-    recordings_at_the_same_time_have_the_same_in_every_format: &[Need::Program("go")],
+    #[beside] a_recording_alone_has_the_loads_own_time,
+    #[beside] a_recording_through_an_agent_has_the_loads_own_time,
+    #[beside] recordings_at_the_same_time_have_the_same_in_every_format: &[Need::Program("go")],
     a_recording_has_only_its_own_time,
     a_fifth_recording_is_refused,
-    a_recording_is_answered_when_the_agent_ends,
-    a_deep_cgroup_is_recorded_alone,
-    what_cannot_be_recorded_is_said_with_the_way_out,
-    an_agent_that_cannot_record_is_named,
-    a_recording_alone_takes_root: &[Need::Program("setpriv")],
+    #[beside] a_recording_is_answered_when_the_agent_ends,
+    #[beside] a_deep_cgroup_is_recorded_alone,
+    #[beside] what_cannot_be_recorded_is_said_with_the_way_out,
+    #[beside] an_agent_that_cannot_record_is_named,
+    #[beside] a_recording_alone_takes_root: &[Need::Program("setpriv")],
 ];
 
 const DEADLINE: Duration = Duration::from_secs(30);

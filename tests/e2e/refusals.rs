@@ -16,20 +16,20 @@ use tempfile::TempDir;
 use crate::nobody::ForNobody;
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_mistyped_key_is_refused_with_its_path_and_the_nearest,
-    a_wrong_value_is_refused_with_its_key,
-    an_event_that_does_not_exist_is_refused_with_the_nearest,
-    a_file_that_is_no_configuration_is_refused,
-    wrong_flags_are_refused,
-    a_port_in_use_is_named,
-    a_second_agent_is_refused_with_the_pid_of_the_first,
-    a_run_directory_that_cannot_be_written_is_named: &[SETPRIV],
-    missing_capabilities_are_named_with_what_they_are_for: &[SETPRIV],
-    two_capabilities_suffice_to_run_without_root: &[SETPRIV],
-    a_kernel_without_its_types_is_refused: &[UNSHARE],
-    a_machine_without_cgroup2_is_refused: &[UNSHARE],
-    a_root_that_is_no_cgroup2_mount_is_named,
-    a_kernel_is_judged_by_its_features_and_not_by_its_number: &[Need::Program("setarch")],
+    #[beside] a_mistyped_key_is_refused_with_its_path_and_the_nearest,
+    #[beside] a_wrong_value_is_refused_with_its_key,
+    #[beside] an_event_that_does_not_exist_is_refused_with_the_nearest,
+    #[beside] a_file_that_is_no_configuration_is_refused,
+    #[beside] wrong_flags_are_refused,
+    #[beside] a_port_in_use_is_named,
+    #[beside] a_second_agent_is_refused_with_the_pid_of_the_first,
+    #[beside] a_run_directory_that_cannot_be_written_is_named: &[SETPRIV],
+    #[beside] missing_capabilities_are_named_with_what_they_are_for: &[SETPRIV],
+    #[beside] two_capabilities_suffice_to_run_without_root: &[SETPRIV],
+    #[beside] a_kernel_without_its_types_is_refused: &[UNSHARE],
+    #[beside] a_machine_without_cgroup2_is_refused: &[UNSHARE],
+    #[beside] a_root_that_is_no_cgroup2_mount_is_named,
+    #[beside] a_kernel_is_judged_by_its_features_and_not_by_its_number: &[Need::Program("setarch")],
 ];
 
 const SETPRIV: Need = Need::Program("setpriv");

@@ -25,13 +25,13 @@ use tempfile::TempDir;
 use crate::lifecycle::{is_loaded, programs_of};
 
 pub(crate) const TESTS: &[Test] = tests![
-    unpin_leaves_nothing_and_says_what_there_was: &[Need::Program("bpftool")],
-    a_second_agent_is_refused_and_the_firsts_pins_are_untouched,
-    another_user_can_neither_take_the_lock_nor_read_what_is_kept: &[Need::Program("setpriv"), Need::Program("flock")],
-    without_a_bpffs_the_agent_says_what_is_lost,
+    #[beside] unpin_leaves_nothing_and_says_what_there_was: &[Need::Program("bpftool")],
+    #[beside] a_second_agent_is_refused_and_the_firsts_pins_are_untouched,
+    #[beside] another_user_can_neither_take_the_lock_nor_read_what_is_kept: &[Need::Program("setpriv"), Need::Program("flock")],
+    #[beside] without_a_bpffs_the_agent_says_what_is_lost,
     the_next_agent_takes_the_stacks_that_one_gave_up,
-    prometheus_sees_no_reset_over_kills: &[Need::Program("prometheus")],
-    prometheus_sees_no_reset_over_upgrades_to_another_layout: &[Need::Program("prometheus")] => prometheus_sees_no_reset_over_upgrades,
+    #[beside] prometheus_sees_no_reset_over_kills: &[Need::Program("prometheus")],
+    #[beside] prometheus_sees_no_reset_over_upgrades_to_another_layout: &[Need::Program("prometheus")] => prometheus_sees_no_reset_over_upgrades,
 ];
 
 const END_DEADLINE: Duration = Duration::from_secs(10);

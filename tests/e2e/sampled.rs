@@ -25,12 +25,12 @@ use crate::{
 
 pub(crate) const TESTS: &[Test] = tests![
     a_burner_is_sampled_where_it_burns,
-    a_wait_has_its_waker: &[Need::Program("go")],
-    a_sleep_is_ended_by_an_interrupt: &[Need::Program("go")],
+    #[beside] a_wait_has_its_waker: &[Need::Program("go")],
+    #[beside] a_sleep_is_ended_by_an_interrupt: &[Need::Program("go")],
     an_interrupt_is_not_the_work_of_those_who_are_interrupted: &[Need::Program("go"), Need::Cpus(2)],
-    a_waker_has_its_stack,
+    #[beside] a_waker_has_its_stack,
     long_waits_are_told_one_by_one,
-    a_recording_has_only_what_its_filter_lets_pass,
+    #[beside] a_recording_has_only_what_its_filter_lets_pass,
 ];
 
 /// Records a cgroup through an agent for so long, in a file of this extension.

@@ -27,10 +27,10 @@ pub(crate) const TESTS: &[Test] = tests![
     the_accept_header_chooses_the_format,
     all_formats_hold_the_same_families,
     scrapes_within_a_second_share_a_reading,
-    a_scrape_holds_nothing_that_the_reference_does_not_tell,
-    promtool_has_no_complaints: &[Need::Program("promtool")],
-    status_names_every_part_and_event_with_its_state,
-    prometheus_scrapes_every_series_unharmed: &[Need::Program("prometheus")],
+    #[beside] a_scrape_holds_nothing_that_the_reference_does_not_tell,
+    #[beside] promtool_has_no_complaints: &[Need::Program("promtool")],
+    #[beside] status_names_every_part_and_event_with_its_state,
+    #[beside] prometheus_scrapes_every_series_unharmed: &[Need::Program("prometheus")],
 ];
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0";

@@ -19,8 +19,8 @@ use podperf_tests::{
 use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_job_between_two_scrapes_is_in_its_increase: &[Need::Program("prometheus")],
-    each_of_two_scrapers_meets_the_zero_first: &[Need::Program("curl")],
+    #[beside] a_job_between_two_scrapes_is_in_its_increase: &[Need::Program("prometheus")],
+    #[beside] each_of_two_scrapers_meets_the_zero_first: &[Need::Program("curl")],
 ];
 
 const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";

@@ -60,7 +60,7 @@ pub(crate) fn a_dead_cgroups_slot_is_anothers() -> Result<()> {
     let parent = TestCgroup::new("slots")?;
     let mut lives = Vec::new();
     while lives.len() < 400 {
-        let report: ChurnReport = run(&format!("churn --count 50 --cgroup {}", parent.path().display()))?;
+        let report: ChurnReport = run(&format!("churn --count 100 --cgroup {}", parent.path().display()))?;
         lives.extend(report.cgroups);
         // The first reading has all that they did, the second frees them.
         agent.fresh_metrics()?;

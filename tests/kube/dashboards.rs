@@ -32,7 +32,7 @@ use tempfile::TempDir;
 use crate::counted::CountedNode;
 
 pub(crate) const TESTS: &[Test] = tests![
-    every_query_of_the_dashboards_finds_data: &[NEEDS[0], NEEDS[1], Need::Program("prometheus")],
+    #[beside] every_query_of_the_dashboards_finds_data: &[NEEDS[0], NEEDS[1], Need::Program("prometheus")],
 ];
 
 /// Longer than the pods run before all that is recorded is there.

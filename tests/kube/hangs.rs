@@ -25,7 +25,7 @@ use podperf_tests::{
 use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_pod_that_hangs_is_told_while_it_does: &[NEEDS[0], NEEDS[1], Need::Program("prometheus")],
+    #[beside] a_pod_that_hangs_is_told_while_it_does: &[NEEDS[0], NEEDS[1], Need::Program("prometheus")],
 ];
 
 const OFFCPU: &str = "podperf_container_offcpu_seconds_total";

@@ -31,6 +31,9 @@ use podperf_tests::{control_plane::SharedPlane, suite};
 fn main() -> ExitCode {
     let code = suite::run(
         &[
+            // The longest waits come first: the others run beside them.
+            hangs::TESTS,
+            podperf_tests::clock::TESTS,
             harness::TESTS,
             names::TESTS,
             cardinality::TESTS,
@@ -46,12 +49,10 @@ fn main() -> ExitCode {
             kubeconfig::TESTS,
             strange::TESTS,
             large::TESTS,
-            podperf_tests::clock::TESTS,
             slow::TESTS,
             dashboards::TESTS,
             drawing::TESTS,
             examples::TESTS,
-            hangs::TESTS,
         ]
         .concat(),
     );

@@ -39,9 +39,9 @@ const PODS: usize = 10;
 const LIVES: usize = 3;
 /// Longer than the agent waits for an answer, and than it goes without a reading.
 const PAUSE: Duration = Duration::from_secs(12);
-/// An outage under load, and the pods that live in it: long enough for all waits between attempts but the longest, and
-/// at its largest for some of these.
-const OUTAGE: (Duration, usize) = (Duration::from_secs(40), 6);
+/// An outage under load, and the pods that live in it: long enough for the first four waits between attempts. At its
+/// largest it has some of the longest, too.
+const OUTAGE: (Duration, usize) = (Duration::from_secs(20), 3);
 const LONG_OUTAGE: (Duration, usize) = (Duration::from_secs(120), 20);
 
 /// These tests stop, pause and restart it.

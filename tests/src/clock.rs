@@ -21,8 +21,8 @@ use crate::{
 #[rustfmt::skip]
 /// The tests of clocks, which two rings run.
 pub const TESTS: &[Test] = tests![
-    a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series: CLOCK_NEEDS,
-    a_clock_before_the_servers_certificate_is_told_until_it_is_right: CLOCK_NEEDS,
+    #[beside] a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series: CLOCK_NEEDS,
+    #[beside] a_clock_before_the_servers_certificate_is_told_until_it_is_right: CLOCK_NEEDS,
 ];
 
 /// An API server, and a library that changes the time.
