@@ -24,8 +24,8 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] names_of_cpp_and_rust_are_as_they_were_written: &[GO, CXX, RUST] => names_are_as_written,
     #[beside] a_go_program_without_a_symbol_table_has_names: &[GO] => go_program_has_names,
     #[beside] code_made_at_run_time_has_the_names_of_its_map: &[GO, CC, UNSHARE] => code_made_at_run_time_has_names,
-    maps_that_were_made_to_harm_do_none: &[GO, CC, UNSHARE] => maps_made_to_harm_do_none,
-    #[beside] one_cgroups_maps_take_no_names_from_another: &[GO, CC, UNSHARE],
+    maps_that_were_made_to_harm_do_none: &[GO, CC, UNSHARE],
+    one_cgroups_maps_take_no_names_from_another: &[GO, CC, UNSHARE],
     #[beside] a_program_that_only_its_container_has_is_named: &[GO, CC, UNSHARE] => program_of_a_container_is_named,
     #[beside] a_deleted_program_is_named: &[GO, CC] => deleted_program_is_named,
     #[beside] a_process_that_is_gone_is_named: &[GO, CC] => process_that_is_gone_is_named,
@@ -192,8 +192,8 @@ fn code_made_at_run_time_has_names() -> Result<()> {
     Ok(())
 }
 
-fn maps_made_to_harm_do_none() -> Result<()> {
-    let mut case = Case::new("")?;
+fn maps_that_were_made_to_harm_do_none() -> Result<()> {
+    let mut case = Case::new("stacks: {filter: 'comm == jit'}")?;
     case.build("cc", "jit.c", &[])?;
     for (number, map) in [
         "mkfifo $map",
@@ -207,13 +207,13 @@ fn maps_made_to_harm_do_none() -> Result<()> {
     .into_iter()
     .enumerate()
     {
-        let program = case.path(&format!("jit-{number}"));
-        fs::copy(case.path("jit"), &program)?;
-        let inside = format!("mount -t tmpfs tmpfs /tmp && {map} && exec /mnt/jit-{number} quiet");
+        fs::create_dir(case.path(&number.to_string()))?;
+        fs::copy(case.path("jit"), case.path(&format!("{number}/jit")))?;
+        let inside = format!("mount -t tmpfs tmpfs /tmp && {map} && exec /mnt/{number}/jit quiet");
         let inside = format!("map=/tmp/perf-1.map; mount --bind {} /mnt && {inside}", case.path("").display());
         case.start(&format!("exec unshare --mount --pid --fork --kill-child sh -c '{inside}'"))?;
         within(DEADLINE, &format!("`{map}` is passed over"), || {
-            let file = format!("/mnt/jit-{number}");
+            let file = format!("/mnt/{number}/jit");
             let has_it = |sample: &Sample| {
                 sample.frames.windows(2).any(|frames| {
                     frames[0].kind == "native"

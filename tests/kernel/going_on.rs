@@ -14,14 +14,28 @@ use podperf_tests::{
     load::{cpu::CpuReport, sleepers::SleepersReport},
     process,
     running::{Counts, Load, OFFCPU, ONCPU, is_close, time},
+    suite::Test,
+    tests,
 };
 
 use crate::kills::PROGRAMS;
 
+pub(crate) const TESTS: &[Test] = tests![
+    a_wait_is_counted_up_to_each_reading => || is_counted_up_to_each_reading(WITH_STACKS),
+    a_wait_is_counted_up_to_each_reading_without_stacks => || is_counted_up_to_each_reading(WITHOUT_STACKS),
+    a_thread_that_hangs_before_the_agent_starts_counts_from_its_start,
+    a_blocked_thread_that_is_moved_leaves_its_time_behind,
+    a_thread_that_hangs_uninterruptibly_before_the_agent_starts,
+    a_wait_goes_on_over_restarts_and_upgrades,
+    a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was,
+    a_running_thread_that_is_moved_hangs_in_its_new_cgroup,
+    what_waits_for_a_cpu_after_it_slept_is_told_apart,
+];
+
 /// No place's stack is left to chance.
-pub(crate) const WITH_STACKS: &str = "stacks: {maxWalks: 0}";
+const WITH_STACKS: &str = "stacks: {maxWalks: 0}";
 /// The agent's default in a cluster.
-pub(crate) const WITHOUT_STACKS: &str = "stacks: {enabled: false}";
+const WITHOUT_STACKS: &str = "stacks: {enabled: false}";
 /// The kernel takes a task's run time at the beginning of a switch. The agent's moment is after it has chosen the next task.
 const A_SWITCH: Duration = Duration::from_micros(10);
 /// A wait is charged once it has lasted that long.
@@ -70,7 +84,7 @@ impl Read {
     }
 }
 
-pub(crate) fn a_wait_is_counted_up_to_each_reading(configuration: &str) -> Result<()> {
+fn is_counted_up_to_each_reading(configuration: &str) -> Result<()> {
     let agent = Agent::start(configuration)?;
     let cgroup = TestCgroup::new("hangs")?;
     let mut load = hanging(&cgroup)?;
@@ -100,7 +114,7 @@ pub(crate) fn a_wait_is_counted_up_to_each_reading(configuration: &str) -> Resul
     Ok(())
 }
 
-pub(crate) fn a_thread_that_hangs_before_the_agent_starts_counts_from_its_start() -> Result<()> {
+fn a_thread_that_hangs_before_the_agent_starts_counts_from_its_start() -> Result<()> {
     let cgroup = TestCgroup::new("hung")?;
     let load = hanging(&cgroup)?;
     let agent = Agent::start("")?;
@@ -116,7 +130,7 @@ pub(crate) fn a_thread_that_hangs_before_the_agent_starts_counts_from_its_start(
 }
 
 /// The child that it waits for is of its cgroup, too.
-pub(crate) fn a_thread_that_hangs_uninterruptibly_before_the_agent_starts() -> Result<()> {
+fn a_thread_that_hangs_uninterruptibly_before_the_agent_starts() -> Result<()> {
     let cgroup = TestCgroup::new("hung-d")?;
     let _load = Load::start(&format!(
         "sleepers --waits 1 --millis 20000 --uninterruptible --cgroup {}",
@@ -130,7 +144,7 @@ pub(crate) fn a_thread_that_hangs_uninterruptibly_before_the_agent_starts() -> R
 }
 
 /// Programs that are adopted, other programs of the same layout, and those of another one go on with it.
-pub(crate) fn a_wait_goes_on_over_restarts_and_upgrades() -> Result<()> {
+fn a_wait_goes_on_over_restarts_and_upgrades() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let yaml = |programs: usize| format!("{}\n{}", bpffs.yaml(), PROGRAMS[programs]);
     let [ours, other] = [agent::binary()?, agent::other_layout()?];
@@ -152,7 +166,7 @@ pub(crate) fn a_wait_goes_on_over_restarts_and_upgrades() -> Result<()> {
 }
 
 /// Runtimes move a process through more than one cgroup.
-pub(crate) fn a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was() -> Result<()> {
+fn a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was() -> Result<()> {
     let agent = Agent::start("")?;
     let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?, TestCgroup::new("third")?];
     let load = hanging(&cgroups[0])?;
@@ -170,7 +184,7 @@ pub(crate) fn a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was(
     last.grew_with_the_clock(&first, old + middle + new)
 }
 
-pub(crate) fn a_blocked_thread_that_is_moved_leaves_its_time_behind() -> Result<()> {
+fn a_blocked_thread_that_is_moved_leaves_its_time_behind() -> Result<()> {
     let agent = Agent::start("")?;
     let (from, to) = (TestCgroup::new("from")?, TestCgroup::new("to")?);
     let mut load = hanging(&from)?;
@@ -197,7 +211,7 @@ pub(crate) fn a_blocked_thread_that_is_moved_leaves_its_time_behind() -> Result<
 }
 
 /// It burns while another task moves it, and hangs after that.
-pub(crate) fn a_running_thread_that_is_moved_hangs_in_its_new_cgroup() -> Result<()> {
+fn a_running_thread_that_is_moved_hangs_in_its_new_cgroup() -> Result<()> {
     let agent = Agent::start("")?;
     let (from, to) = (TestCgroup::new("from")?, TestCgroup::new("to")?);
     let mut load = Load::start(&format!("spin --seconds 1 --hold --cgroup {}", from.path().display()))?;
@@ -221,7 +235,7 @@ pub(crate) fn a_running_thread_that_is_moved_hangs_in_its_new_cgroup() -> Result
 }
 
 /// Sleeps are short, and each is followed by a wait for the CPU, on which two others compute.
-pub(crate) fn what_waits_for_a_cpu_after_it_slept_is_told_apart() -> Result<()> {
+fn what_waits_for_a_cpu_after_it_slept_is_told_apart() -> Result<()> {
     const WAITS: u32 = 300;
     const MILLIS: u32 = 2;
     let agent = Agent::start("stacks: {maxWalks: 0}")?;

@@ -63,19 +63,6 @@ fn main() -> ExitCode {
         a_realtime_task_is_seen_before_its_first_switch: TWO_CPUS => truth::fifo,
         a_task_that_never_switches_is_seen_while_it_runs => truth::running_on,
         a_vfork_is_an_uninterruptible_wait => waits::vfork,
-        a_wait_is_counted_up_to_each_reading => || {
-            going_on::a_wait_is_counted_up_to_each_reading(going_on::WITH_STACKS)
-        },
-        a_wait_is_counted_up_to_each_reading_without_stacks => || {
-            going_on::a_wait_is_counted_up_to_each_reading(going_on::WITHOUT_STACKS)
-        },
-        a_thread_that_hangs_before_the_agent_starts_counts_from_its_start => going_on::a_thread_that_hangs_before_the_agent_starts_counts_from_its_start,
-        a_blocked_thread_that_is_moved_leaves_its_time_behind => going_on::a_blocked_thread_that_is_moved_leaves_its_time_behind,
-        a_thread_that_hangs_uninterruptibly_before_the_agent_starts => going_on::a_thread_that_hangs_uninterruptibly_before_the_agent_starts,
-        a_wait_goes_on_over_restarts_and_upgrades => going_on::a_wait_goes_on_over_restarts_and_upgrades,
-        a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was => going_on::a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was,
-        a_running_thread_that_is_moved_hangs_in_its_new_cgroup => going_on::a_running_thread_that_is_moved_hangs_in_its_new_cgroup,
-        what_waits_for_a_cpu_after_it_slept_is_told_apart => going_on::what_waits_for_a_cpu_after_it_slept_is_told_apart,
         a_rare_long_wait_is_told_by_where_it_slept => reasons::a_rare_long_wait_is_told_by_where_it_slept,
         who_is_stopped_waits_for_nothing_else => reasons::who_is_stopped_waits_for_nothing_else,
         waits_are_told_by_what_they_are_for => || {
@@ -162,5 +149,5 @@ fn main() -> ExitCode {
         programs_that_do_not_say_what_they_hold_are_followed_with_a_gap => layouts::without_a_description_there_is_a_gap,
         stacks_of_equal_waits_are_remembered => stacks::are_remembered,
     ];
-    suite::run(&[BY_EITHER_TRACEPOINT, tests].concat())
+    suite::run(&[BY_EITHER_TRACEPOINT, going_on::TESTS, tests].concat())
 }
