@@ -8,22 +8,58 @@ mod layout;
 mod other;
 
 use std::{
+    cell::RefCell,
+    collections::BTreeMap,
     env,
     error::Error,
     fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
+    rc::Rc,
 };
 
 /// What to say when the build tools are not there.
 const TOOLS: &str = "needs clang 14 or newer, libclang and the libbpf headers: `make setup`, or on Debian and Ubuntu \
                      `apt-get install clang libclang-dev libbpf-dev`";
 
-/// Adds the derives that let map values be read as plain bytes.
-#[derive(Debug)]
-struct PlainOldData;
+/// Enumerations whose names the agent shows, with the prefix of their values and the constant that lists them.
+const NAMED: [(&str, &str, &str); 2] = [
+    (
+        "podperf_drop",
+        "PODPERF_DROP_",
+        "/// The reasons for drops, in the order of `enum podperf_drop`.\npub const DROPS",
+    ),
+    (
+        "podperf_program",
+        "PODPERF_PROGRAM_",
+        "/// The programs that have an account, in the order of `enum podperf_program`.\npub const PROGRAMS",
+    ),
+];
 
-impl bindgen::callbacks::ParseCallbacks for PlainOldData {
+/// The values of an enumeration by their numbers.
+type Values = BTreeMap<i64, String>;
+
+/// Adds the derives that let map values be read as plain bytes, and collects the values of enumerations.
+#[derive(Debug, Default)]
+struct Abi(Rc<RefCell<BTreeMap<String, Values>>>);
+
+impl bindgen::callbacks::ParseCallbacks for Abi {
+    fn enum_variant_behavior(
+        &self,
+        enumeration: Option<&str>,
+        name: &str,
+        value: bindgen::callbacks::EnumVariantValue,
+    ) -> Option<bindgen::callbacks::EnumVariantCustomBehavior> {
+        let number = match value {
+            bindgen::callbacks::EnumVariantValue::Signed(number) => number,
+            bindgen::callbacks::EnumVariantValue::Unsigned(number) => i64::try_from(number).ok()?,
+            bindgen::callbacks::EnumVariantValue::Boolean(_) => return None,
+        };
+        let enumeration = enumeration?.trim_start_matches("enum ").to_owned();
+        self.0.borrow_mut().entry(enumeration).or_default().insert(number, name.to_owned());
+        None
+    }
+
     fn add_derives(&self, info: &bindgen::callbacks::DeriveInfo<'_>) -> Vec<String> {
         if info.kind == bindgen::callbacks::TypeKind::Struct {
             vec!["bytemuck::Pod".into(), "bytemuck::Zeroable".into()]
@@ -61,7 +97,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     let object = out.join("podperf.bpf.o");
     compile(&sources, &object)?;
     fs::write(out.join("layout.txt"), layout::describe(&fs::read(&object)?)?)?;
-    bindings(&sources, &out.join("abi.rs"))
+    bindings(&sources, &out)
 }
 
 fn compile(sources: &Path, object: &Path) -> Result<(), Box<dyn Error>> {
@@ -97,7 +133,9 @@ fn compile(sources: &Path, object: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn bindings(sources: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
+/// Writes the bindings, and the lists of names.
+fn bindings(sources: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
+    let values = Rc::<RefCell<BTreeMap<String, Values>>>::default();
     bindgen::Builder::default()
         .header(sources.join("podperf.h").to_string_lossy())
         .allowlist_file(".*/podperf\\.h")
@@ -105,9 +143,23 @@ fn bindings(sources: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
         .layout_tests(false)
         .derive_default(false)
         .generate_comments(false)
-        .parse_callbacks(Box::new(PlainOldData))
+        .parse_callbacks(Box::new(Abi(Rc::clone(&values))))
         .generate()
         .map_err(|err| format!("failed to read bpf/podperf.h: {err} ({TOOLS})"))?
-        .write_to_file(to)?;
-    Ok(())
+        .write_to_file(out.join("abi.rs"))?;
+    let lists = NAMED.map(|(enumeration, prefix, constant)| list(&values.borrow(), enumeration, prefix, constant));
+    let lists = lists.into_iter().collect::<Result<String, _>>()?;
+    Ok(fs::write(out.join("names.rs"), lists)?)
+}
+
+/// Returns a constant with the names of an enumeration's values that have the prefix, in lower case and without it.
+fn list(values: &BTreeMap<String, Values>, enumeration: &str, prefix: &str, constant: &str) -> Result<String, String> {
+    let values = values.get(enumeration).ok_or_else(|| format!("no `enum {enumeration}` in bpf/podperf.h"))?;
+    let names: Vec<_> =
+        values.iter().filter_map(|(number, name)| Some((*number, name.strip_prefix(prefix)?.to_lowercase()))).collect();
+    if names.iter().zip(0..).any(|((number, _), place)| *number != place) {
+        return Err(format!("the values of `enum {enumeration}` do not count up from 0"));
+    }
+    let names: Vec<_> = names.into_iter().map(|(_, name)| name).collect();
+    Ok(format!("{constant}: [&str; {}] = {names:?};\n", names.len()))
 }

@@ -31,7 +31,7 @@ static __always_inline struct podperf_cpu *cpu_of(struct task_struct *task)
 
 static __always_inline bool is_hot(__u32 program)
 {
-	return program == PODPERF_PROGRAM_SWITCH || program == PODPERF_PROGRAM_WAKING;
+	return program == PODPERF_PROGRAM_SCHED_SWITCH || program == PODPERF_PROGRAM_SCHED_WAKING;
 }
 
 /* Begins a run of `program`; 0 unless it is timed. All runs of the rare programs are. Of the hot ones it is one in

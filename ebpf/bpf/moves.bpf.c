@@ -98,12 +98,12 @@ int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct tas
 
 	if (!cpu || !counts() || to->root->hierarchy_id)
 		return 0;
-	began = begin_run(cpu, PODPERF_PROGRAM_ATTACH_TASK);
+	began = begin_run(cpu, PODPERF_PROGRAM_CGROUP_ATTACH_TASK);
 	if (task != current)
 		move_other(task);
 	/* One event stands for a whole process. A sibling that runs elsewhere is settled when it leaves its CPU. */
 	if (task->tgid == current->tgid)
 		move_current(current, cpu);
-	end_run(cpu, PODPERF_PROGRAM_ATTACH_TASK, began);
+	end_run(cpu, PODPERF_PROGRAM_CGROUP_ATTACH_TASK, began);
 	return 0;
 }

@@ -82,7 +82,7 @@ static __always_inline int on_switch(void *ctx, struct task_struct *prev, bool p
 
 	if (!cpu || !counts())
 		return 0;
-	began = begin_run(cpu, PODPERF_PROGRAM_SWITCH);
+	began = begin_run(cpu, PODPERF_PROGRAM_SCHED_SWITCH);
 	if (facts_enabled) {
 		now = bpf_ktime_get_ns();
 		row = leave(ctx, prev, preempt, was, now, cpu);
@@ -90,7 +90,7 @@ static __always_inline int on_switch(void *ctx, struct task_struct *prev, bool p
 	if (nr_events && cgroup != cpu->cgroup)
 		charge_counters(cpu, row);
 	enter(cpu, pid, cgroup, now);
-	end_run(cpu, PODPERF_PROGRAM_SWITCH, began);
+	end_run(cpu, PODPERF_PROGRAM_SCHED_SWITCH, began);
 	return 0;
 }
 
@@ -178,9 +178,9 @@ int BPF_PROG(task_newtask, struct task_struct *task)
 
 	if (!cpu)
 		return 0;
-	began = begin_run(cpu, PODPERF_PROGRAM_NEWTASK);
+	began = begin_run(cpu, PODPERF_PROGRAM_TASK_NEWTASK);
 	make_record(task);
-	end_run(cpu, PODPERF_PROGRAM_NEWTASK, began);
+	end_run(cpu, PODPERF_PROGRAM_TASK_NEWTASK, began);
 	return 0;
 }
 

@@ -115,7 +115,7 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 
 	if (!cpu || !counts())
 		return 0;
-	began = begin_run(cpu, PODPERF_PROGRAM_WAKING);
+	began = begin_run(cpu, PODPERF_PROGRAM_SCHED_WAKING);
 	t = bpf_task_storage_get(&tasks, task, NULL, 0);
 	if (t && t->left_ns && t->in_profile) {
 		now = bpf_ktime_get_ns();
@@ -130,6 +130,6 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 			}
 		}
 	}
-	end_run(cpu, PODPERF_PROGRAM_WAKING, began);
+	end_run(cpu, PODPERF_PROGRAM_SCHED_WAKING, began);
 	return 0;
 }

@@ -6,6 +6,8 @@ pub static OBJECT: &[u8] = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/p
 /// Where the fields of what stays in the kernel are, see `build/layout.rs`. Another one needs another `PODPERF_LAYOUT`.
 pub static LAYOUT: &str = include_str!(concat!(env!("OUT_DIR"), "/layout.txt"));
 
+include!(concat!(env!("OUT_DIR"), "/names.rs"));
+
 #[repr(C, align(32))]
 struct Aligned<const N: usize>([u8; N]);
 

@@ -8,8 +8,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use podperf::model::usage::SeenTime;
 use podperf::{
     attribution::{NotExported, Row, RowUsage, Shown, Snapshot},
+    checkpoint::RestartStats,
     collector::Observation,
     events::{
         catalogue::find,
@@ -19,16 +21,18 @@ use podperf::{
     export::{
         facts::FactFamily,
         otlp,
-        prometheus::{AgentFacts, Format, LogCounts, render},
-        server::ServerStats,
+        prometheus::{AgentFacts, Format, render},
     },
     kernel::{CpuTotals, MapUse, OpenCounter, ProgramUse, cpu_info::CpuInfo},
+    limits::{MemoryUse, OverheadUse},
+    model::{
+        status::{Part, State},
+        usage::Usage,
+        wait::WaitReason,
+    },
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
-    restart::RestartStats,
-    stacks::{FrameOwner, SeenTime, SymbolStats, reason::WaitReason},
-    status::{Part, State},
-    upkeep::{MemoryUse, OverheadUse},
-    usage::Usage,
+    stacks::{FrameOwner, SymbolStats},
+    telemetry::{http::ServerStats, logs::LogCounts},
 };
 
 static LOGS: LogCounts = LogCounts::new();

@@ -2,6 +2,8 @@
 //! each other? Needs no root. That queries find data on a real agent is a test of the ring `kube`.
 
 mod dashboards;
+mod imports;
+mod layers;
 mod links;
 mod lint;
 mod meaning;
@@ -28,6 +30,7 @@ fn main() -> ExitCode {
         release::TESTS,
         repository::TESTS,
         workflows::TESTS,
+        layers::TESTS,
         lint::TESTS,
         paths::TESTS,
         meaning::TESTS,

@@ -23,8 +23,8 @@ use std::{
 use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
+    model::status::{State, Status},
     pods::{Credentials, SourceError},
-    status::{State, Status},
 };
 use cache::{Cache, Key, Known};
 use flights::Flights;

@@ -5,10 +5,9 @@ use std::{collections::BTreeSet, time::Duration};
 use super::Agent;
 use crate::{
     collector::{Observation, Purpose},
-    config::{self, Settings},
-    parts,
+    config::{self, Settings, parts},
+    model::feature::Feature,
     recording::{self, Merged, RecordError, Selector, Side, SubjectName, Ticket, Wanted},
-    upkeep::Feature,
 };
 
 /// Names that are offered in place of one that is not known.

@@ -1,5 +1,6 @@
 //! How the agent starts: the sensors first, then the threads and tasks around them.
 
+use crate::limits::memory::Budget;
 use std::{
     path::Path,
     sync::{Arc, Mutex, mpsc},
@@ -12,28 +13,24 @@ use tokio::sync::watch;
 use super::{Agent, Threads, families, history::History};
 use crate::{
     access::Access,
+    checkpoint::Keeper,
     collector::{self, CollectorSettings, Reader, Resumed},
-    config::{Config, Settings},
+    config::{Config, Settings, parts},
     events::plan::Plan,
     export::{
         Drawer,
         otlp::Exporter,
-        prometheus::LogCounts,
         push::{Push, PushSettings},
     },
-    heartbeat::Heartbeats,
     kernel::{
         self, AnsweringTime, LoadError, Pins, PinsError, SampleEvent, Sensors, Tracepoint, host::Host, memory::Limit,
     },
-    memory::GivenUp,
-    overhead::Overhead,
-    parts,
+    limits::{MemorySettings, cpu::Overhead, memory::GivenUp},
+    model::status::{State, Status},
     pods::{self, DaemonSet},
     recording::Windows,
-    restart::Keeper,
     stacks::{self, SymbolCounts},
-    status::{State, Status},
-    upkeep::MemorySettings,
+    telemetry::{heartbeat::Heartbeats, logs::LogCounts},
 };
 
 /// Windows that may wait for the symbolizer; the collector sends fewer, unless they become too large.
@@ -58,7 +55,7 @@ pub fn start(
     let status = Status::default();
     let profiles = parts::wants_profiles(&config);
     let limit = Limit::find();
-    let budget = parts::budget(config.overhead.max_memory, limit.bytes());
+    let budget = Budget::of(config.overhead.max_memory, limit.bytes());
     let map_bytes = |config: &Config| kernel::memory::map_bytes(&parts::sensor_settings(config, host));
     let reduced = parts::fit_maps(&mut config, budget, map_bytes)?;
     let given_up = GivenUp::default();

@@ -9,7 +9,7 @@ use std::{
 use tracing::{info, warn};
 
 use super::Agent;
-use crate::{export::push::Push, kernel::Pins, pods::DaemonSet, restart::Keeper};
+use crate::{checkpoint::Keeper, export::push::Push, kernel::Pins, pods::DaemonSet};
 
 /// Of the time that the agent has to stop, what the last push of metrics gets.
 const LAST_PUSH: Duration = Duration::from_secs(1);

@@ -1,22 +1,82 @@
 //! The accounts as they are kept for the next agent. Pure.
 
+use crate::{cgroups::kept::KeptNode, pods::kept::KeptContainer};
+use serde::{Deserialize, Serialize};
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use super::shape::{Shape, counter_label};
 use super::{
     Ledger, Row,
     ledger::{Account, Waiting},
     node_time::NodeTime,
     zero_first::ZeroFirst,
 };
-use crate::{
-    cgroups::Place,
-    ids::CgroupId,
-    restart::{KeptAccount, KeptLedger, KeptWaiting, Pods, Shape, counter_label},
-};
+use crate::{cgroups::Place, model::ids::CgroupId, pods::kept::Pods};
+
+/// The accounts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct KeptLedger {
+    /// Open ones.
+    pub accounts: Vec<KeptAccount>,
+    /// Counts without a name.
+    pub waiting: Vec<KeptWaiting>,
+    /// The sum of closed ones.
+    pub retired: Vec<u64>,
+    /// What was counted while CPUs were idle.
+    pub idle: Vec<u64>,
+    /// When the last reading was; `None` in files of older versions.
+    #[serde(default)]
+    pub read_ns: Option<u64>,
+    /// Idle time as of the last reading, time that is in no row and not idle, and the excess that is subtracted from that
+    /// later; `None` in files of older versions.
+    #[serde(default)]
+    pub node: Option<(u64, u64, u64)>,
+    /// The start of each counter by its name, Unix time in nanoseconds. A counter that is missing here and in the
+    /// labels of the numbers was not counted.
+    #[serde(default)]
+    pub counters_started_unix_ns: BTreeMap<String, u64>,
+}
+
+/// An account.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct KeptAccount {
+    /// Whose.
+    pub row: Row,
+    /// See [`crate::attribution::shape::Shape`].
+    pub usage: Vec<u64>,
+    /// When its counts were zero, Unix time in nanoseconds. It is missing in files of older versions, which sent
+    /// [`Kept::started_unix_ns`] as the start of every series.
+    #[serde(default)]
+    pub started_unix_ns: Option<u64>,
+    /// The pod's place.
+    pub pod: Option<usize>,
+    /// Its last life.
+    pub container: Option<KeptContainer>,
+    /// When its cgroup was first missed, and how often it was exported since.
+    pub ended: Option<(u64, u32)>,
+    /// Whether it is not shown.
+    pub hidden: bool,
+    /// The places of the numbers that scrapers are shown as they are; `None` is all, as in files of older versions.
+    #[serde(default)]
+    pub revealed: Option<Vec<usize>>,
+}
+
+/// Counts that wait for a name.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct KeptWaiting {
+    /// Of which cgroup.
+    pub cgroup: u64,
+    /// See [`crate::attribution::shape::Shape`].
+    pub usage: Vec<u64>,
+    /// Since when.
+    pub since_ns: u64,
+    /// Where the cgroup was, if that is known.
+    pub place: Option<KeptNode>,
+}
 
 impl Ledger {
     /// All that must not be lost.
@@ -119,7 +179,7 @@ fn time(unix_ns: u64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{attribution::Names, cgroups::Tree, pods::PodIndex, restart::text::decode, usage::Usage};
+    use crate::{attribution::Names, cgroups::Tree, checkpoint::text::decode, model::usage::Usage, pods::PodIndex};
 
     #[test]
     fn accounts_and_what_waits_come_back() {
@@ -173,7 +233,7 @@ mod tests {
     }
 
     /// A file of a version that wrote no starts: from a node without pods, with a few more rows.
-    const WITHOUT_STARTS: &[u8] = include_bytes!("../restart/without-starts.state");
+    const WITHOUT_STARTS: &[u8] = include_bytes!("../checkpoint/without-starts.state");
 
     #[test]
     fn a_kept_file_without_starts_loses_no_count() {

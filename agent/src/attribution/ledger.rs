@@ -18,9 +18,11 @@ use super::{
 };
 use crate::{
     cgroups::Place,
-    ids::CgroupId,
+    model::{
+        ids::CgroupId,
+        usage::{ProfiledTime, UnwoundTime, Usage},
+    },
     pods::{ContainerInfo, Outlook, Pod},
-    usage::{ProfiledTime, UnwoundTime, Usage},
 };
 
 /// How long counts wait for their cgroup's path, in nanoseconds.

@@ -4,8 +4,8 @@ use super::*;
 use crate::{
     attribution::{Level, pods_own::ENOUGH_NS},
     cgroups::{Choice, Selection, Tree},
-    ids::ContainerId,
     kernel::records::CgroupRecord,
+    model::ids::ContainerId,
     pods::{Container, ContainerKind, PodChange, PodIndex},
 };
 

@@ -3,12 +3,13 @@
 //! [`Names`] finds the [`Owner`] of a cgroup from its path and the pods of the node, [`RowRules`] the [`Row`] that the
 //! owner is counted in, and the [`Ledger`] keeps the accounts. [`Subject`] is the same for profiles.
 
-mod kept;
+pub mod kept;
 mod ledger;
 mod node_time;
 mod owner;
 mod pods_own;
 mod rows;
+pub mod shape;
 mod snapshot;
 mod subject;
 mod zero_first;

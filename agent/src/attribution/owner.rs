@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     cgroups::{DirKind, Place, Tree},
-    ids::CgroupId,
+    model::ids::CgroupId,
     pods::{ContainerInfo, Pod, PodIndex},
 };
 

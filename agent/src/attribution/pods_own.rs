@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::{Owner, Row};
-use crate::usage::Usage;
+use crate::model::usage::Usage;
 
 /// CPU time from one reading to the next that is enough for a row, if it is also this share of one CPU.
 pub(super) const ENOUGH_NS: u64 = 100_000_000;

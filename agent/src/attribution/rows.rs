@@ -19,28 +19,23 @@ pub const UNRESOLVED: &str = "(unresolved)";
 pub enum Row {
     /// A cgroup by its path, or [`UNRESOLVED`].
     #[serde(rename = "Cgroup")]
-    Cgroup(#[serde(with = "crate::restart::shared")] Arc<str>),
+    Cgroup(Arc<str>),
     /// All of a pod.
     #[serde(rename = "Pod")]
     Pod {
         /// Its namespace.
-        #[serde(with = "crate::restart::shared")]
         namespace: Arc<str>,
         /// Its name.
-        #[serde(with = "crate::restart::shared")]
         pod: Arc<str>,
     },
     /// A container, through all its lives. Without a name: what a pod does outside of them.
     #[serde(rename = "Container")]
     Container {
         /// Its pod's namespace.
-        #[serde(with = "crate::restart::shared")]
         namespace: Arc<str>,
         /// Its pod's name.
-        #[serde(with = "crate::restart::shared")]
         pod: Arc<str>,
         /// Its name in the pod.
-        #[serde(with = "crate::restart::shared")]
         container: Arc<str>,
     },
 }

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::SystemTime};
 
 use super::{NotExported, Row, Shown};
 use crate::{
+    model::usage::Usage,
     pods::{ContainerInfo, Pod},
-    usage::Usage,
 };
 
 /// Everything that the node did since the agent started. Immutable once taken.

@@ -6,7 +6,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use crate::usage::Usage;
+use crate::model::usage::Usage;
 
 /// Numbers of a usage: a bit for each of [`Usage::numbers`].
 pub type NumberSet = u128;

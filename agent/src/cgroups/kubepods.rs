@@ -19,7 +19,8 @@
 //! not make; what is not a pod's, such as `kubepods` itself and the QoS classes' directories; and pods whose manifest has
 //! a UID of its own making.
 
-use crate::ids::{ConfigHash, ContainerId, PodUid};
+use crate::model::ids::PodRef;
+use crate::model::ids::{ContainerId, PodUid};
 
 /// A cgroup's place in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,15 +37,6 @@ pub struct KubePath {
     /// How many bytes of the path lead to the container's directory, or without one the pod's, itself included. A
     /// longer path is a cgroup that the container itself made, at any depth.
     pub dir_len: usize,
-}
-
-/// What a pod's directory is named by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PodRef {
-    /// A pod that the API server made.
-    Uid(PodUid),
-    /// A static pod: the API server knows it by its mirror, whose UID is another.
-    Static(ConfigHash),
 }
 
 /// A directory that a runtime made.

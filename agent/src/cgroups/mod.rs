@@ -4,13 +4,14 @@
 //! what was there before and the sensor what lives too shortly to be walked over.
 
 mod choice;
+pub mod kept;
 mod kubepods;
 mod selection;
 mod tree;
 mod walk;
 
 pub use choice::{Choice, PatternError, Patterns};
-pub use kubepods::{ContainerDir, DirKind, KubePath, PodRef, QosClass, Runtime};
+pub use kubepods::{ContainerDir, DirKind, KubePath, QosClass, Runtime};
 pub use selection::Selection;
 pub use tree::{Place, Tree};
 pub use walk::walk;

@@ -5,8 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use super::{DirKind, KubePath, PodRef};
-use crate::{ids::CgroupId, kernel::records::CgroupRecord, restart::KeptNode};
+use super::kept::KeptNode;
+use super::{DirKind, KubePath};
+use crate::model::ids::PodRef;
+use crate::{kernel::records::CgroupRecord, model::ids::CgroupId};
 
 /// How long a dead cgroup's path is kept for what its last tasks still settle, in nanoseconds.
 const REMEMBER_DEAD_NS: u64 = 60_000_000_000;

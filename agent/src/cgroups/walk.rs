@@ -2,7 +2,7 @@
 
 use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
-use crate::ids::CgroupId;
+use crate::model::ids::CgroupId;
 
 /// Every cgroup below `root`, itself included, with its path from there. Cgroups that vanish meanwhile are left out.
 ///

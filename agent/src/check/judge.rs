@@ -9,15 +9,14 @@ use super::{
     text::{one_line, way_out, way_out_of},
 };
 use crate::{
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, parts},
     events::{plan::Source, state::EventState},
     kernel::{
         LoadError, OpenCounter,
         host::{Host, OLDEST_TESTED, Unsupported, in_initial_pid_namespace},
     },
-    memory::Budget,
-    parts,
-    status::State,
+    limits::memory::Budget,
+    model::status::State,
 };
 
 /// What a line says, and the way out.

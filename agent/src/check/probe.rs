@@ -7,17 +7,17 @@ use std::{
 };
 
 use crate::{
-    config::{Config, ConfigError, Settings},
+    config::{Config, ConfigError, Settings, parts},
     events::plan::Plan,
-    export::{otlp, server},
+    export::otlp,
     kernel::{
         self, OpenCounter, Pins, SampleEvent, SensorSettings, Sensors, Tracepoint,
         host::Host,
         memory::{Limit, map_bytes},
     },
-    memory::Budget,
-    parts, pods,
-    status::State,
+    limits::memory::Budget,
+    model::status::State,
+    pods,
 };
 
 /// For the API server or the kubelet, and for the OTLP receiver at most; they are asked at the same time.
@@ -76,7 +76,14 @@ pub enum Listen {
 
 impl Findings {
     /// Looks and tries. Must be called on a tokio runtime with time and I/O.
-    pub async fn gather(settings: &Settings, plan: &Plan, host: Host, run_dir: anyhow::Result<Option<u32>>) -> Self {
+    /// `run_dir` is the pid of the agent that holds the run directory, and `bind` takes the address to listen on.
+    pub async fn gather(
+        settings: &Settings,
+        plan: &Plan,
+        host: Host,
+        run_dir: anyhow::Result<Option<u32>>,
+        bind: impl Future<Output = anyhow::Result<()>>,
+    ) -> Self {
         let config = &settings.config;
         let programs = host.problems().is_empty().then(|| try_programs(config, &host));
         let perf_event_open = kernel::try_perf_event_open(host.perf_event_paranoid);
@@ -85,7 +92,7 @@ impl Findings {
             try_pods(config, &settings.node_name),
             try_export(config),
             try_metrics_export(config),
-            try_listen(config)
+            try_listen(config.listen, bind)
         );
         let memory = try_memory(config, &host);
         let pins = config.restart.pin.then(|| Ok(Pins::look(&config.restart.directory)?));
@@ -95,7 +102,7 @@ impl Findings {
 
 /// Sizes the maps, as the agent does.
 fn try_memory(config: &Config, host: &Host) -> Result<(Option<Budget>, Option<String>), ConfigError> {
-    let budget = parts::budget(config.overhead.max_memory, Limit::find().bytes());
+    let budget = Budget::of(config.overhead.max_memory, Limit::find().bytes());
     let map_bytes = |config: &Config| map_bytes(&parts::sensor_settings(config, host));
     Ok((budget, parts::fit_maps(&mut config.clone(), budget, map_bytes)?))
 }
@@ -154,10 +161,9 @@ fn told(tried: Result<Result<(), String>, otlp::EndpointError>) -> Result<(), No
 }
 
 /// With its certificate, if it is to have one.
-async fn try_listen(config: &Config) -> anyhow::Result<Listen> {
-    let listen = config.listen;
-    let error = match server::bind(listen, config.server.tls_files(), config.server.limits()).await {
-        Ok(_) => return Ok(Listen::Free),
+async fn try_listen(listen: SocketAddr, bind: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<Listen> {
+    let error = match bind.await {
+        Ok(()) => return Ok(Listen::Free),
         Err(error) => error,
     };
     let in_use = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::status::State;
+use crate::model::status::State;
 
 /// What can be expected of the agent on this machine. Each is the exit code of `podperf check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

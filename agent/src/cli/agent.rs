@@ -23,12 +23,13 @@ use super::{
 };
 use crate::{
     agent::{self, Agent, Threads},
-    config::Settings,
+    config::{Settings, parts},
     events::plan::Plan,
-    export::{prometheus::LogCounts, server},
+    http,
     kernel::host::Host,
-    parts, sandbox,
-    status::State,
+    model::status::State,
+    sandbox,
+    telemetry::logs::LogCounts,
 };
 
 /// Everything is over this long after SIGTERM, sent or not.
@@ -99,7 +100,7 @@ async fn serve(
     confined: &str,
 ) -> anyhow::Result<()> {
     let config = &settings.config;
-    let bound = server::bind(config.listen, config.server.tls_files(), config.server.limits()).await?;
+    let bound = http::bind(config.listen, config.server.tls_files(), config.server.limits).await?;
     let mut hangup = signal(SignalKind::hangup()).context("failed to watch SIGHUP")?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;
@@ -145,7 +146,7 @@ async fn serve(
     Ok(())
 }
 
-async fn drain(server: server::Running, agent: Arc<Agent>, threads: Threads) {
+async fn drain(server: http::Running, agent: Arc<Agent>, threads: Threads) {
     let deadline = Instant::now() + DRAIN;
     // Recordings are answered with what they have, within what open requests get.
     agent.windows().close();

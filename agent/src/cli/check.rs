@@ -1,5 +1,6 @@
 //! `podperf check`: what of the agent would work on this machine, before it is started.
 
+use crate::{config::Config, http};
 use std::{
     io::{self, IsTerminal, Write},
     process::ExitCode,
@@ -47,7 +48,9 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let run_dir = run_dir::probe(&settings.config.run_dir);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Impossible)?;
-    let findings = runtime.block_on(Findings::gather(&settings, &plan, host, run_dir));
+    let Config { listen, server, .. } = &settings.config;
+    let bind = async { http::bind(*listen, server.tls_files(), server.limits).await.map(drop) };
+    let findings = runtime.block_on(Findings::gather(&settings, &plan, host, run_dir, bind));
     // What still looks up a name has had its time.
     runtime.shutdown_background();
     let report = judge(&settings.config, &findings);

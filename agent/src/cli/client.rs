@@ -20,7 +20,7 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 use super::overrides;
-use crate::export::pem::{PemError, PemFile};
+use crate::transport::pem::{PemError, PemFile};
 
 /// How long a connection may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(2);

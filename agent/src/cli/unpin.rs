@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::run_dir;
-use crate::{config::Config, kernel::Pins, restart::Keeper};
+use crate::{checkpoint::Keeper, config::Config, kernel::Pins};
 
 /// The flags of `podperf unpin`.
 #[derive(Debug, Args)]

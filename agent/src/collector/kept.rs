@@ -1,5 +1,6 @@
 //! The collector's part of a restart: what it keeps with each reading, and how the next one goes on with it.
 
+use crate::model::usage::SeenTime;
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -8,17 +9,18 @@ use std::{
 use tracing::warn;
 
 use super::Collector;
+use super::readings::{Deltas, Readings};
 use crate::{
-    attribution::Ledger,
+    attribution::{Ledger, shape::Shape},
     cgroups::Tree,
-    ids::CgroupId,
+    checkpoint::{Found, Keeper, Kept},
     kernel::{Before, Begin, CpuTotals, RawReading, Sensors, clock::monotonic_ns},
-    pods::PodIndex,
-    readings::{Deltas, Readings},
-    restart::{Found, Keeper, Kept, Pods, Shape},
-    stacks::SeenTime,
-    status::{State, Status},
-    usage::{ProfiledTime, Usage},
+    model::{
+        ids::CgroupId,
+        status::{State, Status},
+        usage::{ProfiledTime, Usage},
+    },
+    pods::{PodIndex, kept::Pods},
 };
 
 const PART: &str = "restart";
@@ -217,7 +219,7 @@ impl Collector {
     }
 
     /// What the metrics tell of it; `None` where nothing is kept.
-    pub(super) fn restart_stats(&self) -> Option<crate::restart::RestartStats> {
+    pub(super) fn restart_stats(&self) -> Option<crate::checkpoint::RestartStats> {
         self.keeping.keeper.as_ref().map(|keeper| keeper.stats().clone())
     }
 }

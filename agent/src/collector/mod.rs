@@ -7,6 +7,7 @@ mod cuts;
 mod kept;
 mod profiles;
 mod reader;
+pub mod readings;
 mod scrapers;
 
 use std::{
@@ -23,24 +24,24 @@ use tracing::{debug, warn};
 use crate::{
     attribution::{Ledger, Names, RowRules, Snapshot},
     cgroups::{Place, Tree, walk},
+    checkpoint::RestartStats,
     filter::{Filter, Filters},
-    heartbeat::Heartbeat,
-    ids::{CgroupId, Pid},
     kernel::{
         AnsweringTime, CpuTotals, MapUse, OpenCounter, ProgramUse, RawReading, Sensors,
         clock::{monotonic_ns, thread_cpu, wall},
         records::{RawSample, StackRecord},
     },
-    losses::Losses,
-    overhead::Overhead,
+    limits::{MemorySettings, OverheadUse, Upkeep, cpu::Overhead, losses::Losses},
+    model::{
+        ids::{CgroupId, Pid},
+        status::{State, Status},
+        usage::{SeenTime, Usage},
+    },
     pods::PodIndex,
-    readings::{self, Deltas, Readings},
-    restart::RestartStats,
-    stacks::{RawProfile, SeenTime, Window},
-    status::{State, Status},
-    upkeep::{MemorySettings, OverheadUse, Upkeep},
-    usage::Usage,
+    stacks::{RawProfile, Window},
+    telemetry::heartbeat::Heartbeat,
 };
+use readings::{Deltas, Readings};
 
 use cuts::Cuts;
 pub use kept::Resumed;

@@ -13,11 +13,10 @@ use tracing::{debug, warn};
 use super::{Collector, names};
 use crate::{
     attribution::{Owner, Subject},
-    filter::{Filter, Full, Known, Slot},
-    ids::WakerId,
+    filter::{Filter, Full, Known},
     kernel::{clock::monotonic_ns, records::RawSample, return_free_memory},
+    model::{feature::Feature, ids::WakerId, slot::Slot},
     stacks::{ProfileSample, RawProfile, RawProfileWaker},
-    upkeep::Feature,
 };
 
 /// Windows that may wait for their names.

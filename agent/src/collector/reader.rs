@@ -14,10 +14,10 @@ use tracing::warn;
 use super::{COALESCE_FOR, Observation, scrapers::Scrapers};
 use crate::{
     attribution::{RowRules, Scrapes, Subject},
-    config::MaxMemory,
-    filter::{Filter, Full, Slot},
+    filter::{Filter, Full},
+    limits::max_memory::MaxMemory,
+    model::{slot::Slot, usage::UnwoundTime},
     pods::{Pending, PodChange},
-    usage::UnwoundTime,
 };
 
 /// Why a reading failed.

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::{
-    Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, MaxMemory, Metrics, Otlp, Overhead, Pmu,
-    PodSource, PushedMetrics, Restart, Sandbox, Scheduling, Server, ServerLimits, Stacks, Tls,
+    Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
+    PushedMetrics, Restart, Scheduling, Server, ServerLimits, Stacks, Tls,
 };
 use crate::{
     attribution::Level,
@@ -14,6 +14,7 @@ use crate::{
     },
     kernel::{SampleEvent, Tracepoint},
 };
+use crate::{limits::max_memory::MaxMemory, sandbox::Sandbox};
 
 impl Default for Config {
     fn default() -> Self {
@@ -99,13 +100,7 @@ impl Default for Kubelet {
 impl Default for Metrics {
     fn default() -> Self {
         Self {
-            facts: vec![
-                FactFamily::OnCpu,
-                FactFamily::OffCpu,
-                FactFamily::WaitReasons,
-                FactFamily::IncompleteStacks,
-                FactFamily::ContextSwitches,
-            ],
+            facts: FactFamily::DEFAULT.to_vec(),
             level: Level::Container,
             include_namespaces: Vec::new(),
             exclude_namespaces: Vec::new(),
@@ -165,12 +160,6 @@ impl Default for Stacks {
             filter: String::new(),
             shadow: false,
         }
-    }
-}
-
-impl Default for Sandbox {
-    fn default() -> Self {
-        Self { capabilities: true, syscalls: true }
     }
 }
 

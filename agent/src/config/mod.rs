@@ -5,8 +5,8 @@
 
 mod defaults;
 mod duration;
-mod memory;
 mod otlp;
+pub mod parts;
 mod server;
 mod text;
 mod variables;
@@ -23,13 +23,13 @@ use crate::{
     export::facts::FactFamily,
     filter::Filter,
     kernel::{SampleEvent, Tracepoint},
-    parts::LEAST_STACKS,
     pods,
 };
 
-pub use memory::MaxMemory;
+use crate::limits::max_memory::MaxMemory;
+use crate::sandbox::Sandbox;
 pub use otlp::{Otlp, PushedMetrics, Tls};
-pub use server::{Authorization, Server, ServerLimits, ServerTls};
+pub use server::{Authorization, Server, ServerLimits, ServerTls, TlsFiles};
 pub use text::BadText;
 
 /// The configuration file.
@@ -207,14 +207,8 @@ pub struct Stacks {
     pub shadow: bool,
 }
 
-/// `sandbox:`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
-#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
-pub struct Sandbox {
-    pub capabilities: bool,
-    pub syscalls: bool,
-}
+/// The least that may be configured of stacks and samples.
+pub const LEAST_STACKS: (u32, u32) = (1024, 256);
 
 /// What is wrong with a configuration. The agent then exits with code 2.
 #[derive(Debug, Error)]

@@ -98,7 +98,7 @@ impl Otlp {
         }
         let used = self.metrics.enabled.then(|| self.metrics_settings());
         for settings in [Some(self.settings()), used].into_iter().flatten() {
-            settings.check().or_else(|error| bad("otlp", error.to_string()))?;
+            otlp::endpoint::check(&settings).or_else(|error| bad("otlp", error.to_string()))?;
         }
         let (given, most) = (self.resource_attributes.len(), self.preset.max_resource_attributes());
         if given > most {

@@ -5,7 +5,6 @@ use std::{path::PathBuf, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
-use crate::export::server::{Limits, TlsFiles};
 
 /// `server:`
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
@@ -36,7 +35,7 @@ pub struct Authorization {
 }
 
 /// `server.limits:`
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct ServerLimits {
@@ -48,19 +47,21 @@ pub struct ServerLimits {
     pub header_timeout: Duration,
 }
 
+/// The files of `server.tls:`.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The certificate, and those between it and the authority.
+    pub cert: PathBuf,
+    /// The key of the certificate.
+    pub key: PathBuf,
+}
+
 impl Server {
     /// The certificate and its key; `None` without TLS.
     #[must_use]
     pub fn tls_files(&self) -> Option<TlsFiles> {
         let ServerTls { cert_file, key_file } = &self.tls;
         (!cert_file.as_os_str().is_empty()).then(|| TlsFiles { cert: cert_file.clone(), key: key_file.clone() })
-    }
-
-    /// What one who asks may take.
-    #[must_use]
-    pub const fn limits(&self) -> Limits {
-        let ServerLimits { connections, requests_per_second, max_percent, header_bytes, header_timeout } = self.limits;
-        Limits { connections, requests_per_second, max_percent, header_bytes, header_timeout }
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

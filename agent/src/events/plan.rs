@@ -7,7 +7,7 @@ use std::{fmt, path::Path};
 
 use thiserror::Error;
 
-pub use super::{catalogue::Scale, hint::perf_error_hint, parse::Mode};
+pub use super::{catalogue::Scale, parse::Mode};
 use super::{
     catalogue::{PerfType, SHARED_FAMILY, SHARED_HELP},
     parse::{ParseError, PmuSpec, Spec, Target, parse},

@@ -18,10 +18,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::flamegraph::Format;
 use crate::{
     kernel::{memory::resident, return_free_memory},
-    memory::{GivenUp, Mebi},
+    limits::memory::{GivenUp, Mebi},
+    model::feature::Feature,
     recording::{RecordError, Selector, Side, Size, Windows},
     stacks::profile::Profile,
-    upkeep::Feature,
 };
 
 /// Requests that wait for a drawing, the one that is drawn included.
@@ -35,7 +35,7 @@ const SAMPLE_BYTES: u64 = 256;
 
 /// A kind of drawing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Drawing {
+pub(crate) enum Drawing {
     /// A flame graph as a page of the agent, with links.
     Page(Side),
     /// The same as a file.
@@ -46,21 +46,21 @@ pub(super) enum Drawing {
 
 /// A kind of drawing and its subject: equal keys of equal windows are equal drawings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DrawingKey {
-    pub(super) what: Drawing,
-    pub(super) selector: Selector,
+pub(crate) struct DrawingKey {
+    pub(crate) what: Drawing,
+    pub(crate) selector: Selector,
 }
 
 /// A drawing, and for a page the nonce of the script that may run in it.
 #[derive(Debug, Default)]
-pub(super) struct Drawn {
-    pub(super) body: Vec<u8>,
-    pub(super) nonce: Option<String>,
+pub(crate) struct Drawn {
+    pub(crate) body: Vec<u8>,
+    pub(crate) nonce: Option<String>,
 }
 
 /// A drawing that is answered; it lives as long as somebody reads it.
 #[derive(Clone, Debug)]
-pub(super) struct Answer(Arc<Drawn>);
+pub(crate) struct Answer(Arc<Drawn>);
 
 /// The bytes of an answer.
 struct Body(Arc<Drawn>);
@@ -72,11 +72,11 @@ impl AsRef<[u8]> for Body {
 }
 
 impl Answer {
-    pub(super) fn body(&self) -> Bytes {
+    pub(crate) fn body(&self) -> Bytes {
         Bytes::from_owner(Body(Arc::clone(&self.0)))
     }
 
-    pub(super) fn nonce(&self) -> Option<&str> {
+    pub(crate) fn nonce(&self) -> Option<&str> {
         self.0.nonce.as_deref()
     }
 }
@@ -126,7 +126,7 @@ impl Drawer {
     }
 
     /// Draws the windows of the last minutes, or returns the last drawing of them.
-    pub(super) async fn draw_windows(
+    pub(crate) async fn draw_windows(
         &self,
         windows: &Windows,
         key: DrawingKey,
@@ -150,7 +150,7 @@ impl Drawer {
     }
 
     /// Draws a recording, which has a place of its own among recordings.
-    pub(super) async fn draw(
+    pub(crate) async fn draw(
         &self,
         size: Size,
         draw: impl FnOnce() -> Drawn + Send + 'static,

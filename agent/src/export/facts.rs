@@ -6,12 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    stacks::{
-        profile::{Unwind, WaitState},
-        reason::WaitReason,
-    },
+use crate::model::{
     usage::Usage,
+    wait::{Unwind, WaitReason, WaitState},
 };
 
 /// The families that need no PMU, as the configuration names them.
@@ -33,6 +30,10 @@ pub enum FactFamily {
 }
 
 impl FactFamily {
+    /// The families that are exported unless the configuration lists others.
+    pub const DEFAULT: [Self; 5] =
+        [Self::OnCpu, Self::OffCpu, Self::WaitReasons, Self::IncompleteStacks, Self::ContextSwitches];
+
     /// As in the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -14,7 +14,7 @@ use std::{fmt, str::FromStr};
 use podperf_ebpf::abi;
 use thiserror::Error;
 
-pub use slots::{Filters, Full, Slot};
+pub use slots::{Filters, Full};
 use terms::Term;
 pub use terms::{Known, KnownTerm, StateTerm, Text};
 

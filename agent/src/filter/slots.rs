@@ -1,5 +1,6 @@
 //! The filters at work: that of the agent's own profiles, and those of recordings.
 
+use crate::model::slot::Slot;
 use podperf_ebpf::abi;
 use thiserror::Error;
 
@@ -8,25 +9,10 @@ use super::{Filter, Known, MAX_BITS};
 /// The agent's own, and as many recordings.
 const SLOTS: usize = 5;
 
-/// A filter at work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slot(u8);
-
 /// No room for one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the filters of other recordings leave no room for this one (try again when one has ended, or ask for less)")]
 pub struct Full;
-
-impl Slot {
-    /// That of the agent's own profiles.
-    pub const OWN: Self = Self(0);
-
-    /// Whether a sample passed this filter: bit n is that of slot n.
-    #[must_use]
-    pub const fn let_pass(self, passed: u8) -> bool {
-        passed >> self.0 & 1 == 1
-    }
-}
 
 /// See the module.
 #[derive(Debug, Default)]

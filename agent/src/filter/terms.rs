@@ -7,8 +7,8 @@ use podperf_ebpf::abi;
 use crate::{
     attribution::Subject,
     kernel::records::{RawActivity, SampleKey},
+    model::wait::{WaitReason, WaitState},
     pods::{self, ContainerInfo},
-    stacks::{profile::WaitState, reason::WaitReason},
 };
 
 /// The longest name of a thread: the kernel cuts it there.

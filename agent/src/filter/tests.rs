@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{attribution::Subject, stacks::reason::WaitReason};
+use crate::{attribution::Subject, model::wait::WaitReason};
 
 const CGROUP: &str = "/system.slice/web.service";
 

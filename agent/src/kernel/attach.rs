@@ -8,12 +8,7 @@ use aya::{
 use podperf_ebpf::abi;
 use tracing::debug;
 
-use super::{
-    counters::Counters,
-    flush::flush_on,
-    load::{LoadError, Tracepoint},
-    object::Object,
-};
+use super::{counters::Counters, error::LoadError, flush::flush_on, load::Tracepoint, object::Object};
 
 /// The arrays of counters change hands: a second descriptor of each would be one more per event. Where another agent's
 /// counters are in them, these take their places.

@@ -9,8 +9,8 @@ use std::{
 
 use podperf_ebpf::abi;
 
-use super::{memory::threads, start::TASKS};
-use crate::memory::thread_records;
+use super::memory::thread_records;
+use super::{memory::threads, programs::TASKS};
 
 /// `BPF_MAP_TYPE_TASK_STORAGE`: a record for each task, which `memlock` leaves out.
 const TASK_STORAGE: u64 = 29;

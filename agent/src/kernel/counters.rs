@@ -19,8 +19,9 @@ use super::{
 };
 use crate::events::{
     self,
+    hint::perf_error_hint,
     neighbour::{Move, Neighbour, WHOLE},
-    plan::{Attr, Counter, Plan, Source, perf_error_hint},
+    plan::{Attr, Counter, Plan, Source},
     plausible::implausible,
     state::EventState,
 };

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytemuck::Pod;
 use podperf_ebpf::abi;
 
-use super::sensors::{DROPS, PROGRAMS};
-use crate::stacks::profile::WaitState;
+use super::programs::{DROPS, PROGRAMS};
+use crate::model::wait::WaitState;
 
 /// Of which record the fields that begin so are carried over. Its stack is not: nobody here knows its frames.
 const CARRIED: [&str; 11] = [

@@ -7,7 +7,7 @@ use aya::{
     sys::{BpfHelper, is_helper_supported, is_map_supported},
 };
 
-use super::{host::Unsupported, load::LoadError};
+use super::{error::LoadError, host::Unsupported};
 
 /// Returns the features that this kernel lacks, each with the first release of Linux that has it, the newest feature
 /// last. A feature that cannot be asked for, because bpf(2) is refused, is not among them.

@@ -2,7 +2,11 @@
 
 use tracing::debug;
 
-use super::{clock::monotonic_ns, object::Object, raw, sensors::raw_program};
+use super::{
+    clock::monotonic_ns,
+    object::{Object, raw_program},
+    raw,
+};
 
 /// Settles the running task of each CPU, one CPU after the other. Returns the mean of the moments, in
 /// `CLOCK_MONOTONIC`.

@@ -16,17 +16,17 @@ use tracing::{debug, info, warn};
 use super::{
     clock::monotonic_ns,
     description::{Description, Translation},
+    error::LoadError,
     flush::flush,
-    load::LoadError,
-    object::Object,
+    object::{Object, fd, identity},
     pins::{Generation, Pins},
+    programs::{CARRY, DROPS},
     raw::{self, Then},
     reading::{CpuTotals, RawReading, RawRow, sum},
     records::CgroupRecord,
     rows::ROWS_SO_FAR,
-    sensors::{CARRY, DROPS, fd, identity},
 };
-use crate::ids::CgroupId;
+use crate::model::ids::CgroupId;
 
 /// The name of the word's pin. It is all that generations of all layouts must agree on, with the names of the maps and
 /// programs that are used here: if it ever means something else, it gets another name.

@@ -25,6 +25,28 @@ pub fn resident() -> u64 {
     pages * u64::try_from(page).unwrap_or(4096)
 }
 
+/// Bytes in front of a task's record (`struct bpf_local_storage_elem`), and bytes for a task that has its first record
+/// (`struct bpf_local_storage`).
+const RECORD_HEAD: u64 = 72;
+const RECORDS_OF_TASK: u64 = 192;
+
+/// Returns the bytes of the threads' records, which the kernel's figure for the map leaves out. A record has
+/// `value_bytes` and a head, rounded up to a size of the kernel's allocator.
+#[must_use]
+pub(super) const fn thread_records(threads: u64, value_bytes: u64) -> u64 {
+    let sizes_between = [96, 192];
+    let wanted = RECORD_HEAD + value_bytes;
+    let mut size = wanted.next_power_of_two();
+    let mut at = 0;
+    while at < sizes_between.len() {
+        if wanted <= sizes_between[at] && sizes_between[at] < size {
+            size = sizes_between[at];
+        }
+        at += 1;
+    }
+    threads.saturating_mul(size + RECORDS_OF_TASK)
+}
+
 /// Returns how many threads the node has, in all PID namespaces.
 pub(super) fn threads() -> u64 {
     threads_in(&fs::read_to_string("/proc/loadavg").unwrap_or_default())
@@ -95,6 +117,15 @@ pub fn map_bytes(settings: &SensorSettings) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_of_threads_are_of_the_kernels_sizes() {
+        assert_eq!(thread_records(100_000, 208), 100_000 * (512 + 192));
+        assert_eq!(thread_records(1, 8), 96 + 192);
+        assert_eq!(thread_records(1, 100), 192 + 192);
+        assert_eq!(thread_records(1, 150), 256 + 192);
+        assert_eq!((thread_records(0, 208), thread_records(u64::MAX, 208)), (0, u64::MAX));
+    }
 
     #[test]
     fn threads_are_counted_by_the_kernel() {

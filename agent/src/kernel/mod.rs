@@ -17,6 +17,7 @@ pub mod cpu_info;
 mod description;
 mod descriptor;
 mod descriptors;
+mod error;
 mod features;
 mod flush;
 mod group;
@@ -31,6 +32,7 @@ mod object;
 mod perf;
 mod pins;
 mod presence;
+mod programs;
 mod raw;
 mod reading;
 pub mod records;
@@ -50,14 +52,15 @@ pub(crate) use call::error_of_call;
 pub use cost::{MapUse, ProgramUse};
 pub use counters::{OpenCounter, PmuSettings};
 pub(crate) use descriptors::own_descriptors;
+pub use error::LoadError;
 pub use handover::Before;
-pub use load::{LoadError, SensorSettings, Tracepoint};
+pub use load::{SensorSettings, Tracepoint};
 pub use pins::{Pins, PinsError};
+#[cfg(test)]
+pub(crate) use programs::DROPS;
 pub(crate) use raw::return_free_memory;
 pub use reading::{CpuTotals, RawReading, RawRow};
 pub use sampler::SampleEvent;
-#[cfg(test)]
-pub(crate) use sensors::DROPS;
 pub use sensors::{Begin, Sensors};
 pub use trial::{try_counters, try_perf_event_open};
 

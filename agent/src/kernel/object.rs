@@ -1,5 +1,6 @@
 //! The maps and programs that run: of the object that was just loaded, or of pins that an agent before this one left.
 
+use super::error::LoadError;
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -14,8 +15,9 @@ use aya::{
 };
 
 use super::{
-    descriptor, raw, sampler,
-    sensors::{ADOPT, CARRY, COLLECT, ORDERS, SEE},
+    descriptor,
+    programs::{ADOPT, CARRY, COLLECT, ORDERS, SEE},
+    raw,
 };
 
 /// bpffs takes no dots in names.
@@ -199,11 +201,29 @@ fn entries(directory: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     fs::read_dir(directory)?.map(entry).collect()
 }
 
+/// A map of the object.
+pub(super) fn fd<'a>(object: &'a Object, name: &'static str) -> io::Result<BorrowedFd<'a>> {
+    let data = object.map(name).and_then(raw::data);
+    data.map(|data| data.fd().as_fd()).ok_or_else(|| io::Error::other(LoadError::Missing(name)))
+}
+
+/// A program that is run from here.
+pub(super) fn raw_program<'a>(object: &'a Object, name: &str) -> Option<&'a RawTracePoint> {
+    object.program(name)?.try_into().ok()
+}
+
+/// See [`Sensors::identity`].
+pub(super) fn identity(object: &Object) -> String {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let rows = object.map("rows").and_then(raw::data).and_then(|data| data.info().ok());
+    format!("{} {}", boot.trim(), rows.map_or(0, |info| info.id()))
+}
+
 /// A pin does not say of what kind its program is.
 fn program_of(name: &str, path: &Path) -> Result<Pinned, ProgramError> {
     Ok(match name {
         "flush" | "forget" => Pinned::Used(Box::new(Program::RawTracePoint(RawTracePoint::from_pin(path)?))),
-        sampler::PROGRAM => Pinned::Used(Box::new(Program::PerfEvent(PerfEvent::from_pin(path)?))),
+        super::programs::SAMPLE => Pinned::Used(Box::new(Program::PerfEvent(PerfEvent::from_pin(path)?))),
         _ => Pinned::Attached(descriptor::open_pin(path).map_err(ProgramError::IOError)?),
     })
 }

@@ -15,7 +15,7 @@ use nix::{
 };
 use thiserror::Error;
 
-use super::{load::LoadError, object::Object};
+use super::{error::LoadError, object::Object};
 
 /// `BPF_FS_MAGIC`.
 const BPFFS: FsType = FsType(0xcafe_4a11);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use podperf_ebpf::abi;
 
-use super::sensors::PROGRAMS;
-use crate::ids::CgroupId;
+use super::programs::PROGRAMS;
+use crate::model::ids::CgroupId;
 
 /// The kernel's counts at one instant; all of them only ever grow.
 #[derive(Debug, Default)]

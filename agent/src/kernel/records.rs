@@ -4,9 +4,9 @@ use std::mem::offset_of;
 
 use podperf_ebpf::abi;
 
-use crate::{
+use crate::model::{
     ids::{CgroupId, Pid, StackId, WakerId},
-    stacks::profile::WaitState,
+    wait::WaitState,
 };
 
 /// What comes through `stack_ring`.

@@ -12,12 +12,11 @@ use podperf_ebpf::abi;
 use tracing::debug;
 
 use super::{
-    object::Object,
+    object::{Object, fd, raw_program},
     raw::{self, Then},
     reading::{RawRow, sum},
-    sensors::{fd, raw_program},
 };
-use crate::ids::CgroupId;
+use crate::model::ids::CgroupId;
 
 /// The map of waits that were charged while they went on.
 pub(super) const ROWS_SO_FAR: &str = "rows_so_far";

@@ -5,10 +5,9 @@ use std::io;
 use podperf_ebpf::abi;
 
 use super::{
-    object::Object,
+    object::{Object, fd},
     raw::{self, Then},
     records::{RawSample, SampleKey},
-    sensors::fd,
 };
 
 /// The tables that are written while the epoch is even, and while it is odd, with their numbers.

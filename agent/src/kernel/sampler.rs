@@ -1,5 +1,6 @@
 //! The sampler's perf events: one per CPU, `cycles` where there is a counter for it, else a clock.
 
+use super::programs::SAMPLE;
 use std::collections::BTreeMap;
 
 use aya::programs::{
@@ -9,10 +10,7 @@ use aya::programs::{
 use serde::{Deserialize, Serialize};
 use tracing::debug;
 
-use super::{load::LoadError, object::Object};
-
-/// Its name in the object.
-pub(super) const PROGRAM: &str = "sample";
+use super::{error::LoadError, object::Object};
 
 /// What makes samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -100,9 +98,9 @@ impl Sampler {
 }
 
 fn program(object: &mut Object) -> Result<&mut PerfEvent, LoadError> {
-    object.program_mut(PROGRAM).ok_or(LoadError::Missing(PROGRAM))?.try_into().map_err(refused)
+    object.program_mut(SAMPLE).ok_or(LoadError::Missing(SAMPLE))?.try_into().map_err(refused)
 }
 
 fn refused(source: ProgramError) -> LoadError {
-    LoadError::refused(PROGRAM, source)
+    LoadError::refused(SAMPLE, source)
 }

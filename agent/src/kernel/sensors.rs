@@ -1,15 +1,12 @@
 //! The BPF programs and their maps: loaded, attached, flushed, read.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    os::fd::{AsFd, BorrowedFd},
+use super::{
+    object::{fd, identity},
+    programs::{ADOPT, COLLECT, DROPS, ORDERS, PROGRAMS, RUN, SEE},
 };
+use std::{collections::BTreeMap, io, os::fd::AsFd};
 
-use aya::{
-    maps::{MapData, RingBuf},
-    programs::RawTracePoint,
-};
+use aya::maps::{MapData, RingBuf};
 use podperf_ebpf::abi;
 use tracing::debug;
 
@@ -18,10 +15,11 @@ use super::{
     clock::{monotonic, monotonic_ns},
     cost::{MapUse, ProgramUse},
     counters::{Counters, OpenCounter, fastest_ghz},
+    error::LoadError,
     flush::flush,
     handover::{Before, take_over},
     hotplug::Hotplug,
-    load::{LoadError, SensorSettings, Tracepoint},
+    load::{SensorSettings, Tracepoint},
     object::Object,
     pins::Pins,
     presence::Presence,
@@ -30,71 +28,14 @@ use super::{
     records::{CgroupRecord, RawSample, StackRecord},
     rows::Rows,
     sample_tables,
-    sampler::{self, SampleEvent, Sampler},
+    sampler::{SampleEvent, Sampler},
     sent,
     start::{find, forget_stacks, is_loaded, layout, load},
 };
 use crate::{
     events::{plan::Plan, plausible::MOST_PER_CYCLE},
-    ids::CgroupId,
+    model::ids::CgroupId,
 };
-
-/// Labels of `enum podperf_drop`, in its order.
-pub(crate) const DROPS: [&str; abi::PODPERF_DROPS as usize] = [
-    "task_storage",
-    "task_busy",
-    "cgroup_table",
-    "event_read",
-    "stack_walk",
-    "stack_memo",
-    "stack_ring",
-    "sample_table",
-    "sample_stack",
-    "long_wait",
-    "cgroup_ring",
-    "stack_shed",
-    "sample_busy",
-];
-
-/// The programs with an account of their own, in the order of `enum podperf_program`. Either form of the first.
-pub(super) const PROGRAMS: [&str; abi::PODPERF_PROGRAMS as usize] = [
-    "sched_switch",
-    "cgroup_attach_task",
-    "flush",
-    "forget",
-    "cgroup_mkdir",
-    "cgroup_rename",
-    "cgroup_rmdir",
-    sampler::PROGRAM,
-    "sched_waking",
-    COLLECT,
-    "task_newtask",
-];
-
-/// The programs in the order in which they are told.
-const RUN: [&str; 12] = [
-    "cgroup_mkdir",
-    "cgroup_rename",
-    "cgroup_rmdir",
-    "cgroup_attach_task",
-    "task_newtask",
-    "flush",
-    "forget",
-    "sched_switch",
-    "sched_switch_raw",
-    COLLECT,
-    "sched_waking",
-    sampler::PROGRAM,
-];
-
-/// The map of the agent's orders.
-pub(super) const ORDERS: &str = ".data.orders";
-
-/// The iterators over tasks.
-pub(super) const COLLECT: &str = "collect";
-pub(super) const CARRY: &str = "carry";
-pub(super) const ADOPT: &str = "adopt";
-pub(super) const SEE: &str = "see";
 
 /// The running programs. The counters close on drop, and unless they are pinned the programs detach.
 pub struct Sensors {
@@ -526,24 +467,6 @@ impl std::fmt::Debug for Sensors {
     }
 }
 
-/// A map of the object.
-pub(super) fn fd<'a>(object: &'a Object, name: &'static str) -> io::Result<BorrowedFd<'a>> {
-    let data = object.map(name).and_then(raw::data);
-    data.map(|data| data.fd().as_fd()).ok_or_else(|| io::Error::other(LoadError::Missing(name)))
-}
-
 fn order(object: &Object, orders: abi::podperf_orders) -> io::Result<()> {
     raw::update(fd(object, ORDERS)?, 0_u32, orders)
-}
-
-/// A program that is run from here.
-pub(super) fn raw_program<'a>(object: &'a Object, name: &str) -> Option<&'a RawTracePoint> {
-    object.program(name)?.try_into().ok()
-}
-
-/// See [`Sensors::identity`].
-pub(super) fn identity(object: &Object) -> String {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let rows = object.map("rows").and_then(raw::data).and_then(|data| data.info().ok());
-    format!("{} {}", boot.trim(), rows.map_or(0, |info| info.id()))
 }

@@ -5,7 +5,10 @@ use std::io;
 
 use podperf_ebpf::abi;
 
-use super::{object::Object, raw, sensors::fd};
+use super::{
+    object::{Object, fd},
+    raw,
+};
 
 const MAP: &str = "stacks_sent";
 

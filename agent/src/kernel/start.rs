@@ -1,5 +1,6 @@
 //! How the programs come to run: adopted, if the ones that are wanted are pinned, else loaded and attached.
 
+use super::programs::TASKS;
 use std::io;
 
 use aya::{Btf, EbpfLoader};
@@ -11,21 +12,19 @@ use super::{
     clock::monotonic_ns,
     counters::Counters,
     description::{self, Description},
+    error::LoadError,
     handover,
     hash_key::HashKey,
     host::in_initial_pid_namespace,
     layout::Layout,
-    load::{LoadError, SensorSettings},
-    object::Object,
+    load::SensorSettings,
+    object::{Object, fd},
     pins::{Generation, Pins},
+    programs::{ADOPT, CARRY, COLLECT, ORDERS, SEE},
     raw,
     rows::Rows,
-    sensors::{ADOPT, CARRY, COLLECT, ORDERS, SEE, fd},
     sent, symbols,
 };
-
-/// What is remembered of each task.
-pub(super) const TASKS: &str = "tasks";
 
 /// What is pinned.
 #[derive(Default)]

@@ -17,7 +17,7 @@ use super::{
     pod::PodChange,
     source::{KubeletSettings, Source, SourceKind, SourceSettings, start_at},
 };
-use crate::status::{Part, Status};
+use crate::model::status::{Part, Status};
 
 pub(super) const TOKEN: &str = "ey.secret-token.x";
 

@@ -4,33 +4,18 @@
 //! that a restart replaced, are kept for a while: their last counts are still to come. While the API is out of reach
 //! nothing is forgotten, and [`PodIndex::synced_ns`] says that a name may just not be here yet.
 
+use super::pod::ContainerInfo;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
 };
 
+use super::kept::{KeptPod, Pods};
 use super::{Container, ContainerKind, Pod, PodChange};
-use crate::{
-    cgroups::PodRef,
-    ids::{ConfigHash, ContainerId},
-    restart::{KeptPod, Pods},
-};
+use crate::model::ids::{ConfigHash, ContainerId, PodRef};
 
 /// How long what the API no longer tells is kept for the counts that refer to it, in nanoseconds.
 const RETAIN_NS: u64 = 300_000_000_000;
-
-/// One life of a container.
-#[derive(Clone, Debug)]
-pub struct ContainerInfo {
-    /// Its pod, as it was last told.
-    pub pod: Arc<Pod>,
-    /// Its name in the pod.
-    pub name: Arc<str>,
-    /// Its image.
-    pub image: Arc<str>,
-    /// The runtime's id: another after each restart.
-    pub id: ContainerId,
-}
 
 /// What is to be expected of a container by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::super::{
     case::{Case, list},
     played::{Answer, Played},
 };
-use crate::status::State;
+use crate::model::status::State;
 
 #[tokio::test]
 async fn a_kubelet_is_asked_again_and_again() {

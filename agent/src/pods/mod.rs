@@ -16,6 +16,7 @@ mod failure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod index;
+pub mod kept;
 mod kubelet;
 mod pending;
 #[cfg(test)]
@@ -34,10 +35,12 @@ pub(crate) use credentials::Credentials;
 pub use credentials::{SourceError, in_cluster};
 pub use daemonset::DaemonSet;
 pub(crate) use failure::{Remedy, Server, ServerKind};
-pub use index::{ContainerInfo, Outlook, PodIndex};
+pub use index::{Outlook, PodIndex};
 pub use pending::Pending;
+pub use pod::ContainerInfo;
 pub use pod::{Container, ContainerKind, Pod, PodChange};
 pub use prune::label_name;
-pub use source::{KubeletSettings, Source, SourceKind, SourceSettings, SourceStats, start};
+pub use report::SourceStats;
+pub use source::{KubeletSettings, Source, SourceKind, SourceSettings, start};
 pub use trial::try_once;
 pub use workload::{Workload, WorkloadKind};

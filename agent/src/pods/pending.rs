@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::{Pod, PodChange, index::key};
-use crate::cgroups::PodRef;
+use crate::model::ids::PodRef;
 
 /// Changes that wait at most before they are folded.
 const MOST: usize = 4096;

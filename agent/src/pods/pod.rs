@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::workload::Workload;
-use crate::ids::{ConfigHash, ContainerId, PodUid};
+use crate::model::ids::{ConfigHash, ContainerId, PodUid};
 
 /// A pod, pruned.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -17,26 +17,20 @@ pub struct Pod {
     /// Static pods' directories carry it in place of the UID.
     pub config_hash: Option<ConfigHash>,
     /// Its namespace.
-    #[serde(with = "crate::restart::shared")]
     pub namespace: Arc<str>,
     /// Its name.
-    #[serde(with = "crate::restart::shared")]
     pub name: Arc<str>,
     /// What it is a replica of.
     pub workload: Workload,
     /// `burstable`, `besteffort`, `guaranteed`; empty while unknown.
-    #[serde(with = "crate::restart::shared")]
     pub qos_class: Arc<str>,
     /// Empty for none.
-    #[serde(with = "crate::restart::shared")]
     pub priority_class: Arc<str>,
     /// The annotation `resource.opentelemetry.io/service.name`.
-    #[serde(with = "crate::restart::shared")]
     pub service_name: Option<Arc<str>>,
     /// The annotation `podperf.io/scrape` is not `false`.
     pub scrape: bool,
     /// The configured labels and annotations that it has: name in Prometheus, value.
-    #[serde(with = "crate::restart::shared")]
     pub labels: Vec<(Arc<str>, Arc<str>)>,
     /// Its phase is `Succeeded` or `Failed`.
     pub over: bool,
@@ -48,10 +42,8 @@ pub struct Pod {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Container {
     /// Its name in the pod.
-    #[serde(with = "crate::restart::shared")]
     pub name: Arc<str>,
     /// As the specification says it.
-    #[serde(with = "crate::restart::shared")]
     pub image: Arc<str>,
     /// Which of the pod's lists it is from.
     pub kind: ContainerKind,
@@ -89,6 +81,19 @@ pub enum PodChange {
     Disconnected,
     /// From now on none is missed; what was missed comes now, or came just before.
     Connected,
+}
+
+/// One life of a container.
+#[derive(Clone, Debug)]
+pub struct ContainerInfo {
+    /// Its pod, as it was last told.
+    pub pod: Arc<Pod>,
+    /// Its name in the pod.
+    pub name: Arc<str>,
+    /// Its image.
+    pub image: Arc<str>,
+    /// The runtime's id: another after each restart.
+    pub id: ContainerId,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::{
     raw::{RawContainer, RawContainerStatus, RawMeta, RawOwner, RawPod},
     workload::Workload,
 };
-use crate::ids::ContainerId;
+use crate::model::ids::ContainerId;
 
 /// Which labels and annotations are kept, by key, and their names in Prometheus.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@ use super::{
     super::{raw::RawList, workload::WorkloadKind},
     *,
 };
-use crate::ids::PodUid;
+use crate::model::ids::PodUid;
 
 const UID: &str = "6ef0362e-e3b9-43a3-acdb-de4ba71f1fa4";
 const HASH: &str = "0123456789abcdef0123456789abcdef";

@@ -9,11 +9,25 @@ use std::{
 
 use tracing::warn;
 
-use super::{
-    pod::{Pod, PodChange},
-    source::SourceStats,
-};
-use crate::status::{State, Status};
+use super::pod::{Pod, PodChange};
+use crate::model::status::{State, Status};
+
+/// How a source does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceStats {
+    /// No change is missed.
+    pub connected: bool,
+    /// Complete lists after the first, and watches (or polls) that worked again after an error.
+    pub restarts: u64,
+    /// Attempts that failed.
+    pub failures: u64,
+    /// The last answer that proved us up to date.
+    pub last_sync: Option<SystemTime>,
+    /// Pods of the node.
+    pub pods: usize,
+    /// Why the last failed attempt did; stays when another works.
+    pub last_error: Option<String>,
+}
 
 /// The part's name.
 pub(super) const PART: &str = "pods";

@@ -1,9 +1,10 @@
 //! A source of pods: which, and how it is.
 
+use super::report::SourceStats;
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use tokio::{sync::Notify, task::JoinHandle};
@@ -18,7 +19,7 @@ use super::{
     report::{Changes, Reporter, Stats},
     watch::Watch,
 };
-use crate::status::Status;
+use crate::model::status::Status;
 
 /// Where pods come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,23 +58,6 @@ pub struct SourceSettings {
     pub labels: Vec<String>,
     /// Keys of annotations that are kept.
     pub annotations: Vec<String>,
-}
-
-/// How a source does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SourceStats {
-    /// No change is missed.
-    pub connected: bool,
-    /// Complete lists after the first, and watches (or polls) that worked again after an error.
-    pub restarts: u64,
-    /// Attempts that failed.
-    pub failures: u64,
-    /// The last answer that proved us up to date.
-    pub last_sync: Option<SystemTime>,
-    /// Pods of the node.
-    pub pods: usize,
-    /// Why the last failed attempt did; stays when another works.
-    pub last_error: Option<String>,
 }
 
 /// A handle on the task that asks; ends it when dropped.

@@ -10,7 +10,7 @@ use super::{
     report::{PART, WAITING},
     source::{SourceSettings, start_at},
 };
-use crate::status::{State, Status};
+use crate::model::status::{State, Status};
 
 /// How often it is looked whether there is an answer.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

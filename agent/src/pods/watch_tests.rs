@@ -18,7 +18,7 @@ use super::{
     },
     Pace,
 };
-use crate::status::State;
+use crate::model::status::State;
 
 #[tokio::test]
 async fn a_list_comes_first_and_then_every_change() {

@@ -16,7 +16,6 @@ pub struct Workload {
     /// What it is.
     pub kind: WorkloadKind,
     /// Its name; the pod's own where nobody owns it.
-    #[serde(with = "crate::restart::shared")]
     pub name: Arc<str>,
 }
 
@@ -36,7 +35,7 @@ pub enum WorkloadKind {
     /// A pod that the kubelet runs from a file.
     StaticPod,
     /// A custom kind, in lower case.
-    Other(#[serde(with = "crate::restart::shared")] Arc<str>),
+    Other(Arc<str>),
 }
 
 impl Workload {

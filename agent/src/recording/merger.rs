@@ -12,11 +12,11 @@ use super::{
     weight::Weight,
 };
 use crate::{
-    filter::Slot,
-    stacks::{
-        profile::{Activity, Frame, FrameKind, Function, Profile, Sample, Stack, Unwind, WaitState, Waker},
-        reason::WaitReason,
+    model::{
+        slot::Slot,
+        wait::{Unwind, WaitReason, WaitState},
     },
+    stacks::profile::{Activity, Frame, FrameKind, Function, Profile, Sample, Stack, Waker},
 };
 
 /// Distinct sums of a merger, at most. Over this, or over [`MOST_BYTES`], the half with the least time becomes a few

@@ -95,7 +95,10 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::stacks::profile::{Activity, Frame, FrameKind, Sample, SubjectProfile, Unwind};
+    use crate::{
+        model::wait::Unwind,
+        stacks::profile::{Activity, Frame, FrameKind, Sample, SubjectProfile},
+    };
 
     fn window(seconds: u64, samples: usize) -> Arc<Profile> {
         let sample = Sample {

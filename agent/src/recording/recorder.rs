@@ -8,8 +8,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{Merged, Merger, Selector, Side, Ticket};
 use crate::{
     collector::{ReadError, Reader},
-    filter::{Filter, Full, Slot},
-    memory::Mebi,
+    filter::{Filter, Full},
+    limits::memory::Mebi,
+    model::slot::Slot,
     stacks::profile::Profile,
 };
 

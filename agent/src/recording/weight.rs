@@ -98,7 +98,7 @@ pub(super) fn own_bytes(profile: &Profile) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stacks::profile::{FrameKind, Unwind};
+    use crate::{model::wait::Unwind, stacks::profile::FrameKind};
 
     #[test]
     fn what_is_shared_weighs_once_and_nothing_is_left() {

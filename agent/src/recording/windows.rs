@@ -17,10 +17,10 @@ use tokio::{
 use super::{Recent, Size};
 use crate::{
     collector::{ReadError, Reader},
-    filter::{Filter, Full, Slot},
-    memory::GivenUp,
+    filter::{Filter, Full},
+    limits::memory::GivenUp,
+    model::{feature::Feature, slot::Slot},
     stacks::profile::Profile,
-    upkeep::Feature,
 };
 
 /// Recordings at a time, at most: each adds up all windows.

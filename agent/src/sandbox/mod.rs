@@ -8,13 +8,29 @@
 mod capabilities;
 mod syscalls;
 
+use serde::{Deserialize, Serialize};
 use std::fs;
 
 use anyhow::Context;
 use caps::Capability;
 
-use crate::{config::Sandbox, kernel::host::Host};
+use crate::kernel::host::Host;
 pub(crate) use syscalls::confine_reader;
+
+/// `sandbox:`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
+#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
+pub struct Sandbox {
+    pub capabilities: bool,
+    pub syscalls: bool,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self { capabilities: true, syscalls: true }
+    }
+}
 
 /// Gives up privileges that are not needed, and returns what is left, in words. Must be called while the process has
 /// one thread. The process can run programs afterwards only if `programs` is true.

@@ -3,6 +3,7 @@
 //! The file is a stranger's: it is read piece by piece and never mapped (who truncates a mapped file kills its reader),
 //! each piece within a limit, and all arithmetic is checked. What is amiss in it is left out.
 
+use super::read_at::Extent;
 use super::{
     go_functions::GoTable,
     read_at::{ReadAt, number, read_exact, read_up_to},
@@ -27,13 +28,6 @@ const SHT_DYNSYM: u64 = 11;
 const SHF_ALLOC: u64 = 2;
 const SHF_EXECINSTR: u64 = 4;
 const NT_GNU_BUILD_ID: u64 = 3;
-
-/// A part of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Extent {
-    pub(super) offset: u64,
-    pub(super) size: u64,
-}
 
 /// Where a symbol table is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

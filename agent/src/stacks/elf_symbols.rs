@@ -2,10 +2,10 @@
 
 use super::{
     demangle::{FunctionName, Language, demangle, has_package, language},
-    elf::{Elf, Extent, SymbolTable},
+    elf::{Elf, SymbolTable},
     go_functions,
     nearest::Nearest,
-    read_at::{ReadAt, number, read_exact, read_up_to},
+    read_at::{Extent, ReadAt, number, read_exact, read_up_to},
 };
 
 /// Symbols that are read of one table: 96 MiB of them. A browser has a million.

@@ -19,7 +19,7 @@ use super::{
     read_at::ReadAt,
     reader::Pulse,
 };
-use crate::ids::Pid;
+use crate::model::ids::Pid;
 
 /// Processes whose files are the host's: its first one, and, where that is guarded, the agent without a container.
 pub(super) fn hosts() -> [Pid; 2] {

@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use super::{
     demangle::demangle,
-    elf::Extent,
-    read_at::{ReadAt, number, read_up_to},
+    read_at::{Extent, ReadAt, number, read_up_to},
 };
 
 /// First words of the forms that are known: Go 1.18, and 1.20 and later.

@@ -46,12 +46,12 @@ use crate::{
     },
 };
 
+use crate::model::wait::WaitReason;
 pub use counts::{Cause, SymbolCounts, SymbolStats};
-use reason::WaitReason;
 pub use symbolizer::start;
 pub use unread::{FrameOwner, UnreadFrames};
 
-pub use window::{SeenTime, Window};
+pub use window::Window;
 
 /// The samples of one window, with addresses.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use super::{
     reader::{Place, Pulse},
     remembered::Remembered,
 };
-use crate::ids::Pid;
+use crate::model::ids::Pid;
 
 /// Memory that remembered files may take: some thousand.
 const MAX_BYTES: usize = 4 << 20;

@@ -13,7 +13,7 @@ use super::{
     profile::Mapping,
     reader::{Place, Pulse},
 };
-use crate::ids::Pid;
+use crate::model::ids::Pid;
 
 /// What is read of `/proc/PID/maps`: all that a process may have, if its paths are not of the longest.
 const MAX_MAPS: u64 = 16 << 20;

@@ -1,13 +1,14 @@
 //! The symbolized profile of one window: what [`crate::stacks`] hands to the exporters.
 
+use crate::model::wait::{Unwind, WaitState};
 use std::{
     borrow::Cow,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use super::reason::WaitReason;
-use crate::filter::Slot;
+use crate::model::slot::Slot;
+use crate::model::wait::WaitReason;
 
 /// Where the time of one window went, on and off the CPU, grouped by whose it is. Immutable once built.
 #[derive(Clone, Debug, Default)]
@@ -91,35 +92,6 @@ pub struct Waker {
     pub stack: Option<String>,
 }
 
-/// How a task waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WaitState {
-    /// `TASK_INTERRUPTIBLE`: a wait that a signal may end (sockets, pipes, futexes, timers).
-    Interruptible,
-    /// `TASK_UNINTERRUPTIBLE`: disk, NFS, kernel locks.
-    Uninterruptible,
-    /// Runnable, but another task had the CPU.
-    RunQueue,
-    /// The same, since the quota of its cgroup was used up.
-    Throttled,
-}
-
-impl WaitState {
-    /// In the order of the kernel side's `enum podperf_activity`.
-    pub const ALL: [Self; 4] = [Self::Interruptible, Self::Uninterruptible, Self::RunQueue, Self::Throttled];
-
-    /// The label value in metrics and profiles.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Interruptible => "interruptible",
-            Self::Uninterruptible => "uninterruptible",
-            Self::RunQueue => "run_queue",
-            Self::Throttled => "throttled",
-        }
-    }
-}
-
 /// A call stack with names, leaf first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Stack {
@@ -135,36 +107,6 @@ impl Stack {
     pub fn folded(&self) -> String {
         let names: Vec<_> = self.frames.iter().rev().map(|frame| frame.name()).collect();
         names.join(";")
-    }
-}
-
-/// How far the walk of a stack came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Unwind {
-    /// To a function that starts threads, or there is no user stack.
-    #[default]
-    Whole,
-    /// To the kernel's limit on the depth.
-    Truncated,
-    /// To an address at which there is no code.
-    Broken,
-    /// It ended early at code: the file was built without frame pointers.
-    NoFramePointers,
-}
-
-impl Unwind {
-    /// In the order of the metric's labels.
-    pub const ALL: [Self; 4] = [Self::Whole, Self::Truncated, Self::Broken, Self::NoFramePointers];
-
-    /// The label value in metrics and profiles.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Whole => "whole",
-            Self::Truncated => "truncated",
-            Self::Broken => "broken",
-            Self::NoFramePointers => "no_frame_pointers",
-        }
     }
 }
 

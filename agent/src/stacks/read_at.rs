@@ -49,3 +49,10 @@ pub(super) fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
     let part = at.checked_add(size).and_then(|end| bytes.get(at..end)).unwrap_or_default();
     part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) offset: u64,
+    pub(super) size: u64,
+}

@@ -21,9 +21,9 @@ use nix::unistd::gettid;
 use tracing::{debug, warn};
 
 use crate::{
-    cgroups::{KubePath, PodRef},
-    ids::Pid,
+    cgroups::KubePath,
     kernel::own_descriptors,
+    model::ids::{Pid, PodRef},
     sandbox::confine_reader,
 };
 

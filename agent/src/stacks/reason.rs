@@ -2,40 +2,7 @@
 
 use std::collections::HashMap;
 
-/// What a wait was for. The innermost kernel function that a row of the table names decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WaitReason {
-    /// Another thread of the program: locks, condition variables, joins, idle workers.
-    Futex,
-    /// Any of several files or events: epoll, poll, select, io_uring, eventfd.
-    Poll,
-    /// Storage: reads, writes, fsync, the file system's journal, and servers of FUSE, 9P, SMB and Ceph.
-    Disk,
-    /// A socket's peer.
-    Network,
-    /// A page of memory that had to be read or made, whoever touched it.
-    PageFault,
-    /// The other end of a pipe.
-    Pipe,
-    /// Time to pass.
-    Sleep,
-    /// Another thread in the kernel.
-    KernelLock,
-    /// A child process to end or to start its program.
-    Child,
-    /// To be let go on: it is stopped by a signal or a debugger, or its cgroup is frozen.
-    Stopped,
-    /// Its cgroup to be below `memory.high` again.
-    MemoryLimit,
-    /// A CPU: it was runnable, but others had them.
-    RunQueue,
-    /// The next period of its cgroup's CPU quota.
-    Throttled,
-    /// Something else, or the kernel hides where its functions are (`kernel.kptr_restrict`).
-    Other,
-    /// Its stack was lost.
-    Unknown,
-}
+use crate::model::wait::WaitReason;
 
 /// One row a reason: the functions that wait for nothing else, without what the compiler adds to their names. Names of
 /// several kernels stand side by side; a trailing `*` stands for any end.
@@ -151,49 +118,6 @@ const TABLE: &[(WaitReason, &[&str])] = &[
     ),
     (WaitReason::MemoryLimit, &["mem_cgroup_handle_over_high", "__mem_cgroup_handle_over_high"]),
 ];
-
-impl WaitReason {
-    /// In the order of the type.
-    pub const ALL: [Self; 15] = [
-        Self::Futex,
-        Self::Poll,
-        Self::Disk,
-        Self::Network,
-        Self::PageFault,
-        Self::Pipe,
-        Self::Sleep,
-        Self::KernelLock,
-        Self::Child,
-        Self::Stopped,
-        Self::MemoryLimit,
-        Self::RunQueue,
-        Self::Throttled,
-        Self::Other,
-        Self::Unknown,
-    ];
-
-    /// The label value in metrics and profiles.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Futex => "futex",
-            Self::Poll => "poll",
-            Self::Disk => "disk",
-            Self::Network => "network",
-            Self::PageFault => "page_fault",
-            Self::Pipe => "pipe",
-            Self::Sleep => "sleep",
-            Self::KernelLock => "kernel_lock",
-            Self::Child => "child",
-            Self::Stopped => "stopped",
-            Self::MemoryLimit => "memory_limit",
-            Self::RunQueue => "run_queue",
-            Self::Throttled => "throttled",
-            Self::Other => "other",
-            Self::Unknown => "unknown",
-        }
-    }
-}
 
 /// The table, prepared for a look at each function of a kernel.
 struct Names {

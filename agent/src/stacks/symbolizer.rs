@@ -13,24 +13,26 @@ use super::{
     counts::{Cause, SymbolCounts},
     profile::{Activity, Profile, Sample, Stack, SubjectProfile, Waker},
     reader::Reader,
-    reason::WaitReason,
     resource::resource,
     shares::share,
     symbols::{NamedStack, Symbols},
     unread::FrameOwner,
 };
+use crate::model::wait::WaitReason;
 use crate::{
     attribution::Subject,
-    ids::{Pid, StackId},
     kernel::{
         clock,
         records::{RawActivity, RawStack},
         return_free_memory,
     },
-    memory::GivenUp,
+    limits::memory::GivenUp,
+    model::{
+        feature::Feature,
+        ids::{Pid, StackId},
+        usage::UnwoundTime,
+    },
     sandbox::confine_reader,
-    upkeep::Feature,
-    usage::UnwoundTime,
 };
 
 /// How long a window may wait while nobody is met.
@@ -248,10 +250,10 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::stacks::profile::WaitState;
+    use crate::model::wait::WaitState;
     use crate::{
-        ids::CgroupId,
         kernel::records::{RawActivity, RawSample, SampleKey},
+        model::ids::CgroupId,
         stacks::counts::SymbolStats,
     };
 

@@ -10,15 +10,16 @@ use podperf_ebpf::abi;
 
 use super::{
     counts::{Cause, SymbolStats},
-    profile::{Frame, FrameKind, Function, Mapping, Stack, Unwind},
+    profile::{Frame, FrameKind, Function, Mapping, Stack},
     reader::Reader,
     remembered::Remembered,
     unwind::unwind,
     user::{Named, Turn, User},
 };
+use crate::model::wait::Unwind;
 use crate::{
-    ids::{Pid, StackId},
     kernel::{records::RawStack, symbols::KernelFunctions},
+    model::ids::{Pid, StackId},
 };
 
 /// Memory that stacks may take, and kernel frames: see [`super::user`] for the rest.

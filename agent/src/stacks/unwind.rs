@@ -14,7 +14,8 @@
 //! 7. else (a stripped program or C library, whose start functions have no names, or a process that is gone):
 //!    `Whole`, since nothing is known against it.
 
-use super::profile::{Frame, Unwind};
+use super::profile::Frame;
+use crate::model::wait::Unwind;
 
 /// What is at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

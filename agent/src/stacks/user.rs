@@ -23,7 +23,7 @@ use super::{
     unwind::Place,
     vdso::Vdso,
 };
-use crate::ids::Pid;
+use crate::model::ids::Pid;
 
 /// Memory that each table may take. With the stacks (see [`super::symbols`]) they are below 40 MiB when they are full,
 /// where the agent takes some 20 MiB by itself: a busy node's few hundred programs fit into a part of that.

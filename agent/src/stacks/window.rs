@@ -3,25 +3,23 @@
 //! The kernel side names stacks, wakers and places by ids, and tells once what they are: what it told is kept here, as
 //! long as it is used. Samples of a place whose stack is not known yet wait for it.
 
+use crate::model::usage::SeenTime;
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::Arc,
 };
 
-use serde::{Deserialize, Serialize};
-
-use super::{
-    functions::KnownFunctions,
-    profile::WaitState,
-    reason::{Reasons, WaitReason},
-};
+use super::{functions::KnownFunctions, reason::Reasons};
+use crate::model::wait::{WaitReason, WaitState};
 use crate::{
-    ids::{CgroupId, Pid, StackId, WakerId},
     kernel::{
         records::{RawActivity, RawSample, RawStack, RawWaker, SampleKey, StackRecord},
         symbols::KernelFunctions,
     },
-    usage::ProfiledTime,
+    model::{
+        ids::{CgroupId, Pid, StackId, WakerId},
+        usage::ProfiledTime,
+    },
 };
 
 /// How long samples wait for the stack of their place, in nanoseconds.
@@ -57,15 +55,6 @@ pub struct Window {
     number: u64,
     max_stacks: usize,
     max_samples: usize,
-}
-
-/// Time asleep with a remembered stack that was looked at, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub struct SeenTime {
-    /// All of it.
-    pub all_ns: u64,
-    /// The part whose stack was not the remembered one. Its samples have the stack that was seen.
-    pub wrong_ns: u64,
 }
 
 impl Window {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::ids::Pid;
+use crate::model::ids::Pid;
 
 const NOW: u64 = 1_000_000_000;
 const CGROUP: CgroupId = CgroupId(7);

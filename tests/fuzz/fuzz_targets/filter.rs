@@ -2,11 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use podperf::{
-    attribution::Subject,
-    filter::{Filter, Known, MAX_BITS, StateTerm},
-    stacks::reason::WaitReason,
-};
+use podperf::{attribution::Subject, filter::{Filter, Known, MAX_BITS, StateTerm}, model::wait::WaitReason};
 
 fuzz_target!(|text: &str| {
     let filter = match Filter::parse(text) {

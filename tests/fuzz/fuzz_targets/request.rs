@@ -5,13 +5,7 @@
 
 use http::Uri;
 use libfuzzer_sys::fuzz_target;
-use podperf::{
-    export::{
-        profile::{LONGEST_ID, Query, address, file_name},
-        prometheus,
-    },
-    recording::{LONGEST, Selector, Wanted},
-};
+use podperf::{export::prometheus, http::pages::profile::{LONGEST_ID, Query, address, file_name}, recording::{LONGEST, Selector, Wanted}};
 
 fuzz_target!(|text: &str| {
     let (line, accept) = text.split_once('\n').unwrap_or((text, ""));

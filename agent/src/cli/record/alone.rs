@@ -15,13 +15,12 @@ use super::{
 };
 use crate::{
     agent::{self, Agent},
-    config::{MaxMemory, Server, Settings},
-    export::{
-        flamegraph::{self, Format},
-        prometheus::LogCounts,
-    },
+    config::{Server, Settings},
+    export::flamegraph::{self, Format},
     kernel::host::Host,
+    limits::max_memory::MaxMemory,
     recording::{Merged, Selector, SubjectName, Wanted},
+    telemetry::logs::LogCounts,
 };
 
 /// Windows are this long, so that progress shows.

@@ -10,10 +10,7 @@ use anyhow::Context;
 use thiserror::Error;
 
 use super::progress;
-use crate::{
-    export::{file_name, flamegraph::Format},
-    recording::Wanted,
-};
+use crate::{export::flamegraph::Format, http::pages::profile::file_name, recording::Wanted};
 
 /// A file that cannot be what is wanted. The command then exits with code 2.
 #[derive(Debug, Error)]

@@ -6,11 +6,9 @@ use std::{
 };
 
 use crate::{
+    model::wait::{Unwind, WaitReason, WaitState},
     recording::{Merged, MergedSample, MergedSubject, Side, SubjectName},
-    stacks::{
-        profile::{Activity, Frame, FrameKind, Function, Stack, Unwind, WaitState},
-        reason::WaitReason,
-    },
+    stacks::profile::{Activity, Frame, FrameKind, Function, Stack},
 };
 
 /// What could be a function's or a cgroup's name, and must never be more than text.

@@ -76,7 +76,7 @@ fn word(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
-    use crate::stacks::reason::WaitReason;
+    use crate::model::wait::WaitReason;
 
     #[test]
     fn a_stack_is_a_line_from_the_outermost_on() {

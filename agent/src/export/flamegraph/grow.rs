@@ -252,7 +252,7 @@ impl Smaller {
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
-    use crate::stacks::reason::WaitReason;
+    use crate::model::wait::WaitReason;
 
     fn nodes(node: &Node) -> usize {
         1 + node.children.iter().map(nodes).sum::<usize>()

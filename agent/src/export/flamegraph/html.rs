@@ -162,7 +162,7 @@ fn reasons(html: &mut String, merged: &Merged) {
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
-    use crate::stacks::reason::WaitReason;
+    use crate::model::wait::WaitReason;
 
     #[test]
     fn a_name_is_never_more_than_text() {

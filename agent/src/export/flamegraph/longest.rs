@@ -13,8 +13,9 @@ use super::{
     tree::{self, Class, Step},
 };
 use crate::{
+    model::wait::WaitReason,
     recording::{Merged, MergedSample, Side, SubjectName},
-    stacks::{profile::Activity, reason::WaitReason},
+    stacks::profile::Activity,
 };
 
 /// Stacks, at most.

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use super::tree::Class;
-use crate::stacks::reason::WaitReason;
+use crate::model::wait::WaitReason;
 
 /// The class in style sheets, the colour on white under dark text, the colour on black under light text.
 struct Colour(&'static str, &'static str, &'static str);

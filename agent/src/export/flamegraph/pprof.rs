@@ -10,8 +10,9 @@ use prost::Message;
 
 use super::tree;
 use crate::{
+    model::wait::Unwind,
     recording::{Merged, MergedSample, Side, SubjectName},
-    stacks::profile::{Activity, Frame, Mapping, Unwind},
+    stacks::profile::{Activity, Frame, Mapping},
 };
 
 #[derive(Clone, PartialEq, Message)]
@@ -281,7 +282,7 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
-    use crate::stacks::{profile::FrameKind, reason::WaitReason};
+    use crate::{model::wait::WaitReason, stacks::profile::FrameKind};
 
     fn profile(merged: &Merged) -> Profile {
         let mut bytes = Vec::new();

@@ -173,7 +173,7 @@ pub(super) fn standalone(merged: &Merged) -> String {
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
-    use crate::stacks::reason::WaitReason;
+    use crate::model::wait::WaitReason;
 
     #[test]
     fn widths_are_shares_and_callees_lie_within_their_caller() {

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
+    model::wait::{Unwind, WaitReason},
     recording::{Merged, MergedSample, SubjectName},
-    stacks::{
-        profile::{Activity, Unwind},
-        reason::WaitReason,
-    },
+    stacks::profile::Activity,
 };
 
 /// What a frame is, which decides its colour.

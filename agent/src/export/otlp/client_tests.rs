@@ -19,10 +19,8 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::*;
 use crate::{
     export::otlp::{Compression, Exporter, Preset, Protocol, Stats, TlsSettings, failure::rpc},
-    stacks::{
-        profile::{Activity, Frame, FrameKind, Function, Sample, Stack, SubjectProfile, Unwind, WaitState},
-        reason::WaitReason,
-    },
+    model::wait::{Unwind, WaitReason, WaitState},
+    stacks::profile::{Activity, Frame, FrameKind, Function, Sample, Stack, SubjectProfile},
 };
 
 type Answer = Result<ExportProfilesServiceResponse, Status>;

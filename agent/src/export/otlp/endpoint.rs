@@ -70,8 +70,12 @@ pub(super) struct Target {
     pub(super) tls: bool,
 }
 
-/// Whether the settings can be used, as far as that can be told without files and network.
-pub(super) fn check(settings: &Settings) -> Result<(), EndpointError> {
+/// Checks the settings as far as that is possible without files and a network.
+///
+/// # Errors
+///
+/// As [`super::Exporter::new`], except for certificates, which are read only then.
+pub fn check(settings: &Settings) -> Result<(), EndpointError> {
     let target = parse(settings)?;
     parse_headers(&settings.headers)?;
     settings.tls.check()?;
@@ -231,9 +235,9 @@ mod tests {
     fn certificates_for_a_connection_without_tls_are_refused() {
         let tls = TlsSettings { server_name: Some("x".to_owned()), ..TlsSettings::default() };
         let plain = Settings { tls: tls.clone(), ..settings("http://a:1", Protocol::Grpc) };
-        assert!(matches!(plain.check(), Err(EndpointError::Plain { .. })));
+        assert!(matches!(check(&plain), Err(EndpointError::Plain { .. })));
         let secure = Settings { tls, ..settings("https://a:1", Protocol::Grpc) };
-        secure.check().unwrap();
+        check(&secure).unwrap();
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Profiles and metrics go the same way. Nothing is connected before the first request.
 
+use super::{endpoint, post::USER_AGENT};
 use std::time::Duration;
 
 use http::{HeaderMap, Uri};
@@ -18,8 +19,6 @@ use super::{
     tls::{Tls, TlsError},
 };
 
-pub(in crate::export) const USER_AGENT: &str = concat!("podperf/", env!("CARGO_PKG_VERSION"));
-
 /// A checked address and what a connection to it needs.
 #[derive(Debug)]
 pub(in crate::export) struct Link {
@@ -33,7 +32,7 @@ pub(in crate::export) struct Link {
 
 impl Link {
     pub(in crate::export) fn new(settings: &Settings) -> Result<Self, EndpointError> {
-        settings.check()?;
+        endpoint::check(settings)?;
         let target = parse(settings)?;
         let tls = target.tls.then(|| Tls::new(&settings.tls)).transpose()?;
         Ok(Self {

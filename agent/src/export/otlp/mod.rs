@@ -7,7 +7,7 @@
 
 mod client;
 mod dictionary;
-mod endpoint;
+pub mod endpoint;
 mod failure;
 #[cfg(test)]
 mod faults_tests;

@@ -5,7 +5,7 @@ use std::io::Write;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Uri,
-    header::{CONTENT_ENCODING, CONTENT_TYPE, USER_AGENT},
+    header::{self, CONTENT_ENCODING, CONTENT_TYPE},
     response::Parts,
 };
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -15,7 +15,10 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 
-use super::{failure::ANSWER_BYTES, link, settings::Compression};
+use super::{failure::ANSWER_BYTES, settings::Compression};
+
+/// The name by which the agent introduces itself to servers.
+pub(in crate::export) const USER_AGENT: &str = concat!("podperf/", env!("CARGO_PKG_VERSION"));
 
 /// The only encoding that this agent speaks.
 pub(in crate::export) const PROTOBUF: &str = "application/x-protobuf";
@@ -60,7 +63,7 @@ impl Client {
         *request.uri_mut() = uri.clone();
         *request.headers_mut() = headers.clone();
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROTOBUF));
-        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(link::USER_AGENT));
+        request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         if compression != Compression::None {
             request.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(compression.name()));
         }

@@ -23,7 +23,10 @@ use super::{
     random,
     settings::{Preset, SampleAttribute, Shape},
 };
-use crate::stacks::profile::{Activity, Profile, Sample, Unwind};
+use crate::{
+    model::wait::Unwind,
+    stacks::profile::{Activity, Profile, Sample},
+};
 
 /// Encoded, uncompressed: 4 MiB less room for what a proxy on the way adds.
 const MAX_REQUEST_BYTES: usize = 3_584 * 1024;

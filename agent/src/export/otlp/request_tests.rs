@@ -4,9 +4,9 @@ use super::{
     super::rules::{self, at, profiles, string},
     *,
 };
-use crate::stacks::{
-    profile::{Frame, FrameKind, Function, Mapping, Stack, SubjectProfile, Unwind, WaitState, Waker},
-    reason::WaitReason,
+use crate::{
+    model::wait::{Unwind, WaitReason, WaitState},
+    stacks::profile::{Frame, FrameKind, Function, Mapping, Stack, SubjectProfile, Waker},
 };
 
 const DEFAULT: [SampleAttribute; 3] = [SampleAttribute::State, SampleAttribute::Reason, SampleAttribute::Unwind];

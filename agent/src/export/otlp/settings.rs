@@ -4,8 +4,6 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{EndpointError, endpoint};
-
 /// Where profiles go, and how long to wait.
 #[derive(Clone)]
 pub struct Settings {
@@ -27,17 +25,6 @@ pub struct Settings {
     pub tls: TlsSettings,
     /// What the message looks like.
     pub shape: Shape,
-}
-
-impl Settings {
-    /// Whether an exporter can be made of this.
-    ///
-    /// # Errors
-    ///
-    /// As [`super::Exporter::new`], but for certificates, which are read only then.
-    pub fn check(&self) -> Result<(), EndpointError> {
-        endpoint::check(self)
-    }
 }
 
 /// Header values are secrets more often than not.

@@ -14,7 +14,7 @@ use rustls::{
 };
 
 use super::settings::TlsSettings;
-use crate::export::pem::{PemError, PemFile};
+use crate::transport::pem::{PemError, PemFile};
 
 /// Why there can be no TLS.
 #[derive(Debug, thiserror::Error)]

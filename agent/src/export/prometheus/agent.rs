@@ -1,29 +1,30 @@
 //! The agent about itself: what it counts, what it lost, what it costs. Pure but for `/proc/self`.
 
+use crate::telemetry::logs::{LEVELS, LogCounts};
 use std::{
     collections::BTreeMap,
     fs,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::Ordering,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-
-use tracing::Level;
-use tracing_subscriber::layer::{Context, Layer};
 
 use super::{Family, Value, families as rows};
 use crate::{
     access::AccessStats,
     attribution::NotExported,
+    checkpoint::RestartStats,
     collector::Observation,
     events::state::EventState,
-    export::{facts::FactFamily, otlp, server::ServerStats},
+    export::{facts::FactFamily, otlp},
     kernel::cpu_info::CpuInfo,
-    memory::ORDER,
+    limits::memory::ORDER,
+    model::{
+        feature::Feature,
+        status::{Part, State},
+    },
     pods::SourceStats,
-    restart::RestartStats,
     stacks::{Cause, FrameOwner, SymbolStats},
-    status::{Part, State},
-    upkeep::Feature,
+    telemetry::http::ServerStats,
 };
 
 /// What the agent knows of itself beside an observation.
@@ -55,30 +56,6 @@ pub struct AgentFacts<'a> {
     pub access: Option<AccessStats>,
     /// Whether the last reload was taken, and when the configuration last was.
     pub reload: (bool, SystemTime),
-}
-
-/// Log messages by level, counted as they are written.
-#[derive(Debug, Default)]
-pub struct LogCounts([AtomicU64; 3]);
-
-impl LogCounts {
-    /// All zero.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; 3])
-    }
-}
-
-/// The levels that are counted, with their label values.
-const LEVELS: [(Level, &str); 3] = [(Level::ERROR, "error"), (Level::WARN, "warn"), (Level::INFO, "info")];
-
-impl<S: tracing::Subscriber> Layer<S> for &'static LogCounts {
-    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        let level = LEVELS.iter().position(|(level, _)| level == event.metadata().level());
-        if let Some(count) = level.and_then(|level| self.0.get(level)) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 }
 
 /// The families about the agent.

@@ -18,7 +18,7 @@ use prometheus_client::{
     registry::Unit,
 };
 
-pub use agent::{AgentFacts, LogCounts};
+pub use agent::AgentFacts;
 pub use format::Format;
 
 use super::facts;

@@ -10,9 +10,8 @@ use super::{
     workload::Face,
 };
 use crate::{
-    config::Config,
     events::catalogue::{EVENTS, Event, SHARED_FAMILY, SHARED_HELP, Scale},
-    export::facts::{FACTS, Fact},
+    export::facts::{FACTS, Fact, FactFamily},
 };
 
 /// One family, whether or not this machine has it.
@@ -241,7 +240,7 @@ impl OfRows {
             labels: fact.label.iter().map(|label| label.name).collect(),
             series: format!("{upto}{}", fact.series.len()),
             asked_by: format!("metrics.facts: {}", fact.family.name()),
-            by_default: Config::default().metrics.facts.contains(&fact.family),
+            by_default: FactFamily::DEFAULT.contains(&fact.family),
             help: fact.help,
         }
     }

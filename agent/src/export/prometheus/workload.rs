@@ -11,7 +11,7 @@ use crate::{
     events::plan::Scale,
     export::facts::{FACTS, Fact, FactFamily, Unit},
     kernel::OpenCounter,
-    usage::Usage,
+    model::usage::Usage,
 };
 
 /// The row of counters while CPUs were idle.

@@ -13,7 +13,7 @@ use crate::{
     collector::Observation,
     export::facts::{FACTS, Fact, FactFamily, Unit},
     kernel::OpenCounter,
-    usage::Usage,
+    model::usage::Usage,
 };
 
 /// The row of counters while CPUs were idle, as in `/metrics`.
@@ -129,8 +129,7 @@ mod tests {
             plan::{Counter, Scale, Source},
             state::EventState,
         },
-        stacks::reason::WaitReason,
-        usage::ProfiledTime,
+        model::{usage::ProfiledTime, wait::WaitReason},
     };
 
     const ALL: [FactFamily; 9] = [

@@ -8,7 +8,7 @@ use std::{
 
 use super::{FRAME_BYTES, Name, Named, Turn, User, is};
 use crate::{
-    ids::Pid,
+    model::ids::Pid,
     stacks::{
         counts::Cause,
         demangle::demangle,

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{ids::Pid, stacks::reader::is_pod};
+use crate::{model::ids::Pid, stacks::reader::is_pod};
 
 /// Enough for some 2000 processes. A read that goes on beyond it is the last one.
 const TIME: Duration = Duration::from_secs(1);

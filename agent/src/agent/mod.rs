@@ -1,0 +1,271 @@
+//! The running agent: what its commands and its HTTP server share.
+
+mod history;
+mod recordings;
+mod start;
+mod stop;
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use history::History;
+
+use crate::{
+    access::Access,
+    attribution::RowRules,
+    collector::{Observation, Purpose, ReadError, Reader},
+    config::{Config, Metrics, Settings},
+    export::{
+        Drawer,
+        facts::FactFamily,
+        otlp::{Exporter, Health},
+        prometheus::AgentFacts,
+    },
+    kernel::{AnsweringTime, OpenCounter, cpu_info::CpuInfo},
+    model::status::{Part, State, Status},
+    pods,
+    recording::Windows,
+    stacks::SymbolCounts,
+    telemetry::{heartbeat::Heartbeats, http::ServerCounts, logs::LogCounts},
+};
+
+pub use start::start;
+pub use stop::{Threads, stop};
+
+/// How long the agent is not ready while it has heard of no pods.
+const WAIT_FOR_PODS: Duration = Duration::from_secs(60);
+
+/// What the parts of the agent share.
+#[derive(Debug)]
+pub struct Agent {
+    /// The node's name.
+    pub node_name: String,
+    reader: Reader,
+    status: Status,
+    /// `None` without a cluster.
+    pods: Option<pods::Source>,
+    windows: Windows,
+    drawer: Drawer,
+    cgroup_root: PathBuf,
+    cpu: CpuInfo,
+    history: History,
+    started: Instant,
+    exporter: Option<Exporter>,
+    /// `None` where no metrics are pushed.
+    push: Option<watch::Receiver<Health>>,
+    /// As configured at this moment, for what pushes them.
+    facts: watch::Sender<Vec<FactFamily>>,
+    symbols: SymbolCounts,
+    logs: &'static LogCounts,
+    server: Arc<ServerCounts>,
+    answering: AnsweringTime,
+    heartbeats: Heartbeats,
+    cpus: u32,
+    /// `None` where everybody may read.
+    access: Option<Arc<Access>>,
+    config: Mutex<Config>,
+    reload: Mutex<(bool, SystemTime)>,
+}
+impl Agent {
+    /// Reads the kernel for metrics, or takes the reading of less than a second ago.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's maps cannot be read, or the collector has stopped.
+    pub async fn export(&self, purpose: Purpose) -> Result<Arc<Observation>, ReadError> {
+        let observation = self.reader.read(purpose).await?;
+        if observation.snapshot.cgroups_unresolved > 0
+            && let Some(pods) = &self.pods
+        {
+            pods.poke();
+        }
+        Ok(observation)
+    }
+
+    /// Sets the state of a part that is not the agent's own.
+    pub fn tell(&self, part: &'static str, state: State, detail: &str) {
+        self.status.set(part, state, detail);
+    }
+
+    /// What the HTTP server counts.
+    #[must_use]
+    pub const fn server(&self) -> &Arc<ServerCounts> {
+        &self.server
+    }
+
+    /// Returns the account of the CPU time that readers cost.
+    #[must_use]
+    pub const fn answering(&self) -> &AnsweringTime {
+        &self.answering
+    }
+
+    /// Returns the heartbeats of the agent's loops.
+    #[must_use]
+    pub const fn heartbeats(&self) -> &Heartbeats {
+        &self.heartbeats
+    }
+
+    /// Returns how many CPUs the node has.
+    #[must_use]
+    pub const fn cpus(&self) -> u32 {
+        self.cpus
+    }
+
+    /// Returns whether the last reload succeeded, and when it was: a rendered scrape is valid until this changes.
+    #[must_use]
+    pub fn reloaded(&self) -> (bool, SystemTime) {
+        *self.lock_reload()
+    }
+
+    /// Who may read; `None` is everybody.
+    #[must_use]
+    pub const fn access(&self) -> Option<&Arc<Access>> {
+        self.access.as_ref()
+    }
+
+    /// The windows of profiles, for pages and recordings.
+    #[must_use]
+    pub const fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    /// Returns what draws flame graphs.
+    #[must_use]
+    pub const fn drawer(&self) -> &Drawer {
+        &self.drawer
+    }
+
+    /// What is known now, what was known a while ago, and how long ago that was, for rates. Where the agent has only
+    /// begun, that is nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel's maps cannot be read, or the collector has stopped.
+    pub async fn lately(&self) -> Result<(Arc<Observation>, Option<Arc<Observation>>, Duration), ReadError> {
+        let now = self.reader.read(Purpose::Look).await?;
+        let Some(before) = self.history.before(&now) else { return Ok((now, None, self.started.elapsed())) };
+        let over = now.snapshot.taken.duration_since(before.snapshot.taken).unwrap_or_default();
+        Ok((now, Some(before), over))
+    }
+
+    /// The configured events and what became of each; none where the kernel cannot be read.
+    pub async fn counters(&self) -> Arc<[OpenCounter]> {
+        self.reader
+            .read(Purpose::Look)
+            .await
+            .map_or_else(|_| Arc::default(), |observation| Arc::clone(&observation.counters))
+    }
+
+    /// How the agent is ready, for people. It waits for pods only so long, since counts without names are still of use,
+    /// and are kept for them.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not: it cannot read the kernel, or has not heard of any pod yet.
+    pub async fn ready(&self) -> Result<String, String> {
+        self.reader.read(Purpose::Look).await.map_err(|error| error.to_string())?;
+        let stats = self.pods.as_ref().map(pods::Source::stats).unwrap_or_default();
+        if self.pods.is_none() || stats.last_sync.is_some() {
+            return Ok("ok".into());
+        }
+        let reason = format!("no list of pods yet: {}", stats.last_error.as_deref().unwrap_or("not answered"));
+        if self.started.elapsed() > WAIT_FOR_PODS { Ok(format!("ok, but {reason}")) } else { Err(reason) }
+    }
+
+    /// The states of all parts, as they are now.
+    #[must_use]
+    pub fn parts(&self) -> Vec<Part> {
+        let mut parts = self.status.parts();
+        // The exporters keep their own state, and log its changes themselves.
+        let endpoint = self.lock_config().otlp.endpoint.clone();
+        let mut tell = |part, health| {
+            let (state, detail) = match health {
+                Health::Healthy => (State::Healthy, endpoint.clone()),
+                Health::Degraded { error, .. } => (State::Degraded, format!("{endpoint}: {error}")),
+            };
+            parts.push(Part { part, state, detail });
+        };
+        if let Some(exporter) = &self.exporter {
+            tell("profile export", exporter.stats().health);
+        }
+        if let Some(health) = &self.push {
+            tell("metrics export", health.borrow().clone());
+        }
+        parts
+    }
+
+    /// What the agent's own metrics tell.
+    #[must_use]
+    pub fn facts<'a>(&'a self, parts: &'a [Part]) -> AgentFacts<'a> {
+        let config = self.lock_config();
+        AgentFacts {
+            families: families(&config),
+            created_series: config.metrics.created_series,
+            cpu: &self.cpu,
+            parts,
+            pods: self.pods.as_ref().map(pods::Source::stats),
+            otlp: self.exporter.as_ref().map(Exporter::stats),
+            symbols: self.symbols.stats(),
+            unread: self.symbols.unread().counts(),
+            logs: self.logs,
+            server: self.server.stats(),
+            answering: self.answering.total(),
+            access: self.access.as_ref().map(|access| access.stats()),
+            reload: *self.lock_reload(),
+        }
+    }
+
+    /// Takes over what a new configuration can change while running, and says so once it holds, and what it cannot.
+    pub async fn reload(&self, settings: anyhow::Result<Settings>) {
+        let Settings { config: new, rules, .. } = match settings {
+            Ok(settings) => settings,
+            Err(error) => {
+                self.lock_reload().0 = false;
+                warn!(error = format!("{error:#}"), "configuration not reloaded, the old one stays");
+                return;
+            }
+        };
+        let level = self.lock_config().metrics.level;
+        if let Err(error) = self.reader.set_rules(RowRules { level, ..rules }).await {
+            self.lock_reload().0 = false;
+            warn!(%error, "configuration not reloaded");
+            return;
+        }
+        self.reader.set_max_memory(new.overhead.max_memory);
+        let restart = {
+            let mut config = self.lock_config();
+            let restart = config.needs_restart(&new);
+            config.log_level = new.log_level;
+            config.cgroups = new.cgroups;
+            config.overhead.max_memory = new.overhead.max_memory;
+            config.metrics = Metrics { level, ..new.metrics };
+            self.facts.send_replace(families(&config));
+            restart
+        };
+        *self.lock_reload() = (true, SystemTime::now());
+        if restart.is_empty() {
+            info!("configuration reloaded");
+        } else {
+            warn!(keys = restart.join(", "), "configuration reloaded, but these keys need a restart");
+        }
+    }
+
+    fn lock_reload(&self) -> MutexGuard<'_, (bool, SystemTime)> {
+        self.reload.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_config(&self) -> MutexGuard<'_, Config> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The families of facts that are exported.
+fn families(config: &Config) -> Vec<FactFamily> {
+    if config.facts.enabled { config.metrics.facts.clone() } else { Vec::new() }
+}

@@ -1,0 +1,279 @@
+//! The numbers of a usage, each with a label: who has other events, or another version's reasons, finds its own. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use super::NumberSet;
+use crate::{
+    kernel::OpenCounter,
+    model::{
+        usage::Usage,
+        wait::{Unwind, WaitReason, WaitState},
+    },
+};
+
+/// What the numbers are, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shape {
+    labels: Vec<String>,
+    slots: Vec<(String, Option<usize>)>,
+    groups: usize,
+}
+
+const PLAIN: [&str; 6] =
+    ["oncpu", "voluntary_switches", "involuntary_switches", "migrations", "minor_faults", "major_faults"];
+
+impl Shape {
+    /// The shape of usages with these counters.
+    #[must_use]
+    pub fn of(counters: &[OpenCounter]) -> Self {
+        let mut slots: Vec<_> =
+            counters.iter().filter_map(|open| Some((open.slot?, open.counter.name.clone(), open.group))).collect();
+        slots.sort_unstable();
+        Self::of_slots(slots.into_iter().map(|(_, name, group)| (name, group)).collect())
+    }
+
+    /// The same by the names and groups of the counters, by slot.
+    #[must_use]
+    pub fn of_slots(slots: Vec<(String, Option<usize>)>) -> Self {
+        let groups = slots.iter().filter_map(|(_, group)| *group).max().map_or(0, |last| last + 1);
+        // A group is known by its leader.
+        let leader = |group: usize| slots.iter().find(|(_, of)| *of == Some(group)).map_or("", |(name, _)| name);
+        let plain = PLAIN.map(str::to_owned);
+        let offcpu = WaitState::ALL.map(|state| format!("offcpu {}", state_name(state)));
+        let waits = WaitReason::ALL.map(|reason| format!("wait {}", reason_name(reason)));
+        let profiled = ["waits", "oncpu_samples"].map(str::to_owned);
+        let waits_for = WaitReason::ALL.map(|reason| format!("waits {}", reason_name(reason)));
+        let unwound = Unwind::ALL.map(|unwind| format!("unwound {}", unwind_name(unwind)));
+        let labels = plain.into_iter().chain(offcpu).chain(waits).chain(profiled).chain(waits_for).chain(unwound);
+        let labels = labels
+            .chain(slots.iter().map(|(name, _)| counter_label(name)))
+            .chain((0..groups).map(|group| format!("enabled {}", leader(group))))
+            .chain((0..groups).map(|group| format!("running {}", leader(group))))
+            .collect();
+        Self { labels, slots, groups }
+    }
+
+    /// What the numbers are.
+    #[must_use]
+    pub fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// The counters' names and groups, by slot.
+    #[must_use]
+    pub fn slots(&self) -> &[(String, Option<usize>)] {
+        &self.slots
+    }
+
+    /// The numbers of a usage, zeros at the end left out.
+    #[must_use]
+    pub fn words(&self, usage: &Usage) -> Vec<u64> {
+        let mut usage = usage.clone();
+        let mut words: Vec<u64> = self.numbers(&mut usage).into_iter().map(|number| *number).collect();
+        words.truncate(words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1));
+        words
+    }
+
+    /// The usage with these numbers, whose labels may be others'. What has no place here any more is left out.
+    #[must_use]
+    pub fn usage(&self, words: &[u64], labels: &[String]) -> Usage {
+        let mut usage = Usage::default();
+        let by_label: HashMap<&str, u64> = labels.iter().map(String::as_str).zip(words.iter().copied()).collect();
+        for (number, label) in self.numbers(&mut usage).into_iter().zip(&self.labels) {
+            *number = by_label.get(label.as_str()).copied().unwrap_or(0);
+        }
+        usage
+    }
+
+    /// The places of numbers among the labels.
+    #[must_use]
+    pub fn places(&self, numbers: NumberSet) -> Vec<usize> {
+        (0..self.labels.len()).filter(|place| numbers >> place & 1 == 1).collect()
+    }
+
+    /// The numbers at these places, whose labels may be others'.
+    #[must_use]
+    pub fn numbers_at(&self, places: &[usize], labels: &[String]) -> NumberSet {
+        let at: HashSet<_> = places.iter().filter_map(|place| labels.get(*place)).collect();
+        let of = self.labels.iter().enumerate().filter(|(_, label)| at.contains(label));
+        of.fold(0, |numbers, (place, _)| numbers | 1 << place)
+    }
+
+    /// In the order of the labels.
+    fn numbers<'a>(&self, usage: &'a mut Usage) -> Vec<&'a mut u64> {
+        usage.counts.resize(self.slots.len(), 0);
+        usage.enabled_ns.resize(self.groups, 0);
+        usage.running_ns.resize(self.groups, 0);
+        let (mut numbers, groups) = usage.parts();
+        numbers.extend(groups.into_iter().flatten());
+        numbers
+    }
+}
+
+/// The label of a counter's numbers.
+#[must_use]
+pub fn counter_label(name: &str) -> String {
+    format!("count {name}")
+}
+
+/// The name of a state in the file. Names in the file never change: a number whose name is not found is lost.
+const fn state_name(state: WaitState) -> &'static str {
+    match state {
+        WaitState::Interruptible => "Interruptible",
+        WaitState::Uninterruptible => "Uninterruptible",
+        WaitState::RunQueue => "RunQueue",
+        WaitState::Throttled => "Throttled",
+    }
+}
+
+/// The name of a reason in the file, see [`state_name`].
+const fn reason_name(reason: WaitReason) -> &'static str {
+    match reason {
+        WaitReason::Futex => "Futex",
+        WaitReason::Poll => "Poll",
+        WaitReason::Disk => "Disk",
+        WaitReason::Network => "Network",
+        WaitReason::PageFault => "PageFault",
+        WaitReason::Pipe => "Pipe",
+        WaitReason::Sleep => "Sleep",
+        WaitReason::KernelLock => "KernelLock",
+        WaitReason::Child => "Child",
+        WaitReason::Stopped => "Stopped",
+        WaitReason::MemoryLimit => "MemoryLimit",
+        WaitReason::RunQueue => "RunQueue",
+        WaitReason::Throttled => "Throttled",
+        WaitReason::Other => "Other",
+        WaitReason::Unknown => "Unknown",
+    }
+}
+
+/// The name of an end of a walk in the file, see [`state_name`].
+const fn unwind_name(unwind: Unwind) -> &'static str {
+    match unwind {
+        Unwind::Whole => "Whole",
+        Unwind::Truncated => "Truncated",
+        Unwind::Broken => "Broken",
+        Unwind::NoFramePointers => "NoFramePointers",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::usage::ProfiledTime;
+
+    fn slots(names: &[(&str, Option<usize>)]) -> Shape {
+        Shape::of_slots(names.iter().map(|(name, group)| ((*name).to_owned(), *group)).collect())
+    }
+
+    fn example() -> Usage {
+        Usage {
+            oncpu_ns: 1,
+            offcpu_ns: [2, 3, 4, 5],
+            voluntary_switches: 6,
+            involuntary_switches: 7,
+            migrations: 8,
+            minor_faults: 9,
+            major_faults: 10,
+            counts: vec![11, 12, 13],
+            enabled_ns: vec![14, 15],
+            running_ns: vec![16, 17],
+            profiled: ProfiledTime {
+                waits_ns: std::array::from_fn(|at| 100 + at as u64),
+                waits: 18,
+                oncpu_samples: 19,
+                waits_for: std::array::from_fn(|at| 300 + at as u64),
+                unwound_ns: std::array::from_fn(|at| 200 + at as u64),
+            },
+        }
+    }
+
+    #[test]
+    fn a_usage_comes_back_as_it_was() {
+        let shape = slots(&[("cycles", Some(0)), ("instructions", Some(0)), ("cache-misses", Some(1))]);
+        let words = shape.words(&example());
+        assert_eq!(words.len(), shape.labels().len());
+        assert_eq!(shape.usage(&words, shape.labels()), example());
+        assert_eq!(shape.words(&Usage::default()), [0_u64; 0]);
+    }
+
+    #[test]
+    fn counters_are_found_by_their_names_in_another_order() {
+        let before = slots(&[("cycles", Some(0)), ("instructions", Some(0)), ("cache-misses", Some(1))]);
+        let after = slots(&[("cache-misses", Some(0)), ("page-faults", None), ("cycles", Some(2))]);
+        let usage = after.usage(&before.words(&example()), before.labels());
+        assert_eq!(usage.counts, [13, 0, 11]);
+        assert_eq!((usage.enabled_ns, usage.running_ns), (vec![15, 0, 14], vec![17, 0, 16]));
+        assert_eq!((usage.oncpu_ns, usage.profiled), (1, example().profiled));
+    }
+
+    /// Another name here loses what was kept under the old one: add a name, never change one.
+    #[test]
+    fn labels_are_what_every_version_has_written() {
+        let shape = slots(&[("cycles", Some(0)), ("cache-misses", Some(1))]);
+        let expected = [
+            "oncpu",
+            "voluntary_switches",
+            "involuntary_switches",
+            "migrations",
+            "minor_faults",
+            "major_faults",
+            "offcpu Interruptible",
+            "offcpu Uninterruptible",
+            "offcpu RunQueue",
+            "offcpu Throttled",
+            "wait Futex",
+            "wait Poll",
+            "wait Disk",
+            "wait Network",
+            "wait PageFault",
+            "wait Pipe",
+            "wait Sleep",
+            "wait KernelLock",
+            "wait Child",
+            "wait Stopped",
+            "wait MemoryLimit",
+            "wait RunQueue",
+            "wait Throttled",
+            "wait Other",
+            "wait Unknown",
+            "waits",
+            "oncpu_samples",
+            "waits Futex",
+            "waits Poll",
+            "waits Disk",
+            "waits Network",
+            "waits PageFault",
+            "waits Pipe",
+            "waits Sleep",
+            "waits KernelLock",
+            "waits Child",
+            "waits Stopped",
+            "waits MemoryLimit",
+            "waits RunQueue",
+            "waits Throttled",
+            "waits Other",
+            "waits Unknown",
+            "unwound Whole",
+            "unwound Truncated",
+            "unwound Broken",
+            "unwound NoFramePointers",
+            "count cycles",
+            "count cache-misses",
+            "enabled cycles",
+            "enabled cache-misses",
+            "running cycles",
+            "running cache-misses",
+        ];
+        assert_eq!(shape.labels(), expected);
+    }
+
+    #[test]
+    fn labels_are_told_apart() {
+        let shape = slots(&[("cycles", Some(0)), ("cache-misses", Some(1))]);
+        let mut labels = shape.labels().to_vec();
+        labels.sort_unstable();
+        labels.dedup();
+        assert_eq!(labels.len(), shape.labels().len());
+    }
+}

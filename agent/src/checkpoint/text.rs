@@ -1,0 +1,132 @@
+//! The file's form: a line with version, checksum and length, then JSON. Pure.
+
+use thiserror::Error;
+
+use super::Kept;
+
+/// Another one when what is kept means something else.
+const VERSION: u32 = 1;
+const MAGIC: &str = "podperf-kept";
+
+/// Why a file is not used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TextError {
+    /// It has no first line of ours.
+    #[error("not a file of podperf's")]
+    Foreign,
+    /// Of another version.
+    #[error("of version {0}, and this agent reads {VERSION}")]
+    Version(u32),
+    /// Cut short, or changed.
+    #[error("damaged")]
+    Damaged,
+}
+
+/// The file of what is to be kept.
+///
+/// # Errors
+///
+/// Never for what this agent keeps: all keys of its maps are texts.
+pub fn encode(kept: &Kept) -> serde_json::Result<Vec<u8>> {
+    let body = serde_json::to_vec(kept)?;
+    let mut text = format!("{MAGIC} {VERSION} {:08x} {}\n", crc32fast::hash(&body), body.len()).into_bytes();
+    text.extend(body);
+    Ok(text)
+}
+
+/// What was kept.
+///
+/// # Errors
+///
+/// When a single bit is another one than was written, or another version wrote it.
+pub fn decode(text: &[u8]) -> Result<Kept, TextError> {
+    let end = text.iter().position(|byte| *byte == b'\n').ok_or(TextError::Foreign)?;
+    let (head, body) = (&text[..end], &text[end + 1..]);
+    let head = std::str::from_utf8(head).ok().ok_or(TextError::Foreign)?;
+    let [MAGIC, version, checksum, length] = head.split(' ').collect::<Vec<_>>()[..] else {
+        return Err(TextError::Foreign);
+    };
+    match version.parse() {
+        Ok(VERSION) => {}
+        Ok(other) => return Err(TextError::Version(other)),
+        Err(_) => return Err(TextError::Foreign),
+    }
+    let whole = *length == body.len().to_string() && *checksum == format!("{:08x}", crc32fast::hash(body));
+    if !whole {
+        return Err(TextError::Damaged);
+    }
+    serde_json::from_slice(body).ok().ok_or(TextError::Damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        attribution::{
+            Row,
+            kept::{KeptAccount, KeptLedger, KeptWaiting},
+        },
+        cgroups::kept::KeptNode,
+        pods::{Pod, kept::KeptPod},
+    };
+
+    fn example() -> Kept {
+        let node = KeptNode { id: 7, path: "/a\n\"b".into(), born_ns: 1, first_of_pod: true, died_ns: Some(u64::MAX) };
+        let row = Row::Container { namespace: "shop".into(), pod: "web".into(), container: "app".into() };
+        let account = KeptAccount {
+            row,
+            usage: vec![1, 2, u64::MAX],
+            started_unix_ns: Some(4),
+            pod: Some(0),
+            container: None,
+            ended: Some((3, 1)),
+            hidden: true,
+            revealed: Some(vec![0, 3]),
+        };
+        Kept {
+            identity: "boot 4".into(),
+            posted: vec![(7, vec![0, 5])],
+            shown: [("idle_ns".to_owned(), 5)].into(),
+            tree: vec![node.clone()],
+            pods: vec![Pod::example()],
+            told: vec![KeptPod { pod: 0, deleted_ns: None }],
+            ledger: KeptLedger {
+                accounts: vec![account],
+                waiting: vec![KeptWaiting { cgroup: 9, usage: vec![], since_ns: 2, place: Some(node) }],
+                ..KeptLedger::default()
+            },
+            ..Kept::default()
+        }
+    }
+
+    #[test]
+    fn what_was_kept_comes_back() {
+        assert_eq!(decode(&encode(&example()).unwrap()).as_ref(), Ok(&example()));
+    }
+
+    #[test]
+    fn a_file_cut_at_any_byte_is_not_used() {
+        let text = encode(&example()).unwrap();
+        for length in 0..text.len() {
+            assert!(decode(&text[..length]).is_err(), "cut at {length}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_any_bit_flipped_is_not_used() {
+        let text = encode(&example()).unwrap();
+        for at in 0..text.len() * 8 {
+            let mut flipped = text.clone();
+            flipped[at / 8] ^= 1 << (at % 8);
+            assert!(decode(&flipped).is_err(), "bit {at}");
+        }
+    }
+
+    #[test]
+    fn another_version_is_told_from_damage() {
+        let text = String::from_utf8(encode(&example()).unwrap()).unwrap();
+        let newer = text.replacen("podperf-kept 1 ", "podperf-kept 2 ", 1);
+        assert_eq!(decode(newer.as_bytes()), Err(TextError::Version(2)));
+        assert_eq!(decode(b"nonsense\n"), Err(TextError::Foreign));
+    }
+}

@@ -1,0 +1,349 @@
+//! Readings into deltas: what each cgroup did between two readings. Pure.
+//!
+//! The kernel's totals only grow, but for a moment they may be read smaller than before (a task settled on two CPUs).
+//! Then the old total is kept until the new one has caught up, so that no delta is negative. Counts of multiplexed
+//! groups are scaled here, delta by delta: totals are never scaled, so they never fall.
+
+use std::collections::{BTreeSet, HashMap};
+
+use podperf_ebpf::abi;
+
+use crate::{
+    events::multiplexing::{Pool, Share, Turns},
+    kernel::{OpenCounter, RawReading},
+    model::{
+        ids::CgroupId,
+        usage::{ProfiledTime, Usage},
+        wait::WaitState,
+    },
+};
+
+/// The last reading of each cgroup, and the layout of its counts.
+#[derive(Debug)]
+pub struct Readings {
+    /// With the number of the reading that had it.
+    previous: HashMap<CgroupId, (abi::podperf_cgroup, u64)>,
+    readings: u64,
+    /// Slot -> hardware group.
+    groups: Vec<Option<usize>>,
+    /// The most that an event can count in a nanosecond of one CPU.
+    most_per_ns: f64,
+}
+
+/// Counts and times of one event are read one after the other: so much may fall between.
+const BETWEEN: f64 = 1e5;
+
+impl Readings {
+    /// Starts from zero: the first delta of a cgroup is all that the kernel counted.
+    #[must_use]
+    pub fn new(counters: &[OpenCounter], most_per_ns: f64) -> Self {
+        let mut groups = Vec::new();
+        for counter in counters {
+            if let Some(slot) = counter.slot {
+                groups.resize(groups.len().max(slot + 1), None);
+                groups[slot] = counter.group;
+            }
+        }
+        Self { previous: HashMap::new(), readings: 0, groups, most_per_ns }
+    }
+
+    /// For rows whose counters have these groups by slot, and counts that are not doubted.
+    #[must_use]
+    pub fn of_groups(groups: Vec<Option<usize>>) -> Self {
+        Self { previous: HashMap::new(), readings: 0, groups, most_per_ns: f64::INFINITY }
+    }
+
+    /// Up to where each row has become deltas: its words, without zeros at the end.
+    #[must_use]
+    pub fn keep(&self) -> Vec<(u64, Vec<u64>)> {
+        let words = |counts: &abi::podperf_cgroup| {
+            let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(counts));
+            words[..words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1)].to_vec()
+        };
+        self.previous.iter().map(|(cgroup, (counts, _))| (cgroup.0, words(counts))).collect()
+    }
+
+    /// Goes on where an agent before this one has stopped.
+    pub fn resume(&mut self, kept: Vec<(u64, Vec<u64>)>) {
+        for (cgroup, kept) in kept {
+            let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
+            let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut counts));
+            words.iter_mut().zip(kept).for_each(|(word, kept)| *word = kept);
+            self.previous.insert(CgroupId(cgroup), (counts, self.readings));
+        }
+    }
+
+    /// Returns what happened since the last call. Cgroups that are no longer in the table are forgotten; one that
+    /// comes back starts from zero.
+    pub fn advance(&mut self, reading: &RawReading) -> Deltas {
+        self.readings += 1;
+        let mut unprofiled = Vec::new();
+        let mut deltas = Vec::with_capacity(reading.rows.len());
+        let mut doubtful = BTreeSet::new();
+        let short = self.turns_of_short_rows(reading);
+        for row in &reading.rows {
+            let new = || (bytemuck::Zeroable::zeroed(), 0);
+            let (previous, last_had) = self.previous.entry(row.cgroup).or_insert_with(new);
+            *last_had = self.readings;
+            if let Some(mut delta) = step(previous, &row.counts) {
+                doubtful.extend(withhold(&self.groups, self.most_per_ns, &mut delta));
+                deltas.push((row.cgroup, usage(&self.groups, &delta, &short)));
+                if delta.unprofiled_ns.iter().any(|ns| *ns > 0) {
+                    unprofiled.push((row.cgroup, delta.unprofiled_ns));
+                }
+            }
+        }
+        self.previous.retain(|_, (_, last_had)| *last_had == self.readings);
+        Deltas { usages: deltas, doubtful: doubtful.into_iter().collect(), unprofiled }
+    }
+
+    /// By group, the turns on the PMU since the last call of the rows that are too short to be scaled by their own.
+    fn turns_of_short_rows(&self, reading: &RawReading) -> Vec<Pool> {
+        let mut all = vec![Pool::default(); number_of(&self.groups)];
+        for row in reading.rows.iter().filter(|row| row.cgroup != CgroupId::IDLE) {
+            let previous = self.previous.get(&row.cgroup).map(|(previous, _)| previous);
+            for (group, pool) in all.iter_mut().enumerate() {
+                let grown = |now: &[u64], before: Option<u64>| growth(now[group], before.unwrap_or(0)).unwrap_or(0);
+                pool.add(Turns {
+                    enabled_ns: grown(&row.counts.enabled_ns, previous.map(|row| row.enabled_ns[group])),
+                    running_ns: grown(&row.counts.running_ns, previous.map(|row| row.running_ns[group])),
+                });
+            }
+        }
+        all
+    }
+}
+
+/// The growth of all counts between two readings.
+#[derive(Debug, Default)]
+pub struct Deltas {
+    /// Deltas of the cgroups that did something.
+    pub usages: Vec<(CgroupId, Usage)>,
+    /// The slots of counters that grew by more than is possible: that growth is in no delta.
+    pub doubtful: Vec<usize>,
+    /// Time off the CPU in nanoseconds, by [`WaitState`], that is in no sample.
+    pub unprofiled: Vec<(CgroupId, [u64; WaitState::ALL.len()])>,
+}
+
+/// Puts what was profiled beside what was counted.
+pub fn join(deltas: &mut Vec<(CgroupId, Usage)>, mut profiled: HashMap<CgroupId, ProfiledTime>) {
+    for (cgroup, usage) in deltas.iter_mut() {
+        if let Some(profiled) = profiled.remove(cgroup) {
+            usage.profiled = profiled;
+        }
+    }
+    deltas.extend(profiled.into_iter().map(|(cgroup, profiled)| (cgroup, Usage { profiled, ..Usage::default() })));
+}
+
+/// Returns the number of groups.
+fn number_of(by_slot: &[Option<usize>]) -> usize {
+    by_slot.iter().flatten().max().map_or(0, |last| last + 1)
+}
+
+fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup, short: &[Pool]) -> Usage {
+    let turns = |group: usize| Turns { enabled_ns: delta.enabled_ns[group], running_ns: delta.running_ns[group] };
+    let shares: Vec<_> = short.iter().enumerate().map(|(group, pool)| turns(group).share(*pool)).collect();
+    let counts = by_slot.iter().enumerate().map(|(slot, group)| match group {
+        None => delta.counts[slot],
+        Some(group) => shares[*group].map_or(0, |share| share.scale(delta.counts[slot])),
+    });
+    // Time for which nothing was counted, or too little, must not read as a count of zero.
+    let running = |(group, share): (usize, &Option<Share>)| share.map_or(0, |_| delta.running_ns[group]);
+    Usage {
+        oncpu_ns: delta.run_ns,
+        offcpu_ns: delta.offcpu_ns,
+        voluntary_switches: delta.voluntary,
+        involuntary_switches: delta.involuntary,
+        migrations: delta.migrations,
+        minor_faults: delta.minor_faults,
+        major_faults: delta.major_faults,
+        counts: counts.collect(),
+        enabled_ns: delta.enabled_ns[..short.len()].to_vec(),
+        running_ns: shares.iter().enumerate().map(running).collect(),
+        profiled: ProfiledTime::default(),
+    }
+}
+
+/// Takes out growth that no CPU is fast enough for, and says of which counters.
+fn withhold(by_slot: &[Option<usize>], most_per_ns: f64, delta: &mut abi::podperf_cgroup) -> Vec<usize> {
+    let mut doubtful = Vec::new();
+    for (slot, group) in by_slot.iter().enumerate() {
+        let Some(group) = group else { continue };
+        if real(delta.counts[slot]) > real(delta.enabled_ns[*group]) * most_per_ns + BETWEEN {
+            delta.counts[slot] = 0;
+            doubtful.push(slot);
+        }
+    }
+    doubtful
+}
+
+#[expect(clippy::cast_precision_loss, reason = "compared with a bound that is generous")]
+fn real(count: u64) -> f64 {
+    count as f64
+}
+
+/// Word by word: the growth since `previous`, which moves along; no growth where the total is behind.
+/// `None` when nothing grew.
+fn step(previous: &mut abi::podperf_cgroup, now: &abi::podperf_cgroup) -> Option<abi::podperf_cgroup> {
+    let mut any = 0;
+    let mut delta: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
+    let previous: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(previous));
+    let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(now));
+    let grown: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut delta));
+    for ((previous, now), grown) in previous.iter_mut().zip(words).zip(grown) {
+        if let Some(growth) = growth(*now, *previous) {
+            *grown = growth;
+            *previous = *now;
+            any |= growth;
+        }
+    }
+    (any != 0).then_some(delta)
+}
+
+/// The growth of one total; `None` if `now` is smaller than `before`.
+fn growth(now: u64, before: u64) -> Option<u64> {
+    let growth = now.wrapping_sub(before);
+    (growth.cast_signed() >= 0).then_some(growth)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::RawRow;
+
+    const CGROUP: CgroupId = CgroupId(42);
+
+    fn readings(groups: Vec<Option<usize>>) -> Readings {
+        Readings { previous: HashMap::new(), readings: 0, groups, most_per_ns: 80.0 }
+    }
+
+    fn read(readings: &mut Readings, fill: impl FnOnce(&mut abi::podperf_cgroup)) -> Usage {
+        let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
+        fill(&mut counts);
+        let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
+        readings.advance(&reading).usages.pop().map(|(_, usage)| usage).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_first_delta_is_everything_and_the_next_the_growth() {
+        let mut readings = readings(vec![]);
+        assert_eq!(read(&mut readings, |row| row.run_ns = 10).oncpu_ns, 10);
+        assert_eq!(read(&mut readings, |row| row.run_ns = 15).oncpu_ns, 5);
+    }
+
+    #[test]
+    fn a_total_that_is_behind_gives_nothing_until_it_has_caught_up() {
+        let mut readings = readings(vec![]);
+        let mut sum = 0;
+        for (total, expected_sum) in [(10, 10), (8, 10), (9, 10), (12, 12)] {
+            sum += read(&mut readings, |row| row.minor_faults = total).minor_faults;
+            assert_eq!(sum, expected_sum, "at {total}");
+        }
+    }
+
+    #[test]
+    fn deltas_are_scaled_by_enabled_over_running_and_totals_never_fall() {
+        // Scaling totals instead would read 200 and then 110 / 70 * 120 = 188.
+        let mut readings = readings(vec![Some(0)]);
+        let mut total = 0;
+        for (count, enabled, running, expected) in [(100, 100, 50, 200), (110, 120, 70, 210), (110, 140, 70, 210)] {
+            total += read(&mut readings, |row| {
+                row.counts[0] = count;
+                row.enabled_ns[0] = enabled;
+                row.running_ns[0] = running;
+            })
+            .counts[0];
+            assert_eq!(total, expected);
+        }
+    }
+
+    fn read_group(readings: &mut Readings, count: u64, enabled: u64, running: u64) -> Usage {
+        read(readings, |row| {
+            row.counts[0] = count;
+            row.enabled_ns[0] = enabled;
+            row.running_ns[0] = running;
+        })
+    }
+
+    #[test]
+    fn time_off_the_pmu_is_never_counted() {
+        let mut readings = readings(vec![Some(0)]);
+        assert_eq!(
+            read_group(&mut readings, 0, 50, 0),
+            Usage { counts: vec![0], enabled_ns: vec![50], running_ns: vec![0], ..Usage::default() }
+        );
+        // An hour off the PMU, then a millisecond on it.
+        const HOUR: u64 = 3_600_000_000_000;
+        let usage = read_group(&mut readings, 3_000_000, 50 + HOUR, 1_000_000);
+        assert_eq!((usage.counts, usage.enabled_ns, usage.running_ns), (vec![0], vec![HOUR], vec![0]));
+        let usage = read_group(&mut readings, 3_000_000 + 100, 50 + HOUR + 100, 1_000_000 + 50);
+        assert_eq!((usage.counts, usage.enabled_ns, usage.running_ns), (vec![200], vec![100], vec![50]));
+    }
+
+    #[test]
+    fn a_short_row_is_scaled_by_the_share_of_short_rows() {
+        let row = |cgroup, count, enabled, running| {
+            let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
+            (counts.counts[0], counts.enabled_ns[0], counts.running_ns[0]) = (count, enabled, running);
+            RawRow { cgroup: CgroupId(cgroup), counts }
+        };
+        let mut readings = readings(vec![Some(0)]);
+        // The group had the PMU for itself until then: another interval's share must not scale this one.
+        readings.advance(&RawReading { rows: vec![row(1, 9_000, 9_000, 9_000)], ..RawReading::default() });
+        let idle = row(CgroupId::IDLE.0, 200_000_000, 200_000_000, 200_000_000);
+        let rows = vec![row(1, 9_000 + 240, 9_000 + 970, 9_000 + 240), row(2, 10, 10, 10), row(3, 0, 20, 0), idle];
+        let deltas = readings.advance(&RawReading { rows, ..RawReading::default() });
+        let counts: Vec<u64> = deltas.usages.iter().map(|(_, usage)| usage.counts[0]).collect();
+        assert_eq!(counts, [960, 40, 0, 200_000_000]);
+        assert_eq!(deltas.usages[2].1.running_ns, [0]);
+    }
+
+    #[test]
+    fn growth_that_no_clock_allows_is_withheld_and_told() {
+        let mut readings = readings(vec![Some(0), None]);
+        for (count, enabled, expected, told) in [
+            (1_000_000, 1_000_000, 1_000_000, vec![]),
+            (u64::MAX >> 1, 2_000_000, 0, vec![0]),
+            ((u64::MAX >> 1) + 5, 3_000_000, 5, vec![]),
+        ] {
+            let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
+            (counts.counts, counts.enabled_ns[0], counts.running_ns[0]) = ([count; 16], enabled, enabled);
+            let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
+            let mut deltas = readings.advance(&reading);
+            assert_eq!((deltas.usages.pop().unwrap().1.counts[0], deltas.doubtful), (expected, told));
+        }
+    }
+
+    #[test]
+    fn who_goes_on_counts_what_came_after() {
+        let mut before = readings(vec![]);
+        read(&mut before, |row| (row.run_ns, row.minor_faults) = (10, 3));
+        let mut after = readings(vec![]);
+        after.resume(before.keep());
+        let usage = read(&mut after, |row| (row.run_ns, row.minor_faults) = (12, 3));
+        assert_eq!((usage.oncpu_ns, usage.minor_faults), (2, 0));
+    }
+
+    #[test]
+    fn time_that_is_in_no_sample_is_told_by_cgroup_and_state() {
+        let mut readings = readings(vec![]);
+        let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
+        for (total, expected) in [
+            ([0, 0, 5, 0], vec![(CGROUP, [0, 0, 5, 0])]),
+            ([0, 0, 5, 0], vec![]),
+            ([7, 0, 6, 2], vec![(CGROUP, [7, 0, 1, 2])]),
+        ] {
+            counts.unprofiled_ns = total;
+            let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
+            assert_eq!(readings.advance(&reading).unprofiled, expected);
+        }
+    }
+
+    #[test]
+    fn a_row_that_the_agent_deleted_and_the_kernel_made_again_counts_from_zero() {
+        let mut readings = readings(vec![]);
+        read(&mut readings, |row| row.run_ns = 10);
+        readings.advance(&RawReading::default());
+        assert_eq!(read(&mut readings, |row| row.run_ns = 3).oncpu_ns, 3);
+    }
+}

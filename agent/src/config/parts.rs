@@ -1,0 +1,242 @@
+//! What the configuration asks of each part, and what the parts say of themselves: the same in the agent and in
+//! `podperf check`. Pure, but for the look whether this is a pod.
+
+use super::LEAST_STACKS;
+use std::{path::Path, time::Duration};
+
+use super::{Config, ConfigError, Identity, PodSource};
+use crate::{
+    access::AccessSettings,
+    kernel::{PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host},
+    limits::memory::{Budget, Mebi, OWN_BYTES},
+    model::status::State,
+    pods,
+};
+
+/// Whether stacks are taken.
+#[must_use]
+pub fn wants_profiles(config: &Config) -> bool {
+    config.stacks.enabled && config.facts.enabled
+}
+
+/// Whether profiles are sent to a receiver.
+#[must_use]
+pub fn sends_profiles(config: &Config) -> bool {
+    wants_profiles(config) && !config.otlp.endpoint.is_empty()
+}
+
+/// Whether pods have names.
+#[must_use]
+pub fn wants_pods(config: &Config) -> bool {
+    match config.identity {
+        Identity::Auto => pods::in_cluster(),
+        Identity::Kubernetes => true,
+        Identity::None => false,
+    }
+}
+
+/// What the sensors are to do.
+#[must_use]
+pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
+    SensorSettings {
+        tracepoint: config.scheduling.tracepoint,
+        facts: config.facts.enabled,
+        stacks: wants_profiles(config),
+        long_wait_ns: nanoseconds(config.stacks.long_wait),
+        max_cgroups: config.cgroups.max,
+        max_stacks: config.stacks.max_stacks,
+        waker_after_ns: nanoseconds(config.stacks.waker_after),
+        waker_stacks: config.stacks.waker_stacks,
+        max_walks: config.stacks.max_walks,
+        oncpu_hertz: config.stacks.on_cpu_hertz,
+        oncpu_event: config.stacks.on_cpu_event,
+        shadow: config.stacks.shadow,
+        max_samples: config.stacks.max_samples,
+        pmu: pmu_settings(config, host),
+    }
+}
+
+/// Holds the sizes of the maps against the budget. Where the budget is but a share of what there is, the tables of stacks
+/// are made smaller, which is said; those of counts stay as they are, and the agent starts in any case.
+///
+/// # Errors
+///
+/// When they do not fit a budget that is configured.
+pub fn fit_maps(
+    config: &mut Config,
+    budget: Option<Budget>,
+    map_bytes: impl Fn(&Config) -> u64,
+) -> Result<Option<String>, ConfigError> {
+    let Some(budget) = budget else { return Ok(None) };
+    let fits = |config: &Config| map_bytes(config).saturating_add(OWN_BYTES) <= budget.bytes;
+    if fits(config) {
+        return Ok(None);
+    }
+    let (maps, own) = (Mebi(map_bytes(config)), Mebi(OWN_BYTES));
+    if budget.limit.is_none() {
+        let message = format!(
+            "{} is too little: maps of the configured sizes take {maps}, and the agent some {own} by itself (raise it, or \
+             lower `stacks.maxStacks`, `stacks.maxSamples` or `cgroups.max`)",
+            Mebi(budget.bytes)
+        );
+        return Err(ConfigError::Value { key: "overhead.maxMemory", message });
+    }
+    while !fits(config) && (config.stacks.max_stacks, config.stacks.max_samples) != LEAST_STACKS {
+        let (stacks, samples) = LEAST_STACKS;
+        config.stacks.max_stacks = (config.stacks.max_stacks / 2).max(stacks);
+        config.stacks.max_samples = (config.stacks.max_samples / 2).max(samples);
+    }
+    let (stacks, samples) = (config.stacks.max_stacks, config.stacks.max_samples);
+    let enough = if fits(config) { "" } else { ", which is still too much" };
+    Ok(Some(format!(
+        "maps of the configured sizes would take {maps}, and the agent some {own} by itself: there is room for {stacks} \
+         stacks and {samples} samples{enough} (raise the container's limit, or lower `stacks.maxStacks`, \
+         `stacks.maxSamples` or `cgroups.max`)"
+    )))
+}
+
+/// How the PMU is shared.
+#[must_use]
+pub fn pmu_settings(config: &Config, host: &Host) -> PmuSettings {
+    PmuSettings {
+        leave_free: config.pmu.leave_free,
+        multiplex: config.pmu.multiplex,
+        paranoid: host.perf_event_paranoid,
+        watchdog: host.nmi_watchdog && host.cpu_pmu.is_some(),
+    }
+}
+
+/// Where pods come from.
+///
+/// # Errors
+///
+/// Why from nowhere, which is as it should be.
+pub fn pod_settings(config: &Config, node_name: &str) -> Result<pods::SourceSettings, &'static str> {
+    if !wants_pods(config) {
+        return Err(match config.identity {
+            Identity::None => "`identity: none`: pods' cgroups are like all others",
+            _ => "not in a cluster: pods' cgroups are like all others",
+        });
+    }
+    let kubernetes = &config.kubernetes;
+    let path = |path: &Path| (!path.as_os_str().is_empty()).then(|| path.to_owned());
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Ok(pods::SourceSettings {
+        source: match kubernetes.source {
+            PodSource::Watch => pods::SourceKind::Watch,
+            PodSource::Kubelet => pods::SourceKind::Kubelet(pods::KubeletSettings {
+                url: text(&kubernetes.kubelet.url),
+                ca_file: path(&kubernetes.kubelet.ca_file),
+                insecure_skip_verify: kubernetes.kubelet.insecure_skip_verify,
+                interval: kubernetes.kubelet.interval,
+            }),
+        },
+        node_name: node_name.to_owned(),
+        kubeconfig: path(&kubernetes.kubeconfig),
+        context: text(&kubernetes.context),
+        labels: kubernetes.pod_labels.clone(),
+        annotations: kubernetes.pod_annotations.clone(),
+    })
+}
+
+/// How to find out who may read; `None` where everybody may.
+#[must_use]
+pub fn access_settings(config: &Config) -> Option<AccessSettings> {
+    let authorization = &config.server.authorization;
+    let (kubeconfig, context) = (&config.kubernetes.kubeconfig, &config.kubernetes.context);
+    authorization.enabled.then(|| AccessSettings {
+        credentials: pods::Credentials::Api {
+            kubeconfig: (!kubeconfig.as_os_str().is_empty()).then(|| kubeconfig.clone()),
+            context: (!context.is_empty()).then(|| context.clone()),
+        },
+        audiences: authorization.audiences.clone(),
+    })
+}
+
+/// What the form of the scheduling tracepoint means, given the one that was wanted.
+#[must_use]
+pub fn scheduling(wanted: Tracepoint, got: Tracepoint, sees_all_tasks: bool) -> (State, String) {
+    let (state, mut detail) = match got {
+        Tracepoint::Raw if wanted != Tracepoint::Raw => {
+            (State::Degraded, "raw tracepoint: wake-ups are told by run times".to_owned())
+        }
+        _ => (State::Healthy, format!("{got:?} tracepoint").to_lowercase()),
+    };
+    if !sees_all_tasks {
+        detail += "; waits count when they end: the agent does not see the processes of the node (`hostPID`)";
+    }
+    (state, detail)
+}
+
+/// What becomes of stacks.
+#[must_use]
+pub fn stacks(config: &Config, host: &Host) -> (State, String) {
+    if !config.stacks.enabled {
+        return (State::Healthy, "not taken: `stacks.enabled` is false".into());
+    }
+    if !wants_profiles(config) {
+        return (State::Healthy, "not taken: `facts.enabled` is false, and facts measure the waits".into());
+    }
+    let missing = host.without_names();
+    if missing.is_empty() {
+        (State::Healthy, "kernel and user stacks of every wait".into())
+    } else if sends_profiles(config) {
+        (State::Degraded, format!("without {}", missing.join(" and ")))
+    } else {
+        // Nobody has asked for them yet.
+        (State::Healthy, format!("of every wait, without {}", missing.join(" and ")))
+    }
+}
+
+/// What becomes of samples on the CPU.
+#[must_use]
+pub fn samples(config: &Config, samples: &Result<Option<SampleEvent>, String>) -> (State, String) {
+    match samples {
+        Ok(Some(event)) => {
+            let event = if *event == SampleEvent::CpuClock { "cpu-clock" } else { "cycles" };
+            (State::Healthy, format!("{} a second on each CPU, by {event}", config.stacks.on_cpu_hertz))
+        }
+        Ok(None) if wants_profiles(config) => (State::Healthy, "not taken: `stacks.onCpuHertz` is 0".into()),
+        Ok(None) => (State::Healthy, "not taken: no stacks are".into()),
+        Err(error) => (State::Degraded, format!("none: {error}")),
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::max_memory::MaxMemory;
+
+    /// Maps of a KiB per stack, and of 4 MiB besides.
+    fn map_bytes(config: &Config) -> u64 {
+        (4 << 20) + (u64::from(config.stacks.max_stacks) << 10)
+    }
+
+    #[test]
+    fn maps_that_do_not_fit_a_configured_budget_are_refused_with_the_way_out() {
+        let mut config = Config::default();
+        assert_eq!(fit_maps(&mut config, Budget::of(MaxMemory::Bytes(56 << 20), None), map_bytes).unwrap(), None);
+        assert_eq!(fit_maps(&mut config, None, map_bytes).unwrap(), None);
+        let error = fit_maps(&mut config, Budget::of(MaxMemory::Bytes(55 << 20), None), map_bytes).unwrap_err();
+        let says = error.to_string();
+        assert!(says.starts_with("bad value for `overhead.maxMemory`: 55 MiB is too little: maps"), "{says}");
+        assert!(says.contains("36 MiB") && says.contains("20 MiB") && says.contains("`stacks.maxStacks`"), "{says}");
+        assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn maps_that_do_not_fit_a_containers_limit_are_made_smaller_and_the_agent_starts() {
+        let mut config = Config::default();
+        let says = fit_maps(&mut config, Some(Budget::share_of(41 << 20)), map_bytes).unwrap().unwrap();
+        assert_eq!((config.stacks.max_stacks, config.stacks.max_samples), (8192, 4096));
+        assert!(says.contains("8192 stacks and 4096 samples (raise"), "{says}");
+        assert_eq!(config.cgroups, Config::default().cgroups);
+        let says = fit_maps(&mut config, Some(Budget::share_of(20 << 20)), map_bytes).unwrap().unwrap();
+        assert_eq!((config.stacks.max_stacks, config.stacks.max_samples), LEAST_STACKS);
+        assert!(says.contains("still too much"), "{says}");
+    }
+}

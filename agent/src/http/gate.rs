@@ -1,0 +1,286 @@
+//! Checks a request before it is answered: no body, an admitted token, the rate, and the cap of CPU time.
+//!
+//! Whoever looks whether the agent lives (`/livez`, `/readyz`) needs neither a token nor a share of the rate. The router
+//! knows a path only as it is written, and so does the API server: `//metrics` is another path than `/metrics` to both.
+//!
+//! Requests with an admitted token share the rate of the token's owner, from any address. All others share the rate of
+//! their address; refused ones have a smaller rate.
+
+use std::{net::IpAddr, sync::Arc};
+
+use axum::{
+    http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+
+use super::{
+    budget::{Asked, Budget},
+    peers::{FirstReviews, Peer, Shares, Table, all_reviews},
+    rate::Bucket,
+    routes,
+};
+use crate::{
+    access::{self, Access, Undecided, Verdict},
+    kernel::clock::monotonic,
+};
+use crate::{
+    config::ServerLimits,
+    telemetry::http::{Refusal, ServerCounts},
+};
+
+/// Who needs no token.
+const OPEN: [&str; 2] = ["/livez", "/readyz"];
+/// What one connection may have of the rate.
+const SHARE: f64 = 0.25;
+
+#[derive(Debug)]
+pub(super) struct Gate {
+    requests_per_second: f64,
+    peers: Table<Peer>,
+    identities: Table<Arc<str>>,
+    /// Reviews of unknown tokens, from all addresses.
+    reviews: Bucket,
+    first_reviews: FirstReviews,
+    budget: Arc<Budget>,
+    /// `None` where everybody may read.
+    access: Option<Arc<Access>>,
+    counts: Arc<ServerCounts>,
+}
+
+/// How a request was let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    /// Without a token.
+    Anybody,
+    /// By its token.
+    ByToken,
+}
+
+impl Gate {
+    pub(super) fn new(
+        limits: ServerLimits,
+        budget: Arc<Budget>,
+        access: Option<Arc<Access>>,
+        counts: Arc<ServerCounts>,
+    ) -> Self {
+        let rate = f64::from(limits.requests_per_second);
+        Self {
+            requests_per_second: rate,
+            peers: Table::new(rate),
+            identities: Table::new(rate),
+            reviews: all_reviews(rate),
+            first_reviews: FirstReviews::default(),
+            budget,
+            access,
+            counts,
+        }
+    }
+
+    /// How fast one connection may ask.
+    pub(super) fn pace(&self) -> Arc<Bucket> {
+        Arc::new(Bucket::new(self.requests_per_second * SHARE))
+    }
+
+    /// Lets a request in, or says what to answer instead.
+    pub(super) async fn admit<B: hyper::body::Body>(
+        &self,
+        request: &Request<B>,
+        from: IpAddr,
+    ) -> Result<Admitted, Response> {
+        let path = request.uri().path();
+        if !request.body().is_end_stream() {
+            let mut refused = self.refuse(Refusal::Body, StatusCode::PAYLOAD_TOO_LARGE, "no request here has a body");
+            refused.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            return Err(refused);
+        }
+        if OPEN.contains(&path) {
+            return Ok(Admitted::Anybody);
+        }
+        let from = Peer::of(from);
+        let peer = self.peers.of(&from);
+        let (shares, admitted) = match &self.access {
+            Some(access) => {
+                let user = self.authorize(access, (from, &peer), request.method(), path, request.headers()).await?;
+                (self.identities.of(&user), Admitted::ByToken)
+            }
+            // The router answers 404.
+            None if !routes::is_known(path) => {
+                return if peer.refused.take() { Ok(Admitted::Anybody) } else { Err(self.too_many()) };
+            }
+            None => (peer, Admitted::Anybody),
+        };
+        if !shares.requests.take() {
+            return Err(self.too_many());
+        }
+        let asked = match (path == routes::METRICS, admitted) {
+            (true, Admitted::ByToken) => Asked::ScrapeByToken,
+            (true, Admitted::Anybody) => Asked::Scrape,
+            (false, _) => Asked::Other,
+        };
+        self.budget.admit(asked, &shares, monotonic()).map_err(|seconds| {
+            let text = "answering takes too much CPU time (see `server.limits.maxPercent`)";
+            later(self.refuse(Refusal::Cpu, StatusCode::SERVICE_UNAVAILABLE, text), seconds)
+        })?;
+        Ok(admitted)
+    }
+
+    /// Returns whether answering has used up its CPU time.
+    pub(super) fn is_spent(&self) -> bool {
+        self.budget.is_spent()
+    }
+
+    pub(super) fn answered(&self, code: StatusCode) {
+        self.counts.answered(code);
+    }
+
+    /// Returns the owner of the request's token, if the owner may send this request.
+    async fn authorize(
+        &self,
+        access: &Access,
+        (from, peer): (Peer, &Shares),
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Arc<str>, Response> {
+        let refused = |why, code, text: &str| {
+            if peer.refused.take() { self.refuse(why, code, text) } else { self.too_many() }
+        };
+        let unauthorized = |why, text| {
+            let mut refused = refused(why, StatusCode::UNAUTHORIZED, text);
+            refused.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            refused
+        };
+        let Some(token) = bearer(headers) else {
+            return Err(unauthorized(Refusal::NoToken, "a token is needed (send `Authorization: Bearer TOKEN`)"));
+        };
+        // As the API server itself calls what is no resource.
+        let verb = method.as_str().to_lowercase();
+        match access.decide(token, &verb, path, || self.may_review(from, peer)).await {
+            Ok(Verdict::Allowed { user }) => Ok(user),
+            Ok(Verdict::BadToken) => {
+                let text = "the token is not good (expired, or of another cluster or audience?)";
+                Err(unauthorized(Refusal::BadToken, text))
+            }
+            Ok(Verdict::Forbidden { user }) => {
+                let text = format!(
+                    "`{user}` may not {verb} this path (grant `{verb}` on it as a nonResourceURL: see \
+                     config/rbac-authorization.yaml)"
+                );
+                Err(refused(Refusal::Forbidden, StatusCode::FORBIDDEN, &text))
+            }
+            Err(Undecided::TooOften) => Err(self.too_many()),
+            Err(Undecided::Unavailable) => {
+                let text = "nobody can say who may read: the API server does not answer";
+                let refused = self.refuse(Refusal::Unavailable, StatusCode::SERVICE_UNAVAILABLE, text);
+                Err(later(refused, access::PAUSE.as_secs()))
+            }
+        }
+    }
+
+    /// Returns whether an unknown token may be reviewed.
+    fn may_review(&self, from: Peer, shares: &Shares) -> bool {
+        self.first_reviews.take(from) || (shares.reviews.take() && self.reviews.take())
+    }
+
+    fn too_many(&self) -> Response {
+        let text = "too many requests (see `server.limits.requestsPerSecond`)";
+        later(self.refuse(Refusal::Rate, StatusCode::TOO_MANY_REQUESTS, text), 1)
+    }
+
+    fn refuse(&self, why: Refusal, code: StatusCode, text: &str) -> Response {
+        self.counts.refused(why);
+        (code, format!("podperf: {text}\n")).into_response()
+    }
+}
+
+fn later(mut refused: Response, seconds: u64) -> Response {
+    refused.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    refused
+}
+
+/// The one token of a request. Two headers are none: it would be open which of them counts.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let mut all = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(only), None) = (all.next(), all.next()) else { return None };
+    let (scheme, token) = only.to_str().ok()?.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() && !token.contains(' ')).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_what_stands_behind_bearer_once() {
+        let of = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(header::AUTHORIZATION, HeaderValue::from_static(value));
+            }
+            bearer(&headers).map(str::to_owned)
+        };
+        assert_eq!(of(&["Bearer abc"]), Some("abc".into()));
+        assert_eq!(of(&["bearer  abc "]), Some("abc".into()));
+        for none in
+            [&[][..], &["Bearer"], &["Bearer "], &["Basic abc"], &["abc"], &["Bearer a b"], &["Bearer a", "Bearer b"]]
+        {
+            assert_eq!(of(none), None, "{none:?}");
+        }
+    }
+
+    fn gate(requests_per_second: u32) -> (Gate, Arc<ServerCounts>) {
+        let limits = ServerLimits {
+            connections: 4,
+            requests_per_second,
+            max_percent: 0.0,
+            header_bytes: 8192,
+            header_timeout: std::time::Duration::from_secs(1),
+        };
+        let counts = Arc::<ServerCounts>::default();
+        (Gate::new(limits, Arc::new(Budget::new(limits.max_percent, 1)), None, Arc::clone(&counts)), counts)
+    }
+
+    async fn ask(gate: &Gate, path: &str, from: u8) -> Result<Admitted, u16> {
+        let request = Request::get(path).body(axum::body::Body::empty()).unwrap();
+        let admitted = gate.admit(&request, IpAddr::from([10, 0, 0, from])).await;
+        admitted.map_err(|response| response.status().as_u16())
+    }
+
+    #[tokio::test]
+    async fn probes_have_no_rate_and_others_do() {
+        let (gate, counts) = gate(2);
+        for _ in 0..10 {
+            assert_eq!(ask(&gate, "/livez", 1).await, Ok(Admitted::Anybody));
+        }
+        let asked = [ask(&gate, "/metrics", 1).await, ask(&gate, "/metrics", 1).await, ask(&gate, "/status", 1).await];
+        assert_eq!(asked, [Ok(Admitted::Anybody), Ok(Admitted::Anybody), Err(429)]);
+        assert_eq!(counts.stats().refusals[Refusal::Rate as usize].1, 1);
+    }
+
+    #[tokio::test]
+    async fn a_peer_and_what_is_refused_use_up_nobody_elses_rate() {
+        let (gate, _) = gate(10);
+        // Two that do not exist, since the bucket of what is refused holds as many.
+        let unknown =
+            [ask(&gate, "/nothing", 1).await, ask(&gate, "//livez", 1).await, ask(&gate, "/nothing", 1).await];
+        assert_eq!(unknown, [Ok(Admitted::Anybody), Ok(Admitted::Anybody), Err(429)]);
+        for _ in 0..10 {
+            assert_eq!(ask(&gate, "/metrics", 1).await, Ok(Admitted::Anybody));
+        }
+        assert_eq!(ask(&gate, "/metrics", 1).await, Err(429));
+        assert_eq!(ask(&gate, "/metrics", 2).await, Ok(Admitted::Anybody));
+    }
+
+    #[test]
+    fn the_first_token_of_an_address_is_reviewed_whatever_strangers_use_up() {
+        let (gate, _) = gate(1);
+        let may_review = |from: u8| {
+            let peer = Peer::of(IpAddr::from([10, 0, 0, from]));
+            gate.may_review(peer, &gate.peers.of(&peer))
+        };
+        let reviewed = (0..100).filter(|number| may_review(number % 5)).count();
+        assert!((5..20).contains(&reviewed), "{reviewed} reviews of 5 strangers");
+        assert!(may_review(10), "strangers have used up somebody else's first review");
+    }
+}

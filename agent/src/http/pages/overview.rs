@@ -1,0 +1,355 @@
+//! The page for people: who waits, for what, and how well it runs. Pure but for [`answer`].
+
+use std::{collections::HashMap, fmt::Write, sync::Arc, time::Duration};
+
+use axum::{
+    http::{StatusCode, Uri},
+    response::Response,
+};
+
+use super::profile::{self, Query, address};
+use crate::export::flamegraph::{STYLE, escape, frame_style, policy, real};
+use crate::{
+    agent::Agent,
+    attribution::Row,
+    collector::Observation,
+    kernel::OpenCounter,
+    model::{
+        usage::Usage,
+        wait::{WaitReason, WaitState},
+    },
+    recording::{Selector, Side, SubjectName},
+    stacks::profile::{Activity, Profile},
+};
+
+/// Rows that are shown unless all are asked for: browsers grow slow beyond.
+const ROWS: usize = 300;
+
+/// What rows are sorted by: an argument, a heading, and whether it is a measure that may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Name,
+    OnCpu,
+    OffCpu,
+    State(WaitState),
+    Ipc,
+}
+
+/// A row of the page; times as shares of one thread's time.
+#[derive(Clone, Debug)]
+struct Line {
+    name: String,
+    /// `None` where no profile is of this row alone.
+    selector: Option<Selector>,
+    oncpu: f64,
+    offcpu: [f64; WaitState::ALL.len()],
+    ipc: Option<f64>,
+    reason: Option<(WaitReason, f64)>,
+}
+
+/// How long each waited for what.
+type Reasons = HashMap<String, HashMap<WaitReason, u64>>;
+
+impl Column {
+    /// In the order of the page.
+    const ALL: [Self; 8] = [
+        Self::Name,
+        Self::OnCpu,
+        Self::State(WaitState::RunQueue),
+        Self::State(WaitState::Throttled),
+        Self::OffCpu,
+        Self::State(WaitState::Interruptible),
+        Self::State(WaitState::Uninterruptible),
+        Self::Ipc,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::OnCpu => "on-cpu",
+            Self::OffCpu => "off-cpu",
+            Self::State(state) => state.name(),
+            Self::Ipc => "ipc",
+        }
+    }
+
+    const fn heading(self) -> &'static str {
+        match self {
+            Self::Name => "pod or cgroup",
+            Self::OnCpu => "on CPU",
+            Self::State(WaitState::RunQueue) => "run queue",
+            Self::OffCpu => "off CPU",
+            Self::State(state) => state.name(),
+            Self::Ipc => "IPC",
+        }
+    }
+
+    fn value(self, line: &Line) -> Option<f64> {
+        match self {
+            Self::Name => None,
+            Self::OnCpu => Some(line.oncpu),
+            Self::OffCpu => Some(line.offcpu.iter().sum()),
+            Self::State(state) => Some(line.offcpu[state as usize]),
+            Self::Ipc => line.ipc,
+        }
+    }
+
+    /// The most first, but for the IPC: the least is what one looks for.
+    fn sort(self, lines: &mut [Line]) {
+        let key = |line: &Line| self.value(line).map(|value| if self == Self::Ipc { value } else { -value });
+        lines.sort_by(|a, b| {
+            let by_value = match (key(a), key(b)) {
+                (Some(a), Some(b)) => a.total_cmp(&b),
+                (a, b) => b.is_some().cmp(&a.is_some()),
+            };
+            by_value.then_with(|| a.name.cmp(&b.name))
+        });
+    }
+}
+
+/// The page as it is now.
+pub(in crate::http) async fn answer(agent: &Agent, uri: &Uri) -> Response {
+    let query = Query::of(uri);
+    let wanted = query.get("sort").unwrap_or("off-cpu");
+    let sort = Column::ALL.into_iter().find(|column| column.name() == wanted).unwrap_or(Column::OffCpu);
+    let most = if query.get("all").is_some() { usize::MAX } else { ROWS };
+    let (now, before, over) = match agent.lately().await {
+        Ok(lately) => lately,
+        Err(error) => return profile::refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+    };
+    let windows = agent.windows().recent();
+    let (node, nonce) = (agent.node_name.clone(), profile::nonce());
+    let drawn_with = nonce.clone();
+    let draw = move || {
+        let mut lines = lines(&now, before.as_deref(), over, &reasons(&windows));
+        sort.sort(&mut lines);
+        page(&node, &lines, sort, most, over, &drawn_with).into_bytes()
+    };
+    match tokio::task::spawn_blocking(draw).await {
+        Ok(body) => profile::html(body, &nonce),
+        Err(_) => profile::refusal(StatusCode::INTERNAL_SERVER_ERROR, "failed to draw"),
+    }
+}
+
+fn lines(now: &Observation, before: Option<&Observation>, over: Duration, reasons: &Reasons) -> Vec<Line> {
+    let before: HashMap<&Row, &Usage> =
+        before.iter().flat_map(|it| &it.snapshot.rows).map(|row| (&row.row, &row.usage)).collect();
+    let over_ns = over.as_secs_f64().max(0.001) * 1e9;
+    let rows = now.snapshot.rows.iter().map(|row| {
+        let nothing = Usage::default();
+        let then = before.get(&row.row).copied().unwrap_or(&nothing);
+        let share = |now: u64, then: u64| real(now.saturating_sub(then)) / over_ns;
+        let mut offcpu = [0.0; WaitState::ALL.len()];
+        for ((share_of, now), then) in offcpu.iter_mut().zip(row.usage.offcpu_ns).zip(then.offcpu_ns) {
+            *share_of = share(now, then);
+        }
+        let selector = Selector::from(&row.row);
+        let is_alone = !row.row.is_pods_own();
+        let name = if is_alone { selector.to_string() } else { format!("{selector} (outside its containers)") };
+        let selector = is_alone.then_some(selector);
+        Line {
+            oncpu: share(row.usage.oncpu_ns, then.oncpu_ns),
+            offcpu,
+            ipc: ipc(&now.counters, &row.usage, then),
+            reason: reasons.get(&name).and_then(most),
+            name,
+            selector,
+        }
+    });
+    rows.collect()
+}
+
+/// Instructions a cycle, where both were counted.
+fn ipc(counters: &Arc<[OpenCounter]>, now: &Usage, then: &Usage) -> Option<f64> {
+    let count = |name: &str| {
+        let open = counters.iter().find(|open| open.counter.name == name && open.state.is_counted())?;
+        let at = |usage: &Usage| usage.counts.get(open.slot?).copied();
+        Some(real(at(now)?.saturating_sub(at(then).unwrap_or(0))))
+    };
+    let (instructions, cycles) = (count("instructions")?, count("cycles")?);
+    (cycles > 0.0).then(|| instructions / cycles)
+}
+
+/// What the windows say, by the names of containers, pods and cgroups.
+fn reasons(windows: &[Arc<Profile>]) -> Reasons {
+    let mut reasons = Reasons::new();
+    for subject in windows.iter().flat_map(|window| &window.subjects) {
+        let name = SubjectName::of(&subject.resource);
+        let pod = match &name {
+            SubjectName::Container { namespace, pod, .. } => Some(format!("{namespace}/{pod}")),
+            SubjectName::Cgroup(_) => None,
+        };
+        for name in [Some(name.to_string()), pod].into_iter().flatten() {
+            let sums = reasons.entry(name).or_default();
+            for sample in &subject.samples {
+                if let Activity::OffCpu { reason, .. } = &sample.activity {
+                    *sums.entry(*reason).or_default() += sample.nanoseconds;
+                }
+            }
+        }
+    }
+    reasons
+}
+
+/// The most frequent reason and its share.
+fn most(sums: &HashMap<WaitReason, u64>) -> Option<(WaitReason, f64)> {
+    let whole: u64 = sums.values().sum();
+    let (reason, sum) = sums.iter().max_by_key(|(reason, sum)| (**sum, reason.name()))?;
+    (whole > 0).then(|| (*reason, real(*sum) / real(whole)))
+}
+
+fn page(node: &str, lines: &[Line], sort: Column, most: usize, over: Duration, nonce: &str) -> String {
+    let node = escape(node);
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{node} - podperf</title>\n\
+         <style nonce=\"{nonce}\">{}{STYLE}</style>\n</head>\n<body>\n<h1>{node}</h1>\n\
+         <p>Pods and cgroups of this node, over the last {:.0} s. 100 % is one CPU, or one thread that waits, all the \
+         time. <span class=\"soft\">A name leads to the stacks of its waits.</span></p>\n\
+         <nav><a href=\"{}\">Flame graph of all</a><a href=\"/status\">State of the agent</a><a href=\"/metrics\">Metrics\
+         </a></nav>\n",
+        policy(nonce),
+        frame_style(),
+        over.as_secs_f64(),
+        escape(&address(&Selector::All, Side::OffCpu, None)),
+    );
+    let columns: Vec<Column> = Column::ALL
+        .into_iter()
+        .filter(|column| *column != Column::Ipc || lines.iter().any(|line| line.ipc.is_some()))
+        .collect();
+    sorting(&mut html, &columns, sort);
+    html.push_str("<table class=\"rows\"><thead><tr>");
+    for column in &columns {
+        let class = if *column == Column::Name { "" } else { " class=\"n\"" };
+        let arrow = if *column == sort { " aria-sort=\"descending\"" } else { "" };
+        let (name, heading) = (column.name(), column.heading());
+        // Writing to a string does not fail.
+        write!(html, "<th{class}{arrow}><a href=\"/?sort={name}\">{heading}</a></th>").ok();
+    }
+    html.push_str("<th>mostly for</th></tr></thead><tbody>\n");
+    for line in lines.iter().take(most) {
+        row(&mut html, line, &columns);
+    }
+    html.push_str("</tbody></table>\n");
+    if lines.len() > most {
+        let (rest, sort) = (lines.len() - most, sort.name());
+        writeln!(html, "<p><a href=\"/?sort={sort}&amp;all=1\">And {rest} more</a></p>").ok();
+    }
+    html.push_str("</body>\n</html>\n");
+    html
+}
+
+/// For narrow screens, where the table has no head.
+fn sorting(html: &mut String, columns: &[Column], sort: Column) {
+    html.push_str("<nav class=\"sorting soft\">Sorted by");
+    for column in columns {
+        let (name, heading) = (column.name(), column.heading());
+        if *column == sort {
+            write!(html, "<a aria-current=\"page\">{heading}</a>")
+        } else {
+            write!(html, "<a href=\"/?sort={name}\">{heading}</a>")
+        }
+        .ok();
+    }
+    html.push_str("</nav>\n");
+}
+
+fn row(html: &mut String, line: &Line, columns: &[Column]) {
+    let linked = |side, text: &str| match &line.selector {
+        Some(selector) => format!("<a href=\"{}\">{text}</a>", escape(&address(selector, side, None))),
+        None => text.to_owned(),
+    };
+    html.push_str("<tr>");
+    for column in columns {
+        let heading = column.heading();
+        match column {
+            Column::Name => write!(html, "<td>{}</td>", linked(Side::OffCpu, &escape(&line.name))),
+            Column::OnCpu => {
+                let value = linked(Side::OnCpu, &percent(line.oncpu));
+                write!(html, "<td class=\"n\" data-n=\"{heading}\">{value}</td>")
+            }
+            Column::Ipc => {
+                let ipc = line.ipc.map_or_else(|| "-".into(), |ipc| format!("{ipc:.2}"));
+                write!(html, "<td class=\"n\" data-n=\"{heading}\">{ipc}</td>")
+            }
+            column => {
+                let value = percent(column.value(line).unwrap_or_default());
+                write!(html, "<td class=\"n\" data-n=\"{heading}\">{value}</td>")
+            }
+        }
+        .ok();
+    }
+    let reason = line.reason.map_or_else(
+        || "-".into(),
+        |(reason, share)| format!("<i class=\"{0}\"></i>{0} {1:.0} %", reason.name(), share * 100.0),
+    );
+    writeln!(html, "<td data-n=\"mostly for\">{reason}</td></tr>").ok();
+}
+
+/// A share of one thread's time.
+fn percent(share: f64) -> String {
+    match share * 100.0 {
+        0.0 => "0".into(),
+        percent if percent < 0.1 => "&lt;0.1 %".into(),
+        percent if percent < 9.95 => format!("{percent:.1} %"),
+        percent => format!("{percent:.0} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(path: &str, oncpu: f64, waits: f64, ipc: Option<f64>) -> Line {
+        Line {
+            name: path.into(),
+            selector: Some(Selector::One(SubjectName::Cgroup(path.into()))),
+            oncpu,
+            offcpu: [waits, 0.0, 0.0, 0.0],
+            ipc,
+            reason: Some((WaitReason::Disk, 0.5)),
+        }
+    }
+
+    fn draw(lines: &[Line]) -> String {
+        page("node-1", lines, Column::OffCpu, ROWS, Duration::from_secs(30), "n")
+    }
+
+    #[test]
+    fn the_most_waiting_come_first_and_the_least_ipc() {
+        let mut lines = [line("/a", 1.0, 0.2, Some(2.0)), line("/b", 0.5, 3.0, None), line("/c", 0.1, 0.2, Some(0.5))];
+        let sorted = |column: Column, lines: &mut [Line]| -> Vec<String> {
+            column.sort(lines);
+            lines.iter().map(|line| line.name.clone()).collect()
+        };
+        assert_eq!(sorted(Column::OffCpu, &mut lines), ["/b", "/a", "/c"]);
+        assert_eq!(sorted(Column::OnCpu, &mut lines), ["/a", "/b", "/c"]);
+        assert_eq!(sorted(Column::Ipc, &mut lines), ["/c", "/a", "/b"]);
+        assert_eq!(sorted(Column::Name, &mut lines), ["/a", "/b", "/c"]);
+    }
+
+    #[test]
+    fn a_name_is_never_more_than_text() {
+        let page = draw(&[line("/<script>alert('1')</script>\"&", 1.0, 1.0, None)]);
+        assert!(!page.contains("<script") && page.contains("/&lt;script&gt;alert(&#39;1&#39;)"), "{page}");
+        assert!(
+            page.contains("subject=%2F%3Cscript%3Ealert%28%271%27%29%3C%2Fscript%3E%22%26&amp;activity=off-cpu"),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn without_counters_there_is_no_column_for_them() {
+        assert!(!draw(&[line("/a", 1.0, 1.0, None)]).contains("IPC"));
+        assert!(draw(&[line("/a", 1.0, 1.0, Some(1.25))]).contains("<td class=\"n\" data-n=\"IPC\">1.25</td>"));
+    }
+
+    #[test]
+    fn many_rows_are_cut_and_said() {
+        let lines: Vec<_> = (0..ROWS + 7).map(|at| line(&format!("/{at}"), 0.0, 0.0, None)).collect();
+        let page = draw(&lines);
+        assert_eq!(page.matches("<tr><td>").count(), ROWS);
+        assert!(page.contains("And 7 more"), "{page}");
+    }
+}

@@ -1,0 +1,157 @@
+//! What is answered: `/metrics`, `/livez`, `/readyz`, `/status`, and what [`profile`] and [`overview`] show.
+
+use std::{
+    fmt::Write,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use axum::{
+    Extension, Router,
+    extract::State as Shared,
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use serde_json::json;
+
+use super::pages::{overview, profile, waits};
+use super::{
+    Source,
+    rendered::{Encoding, Form, Rendered},
+};
+use crate::{
+    agent::Agent,
+    collector::Purpose,
+    export::prometheus::{Format, render},
+    telemetry::heartbeat::Pulse,
+};
+
+/// Prometheus sends this header with its scrape timeout, and so does all that scrapes by its library or as it does.
+const SCRAPE_TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds";
+/// The path of scrapes.
+pub(super) const METRICS: &str = "/metrics";
+const PATHS: [&str; 8] =
+    ["/", METRICS, "/livez", "/readyz", "/status", "/flamegraph", "/debug/profile", "/debug/waits"];
+const RECORDINGS: &str = "/debug/recordings/";
+
+/// Returns whether a route has this path.
+pub(super) fn is_known(path: &str) -> bool {
+    PATHS.contains(&path) || path.strip_prefix(RECORDINGS).is_some_and(|id| !id.is_empty() && !id.contains('/'))
+}
+
+/// State that the routes share with the server's loop.
+#[derive(Clone, Debug)]
+pub(super) struct Shown {
+    pub(super) rendered: Rendered,
+    pub(super) pulse: Arc<Mutex<Pulse>>,
+}
+
+/// All paths. None of them takes a body.
+pub(super) fn router(agent: Arc<Agent>, shown: &Shown) -> Router {
+    let (rendered, pulse) = (shown.rendered.clone(), Arc::clone(&shown.pulse));
+    Router::new()
+        .route("/", get(index))
+        .route(METRICS, get(move |agent, from, headers| metrics(agent, from, rendered, headers)))
+        .route("/livez", get(move || livez(pulse)))
+        .route("/readyz", get(readyz))
+        .route("/status", get(status))
+        .route("/flamegraph", get(profile::flamegraph))
+        .route("/debug/profile", get(profile::record))
+        .route("/debug/waits", get(waits::answer))
+        .route("/debug/recordings/{id}", get(profile::progress).delete(profile::end))
+        .with_state(agent)
+}
+
+/// For browsers who waits for what, for others what there is.
+async fn index(Shared(agent): Shared<Arc<Agent>>, uri: Uri, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accept.contains("text/html") {
+        return overview::answer(&agent, &uri).await;
+    }
+    "podperf\n\n/               who waits for what, in a browser\n/flamegraph     stacks of the last minutes: subject, \
+     activity\n/debug/profile  a recording: subject, activity, filter, seconds, format\n/debug/waits    long waits one by one: subject\n/metrics        Prometheus metrics\n\
+     /status         the parts of the agent and their states\n/livez          whether the agent's threads turn\n/readyz         \
+     whether it counts\n"
+        .into_response()
+}
+
+async fn metrics(
+    Shared(agent): Shared<Arc<Agent>>,
+    Extension(Source(from)): Extension<Source>,
+    rendered: Rendered,
+    headers: HeaderMap,
+) -> Response {
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let format = Format::negotiate(header(header::ACCEPT));
+    let encoding = Encoding::negotiate(header(header::ACCEPT_ENCODING));
+    let scrapes = headers.contains_key(SCRAPE_TIMEOUT);
+    let observation = match agent.export(if scrapes { Purpose::Scrape(from) } else { Purpose::Export }).await {
+        Ok(observation) => observation,
+        Err(error) => return (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
+    };
+    let of = (observation.readings, agent.reloaded());
+    let form = Form { format, encoding, zero_first: scrapes };
+    let body = rendered.get(of, form, || {
+        let parts = agent.parts();
+        render(&observation, &agent.facts(&parts), format, scrapes)
+    });
+    match body {
+        Ok(body) => {
+            let mut response = ([(header::CONTENT_TYPE, format.content_type())], body).into_response();
+            if encoding == Encoding::Gzip {
+                response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            }
+            response
+        }
+        Err(error) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("failed to write metrics: {error}\n")).into_response()
+        }
+    }
+}
+
+/// Answers 200 while the agent's loops turn, else 503.
+async fn livez(pulse: Arc<Mutex<Pulse>>) -> Response {
+    let problem = pulse.lock().unwrap_or_else(PoisonError::into_inner).problem();
+    match problem {
+        None => "ok\n".into_response(),
+        Some(problem) => (StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")).into_response(),
+    }
+}
+
+/// Ready while the kernel can be read: without counters or profiles the agent is of use, without readings it is not.
+async fn readyz(Shared(agent): Shared<Arc<Agent>>) -> Response {
+    match agent.ready().await {
+        Ok(how) => format!("{how}\n").into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+async fn status(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Response {
+    let parts = agent.parts();
+    let wants_json = headers
+        .get(header::ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|accept| accept.contains("application/json"));
+    // What cannot be read has no events to show; the parts say why.
+    let counters = agent.counters().await;
+    if wants_json {
+        let events: Vec<_> = counters
+            .iter()
+            .map(|open| json!({ "event": open.counter.name, "state": open.state, "detail": open.detail }))
+            .collect();
+        let body = json!({ "node": agent.node_name, "parts": parts, "events": events });
+        return ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response();
+    }
+    let mut text = format!("podperf {} on node {}\n\n", env!("CARGO_PKG_VERSION"), agent.node_name);
+    for part in parts {
+        // Writing to a string does not fail.
+        writeln!(text, "{:<20} {:<12} {}", part.part, part.state.name(), part.detail).ok();
+    }
+    if !counters.is_empty() {
+        text.push_str("\nevents\n");
+    }
+    for open in counters.iter() {
+        writeln!(text, "  {:<28} {:<12} {}", open.counter.name, open.state.name(), open.detail).ok();
+    }
+    text.into_response()
+}

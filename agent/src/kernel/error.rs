@@ -1,0 +1,111 @@
+//! The reasons for which the sensors do not start.
+
+use std::{io, path::PathBuf};
+
+use aya::programs::ProgramError;
+use thiserror::Error;
+
+use super::host::Unsupported;
+
+/// Why the sensors did not start.
+#[derive(Debug, Error)]
+pub enum LoadError {
+    /// The kernel's BTF, the object, a map or a relocation.
+    // aya's own messages hold their sources, or hide them: `{err:#}` prints each once.
+    #[error("failed to load the BPF object (too little memory for its maps, or a seccomp profile that refuses bpf(2))")]
+    Object(#[source] Box<aya::EbpfError>),
+    /// The kernel's BTF could not be read.
+    #[error("failed to read the kernel's BTF")]
+    Btf(#[from] aya_obj::btf::BtfError),
+    /// The verifier, or the tracepoint, refused a program.
+    #[error("failed to start BPF program `{program}`")]
+    Program {
+        /// Its name in the object.
+        program: &'static str,
+        /// aya's reason; the verifier's log is in it.
+        #[source]
+        source: Box<ProgramError>,
+    },
+    /// The verifier refused what only lockdown takes away, where the kernel does not show its mode: in containers.
+    #[error("failed to start BPF program `{program}`: {}", Unsupported::Lockdown)]
+    Lockdown {
+        /// Its name in the object.
+        program: &'static str,
+    },
+    /// The kernel lacks features that the maps or the programs need.
+    #[error(transparent)]
+    Features(Unsupported),
+    /// A map or program is not in the object: agent and object are not of one build.
+    #[error("no `{0}` in the BPF object (rebuild podperf)")]
+    Missing(&'static str),
+    /// A directory of pins could not be filled, or what is in it is not what it is to be.
+    #[error("failed to pin in `{path}` (remove it: `podperf unpin`, or set `restart.pin: false`)")]
+    Pins {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The number of possible CPUs, which says how many bytes the kernel writes for an entry of a per-CPU map.
+    #[error("failed to read `/sys/devices/system/cpu/possible` (is sysfs mounted?)")]
+    Cpus(#[source] io::Error),
+    /// A perf counter could not be put where the programs read it.
+    #[error("failed to hand over a perf counter")]
+    Counter(#[source] io::Error),
+}
+
+impl LoadError {
+    /// Returns whether this machine can never run the programs as it is, whatever podperf is allowed to do.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Lockdown { .. } | Self::Features(_))
+    }
+
+    /// Of a program that was refused.
+    pub(super) fn refused(program: &'static str, source: ProgramError) -> Self {
+        match &source {
+            ProgramError::LoadError { verifier_log, .. } if lacks_kernel_memory(&verifier_log.to_string()) => {
+                Self::Lockdown { program }
+            }
+            _ => Self::Program { program, source: Box::new(source) },
+        }
+    }
+}
+
+/// Whether the verifier knows none of the helpers that read kernel memory (`bpf_tracing_func_proto` of the kernel). All
+/// kernels that podperf runs on have them, but for this.
+fn lacks_kernel_memory(log: &str) -> bool {
+    log.lines().any(|line| {
+        line.contains("bpf_probe_read") && (line.contains("cannot use helper") || line.contains("unknown func"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(log: &str) -> LoadError {
+        let io_error = io::Error::from_raw_os_error(libc::EINVAL);
+        let source = ProgramError::LoadError { io_error, verifier_log: aya_obj::VerifierLog::new(log.into()) };
+        LoadError::refused("cgroup_mkdir", source)
+    }
+
+    #[test]
+    fn a_kernel_in_lockdown_is_named_even_where_it_does_not_say_so() {
+        for says in [
+            // Linux 6.12 and 5.15.
+            "32: (85) call bpf_probe_read_str#45\nprogram of this type cannot use helper bpf_probe_read_str#45\n",
+            "32: (85) call bpf_probe_read_kernel_str#115\nunknown func bpf_probe_read_kernel_str#115\n",
+        ] {
+            let error = refused(says).to_string();
+            assert!(error.contains("`cgroup_mkdir`: kernel lockdown is `confidentiality`"), "{error}");
+            assert!(error.ends_with("(boot with `lockdown=integrity`)"), "{error}");
+        }
+        for says in
+            ["", "32: (85) call bpf_probe_read_str#45\nR1 invalid mem access 'scalar'\n", "unknown func bpf_loop#181"]
+        {
+            assert!(matches!(refused(says), LoadError::Program { .. }), "{says}");
+        }
+    }
+}

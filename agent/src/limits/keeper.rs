@@ -1,0 +1,135 @@
+//! Holds podperf to its budget of memory, and says how that goes.
+
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::{
+    cpu::Step,
+    max_memory::MaxMemory,
+    memory::{Budget, GivenUp, Mebi, Memory, Used},
+};
+use crate::model::feature::Feature;
+use crate::{
+    kernel::memory::{Limit, resident},
+    model::status::{State, Status},
+};
+
+const PART: &str = "memory";
+
+/// What it is held to.
+#[derive(Clone, Debug)]
+pub struct MemorySettings {
+    /// As configured.
+    pub max: MaxMemory,
+    /// That of the container.
+    pub limit: Limit,
+    /// What was made smaller to fit, in words.
+    pub reduced: Option<String>,
+    /// Who does without what is given up.
+    pub given_up: GivenUp,
+    /// Whether there is anything to give up: without stacks there are no symbols and no recordings.
+    pub stacks: bool,
+}
+
+/// What podperf takes of memory, and what it gave up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryUse {
+    /// The process and the maps.
+    pub used: Used,
+    /// What it may take; `None` is all that there is.
+    pub budget: Option<Budget>,
+    /// What is given up now, the first first.
+    pub shed: &'static [Feature],
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    memory: Memory,
+    settings: MemorySettings,
+    /// Whether there was something to give up when that was last wanted.
+    helped: bool,
+    status: Status,
+}
+
+impl Keeper {
+    pub(super) fn new(settings: MemorySettings, status: Status) -> Self {
+        let mut this = Self { memory: Memory::default(), settings, helped: true, status };
+        this.follow_limit();
+        this.tell();
+        this
+    }
+
+    pub(super) fn used(&self) -> MemoryUse {
+        MemoryUse { used: self.memory.used(), budget: self.memory.budget(), shed: self.memory.given_up() }
+    }
+
+    pub(super) fn has_given_up(&self, feature: Feature) -> bool {
+        self.memory.given_up().contains(&feature)
+    }
+
+    pub(super) const fn set_max(&mut self, max: MaxMemory) {
+        self.settings.max = max;
+    }
+
+    /// Looks at what is taken, and gives up or takes up again one thing at most.
+    pub(super) fn tend(&mut self, now: Duration, map_bytes: u64) {
+        self.follow_limit();
+        let used = Used { process: resident(), maps: map_bytes };
+        let step = self.memory.observe(now, used);
+        self.settings.given_up.set_most_resident(self.memory.most_resident());
+        let Some(step) = step else {
+            self.helped |= !self.memory.is_near();
+            return self.tell();
+        };
+        self.helped = (self.settings.stacks || step == Step::Restore) && self.memory.take(step);
+        if self.helped {
+            let given_up = self.memory.given_up();
+            self.settings.given_up.set(given_up.len());
+            let (now, used) = (names(given_up), Mebi(used.bytes()).to_string());
+            match step {
+                Step::Shed => warn!(given_up = now, used, "near the budget of memory, something more is given up"),
+                Step::Restore => info!(given_up = now, used, "there is memory again, something comes back"),
+            }
+        }
+        self.tell();
+    }
+
+    /// A container's limit may be changed while it runs.
+    fn follow_limit(&mut self) {
+        let limit = if self.settings.max == MaxMemory::Share { self.settings.limit.bytes() } else { None };
+        let budget = Budget::of(self.settings.max, limit);
+        if budget != self.memory.budget() {
+            self.memory.set_budget(budget);
+        }
+    }
+
+    fn tell(&self) {
+        let MemoryUse { used, budget, shed } = self.used();
+        let Some(budget) = budget else {
+            let detail = "without a budget: `overhead.maxMemory` is 0, or the container has no limit";
+            return self.status.set(PART, State::Healthy, detail);
+        };
+        let (process, maps) = (Mebi(used.process), Mebi(used.maps));
+        let mut detail = format!("process {process} and maps {maps}, of {budget}");
+        if !shed.is_empty() {
+            detail += &format!("; given up: {}", names(shed));
+        }
+        if !self.helped {
+            detail += "; there is nothing more to give up (raise `overhead.maxMemory`, or the container's limit)";
+        }
+        if let Some(reduced) = &self.settings.reduced {
+            detail += &format!("; {reduced}");
+        }
+        let is_healthy = shed.is_empty() && self.helped && self.settings.reduced.is_none();
+        self.status.set(PART, if is_healthy { State::Healthy } else { State::Degraded }, detail);
+    }
+}
+
+fn names(features: &[Feature]) -> String {
+    if features.is_empty() {
+        return "nothing".into();
+    }
+    features.iter().map(|feature| feature.name()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,132 @@
+//! What could not be counted, in words: which numbers are short, and what would mend it. Pure.
+//!
+//! The kernel side counts each loss by its reason (`podperf_bpf_drops_total`). Here are those by which a number is too
+//! small; what is sent again, found again or summed with others is none.
+
+use crate::model::status::State;
+
+/// A loss is told for so long after it was last seen.
+const TOLD_FOR_NS: u64 = 60_000_000_000;
+
+/// One reason.
+struct Row {
+    /// As in `podperf_bpf_drops_total`.
+    reason: &'static str,
+    lost: &'static str,
+    way_out: &'static str,
+}
+
+const ROWS: [Row; 6] = [
+    Row {
+        reason: "cgroup_table",
+        lost: "a cgroup found no row, and was not counted",
+        way_out: "raise `cgroups.max` and restart the agent",
+    },
+    Row {
+        reason: "task_storage",
+        lost: "the kernel had no memory for a thread's record, and did not count the thread",
+        way_out: "is the node out of memory?",
+    },
+    Row {
+        reason: "event_read",
+        lost: "a counter could not be read",
+        way_out: "does someone else take counters away? A restart of the agent opens them anew",
+    },
+    Row {
+        reason: "sample_table",
+        lost: "time found neither room in profiles nor a row; metrics have it",
+        way_out: "raise `stacks.maxSamples` and restart the agent",
+    },
+    Row {
+        reason: "sample_stack",
+        lost: "a cgroup had too many stacks, and its time is in profiles as unknown",
+        way_out: "raise `stacks.maxSamples` and restart the agent",
+    },
+    Row {
+        reason: "sample_busy",
+        lost: "the kernel had locked a table of samples, and some time is in profiles as unknown",
+        way_out: "larger tables would not help; a newer kernel may",
+    },
+];
+
+/// What was lost so far, and when.
+#[derive(Debug, Default)]
+pub struct Losses([Seen; ROWS.len()]);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    count: u64,
+    /// When it last grew.
+    last_ns: Option<u64>,
+}
+
+impl Losses {
+    /// Those that are still to come, after what others have counted.
+    #[must_use]
+    pub fn since(drops: &[(&'static str, u64)]) -> Self {
+        Self(std::array::from_fn(|row| Seen { count: count(drops, ROWS[row].reason), last_ns: None }))
+    }
+
+    /// Takes in what a reading says of losses, and hands back how that is to be told.
+    pub fn note(&mut self, drops: &[(&'static str, u64)], now_ns: u64) -> (State, String) {
+        let mut told = Vec::new();
+        for (row, seen) in ROWS.iter().zip(&mut self.0) {
+            let count = count(drops, row.reason);
+            if count > seen.count {
+                *seen = Seen { count, last_ns: Some(now_ns) };
+            }
+            if seen.last_ns.is_some_and(|last_ns| now_ns.saturating_sub(last_ns) < TOLD_FOR_NS) {
+                told.push(format!("`{}`, {count} times: {} ({})", row.reason, row.lost, row.way_out));
+            }
+        }
+        if told.is_empty() {
+            (State::Healthy, "none in the last minute".into())
+        } else {
+            (State::Degraded, told.join("; "))
+        }
+    }
+}
+
+fn count(drops: &[(&'static str, u64)], reason: &str) -> u64 {
+    drops.iter().find(|(of, _)| *of == reason).map_or(0, |(_, count)| *count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_loss_is_told_with_its_way_out_until_it_is_a_minute_old() {
+        let mut losses = Losses::default();
+        assert_eq!(losses.note(&[("cgroup_table", 0)], SECOND).0, State::Healthy);
+        let (state, says) = losses.note(&[("cgroup_table", 7), ("event_read", 0)], 2 * SECOND);
+        assert_eq!(state, State::Degraded);
+        assert!(says.contains("7 times") && says.contains("`cgroups.max`") && !says.contains("event_read"), "{says}");
+        assert_eq!(losses.note(&[("cgroup_table", 7)], 61 * SECOND).0, State::Degraded);
+        assert_eq!(losses.note(&[("cgroup_table", 7)], 62 * SECOND).0, State::Healthy);
+        // It grows again.
+        assert_eq!(losses.note(&[("cgroup_table", 8)], 90 * SECOND).0, State::Degraded);
+    }
+
+    #[test]
+    fn what_was_lost_before_is_no_news() {
+        let mut losses = Losses::since(&[("cgroup_table", 7)]);
+        assert_eq!(losses.note(&[("cgroup_table", 7)], SECOND).0, State::Healthy);
+        assert_eq!(losses.note(&[("cgroup_table", 8)], SECOND).0, State::Degraded);
+    }
+
+    #[test]
+    fn what_is_sent_or_found_again_is_no_loss() {
+        let drops = [("cgroup_ring", 9), ("stack_ring", 9), ("task_busy", 9), ("long_wait", 9)];
+        assert_eq!(Losses::default().note(&drops, SECOND).0, State::Healthy);
+    }
+
+    #[test]
+    fn every_reason_is_one_that_the_kernel_side_has() {
+        for row in ROWS {
+            assert!(crate::kernel::DROPS.contains(&row.reason), "{}", row.reason);
+        }
+    }
+}

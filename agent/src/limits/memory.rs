@@ -1,0 +1,359 @@
+//! What memory podperf may take, and what it gives up when that is nearly all taken. Pure.
+//!
+//! The budget counts the process, the maps of the programs, and their records of the node's threads, which the kernel
+//! charges to the same cgroup. The order is fixed, from what costs users least: what is remembered of symbols and
+//! windows, then recordings and flame graphs, then stacks. Counts are never given up. The states and the way back are
+//! those of [`crate::limits::cpu`].
+
+use super::max_memory::MaxMemory;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use super::cpu::Step;
+use crate::model::feature::Feature;
+
+/// The share of its container's limit that podperf gives itself, in percent. The rest is for what it does not see: the
+/// kernel's page tables and sockets, the files that it reads, and what grows between two looks.
+pub const SHARE_PERCENT: u64 = 80;
+/// What the process takes by itself, with next to nothing to count.
+pub const OWN_BYTES: u64 = 20 << 20;
+
+/// Over this share of the budget something is given up, in percent.
+const NEAR_PERCENT: u64 = 90;
+const NEAR: f64 = 0.9;
+/// Below this share there is room for what was given up.
+const ROOM: f64 = 0.7;
+/// With room for so long, it comes back.
+const QUIET: Duration = Duration::from_secs(300);
+/// So long what was given up has to show what it saves, unless the budget is passed.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// What is given up, the first first.
+pub const ORDER: [Feature; 3] = [Feature::Caches, Feature::Recordings, Feature::Stacks];
+
+/// How much podperf may take, and who says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// All that it may take.
+    pub bytes: u64,
+    /// The container's limit, where it is a share of that; `None` where it is configured.
+    pub limit: Option<u64>,
+}
+
+/// What podperf takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Resident memory of the process.
+    pub process: u64,
+    /// Bytes of the programs' maps, records of threads included.
+    pub maps: u64,
+}
+
+/// The budget, and what is known of the use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Memory {
+    budget: Option<Budget>,
+    used: Used,
+    /// How much of [`ORDER`].
+    given_up: usize,
+    last: Option<Duration>,
+    /// Since when there is room.
+    room_since: Option<Duration>,
+    /// The budget is another than the one that something was given up for.
+    anew: bool,
+}
+
+/// The features that are given up now, and how much room is left. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct GivenUp(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// How much of [`ORDER`].
+    count: AtomicUsize,
+    /// Bytes that the process may have resident before something is given up; `u64::MAX` without a budget.
+    most_resident: AtomicU64,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self { count: AtomicUsize::new(0), most_resident: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl Budget {
+    /// Returns the budget by the configuration, in a container of this limit; `None` where there is none.
+    #[must_use]
+    pub fn of(max: MaxMemory, limit: Option<u64>) -> Option<Self> {
+        match max {
+            MaxMemory::Share => limit.map(Self::share_of),
+            MaxMemory::None => None,
+            MaxMemory::Bytes(bytes) => Some(Self { bytes, limit: None }),
+        }
+    }
+
+    /// The share of a container's limit.
+    #[must_use]
+    pub const fn share_of(limit: u64) -> Self {
+        Self { bytes: limit - limit / 100 * (100 - SHARE_PERCENT), limit: Some(limit) }
+    }
+}
+
+impl Used {
+    /// All of it.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        self.process.saturating_add(self.maps)
+    }
+}
+
+impl GivenUp {
+    /// Whether this is given up for memory.
+    #[must_use]
+    pub fn has(&self, feature: Feature) -> bool {
+        ORDER.iter().take(self.0.count.load(Ordering::Relaxed)).any(|given_up| *given_up == feature)
+    }
+
+    pub(crate) fn set(&self, count: usize) {
+        self.0.count.store(count, Ordering::Relaxed);
+    }
+
+    /// Returns whether a process with `resident` bytes may take `more` without anything being given up.
+    #[must_use]
+    pub fn has_room(&self, resident: u64, more: u64) -> bool {
+        resident.saturating_add(more) <= self.0.most_resident.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_most_resident(&self, bytes: u64) {
+        self.0.most_resident.store(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Memory {
+    /// Sets the budget. What was given up for another one comes back as soon as this one has room.
+    pub fn set_budget(&mut self, budget: Option<Budget>) {
+        self.anew = self.budget != budget;
+        self.budget = budget;
+    }
+
+    /// What it may take; `None` is all that there is.
+    #[must_use]
+    pub const fn budget(&self) -> Option<Budget> {
+        self.budget
+    }
+
+    /// Returns the bytes that the process may have resident, beside the maps, before something is given up; `u64::MAX`
+    /// without a budget.
+    #[must_use]
+    pub fn most_resident(&self) -> u64 {
+        let near = |budget: Budget| (budget.bytes / 100).saturating_mul(NEAR_PERCENT);
+        self.budget.map_or(u64::MAX, |budget| near(budget).saturating_sub(self.used.maps))
+    }
+
+    /// What it took last.
+    #[must_use]
+    pub const fn used(&self) -> Used {
+        self.used
+    }
+
+    /// What is given up, the first first.
+    #[must_use]
+    pub fn given_up(&self) -> &'static [Feature] {
+        &ORDER[..self.given_up]
+    }
+
+    /// Whether nearly all of the budget was taken last.
+    #[must_use]
+    pub fn is_near(&self) -> bool {
+        self.share() > NEAR
+    }
+
+    /// Of the budget.
+    fn share(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "a share")]
+        let share = |budget: Budget| self.used.bytes() as f64 / budget.bytes.max(1) as f64;
+        self.budget.map_or(0.0, share)
+    }
+
+    /// Looks at the use at `now`, and says what to do: one step at most.
+    pub fn observe(&mut self, now: Duration, used: Used) -> Option<Step> {
+        self.used = used;
+        if self.budget.is_none() {
+            return (self.given_up > 0).then_some(Step::Restore);
+        }
+        let share = self.share();
+        if share > NEAR {
+            (self.room_since, self.anew) = (None, false);
+            let settles = self.last.is_some_and(|last| now.saturating_sub(last) < SETTLE);
+            if settles && share <= 1.0 {
+                return None;
+            }
+            self.last = Some(now);
+            return Some(Step::Shed);
+        }
+        if self.given_up == 0 || share > ROOM {
+            self.room_since = None;
+            return None;
+        }
+        let since = *self.room_since.get_or_insert(now);
+        if !self.anew && now.saturating_sub(since) < QUIET {
+            return None;
+        }
+        self.room_since = None;
+        Some(Step::Restore)
+    }
+
+    /// The step was taken; whether there was something to give up, or to take up again.
+    pub const fn take(&mut self, step: Step) -> bool {
+        match step {
+            Step::Shed if self.given_up < ORDER.len() => self.given_up += 1,
+            Step::Restore if self.given_up > 0 => self.given_up -= 1,
+            Step::Shed | Step::Restore => return false,
+        }
+        true
+    }
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.limit {
+            None => write!(f, "`overhead.maxMemory` of {}", Mebi(self.bytes)),
+            Some(limit) => write!(f, "{}, {SHARE_PERCENT} % of the container's {}", Mebi(self.bytes), Mebi(limit)),
+        }
+    }
+}
+
+/// Bytes as people read them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mebi(pub u64);
+
+impl fmt::Display for Mebi {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        let mebi = self.0 as f64 / f64::from(1 << 20);
+        if mebi.fract() == 0.0 || mebi >= 100.0 { write!(f, "{mebi:.0} MiB") } else { write!(f, "{mebi:.1} MiB") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn of(mebi: u64) -> Memory {
+        let mut memory = Memory::default();
+        memory.set_budget(Some(Budget { bytes: mebi * MIB, limit: None }));
+        memory
+    }
+
+    /// Looks every ten seconds from `from` on, at so many MiB each; does what it says.
+    fn observe(memory: &mut Memory, from: u64, mebis: impl IntoIterator<Item = u64>) -> Vec<usize> {
+        let looks = mebis.into_iter().zip(0_u64..).map(|(mebi, at)| {
+            let used = Used { process: mebi * MIB / 2, maps: mebi * MIB / 2 };
+            if let Some(step) = memory.observe(Duration::from_secs(from + 10 * at), used) {
+                memory.take(step);
+            }
+            memory.given_up().len()
+        });
+        looks.collect()
+    }
+
+    #[test]
+    fn a_budget_is_configured_or_a_share_of_the_containers_limit() {
+        assert_eq!(Budget::of(MaxMemory::Share, None), None);
+        assert_eq!(Budget::of(MaxMemory::Share, Some(1000)).unwrap().bytes, 800);
+        assert_eq!(Budget::of(MaxMemory::None, Some(1000)), None);
+        assert_eq!(Budget::of(MaxMemory::Bytes(900), Some(1000)), Some(Budget { bytes: 900, limit: None }));
+    }
+
+    #[test]
+    fn without_a_budget_nothing_is_given_up() {
+        assert_eq!(observe(&mut Memory::default(), 0, [1 << 20, 1 << 20]), [0, 0]);
+    }
+
+    #[test]
+    fn near_the_budget_one_after_the_other_is_given_up_and_no_more_than_there_is() {
+        let mut memory = of(100);
+        assert_eq!(observe(&mut memory, 0, [90, 91, 80, 95, 99, 99, 120]), [0, 1, 1, 2, 3, 3, 3]);
+        assert_eq!(memory.given_up(), [Feature::Caches, Feature::Recordings, Feature::Stacks]);
+    }
+
+    #[test]
+    fn what_was_given_up_has_to_show_what_it_saves_unless_the_budget_is_passed() {
+        let mut memory = of(100);
+        let mut look = |second, mebi| {
+            let step = memory.observe(Duration::from_secs(second), Used { process: mebi * MIB, maps: 0 });
+            step.inspect(|step| assert!(memory.take(*step)))
+        };
+        assert_eq!(look(0, 95), Some(Step::Shed));
+        assert_eq!(look(4, 95), None);
+        assert_eq!(look(4, 101), Some(Step::Shed));
+        assert_eq!(look(9, 95), Some(Step::Shed));
+    }
+
+    #[test]
+    fn with_room_for_five_minutes_it_comes_back_one_by_one() {
+        let mut memory = of(100);
+        observe(&mut memory, 0, [95, 95]);
+        let steps = observe(&mut memory, 100, [60; 70]);
+        assert_eq!((steps[29], steps[30], steps[60], steps[61]), (2, 1, 1, 0));
+    }
+
+    #[test]
+    fn between_room_and_near_nothing_changes() {
+        let mut memory = of(100);
+        observe(&mut memory, 0, [95]);
+        assert_eq!(observe(&mut memory, 100, [80; 100]), [1; 100]);
+        // Room that is interrupted is none.
+        let wavering = (0..100).map(|at| if at % 20 == 0 { 80 } else { 60 });
+        assert_eq!(observe(&mut memory, 2000, wavering), [1; 100]);
+    }
+
+    #[test]
+    fn a_larger_budget_or_none_gives_back_without_a_wait() {
+        let mut memory = of(100);
+        observe(&mut memory, 0, [95, 95, 95]);
+        memory.set_budget(Some(Budget { bytes: 200 * MIB, limit: None }));
+        assert_eq!(observe(&mut memory, 100, [95, 95, 95]), [2, 1, 0]);
+        memory.set_budget(Some(Budget { bytes: 100 * MIB, limit: None }));
+        assert_eq!(observe(&mut memory, 200, [95, 95]), [1, 2]);
+        memory.set_budget(None);
+        assert_eq!(observe(&mut memory, 300, [95, 95]), [1, 0]);
+    }
+
+    #[test]
+    fn who_shares_it_sees_what_is_given_up() {
+        let given_up = GivenUp::default();
+        assert!(!given_up.has(Feature::Caches));
+        given_up.set(2);
+        assert!(given_up.has(Feature::Caches) && given_up.has(Feature::Recordings) && !given_up.has(Feature::Stacks));
+        given_up.set(0);
+        assert!(!given_up.has(Feature::Caches));
+    }
+
+    #[test]
+    fn there_is_room_up_to_where_something_would_be_given_up() {
+        let given_up = GivenUp::default();
+        assert!(given_up.has_room(u64::MAX, 1), "without a budget");
+        let mut memory = of(100);
+        observe(&mut memory, 0, [40]);
+        given_up.set_most_resident(memory.most_resident());
+        // Of 90 MiB the maps have 20.
+        assert!(given_up.has_room(30 * MIB, 39 * MIB) && !given_up.has_room(30 * MIB, 41 * MIB));
+        memory.set_budget(None);
+        assert_eq!(memory.most_resident(), u64::MAX);
+    }
+
+    #[test]
+    fn a_budget_says_where_it_is_from() {
+        assert_eq!(Budget { bytes: 200 * MIB, limit: None }.to_string(), "`overhead.maxMemory` of 200 MiB");
+        assert_eq!(Budget::share_of(512 * MIB).to_string(), "410 MiB, 80 % of the container's 512 MiB");
+    }
+}

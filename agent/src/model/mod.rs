@@ -1,0 +1,8 @@
+//! The words that all other modules share: ids, how threads wait, sums of usage, features, and states of parts. Pure.
+
+pub mod feature;
+pub mod ids;
+pub mod slot;
+pub mod status;
+pub mod usage;
+pub mod wait;

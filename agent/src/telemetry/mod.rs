@@ -1,0 +1,5 @@
+//! Counts of the agent's own work: log messages, requests, and turns of its loops.
+
+pub mod heartbeat;
+pub mod http;
+pub mod logs;

@@ -1,0 +1,3 @@
+//! The means by which the agent talks to others over a network.
+
+pub mod pem;
