@@ -19,16 +19,16 @@ use podperf::{
         state::EventState,
     },
     export::{
-        facts::FactFamily,
         otlp,
         prometheus::{AgentFacts, Format, render},
     },
     kernel::{CpuTotals, MapUse, OpenCounter, ProgramUse, cpu_info::CpuInfo},
     limits::{MemoryUse, OverheadUse},
     model::{
+        facts::{Fact, FactFamily, Facts},
         status::{Part, State},
         usage::Usage,
-        wait::WaitReason,
+        wait::{Unwind, WaitReason, WaitState},
     },
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
     stacks::{FrameOwner, SymbolStats},
@@ -238,26 +238,25 @@ impl CountedNode {
 impl Does {
     fn usage(&self, seconds: f64) -> Usage {
         let grown = |per_second| grown(per_second, seconds);
-        let mut usage = Usage {
-            oncpu_ns: grown(self.oncpu),
-            offcpu_ns: [
-                grown(SECOND),
-                grown(self.blocked),
-                grown(self.runqueue - self.throttled.min(self.runqueue)),
-                grown(self.throttled),
-            ],
-            voluntary_switches: grown(100),
-            involuntary_switches: grown(20),
+        let mut facts = Facts::from([
+            (Fact::ON_CPU, grown(self.oncpu)),
+            (Fact::off_cpu(WaitState::Interruptible), grown(SECOND)),
+            (Fact::off_cpu(WaitState::Uninterruptible), grown(self.blocked)),
+            (Fact::off_cpu(WaitState::RunQueue), grown(self.runqueue - self.throttled.min(self.runqueue))),
+            (Fact::off_cpu(WaitState::Throttled), grown(self.throttled)),
+            (Fact::VOLUNTARY_SWITCHES, grown(100)),
+            (Fact::INVOLUNTARY_SWITCHES, grown(20)),
+            (Fact::wait(WaitReason::Futex), grown(SECOND)),
+            (Fact::wait(WaitReason::Disk), grown(self.blocked)),
+            (Fact::wait(WaitReason::Throttled), grown(self.throttled)),
+        ]);
+        Unwind::ALL.into_iter().for_each(|unwind| facts[Fact::unwound(unwind)] = grown(MS));
+        Usage {
+            facts,
             counts: self.counts.map(grown).to_vec(),
             enabled_ns: vec![grown(self.oncpu); 2],
             running_ns: vec![grown(self.oncpu); 2],
-            ..Usage::default()
-        };
-        usage.profiled.waits_ns[WaitReason::Futex as usize] = grown(SECOND);
-        usage.profiled.waits_ns[WaitReason::Disk as usize] = grown(self.blocked);
-        usage.profiled.waits_ns[WaitReason::Throttled as usize] = grown(self.throttled);
-        usage.profiled.unwound_ns = [grown(MS); 4];
-        usage
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod recordings;
 mod start;
 mod stop;
 
+use crate::model::facts::FactFamily;
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -23,7 +24,6 @@ use crate::{
     config::{Config, Metrics, Settings},
     export::{
         Drawer,
-        facts::FactFamily,
         otlp::{Exporter, Health},
         prometheus::AgentFacts,
     },

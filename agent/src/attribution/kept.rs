@@ -179,12 +179,16 @@ fn time(unix_ns: u64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{
+        facts::{Fact, Facts},
+        wait::{Unwind, WaitReason, WaitState},
+    };
     use crate::{attribution::Names, cgroups::Tree, checkpoint::text::decode, model::usage::Usage, pods::PodIndex};
 
     #[test]
     fn accounts_and_what_waits_come_back() {
         let shape = Shape::of_slots(vec![("cycles".into(), Some(0))]);
-        let usage = |oncpu_ns| Usage { oncpu_ns, counts: vec![7], ..Usage::default() };
+        let usage = |ns| Usage { facts: Facts::from([(Fact::ON_CPU, ns)]), counts: vec![7], ..Usage::default() };
         let row = Row::Cgroup("/a".into());
         let mut ledger = Ledger::new(time(3));
         ledger.counters_started = vec![time(3)];
@@ -211,7 +215,7 @@ mod tests {
         let (tree, index) = (Tree::default(), PodIndex::default());
         let names = Names { tree: &tree, pods: Some(&index), patience_ns: 0 };
         let snapshot = resumed.snapshot(SystemTime::UNIX_EPOCH, 0, &names);
-        assert_eq!((&snapshot.rows[0].row, snapshot.total().oncpu_ns), (&row, 33));
+        assert_eq!((&snapshot.rows[0].row, snapshot.total().facts[Fact::ON_CPU]), (&row, 33));
         assert_eq!(snapshot.idle.counts, [7]);
         assert_eq!((snapshot.rows[0].started, snapshot.started), (time(40), time(3)));
     }
@@ -260,8 +264,11 @@ mod tests {
         }
         let app = Row::Container { namespace: "shop".into(), pod: "web-0".into(), container: "app".into() };
         let usage = &resumed.accounts[&app].usage;
-        assert_eq!((usage.oncpu_ns, usage.offcpu_ns, usage.profiled.waits_ns[2]), (101, [108, 109, 0, 0], 113));
-        assert_eq!((usage.profiled.unwound_ns, &usage.counts), ([126, 127, 128, 129], &vec![130, 131]));
+        let states = WaitState::ALL.map(|state| usage.facts[Fact::off_cpu(state)]);
+        let disk = usage.facts[Fact::wait(WaitReason::Disk)];
+        assert_eq!((usage.facts[Fact::ON_CPU], states, disk), (101, [108, 109, 0, 0], 113));
+        let unwound = Unwind::ALL.map(|unwind| usage.facts[Fact::unwound(unwind)]);
+        assert_eq!((unwound, &usage.counts), ([126, 127, 128, 129], &vec![130, 131]));
         assert_eq!(&*resumed.accounts[&app].container.as_ref().unwrap().pod.workload.name, "web");
     }
 

@@ -18,10 +18,7 @@ use super::{
 };
 use crate::{
     cgroups::Place,
-    model::{
-        ids::CgroupId,
-        usage::{ProfiledTime, UnwoundTime, Usage},
-    },
+    model::{facts::Facts, ids::CgroupId, usage::Usage},
     pods::{ContainerInfo, Outlook, Pod},
 };
 
@@ -303,7 +300,7 @@ impl Ledger {
     }
 
     /// Adds what is known of stacks only when they have names, to an account that is open.
-    pub fn add_unwound(&mut self, subject: &Subject, level: Level, unwound: UnwoundTime) {
+    pub fn add_unwound(&mut self, subject: &Subject, level: Level, unwound: &Facts) {
         let row = match (subject, level) {
             (Subject::Cgroup(path), _) => Row::Cgroup(Arc::clone(path)),
             (Subject::Container(info), Level::Container) => Row::Container {
@@ -317,8 +314,7 @@ impl Ledger {
             (Subject::Container(_), Level::Node) => return,
         };
         if let Some(account) = self.accounts.get_mut(&row) {
-            let profiled = ProfiledTime { unwound_ns: unwound, ..ProfiledTime::default() };
-            account.usage.add(&Usage { profiled, ..Usage::default() });
+            account.usage.facts.add(unwound);
         }
     }
 

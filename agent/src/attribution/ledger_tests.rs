@@ -1,6 +1,7 @@
 //! Tests of [`super`]: a tree, some pods, and who is charged.
 
 use super::*;
+use crate::model::facts::{Fact, Facts};
 use crate::{
     attribution::{Level, pods_own::ENOUGH_NS},
     cgroups::{Choice, Selection, Tree},
@@ -73,7 +74,7 @@ impl Node {
     }
 
     fn row(&self, row: &Row) -> Option<u64> {
-        self.snapshot().rows.iter().find(|candidate| candidate.row == *row).map(|found| found.usage.oncpu_ns)
+        self.snapshot().rows.iter().find(|candidate| candidate.row == *row).map(|found| found.usage.facts[Fact::ON_CPU])
     }
 
     fn cgroup(&self, path: &str) -> Option<u64> {
@@ -85,7 +86,7 @@ impl Node {
     }
 
     fn total(&self) -> u64 {
-        self.snapshot().total().oncpu_ns
+        self.snapshot().total().facts[Fact::ON_CPU]
     }
 }
 
@@ -95,7 +96,7 @@ fn taken(now_ns: u64) -> SystemTime {
 }
 
 fn ran(ns: u64) -> Usage {
-    Usage { oncpu_ns: ns, counts: vec![ns], ..Usage::default() }
+    Usage { facts: Facts::from([(Fact::ON_CPU, ns)]), counts: vec![ns], ..Usage::default() }
 }
 
 fn id(digit: char) -> ContainerId {
@@ -487,7 +488,11 @@ fn of_very_many_dead_the_longest_dead_go_before_their_grace_and_nothing_is_lost(
 /// Start and count of a row.
 fn started(node: &Node, row: &Row) -> Option<(SystemTime, u64)> {
     let snapshot = node.snapshot();
-    snapshot.rows.into_iter().find(|found| found.row == *row).map(|found| (found.started, found.usage.oncpu_ns))
+    snapshot
+        .rows
+        .into_iter()
+        .find(|found| found.row == *row)
+        .map(|found| (found.started, found.usage.facts[Fact::ON_CPU]))
 }
 
 #[test]
@@ -543,7 +548,7 @@ fn a_start_is_before_the_first_counts_however_the_wall_clock_is_set() {
 /// The on-CPU time of a row as scrapers are shown it.
 fn scraped(node: &Node, row: &Row) -> Option<u64> {
     let snapshot = node.snapshot();
-    snapshot.rows.iter().find(|found| found.row == *row).map(|found| found.shown.of(&found.usage).oncpu_ns)
+    snapshot.rows.iter().find(|found| found.row == *row).map(|found| found.shown.of(&found.usage).facts[Fact::ON_CPU])
 }
 
 #[test]

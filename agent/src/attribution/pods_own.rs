@@ -3,6 +3,7 @@
 //! Nearly all pods are a sandbox outside of their containers, which sleeps: a row for each would double the number of series for
 //! nothing. A virtual machine that runs the containers is another matter.
 
+use crate::model::facts::Fact;
 use std::collections::HashMap;
 
 use super::{Owner, Row};
@@ -39,7 +40,7 @@ impl PodsOwn {
     pub(super) fn decide(self, now_ns: u64) -> impl Iterator<Item = (Row, Owner, Usage)> {
         self.0.into_iter().map(move |(row, Deferred { owner, common, usage, since_ns })| {
             let share = since_ns.map(|since_ns| now_ns.saturating_sub(since_ns) / ENOUGH_SHARE);
-            let is_enough = share.is_some_and(|share| usage.oncpu_ns >= share.max(ENOUGH_NS));
+            let is_enough = share.is_some_and(|share| usage.facts[Fact::ON_CPU] >= share.max(ENOUGH_NS));
             (if is_enough { row } else { common }, owner, usage)
         })
     }

@@ -5,10 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::NumberSet;
 use crate::{
     kernel::OpenCounter,
-    model::{
-        usage::Usage,
-        wait::{Unwind, WaitReason, WaitState},
-    },
+    model::{facts::Fact, usage::Usage},
 };
 
 /// What the numbers are, in their order.
@@ -18,9 +15,6 @@ pub struct Shape {
     slots: Vec<(String, Option<usize>)>,
     groups: usize,
 }
-
-const PLAIN: [&str; 6] =
-    ["oncpu", "voluntary_switches", "involuntary_switches", "migrations", "minor_faults", "major_faults"];
 
 impl Shape {
     /// The shape of usages with these counters.
@@ -38,14 +32,8 @@ impl Shape {
         let groups = slots.iter().filter_map(|(_, group)| *group).max().map_or(0, |last| last + 1);
         // A group is known by its leader.
         let leader = |group: usize| slots.iter().find(|(_, of)| *of == Some(group)).map_or("", |(name, _)| name);
-        let plain = PLAIN.map(str::to_owned);
-        let offcpu = WaitState::ALL.map(|state| format!("offcpu {}", state_name(state)));
-        let waits = WaitReason::ALL.map(|reason| format!("wait {}", reason_name(reason)));
-        let profiled = ["waits", "oncpu_samples"].map(str::to_owned);
-        let waits_for = WaitReason::ALL.map(|reason| format!("waits {}", reason_name(reason)));
-        let unwound = Unwind::ALL.map(|unwind| format!("unwound {}", unwind_name(unwind)));
-        let labels = plain.into_iter().chain(offcpu).chain(waits).chain(profiled).chain(waits_for).chain(unwound);
-        let labels = labels
+        let labels = Fact::all()
+            .map(Fact::saved_as)
             .chain(slots.iter().map(|(name, _)| counter_label(name)))
             .chain((0..groups).map(|group| format!("enabled {}", leader(group))))
             .chain((0..groups).map(|group| format!("running {}", leader(group))))
@@ -69,7 +57,7 @@ impl Shape {
     #[must_use]
     pub fn words(&self, usage: &Usage) -> Vec<u64> {
         let mut usage = usage.clone();
-        let mut words: Vec<u64> = self.numbers(&mut usage).into_iter().map(|number| *number).collect();
+        let mut words: Vec<u64> = self.numbers(&mut usage).map(|number| *number).collect();
         words.truncate(words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1));
         words
     }
@@ -79,7 +67,7 @@ impl Shape {
     pub fn usage(&self, words: &[u64], labels: &[String]) -> Usage {
         let mut usage = Usage::default();
         let by_label: HashMap<&str, u64> = labels.iter().map(String::as_str).zip(words.iter().copied()).collect();
-        for (number, label) in self.numbers(&mut usage).into_iter().zip(&self.labels) {
+        for (number, label) in self.numbers(&mut usage).zip(&self.labels) {
             *number = by_label.get(label.as_str()).copied().unwrap_or(0);
         }
         usage
@@ -99,14 +87,12 @@ impl Shape {
         of.fold(0, |numbers, (place, _)| numbers | 1 << place)
     }
 
-    /// In the order of the labels.
-    fn numbers<'a>(&self, usage: &'a mut Usage) -> Vec<&'a mut u64> {
+    /// Returns the numbers of a usage in the order of the labels.
+    fn numbers<'a>(&self, usage: &'a mut Usage) -> impl Iterator<Item = &'a mut u64> + use<'a> {
         usage.counts.resize(self.slots.len(), 0);
         usage.enabled_ns.resize(self.groups, 0);
         usage.running_ns.resize(self.groups, 0);
-        let (mut numbers, groups) = usage.parts();
-        numbers.extend(groups.into_iter().flatten());
-        numbers
+        usage.all_numbers()
     }
 }
 
@@ -116,76 +102,19 @@ pub fn counter_label(name: &str) -> String {
     format!("count {name}")
 }
 
-/// The name of a state in the file. Names in the file never change: a number whose name is not found is lost.
-const fn state_name(state: WaitState) -> &'static str {
-    match state {
-        WaitState::Interruptible => "Interruptible",
-        WaitState::Uninterruptible => "Uninterruptible",
-        WaitState::RunQueue => "RunQueue",
-        WaitState::Throttled => "Throttled",
-    }
-}
-
-/// The name of a reason in the file, see [`state_name`].
-const fn reason_name(reason: WaitReason) -> &'static str {
-    match reason {
-        WaitReason::Futex => "Futex",
-        WaitReason::Poll => "Poll",
-        WaitReason::Disk => "Disk",
-        WaitReason::Network => "Network",
-        WaitReason::PageFault => "PageFault",
-        WaitReason::Pipe => "Pipe",
-        WaitReason::Sleep => "Sleep",
-        WaitReason::KernelLock => "KernelLock",
-        WaitReason::Child => "Child",
-        WaitReason::Stopped => "Stopped",
-        WaitReason::MemoryLimit => "MemoryLimit",
-        WaitReason::RunQueue => "RunQueue",
-        WaitReason::Throttled => "Throttled",
-        WaitReason::Other => "Other",
-        WaitReason::Unknown => "Unknown",
-    }
-}
-
-/// The name of an end of a walk in the file, see [`state_name`].
-const fn unwind_name(unwind: Unwind) -> &'static str {
-    match unwind {
-        Unwind::Whole => "Whole",
-        Unwind::Truncated => "Truncated",
-        Unwind::Broken => "Broken",
-        Unwind::NoFramePointers => "NoFramePointers",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::usage::ProfiledTime;
 
     fn slots(names: &[(&str, Option<usize>)]) -> Shape {
         Shape::of_slots(names.iter().map(|(name, group)| ((*name).to_owned(), *group)).collect())
     }
 
     fn example() -> Usage {
-        Usage {
-            oncpu_ns: 1,
-            offcpu_ns: [2, 3, 4, 5],
-            voluntary_switches: 6,
-            involuntary_switches: 7,
-            migrations: 8,
-            minor_faults: 9,
-            major_faults: 10,
-            counts: vec![11, 12, 13],
-            enabled_ns: vec![14, 15],
-            running_ns: vec![16, 17],
-            profiled: ProfiledTime {
-                waits_ns: std::array::from_fn(|at| 100 + at as u64),
-                waits: 18,
-                oncpu_samples: 19,
-                waits_for: std::array::from_fn(|at| 300 + at as u64),
-                unwound_ns: std::array::from_fn(|at| 200 + at as u64),
-            },
-        }
+        let mut usage =
+            Usage { counts: vec![11, 12, 13], enabled_ns: vec![14, 15], running_ns: vec![16, 17], ..Usage::default() };
+        usage.facts.numbers_mut().zip(100..).for_each(|(number, value)| *number = value);
+        usage
     }
 
     #[test]
@@ -204,7 +133,7 @@ mod tests {
         let usage = after.usage(&before.words(&example()), before.labels());
         assert_eq!(usage.counts, [13, 0, 11]);
         assert_eq!((usage.enabled_ns, usage.running_ns), (vec![15, 0, 14], vec![17, 0, 16]));
-        assert_eq!((usage.oncpu_ns, usage.profiled), (1, example().profiled));
+        assert_eq!(usage.facts, example().facts);
     }
 
     /// Another name here loses what was kept under the old one: add a name, never change one.

@@ -53,7 +53,7 @@ impl Shown {
             return Cow::Borrowed(usage);
         }
         let (mut shown, mut before) = (usage.clone(), self.before_of(usage));
-        for (index, (number, before)) in shown.numbers().into_iter().zip(before.numbers()).enumerate() {
+        for (index, (number, before)) in shown.numbers().zip(before.numbers()).enumerate() {
             if self.held >> index & 1 == 1 {
                 *number = *before;
             }
@@ -64,7 +64,7 @@ impl Shown {
     /// Returns the numbers that are not what they were.
     fn changed(&self, usage: &Usage) -> NumberSet {
         let (mut usage, mut before) = (usage.clone(), self.before_of(usage));
-        let pairs = usage.numbers().into_iter().zip(before.numbers()).enumerate();
+        let pairs = usage.numbers().zip(before.numbers()).enumerate();
         pairs.filter(|(_, (now, before))| now != before).fold(0, |set, (index, _)| set | 1 << index)
     }
 
@@ -134,18 +134,20 @@ impl ZeroFirst {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::facts::{Fact, Facts};
 
     const AT_ONCE: Scrapes = Scrapes { hold_ns: 0, longest_ns: 15 };
 
     fn usage(oncpu_ns: u64, voluntary_switches: u64) -> Usage {
-        Usage { oncpu_ns, voluntary_switches, counts: vec![voluntary_switches], ..Usage::default() }
+        let facts = Facts::from([(Fact::ON_CPU, oncpu_ns), (Fact::VOLUNTARY_SWITCHES, voluntary_switches)]);
+        Usage { facts, counts: vec![voluntary_switches], ..Usage::default() }
     }
 
     fn shown(account: &mut ZeroFirst, usage: &Usage) -> (u64, u64, u64) {
         account.settle(usage);
         let shown = account.shown();
         let shown = shown.of(usage);
-        (shown.oncpu_ns, shown.voluntary_switches, shown.counts[0])
+        (shown.facts[Fact::ON_CPU], shown.facts[Fact::VOLUNTARY_SWITCHES], shown.counts[0])
     }
 
     #[test]

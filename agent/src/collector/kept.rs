@@ -16,9 +16,10 @@ use crate::{
     checkpoint::{Found, Keeper, Kept},
     kernel::{Before, Begin, CpuTotals, RawReading, Sensors, clock::monotonic_ns},
     model::{
+        facts::Facts,
         ids::CgroupId,
         status::{State, Status},
-        usage::{ProfiledTime, Usage},
+        usage::Usage,
     },
     pods::{PodIndex, kept::Pods},
 };
@@ -140,8 +141,9 @@ impl Resumed {
             let Deltas { usages: deltas, unprofiled, .. } = rows.advance(&before.reading);
             let as_ours = |usage: &Usage| shape.usage(&theirs.words(usage), theirs.labels());
             unposted.extend(deltas.iter().map(|(cgroup, usage)| (*cgroup, as_ours(usage))));
-            let unknown = |profiled| Usage { profiled, ..Usage::default() };
-            unposted.extend(unprofiled.iter().map(|(cgroup, times)| (*cgroup, unknown(ProfiledTime::unknown(times)))));
+            unposted.extend(
+                unprofiled.iter().map(|(cgroup, times)| (*cgroup, Facts::of_waits_without_samples(times).into())),
+            );
             for (label, number) in self::totals(&before.reading.cpu, before.reading.drops.iter().copied(), &theirs) {
                 let total = totals.entry(label).or_default();
                 *total = total.wrapping_add(number);

@@ -10,6 +10,7 @@ mod reader;
 pub mod readings;
 mod scrapers;
 
+use crate::model::facts::Fact;
 use std::{
     collections::{HashMap, HashSet},
     io,
@@ -269,7 +270,7 @@ impl Collector {
                 }
                 Ok(Request::Unwound(times)) => {
                     for (subject, times) in times {
-                        self.ledger.add_unwound(&subject, self.settings.rules.level, times);
+                        self.ledger.add_unwound(&subject, self.settings.rules.level, &times);
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {
@@ -331,7 +332,7 @@ impl Collector {
         self.samples.add_unprofiled(&unprofiled, reading.at_ns, !self.upkeep.stacks_are_left_out());
         readings::join(&mut deltas, self.samples.take_profiled());
         deltas.append(&mut self.unposted);
-        let ran_ns = deltas.iter().map(|(_, usage)| usage.oncpu_ns).sum();
+        let ran_ns = deltas.iter().map(|(_, usage)| usage.facts[Fact::ON_CPU]).sum();
         let maps = self.sensors.map_use();
         self.upkeep.tend(&mut self.sensors, &reading, &doubtful, maps.iter().map(|map| map.bytes).sum());
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);

@@ -16,7 +16,7 @@ use crate::{
     attribution::{RowRules, Scrapes, Subject},
     filter::{Filter, Full},
     limits::max_memory::MaxMemory,
-    model::{slot::Slot, usage::UnwoundTime},
+    model::{facts::Facts, slot::Slot},
     pods::{Pending, PodChange},
 };
 
@@ -45,7 +45,7 @@ pub(super) enum Request {
     MaxMemory(MaxMemory),
     /// Changes of pods wait.
     Pods,
-    Unwound(Vec<(Subject, UnwoundTime)>),
+    Unwound(Vec<(Subject, Facts)>),
     Stop,
 }
 
@@ -254,7 +254,7 @@ impl Reader {
     }
 
     /// Tells how far the walks of a window's stacks came.
-    pub fn tell_unwound(&self, times: Vec<(Subject, UnwoundTime)>) {
+    pub fn tell_unwound(&self, times: Vec<(Subject, Facts)>) {
         self.requests.send(Request::Unwound(times)).ok();
     }
 

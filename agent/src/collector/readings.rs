@@ -12,8 +12,9 @@ use crate::{
     events::multiplexing::{Pool, Share, Turns},
     kernel::{OpenCounter, RawReading},
     model::{
+        facts::{Fact, Facts},
         ids::CgroupId,
-        usage::{ProfiledTime, Usage},
+        usage::Usage,
         wait::WaitState,
     },
 };
@@ -125,14 +126,14 @@ pub struct Deltas {
     pub unprofiled: Vec<(CgroupId, [u64; WaitState::ALL.len()])>,
 }
 
-/// Puts what was profiled beside what was counted.
-pub fn join(deltas: &mut Vec<(CgroupId, Usage)>, mut profiled: HashMap<CgroupId, ProfiledTime>) {
+/// Adds the facts that stacks tell to the deltas of the rows.
+pub fn join(deltas: &mut Vec<(CgroupId, Usage)>, mut profiled: HashMap<CgroupId, Facts>) {
     for (cgroup, usage) in deltas.iter_mut() {
         if let Some(profiled) = profiled.remove(cgroup) {
-            usage.profiled = profiled;
+            usage.facts.add(&profiled);
         }
     }
-    deltas.extend(profiled.into_iter().map(|(cgroup, profiled)| (cgroup, Usage { profiled, ..Usage::default() })));
+    deltas.extend(profiled.into_iter().map(|(cgroup, profiled)| (cgroup, profiled.into())));
 }
 
 /// Returns the number of groups.
@@ -148,19 +149,17 @@ fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup, short: &[Pool])
         Some(group) => shares[*group].map_or(0, |share| share.scale(delta.counts[slot])),
     });
     // Time for which nothing was counted, or too little, must not read as a count of zero.
+    let mut facts = Facts::default();
+    let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(delta));
+    for (fact, word) in Fact::all().filter_map(|fact| Some((fact, fact.word()?))) {
+        facts[fact] = words[word];
+    }
     let running = |(group, share): (usize, &Option<Share>)| share.map_or(0, |_| delta.running_ns[group]);
     Usage {
-        oncpu_ns: delta.run_ns,
-        offcpu_ns: delta.offcpu_ns,
-        voluntary_switches: delta.voluntary,
-        involuntary_switches: delta.involuntary,
-        migrations: delta.migrations,
-        minor_faults: delta.minor_faults,
-        major_faults: delta.major_faults,
+        facts,
         counts: counts.collect(),
         enabled_ns: delta.enabled_ns[..short.len()].to_vec(),
         running_ns: shares.iter().enumerate().map(running).collect(),
-        profiled: ProfiledTime::default(),
     }
 }
 
@@ -227,8 +226,8 @@ mod tests {
     #[test]
     fn the_first_delta_is_everything_and_the_next_the_growth() {
         let mut readings = readings(vec![]);
-        assert_eq!(read(&mut readings, |row| row.run_ns = 10).oncpu_ns, 10);
-        assert_eq!(read(&mut readings, |row| row.run_ns = 15).oncpu_ns, 5);
+        assert_eq!(read(&mut readings, |row| row.run_ns = 10).facts[Fact::ON_CPU], 10);
+        assert_eq!(read(&mut readings, |row| row.run_ns = 15).facts[Fact::ON_CPU], 5);
     }
 
     #[test]
@@ -236,7 +235,7 @@ mod tests {
         let mut readings = readings(vec![]);
         let mut sum = 0;
         for (total, expected_sum) in [(10, 10), (8, 10), (9, 10), (12, 12)] {
-            sum += read(&mut readings, |row| row.minor_faults = total).minor_faults;
+            sum += read(&mut readings, |row| row.minor_faults = total).facts[Fact::MINOR_FAULTS];
             assert_eq!(sum, expected_sum, "at {total}");
         }
     }
@@ -321,7 +320,7 @@ mod tests {
         let mut after = readings(vec![]);
         after.resume(before.keep());
         let usage = read(&mut after, |row| (row.run_ns, row.minor_faults) = (12, 3));
-        assert_eq!((usage.oncpu_ns, usage.minor_faults), (2, 0));
+        assert_eq!((usage.facts[Fact::ON_CPU], usage.facts[Fact::MINOR_FAULTS]), (2, 0));
     }
 
     #[test]
@@ -344,6 +343,6 @@ mod tests {
         let mut readings = readings(vec![]);
         read(&mut readings, |row| row.run_ns = 10);
         readings.advance(&RawReading::default());
-        assert_eq!(read(&mut readings, |row| row.run_ns = 3).oncpu_ns, 3);
+        assert_eq!(read(&mut readings, |row| row.run_ns = 3).facts[Fact::ON_CPU], 3);
     }
 }

@@ -1,5 +1,6 @@
 //! What each key is unless configured otherwise; config/podperf.yaml says the same to users.
 
+use crate::model::facts::FactFamily;
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::{
@@ -8,10 +9,7 @@ use super::{
 };
 use crate::{
     attribution::Level,
-    export::{
-        facts::FactFamily,
-        otlp::{Compression, Preset, Protocol, SampleAttribute},
-    },
+    export::otlp::{Compression, Preset, Protocol, SampleAttribute},
     kernel::{SampleEvent, Tracepoint},
 };
 use crate::{limits::max_memory::MaxMemory, sandbox::Sandbox};

@@ -20,9 +20,9 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 use crate::{
     attribution::{Level, RowRules},
     cgroups::{Choice, Patterns, Selection},
-    export::facts::FactFamily,
     filter::Filter,
     kernel::{SampleEvent, Tracepoint},
+    model::facts::FactFamily,
     pods,
 };
 

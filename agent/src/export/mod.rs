@@ -2,7 +2,6 @@
 //! flame graphs.
 
 pub mod drawing;
-pub mod facts;
 pub mod flamegraph;
 pub mod otlp;
 pub mod prometheus;

@@ -1,5 +1,6 @@
 //! The words that all other modules share: ids, how threads wait, sums of usage, features, and states of parts. Pure.
 
+pub mod facts;
 pub mod feature;
 pub mod ids;
 pub mod slot;

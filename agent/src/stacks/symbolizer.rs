@@ -28,9 +28,9 @@ use crate::{
     },
     limits::memory::GivenUp,
     model::{
+        facts::{Fact, Facts},
         feature::Feature,
         ids::{Pid, StackId},
-        usage::UnwoundTime,
     },
     sandbox::confine_reader,
 };
@@ -56,7 +56,7 @@ pub fn start(
     counts: SymbolCounts,
     given_up: GivenUp,
     confined: bool,
-    mut send: impl FnMut(Profile, Vec<(Subject, UnwoundTime)>) + Send + 'static,
+    mut send: impl FnMut(Profile, Vec<(Subject, Facts)>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let reader = Reader::start(confined)?;
     thread::Builder::new().name("podperf-symbols".into()).spawn(move || {
@@ -113,7 +113,7 @@ fn profile(
     symbols: &mut Symbols,
     node_name: &str,
     counts: &SymbolCounts,
-) -> (Profile, Vec<(Subject, UnwoundTime)>) {
+) -> (Profile, Vec<(Subject, Facts)>) {
     symbols.next_window(&window.functions);
     let stacks = name_stacks(&window.samples, symbols, counts);
     let wakers = name_wakers(&window.samples, &stacks);
@@ -159,10 +159,10 @@ fn profile(
 }
 
 /// Time by how far the walk came. What has no stack was not walked.
-fn unwound(samples: &[Sample]) -> UnwoundTime {
-    let mut times = UnwoundTime::default();
+fn unwound(samples: &[Sample]) -> Facts {
+    let mut times = Facts::default();
     for sample in samples.iter().filter(|sample| !sample.stack.frames.is_empty()) {
-        times[sample.stack.unwind as usize] += sample.nanoseconds;
+        times[Fact::unwound(sample.stack.unwind)] += sample.nanoseconds;
     }
     times
 }
@@ -250,6 +250,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
+    use crate::model::wait::Unwind;
     use crate::model::wait::WaitState;
     use crate::{
         kernel::records::{RawActivity, RawSample, SampleKey},
@@ -296,7 +297,7 @@ mod tests {
         let counts = SymbolCounts::default();
         let (profile, unwound) = profile(window, &mut Symbols::new(Reader::start(true).unwrap()), "node-1", &counts);
         assert!(unwound.iter().any(|(subject, times)| *subject == Subject::Cgroup("/a.slice/b.service".into())
-            && times.iter().sum::<u64>() == 5));
+            && Unwind::ALL.iter().map(|unwind| times[Fact::unwound(*unwind)]).sum::<u64>() == 5));
         let sum = |service: &str| -> u64 {
             let named = ("service.name".to_owned(), service.to_owned());
             let subject = profile.subjects.iter().find(|subject| subject.resource.contains(&named)).unwrap();

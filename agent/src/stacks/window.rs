@@ -17,8 +17,8 @@ use crate::{
         symbols::KernelFunctions,
     },
     model::{
+        facts::{Fact, Facts},
         ids::{CgroupId, Pid, StackId, WakerId},
-        usage::ProfiledTime,
     },
 };
 
@@ -49,7 +49,7 @@ pub struct Window {
     /// Samples of places without a stack, and since when they wait.
     placeless: Vec<(u64, RawSample)>,
     /// What was profiled since it was last asked for.
-    profiled: HashMap<CgroupId, ProfiledTime>,
+    profiled: HashMap<CgroupId, Facts>,
     seen: SeenTime,
     takes: u64,
     number: u64,
@@ -138,7 +138,7 @@ impl Window {
     /// processes are unknown. If `sampled` is false, the time is in no profile.
     pub fn add_unprofiled(&mut self, times: &[(CgroupId, [u64; WaitState::ALL.len()])], now_ns: u64, sampled: bool) {
         for (cgroup, by_state) in times {
-            self.profiled.entry(*cgroup).or_default().add(&ProfiledTime::unknown(by_state));
+            self.profiled.entry(*cgroup).or_default().add(&Facts::of_waits_without_samples(by_state));
             for (state, ns) in WaitState::ALL.into_iter().zip(*by_state).filter(|(_, ns)| *ns > 0) {
                 let key = SampleKey {
                     stack: None,
@@ -210,17 +210,17 @@ impl Window {
             // Its stack says what it waited for before.
             let activity = RawActivity::Wait(WaitState::RunQueue);
             let key = SampleKey { stack: None, waker: None, activity, ..sample.key };
-            self.profiled.entry(key.cgroup).or_default().waits_ns[WaitReason::RunQueue as usize] += queued_ns;
+            self.profiled.entry(key.cgroup).or_default()[Fact::wait(WaitReason::RunQueue)] += queued_ns;
             self.sum(RawSample { key, ns: queued_ns, so_far_ns: 0, count: 0, ..sample });
         }
         let profiled = self.profiled.entry(sample.key.cgroup).or_default();
         match sample.key.activity {
-            RawActivity::OnCpu => profiled.oncpu_samples += sample.count,
+            RawActivity::OnCpu => profiled[Fact::ON_CPU_SAMPLES] += sample.count,
             _ => {
-                let reason = reason(&self.stacks, &sample.key) as usize;
-                profiled.waits += sample.count;
-                profiled.waits_for[reason] += sample.count;
-                profiled.waits_ns[reason] += sample.ns;
+                let reason = reason(&self.stacks, &sample.key);
+                profiled[Fact::WAITS] += sample.count;
+                profiled[Fact::waits_for(reason)] += sample.count;
+                profiled[Fact::wait(reason)] += sample.ns;
             }
         }
         // More than the limit are summed as others are.
@@ -258,7 +258,7 @@ impl Window {
     }
 
     /// What was profiled since the last call, by cgroup.
-    pub fn take_profiled(&mut self) -> HashMap<CgroupId, ProfiledTime> {
+    pub fn take_profiled(&mut self) -> HashMap<CgroupId, Facts> {
         std::mem::take(&mut self.profiled)
     }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::facts::Fact;
 use crate::model::ids::Pid;
 
 const NOW: u64 = 1_000_000_000;
@@ -30,7 +31,7 @@ fn sample(stack: Option<StackId>, ns: u64) -> RawSample {
 }
 
 fn profiled(window: &mut Window, reason: WaitReason) -> u64 {
-    window.take_profiled().remove(&CGROUP).unwrap_or_default().waits_ns[reason as usize]
+    window.take_profiled().remove(&CGROUP).unwrap_or_default()[Fact::wait(reason)]
 }
 
 #[test]
@@ -124,8 +125,8 @@ fn time_that_only_a_row_has_is_unknown_but_for_the_run_queue() {
     window.add_unprofiled(&[(CGROUP, [5, 0, 7, 0])], NOW, true);
     window.add_unprofiled(&[(CGROUP, [1, 2, 0, 0])], NOW, false);
     let profiled = window.take_profiled().remove(&CGROUP).unwrap();
-    let of = |reason: WaitReason| profiled.waits_ns[reason as usize];
-    assert_eq!((of(WaitReason::Unknown), of(WaitReason::RunQueue), profiled.waits), (8, 7, 0));
+    let of = |reason: WaitReason| profiled[Fact::wait(reason)];
+    assert_eq!((of(WaitReason::Unknown), of(WaitReason::RunQueue), profiled[Fact::WAITS]), (8, 7, 0));
     let mut found: Vec<_> =
         window.end(false).iter().map(|sample| (sample.ns, sample.key.stack, sample.count)).collect();
     found.sort_unstable_by_key(|found| found.0);
@@ -143,10 +144,11 @@ fn a_wait_is_told_apart_from_the_run_queue_after_it() {
     window.record(StackRecord::LongWait(alone));
     window.add(vec![wait], NOW);
     let profiled = window.take_profiled().remove(&CGROUP).unwrap();
-    assert_eq!((profiled.waits_ns[WaitReason::RunQueue as usize], profiled.waits), (13, 4));
-    assert_eq!(profiled.waits_ns.iter().sum::<u64>(), 143);
+    assert_eq!((profiled[Fact::wait(WaitReason::RunQueue)], profiled[Fact::WAITS]), (13, 4));
+    assert_eq!(WaitReason::ALL.map(|reason| profiled[Fact::wait(reason)]).iter().sum::<u64>(), 143);
     // A thread that queued after its wait did not wait twice.
-    assert_eq!((profiled.waits_for[WaitReason::RunQueue as usize], profiled.waits_for.iter().sum::<u64>()), (0, 4));
+    let waits: u64 = WaitReason::ALL.map(|reason| profiled[Fact::waits_for(reason)]).iter().sum();
+    assert_eq!((profiled[Fact::waits_for(WaitReason::RunQueue)], waits), (0, 4));
     let mut found: Vec<_> = window.end(false).iter().map(|it| (it.ns, it.key.stack, it.key.activity)).collect();
     found.sort_unstable_by_key(|found| found.0);
     let queued = RawActivity::Wait(WaitState::RunQueue);
@@ -172,7 +174,7 @@ fn what_was_seen_wins_over_what_is_remembered() {
     window.add(vec![seen(right, 5), seen(wrong, 7), seen(StackId(15), 11)], NOW);
     assert_eq!(window.seen(), SeenTime { all_ns: 12, wrong_ns: 7 });
     let profiled = window.take_profiled().remove(&CGROUP).unwrap();
-    let of = |reason: WaitReason| profiled.waits_ns[reason as usize];
+    let of = |reason: WaitReason| profiled[Fact::wait(reason)];
     assert_eq!((of(WaitReason::Child), of(WaitReason::Other)), (16, 7));
     let mut found: Vec<_> = window.end(false);
     found.sort_unstable_by_key(|sample| sample.ns);

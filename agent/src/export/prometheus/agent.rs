@@ -1,5 +1,6 @@
 //! The agent about itself: what it counts, what it lost, what it costs. Pure but for `/proc/self`.
 
+use crate::model::facts::FactFamily;
 use crate::telemetry::logs::{LEVELS, LogCounts};
 use std::{
     collections::BTreeMap,
@@ -15,7 +16,7 @@ use crate::{
     checkpoint::RestartStats,
     collector::Observation,
     events::state::EventState,
-    export::{facts::FactFamily, otlp},
+    export::otlp,
     kernel::cpu_info::CpuInfo,
     limits::memory::ORDER,
     model::{

@@ -21,8 +21,8 @@ use prometheus_client::{
 pub use agent::AgentFacts;
 pub use format::Format;
 
-use super::facts;
 use crate::collector::Observation;
+use crate::model::facts;
 use families::{Definition, EXPORTED_SERIES};
 
 /// One metric family. The name is without unit and `_total`.
@@ -77,7 +77,7 @@ pub enum Kind {
 }
 
 impl BaseUnit {
-    /// That of a family of [`crate::export::facts`].
+    /// That of a family of [`crate::model::facts`].
     pub(super) const fn of(unit: facts::Unit) -> Option<Self> {
         match unit {
             facts::Unit::Seconds => Some(Self::Seconds),

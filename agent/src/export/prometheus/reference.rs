@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     events::catalogue::{EVENTS, Event, SHARED_FAMILY, SHARED_HELP, Scale},
-    export::facts::{FACTS, Fact, FactFamily},
+    model::facts::{FACTS, FactFamily, FamilyRow},
 };
 
 /// One family, whether or not this machine has it.
@@ -232,7 +232,7 @@ fn of_rows() -> Vec<OfRows> {
 }
 
 impl OfRows {
-    fn of_fact(fact: &Fact) -> Self {
+    fn of_fact(fact: &FamilyRow) -> Self {
         let upto = if fact.sparse { "up to " } else { "" };
         Self {
             name: fact.name.into(),

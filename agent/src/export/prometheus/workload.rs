@@ -9,8 +9,8 @@ use super::{
 use crate::{
     attribution::{Row, RowUsage, Snapshot},
     events::plan::Scale,
-    export::facts::{FACTS, Fact, FactFamily, Unit},
     kernel::OpenCounter,
+    model::facts::{FACTS, FactFamily, FamilyRow, Unit},
     model::usage::Usage,
 };
 
@@ -126,15 +126,15 @@ pub(super) fn families(
     families
 }
 
-fn fact_family(fact: &Fact, face: Face, rows: &[&Faced<'_>]) -> Family {
+fn fact_family(fact: &FamilyRow, face: Face, rows: &[&Faced<'_>]) -> Family {
     let mut family = Family::new(format!("{}{}", face.prefix(), fact.name), fact.help, Kind::Counter);
     family.unit = BaseUnit::of(fact.unit);
     for Faced { labels: row, usage, shown, started, .. } in rows.iter().copied() {
-        for (label, value) in fact.series {
-            if fact.sparse && value(usage) == 0 {
+        for (label, number) in fact.series {
+            if fact.sparse && usage.facts[*number] == 0 {
                 continue;
             }
-            let value = value(shown);
+            let value = shown.facts[*number];
             let value = if fact.unit == Unit::Seconds { Value::seconds(value) } else { Value::Count(value) };
             let labels = fact.label.map(|of| (of.name.into(), (*label).into()));
             family.push_of_row(row, labels.into_iter().collect(), value, Some(*started));
@@ -211,6 +211,10 @@ fn info_families(snapshot: &Snapshot, rows: &[Faced<'_>]) -> Vec<Family> {
 #[cfg(test)]
 mod tests {
     use super::{super::Sample, *};
+    use crate::model::{
+        facts::{Fact, Facts},
+        wait::WaitState,
+    };
     use crate::{
         attribution::{NotExported, Shown},
         pods::{ContainerInfo, Pod, Workload, WorkloadKind},
@@ -261,7 +265,12 @@ mod tests {
 
     #[test]
     fn every_row_has_its_times_switches_and_faults() {
-        let usage = Usage { oncpu_ns: 1_500_000_000, offcpu_ns: [1, 2, 3, 4], major_faults: 4, ..Usage::default() };
+        let usage = {
+            let states = WaitState::ALL.into_iter().zip(1..).map(|(state, ns)| (Fact::off_cpu(state), ns));
+            let mut facts = Facts::from([(Fact::ON_CPU, 1_500_000_000), (Fact::MAJOR_FAULTS, 4)]);
+            states.for_each(|(fact, ns)| facts[fact] = ns);
+            Usage::from(facts)
+        };
         let row = RowUsage {
             row: Row::Cgroup("/a".into()),
             started: SystemTime::UNIX_EPOCH,
@@ -303,7 +312,7 @@ mod tests {
                 image: "shop/web:1".into(),
                 id: id.parse().unwrap(),
             })),
-            usage: Usage { oncpu_ns: 1_000_000_000, ..Usage::default() },
+            usage: Facts::from([(Fact::ON_CPU, 1_000_000_000)]).into(),
             shown: Shown::ALL,
         };
         let snapshot = snapshot(vec![container("app"), container("proxy")], vec![Arc::clone(&pod)]);

@@ -9,6 +9,7 @@ mod names;
 mod points;
 mod split;
 
+use crate::model::facts::FactFamily;
 use std::time::{Duration, SystemTime};
 
 use tokio::{
@@ -17,10 +18,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at},
 };
 
-use super::{
-    facts::FactFamily,
-    otlp::{EndpointError, Health, Settings, one_line},
-};
+use super::otlp::{EndpointError, Health, Settings, one_line};
 use crate::collector::{Purpose, Reader};
 
 use exporter::Exporter;

@@ -1,4 +1,4 @@
-//! What rows and counters are called in OpenTelemetry. Pure. What needs no PMU has its names in [`crate::export::facts`].
+//! What rows and counters are called in OpenTelemetry. Pure. What needs no PMU has its names in [`crate::model::facts`].
 
 use std::sync::Arc;
 

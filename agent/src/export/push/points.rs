@@ -11,8 +11,8 @@ use super::names::{self, Face, START};
 use crate::{
     attribution::{RowUsage, Snapshot},
     collector::Observation,
-    export::facts::{FACTS, Fact, FactFamily, Unit},
     kernel::OpenCounter,
+    model::facts::{FACTS, FactFamily, FamilyRow, Unit},
     model::usage::Usage,
 };
 
@@ -90,14 +90,14 @@ fn start(started: SystemTime) -> KeyValue {
     KeyValue::new(START, i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
-fn push_fact(observed: &mut Observed, fact: &Fact, (face, attributes, usage, started): &Faced<'_>) {
+fn push_fact(observed: &mut Observed, fact: &FamilyRow, (face, attributes, usage, started): &Faced<'_>) {
     let unit = match fact.unit {
         Unit::Seconds => "s",
         Unit::Things(things) => things,
     };
     let values = points(observed, face.instrument(fact.instrument), unit);
-    for (label, value) in fact.series {
-        let value = value(usage);
+    for (label, number) in fact.series {
+        let value = usage.facts[*number];
         if fact.sparse && value == 0 {
             continue;
         }
@@ -129,7 +129,10 @@ mod tests {
             plan::{Counter, Scale, Source},
             state::EventState,
         },
-        model::{usage::ProfiledTime, wait::WaitReason},
+        model::{
+            facts::{Fact, Facts},
+            wait::{WaitReason, WaitState},
+        },
     };
 
     const ALL: [FactFamily; 9] = [
@@ -149,13 +152,16 @@ mod tests {
     }
 
     fn snapshot() -> Snapshot {
-        let mut waits_ns = [0; WaitReason::ALL.len()];
-        waits_ns[WaitReason::Disk as usize] = 5_000_000_000;
         let usage = Usage {
-            oncpu_ns: 1_500_000_000,
-            offcpu_ns: [1_000_000_000, 2_000_000_000, 3_000_000_000, 0],
-            voluntary_switches: 7,
-            profiled: ProfiledTime { waits: 3, waits_ns, ..ProfiledTime::default() },
+            facts: Facts::from([
+                (Fact::ON_CPU, 1_500_000_000),
+                (Fact::off_cpu(WaitState::Interruptible), 1_000_000_000),
+                (Fact::off_cpu(WaitState::Uninterruptible), 2_000_000_000),
+                (Fact::off_cpu(WaitState::RunQueue), 3_000_000_000),
+                (Fact::VOLUNTARY_SWITCHES, 7),
+                (Fact::WAITS, 3),
+                (Fact::wait(WaitReason::Disk), 5_000_000_000),
+            ]),
             counts: vec![11, 12],
             enabled_ns: vec![5],
             running_ns: vec![5],

@@ -1,5 +1,6 @@
 //! The page for people: who waits, for what, and how well it runs. Pure but for [`answer`].
 
+use crate::model::facts::Fact;
 use std::{collections::HashMap, fmt::Write, sync::Arc, time::Duration};
 
 use axum::{
@@ -138,17 +139,17 @@ fn lines(now: &Observation, before: Option<&Observation>, over: Duration, reason
     let rows = now.snapshot.rows.iter().map(|row| {
         let nothing = Usage::default();
         let then = before.get(&row.row).copied().unwrap_or(&nothing);
-        let share = |now: u64, then: u64| real(now.saturating_sub(then)) / over_ns;
+        let share = |fact| real(row.usage.facts[fact].saturating_sub(then.facts[fact])) / over_ns;
         let mut offcpu = [0.0; WaitState::ALL.len()];
-        for ((share_of, now), then) in offcpu.iter_mut().zip(row.usage.offcpu_ns).zip(then.offcpu_ns) {
-            *share_of = share(now, then);
+        for (share_of, state) in offcpu.iter_mut().zip(WaitState::ALL) {
+            *share_of = share(Fact::off_cpu(state));
         }
         let selector = Selector::from(&row.row);
         let is_alone = !row.row.is_pods_own();
         let name = if is_alone { selector.to_string() } else { format!("{selector} (outside its containers)") };
         let selector = is_alone.then_some(selector);
         Line {
-            oncpu: share(row.usage.oncpu_ns, then.oncpu_ns),
+            oncpu: share(Fact::ON_CPU),
             offcpu,
             ipc: ipc(&now.counters, &row.usage, then),
             reason: reasons.get(&name).and_then(most),
