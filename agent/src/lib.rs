@@ -1,11 +1,14 @@
-//! podperf: why is this pod slow?
+//! podperf counts what each pod does, and why it waits.
 //!
-//! The modules are the data's way: [`kernel`] counts, [`readings`] makes deltas ([`usage`]), [`cgroups`] knows paths and [`pods`]
-//! names, [`attribution`] keeps accounts and takes snapshots, [`export`] hands them out; stacks go from [`kernel`]
-//! through [`stacks`] and [`recording`] to [`export`]. [`collector`] is the thread that drives this, [`upkeep`] looks after counters,
-//! [`overhead`] and [`memory`] after each reading, [`agent`] is what runs around it, [`restart`] what the next one goes on with, and
-//! [`check`] says beforehand what of it would work. [`heartbeat`] tells whether its threads turn. [`access`] knows who may read, and [`sandbox`] what the agent may. Only
-//! `kernel`, `pods` and `export` do I/O that can fail; what is between is pure.
+//! [`kernel`] reads the maps of the BPF programs, and [`collector`] is the one thread that drives it. The collector
+//! makes deltas of the readings, and posts them to the accounts in [`attribution`], with paths from [`cgroups`] and
+//! names from [`pods`]. [`export`] renders snapshots of the accounts, and [`http`] serves them. Stacks go from
+//! [`kernel`] through [`stacks`] and [`recording`] to [`export`]; [`filter`] chooses the samples. [`limits`] keeps
+//! the cost low after each reading, [`checkpoint`] saves the accounts for the next agent, and [`telemetry`] counts
+//! the agent's own work. [`access`] decides who may read, and [`sandbox`] restricts the agent itself. [`events`]
+//! plans the configured perf events, [`model`] has the plain types that modules share, and [`transport`] reads PEM
+//! files. [`cli`] reads the command line, [`config`] reads the settings, [`agent`] starts and stops the parts, and
+//! [`check`] tries them once. `agent/layers.txt` has their order.
 
 pub mod access;
 pub mod agent;
