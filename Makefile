@@ -40,16 +40,20 @@ release-rehearsal: ## Make a release of the last commit, without signatures, in 
 run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT ...")
 	$(SUDO) target/release/podperf agent --config $(CONFIG) $(ARGS)
 
-# The test programs that watch the machine run one after the other, and the others beside them. Locks keep a test that must be
-# alone apart from all others (tests/src/suite.rs). Together the two lists are all test programs: tests/rules holds them to it.
+# Unit tests first, on an otherwise idle machine. Then the test programs that watch the machine run one after the other, and the
+# chart's and the rules' rings beside them: locks keep a test that must be alone apart from all others (tests/src/suite.rs).
+# Together the three lists are all test programs, and tests/rules holds them to it.
+UNITS := --lib --test contexts --test hash --test sample_time
 RINGS := --test e2e --test faults --test kernel --test kube
-ASIDE := --lib --test chart --test rules --test contexts --test hash --test sample_time
+ASIDE := --test chart --test rules
 TEST := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
 	$(CARGO) test --locked --workspace --no-fail-fast
 
 test: test-build ## Run all tests; those that need root or another program say so when they cannot run
 	@mkdir -p target; status=0; \
+	$(TEST) $(UNITS) || status=1; \
 	$(TEST) $(ASIDE) >target/aside.log 2>&1 & aside=$$!; \
+	trap 'kill $$aside' INT TERM; \
 	$(TEST) $(RINGS) || status=1; \
 	wait $$aside || status=1; \
 	cat target/aside.log; exit $$status

@@ -1,4 +1,4 @@
-//! Workflows run pinned actions with the least rights, and call nothing but the doors that work on any machine.
+//! Workflows run pinned actions with the least rights, and call only commands that work on any machine.
 
 use std::{collections::BTreeSet, fs};
 
@@ -26,15 +26,15 @@ pub(crate) const TESTS: &[Test] = tests![
     make_test_runs_every_test_program_once,
 ];
 
-/// A `run:` begins with one of these.
+/// The allowed beginnings of a `run:`.
 const DOORS: &[&str] = &[
     "make ",
     "./setup.sh ",
     ".ci/release ",
     ".ci/tools ",
-    // Carries files from one job to the next.
+    // This command carries files from one job to the next.
     "tar -C target -cf publish.tar publish",
-    // `make test` leaves its log there.
+    // This command makes the folder for the log of `make test`.
     "mkdir -p target && make test",
 ];
 
@@ -126,7 +126,7 @@ fn workflows_call_doors_only() -> Result<()> {
                 count += 1;
                 let is_door = DOORS.iter().any(|door| run.starts_with(door));
                 ensure!(is_door && !run.trim().contains('\n'), "{name}: {job:?} runs `{run}`");
-                // An expression is pasted before the shell sees the line: a tag could be a command.
+                // GitHub pastes an expression before the shell sees the line, so a tag could be a command.
                 ensure!(!run.contains("${{"), "{name}: {job:?} pastes into `{run}`");
             }
         }
@@ -147,12 +147,12 @@ fn only_the_job_that_runs_no_build_may_publish() -> Result<()> {
     Ok(())
 }
 
-/// Scripts that compile Go programs need an action that brings Go.
+/// Returns whether a command compiles code. Scripts that compile Go programs need an action that brings Go.
 fn is_build(command: &str) -> bool {
     BUILDS.iter().any(|build| command.starts_with(build)) || command == "actions/setup-go"
 }
 
-/// A step of `.ci/release` that no workflow takes would be found missing on the day of a release.
+/// A step of `.ci/release` that no workflow runs would be missing on the day of a release.
 fn a_release_takes_every_step() -> Result<()> {
     let script = fs::read_to_string(root().join(".ci/release"))?;
     let known: BTreeSet<_> =
@@ -170,7 +170,7 @@ fn a_release_takes_every_step() -> Result<()> {
     Ok(())
 }
 
-/// An archive of the build may hold anything: files that replace tools would be run with the right to publish.
+/// An archive of the build may hold any file. A file that replaces a tool would run with the right to publish.
 fn a_job_that_publishes_receives_files_before_it_gets_tools() -> Result<()> {
     let workflow = workflow("release.yml")?;
     let commands = commands(&workflow["jobs"]["publish"])?;
@@ -180,7 +180,7 @@ fn a_job_that_publishes_receives_files_before_it_gets_tools() -> Result<()> {
     Ok(())
 }
 
-/// A run that fails between them leaves nothing that users find.
+/// A run that fails between these steps leaves nothing that users find.
 fn a_release_is_signed_and_attested_before_it_has_a_name() -> Result<()> {
     let workflow = workflow("release.yml")?;
     let mut commands = commands(&workflow["jobs"]["publish"])?;
@@ -230,7 +230,7 @@ fn a_release_that_failed_can_be_started_again_for_30_days() -> Result<()> {
     };
     let kept = with("actions/upload-artifact@")?;
     ensure!(kept["retention-days"] == 30 && kept["overwrite"] == true, "{kept:?}");
-    // Without all commits of main, none is known to be one of them.
+    // Without all commits of main, the script cannot find the release's commit on main.
     let checkout = with("actions/checkout@")?;
     ensure!(checkout["fetch-depth"] == 0, "{checkout:?}");
     Ok(())
@@ -265,7 +265,7 @@ fn scripts_of_a_release_have_its_owners() -> Result<()> {
     let owners = fs::read_to_string(root().join(".github/CODEOWNERS"))?;
     let rules: Vec<(&str, &str)> = owners.lines().filter_map(|line| line.split_once(' ')).collect();
     let tools = fs::read_to_string(root().join(".ci/tools"))?;
-    // Scripts that it sources or calls stand there as `$here/../FILE`.
+    // The script sources or calls other scripts as `$here/../FILE`.
     let called = tools.split("$here/../").skip(1).filter_map(|rest| rest.split('"').next());
     let called: BTreeSet<&str> = called.filter(|file| file.ends_with(".sh")).collect();
     ensure!(called.len() == 2, "{called:?}");
@@ -290,7 +290,7 @@ fn a_build_without_a_date_says_none() -> Result<()> {
     let unset = lines.iter().position(|line| line.ends_with("|| unset SOURCE_DATE_EPOCH; \\"));
     let build = lines.iter().position(|line| line.starts_with("cargo build "));
     ensure!(unset.is_some() && unset < build, "cargo sees an empty SOURCE_DATE_EPOCH");
-    // Images of tests are found again by their sources: with a commit they would be stamped with an earlier one.
+    // The sources identify a test image, so later commits use the same image. A commit in it would be an earlier one.
     let script = fs::read_to_string(root().join("tests/image/build.sh"))?;
     for name in ["REVISION", "SOURCE_DATE_EPOCH", "git "] {
         ensure!(!script.contains(name), "tests/image/build.sh stamps the image by `{name}`");
@@ -298,7 +298,7 @@ fn a_build_without_a_date_says_none() -> Result<()> {
     Ok(())
 }
 
-/// `make test` has two lists of test programs, which run at the same time. Each program is in one of them.
+/// `make test` has three lists of test programs. Each program is in one of them.
 fn make_test_runs_every_test_program_once() -> Result<()> {
     let makefile = fs::read_to_string(root().join("Makefile"))?;
     let list = |name: &str| -> Result<Vec<&str>> {
@@ -306,7 +306,7 @@ fn make_test_runs_every_test_program_once() -> Result<()> {
         let words = line.with_context(|| format!("no `{name}`"))?.split_whitespace();
         Ok(words.filter(|word| !word.starts_with("--")).collect())
     };
-    let mut run = [list("RINGS")?, list("ASIDE")?].concat();
+    let mut run = [list("UNITS")?, list("RINGS")?, list("ASIDE")?].concat();
     run.sort_unstable();
 
     let manifest = fs::read_to_string(root().join("tests/Cargo.toml"))?;
