@@ -1,8 +1,8 @@
 //! Records the source, target and libraries of the program, which `podperf --version` prints.
 //!
-//! The commit is `PODPERF_COMMIT` where that is set, else that of the checkout in optimized builds. Other builds do not
-//! ask git: they would be built again after each commit. The date is `SOURCE_DATE_EPOCH`, else that of the commit, and
-//! never that of the build: two builds of one commit are equal.
+//! The commit is `PODPERF_COMMIT` if set, and otherwise the commit of the checkout in optimized builds. Other builds do
+//! not ask git, because each commit would then cause a rebuild. The date is `SOURCE_DATE_EPOCH`, or otherwise the date
+//! of the commit, and never the date of the build: two builds of one commit are equal.
 
 #[path = "build/date.rs"]
 mod date;
@@ -11,14 +11,14 @@ use std::{env, fs, path::Path, process::Command};
 
 const UNKNOWN: &str = "unknown";
 const LOCK: &str = "../Cargo.lock";
-/// The headers that the BPF programs are compiled with.
+/// The header with the version of the libbpf headers that the BPF programs are compiled with.
 const LIBBPF: &str = "/usr/include/bpf/libbpf_version.h";
 
 fn main() {
     for name in ["PODPERF_COMMIT", "SOURCE_DATE_EPOCH"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
-    // A file that does not exist would count as changed each time.
+    // cargo treats a file that does not exist as changed each time.
     for file in ["build.rs", "build/date.rs", LOCK, LIBBPF].into_iter().filter(|file| Path::new(file).exists()) {
         println!("cargo::rerun-if-changed={file}");
     }
@@ -46,21 +46,21 @@ fn variable(name: &str) -> Option<String> {
     Some(value).filter(|value| !value.is_empty())
 }
 
-/// The commit that is checked out, with `-dirty` where files differ from it, and its time in Unix seconds.
+/// The checked-out commit, with `-dirty` where files differ from it, and its time in Unix seconds.
 struct Checkout {
     commit: String,
     seconds: String,
 }
 
 impl Checkout {
-    /// Returns nothing in a tree that is no checkout of its own, such as an archive unpacked inside another repository.
+    /// Returns `None` in a tree that is no checkout of its own, such as an archive unpacked inside another repository.
     fn find() -> Option<Self> {
         let top = fs::canonicalize(git(&["rev-parse", "--show-toplevel"])?).ok()?;
         if top != fs::canonicalize("..").ok()? {
             return None;
         }
         let place = |name: &str| git(&["rev-parse", "--git-path", name]).filter(|path| Path::new(path).exists());
-        // Each commit and checkout is logged. Without that log, one of the others changes.
+        // git logs each commit and checkout there. Without that log, HEAD, the branch or packed-refs changes instead.
         let changing = place("logs/HEAD").map_or_else(
             || {
                 let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
@@ -72,7 +72,7 @@ impl Checkout {
         for path in changing {
             println!("cargo::rerun-if-changed={path}");
         }
-        // An edit of one of these makes a clean tree dirty.
+        // An edit of a file in these directories makes a clean tree dirty.
         for path in ["src", "../ebpf/bpf", "../ebpf/src"] {
             println!("cargo::rerun-if-changed={path}");
         }
@@ -89,7 +89,7 @@ fn git(arguments: &[&str]) -> Option<String> {
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// The version of the loader of BPF programs, as the lock file has it.
+/// Returns the version of aya, which loads the BPF programs, from the lock file.
 fn aya() -> Option<String> {
     let lock = fs::read_to_string(LOCK).ok()?;
     let version = lock.split("name = \"aya\"\nversion = \"").nth(1)?.split('"').next()?;

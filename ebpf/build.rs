@@ -1,5 +1,5 @@
-//! Builds the kernel side: clang makes the one BPF object, bindgen the Rust view of its ABI header; what the maps hold is
-//! written down from the object.
+//! Builds the kernel side: clang makes the one BPF object, and bindgen makes the Rust view of its ABI header. The
+//! script also writes a description of the map values, from the object.
 #![expect(clippy::print_stderr, reason = "how a build script talks to cargo")]
 
 #[path = "build/layout.rs"]
@@ -18,7 +18,7 @@ use std::{
     rc::Rc,
 };
 
-/// What to say when the build tools are not there.
+/// The remedy when the build tools are missing.
 const TOOLS: &str = "needs clang 14 or newer, libclang and the libbpf headers: `make setup`, or on Debian and Ubuntu \
                      `apt-get install clang libclang-dev libbpf-dev`";
 
@@ -114,12 +114,12 @@ fn compile(sources: &Path, object: &Path) -> Result<(), Box<dyn Error>> {
         .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Wextra", "-Werror"])
         // BPF_PROG declares parameters that not every program reads.
         .arg("-Wno-unused-parameter")
-        // v3 has the atomic exchange, and 5.15 runs it; v4 would shut out kernels before 6.6.
+        // v3 has the atomic exchange, and 5.15 runs it; v4 would exclude kernels before 6.6.
         .arg("-mcpu=v3")
         .arg(format!("-D__TARGET_ARCH_{arch}"))
         // Debian keeps asm/ headers per architecture, and clang does not look there for the bpf target.
         .arg(format!("-I/usr/include/{triple}"))
-        // Nothing of the build machine's paths in the object.
+        // The object must contain no path of the build machine.
         .arg(format!("-ffile-prefix-map={}=.", env::current_dir()?.display()))
         .arg("-c")
         .arg(sources.join("podperf.bpf.c"))
@@ -133,7 +133,7 @@ fn compile(sources: &Path, object: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes the bindings, and the lists of names.
+/// Writes the bindings and the lists of names.
 fn bindings(sources: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
     let values = Rc::<RefCell<BTreeMap<String, Values>>>::default();
     bindgen::Builder::default()

@@ -1,4 +1,4 @@
-//! Calendar dates. The build script uses this file, and the tests of `podperf --version` do. Pure.
+//! Calendar dates. The build script and the tests of `podperf --version` use this file. Pure.
 
 /// Returns the date of Unix seconds in UTC, such as `2026-11-23`.
 pub(crate) fn of(seconds: i64) -> String {

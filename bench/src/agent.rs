@@ -1,4 +1,4 @@
-//! The agent as the benchmark runs it: its configurations, and what it uses when nothing happens.
+//! The agent in the benchmark: its configurations, and its resource use at rest.
 
 use std::{
     fs,
@@ -13,23 +13,23 @@ use podperf_tests::agent::Agent;
 
 use super::monitor::EVENTS;
 
-/// The cap as shipped: agents of tests have none unless they ask for it.
+/// The default cap. Agents in tests have no cap unless they set one.
 pub(super) const CAP: &str = "overhead: {maxPercent: 5}\n";
 
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);
-/// The start is over by then, and is not part of the rest.
+/// The wait after the start, which is not part of the rest.
 pub(super) const REST_AFTER: Duration = Duration::from_secs(5);
 
-/// What the agent is told to measure.
+/// The part of the work that the agent is configured to measure.
 #[derive(Clone, Copy, Debug)]
 pub enum Configuration {
-    /// What it does unless told otherwise.
+    /// The default configuration.
     Default,
     /// Facts and times from task fields, no stacks, no perf counters.
     Times,
-    /// The same, and both stacks of every wait; neither wakers nor samples of what runs.
+    /// The same as `Times`, and both stacks of every wait; neither wakers nor samples on the CPU.
     Stacks,
-    /// Nothing but the benchmark's events, read as perf counters.
+    /// Only the benchmark's events, read as perf counters.
     Counters,
 }
 
@@ -51,16 +51,16 @@ pub(super) fn sections(facts: bool, stacks: bool, groups: &str) -> String {
     format!("facts:\n  enabled: {facts}\nstacks:\n  enabled: {stacks}\ncounters:\n  groups: [{groups}]\n")
 }
 
-/// What the agent used while it was scraped and nothing else.
+/// The agent's resource use while it serves scrapes and does nothing else.
 #[derive(Clone, Copy, Debug)]
 pub struct Rest {
     /// `VmRSS` at the end.
     pub rss_mib: f64,
     /// CPU time in percent of one core.
     pub cpu_percent: f64,
-    /// Size of the last scrape.
+    /// Size of the last scrape in bytes.
     pub scrape_bytes: usize,
-    /// How long the last scrape took.
+    /// Duration of the last scrape.
     pub scrape_time: Duration,
 }
 
@@ -91,7 +91,7 @@ pub fn rest(program: &Path, length: Duration) -> Result<Rest> {
 /// User and system time of a process (proc_pid_stat(5), fields 14 and 15).
 fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before the last `)` may hold anything.
+    // The name before the last `)` may contain any character.
     let (_, fields) = stat.rsplit_once(')').context("failed to read a `stat` file")?;
     let mut ticks = 0_u64;
     for field in fields.split_whitespace().skip(11).take(2) {
@@ -101,7 +101,7 @@ fn cpu_time(pid: u32) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1_000 / u64::try_from(per_second)?))
 }
 
-/// A line of `/proc/PID/status`, such as `VmRSS`.
+/// Returns a line of `/proc/PID/status` in MiB, such as `VmRSS`.
 pub(super) fn memory_mib(pid: u32, name: &str) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -1,11 +1,10 @@
-//! The benchmark behind `make bench`: the price per context switch, side by side with perf, how it grows, the agent at
-//! rest, on a node full of pods, and with profiles of what happens often.
+//! The benchmark behind `make bench`. It measures the cost per context switch beside perf, the growth of this cost, the
+//! agent at rest, the agent on a node full of pods, and the cost of profiles of frequent events.
 //!
-//! A ring of two processes in two cgroups on one CPU does nothing but switch.
-//! Each monitor is measured in pairs, the ring without it and then with it, and
-//! the rounds go over all monitors in turn, so that what the machine does
-//! meanwhile falls on all alike. The figure is the difference inside a pair.
-//! Nothing is asserted: time is reported, never tested.
+//! A ring of two processes in two cgroups on one CPU does nothing but switch. Each monitor is measured in pairs: the
+//! ring without the monitor, and then with it. The rounds go over all monitors in turn, so that other work on the
+//! machine affects all alike. The figure is the difference inside a pair. Nothing is asserted: time is reported, never
+//! tested.
 
 pub mod agent;
 mod builds;
@@ -39,7 +38,7 @@ use podperf_tests::{
 };
 use setup::Setup;
 
-/// What podperf costs: per context switch, beside the tools that exist, at rest, and on a node full of pods
+/// Measure the cost of podperf: per context switch, beside the tools that exist, at rest, and on a node full of pods
 #[derive(Clone, Debug, Parser)]
 pub struct BenchArgs {
     /// Parts to run; all if absent, or of those only `switches` and `rest` if only some monitors are wanted
@@ -91,13 +90,13 @@ pub struct BenchArgs {
 /// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
-    /// The price per context switch.
+    /// The cost per context switch.
     Switches,
     /// The agent with nothing to do.
     Rest,
     /// The agent on a node full of pods.
     Scale,
-    /// The price over the number of events and of cgroups.
+    /// The cost over the number of events and of cgroups.
     Growth,
     /// The whole agent with wake-ups, and with symbols.
     Profiles,
@@ -112,16 +111,16 @@ impl BenchArgs {
     }
 }
 
-/// All that was measured of one monitor.
+/// All measurements of one monitor.
 #[derive(Debug)]
 pub struct Measurement {
-    /// Which monitor.
+    /// The measured monitor.
     pub monitor: &'static Monitor,
-    /// CPU ns per hop without and with it, one pair per round.
+    /// CPU ns per hop without and with the monitor, one pair per round.
     pub pairs: Vec<(f64, f64)>,
-    /// What its BPF programs cost at each switch, if it has any.
+    /// The time of its BPF programs at each switch in ns, if the monitor has programs.
     pub bpf_ns_per_run: Option<f64>,
-    /// Why it could not be measured.
+    /// The reason why the monitor could not be measured.
     pub failure: Option<String>,
 }
 
@@ -130,12 +129,12 @@ impl Measurement {
         Self { monitor, pairs: Vec::new(), bpf_ns_per_run: None, failure: None }
     }
 
-    /// Extra ns per hop over the pairs.
+    /// Returns the extra ns per hop over the pairs.
     pub fn extra_ns(&self) -> Option<Spread> {
         Spread::of(self.pairs.iter().map(|(without, with)| with - without).collect())
     }
 
-    /// With over without, over the pairs.
+    /// Returns the ratio of the time with the monitor to the time without it, over the pairs.
     pub fn ratio(&self) -> Option<Spread> {
         Spread::of(self.pairs.iter().map(|(without, with)| with / without).collect())
     }
@@ -209,7 +208,7 @@ fn measure_pair(measurement: &mut Measurement, setup: &Setup, ring: &Ring) -> Re
         Err(error) => measurement.failure = Some(format!("{error:#}")),
         Ok(mut running) => {
             let with = ring.cpu_ns()?;
-            // A monitor that ended early was not there to be measured.
+            // A monitor that ended early was not measured.
             match running.check() {
                 Err(error) => measurement.failure = Some(format!("{error:#}")),
                 Ok(()) => measurement.pairs.push((without, with)),

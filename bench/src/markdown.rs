@@ -10,7 +10,7 @@ use super::{
     table::{GOALS, Goal, SYMBOLS_RSS_MIB, WAKEUPS_PERCENT, extra_of},
 };
 
-/// One row per monitor.
+/// Returns one row per monitor.
 pub fn measurements(measurements: &[Measurement]) -> String {
     let mut text =
         "\n### Extra CPU ns per hop\n\n| monitor | extra | least..greatest | with / without | BPF ns per run |\n\
@@ -40,7 +40,7 @@ pub fn measurements(measurements: &[Measurement]) -> String {
     text
 }
 
-/// One row per goal.
+/// Returns one row per goal.
 pub fn goals(measurements: &[Measurement]) -> String {
     let mut text =
         "\n### Goals\n\n| extra of | to that of | at most | measured | holds |\n|---|---|---|---|---|\n".to_owned();
@@ -58,7 +58,7 @@ pub fn goals(measurements: &[Measurement]) -> String {
     text
 }
 
-/// The whole agent with the wake-ups and with the programs, and the goals.
+/// Returns the measurements of the whole agent with the wake-ups and with the programs, and the goals.
 pub fn profiles(profiles: &Profiles) -> String {
     let mut rows = String::new();
     let mut row = |what: &str, measured: &str, goal: &str| {

@@ -1,4 +1,4 @@
-//! The monitors that are compared: one row of [`MONITORS`] each.
+//! The compared monitors: one row of [`MONITORS`] each.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -21,15 +21,15 @@ pub const EVENTS: [&str; 6] =
 const EMPTY_PROGRAM: &str = include_str!("../programs/empty.bpf.c");
 const BARE_PROGRAM: &str = include_str!("../programs/bare.bpf.c");
 
-/// How long a monitor may take to write down what it has and end.
+/// The longest time for a monitor to write its results and end.
 const STOP_DEADLINE: Duration = Duration::from_secs(15);
 
 /// One way to watch a machine.
 #[derive(Debug)]
 pub struct Monitor {
-    /// What `--only` calls it.
+    /// The monitor's name in `--only`.
     pub key: &'static str,
-    /// What the table calls it.
+    /// The monitor's name in the table.
     pub title: &'static str,
     parts: &'static [Part],
 }
@@ -59,7 +59,7 @@ pub static MONITORS: [Monitor; 13] = [
     },
 ];
 
-/// What a monitor is made of.
+/// A part of a monitor.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     EmptyProgram,
@@ -73,7 +73,7 @@ enum Part {
 }
 
 impl Monitor {
-    /// Whether it is podperf.
+    /// Returns whether the monitor is podperf.
     pub fn is_agent(&self) -> bool {
         self.parts.iter().any(|part| matches!(part, Part::Agent(_)))
     }
@@ -116,7 +116,7 @@ impl Part {
     }
 }
 
-/// A monitor at work; dropping it ends it.
+/// A running monitor, which ends on drop.
 #[derive(Debug, Default)]
 pub struct Running {
     processes: Vec<Process>,
@@ -125,14 +125,14 @@ pub struct Running {
 }
 
 impl Running {
-    /// An error if a part of the monitor has ended by itself.
+    /// Returns an error if a part of the monitor has ended by itself.
     pub fn check(&mut self) -> Result<()> {
         self.processes.iter_mut().try_for_each(Process::check)?;
         self.agents.iter_mut().try_for_each(Agent::check)
     }
 }
 
-/// One process of a monitor; dropping it stops it.
+/// One process of a monitor, which is stopped on drop.
 #[derive(Debug)]
 pub struct Process {
     name: &'static str,
@@ -142,8 +142,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`, whose stderr is the file `log`, and which ends upon the
-    /// signal `stop`.
+    /// Starts `command`. Its stderr is the file `log`, and it ends on the signal `stop`.
     pub fn spawn(name: &'static str, command: &mut Command, stop: Signal, log: PathBuf) -> Result<Self> {
         let program = command.get_program().to_owned();
         let child = process::bind_to_parent(command)
@@ -153,12 +152,12 @@ impl Process {
         Ok(Self { name, child, stop, log })
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// An error, with the last words, if the process has ended.
+    /// Returns an error with the last line of stderr, if the process has ended.
     pub fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             let words = self.words();
@@ -168,7 +167,7 @@ impl Process {
         Ok(())
     }
 
-    /// What it has written to stderr so far.
+    /// Returns the text that the process has written to stderr.
     pub fn words(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

@@ -1,5 +1,6 @@
-//! A node full of pods: a real API server tells of them, their cgroups are real, and one tiny task runs in each
-//! container. One process family for all of them, since a thousand loads of their own would be the machine's main load.
+//! A node full of pods: a real API server lists the pods, their cgroups are real, and one tiny task runs in each
+//! container. All tasks belong to one process family, because a thousand separate loads would be the machine's main
+//! load.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -26,10 +27,10 @@ const PODS_OF_A_WORKLOAD: usize = 10;
 const TOKEN_LIFE: Duration = Duration::from_secs(3_600);
 const WAKES_EVERY: Duration = Duration::from_secs(1);
 const RARELY: Duration = Duration::from_secs(20);
-/// What is left of it after that ends by itself.
+/// The time after which tasks that are left over end by themselves.
 const STAYS: Duration = Duration::from_secs(1_800);
 
-/// The node, its pods and its API server; gone on drop, in the order of the fields.
+/// The node, its pods and its API server. All are removed on drop, in the order of the fields.
 #[derive(Debug)]
 pub struct Node {
     crowds: Vec<Crowd>,
@@ -41,7 +42,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node without pods.
+    /// Starts a node without pods.
     pub fn start() -> Result<Self> {
         let plane = ControlPlane::start()?;
         let credentials = plane.agent_credentials(TOKEN_LIFE)?;
@@ -49,13 +50,13 @@ impl Node {
         Ok(Self { crowds: Vec::new(), cgroups: Vec::new(), pods: Vec::new(), kubelet, credentials, plane })
     }
 
-    /// The agent's configuration on this node, to be added to.
+    /// Returns the agent's configuration on this node. The caller may append keys.
     pub fn configuration(&self) -> String {
         let kubeconfig = self.credentials.kubeconfig();
         format!("identity: kubernetes\nnodeName: {NAME}\nkubernetes: {{kubeconfig: '{}'}}\n", kubeconfig.display())
     }
 
-    /// Makes that many pods. Tasks of containers wake once a second, those of sandboxes rarely.
+    /// Makes this number of pods. Tasks of containers wake once a second, and tasks of sandboxes wake rarely.
     pub fn fill(&mut self, pods: usize) -> Result<()> {
         let (mut sandboxes, mut containers) = (Vec::new(), Vec::new());
         for number in 0..pods {
@@ -78,7 +79,8 @@ impl Node {
         Ok(())
     }
 
-    /// Makes that many cgroups that are nobody's, too deep for series of their own, with a task that rarely wakes.
+    /// Makes this number of cgroups that belong to no pod and are too deep for series of their own. Each has a task
+    /// that wakes rarely.
     pub fn crowd_beside(&mut self, cgroups: usize) -> Result<()> {
         let top = TestCgroup::new("beside")?;
         let middle = top.child_named("services")?;
@@ -93,13 +95,13 @@ impl Node {
         Ok(())
     }
 
-    /// Containers with a name.
+    /// Returns the number of containers with a name.
     pub fn containers(&self) -> usize {
         self.pods.len() * CONTAINERS.len()
     }
 }
 
-/// A pod as they are in clusters: names of that length, owned by a replica set.
+/// Returns a pod like those in clusters: with names of that length, owned by a replica set.
 fn specification(number: usize) -> Result<k8s_openapi::api::core::v1::Pod> {
     let workload = number / PODS_OF_A_WORKLOAD;
     let replica_set = format!("checkout-{workload:02}-5d4f8c7b9");
@@ -131,12 +133,12 @@ fn directory(cgroup: &TestCgroup) -> String {
     cgroup.path().to_string_lossy().into_owned()
 }
 
-/// A running `podperf-load crowd`; ended on drop, and its tasks with it.
+/// A running `podperf-load crowd`, which ends on drop together with its tasks.
 #[derive(Debug)]
 struct Crowd(Child);
 
 impl Crowd {
-    /// Starts a task in each of these cgroups, and waits until all are there.
+    /// Starts a task in each of these cgroups, and waits until all tasks are there.
     fn start(directories: &[String], every: Duration) -> Result<Self> {
         let mut command = Command::new(load::binary()?);
         process::bind_to_parent(&mut command);
@@ -156,7 +158,7 @@ impl Crowd {
 
 impl Drop for Crowd {
     fn drop(&mut self) {
-        // It waits for this, so that it can bury its tasks.
+        // The crowd waits for the end of its input, so that it can reap its tasks.
         drop(self.0.stdin.take());
         self.0.wait().ok();
     }

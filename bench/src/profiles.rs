@@ -1,7 +1,7 @@
-//! What profiles cost a node: the whole agent as shipped, with ten thousand wake-ups a second, and with the symbols of
-//! fifty programs.
+//! The cost of profiles on a node: the whole agent with its default configuration, with ten thousand wake-ups a second,
+//! and with the symbols of fifty programs.
 //!
-//! The agent's own account is taken in a stretch of its own: the kernel's run statistics, which the other account is by,
+//! The agent's own account is taken in a stretch of its own. The other account uses the kernel's run statistics, which
 //! make each run of a program cost more.
 
 use std::{
@@ -29,14 +29,14 @@ use super::{
     cpus, progress,
 };
 
-/// Programs whose symbols are wanted.
+/// Number of programs whose symbols the agent reads.
 pub const PROGRAMS: usize = 50;
-/// The load is there before and after what is measured.
+/// The load starts before the measured time, and ends after it.
 const LOAD_BEFORE: Duration = Duration::from_secs(1);
 const LOAD_AFTER: Duration = Duration::from_secs(2);
-/// Scrapes while the load is there; the account of the first is partly of the time before.
+/// Scrapes while the load runs. The account of the first scrape also covers time before the load.
 const SCRAPES: u32 = 3;
-/// Two windows of the default length: the first has all programs only in part.
+/// Two windows of the default length: the first window has only a part of all programs.
 const WARM_UP: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -46,69 +46,70 @@ pub struct ProfilesArgs {
     /// Wake-ups in a second
     #[arg(long, default_value_t = 10_000)]
     pub wakeups: u32,
-    /// How long each account, and the memory, is looked at
+    /// Time in which each account, and the memory, is measured, in seconds
     #[arg(long, default_value_t = 30)]
     pub profile_seconds: u32,
 }
 
-/// Both halves; one may fail without the other.
+/// The results of both halves; one may fail without the other.
 #[derive(Debug)]
 pub struct Profiles {
-    /// What was asked for.
+    /// The arguments of this run.
     pub args: ProfilesArgs,
-    /// The wake-ups.
+    /// The half with the wake-ups.
     pub cost: Result<Cost>,
-    /// The symbols.
+    /// The half with the symbols.
     pub memory: Result<Memory>,
 }
 
-/// With the wake-ups. Percent are of the time of all CPUs together.
+/// The result with the wake-ups. A percentage is a share of the time of all CPUs together.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// CPUs of the node.
+    /// Number of CPUs of the node.
     pub cpus: usize,
-    /// As counted by the kernel, in each stretch.
+    /// Wake-ups in a second by the kernel's count, in each of the two stretches.
     pub wakeups_per_second: [f64; 2],
-    /// What the load itself took, without the kernel's statistics.
+    /// The CPU time of the load itself, without the kernel's statistics.
     pub load_percent: f64,
     /// `podperf_overhead_ratio` of each scrape but the first.
     pub own_percent: Spread,
-    /// The agent's process in the same stretch, by its CPU clock.
+    /// The CPU time of the agent's process in the same stretch.
     pub process_percent: f64,
-    /// The same in the stretch with the kernel's statistics.
+    /// The CPU time of the agent's process in the stretch with the kernel's statistics.
     pub process_percent_counted: f64,
-    /// Its programs in that stretch: `run_time_ns` of fdinfo.
+    /// The time of the agent's programs in that stretch: `run_time_ns` of fdinfo.
     pub programs_percent: f64,
-    /// Runs of its programs in that stretch, in a second.
+    /// Runs of the agent's programs in that stretch, in a second.
     pub runs_per_second: f64,
-    /// Mean time of such a run.
+    /// Mean time of such a run in ns.
     pub ns_per_run: f64,
     /// Waits that should have a stack, in a second, without the kernel's statistics.
     pub waits_per_second: f64,
-    /// Of these, those whose stack was walked rather than remembered.
+    /// Stacks that the agent walked and did not take from the stack cache, in a second, without the kernel's
+    /// statistics.
     pub walks_per_second: f64,
-    /// Features that the agent gave up to stay below its cap.
+    /// Features that the agent switched off to stay below its cap.
     pub shed: f64,
 }
 
-/// With the programs.
+/// The result with the programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     /// `VmRSS` before the programs.
     pub before_mib: f64,
     /// The largest `VmRSS` that was seen while windows were made.
     pub most_mib: f64,
-    /// `VmHWM`.
+    /// `VmHWM`, the peak of the memory.
     pub peak_mib: f64,
-    /// Programs that were there to the end.
+    /// Number of programs that ran to the end.
     pub programs: usize,
-    /// Frames that got a name meanwhile.
+    /// Frames that got a name during the measurement.
     pub named: f64,
-    /// Frames that did not.
+    /// Frames that got no name during the measurement.
     pub unnamed: f64,
 }
 
-/// Measures both.
+/// Measures both halves.
 pub fn run(args: &ProfilesArgs, program: &Path) -> Profiles {
     Profiles { args: args.clone(), cost: cost(args, program), memory: memory(args, program) }
 }

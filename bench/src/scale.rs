@@ -1,7 +1,8 @@
-//! What a node full of pods costs: the agent's CPU time for a scrape, the time of a reading, memory, series.
+//! The cost on a node full of pods: the agent's CPU time for a scrape, the time of a reading, memory, series.
 //!
-//! A machine without a PMU cannot count the default events, so four software events stand for them: as many series, and
-//! as much to read. Figures are medians over scrapes that are far enough apart for each to be a reading of its own.
+//! A machine without a PMU cannot count the default events, so four software events replace them: they make the same
+//! number of series, and the same amount to read. Figures are medians over scrapes that are far enough apart for each
+//! to be a reading of its own.
 
 use std::{
     fs,
@@ -24,22 +25,22 @@ use super::{agent::memory_mib, node::Node, progress};
 const PODS: usize = 250;
 const BESIDE: usize = 5_000;
 
-/// In place of the four hardware events of the default configuration, in as many groups.
+/// Replaces the four hardware events of the default configuration, in the same number of groups.
 const COUNTERS: &str = "counters: {groups: [[cpu-clock, task-clock], [page-faults, minor-faults]]}\n";
-/// Of the 4,096 of the default, so that all 5,000 have one.
+/// More than the default of 4,096, so that all 5,000 cgroups have a row.
 const ROOM: &str = "cgroups: {max: 16384}\n";
 const BY_POD: &str = "metrics: {level: pod}\n";
 
-/// Longer than readings are handed out again, and than a scrape and its aftermath take.
+/// Longer than a reading is reused for scrapes, and longer than a scrape and its aftermath take.
 const SCRAPE_EVERY: Duration = Duration::from_millis(1_300);
-/// A scrape's memory is given back after its answer.
+/// The time after an answer in which the agent frees the memory of the scrape.
 const AFTERMATH: Duration = Duration::from_millis(100);
 const NAMES_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What is scraped: what `Accept` asks for, and its name.
+/// A format of a scrape: its name, and the value of the `Accept` header.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// In the table.
+    /// The name in the table.
     pub name: &'static str,
     accept: &'static str,
 }
@@ -51,27 +52,27 @@ const PROTOBUF: Format = Format {
     accept: "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited",
 };
 
-/// All rows, and how busy the machine was.
+/// All rows, and the load of the machine.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// In the order of the table.
+    /// The rows, in the order of the table.
     pub rows: Vec<Row>,
-    /// The load average over a minute before the node was made: of others alone.
+    /// The load average over a minute before the node was made: other processes only.
     pub load_before: String,
-    /// After the last row: with the node's own tasks.
+    /// The load average after the last row, which includes the node's own tasks.
     pub load_after: String,
 }
 
 /// One row of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// What is on the node.
+    /// The pods and cgroups on the node.
     pub title: &'static str,
-    /// What was scraped.
+    /// The format of the scrapes.
     pub format: Format,
-    /// Agent CPU for one scrape: the reading and the answer, less what it uses at rest in that time.
+    /// The agent's CPU time for one scrape, the reading and the answer, minus its use at rest in that time.
     pub scrape_ms: Spread,
-    /// CPU in the time between scrapes, for each second.
+    /// The CPU time between scrapes, for each second.
     pub rest_ms: f64,
     /// `podperf_scrape_duration_seconds`: flush, reading, roll-up.
     pub reading_ms: Spread,
@@ -81,15 +82,15 @@ pub struct Row {
     pub peak_mib: f64,
     /// `podperf_exported_series`.
     pub series: f64,
-    /// Rows in the kernel's table.
+    /// Number of rows in the kernel's table.
     pub table_rows: f64,
-    /// Of the answer.
+    /// Size of the answer in bytes.
     pub bytes: usize,
-    /// From the agent's start to a scrape with the names of all containers.
+    /// The time from the agent's start to a scrape with the names of all containers.
     pub names_after: Duration,
 }
 
-/// Measures all rows with that many scrapes each.
+/// Measures all rows with this number of scrapes each.
 pub fn run(program: &Path, scrapes: usize) -> Result<Scale> {
     let load_before = load_average()?;
     let mut node = Node::start()?;
@@ -119,7 +120,7 @@ pub fn run(program: &Path, scrapes: usize) -> Result<Scale> {
     Ok(Scale { rows, load_before, load_after: load_average()? })
 }
 
-/// The row that the goals are about.
+/// The row that the goals apply to.
 pub const FULL: &str = "250 pods, 1,000 containers";
 
 fn wait_for_names(agent: &Agent, containers: usize) -> Result<()> {
@@ -148,7 +149,7 @@ fn scrape(agent: &Agent, title: &'static str, format: Format, names_after: Durat
         ensure!(status == 200, "the agent refused to be scraped");
         scrape_ms.push(used - per_second * took.as_secs_f64());
         rest_ms.push(per_second);
-        // The same reading once more, in the one format that is understood here.
+        // Gets the same reading again, in the one format that the benchmark parses.
         last = (body.len(), agent.metrics()?);
         reading_ms.push(1e3 * figure(&last.1, "podperf_scrape_duration_seconds")?);
     }

@@ -1,4 +1,4 @@
-//! What the monitors are started with: tools, cgroups and a scratch directory.
+//! The tools, cgroups and scratch directory of the monitors.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,35 +19,34 @@ use super::monitor::{EVENTS, Process};
 
 const OFF_CPU_SCRIPT: &str = include_str!("../programs/offcpu.bt");
 
-/// Tools that look for BPF programs to load take longer than others to start.
+/// The longest wait for a tool that loads BPF programs, which starts more slowly than other tools.
 const LOAD_DEADLINE: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// bpftrace looks for tracepoints in the file system of old, which a container may lack. In a mount namespace of its own
-/// it gets one, and the machine is left as it was.
+/// bpftrace looks for tracepoints in the old file system, which a container may lack. The script mounts that file
+/// system in a mount namespace of its own, and so changes nothing on the machine.
 const WITH_TRACEFS: &str = r#"
 [ -d /sys/kernel/debug/tracing/events ] || mount -t debugfs none /sys/kernel/debug
 [ -d /sys/kernel/debug/tracing/events ] || mount -t tracefs none /sys/kernel/debug/tracing
 exec "$@"
 "#;
 
-/// What the monitors need to start: tools, cgroups and a scratch directory.
+/// The tools, cgroups and scratch directory of the monitors.
 #[derive(Debug)]
 pub struct Setup {
     /// The two cgroups of the ring.
     pub cgroups: Vec<TestCgroup>,
     /// The agent's program.
     pub agent: PathBuf,
-    /// Gone with this value.
+    /// The scratch directory, which is removed on drop.
     pub scratch: TempDir,
-    /// How long to wait after a start.
+    /// The wait after a start.
     pub settle: Duration,
     perf: PathBuf,
 }
 
 impl Setup {
-    /// Makes the cgroups and finds the tools. A missing tool is an error only
-    /// of the monitor that wants it.
+    /// Makes the cgroups and finds the tools. A missing tool is an error only for the monitor that needs it.
     pub fn new(args: &BenchArgs, agent: PathBuf) -> Result<Self> {
         Ok(Self {
             cgroups: vec![TestCgroup::new("bench-a")?, TestCgroup::new("bench-b")?],
@@ -58,7 +57,7 @@ impl Setup {
         })
     }
 
-    /// `perf stat` of the events in the two cgroups.
+    /// Starts `perf stat` of the events in the two cgroups.
     pub fn perf_stat(&self, name: &'static str, extra: &[&str]) -> Result<Process> {
         let cgroups: Vec<&str> =
             self.cgroups.iter().map(|cgroup| cgroup.kernel_path().trim_start_matches('/')).collect();
@@ -68,7 +67,7 @@ impl Setup {
         self.spawn(name, &mut command, Signal::SIGINT)
     }
 
-    /// `perf record` of every wait on the machine.
+    /// Starts `perf record` of every wait on the machine.
     pub fn perf_off_cpu(&self) -> Result<Process> {
         let mut command = Command::new(&self.perf);
         command.args(["record", "-a", "-e", "dummy", "--off-cpu", "-o"]);
@@ -76,7 +75,7 @@ impl Setup {
         self.spawn("perf-record", &mut command, Signal::SIGINT)
     }
 
-    /// `offcputime` of libbpf-tools: both stacks of every wait on the machine.
+    /// Starts `offcputime` of libbpf-tools: both stacks of every wait on the machine.
     pub fn off_cpu_time(&self) -> Result<Process> {
         let mut command = Command::new(tool("offcputime", "libbpf-tools")?);
         let mut process = self.spawn("offcputime", &mut command, Signal::SIGINT)?;
@@ -84,12 +83,12 @@ impl Setup {
         Ok(process)
     }
 
-    /// bpftrace with a script of ours: time off the CPU by both stacks and the command.
+    /// Starts bpftrace with our own script: time off the CPU by both stacks and the command.
     pub fn bpftrace(&self) -> Result<Process> {
         let bpftrace = tool("bpftrace", "bpftrace")?;
         let script = self.scratch.path().join("offcpu.bt");
         fs::write(&script, OFF_CPU_SCRIPT)?;
-        // Each of these executes the next, so the process is bpftrace in the end.
+        // Each program in the chain executes the next one, so the process is bpftrace in the end.
         let mut command = Command::new(tool("unshare", "util-linux")?);
         command.args(["--mount", "sh", "-c", WITH_TRACEFS, "sh"]).arg(bpftrace).arg(script);
         let mut process = self.spawn("bpftrace", &mut command, Signal::SIGINT)?;
@@ -97,14 +96,14 @@ impl Setup {
         Ok(process)
     }
 
-    /// Starts one process of a monitor, its stderr in the scratch directory.
+    /// Starts one process of a monitor. Its stderr is a file in the scratch directory.
     pub fn spawn(&self, name: &'static str, command: &mut Command, stop: Signal) -> Result<Process> {
         let log = self.scratch.path().join(format!("{name}.log"));
         command.stdout(Stdio::null()).stderr(File::create(&log)?);
         Process::spawn(name, command, stop, log)
     }
 
-    /// The object of a program of ours, compiled on first use.
+    /// Returns the object of one of our programs, which is compiled on first use.
     pub fn object(&self, name: &str, program: &str) -> Result<PathBuf> {
         let source = self.scratch.path().join(format!("{name}.bpf.c"));
         let object = self.scratch.path().join(format!("{name}.bpf.o"));
@@ -120,7 +119,7 @@ impl Setup {
     }
 }
 
-/// Where a program is: on the path, or where Debian keeps those for root.
+/// Returns the path of a program: in `PATH`, or in Debian's directories for root.
 fn tool(name: &str, package: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
@@ -130,7 +129,7 @@ fn tool(name: &str, package: &str) -> Result<PathBuf> {
         .with_context(|| format!("no `{name}` (Debian package `{package}`)"))
 }
 
-/// A tool is not there to be measured before it has loaded a program.
+/// Waits until a tool has loaded a program, because before that it does no work.
 fn wait_for_programs(process: &mut Process) -> Result<()> {
     let start = Instant::now();
     while Programs::of_process(process.id())?.is_empty() {

@@ -9,7 +9,7 @@ use super::Measurement;
 use super::agent::Rest;
 use super::scale::{FULL, Row, Scale};
 
-/// A goal: the extra cost of one monitor, as a part of that of another.
+/// A goal: the extra cost of one monitor as a part of another monitor's extra cost.
 pub(super) struct Goal {
     pub(super) of: &'static str,
     pub(super) to: &'static str,
@@ -34,7 +34,7 @@ const SCALE_RSS_MIB: f64 = 48.0;
 pub(super) const WAKEUPS_PERCENT: f64 = 0.5;
 pub(super) const SYMBOLS_RSS_MIB: f64 = 80.0;
 
-/// One line per monitor.
+/// Returns one line per monitor.
 pub fn measurements(measurements: &[Measurement]) -> String {
     let mut text = format!(
         "{:<18} {:<30} {:>8} {:>16}  {:>14}  {:>10}\n",
@@ -65,7 +65,7 @@ pub fn measurements(measurements: &[Measurement]) -> String {
     text
 }
 
-/// One line per goal.
+/// Returns one line per goal.
 pub fn goals(measurements: &[Measurement]) -> String {
     let mut text = "\ngoals\n".to_owned();
     for goal in &GOALS {
@@ -80,13 +80,13 @@ pub fn goals(measurements: &[Measurement]) -> String {
     text
 }
 
-/// The median extra of a monitor.
+/// Returns the median extra cost of a monitor.
 pub(super) fn extra_of(measurements: &[Measurement], key: &str) -> Option<f64> {
     let one = measurements.iter().find(|m| m.monitor.key == key && m.failure.is_none())?;
     one.extra_ns().map(|spread| spread.median)
 }
 
-/// The agent with nothing to do.
+/// Returns the text about the agent with nothing to do.
 pub fn rest(rest: &Result<Rest>) -> String {
     let mut text = "\nagent at rest, default configuration, one scrape each 15 s\n".to_owned();
     let _ = match rest {
@@ -103,7 +103,7 @@ pub fn rest(rest: &Result<Rest>) -> String {
     text
 }
 
-/// One line per row, and the goals, which hold for the full node in every format.
+/// Returns one line per row, and the goals, which apply to the full node in every format.
 pub fn scale(scale: &Result<Scale>) -> String {
     let mut text =
         "\nscale: one node, default configuration, 4 software events in place of its 4 of the PMU\n".to_owned();

@@ -1,11 +1,11 @@
-//! What stays in the kernel, in words: the place of each field of the structs that another agent may have to read, as the
-//! compiler has laid them out, from the object's BTF.
+//! Describes the layout of the data that stays in the kernel: the place of each field of the structs that another agent
+//! may read, as the compiler has laid them out. The source is the object's BTF.
 
 use std::{collections::HashMap, error::Error};
 
 use object::{Object as _, ObjectSection as _};
 
-/// Those structs: values of pinned maps and of what all generations share.
+/// The structs that stay in the kernel: values of pinned maps, and data that all generations share.
 const KEPT: [&str; 5] = ["podperf_cgroup", "podperf_cgroup_record", "podperf_cpu", "podperf_handover", "task"];
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -24,8 +24,9 @@ mod kind {
     pub(super) const ENUM64: u32 = 19;
 }
 
-/// A line `STRUCT BYTES` for each of them, and below it `STRUCT.FIELD OFFSET SIZE COUNT APART` for each of its numbers: of an
-/// array the size of one element, how many there are, and how far apart.
+/// Returns a line `STRUCT BYTES` for each struct, and below it `STRUCT.FIELD OFFSET SIZE COUNT APART` for each of its
+/// numbers. For an array, SIZE is the size of one element, COUNT their number, and APART the distance between two of
+/// them.
 pub(crate) fn describe(object: &[u8]) -> Result<String> {
     let file = object::File::parse(object)?;
     let btf = file.section_by_name(".BTF").ok_or("the object has no BTF")?.data()?;
@@ -39,12 +40,13 @@ pub(crate) fn describe(object: &[u8]) -> Result<String> {
     Ok(text)
 }
 
-/// One type.
+/// One type of the object's BTF.
 struct Type {
     kind: u32,
-    /// Or the type that it is another name of.
+    /// The size in bytes, or the id of the type that this type names or qualifies.
     size: u32,
-    /// Of a struct: name, type and offset in bytes. Of an array: its element and their number, without a name.
+    /// For a struct: name, type and offset in bytes of each field. For an array: its element and their number, without
+    /// a name.
     members: Vec<(String, u32, u32)>,
 }
 
@@ -65,7 +67,7 @@ impl Types {
             let from = btf.get(strings + offset as usize..).ok_or("a name is not there")?;
             Ok(String::from_utf8(from.iter().copied().take_while(|byte| *byte != 0).collect())?)
         };
-        // The first type is none.
+        // Type id 0 is no type.
         let mut all = vec![Type { kind: 0, size: 0, members: Vec::new() }];
         let mut structs = HashMap::new();
         let mut at = header + begin;
@@ -101,7 +103,7 @@ impl Types {
         self.all.get(id as usize).ok_or_else(|| "a type is not there".into())
     }
 
-    /// The type behind names and qualifiers.
+    /// Returns the type behind names and qualifiers.
     fn resolve(&self, mut id: u32) -> Result<&Type> {
         loop {
             let found = self.get(id)?;
@@ -119,7 +121,7 @@ impl Types {
         }
     }
 
-    /// `array`: how many there are, and how far apart.
+    /// Writes the lines of a field. `array` is the number of elements and the distance between two of them.
     fn fields(&self, id: u32, name: &str, offset: u32, array: (u32, u32), text: &mut String) -> Result<()> {
         let found = self.resolve(id)?;
         match (found.kind, found.members.first()) {

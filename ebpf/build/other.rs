@@ -1,8 +1,8 @@
-//! For tests: the same programs with another layout, as if a version between had moved what it keeps.
+//! Builds the same programs with another layout for tests, as if a version between had moved the fields that stay.
 
 use std::{error::Error, fs, path::Path};
 
-/// File, what is there, and what is there instead.
+/// The file, the text in it, and its replacement.
 const CHANGES: [(&str, &str, &str); 8] = [
     ("podperf.h", "#define PODPERF_LAYOUT ", "#define PODPERF_LAYOUT 1000"),
     // Fields in another order, and new ones between.
@@ -23,7 +23,7 @@ const CHANGES: [(&str, &str, &str); 8] = [
     ("tasks.bpf.h", "struct facts settled; ", "__u32 new[4];\n\tstruct facts settled; "),
 ];
 
-/// Writes the sources with these changes there.
+/// Writes the sources with these changes into `to`.
 pub(crate) fn write(from: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {

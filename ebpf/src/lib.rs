@@ -1,9 +1,10 @@
 //! The kernel side of podperf: the BPF object's bytes, and the types it shares with user space.
 
-/// The BPF object, built from `bpf/podperf.bpf.c`. Aligned as the ELF parser wants it.
+/// The BPF object, built from `bpf/podperf.bpf.c`, with the alignment that the ELF parser needs.
 pub static OBJECT: &[u8] = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/podperf.bpf.o"))).0;
 
-/// Where the fields of what stays in the kernel are, see `build/layout.rs`. Another one needs another `PODPERF_LAYOUT`.
+/// The layout of the data that stays in the kernel, see `build/layout.rs`. Another layout needs another
+/// `PODPERF_LAYOUT`.
 pub static LAYOUT: &str = include_str!(concat!(env!("OUT_DIR"), "/layout.txt"));
 
 include!(concat!(env!("OUT_DIR"), "/names.rs"));
@@ -11,7 +12,7 @@ include!(concat!(env!("OUT_DIR"), "/names.rs"));
 #[repr(C, align(32))]
 struct Aligned<const N: usize>([u8; N]);
 
-/// The ABI, generated from `bpf/podperf.h`: see there for what each field means.
+/// The ABI, generated from `bpf/podperf.h`, which documents each field.
 pub mod abi {
     #![allow(missing_docs, non_camel_case_types, clippy::all, reason = "generated; documented in podperf.h")]
     #![allow(unsafe_code, reason = "the derived bytemuck::Pod, which its macro checks for padding")]

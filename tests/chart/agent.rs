@@ -1,4 +1,4 @@
-//! Each rendering is a configuration and a command line that the real agent takes.
+//! The real agent accepts the configuration and the command line of each rendering.
 
 use std::{fs, process::Command};
 
@@ -12,12 +12,12 @@ pub(crate) const TESTS: &[Test] = tests![
     the_agent_has_the_commands_that_the_pods_run: GO,
 ];
 
-/// The exit code of a configuration that the agent does not take.
+/// The exit code of a configuration that the agent rejects.
 const BAD: i32 = 2;
-/// The exit code where the agent cannot run: it has read its configuration by then.
+/// The exit code of an agent that cannot run. It has read its configuration by then.
 const UNSUPPORTED: i32 = 3;
 
-/// The agent, as far as its configuration, and no further: there is no cgroup tree in an empty directory.
+/// Starts the agent, which ends after it has read its configuration: an empty directory has no cgroup tree.
 fn start(config: &str, arguments: &[&str]) -> Result<(Option<i32>, String)> {
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("podperf.yaml");
@@ -42,7 +42,7 @@ fn the_agent_takes_every_configuration_that_is_rendered() -> Result<()> {
         let (code, log) = start(config, &own.collect::<Vec<_>>())?;
         ensure!(code == Some(UNSUPPORTED), "{}: exit code {code:?}: {log}\n{config}", file.display());
     }
-    // So that the code above means something.
+    // This check shows that a bad configuration has another exit code.
     let (code, log) = start("cgroup: {}", &[])?;
     ensure!(code == Some(BAD) && log.contains("cgroup"), "{code:?}: {log}");
     Ok(())
@@ -53,7 +53,8 @@ fn the_agent_has_the_commands_that_the_pods_run() -> Result<()> {
     let arguments = &test["spec"]["containers"][0]["args"];
     let arguments: Vec<_> = arguments.as_sequence().into_iter().flatten().filter_map(|one| one.as_str()).collect();
     ensure!(arguments.first() == Some(&"probe"), "{arguments:?}");
-    // With nobody at an address, and no patience: its words for that are those of a command line that was understood.
+    // No agent listens at the address, and the command does not wait. Its message then shows that it understood the
+    // command line.
     let asked: Vec<_> =
         arguments.iter().map(|one| if one.starts_with("http") { "http://127.0.0.1:1" } else { one }).collect();
     let asked: Vec<_> =

@@ -1,5 +1,5 @@
-//! Sets of values that platform teams come with, and what becomes of each: a rendering that the real API server takes by
-//! its strict dry run, or a refusal in words.
+//! Sets of values from platform teams, and the outcome of each: the real API server accepts the rendering by its strict
+//! dry run, or the chart rejects the values with a message.
 
 use std::{
     fs,
@@ -49,12 +49,12 @@ const KINDS: &[(&str, &str, &str, &str)] = &[
 /// Objects of these kinds are in no namespace.
 const CLUSTER_WIDE: &[&str] = &["ClusterRules", "SecurityContextConstraints"];
 
-/// A server that has just begun describes its API slowly, and the others of this machine work, too.
+/// The time limit. A new server describes its API slowly, and other work runs on this machine.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The control plane of this run, which the tests have in turn.
+/// The control plane of this run. The tests use it in turn.
 struct Plane {
     plane: SharedPlane,
     _turn: MutexGuard<'static, ()>,
@@ -68,8 +68,8 @@ impl Deref for Plane {
     }
 }
 
-/// A control plane that knows the operators' kinds by name, and lets any object of them in. The tests of `kubernetes` read
-/// those kinds of which there are types.
+/// Starts a control plane that knows the operators' kinds by name, and accepts any object of them. The tests of
+/// `kubernetes` check the kinds that have types.
 fn control_plane() -> Result<Plane> {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let plane = SharedPlane::take()?;
@@ -91,13 +91,13 @@ fn control_plane() -> Result<Plane> {
     Ok(Plane { plane, _turn: turn })
 }
 
-/// `kubectl` of one that may do everything, with more patience than the tests of the agent have.
+/// Runs `kubectl` as an administrator, with a longer time limit than the tests of the agent have.
 fn kubectl(plane: &ControlPlane, arguments: &[&str]) -> Result<String> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kube/bin/kubectl");
     let config = plane.admin_kubeconfig();
     let mut command = Command::new(program);
     command.arg("--kubeconfig").arg(&config).arg("--request-timeout=120s").args(arguments);
-    // Its caches are beside it.
+    // The caches of kubectl are in the same directory.
     command.env("HOME", config.parent().unwrap_or_else(|| Path::new("/"))).stdin(Stdio::null());
     said(&command.output()?)
 }
@@ -110,7 +110,7 @@ fn definition((group, version, kind, plural): (&str, &str, &str, &str)) -> Value
         "kind": "CustomResourceDefinition",
         "metadata": {
             "name": format!("{plural}.{group}"),
-            // Groups of Kubernetes' own ask for it.
+            // API groups of Kubernetes need this annotation.
             "annotations": {"api-approved.kubernetes.io": "unapproved, of a test"},
         },
         "spec": {
@@ -122,7 +122,7 @@ fn definition((group, version, kind, plural): (&str, &str, &str, &str)) -> Value
     })
 }
 
-/// Server-side apply merges lists by their keys, so that a key that is there twice is refused, too.
+/// Server-side apply merges lists by their keys, so it also rejects a key that is there twice.
 fn dry_run(plane: &ControlPlane, rendered: &str) -> Result<()> {
     let directory = TempDir::new()?;
     let file = directory.path().join("rendered.yaml");
@@ -132,7 +132,7 @@ fn dry_run(plane: &ControlPlane, rendered: &str) -> Result<()> {
     kubectl(plane, &apply).map(drop)
 }
 
-/// As the post-renderers of Flux and Argo CD read it, which refuse a key that is there twice.
+/// The post-renderers of Flux and Argo CD read the rendering in this way. They reject a key that is there twice.
 fn kustomize(rendered: &str) -> Result<()> {
     let directory = TempDir::new()?;
     fs::write(directory.path().join("rendered.yaml"), rendered)?;
@@ -185,14 +185,14 @@ fn the_api_server_takes_each_set_of_values_or_the_chart_refuses_it() -> Result<(
         KINDS.len()
     ));
 
-    // So that the server's yes means something.
+    // This check shows that the server rejects bad objects.
     let rendered = crate::helm::template("", &[])?;
     ensure!(dry_run(&plane, &rendered.replace("hostPath:", "hostPaths:")).is_err(), "the server takes `hostPaths`");
     ensure!(kustomize(&rendered.replacen("  labels:\n", "  labels:\n    a: b\n    a: b\n", 1)).is_err(), "a key twice");
     Ok(())
 }
 
-/// Helm as a user of this cluster.
+/// Runs Helm as a user of this cluster.
 fn helm_in(plane: &ControlPlane, arguments: &[&str]) -> Result<String> {
     let mut command = program("helm")?;
     command.args(arguments).arg("--kubeconfig").arg(plane.admin_kubeconfig());
@@ -214,11 +214,12 @@ fn a_second_release_on_the_same_nodes_is_refused() -> Result<()> {
         let words = "the release `first` in the namespace `one` has agents on the same nodes";
         ensure!(error.to_string().contains(words), "{error:#}");
     }
-    // On other nodes, knowingly, or the very same release, under whatever name its objects have.
+    // A second release is valid on other nodes and by explicit choice. The same release is valid with other names of
+    // its objects.
     second("second", "two", &["--set=nodeSelector.pool=b"])?;
     second("second", "two", &["--set=refuseSecondRelease=false"])?;
     second("first", "one", &["--set=fullnameOverride=other"])?;
-    // The chart under two aliases of one umbrella, and under an alias elsewhere.
+    // The same release gets the chart under a second alias, and another release gets it under an alias.
     let twice = second("first", "one", &["--set=nameOverride=alias"]).err().context("an alias is let in")?.to_string();
     ensure!(twice.contains("this release has the chart twice, as `podperf` and as `alias`"), "{twice}");
     let elsewhere = second("second", "two", &["--set=nameOverride=alias"]).map(drop);
@@ -229,7 +230,7 @@ fn a_second_release_on_the_same_nodes_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// A chart from before some keys, whose release keeps what it has.
+/// An older chart lacks some keys, and its release keeps its values.
 fn stored_values_of_an_older_chart_are_refused_with_the_way_out() -> Result<()> {
     let plane = control_plane()?;
     let (_directory, old) = crate::helm::copy_of(&chart())?;
@@ -251,11 +252,11 @@ fn stored_values_of_an_older_chart_are_refused_with_the_way_out() -> Result<()> 
     );
     let rendered = upgrade("--reset-then-reuse-values")?;
     ensure!(rendered.contains("kind: PodMonitor"), "{rendered}");
-    // The next test finds no release.
+    // The next test must find no release.
     helm_in(&plane, &["uninstall", "podperf", "--namespace", "one", "--wait"]).map(drop)
 }
 
-/// The condition of an umbrella chart, as nearly all of them have it.
+/// The usual condition of an umbrella chart.
 pub(crate) const UMBRELLA: &[Test] = tests![
     an_umbrella_chart_switches_it_on_and_off_by_its_condition: GO,
 ];

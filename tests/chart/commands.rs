@@ -1,7 +1,7 @@
-//! The commands of all pages: each is of a kind that is looked at, and none names what there is not.
+//! The commands of all pages: a test checks each kind of command, and each name in them exists.
 //!
-//! What installs is rendered (`documents`), `curl` is run against an agent (ring `kube`), and the rest is held against the
-//! program that it is for, as far as that needs no cluster.
+//! `documents` renders installations, the ring `kube` runs `curl` against an agent, and this file checks each other
+//! command with its program, as far as that needs no cluster.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_command_that_there_is_not_is_noticed: GO,
 ];
 
-/// Programs of others that no test runs, and why.
+/// Other projects' programs that no test runs, and the reasons.
 const NOT_RUN: &[(&str, &str)] = &[
     ("git", "the repository is here"),
     ("cd", "the repository is here"),
@@ -36,7 +36,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("sysctl", "it changes the machine"),
 ];
 
-/// Charts of others are in registries that no test asks.
+/// Other projects' charts are in registries that no test contacts.
 const OF_OTHERS: &str = "prometheus-community";
 
 /// The verbs of `kubectl` on the pages.
@@ -71,7 +71,11 @@ fn every_command_of_the_pages_is_one_that_there_is() -> Result<()> {
     Ok(())
 }
 
-/// Whether it is looked at; an error when it cannot work.
+/// Returns whether the test checks this command.
+///
+/// # Errors
+///
+/// When the command cannot work.
 fn look(command: &Command, daemon_set: &Value) -> Result<bool> {
     match command.program() {
         "make" => make(&command.text)?,
@@ -79,7 +83,7 @@ fn look(command: &Command, daemon_set: &Value) -> Result<bool> {
         "helm" if command.text.contains(OF_OTHERS) => return Ok(false),
         "helm" => helm_of(&command.text)?,
         "kubectl" => kubectl(&command.text, daemon_set)?,
-        // In the ring `kube`.
+        // The ring `kube` runs it.
         "curl" => {}
         program if NOT_RUN.iter().any(|(name, _)| *name == program) => return Ok(false),
         program => bail!("`{program}` is looked at nowhere"),
@@ -87,7 +91,7 @@ fn look(command: &Command, daemon_set: &Value) -> Result<bool> {
     Ok(true)
 }
 
-/// The target is there, and so are the variables; flags for the agent are the agent's.
+/// Checks that the target and the variables exist, and that flags for the agent are the agent's.
 fn make(text: &str) -> Result<()> {
     let file = fs::read_to_string(root().join("Makefile"))?;
     let target = text.split_whitespace().nth(1).context("no target")?;
@@ -104,14 +108,15 @@ fn make(text: &str) -> Result<()> {
     }
 }
 
-/// The real agent, up to where it would begin: `record` finds nobody, `agent` no cgroup tree. Of the others, the flags.
+/// Runs the real agent up to its start: `record` finds no agent, and `agent` finds no cgroup tree. For all other
+/// commands the test checks the flags.
 fn podperf(text: &str) -> Result<()> {
     let start = text.find("podperf ").context("no podperf")?;
     let empty = TempDir::new()?;
-    // It runs where it can write nothing over.
+    // The command runs in a directory where it cannot overwrite files.
     let text = text[start..]
         .replace("--config config/", &format!("--config {}/config/", root().display()))
-        // The address is set below.
+        // The script below sets the address.
         .replace("--agent http://127.0.0.1:9799", "");
     let verb = text.split_whitespace().nth(1).context("no command")?;
     let more = match verb {
@@ -141,7 +146,7 @@ fn podperf(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// `install` and `upgrade` are rendered elsewhere; the others get as far as the cluster.
+/// Another test renders `install` and `upgrade`. All other commands run until they need the cluster.
 fn helm_of(text: &str) -> Result<()> {
     let arguments: Vec<&str> = text.split_whitespace().skip(1).collect();
     let verb = arguments.first().context("no command")?;
@@ -158,7 +163,8 @@ fn helm_of(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// A verb that is known, of the release only what the chart makes, files that there are, and what is run in a pod.
+/// Checks that the verb is known, that the objects of the release are in the chart, that the files exist, and that the
+/// command in a pod is valid.
 fn kubectl(text: &str, daemon_set: &Value) -> Result<()> {
     let name = daemon_set["metadata"]["name"].as_str().context("no name")?;
     let container = &daemon_set["spec"]["template"]["spec"]["containers"][0];
@@ -180,7 +186,7 @@ fn kubectl(text: &str, daemon_set: &Value) -> Result<()> {
     inside.map_or(Ok(()), |inside| in_a_pod(inside, daemon_set))
 }
 
-/// The words that are neither flags nor their values, and the files that are named.
+/// Returns the words that are neither flags nor values of flags, and the named files.
 fn plain_words(text: &str) -> Result<(Vec<&str>, Vec<&str>)> {
     let (mut plain, mut files) = (Vec::new(), Vec::new());
     let mut rest = text.split_whitespace().skip(1);
@@ -203,12 +209,13 @@ fn plain_words(text: &str) -> Result<(Vec<&str>, Vec<&str>)> {
     Ok((plain, files))
 }
 
-/// The agent's own commands as elsewhere; what is removed from a node is what the chart mounts.
+/// Checks a command in a pod: the agent's own commands as elsewhere, and that a removed path is one of the chart's
+/// mounts.
 fn in_a_pod(inside: &str, daemon_set: &Value) -> Result<()> {
     let volumes = daemon_set["spec"]["template"]["spec"]["volumes"].as_sequence().context("no volumes")?;
     let mounted = |path: &str| volumes.iter().any(|volume| volume["hostPath"]["path"] == path);
     match inside.split_whitespace().next().context("nothing is run")? {
-        // Its configuration is the pod's, or is piped.
+        // The configuration is the pod's file, or comes from a pipe.
         "podperf" => podperf(&inside.replace("--config /etc/podperf/podperf.yaml", "")),
         "rm" => {
             for path in inside.split_whitespace().filter_map(|word| word.strip_prefix("/host")) {

@@ -1,4 +1,4 @@
-//! The versions of `docs/compatibility.md` are those that the tests build, install and depend on.
+//! The versions of `docs/compatibility.md` are the versions that the tests build, install and depend on.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::helm::root;
 
 pub(crate) const TESTS: &[Test] = tests![the_page_on_versions_has_those_that_are_tested,];
 
-/// A file, the text before the version there, how many parts of the version the page has, and the row of the page.
+/// A file, the text before the version there, the number of the version's parts on the page, and the row of the page.
 const TESTED: &[(&str, &str, usize, &str)] = &[
     ("tests/kube/build.sh", "\nversion=", 2, "| Kubernetes | "),
     ("tests/chart/validator.sh", "\nversion=", 2, "| Kubernetes | "),

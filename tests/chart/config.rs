@@ -40,7 +40,7 @@ fn defaults() -> Result<Value> {
     Ok(serde_yaml::from_str(&fs::read_to_string(root().join("config/podperf.yaml"))?)?)
 }
 
-/// The configuration in the rendered ConfigMap.
+/// Returns the configuration in the rendered ConfigMap.
 fn configured(values: &str) -> Result<Value> {
     let rendered = object(&template(values, &[])?, "ConfigMap")?;
     Ok(serde_yaml::from_str(rendered["data"]["podperf.yaml"].as_str().context("no podperf.yaml")?)?)
@@ -66,7 +66,7 @@ fn the_agents_defaults_are_values_that_are_taken() -> Result<()> {
         let object = if parent.is_empty() { String::new() } else { format!("/{}", parent.replace('.', "/")) };
         config.pointer_mut(&object).and_then(Value::as_object_mut).context("no object")?.remove(key);
     }
-    // It stands for the one or the other, by where the agent is.
+    // The default depends on the agent's environment, so the test sets a fixed value.
     config["identity"] = "kubernetes".into();
     let rendered = configured(
         &serde_json::json!({"mode": "profiles", "http": {"acceptOpenProfiles": true}, "config": config}).to_string(),
@@ -145,14 +145,14 @@ fn certificates_are_mounted_where_the_configuration_says() -> Result<()> {
     Ok(())
 }
 
-/// The agents' pod, and the directory in which a secret is there.
+/// Returns the agents' pod, and the mount directory of a secret.
 fn mounted(values: &str, secret: &str) -> Result<(serde_yaml::Value, String)> {
     let pod = object(&template(values, &[])?, "DaemonSet")?["spec"]["template"]["spec"].clone();
     let volumes = pod["volumes"].as_sequence().context("no volumes")?;
     let volume = volumes.iter().find(|volume| volume["secret"]["secretName"] == secret).context("not mounted")?;
     let mounts = pod["containers"][0]["volumeMounts"].as_sequence().context("no mounts")?;
     let mount = mounts.iter().find(|mount| mount["name"] == volume["name"]).context("not mounted")?;
-    // A file mounted alone would not follow its secret.
+    // A single mounted file would not follow changes of its secret.
     ensure!(mount["subPath"].is_null());
     let directory = mount["mountPath"].as_str().context("no path")?.to_owned();
     Ok((pod, directory))

@@ -1,5 +1,6 @@
-//! The demo of the quickstart: its objects are what Kubernetes takes, its program does what the page says, its Prometheus finds
-//! its configuration and all rules. Other manifests of the pages fit the chart: the one that unpins nodes, and a certificate.
+//! The demo of the quickstart: Kubernetes accepts its objects, its program works as the page says, its Prometheus finds
+//! its configuration and all rules. Two other manifests of the pages fit the chart: the one that unpins nodes, and a
+//! certificate.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +37,7 @@ pub(crate) const TESTS: &[Test] = tests![
 
 /// `kubernetes-validate` is a program in Python.
 const NEEDS: &[Need] = &[Need::Program("go"), Need::Program("python3")];
-/// Set by `make chart-golden`.
+/// The variable that `make chart-golden` sets.
 const WRITE: &str = "PODPERF_WRITE_GOLDEN";
 const RULES: &str = "config/demo-rules.yaml";
 const OPERATOR_RULES: &str = "config/demo/prometheusrule.yaml";
@@ -68,7 +69,7 @@ fn the_demo_is_what_kubernetes_takes() -> Result<()> {
     Ok(())
 }
 
-/// As Pod Security's level `restricted` asks: the demo is no reason to weaken a cluster.
+/// The demo meets Pod Security's level `restricted`, so users need not weaken a cluster for it.
 fn the_demo_runs_in_a_restricted_namespace() -> Result<()> {
     let deployments: Vec<_> = demo()?.into_iter().filter(|object| object["kind"] == "Deployment").collect();
     ensure!(deployments.len() == 3, "{} Deployments", deployments.len());
@@ -92,7 +93,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // `timeout` hands on what it can catch, and ends its program with itself.
+        // `timeout` forwards the signals that it can catch, and ends its program together with itself.
         process::end(&mut self.0, Signal::SIGTERM, Duration::from_secs(10));
     }
 }
@@ -101,7 +102,7 @@ fn the_demo_program_changes_its_table_when_the_file_is_there() -> Result<()> {
     let program = of_kind("ConfigMap", "pointer-chase")?["data"]["chase.py"].as_str().context("no program")?.to_owned();
     let directory = tempfile::tempdir()?;
     let switch = directory.path().join("far");
-    // A program that says nothing more ends, and so does the test.
+    // The limit ends a program that prints nothing more, and so ends the test.
     let mut command = Command::new("timeout");
     command
         .args(["60", "python3", "-c", &program])
@@ -119,7 +120,7 @@ fn the_demo_program_changes_its_table_when_the_file_is_there() -> Result<()> {
     Ok(())
 }
 
-/// The files of each ConfigMap that the quickstart makes.
+/// Returns the files of each ConfigMap that the quickstart creates.
 fn config_maps() -> Result<BTreeMap<String, Vec<PathBuf>>> {
     let mut made = BTreeMap::new();
     for command in pages::commands()?.iter().filter(|command| command.page == "docs/quickstart.md") {
@@ -138,7 +139,8 @@ fn config_maps() -> Result<BTreeMap<String, Vec<PathBuf>>> {
     Ok(made)
 }
 
-/// The files lie as in the pod. Debian's promtool was built without Kubernetes, so targets are left out.
+/// The files are in the same places as in the pod. Debian's promtool was built without Kubernetes, so the test removes
+/// the targets.
 fn the_demo_prometheus_finds_its_configuration_and_all_rules() -> Result<()> {
     let deployment = of_kind("Deployment", "prometheus")?;
     let pod = &deployment["spec"]["template"]["spec"];
@@ -179,7 +181,7 @@ fn without_targets(config: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A PrometheusRule cannot name a file, so it holds what the file has. `make chart-golden` writes it.
+/// A PrometheusRule cannot name a file, so it contains the file's text. `make chart-golden` writes it.
 fn the_demo_rules_for_the_operator_are_those_of_the_file() -> Result<()> {
     let path = root().join(OPERATOR_RULES);
     let text = fs::read_to_string(&path)?;
@@ -198,7 +200,7 @@ fn the_demo_rules_for_the_operator_are_those_of_the_file() -> Result<()> {
     Ok(())
 }
 
-/// The directories of the node in which the agent of a DaemonSet, configured by the ConfigMap beside it, leaves things.
+/// Returns the directories of the node in which the agent of a DaemonSet leaves files, by the ConfigMap beside it.
 fn left_on_the_node(objects: &[Value], container: &str) -> Result<Vec<PathBuf>> {
     let of_kind =
         |kind: &str| objects.iter().find(|object| object["kind"] == kind).with_context(|| format!("no {kind}"));

@@ -1,4 +1,4 @@
-//! The pages about the chart say what the chart is.
+//! The pages about the chart agree with the chart.
 
 use std::{fs, path::Path, process::Command as Shell};
 
@@ -20,14 +20,14 @@ pub(crate) const TESTS: &[Test] = tests![
     the_page_on_installing_names_each_capability: GO,
 ];
 
-/// Set by `make chart-golden`.
+/// The variable that `make chart-golden` sets.
 const WRITE: &str = "PODPERF_WRITE_GOLDEN";
 
 fn every_value_has_its_explanation_above_it() -> Result<()> {
     let text = fs::read_to_string(chart().join("values.yaml"))?;
     let lines: Vec<_> = text.lines().collect();
     let mut without = Vec::new();
-    // Below these are objects of Kubernetes, which explains them itself.
+    // Objects of Kubernetes are below these keys. Kubernetes documents them itself.
     let foreign = ["resources", "updateStrategy", "nodeSelector", "Probe", "labels:", "instanceSelector"];
     let mut skipped: Option<usize> = None;
     for (index, line) in lines.iter().enumerate() {
@@ -39,7 +39,7 @@ fn every_value_has_its_explanation_above_it() -> Result<()> {
         skipped = None;
         if is_key {
             let explained = lines[index - 1].trim_start().starts_with('#');
-            // An object is explained by the values below it.
+            // An object needs no comment: the values below it have comments.
             let above = line.ends_with(':');
             if !explained && !above {
                 without.push(line.trim());
@@ -56,7 +56,7 @@ fn every_value_has_its_explanation_above_it() -> Result<()> {
 fn the_readme_is_generated_from_the_values() -> Result<()> {
     let made =
         program("helm-docs")?.args(["--dry-run", "--log-level=error", "--chart-search-root"]).arg(chart()).output()?;
-    // It prints a line break of its own.
+    // The program prints an additional line break.
     let fresh = format!("{}\n", said(&made)?.trim());
     let readme = chart().join("README.md");
     if std::env::var_os(WRITE).is_some() {
@@ -66,11 +66,11 @@ fn the_readme_is_generated_from_the_values() -> Result<()> {
     Ok(())
 }
 
-/// As they stand there, but that nothing is installed.
+/// The test runs each command unchanged, with `template` instead of the installation.
 fn every_helm_command_of_the_documents_renders() -> Result<()> {
     let mut count = 0;
     for Command { page, text } in pages::commands()? {
-        // Charts of others are in registries that no test asks.
+        // Other projects' charts are in registries that no test contacts.
         if text.contains("prometheus-community") {
             continue;
         }
@@ -78,7 +78,7 @@ fn every_helm_command_of_the_documents_renders() -> Result<()> {
         else {
             continue;
         };
-        // The shell takes the quotes away, as it does for readers.
+        // The shell removes the quotes, as on a reader's machine.
         let script = format!("\"$HELM\" template {}", arguments.replace("--reset-then-reuse-values", ""));
         let helm = program("helm")?.get_program().to_owned();
         let output = Shell::new("sh").arg("-c").arg(script).env("HELM", helm).current_dir(root()).output()?;

@@ -1,6 +1,6 @@
-//! Three of the examples render to `examples/NAME/rendered`, byte for byte: the difference that a change of a template makes
-//! is seen in review. `make chart-golden` writes them anew. The other examples are rendered and validated, and their text
-//! is not kept.
+//! Three of the examples render to `examples/NAME/rendered`, byte for byte, so a review shows the effect of a changed
+//! template. `make chart-golden` writes them again. For all other examples the test renders and validates, and does not
+//! keep the text.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,11 +19,11 @@ pub(crate) const TESTS: &[Test] = tests![
     the_package_holds_what_is_installed_and_nothing_else: GO,
 ];
 
-/// The examples whose text is kept: nothing set, nearly everything, and a platform of its own.
+/// The examples with a kept text: nothing set, nearly everything set, and a special platform.
 const KEPT: [&str; 3] = ["default", "operator-full", "openshift"];
 /// The examples that only have to render.
 const OTHERS: [&str; 6] = ["air-gapped", "gke", "guarded", "kubernetes-1.29", "minimal", "profiles"];
-/// Set by `make chart-golden`.
+/// The variable that `make chart-golden` sets.
 const WRITE: &str = "PODPERF_WRITE_GOLDEN";
 
 fn examples_render_as_they_did() -> Result<()> {
@@ -53,7 +53,7 @@ fn examples_render_as_they_did() -> Result<()> {
     Ok(())
 }
 
-/// All files of a rendering by their paths, and the notes.
+/// Returns all files of a rendering by their paths, and the notes.
 fn render(values: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let text = fs::read_to_string(values)?;
     let directory = tempfile::tempdir()?;

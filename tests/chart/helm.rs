@@ -16,17 +16,17 @@ use tempfile::TempDir;
 /// The needs of `build.sh`.
 pub(crate) const GO: &[Need] = &[Need::Program("go")];
 
-/// The repository.
+/// Returns the root of the repository.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("/"))
 }
 
-/// The chart.
+/// Returns the folder of the chart.
 pub(crate) fn chart() -> PathBuf {
     root().join("charts/podperf")
 }
 
-/// A program of `build.sh`.
+/// Returns a command for a program of `build.sh`.
 pub(crate) fn program(name: &str) -> Result<Command> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -49,19 +49,19 @@ pub(crate) fn helm<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item 
     program("helm")?.args(arguments).output().context("failed to run helm")
 }
 
-/// The output, or the reason of the failure.
+/// Returns the output, or the reason of the failure.
 pub(crate) fn said(output: &Output) -> Result<String> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     ensure!(output.status.success(), "{}", text(&output.stderr).trim());
     Ok(text(&output.stdout))
 }
 
-/// `helm template` of the chart with values as YAML and further arguments.
+/// Returns the output of `helm template` for the chart with values as YAML and further arguments.
 pub(crate) fn template(values: &str, arguments: &[&str]) -> Result<String> {
     template_of(&chart(), values, arguments)
 }
 
-/// The same of another chart.
+/// Returns the same output for another chart.
 pub(crate) fn template_of(chart: &Path, values: &str, arguments: &[&str]) -> Result<String> {
     let file = tempfile::NamedTempFile::new()?;
     fs::write(file.path(), values)?;
@@ -70,7 +70,7 @@ pub(crate) fn template_of(chart: &Path, values: &str, arguments: &[&str]) -> Res
     said(&command.args(arguments).output()?)
 }
 
-/// A copy of a chart, to change.
+/// Returns a copy of a chart that a test may change.
 pub(crate) fn copy_of(chart: &Path) -> Result<(TempDir, PathBuf)> {
     let directory = tempfile::tempdir()?;
     let copy = directory.path().join("podperf");
@@ -78,8 +78,8 @@ pub(crate) fn copy_of(chart: &Path) -> Result<(TempDir, PathBuf)> {
     Ok((directory, copy))
 }
 
-/// The notes that are printed after an installation. Helm prints it only when it has a cluster, so a copy of the chart has it as an
-/// object.
+/// Returns the notes that Helm prints after an installation. Helm prints them only with a cluster, so a copy of the
+/// chart has them as an object.
 pub(crate) fn notes(chart: &Path, values: &str, arguments: &[&str]) -> Result<String> {
     let (_directory, copy) = copy_of(chart)?;
     let templates = copy.join("templates");
@@ -91,14 +91,14 @@ pub(crate) fn notes(chart: &Path, values: &str, arguments: &[&str]) -> Result<St
     Ok(object["notes"].as_str().context("no text")?.to_owned())
 }
 
-/// The objects of a rendering.
+/// Returns the objects of a rendering.
 pub(crate) fn objects(rendered: &str) -> Result<Vec<Value>> {
     let documents = serde_yaml::Deserializer::from_str(rendered).map(Value::deserialize);
     let all: Vec<_> = documents.collect::<Result<_, _>>()?;
     Ok(all.into_iter().filter(|object| !object.is_null()).collect())
 }
 
-/// The one object of a kind that is not a test's.
+/// Returns the only object of a kind that is not part of a Helm test.
 pub(crate) fn object(rendered: &str, kind: &str) -> Result<Value> {
     let mut found = objects(rendered)?;
     found.retain(|object| object["kind"] == kind && object["metadata"]["annotations"]["helm.sh/hook"].is_null());
@@ -106,7 +106,7 @@ pub(crate) fn object(rendered: &str, kind: &str) -> Result<Value> {
     found.pop().context("none")
 }
 
-/// Files of values: of each example, and of `ci`.
+/// Returns the files of values: of each example, and of `ci`.
 pub(crate) fn value_files() -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(chart().join("examples"))? {
@@ -120,7 +120,7 @@ pub(crate) fn value_files() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The words of a first line `# helm template WORDS`: what else an example is rendered with.
+/// Returns the words of a first line `# helm template WORDS`: an example's further arguments.
 pub(crate) fn arguments_of(values: &str) -> Vec<&str> {
     let line = values.lines().next().and_then(|line| line.strip_prefix("# helm template "));
     line.map(|words| words.split_whitespace().collect()).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Kubernetes takes each rendering, from the oldest version that the chart is for to the newest whose schemas
-//! there are: by `kubernetes-validate`, which has the API's own schemas. Operators' objects are read into their own types.
+//! Kubernetes accepts each rendering, from the chart's oldest version to the newest version with schemas.
+//! `kubernetes-validate` has the API's own schemas. Operators' objects are read into their own types.
 
 use std::{
     collections::BTreeSet,
@@ -31,18 +31,18 @@ const NEEDS: &[Need] = &[Need::Program("go"), Need::Program("python3")];
 /// The oldest minor version of the chart's `kubeVersion`.
 const OLDEST: u32 = 27;
 
-/// API groups of operators whose types there are.
+/// API groups of operators with known types.
 const OPERATORS: &[&str] = &[
     "monitoring.coreos.com/v1",
     "monitoring.coreos.com/v1alpha1",
     "autoscaling.k8s.io/v1",
     "security.openshift.io/v1",
 ];
-/// API groups whose types are in no Go module that can be had; their objects are seen in the examples only.
+/// API groups without available Go types. Only the examples contain their objects.
 const UNKNOWN: &[&str] =
     &["monitoring.googleapis.com/v1", "grafana.integreatly.org/v1beta1", "operator.victoriametrics.com/v1beta1"];
 
-/// The program, in an environment of its own.
+/// Returns the program, in an environment of its own.
 fn validator() -> Result<&'static PathBuf> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
@@ -56,7 +56,7 @@ fn validator() -> Result<&'static PathBuf> {
     made.as_ref().map_err(|error| anyhow::anyhow!("{error}"))
 }
 
-/// The minor versions whose schemas it has, from the oldest that counts here.
+/// Returns the minor versions with schemas, from the oldest supported version on.
 pub(crate) fn minors() -> Result<Vec<u32>> {
     let printed = Command::new(validator()?).arg("--version").output()?;
     let newest = said(&printed)?;
@@ -64,7 +64,7 @@ pub(crate) fn minors() -> Result<Vec<u32>> {
     Ok((OLDEST..=newest.with_context(|| format!("{printed:?}"))?).collect())
 }
 
-/// True if the schemas are Kubernetes' own; it does not have those of operators.
+/// Returns whether the schemas are Kubernetes' own. The program has no schemas of operators.
 fn is_of_kubernetes(api_version: &str) -> bool {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     !group.contains('.') || group.ends_with(".k8s.io") && group != "autoscaling.k8s.io"
@@ -88,7 +88,7 @@ pub(crate) fn validate(text: &str, minor: u32) -> Result<()> {
     Ok(())
 }
 
-/// Takes a third of the versions: who waits to be alone waits for the whole test.
+/// Takes a third of the versions: a test that needs the machine for itself waits for this whole test.
 fn every_rendering_is_taken(third: usize) -> Result<()> {
     let minors = minors()?;
     let minors = minors.chunks(minors.len().div_ceil(3)).nth(third).context("fewer than three versions")?;
@@ -128,7 +128,7 @@ fn a_field_that_kubernetes_does_not_have_is_noticed() -> Result<()> {
     Ok(())
 }
 
-/// Reads objects into the operators' types.
+/// Reads objects into the operators' types, and returns the program's output.
 pub(crate) fn read_as_operators(text: &str) -> Result<String> {
     let mut child =
         program("operators")?.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;

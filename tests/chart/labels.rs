@@ -1,4 +1,4 @@
-//! Names and labels of objects: none twice, none that Kubernetes refuses, and none that another release has.
+//! Names and labels of objects: no duplicates, none that Kubernetes rejects, and no conflicts with another release.
 
 use std::collections::BTreeSet;
 
@@ -19,15 +19,15 @@ pub(crate) const TESTS: &[Test] = tests![
     the_service_of_a_test_is_not_scraped: GO,
 ];
 
-/// `helm template` under another release's name.
+/// Returns the output of `helm template` under another release's name.
 fn template_as(release: &str, values: &[&str]) -> Result<String> {
     let chart = chart();
     let chart = chart.to_string_lossy();
     said(&helm([&["template", release, &*chart, "--namespace", "podperf"], values].concat())?)
 }
 
-/// Labels at all places, with keys that the chart has as well. The parser refuses a key that is there twice, as
-/// kustomize does.
+/// The values set labels in all places, with keys that the chart has as well. The parser rejects a key that is there
+/// twice, as kustomize does.
 fn no_rendering_has_a_key_twice() -> Result<()> {
     let labels = "{app.kubernetes.io/name: podperf, app.kubernetes.io/part-of: shop, app.kubernetes.io/version: v9, \
                   helm.sh/chart: mine, team: a}";
@@ -39,7 +39,7 @@ fn no_rendering_has_a_key_twice() -> Result<()> {
          grafanaOperator: {{enabled: true, labels: {labels}}}}}, daemonSetAnnotations: {{podperf.io/chart: mine}}"
     );
     for monitor in ["podMonitor", "serviceMonitor", "podMonitoring", "vmPodScrape", "scrapeConfig"] {
-        // Managed Prometheus has rules of its own.
+        // Managed Prometheus has its own rules.
         let rules = if monitor == "podMonitoring" {
             String::new()
         } else {
@@ -92,7 +92,7 @@ fn long_names_that_begin_alike_stay_apart() -> Result<()> {
         "--set=http.tls.secretName=a,http.authorization.enabled=true,http.authorization.tokenSecret.name=b",
         "--set=networkPolicy.enabled=true,service.enabled=true",
     ];
-    // 53 characters are the most that Helm takes; 47 of these are the same.
+    // Helm allows at most 53 characters. The first 47 of them are the same here.
     let start = "a-team-whose-name-goes-on-and-on-until-it-is-fortyseven"[..47].to_owned();
     let (one, other) =
         (template_as(&format!("{start}-east"), &everything)?, template_as(&format!("{start}-west"), &everything)?);
@@ -101,7 +101,7 @@ fn long_names_that_begin_alike_stay_apart() -> Result<()> {
     ensure!(shared.is_empty(), "both releases have {shared:?}");
     let long: Vec<_> = one.iter().filter(|name| name.len() > 80).collect();
     ensure!(long.is_empty(), "{long:?}");
-    // A name that fits is as it always was.
+    // A short name stays unchanged.
     ensure!(names(&template_as("podperf", &[])?)?.contains("podperf"));
     Ok(())
 }
@@ -143,7 +143,7 @@ fn a_probe_that_is_null_is_left_out() -> Result<()> {
     Ok(())
 }
 
-/// A test that fails leaves its Service.
+/// A failed test leaves its Service.
 fn the_service_of_a_test_is_not_scraped() -> Result<()> {
     let rendered = template("serviceMonitor: {enabled: true}", &[])?;
     let monitor = object(&rendered, "ServiceMonitor")?;

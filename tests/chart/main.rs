@@ -1,5 +1,5 @@
-//! The Helm chart: what it renders, what it refuses, and that its documents say so. By the real helm, built by
-//! `build.sh`, and a real API server without nodes; no root.
+//! The Helm chart: its renderings, its error messages, and its documents. The tests use the real helm, built by
+//! `build.sh`, and a real API server without nodes, and need no root.
 
 mod agent;
 mod api_server;

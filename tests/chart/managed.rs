@@ -44,7 +44,7 @@ fn managed_prometheus_has_the_same_rules_under_its_own_labels() -> Result<()> {
             ensure!(rule["record"] == original["record"] && rule["alert"] == original["alert"], "{rule:?}");
             ensure!(expr.replace("exported_namespace", "namespace") == was, "{expr}");
             for (position, _) in expr.match_indices("namespace") {
-                // The label, and not a part of a recorded name.
+                // The label, not a part of a recorded name.
                 let before = expr[..position].chars().next_back().unwrap_or(' ');
                 let after = expr[position + "namespace".len()..].chars().next().unwrap_or(' ');
                 let alone = !is_of_a_name(before) && !is_of_a_name(after);

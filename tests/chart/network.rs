@@ -1,4 +1,4 @@
-//! The NetworkPolicy lets agents reach what they are configured for, and nothing else.
+//! The NetworkPolicy allows connections to the agents' configured peers, and to nothing else.
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{suite::Test, tests};
@@ -37,9 +37,9 @@ fn the_way_to_the_receiver_is_open_wherever_its_address_is_set() -> Result<()> {
         (environment(general), 4001),
         (environment(&format!("{general}, {of_signal}")), 4002),
         (environment("{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: 'collector:4003'}"), 4003),
-        // The file is before the environment.
+        // The file has precedence over the environment.
         (environment(general).replace("metrics: {enabled", "endpoint: 'http://a:4004', metrics: {enabled"), 4004),
-        // The flag is before the file.
+        // The flag has precedence over the file.
         (
             "{networkPolicy: {enabled: true}, config: {otlp: {endpoint: 'http://a:4000', metrics: {enabled: true}}}, \
              extraArgs: [--otlp-endpoint, 'http://a:4005']}"

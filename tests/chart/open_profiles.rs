@@ -1,5 +1,5 @@
-//! The mode `profiles` shows the stacks of every tenant at the agents' port: the chart renders it only for readers that
-//! somebody has chosen.
+//! The mode `profiles` shows the stacks of every tenant at the agents' port. The chart renders it only after a user has
+//! chosen its readers.
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{suite::Test, tests};
@@ -21,7 +21,7 @@ fn profiles_that_everybody_reads_are_refused() -> Result<()> {
     let one = "{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}";
     let mut cases = vec![
         ("mode: profiles".to_owned(), "http.acceptOpenProfiles: in the mode `profiles`"),
-        // A policy that is not made holds nobody off.
+        // A policy that is not rendered blocks no clients.
         (format!("{{mode: profiles, networkPolicy: {{from: [{one}]}}}}"), "http.acceptOpenProfiles: "),
         ("{mode: profiles, http: {acceptOpenProfiles: false}}".to_owned(), "http.acceptOpenProfiles: "),
         ("{mode: profiles, http: {tls: {secretName: a}}}".to_owned(), "http.acceptOpenProfiles: "),
@@ -32,7 +32,7 @@ fn profiles_that_everybody_reads_are_refused() -> Result<()> {
         "{namespaceSelector: {}}",
         "{namespaceSelector: {matchLabels: {}}}",
         "{namespaceSelector: {}, podSelector: {}}",
-        // The labels of a pod are chosen by whoever makes it.
+        // The creator of a pod chooses its labels.
         "{namespaceSelector: {}, podSelector: {matchLabels: {app: prometheus}}}",
         "{namespaceSelector: {matchExpressions: [{key: team, operator: DoesNotExist}]}}",
         "{namespaceSelector: {matchExpressions: [{key: team, operator: NotIn, values: [a]}]}}",
@@ -52,7 +52,7 @@ fn profiles_that_everybody_reads_are_refused() -> Result<()> {
         cases.push((with_peers(peer), "networkPolicy.from[0]: "));
         cases.push((with_peers(&format!("{one}, {peer}")), "networkPolicy.from[1]: "));
     }
-    // The namespace of everybody.
+    // In the namespace `default`, every user may have pods.
     for peer in ["{podSelector: {}}", "{podSelector: {matchLabels: {app: prometheus}}}"] {
         let values = format!("{{namespaceOverride: default, {}", with_peers(peer).trim_start_matches('{'));
         cases.push((values, "networkPolicy.from[0]: a podSelector alone is for pods of the agents' own namespace"));
@@ -70,7 +70,7 @@ fn profiles_for_chosen_readers_are_rendered() -> Result<()> {
         "{mode: profiles, http: {acceptOpenProfiles: true}}".to_owned(),
         "{mode: profiles, http: {tls: {secretName: a}, authorization: {enabled: true}}}".to_owned(),
         "{mode: profiles, hostNetwork: true, http: {tls: {secretName: a}, authorization: {enabled: true}}}".to_owned(),
-        // A policy with everybody beside tokens is no wider than none.
+        // A policy without limits beside tokens is not wider than no policy.
         "{mode: profiles, http: {tls: {secretName: a}, authorization: {enabled: true}}, networkPolicy: {enabled: true}}"
             .to_owned(),
     ];
@@ -78,7 +78,7 @@ fn profiles_for_chosen_readers_are_rendered() -> Result<()> {
         "{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}",
         "{namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: In, values: [a, b]}]}}",
         "{namespaceSelector: {matchExpressions: [{key: monitoring, operator: Exists}]}}",
-        // The namespace of the agents: whoever makes pods there may own nodes.
+        // The agents' namespace: a user who may create pods there may control nodes.
         "{podSelector: {}}",
         "{podSelector: {matchLabels: {app: prometheus}}}",
         "{ipBlock: {cidr: 10.1.2.3/32}}",

@@ -1,4 +1,4 @@
-//! Each mode has its privileges, and no other.
+//! Each mode has exactly its privileges.
 
 use std::fs;
 
@@ -64,7 +64,7 @@ fn each_mode_has_exactly_its_privileges() -> Result<()> {
     Ok(())
 }
 
-/// An agent that leaves nothing for the next one does not write to the node, and does not ask for the DaemonSet.
+/// An agent without pins does not write to the node, and does not read its DaemonSet.
 fn without_pins_nothing_of_the_node_is_written_to() -> Result<()> {
     for values in ["config: {restart: {pin: false}}", "config: {identity: none}"] {
         let rendered = template(values, &[])?;
@@ -98,7 +98,7 @@ fn apparmor_is_an_annotation_before_kubernetes_1_30() -> Result<()> {
     for (values, version, field, annotation) in [
         ("{mode: profiles, http: {acceptOpenProfiles: true}}", "1.29.3", None, Some("unconfined")),
         ("{mode: profiles, http: {acceptOpenProfiles: true}}", "1.30.0", Some("Unconfined"), None),
-        // The runtime's own is in force where there is AppArmor; said by name, it is asked of all nodes.
+        // The runtime's own profile applies on nodes with AppArmor. By name, it would require AppArmor on all nodes.
         ("mode: metrics", "1.29.3", None, None),
         ("mode: metrics", "1.30.0", None, None),
         ("securityContext: {appArmor: {type: RuntimeDefault}}", "1.29.3-gke.100", None, Some("runtime/default")),
@@ -148,7 +148,7 @@ fn the_roles_of_reviews_are_those_of_the_example_without_the_chart() -> Result<(
         };
         ensure!(rules(&rendered)? == rules(&documents)?, "{suffix}");
     }
-    // Without authorization nobody is asked about readers.
+    // Without authorization the chart grants no token reviews.
     ensure!(!template("", &[])?.contains("tokenreviews"));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `config/prometheus.yaml`, for a Prometheus without the operator, asks for what the chart's monitors ask for.
+//! `config/prometheus.yaml`, for a Prometheus without the operator, requests the same as the chart's monitors.
 
 use std::{fs, process::Command};
 
@@ -33,7 +33,7 @@ fn the_example_for_prometheus_asks_as_the_charts_monitors_do() -> Result<()> {
     ensure!(ours["namespaces"]["names"] == theirs["namespaces"]["names"], "{ours:?}");
     ensure!(ours["selectors"][0]["label"] == theirs["selectors"][0]["label"], "{ours:?}");
 
-    // The part that all monitors share is in it, and the selector finds the pods.
+    // The example contains the part that all monitors share, and its selector finds the pods.
     let monitor = object(&template("podMonitor: {enabled: true}", &[])?, "PodMonitor")?["spec"].clone();
     let endpoint = &monitor["podMetricsEndpoints"][0];
     let shared = snake_case(&endpoint["relabelings"])?;
@@ -48,7 +48,7 @@ fn the_example_for_prometheus_asks_as_the_charts_monitors_do() -> Result<()> {
     Ok(())
 }
 
-/// Keys as Prometheus' own file has them: the operator's are `sourceLabels`, and so on.
+/// Converts keys to the form of Prometheus' own file: the operator's are `sourceLabels` and similar.
 fn snake_case(relabelings: &Value) -> Result<Value> {
     let mut all = Vec::new();
     for relabeling in relabelings.as_sequence().context("no relabelings")? {
@@ -63,7 +63,8 @@ fn snake_case(relabelings: &Value) -> Result<Value> {
     Ok(Value::Sequence(all))
 }
 
-/// The very file, where promtool knows how to find pods; Debian's does not, and is given it without that.
+/// promtool checks the unchanged file if it knows Kubernetes' service discovery. Debian's does not, and gets the file
+/// without it.
 fn promtool_takes_the_example_and_its_rules() -> Result<()> {
     let check = |file: &std::path::Path| -> Result<(bool, String)> {
         let output = Command::new("promtool").args(["check", "config"]).arg(file).output()?;
@@ -76,7 +77,7 @@ fn promtool_takes_the_example_and_its_rules() -> Result<()> {
         let mut example = example()?;
         let job = example["scrape_configs"][0].as_mapping_mut().context("no job")?;
         job.remove("kubernetes_sd_configs").context("no discovery")?;
-        // It lies elsewhere.
+        // The rule files are in another place.
         let rules = example["rule_files"][0].as_str().context("no rules")?;
         let rules = root().join("config").join(rules).display().to_string();
         example["rule_files"][0] = rules.into();

@@ -1,4 +1,4 @@
-//! Values that are each fine and cannot be meant together are refused in words, with the way out.
+//! The chart rejects combinations of valid values that cannot be meant together, and its message names the remedy.
 
 use anyhow::{Result, bail};
 use podperf_tests::{suite::Test, tests};
@@ -10,7 +10,7 @@ pub(crate) const TESTS: &[Test] = tests![
     what_is_close_to_a_refusal_is_rendered: GO,
 ];
 
-/// The mode `profiles` asks for it, or for another choice of readers.
+/// The value that the mode `profiles` requires, unless other values choose the readers.
 const OPEN: &str = "http: {acceptOpenProfiles: true}";
 const TLS: &str = "otlp: {tls: {secretName: x}}";
 const HTTPS: &str = "config: {otlp: {endpoint: 'https://x:4317'}}";
@@ -122,7 +122,7 @@ fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
             "{prometheusAnnotations: {enabled: true}, prometheusRule: {enabled: true}}",
             "`PodperfDown` would fire for ever (set prometheusRule.job",
         ),
-        // It names no receiver.
+        // The configuration names no receiver.
         (
             "{config: {otlp: {metrics: {enabled: true}}}, extraEnv: [{name: OTEL_EXPORTER_OTLP_TIMEOUT, value: '1'}]}",
             "config.otlp.metrics.enabled: pushing metrics needs a receiver",
@@ -159,7 +159,7 @@ fn what_is_close_to_a_refusal_is_rendered() -> Result<()> {
     for values in [
         &*format!("{{mode: profiles, {OPEN}, {HTTPS}, {TLS}}}"),
         "config: {otlp: {endpoint: 'http://x:4317', metrics: {enabled: true}}}",
-        // The environment is known to the agent only.
+        // Only the agent knows the environment.
         "{config: {otlp: {metrics: {enabled: true}}}, extraEnv: [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: 'http://x:1'}]}",
         "{config: {otlp: {metrics: {enabled: true}}}, extraArgs: ['--otlp-endpoint=http://x:1']}",
         "{config: {otlp: {metrics: {enabled: true}}}, extraArgs: [--otlp-endpoint, 'http://x:1']}",

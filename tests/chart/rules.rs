@@ -1,6 +1,6 @@
-//! Rule and dashboard files reach the cluster as they are written, but for what the values say of them.
+//! Rule and dashboard files reach the cluster unchanged, except for the changes that the values request.
 //!
-//! The rules here are this test's own: what is tested is how the chart carries rules, whatever they are.
+//! The rules here are this test's own: it tests how the chart renders any rules.
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -70,7 +70,7 @@ const DASHBOARD: &str = r#"{
 }
 "#;
 
-/// A copy of the chart with these rules and this dashboard and no other.
+/// Returns a copy of the chart with only these rules and this dashboard.
 fn with_files() -> Result<(TempDir, PathBuf)> {
     let (directory, copy) = without_files()?;
     for (path, text) in [("rules/podperf-waits.yaml", RULES), ("dashboards/podperf-waits.json", DASHBOARD)] {
@@ -89,7 +89,7 @@ fn without_files() -> Result<(TempDir, PathBuf)> {
     Ok((directory, copy))
 }
 
-/// The groups, rendered with these values of `prometheusRule`; those of others are a first line.
+/// Returns the groups, rendered with these values of `prometheusRule`. A first line contains other values.
 fn groups(values: &str) -> Result<Value> {
     let (_directory, copy) = with_files()?;
     let (all, values) = values.split_once('\n').unwrap_or(("", values));
@@ -97,7 +97,7 @@ fn groups(values: &str) -> Result<Value> {
     Ok(object(&rendered, "PrometheusRule")?["spec"].clone())
 }
 
-/// The alert `Waits` of it.
+/// Returns the alert `Waits` of these groups.
 fn alert(values: &str) -> Result<Value> {
     Ok(groups(values)?["groups"][1]["rules"][0].clone())
 }
@@ -160,7 +160,7 @@ fn a_threshold_that_is_not_there_is_refused() -> Result<()> {
         let error = alert(&format!("alerts: {{{name}}}")).map(drop).err().context("it is taken")?.to_string();
         ensure!(error.contains("there is no such threshold") && error.contains(there), "{error}");
     }
-    // A threshold that stands in several places is one value, and is named once.
+    // A threshold in several places is one value with one name.
     let of_chart = |name: &str| {
         let alert = format!("alerts: {{PodperfWorkloadLowIPC: {{thresholds: {{{name}: 5}}}}}}");
         template_of(&chart(), &format!("prometheusRule: {{enabled: true, {alert}}}"), &[])
@@ -188,7 +188,7 @@ fn groups_are_left_out_one_by_one() -> Result<()> {
     ensure!(names("")? == ["waits.rules", "waits.alerts"]);
     ensure!(names("groups: {waits.alerts: {enabled: false}}")? == ["waits.rules"]);
     ensure!(groups("groups: {waits.rules: {interval: 4m30s}}")?["groups"][0]["interval"] == "4m30s");
-    // An object without groups is none.
+    // The chart renders no object without groups.
     let (_directory, copy) = with_files()?;
     let values =
         "prometheusRule: {enabled: true, groups: {waits.rules: {enabled: false}, waits.alerts: {enabled: false}}}";
@@ -196,7 +196,7 @@ fn groups_are_left_out_one_by_one() -> Result<()> {
     Ok(())
 }
 
-/// The words in which values of `prometheusRule` are refused; those of others are a first line.
+/// Returns the error message for these values of `prometheusRule`. A first line contains other values.
 fn refusal(values: &str) -> Result<String> {
     Ok(groups(values).map(drop).err().with_context(|| format!("`{values}` is taken"))?.to_string())
 }
@@ -205,7 +205,7 @@ fn a_group_that_others_need_stays_in() -> Result<()> {
     let said = refusal("groups: {waits.rules: {enabled: false}}")?;
     ensure!(said.contains("prometheusRule.groups.waits.rules.enabled: Waits needs its numbers"), "{said}");
     groups("groups: {waits.rules: {enabled: false}}, alerts: {Waits: {enabled: false}}")?;
-    // The chart's own: the groups that alerts stand on, directly and through others.
+    // The chart's own groups that alerts need, directly and through other groups.
     for (group, by) in [("container", "PodperfContainerRunqueueWait"), ("baseline", "PodperfWorkloadLowIPC")] {
         let values =
             format!("prometheusRule: {{enabled: true, groups: {{podperf.rules.{group}: {{enabled: false}}}}}}");
@@ -221,7 +221,7 @@ fn numbers_that_would_come_and_go_are_refused() -> Result<()> {
         let said = refusal(&format!("groups: {{waits.rules: {{interval: {interval}}}}}"))?;
         ensure!(said.contains("waits.rules.interval: Prometheus uses a point for five minutes"), "{said}");
     }
-    // Alerts record nothing.
+    // A group of alerts records nothing.
     groups("groups: {waits.alerts: {interval: 10m}}")?;
     for monitor in ["podMonitor", "serviceMonitor", "scrapeConfig"] {
         let seldom = |interval: &str| format!("{monitor}: {{enabled: true, interval: {interval}}}\n");
@@ -239,7 +239,7 @@ fn the_job_of_the_agents_is_a_value() -> Result<()> {
     ensure!(gone("job: kubernetes-pods")? == "absent(up{job=\"kubernetes-pods\"} == 1)");
     let rendered = template_of(&chart(), "prometheusRule: {enabled: true, job: other}", &[])?;
     ensure!(rendered.contains("up{job=\"other\"}") && !rendered.contains("job=\"podperf\""), "{rendered}");
-    // A name that YAML takes for something else.
+    // YAML reads this name as a number.
     let monitor = template_of(&chart(), "{podMonitor: {enabled: true}, prometheusRule: {job: '123'}}", &[])?;
     let monitor = object(&monitor, "PodMonitor")?;
     ensure!(monitor["spec"]["podMetricsEndpoints"][0]["relabelings"][0]["replacement"] == "123", "{monitor:?}");

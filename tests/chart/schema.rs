@@ -1,4 +1,4 @@
-//! `values.schema.json` says of each key of `values.yaml` what it may be, and of no other.
+//! `values.schema.json` describes each key of `values.yaml`, and no other key.
 
 use std::{collections::BTreeSet, fs};
 
@@ -14,7 +14,7 @@ pub(crate) const TESTS: &[Test] = tests![
     the_schema_is_of_a_draft_that_older_helms_read,
 ];
 
-/// The schema of the values, with its definitions where they are used.
+/// Returns the schema of the values, with its definitions in the places that use them.
 pub(crate) fn schema() -> Result<Value> {
     fn resolve(value: &mut Value, definitions: &Value) {
         if let Some(name) = value["$ref"].as_str().and_then(|name| name.strip_prefix("#/definitions/")) {
@@ -32,12 +32,12 @@ pub(crate) fn schema() -> Result<Value> {
     Ok(schema)
 }
 
-/// The defaults.
+/// Returns the default values.
 pub(crate) fn values() -> Result<Value> {
     Ok(serde_yaml::from_str(&fs::read_to_string(chart().join("values.yaml"))?)?)
 }
 
-/// The paths of all keys below a schema's object, those above others included.
+/// Collects the paths of all keys below a schema's object, including the parents of other keys.
 pub(crate) fn keys_of_schema(schema: &Value, prefix: &str, into: &mut BTreeSet<String>) {
     for (key, property) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{prefix}{key}");
@@ -46,7 +46,7 @@ pub(crate) fn keys_of_schema(schema: &Value, prefix: &str, into: &mut BTreeSet<S
     }
 }
 
-/// The same of values; lists are ends.
+/// Collects the same of values. It does not descend into lists.
 pub(crate) fn keys_of_values(values: &Value, prefix: &str, into: &mut BTreeSet<String>) {
     for (key, value) in values.as_object().into_iter().flatten() {
         let path = format!("{prefix}{key}");
@@ -59,11 +59,11 @@ fn the_schema_and_the_values_have_the_same_keys() -> Result<()> {
     let (mut of_schema, mut of_values) = (BTreeSet::new(), BTreeSet::new());
     keys_of_schema(&schema()?, "", &mut of_schema);
     keys_of_values(&values()?, "", &mut of_values);
-    // Keys of the configuration have their defaults in the agent, and Kubernetes' own objects are not ours.
+    // The agent has the defaults of the configuration's keys, and Kubernetes documents its own objects.
     let foreign =
         ["config.", "nodeSelector.", "affinity.", "dashboards.configMaps.labels.", "instanceSelector.", "resources."];
     let ours = |path: &String| !foreign.iter().any(|part| path.contains(part));
-    // A field of a probe that has a default of Kubernetes, and one that is refused in words.
+    // A field of a probe with a default of Kubernetes, and a field that the chart rejects with a message.
     let optional =
         |path: &String| path.ends_with("Probe.initialDelaySeconds") || path.ends_with("rollingUpdate.maxSurge");
     let missing: Vec<_> = of_values.difference(&of_schema).filter(|path| ours(path)).collect();
@@ -92,7 +92,7 @@ fn the_schema_is_closed_where_the_keys_are_ours() -> Result<()> {
     }
     let mut found = Vec::new();
     open(&schema()?, "", &mut found);
-    // Other charts of an umbrella have their own in there.
+    // Other charts of an umbrella chart have their own keys there.
     ensure!(found == [".global"], "open: {found:?}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! No credential of a receiver is in a ConfigMap.
+//! No ConfigMap contains a credential of a receiver.
 
 use std::process::Command;
 
@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[Test] = tests![
 const VALUES: &str = "{mode: profiles, http: {acceptOpenProfiles: true}, config: {otlp: {endpoint: 'http://a:4317', \
                       headers: {authorization: 'Bearer a=b,c+d %', x-tenant: '7'}}}}";
 
-/// The headers, as the Secret has them.
+/// Returns the headers in the Secret's form.
 fn headers(values: &str) -> Result<String> {
     let secret = object(&template(values, &[])?, "Secret")?;
     let text = secret["data"]["headers"].as_str().context("no headers")?;
@@ -48,7 +48,7 @@ fn headers_are_in_a_secret_and_not_in_the_configuration() -> Result<()> {
     Ok(())
 }
 
-/// It reads its configuration before it looks for a cgroup tree: a header that it cannot read has another exit code.
+/// The agent reads its configuration before it looks for a cgroup tree: an invalid header has another exit code.
 fn the_agent_takes_headers_as_the_secret_has_them() -> Result<()> {
     let code = |text: &str| -> Result<Option<i32>> {
         let empty = tempfile::tempdir()?;

@@ -1,10 +1,10 @@
-//! Sets of values that platform teams come with, and what is to become of each.
+//! Sets of values from platform teams, and their expected outcomes.
 
 /// A set of values.
 pub(crate) struct Set {
     pub(crate) name: &'static str,
     pub(crate) release: &'static str,
-    /// YAML.
+    /// The values as YAML.
     pub(crate) values: &'static str,
     pub(crate) arguments: &'static [&'static str],
     pub(crate) outcome: Outcome,
@@ -13,11 +13,11 @@ pub(crate) struct Set {
 /// The outcome of a set of values.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The API server takes what is rendered, and so does kustomize.
+    /// The API server accepts the rendering, and so does kustomize.
     Taken,
     /// Helm fails with these words.
     Refused(&'static str),
-    /// It is rendered, and the API server refuses it with these words.
+    /// Helm renders the values, and the API server rejects the objects with these words.
     RefusedByTheServer(&'static str),
 }
 use Outcome::{Refused, RefusedByTheServer, Taken};

@@ -1,4 +1,4 @@
-//! Values that cannot be are refused before anything is installed, by the name of their key.
+//! Helm rejects invalid values before an installation, and names their key.
 
 use anyhow::{Result, bail, ensure};
 use podperf_tests::{suite::Test, tests};
@@ -9,7 +9,7 @@ pub(crate) const TESTS: &[Test] = tests![
     wrong_values_are_refused_by_their_key: GO,
 ];
 
-/// YAML, and two words that the message has.
+/// Values as YAML, and two words of the message.
 const WRONG: &[(&str, &str, &str)] = &[
     ("mode: both", "/mode", "'metrics', 'profiles'"),
     ("mod: profiles", "", "'mod' not allowed"),
@@ -151,7 +151,7 @@ fn wrong_values_are_refused_by_their_key() -> Result<()> {
     if !wrong.is_empty() {
         bail!("{} of {}:\n{}", wrong.len(), WRONG.len(), wrong.join("\n"));
     }
-    // So that no refusal above is one of everything.
+    // This check shows that the chart does not reject all values.
     ensure!(template("{mode: profiles, http: {acceptOpenProfiles: true}}", &[])?.contains("kind: DaemonSet"));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the agent holds open does not depend on how much there is to watch, nor on who has asked before.
+//! The agent's open files and threads do not grow with the number of cgroups, nor with the number of earlier requests.
 
 use std::{
     fs,
@@ -24,12 +24,12 @@ const FEW: usize = 10;
 const MANY: usize = 300;
 const SCRAPES: usize = 50;
 const CONNECTIONS: usize = 40;
-/// The server sees that a connection is closed in a moment.
+/// The time in which the server sees that a connection was closed.
 const AT_REST: Duration = Duration::from_secs(10);
 
 fn files_and_threads_are_as_many_with_ten_cgroups_as_with_three_hundred() -> Result<()> {
     let agent = Agent::start("stacks: {onCpuEvent: cpu-clock}")?;
-    // Nobody has asked it anything yet.
+    // The agent has not answered any request yet.
     let listening = sockets(&agent)?;
     let parent = TestCgroup::new("bounds")?;
     let few = Crowd::start(&parent, FEW)?;
@@ -45,8 +45,8 @@ fn files_and_threads_are_as_many_with_ten_cgroups_as_with_three_hundred() -> Res
     Ok(())
 }
 
-/// Returns how many files and threads the agent has, once it has `listening` sockets again. The runtimes' threads for
-/// blocking work are not counted: they come with requests, and end when they are idle.
+/// Returns the agent's numbers of files and threads, once it has `listening` sockets again. It does not count the
+/// runtimes' threads for blocking work: a request starts them, and they end when they are idle.
 fn at_rest(agent: &Agent, listening: usize) -> Result<(usize, Vec<String>)> {
     within(AT_REST, "no connection is open", || Ok((sockets(agent)? == listening).then_some(())))?;
     let names = directory(agent, "task")?.filter_map(|entry| fs::read_to_string(entry.ok()?.path().join("comm")).ok());
@@ -65,7 +65,7 @@ fn directory(agent: &Agent, name: &str) -> Result<fs::ReadDir> {
     Ok(fs::read_dir(format!("/proc/{}/{name}", agent.pid()))?)
 }
 
-/// Scrapes, pages, a recording, and connections that are given up.
+/// Requests scrapes, pages and a recording, and opens connections that it then drops.
 fn ask(agent: &Agent) -> Result<()> {
     for _ in 0..SCRAPES {
         agent.metrics()?;
@@ -83,7 +83,7 @@ fn ask(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// A tiny task in each of some cgroups; killed on drop.
+/// One small task in each of several cgroups. Drop kills them.
 pub(crate) struct Crowd {
     child: std::process::Child,
     _stdin: Option<ChildStdin>,

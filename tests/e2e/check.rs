@@ -1,4 +1,4 @@
-//! `podperf check`: every line true, in each situation in which it is asked, and never in the way of an agent.
+//! `podperf check`: each line is true in each situation, and a check never disturbs a running agent.
 
 use std::{
     fs,
@@ -60,15 +60,15 @@ const NO_EVENTS: &str = "counters: {enabled: false}\nstacks: {onCpuHertz: 0}";
 const NO_PINS: &str = "restart: {pin: false}";
 const DEFAULT_EVENTS: [&str; 4] = ["cycles", "instructions", "cache-references", "cache-misses"];
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Nothing listens there.
+/// An address without a listener.
 const NOWHERE: &str = "127.0.0.1:1";
 
-/// The report of a check with this configuration.
+/// Returns the report of a check with this configuration.
 fn report(yaml: &str) -> Result<Report> {
     changed(yaml, Ok)
 }
 
-/// The same through a wrapper.
+/// Returns the same report from a check that a wrapper starts.
 fn report_through(wrapper: &[&str], yaml: &str) -> Result<Report> {
     changed(yaml, |command| through(wrapper, &command))
 }
@@ -78,7 +78,7 @@ fn changed(yaml: &str, change: impl Fn(Command) -> Result<Command>) -> Result<Re
     Report::of(|| change(command(directory.path(), yaml)?))
 }
 
-/// A command with a configuration file that holds this and no more.
+/// Returns a command whose configuration file holds this text and no more.
 fn podperf(subcommand: &str, directory: &Path, text: &str) -> Result<Command> {
     let config = directory.join("podperf.yaml");
     fs::write(&config, text)?;
@@ -87,7 +87,7 @@ fn podperf(subcommand: &str, directory: &Path, text: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// In mounts of its own, after a shell command.
+/// Returns the report of a check in its own mount namespace, after a shell command.
 fn among_other_mounts(script: &str, yaml: &str) -> Result<Report> {
     let script = format!("{script} && exec \"$@\"");
     report_through(&["unshare", "--mount", "sh", "-c", &script, "sh"], yaml)
@@ -115,7 +115,7 @@ fn check_says_what_is_true_of_this_machine() -> Result<()> {
     report.expect("run directory", "healthy", &["can be written"])?;
     let events: Vec<_> = DEFAULT_EVENTS.iter().map(|event| report.line(event)).collect::<Result<_>>()?;
     if has_pmu() {
-        // How many of them it has is its own affair.
+        // The number of counters that the PMU has does not matter here.
         ensure!(events[0].state != "unsupported", "a PMU without cycles: {events:?}");
     } else {
         for event in events {
@@ -131,7 +131,7 @@ fn check_without_events_is_usable() -> Result<()> {
     let report = report(NO_EVENTS)?;
     report.expect_verdict("usable", &[])?;
     ensure!(report.line("cycles").is_err(), "an event that nobody wants: {report:#?}");
-    // One that every kernel counts.
+    // Every kernel counts this event.
     let report = self::report("counters: {groups: [[page-faults]]}")?;
     report.expect("page-faults", "placed", &[])?;
     report.expect_verdict("usable", &[])
@@ -153,7 +153,7 @@ fn check_as_nobody_names_the_capabilities() -> Result<()> {
         ensure!(there.iter().all(|name| !words.contains(name)), "{words}");
         report.expect("bpf programs", "unsupported", &["for want of: capabilities"])?;
         report.expect_verdict("unusable", &["capabilities", "bpf programs"])?;
-        // The agent says the same.
+        // The agent reports the same error.
         Refusal::of(&mut nobody.agent("", capabilities)?)?.expect(3, &[&words])?;
     }
     let report = Report::of(|| nobody.command(&command(nobody.directory(), "")?, None))?;
@@ -163,9 +163,9 @@ fn check_as_nobody_names_the_capabilities() -> Result<()> {
 
 fn check_with_two_capabilities_says_the_same_as_root() -> Result<()> {
     let nobody = ForNobody::new()?;
-    // Names in stacks take more.
+    // Names in stacks would need more capabilities.
     const YAML: &str = "stacks: {enabled: false}";
-    // The same directory, each time the user's own.
+    // The directory is the same. Each user owns it in turn.
     let directory = nobody.directory();
     chown(directory, Some(0), None)?;
     let of_root = Report::of(|| command(directory, YAML))?;
@@ -201,7 +201,7 @@ fn check_in_a_container_without_capabilities_names_them() -> Result<()> {
         "unsupported",
         &["CAP_BPF", "CAP_PERFMON", "`capabilities: {add: [BPF, PERFMON]}`"],
     )?;
-    // All the rest is as on the host.
+    // Everything else is as on the host.
     report.expect_verdict("unusable", &["capabilities", "bpf programs"])?;
     let added = ["setpriv", "--bounding-set=-all,+bpf,+perfmon", "--inh-caps=-all"];
     let container = [&["unshare", "--mount", "--pid", "--fork"][..], &added].concat();
@@ -251,7 +251,7 @@ fn check_under_a_seccomp_profile_names_the_call() -> Result<()> {
     let report = refusing(libc::SYS_bpf, events)?;
     report.expect("bpf programs", "failed", &["Operation not permitted", "allow bpf(2)", "seccomp"])?;
     report.expect_verdict("unusable", &["bpf programs"])?;
-    // 1 would say that the agent starts.
+    // The exit code 1 would mean that the agent starts.
     let directory = TempDir::new()?;
     let output = Output::of(refuse_call(&mut command(directory.path(), "")?, libc::SYS_epoll_create1))?;
     ensure!(output.code == Some(2) && output.stderr.contains("failed to start the runtime"), "{output:?}");
@@ -272,7 +272,7 @@ fn check_beside_an_agent_says_so_and_leaves_it_alone() -> Result<()> {
     report.expect("run directory", "healthy", &[&format!("the agent with pid {}", agent.pid())])?;
     agent.check()?;
     ensure!(agent.fresh_metrics()?.get("podperf_cgroup_oncpu_seconds_total", &[]).is_some(), "{}", agent.log());
-    // Nor does it make what an agent would make.
+    // The check creates none of the agent's files.
     let directory = TempDir::new()?;
     let run_dir = directory.path().join("run");
     let text = format!("listen: 127.0.0.1:0\nrunDir: {}", run_dir.display());
@@ -338,7 +338,7 @@ fn check_of_a_receiver_that_is_down_is_degraded() -> Result<()> {
     report.expect_verdict("degraded", &["profile export"])
 }
 
-/// Takes connections, and never says a word.
+/// Starts a server that accepts connections and never answers.
 fn silent_server() -> Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let address = listener.local_addr()?;
@@ -349,7 +349,7 @@ fn check_of_servers_that_never_answer_is_over_in_time() -> Result<()> {
     let (_listener, address) = silent_server()?;
     let directory = TempDir::new()?;
     let kubeconfig = kubeconfig(directory.path(), address)?;
-    // All at once, and with more patience than a check has.
+    // All servers are silent at the same time, and their timeouts are longer than the time of a check.
     let text = format!(
         "{NO_EVENTS}\n{NO_PINS}\nrunDir: {}\nlisten: {address}\notlp: {{endpoint: 'http://{address}', timeout: 60s}}\n{kubeconfig}",
         directory.path().display()
@@ -374,7 +374,7 @@ fn check_of_a_collector_sends_it_no_profile() -> Result<()> {
     Ok(())
 }
 
-/// `identity` and `kubernetes` for a server without TLS; the credentials are in `directory`.
+/// Returns `identity` and `kubernetes` for a server without TLS. The credentials are in `directory`.
 fn kubeconfig(directory: &Path, server: SocketAddr) -> Result<String> {
     let path = directory.join("kubeconfig");
     let text = serde_json::json!({
@@ -387,7 +387,7 @@ fn kubeconfig(directory: &Path, server: SocketAddr) -> Result<String> {
     Ok(format!("identity: kubernetes\nnodeName: a-node\nkubernetes: {{kubeconfig: {}}}", path.display()))
 }
 
-/// Answers every request with this until the test ends.
+/// Starts a server that answers every request with this status and body until the test ends.
 fn api_server(status: u16, body: &'static str) -> Result<SocketAddr> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let address = listener.local_addr()?;
@@ -438,7 +438,7 @@ fn check_without_credentials_is_unusable() -> Result<()> {
     let report = report(&yaml)?;
     report.expect("pods", "failed", &["failed to use kubeconfig `/nonexistent`", "`--kubeconfig FILE`"])?;
     report.expect_verdict("unusable", &["pods"])?;
-    // And so the agent does not start.
+    // The agent does not start for the same reason.
     let directory = TempDir::new()?;
     let words = report.line("pods")?.agents_words();
     Refusal::of(&mut agent::command(directory.path(), &yaml)?)?.expect(2, &[&words])?;
@@ -463,7 +463,7 @@ fn check_refuses_bad_configuration_and_arguments_as_the_agent_does() -> Result<(
         let check = Output::of(Command::new(agent::binary()?).args(arguments))?;
         ensure!(check.code == Some(2) && check.stderr.contains(says) && check.stdout.is_empty(), "{check:?}");
     }
-    // Whoever listens to its answer may leave.
+    // The reader of the output may close its end.
     let (reader, writer) = pipe()?;
     drop(reader);
     let status = command(directory.path(), NO_EVENTS)?.stdout(writer).status()?;

@@ -1,4 +1,4 @@
-//! `podperf check` as the tests run it: what it prints in both forms, and its exit code.
+//! Runs `podperf check` for the tests: its output in both forms, and its exit code.
 
 use std::{
     fmt::Write as _,
@@ -11,14 +11,14 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{agent, process};
 use serde::Deserialize;
 
-/// What is promised, whoever does not answer.
+/// The documented longest time of a check, even if a server does not answer.
 const LONGEST: Duration = Duration::from_secs(15);
-/// Of the table.
+/// The width of the table, in columns.
 const WIDTH: usize = 80;
-/// Where it says what mends something.
+/// The prefix of a line with a remedy.
 const FIX: &str = "    fix: ";
 
-/// One run.
+/// One run of the check.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) code: Option<i32>,
@@ -26,7 +26,7 @@ pub(crate) struct Output {
     pub(crate) stderr: String,
 }
 
-/// The JSON: these keys, and no others.
+/// The JSON output. It has exactly these keys.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Report {
@@ -43,7 +43,7 @@ pub(crate) struct Line {
     pub(crate) fix: Option<String>,
 }
 
-/// A command line of the check with a configuration file of its own; `listen` and `runDir` are set for it.
+/// Returns a command line of the check with its own configuration file. The function sets `listen` and `runDir` in it.
 pub(crate) fn command(directory: &Path, yaml: &str) -> Result<Command> {
     let agent = agent::command(directory, yaml)?;
     let mut command = Command::new(agent.get_program());
@@ -63,7 +63,8 @@ impl Output {
 }
 
 impl Report {
-    /// Runs a check whose command line `make` makes, in both forms, which must agree, as must verdict and exit code.
+    /// Runs a check in both forms; `make` returns its command line. Both forms, the verdict and the exit code must
+    /// agree.
     pub(crate) fn of(make: impl Fn() -> Result<Command>) -> Result<Self> {
         let json = Output::of(make()?.args(["--output", "json"]))?;
         ensure!(json.stderr.is_empty(), "on stderr: {}", json.stderr);
@@ -76,12 +77,12 @@ impl Report {
         Ok(report)
     }
 
-    /// The line of this name.
+    /// Returns the line of this name.
     pub(crate) fn line(&self, check: &str) -> Result<&Line> {
         self.checks.iter().find(|line| line.check == check).with_context(|| format!("no line `{check}` in {self:#?}"))
     }
 
-    /// A line must be in this state and say all of this.
+    /// Checks that a line is in this state and contains all of these words.
     pub(crate) fn expect(&self, check: &str, state: &str, says: &[&str]) -> Result<()> {
         let line = self.line(check)?;
         let text = line.agents_words();
@@ -90,7 +91,7 @@ impl Report {
         Ok(())
     }
 
-    /// The verdict must be this, and these lines alone are the reason.
+    /// Checks the verdict, and that exactly these lines are the reason.
     pub(crate) fn expect_verdict(&self, verdict: &str, because: &[&str]) -> Result<()> {
         let wrong: Vec<_> =
             self.checks.iter().filter(|line| !matches!(&*line.state, "healthy" | "placed" | "shared")).collect();
@@ -102,7 +103,7 @@ impl Report {
         Ok(())
     }
 
-    /// The table says the same, aligned and no wider than promised.
+    /// Checks that the table shows the same as the JSON, aligned and no wider than documented.
     fn expect_table(&self, table: &str) -> Result<()> {
         for line in table.lines() {
             let one_word = line.split_whitespace().count() == 1;
@@ -127,7 +128,7 @@ impl Report {
         let mut expected = String::new();
         for (index, Line { check, state, detail, fix }) in self.checks.iter().enumerate() {
             write!(expected, "\n{check} / {state} / {detail}")?;
-            // Said once for all that have it, behind the last of them.
+            // Lines with the same remedy share it: the table prints it after the last of them.
             let next = self.checks.get(index + 1).map(|line| (&line.detail, &line.fix));
             if let Some(text) = fix.as_ref().filter(|_| next != Some((detail, fix))) {
                 write!(expected, "\nfix: {text}")?;
@@ -139,7 +140,7 @@ impl Report {
 }
 
 impl Line {
-    /// Detail and way out, as the agent says it.
+    /// Returns detail and remedy in the agent's form.
     pub(crate) fn agents_words(&self) -> String {
         self.fix.as_ref().map_or_else(|| self.detail.clone(), |fix| format!("{} ({fix})", self.detail))
     }

@@ -36,7 +36,7 @@ fn podperf(arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// The stdout of a command that must succeed, and say nothing on stderr.
+/// Returns the stdout of a command that must succeed and print nothing to stderr.
 fn stdout(arguments: &[&str]) -> Result<String> {
     let Output { status, stdout, stderr } = podperf(arguments)?.output()?;
     ensure!(status.success() && stderr.is_empty(), "{arguments:?}: {status}: {}", String::from_utf8_lossy(&stderr));
@@ -58,7 +58,7 @@ fn bash_takes_the_completions() -> Result<()> {
     let directory = TempDir::new()?;
     let script = directory.path().join("podperf.bash");
     fs::write(&script, stdout(&["completions", "bash"])?)?;
-    // As bash asks when somebody presses Tab behind `podperf re`.
+    // This is bash's request when a user presses Tab after `podperf re`.
     let ask = "source \"$1\"; COMP_WORDS=(podperf re); COMP_CWORD=1; COMP_LINE='podperf re'; \
                _podperf podperf re podperf; printf '%s\\n' \"${COMPREPLY[@]}\"";
     let output = Command::new("bash").args(["-c", ask, "bash"]).arg(&script).output()?;
@@ -105,7 +105,7 @@ fn an_error_has_one_prefix() -> Result<()> {
         let refusal = Refusal::of(&mut podperf(arguments)?)?;
         ensure!(refusal.code.is_some_and(|code| code > 0), "{arguments:?}: {refusal:?}");
         ensure!(refusal.says.starts_with("error: ") && refusal.says.matches("error: ").count() == 1, "{refusal:?}");
-        // stderr is a file here.
+        // stderr is a file here, so the text has no colors.
         ensure!(!refusal.says.contains('\x1b') && refusal.says.ends_with('\n'), "{refusal:?}");
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Other programs check what the agent sends: a real Collector reports what it refused, and the profiling group's own
-//! checker reads requests as they are on the wire.
+//! Other programs check the agent's requests: a real Collector reports requests that it refused, and the profiling
+//! group's own checker reads requests as they are on the wire.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
@@ -32,13 +32,13 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] profcheck_refuses_tables_that_have_rows_twice: &[GO],
 ];
 
-/// How long an agent sends, over each protocol.
+/// The time for which an agent sends over each protocol.
 const SHORT: Duration = Duration::from_secs(8);
 const LONG: Duration = Duration::from_secs(5 * 60);
-/// Requests of each preset that are looked at.
+/// Number of requests of each preset that the test checks.
 const REQUESTS: usize = 3;
 
-/// A load that burns and sleeps in turn until it is dropped.
+/// A load that burns and sleeps in turn. Drop ends it.
 struct Busy(Child);
 
 impl Busy {
@@ -64,7 +64,8 @@ fn sent(metrics: &Metrics) -> (f64, f64) {
     (metrics.sum("podperf_otlp_exports_total", &[]), trouble)
 }
 
-/// Returns a Collector's counts once they are of the same requests as the agent's, which sends one each second.
+/// Returns a Collector's counts once they cover the same requests as the agent's counts. The agent sends one request
+/// each second.
 fn agreed(agent: &Agent, collector: &Collector, kind: Kind) -> Result<Taken> {
     let mut last = None;
     let taken = within(DEADLINE, "the agent and the Collector count the same requests", || {
@@ -73,7 +74,7 @@ fn agreed(agent: &Agent, collector: &Collector, kind: Kind) -> Result<Taken> {
         ensure!(trouble == 0.0, "the agent says that {trouble} failed: {}", agent.log());
         last = Some((requests, taken));
         let same = kind == Kind::Metrics || requests == taken.requests + taken.failed_requests;
-        // Not while a request is under way.
+        // Skips a moment in which a request is under way.
         Ok((same && taken.written == taken.accepted).then_some(taken))
     });
     let taken = taken.with_context(|| format!("the agent's requests and what the Collector says: {last:?}"))?;
@@ -115,7 +116,7 @@ fn a_collector_accepts_all_that_it_is_sent() -> Result<()> {
     Ok(())
 }
 
-/// The Collector's own counts tell of a request that is no message at all.
+/// The Collector's own counts show a request that is not a protobuf message.
 fn a_request_that_a_collector_refuses_is_found() -> Result<()> {
     let collector = Collector::start()?;
     let address: SocketAddr = collector.http_endpoint().trim_start_matches("http://").parse()?;
@@ -133,12 +134,12 @@ fn a_request_that_a_collector_refuses_is_found() -> Result<()> {
     Ok(())
 }
 
-/// A receiver that keeps the bodies of requests.
+/// Starts a receiver that keeps the bodies of requests.
 fn keeper() -> Result<(SocketAddr, mpsc::Receiver<Vec<u8>>)> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let address = listener.local_addr()?;
     let (sender, bodies) = mpsc::channel();
-    // Ends with the test program.
+    // This thread ends with the test program.
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let sender = sender.clone();
@@ -166,7 +167,7 @@ fn keep(stream: &TcpStream, bodies: &mpsc::Sender<Vec<u8>>) -> Result<()> {
     }
 }
 
-/// Requests with samples, as an agent with this preset sends them.
+/// Returns requests with samples from an agent with this preset.
 fn requests(preset: &str) -> Result<Vec<Vec<u8>>> {
     let (address, bodies) = keeper()?;
     let _agent = Agent::start(&format!(
@@ -177,7 +178,7 @@ fn requests(preset: &str) -> Result<Vec<Vec<u8>>> {
     (0..REQUESTS).map(|_| bodies.recv_timeout(DEADLINE).context("no request")).collect()
 }
 
-/// Returns whether a request passes profcheck, and what profcheck prints.
+/// Returns whether a request passes profcheck, and profcheck's output.
 fn profcheck(request: &[u8]) -> Result<(bool, String)> {
     let built = Command::new(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("collector/profcheck.sh"))
         .stderr(Stdio::inherit())
@@ -204,7 +205,7 @@ fn requests_pass_profcheck() -> Result<()> {
     Ok(())
 }
 
-/// Two messages in a row are one message with the rows of both, which the signal forbids.
+/// Two concatenated messages are one message with the rows of both. The signal forbids the repeated rows.
 fn profcheck_refuses_tables_that_have_rows_twice() -> Result<()> {
     let request = requests("generic")?.remove(0);
     let (passed, says) = profcheck(&[&request[..], &request].concat())?;

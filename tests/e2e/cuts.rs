@@ -1,4 +1,4 @@
-//! Recordings cut windows for everybody. Many short recordings do not harm the profiles of others.
+//! Each recording cuts the windows of all profiles. Many short recordings do not harm other profiles.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -23,11 +23,12 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const EXPORTS: &str = "podperf_otlp_exports_total";
-/// The length of windows that end by themselves.
+/// The length of a window without a recording, in seconds.
 const INTERVAL_SECONDS: f64 = 5.0;
 const CLIENTS: usize = 8;
 const LOOPS: Duration = Duration::from_secs(8);
-/// A recording is answered once the names of its windows are known, which takes its time on a busy machine.
+/// The time limit of a request. A recording's answer waits for the names of its windows, which take longer on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn recordings_in_a_loop_cut_one_window_a_second_and_none_is_lost() -> Result<()> {
@@ -51,9 +52,9 @@ fn recordings_in_a_loop_cut_one_window_a_second_and_none_is_lost() -> Result<()>
                 short.fetch_add(1, Ordering::Relaxed);
                 match http::get_within(PATIENCE, agent.address(), &format!("{path}1"))? {
                     (200, ..) => recorded.fetch_add(1, Ordering::Relaxed),
-                    // There are four places.
+                    // The agent has four places for recordings.
                     (429, ..) => busy.fetch_add(1, Ordering::Relaxed),
-                    // The names of the windows before are still looked up.
+                    // The agent still looks up the names of earlier windows.
                     (503, head, says) if is_behind(&head, &says) => behind.fetch_add(1, Ordering::Relaxed),
                     (code, _, says) => anyhow::bail!("{code}: {}", String::from_utf8_lossy(&says)),
                 };
@@ -67,7 +68,7 @@ fn recordings_in_a_loop_cut_one_window_a_second_and_none_is_lost() -> Result<()>
     let [recorded, busy, behind, short] = [recorded, busy, behind, short].map(AtomicU32::into_inner);
     ensure!(recorded > 0, "no recording; {busy} refused for want of a place, {behind} for names");
 
-    // Windows that were cut are on their way for a moment more.
+    // Windows that were cut arrive a moment later.
     thread::sleep(Duration::from_secs(2));
     let metrics = agent.fresh_metrics()?;
     let windows = metrics.sum(EXPORTS, &[]) - before;
@@ -76,7 +77,7 @@ fn recordings_in_a_loop_cut_one_window_a_second_and_none_is_lost() -> Result<()>
         "{recorded} recordings of 1 s, {busy} refused for want of a place, {behind} for names and {short} as too short: {windows} windows in \
          {seconds:.1} s"
     ));
-    // One cut a second, those that end by themselves, and at both ends one that had begun before.
+    // One cut a second, the windows that end by themselves, and at both ends one window that had begun before.
     let most = seconds + seconds / INTERVAL_SECONDS + 3.0;
     ensure!(windows <= most, "{windows} windows in {seconds} s, with at most {most}");
     for name in ["podperf_otlp_dropped_total", "podperf_profile_windows_dropped_total"] {
@@ -85,7 +86,7 @@ fn recordings_in_a_loop_cut_one_window_a_second_and_none_is_lost() -> Result<()>
     Ok(())
 }
 
-/// Whether an answer says that the symbolizer is behind, and when to come back.
+/// Returns whether an answer says that the symbolizer is behind, and when to retry.
 fn is_behind(head: &str, says: &[u8]) -> bool {
     head.to_lowercase().contains("retry-after: ") && String::from_utf8_lossy(says).contains("names of earlier windows")
 }

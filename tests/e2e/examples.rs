@@ -1,4 +1,4 @@
-//! The example receivers of `config`: the very files, but for addresses.
+//! The example receivers of `config`. The tests use the same files and change only addresses.
 
 use std::{fs, process::Command};
 
@@ -43,7 +43,7 @@ fn the_example_collector_shows_what_it_takes_and_passes_it_on() -> Result<()> {
     Ok(())
 }
 
-/// As far as the agent gets without a cgroup tree: by then it has read its configuration.
+/// Starts the agent without a cgroup tree. It reads its configuration before it fails.
 fn the_agent_takes_the_example_for_pyroscope() -> Result<()> {
     let empty = TempDir::new()?;
     let mut command = Command::new(agent::binary()?);
@@ -53,7 +53,7 @@ fn the_agent_takes_the_example_for_pyroscope() -> Result<()> {
 
 fn a_collector_takes_what_is_sent_by_the_example_for_pyroscope() -> Result<()> {
     let collector = Collector::start()?;
-    // Windows of a second, for this test's sake.
+    // The test sets windows of one second.
     let yaml = fs::read_to_string(root().join(PYROSCOPE))?.replace("otlp:\n", "otlp:\n  interval: 1s\n");
     ensure!(yaml.contains("interval: 1s") && yaml.contains("preset: pyroscope"), "{yaml}");
     let agent = Agent::start_changed(&agent::binary()?, &yaml, |command| {

@@ -1,4 +1,4 @@
-//! Filters of profiles: what they let pass arrives, the rest does not, and metrics have everything.
+//! Filters of profiles: samples that pass arrive, other samples do not, and metrics have everything.
 
 use std::{fs, thread, time::Duration};
 
@@ -22,23 +22,23 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const DEADLINE: Duration = Duration::from_secs(30);
-/// The receiver writes what it has taken this often, ten times over.
+/// Ten times the interval in which the receiver writes its data.
 const SETTLES: Duration = Duration::from_secs(1);
 /// The rounding error of a sum of some hundred samples, in seconds.
 const ROUNDING: f64 = 0.0005;
 
-/// Two sleepers, one with long waits and one with short ones, under an agent with this filter.
+/// Two sleepers, one with long waits and one with short waits, under an agent with this filter.
 struct Run {
     long: Slept,
     short: Slept,
 }
 
-/// Seconds of a sleeper.
+/// A sleeper's time, in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Slept {
-    /// In profiles.
+    /// The time in profiles.
     arrived: f64,
-    /// By its own clock.
+    /// The time by the sleeper's own clock.
     truth: SleepersReport,
 }
 
@@ -54,14 +54,14 @@ impl Run {
             Held::start(&short, &["sleepers", "--waits", "1000", "--millis", "1", "--after", &after])?,
         ];
         let filter = filter(&long, loads[1].pid());
-        // A budget of walks would leave some out, and count others for them.
+        // With a limit of walks, some waits would have no stack, and other waits would stand for them.
         let mut agent = Agent::start(&format!(
             "otlp: {{endpoint: '{}', interval: 1s}}\nstacks: {{filter: '{filter}', maxWalks: 0}}",
             collector.endpoint()
         ))?;
         fs::write(&start, "")?;
         within(DEADLINE, "both have slept", || Ok(loads.iter().all(Held::is_done).then_some(())))?;
-        // It ends when all windows are sent. Where none has anything in it, there is no export to wait for.
+        // The agent ends after it has sent all windows. If all windows are empty, there is no export to wait for.
         agent.signal(Signal::SIGTERM)?;
         ensure!(agent.wait(STOP_DEADLINE)?.success(), "{}", agent.log());
         for lost in ["not done in time", "dropped profiles"] {
@@ -76,7 +76,7 @@ impl Run {
     }
 }
 
-/// Seconds of a cgroup's own sleep that have arrived, once the receiver has written all of them.
+/// Returns the seconds of a cgroup's own sleep that have arrived, once the receiver has written all of them.
 fn settled(collector: &Collector, cgroup: &TestCgroup) -> Result<f64> {
     let slept = || -> Result<f64> {
         let is_sleep = |sample: &&Sample| sample.reason == "sleep" && sample.functions().contains(&WAIT_STACK[0]);
@@ -94,8 +94,8 @@ fn settled(collector: &Collector, cgroup: &TestCgroup) -> Result<f64> {
 }
 
 impl Slept {
-    /// All of it has arrived, and nothing twice: the time of the waits by the wall, but for what of it the process ran or
-    /// waited for a CPU.
+    /// Checks that each wait arrived once: the time of the waits by the wall clock, without the time in which the
+    /// process ran or waited for a CPU.
     fn ensure_whole(&self) -> Result<()> {
         let SleepersReport { waited_ns, usage, .. } = self.truth;
         let seconds = |nanoseconds| Duration::from_nanos(nanoseconds).as_secs_f64();
@@ -113,7 +113,7 @@ impl Slept {
 fn by_length_and_name() -> Result<()> {
     let run = Run::new(|_, _| "duration >= 20ms && comm == \"podperf-l*\" || comm == nobody".into())?;
     run.long.ensure_whole()?;
-    // Where the machine was busy, some of the waits for a millisecond became long.
+    // On a busy machine, some of the waits of a millisecond became long.
     let (short, late) = (run.short.arrived, Duration::from_nanos(run.short.truth.late_ns).as_secs_f64());
     ensure!(short <= late, "{short} s of short waits arrived, and {late} s of them were long");
     Ok(())

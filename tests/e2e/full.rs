@@ -1,4 +1,5 @@
-//! A table of samples that is too small: what finds no room is in the row of its cgroup, and none of it waits for ever.
+//! A table of samples that is too small: time without room there is in the row of its cgroup, and no time stays
+//! unreported.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -17,15 +18,16 @@ use podperf_tests::{
 
 pub(crate) const TESTS: &[Test] = tests![processes_that_find_no_room_in_the_table_keep_their_time];
 
-/// Each has a key of its own, and half of the table is for one cgroup.
+/// Each process has a key of its own. One cgroup can take half of the table.
 const PROCESSES: usize = 200;
 const TABLE: &str = "stacks: {maxSamples: 256, onCpuHertz: 0, maxWalks: 0}";
-/// A thread's waits below 10 ms are summed in its own record until the agent takes the table.
+/// The kernel side sums a thread's waits below 10 ms in the thread's own record until the agent reads the table.
 const SLEEPER: [&str; 5] = ["sleepers", "--waits", "1500", "--millis", "7"];
-/// Waits that have not ended are in neither number, and differ at the two scrapes.
+/// Waits that have not ended are in neither number, and differ between the two scrapes.
 const MOST_OFF: f64 = 0.02;
 
-/// The same processes find no room in each window: their sums must not stay in their records, where no metric has them.
+/// The same processes find no room in each window. Their sums must not stay in their records, because no metric covers
+/// these.
 fn processes_that_find_no_room_in_the_table_keep_their_time() -> Result<()> {
     let agent = Agent::start(TABLE)?;
     let cgroup = TestCgroup::new("full")?;
@@ -35,7 +37,7 @@ fn processes_that_find_no_room_in_the_table_keep_their_time() -> Result<()> {
         let of = |name| metrics.sum(name, &labels);
         (of("podperf_cgroup_offcpu_seconds_total"), of("podperf_cgroup_wait_seconds_total"))
     };
-    // The first window of each has what it did before.
+    // The first window of each process also has its earlier waits.
     agent.fresh_metrics()?;
     let before = at(&agent.fresh_metrics()?);
     thread::sleep(Duration::from_secs(2));

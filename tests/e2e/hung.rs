@@ -1,4 +1,4 @@
-//! A program on a file system whose server does not answer: others keep their profiles and names.
+//! A program on a file system whose server does not answer. Other programs keep their profiles and names.
 
 use std::{
     fs,
@@ -27,14 +27,14 @@ pub(crate) const TESTS: &[Test] = tests![
     an_agent_that_cannot_end_keeps_no_other_from_starting: &[Need::Path("/dev/fuse")],
 ];
 
-/// On a loaded machine.
+/// The limit on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 const READER: &str = "podperf-files";
 const UNREAD: &str = "podperf_stack_unread_frames_total";
 
 fn a_file_server_that_hangs_stops_the_names_of_its_own_cgroup_only() -> Result<()> {
     let (stuck, quiet) = (TestCgroup::new("stuck")?, TestCgroup::new("quiet")?);
-    // A process with a thread that hangs ends with the file system: that is dropped first.
+    // A process with a hanging thread ends only with the file system, so the test drops the file system first.
     let mut agent = None;
     let hung = HungFs::serve(&load::binary()?)?;
     others_have_names(&hung, &mut agent, &stuck, &quiet)
@@ -58,13 +58,13 @@ fn others_have_names(hung: &HungFs, agent: &mut Option<Agent>, stuck: &TestCgrou
             let (stack, nanoseconds) = line.rsplit_once(' ').context("not folded")?;
             let nanoseconds: u64 = nanoseconds.parse()?;
             all += nanoseconds;
-            // A sample at the first instruction of a function may lack its caller, not its callers' callers.
+            // A sample at the first instruction of a function may lack its caller, but has the caller's callers.
             burning += if stack.contains("cpu::spin") { nanoseconds } else { 0 };
         }
         ensure!(all > report.inside.cpu_ns / 2, "{all} ns are sampled of {}:\n{text}", report.inside.cpu_ns);
         ensure!(burning >= all / 10 * 9, "only {burning} of {all} ns have the name of their function:\n{text}");
     }
-    // The frames of the hanging program are counted for its cgroup, once a window had them.
+    // The agent counts the hanging program's frames for its cgroup, once a window had such frames.
     let its_own = [("cgroup", stuck.kernel_path())];
     let metrics = agent.fresh_metrics()?;
     ensure!(metrics.get(UNREAD, &its_own).is_some_and(|frames| frames > 0.0), "no {UNREAD} {its_own:?}");
@@ -75,13 +75,13 @@ fn others_have_names(hung: &HungFs, agent: &mut Option<Agent>, stuck: &TestCgrou
     Ok(())
 }
 
-/// A program on it that burns in this cgroup, when the file system has begun to hang.
+/// Starts a program on the file system that burns in this cgroup, after the file system has begun to hang.
 fn burn_and_hang(hung: &HungFs, stuck: &TestCgroup) -> Result<Child> {
     let mut load = Command::new(hung.program());
     load.args(["spin", "--seconds", "600", "--cgroup"]).arg(stuck.path()).stdin(Stdio::null()).stdout(Stdio::null());
     process::bind_to_parent(&mut load);
     let load = load.spawn().context("failed to run a program on FUSE")?;
-    // Once it burns in its cgroup it has read all that it needs.
+    // A program that burns in its cgroup has read all its files.
     within(DEADLINE, "the load burns", || {
         let stat = fs::read_to_string(stuck.path().join("cpu.stat"))?;
         let usage = stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no `usage_usec`")?;
@@ -91,11 +91,11 @@ fn burn_and_hang(hung: &HungFs, stuck: &TestCgroup) -> Result<Child> {
     Ok(load)
 }
 
-/// The names of a process' threads, and their states.
+/// Returns the names of a process' threads, and their states.
 fn threads(pid: u32) -> Result<Vec<(String, char)>> {
     let mut threads = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // One may end meanwhile.
+        // A thread may end before this read.
         let Ok(stat) = fs::read_to_string(task?.path().join("stat")) else { continue };
         let (head, rest) = stat.rsplit_once(") ").context("no state")?;
         let (_, name) = head.split_once('(').context("no name")?;
@@ -114,7 +114,7 @@ fn an_agent_that_cannot_end_keeps_no_other_from_starting() -> Result<()> {
     agent.wait_for_log("a read of a file hangs", DEADLINE)?;
     let first = agent.pid();
     agent.signal(Signal::SIGKILL)?;
-    // Its first thread is kept as a zombie for as long as another one is there.
+    // The kernel keeps the first thread as a zombie while another thread exists.
     let rest = || -> Result<Vec<_>> { Ok(threads(first)?.into_iter().filter(|(_, state)| *state != 'Z').collect()) };
     within(DEADLINE, "all threads but the one that hangs end", || {
         Ok((rest()?.iter().all(|(name, _)| name == READER)).then_some(()))

@@ -37,17 +37,17 @@ fn sigterm_and_sigint_end_it_and_leave_no_program_behind() -> Result<()> {
         agent.signal(signal)?;
         let status = agent.wait(STOP_DEADLINE)?;
         ensure!(status.code() == Some(0), "{signal}: {status}: {}", agent.log());
-        // The kernel frees them a moment later.
+        // The kernel frees the programs a moment later.
         within(LOG_DEADLINE, "its programs are gone", || Ok((!programs.iter().any(|id| is_loaded(id))).then_some(())))?;
     }
     Ok(())
 }
 
-/// The ids of the BPF programs that a process holds open.
+/// Returns the ids of the BPF programs that a process holds open.
 pub(crate) fn programs_of(pid: u32) -> Result<BTreeSet<String>> {
     let mut ids = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
-        // A descriptor may be closed meanwhile.
+        // The process may close a descriptor before this read.
         let text = fs::read_to_string(entry?.path()).unwrap_or_default();
         ids.extend(text.lines().filter_map(|line| Some(line.strip_prefix("prog_id:")?.trim().to_owned())));
     }
@@ -99,7 +99,7 @@ fn a_changed_log_level_takes_effect_without_a_restart() -> Result<()> {
     ensure!(!agent.log().contains("DEBUG"), "{}", agent.log());
     reload(&agent, "logLevel: debug")?;
     agent.wait_for_log("configuration reloaded", LOG_DEADLINE)?;
-    // The second one is coalesced, which is said at this level.
+    // The agent merges the second signal into the first, and logs this at this level.
     agent.fresh_metrics()?;
     agent.metrics()?;
     agent.wait_for_log("DEBUG", LOG_DEADLINE)?;
@@ -153,7 +153,7 @@ fn a_broken_file_keeps_the_old_configuration() -> Result<()> {
     })
 }
 
-/// As with a ConfigMap whose mounted file the kubelet replaces.
+/// The kubelet replaces a ConfigMap's mounted file in the same way.
 fn a_followed_file_takes_effect_by_itself_and_loses_no_count() -> Result<()> {
     let cgroup = TestCgroup::new("followed")?;
     let mut agent = Agent::start_changed(&agent::binary()?, "cgroups: {depth: 1}", |command| {
@@ -178,7 +178,7 @@ fn a_followed_file_takes_effect_by_itself_and_loses_no_count() -> Result<()> {
     Ok(())
 }
 
-/// `helm test` is this.
+/// `helm test` runs this command.
 fn a_probe_asks_every_address_and_fails_by_name() -> Result<()> {
     let probe = |arguments: &[&str]| -> Result<(Option<i32>, String)> {
         let output = Command::new(agent::binary()?).arg("probe").args(arguments).output()?;
@@ -193,7 +193,7 @@ fn a_probe_asks_every_address_and_fails_by_name() -> Result<()> {
     ensure!(code == Some(1) && said.ends_with("1 of 3 agents are ready and count\n"), "{code:?}: {said}");
     ensure!(said.contains("FAIL  http://127.0.0.1:1  Connection refused"), "{said}");
     ensure!(said.contains("FAIL  http://nobody.invalid:1  failed to look it up"), "{said}");
-    // Without facts and counters it is ready, and of no use.
+    // Without facts and counters the agent is ready and exports no facts.
     drop(agent);
     let idle = Agent::start("facts: {enabled: false}\ncounters: {enabled: false}")?;
     let (code, said) = probe(&[&format!("http://{}", idle.address())])?;

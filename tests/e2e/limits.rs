@@ -1,4 +1,4 @@
-//! What those who ask may take of the agent: connections, headers, time, requests a second.
+//! Limits on requests: connections, headers, time, and requests a second.
 
 use std::{
     io::{Read as _, Write as _},
@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[Test] = tests![
 const REFUSALS: &str = "podperf_http_refusals_total";
 const SOON: Duration = Duration::from_secs(10);
 
-/// A connection on which a request was begun, and not ended.
+/// Opens a connection and sends the beginning of a request.
 fn begun(agent: &Agent) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(agent.address())?;
     stream.set_read_timeout(Some(SOON))?;
@@ -33,9 +33,9 @@ fn begun(agent: &Agent) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Whether the other side has closed; nothing may have come before.
+/// Returns whether the other side has closed the connection. The other side may not have sent data before.
 fn is_closed(stream: &mut TcpStream) -> bool {
-    // A reset is an end, too.
+    // A reset also ends the connection.
     matches!(stream.read(&mut [0; 512]), Ok(0))
         || stream.take_error().is_ok_and(|error| error.is_some())
         || stream.write_all(b"x").and_then(|()| stream.write_all(b"x")).is_err()
@@ -46,7 +46,7 @@ fn connections_that_are_held_open_keep_no_scrape_out() -> Result<()> {
     let mut held = (0..24).map(|_| begun(&agent)).collect::<Result<Vec<_>>>()?;
     for _ in 0..5 {
         for stream in &mut held {
-            // Byte by byte; some of them are closed by now.
+            // The test writes byte by byte. The agent has closed some of the connections by now.
             stream.write_all(b"x").ok();
         }
         agent.metrics().context("a scrape among connections that are held open")?;
@@ -76,7 +76,7 @@ fn headers_that_are_too_large_and_bodies_are_refused() -> Result<()> {
     let (most, too_much) = ("x".repeat(6000), "x".repeat(20_000));
     let (code, _, _) = agent.get("/metrics", &[("X-Large", &most)])?;
     ensure!(code == 200, "6000 bytes of headers: {code}");
-    // The server does not read what it does not want, so writing may fail as well.
+    // The server does not read requests over the limit, so the write may fail as well.
     match agent.get("/metrics", &[("X-Large", &too_much)]) {
         Ok((code, _, _)) => ensure!(code == 431, "20000 bytes of headers: {code}"),
         Err(error) => ensure!(error.is::<std::io::Error>(), "{error:#}"),
@@ -96,7 +96,8 @@ fn headers_that_are_too_large_and_bodies_are_refused() -> Result<()> {
 fn who_asks_too_often_is_told_and_probes_are_answered() -> Result<()> {
     let agent = Agent::start("server: {limits: {requestsPerSecond: 2}}")?;
     let (mut served, mut refused) = (0, 0);
-    // A second's worth is two. That 50 take 24 seconds is not to be feared.
+    // The burst is the rate of one second: two requests. All 50 requests would need 24 seconds at this rate, and take
+    // far less here.
     for _ in 0..50 {
         let (code, head, _) = agent.get("/status", &[])?;
         match code {
@@ -126,7 +127,8 @@ fn the_agent_listens_where_it_is_told_to_and_nowhere_else() -> Result<()> {
         let sockets = sockets_of(agent.pid())?;
         for line in table.lines().skip(1) {
             let fields: Vec<_> = line.split_whitespace().collect();
-            // `sl local_address rem_address st ... inode`; 0A is LISTEN, and a datagram socket takes from anybody.
+            // `sl local_address rem_address st ... inode`. 0A is LISTEN, and a datagram socket accepts packets from any
+            // address.
             if let [_, local, _, state, _, _, _, _, _, inode, ..] = fields.as_slice()
                 && (*state == "0A" || file.starts_with("udp"))
                 && sockets.iter().any(|socket| socket == inode)
@@ -140,7 +142,7 @@ fn the_agent_listens_where_it_is_told_to_and_nowhere_else() -> Result<()> {
     Ok(())
 }
 
-/// Inodes of a process' sockets.
+/// Returns the inodes of a process' sockets.
 fn sockets_of(pid: u32) -> Result<Vec<String>> {
     let links = std::fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
     let inode = |link: std::path::PathBuf| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned());

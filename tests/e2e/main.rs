@@ -1,4 +1,5 @@
-//! The agent as its users meet it: command line, HTTP, a real Prometheus, a real OpenTelemetry Collector. Needs root.
+//! Tests of the agent as a user runs it: command line, HTTP, a real Prometheus, a real OpenTelemetry Collector. Needs
+//! root.
 
 mod bounds;
 mod check;

@@ -1,4 +1,4 @@
-//! What is remembered of stacks instead of walked: how often that is wrong, and what a budget of walks leaves.
+//! The stack cache, which saves walks: the share of wrong stacks, and the profiles under a limit of walks.
 
 use std::{
     collections::BTreeMap,
@@ -35,19 +35,20 @@ pub(crate) const TESTS: &[Test] = tests![
     a_tenth_of_the_walks_leaves_totals_as_they_are: &[Need::Program("go")] => a_tenth_of_the_walks_leaves_totals,
 ];
 
-/// Of the time for which a load was blocked.
+/// The largest wrong share of the time for which a load was blocked.
 const MOST_WRONG: f64 = 0.005;
-/// Of the remembered stacks.
+/// The largest wrong share of the cached stacks.
 const MOST_WRONG_STACKS: f64 = 0.02;
-/// The sums are those of the machine. Others only add to what is wrong, so the least of some runs is closest to the truth.
+/// The sums cover the whole machine. Other processes only add wrong stacks, so the smallest share of several runs is
+/// closest to the truth.
 const RUNS: usize = 4;
-/// Of a total.
+/// The largest relative error of a total.
 const MOST_OFF: f64 = 0.02;
 const DEADLINE: Duration = Duration::from_secs(60);
-/// A hundred thousand waits, by as many threads as have room in the tables of samples: fewer would take longer.
+/// 100,000 waits, by as many threads as have room in the tables of samples. Fewer threads would take longer.
 const SITES: [&str; 5] = ["sites", "--waits", "100000", "--threads", "600"];
 
-/// Threads that hand things to each other, recurse deeply, and sleep.
+/// Threads that exchange objects, recurse deeply, and sleep.
 const PYTHON: &str = r"
 import queue, threading, time
 end = time.monotonic() + 4
@@ -68,7 +69,7 @@ for t in threads: t.start()
 for t in threads: t.join()
 ";
 
-/// A server, its clients, and code that is compiled anew while it runs.
+/// A server, its clients, and code that the runtime compiles again while it runs.
 const NODE: &str = r"
 const http = require('http');
 const end = Date.now() + 4000;
@@ -166,7 +167,7 @@ fn go_is_right() -> Result<()> {
 }
 
 fn rust_is_right() -> Result<()> {
-    // Each thread waits often enough at each place to have it remembered.
+    // Each thread waits often enough at each call site to have it in the cache.
     let waits = ["sites", "--waits", "100000", "--threads", "400"];
     is_right("rust", Command::new(load::binary()?).args(waits))
 }
@@ -177,7 +178,8 @@ fn written(scratch: &TempDir, name: &str, text: &str) -> Result<std::path::PathB
     Ok(path)
 }
 
-/// The kernel's stack of a walk has what calls the sensor, and that is another function beside another tracer.
+/// The kernel's stack of a walk contains the sensor's caller, which is another function while another tracer is
+/// attached.
 fn a_tracer_that_comes_and_goes() -> Result<()> {
     let scratch = TempDir::new()?;
     let mut load = Command::new("python3");
@@ -192,13 +194,13 @@ fn is_right(whose: &str, load: &mut Command) -> Result<()> {
     is_right_meanwhile(whose, load, || Ok(()))
 }
 
-/// One in four hundred of these waits is another one than is remembered, and most of the time.
+/// One in four hundred of these waits has another stack than the cached one. These rare waits have most of the time.
 fn long_waits_have_their_own_stack() -> Result<()> {
     let mut load = Command::new(load::binary()?);
     is_right_meanwhile("descriptors", load.args(["descriptors", "--rounds", "3", "--late-millis", "4000"]), || Ok(()))
 }
 
-/// Runs a load in the shadow, beside the sampler: each remembered stack is walked all the same, and compared.
+/// Runs a load in shadow mode, beside the sampler: the agent walks each cached stack as well, and compares both.
 fn is_right_meanwhile(whose: &str, load: &mut Command, mut meanwhile: impl FnMut() -> Result<()>) -> Result<()> {
     let agent = Agent::start("stacks: {shadow: true, maxWalks: 0}")?;
     process::bind_to_parent(load);
@@ -214,7 +216,7 @@ fn is_right_meanwhile(whose: &str, load: &mut Command, mut meanwhile: impl FnMut
     bail!("of the time, and of the remembered stacks, these shares were wrong: {wrong:?}");
 }
 
-/// Of the time for which the load was blocked, and of the remembered stacks.
+/// Returns the wrong shares of the time for which the load was blocked, and of the cached stacks.
 fn shares_wrong(
     whose: &str,
     agent: &Agent,
@@ -224,7 +226,7 @@ fn shares_wrong(
     let cgroup = TestCgroup::new(whose)?;
     let before = agent.fresh_metrics()?;
     let mut child = load.spawn().context("failed to start the load")?;
-    // What it did before is in no comparison.
+    // The load's earlier waits are in no comparison.
     cgroup.add(child.id())?;
     meanwhile()?;
     ensure!(child.wait()?.success(), "the load ended badly");
@@ -235,7 +237,7 @@ fn shares_wrong(
     let in_state =
         |state| after.sum("podperf_cgroup_offcpu_seconds_total", &[("cgroup", cgroup.kernel_path()), ("state", state)]);
     let blocked = in_state("interruptible") + in_state("uninterruptible");
-    // Long waits were looked at, and have their own stack all the same.
+    // The agent compared long waits too, and each of them has its own stack.
     let off = grown("podperf_stack_shadow_wrong_seconds_total")?;
     tell(&format!(
         "{whose}: {waits} waits, {walks} walked, {remembered} remembered, {wrong} of them wrong; {off:.4} of {blocked:.3} s are wrong"
@@ -246,7 +248,8 @@ fn shares_wrong(
     Ok((off / blocked, wrong / remembered))
 }
 
-/// Each thread has places of its own, far more than the tables hold as shipped: stacks are lost, and told, but no time.
+/// Each thread has its own call sites, far more than the default tables hold. Stacks are lost and counted as lost, but
+/// no time.
 fn ten_thousand_threads_lose_no_time() -> Result<()> {
     let collector = Collector::start()?;
     let otlp = format!("otlp: {{endpoint: '{}', interval: 2s}}", collector.endpoint());
@@ -255,7 +258,7 @@ fn ten_thousand_threads_lose_no_time() -> Result<()> {
     let labels = [("cgroup", cgroup.kernel_path())];
     let counted = metrics.sum("podperf_cgroup_offcpu_seconds_total", &labels);
     let lost = metrics.sum("podperf_bpf_drops_total", &[("reason", "sample_stack")]);
-    // Waits at places whose stack may still come are in the last profile.
+    // The last profile contains waits at call sites whose stack may still come.
     agent.signal(Signal::SIGTERM)?;
     ensure!(agent.wait(STOP_DEADLINE)?.success(), "{}", agent.log());
     let seconds = |samples: &mut dyn Iterator<Item = &Sample>| nanoseconds(samples) / 1e9;
@@ -282,7 +285,7 @@ fn ten_thousand_threads_have_their_stacks_where_there_is_room() -> Result<()> {
     let found = metrics.sum("podperf_cgroup_wait_seconds_total", &[labels[0], ("reason", "sleep")]);
     let truth: u64 = report.sites.iter().map(|site| site.waited_ns).sum();
     let truth = Duration::from_nanos(truth).as_secs_f64();
-    // Their clocks have the time on the CPU and in the run queue, too.
+    // The threads' clocks also have the time on the CPU and in the run queue.
     let queued = [labels[0], ("state", "run_queue")];
     let runnable = metrics.sum("podperf_cgroup_offcpu_seconds_total", &queued)
         + metrics.sum("podperf_cgroup_oncpu_seconds_total", &labels);
@@ -302,8 +305,8 @@ fn value(metrics: &Metrics, name: &str) -> Result<f64> {
     metrics.get(name, &[]).with_context(|| format!("no `{name}`"))
 }
 
-/// The totals of sixteen functions, in which threads wait for a microsecond to a second, by the profiles and by their
-/// own clock; with a tenth of the walks that it takes without a budget.
+/// Compares the totals of sixteen functions in the profiles with the threads' own clock. Threads wait in each function
+/// for a microsecond to a second. The run has a tenth of the walks that it takes without a limit.
 fn a_tenth_of_the_walks_leaves_totals() -> Result<()> {
     let (walks, seconds) = walks_without_a_budget()?;
     let cpus = f64::from(u32::try_from(std::thread::available_parallelism()?.get())?);
@@ -320,7 +323,7 @@ fn a_tenth_of_the_walks_leaves_totals() -> Result<()> {
             agent.fresh_metrics()?.sum("podperf_cgroup_profile_samples_total", &[("cgroup", cgroup.kernel_path())]),
         )
     };
-    // Its threads are gone when it blocks: all waits are told.
+    // The load's threads have ended when it blocks: profiles have all their waits.
     let mut before = 0.0;
     within(DEADLINE, "the waits are over", || {
         let now = waits()?;
@@ -360,7 +363,7 @@ fn a_tenth_of_the_walks_leaves_totals() -> Result<()> {
     metrics.ensure_profiles_cover(cgroup.kernel_path())
 }
 
-/// How many walks the load takes, and how long it runs.
+/// Returns the number of walks that the load takes, and its running time.
 fn walks_without_a_budget() -> Result<(f64, f64)> {
     let cgroup = TestCgroup::new("unlimited")?;
     let agent = Agent::start("stacks: {maxWalks: 0, onCpuHertz: 0}")?;

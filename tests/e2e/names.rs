@@ -1,4 +1,4 @@
-//! Names of user functions, as profiles have them: of processes that hide them, lose them, or make them at run time.
+//! Names of user functions in profiles: of processes that hide their files, lose them, or make functions at run time.
 
 use std::{
     fs,
@@ -32,22 +32,22 @@ pub(crate) const TESTS: &[Test] = tests![
     symbols_of_fifty_programs_fit_into_80_mib: &[GO, CC] => symbols_of_fifty_programs_fit,
 ];
 
-/// Builds the Collector.
+/// The Collector's build needs Go.
 const GO: Need = Need::Program("go");
 const CC: Need = Need::Program("cc");
 const CXX: Need = Need::Program("c++");
 const RUST: Need = Need::Program("rustc");
 const OBJCOPY: Need = Need::Program("objcopy");
 const UNSHARE: Need = Need::Program("unshare");
-/// Some windows of a second each, on a loaded machine.
+/// The limit covers several windows of a second each, on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// What is built keeps its frame pointers and its functions.
+/// Compiler flags that keep frame pointers and functions.
 const FLAGS: [&str; 4] =
     ["-O1", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-fno-optimize-sibling-calls"];
 const NAP: [&str; 3] = ["podperf_nap_inner", "podperf_nap_outer", "main"];
 const MIB: u64 = 1 << 20;
 
-/// An agent with a receiver, and a cgroup for what it should name.
+/// An agent with a receiver, and a cgroup for the processes to name.
 struct Case {
     cgroup: TestCgroup,
     collector: Collector,
@@ -68,7 +68,7 @@ impl Case {
         self.directory.path().join(name)
     }
 
-    /// Builds a program out of the tests' sources.
+    /// Builds a program from the tests' sources.
     fn build(&self, compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/programs");
         let program = self.path(source.split('.').next().unwrap_or(source));
@@ -76,7 +76,7 @@ impl Case {
         Ok(program)
     }
 
-    /// Runs a shell's command in the cgroup, without a shell in between.
+    /// Runs a shell command in the cgroup. The command's process replaces the shell.
     fn start(&mut self, shell: &str) -> Result<()> {
         let cgroup = self.cgroup.path().to_owned();
         self.start_in(&cgroup, shell)
@@ -95,7 +95,7 @@ impl Case {
         self.collector.samples_of(self.cgroup.kernel_path())
     }
 
-    /// Waits for a stack in which these functions follow one another, and gives their frames.
+    /// Waits for a stack in which these functions follow one another, and returns their frames.
     fn frames(&self, functions: &[&str]) -> Result<Vec<Frame>> {
         let found = within(DEADLINE, &format!("{functions:?} are in profiles"), || {
             Ok(self.samples()?.iter().find_map(|sample| {
@@ -122,7 +122,7 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The frames are of this file, and say so in ways that need no path.
+/// Checks that the frames are of this file, by attributes other than the path.
 fn ensure_of(frames: &[Frame], file: &str) -> Result<()> {
     for frame in frames {
         ensure!(frame.file == file, "`{}` instead of `{file}`", frame.file);
@@ -131,7 +131,7 @@ fn ensure_of(frames: &[Frame], file: &str) -> Result<()> {
     Ok(())
 }
 
-/// The frames have this type, by OpenTelemetry's conventions.
+/// Checks that the frames have this type, by OpenTelemetry's conventions.
 fn ensure_type(frames: &[Frame], kind: &str) -> Result<()> {
     ensure!(frames.iter().all(|frame| frame.kind == kind), "not all are `{kind}`: {frames:#?}");
     Ok(())
@@ -184,7 +184,7 @@ fn go_program_has_names() -> Result<()> {
 fn code_made_at_run_time_has_names() -> Result<()> {
     let mut case = Case::new("")?;
     case.build("cc", "jit.c", &[])?;
-    // With an id and a `/tmp` of its own, as in a container.
+    // The process has its own id and its own `/tmp`, as in a container.
     let inside = format!("mount --bind {} /mnt && mount -t tmpfs tmpfs /tmp && exec /mnt/jit", case.path("").display());
     case.start(&format!("exec unshare --mount --pid --fork --kill-child sh -c '{inside}'"))?;
     let frames = case.frames(&["LazyCompile:~podperfNap app.js:1", "main"])?;
@@ -228,7 +228,7 @@ fn maps_that_were_made_to_harm_do_none() -> Result<()> {
     Ok(())
 }
 
-/// Bytes that the thread for files has read so far.
+/// Returns the number of bytes that the file thread has read.
 fn bytes_read(agent: &Agent) -> Result<u64> {
     let tasks = fs::read_dir(format!("/proc/{}/task", agent.pid()))?;
     let mut bytes = 0;
@@ -243,7 +243,7 @@ fn bytes_read(agent: &Agent) -> Result<u64> {
     Ok(bytes)
 }
 
-/// 14 processes have one map of 66 MB, by bind mounts; reading it for each of them would be 0.9 GB a window.
+/// 14 processes have one map of 66 MB, by bind mounts. To read it for each of them would be 0.9 GB a window.
 fn one_cgroups_maps_take_no_names_from_another() -> Result<()> {
     const WINDOWS: f64 = 5.0;
     let mut case = Case::new("stacks: {filter: 'comm == jit'}")?;
@@ -299,7 +299,7 @@ fn deleted_program_is_named() -> Result<()> {
 }
 
 fn process_that_is_gone_is_named() -> Result<()> {
-    // Each nap is told when it ends, and the window ends long after the process.
+    // Profiles get each nap when it ends. The window ends long after the process.
     let mut case = Case::new("stacks: {longWait: 100ms}")?;
     let program = case.build("cc", "napper.c", &["-Wl,--build-id=sha1"])?;
     case.start(&format!("exec {} 3 300", program.display()))?;
@@ -324,7 +324,7 @@ fn symbols_of_fifty_programs_fit() -> Result<()> {
     };
     within(DEADLINE * 2, "all programs are in profiles", || Ok((named(&case)? >= PROGRAMS * 9 / 10).then_some(())))
         .with_context(|| format!("{:?} of {programs:?}", named(&case)))?;
-    // Of some windows, not of the moment.
+    // The largest size during several windows.
     let exports = || Ok::<_, anyhow::Error>(case.agent.metrics()?.sum("podperf_otlp_exports_total", &[]));
     let sent = exports()?;
     let mut most = 0;

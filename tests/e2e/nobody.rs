@@ -1,4 +1,4 @@
-//! The agent for a user who may do nothing.
+//! Runs the agent as a user without privileges.
 
 use std::{
     fs,
@@ -11,10 +11,10 @@ use anyhow::Result;
 use podperf_tests::{agent, command::through};
 use tempfile::TempDir;
 
-/// `nobody`, on every distribution.
+/// The id of the unprivileged user, the same on every distribution.
 pub(crate) const NOBODY: u32 = 65534;
 
-/// The binary, its configuration and its lock where any user may read them, in a directory of `nobody`'s.
+/// A directory of the unprivileged user. It holds the binary, its configuration and its lock, readable by any user.
 pub(crate) struct ForNobody {
     directory: TempDir,
     binary: PathBuf,
@@ -30,17 +30,17 @@ impl ForNobody {
         Ok(Self { directory, binary })
     }
 
-    /// Of its configuration and its lock.
+    /// Returns the directory of the configuration and the lock.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The agent as `nobody`, with some capabilities (`+bpf,+perfmon`).
+    /// Returns a command line of the agent as the unprivileged user, with some capabilities (`+bpf,+perfmon`).
     pub(crate) fn agent(&self, yaml: &str, capabilities: Option<&str>) -> Result<Command> {
         self.command(&agent::command(self.directory.path(), yaml)?, capabilities)
     }
 
-    /// A command line of the agent's binary as `nobody`, with some capabilities.
+    /// Returns a command line of the agent's binary as the unprivileged user, with some capabilities.
     pub(crate) fn command(&self, command: &Command, capabilities: Option<&str>) -> Result<Command> {
         let id = NOBODY.to_string();
         let mut wrapper = vec!["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"];

@@ -33,7 +33,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const SLEEPERS: [&str; 3] = ["sleepers", "--waits", "100000"];
 const YAML: &str = "otlp: {interval: 1s}\nnodeName: worker-3";
 
-/// A headless Chromium, told by these flags what to do with a page.
+/// Runs a headless Chromium with these flags on a page, and returns its output.
 fn browse(url: &str, flags: &[&str]) -> Result<String> {
     let profile = TempDir::new()?;
     let mut command = Command::new("chromium");
@@ -45,21 +45,21 @@ fn browse(url: &str, flags: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The page as it is once its scripts have run.
+/// Returns the page's DOM after its scripts have run.
 fn dom(url: &str) -> Result<String> {
     browse(url, &["--dump-dom"])
 }
 
-/// The width of what is drawn on a screen of this width, as the page itself says it in its title.
+/// Returns the width of the page's content on a screen of this width, which the page writes into its title.
 fn width_on(page: &str, width: u32) -> Result<u32> {
     let directory = TempDir::new()?;
     let file = directory.path().join("page.html");
-    // The policy lets no script of ours in: it is not what is tested here.
+    // The content security policy would block the test's script, so the copy has no policy.
     let start = page.find("<meta http-equiv").context("no policy")?;
     let end = start + page[start..].find('>').context("no policy")? + 1;
     let measure = "<script>document.title=document.documentElement.scrollWidth+' wide'</script></body>";
     fs::write(&file, format!("{}{}", &page[..start], page[end..].replace("</body>", measure)))?;
-    // Windows have a least width; frames do not.
+    // Windows have a least width, and frames have none.
     let frame = directory.path().join("frame.html");
     fs::write(
         &frame,
@@ -77,7 +77,7 @@ fn file_url(path: &Path) -> String {
     format!("file://{}", path.display())
 }
 
-/// What the agent's page is for a browser.
+/// Returns the agent's page as a browser gets it.
 fn page(agent: &Agent, path: &str) -> Result<String> {
     let (status, head, body) = agent.get(path, &[("Accept", "text/html,*/*;q=0.8")])?;
     let body = String::from_utf8(body)?;
@@ -93,7 +93,7 @@ fn flamegraph(subject: &str) -> String {
     format!("/flamegraph?subject={subject}&activity=off-cpu")
 }
 
-/// An agent whose windows have the sleepers of a cgroup.
+/// Starts an agent whose windows have the sleepers of a cgroup.
 fn sleepers() -> Result<(Agent, TestCgroup, Held)> {
     let agent = Agent::start(YAML)?;
     let cgroup = TestCgroup::new("page")?;
@@ -118,9 +118,9 @@ fn the_page_of_the_node_leads_to_flame_graphs() -> Result<()> {
     let graph = dom(&format!("http://{}{link}", agent.address()))?;
     ensure!(graph.contains(&format!("<h1>{name} off-cpu</h1>")), "{graph}");
     ensure!(graph.contains(">podperf_wait_inner</text>") && graph.contains("<rect class=\"sleep\""), "{graph}");
-    // The script may run: it shows what works with it alone.
+    // The policy allows the page's script, which shows the tools that need it.
     ensure!(graph.contains("<div id=\"tools\">"), "the script did not run: {graph}");
-    // Its own wishes, too.
+    // The page's script applies the query parameters, too.
     let sorted = page(&agent, "/?sort=name")?;
     ensure!(sorted.contains("<a aria-current=\"page\">pod or cgroup</a>"), "{sorted}");
     Ok(())
@@ -194,7 +194,7 @@ fn recorded_files_open_in_a_browser() -> Result<()> {
         let path = directory.path().join(format!("out.{extension}"));
         fs::write(&path, file)?;
         let dom = dom(&file_url(&path))?;
-        // A fault in XML, or XML that is no picture, is shown as such.
+        // Chromium shows a parser error for faulty XML, and a tree for XML that is not a picture.
         ensure!(!dom.contains("parsererror") && !dom.contains("any style information"), "{dom}");
         ensure!(dom.contains(">podperf_wait_inner</text>"), "{dom}");
         let screenshot = directory.path().join("shot.png");

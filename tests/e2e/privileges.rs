@@ -1,4 +1,4 @@
-//! What the agent has left once it runs: read back from `/proc` for every thread.
+//! The agent's remaining privileges while it runs, from `/proc` for every thread.
 
 use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
@@ -18,7 +18,7 @@ pub(crate) const TESTS: &[Test] = tests![
     restrictions_can_be_turned_off,
 ];
 
-/// The numbers of `linux/capability.h`.
+/// The numbers from `linux/capability.h`.
 const NUMBERS: &[(&str, u32)] = &[
     ("DAC_READ_SEARCH", 2),
     ("SYS_PTRACE", 19),
@@ -27,11 +27,11 @@ const NUMBERS: &[(&str, u32)] = &[
     ("BPF", 39),
     ("CHECKPOINT_RESTORE", 40),
 ];
-/// For the first stack, on a loaded machine.
+/// The time limit of the first stack, on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
 const METRICS: &str = "stacks: {enabled: false}";
 
-/// What the template lists, for both modes or for `profiles` alone, as the kernel's bits.
+/// Returns the capabilities that the template lists, for both modes or for `profiles` alone, as the kernel's bits.
 fn of_the_chart(profiles: bool) -> Result<u64> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/podperf/templates/_privileges.tpl");
     let text = fs::read_to_string(path)?;
@@ -47,7 +47,7 @@ fn of_the_chart(profiles: bool) -> Result<u64> {
     Ok(bits)
 }
 
-/// Each thread's name, and the lines of its `status`.
+/// Returns each thread's name, and the lines of its `status`.
 fn threads(agent: &Agent) -> Result<Vec<(String, String)>> {
     let tasks = fs::read_dir(format!("/proc/{}/task", agent.pid()))?;
     tasks
@@ -66,7 +66,7 @@ fn field(status: &str, name: &str) -> Result<String> {
 fn each_mode_has_the_capabilities_that_the_chart_names_and_no_others() -> Result<()> {
     for (yaml, profiles) in [(METRICS, false), ("", true)] {
         let agent = Agent::start(yaml)?;
-        // Pages are drawn on threads that come later.
+        // The threads that draw pages start later.
         agent.get("/", &[("Accept", "text/html")])?;
         agent.metrics()?;
         let wanted = of_the_chart(profiles)?;
@@ -93,7 +93,7 @@ fn each_mode_has_the_capabilities_that_the_chart_names_and_no_others() -> Result
 
 fn the_reader_of_strangers_files_has_a_filter_of_its_own() -> Result<()> {
     let agent = Agent::start("")?;
-    // The thread is made for the first file.
+    // The agent starts the file thread for the first file.
     within(DEADLINE, "there is a thread for files", || {
         Ok(threads(&agent)?.iter().any(|(name, _)| name == "podperf-files").then_some(()))
     })?;

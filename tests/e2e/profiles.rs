@@ -1,4 +1,4 @@
-//! Off-CPU profiles, as a real OpenTelemetry Collector and as receivers that misbehave get them.
+//! Off-CPU profiles at a real OpenTelemetry Collector and at receivers that misbehave.
 
 use std::{
     collections::HashSet,
@@ -41,15 +41,15 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] a_receiver_that_answers_garbage_does_no_harm,
 ];
 
-/// Where the files of loads are; a memory file system has no disk to wait for.
+/// The loads' files need a disk: a memory file system has no disk to wait for.
 const DISK: Need = Need::Disk(env!("CARGO_TARGET_TMPDIR"));
-/// Builds the Collector.
+/// The Collector's build needs Go.
 pub(crate) const GO: Need = Need::Program("go");
-/// Some windows of a second each, on a loaded machine.
+/// The limit covers several windows of a second each, on a loaded machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) const WAIT_STACK: [&str; 3] = ["podperf_wait_inner", "podperf_wait_middle", "podperf_wait_outer"];
 
-/// A load that stays alive after its work: it reports into a pipe that is full until it is asked.
+/// A load that stays alive after its work: it writes its report into a full pipe, and the test reads the pipe later.
 pub(crate) struct Held {
     child: Child,
     report: BufReader<File>,
@@ -71,7 +71,7 @@ impl Held {
         self.child.id()
     }
 
-    /// Returns whether its work is done, and does not read the report that it then writes.
+    /// Returns whether the load's work is done, and does not read its report.
     pub(crate) fn is_done(&self) -> bool {
         fs::read_to_string(format!("/proc/{}/wchan", self.pid())).is_ok_and(|place| place.contains("pipe_write"))
     }
@@ -91,7 +91,7 @@ impl Drop for Held {
     }
 }
 
-/// What one run of the sleepers was: by its own account, in profiles, in metrics.
+/// One run of the sleepers: their own report, the profiles, and the metrics.
 struct Run {
     truth: SleepersReport,
     samples: Vec<Sample>,
@@ -101,7 +101,7 @@ struct Run {
 }
 
 impl Run {
-    /// Has the sleepers sleep, for `expected` in all, under an agent with more configuration.
+    /// Runs the sleepers, for `expected` in all, under an agent with more configuration.
     fn new(yaml: &str, arguments: &[&str], expected: Duration) -> Result<Self> {
         let cgroup = TestCgroup::new("sleepers")?;
         let collector = Collector::start()?;
@@ -112,7 +112,7 @@ impl Run {
             Ok((nanoseconds(samples.iter().filter(|it| is_wait(it))) >= expected.as_secs_f64() * 0.9e9).then_some(()))
         });
         arrived.with_context(|| format!("{}\n{}", agent.log(), collector.log()))?;
-        // What was still in the current window has its names, and then all waits end.
+        // After two windows the current window's samples have their names. Then all waits end.
         two_windows(&agent)?;
         let truth = load.finish()?;
         two_windows(&agent)?;
@@ -121,13 +121,13 @@ impl Run {
         Ok(Self { truth, samples, metrics, cgroup, collector })
     }
 
-    /// The samples whose stack is the sleepers' own.
+    /// Returns the samples whose stack is the sleepers' own.
     fn waits(&self) -> Vec<&Sample> {
         self.samples.iter().filter(|it| is_wait(it)).collect()
     }
 
-    /// The waits are there in `state`, for `reason`, whole, with names and all their time; so is all else that the
-    /// metrics have.
+    /// Checks that the waits in `state` for `reason` are complete, with names and all their time. Then checks that the
+    /// profiles have all other time of the metrics as well.
     fn check(&self, state: &str, reason: &str, syscall: &str) -> Result<()> {
         let waits = self.waits();
         let in_state = waits.iter().copied().filter(|it| it.state == state);
@@ -167,7 +167,7 @@ fn two_windows(agent: &Agent) -> Result<()> {
     within(DEADLINE, "two more windows are sent", || Ok((exports()? >= before + 2.0).then_some(())))
 }
 
-/// A thread blocked on a futex, one on a disk, and two that preempt each other.
+/// A thread blocked on a futex, a thread blocked on a disk, and two threads that preempt each other.
 fn profiles_tell_the_reasons_that_metrics_tell() -> Result<()> {
     let cgroup = TestCgroup::new("reasons")?;
     let collector = Collector::start()?;
@@ -194,7 +194,7 @@ fn profiles_tell_the_reasons_that_metrics_tell() -> Result<()> {
     Ok(())
 }
 
-/// Whether the three known functions are in its stack, inner first, one right after the other.
+/// Returns whether its stack has the three known functions, the innermost first and without a gap.
 pub(crate) fn is_wait(sample: &Sample) -> bool {
     sample.functions().windows(WAIT_STACK.len()).any(|names| names == WAIT_STACK)
 }
@@ -204,7 +204,7 @@ pub(crate) fn nanoseconds<'a>(samples: impl Iterator<Item = &'a Sample>) -> f64 
     samples.map(|sample| sample.value as f64).sum()
 }
 
-/// Within 2 %, or a tenth of a millisecond where there is nearly nothing.
+/// Checks that both are equal within 2 %, or within 0.1 ms where the time is nearly zero.
 pub(crate) fn ensure_near(nanoseconds: f64, truth: Duration, whose: &str) -> Result<()> {
     let (found, truth) = (nanoseconds / 1e9, truth.as_secs_f64());
     ensure!((found - truth).abs() <= 0.02 * truth + 1e-4, "profiles hold {found} s, {whose} is {truth} s");
@@ -246,18 +246,18 @@ fn a_deep_recursion_is_cut_off_and_told() -> Result<()> {
     }
     let labels = |cause| [("cgroup", run.cgroup.kernel_path()), ("cause", cause)];
     let told = |cause| run.metrics.sum("podperf_cgroup_incomplete_stack_seconds_total", &labels(cause));
-    // Its clock also has what it queued for a CPU. It ran little: five samples at most.
+    // The load's clock also has its time in the run queue. It ran little: five samples at most.
     let least = 0.99 * run.truth.blocked().as_secs_f64();
     let most = Duration::from_nanos(run.truth.waited_ns).as_secs_f64() + 0.1;
     let truncated = told("truncated");
     ensure!((least..most).contains(&truncated), "{truncated} s are told as truncated, and {least} s to {most} s are");
-    // Its report waits for a reader in libc, which has no frame pointers.
+    // The load writes its report in libc, which has no frame pointers, and waits there for a reader.
     ensure!(told("broken") == 0.0, "{} s are told as broken", told("broken"));
     run.profiles_have_what_metrics_have()
 }
 
 fn an_uninterruptible_wait_arrives_as_such() -> Result<()> {
-    // Long ones: the fork before each is in the load's account, but on a CPU.
+    // The waits are long. The fork before each wait is in the load's report, but the load spends it on a CPU.
     let arguments = ["sleepers", "--uninterruptible", "--waits", "5", "--millis", "200"];
     Run::new("", &arguments, Duration::from_secs(1))?.check("uninterruptible", "child", "clone")
 }
@@ -289,7 +289,7 @@ fn a_receiver_that_is_down_does_no_harm() -> Result<()> {
 }
 
 fn a_receiver_that_never_answers_does_no_harm() -> Result<()> {
-    // The kernel takes the connections; nobody reads from them.
+    // The kernel accepts the connections, and no process reads from them.
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     does_no_harm(&format!("http://{}", listener.local_addr()?), "", "timeout", "no answer within 300ms")
 }
@@ -297,11 +297,11 @@ fn a_receiver_that_never_answers_does_no_harm() -> Result<()> {
 fn a_receiver_that_answers_garbage_does_no_harm() -> Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let endpoint = format!("http://{}", listener.local_addr()?);
-    // Ends with the test program. The connections stay open: what ends them is the answer.
+    // This thread ends with the test program. The connections stay open, because the answer has to end them.
     thread::spawn(move || {
         let mut connections = Vec::new();
         for mut stream in listener.incoming().map_while(Result::ok) {
-            // The first words of HTTP/2, a fixed text of 24 bytes.
+            // The HTTP/2 preface, a fixed text of 24 bytes.
             stream.read_exact(&mut [0; 24]).ok();
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").ok();
             connections.push(stream);
@@ -310,8 +310,8 @@ fn a_receiver_that_answers_garbage_does_no_harm() -> Result<()> {
     does_no_harm(&endpoint, "", "unavailable", "http2 error")
 }
 
-/// Failures and losses are counted under `cause`, `/status` tells `reason`, and everything else goes on. `more` are
-/// further keys of `otlp`, each with a comma before it.
+/// Checks that the agent counts failures and losses under `cause`, shows `reason` in `/status`, and does everything
+/// else as usual. `more` are further keys of `otlp`, each with a comma before it.
 pub(crate) fn does_no_harm(endpoint: &str, more: &str, cause: &str, reason: &str) -> Result<()> {
     const QUEUE: f64 = 2.0;
     let keys = format!("endpoint: '{endpoint}', interval: 1s, timeout: 300ms, queue: {QUEUE}{more}");

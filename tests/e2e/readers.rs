@@ -1,5 +1,5 @@
-//! The cost of readers is theirs alone: the sensors give up nothing because of it, and no reader uses up another's
-//! rate. The limits are the defaults.
+//! Only readers pay for their requests: the sensors keep all features, and no reader uses another reader's rate. The
+//! limits are the defaults.
 
 use std::{
     fs,
@@ -38,16 +38,16 @@ pub(crate) const TESTS: &[Test] = tests![
     an_agent_whose_reading_is_slow_lives_and_one_that_hangs_does_not,
 ];
 
-/// Limits and caps are those of an empty file.
+/// An empty file's limits and caps.
 const DEFAULTS: &str = "server: {}\noverhead: {}\n";
-/// Some ten series for each cgroup.
+/// About ten series for each cgroup.
 const MANY: &str = "counters: {groups: [[cpu-clock], [task-clock], [page-faults], [context-switches]]}\n\
                     cgroups: {depth: 9}\nstacks: {enabled: false}\n";
 const CGROUPS: usize = 800;
 const SOON: Duration = Duration::from_secs(30);
-/// Where the machine may be too busy for a try.
+/// The limit of a try on a machine that may be too busy.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Over the cap, each address has one scrape in this time.
+/// Over the cap, the agent answers one scrape per address in this time.
 const BETWEEN_SCRAPES: Duration = Duration::from_secs(5);
 const SERVER_CPU: &str = "podperf_server_cpu_seconds_total";
 
@@ -55,7 +55,7 @@ fn loopback(last: u8) -> IpAddr {
     IpAddr::from([127, 0, 0, last])
 }
 
-/// Asks again and again from this address until it is dropped, with a new connection where the old one was closed.
+/// Requests from this address until drop. It opens a new connection after the agent closed the previous one.
 struct Reader {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<Vec<u16>>>,
@@ -83,7 +83,7 @@ impl Reader {
         Self { stop, thread: Some(thread::spawn(ask)) }
     }
 
-    /// The codes of the answers.
+    /// Ends the reader and returns the status codes of the answers.
     fn end(mut self) -> Result<Vec<u16>> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().context("it has ended")?;
@@ -106,7 +106,7 @@ fn what_readers_cost_makes_the_sensors_give_up_nothing() -> Result<()> {
     let parent = TestCgroup::new("readers")?;
     let _crowd = Crowd::start(&parent, CGROUPS)?;
     let agent = Agent::start(&format!("{DEFAULTS}{MANY}"))?;
-    // Without stacks: in a build for tests, finding the first symbols goes over the cap without any reader.
+    // No stacks: in a test build, the search for the first symbols goes over the cap without any reader.
     let before = within(Duration::from_secs(60), "its start is over", || {
         let metrics = agent.fresh_metrics()?;
         let ratio = metrics.get("podperf_overhead_ratio", &[]);
@@ -114,7 +114,7 @@ fn what_readers_cost_makes_the_sensors_give_up_nothing() -> Result<()> {
     })?;
     ensure!(before.samples().len() > 8 * CGROUPS, "only {} series", before.samples().len());
     let used = cpu_of(&agent)?;
-    // 50 a second of two addresses, so that the rate refuses none.
+    // Two addresses send 50 requests a second, so the rate refuses none.
     let every = Duration::from_millis(100);
     let readers: Vec<_> =
         (0..5).map(|number| Reader::start(&agent, loopback(2 + number % 2), "/metrics", every)).collect();
@@ -169,7 +169,7 @@ fn a_second_scrape_of_a_reading_costs_a_tenth_of_the_first() -> Result<()> {
             let start = Instant::now();
             let (cost, body) = ask()?;
             let others = (0..4).map(|_| ask()).collect::<Result<Vec<_>>>()?;
-            // Scrapes within a second of the reading, which began after `start`, are of the same reading.
+            // Scrapes within a second after the reading, which began after `start`, return the same reading.
             if start.elapsed() < Duration::from_millis(900) {
                 ensure!(others.iter().all(|(_, other)| *other == body), "other bytes of the same reading");
                 bytes = body.len();
@@ -201,7 +201,7 @@ fn over_the_servers_cap_pages_are_refused_and_scrapes_go_on() -> Result<()> {
     let wait = head.lines().find_map(|line| line.strip_prefix("retry-after: ")).context("no `Retry-After`")?;
     let wait: u64 = wait.trim().parse()?;
     ensure!((1..=60).contains(&wait), "{head}");
-    // As a Prometheus asks, and more often than that.
+    // This reader sends the request of a Prometheus, and more often.
     within(PATIENCE, "two scrapes take less than 5 s", || {
         let start = Instant::now();
         ensure!(agent.get("/metrics", &[])?.0 == 200, "a scrape is refused");
@@ -230,7 +230,7 @@ fn one_reader_uses_up_nobody_elses_rate() -> Result<()> {
         let mut stream = http::connect_from(loopback(source), agent.address())?;
         Ok(http::get_again(&mut stream, "/metrics", &[])?.0)
     };
-    // Refused requests from the address that scrapes, and more requests than the rate allows from another address.
+    // The scraper's address sends requests that fail, and another address sends more requests than the rate allows.
     for (asks, path, scrapes) in [(2, "/nothing", 2), (3, "/status", 2)] {
         let asking: Vec<_> = (0..40).map(|_| Reader::start(&agent, loopback(asks), path, Duration::ZERO)).collect();
         thread::sleep(Duration::from_secs(2));
@@ -258,7 +258,7 @@ fn an_agent_whose_reading_is_slow_lives_and_one_that_hangs_does_not() -> Result<
         }
     }
     let collector = collector.context("no thread `podperf-kernel`")?;
-    // Like a system call that does not return: this thread stands still, the others run.
+    // A stopped thread stands for a system call that does not return. All other threads run.
     ptrace::seize(collector, ptrace::Options::empty())?;
     ptrace::interrupt(collector)?;
     waitpid(collector, Some(WaitPidFlag::__WALL))?;

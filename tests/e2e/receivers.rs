@@ -1,4 +1,4 @@
-//! Ways to a receiver: HTTP, TLS, environment variables, pushed metrics, and receivers that are not what they should be.
+//! Connections to a receiver: HTTP, TLS, environment variables, pushed metrics, and receivers that misbehave.
 
 use std::{
     fs,
@@ -45,10 +45,10 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] bad_variables_and_certificates_are_refused_by_their_name,
 ];
 
-/// What the agent logs when it compresses less.
+/// The agent's log text when it switches to a weaker compression.
 const GAVE_UP: &str = "does not read this compression";
 
-/// Has the sleepers sleep under an agent, until that has arrived at the Collector.
+/// Runs the sleepers under an agent until their samples have arrived at the Collector.
 pub(crate) fn arrives(agent: &Agent, collector: &Collector) -> Result<()> {
     let cgroup = TestCgroup::new("receivers")?;
     let load = Held::start(&cgroup, &["sleepers"])?;
@@ -77,7 +77,7 @@ fn profiles_arrive_over_grpc_in_each_compression() -> Result<()> {
     Ok(())
 }
 
-/// The Collector reads gzip over HTTP, and is set up to read nothing else.
+/// The Collector reads gzip over HTTP, and its configuration allows nothing else.
 fn profiles_arrive_over_http_although_the_receiver_reads_no_zstd() -> Result<()> {
     let collector = Collector::start()?;
     for (compression, gave_up) in [("zstd", true), ("gzip", false), ("none", false)] {
@@ -93,7 +93,7 @@ fn profiles_arrive_over_http_although_the_receiver_reads_no_zstd() -> Result<()>
     Ok(())
 }
 
-/// The files of a receiver that asks for certificates, and of an agent that has one.
+/// The files of a receiver that requires client certificates, and of an agent that has one.
 struct Certificates {
     directory: TempDir,
     authority: Authority,
@@ -128,7 +128,7 @@ fn profiles_arrive_over_mutual_tls_and_certificates_may_be_replaced() -> Result<
     ))?;
     arrives(&agent, &collector)?;
 
-    // Half of a replacement: what there was is used on, and said.
+    // One of the two files is new. The agent keeps the previous pair and logs a warning.
     let key = certificates.path().join("client.key");
     fs::write(&key, "")?;
     within(DEADLINE, "the bad file is told", || {
@@ -195,7 +195,7 @@ fn metrics_are_pushed_as_they_are_scraped() -> Result<()> {
         within(DEADLINE, "the waits are pushed", || Ok(pushed()?.filter(|seconds| *seconds >= 0.98)))
             .with_context(|| format!("{}\n{}", agent.log(), collector.log()))?;
         ensure!(agent.get("/status", &[])?.2.windows(14).any(|word| word == b"metrics export"), "no `metrics export`");
-        // The last push is of after the last scrape, so there is nothing that only a scrape has told.
+        // The last push is later than the last scrape, so no value is in a scrape only.
         let labels = [("cgroup", cgroup.kernel_path()), ("state", "interruptible")];
         load.finish::<SleepersReport>()?;
         let scraped = agent.fresh_metrics()?.sum("podperf_cgroup_offcpu_seconds_total", &labels);
@@ -209,13 +209,13 @@ fn metrics_are_pushed_as_they_are_scraped() -> Result<()> {
     Ok(())
 }
 
-/// A way to `receiver` that leads nowhere until it is opened.
+/// Returns the address of a proxy to `receiver` that forwards nothing until the flag opens it.
 fn gate(receiver: SocketAddr) -> Result<(String, Arc<AtomicBool>)> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let endpoint = format!("http://{}", listener.local_addr()?);
     let open = Arc::new(AtomicBool::new(false));
     let opened = Arc::clone(&open);
-    // Ends with the test program.
+    // This thread ends with the test program.
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             if !opened.load(Ordering::Relaxed) {
@@ -242,7 +242,7 @@ fn what_ended_in_an_outage_is_pushed_after_it() -> Result<()> {
     ))?;
     Held::start(&cgroup, &["sleepers"])?.finish::<SleepersReport>()?;
     drop(cgroup);
-    // Long over the grace and the two exports after which an ended row goes, if these were exports.
+    // The pause is much longer than the grace and two exports. An ended row would go after that, if exports arrived.
     thread::sleep(Duration::from_secs(8));
     let (_, _, status) = agent.get("/status", &[])?;
     let status = String::from_utf8(status)?;
@@ -292,11 +292,12 @@ fn a_receiver_of_the_other_protocol_is_told_with_the_key() -> Result<()> {
     Ok(())
 }
 
-/// A server that reads some of each request and answers with these bytes, again and again if it is to have no end.
+/// Starts a server that reads some of each request and answers with these bytes. If `endless`, it repeats them without
+/// end.
 fn answering(bytes: &'static [u8], endless: bool) -> Result<String> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let endpoint = format!("http://{}", listener.local_addr()?);
-    // Ends with the test program. The connections stay open.
+    // This thread ends with the test program. The connections stay open.
     thread::spawn(move || {
         let mut connections = Vec::new();
         for mut stream in listener.incoming().map_while(Result::ok) {

@@ -1,4 +1,4 @@
-//! `podperf record`, alone and through an agent: the load's own time in every format, and what it says when it cannot.
+//! `podperf record`, alone and through an agent: the load's own time in every format, and the error messages.
 
 use std::{
     fs,
@@ -47,7 +47,7 @@ const UNSUPPORTED: i32 = 3;
 /// Longer than any load here takes.
 const UNTIL_INTERRUPTED: [&str; 2] = ["--duration", "2m"];
 
-/// Has the sleepers sleep while this records: what they say of it.
+/// Runs the sleepers during these recordings, and returns the sleepers' report.
 fn slept_meanwhile(cgroup: &TestCgroup, recordings: &mut [Recording]) -> Result<SleepersReport> {
     for recording in &mut *recordings {
         recording.begun()?;
@@ -90,7 +90,7 @@ fn a_recording_through_an_agent_has_the_loads_own_time() -> Result<()> {
 }
 
 fn recordings_at_the_same_time_have_the_same_in_every_format() -> Result<()> {
-    // Windows that end in the middle, too.
+    // The interval is short, so windows also end in the middle of a recording.
     let agent = Agent::start("otlp: {interval: 1s}")?;
     let url = agent.address().to_string();
     let cgroup = TestCgroup::new("formats")?;
@@ -111,13 +111,13 @@ fn recordings_at_the_same_time_have_the_same_in_every_format() -> Result<()> {
     let top = pprof_top(pprof)?;
     ensure!(top.contains("Type: off_cpu"), "{top}");
     let line = top.lines().find(|line| line.ends_with(" podperf_wait_inner")).with_context(|| top.clone())?;
-    // Flat, its share, the sum of shares, cumulated.
+    // The columns are the flat time, its share, the sum of shares, and the cumulated time.
     let seconds: f64 =
         line.split_whitespace().nth(3).and_then(|text| text.strip_suffix('s')).context("no time")?.parse()?;
     ensure_near(seconds * 1e9, truth.blocked(), "the load's own account")
 }
 
-/// What Go's pprof says of a file.
+/// Returns the output of Go's `pprof -top` for a file.
 fn pprof_top(pprof: &[u8]) -> Result<String> {
     let directory = TempDir::new()?;
     let file = directory.path().join("out.pb.gz");
@@ -133,12 +133,12 @@ fn a_recording_has_only_its_own_time() -> Result<()> {
     let agent = Agent::start("")?;
     let cgroup = TestCgroup::new("before")?;
     let _load = Held::start(&cgroup, &["sleepers", "--waits", "100000"])?;
-    // Time that is in the window which the recording cuts.
+    // This time is in the window that the recording cuts.
     thread::sleep(Duration::from_secs(2));
     let path = format!("/debug/profile?subject={}&seconds=1&format=folded", cgroup.kernel_path());
     let start = Instant::now();
     let (status, _, folded) = agent.get(&path, &[])?;
-    // On a busy machine a second is longer, and nobody waits all of it.
+    // On a busy machine a second takes longer, and the sleepers wait for only part of it.
     let most = start.elapsed().as_secs_f64() + 0.1;
     ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(&folded));
     let seconds = slept(&folded)? / 1e9;
@@ -184,7 +184,7 @@ fn a_deep_cgroup_is_recorded_alone() -> Result<()> {
     let _load = Held::start(&deep, &["sleepers", "--waits", "100000"])?;
     let recording = Recording::start("", "folded", &[deep.kernel_path(), "--duration", "1s"])?;
     ensure!(slept(&recording.finish()?)? > 0.5e9, "nothing of `{}`", deep.kernel_path());
-    // An agent has no row for it, and says where it is counted.
+    // An agent has no row for this cgroup, and names the row that has its time.
     let agent = Agent::start("")?;
     let directory = TempDir::new()?;
     let url = agent.address().to_string();
@@ -256,7 +256,8 @@ fn an_agent_that_cannot_record_is_named() -> Result<()> {
     refusal(server("nginx")?, &["no podperf agent answers", "another program"])
 }
 
-/// Answers `/status` with this, and everything else as what it does not know. Ends with the test program.
+/// Starts a server that answers `/status` with this text, and all other paths as unknown. It ends with the test
+/// program.
 fn server(status: &'static str) -> Result<SocketAddr> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let address = listener.local_addr()?;

@@ -1,4 +1,4 @@
-//! `podperf record` as the tests run it: in the background, and what it has written in the end.
+//! Runs `podperf record` in the background for the tests, and reads its file at the end.
 
 use std::{
     fs::{self, File},
@@ -20,7 +20,7 @@ use crate::profiles::WAIT_STACK;
 /// The sensors load in well below a second; a loaded machine gets more.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A recording in progress; ended on drop.
+/// A recording in progress. Drop ends it.
 #[derive(Debug)]
 pub(crate) struct Recording {
     child: Child,
@@ -28,7 +28,7 @@ pub(crate) struct Recording {
     output: PathBuf,
 }
 
-/// A command line of `podperf record`, with this configuration.
+/// Returns a command line of `podperf record` with this configuration.
 pub(crate) fn command(directory: &Path, yaml: &str, arguments: &[&str]) -> Result<Command> {
     let agent = agent::command(directory, yaml)?;
     let mut command = Command::new(agent.get_program());
@@ -37,11 +37,11 @@ pub(crate) fn command(directory: &Path, yaml: &str, arguments: &[&str]) -> Resul
 }
 
 impl Recording {
-    /// Starts it, with a file of this extension as its output. `yaml` as of the agent.
+    /// Starts a recording, with a file of this extension as its output. `yaml` is a configuration as the agent's.
     pub(crate) fn start(yaml: &str, extension: &str, arguments: &[&str]) -> Result<Self> {
         let directory = TempDir::new()?;
         let output = directory.path().join(format!("out.{extension}"));
-        // No agent that may run on the machine is asked.
+        // The command does not contact an agent that may run on this machine.
         let mut command = command(directory.path(), yaml, arguments)?;
         process::bind_to_parent(&mut command);
         command.arg("-o").arg(&output).stdin(Stdio::null()).stdout(Stdio::null());
@@ -53,7 +53,7 @@ impl Recording {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 
-    /// Waits until it records.
+    /// Waits until the recording has started.
     pub(crate) fn begun(&mut self) -> Result<()> {
         within(DEADLINE, "the recording begins", || {
             if let Some(status) = self.child.try_wait()? {
@@ -64,7 +64,7 @@ impl Recording {
         .with_context(|| self.log())
     }
 
-    /// As Ctrl-C does.
+    /// Sends the signal of Ctrl-C.
     pub(crate) fn interrupt(&self) -> Result<()> {
         Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), Signal::SIGINT)?)
     }
@@ -73,7 +73,8 @@ impl Recording {
         within(DEADLINE, "the recording ends", || Ok(self.child.try_wait()?)).with_context(|| self.log())
     }
 
-    /// Waits for its end: the file, which is the only one that is left beside the configuration and the log.
+    /// Waits for the recording's end and returns its file. Besides the configuration and the log, no other file may
+    /// remain.
     pub(crate) fn finish(mut self) -> Result<Vec<u8>> {
         let status = self.ended()?;
         ensure!(status.success(), "{status}: {}", self.log());
@@ -90,7 +91,7 @@ impl Drop for Recording {
     }
 }
 
-/// The nanoseconds of the stacks in which the sleepers wait.
+/// Returns the nanoseconds of the stacks in which the sleepers wait.
 pub(crate) fn slept(folded: &[u8]) -> Result<f64> {
     let text = std::str::from_utf8(folded)?;
     let mut sum = 0.0;

@@ -1,4 +1,4 @@
-//! What the agent refuses to run with or on, what it says then, and with which exit code it ends.
+//! Configurations and machines that the agent refuses, its error messages, and its exit codes.
 
 use std::{fs, net::TcpListener, os::unix::fs::chown, process::Command};
 
@@ -38,7 +38,7 @@ const FAILED: i32 = 1;
 const BAD_CONFIGURATION: i32 = 2;
 const UNSUPPORTED: i32 = 3;
 
-/// The agent with this configuration is refused, with code 2.
+/// Checks that the agent refuses this configuration with code 2.
 fn expect_bad(yaml: &str, says: &[&str]) -> Result<()> {
     let directory = TempDir::new()?;
     let refusal = Refusal::of(&mut agent::command(directory.path(), yaml)?)?;
@@ -119,12 +119,12 @@ fn a_second_agent_is_refused_with_the_pid_of_the_first() -> Result<()> {
     let mut second = agent::command(first.directory(), "")?;
     let pid = first.pid();
     Refusal::of(&mut second)?.expect(FAILED, &[&format!("another podperf agent is running, pid {pid} "), "runDir"])?;
-    // The first one is none the worse.
+    // The first agent still works.
     first.metrics()?;
     drop(first);
     let directory = TempDir::new()?;
     let run_dir = directory.path().join("podperf");
-    // What a crash leaves behind is not a running agent, and a missing directory is made.
+    // A lock file after a crash does not block a new agent, and the agent creates a missing directory.
     fs::create_dir(&run_dir)?;
     fs::write(run_dir.join("agent.lock"), pid.to_string())?;
     let mut third = agent::command(&run_dir, "")?;
@@ -173,7 +173,7 @@ fn two_capabilities_suffice_to_run_without_root() -> Result<()> {
     Ok(())
 }
 
-/// The agent in mounts of its own, after a shell command.
+/// Runs the agent in its own mount namespace, after a shell command.
 fn among_other_mounts(script: &str, says: &[&str]) -> Result<()> {
     let directory = TempDir::new()?;
     let script = format!("{script} && exec \"$@\"");

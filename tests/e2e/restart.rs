@@ -1,4 +1,4 @@
-//! What an agent leaves for the next one, as users meet it: who may have it, how it is removed, and what is said without.
+//! The checkpoint and pinned programs of an agent from the user's view: permissions, removal, and logs without them.
 
 use std::{
     collections::BTreeSet,
@@ -30,17 +30,17 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] another_user_can_neither_take_the_lock_nor_read_what_is_kept: &[Need::Program("setpriv"), Need::Program("flock")],
     #[beside] without_a_bpffs_the_agent_says_what_is_lost,
     the_next_agent_takes_the_stacks_that_one_gave_up,
-    #[beside] prometheus_sees_no_reset_over_kills: &[Need::Program("prometheus")],
-    #[beside] prometheus_sees_no_reset_over_upgrades_to_another_layout: &[Need::Program("prometheus")] => prometheus_sees_no_reset_over_upgrades,
+    prometheus_sees_no_reset_over_kills: &[Need::Program("prometheus")],
+    prometheus_sees_no_reset_over_upgrades_to_another_layout: &[Need::Program("prometheus")] => prometheus_sees_no_reset_over_upgrades,
 ];
 
 const END_DEADLINE: Duration = Duration::from_secs(10);
 const KILLS: usize = 5;
-/// Costs are looked at over five seconds at least.
+/// The time limit for the agent to give up a feature. It measures its cost over five seconds at least.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
 fn unpin(directory: &TempDir, yaml: &str) -> Result<String> {
-    // It reads the same file.
+    // The other agent reads the same file.
     agent::command(directory.path(), yaml)?;
     let config = directory.path().join("podperf.yaml");
     let output = Command::new(agent::binary()?).args(["unpin", "--config"]).arg(config).output()?;
@@ -82,7 +82,7 @@ fn a_second_agent_is_refused_and_the_firsts_pins_are_untouched() -> Result<()> {
     };
     let before = pins()?;
     ensure!(before.iter().any(|pin| pin.contains("links/sched_switch")), "{before:?}");
-    // With the same lock, and with one of its own.
+    // The second agent has the same lock in the first case, and its own lock in the second case.
     let second = Refusal::of(&mut agent::command(agent.directory(), &bpffs.yaml())?)?;
     second.expect(1, &["another podperf agent is running"])?;
     let elsewhere = TempDir::new()?;
@@ -99,7 +99,7 @@ fn another_user_can_neither_take_the_lock_nor_read_what_is_kept() -> Result<()> 
     agent.metrics().context("what is kept is written with a reading")?;
     let path = |name: &str| agent.directory().join(name).display().to_string();
     let (lock, kept, readable) = (path("agent.lock"), path("kept.state"), path("podperf.yaml"));
-    // A directory with other files in it keeps its mode: the agent's files have to be closed themselves.
+    // A directory with other files keeps its mode, so the agent must restrict its own files.
     fs::set_permissions(agent.directory(), Permissions::from_mode(0o755))?;
     let nobody = |command: &[&str]| -> Result<(bool, String)> {
         let as_nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all"];
@@ -115,7 +115,7 @@ fn another_user_can_neither_take_the_lock_nor_read_what_is_kept() -> Result<()> 
         Ok(())
     };
     try_all()?;
-    // Files of a version that left them open are closed when the next agent starts, and when it writes.
+    // An older version may leave its files readable. The agent restricts them at its start, and when it writes.
     for file in [&lock, &kept] {
         fs::set_permissions(file, Permissions::from_mode(0o644))?;
     }
@@ -171,7 +171,7 @@ fn prometheus_sees_no_reset_over_upgrades() -> Result<()> {
     no_reset(&[agent::other_layout()?, agent::binary()?], "taken_over")
 }
 
-/// Kills the agent again and again, and starts these in turn.
+/// Kills the agent repeatedly, and starts these programs in turn.
 fn no_reset(programs: &[PathBuf], how: &str) -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let cgroup = TestCgroup::new("resets")?;
@@ -195,7 +195,7 @@ fn no_reset(programs: &[PathBuf], how: &str) -> Result<()> {
         within(Duration::from_secs(30), "the kills are scraped", || {
             Ok(value(&format!("podperf_starts_total{{how=\"{how}\"}}"))?.filter(|starts| *starts >= 5.0).map(|_| ()))
         })?;
-        // What is the process's own begins anew with it.
+        // The process's own counters start at zero with each process.
         let own = [
             "process_",
             "podperf_access_",

@@ -1,4 +1,4 @@
-//! What recordings have beside the time of waits: samples on the CPU, who ended waits, and only what a filter lets pass.
+//! Recordings with more than wait times: samples on the CPU, wakers, and filters.
 
 use std::{
     process::{Command, Stdio},
@@ -33,7 +33,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] a_recording_has_only_what_its_filter_lets_pass,
 ];
 
-/// Records a cgroup through an agent for so long, in a file of this extension.
+/// Starts a recording of a cgroup through an agent, into a file of this extension.
 fn record(agent: &Agent, cgroup: &TestCgroup, extension: &str, arguments: &[&str]) -> Result<Recording> {
     let url = agent.address().to_string();
     let arguments = [&[cgroup.kernel_path(), "--agent", &url][..], arguments].concat();
@@ -59,14 +59,14 @@ fn a_burner_is_sampled_where_it_burns() -> Result<()> {
     }
     #[expect(clippy::cast_precision_loss, reason = "two seconds")]
     let truth = load.inside.cpu_ns as f64;
-    // 200 samples, whose places are chance.
+    // The recording has 200 samples at random places.
     ensure!((all - truth).abs() <= truth / 10.0, "{all} ns are sampled of {truth} ns:\n{text}");
     ensure!(burning >= all * 0.9, "only {burning} of {all} ns in the burning function:\n{text}");
     Ok(())
 }
 
 fn a_wait_has_its_waker() -> Result<()> {
-    // The writer stays where the load began: in the cgroup of the tests.
+    // The writer stays in its first cgroup, the cgroup of the tests.
     has_waker(&["blocked", "--on", "pipe", "--millis", "3000"], "waker_thread", "podperf-load")
 }
 
@@ -74,7 +74,7 @@ fn a_sleep_is_ended_by_an_interrupt() -> Result<()> {
     has_waker(&["sleepers", "--waits", "100", "--millis", "30"], "waker", "(interrupt)")
 }
 
-/// Some of them run in user space, and some in the kernel.
+/// Some of the interrupted threads run in user space, and some in the kernel.
 fn an_interrupt_is_not_the_work_of_those_who_are_interrupted() -> Result<()> {
     let busy = TestCgroup::new("busy")?;
     let _in_user_space = ["0", "1"].map(|cpu| Held::start(&busy, &["spin", "--idle", "--seconds", "60", "--cpu", cpu]));
@@ -87,12 +87,12 @@ fn an_interrupt_is_not_the_work_of_those_who_are_interrupted() -> Result<()> {
     woken
 }
 
-/// Nine tenths of the load's long waits have this label.
+/// Checks that nine tenths of the load's long waits have this label.
 fn has_waker(load: &[&str], label: &str, value: &str) -> Result<()> {
     let agent = Agent::start("stacks: {wakerAfter: 5ms}")?;
     let cgroup = TestCgroup::new("woken")?;
     let mut recording = record(&agent, &cgroup, "pb.gz", &["--duration", "2m"])?;
-    // It ends with its report: what it would wait for after that is not the load's.
+    // The recording ends with the load's report: later waits are not part of the load.
     let _: serde_json::Value = Held::start(&cgroup, load)?.finish()?;
     recording.interrupt()?;
     recording.ended()?;
@@ -111,7 +111,7 @@ fn has_waker(load: &[&str], label: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
-/// Two long waits of `sleepers`, the later one first.
+/// Returns two long waits of `sleepers`, the later one first.
 fn long_waits(stacks: &str, arguments: &[&str]) -> Result<Vec<serde_json::Value>> {
     let agent = Agent::start(&format!("otlp: {{interval: 1s}}\nstacks: {{longWait: 500ms{stacks}}}"))?;
     let cgroup = TestCgroup::new("long")?;

@@ -1,4 +1,4 @@
-//! What `/metrics`, `/status` and the probes answer, and whether Prometheus and promtool agree.
+//! Answers of `/metrics`, `/status` and the probes, and a check by Prometheus and promtool.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +29,7 @@ pub(crate) const TESTS: &[Test] = tests![
     scrapes_within_a_second_share_a_reading,
     #[beside] a_scrape_holds_nothing_that_the_reference_does_not_tell,
     #[beside] promtool_has_no_complaints: &[Need::Program("promtool")],
-    #[beside] status_names_every_part_and_event_with_its_state,
+    status_names_every_part_and_event_with_its_state,
     #[beside] prometheus_scrapes_every_series_unharmed: &[Need::Program("prometheus")],
 ];
 
@@ -77,7 +77,7 @@ fn all_formats_hold_the_same_families() -> Result<()> {
         ensure!(expected.contains(family), "no `{family}` in {expected:?}");
     }
 
-    // There the family of a counter has no `_total`; its samples have.
+    // In OpenMetrics, a counter's family name has no `_total`, and the names of its samples have it.
     let open_metrics = String::from_utf8(body(OPEN_METRICS)?)?;
     let short = |family: &String| family.trim_end_matches("_total").to_owned();
     ensure!(families(&open_metrics) == expected.iter().map(short).collect(), "OpenMetrics differs:\n{open_metrics}");
@@ -93,7 +93,7 @@ fn all_formats_hold_the_same_families() -> Result<()> {
     Ok(())
 }
 
-/// The messages of a stream in which a varint before each says its length.
+/// Splits a stream of messages. A varint before each message is its length.
 fn delimited(mut bytes: &[u8]) -> Result<Vec<&[u8]>> {
     let mut messages = Vec::new();
     while !bytes.is_empty() {
@@ -105,7 +105,7 @@ fn delimited(mut bytes: &[u8]) -> Result<Vec<&[u8]>> {
     Ok(messages)
 }
 
-/// The first field of a `MetricFamily`.
+/// Returns the first field of a `MetricFamily`.
 fn name_of(mut message: &[u8]) -> Result<String> {
     let tag = varint(&mut message)?;
     ensure!(tag == 1 << 3 | 2, "a family that begins with tag {tag}");
@@ -211,16 +211,16 @@ fn status_names_every_part_and_event_with_its_state() -> Result<()> {
 fn prometheus_scrapes_every_series_unharmed() -> Result<()> {
     const DEADLINE: Duration = Duration::from_secs(30);
     let slice = TestCgroup::new("prometheus")?;
-    // systemd escapes a dash in a name so.
+    // systemd escapes a dash in a unit name like this.
     let scope = slice.child_named("a\\x2db.scope")?;
     let agent = Agent::start("")?;
     let truth: CpuReport = run_load(scope.path(), &["spin", "--seconds", "0.3"])?;
-    // The end of the load and its last reading.
+    // Waits for the end of the load and its last reading.
     thread::sleep(Duration::from_millis(1100));
     let prometheus = Prometheus::start(agent.address())?;
     let first = |query: &str| -> Result<f64> {
         let found = within(DEADLINE, query, || {
-            // It takes no connections at first.
+            // Prometheus accepts no connections at first.
             Ok(prometheus.query(query).ok().and_then(|series| Some(series.first()?.value)))
         });
         found.with_context(|| prometheus.log())
@@ -237,7 +237,7 @@ fn prometheus_scrapes_every_series_unharmed() -> Result<()> {
     let row = row.with_context(|| format!("no `{}` in {rows:?}", scope.kernel_path()))?;
     let burnt = Duration::from_nanos(truth.inside.cpu_ns).as_secs_f64();
     ensure!((0.98 * burnt..1.02 * burnt + 0.01).contains(&row.value), "burnt {burnt} s, prometheus has {}", row.value);
-    // Prometheus counts what it took; the agent counts all but this count itself.
+    // Prometheus counts the accepted series. The agent counts all series but this count itself.
     let missing = first("podperf_exported_series + 1 - on(instance) scrape_samples_scraped")?;
     ensure!(missing == 0.0, "{missing} series did not arrive");
     Ok(())

@@ -1,4 +1,4 @@
-//! A noisy neighbour: one cgroup makes processes as fast as possible, and the other ones keep their shares of the
+//! A noisy neighbour: one cgroup creates processes as fast as possible, and all other cgroups keep their shares of the
 //! tables.
 
 use std::{fmt::Write as _, thread, time::Duration};
@@ -17,18 +17,18 @@ use crate::profiles::Held;
 
 pub(crate) const TESTS: &[Test] = tests![a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons,];
 
-/// Each is followed by a scrape.
+/// Number of storms. A scrape follows each storm.
 const STORMS: usize = 2;
-/// Kinds of waits that a table has room for. The agent empties it every ten seconds without a scrape.
+/// Number of kinds of waits that a table has room for. The agent empties it every ten seconds without a scrape.
 const SAMPLES: u32 = 1024;
-/// Processes of a storm, each of which is a kind of wait.
+/// Number of processes of a storm, each with its own kind of wait.
 const PROCESSES: u64 = 20_000;
-/// Seconds that a storm may take: the slowest one still fills the table in ten seconds.
+/// The time limit of a storm, in seconds. Even the slowest storm fills the table in ten seconds.
 const LONGEST: u32 = 120;
-/// Of the time off the CPU.
+/// The share of the time off the CPU that must keep its reason.
 const KEPT: f64 = 0.99;
 
-/// A cgroup's time off the CPU by the hook, by the profile, and what of it has the reason in question.
+/// A cgroup's time off the CPU by the hook and by the profile, and the part of it that has the expected reason.
 #[derive(Clone, Copy, Debug)]
 struct Times {
     offcpu: f64,
@@ -56,11 +56,11 @@ impl Times {
 }
 
 fn a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons() -> Result<()> {
-    // No cap: what the storm costs would turn stacks off for all.
+    // No cap: the cost of the storm would turn stacks off for all cgroups.
     let agent =
         Agent::start(&format!("overhead: {{maxPercent: 0}}\nstacks: {{onCpuHertz: 0, maxSamples: {SAMPLES}}}"))?;
     let (quiet, noisy) = (TestCgroup::new("quiet")?, TestCgroup::new("noisy")?);
-    // One thread with one kind of wait: its sum is in its own record, and comes to the table last.
+    // One thread with one kind of wait. Its sum is in its own record, and reaches the table last.
     let _sleeper = Held::start(&quiet, &["sleepers", "--waits", "1000000", "--millis", "5", "--fifo"])?;
     thread::sleep(Duration::from_secs(2));
     let look = || -> Result<(Times, Times, f64)> {
@@ -100,7 +100,7 @@ fn a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons() -> Result<()> {
         quiet.of_reason,
         quiet.offcpu
     );
-    // Waits of the noisy cgroup that found no place are in its own row, without a reason.
+    // Waits of the noisy cgroup without room in the table are in its own row, without a reason.
     ensure!(
         noisy.in_profiles >= KEPT * noisy.offcpu && noisy.in_profiles <= noisy.offcpu / KEPT,
         "{} s of {} s off the CPU are in the noisy cgroup's profiles:\n{table}",

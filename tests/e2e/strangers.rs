@@ -1,5 +1,5 @@
-//! Strangers without a token cannot keep out a reader that has one, with the default limits. The test plays the API
-//! server: it knows one token, and counts how often it is asked.
+//! Clients without a token cannot lock out a reader with a token, with the default limits. The test plays the API
+//! server: it knows one token, and counts its reviews.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ const SCRAPES: usize = 100;
 /// An API server that answers both reviews.
 struct Played {
     address: SocketAddr,
-    /// Tokens that were reviewed.
+    /// Number of token reviews.
     reviews: Arc<AtomicU64>,
 }
 
@@ -45,7 +45,7 @@ impl Played {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let (address, reviews) = (listener.local_addr()?, Arc::<AtomicU64>::default());
         let counted = Arc::clone(&reviews);
-        // It ends with the test's process.
+        // This thread ends with the test's process.
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let counted = Arc::clone(&counted);
@@ -60,7 +60,7 @@ impl Played {
     }
 }
 
-/// Answers the requests of a connection, until it is closed.
+/// Answers the requests of a connection until it is closed.
 fn serve(stream: TcpStream, reviews: &AtomicU64, takes: Duration) -> Result<()> {
     let mut answers = stream.try_clone()?;
     let mut requests = BufReader::new(stream);
@@ -96,7 +96,7 @@ fn serve(stream: TcpStream, reviews: &AtomicU64, takes: Duration) -> Result<()> 
     }
 }
 
-/// An agent that asks for tokens, has the default limits, and believes a played API server.
+/// An agent that requires tokens, has the default limits, and trusts a played API server.
 struct Guarded {
     agent: Agent,
     https: Https,
@@ -134,7 +134,7 @@ impl Guarded {
     }
 }
 
-/// Asks without a token, or each time with another one, on connections that are kept as long as they may be.
+/// Sends requests without a token, or each time with another token. It keeps its connections as long as it can.
 fn be_a_stranger(guarded: &Guarded, number: usize, source: IpAddr, stop: &AtomicBool, refused: &AtomicU64) {
     let mut asked = 0_u64;
     while !stop.load(Ordering::Relaxed) {
@@ -145,7 +145,7 @@ fn be_a_stranger(guarded: &Guarded, number: usize, source: IpAddr, stop: &Atomic
             let headers = if number.is_multiple_of(10) { &[("Authorization", token.as_str())][..] } else { &[] };
             match http::get_again(&mut stream, "/metrics", headers) {
                 Ok((401 | 429, ..)) => refused.fetch_add(1, Ordering::Relaxed),
-                // A connection that gave way to another one is opened again.
+                // The agent closed the connection in favour of another one. The client opens it again.
                 _ => break,
             };
         }
@@ -160,7 +160,7 @@ fn who_has_no_token_keeps_out_nobody_who_has_one() -> Result<()> {
         let (stop, refused, began) = (AtomicBool::new(false), AtomicU64::new(0), Instant::now());
         let (reviews_then, mut kept) = (guarded.api.reviews(), None::<Stream>);
         let mut scrape = |number: usize| -> Result<()> {
-            // Some of them on a new connection, as after a pause.
+            // Some requests use a new connection, as after a pause.
             let stream = kept.take().filter(|_| !number.is_multiple_of(25));
             let mut stream = stream.map_or_else(|| guarded.connect(scraper), Ok)?;
             let authorization = [("Authorization", &*format!("Bearer {GOOD}"))];
@@ -171,7 +171,7 @@ fn who_has_no_token_keeps_out_nobody_who_has_one() -> Result<()> {
             kept = Some(stream);
             Ok(())
         };
-        // Like a Prometheus that was there before the strangers came.
+        // The scraper is like a Prometheus that was there before the strangers.
         scrape(0)?;
         let scraped = thread::scope(|scope| {
             let ask = |number| be_a_stranger(&guarded, number, strangers, &stop, &refused);
@@ -196,7 +196,8 @@ fn who_has_no_token_keeps_out_nobody_who_has_one() -> Result<()> {
              {seconds} s",
             refused.into_inner()
         );
-        // 5 a second of an address, and what the bucket holds; the scraper's own is asked about once a minute.
+        // An address gets 5 reviews a second, and the size of the bucket. The scraper's own token gets one review a
+        // minute.
         ensure!(reviews <= 5 * (seconds + 2) + seconds / 60 + 1, "{reviews} reviews in {seconds} s");
     }
     Ok(())

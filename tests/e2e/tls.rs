@@ -1,4 +1,4 @@
-//! The agent's server with TLS: certificates that are replaced, and the commands that ask such an agent.
+//! The agent's server with TLS: replaced certificates, and commands that connect to such an agent.
 
 use std::{
     fs,
@@ -36,10 +36,10 @@ pub(crate) const TESTS: &[Test] = tests![
     certificates_that_cannot_be_used_are_refused_by_their_key,
 ];
 
-/// It looks every five seconds.
+/// The time limit of a reload. The agent reads the files every five seconds.
 const RELOADED: Duration = Duration::from_secs(30);
 
-/// An authority, and the files of a server.
+/// A certificate authority, and the files of a server.
 struct Files {
     authority: Authority,
     directory: TempDir,
@@ -53,7 +53,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Another certificate and key in the place of those before, each at once.
+    /// Issues a new certificate and key, and replaces each file atomically.
     fn issue(&self) -> Result<()> {
         let new = TempDir::new_in(self.directory.path())?;
         self.authority.issue("podperf", new.path(), "tls")?;
@@ -100,7 +100,7 @@ fn a_certificate_is_replaced_without_a_scrape_lost() -> Result<()> {
     let replaced = within(RELOADED, "the new certificate is shown", || {
         Ok((certificate_of(&https.connect(address)?)? != old).then_some(()))
     });
-    // A connection that began with the old one goes on.
+    // A connection that began with the previous certificate stays open.
     let again = ask_again(&mut kept);
     over.store(true, Ordering::Relaxed);
     scraper.join().map_err(|_panic| anyhow!("the scraper panicked"))??;
@@ -115,7 +115,7 @@ fn a_certificate_is_replaced_without_a_scrape_lost() -> Result<()> {
     Ok(())
 }
 
-/// One request of several on a connection.
+/// Sends one of several requests on a connection.
 fn ask_again(stream: &mut Stream) -> Result<()> {
     stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")?;
     let (mut answer, mut bytes) = (Vec::new(), [0; 1024]);
@@ -164,14 +164,14 @@ fn probe_and_record_ask_an_agent_with_tls() -> Result<()> {
     };
     let (well, says) = record(&["--agent", &url, "--ca-file", &ca])?;
     ensure!(well && says.contains("through the agent") && output.exists(), "{says}");
-    // The agent's own configuration says that it has TLS.
+    // The agent's own configuration contains its TLS settings.
     let config = config_with_address(&agent, agent.directory())?;
     let (well, says) = record(&["--config", &config, "--ca-file", &ca])?;
     ensure!(well && says.contains("through the agent at `https://"), "{says}");
     Ok(())
 }
 
-/// The agent's configuration file, with the address that it picked.
+/// Returns the agent's configuration file with the address that the agent picked.
 fn config_with_address(agent: &Agent, directory: &Path) -> Result<String> {
     let text = fs::read_to_string(directory.join("podperf.yaml"))?;
     let path = directory.join("with-address.yaml");

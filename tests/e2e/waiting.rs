@@ -1,4 +1,4 @@
-//! Waits that go on: for a server that does not answer, and as an agent with process ids of its own has them.
+//! Waits that have not ended: for a server that does not answer, and under an agent in its own PID namespace.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -24,13 +24,13 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";
-/// Between a wait's last charge and the end of a reading, on a busy machine.
+/// The time between a wait's last charge and the end of a reading, in seconds, on a busy machine.
 const OFF: f64 = 0.5;
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Longer than a wait that goes on must last to be counted.
+/// Longer than the minimum time after which an unfinished wait is counted.
 const A_WHILE: Duration = Duration::from_secs(1);
 
-/// A process in a cgroup; killed on drop.
+/// A process in a cgroup. Drop kills it.
 struct Waiting(Child);
 
 impl Waiting {
@@ -43,7 +43,7 @@ impl Waiting {
         Ok(Self(command.spawn().context("failed to start a load")?))
     }
 
-    /// A thread that blocks until its input ends.
+    /// Starts a thread that blocks until its input ends.
     fn hold(cgroup: &TestCgroup) -> Result<Self> {
         let program = load::binary()?;
         let mut this = Self::start(cgroup, &program.to_string_lossy(), &["spin", "--seconds", "0.01", "--hold"])?;
@@ -68,14 +68,14 @@ impl Drop for Waiting {
     }
 }
 
-/// How long threads of a cgroup were in a state by a reading, and its time, in seconds.
+/// Returns the time that threads of a cgroup were in a state, and the time of the reading, both in seconds.
 fn blocked(agent: &Agent, cgroup: &TestCgroup, state: &str) -> Result<(f64, f64)> {
     let metrics = agent.fresh_metrics()?;
     let at = metrics.get("podperf_reading_timestamp_seconds", &[]).context("no time of the reading")?;
     Ok((metrics.sum(OFFCPU, &[("cgroup", cgroup.kernel_path()), ("state", state)]), at))
 }
 
-/// Who sends a request waits for its answer. Others wait for a page that somebody else asked for.
+/// The thread that sends a request waits for its answer. Other threads wait for a page that an earlier request fetches.
 fn who_reads_from_a_file_server_that_hangs_is_blocked() -> Result<()> {
     let agent = Agent::start("")?;
     is_blocked(&agent, Reads::OneByOne, "interruptible")?;
@@ -84,7 +84,7 @@ fn who_reads_from_a_file_server_that_hangs_is_blocked() -> Result<()> {
 
 fn is_blocked(agent: &Agent, serves: Reads, state: &str) -> Result<()> {
     let cgroup = TestCgroup::new(state)?;
-    // No signal ends the read, but the end of the file system does: so it is dropped first.
+    // A signal does not end the read, and the end of the file system does. So the test drops the file system first.
     let mut reads = None;
     let hung = HungFs::serve_with(&load::binary()?, serves)?;
     hung.hang()?;
@@ -117,6 +117,6 @@ fn without_the_nodes_process_ids_a_wait_counts_when_it_ends() -> Result<()> {
     ensure!(told(&late)? >= least, "a wait that is over is not counted: {} s", told(&late)?);
     began_before.end()?;
     ensure!(told(&early)? < least / 2.0, "a wait that began before the agent is counted: {} s", told(&early)?);
-    // `unshare` leaves other signals to its child, and that is the first of its process ids, which ignores them.
+    // `unshare` leaves other signals to its child, which is the first process of its PID namespace and ignores them.
     agent.signal(Signal::SIGKILL)
 }

@@ -1,4 +1,4 @@
-//! New series are zero first: what a job did between two scrapes is in `increase()`.
+//! New series start at zero, so `increase()` has the counts of a job between two scrapes.
 
 use std::{
     process::{Command, Stdio},
@@ -26,15 +26,15 @@ pub(crate) const TESTS: &[Test] = tests![
 const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
 const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";
 const WAIT: &str = "podperf_cgroup_wait_seconds_total";
-/// Header of a scraper.
+/// The header of a scraper.
 const SCRAPE_TIMEOUT: &str = "X-Prometheus-Scrape-Timeout-Seconds: 10";
 const DEADLINE: Duration = Duration::from_secs(90);
-/// Longer than a job lives.
+/// The scrape interval, which is longer than the life of a job.
 const INTERVAL: Duration = Duration::from_secs(6);
 const BURNS: &str = "1.5";
 const SLEEPS: Duration = Duration::from_millis(1500);
 
-/// Sleeps and burns in a cgroup of its own, which is gone afterwards: its path, and its CPU time.
+/// Sleeps and burns in its own cgroup, and removes it. Returns the cgroup's path and its CPU time.
 fn job(name: &str) -> Result<(String, Duration)> {
     let cgroup = TestCgroup::new(name)?;
     let script = format!("echo 0 > \"$0/cgroup.procs\" && exec sleep {}", SLEEPS.as_secs_f64());
@@ -45,7 +45,7 @@ fn job(name: &str) -> Result<(String, Duration)> {
 }
 
 fn a_job_between_two_scrapes_is_in_its_increase() -> Result<()> {
-    // Windows of profiles, by which waits have reasons, end before scrapes are over.
+    // Windows of profiles give waits their reasons, and these windows end before the scrapes are over.
     let agent = Agent::start("otlp: {interval: 2s}")?;
     let scrape = json!({"job_name": "podperf", "static_configs": [{"targets": [agent.address()]}]});
     let global = json!({"scrape_interval": format!("{}s", INTERVAL.as_secs()), "scrape_timeout": "3s"});
@@ -56,7 +56,7 @@ fn a_job_between_two_scrapes_is_in_its_increase() -> Result<()> {
     within(DEADLINE, "it has just scraped", || Ok((scrapes()? > begun).then_some(())))?;
     let (path, cpu) = job("job")?;
 
-    // Each series has its own first scrape, and is waited for.
+    // The test waits for the first scrape of each series.
     let series = [
         (format!("{ONCPU}{{cgroup=\"{path}\"}}"), cpu.as_secs_f64()),
         (format!("{OFFCPU}{{cgroup=\"{path}\",state=\"interruptible\"}}"), SLEEPS.as_secs_f64()),
@@ -73,7 +73,7 @@ fn a_job_between_two_scrapes_is_in_its_increase() -> Result<()> {
         let (_, values) =
             whole.with_context(|| format!("{selector}: {:?}", prometheus.history(&format!("{selector}[10m]"))))?;
         let (last, _) = values.last().context("no value")?;
-        // Evaluated at the last scrape: later, Prometheus extrapolates.
+        // The time of the query is the last scrape: Prometheus extrapolates at later times.
         let at = format!("{}.{:03}", last / 1000, last % 1000);
         let increase = prometheus.query(&format!("increase({selector}[10m] @ {at})"))?;
         let increase = increase.first().with_context(|| format!("no increase of {selector}: {values:?}"))?.value;
@@ -93,7 +93,7 @@ fn each_of_two_scrapers_meets_the_zero_first() -> Result<()> {
         ensure!(output.status.success(), "curl ended badly: {}", output.status);
         Ok(Metrics::parse(&String::from_utf8(output.stdout)?))
     };
-    // After two scrapes of each, the agent expects both again.
+    // After two scrapes of each scraper, the agent expects both again.
     let scrapers = ["127.0.0.1", "127.0.0.2"];
     let mut seen = [Vec::new(), Vec::new()];
     let mut path = None;

@@ -1,4 +1,4 @@
-//! File systems that are full or may not be written.
+//! File systems that are full or read-only.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -27,7 +27,8 @@ pub(crate) const TESTS: &[Test] = tests![
 const UNSHARE: &[Need] = &[Need::Program("unshare")];
 const FAILED: i32 = 1;
 
-/// `command` in mounts of its own, with a tmpfs of these options at `$0`, after a shell command.
+/// Returns a command that runs `command` in its own mount namespace, with a tmpfs of these options at `$0`, after a
+/// shell command.
 fn on_tmpfs(at: &Path, options: &str, script: &str, command: &Command) -> Command {
     let script = format!("mount -t tmpfs -o {options} none \"$0\" && {script} && exec \"$@\"");
     let mut own = Command::new("unshare");
@@ -35,7 +36,7 @@ fn on_tmpfs(at: &Path, options: &str, script: &str, command: &Command) -> Comman
     own
 }
 
-/// Takes what is left of a file system, but for the inodes.
+/// A shell command that fills a file system, and leaves its inodes.
 const FILL: &str = "{ cat /dev/zero >\"$0/filler\" 2>/dev/null || :; }";
 
 fn an_agent_starts_although_its_run_directory_is_full() -> Result<()> {
@@ -50,7 +51,7 @@ fn an_agent_starts_although_its_run_directory_is_full() -> Result<()> {
     Ok(())
 }
 
-/// The same agent with another run directory, and its configuration file in `directory`.
+/// Returns the command line of the same agent with another run directory, and its configuration file in `directory`.
 fn with_run_dir(directory: &Path, run_dir: &Path, agent: &Command) -> Command {
     let config = directory.join("podperf.yaml");
     fs::write(&config, format!("listen: 127.0.0.1:0\nrunDir: {}\n", run_dir.display())).ok();
@@ -69,7 +70,8 @@ fn a_run_directory_that_is_read_only_is_named() -> Result<()> {
     Ok(())
 }
 
-/// A bpffs has no size that it could be full of: its inodes are the kernel's memory, and without that nothing is loaded either.
+/// A bpffs has no size limit, so it cannot be full: its inodes are kernel memory, and without kernel memory no program
+/// loads either.
 fn a_bpffs_that_is_read_only_costs_what_is_left_to_the_next_agent() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     bpffs.make_read_only()?;

@@ -1,4 +1,4 @@
-//! The kernel side's tables and rings, at their ends; and what the kernel itself does to whom is counted.
+//! Full tables and rings of the kernel side, and events in the kernel that affect the counted processes or the agent.
 
 use std::{
     fs,
@@ -37,19 +37,20 @@ pub(crate) const OF_OTHERS: &[Test] = tests![
 
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 const SOON: Duration = Duration::from_secs(15);
-/// Between two cgroups of a storm: 10,000 in a minute. Of thousands a second, names get lost (see the overrun below).
+/// The pause between two cgroups of a storm: 10,000 in a minute. At thousands a second, names are lost (see the overrun
+/// below).
 const STORM: Duration = Duration::from_micros(5_800);
-/// Counts without a path wait so long before they go to the row of the unresolved, and a reading more.
+/// The time after which counts without a path go to the row of the unresolved, with the time of one reading.
 const UNRESOLVED: Duration = Duration::from_secs(45);
 const NAMED: Duration = Duration::from_secs(60);
-/// Others may get the id that is wanted.
+/// Number of attempts: another process may get the wanted id.
 const TRIES: usize = 500;
 
 fn churn(below: &Path, count: usize) -> Result<ChurnReport> {
     run(&format!("churn --count {count} --cgroup {}", below.display()))
 }
 
-/// Cgroups that nobody ever enters, with a pause after each.
+/// Makes and removes cgroups that stay empty, with a pause after each.
 fn make_and_remove(below: &Path, count: usize, pause: Duration) -> Result<()> {
     for number in 0..count {
         let path = below.join(format!("empty-{number}"));
@@ -69,7 +70,7 @@ fn a_storm_of_cgroups_costs_no_count() -> Result<()> {
     let storm = parent.path().to_owned();
     let storm = thread::spawn(move || make_and_remove(&storm, empty, STORM));
     let (mut sum, mut truth) = (0.0, Duration::ZERO);
-    // Few at a time, so that the rows of the dead are looked at before their grace is over.
+    // Small groups of cgroups, so that the test reads the dead rows before their grace is over.
     for _ in 0..lives / 50 {
         let report = churn(parent.path(), 50)?;
         let metrics = agent.fresh_metrics()?;
@@ -105,7 +106,7 @@ fn a_full_table_of_cgroups_is_told_with_the_way_out() -> Result<()> {
     const ROOM: usize = 16;
     let mut agent = Agent::start(&format!("cgroups: {{max: {ROOM}}}\n"))?;
     let parent = TestCgroup::new("full")?;
-    // None dies, so none leaves its row to another.
+    // All cgroups stay alive, so none leaves its row to another.
     let mut cgroups = Vec::new();
     for _ in 0..CGROUPS {
         let cgroup = parent.child("crowd")?;
@@ -114,7 +115,7 @@ fn a_full_table_of_cgroups_is_told_with_the_way_out() -> Result<()> {
     }
     let metrics = agent.fresh_metrics()?;
     let count = dropped(&metrics, "cgroup_table")?;
-    // At least once for each that found none.
+    // There is at least one loss for each cgroup without a row.
     ensure!(count >= f64::from(u32::try_from(CGROUPS - ROOM)?), "{count} losses of {CGROUPS} cgroups in {ROOM} rows");
     let detail = wait_for_part(&agent, "losses", "degraded", &["cgroup_table", "raise `cgroups.max`"])?;
     ensure!(agent.log().contains("`cgroups.max`"), "not in the log: {}", agent.log());
@@ -122,7 +123,7 @@ fn a_full_table_of_cgroups_is_told_with_the_way_out() -> Result<()> {
     for path in ["/livez", "/readyz"] {
         ensure!(agent.get(path, &[])?.0 == 200, "{path} is not 200");
     }
-    // Some have a row before others fill the table, and these are right.
+    // Some cgroups have a row before the table is full, and their counts are right.
     let short = cgroups.iter().filter(|cgroup| oncpu_is_cpu_stat(&metrics, cgroup).is_err()).count();
     ensure!(short > 0, "nothing is missing");
     row(
@@ -133,13 +134,13 @@ fn a_full_table_of_cgroups_is_told_with_the_way_out() -> Result<()> {
     Ok(())
 }
 
-/// SIGSTOP is what a node that swaps, or a frozen cgroup, does to it.
+/// A node that swaps, or a frozen cgroup, stops the agent like SIGSTOP.
 fn an_agent_that_stood_still_finds_what_it_missed() -> Result<()> {
     let mut agent = Agent::start("")?;
     agent.fresh_metrics()?;
     agent.signal(Signal::SIGSTOP)?;
     let parent = TestCgroup::new("missed")?;
-    // The ring of births and deaths holds some thousand.
+    // The ring of births and deaths has room for some thousand events.
     make_and_remove(parent.path(), 4_000, Duration::ZERO)?;
     let living = parent.child("living")?;
     let _: CpuReport = run(&format!("spin --seconds 0.3 --cgroup {}", living.path().display()))?;
@@ -178,7 +179,7 @@ fn a_process_has_no_names_of_the_one_whose_id_it_got() -> Result<()> {
         Ok(String::from_utf8(answer.2)?)
     };
     ensure!(stacks(&agent, &first)?.contains("podperf_wait_inner"), "the first one has no names");
-    // It is known now, and killed.
+    // The agent knows the process now, and the test kills it.
     drop(load);
     let mut other = Reborn::start(pid, &second)?;
     let text = stacks(&agent, &second)?;
@@ -191,7 +192,7 @@ fn a_process_has_no_names_of_the_one_whose_id_it_got() -> Result<()> {
     Ok(())
 }
 
-/// A shell that waits again and again, under a process id that another had; killed on drop.
+/// A shell that waits repeatedly, under an earlier process' id. Drop kills it.
 struct Reborn(Child);
 
 impl Reborn {

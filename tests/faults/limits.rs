@@ -1,4 +1,4 @@
-//! The agent gets less than it asks for: no locked memory, no file descriptors, little memory.
+//! The agent gets less than it needs: no locked memory, no file descriptors, little memory.
 
 use std::{
     fs,
@@ -31,10 +31,10 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const PRLIMIT: &[Need] = &[Need::Program("prlimit")];
-/// The server waits a second before it tries to take connections again.
+/// The server waits a second before it accepts connections again.
 const SOON: Duration = Duration::from_secs(15);
 const CONNECTIONS: usize = 24;
-/// Three readings are enough; a loaded machine gets more.
+/// The time limit of three readings, on a loaded machine.
 const MEMORY: Duration = Duration::from_secs(60);
 
 fn without_locked_memory_all_is_counted() -> Result<()> {
@@ -57,7 +57,7 @@ fn an_agent_without_a_file_descriptor_to_spare_goes_on_counting() -> Result<()> 
     agent.fresh_metrics()?;
     let open = fs::read_dir(format!("/proc/{}/fd", agent.pid()))?.count();
     limit(&agent, &format!("--nofile={0}:{0}", open + 2))?;
-    // More than it can take; the kernel does, and half a request keeps each open.
+    // The agent cannot accept all of these connections. The kernel accepts them, and half a request keeps each open.
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut stream = TcpStream::connect(agent.address())?;
@@ -76,7 +76,7 @@ fn an_agent_without_a_file_descriptor_to_spare_goes_on_counting() -> Result<()> 
     Ok(())
 }
 
-/// An allocation that fails ends a program of Rust. What may not happen is that it hangs.
+/// A failed allocation ends a Rust program. It must not make it hang.
 fn an_agent_that_gets_no_more_memory_answers_or_ends_by_name() -> Result<()> {
     let mut agent = Agent::start("")?;
     agent.fresh_metrics()?;
@@ -102,14 +102,14 @@ fn an_agent_that_gets_no_more_memory_answers_or_ends_by_name() -> Result<()> {
     Ok(())
 }
 
-/// Three quarters of what it takes by itself: it is over that whatever it gives up.
+/// The limit is 85 % of the agent's need: the agent stays over it after it has given up all features.
 fn an_agent_near_its_budget_of_memory_gives_up_all_but_counts() -> Result<()> {
     const CAPS: &str = "otlp: {interval: 1s}\noverhead: {maxPercent: 0, ";
     let taken = {
         let agent = Agent::start(&format!("{CAPS}maxMemory: 0}}"))?;
         figure(&agent.fresh_metrics()?, "podperf_overhead_memory_bytes")?
     };
-    // More than it must have to start, and less than it has without all that it can give up.
+    // The limit is above the agent's need at its start, and below its need without all optional features.
     let budget = (taken * 0.85).floor();
     let mut agent = Agent::start(&format!("{CAPS}maxMemory: {budget}}}"))?;
     let mut order = Vec::new();
@@ -133,13 +133,13 @@ fn an_agent_near_its_budget_of_memory_gives_up_all_but_counts() -> Result<()> {
         let says = String::from_utf8_lossy(&says).into_owned();
         ensure!(code == 503 && says.contains("raise `overhead.maxMemory`"), "{path} answered {code}: {says}");
     }
-    // What runs and waits now is counted, without stacks.
+    // The agent counts all threads that run and wait now, without stacks.
     let metrics = serves_and_counts(&mut agent)?;
     nothing_was_lost(&metrics)?;
     let without = |metrics: &Metrics| dropped(metrics, "stack_shed");
     ensure!(without(&metrics)? > 0.0, "stacks are taken");
 
-    // A larger budget holds at once, and gives back one after the other.
+    // A larger limit applies at once, and the features return one by one.
     let config = agent.directory().join("podperf.yaml");
     let text = fs::read_to_string(&config)?.replace(&format!("maxMemory: {budget}"), "maxMemory: 4Gi");
     fs::write(&config, text)?;
@@ -165,7 +165,7 @@ fn an_agent_near_its_budget_of_memory_gives_up_all_but_counts() -> Result<()> {
     Ok(())
 }
 
-/// Those given up for memory, in their order.
+/// Returns whether each feature is given up for memory, in their order.
 fn given_up(metrics: &Metrics) -> Result<[f64; 3]> {
     let of = |feature| {
         let labels = [("cap", "memory"), ("feature", feature)];
@@ -182,7 +182,7 @@ fn maps_larger_than_the_budget_of_memory_are_refused_by_name() -> Result<()> {
     refusal.expect(2, &["`overhead.maxMemory`: 30 MiB is too little", "`stacks.maxStacks`", "`cgroups.max`"])?;
     let mebi = refusal.says.split("sizes take ").nth(1).and_then(|rest| rest.split(' ').next());
     let said: f64 = mebi.context("no size of the maps")?.parse()?;
-    // What it expects is what they then take. The rings are in no family.
+    // The expected size is the maps' later size. The metric does not include the rings.
     let agent = Agent::start(&format!("{SIZES}overhead: {{maxMemory: 4Gi}}"))?;
     let taken = agent.metrics()?.sum("podperf_bpf_map_memory_bytes", &[]) / f64::from(1 << 20) + 1.25;
     ensure!((said / taken - 1.0).abs() < 0.1, "{said} MiB were expected, and {taken} MiB are taken");
@@ -200,7 +200,7 @@ fn limit(agent: &Agent, limit: &str) -> Result<()> {
     Ok(())
 }
 
-/// A line of the log without its time and level.
+/// Returns a line of the log without its time and level.
 pub(crate) fn message(line: &str) -> &str {
     let levels = ["ERROR", "WARN", "INFO"];
     levels.iter().find_map(|level| Some(line.split_once(level)?.1.trim())).unwrap_or(line)

@@ -1,9 +1,9 @@
-//! Faults: what goes wrong around the agent, what its users then see, and what was lost. Needs root.
+//! Faults around the agent: the symptoms that users see, and the losses. Needs root.
 //!
-//! Each test makes one fault, holds the agent to three things (it serves, it says in words what is wrong, and what was
-//! lost is nothing or counted), and hands its row to the [`table`], which is printed at the end. Without
-//! `PODPERF_LONG` each is as short as it can be; `make faults` sets it. Faults that other rings make as well are
-//! theirs, taken in as they are; where those rings run too, as in `make test`, they make them once.
+//! Each test makes one fault and checks three things: the agent serves, it reports the fault in words, and it lost
+//! nothing or counted its losses. The test adds its row to the [`table`], which is printed at the end. Without
+//! `PODPERF_LONG` each test is as short as it can be; `make faults` sets it. This ring includes the tests of other
+//! rings for faults that they make as well. If those rings run too, as in `make test`, the tests run once, there.
 
 mod files;
 mod kernel_side;

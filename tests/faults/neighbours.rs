@@ -22,14 +22,14 @@ fn two_agents_on_a_node_count_each_for_itself() -> Result<()> {
     for agent in &agents {
         oncpu_is_cpu_stat(&agent.fresh_metrics()?, &cgroup)?;
     }
-    // One of the same run directory is refused.
+    // A second agent with the same run directory is refused.
     let refusal = Refusal::of(&mut agent::command(agents[0].directory(), "")?)?;
     let pid = agents[0].pid();
     refusal.expect(1, &[&format!("another podperf agent is running, pid {pid} "), "runDir"])?;
     for agent in &mut agents {
         nothing_was_lost(&serves_and_counts(agent)?)?;
     }
-    // The end of one is nothing to the other.
+    // The end of one agent does not affect the other one.
     let [first, mut second] = agents;
     drop(first);
     serves_and_counts(&mut second)?;

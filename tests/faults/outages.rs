@@ -1,4 +1,4 @@
-//! Whom the agent talks to is away: the API server and the receiver, at once and again and again; and its clock jumps.
+//! The API server and the receiver fail at once and repeatedly, and the clock jumps.
 
 use std::{net::TcpListener, time::Duration};
 
@@ -22,12 +22,12 @@ pub(crate) const OF_OTHERS: &[Test] = tests![
     a_clock_that_jumps_a_day_and_back_costs_no_count: clock::CLOCK_NEEDS,
 ];
 
-/// A queue of two, one of which comes each second.
+/// The time limit of the first lost profile. The queue holds two profiles, and the agent makes one each second.
 const LOST_WITHIN: Duration = Duration::from_secs(60);
 
 fn an_api_server_and_a_receiver_that_flap_at_once_cost_no_count() -> Result<()> {
     let rounds = if long() { 5 } else { 1 };
-    // Its port is nobody's, or that of one who never answers.
+    // The receiver's port is closed, or open without answers.
     let mut receiver = Some(TcpListener::bind(("127.0.0.1", 0))?);
     let address = receiver.as_ref().context("no receiver")?.local_addr()?;
     let otlp = format!("otlp: {{endpoint: 'http://{address}', interval: 1s, timeout: 300ms, queue: 2}}");
@@ -44,7 +44,7 @@ fn an_api_server_and_a_receiver_that_flap_at_once_cost_no_count() -> Result<()> 
         };
         pods = wait_for_part(&cluster.agent, "pods", "degraded", &["failed to reach the API server"])?;
         export = wait_for_part(&cluster.agent, "profile export", "degraded", &[&address.to_string()])?;
-        // It lives in the outage, and has its name when that is over.
+        // The container lives in the outage, and has its name after it.
         let running = pod.start("app", BURN)?;
         truths.push((pod.name().to_owned(), pod.finish(running)?.cpu));
         cluster.plane.start_api()?;
@@ -58,7 +58,7 @@ fn an_api_server_and_a_receiver_that_flap_at_once_cost_no_count() -> Result<()> 
         ensure_close(pod, seconds, *truth)?;
     }
     nothing_was_lost(&metrics)?;
-    // Nobody takes profiles, and few may wait.
+    // The receiver accepts no profiles, and the queue is short.
     let lost = within(LOST_WITHIN, "profiles are counted as lost", || {
         let metrics = cluster.agent.metrics()?;
         let lost =

@@ -1,4 +1,4 @@
-//! The table of faults, and what all of them ask of the agent afterwards.
+//! The table of faults, and the common checks of the agent after each fault.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,7 +13,7 @@ use podperf_tests::{
 
 static ROWS: Mutex<Vec<[String; 3]>> = Mutex::new(Vec::new());
 
-/// A fault that the agent has survived: what was done, what its users saw, and what was lost of what.
+/// Adds a fault that the agent has survived: the fault, the symptoms for users, and the losses.
 pub(crate) fn row(fault: &str, seen: &str, lost: &str) {
     let row = [fault, seen, lost].map(|text| text.trim().replace('|', "\\|").replace('\n', " "));
     ROWS.lock().unwrap_or_else(PoisonError::into_inner).push(row);
@@ -30,7 +30,7 @@ pub(crate) fn print() {
     suite::tell(&format!("| fault | what the user sees | what was lost |\n  |---|---|---|{lines}"));
 }
 
-/// The agent lives, is ready, and counts what a load burns from now on.
+/// Checks that the agent lives, is ready, and counts the CPU time of a new load.
 pub(crate) fn serves_and_counts(agent: &mut Agent) -> Result<Metrics> {
     agent.check()?;
     let cgroup = TestCgroup::new("afterwards")?;
@@ -44,13 +44,13 @@ pub(crate) fn serves_and_counts(agent: &mut Agent) -> Result<Metrics> {
     Ok(metrics)
 }
 
-/// How often something was dropped for this reason.
+/// Returns the number of drops for this reason.
 pub(crate) fn dropped(metrics: &Metrics, reason: &str) -> Result<f64> {
     let count = metrics.get("podperf_bpf_drops_total", &[("reason", reason)]);
     count.with_context(|| format!("no `{reason}` in `podperf_bpf_drops_total`"))
 }
 
-/// No time and no count is missing: none of the reasons by which one would be.
+/// Checks that no time and no count is missing, by all reasons of losses.
 pub(crate) fn nothing_was_lost(metrics: &Metrics) -> Result<()> {
     for reason in ["cgroup_table", "task_storage", "event_read", "sample_table", "sample_stack"] {
         let count = dropped(metrics, reason)?;

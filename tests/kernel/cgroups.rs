@@ -1,4 +1,4 @@
-//! Cgroups that come and go, and those that are counted in another.
+//! Cgroups that come and go, and cgroups whose counts are in another cgroup's row.
 
 use std::{path::Path, time::Duration};
 
@@ -72,7 +72,7 @@ pub(crate) fn excluded_cgroups_are_in_their_ancestor() -> Result<()> {
     let metrics = agent.fresh_metrics()?;
     ensure!(metrics.get(ONCPU, &[("cgroup", hidden.kernel_path())]).is_none(), "a row for the excluded");
     oncpu_is_cpu_stat(&metrics, &seen)?;
-    // Rows do not overlap: the parent's has the hidden child's time, not the other's.
+    // Rows do not overlap: the parent's row has the hidden child's time, and not the other child's time.
     is_close("the parent", time(&metrics, ONCPU, &parent, &[])?, hidden.cpu_usage()?)
 }
 
@@ -85,11 +85,11 @@ pub(crate) fn a_dead_row_ends_after_two_scrapes() -> Result<()> {
         let _: CpuReport = run(&format!("spin --seconds 0.2 --cgroup {}", cgroup.path().display()))?;
     }
     let truth = child.cpu_usage()?;
-    // The parent's own: what the child did is also in its cpu.stat.
+    // The parent's own time. Its cpu.stat also has the child's time.
     let own = parent.cpu_usage()? - truth;
     drop(child);
     for scrape in 1..=2 {
-        // A probe reads, but takes nothing away.
+        // A probe reads the metrics, and does not count as a scrape.
         for _ in 0..3 {
             agent.get("/readyz", &[])?;
         }

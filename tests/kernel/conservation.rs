@@ -1,4 +1,4 @@
-//! Nothing is lost between the rows: all of them together are the machine.
+//! Nothing is lost between the rows: their sum is the time of the whole machine.
 
 use std::{
     fs, thread,
@@ -15,9 +15,9 @@ use podperf_tests::{
 /// Unix time of the reading behind a scrape.
 const READ_AT: &str = "podperf_reading_timestamp_seconds";
 
-/// Scrapes a new reading, and returns with it the moment of the reading, as the agent says. However long the scrape
-/// takes, and in an emulated machine it takes long, the counts belong to that moment. The wall clock may be set between
-/// two readings, so each is put on the monotonic clock.
+/// Scrapes a new reading, and returns it with its moment, as the agent reports it. The counts belong to that moment,
+/// even if the scrape takes long, as in an emulated machine. The wall clock may be set between two readings, so the
+/// function converts each moment to the monotonic clock.
 pub(crate) fn timed_reading(agent: &Agent) -> Result<(Instant, Metrics)> {
     let metrics = agent.fresh_metrics()?;
     let (now, wall) = (Instant::now(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?);
@@ -26,7 +26,7 @@ pub(crate) fn timed_reading(agent: &Agent) -> Result<(Instant, Metrics)> {
     Ok((at.context("the reading is not older than its scrape")?, metrics))
 }
 
-/// Law 1, for an event that counts time itself: what all rows and idleness grow by is every CPU's wall time.
+/// Law 1, for an event that counts time itself: the increase of all rows and of the idle time is every CPU's wall time.
 pub(crate) fn all_rows_are_the_machine() -> Result<()> {
     let agent = Agent::start("counters: {groups: [[cpu-clock]]}\n")?;
     let (ping, pong) = (TestCgroup::new("ping")?, TestCgroup::new("pong")?);
@@ -47,7 +47,7 @@ pub(crate) fn all_rows_are_the_machine() -> Result<()> {
     Ok(())
 }
 
-/// Of all CPUs, as the kernel counts them.
+/// Returns the idle time of all CPUs by the kernel, in ticks.
 fn idle_ticks() -> Result<u64> {
     let stat = fs::read_to_string("/proc/stat")?;
     Ok(stat.split_whitespace().nth(4).context("a short `/proc/stat`")?.parse()?)

@@ -20,21 +20,21 @@ const TSC: &str = "msr/tsc/";
 /// Six software events, each a group of its own.
 pub(crate) const ALONE: &str =
     "[cpu-clock], [task-clock], [context-switches], [page-faults], [cpu-migrations], [minor-faults]";
-/// The same in one group. To the kernel they are of three PMUs: a sibling that joins a group of another PMU which
-/// already counts is not scheduled with it, so a group must be complete before it is enabled.
+/// The same events in one group. To the kernel they are of three PMUs: a sibling that joins a group of another PMU
+/// which already counts is not scheduled with it, so a group must be complete before it is enabled.
 pub(crate) const TOGETHER: &str =
     "[cpu-clock, task-clock, context-switches, page-faults, cpu-migrations, minor-faults]";
 /// A PMU that no machine has.
 const ABSENT: &str = "no_such_pmu/event=1/";
 
-/// One or two cgroups, by their directories, as a load's arguments.
+/// Returns a load's arguments from the directories of one or two cgroups.
 type Arguments = fn(&str, &str) -> String;
 
-/// What `truth.rs` holds against on-CPU times, for a counter, which belongs to the CPU: here a join that nobody
-/// notices costs the cgroup all that the CPU did since its last change of cgroup.
+/// Checks a counter like `truth.rs` checks on-CPU times. The counter belongs to the CPU: if the agent misses a join,
+/// the cgroup gets all counts of the CPU since its last change of cgroup.
 ///
-/// The load runs on the first `cpus` CPUs. The others are left alone: the CPUs of a `make vm` guest take turns, and one
-/// that spins lets time go on while a switch on another stands still.
+/// The load runs on the first `cpus` CPUs, and all other CPUs stay idle. The CPUs of a `make vm` guest take turns, and
+/// time goes on while one CPU spins and a switch on another CPU stands still.
 pub(crate) fn cpu_clock_is_cpu_stat(cpus: usize, arguments: Arguments) -> Result<()> {
     let agent = Agent::start("counters: {groups: [[cpu-clock]]}\n")?;
     let _awake = keep_awake(0..cpus)?;
@@ -53,10 +53,11 @@ pub(crate) fn cpu_clock_is_cpu_stat(cpus: usize, arguments: Arguments) -> Result
     Ok(())
 }
 
-/// The truth of faults and switches is what the same agent says from the tasks' own fields, which other tests hold
-/// against the kernel. The clocks are held against `cpu.stat` over a load that hardly switches: a perf counter is read a
-/// moment after the scheduler has told whose time it is, and the CPUs of a `make vm` guest take turns. Whichever stands
-/// still in that moment finds the clocks 0.6 ms on, and sleeps by timers meet that at the same place again and again.
+/// The truth of faults and switches is the same agent's count from the tasks' own fields, which other tests compare
+/// with the kernel. The truth of the clocks is `cpu.stat`, over a load that hardly switches: the agent reads a perf
+/// counter a moment after the scheduler has charged the time, and the CPUs of a `make vm` guest take turns. For a CPU
+/// that stands still in that moment, the clocks are 0.6 ms later, and sleeps by timers meet this at the same place
+/// repeatedly.
 pub(crate) fn software_events(groups: &str) -> Result<()> {
     let agent = Agent::start(&with_faults(&format!("counters: {{groups: [{groups}]}}\n")))?;
     let _awake = keep_cpus_awake()?;
@@ -84,7 +85,8 @@ pub(crate) fn software_events(groups: &str) -> Result<()> {
     Ok(())
 }
 
-/// The one PMU that virtual machines have too. Its counter runs all the time, so all rows together are its frequency.
+/// The TSC's PMU is the only one that virtual machines have too. Its counter runs all the time, so the sum of all rows
+/// is its frequency.
 pub(crate) fn a_pmu_event_in_its_own_terms() -> Result<()> {
     let agent = Agent::start(&format!("counters: {{groups: [['{TSC}']]}}\n"))?;
     let _awake = keep_cpus_awake()?;

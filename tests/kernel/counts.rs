@@ -1,4 +1,4 @@
-//! Switches and faults are exact: not one more or less than the kernel counted for the task.
+//! Switches and faults are exact: each count is equal to the kernel's count of the task.
 
 use anyhow::{Result, ensure};
 use podperf_tests::{
@@ -11,15 +11,16 @@ use podperf_tests::{
 const SWITCHES: &str = "podperf_cgroup_context_switches_total";
 const FAULTS: &str = "podperf_cgroup_page_faults_total";
 
-/// A load of faults and switches that is moved into a cgroup while it blocks, works there, and blocks again: at both ends
-/// its counts stand still and can be read from outside, so what is between them is exactly what belongs to the cgroup.
+/// A load of faults and switches. The test moves it into a cgroup while it blocks. Then it works there, and blocks
+/// again. At both ends the test can read its counts, because they stand still, so their difference is exactly the
+/// cgroup's.
 pub(crate) struct Inside<'a> {
     load: Load,
     cgroup: &'a TestCgroup,
     before: Counts,
 }
 
-/// What a load did in its cgroup: by the kernel's counts, by its own, and by the agent's.
+/// The load's work in its cgroup: by the kernel's counts, by its own, and by the agent's.
 pub(crate) struct Worked<'a> {
     cgroup: &'a TestCgroup,
     pub(crate) truth: Counts,
@@ -28,7 +29,7 @@ pub(crate) struct Worked<'a> {
 }
 
 impl<'a> Inside<'a> {
-    /// Starts `faults` with more arguments. From then on it works in the cgroup.
+    /// Starts `faults` with more arguments, and moves it into the cgroup before it works.
     pub(crate) fn start(arguments: &str, cgroup: &'a TestCgroup) -> Result<Self> {
         let mut load = Load::start(&format!("faults --wait {arguments}"))?;
         load.wait_for_word("ready")?;
@@ -39,7 +40,7 @@ impl<'a> Inside<'a> {
         Ok(Self { load, cgroup, before })
     }
 
-    /// Waits until its work is done, and scrapes before it ends.
+    /// Waits until the load's work is done, and scrapes before it ends.
     pub(crate) fn finish(mut self, agent: &Agent) -> Result<Worked<'a>> {
         self.load.wait_for_word("done")?;
         self.load.wait_until_blocked()?;
@@ -54,7 +55,7 @@ impl<'a> Inside<'a> {
 }
 
 impl Worked<'_> {
-    /// The agent has counted what the kernel has, not one more or less.
+    /// Checks that the agent's counts are exactly the kernel's.
     pub(crate) fn ensure_exact(&self) -> Result<()> {
         self.exact(SWITCHES, "voluntary", self.truth.voluntary)?;
         self.exact(SWITCHES, "involuntary", self.truth.involuntary)?;
@@ -76,9 +77,9 @@ pub(crate) fn switches_and_faults(configuration: &str) -> Result<()> {
     let worked = Inside::start("--pages 5000 --switches 2000", &cgroup)?.finish(&agent)?;
     worked.ensure_exact()?;
     let Worked { truth, report, metrics, .. } = &worked;
-    // getrusage's count is taken just before the load blocks the second time, which is one more.
+    // The load calls getrusage just before it blocks the second time, which is one switch more.
     worked.exact(SWITCHES, "voluntary", report.inside.voluntary_switches + 1)?;
-    // A sleep may end before its switch, when the load was preempted on the way to it.
+    // A sleep may end before its switch, if the load was preempted before the switch.
     ensure!(report.inside.voluntary_switches >= 1900, "{report:?}");
     ensure!(report.inside.minor_faults >= 5000, "{report:?}");
     ensure!(truth.minor_faults >= report.inside.minor_faults, "{report:?}");

@@ -1,4 +1,5 @@
-//! Waits that go on, and what of a wait is the run queue. All loads here have one thread: the times of its cgroup are its life.
+//! Waits that have not ended, and the run-queue part of a wait. All loads here have one thread: the times of its cgroup
+//! are its life.
 
 use std::{
     thread,
@@ -32,16 +33,17 @@ pub(crate) const TESTS: &[Test] = tests![
     what_waits_for_a_cpu_after_it_slept_is_told_apart,
 ];
 
-/// No place's stack is left to chance.
+/// Without a limit of walks, every wait has a stack.
 const WITH_STACKS: &str = "stacks: {maxWalks: 0}";
 /// The agent's default in a cluster.
 const WITHOUT_STACKS: &str = "stacks: {enabled: false}";
-/// The kernel takes a task's run time at the beginning of a switch. The agent's moment is after it has chosen the next task.
+/// The kernel charges a task's run time at the beginning of a switch. The agent's timestamp is after the kernel has
+/// chosen the next task.
 const A_SWITCH: Duration = Duration::from_micros(10);
-/// A wait is charged once it has lasted that long.
+/// The agent charges an unfinished wait after this time.
 const CHARGED_AFTER: Duration = Duration::from_millis(100);
 
-/// A thread that hangs, and does nothing else any more.
+/// Starts a thread that hangs, and does nothing else.
 fn hanging(cgroup: &TestCgroup) -> Result<Load> {
     let mut load = Load::start(&format!("spin --seconds 0.01 --hold --cgroup {}", cgroup.path().display()))?;
     let _: CpuReport = load.report()?;
@@ -50,14 +52,14 @@ fn hanging(cgroup: &TestCgroup) -> Result<Load> {
     Ok(load)
 }
 
-/// What a reading says of a cgroup.
+/// One reading of a cgroup.
 struct Read {
     metrics: Metrics,
-    /// The time of the reading, since the epoch, and how long it took.
+    /// The time of the reading since the epoch, and its duration.
     at: Duration,
     took: Duration,
     blocked: Duration,
-    /// That, the run queue and the time on a CPU together.
+    /// The sum of `blocked`, the run queue and the time on a CPU.
     all: Duration,
 }
 
@@ -75,7 +77,8 @@ impl Read {
         self.grew_but_for(before, grown, Duration::ZERO)
     }
 
-    /// Waits that go on are charged, and then the moment of the reading is noted: so long may be between.
+    /// Checks that `grown` is the time between both readings, or at most `less` below it. The agent charges unfinished
+    /// waits before it notes the time of the reading, so the length of a reading is allowed, too.
     fn grew_but_for(&self, before: &Self, grown: Duration, less: Duration) -> Result<()> {
         let clock = self.at - before.at;
         let (least, most) = (clock.saturating_sub(self.took + less), clock + before.took);
@@ -105,7 +108,7 @@ fn is_counted_up_to_each_reading(configuration: &str) -> Result<()> {
     ensure!(ended.blocked >= last.blocked, "{:?}, and {:?} when it was over", last.blocked, ended.blocked);
     let most = ended.at - first.at + first.took;
     ensure!(ended.all - first.all <= most, "{:?} more when it was over, in {most:?}", ended.all - first.all);
-    // Nothing goes on any more.
+    // No wait is unfinished any more.
     let later = Read::new(&agent, &cgroup)?;
     ensure!(later.all == ended.all, "{:?} when all had ended, and then {:?}", ended.all, later.all);
     if configuration == WITH_STACKS {
@@ -129,7 +132,7 @@ fn a_thread_that_hangs_before_the_agent_starts_counts_from_its_start() -> Result
     Ok(())
 }
 
-/// The child that it waits for is of its cgroup, too.
+/// The thread's child, whose end it waits for, is in the same cgroup.
 fn a_thread_that_hangs_uninterruptibly_before_the_agent_starts() -> Result<()> {
     let cgroup = TestCgroup::new("hung-d")?;
     let _load = Load::start(&format!(
@@ -143,7 +146,7 @@ fn a_thread_that_hangs_uninterruptibly_before_the_agent_starts() -> Result<()> {
     second.grew_with_the_clock(&first, hung(&second)? - hung(&first)?)
 }
 
-/// Programs that are adopted, other programs of the same layout, and those of another one go on with it.
+/// Adopted programs, other programs of the same layout, and programs of another layout continue the wait.
 fn a_wait_goes_on_over_restarts_and_upgrades() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let yaml = |programs: usize| format!("{}\n{}", bpffs.yaml(), PROGRAMS[programs]);
@@ -165,7 +168,7 @@ fn a_wait_goes_on_over_restarts_and_upgrades() -> Result<()> {
     Ok(())
 }
 
-/// Runtimes move a process through more than one cgroup.
+/// Container runtimes move a process through more than one cgroup.
 fn a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was() -> Result<()> {
     let agent = Agent::start("")?;
     let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?, TestCgroup::new("third")?];
@@ -179,7 +182,7 @@ fn a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was() -> Result
     let last = Read::new(&agent, &cgroups[2])?;
     let of = |cgroup| time(&last.metrics, OFFCPU, cgroup, &[("state", "interruptible")]);
     let [old, middle, new] = [of(&cgroups[0])? - first.blocked, of(&cgroups[1])?, of(&cgroups[2])?];
-    // A move charges what has lasted so long.
+    // A move charges a wait only if it has lasted this long.
     ensure!(middle <= between + CHARGED_AFTER && middle + CHARGED_AFTER >= between, "{middle:?} of {between:?}");
     last.grew_with_the_clock(&first, old + middle + new)
 }
@@ -210,7 +213,7 @@ fn a_blocked_thread_that_is_moved_leaves_its_time_behind() -> Result<()> {
     Ok(())
 }
 
-/// It burns while another task moves it, and hangs after that.
+/// The thread burns while another task moves it, and hangs after that.
 fn a_running_thread_that_is_moved_hangs_in_its_new_cgroup() -> Result<()> {
     let agent = Agent::start("")?;
     let (from, to) = (TestCgroup::new("from")?, TestCgroup::new("to")?);
@@ -234,7 +237,7 @@ fn a_running_thread_that_is_moved_hangs_in_its_new_cgroup() -> Result<()> {
     Ok(())
 }
 
-/// Sleeps are short, and each is followed by a wait for the CPU, on which two others compute.
+/// The load's sleeps are short. After each sleep it waits for the CPU, on which two other loads compute.
 fn what_waits_for_a_cpu_after_it_slept_is_told_apart() -> Result<()> {
     const WAITS: u32 = 300;
     const MILLIS: u32 = 2;
@@ -261,7 +264,7 @@ fn what_waits_for_a_cpu_after_it_slept_is_told_apart() -> Result<()> {
     let switches = u32::try_from(counts.voluntary + counts.involuntary)?;
     after.grew_but_for(&before, after.all - before.all, A_SWITCH * switches + stolen).context("a life")?;
     let grown = |family, label| -> Result<Duration> {
-        // A reason has a series once there was a wait for it.
+        // A reason has a series only after the first wait for it.
         let then = time(&before.metrics, family, &cgroup, &[label]).unwrap_or_default();
         Ok(time(&after.metrics, family, &cgroup, &[label])? - then)
     };

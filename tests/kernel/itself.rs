@@ -1,4 +1,4 @@
-//! The agent about itself: what its programs cost, and what it gives up when that is too much.
+//! The agent's own cost: the run time of its programs, and the features that it gives up over the cap.
 
 use std::{
     collections::BTreeMap,
@@ -22,20 +22,21 @@ const RUNS: &str = "podperf_bpf_program_runs_total";
 const RUN_TIME: &str = "podperf_bpf_program_run_time_seconds_total";
 const SIZE: &str = "podperf_bpf_program_verified_instructions";
 const SWITCH: &[(&str, &str)] = &[("program", "sched_switch")];
-/// The agent looks at its cost each time it reads, but over 5 s at least, and takes one step a time.
+/// The time limit of one step. The agent checks its cost at each reading, but over 5 s at least, and takes one step at
+/// a time.
 const SHED: Duration = Duration::from_secs(60);
-/// Each is some hundred runs that time themselves.
+/// Number of rounds. Each round has some hundred runs that time themselves.
 const ROUNDS: usize = 9;
-/// The range of the median, as a part of the kernel's own time.
+/// The allowed range of the median, as a part of the kernel's own time.
 const OF_THE_KERNELS: Range<f64> = 0.8..1.25;
 /// Rows of the committed table: kernel, program, instructions.
 const SIZES: &str = include_str!("verified-instructions.txt");
 
-/// The kernel's own statistics are the truth, which only root may switch on. What it takes to get into the program is
-/// in neither; a look at the clock is in both, and two more are in the kernel's time of a run that times itself.
+/// The truth is the kernel's own statistics, which only root may switch on. Neither time has the entry into the
+/// program. Both times have one read of the clock, and the kernel's time of a run that times itself has two more.
 ///
-/// One run of 61 stands for all: a single one that an interrupt or the host prolongs by a millisecond counts for 61.
-/// So the median of some rounds is compared, which a few long runs cannot move.
+/// One run of 61 stands for all runs: if an interrupt or the host prolongs it by a millisecond, this counts 61 times.
+/// So the test compares the median of several rounds, which a few long runs cannot change.
 pub(crate) fn runs_are_the_kernels_own() -> Result<()> {
     let _statistics = enable_run_statistics()?;
     let known = Programs::list()?;
@@ -51,7 +52,7 @@ pub(crate) fn runs_are_the_kernels_own() -> Result<()> {
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
         let hops = report.hops as f64;
         ensure!(own.runs >= hops, "{} runs for {hops} switches", own.runs);
-        // The machine goes on between the scrape and the kernel's lists.
+        // The machine runs on between the scrape and the reading of the kernel's lists.
         let (least, most) = (after.listed_before, after.kernel.runs);
         ensure!(
             (least..=most).contains(&after.own.runs),
@@ -78,12 +79,12 @@ struct Runs {
     seconds: f64,
 }
 
-/// The same by the agent and by the kernel, a moment later.
+/// Runs by the agent, and runs by the kernel a moment later.
 #[derive(Clone, Copy, Debug)]
 struct Accounts {
     own: Runs,
     kernel: Runs,
-    /// Runs by the kernel, a moment before.
+    /// Number of runs by the kernel, a moment before the scrape.
     listed_before: f64,
 }
 
@@ -110,7 +111,7 @@ impl Sub for Runs {
     }
 }
 
-/// First the stacks, then the groups from the last to the first; times and waits stay.
+/// The agent gives up the stacks first, and then the groups from the last to the first. Times and waits stay.
 pub(crate) fn a_cap_sheds_in_its_order() -> Result<()> {
     let agent = Agent::start(
         "overhead: {maxPercent: 0.00001}\ncounters: {groups: [[cpu-clock], [task-clock]]}\n\
@@ -141,7 +142,7 @@ pub(crate) fn a_cap_sheds_in_its_order() -> Result<()> {
     Ok(())
 }
 
-/// A counter that is not counted has no series, and says so by its state.
+/// Returns whether an event is counted. An event that is not counted has no series, and a state of that meaning.
 fn counted(metrics: &Metrics, event: &str) -> bool {
     let family = format!("podperf_cgroup_{}_seconds_total", event.replace('-', "_"));
     let placed = metrics.get("podperf_pmu_event_state", &[("event", event), ("state", "placed")]) == Some(1.0);
@@ -151,7 +152,7 @@ fn counted(metrics: &Metrics, event: &str) -> bool {
     placed
 }
 
-/// The verifier walks all paths of a program: what it walked is the program's size, and the same each time.
+/// The verifier walks all paths of a program. Its number of instructions is the program's size, and always the same.
 pub(crate) fn programs_have_not_grown() -> Result<()> {
     let agent = Agent::start(
         "counters: {groups: [[cpu-clock, task-clock, page-faults, context-switches], [cpu-migrations, minor-faults]]}\n\
@@ -185,7 +186,7 @@ pub(crate) fn programs_have_not_grown() -> Result<()> {
     for (program, most) in known {
         let now =
             *found.get(program).with_context(|| format!("no `{program}`, which verified-instructions.txt has"))?;
-        // Other compilers make other code of the same source.
+        // Other compilers produce other code from the same source.
         ensure!(
             now <= most * 1.05,
             "`{program}` has {now} verified instructions instead of {most} (if that is worth it, the rows would be\n{rows})"

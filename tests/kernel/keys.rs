@@ -1,4 +1,4 @@
-//! The secret in the ids of stacks: random, and the same as long as counting goes on.
+//! The secret in the ids of stacks: random, and the same while counting continues.
 
 use std::{
     env, fs,
@@ -19,7 +19,7 @@ pub(crate) fn a_key_outlives_its_agent() -> Result<()> {
     let first = key(&bpffs)?;
     agent.restart(Signal::SIGKILL, &yaml(512))?;
     ensure!(key(&bpffs)? == first, "adopted programs have another key");
-    // Another size of the tables makes other programs.
+    // Another size of the tables needs other programs.
     agent.restart(Signal::SIGKILL, &yaml(1024))?;
     agent.wait_for_log("taken over, and unpinned", Duration::from_secs(15))?;
     ensure!(key(&bpffs)? == first, "programs that took over have another key");
@@ -30,7 +30,7 @@ pub(crate) fn a_key_outlives_its_agent() -> Result<()> {
     Ok(())
 }
 
-/// The key in the description of the one generation that is pinned.
+/// Returns the key in the description of the only pinned generation.
 fn key(bpffs: &Bpffs) -> Result<String> {
     let pins = find(&bpffs.pins(), "description")?;
     let [pin] = &pins[..] else { anyhow::bail!("not one description: {pins:?}") };
@@ -49,7 +49,7 @@ fn key(bpffs: &Bpffs) -> Result<String> {
     Ok(line.to_owned())
 }
 
-/// The files of this name below a directory.
+/// Returns the files of this name below a directory.
 fn find(directory: &Path, name: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {

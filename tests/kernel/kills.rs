@@ -1,5 +1,5 @@
-//! Kills at random moments: in a reading, a write of the kept file, a `forget` of dead cgroups, a start and a
-//! takeover. The next agent always goes on with exactly what the kernel counted.
+//! Kills at random moments: in a reading, a write of the kept file, a `forget` of dead cgroups, a start and a takeover.
+//! The next agent always continues with exactly the kernel's counts.
 
 use std::{
     collections::BTreeMap,
@@ -25,35 +25,35 @@ use crate::{
     restart::{FACTS, INSTANT, counters, ensure_clocks, kills, none_falls},
 };
 
-/// Short cgroups are counted in the one that they are made in, and forgotten with each reading.
+/// The row of the parent has the counts of short cgroups, and each reading forgets them.
 const DEPTH: &str = "cgroups: {depth: 1, max: 4096}";
-/// Programs of the same layout that cannot be adopted, only taken over.
+/// Configurations for two sets of programs with the same layout. Each can take over from the other, and not adopt it.
 pub(crate) const PROGRAMS: [&str; 2] =
     ["counters: {groups: [[cpu-clock, page-faults]]}", "counters: {groups: [[page-faults, cpu-clock]]}"];
-/// The longest wait for a moment: on a busy machine the kill comes late.
+/// The longest wait for a moment. On a busy machine the kill comes late.
 const LATE: Duration = Duration::from_secs(2);
 
 /// The step of an agent at which it is killed. The delay after it is random.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    /// Anywhere in a reading and in what follows it.
+    /// At any time in a reading or in the work after it.
     Reading,
-    /// Its file is being written.
+    /// While the agent writes its file.
     Write,
-    /// The file was written: rows of dead cgroups are forgotten.
+    /// After the write, while the agent forgets rows of dead cgroups.
     Forget,
-    /// Anywhere in a start, which adopts programs.
+    /// At any time in a start that adopts programs.
     Adoption,
-    /// Anywhere in a start whose programs are others.
+    /// At any time in a start with other programs.
     Takeover,
-    /// The pins before it and its own are both there.
+    /// While the pins of the previous generation and of the new one are both there.
     BothPinned,
 }
 
 const MOMENTS: [Moment; 6] =
     [Moment::Reading, Moment::Write, Moment::Forget, Moment::Takeover, Moment::Adoption, Moment::BothPinned];
 
-/// The seed is printed, and taken from `PODPERF_SEED` to do the same again.
+/// A random generator. The test prints its seed, and reads it from `PODPERF_SEED` to repeat a run.
 struct Random(u64);
 
 impl Random {
@@ -84,14 +84,14 @@ impl Random {
     }
 }
 
-/// An agent that is killed again and again, and what is known of it.
+/// An agent that the test kills repeatedly, and the test's knowledge of it.
 struct Victim {
     agent: Agent,
     bpffs: Bpffs,
     builds: [PathBuf; 2],
-    /// The build and the programs that count.
+    /// The indices of the current build and the current programs.
     now: (usize, usize),
-    /// How long a start took, and a scrape.
+    /// The duration of a start, and of a scrape.
     start: Duration,
     scrape: Duration,
     random: Random,
@@ -112,7 +112,7 @@ impl Victim {
         self.agent.directory().join("kept.state")
     }
 
-    /// Kills it at this moment, and says where that was.
+    /// Kills the agent at this moment, and returns the name of the actual moment.
     fn kill_at(&mut self, moment: Moment) -> Result<&'static str> {
         match moment {
             Moment::Reading | Moment::Write | Moment::Forget => self.kill_in_a_reading(moment),
@@ -125,7 +125,7 @@ impl Victim {
     }
 
     fn kill_in_a_reading(&mut self, moment: Moment) -> Result<&'static str> {
-        // Else the last reading is returned again.
+        // Without this pause the agent would return the previous reading again.
         thread::sleep(COALESCED_FOR);
         let (kept, new) = (self.kept(), self.kept().with_extension("new"));
         let before = written(&kept);
@@ -172,7 +172,7 @@ impl Victim {
         })
     }
 
-    /// A build or programs that are not those that count.
+    /// Returns another build or other programs than the current ones.
     fn other(&mut self) -> (usize, usize) {
         let (build, programs) = self.now;
         if self.random.below(2) == 0 { (1 - build, programs) } else { (build, 1 - programs) }
@@ -183,7 +183,7 @@ impl Victim {
         self.agent.begin_again(&self.builds[build], &yaml(&self.bpffs, programs))
     }
 
-    /// Starts the next one, as it was or another.
+    /// Starts the next agent with the same or another build and programs.
     fn revive(&mut self) -> Result<()> {
         let next = if self.random.below(2) == 0 { self.now } else { self.other() };
         let begin = Instant::now();
@@ -207,7 +207,7 @@ fn generations(pins: &Path) -> usize {
     fs::read_dir(pins).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()).count()
 }
 
-/// The moment is some microseconds long: a sleep would miss it.
+/// Spins, because the moment lasts some microseconds and a sleep would miss it.
 fn spin_until(happened: impl Fn() -> bool) {
     let start = Instant::now();
     while !happened() && start.elapsed() < LATE {
@@ -241,9 +241,11 @@ pub(crate) fn at_random_moments_lose_nothing() -> Result<()> {
     let going = victim.agent.directory().join("going");
     fs::write(&going, "")?;
     let load = Inside::start(&format!("--pages 50 --switches 50 --while-exists {}", going.display()), &worker)?;
-    // A cgroup whose whole life is between two agents is known to nobody. One start may be killed, and another take longer.
+    // No agent sees a cgroup that lives only between two agents, so cgroups linger longer than the gap. The gap may
+    // have a killed start, and a slower one.
     let linger = 4.0 * victim.start.as_secs_f64() + 2.0;
-    // Who makes them is in the same cgroup. So it does not matter on which side of its joining the kernel puts a moment.
+    // The process that creates the cgroups is in the same row. So the row is right, on whichever side of a join the
+    // kernel counts a moment.
     let maker = TestCgroup::below(churned.path(), "maker")?;
     let mut churn = Load::start(&format!(
         "churn --wait --pause-millis 5 --linger-seconds {linger} --cgroup {} --while-exists {}",
@@ -256,7 +258,7 @@ pub(crate) fn at_random_moments_lose_nothing() -> Result<()> {
     churn.go_on()?;
     let mut shown = counters(&victim.agent.metrics()?);
     let mut moments: BTreeMap<&str, u32> = BTreeMap::new();
-    // The kinds of moments take turns, from a random one on.
+    // The kinds of moments take turns, starting with a random one.
     let first = victim.random.below(MOMENTS.len());
     for turn in 0..times {
         let moment = MOMENTS[(first + turn) % MOMENTS.len()];

@@ -1,5 +1,5 @@
-//! Upgrades to a version whose maps hold the same in other places, and back: a second build of the agent, which is laid out
-//! so (`tests/other-layout.sh`).
+//! Upgrades to a version whose maps hold the same data in other places, and back. The other version is a second build
+//! of the agent (`tests/other-layout.sh`).
 
 use std::{
     cell::Cell,
@@ -19,14 +19,14 @@ use podperf_tests::{
 
 use crate::restart::{FACTS, counters, kills, none_falls, survives_turns};
 
-/// What counts and what was taken over, a moment apart.
+/// The allowed absolute error of a wait over the takeovers: the old and the new programs read the time a moment apart.
 const INSTANT: Duration = Duration::from_millis(20);
 
 fn yaml(bpffs: &Bpffs) -> String {
     format!("{}\n{FACTS}", bpffs.yaml())
 }
 
-/// The two builds in turn; the first one is that of turn 0.
+/// Returns the two builds in turn, starting with the build of turn 0.
 fn builds() -> Result<[PathBuf; 2]> {
     Ok([agent::binary()?, agent::other_layout()?])
 }
@@ -35,7 +35,7 @@ fn starts(agent: &Agent, how: &str) -> Result<f64> {
     Ok(agent.metrics()?.sum("podperf_starts_total", &[("how", how)]))
 }
 
-/// The versions of what the maps hold of the generations that are pinned.
+/// Returns the layout versions of the pinned generations.
 fn layouts(bpffs: &Bpffs) -> Vec<String> {
     let names = fs::read_dir(bpffs.pins()).into_iter().flatten().flatten();
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -57,7 +57,8 @@ pub(crate) fn upgrades_lose_nothing() -> Result<()> {
     })
 }
 
-/// At moments all over an upgrade: before its pins are whole, when both are there, and when those before are gone.
+/// Kills at moments all over an upgrade: before the new pins are complete, while both generations are there, and after
+/// the previous pins are gone.
 pub(crate) fn kills_amid_upgrades() -> Result<()> {
     let builds = builds()?;
     let (both, current) = (Cell::new(0), Cell::new(0));
@@ -67,14 +68,14 @@ pub(crate) fn kills_amid_upgrades() -> Result<()> {
         let begun = || bpffs.pins().join("unfinished").exists();
         agent.restart_and_kill(next, &yaml(bpffs), || match turn % 3 {
             0 => begun(),
-            // Some time after both are there, another one each time.
+            // The kill comes some time after both are there, at a different time in each turn.
             _ => {
                 polls.set(polls.get() + usize::from(layouts(bpffs).len() > 1 || polls.get() > 0));
                 polls.get() > turn / 3 * 4
             }
         })?;
         both.set(both.get() + usize::from(layouts(bpffs).len() > 1));
-        // Who comes next is of the one layout or of the other.
+        // The next agent has either of the two layouts.
         current.set(turn / 2 % 2);
         agent.restart_as(&builds[current.get()], Signal::SIGKILL, &yaml(bpffs))?;
         agent.metrics()?;
@@ -85,7 +86,8 @@ pub(crate) fn kills_amid_upgrades() -> Result<()> {
     Ok(())
 }
 
-/// The task does not run while the agent of the other layout counts: its wait began before, and ends after it.
+/// The task does not run while the agent of the other layout counts: its wait begins before that agent starts, and ends
+/// after it.
 pub(crate) fn a_wait_over_two_upgrades() -> Result<()> {
     let builds = builds()?;
     let bpffs = Bpffs::mount()?;
@@ -123,7 +125,7 @@ pub(crate) fn what_is_new_is_named() -> Result<()> {
     Ok(())
 }
 
-/// As those of versions from before there were descriptions.
+/// Versions from before the descriptions have such pins.
 pub(crate) fn without_a_description_there_is_a_gap() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let mut agent = Agent::start(&yaml(&bpffs))?;

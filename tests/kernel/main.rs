@@ -1,4 +1,4 @@
-//! Ring 2: the agent on the running kernel, against loads whose truth is known. Needs root.
+//! Ring 2: the agent on the running kernel, with loads whose truth is known. Needs root.
 
 mod cgroups;
 mod conservation;

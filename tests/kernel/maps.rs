@@ -1,20 +1,21 @@
-//! The maps describe themselves to whoever dumps them.
+//! The BTF of the maps gives field names to programs that dump them.
 
 use std::{env, fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport, running::run, suite::Need};
 
-/// Not on everybody's path.
+/// The usual place of `bpftool`, which is not on every user's path.
 const SYSTEM: &str = "/usr/sbin/bpftool";
 
-/// What the test needs: `bpftool`, on the path or in its usual place.
+/// Returns the test's needs: `bpftool`, on the path or in its usual place.
 pub(crate) fn needs() -> &'static [Need] {
     if fs::exists(SYSTEM).unwrap_or(false) { &[] } else { &[Need::Program("bpftool")] }
 }
 
 pub(crate) fn dumps_have_field_names() -> Result<()> {
-    // A reading empties the table, and is made every ten seconds; waits below 10 ms are in the tasks' own records till then.
+    // Each reading empties the table, every ten seconds without a scrape. Waits below 10 ms are in the tasks' own
+    // records until then.
     let _agent = Agent::start("")?;
     let cgroup = TestCgroup::new("maps")?;
     let _: SleepersReport = run(&format!("sleepers --waits 50 --millis 20 --cgroup {}", cgroup.path().display()))?;
@@ -40,7 +41,7 @@ pub(crate) fn dumps_have_field_names() -> Result<()> {
     Ok(())
 }
 
-/// A map of all agents that run, as `bpftool` shows it.
+/// Returns a map of all running agents in `bpftool`'s form.
 pub(crate) fn dump(map: &str) -> Result<String> {
     let path = format!("{}:/usr/sbin", env::var("PATH").unwrap_or_default());
     let output = Command::new("bpftool").env("PATH", path).args(["map", "dump", "name", map]).output();

@@ -1,4 +1,5 @@
-//! The node is whole: what threads run, idle time and what the kernel leaves out of both are the time of all CPUs.
+//! The sum of a node's times is complete: the time of all CPUs is the threads' run time, the idle time, and the time
+//! that the kernel leaves out of both.
 
 use std::{
     fs, thread,
@@ -51,33 +52,33 @@ impl NodeTimes {
     }
 }
 
-/// Invariant 1 of ARCHITECTURE.md for times. Unaccounted time must not be more than the stolen time and the interrupts that
-/// the kernel itself tells of.
+/// Invariant 1 of ARCHITECTURE.md for times. Unaccounted time must not be more than the kernel's own count of stolen
+/// time and interrupts.
 pub(crate) fn times_are_the_machine() -> Result<()> {
     let agent = Agent::start("")?;
     let busy = TestCgroup::new("busy")?;
-    // Stolen time counts only where somebody runs. These leave the CPU to the agent whenever it wants it: what a thread runs
-    // while the agent reads is in one sum and not yet in the other.
+    // Stolen time counts only while a thread runs. These threads are idle threads, so the agent gets the CPU whenever
+    // it needs it: the run time of a thread during a reading is in one sum and not yet in the other.
     let spin = format!("spin --idle --seconds 60 --cgroup {}", busy.path().display());
     let _loads = (0..cpus()?).map(|_| Load::start(&spin)).collect::<Result<Vec<_>>>()?;
-    // The first reading is where the sums begin.
+    // The sums begin with the first reading.
     agent.fresh_metrics()?;
     let left_out_before = left_out()?;
     let (start, first) = timed_reading(&agent)?;
     thread::sleep(Duration::from_secs(8));
     let (end, second) = timed_reading(&agent)?;
     let cpus = f64::from(u32::try_from(cpus()?)?);
-    // Each CPU may be within a tick.
+    // The error of each CPU is at most a tick.
     let left_out = left_out()? - left_out_before + cpus / TICKS;
     let truth = (end - start).as_secs_f64() * cpus;
     let grown = NodeTimes::of(&second)?.since(NodeTimes::of(&first)?);
     tell(&format!("{truth:.3} s of all CPUs: {grown:.3?}; the kernel left out {left_out:.2} s at most"));
     let error = grown.sum() / truth - 1.0;
     ensure!(error.abs() <= 0.001, "{grown:?} is not {truth} s ({:+.3} %)", error * 100.0);
-    // What threads run between the look at their CPU and the end of the reading is in no row yet.
+    // No row has the run time between the read of a CPU and the end of the reading.
     let took = second.get("podperf_scrape_duration_seconds", &[]).context("no length of the reading")? * cpus;
     ensure!(
-        // The kernel counts what is stolen by ticks, and what it leaves out by the clock.
+        // The kernel counts stolen time by ticks, and leaves time out by the clock.
         grown.unaccounted <= left_out + took + truth / 200.0,
         "{grown:?}, and the kernel left out {left_out} s of {truth} s at most; not read yet are {took} s"
     );
@@ -85,7 +86,8 @@ pub(crate) fn times_are_the_machine() -> Result<()> {
     Ok(())
 }
 
-/// Seconds of all CPUs that were stolen, or taken by interrupts, which only some kernels leave out.
+/// Returns the time of all CPUs, in seconds, that was stolen or taken by interrupts. Only some kernels leave interrupts
+/// out.
 fn left_out() -> Result<f64> {
     let stat = fs::read_to_string("/proc/stat")?;
     let ticks: Vec<u32> = stat
@@ -100,7 +102,7 @@ fn left_out() -> Result<f64> {
     Ok(f64::from(interrupt + softirq + stolen) / TICKS)
 }
 
-/// The time that a CPU is offline must be in no sum.
+/// No sum may have the time in which a CPU is offline.
 pub(crate) fn an_offline_cpu_is_not_idle() -> Result<()> {
     const AWAY: Duration = Duration::from_secs(4);
     let agent = Agent::start("")?;
@@ -108,7 +110,7 @@ pub(crate) fn an_offline_cpu_is_not_idle() -> Result<()> {
     let (start, first) = timed_reading(&agent)?;
     let offline = Offline::new()?;
     let went = Instant::now();
-    // Readings while it is away, too.
+    // The test also scrapes while the CPU is offline.
     while went.elapsed() < AWAY {
         agent.fresh_metrics()?;
     }

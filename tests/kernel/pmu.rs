@@ -1,4 +1,4 @@
-//! Hardware events per cgroup, where there is a PMU: their truth is a loop of a known number of instructions.
+//! Hardware events per cgroup, on machines with a PMU. Their truth is a loop of a known number of instructions.
 
 use std::{fs, path::Path, process::Command, thread, time::Duration};
 
@@ -14,12 +14,12 @@ use podperf_tests::{
 
 const CYCLES: &str = "podperf_cgroup_cpu_cycles_total";
 const INSTRUCTIONS: &str = "podperf_cgroup_cpu_instructions_total";
-/// Two loops, so that what belongs to the one cannot hide in the other.
+/// Instructions of the two loops. They differ, so that one loop's counts cannot hide in the other's.
 const LOOPS: [u64; 2] = [400_000_000, 100_000_000];
 
-/// What the tests need.
+/// The need of all these tests.
 pub(crate) const PMU: Need = Need::HardwarePmu;
-/// For the comparison.
+/// The need of the comparison with perf.
 pub(crate) const PERF: Need = Need::Program("perf");
 
 fn looped(instructions: u64, cgroup: &TestCgroup) -> Result<()> {
@@ -28,15 +28,15 @@ fn looped(instructions: u64, cgroup: &TestCgroup) -> Result<()> {
     Ok(())
 }
 
-/// Within a part of the truth.
+/// Checks that both are equal within this part of the truth.
 fn agrees(what: &str, found: f64, truth: f64, part: f64) -> Result<()> {
     let error = found / truth - 1.0;
     ensure!(error.abs() <= part, "{what}: {found}, and the truth is {truth} ({:+.4} %)", error * 100.0);
     Ok(())
 }
 
-/// In user mode, since in kernel mode the timer's interrupts count too. The process's start and exit are those of a
-/// loop of no instructions.
+/// The test counts user mode only, because kernel mode includes the timer's interrupts. It subtracts the process's
+/// start and exit, by a loop of no instructions.
 pub(crate) fn instructions_are_those_of_the_loops() -> Result<()> {
     let agent = Agent::start("counters: {groups: [['instructions:u']]}\n")?;
     let none = TestCgroup::new("none")?;
@@ -56,7 +56,7 @@ pub(crate) fn instructions_are_those_of_the_loops() -> Result<()> {
     Ok(())
 }
 
-/// The same with the kernel's part, which no truth is known of but that it is little.
+/// The same with the kernel's part, whose exact size is unknown. It must be small.
 pub(crate) fn instructions_of_both_modes_are_little_more() -> Result<()> {
     let agent = Agent::start("counters: {groups: [[cycles, instructions]]}\n")?;
     let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?];
@@ -73,7 +73,7 @@ pub(crate) fn instructions_of_both_modes_are_little_more() -> Result<()> {
     Ok(())
 }
 
-/// Law 1 for hardware events, to the last instruction: what the CPUs counted is what all rows have together.
+/// Law 1 for hardware events, to the last instruction: the sum of all rows is the CPUs' count.
 pub(crate) fn all_rows_are_the_cpus_counts() -> Result<()> {
     let agent = Agent::start("counters: {groups: [[cycles, instructions]]}\n")?;
     let cgroup = TestCgroup::new("loop")?;
@@ -90,7 +90,7 @@ pub(crate) fn all_rows_are_the_cpus_counts() -> Result<()> {
     Ok(())
 }
 
-/// Not at the same time, since perf's counters are the CPU's own too.
+/// perf and the agent run one after the other, because perf's counters are also the CPU's own.
 pub(crate) fn ipc_is_that_of_perf() -> Result<()> {
     let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?];
     let scratch = tempfile::tempdir()?;
@@ -109,10 +109,10 @@ pub(crate) fn ipc_is_that_of_perf() -> Result<()> {
     Ok(())
 }
 
-/// On a CPU with a load of a tenth. Where cycles go on in idle time, as in an emulator, the kernel takes few samples there;
-/// `ebpf/tests/sample_time.rs` has the other case.
+/// The load takes a tenth of a CPU. If cycles continue in idle time, as in an emulator, the kernel takes few samples
+/// there. `ebpf/tests/sample_time.rs` tests the other case.
 pub(crate) fn samples_by_cycles_are_the_time() -> Result<()> {
-    /// The load is a part of it, and its names are looked up after it.
+    /// The length of the recording, in seconds. It contains the load. The name lookup comes after it.
     const RECORDED: u32 = 125;
     const PATIENCE: Duration = Duration::from_secs(600);
     let agent = Agent::start(
@@ -152,7 +152,7 @@ struct Counted {
     instructions: f64,
 }
 
-/// The same loads under `perf stat`.
+/// Runs the same loads under `perf stat`.
 fn perf_stat(cgroups: &[TestCgroup; 2], out: &Path) -> Result<Vec<Counted>> {
     let names = cgroups.each_ref().map(|cgroup| cgroup.kernel_path().trim_start_matches('/'));
     let load = load::binary()?.display().to_string();
@@ -170,7 +170,7 @@ fn perf_stat(cgroups: &[TestCgroup; 2], out: &Path) -> Result<Vec<Counted>> {
     ensure!(output.status.success(), "perf failed: {}", String::from_utf8_lossy(&output.stderr));
     let text = fs::read_to_string(out)?;
     let of = |cgroup: &str, event: &str| -> Result<f64> {
-        // count,unit,event,cgroup,...
+        // The columns are count,unit,event,cgroup,...
         let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
         let line = lines.find(|line| line.len() > 3 && line[2].starts_with(event) && line[3] == cgroup);
         let line = line.with_context(|| format!("no {event} of {cgroup} in perf's words:\n{text}"))?;

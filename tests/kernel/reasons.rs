@@ -1,4 +1,4 @@
-//! What waits are for, as their stacks tell; and that no time is missing where all is told.
+//! Wait reasons from stacks, and a check that the times with all reasons are complete.
 
 use std::{
     fs,
@@ -24,24 +24,24 @@ use podperf_tests::{
     suite::{Need, tell},
 };
 
-/// What others on the machine walk must not make these waits a sample.
+/// No limit of walks: walks of other processes must not turn these waits into a sample.
 const WITHOUT_BUDGET: &str = "stacks: {maxWalks: 0}";
-/// The same, and waits are counted.
+/// The same with counts of waits.
 const COUNTED: &str = "stacks: {maxWalks: 0}\nmetrics: {facts: [oncpu, offcpu, wait_reasons, wait_counts]}";
 /// Off-CPU time of a row, by reason.
 const WAIT: &str = "podperf_cgroup_wait_seconds_total";
 /// The number of these waits.
 const WAITS: &str = "podperf_cgroup_waits_total";
-/// Where the files of loads are; a memory file system has no disk to wait for.
+/// The loads' files need a disk: a memory file system has no disk to wait for.
 pub(crate) const DISK: Need = Need::Disk(env!("CARGO_TARGET_TMPDIR"));
-/// The quota of a cgroup.
+/// The controller of CPU quotas.
 pub(crate) const CPU_CONTROLLER: Need = Need::Controller("cpu");
-/// The limit of a cgroup.
+/// The controller of memory limits.
 pub(crate) const MEMORY_CONTROLLER: Need = Need::Controller("memory");
 
-/// All that a load waits for is told as this reason, and is as much as the metrics have by state.
+/// Checks that all waits of a load have this reason, and that their time is the metrics' time by state.
 pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
-    /// Waits of the same kind that its process may make as it starts and before it ends.
+    /// The largest number of waits of the same kind that the load's process makes as it starts and before it ends.
     const OTHERS: f64 = 5.0;
     let agent = Agent::start(COUNTED)?;
     for (on, reason) in cases {
@@ -52,8 +52,8 @@ pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
         let stolen = process::stolen()?.saturating_sub(stolen);
         let metrics = agent.fresh_metrics()?;
         let waited = waited(&metrics, &cgroup, reason)?;
-        // The rest of the time it was on a CPU, or it waited for one. Time that a hypervisor took from a CPU is in no row: a
-        // virtual disk may take much of it.
+        // In the rest of the time, the load was on a CPU or waited for one. Time that a hypervisor took from a CPU is
+        // in no row: a virtual disk may take much of it.
         let truth = Duration::from_nanos(report.waited_ns);
         let elsewhere =
             time(&metrics, ONCPU, &cgroup, &[])? + time(&metrics, OFFCPU, &cgroup, &[("state", "run_queue")])?;
@@ -63,8 +63,8 @@ pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
             "{on}: {waited:?} of `{reason}`, and the load waited {truth:?}, with {stolen:?} stolen"
         );
         let (waits, times) = (count(&metrics, WAITS, &cgroup, &[("reason", reason)])?, f64::from(report.waits));
-        // A file is waited for in several steps, or was in memory. A byte in a pipe may have come while its reader queued for a
-        // CPU. All else is waited for once each time.
+        // A file read waits in several steps, or not at all if the file is in memory. A byte in a pipe may have come
+        // while its reader queued for a CPU. All other loads wait once each time.
         let (least, most) = match *on {
             "disk" | "page-fault" => (1.0, f64::INFINITY),
             "pipe" => (times * 0.8, times + OTHERS),
@@ -79,7 +79,8 @@ pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
-/// Another CPU often wakes who waits for a disk before it has left its own: its state is no longer in the task then.
+/// Another CPU often wakes a thread that waits for a disk before the thread has left its own CPU. The task no longer
+/// has its state then.
 pub(crate) fn a_disk_is_waited_for_uninterruptibly() -> Result<()> {
     let agent = Agent::start("")?;
     let cgroup = TestCgroup::new("state")?;
@@ -93,7 +94,7 @@ pub(crate) fn a_disk_is_waited_for_uninterruptibly() -> Result<()> {
     Ok(())
 }
 
-/// The same call waits a thousand times as long as it mostly does, for something else.
+/// One call usually waits briefly. In rare cases it waits a thousand times as long, for something else.
 pub(crate) fn a_rare_long_wait_is_told_by_where_it_slept() -> Result<()> {
     let agent = Agent::start("")?;
     let cgroup = TestCgroup::new("descriptors")?;
@@ -102,14 +103,14 @@ pub(crate) fn a_rare_long_wait_is_told_by_where_it_slept() -> Result<()> {
     is_close("the socket", waited(&metrics, &cgroup, "network")?, Duration::from_nanos(report.socket_ns))?;
     let (pipe, most) = (waited(&metrics, &cgroup, "pipe")?, Duration::from_nanos(report.pipe_ns));
     ensure!(pipe >= most / 2 && pipe <= most, "{pipe:?} of waits for a pipe, and it read for {most:?}");
-    // Only what is remembered can be wrong: the test is of that.
+    // Only cached stacks can be wrong, and this test checks them.
     let wrong = metrics.get("podperf_stack_seen_wrong_seconds_total", &[]).context("no time with a wrong stack")?;
     let least = 0.9 * Duration::from_nanos(report.socket_ns).as_secs_f64();
     ensure!(wrong >= least, "{wrong} s were remembered wrongly, and at least {least} s should have been");
     metrics.ensure_profiles_cover(cgroup.kernel_path())
 }
 
-/// It is stopped, or its cgroup is frozen, out of waits that are remembered by then.
+/// The test stops the load, or freezes its cgroup, during waits that are in the stack cache by then.
 pub(crate) fn who_is_stopped_waits_for_nothing_else() -> Result<()> {
     const STOPPED: Duration = Duration::from_secs(2);
     let agent = Agent::start("")?;
@@ -166,7 +167,7 @@ pub(crate) fn preempted() -> Result<()> {
     Ok(())
 }
 
-/// A burner with a quota of a fifth of a CPU waits for four fifths of the time, and the kernel counts the same.
+/// A burner with a quota of a fifth of a CPU waits for four fifths of the time. The kernel counts the same time.
 pub(crate) fn throttled(stacks: bool) -> Result<()> {
     switch_on("cpu")?;
     let agent = Agent::start(if stacks { WITHOUT_BUDGET } else { "stacks: {enabled: false}" })?;
@@ -180,7 +181,8 @@ pub(crate) fn throttled(stacks: bool) -> Result<()> {
     let truth = throttled_time(cgroup.path())?;
     ensure!(truth > Duration::from_secs(1), "the kernel throttled it for only {truth:?}");
     tell(&format!("{found:?} throttled, and the kernel counted {truth:?}"));
-    // The kernel's time is that of the group's run queue: until the quota is there, not until the task runs.
+    // The kernel's time is that of the group's run queue: it ends when the group has quota again, not when the task
+    // runs.
     ensure!(found + truth / 50 >= truth && found <= truth + truth / 20, "{found:?}, and the kernel counted {truth:?}");
     if !stacks {
         return Ok(());
@@ -189,7 +191,8 @@ pub(crate) fn throttled(stacks: bool) -> Result<()> {
     metrics.ensure_profiles_cover(cgroup.kernel_path())
 }
 
-/// Over `memory.high` the kernel has a thread sleep on its way back to its program, at whatever touched the page.
+/// Over `memory.high`, the kernel makes a thread sleep on its way back to user mode, after any access that touched the
+/// page.
 pub(crate) fn over_the_limit_of_memory() -> Result<()> {
     switch_on("memory")?;
     let agent = Agent::start(WITHOUT_BUDGET)?;
@@ -204,7 +207,7 @@ pub(crate) fn over_the_limit_of_memory() -> Result<()> {
     let waited = Duration::from_nanos(report.wall_ns.saturating_sub(report.cpu_ns));
     tell(&format!("{found:?} over the limit, and it waited {waited:?}"));
     ensure!(waited > Duration::from_secs(1), "it waited for only {waited:?}: {report:?}");
-    // It may wait once more after its report.
+    // The load may wait once more after its report.
     ensure!(
         found + queued + waited / 20 >= waited && found <= at_most,
         "{found:?}, and {queued:?} in the run queue, of {waited:?} to {at_most:?}"
@@ -212,25 +215,25 @@ pub(crate) fn over_the_limit_of_memory() -> Result<()> {
     Ok(())
 }
 
-/// Switches a controller on for the cgroups below the root.
+/// Enables a controller for the cgroups below the root.
 fn switch_on(controller: &str) -> Result<()> {
     let root = cgroup::mount_point()?;
     fs::write(root.join("cgroup.subtree_control"), format!("+{controller}"))
         .with_context(|| format!("failed to switch on the controller `{controller}`"))
 }
 
-/// One thread: on the CPU, waiting for it or for something else is all that there is. What a hypervisor stole while it
-/// ran is nobody's.
+/// A thread is on the CPU, waits for it, or waits for something else, so the sum of these times is the wall time. Time
+/// that a hypervisor stole from the running thread is in none of them.
 pub(crate) fn one_thread_is_the_wall() -> Result<()> {
     let agent = Agent::start(WITHOUT_BUDGET)?;
     let cgroup = TestCgroup::new("wall")?;
-    // A neighbour, so that it waits for the CPU too.
+    // A neighbour on the same CPU makes the load wait for the CPU, too.
     let _neighbour = Load::start("spin --seconds 60 --cpu 0")?;
     let (start, stolen) = (Instant::now(), process::stolen()?);
     let mut load = Load::start(&format!("mixed --cpu 0 --seconds 3 --cgroup {}", cgroup.path().display()))?;
     let report: MixedReport = load.report()?;
     load.end()?;
-    // It began after the start and ended before this, and in between it measured most of its life itself.
+    // The load began after `start` and ended before this line. It measured most of its life itself.
     let at_most = start.elapsed();
     let stolen = process::stolen()?.saturating_sub(stolen);
     let metrics = agent.fresh_metrics()?;
@@ -248,8 +251,8 @@ pub(crate) fn one_thread_is_the_wall() -> Result<()> {
     metrics.ensure_profiles_cover(cgroup.kernel_path())
 }
 
-/// Children that live for milliseconds and compute all the time, beside others on their CPU. Most of their lives they are in
-/// the run queue, from the first moment on.
+/// Children that live for milliseconds and compute all the time, beside other loads on their CPU. They are in the run
+/// queue for most of their lives, from the first moment on.
 pub(crate) fn children_are_their_lives() -> Result<()> {
     let agent = Agent::start(WITHOUT_BUDGET)?;
     let cgroup = TestCgroup::new("lives")?;
@@ -273,7 +276,7 @@ pub(crate) fn children_are_their_lives() -> Result<()> {
     Ok(())
 }
 
-/// On the CPU and off it, without a quota.
+/// Returns the time on the CPU and off it, without the time without quota.
 fn lived(metrics: &Metrics, cgroup: &TestCgroup) -> Result<Duration> {
     let states = ["interruptible", "uninterruptible", "run_queue"];
     let off = |state: &&str| time(metrics, OFFCPU, cgroup, &[("state", *state)]);

@@ -1,4 +1,4 @@
-//! Restarts without a gap: what a killed agent has counted, and what happens while there is none, is in the next one's counts.
+//! Restarts without a gap: the next agent has all counts of a killed agent, and all counts of the time between them.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -13,20 +13,21 @@ use podperf_tests::{
 
 use crate::counts::{Inside, Worked};
 
-/// The facts that are held against the truth.
+/// The facts that the tests compare with the truth.
 pub(crate) const FACTS: &str = "metrics: {facts: [oncpu, offcpu, context_switches, page_faults]}";
 
-/// What a clock may differ by: 0.05 %.
+/// The allowed relative deviation of a clock, as a divisor: 0.05 %.
 const CLOCKS: u32 = 2000;
-/// What a reading of a clock besides cannot be held against, of any length.
+/// The allowed absolute deviation of a clock. It covers the time between two reads of clocks, for an interval of any
+/// length.
 pub(crate) const INSTANT: Duration = Duration::from_micros(50);
 
-/// How often the agent is killed: enough to see it, or as many as are asked for.
+/// Returns the number of kills: ten, or `PODPERF_KILLS`.
 pub(crate) fn kills() -> Result<usize> {
     std::env::var("PODPERF_KILLS").map_or(Ok(10), |kills| kills.parse().context("a bad `PODPERF_KILLS`"))
 }
 
-/// Counters are those that never fall, unless they are the process's own.
+/// Returns the counters that must never fall. The process's own counters are not in the result.
 pub(crate) fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
     let own = [
         "process_",
@@ -48,7 +49,7 @@ pub(crate) fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
 pub(crate) fn none_falls(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>) -> Result<()> {
     let root = cgroup::mount_point()?;
     for (series, before) in before {
-        // Rows of cgroups that are gone end, whoever made these.
+        // The row of a removed cgroup ends, whichever test made the cgroup.
         let cgroup = series.split("\"cgroup\": \"/").nth(1).and_then(|rest| rest.split('"').next());
         let has_ended = cgroup.is_some_and(|cgroup| !root.join(cgroup).exists());
         let Some(after) = after.get(series) else {
@@ -60,14 +61,14 @@ pub(crate) fn none_falls(before: &BTreeMap<String, f64>, after: &BTreeMap<String
     Ok(())
 }
 
-/// Kills the agent again and again, starts it with these configurations in turn, and holds what it has counted in the end
-/// against the kernel's own counts of the load.
+/// Kills the agent repeatedly, starts it with these configurations in turn, and compares its last counts with the
+/// kernel's own counts of the load.
 fn survives(signal: Signal, times: usize, more: &[&str]) -> Result<()> {
     let of_turn = |bpffs: &Bpffs, turn: usize| format!("{}\n{}\n{FACTS}", bpffs.yaml(), more[turn % more.len()]);
     survives_turns(times, |bpffs| of_turn(bpffs, 0), |agent, bpffs, turn| agent.restart(signal, &of_turn(bpffs, turn)))
 }
 
-/// The same, whatever happens to the agent each turn.
+/// The same with any action of `next` on the agent in each turn.
 pub(crate) fn survives_turns(
     times: usize,
     first: impl Fn(&Bpffs) -> String,
@@ -96,7 +97,7 @@ pub(crate) fn survives_turns(
     Ok(())
 }
 
-/// Holds the clocks of the load's row against the kernel's, and returns the larger deviation as a share.
+/// Compares the clocks of the load's row with the kernel's, and returns the larger deviation as a share.
 pub(crate) fn ensure_clocks(worked: &Worked, cgroup: &TestCgroup) -> Result<f64> {
     let mut worst = 0.0_f64;
     let queued: &[_] = &[("state", "run_queue")];
@@ -113,7 +114,7 @@ pub(crate) fn an_ordinary_end_loses_nothing() -> Result<()> {
     survives(Signal::SIGTERM, 3, &[""])
 }
 
-/// Other constants of the programs, other sizes of the rows, counters in another order: none of their maps fits.
+/// The programs get other constants, other sizes of the rows, and counters in another order: none of their maps fits.
 pub(crate) fn other_programs_take_over() -> Result<()> {
     survives(
         Signal::SIGKILL,
@@ -125,7 +126,7 @@ pub(crate) fn other_programs_take_over() -> Result<()> {
     )
 }
 
-/// The counts of the kernel's rows without what was kept beside them.
+/// The checkpoint file is damaged. The kernel's rows keep their counts.
 pub(crate) fn what_is_kept_may_be_damaged() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let yaml = with_faults(&bpffs.yaml());
@@ -151,7 +152,7 @@ pub(crate) fn what_is_kept_may_be_damaged() -> Result<()> {
     ensure!(line.contains("WARN") && line.contains("damaged") && line.contains("lost="), "{line}");
     let after = switches(&agent)?;
     ensure!(before.to_bits() == after.to_bits(), "{before} before, {after} after");
-    // The accounts are new, and what Prometheus had of those before must not fall.
+    // The maps are new, and the values that Prometheus had from the previous ones must not fall.
     let metrics = agent.metrics_for_prometheus()?;
     let shown = count(&metrics, "podperf_cgroup_context_switches_total", &cgroup, &[("kind", "voluntary")])?;
     ensure!(before.to_bits() == shown.to_bits(), "{before} before, and Prometheus is shown {shown}");
@@ -161,7 +162,7 @@ pub(crate) fn what_is_kept_may_be_damaged() -> Result<()> {
     load.end()
 }
 
-/// A generation with a description, of which a map is missing: the takeover finds that when it changes the word.
+/// A generation with a description and a missing map. The takeover finds this when it changes the active generation.
 pub(crate) fn what_is_pinned_may_be_unreadable() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let with = |max: u32| format!("{}\ncgroups: {{max: {max}}}\n{FACTS}", bpffs.yaml());
@@ -185,7 +186,7 @@ pub(crate) fn what_is_pinned_may_be_unreadable() -> Result<()> {
     ensure!(now.get("podperf_starts_total", &[("how", "incomplete")]) == Some(1.0), "{}", agent.log());
     ensure!(!broken.exists() && generations()?.len() == 1, "{:?}", generations()?);
 
-    // The agent counts on, and the next one reports nothing.
+    // The agent continues to count, and the next agent reports no error.
     let load = Inside::start("--pages 50 --switches 50", &cgroup)?;
     load.finish(&agent)?.ensure_exact()?;
     agent.restart(Signal::SIGKILL, &with(4096))?;

@@ -1,4 +1,4 @@
-//! Rows are found by a slot that several cgroups may have, and that one has after another.
+//! Rows are found by a slot. Several cgroups may share a slot, and later cgroups reuse it.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use podperf_tests::{
 
 use crate::maps::dump;
 
-/// Few slots, so that they are shared and used again; enough for what else runs on the machine.
+/// Few slots, so that cgroups share and reuse them. They are enough for the other cgroups of the machine.
 const FEW: &str = "cgroups: {max: 256}\n";
-/// No more cgroups at once than fit beside those.
+/// The largest number of cgroups at once that fit beside the machine's own.
 const AT_ONCE: usize = 180;
 
-/// Of the last cgroups, until their slots must be free.
+/// The number of readings after the last cgroups, until their slots must be free.
 const READINGS: usize = 10;
 
 fn nothing_was_dropped(metrics: &Metrics) -> Result<()> {
@@ -42,7 +42,7 @@ pub(crate) fn cgroups_of_one_slot_are_counted_apart() -> Result<()> {
         burn()?;
         let second = dump("rows_by_id")?.contains(&format!("\"key\": {}", cgroup.id()));
         if second {
-            // Now the row is there.
+            // The row exists now.
             burn()?;
         }
         cgroups.push(cgroup);
@@ -62,7 +62,7 @@ pub(crate) fn a_dead_cgroups_slot_is_anothers() -> Result<()> {
     while lives.len() < 400 {
         let report: ChurnReport = run(&format!("churn --count 100 --cgroup {}", parent.path().display()))?;
         lives.extend(report.cgroups);
-        // The first reading has all that they did, the second frees them.
+        // The first reading has all their counts, and the second reading frees their slots.
         agent.fresh_metrics()?;
         agent.fresh_metrics()?;
     }
@@ -73,7 +73,7 @@ pub(crate) fn a_dead_cgroups_slot_is_anothers() -> Result<()> {
         let found = metrics.get(ONCPU, &[("cgroup", path)]).with_context(|| format!("no row for `{path}`"))?;
         is_close(path, Duration::try_from_secs_f64(found)?, Duration::from_nanos(life.usage_ns))?;
     }
-    // On a busy machine the agent may learn of the last ones a reading later.
+    // On a busy machine, the agent may learn of the last cgroups a reading later.
     let mut kept = slots_of(&lives)?;
     for _ in 0..READINGS {
         if kept.is_empty() {
@@ -85,7 +85,7 @@ pub(crate) fn a_dead_cgroups_slot_is_anothers() -> Result<()> {
     bail!("{} of {} dead cgroups still have a slot: {:?}", kept.len(), lives.len(), kept.first());
 }
 
-/// Those that have one, each with what is in it, and whether the kernel side knows the cgroup.
+/// Returns the cgroups that have a slot, each with the slot's content, and whether the kernel side knows the cgroup.
 fn slots_of(lives: &[ShortLife]) -> Result<Vec<(u64, String, bool)>> {
     let (rows, known) = (dump("rows")?, dump("cgroups")?);
     let slots: Vec<&str> = rows.split("\"id\": ").skip(1).collect();

@@ -1,6 +1,6 @@
-//! The PMU is shared: groups that do not fit, others that want counters, and groups that take turns.
+//! A shared PMU: groups that do not fit, other programs that use counters, and groups that take turns.
 //!
-//! All events are the same one under other names, so that each has the truth of the first.
+//! All events are the same event under other names, so each has the truth of the first.
 
 use std::{
     collections::BTreeMap,
@@ -23,20 +23,20 @@ const TERMS: &str = "event=0x8";
 #[cfg(target_arch = "x86_64")]
 const TERMS: &str = "event=0xc0";
 const EVENTS: &str = "podperf_cgroup_perf_events_total";
-/// Groups that yielded come back one by one, each after a minute at the earliest.
+/// Groups that yielded return one by one, each after a minute at the earliest.
 const COMES_BACK: Duration = Duration::from_secs(900);
-/// Of the test of turns: a loop each second.
+/// The instructions of a loop in the test of turns. There is a loop each second.
 const LOOP: u64 = 20_000_000;
 const TURNS: Duration = Duration::from_secs(600);
-/// Loops of the run without turns that it is held against.
+/// Loops of the run without turns, which is the reference.
 const ALONE: u32 = 60;
 
-/// So many groups of one event each: `n0`, `n1`, ...
+/// Returns a configuration with `count` groups of one event each: `n0`, `n1`, ...
 fn groups(count: usize) -> Result<String> {
     groups_of(1, count)
 }
 
-/// So many events in groups of a size.
+/// Returns a configuration with `count` events in groups of `size`.
 fn groups_of(size: usize, count: usize) -> Result<String> {
     let events = (0..count).map(|number| Ok(format!("'{}'", event(number)?))).collect::<Result<Vec<_>>>()?;
     let groups: Vec<_> = events.chunks(size).map(|group| format!("[{}]", group.join(", "))).collect();
@@ -63,11 +63,11 @@ fn states(metrics: &Metrics, count: usize) -> Result<Vec<String>> {
     (0..count).map(|number| state(metrics, number)).collect()
 }
 
-/// How many groups of one event the PMU has room for: what the agent takes when nothing is to be left.
+/// Returns the number of groups of one event that fit on the PMU: the number that the agent places with `leaveFree: 0`.
 fn room() -> Result<usize> {
     let agent = Agent::start(&format!("pmu: {{leaveFree: 0}}\n{}", groups(8)?))?;
     let placed = states(&agent.metrics()?, 8)?.iter().filter(|state| *state == "placed").count();
-    // What the kernel promises, it keeps: they are still there when they have counted for a while.
+    // The kernel keeps its promise: these events are still placed after they have counted for a while.
     thread::sleep(Duration::from_secs(3));
     let counted = states(&agent.metrics()?, 8)?.iter().filter(|state| *state == "placed").count();
     let (_, _, status) = agent.get("/status", &[])?;
@@ -77,7 +77,8 @@ fn room() -> Result<usize> {
     Ok(placed)
 }
 
-/// Some counters are left to others, by configuration; who does not fit says so, everywhere in the same words.
+/// The configuration leaves some counters free for other programs. The agent reports each group that does not fit, with
+/// the same words everywhere.
 pub(crate) fn groups_that_do_not_fit_say_so() -> Result<()> {
     let room = room()?;
     for free in 0..room {
@@ -99,8 +100,8 @@ pub(crate) fn groups_that_do_not_fit_say_so() -> Result<()> {
     Ok(())
 }
 
-/// Another one pins all counters but two. The last groups go, the first two are as before; when it has gone, they come
-/// back and go on from where they were.
+/// Another program pins all counters but two. The agent yields the last groups, and the first two are as before. After
+/// the program has ended, the yielded groups return and continue from their last values.
 pub(crate) fn a_hog_is_yielded_to_and_outlived() -> Result<()> {
     let room = room()?;
     let agent = Agent::start(&format!("pmu: {{leaveFree: 0}}\n{}", groups(room)?))?;
@@ -144,8 +145,8 @@ pub(crate) fn a_hog_is_yielded_to_and_outlived() -> Result<()> {
     Ok(())
 }
 
-/// Twice as many events as counters, for ten minutes, with a loop each second. Every scrape is compared with the one
-/// before it, and the end with a run in which the event had its counter to itself.
+/// Twice as many events as counters, for ten minutes, with a loop each second. The test compares every scrape with the
+/// previous one, and the last one with a run in which the event had its counter to itself.
 pub(crate) fn turns_are_scaled_and_nothing_falls() -> Result<()> {
     let events = 2 * room()?;
     let cgroup = TestCgroup::new("alone")?;
@@ -192,7 +193,7 @@ pub(crate) fn turns_are_scaled_and_nothing_falls() -> Result<()> {
     Ok(())
 }
 
-/// The share of its time that an event was on the PMU.
+/// Returns the share of its time that an event was on the PMU.
 fn share(metrics: &Metrics, number: usize) -> Result<f64> {
     let name = event(number)?;
     let of = |family: &str| metrics.get(family, &[("event", &name)]).with_context(|| format!("no {family}"));

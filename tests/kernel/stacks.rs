@@ -1,4 +1,4 @@
-//! Stacks are remembered rather than walked.
+//! The stack cache saves walks.
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport, running::run};
@@ -18,11 +18,12 @@ pub(crate) fn are_remembered() -> Result<()> {
         Ok(of(&after)? - of(&before)?)
     };
     let (waits, walks) = (grown("podperf_stack_waits_total")?, grown("podperf_stack_walks_total")?);
-    // On a slow machine a short sleep may be over before the switch: then there is no wait.
+    // On a slow machine, a short sleep may be over before the switch. Such a sleep is not a wait.
     let load = f64::from(u32::try_from(report.usage.voluntary_switches)?);
     ensure!(load >= f64::from(WAITS) * 0.9, "the load waited only {load} times");
     ensure!(waits >= load, "{waits} waits should have a stack, and the load alone had {load}");
-    // These are sums of the machine. Others may have walked at each of their waits; the load's may be few.
+    // These are sums of the machine. Other processes may have walked at each of their waits, and the load's walks may
+    // be few.
     let others = waits - load;
     ensure!(walks - others <= load / 10.0, "{walks} walks for {waits} waits, of which {others} were not the load's");
     let wrong = grown("podperf_stack_checks_wrong_total")?;

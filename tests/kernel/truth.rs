@@ -1,4 +1,4 @@
-//! On-CPU time is the growth of `cpu.stat`, however a task came to its cgroup.
+//! On-CPU time is the growth of `cpu.stat`, in whichever way a task came to its cgroup.
 
 use std::{thread, time::Duration};
 
@@ -10,7 +10,7 @@ use podperf_tests::{
     running::{Counts, Load, ONCPU, count, is_close, oncpu_is_cpu_stat, run, time, with_faults},
 };
 
-/// The reading that the agent makes on its own after its start must be over for the next to be a new one.
+/// The pause after the agent's first own reading. A scrape before its end returns that reading again.
 const COALESCED: Duration = Duration::from_millis(1500);
 
 pub(crate) fn burner(configuration: &str) -> Result<()> {
@@ -57,15 +57,15 @@ pub(crate) fn late_join(configuration: &str) -> Result<()> {
     ensure!(report.outside.cpu_ns > 1_000_000_000, "little work before the join: {report:?}");
     let metrics = agent.fresh_metrics()?;
     oncpu_is_cpu_stat(&metrics, &cgroup)?;
-    // Up to the report it is what the load says; then it prints and exits.
+    // The load's report covers its counts up to the report. Then the load prints and exits.
     let faults = count(&metrics, "podperf_cgroup_page_faults_total", &cgroup, &[("kind", "minor")])?;
     let least = u32::try_from(report.inside.minor_faults)?.into();
     ensure!(faults >= least && faults <= least + 100.0, "{faults} faults, and the load had {least} up to its report");
     Ok(())
 }
 
-/// What comes after the move is the exit, about 0.15 ms. Who charges a task to the cgroup in which it leaves the CPU
-/// puts the whole 300 ms there.
+/// The load exits after the move, in about 0.15 ms. An agent that charges a task to the cgroup in which it leaves the
+/// CPU would put the whole 300 ms there.
 pub(crate) fn last_move() -> Result<()> {
     let agent = Agent::start("")?;
     let (first, last) = (TestCgroup::new("first")?, TestCgroup::new("last")?);
@@ -81,7 +81,7 @@ pub(crate) fn last_move() -> Result<()> {
     Ok(())
 }
 
-/// Nothing reports a task that neither came on nor left since: only the flush before a reading can.
+/// No switch reports a task that stays on its CPU. Only the flush before a reading can.
 pub(crate) fn fifo() -> Result<()> {
     let agent = Agent::start("")?;
     for _ in 0..5 {
@@ -117,7 +117,7 @@ pub(crate) fn fifo() -> Result<()> {
     bail!("it never ran from before a reading to after it")
 }
 
-/// The truth is the task's own clock beside each reading: on a machine where it is alone that is the wall.
+/// The truth is the task's own clock beside each reading. On an idle machine that is the wall clock.
 pub(crate) fn running_on() -> Result<()> {
     let agent = Agent::start("")?;
     let cgroup = TestCgroup::new("running")?;

@@ -1,4 +1,4 @@
-//! Time off the CPU, by the state in which it was left.
+//! Time off the CPU, by the task's state when it left the CPU.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) fn sleeps(configuration: &str) -> Result<()> {
     let cgroup = TestCgroup::new("sleeps")?;
     let report: SleepersReport = run(&format!("sleepers --waits 50 --millis 20 --cgroup {}", cgroup.path().display()))?;
     let metrics = agent.fresh_metrics()?;
-    // Its own clock has what it waited for a CPU, too.
+    // The load's own clock also has its waits for a CPU.
     let truth = Duration::from_nanos(report.waited_ns - report.usage.cpu_ns);
     let queued = time(&metrics, OFFCPU, &cgroup, &[("state", "run_queue")])?;
     let waited = time(&metrics, OFFCPU, &cgroup, &[("state", "interruptible")])?;
@@ -39,7 +39,7 @@ pub(crate) fn vfork() -> Result<()> {
     Ok(())
 }
 
-/// Both block before they are read, so that what they waited for a CPU is over.
+/// Both loads block before the test reads them, so their waits for a CPU are over.
 pub(crate) fn runqueue(configuration: &str) -> Result<()> {
     let agent = Agent::start(configuration)?;
     let cgroups = [TestCgroup::new("left")?, TestCgroup::new("right")?];

@@ -1,4 +1,4 @@
-//! Who may read: each cell is a request to the agent whose token a real API server reviews.
+//! Read access: each test sends requests to the agent, and a real API server reviews their tokens.
 
 use std::{fs, path::Path, thread, time::Duration};
 
@@ -21,12 +21,12 @@ pub(crate) const TESTS: &[Test] = tests![
 
 const AN_HOUR: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(20);
-/// The agent knows for so long that somebody may not.
+/// The time for which the agent caches a denied review.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 const NAMESPACE: &str = "readers";
 const REVIEWS: &str = "podperf_access_reviews_total";
 
-/// Accounts, and what they may: `nobody` has no role at all.
+/// Service accounts and their permissions. The last account has no role.
 const READERS: &str = r#"
 apiVersion: v1
 kind: Namespace
@@ -69,7 +69,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: readers-
 subjects: [{kind: ServiceAccount, name: everything, namespace: readers}]
 "#;
 
-/// An agent that asks for tokens, and a way to ask it.
+/// An agent that requires tokens, and a client for its requests.
 struct Guarded {
     agent: Agent,
     https: Https,
@@ -95,7 +95,7 @@ impl Guarded {
         Ok(Self { agent, https, files, _credentials: credentials })
     }
 
-    /// The code, the headers and what is said.
+    /// Returns the status code, the headers and the body.
     fn ask(&self, request: &str, headers: &[(&str, &str)]) -> Result<(u16, String, String)> {
         let (code, head, body) = self.https.ask(self.agent.address(), request, headers)?;
         Ok((code, head, String::from_utf8_lossy(&body).into_owned()))
@@ -118,7 +118,7 @@ impl Guarded {
     }
 }
 
-/// The end of a token, which is nobody's secret here, for messages.
+/// Returns the end of a token, for messages. The tokens of this test are not secret.
 fn owner(token: &str) -> &str {
     token.get(token.len().saturating_sub(8)..).unwrap_or_default()
 }
@@ -127,7 +127,7 @@ fn file(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../config").join(name)
 }
 
-/// Makes the accounts and their roles, and waits until the API server goes by them.
+/// Creates the accounts and their roles, and waits until the API server applies them.
 fn make_readers(plane: &ControlPlane) -> Result<()> {
     plane.apply(&file("rbac-authorization.yaml"))?;
     let manifests = TempDir::new()?;
@@ -165,7 +165,7 @@ fn cells(plane: &ControlPlane) -> Result<()> {
     let of_podperf = plane.agent_token(AN_HOUR)?;
     let garbage = "ey.not.a-token";
 
-    // Who has no good token.
+    // Requests without a valid token.
     for (request, headers, code) in [
         ("GET /metrics", None, 401),
         ("GET /", None, 401),
@@ -194,11 +194,11 @@ fn cells(plane: &ControlPlane) -> Result<()> {
     let twice = [("Authorization", &*format!("Bearer {everything}")), ("Authorization", &*format!("Bearer {nobody}"))];
     ensure!(guarded.ask("GET /metrics", &twice)?.0 == 401, "two tokens are let in");
 
-    // Who has one.
+    // Requests with a valid token.
     for (token, request, code) in [
         (&nobody, "GET /metrics", 403),
         (&nobody, "GET /debug/waits", 403),
-        // Whom the expired token was of.
+        // The account of the expired token.
         (&of_podperf, "GET /metrics", 403),
         (&scraper, "GET /metrics", 200),
         (&scraper, "GET /metrics?x=y", 200),
@@ -216,7 +216,7 @@ fn cells(plane: &ControlPlane) -> Result<()> {
         (&scraper, "GET /./metrics", 403),
         (&debugger, "GET /debug/waits", 200),
         (&debugger, "GET /metrics", 403),
-        // What the role has is not another path's content.
+        // The role for one path does not open another path.
         (&debugger, "GET /debug/../metrics", 404),
         (&debugger, "GET /debug/..%2fmetrics", 404),
         (&debugger, "GET /debug/%2e%2e/metrics", 404),
@@ -251,7 +251,7 @@ fn cells(plane: &ControlPlane) -> Result<()> {
     commands(&guarded, &everything, &nobody)
 }
 
-/// `podperf probe` and `podperf record` with a token.
+/// Runs `podperf probe` and `podperf record` with a token.
 fn commands(guarded: &Guarded, good: &str, bad: &str) -> Result<()> {
     let at = |name: &str| guarded.files.path().join(name).display().to_string();
     let url = format!("https://{}", guarded.agent.address());
@@ -295,7 +295,7 @@ fn without_an_api_server_only_what_is_known_is_answered() -> Result<()> {
     guarded.expect(&nobody, "GET /status", 503)?;
     ensure!(guarded.ask("GET /livez", &[])?.0 == 200, "a probe needs the API server");
     guarded.agent.wait_for_log("only who was known before may read", SOON)?;
-    // Now it would ask again who may not.
+    // The agent's cache of the denied reviews has expired now.
     thread::sleep(REFUSED_FOR);
     guarded.expect(&nobody, "GET /metrics", 403)?;
     let metrics = guarded.metrics(&scraper)?;

@@ -1,4 +1,4 @@
-//! What has series of its own is a choice; what has none is still counted.
+//! The configuration chooses the pods with their own series. The agent still counts all other pods.
 
 use std::{fs, time::Duration};
 
@@ -27,7 +27,7 @@ pub(crate) const TESTS: &[Test] = tests![
 
 const POD_ONCPU: &str = "podperf_pod_oncpu_seconds_total";
 const NOT_EXPORTED: &str = "podperf_containers_not_exported";
-/// So that sandboxes are known as such soon.
+/// The short patience makes the agent recognize sandboxes soon.
 const PATIENCE: &str = "patience: 2s";
 const SYSTEM: &str = "kube-system";
 
@@ -68,7 +68,7 @@ fn only_included_namespaces_have_series() -> Result<()> {
     one_namespace_is_left_out("metrics: {includeNamespaces: ['sh.p', 'kube']}")
 }
 
-/// That of the system.
+/// Checks that `yaml` leaves out the system's namespace.
 fn one_namespace_is_left_out(yaml: &str) -> Result<()> {
     let cluster = Cluster::start(PATIENCE, yaml)?;
     let mut shop = Shop::default();
@@ -78,9 +78,9 @@ fn one_namespace_is_left_out(yaml: &str) -> Result<()> {
     cluster.wait_for(CGROUP_ONCPU, &[("cgroup", &cluster.common_row())], |cpu| is_close(cpu, system))?;
     cluster.wait_for_cpu("cart", "web", cpu_of(&shop.pods[0].1)?)?;
     ensure_left_out(&shop.conserved(&cluster)?, "namespace", 2.0)?;
-    // Not even their names.
+    // The agent does not export their names either.
     ensure!(cluster.agent.metrics()?.get("podperf_pod_info", &[("namespace", SYSTEM)]).is_none(), "it is told of");
-    // Overdue for a name by now, sandboxes are no containers either.
+    // The sandboxes have no container name by now, and the agent does not count them as containers.
     shop.burn_in_sandboxes()?;
     ensure_left_out(&shop.conserved(&cluster)?, "namespace", 2.0)
 }
@@ -109,7 +109,7 @@ fn a_pod_that_opts_out_later_loses_its_series_and_no_count() -> Result<()> {
     let out = json!({"metadata": {"annotations": {"podperf.io/scrape": "false"}}});
     cluster.plane.admin().patch_pod(SHOP, "cart", &out)?;
     let metrics = cluster.wait_for(NOT_EXPORTED, &[("reason", "annotation")], |count| count == 1.0)?;
-    // It ends with what it had; what comes now is counted elsewhere.
+    // The series ends with its last value. The common row has all later counts.
     ensure_close("the series", metrics.get(ONCPU, &[("pod", "cart")]).context("it ended at once")?, before)?;
     burn_in(running.cgroup(), BURN)?;
     let after = running.cgroup().cpu_usage()? - before;
@@ -118,7 +118,7 @@ fn a_pod_that_opts_out_later_loses_its_series_and_no_count() -> Result<()> {
     let metrics = cluster.wait_for_end_of(ONCPU, &[])?;
     ensure!(metrics.get("podperf_pod_info", &[("pod", "cart")]).is_none(), "it is told of");
 
-    // And back again.
+    // The annotation allows series again.
     let back = json!({"metadata": {"annotations": {"podperf.io/scrape": "true"}}});
     cluster.plane.admin().patch_pod(SHOP, "cart", &back)?;
     cluster.wait_for(NOT_EXPORTED, &[("reason", "annotation")], |count| count == 0.0)?;
@@ -139,7 +139,7 @@ fn containers_over_the_limit_are_counted_together_until_there_is_room() -> Resul
     shop.burn_in_sandboxes()?;
     ensure_left_out(&shop.conserved(&cluster)?, "limit", 2.0)?;
 
-    // One that had series goes.
+    // The test removes a pod with a series.
     let had: Vec<_> = metrics.samples().iter().filter(|sample| sample.name == ONCPU).collect();
     let gone = had[0].labels["pod"].clone();
     let at = shop.pods.iter().position(|(pod, _)| pod.name() == gone).context("a pod of nobody")?;
@@ -175,7 +175,7 @@ fn a_reload_changes_the_namespaces_and_says_that_the_level_needs_a_restart() -> 
     cluster.wait_for(CGROUP_ONCPU, &[("cgroup", &cluster.common_row())], |cpu| is_close(cpu, more))?;
     let metrics = cluster.wait_for_end_of(ONCPU, &[("pod", "cart")])?;
     ensure_close("the other", metrics.sum(ONCPU, &[("pod", "dns"), ("container", "dns")]), truths[1])?;
-    // Its series goes on, at the level that it has.
+    // The pod's series continues at its current value.
     let running = &shop.pods[1].1[0];
     burn_in(running.cgroup(), BURN)?;
     let truth = running.cgroup().cpu_usage()?;
@@ -183,15 +183,15 @@ fn a_reload_changes_the_namespaces_and_says_that_the_level_needs_a_restart() -> 
     no_series_of(POD_ONCPU, &metrics)
 }
 
-/// Pods, and their containers that run.
+/// Pods, and their running containers.
 #[derive(Default)]
 struct Shop {
-    // Containers end before their pods.
+    // The order matters: containers end before their pods.
     pods: Vec<(PodHandle, Vec<Running>)>,
 }
 
 impl Shop {
-    /// Adds a pod whose containers have burnt, each more than the one before, and live on.
+    /// Adds a pod with live containers. Each container has burnt more CPU time than the previous one.
     fn open(&mut self, cluster: &Cluster, namespace: &str, pod: &str, containers: &[&str]) -> Result<()> {
         self.take(cluster.kubelet.pod(namespace, pod, Qos::Burstable, containers)?, containers)
     }
@@ -214,7 +214,7 @@ impl Shop {
         self.pods.iter().try_for_each(|(pod, _)| burn_in(pod.sandbox(), BURN))
     }
 
-    /// Waits until the rows of pods, containers and the cgroup of all pods have all that the pods did.
+    /// Waits until the rows of pods, containers and the cgroup of all pods have all CPU time of the pods.
     fn conserved(&self, cluster: &Cluster) -> Result<Metrics> {
         let mut truth = Duration::ZERO;
         for (pod, running) in &self.pods {

@@ -1,4 +1,4 @@
-//! `podperf check` before an agent is on the node: it asks the real API server, and says what would keep names away.
+//! `podperf check` before an agent is on the node: it asks the real API server, and reports every obstacle to names.
 
 use std::{process::Command, time::Duration};
 
@@ -38,7 +38,7 @@ fn check_says_beforehand_whether_pods_will_have_names() -> Result<()> {
         ensure!(right, "not {code} with {says:?}: {report:#}");
         Ok(())
     };
-    // The credentials are right, but there is nothing that would prove the node's name.
+    // The credentials are right, but nothing proves the node's name.
     of(NODE, DEGRADED, &["no pods of node `a-node` by watch", "set `nodeName`"])?;
     let _pod = spoilt.kubelet.pod(SHOP, "cart", Qos::Burstable, &["web"])?;
     of(NODE, USABLE, &["1 pods of node `a-node` by watch"])?;

@@ -1,4 +1,4 @@
-//! Containers that come and go by the hundred, each over before its name is known.
+//! Hundreds of containers that start and end. Each ends before its name is known.
 
 use std::{
     fs::OpenOptions,
@@ -29,20 +29,20 @@ pub(crate) const TESTS: &[Test] = tests![
 
 const CONTAINERS: u32 = 300;
 const MANY_CONTAINERS: u32 = 1500;
-/// 750 a minute.
+/// The interval between two containers: 750 a minute.
 const EVERY: Duration = Duration::from_millis(80);
-/// A slow machine gets three times the time.
+/// The time limit is three times the normal run time, for slow machines.
 const DEADLINE: Duration = Duration::from_secs(360);
-/// Each of them starts, watches and ends one container after another.
+/// Number of workers. Each worker starts, watches and ends one container after another.
 const WORKERS: usize = 12;
 const SCRAPE_EVERY: Duration = Duration::from_secs(2);
-/// `cgroups.grace` by default.
+/// The default of `cgroups.grace`.
 const GRACE: Duration = Duration::from_secs(300);
 
-/// A container that is over: its pod's name, and what the kernel has charged its cgroup with.
+/// A finished container: its pod's name, and its cgroup's CPU time from the kernel.
 type Life = (String, Duration);
 
-/// The work of all workers.
+/// The shared state of all workers.
 #[derive(Debug)]
 struct Churn<'a> {
     kubelet: &'a Kubelet,
@@ -103,7 +103,7 @@ fn of_hundreds_of_containers_a_minute_every_count_has_its_name() -> Result<()> {
     ensure!(lives.len() == usize::try_from(containers)?, "only {} containers in {took:?}", lives.len());
     ensure!((sum / truth - 1.0).abs() < 0.005, "{sum} s in all, and the truth is {truth} s");
 
-    // Their grace is a matter of configuration, also for those that are over.
+    // The grace comes from the configuration, and a new grace also applies to finished containers.
     let config = cluster.agent.directory().join("podperf.yaml");
     OpenOptions::new().append(true).open(config)?.write_all(b"cgroups: {grace: 1s}\n")?;
     cluster.agent.signal(Signal::SIGHUP)?;
@@ -127,12 +127,12 @@ impl Churn<'_> {
         }
     }
 
-    /// A pod from its creation to its deletion. Its container lives 50 to 200 ms and burns a third of that.
+    /// Runs a pod from its creation to its deletion. Its container lives 50 to 200 ms and burns a third of that.
     fn live(&self, number: u32) -> Result<Life> {
         let mut pod = self.kubelet.pod(SHOP, &format!("job-{number}"), Qos::Burstable, &["app"])?;
         let (start, life) = (Instant::now(), Duration::from_millis(u64::from(50 + number * 37 % 151)));
         let running = pod.start("app", life / 3)?;
-        // Some have a status while they live, of others only their end is told.
+        // Half of the pods report a status while they live, and all pods report their end.
         if number.is_multiple_of(2) {
             pod.report()?;
         }

@@ -1,5 +1,5 @@
-//! A node with hardware counters, for dashboards: the agent's own exporter, fed with readings that nobody made. Names,
-//! types and labels are real; what the pods did is told here.
+//! A node with hardware counters, for dashboards: the agent's own exporter with invented readings. Names, types and
+//! labels are real. This file defines the pods' activity.
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +40,7 @@ static LOGS: LogCounts = LogCounts::new();
 const EVENTS: [&str; 4] = ["cycles", "instructions", "cache-references", "cache-misses"];
 const SECOND: u64 = 1_000_000_000;
 
-/// What a pod does in a second: nanoseconds, and billions of what is counted.
+/// The increases of a pod's counters in a second: times in nanoseconds, and numbers of events.
 struct Does {
     pod: &'static str,
     workload: &'static str,
@@ -64,7 +64,7 @@ const PODS: &[Does] = &[
     Does { pod: "disk", workload: "store", oncpu: 100 * MS, runqueue: MS, throttled: 0, blocked: 700 * MS, counts: [300 * MS, 200 * MS, 4 * MS, MS] },
 ];
 
-/// The scrape of such a node that has run for so long.
+/// Scrapes of a node with these pods. Its counters grow from `begin` on.
 pub(crate) struct CountedNode {
     begin: Instant,
     pods: Vec<Arc<Pod>>,
@@ -260,7 +260,7 @@ impl Does {
     }
 }
 
-/// What so much a second has come to.
+/// Returns the value of a counter after `seconds`.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,4 +1,4 @@
-//! The counters of one scrape after another: none may fall, and none of a container may go before its time.
+//! The counters of consecutive scrapes: none may fall, and no counter of a container may end before its grace is over.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,16 +22,16 @@ pub(crate) struct Counters {
 type Series = (String, BTreeMap<String, String>);
 
 impl Counters {
-    /// None yet. No series of a container may end before the grace is over.
+    /// Returns an empty set of counters. No series of a container may end before the grace is over.
     pub(crate) fn new(grace: Duration) -> Self {
         Self { since: Instant::now(), grace, last: HashMap::new() }
     }
 
-    /// Takes in a scrape.
+    /// Adds a scrape and compares it with the previous one.
     ///
     /// # Errors
     ///
-    /// When a counter has fallen, or one of a container is missing.
+    /// When a counter has fallen, or a counter of a container is missing.
     pub(crate) fn take(&mut self, metrics: &Metrics) -> Result<()> {
         let before = std::mem::take(&mut self.last);
         for sample in metrics.samples().iter().filter(|sample| sample.name.ends_with("_total")) {
@@ -49,7 +49,7 @@ impl Counters {
         Ok(())
     }
 
-    /// What a counter of namespace [`SHOP`] was when it was last there.
+    /// Returns the last value of a counter of namespace [`SHOP`].
     pub(crate) fn of_container(&self, name: &str, pod: &str, container: &str) -> Option<f64> {
         let labels = [("namespace", SHOP), ("pod", pod), ("container", container)];
         let labels = labels.map(|(label, value)| (label.to_owned(), value.to_owned())).into();

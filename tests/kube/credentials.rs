@@ -1,4 +1,4 @@
-//! What the agent may do and who it is: taken away, expired, missing, and given back while it runs.
+//! The agent's role and credentials: revoked, expired, missing, and granted again while the agent runs.
 
 use std::{
     fs, thread,
@@ -22,13 +22,14 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const AN_HOUR: Duration = Duration::from_secs(3600);
-/// Long enough to start the agent with.
+/// The life of a token, long enough to start the agent.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
 const CONNECTED: &str = "podperf_kube_watch_connected";
 const FAILURES: &str = "podperf_kube_watch_failures_total";
-/// While the agent is refused: with waits that double, five attempts fit; without, more than seven.
+/// The time in which the agent has no role: five attempts fit with waits that double, and more than seven with constant
+/// waits.
 const REFUSED_FOR: Duration = Duration::from_secs(6);
-/// The first of the waits, at its shortest.
+/// The shortest length of the first wait.
 const FIRST_WAIT: Duration = Duration::from_millis(400);
 
 fn without_a_role_the_agent_names_it_and_needs_no_restart_once_it_is_granted() -> Result<()> {
@@ -73,7 +74,7 @@ fn a_role_that_is_revoked_meanwhile_costs_no_count() -> Result<()> {
     let before = cluster.run_once("before", "app")?;
     cluster.wait_for_cpu("before", "app", before.cpu)?;
 
-    // The server asks for the role when a watch begins, and not again.
+    // The server checks the role when a watch begins, and not later.
     cluster.plane.revoke()?;
     let meanwhile = cluster.run_once("meanwhile", "app")?;
     let metrics = cluster.wait_for_cpu("meanwhile", "app", meanwhile.cpu)?;
@@ -110,7 +111,7 @@ fn an_expired_token_is_told_and_a_new_one_is_taken() -> Result<()> {
     cluster.wait_for_cpu("before", "app", before.cpu)?;
     let old = token(&cluster)?;
 
-    // The server ends no watch when a token ends, so it has to go itself.
+    // The server does not end a watch when a token expires, so the test also stops the server.
     thread::sleep(SHORT_LIFE.saturating_sub(born.elapsed()));
     cluster.plane.start_api()?;
     cluster.agent.wait_for_log("token not accepted (expired, or of another cluster?)", RECOVERY)?;
@@ -160,7 +161,7 @@ fn a_token_file_that_is_missing_empty_or_garbage_is_told() -> Result<()> {
     Ok(())
 }
 
-/// None of these, nor what is secret of them, is in anything that the agent has said.
+/// Checks that the agent's output has none of these secrets.
 fn ensure_discreet(agent: &Agent, secrets: &[String]) -> Result<()> {
     let mut said = vec![agent.log()];
     for (path, accept) in

@@ -1,8 +1,8 @@
-//! The dashboards on a real Prometheus that scrapes the real agent, with the recording rules: every query of every panel
-//! and variable finds data.
+//! The dashboards on a real Prometheus that scrapes the real agent, with the recording rules: every query of every
+//! panel and variable finds data.
 //!
-//! Where the machine has no hardware counters, the panels that stand on them are empty on the agent's own node, and only
-//! those: they are named here. They find data on a second node, whose readings nobody made (see `counted`).
+//! If the machine has no hardware counters, exactly the panels that need them are empty on the agent's own node. The
+//! test lists these panels. They find data on a second node with invented readings (see `counted`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,12 +32,12 @@ use tempfile::TempDir;
 use crate::counted::CountedNode;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] every_query_of_the_dashboards_finds_data: &[NEEDS[0], NEEDS[1], Need::Program("prometheus")],
+    every_query_of_the_dashboards_finds_data: &[NEEDS[0], NEEDS[1], Need::Program("prometheus")],
 ];
 
-/// Longer than the pods run before all that is recorded is there.
+/// The time limit, longer than the pods need until all recorded series exist.
 const DEADLINE: Duration = Duration::from_secs(90);
-/// What `$__rate_interval` would be, and some more: all is scraped once a second.
+/// The value of `$__rate_interval`, with a margin: Prometheus scrapes once a second.
 const RATE_INTERVAL: &str = "10s";
 
 /// Panels that have a query without data on a machine without hardware counters.
@@ -82,7 +82,7 @@ const EMPTY: &[(&str, &str, &str)] = &[
     ("podperf-pod", "Stacks that are cut off", "those of the loads are whole"),
 ];
 
-/// Loads beside those of the played kubelet; killed on drop.
+/// Loads besides the played kubelet's loads. Drop kills them.
 struct Loads(Vec<Child>);
 
 impl Drop for Loads {
@@ -94,8 +94,8 @@ impl Drop for Loads {
     }
 }
 
-/// Series of other exporters for pods: kube-state-metrics, and cAdvisor where there is a quota. No alert of ours fires
-/// within a minute, so the text has one as well.
+/// Returns the pods' series from other exporters: kube-state-metrics, and cAdvisor where there is a quota. None of the
+/// chart's alerts fires within a minute, so the text contains one alert as well.
 fn others(pods: &[&str], workload: &str) -> String {
     let mut text = String::new();
     let mut tell = |name: &str, kind: &str, labels: &str, value: u32| {
@@ -123,7 +123,7 @@ fn others(pods: &[&str], workload: &str) -> String {
     text
 }
 
-/// The two nodes: cluster, and what is chosen of each variable that has one value.
+/// The two nodes: the cluster, and the chosen value of each variable with a single value.
 const CHOICES: [(&str, &[(&str, &str)]); 2] = [
     ("here", &[("node", NODE), ("namespace", SHOP), ("workload", "busy"), ("pod", "busy")]),
     ("counted", &[("node", "n1"), ("namespace", SHOP), ("workload", "web"), ("pod", "held")]),
@@ -131,7 +131,7 @@ const CHOICES: [(&str, &[(&str, &str)]); 2] = [
 
 fn every_query_of_the_dashboards_finds_data() -> Result<()> {
     let facts = "metrics: {facts: [oncpu, offcpu, wait_reasons, incomplete_stacks, context_switches]}";
-    // A software event is counted on any machine.
+    // Any machine counts a software event.
     let counters = "counters: {groups: [[cycles, instructions], [cache-references, cache-misses], [cpu-clock]]}";
     let otlp = "otlp: {endpoint: 'http://127.0.0.1:1', interval: 2s}";
     let bpffs = Bpffs::mount()?;
@@ -144,7 +144,7 @@ fn every_query_of_the_dashboards_finds_data() -> Result<()> {
         pod.report()?;
         pods.push((running, pod));
     }
-    // Three threads for two CPUs, one of which also waits for a disk.
+    // Three threads on two CPUs. One of these threads also waits for a disk.
     let mut loads = Loads(Vec::new());
     let seconds = (DEADLINE.as_secs() + 30).to_string();
     for arguments in
@@ -181,7 +181,7 @@ fn every_query_of_the_dashboards_finds_data() -> Result<()> {
         let expected: BTreeSet<String> = if name == "here" { empty_here() } else { BTreeSet::new() };
         let start = Instant::now();
         let (empty, queries) = loop {
-            // It takes no connections at first, and knows no labels.
+            // Prometheus accepts no connections at first, and knows no labels.
             let found = empty_panels(&prometheus, &dashboards, name, choices);
             match found {
                 Ok((empty, queries)) if empty == expected || start.elapsed() > DEADLINE => break (empty, queries),
@@ -204,8 +204,8 @@ fn every_query_of_the_dashboards_finds_data() -> Result<()> {
     Ok(())
 }
 
-/// The rules, with a day and five minutes that are some seconds long: by its rate over five minutes, a new pod would use
-/// a quarter of a CPU only after two. All groups have Prometheus' own interval, a second.
+/// Returns the rules with a day and five minutes that last some seconds: with a rate over five minutes, a new pod's
+/// rate would reach a quarter of a CPU only after two minutes. All groups have Prometheus' own interval, a second.
 fn short_rules() -> Result<TempDir> {
     let directory = TempDir::new()?;
     for file in rules::read()? {
@@ -217,7 +217,7 @@ fn short_rules() -> Result<TempDir> {
     Ok(directory)
 }
 
-/// What has no data on the agent's own node, and why is known.
+/// Returns the panels without data on the agent's own node for a known reason.
 fn empty_here() -> BTreeSet<String> {
     let pmus = fs::read_dir("/sys/bus/event_source/devices").into_iter().flatten().flatten();
     let has_pmu = pmus.into_iter().any(|pmu| is_core_pmu(&pmu.file_name().to_string_lossy()));
@@ -225,7 +225,7 @@ fn empty_here() -> BTreeSet<String> {
     counters.chain(EMPTY.iter().map(|(uid, title, _)| format!("{uid}: {title}"))).collect()
 }
 
-/// The panels with a query that finds nothing, and how many queries there were.
+/// Returns the panels with a query that finds nothing, and the number of queries.
 fn empty_panels(
     prometheus: &Prometheus,
     dashboards: &[Dashboard],
@@ -239,7 +239,7 @@ fn empty_panels(
         for variable in &dashboard.variables {
             let Some((selector, label)) = &variable.label_values else { continue };
             let found = prometheus.label_values(&substituted(selector, &values)?, label)?;
-            // Each cluster is looked at alone, though boards show all of them at first.
+            // The test uses each cluster alone, although dashboards show all clusters by default.
             let many = variable.json["multi"] == true && variable.name != "cluster";
             let wanted = choices.iter().find(|(name, _)| *name == variable.name).map_or(cluster, |(_, value)| value);
             ensure!(
@@ -263,10 +263,10 @@ fn empty_panels(
     Ok((empty, count))
 }
 
-/// A query as Grafana would send it.
+/// Returns a query as Grafana would send it.
 fn substituted(query: &str, values: &BTreeMap<&str, String>) -> Result<String> {
     let mut text = query.to_owned();
-    // The longest first: one name may begin with another.
+    // Longer names come first, because one name may begin with another.
     let mut names: Vec<_> = values.keys().collect();
     names.sort_by_key(|name| std::cmp::Reverse(name.len()));
     for name in names {

@@ -1,4 +1,4 @@
-//! How soon after its status a container has its name.
+//! The delay between a container's status and its name in the metrics.
 
 use std::{
     thread,
@@ -21,10 +21,10 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const CONTAINERS: u32 = 11;
-/// With what it takes to start and to end, a life of 20 ms.
+/// The container's work. Its life is 20 ms with start and end.
 const BRIEFLY: Duration = Duration::from_millis(15);
-/// Of the median, without the time that the machine kept the agent, each process of the control plane and this test waiting
-/// for a CPU: a status goes through one after the other.
+/// The documented median delay. The test subtracts the time in which the agent, each process of the control plane and
+/// this test waited for a CPU: a status passes through them one after the other.
 const PROMISED: Duration = Duration::from_secs(1);
 
 fn a_container_of_20_ms_is_in_the_first_scrape_after_its_status() -> Result<()> {
@@ -37,7 +37,7 @@ fn a_container_of_20_ms_is_in_the_first_scrape_after_its_status() -> Result<()> 
             let running = pod.start(container, BRIEFLY)?;
             lives.push((container, pod.finish(running)?));
         }
-        // Whether its counts are still with the kernel or wait with the agent.
+        // The counts are still in the kernel without this scrape, and wait in the agent with it.
         if number % 2 == 1 {
             let before = cluster.agent.fresh_metrics()?;
             ensure!(before.get(ONCPU, &[("pod", &name)]).is_none(), "`{name}` was named by nobody");
@@ -62,7 +62,8 @@ fn a_status_makes_a_named_series_in_a_moment() -> Result<()> {
     let mut machines = Vec::new();
     let pids = [&[cluster.agent.pid()][..], &cluster.plane.pids()].concat();
     for number in 0..CONTAINERS {
-        // Else each would come at the same moment of the second for which a reading is handed out again.
+        // The pause varies. Otherwise each status would come at the same moment of the second in which the agent
+        // returns the previous reading again.
         thread::sleep(Duration::from_millis(u64::from(number * 370 % 1000)));
         let name = format!("brief-{number}");
         let mut pod = cluster.kubelet.pod(SHOP, &name, Qos::Burstable, &["app"])?;

@@ -1,5 +1,4 @@
-//! Many clients ask for flame graphs at once, on a node with many pods, of a load in which each wait has another
-//! stack.
+//! Many clients request flame graphs at once, on a node with many pods. Each wait of the load has its own stack.
 
 use std::{
     fs,
@@ -35,12 +34,12 @@ const CLIENTS: usize = 64;
 /// Windows are short, so that they are soon full.
 const YAML: &str = "otlp: {interval: 2s}\nserver: {limits: {requestsPerSecond: 0, connections: 128, maxPercent: 0}}\noverhead: {maxPercent: 0}";
 const MOST_ABOVE_REST: u64 = 64 << 20;
-/// A drawing takes seconds in a debug build, and four may wait.
+/// The time limit of a drawing: it takes seconds in a debug build, and four requests may wait.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A scrape meanwhile, without the time that the machine kept the agent or the scraper waiting for a CPU.
+/// The limit of a scrape during the requests, without the time in which the agent or the scraper waited for a CPU.
 const SCRAPE: Duration = Duration::from_secs(1);
 const FULL: Duration = Duration::from_secs(180);
-/// The drawings that clients ask for in turn: no two in a row are the same.
+/// The drawings that each client requests in turn. Consecutive drawings differ.
 const DRAWINGS: [&str; 6] = [
     "/flamegraph",
     "/flamegraph?format=svg",
@@ -67,13 +66,13 @@ fn flame_graphs_that_64_ask_for_at_once_take_64_mib_at_most() -> Result<()> {
         Ok((code == 200 && String::from_utf8_lossy(&body).contains(" smaller) ")).then_some(()))
     })
     .with_context(|| agent.log())?;
-    // New windows take memory, too, with or without flame graphs, and stay for minutes.
+    // New windows stay for minutes and take memory, with or without flame graphs.
     drop(load);
     at_rest(agent)?;
 
     for (what, paths) in [("the same page", &DRAWINGS[..1]), ("all that is drawn", &DRAWINGS[..])] {
         let rest = memory(agent, "VmRSS")?;
-        // Forgets the peak: see proc(5).
+        // This write resets the peak: see proc(5).
         fs::write(format!("/proc/{}/clear_refs", agent.pid()), "5")?;
         let storm = storm(agent, paths)?;
         let (peak, after) = (memory(agent, "VmHWM")?, memory(agent, "VmRSS")?);
@@ -103,7 +102,7 @@ struct Storm {
     codes: Vec<u16>,
     scrapes: u32,
     slowest: Duration,
-    /// Without waits for a CPU.
+    /// The longest scrape, without waits for a CPU.
     longest: Duration,
 }
 
@@ -113,7 +112,7 @@ impl Storm {
     }
 }
 
-/// All ask at the same moment, and one scrapes until all are answered.
+/// Sends all requests at the same moment, and scrapes until all are answered.
 fn storm(agent: &Agent, paths: &[&str]) -> Result<Storm> {
     let pid = agent.pid();
     let (address, together, over) = (agent.address(), Barrier::new(CLIENTS), AtomicBool::new(false));
@@ -154,7 +153,7 @@ fn storm(agent: &Agent, paths: &[&str]) -> Result<Storm> {
     })
 }
 
-/// A line of the agent's `/proc/PID/status`, in bytes.
+/// Returns a line of the agent's `/proc/PID/status`, in bytes.
 fn memory(agent: &Agent, name: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -162,7 +161,7 @@ fn memory(agent: &Agent, name: &str) -> Result<u64> {
     Ok(kib << 10)
 }
 
-/// Waits until the agent takes as much memory as five seconds before, within 4 MiB: the last windows then have their
+/// Waits until the agent takes as much memory as five seconds ago, within 4 MiB. By then the last windows have their
 /// names.
 fn at_rest(agent: &Agent) -> Result<()> {
     let mut before = memory(agent, "VmRSS")?;
@@ -173,7 +172,7 @@ fn at_rest(agent: &Agent) -> Result<()> {
     })
 }
 
-/// Sixteen threads, each of whose waits has another stack; ended on drop.
+/// Sixteen threads. Each of their waits has its own stack. Drop ends them.
 struct Thicket(Child);
 
 impl Thicket {

@@ -1,4 +1,4 @@
-//! What the pages and `config` tell people to do with an agent that is there: ask it by `curl`, have it scraped.
+//! Commands and files of the pages and of `config` for a running agent: requests by `curl`, and a scrape configuration.
 
 use std::{fs, process::Command, time::Duration};
 
@@ -23,12 +23,12 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What the pages call the agent by.
+/// The agent's address on the pages.
 const ADDRESS: &str = "localhost:9799";
 /// The agent's own pod.
 const AGENT: &str = "podperf-x7k2p";
 
-/// Those that need hardware counters ask a node that has them, whose readings nobody made.
+/// Requests that need hardware counters go to a node with hardware counters and invented readings.
 fn every_curl_of_the_pages_is_answered() -> Result<()> {
     let cluster = Cluster::start("", "")?;
     let finished = cluster.run_once("cart", "web")?;
@@ -44,7 +44,7 @@ fn every_curl_of_the_pages_is_answered() -> Result<()> {
         let said = String::from_utf8_lossy(&output.stdout);
         ensure!(output.status.success() && !said.is_empty(), "{}: `{}`: {output:?}", command.page, command.text);
         if needs_counters {
-            // The lowest first.
+            // The lowest value comes first.
             ensure!(said.starts_with("0.51  ") && said.lines().next().is_some_and(|it| it.contains("web-4")), "{said}");
             let pods = said.lines().filter(|line| line.contains("pod=")).count();
             ensure!(pods == 7, "{pods} pods instead of 7: {said}");
@@ -56,7 +56,8 @@ fn every_curl_of_the_pages_is_answered() -> Result<()> {
     Ok(())
 }
 
-/// But for where targets are from: Debian's Prometheus was built without Kubernetes. They have the labels that it gives.
+/// The targets are static, because Debian's Prometheus was built without Kubernetes. They have the labels of
+/// Kubernetes' service discovery.
 fn the_example_for_prometheus_calls_agents_by_their_nodes_and_pods_as_they_do() -> Result<()> {
     let cluster = Cluster::start("", "")?;
     let finished = cluster.run_once("cart", "web")?;
@@ -80,7 +81,7 @@ fn the_example_for_prometheus_calls_agents_by_their_nodes_and_pods_as_they_do() 
     let prometheus = Prometheus::start_with(&config, None)?;
 
     let ask = |query: &str| {
-        // It takes no connections at first.
+        // Prometheus accepts no connections at first.
         let series = within(DEADLINE, query, || Ok(prometheus.query(query).ok().filter(|series| !series.is_empty())));
         series.with_context(|| prometheus.log())
     };
@@ -91,7 +92,7 @@ fn the_example_for_prometheus_calls_agents_by_their_nodes_and_pods_as_they_do() 
     {
         ensure!(up[0].labels.get(label).is_some_and(|found| found == value), "`{label}` is not `{value}`: {up:?}");
     }
-    // Of whom the agent speaks, not of the agent.
+    // The labels name the measured pod, not the agent's pod.
     ask(&format!("{ONCPU}{{namespace=\"{SHOP}\", pod=\"cart\", container=\"web\", node=\"{NODE}\"}}"))?;
 
     let (status, loaded) = http::get_text(prometheus.address(), "/api/v1/rules")?;

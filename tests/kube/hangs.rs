@@ -1,4 +1,4 @@
-//! A pod that hangs is told while it does: by its times, by the chart's rules, and without a jump when it is over.
+//! A hanging pod is visible while it hangs: in its times and in the chart's rules. The end of the wait causes no jump.
 
 use std::{
     fmt::Write as _,
@@ -30,13 +30,13 @@ pub(crate) const TESTS: &[Test] = tests![
 
 const OFFCPU: &str = "podperf_container_offcpu_seconds_total";
 const POD: &str = "stuck";
-/// One thread, in one wait.
+/// The length of the wait. The load has one thread.
 const HANGS: Duration = Duration::from_secs(90);
 const HANGS_LONG: Duration = Duration::from_secs(3600);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Between the last look and the end of the wait.
+/// The time between the last check and the end of the wait.
 const REST: Duration = Duration::from_secs(10);
-/// How far a series may be from the clock.
+/// The largest difference between a series and the clock, in seconds.
 const OFF: f64 = 2.0;
 
 fn a_pod_that_hangs_is_told_while_it_does() -> Result<()> {
@@ -89,10 +89,10 @@ fn a_pod_that_hangs_is_told_while_it_does() -> Result<()> {
     Ok(())
 }
 
-/// What a reading says of the pod.
+/// One reading of the pod's series.
 #[derive(Clone, Copy, Debug, Default)]
 struct Read {
-    /// Since the epoch, in seconds.
+    /// The time of the reading since the epoch, in seconds.
     at: f64,
     hung: f64,
 }
@@ -105,7 +105,7 @@ impl Read {
     }
 }
 
-/// A process that waits once, uninterruptibly, from the start of this on.
+/// A process that waits once, uninterruptibly, from the call of `start` on.
 struct Hanging(Child);
 
 impl Hanging {
@@ -120,7 +120,7 @@ impl Hanging {
         Ok(hanging)
     }
 
-    /// Waits until it says so, and has it go on.
+    /// Waits until the process prints this word, and lets it continue.
     fn says(&mut self, word: &str) -> Result<()> {
         let mut line = String::new();
         let mut stderr = BufReader::with_capacity(1, self.0.stderr.take().context("no stderr")?);
@@ -145,7 +145,7 @@ impl Drop for Hanging {
     }
 }
 
-/// Each agent is a cluster of its own.
+/// Starts a Prometheus with the chart's rules. Each agent is a cluster of its own.
 fn scraped_with_the_charts_rules(agents: &[(&str, &Agent)]) -> Result<Prometheus> {
     let targets: Vec<_> = agents
         .iter()
@@ -161,7 +161,7 @@ fn scraped_with_the_charts_rules(agents: &[(&str, &Agent)]) -> Result<Prometheus
     Prometheus::start_with(&config, None)
 }
 
-/// For an error: what the rules say of the pod.
+/// Returns the rules' results for the pod, for an error message.
 fn told(prometheus: &Prometheus) -> Result<String> {
     let mut text = String::new();
     for sample in prometheus.query(&format!("{{__name__=~\"ALERTS|namespace_pod:.+\",pod=\"{POD}\"}}"))? {

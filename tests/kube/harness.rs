@@ -1,4 +1,4 @@
-//! Checks what the other tests of this ring stand on: the agent's role, and that a shared control plane is cleaned.
+//! Tests of this ring's own setup: the agent's role, and the cleaning of a shared control plane.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -18,8 +18,8 @@ pub(crate) const TESTS: &[Test] = tests![
 const AN_HOUR: Duration = Duration::from_secs(3600);
 const PODS: &str = "/api/v1/pods";
 
-/// What the server's default roles give to every service account: to ask about itself, and to read the versions, the
-/// health, the list of the APIs, and the keys of tokens.
+/// The permissions of every service account by the server's default roles: to review itself, and to read the versions,
+/// the health, the list of the APIs, and the keys of tokens.
 const EVERY_SERVICE_ACCOUNT: &[&str] = &[
     "selfsubjectreviews.authentication.k8s.io [] [] [create]",
     "selfsubjectaccessreviews.authorization.k8s.io [] [] [create]",

@@ -1,4 +1,5 @@
-//! Where the API server is said to be: refused at the start where that cannot be, told where nobody right is there.
+//! The configured address of the API server. The agent refuses an impossible one at the start, and reports one without
+//! a valid server while it runs.
 
 use std::{
     fs::{self, File},
@@ -22,8 +23,8 @@ use tempfile::TempDir;
 pub(crate) const TESTS: &[Test] = tests![
     #[beside] a_kubeconfig_that_cannot_be_used_is_refused,
     #[beside] a_cluster_without_credentials_is_refused,
-    #[beside] a_server_that_cannot_prove_itself_is_told_until_it_can: NEEDS,
-    #[beside] a_port_where_no_api_server_is_costs_no_count: NEEDS,
+    a_server_that_cannot_prove_itself_is_told_until_it_can: NEEDS,
+    a_port_where_no_api_server_is_costs_no_count: NEEDS,
     #[beside] flags_override_the_files_identity_and_kubeconfig: NEEDS,
     #[beside] without_an_identity_pods_are_cgroups_like_all_others: NEEDS,
 ];
@@ -32,7 +33,7 @@ const AN_HOUR: Duration = Duration::from_secs(3600);
 const BAD_CONFIGURATION: i32 = 2;
 const DEADLINE: Duration = Duration::from_secs(30);
 const SECRET: &str = "c2VjcmV0";
-/// Set by Kubernetes in each container.
+/// Kubernetes sets this variable in each container.
 const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
 
 fn a_kubeconfig_that_cannot_be_used_is_refused() -> Result<()> {
@@ -83,7 +84,7 @@ fn a_kubeconfig_that_cannot_be_used_is_refused() -> Result<()> {
 
 fn a_cluster_without_credentials_is_refused() -> Result<()> {
     let outside = |command: &mut Command| {
-        // Whose it is, podperf is not told.
+        // The variable may belong to another program, so podperf ignores it.
         command.env_remove(IN_CLUSTER).env("KUBECONFIG", "/etc/kubernetes/admin.conf");
     };
     let says = ["no in-cluster credentials and no kubeconfig", "`kubernetes.kubeconfig`", "`identity: none`"];
@@ -134,7 +135,7 @@ fn a_port_where_no_api_server_is_costs_no_count() -> Result<()> {
     let mut spoilt = Spoilt::start(AN_HOUR)?;
     let kubeconfig = spoilt.credentials.kubeconfig();
     let good = fs::read_to_string(&kubeconfig)?;
-    // It answers in plain HTTP, and has no pods.
+    // This server answers in plain HTTP, and has no pods.
     let other = Agent::start("identity: none")?;
     let (nobody, other) = (http::free_address()?, other.address());
     for (pod, server, says) in [
@@ -187,7 +188,7 @@ fn without_an_identity_pods_are_cgroups_like_all_others() -> Result<()> {
     Ok(())
 }
 
-/// A container's counts are in a row of its cgroup, and nothing is told of pods.
+/// Checks that a container's counts are in a row of its cgroup, and that no metric names pods.
 fn ensure_nameless(cluster: &Cluster, says: &str) -> Result<()> {
     let (state, detail) = part(&cluster.agent, "pods")?;
     ensure!(state == "healthy" && detail.contains(says), "`pods` is {state}: {detail}");
@@ -213,7 +214,7 @@ fn ensure_not_ready(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-/// The agent must end at once with code 2 and say all of this; what it says.
+/// Checks that the agent ends at once with code 2 and reports all of these words. Returns its message.
 fn refused(yaml: &str, change: impl FnOnce(&mut Command), says: &[&str]) -> Result<String> {
     let directory = TempDir::new()?;
     let log = directory.path().join("log");
@@ -222,7 +223,7 @@ fn refused(yaml: &str, change: impl FnOnce(&mut Command), says: &[&str]) -> Resu
     process::bind_to_parent(&mut command);
     let mut child = command.stderr(File::create(&log)?).spawn()?;
     let ended = within(DEADLINE, "the agent refuses to run", || Ok(child.try_wait()?));
-    // What a failed test leaves.
+    // The test has failed if the agent still runs here.
     child.kill().ok();
     child.wait()?;
     let text = fs::read_to_string(&log)?;
@@ -234,7 +235,7 @@ fn refused(yaml: &str, change: impl FnOnce(&mut Command), says: &[&str]) -> Resu
     Ok(text)
 }
 
-/// A kubeconfig with one more or another value.
+/// Returns a kubeconfig with one value added or replaced.
 fn with(kubeconfig: &str, pointer: &str, value: Value) -> Result<String> {
     let mut kubeconfig: Value = serde_json::from_str(kubeconfig)?;
     let (parent, key) = pointer.rsplit_once('/').context("no key")?;
@@ -242,7 +243,7 @@ fn with(kubeconfig: &str, pointer: &str, value: Value) -> Result<String> {
     Ok(kubeconfig.to_string())
 }
 
-/// Another authority.
+/// Returns another certificate authority.
 fn authority(name: &str) -> Result<String> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);

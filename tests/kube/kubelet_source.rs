@@ -1,6 +1,6 @@
 //! An agent in a pod, as its service account: with the API server, and with a kubelet in its place.
 //!
-//! The API server's list of pods is what a kubelet's `/pods` is, behind real TLS and a real check of the token.
+//! The API server's list of pods stands for a kubelet's `/pods`, behind real TLS and a real check of the token.
 
 use std::{
     fs,
@@ -54,21 +54,22 @@ fn a_kubelet_tells_of_pods_and_of_their_end() -> Result<()> {
     ensure!(metrics.get(CONNECTED, &[]) == Some(1.0), "not connected");
     wait_for_part(&cluster.agent, "pods", "healthy", &["1 pods of node `a-node` by kubelet"])?;
 
-    // Who may not, is told what is missing; who may again, need not start again.
+    // Without the role, the agent reports the missing permission. It needs no restart after the role is back.
     cluster.plane.revoke()?;
     wait_for_part(&cluster.agent, "pods", "degraded", &["may not get the pods", "`nodes/proxy`"])?;
     cluster.wait_for(CONNECTED, &[], |connected| connected == 0.0)?;
     cluster.plane.grant()?;
     cluster.wait_for_connection()?;
 
-    // No scrape from here on that asks earlier, for a container of somebody else on this machine.
+    // From here on the test does not scrape: a scrape would make the agent ask earlier, because of other containers on
+    // this machine.
     thread::sleep(Duration::from_secs(2));
     pod.delete()?;
     wait_unscraped_for_part(&cluster.agent, "pods", "healthy", "0 pods of node `a-node` by kubelet")?;
     let metrics = cluster.agent.metrics()?;
     ensure!(metrics.get(PODS, &[]) == Some(0.0), "{:?} pods are there", metrics.get(PODS, &[]));
     ensure!(metrics.get("podperf_kube_watch_restarts_total", &[]) == Some(1.0), "the refusal is not counted");
-    // The series stays for its grace.
+    // The series stays until its grace is over.
     ensure!(series(&metrics, ONCPU) == 1, "the series has ended with its pod");
     Ok(())
 }
@@ -84,7 +85,7 @@ fn a_kubelet_is_asked_at_once_about_a_container_that_nobody_knows() -> Result<()
 fn a_kubelets_certificate_is_checked_unless_told_otherwise() -> Result<()> {
     let spoilt = Spoilt::start(AN_HOUR)?;
     let authority = spoilt.credentials.path().join("ca.crt");
-    // The cluster's authority is not the kubelet's.
+    // The kubelet's certificate is not from the cluster's authority.
     let mounted = TempDir::new()?;
     fs::copy(spoilt.credentials.path().join("token"), mounted.path().join("token"))?;
     let api = spoilt.plane.address();
@@ -113,7 +114,7 @@ fn a_kubelet_that_refuses_and_babbles_is_told_and_asked_again() -> Result<()> {
     let (status, _, body) = agent.get("/readyz", &[])?;
     let body = String::from_utf8(body)?;
     ensure!(status == 503 && body.contains("nodes/proxy"), "not ready is {status}: {body}");
-    // It counts meanwhile.
+    // The agent counts during the failure.
     let mut finished = cluster.run_once("cart", "web")?.cpu;
 
     for (babble, says) in [
@@ -130,7 +131,7 @@ fn a_kubelet_that_refuses_and_babbles_is_told_and_asked_again() -> Result<()> {
     let failures = metrics.get("podperf_kube_watch_failures_total", &[]).context("no count of failures")?;
     ensure!(failures >= 3.0, "only {failures} failures are counted");
 
-    // Once more, with pods that are known.
+    // The same refusal, with pods that the agent knows.
     played.answer(403, &refusal);
     wait_for_part(agent, "pods", "degraded", &["may not get the pods"])?;
     let more = cluster.run_once("stock", "web")?.cpu;
@@ -149,14 +150,14 @@ fn a_kubelet_that_refuses_and_babbles_is_told_and_asked_again() -> Result<()> {
     Ok(())
 }
 
-/// An agent in a pod of this cluster.
+/// Starts an agent in a pod of this cluster.
 fn in_pod(spoilt: Spoilt, yaml: impl Fn(SocketAddr) -> String) -> Result<Cluster> {
     let Spoilt { kubelet, credentials, plane } = spoilt;
     let agent = start_in_pod(credentials.path(), plane.address(), &yaml(plane.address()))?;
     Ok(Cluster { agent, kubelet, credentials, plane })
 }
 
-/// The API server as a kubelet.
+/// Returns a configuration that uses the API server as a kubelet.
 fn by_kubelet(api: SocketAddr, more: &str) -> String {
     of_kubelet(&format!("url: 'https://{api}/api/v1', {more}"))
 }
@@ -169,7 +170,7 @@ fn list(client: &Client) -> Result<String> {
     client.get(&format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{NODE}"))
 }
 
-/// A kubelet without TLS, which answers as it is told to.
+/// A kubelet without TLS, with answers that the test sets.
 #[derive(Debug)]
 struct Played {
     address: SocketAddr,
@@ -203,14 +204,14 @@ impl Played {
                 let length = body.len();
                 let answer =
                     format!("HTTP/1.1 {status} -\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
-                // Who asked may have gone.
+                // The client may have closed the connection.
                 (&stream).write_all(answer.as_bytes()).ok();
             }
         });
         Ok(played)
     }
 
-    /// From now on.
+    /// Sets the status and the body of all later answers.
     fn answer(&self, status: u16, body: &str) {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         (shared.status, shared.body) = (status, body.to_owned());
@@ -224,7 +225,7 @@ impl Played {
 impl Drop for Played {
     fn drop(&mut self) {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner).over = true;
-        // Wakes it, so that it sees.
+        // This connection wakes the thread, so that it sees the flag.
         TcpStream::connect(self.address).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! Pods as large, as named and as restless as the API server lets them be.
+//! Pods at the API server's limits of size, names and changes.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const POD_INFO: &str = "podperf_pod_info";
-/// A short life each: there are a hundred.
+/// The life of a container. It is short, because there are a hundred of them.
 const BRIEFLY: Duration = Duration::from_millis(5);
 const CHANGES: u32 = 1000;
 
@@ -117,7 +117,7 @@ fn annotations_that_nobody_asked_for_take_no_memory() -> Result<()> {
         pod.spec.get_or_insert_default().node_name = Some(NODE.into());
         Ok(pod)
     };
-    // The first ones are to buffers what the rest is to the pods.
+    // The first pods fill the buffers, and the later pods show the memory of each pod.
     for number in 0..5 {
         cluster.plane.admin().create_pod(&large(format!("first-{number}"))?)?;
     }
@@ -132,7 +132,7 @@ fn annotations_that_nobody_asked_for_take_no_memory() -> Result<()> {
     tell(&format!("{PODS} pods with {} KiB of annotations each: {} KiB more in memory", EACH / 1024, grown / 1024));
     ensure!(grown < all / 3, "{grown} bytes more in memory, with {all} bytes of annotations");
 
-    // Such a pod's containers are counted like all others.
+    // The agent counts such a pod's containers as any others.
     let mut pod = cluster.kubelet.take_up(cluster.plane.admin().create_pod(&large("used".into())?)?)?;
     let running = pod.start("app", BURN)?;
     pod.report()?;
@@ -168,7 +168,7 @@ fn a_pod_that_changes_a_thousand_times_keeps_its_counts() -> Result<()> {
     Ok(())
 }
 
-/// `VmRSS`, in bytes.
+/// Returns `VmRSS`, in bytes.
 fn resident(agent: &Agent) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{}/status", agent.pid()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;

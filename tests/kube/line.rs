@@ -1,4 +1,4 @@
-//! A line to a server that can be slow, cut, or dead: a proxy that copies bytes, in threads of the test.
+//! A connection to a server that can be slow, cut, or dead: a proxy that copies bytes, in threads of the test.
 
 use std::{
     fs,
@@ -15,28 +15,28 @@ use std::{
 use anyhow::{Result, ensure};
 use podperf_tests::cluster::Spoilt;
 
-/// Of [`Way::Slow`]: a kilobyte each tenth of a second.
+/// The bytes that [`Way::Slow`] forwards at once: a kilobyte each tenth of a second.
 const CHUNK: usize = 1024;
 const CHUNK_TIME: Duration = Duration::from_millis(100);
-/// How often what waits looks whether it still has to.
+/// The interval in which a waiting thread checks the state of the line.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// How the line is.
+/// The state of the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// As any.
+    /// Forwards everything.
     Open,
-    /// 10 KB a second from the server.
+    /// Forwards 10 KB a second from the server.
     Slow,
-    /// Ends all connections after so many more bytes from the server, and is open again.
+    /// Ends all connections after this number of further bytes from the server. Then the line is [`Way::Open`] again.
     CutAfter(usize),
-    /// Connections are taken, and nothing gets through.
+    /// Accepts connections and forwards nothing.
     Dead,
-    /// What a client says once the server has spoken is not heard: connections are made, requests not answered.
+    /// Accepts connections, and forwards no bytes of a client after the server's first answer. Requests get no answer.
     Deaf,
 }
 
-/// A line; all that goes over it ends on drop.
+/// A line. Drop ends all its connections.
 #[derive(Debug)]
 pub(crate) struct Line {
     address: SocketAddr,
@@ -52,7 +52,7 @@ struct Shared {
 }
 
 impl Line {
-    /// A line from a port of its own to `server`.
+    /// Opens a line from its own port to `server`.
     pub(crate) fn to(server: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let address = listener.local_addr()?;
@@ -68,14 +68,14 @@ impl Line {
                 if shared.over.load(Ordering::Relaxed) {
                     return;
                 }
-                // A server that is not there is a connection that ends.
+                // If the server is not there, the connection ends.
                 shared.connect(&near, server).ok();
             }
         });
         Ok(line)
     }
 
-    /// Whoever starts with this kubeconfig asks over it.
+    /// Changes the kubeconfig so that its users connect over this line.
     pub(crate) fn lead(&self, spoilt: &Spoilt) -> Result<()> {
         let path = spoilt.credentials.kubeconfig();
         let (kubeconfig, there) = (fs::read_to_string(&path)?, spoilt.plane.address().to_string());
@@ -83,12 +83,12 @@ impl Line {
         Ok(fs::write(path, kubeconfig.replace(&there, &self.address.to_string()))?)
     }
 
-    /// Where it begins.
+    /// Returns the address of the line's own port.
     pub(crate) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What has come over it from the server, in bytes.
+    /// Returns the number of forwarded bytes from the server.
     pub(crate) fn carried(&self) -> usize {
         self.shared.carried.load(Ordering::Relaxed)
     }
@@ -101,7 +101,7 @@ impl Line {
         *self.shared.way() = way;
     }
 
-    /// Ends all connections that are open.
+    /// Ends all open connections.
     pub(crate) fn cut(&self) {
         self.shared.cut();
     }
@@ -111,7 +111,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
         self.shared.cut();
-        // It waits for one more.
+        // The thread waits for one more connection.
         TcpStream::connect(self.address).ok();
     }
 }
@@ -146,7 +146,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Until either end is gone.
+    /// Copies bytes until either end closes.
     fn copy(
         &self,
         mut from: &TcpStream,
@@ -177,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// Waits while nothing gets through; `request` is what a client says to a server that has spoken.
+    /// Waits while the line forwards nothing. `request` is true for a client's bytes after the server's first answer.
     fn wait(&self, request: bool) {
         loop {
             let way = *self.way();
@@ -196,7 +196,7 @@ impl Shared {
         }
     }
 
-    /// How many of these bytes may pass.
+    /// Returns how many of these bytes the line may forward.
     fn allow(&self, bytes: usize) -> usize {
         let mut way = self.way();
         match *way {

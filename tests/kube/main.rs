@@ -31,7 +31,7 @@ use podperf_tests::{control_plane::SharedPlane, suite};
 fn main() -> ExitCode {
     let code = suite::run(
         &[
-            // The longest waits come first: the others run beside them.
+            // The tests with the longest waits come first, so that all other tests run beside them.
             hangs::TESTS,
             podperf_tests::clock::TESTS,
             harness::TESTS,

@@ -1,4 +1,4 @@
-//! Every kind of container has its names, whoever made its cgroup.
+//! Every kind of container has its names, with each runtime and cgroup driver.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const INFO: &str = "podperf_pod_info";
-/// Of a static pod's manifest.
+/// The hash of a static pod's manifest.
 const HASH: &str = "0123456789abcdef0123456789abcdef";
 
 fn a_container_has_its_pods_name_under_either_driver() -> Result<()> {
@@ -68,7 +68,7 @@ fn each_kind_of_container_has_its_own_name_and_its_own_time() -> Result<()> {
     let mut pod = cluster.kubelet.run(specification)?;
     pod.add_ephemeral("debug")?;
 
-    // Each burns another time, so that none can be taken for another.
+    // Each container burns a different time, so that the test can distinguish them.
     let setup = pod.start("setup", BURN)?;
     let mut truths = vec![("setup", pod.finish(setup)?)];
     let mut running = Vec::new();
@@ -103,12 +103,12 @@ fn a_static_pod_is_found_by_the_hash_in_its_path() -> Result<()> {
     let info = [("uid", pod.uid()), ("workload", "etcd-a-node"), ("workload_type", "staticpod")];
     ensure!(metrics.get(INFO, &info) == Some(1.0), "no podperf_pod_info {info:?}");
 
-    // Anybody may say that the hash is his own pod's.
+    // Any user may claim the hash for another pod.
     let _stranger = cluster.kubelet.pod(SHOP, "stranger", Qos::Burstable, &["etcd"])?;
     let claim = json!({"metadata": {"annotations": {"kubernetes.io/config.hash": HASH}}});
     cluster.plane.admin().patch_pod(SHOP, "stranger", &claim)?;
 
-    // No status names this life: only the hash says whose it is.
+    // No status names this life of the container. Only the hash identifies the pod.
     let untold = pod.start("etcd", BURN)?;
     let untold = pod.finish(untold)?;
     cluster.wait_for_cpu("etcd-a-node", "etcd", told.cpu + untold.cpu).map(drop)
@@ -147,7 +147,7 @@ fn the_sandbox_is_kept_apart_from_the_containers() -> Result<()> {
     Ok(())
 }
 
-/// As with a virtual machine that runs its containers.
+/// A virtual machine runs its containers in the same way.
 fn a_pod_that_computes_outside_of_its_containers_has_series_of_its_own() -> Result<()> {
     let cluster = Cluster::start("patience: 2s", "")?;
     let pods = ["quiet", "machine"].map(|name| cluster.kubelet.pod(SHOP, name, Qos::Burstable, &["app"]));
@@ -165,13 +165,13 @@ fn a_pod_that_computes_outside_of_its_containers_has_series_of_its_own() -> Resu
     let sandboxes = || -> Result<Duration> { Ok(pods[0].sandbox().cpu_usage()? + pods[1].sandbox().cpu_usage()?) };
     let all = |metrics: &Metrics| metrics.sum(ONCPU, &own) + metrics.sum(CGROUP_ONCPU, &[("cgroup", &common)]);
     let truth = sandboxes()?;
-    // A reading in the middle of it may leave some of it where it is of all pods.
+    // A reading in the middle of the burning may leave part of it in the row of all pods.
     let metrics = cluster.wait_for_metrics(|metrics| {
         ensure!(is_close(all(metrics), truth) && metrics.get(ONCPU, &own).is_some(), "{} of {truth:?}", all(metrics));
         Ok(())
     })?;
     let before = (metrics.sum(ONCPU, &own), pods[1].sandbox().cpu_usage()?);
-    // What comes later is there whole, however little it is.
+    // The pod's series has all later time, however short.
     burn_in(pods[1].sandbox(), BURN)?;
     let later = pods[1].sandbox().cpu_usage()? - before.1;
     let metrics = cluster.wait_for(ONCPU, &own, |seconds| is_close(seconds - before.0, later))?;
@@ -185,7 +185,7 @@ fn a_cgroup_inside_a_container_adds_to_it() -> Result<()> {
     let running = pod.start("docker", BURN)?;
     pod.report()?;
     let nested = running.cgroup().child_named("init.scope")?;
-    // As a runtime inside of the container would call it, and its own id is in no status.
+    // A runtime inside of the container would use this name. The id in it is in no status.
     let deeper = nested.child_named(&format!("cri-containerd-{}.scope", kubelet::random_id()?))?;
     burn_in(&nested, BURN)?;
     burn_in(&deeper, BURN)?;
@@ -212,7 +212,7 @@ fn the_owner_of_a_pod_names_its_workload() -> Result<()> {
         if let Some((_, hash)) = name.rsplit_once('-').filter(|_| kind == "ReplicaSet") {
             specification.metadata.labels = Some([("pod-template-hash".into(), hash.into())].into());
         }
-        // Who else may own a pod does not run it.
+        // An owner that does not control the pod is not its workload.
         let owners = [("ConfigMap", "bystander", false), (kind, name, true)];
         let references = owners.into_iter().filter(|(kind, ..)| !kind.is_empty());
         specification.metadata.owner_references =
@@ -279,13 +279,13 @@ fn containers_older_than_the_agent_have_series_at_the_first_scrape() -> Result<(
         let info = [("container", running.name()), ("container_id", running.id())];
         ensure!(metrics.get("podperf_container_info", &info) == Some(1.0), "no podperf_container_info {info:?}");
     }
-    // What comes after the agent's start is told.
+    // Counts after the agent's start have a name.
     burn_in(running[0].cgroup(), BURN)?;
     cluster.wait_for(ONCPU, &[("pod", "old"), ("container", "idle")], |cpu| cpu >= BURN.as_secs_f64())?;
     Ok(())
 }
 
-/// An owner that is not there; nobody looks for it.
+/// Returns a reference to an owner that does not exist. The API server does not look for it.
 fn owner(kind: &str, name: &str, controls: bool) -> OwnerReference {
     OwnerReference {
         api_version: "apps/v1".into(),
@@ -297,7 +297,7 @@ fn owner(kind: &str, name: &str, controls: bool) -> OwnerReference {
     }
 }
 
-/// The labels and annotations of the one pod that there is.
+/// Returns the labels and annotations of the only pod.
 fn asked_for(metrics: &Metrics) -> Result<Vec<String>> {
     let info = metrics.samples().iter().find(|sample| sample.name == INFO).context("no podperf_pod_info")?;
     let asked = |label: &&String| label.starts_with("label_") || label.starts_with("annotation_");

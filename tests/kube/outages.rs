@@ -1,4 +1,5 @@
-//! The API server is away, late, or has forgotten what was missed: counts wait, and have their names afterwards.
+//! The API server is away, late, or has forgotten events that the agent missed. Counts wait, and have their names
+//! afterwards.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +29,7 @@ pub(crate) const TESTS: &[Test] = tests![
     in_an_outage_under_load_no_counter_falls_and_no_count_is_lost: NEEDS,
 ];
 
-/// Lives that no status names get their names after this, once the agent is up to date.
+/// The patience: the agent then names lives that no status names, once it is up to date.
 const SHORT_PATIENCE: &str = "patience: 5s";
 const LONGER_THAN_PATIENCE: Duration = Duration::from_secs(6);
 const CONNECTED: &str = "podperf_kube_watch_connected";
@@ -37,22 +38,22 @@ const RESTARTS: &str = "podperf_kube_watch_restarts_total";
 const LAST_SYNC: &str = "podperf_kube_watch_last_sync_timestamp_seconds";
 const PODS: usize = 10;
 const LIVES: usize = 3;
-/// Longer than the agent waits for an answer, and than it goes without a reading.
+/// The pause is longer than the agent's request timeout, and longer than its interval between readings.
 const PAUSE: Duration = Duration::from_secs(12);
-/// An outage under load, and the pods that live in it: long enough for the first four waits between attempts. At its
-/// largest it has some of the longest, too.
+/// The length of an outage under load, and the number of pods that live in it. The outage is long enough for the first
+/// four waits between attempts, and in long runs also for some of the longest waits.
 const OUTAGE: (Duration, usize) = (Duration::from_secs(20), 3);
 const LONG_OUTAGE: (Duration, usize) = (Duration::from_secs(120), 20);
 
-/// These tests stop, pause and restart it.
+/// A control plane of the test's own. These tests stop, pause and restart it.
 type Own = Cluster<ControlPlane>;
 
-/// What the kernel has charged the containers with, by pod and container.
+/// The kernel's CPU time of the containers, by pod and container.
 #[derive(Debug, Default)]
 struct Truth(BTreeMap<(String, String), Duration>);
 
-/// Ten pods that are known have three lives of their only container, of which a status names but the last two; ten have
-/// three containers, each with one life.
+/// Ten known pods have three lives of their only container, and their status names only the last two lives. Ten other
+/// pods have three containers, each with one life.
 fn sixty_lives_in_an_outage_have_their_names_after_it() -> Result<()> {
     let mut cluster = Cluster::start_own(SHORT_PATIENCE, "")?;
     let crowd = ["web", "proxy", "log"];
@@ -67,7 +68,7 @@ fn sixty_lives_in_an_outage_have_their_names_after_it() -> Result<()> {
         let lives = if number < PODS { ["app"; LIVES] } else { crowd };
         lives.iter().try_for_each(|container| truth.live(pod, container))?;
     }
-    // It does not run in an outage.
+    // The patience does not run in an outage.
     thread::sleep(LONGER_THAN_PATIENCE);
     let during = cluster.agent.fresh_metrics()?;
     ensure!(value(&during, CONNECTED)? == 0.0, "connected to nobody");
@@ -149,7 +150,7 @@ fn what_changed_while_the_server_forgot_its_history_is_right_after_it() -> Resul
     }
     let before = truth.wait(&cluster)?;
 
-    // Without its role the agent hears nothing of what changes, although the server is there.
+    // Without its role the agent receives no changes, although the server is there.
     cluster.plane.revoke()?;
     cluster.plane.stop_api();
     cluster.plane.start_api()?;
@@ -189,7 +190,7 @@ fn in_an_outage_under_load_no_counter_falls_and_no_count_is_lost() -> Result<()>
     let mut cluster = Cluster::start_own(SHORT_PATIENCE, "")?;
     let mut busy = cluster.kubelet.pod(SHOP, "busy", Qos::Burstable, &["app"])?;
     let mut pods = pods(&cluster, "lone", count, &["app"])?;
-    // Busy for longer than the test takes.
+    // The load runs longer than the test.
     let running = busy.start("app", 10 * outage)?;
     busy.report()?;
     cluster.wait_for(ONCPU, &[("pod", "busy")], |seconds| seconds > 0.0)?;
@@ -203,7 +204,7 @@ fn in_an_outage_under_load_no_counter_falls_and_no_count_is_lost() -> Result<()>
             truth.live(&mut pods[which], "app")?;
             lives += 1;
         }
-        // Read before the scrape, however long that takes.
+        // The test reads the CPU time before the scrape, because a scrape may take long.
         let cpu = running.cgroup().cpu_usage()?.as_secs_f64();
         let metrics = cluster.agent.fresh_metrics()?;
         counters.take(&metrics)?;
@@ -230,7 +231,7 @@ fn in_an_outage_under_load_no_counter_falls_and_no_count_is_lost() -> Result<()>
 }
 
 impl Truth {
-    /// A whole life of a container, of which nobody is told yet.
+    /// Runs a whole life of a container without a report of its status.
     fn live(&mut self, pod: &mut PodHandle, container: &str) -> Result<()> {
         let running = pod.start(container, BURN)?;
         let finished = pod.finish(running)?;
@@ -242,7 +243,7 @@ impl Truth {
         *self.0.entry((pod.to_owned(), container.to_owned())).or_default() += cpu;
     }
 
-    /// Waits until all containers have what is theirs, and nothing is without a name.
+    /// Waits until all containers have their CPU time, and no count is without a name.
     fn wait(&self, cluster: &Own) -> Result<Metrics> {
         let mut wrong = Vec::new();
         let found = within(SOON, "all counts have their names", || {
@@ -268,7 +269,7 @@ impl Truth {
     }
 }
 
-/// Pods whose containers have not started.
+/// Creates pods whose containers have not started.
 fn pods(cluster: &Own, name: &str, count: usize, containers: &[&str]) -> Result<Vec<PodHandle>> {
     let pod = |number| cluster.kubelet.pod(SHOP, &format!("{name}-{number}"), Qos::Burstable, containers);
     (0..count).map(pod).collect()

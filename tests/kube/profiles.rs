@@ -1,4 +1,4 @@
-//! Profiles are told apart by container, with the names that receivers know, however late these come.
+//! Profiles are separate for each container. They have the names that receivers know, even if these come late.
 
 use std::{
     collections::BTreeSet,
@@ -26,13 +26,13 @@ use serde_json::json;
 pub(crate) const TESTS: &[Test] = tests![
     #[beside] the_waits_of_each_container_arrive_under_its_own_names: NEEDS,
     #[beside] the_annotation_names_the_service_of_a_profile: NEEDS,
-    #[beside] a_pod_is_recorded_and_shown_by_its_name: NEEDS,
+    a_pod_is_recorded_and_shown_by_its_name: NEEDS,
     #[beside] waits_whose_name_comes_later_than_their_window_lose_nothing: NEEDS,
 ];
 
 const EXPORTS: &str = "podperf_otlp_exports_total";
 const OFFCPU: &str = "podperf_container_offcpu_seconds_total";
-/// Of the load, leaf first.
+/// The load's functions, leaf first.
 const WAIT_STACK: [&str; 3] = ["podperf_wait_inner", "podperf_wait_middle", "podperf_wait_outer"];
 
 fn the_waits_of_each_container_arrive_under_its_own_names() -> Result<()> {
@@ -66,7 +66,7 @@ fn the_waits_of_each_container_arrive_under_its_own_names() -> Result<()> {
                 ensure!(found == Some(value), "`{key}` is {found:?} and not `{value}`: {:?}", profile.resource);
             }
         }
-        // In one window a container is one resource, with a profile for each kind of sample that it has.
+        // In one window, a container is one resource, with a profile for each of its kinds of samples.
         let kinds: BTreeSet<_> = profiles.iter().map(|profile| (profile.request, &profile.sample_type)).collect();
         ensure!(kinds.len() == profiles.len(), "{} profiles, and {} kinds in all windows", profiles.len(), kinds.len());
     }
@@ -105,7 +105,7 @@ fn a_pod_is_recorded_and_shown_by_its_name() -> Result<()> {
         process::bind_to_parent(&mut command);
         command.args(["record", subject, "--agent", &url, "--duration", "6s", "-o", "-"]);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        // It says so once it has begun.
+        // The load prints a line once it has begun.
         let mut says = String::new();
         let mut stderr = BufReader::new(child.stderr.take().context("no stderr")?);
         stderr.read_line(&mut says)?;
@@ -144,12 +144,12 @@ fn waits_whose_name_comes_later_than_their_window_lose_nothing() -> Result<()> {
     let (collector, cluster) = start()?;
     let mut pod = cluster.kubelet.run(of_deployment("cart", &["web", "log"])?)?;
     let lives = pod.start("web", Duration::ZERO)?;
-    // Many short waits, and one that is recorded by itself.
+    // Many short waits, and one long wait with a sample of its own.
     let sleepers = [&["--waits", "30"][..], &["--waits", "1", "--millis", "700"]];
     let sleepers = sleepers.map(|arguments| Sleeper::start(lives.cgroup(), arguments));
     let ended = pod.start("log", Duration::ZERO)?;
     let short = Sleeper::start(ended.cgroup(), &["--waits", "30"])?.blocked;
-    // Even its cgroup is gone before its name comes.
+    // The cgroup is gone before the container's name comes.
     let ended = pod.finish(ended)?;
     wait_for_windows(&cluster)?;
     wait_for_windows(&cluster)?;
@@ -166,14 +166,14 @@ fn waits_whose_name_comes_later_than_their_window_lose_nothing() -> Result<()> {
     }
     ensure_near("web", waits(&profiles), truth)?;
     told.ensure_as_metrics_have_it(&cluster, "web", &profiles)?;
-    // Nobody can name the functions of a process that is gone; its time is there.
+    // The functions of a process that has ended have no names. Its time is there.
     let profiles = profiles_of(&collector, "log")?;
     let found = time_in(&profiles, "interruptible");
     ensure!(found >= short, "log: profiles hold {found:?}, and it has waited for {short:?} and more");
     told.ensure_as_metrics_have_it(&cluster, "log", &profiles)
 }
 
-/// A receiver of profiles, and an agent that sends one each second.
+/// Starts a receiver of profiles, and an agent that sends one each second.
 fn start() -> Result<(Collector, Cluster)> {
     let collector = Collector::start()?;
     let otlp = format!("otlp: {{endpoint: '{}', interval: 1s}}", collector.endpoint());
@@ -181,7 +181,7 @@ fn start() -> Result<(Collector, Cluster)> {
     Ok((collector, cluster))
 }
 
-/// A pod that the Deployment `web` would make.
+/// Returns a pod as the Deployment `web` would create it.
 fn of_deployment(name: &str, containers: &[&str]) -> Result<Pod> {
     let mut pod = kubelet::pod(SHOP, name, Qos::Burstable, containers)?;
     let owner = json!([{
@@ -192,14 +192,14 @@ fn of_deployment(name: &str, containers: &[&str]) -> Result<Pod> {
     Ok(pod)
 }
 
-/// A load that has waited, and lives on, so that its stacks have names.
+/// A load that has waited and stays alive, so that its stacks have names.
 struct Sleeper {
     child: Child,
     blocked: Duration,
 }
 
 impl Sleeper {
-    /// Waits in a cgroup: 20 ms each, unless said otherwise.
+    /// Waits in a cgroup: 20 ms each, unless the arguments set another time.
     fn start(cgroup: &TestCgroup, arguments: &[&str]) -> Result<Self> {
         let mut command = Command::new(load::binary()?);
         process::bind_to_parent(&mut command);
@@ -221,10 +221,10 @@ impl Drop for Sleeper {
     }
 }
 
-/// Waits until what happened before has been sent, and has arrived.
+/// Waits until all earlier samples have been sent and have arrived.
 fn wait_for_windows(cluster: &Cluster) -> Result<()> {
-    // A scrape of less than a second ago would say how many were sent then; and of those that are sent next, one may have been
-    // on its way and one just have ended.
+    // A fresh scrape is necessary: a scrape of the last second would have an old number. Of the next three requests,
+    // one may be on its way already, and one may contain a window that has just ended.
     let sent = cluster.agent.fresh_metrics()?.sum(EXPORTS, &[]);
     cluster.wait_for(EXPORTS, &[], |now| now >= sent + 3.0).map(drop)
 }
@@ -234,7 +234,7 @@ fn profiles_of(collector: &Collector, container: &str) -> Result<Vec<Profile>> {
     Ok(collector.profiles()?.into_iter().filter(is_its).collect())
 }
 
-/// The time of the load's own waits.
+/// Returns the time of the load's own waits.
 fn waits(profiles: &[Profile]) -> Duration {
     let samples = profiles.iter().flat_map(|profile| &profile.samples);
     let own = samples.filter(|sample| sample.functions().windows(WAIT_STACK.len()).any(|names| names == WAIT_STACK));
@@ -246,18 +246,18 @@ fn time_in(profiles: &[Profile], state: &str) -> Duration {
     Duration::from_nanos(samples.map(|sample| sample.value).sum())
 }
 
-/// What the metrics had before the windows that are looked at: waits that go on grow in both.
+/// The metrics before the windows that the test checks. Unfinished waits grow in metrics and profiles.
 struct Told(Metrics);
 
 impl Told {
-    /// Returns when all of that has arrived.
+    /// Returns after the profiles of all these metrics have arrived.
     fn begin(cluster: &Cluster) -> Result<Self> {
         let metrics = cluster.agent.fresh_metrics()?;
         wait_for_windows(cluster)?;
         Ok(Self(metrics))
     }
 
-    /// All that the metrics had, the profiles have, and no more than the metrics have now.
+    /// Checks that the profiles have at least the time of these metrics, and at most the time of the current metrics.
     fn ensure_as_metrics_have_it(&self, cluster: &Cluster, container: &str, profiles: &[Profile]) -> Result<()> {
         let now = cluster.agent.fresh_metrics()?;
         for state in ["interruptible", "uninterruptible"] {
@@ -273,7 +273,7 @@ impl Told {
     }
 }
 
-/// Within 2 %, or a tenth of a millisecond where there is nearly nothing.
+/// Checks that both are equal within 2 %, or within 0.1 ms where the time is nearly zero.
 fn ensure_near(what: &str, found: Duration, truth: Duration) -> Result<()> {
     let off = found.abs_diff(truth);
     ensure!(off <= truth / 50 + Duration::from_micros(100), "{what}: profiles hold {found:?}, the truth is {truth:?}");

@@ -1,4 +1,4 @@
-//! Containers that end: one starts again and again, one has a successor, one is over. A real Prometheus watches.
+//! Containers that end: one restarts repeatedly, one has a successor, one has finished. A real Prometheus watches.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,16 +34,16 @@ const PROMETHEUS: &[Need] = &[NEEDS[0], NEEDS[1], Need::Program("prometheus")];
 const SHORT_GRACE: &str = "cgroups: {grace: 1s}";
 const ALL_FACTS: &str = "metrics: {facts: [oncpu, offcpu, context_switches, cpu_migrations, page_faults]}";
 const RESTARTS: u32 = 20;
-/// Much longer than the short grace and two scrapes.
+/// The back-off is much longer than the short grace and two scrapes.
 const LONG_BACKOFF: Duration = Duration::from_secs(5);
 const SHORT_BACKOFF: Duration = Duration::from_millis(400);
 
-/// Counts readings: scrapes with the same number are of the same reading.
+/// The number of readings. Scrapes with the same number show the same reading.
 const READINGS: &str = "podperf_readings_total";
-/// Four times in the second in which a reading is returned.
+/// The scrape interval of the watcher. The agent returns the same reading for a second, which contains four scrapes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// What Prometheus has seen of one container, from its first sample on.
+/// Prometheus' view of one container, from its first sample on.
 #[derive(Debug)]
 struct Seen {
     prometheus: Prometheus,
@@ -51,11 +51,11 @@ struct Seen {
     first: Option<Instant>,
 }
 
-/// Counters of a pod by their series, of one reading.
+/// Counters of a pod by their series, from one reading.
 type Counters = BTreeMap<String, f64>;
 
-/// Scrapes more often than Prometheus, which leaves out scrapes on a busy machine: the test can check only readings
-/// that were scraped.
+/// Scrapes more often than Prometheus, which skips scrapes on a busy machine: the test can check only readings that
+/// were scraped.
 #[derive(Debug)]
 struct Watcher {
     stop: Arc<AtomicBool>,
@@ -121,7 +121,7 @@ fn a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it() -> Result<()> 
     let (mut truth, mut uids) = (Duration::ZERO, BTreeSet::new());
     for life in 0..3 {
         let mut pod = cluster.kubelet.run(specification.clone())?;
-        // Of the later ones not all containers come to start: what is left of the first must not speak for it.
+        // In later lives some sidecars do not start. The series of the first life must not replace theirs.
         for sidecar in ["proxy", "log"].into_iter().filter(|_| life == 0) {
             let running = pod.start(sidecar, BURN)?;
             pod.finish(running)?;
@@ -129,7 +129,7 @@ fn a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it() -> Result<()> 
         let uid = pod.uid().to_owned();
         let info = [("pod", "db-0"), ("uid", &*uid), ("workload", "db"), ("workload_type", "statefulset")];
         if life > 0 {
-            // Before any of its containers has started.
+            // This wait is before the start of any of its containers.
             cluster.wait_for("podperf_pod_info", &info, |pods| pods == 1.0)?;
         }
         let running = pod.start("app", BURN)?;
@@ -137,7 +137,7 @@ fn a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it() -> Result<()> 
         running.burnt()?;
         cluster.wait_for("podperf_pod_info", &info, |pods| pods == 1.0)?;
         seen.begin()?;
-        // Long enough to be scraped, since Prometheus is to see every one of them.
+        // The back-off is long enough for a scrape, because Prometheus has to see every life.
         thread::sleep(2 * SHORT_BACKOFF + Duration::from_secs(1));
         truth += pod.finish(running)?.cpu;
         pod.report()?;
@@ -175,7 +175,7 @@ fn a_container_that_is_over_ends_after_its_grace() -> Result<()> {
     pod.report()?;
     cluster.plane.admin().patch_status(SHOP, "report-1", &json!({"phase": "Succeeded"}))?;
 
-    // Nobody else scrapes meanwhile: its two scrapes are Prometheus'.
+    // Only Prometheus scrapes now: its two scrapes have to end the series.
     let series = [ONCPU, "podperf_pod_info", "podperf_container_info"];
     let ended = within(SOON, "Prometheus knows that the series have ended", || {
         let left: Result<Vec<_>> = series.iter().map(|name| seen.ask(&seen.selector(name))).collect();
@@ -186,7 +186,7 @@ fn a_container_that_is_over_ends_after_its_grace() -> Result<()> {
     let left = series.iter().find(|name| metrics.get(name, &[("pod", "report-1")]).is_some());
     ensure!(left.is_none(), "{left:?} is still in /metrics");
     ensure_all_named(&metrics)?;
-    // All of it was there before.
+    // Prometheus had the complete count before the series ended.
     let window = seen.window()?;
     let oncpu = seen.selector(ONCPU);
     let at_last = seen.ask(&format!("last_over_time({oncpu}[{window}s])"))?.context("never scraped")?;
@@ -198,7 +198,7 @@ fn a_container_that_is_over_ends_after_its_grace() -> Result<()> {
 }
 
 impl Seen {
-    /// A Prometheus that scrapes every second.
+    /// Starts a Prometheus that scrapes every second.
     fn start(cluster: &Cluster, pod: &str) -> Result<Self> {
         let prometheus = Prometheus::start(cluster.agent.address())?;
         let selector = format!("{{namespace=\"{SHOP}\",pod=\"{pod}\"}}");
@@ -220,19 +220,19 @@ impl Seen {
         Ok(())
     }
 
-    /// Whole seconds since the first sample was seen.
+    /// Returns the whole seconds since the first sample was seen.
     fn window(&self) -> Result<u64> {
         Ok(self.first.context("nothing seen yet")?.elapsed().as_secs())
     }
 
-    /// The one value of a query; `None` without a series.
+    /// Returns the only value of a query, or `None` without a series.
     fn ask(&self, query: &str) -> Result<Option<f64>> {
         let found = self.prometheus.query(query)?;
         ensure!(found.len() <= 1, "`{query}`: {found:?}");
         Ok(found.first().map(|sample| sample.value))
     }
 
-    /// All series of this name must be in each scrape, which are counted, and never fall.
+    /// Checks that each scrape has all series of this name, and that none falls. Returns the number of scrapes.
     fn ensure_steady(&self, name: &str) -> Result<f64> {
         let (series, window) = (self.selector(name), self.window()?);
         let resets = self.ask(&format!("max(resets({series}[10m]))"))?;
@@ -285,7 +285,7 @@ impl Watcher {
         let watch = move || {
             let mut readings = BTreeMap::new();
             while !stopped.load(Ordering::Relaxed) {
-                // As Prometheus asks: new series are zero first.
+                // This is Prometheus' request: new series start at zero.
                 let (status, _, body) = http::get(address, "/metrics", &[SCRAPE_TIMEOUT])?;
                 let text = String::from_utf8(body)?;
                 ensure!(status == 200, "/metrics answered {status}: {text}");
@@ -304,14 +304,14 @@ impl Watcher {
         Self { stop, thread: thread::spawn(watch) }
     }
 
-    /// The counters by the number of the reading.
+    /// Returns the counters by the number of the reading.
     fn finish(self) -> Result<BTreeMap<u64, Counters>> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_panic| anyhow::anyhow!("the watcher panicked"))?
     }
 }
 
-/// A series by its name and labels, without those that Prometheus adds.
+/// Returns the key of a series: its name and labels, without the labels that Prometheus adds.
 fn series(name: &str, labels: &BTreeMap<String, String>) -> String {
     let own = labels.iter().filter(|(label, _)| !["__name__", "instance", "job"].contains(&label.as_str()));
     format!("{name} {:?}", own.collect::<Vec<_>>())

@@ -1,4 +1,4 @@
-//! A line to the API server that is slow, breaks in the middle, or is dead without a word.
+//! A connection to the API server that is slow, breaks in the middle, or is dead without an error.
 
 use std::{
     thread,
@@ -27,7 +27,7 @@ const AN_HOUR: Duration = Duration::from_secs(3600);
 const CONNECTED: &str = "podperf_kube_watch_connected";
 const FAILURES: &str = "podperf_kube_watch_failures_total";
 
-/// A cluster whose agent asks over `line`; it is not waited for.
+/// Starts a cluster whose agent connects over `line`. It does not wait for the connection.
 fn over(line: &Line, spoilt: Spoilt) -> Result<Cluster> {
     line.lead(&spoilt)?;
     Cluster::join(spoilt, "", "")
@@ -35,7 +35,7 @@ fn over(line: &Line, spoilt: Spoilt) -> Result<Cluster> {
 
 fn a_list_over_a_slow_line_arrives() -> Result<()> {
     let spoilt = Spoilt::start(AN_HOUR)?;
-    // Two kilobytes each, or more.
+    // Each pod has two kilobytes or more.
     for number in 0..30 {
         let mut pod = kubelet::pod(SHOP, &format!("pod-{number}"), Qos::Burstable, &["app", "proxy"])?;
         pod.spec.get_or_insert_default().node_name = Some(NODE.into());
@@ -66,20 +66,20 @@ fn an_event_that_is_cut_in_the_middle_is_not_lost() -> Result<()> {
         let name = format!("cut-{turn}");
         let mut pod = cluster.kubelet.pod(SHOP, &name, Qos::Burstable, &["app", "proxy"])?;
         let running = pod.start("app", BURN)?;
-        // Whatever the pod's creation still has to say.
+        // Waits for the remaining events of the pod's creation.
         cluster.wait_for("podperf_kube_pods", &[], |pods| pods > f64::from(u32::try_from(turn).unwrap_or(0)))?;
         line.set(Way::CutAfter(bytes));
         pod.report()?;
         within(RECOVERY, "the line is cut", || Ok((line.way() == Way::Open).then_some(())))?;
         let cut = Instant::now();
         let finished = pod.finish(running)?;
-        // Its id was in that event only. A watch of some age is taken up again without a word, a younger one after a
-        // wait: connected or not, the name must come.
+        // The container's id was in that event only. The agent resumes an older watch without an error, and a younger
+        // one after a wait. The name must come in both cases.
         cluster.wait_for_connection()?;
         cluster.wait_for_cpu(&name, "app", finished.cpu)?;
         tell(&format!("cut after {bytes} bytes of an event: its name has come {:.1?} later", cut.elapsed()));
         if turn == 1 {
-            // One agent has two cuts; with each it would wait longer.
+            // Each agent gets only two cuts, because its wait grows with each cut.
             cluster = Cluster::join(cluster.into_spoilt(), "", "")?;
             cluster.wait_for_connection()?;
         }
@@ -108,7 +108,7 @@ fn a_line_that_is_dead_at_the_start_is_told_and_tried_again() -> Result<()> {
     tell(&format!("connected {:.1?} after the line was open", opened.elapsed()));
     cluster.wait_for_cpu("early", "app", finished.cpu)?;
 
-    // And once more while it runs: all that is open ends, and nothing new gets through.
+    // The same failure while the agent runs: all open connections end, and new ones get no data.
     line.set(Way::Dead);
     line.cut();
     wait_for_part(&cluster.agent, "pods", "degraded", &[&address])?;
@@ -126,7 +126,7 @@ fn a_watch_whose_answer_hesitates_is_not_called_connected() -> Result<()> {
     let line = Line::to(spoilt.plane.address())?;
     let cluster = over(&line, spoilt)?;
     cluster.wait_for_connection()?;
-    // The connection can be made; what is asked over it is never answered.
+    // The agent can connect, and its requests never get an answer.
     line.set(Way::Deaf);
     line.cut();
     let detail = wait_for_part(&cluster.agent, "pods", "degraded", &["failed to hear from", "is it overloaded?"])?;
@@ -140,7 +140,7 @@ fn a_watch_whose_answer_hesitates_is_not_called_connected() -> Result<()> {
     Ok(())
 }
 
-/// Text that no compression makes shorter.
+/// Returns text that no compression makes shorter.
 fn random_text() -> Result<String> {
     (0..8).map(|_| kubelet::random_id()).collect::<Result<String>>().context("no random text")
 }

@@ -1,4 +1,4 @@
-//! Pods and statuses that should not be, or are there for a moment only. No count is lost or given to another.
+//! Invalid or short-lived pods and statuses. No count is lost or goes to another pod.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -17,13 +17,13 @@ use podperf_tests::{
 use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] without_a_status_the_only_container_of_a_pod_has_its_name: NEEDS,
-    #[beside] without_a_status_one_of_two_containers_is_counted_with_all_pods: NEEDS,
-    #[beside] a_status_of_a_container_that_is_not_there_makes_no_series: NEEDS,
-    #[beside] a_container_id_that_is_none_is_passed_over: NEEDS,
+    without_a_status_the_only_container_of_a_pod_has_its_name: NEEDS,
+    without_a_status_one_of_two_containers_is_counted_with_all_pods: NEEDS,
+    a_status_of_a_container_that_is_not_there_makes_no_series: NEEDS,
+    a_container_id_that_is_none_is_passed_over: NEEDS,
     a_pod_that_the_api_does_not_know_is_unresolved_until_it_does: NEEDS,
-    #[beside] a_pod_and_its_successor_of_the_same_name_share_the_series: NEEDS,
-    #[beside] a_pod_that_is_deleted_before_it_ends_has_its_last_counts: NEEDS,
+    a_pod_and_its_successor_of_the_same_name_share_the_series: NEEDS,
+    a_pod_that_is_deleted_before_it_ends_has_its_last_counts: NEEDS,
     a_node_name_that_no_pod_has_is_doubted: NEEDS,
 ];
 
@@ -33,7 +33,7 @@ const POD_INFO: &str = "podperf_pod_info";
 const AN_HOUR: Duration = Duration::from_secs(3600);
 
 fn without_a_status_the_only_container_of_a_pod_has_its_name() -> Result<()> {
-    // Longer than the reading that shows that it waits may take.
+    // The patience is longer than the reading that shows the waiting count.
     let cluster = Cluster::start("patience: 5s", "")?;
     let mut pod = cluster.kubelet.pod(SHOP, "silent", Qos::Burstable, &["app"])?;
     let running = pod.start("app", BURN)?;
@@ -53,13 +53,13 @@ fn without_a_status_one_of_two_containers_is_counted_with_all_pods() -> Result<(
     let before = cluster.agent.fresh_metrics()?.sum(CGROUP_ONCPU, &[("cgroup", &row)]);
     let mut truth = Duration::ZERO;
     for container in ["app", "proxy"] {
-        // Both together are too little for a row of the pod's own.
+        // Both lives together are too short for a row of the pod's own.
         let running = pod.start(container, BURN / 4)?;
         truth += pod.finish(running)?.cpu;
     }
     let metrics = cluster.wait_for(CGROUP_ONCPU, &[("cgroup", &row)], |seconds| is_close(seconds - before, truth))?;
     ensure!(of(&metrics, "silent").is_none(), "a guess: {:?}", of(&metrics, "silent"));
-    // A status that comes later names what runs later.
+    // A later status names only later lives.
     let running = pod.start("app", BURN)?;
     pod.report()?;
     let finished = pod.finish(running)?;
@@ -71,7 +71,7 @@ fn a_status_of_a_container_that_is_not_there_makes_no_series() -> Result<()> {
     let cluster = Cluster::start(PATIENCE, "")?;
     let mut pod = cluster.kubelet.pod(SHOP, "ghost", Qos::Burstable, &["app", "proxy"])?;
     report_id(&cluster, "ghost", &format!("containerd://{}", random_id()?))?;
-    // Longer than patience, for all that could come of it.
+    // The pause is longer than the patience, so a wrong series would exist by now.
     thread::sleep(Duration::from_secs(3));
     let metrics = cluster.agent.fresh_metrics()?;
     let series = metrics.samples().iter().find(|sample| sample.labels.get("pod").is_some_and(|pod| pod == "ghost"));
@@ -104,7 +104,7 @@ fn a_container_id_that_is_none_is_passed_over() -> Result<()> {
         finished.push((id, name, pod.finish(running)?.cpu));
         pods.push(pod);
     }
-    // Each is its pod's only one.
+    // Each container is the only one of its pod.
     for (id, name, cpu) in finished {
         cluster.wait_for_cpu(&name, "app", cpu).with_context(|| format!("containerID `{id}`"))?;
     }
@@ -114,7 +114,8 @@ fn a_container_id_that_is_none_is_passed_over() -> Result<()> {
 fn a_pod_that_the_api_does_not_know_is_unresolved_until_it_does() -> Result<()> {
     let cluster = Cluster::start(PATIENCE, "")?;
     let unresolved = |metrics: &Metrics| metrics.sum(CGROUP_ONCPU, &[("cgroup", "(unresolved)")]);
-    // One that runs already is not yet this node's: its UID is in the path, but in no pod of the watch.
+    // This pod's container runs before the pod is bound to this node. The path has the pod's UID, but the watch has no
+    // such pod.
     let unbound = cluster.plane.admin().create_pod(&kubelet::pod(SHOP, "late", Qos::Burstable, &["app"])?)?;
     let mut pod = cluster.kubelet.take_up(unbound)?;
     let before = unresolved(&cluster.agent.fresh_metrics()?);
@@ -125,7 +126,7 @@ fn a_pod_that_the_api_does_not_know_is_unresolved_until_it_does() -> Result<()> 
     let metrics = cluster.wait_for(CGROUP_ONCPU, &row, |seconds| seconds - before >= truth.as_secs_f64() * 0.99)?;
     ensure!(of(&metrics, "late").is_none(), "named by nobody");
     let metrics = cluster.wait_for(WAITING, &[], |waiting| waiting == 0.0)?;
-    // Itself and its sandbox, and what a test that was killed has left on this machine.
+    // The container and its sandbox, and the leftovers of killed tests on this machine.
     let unknown =
         wait_for_part(&cluster.agent, "names", "degraded", &["containers are of pods that the API does not know"])?;
     let unknown: u32 = unknown.split(' ').next().unwrap_or_default().parse()?;
@@ -146,7 +147,7 @@ fn a_pod_that_the_api_does_not_know_is_unresolved_until_it_does() -> Result<()> 
     let second = pod.start("app", BURN)?;
     pod.report()?;
     let second = pod.finish(second)?;
-    // What little the first life did after its pod was known is added.
+    // The first life's short time after its pod became known is part of the series.
     let labels = [("namespace", SHOP), ("pod", "late"), ("container", "app")];
     let metrics = cluster.wait_for(ONCPU, &labels, |seconds| {
         is_close(seconds, second.cpu)
@@ -167,7 +168,8 @@ fn a_pod_and_its_successor_of_the_same_name_share_the_series() -> Result<()> {
     let mut running = pod.start("app", BURN)?;
     pod.report()?;
     for _ in 0..4 {
-        // By force: the container of the one before is still there when its successor's starts.
+        // The test deletes the pod by force: the container of the previous pod is still there when the container of its
+        // successor starts.
         pod.delete()?;
         let mut successor = cluster.kubelet.pod(SHOP, "db-0", Qos::Burstable, &["app"])?;
         ensure!(successor.uid() != pod.uid(), "the same pod");
@@ -194,7 +196,7 @@ fn a_pod_that_is_deleted_before_it_ends_has_its_last_counts() -> Result<()> {
     cluster.wait_for(POD_INFO, &[("pod", "forced")], |there| there == 1.0)?;
     pod.delete()?;
     cluster.wait_for("podperf_kube_pods", &[], |pods| pods == 0.0)?;
-    // Its first process holds the container open; another one burns after the pod is gone.
+    // The first process holds the container open. Another process burns after the pod is gone.
     let used = running.cgroup().cpu_usage()?;
     burn_in(running.cgroup(), BURN)?;
     let finished = pod.finish(running)?;
@@ -214,7 +216,7 @@ fn a_node_name_that_no_pod_has_is_doubted() -> Result<()> {
     let running = known.start("app", BURN)?;
     known.report()?;
     known.finish(running)?;
-    // None is told, so none is shown; and what runs here is counted all the same.
+    // The API server sends no pod, so the agent shows none. It still counts the local containers.
     wait_for_part(&agent, "names", "degraded", &["of pods that the API does not know"])?;
     let metrics = agent.fresh_metrics()?;
     ensure!(metrics.get("podperf_kube_pods", &[]) == Some(0.0), "it has pods");
@@ -226,7 +228,7 @@ fn a_node_name_that_no_pod_has_is_doubted() -> Result<()> {
     ensure!(unresolved >= BURN.as_secs_f64() * 0.99, "{unresolved} s are unresolved");
     drop(agent);
 
-    // On the right node, a pod of another one is as if it were not.
+    // The node name is right now. The agent ignores a pod of another node.
     plane.admin().create_pod(&{
         let mut elsewhere = kubelet::pod(SHOP, "elsewhere", Qos::Burstable, &["app"])?;
         elsewhere.spec.get_or_insert_default().node_name = Some("another-node".into());
@@ -244,12 +246,12 @@ fn a_node_name_that_no_pod_has_is_doubted() -> Result<()> {
     Ok(())
 }
 
-/// The row of the cgroup that all pods have in common.
+/// Returns the row of the cgroup that all pods have in common.
 fn all_pods(kubelet: &Kubelet) -> String {
     format!("{}/kubepods.slice", kubelet.kernel_path())
 }
 
-/// A container's status with this id, whatever runs.
+/// Reports a container's status with this id, for any running container.
 fn report_id(cluster: &Cluster, pod: &str, id: &str) -> Result<()> {
     let state = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
     let status = json!({
@@ -258,7 +260,7 @@ fn report_id(cluster: &Cluster, pod: &str, id: &str) -> Result<()> {
     cluster.plane.admin().patch_status(SHOP, pod, &json!({"containerStatuses": [status]})).map(drop)
 }
 
-/// None of it was too much for the watch.
+/// Checks that the watch had no failure and no restart.
 fn ensure_undisturbed(cluster: &Cluster) -> Result<()> {
     let metrics = cluster.agent.metrics()?;
     for name in ["podperf_kube_watch_failures_total", "podperf_kube_watch_restarts_total"] {
@@ -276,7 +278,7 @@ fn of(metrics: &Metrics, pod: &str) -> Option<f64> {
     metrics.get(ONCPU, &[("namespace", SHOP), ("pod", pod)])
 }
 
-/// All counters of containers and cgroups by name and labels.
+/// Returns all counters of containers and cgroups by name and labels.
 fn totals(metrics: &Metrics) -> BTreeMap<String, f64> {
     let ours = |name: &str| ["podperf_container_", "podperf_cgroup_"].iter().any(|start| name.starts_with(start));
     let counters = metrics.samples().iter().filter(|sample| ours(&sample.name) && sample.name.ends_with("_total"));

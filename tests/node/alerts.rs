@@ -1,4 +1,4 @@
-//! A real Prometheus with the chart's rules, and a pod that deserves an alert.
+//! A real Prometheus with the chart's rules, and a pod that triggers an alert.
 
 use std::time::Duration;
 
@@ -20,16 +20,16 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const FIRES_WITHIN: Duration = Duration::from_secs(240);
-/// How long no other alert may come after it.
+/// The time without another alert after the first one.
 const QUIET_FOR: Duration = Duration::from_secs(20);
-/// Four that never rest, on one CPU: three of them always wait. The other CPUs are the others'.
+/// Four busy loops on one CPU: three of them always wait. Other pods have the other CPUs.
 const CROWDED: &str =
     "for i in 1 2 3; do taskset 1 sh -c 'while :; do :; done' & done; taskset 1 sh -c 'while :; do :; done'";
 
 fn the_run_queue_alert_fires_on_the_pod_that_deserves_it() -> Result<()> {
     let shared = cluster::shared()?;
     let cluster = shared.get()?;
-    // The thresholds are those of the chart; only the patience is a test's.
+    // The test uses the chart's thresholds, and changes only the duration of the alert.
     let patience = "prometheusRule.alerts.PodperfContainerRunqueueWait.for=10s";
     let rules = release::rules(cluster, &["prometheusRule.enabled=true", patience])?;
     ensure!(rules.contains("PodperfContainerRunqueueWait"), "the chart has no such alert: {rules}");

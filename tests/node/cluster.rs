@@ -1,4 +1,4 @@
-//! The cluster that the tests share: a node of either cgroup driver, where the agents count while pods of all kinds live
+//! The cluster that the tests share: a node for each cgroup driver, where the agents count while pods of all kinds live
 //! and die.
 
 use std::{
@@ -21,12 +21,12 @@ use tempfile::TempDir;
 
 use crate::{pods, release};
 
-/// Where the agent answers on each node that it is asked on.
+/// The port of the agent on each node.
 pub(crate) const AGENT_PORT: u16 = 9799;
-/// An emulated machine takes its time, and this one may have other work.
+/// The time limit. An emulated machine is slow, and this machine may have other work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What the tests of this ring need of a machine.
+/// The needs of the tests of this ring.
 pub(crate) const NEEDS: &[Need] = &[
     Need::Program("go"),
     Need::Program("etcd"),
@@ -37,7 +37,8 @@ pub(crate) const NEEDS: &[Need] = &[
     Need::Program("prometheus"),
 ];
 
-/// Its nodes, and their CPUs. On the first are pods that wait for each other, which need one for themselves.
+/// The cluster's nodes, and their numbers of CPUs. The first node has pods that wait for each other, and these need a
+/// CPU of their own.
 const NODES: &[(&str, Driver, u8)] = &[("node-a", Driver::Cgroupfs, 3), ("node-b", Driver::Systemd, 2)];
 
 static SHARED: Mutex<Option<Cluster>> = Mutex::new(None);
@@ -48,7 +49,7 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
 }
 
-/// The shared cluster, while a test has it.
+/// The shared cluster while a test uses it.
 pub(crate) struct Shared(MutexGuard<'static, Option<Cluster>>);
 
 impl Shared {
@@ -57,7 +58,8 @@ impl Shared {
     }
 }
 
-/// The cluster with the agent and its pods on each of its nodes. The first test that asks starts it.
+/// Returns the cluster with the agent and its pods on each of its nodes. The first test that calls this function starts
+/// the cluster.
 pub(crate) fn shared() -> Result<Shared> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if shared.is_none() {
@@ -75,17 +77,17 @@ pub(crate) fn shared() -> Result<Shared> {
     Ok(Shared(shared))
 }
 
-/// The same for the last test that changes it: who asks next gets a new one.
+/// Returns the shared cluster to its last test, which may change it. The next test starts a new one.
 pub(crate) fn take_shared() -> Result<Cluster> {
     shared()?.0.take().context("no cluster")
 }
 
-/// Ends the shared cluster: what is static is not dropped.
+/// Ends the shared cluster: Rust does not drop static values.
 pub(crate) fn end() {
     *SHARED.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// The archive of the agent's image, built from the Dockerfile if need be.
+/// Returns the archive of the agent's image, and builds it from the Dockerfile if necessary.
 pub(crate) fn image() -> Result<PathBuf> {
     Ok(vm::script("image", "build.sh", &[])?.into())
 }
@@ -115,12 +117,12 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Its node under the cgroupfs driver.
+    /// Returns the node with the cgroupfs driver.
     pub(crate) fn node(&self) -> &Node {
         &self.nodes[0]
     }
 
-    /// Makes or changes objects.
+    /// Creates or changes objects.
     pub(crate) fn apply(&self, objects: &[Value]) -> Result<()> {
         let directory = TempDir::new()?;
         let file = directory.path().join("objects.json");
@@ -128,7 +130,8 @@ impl Cluster {
         self.control_plane.apply(&file)
     }
 
-    /// The first of the pods of a namespace whose name begins so and that is as asked for, once there is one.
+    /// Waits for a pod of a namespace whose name begins with this text and that meets the condition. Returns the first
+    /// such pod.
     pub(crate) fn wait_for_pod(
         &self,
         namespace: &str,
@@ -150,7 +153,7 @@ impl Cluster {
         found.with_context(|| self.describe(namespace))
     }
 
-    /// What the API server and the nodes know of the pods of a namespace.
+    /// Returns the API server's and the nodes' information on the pods of a namespace.
     pub(crate) fn describe(&self, namespace: &str) -> String {
         let ask = |arguments: &[&str]| {
             self.control_plane.admin_kubectl(arguments).unwrap_or_else(|error| format!("{error:#}"))
@@ -166,7 +169,7 @@ impl Cluster {
     }
 }
 
-/// Whether a pod is ready.
+/// Returns whether a pod is ready.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")

@@ -1,4 +1,4 @@
-//! The image itself, as the Dockerfile makes it.
+//! The agent's image, built from the Dockerfile.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 

@@ -1,4 +1,4 @@
-//! Pods of all kinds are in `/metrics` under their own names, with what the kernel itself counted for them.
+//! Pods of all kinds are in `/metrics` under their own names, with the kernel's own counts.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const ONCPU: &str = "podperf_container_oncpu_seconds_total";
-/// Names come with the API server's next word of a pod.
+/// A name comes with the API server's next event of a pod.
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
 
 fn each_node_counts_each_kind_of_its_own_pods_and_no_others() -> Result<()> {
@@ -69,7 +69,7 @@ fn a_containers_time_is_its_cgroups() -> Result<()> {
             containers.push((kind.namespace, name(&pod)?.to_owned(), kind.container, directory));
         }
         let usages = || containers.iter().map(|(.., directory)| usage(node, directory)).collect::<Result<Vec<_>>>();
-        // What the kernel says before and after what the agent says.
+        // The test reads the kernel's counts before and after the agent's.
         let read = || Ok::<_, anyhow::Error>((usages()?, release::fresh_metrics(cluster, number)?, usages()?));
         let begin = read()?;
         std::thread::sleep(Duration::from_secs(5));
@@ -109,7 +109,7 @@ fn the_agent_has_the_named_privileges_and_no_others() -> Result<()> {
     Ok(())
 }
 
-/// Namespace, pod and container of all containers that a pod has and that ran.
+/// Returns namespace, pod and container of all containers of a pod that ran.
 fn containers(pod: &Pod) -> Vec<(String, String, String)> {
     let of_pod = (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default());
     let status = pod.status.as_ref();
@@ -119,7 +119,7 @@ fn containers(pod: &Pod) -> Vec<(String, String, String)> {
     ran.map(|status| (of_pod.0.clone(), of_pod.1.clone(), status.name.clone())).collect()
 }
 
-/// The same of all series.
+/// Returns the same of all series.
 fn named(metrics: &Metrics) -> BTreeSet<(String, String, String)> {
     let series = metrics.samples().iter().filter(|sample| sample.name == ONCPU);
     let label =
@@ -127,7 +127,7 @@ fn named(metrics: &Metrics) -> BTreeSet<(String, String, String)> {
     series.map(|it| (label(it, "namespace"), label(it, "pod"), label(it, "container"))).collect()
 }
 
-/// The cgroup of a container, in the guest.
+/// Returns the cgroup of a container, in the guest.
 fn directory(node: &Node, pod: &Pod, container: &str) -> Result<String> {
     let status = pod.status.as_ref();
     let main = status.and_then(|status| status.container_statuses.as_ref());
@@ -138,7 +138,7 @@ fn directory(node: &Node, pod: &Pod, container: &str) -> Result<String> {
     node.run(&format!("find /sys/fs/cgroup -type d -name '*{id}*'"))
 }
 
-/// What a cgroup has run, in seconds.
+/// Returns the CPU time of a cgroup, in seconds.
 fn usage(node: &Node, directory: &str) -> Result<f64> {
     let text = node.run(&format!("cat {directory}/cpu.stat"))?;
     let usage = text.lines().find_map(|line| line.strip_prefix("usage_usec ")).context("no usage")?;

@@ -1,5 +1,5 @@
-//! The pods that the tests look for, in shell, so that an emulated machine is not overrun: one of each kind on the first
-//! node, and on the others those that stay as they are.
+//! The pods that the tests look for. They run shell scripts, so that an emulated machine is not overloaded: one pod of
+//! each kind on the first node, and the pods that stay unchanged on all later nodes.
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
@@ -8,28 +8,28 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, is_ready};
 
-/// Where they are.
+/// The namespace of the pods.
 pub(crate) const NAMESPACE: &str = "shop";
-/// Where static pods are: no namespace has to be made for it.
+/// The namespace of static pods. It always exists.
 pub(crate) const STATIC_NAMESPACE: &str = "default";
 
-/// Runs a little, sleeps, and again. One or two hundredths of an emulated CPU: there are ten of them.
+/// A loop that runs a little and sleeps. It takes one or two hundredths of an emulated CPU: there are ten such pods.
 const BUSY: &str = "while :; do i=0; while [ $i -lt 300 ]; do i=$((i+1)); done; sleep 1; done";
-/// Sleeps, waits for the disk, and again.
+/// A loop that sleeps and waits for the disk.
 const BLOCKED: &str = "while :; do sleep 2; dd if=/dev/zero of=/tmp/file bs=4k count=8 conv=fsync 2>/dev/null; done";
-/// Runs a little, and fails.
+/// A script that runs a little, and fails.
 const CRASHING: &str = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; exit 1";
-/// Runs a little, and ends well.
+/// A script that runs a little, and succeeds.
 const BRIEF: &str = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done";
-/// The same, and two seconds in all.
+/// The same script with two more seconds.
 const TWO_SECONDS: &str = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; sleep 2";
 
-/// A container that runs a script.
+/// Returns a container that runs a script.
 pub(crate) fn container(name: &str, script: &str) -> Value {
     json!({"name": name, "image": TOOLS_IMAGE, "imagePullPolicy": "Never", "command": ["sh", "-c", script]})
 }
 
-/// A pod on a node.
+/// Returns a pod on a node.
 pub(crate) fn pod(name: &str, node: &str, containers: &[Value]) -> Value {
     json!({
         "apiVersion": "v1",
@@ -43,7 +43,7 @@ pub(crate) fn pod(name: &str, node: &str, containers: &[Value]) -> Value {
     })
 }
 
-/// A pod that the kubelet runs by itself; its name in the cluster ends with the node's.
+/// Returns a static pod. Its name in the cluster ends with the node's name.
 pub(crate) fn static_pod() -> Value {
     let mut pod = pod("static", "", &[container("web", BUSY)]);
     pod["metadata"]["namespace"] = json!(STATIC_NAMESPACE);
@@ -51,12 +51,12 @@ pub(crate) fn static_pod() -> Value {
     pod
 }
 
-/// A kind of pod: where it is, the container that tells it from others, what is made for it, and how far it comes.
+/// A kind of pod: its namespace, the container that identifies it, its objects, and its final state.
 pub(crate) struct Kind {
     pub(crate) namespace: &'static str,
     pub(crate) name: &'static str,
     pub(crate) container: &'static str,
-    /// Of a pod's name and its node; `None` where the kubelet has it by itself.
+    /// Returns the object for a pod's name and its node. `None` for a static pod, which the kubelet has itself.
     object: Option<fn(&str, &str) -> Value>,
     what: &'static str,
     comes_so_far: fn(&Pod) -> bool,
@@ -79,13 +79,13 @@ const ALL_KINDS: &[Kind] = &[
 ];
 const STAYING_KINDS: &[Kind] = &[BUSY_KIND, STATIC_KIND];
 
-/// The kinds of pods of the cluster's n-th node.
+/// Returns the kinds of pods of the cluster's n-th node.
 pub(crate) fn kinds(node: usize) -> &'static [Kind] {
     if node == 0 { ALL_KINDS } else { STAYING_KINDS }
 }
 
-/// Makes the pods, and waits until all have come as far as they can. Their names are those of their kinds with that of
-/// their node.
+/// Creates the pods, and waits until all have reached their final state. A pod's name is the name of its kind and the
+/// name of its node.
 pub(crate) fn make_all(cluster: &Cluster) -> Result<()> {
     cluster.control_plane.admin().create_namespace(NAMESPACE)?;
     let objects = cluster.nodes.iter().enumerate().flat_map(|(number, node)| {
@@ -148,7 +148,7 @@ fn brief(name: &str, node: &str) -> Value {
     })
 }
 
-/// Its name.
+/// Returns the pod's name.
 pub(crate) fn name(pod: &Pod) -> Result<&str> {
     pod.metadata.name.as_deref().context("a pod without a name")
 }

@@ -1,4 +1,5 @@
-//! The agents have the privileges for profiles, and send them. Looked at on the node under systemd.
+//! The agents have the privileges for profiles, and send them. The test reads the privileges on the node with the
+//! systemd driver.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,12 +28,12 @@ fn under_systemd_profiles_arrive_at_a_collector_with_the_names_of_pods() -> Resu
     let shared = cluster::shared()?;
     let cluster = shared.get()?;
     let collector = Collector::start()?;
-    // Debian's kernels start with 3, and ask for CAP_SYS_ADMIN then; others take CAP_PERFMON.
+    // Debian's kernels start with 3, and then require CAP_SYS_ADMIN. Other kernels accept CAP_PERFMON.
     for node in &cluster.nodes {
         node.run("sysctl -w kernel.perf_event_paranoid=2")?;
     }
     let endpoint = format!("http://{GUEST_HOST}:{}", collector.address().port());
-    // On an emulated CPU, symbols alone cost more than the cap.
+    // On an emulated CPU, the symbol lookup alone costs more than the cap.
     let config = json!({"otlp": {"endpoint": endpoint, "interval": "5s"}, "overhead": {"maxPercent": 0}});
     release::upgrade(cluster, &json!({"mode": "profiles", "http": {"acceptOpenProfiles": true}, "config": config}))?;
 
@@ -63,7 +64,7 @@ fn under_systemd_profiles_arrive_at_a_collector_with_the_names_of_pods() -> Resu
     Ok(())
 }
 
-/// Whose profiles have arrived.
+/// Returns the resources of the profiles that have arrived.
 fn resources(collector: &Collector) -> String {
     let profiles = collector.profiles().unwrap_or_default();
     let mut resources: Vec<_> =

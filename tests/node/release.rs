@@ -1,4 +1,4 @@
-//! The agent in a cluster, by the chart and the real helm.
+//! The agent in a cluster, installed by the chart and the real helm.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,27 +16,27 @@ use tempfile::TempDir;
 
 use crate::cluster::{AGENT_PORT, Cluster, is_ready};
 
-/// Where it is installed, and the release's name.
+/// The namespace of the installation, and the release's name.
 pub(crate) const NAMESPACE: &str = "podperf";
 
-/// Installs it, and waits until an agent is ready on each node.
+/// Installs the chart, and waits until an agent is ready on each node.
 pub(crate) fn install(cluster: &Cluster, values: &Value) -> Result<()> {
     cluster.control_plane.admin().create_namespace(NAMESPACE)?;
     helm_with(cluster, "install", values)?;
     cluster.nodes.iter().try_for_each(|node| agent_of(cluster, node.name()).map(drop))
 }
 
-/// Changes its values; agents that are to be replaced are not yet.
+/// Changes the release's values. Agents that need a restart have not restarted yet.
 pub(crate) fn upgrade(cluster: &Cluster, values: &Value) -> Result<()> {
     helm_with(cluster, "upgrade", values)
 }
 
-/// Removes it, and waits until it is gone.
+/// Removes the release, and waits until it is gone.
 pub(crate) fn uninstall(cluster: &Cluster) -> Result<()> {
     helm(cluster, &["uninstall", NAMESPACE, "--wait", "--timeout=3m"]).map(drop)
 }
 
-/// The agent of a node, once it is ready.
+/// Returns the agent of a node, once it is ready.
 pub(crate) fn agent_of(cluster: &Cluster, node: &str) -> Result<Pod> {
     let is_there = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node);
     let stays = |pod: &Pod| pod.metadata.deletion_timestamp.is_none();
@@ -45,7 +45,7 @@ pub(crate) fn agent_of(cluster: &Cluster, node: &str) -> Result<Pod> {
     })
 }
 
-/// Lets the agents be asked from here, at the port of their node. Again after each restart of one.
+/// Makes the agents reachable from here, at the port of their node. Call it again after each restart of an agent.
 pub(crate) fn reach(cluster: &Cluster) -> Result<()> {
     for node in &cluster.nodes {
         let agent = agent_of(cluster, node.name())?;
@@ -64,14 +64,14 @@ pub(crate) fn fresh_metrics(cluster: &Cluster, node: usize) -> Result<Metrics> {
     Ok(Metrics::parse(&body))
 }
 
-/// What `helm` prints.
+/// Returns the output of `helm`.
 pub(crate) fn helm(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     let programs = PathBuf::from(vm::script("chart", "build.sh", &["helm"])?);
     let home = TempDir::new()?;
     let mut command = Command::new(programs.join("helm"));
     command.args(["--kubeconfig", &cluster.control_plane.admin_kubeconfig().display().to_string()]);
     command.args(["--namespace", NAMESPACE]).args(arguments);
-    // Its caches and preferences.
+    // The home directory has helm's caches and preferences.
     let output = command.env("HOME", home.path()).stdin(Stdio::null()).output().context("failed to start helm")?;
     let says = String::from_utf8_lossy(&output.stderr);
     ensure!(
@@ -94,19 +94,19 @@ fn helm_with(cluster: &Cluster, verb: &str, values: &Value) -> Result<()> {
     let file = directory.path().join("values.json");
     std::fs::write(&file, values.to_string())?;
     let file = format!("--values={}", file.display());
-    // All nodes at once: there is nothing that an agent does for another.
+    // All agents restart at once, because no agent depends on another one.
     let at_once = "--set=updateStrategy.rollingUpdate.maxUnavailable=100%";
     helm(cluster, &[verb, NAMESPACE, &chart, &file, at_once]).map(drop)
 }
 
-/// The rules of the chart as a rule file of Prometheus, with these values set.
+/// Returns the rules of the chart as a rule file of Prometheus, with these values set.
 pub(crate) fn rules(cluster: &Cluster, set: &[&str]) -> Result<String> {
     let chart = chart()?;
     let mut arguments = vec!["template", NAMESPACE, &chart, "--show-only=templates/prometheusrule.yaml"];
     for value in set {
         arguments.extend(["--set", value]);
     }
-    // Of each object, what is below `spec`.
+    // The file has the part below `spec` of each object.
     let mut rules = String::from("groups:\n");
     let mut inside = false;
     for line in helm(cluster, &arguments)?.lines() {

@@ -1,4 +1,4 @@
-//! What `helm uninstall` leaves on the nodes: nothing.
+//! `helm uninstall` leaves nothing on the nodes.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn after_the_uninstall_nothing_is_left_on_any_node() -> Result<()> {
         agent.metadata.uid.context("an agent without a UID")
     });
     let uids = uids.collect::<Result<Vec<_>>>()?;
-    // systemd writes it with underscores.
+    // systemd writes the id with underscores.
     let cgroups = |node: &Node, uid: &str| {
         let pattern = uid.replace('-', "?");
         node.run(&format!("find /sys/fs/cgroup -type d -name '*{pattern}*' 2>/dev/null; true"))
@@ -54,7 +54,8 @@ fn after_the_uninstall_nothing_is_left_on_any_node() -> Result<()> {
     Ok(())
 }
 
-/// The BPF programs, links and maps of a node, without the runtime's and systemd's own, which are of cgroups.
+/// Returns the BPF programs, links and maps of a node, without the runtime's and systemd's own, which are attached to
+/// cgroups.
 fn bpf(node: &Node) -> Result<Vec<(&'static str, Vec<Value>)>> {
     let show = |kind: &'static str| {
         let text = node.run(&format!("bpftool --json {kind} show"))?;

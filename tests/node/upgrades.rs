@@ -1,4 +1,4 @@
-//! What `helm upgrade` does to counts, and `helm test`.
+//! The effect of `helm upgrade` on counts, and `helm test`.
 
 use std::time::Duration;
 
@@ -26,13 +26,14 @@ pub(crate) const TESTS: &[Test] = tests![
 const ONCPU: &str = "podperf_container_oncpu_seconds_total";
 const CPU_CLOCK: &str = "podperf_container_cpu_clock_seconds_total";
 const FAULTS: &str = "podperf_container_page_faults_total";
-/// The kubelet brings a changed ConfigMap into its pods when it looks at them next.
+/// The time limit for a changed ConfigMap: the kubelet updates its mounted files at its next sync.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(120);
 
 fn helm_test_asks_the_agent() -> Result<()> {
     let shared = cluster::shared()?;
     let cluster = shared.get()?;
-    // There is no DNS, nor a way from one node's pods to another's: from here there is, and to here.
+    // The cluster has no DNS, and no connection between pods of different nodes. The test host can connect to both, so
+    // it asks.
     let ask = |port: u16| -> Result<String> {
         let url = format!("http://{GUEST_HOST}:{port}");
         release::upgrade(cluster, &json!({"tests": {"url": url, "wait": "5s"}}))?;
@@ -41,7 +42,7 @@ fn helm_test_asks_the_agent() -> Result<()> {
     let said = ask(cluster.node().port(AGENT_PORT)?.port())?;
     ensure!(said.contains("Phase:          Succeeded"), "{said}");
     ensure!(ask(http::free_address()?.port()).is_err(), "nobody is there, and the test passes");
-    // As one does after that.
+    // A user runs this command next, after a failed `helm test`.
     let log = cluster.control_plane.admin_kubectl(&["logs", "--namespace", NAMESPACE, "podperf-test"])?;
     ensure!(log.contains("0 of 1 agents are ready and count"), "{log}");
     cluster.control_plane.admin().delete_pod(NAMESPACE, "podperf-test")
@@ -73,7 +74,7 @@ fn an_upgrade_that_restarts_the_agent_loses_no_count() -> Result<()> {
     let cluster = shared.get()?;
     let before = release::fresh_metrics(cluster, 0)?;
     let old = release::agent_of(cluster, cluster.node().name())?;
-    // Debian's kernels ask for that: they start with a kernel.perf_event_paranoid of 3.
+    // Debian's kernels require this capability: they start with a kernel.perf_event_paranoid of 3.
     let capabilities = json!({"capabilities": {"addSysAdmin": true}});
     let counters = json!({"groups": [["cpu-clock"]]});
     release::upgrade(cluster, &json!({"securityContext": capabilities, "config": {"counters": counters}}))?;
@@ -91,16 +92,16 @@ fn an_upgrade_that_restarts_the_agent_loses_no_count() -> Result<()> {
     let states = || seen.iter().flat_map(Metrics::samples).filter(|sample| sample.name == "podperf_pmu_event_state");
     let after = after.with_context(|| format!("{:?}", states().collect::<Vec<_>>()))?;
     ensure_nothing_fell(&before, &after)?;
-    // Nobody was there to read them, and what was counted in between is there.
+    // No agent ran in between, and the counts of that time are there.
     let busy = |metrics: &Metrics| metrics.sum(ONCPU, &[("namespace", "shop"), ("container", "proxy")]);
     ensure!(busy(&after) > busy(&before), "{} s after {} s", busy(&after), busy(&before));
     Ok(())
 }
 
-/// Each container's counter is where it was, or further.
+/// Checks that each container's counter is at least its earlier value.
 fn ensure_nothing_fell(before: &Metrics, after: &Metrics) -> Result<()> {
     let fallen: Vec<_> = containers(before)
-        // The agent itself may be another.
+        // The agent's own container may be a new one.
         .filter(|(labels, _)| labels[0] != NAMESPACE)
         .filter(|(labels, value)| after.get(ONCPU, &pairs(labels)).is_none_or(|now| now < *value))
         .collect();
@@ -108,7 +109,7 @@ fn ensure_nothing_fell(before: &Metrics, after: &Metrics) -> Result<()> {
     Ok(())
 }
 
-/// The series of a fact, by what tells containers apart.
+/// Returns the series of a fact, by the labels that identify a container.
 fn containers(metrics: &Metrics) -> impl Iterator<Item = ([String; 3], f64)> + '_ {
     let of = metrics.samples().iter().filter(|sample| sample.name == ONCPU);
     of.map(|sample| {

@@ -1,7 +1,7 @@
-//! Dashboards, as far as they can be checked without Grafana: each panel says why it may be empty, each query is one
-//! that Prometheus parses, and no two panels lie on each other.
+//! Checks of dashboards without Grafana: each panel explains why it may be empty, Prometheus parses each query, and
+//! panels do not overlap.
 //!
-//! Grafana's own types are checked by `make dashboards`, which needs a network.
+//! `make dashboards` checks Grafana's own types and needs a network.
 
 use std::{collections::BTreeSet, fs};
 
@@ -35,9 +35,9 @@ pub(crate) const TESTS: &[Test] = tests![
     the_page_of_dashboards_names_every_board,
 ];
 
-/// The longest text that a stat panel of four columns shows in a size that can be read.
+/// The longest text, in characters, that a stat panel of four columns shows in a readable size.
 const STAT_TEXT: usize = 28;
-/// Values in place of variables. `$node` and the like are names, `$job` and `$cluster` are regular expressions.
+/// Values of variables. `$node` and similar ones are names, `$job` and `$cluster` are regular expressions.
 const VALUES: [(&str, &str); 9] = [
     ("__rate_interval", "5m"),
     ("__range", "3h"),
@@ -71,7 +71,7 @@ fn queries() -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// The annotations of a board: name and query.
+/// Returns the annotations of a dashboard: name and query.
 fn annotations(board: &Dashboard) -> Vec<(String, String)> {
     let list = board.json["annotations"]["list"].as_array().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -106,10 +106,10 @@ fn every_board_begins_with_how_to_read_it() -> Result<()> {
     Ok(())
 }
 
-/// A query as Grafana sends it.
+/// Returns a query as Grafana sends it.
 fn substituted(query: &str) -> Result<String> {
     let mut values = VALUES;
-    // The longest first: one name may begin with another.
+    // Longer names come first, because one name may begin with another.
     values.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
     let text = values.iter().fold(query.to_owned(), |text, (name, value)| text.replace(&format!("${name}"), value));
     ensure!(!text.contains('$'), "`$` in `{text}` is no variable");
@@ -129,7 +129,7 @@ fn prometheus_parses_every_query_of_the_dashboards() -> Result<()> {
     promtool(&["check", "rules"], vec![file])
 }
 
-/// The names of recorded series are labels of a table's rows: rows with two names are not merged into one.
+/// The names of recorded series are labels of a table's rows. A table does not merge rows with two names.
 fn tables_of_several_queries_have_rows_without_names() -> Result<()> {
     for (uid, panel) in panels()?.into_iter().filter(|(_, panel)| panel.kind == "table" && panel.queries.len() > 1) {
         for query in &panel.queries {
@@ -141,7 +141,7 @@ fn tables_of_several_queries_have_rows_without_names() -> Result<()> {
     Ok(())
 }
 
-/// A link takes the columns of its row; one that is left out has no value.
+/// A link uses the columns of its row. A hidden column has no value.
 fn links_of_tables_take_columns_that_are_shown() -> Result<()> {
     let mut count = 0;
     for (uid, panel) in panels()?.into_iter().filter(|(_, panel)| panel.kind == "table") {
@@ -197,7 +197,7 @@ fn every_query_for_containers_asks_for_whole_pods_too() -> Result<()> {
     Ok(())
 }
 
-/// The row with `container=""` is the rest of a pod; with `metrics.level: pod` it is all of it.
+/// The row with `container=""` is the rest of a pod. With `metrics.level: pod` it is the whole pod.
 fn rows_outside_of_containers_have_a_name_in_legends() -> Result<()> {
     for (place, query) in queries()? {
         let by_container = query.contains("by (container") || query.contains("pod, container)");
@@ -208,7 +208,7 @@ fn rows_outside_of_containers_have_a_name_in_legends() -> Result<()> {
     Ok(())
 }
 
-/// cAdvisor has a row for the pod beside those of its containers, and both have the same periods.
+/// cAdvisor has a row for the pod and rows for its containers, and both have the same periods.
 fn cadvisor_is_asked_for_containers_alone() -> Result<()> {
     let mut count = 0;
     for (place, query) in queries()? {
@@ -221,7 +221,7 @@ fn cadvisor_is_asked_for_containers_alone() -> Result<()> {
     Ok(())
 }
 
-/// A quarter of a core is not "250 ms" on an axis of time.
+/// On a time axis, a quarter of a core would be "250 ms".
 fn time_a_second_is_in_cores_or_threads() -> Result<()> {
     for (uid, panel) in panels()? {
         let unit = panel.json["fieldConfig"]["defaults"]["unit"].as_str().unwrap_or_default();
@@ -245,7 +245,7 @@ fn every_board_can_show_all_clusters() -> Result<()> {
     for Dashboard { uid, variables, .. } in dashboards::read()? {
         let cluster = variables.iter().find(|variable| variable.name == "cluster").context("no variable `cluster`")?;
         let (all, value) = (&cluster.json["includeAll"], &cluster.json["allValue"]);
-        // Not `.+`: one cluster alone often has no such label.
+        // Not `.+`: a single cluster often has no such label.
         ensure!(*all == true && value == ".*" && cluster.json["multi"] == true, "{uid}: {}", cluster.json);
     }
     Ok(())

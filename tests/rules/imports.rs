@@ -1,6 +1,6 @@
-//! Reads from the sources of a crate which file imports which.
+//! Reads the imports between the files of a crate from its sources.
 //!
-//! A path that starts at `crate`, `self`, `super`, a child module or an imported name is followed to the file that defines
+//! A path that starts at `crate`, `self`, `super`, a child module or an imported name leads to the file that defines
 //! its last known name, through re-exports. Tests inside the files are left out.
 
 use std::{
@@ -55,7 +55,7 @@ pub(crate) fn imports(root: &Path) -> Result<BTreeSet<Import>> {
     Ok(found)
 }
 
-/// Reads the file of a module and those of its child modules, which are in the folder `children`.
+/// Reads the file of a module and the files of its child modules, which are in the folder `children`.
 fn read(
     folder: &Path,
     file: &Path,
@@ -101,7 +101,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// Returns the path from the root of the crate; `None` for a path of another crate.
-    fn from_root(&self, path: &[String]) -> Option<Module> {
+    fn whole_path(&self, path: &[String]) -> Option<Module> {
         let (first, mut rest) = path.split_first()?;
         let mut base = match first.as_str() {
             "crate" => Vec::new(),
@@ -143,7 +143,7 @@ impl Reader<'_> {
         } else {
             path.push(name.to_string());
         }
-        if let Some(path) = self.from_root(&path) {
+        if let Some(path) = self.whole_path(&path) {
             self.source.names.insert(local, path.clone());
             self.source.used.insert(path);
         }
@@ -178,7 +178,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let segments: Vec<_> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         if segments.len() > 1
-            && let Some(path) = self.from_root(&segments)
+            && let Some(path) = self.whole_path(&segments)
         {
             self.source.used.insert(path);
         }

@@ -1,5 +1,5 @@
-//! The modules of the agent import downwards only: `agent/layers.txt` has their order, and no files import each other in a
-//! circle.
+//! The modules of the agent import downwards only, in the order of `agent/layers.txt`, and no files import each other
+//! in a circle.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -58,7 +58,8 @@ fn modules_import_lower_layers_only() -> Result<()> {
     Ok(())
 }
 
-/// A module and its children are one: a child may import from the file that declares it.
+/// Returns whether a module imports from its parent. A module and its children are one: a child may import from the
+/// file that declares it.
 fn is_of_parent(import: &Import) -> bool {
     let parent = if import.to.ends_with("mod.rs") { import.to.parent() } else { None };
     parent
@@ -70,7 +71,7 @@ fn no_files_import_each_other_in_a_circle() -> Result<()> {
     for import in all_imports()?.into_iter().filter(|import| !is_of_parent(import)) {
         targets.entry(import.from).or_default().insert(import.to);
     }
-    // What imports nothing that is left is in no circle.
+    // A file whose remaining imports are empty is in no circle.
     loop {
         let left: BTreeSet<_> = targets.keys().cloned().collect();
         targets.values_mut().for_each(|files| files.retain(|file| left.contains(file)));

@@ -1,4 +1,4 @@
-//! Links of pages go to files and headings that there are.
+//! Links in pages lead to existing files and headings.
 
 use std::{ffi::OsStr, fs, path::Path};
 
@@ -29,8 +29,8 @@ fn links_of_pages_go_to_files_and_headings_that_there_are() -> Result<()> {
     Ok(())
 }
 
-/// What a page's headings are called in links: small, `-` for spaces, other signs left out. A `#` in a block of code is no
-/// heading, but asked for by nobody.
+/// Returns the names of a page's headings in links: lower case, `-` for spaces, no other signs. A line with `#` in a
+/// code block counts as a heading too, but no link uses it.
 fn headings(page: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(page)?;
     let titles = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());

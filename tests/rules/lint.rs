@@ -1,8 +1,8 @@
-//! What Grafana's dashboard-linter wants of dashboards, rule by rule under its names, and the conventions of ours.
+//! The rules of Grafana's dashboard-linter under their names, and our own conventions for dashboards.
 //!
-//! The linter is a Go program that cannot be had as a module, so its rules are checked here. What they do not apply to
-//! is in `.lint` beside the dashboards, for who runs the linter itself. That queries are right is told by a real
-//! Prometheus, in the ring `kube`.
+//! The linter is a Go program that cannot be had as a module, so its rules are checked here. `.lint` beside the
+//! dashboards lists the exceptions for users of the linter itself. A real Prometheus checks the queries in the ring
+//! `kube`.
 
 use std::{collections::BTreeSet, fs};
 
@@ -26,10 +26,11 @@ pub(crate) const TESTS: &[Test] = tests![
     every_exclusion_of_the_linter_has_a_reason,
 ];
 
-/// Of the linter's list, those that are in use here.
+/// The units in use here, from the linter's list.
 const UNITS: &[&str] = &["none", "short", "percentunit", "s", "ns", "ops", "bytes"];
 
-/// `template-datasource-rule`, `template-job-rule`, `template-label-promql-rule`, `template-on-time-change-reload-rule`.
+/// `template-datasource-rule`, `template-job-rule`, `template-label-promql-rule`,
+/// `template-on-time-change-reload-rule`.
 fn dashboards_have_their_variables() -> Result<()> {
     for Dashboard { uid, variables, .. } in dashboards::read()? {
         let of = |name: &str| {
@@ -47,7 +48,7 @@ fn dashboards_have_their_variables() -> Result<()> {
             ensure!(variable.label_values.is_some(), "{uid}: `{}` asks for nothing", variable.name);
             ensure!(json["refresh"] == 2, "{uid}: `{}` is not asked for anew when the time changes", variable.name);
             ensure!(json["datasource"]["uid"] == "${datasource}", "{uid}: {json}");
-            // A cluster alone often has no such label.
+            // A single cluster often has no such label.
             let all = if variable.name == "cluster" { ".*" } else { ".+" };
             ensure!(json["multi"] != true || json["allValue"] == all, "{uid}: {json}");
         }
@@ -102,7 +103,7 @@ fn queries_match_job_and_cluster_and_rate_counters() -> Result<()> {
     Ok(())
 }
 
-/// `uneditable-dashboard`, and ours.
+/// `uneditable-dashboard`, and our own conventions.
 fn dashboards_keep_to_the_conventions() -> Result<()> {
     for Dashboard { uid, json, .. } in dashboards::read()? {
         ensure!(json["editable"] == false, "{uid} can be edited, and the next release takes that back");

@@ -1,5 +1,5 @@
-//! The chart's rules, dashboards and runbooks, the pages and the reference of metrics: do they agree with the agent and with
-//! each other? Needs no root. That queries find data on a real agent is a test of the ring `kube`.
+//! Checks that the chart's rules, dashboards and runbooks, the pages and the reference of metrics agree with the agent
+//! and with each other. Needs no root. The ring `kube` tests that queries find data on a real agent.
 
 mod dashboards;
 mod imports;
@@ -11,6 +11,7 @@ mod names;
 mod noise;
 mod paths;
 mod promtool;
+mod prose;
 mod release;
 mod repository;
 mod runbooks;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         layers::TESTS,
         lint::TESTS,
         paths::TESTS,
+        prose::TESTS,
         meaning::TESTS,
         dashboards::TESTS,
     ];

@@ -1,4 +1,4 @@
-//! Every metric that a rule, a dashboard or a page names is one of the agent's, and the reverse.
+//! Every metric that a rule, a dashboard or a page names is one of the agent's metrics, and vice versa.
 
 use std::{collections::BTreeSet, fs};
 
@@ -35,7 +35,7 @@ pub(crate) const OF_OTHERS: &[&str] = &[
     "ALERTS",
 ];
 
-/// Families that neither a rule nor a dashboard has use for; `*` stands for any end.
+/// Families that neither a rule nor a dashboard uses; `*` stands for any end.
 const UNUSED: &[(&str, &str)] = &[
     ("podperf_pod_*", "the recording rules take what they need of them; the rest is for `metrics.level: pod`"),
     ("podperf_cgroup_*", "machines without a cluster have dashboards of their own"),
@@ -66,12 +66,12 @@ const UNUSED: &[(&str, &str)] = &[
     ("process_virtual_memory_bytes", "says nothing where memory is not overcommitted"),
 ];
 
-/// In pages, words that look like metrics.
+/// Words in pages that look like metrics.
 const NO_METRICS: &[&str] = &[
     "podperf_drop",
     "podperf_cgroup",
     "process_gone",
-    // Pushed metrics, as a Prometheus that receives OTLP writes them.
+    // Names of pushed metrics in a Prometheus that receives OTLP.
     "podperf_container_oncpu_time_seconds_total",
     "podperf_container_offcpu_time_seconds_total",
     "podperf_container_wait_time_seconds_total",
@@ -85,7 +85,7 @@ fn recorded() -> Result<BTreeSet<String>> {
     Ok(rules.map(|rule| rule.name.clone()).collect())
 }
 
-/// Each expression with where it is from.
+/// Returns each expression with its source.
 fn expressions() -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for file in rules::read()? {
@@ -144,7 +144,7 @@ fn pages_name_metrics_that_there_are() -> Result<()> {
                 continue;
             }
             count += 1;
-            // `podperf_cgroup_*` stands for many.
+            // `podperf_cgroup_*` stands for many metrics.
             let known = names.contains(&word) || word.ends_with('_') && names.iter().any(|name| name.starts_with(word));
             ensure!(known, "{} names `{word}`, which nobody has", page.display());
         }

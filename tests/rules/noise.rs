@@ -1,4 +1,4 @@
-//! Noise is no waste, and waste beside noise is seen.
+//! The rules for waste ignore noise, and find waste beside noise.
 
 use std::fmt::Write as _;
 
@@ -17,14 +17,15 @@ pub(crate) const TESTS: &[Test] = tests![
     noise_is_no_waste: &[Need::Program("promtool")],
 ];
 
-/// In minutes: a day, the hour that is left out of it, and the hour that is looked at, with some more.
+/// The length of the series in minutes: a day, the hour that is left out of it, the hour that the rules look at, and a
+/// margin.
 const MINUTES: u32 = 27 * 60;
-/// From then on the wasteful one needs more cycles.
+/// The minute from which the wasteful pod needs more cycles.
 const CHANGE: u32 = 25 * 60 + 30;
 const CYCLES: f64 = 6e10;
 const QUIET: usize = 8;
 
-/// Numbers of mean 0 and deviation 1, near enough to normal: the sums of twelve equal ones.
+/// Random numbers of mean 0 and deviation 1, nearly normal: sums of twelve uniform numbers.
 struct Noise(u64);
 
 impl Noise {
@@ -37,8 +38,8 @@ impl Noise {
     }
 }
 
-/// The series of a pod on half a CPU. In each five minutes its instructions per cycle deviate from 1 by `deviation`, and
-/// after the change it has so much less.
+/// Returns the series of a pod on half a CPU. In each five minutes its instructions per cycle deviate from 1 by
+/// `deviation`. After the change they are less by the share `loses`.
 fn series(workload: &str, deviation: f64, loses: f64, noise: &mut Noise) -> Vec<Value> {
     let (mut cycles, mut instructions) = (String::new(), String::new());
     let (mut sum, mut ipc) = (0.0, 1.0);
@@ -72,7 +73,7 @@ fn noise_is_no_waste() -> Result<()> {
         (0..QUIET).flat_map(|number| series(&format!("quiet-{number}"), 0.2, 0.0, &mut noise)).collect();
     input.extend(series("wasteful", 0.05, 0.5, &mut noise));
     let wasted = "namespace_workload:podperf_wasted_cores:rate1h";
-    // Each uses half a CPU. All quiet ones together waste less than a hundredth of that, at any of these times.
+    // Each pod uses half a CPU. All quiet pods together waste less than a hundredth of that, at any of these times.
     let asks = |minute: u32, expression: String| json!({"expr": expression, "eval_time": format!("{minute}m"), "exp_samples": [{"labels": "{}", "value": 1}]});
     let quiet = |minute: u32| {
         asks(
@@ -84,7 +85,7 @@ fn noise_is_no_waste() -> Result<()> {
         )
     };
     let mut tests: Vec<Value> = (0..5).map(|step| quiet(26 * 60 + 10 * step)).collect();
-    // A quarter of a core, but for a tenth of that: the change itself is in the deviation.
+    // The waste is a quarter of a core minus a tenth of that: the deviation includes the change itself.
     tests.push(asks(MINUTES - 10, format!("abs(sum({wasted}{{workload=\"wasteful\"}}) - 0.225) < bool 0.025")));
     let groups = ["agent", "container", "pod", "workload", "baseline", "waste"];
     let groups = groups.map(|group| format!("podperf.rules.{group}"));

@@ -1,4 +1,4 @@
-//! Every path in backticks, in a page or in the `//!` of a module, is that of an existing file or folder.
+//! Every path in backticks, in a page or in the `//!` of a module, is the path of an existing file or folder.
 
 use std::{
     collections::BTreeSet,
@@ -11,11 +11,11 @@ use podperf_tests::{rules::root, suite::Test, tests};
 
 pub(crate) const TESTS: &[Test] = tests![every_path_of_the_documents_is_there, a_path_that_is_not_there_is_found,];
 
-/// Names with these endings are files of ours.
+/// Names with these endings are files of this repository.
 const ENDINGS: [&str; 10] = ["rs", "c", "h", "md", "yaml", "toml", "sh", "json", "tpl", "txt"];
-/// Folders without files of ours: build outputs, and the output of fuzz targets.
+/// Folders without files of this repository: build outputs, and the output of fuzz targets.
 const SKIPPED: [&str; 4] = ["target", ".git", "tests/fuzz/target", "tests/fuzz/artifacts"];
-/// Folders of modules that a page may name by the file's name alone. Files of tests have their path in pages.
+/// Folders of modules that a page may name by the file's name alone. Pages name files of tests by their path.
 const SOURCES: [&str; 2] = ["agent/src", "ebpf"];
 /// Exceptions from these rules: page and path.
 const EXCEPTIONS: [(&str, &str); 0] = [];
@@ -53,9 +53,9 @@ impl Tree {
         self.files.contains(path) || self.folders.contains(path)
     }
 
-    /// Returns whether `token` is meant to be a path: it ends as our files do, or begins with a folder of the root. A
-    /// path with a part in capitals is a pattern, `examples/NAME/values.yaml`; a path from `/` on is on the machines
-    /// of users.
+    /// Returns whether `token` is meant to be a path: it has an ending of our files, or begins with a folder of the
+    /// root. A path with a part in capitals is a pattern, `examples/NAME/values.yaml`; a path that begins with `/` is
+    /// on the machines of users.
     fn is_path(&self, token: &str) -> bool {
         let is_sign = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-', '/'].contains(&c);
         let is_pattern = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_uppercase());
@@ -69,8 +69,8 @@ impl Tree {
     }
 
     /// Returns whether `document` may name `token`: from the root, from a folder above the document, from the sources
-    /// of the agent or of the document's crate. A name without a folder is that of a file beside the document, or
-    /// anywhere below the sources it speaks of.
+    /// of the agent or of the document's crate. A name without a folder may be a file beside the document, or any file
+    /// below its sources.
     fn knows(&self, document: &Path, token: &str) -> bool {
         let is_page = document.extension().is_some_and(|extension| extension == "md");
         let of_crate = document.components().next().map_or_else(PathBuf::new, |first| PathBuf::from(first.as_os_str()));
@@ -159,7 +159,7 @@ fn a_path_that_is_not_there_is_found() -> Result<()> {
     {
         ensure!(tree.is_path(token) && tree.knows(Path::new("docs/a.md"), token), "{token}");
     }
-    // A folder now; and the file of that name is a test's.
+    // `config.rs` is a folder now, and the only file of that name is a test's.
     for token in ["config.rs", "agent/src/config.rs", "tests/other", "docs/b.md", "src/none.rs"] {
         ensure!(tree.is_path(token) && !tree.knows(Path::new("docs/a.md"), token), "{token}");
     }

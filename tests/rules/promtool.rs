@@ -1,4 +1,4 @@
-//! promtool's own view of the rules.
+//! promtool's own checks of the rules.
 
 use std::{path::PathBuf, process::Command};
 
@@ -9,7 +9,7 @@ use podperf_tests::{
     tests,
 };
 
-/// The repository's address, as Cargo.toml says it.
+/// The repository's address, the same as in Cargo.toml.
 const REPOSITORY: &str = "https://github.com/podperf/podperf";
 
 const PROMTOOL: &[Need] = &[Need::Program("promtool")];
@@ -43,7 +43,7 @@ fn demo_rules_fire_within_minutes() -> Result<()> {
     promtool(&["test", "rules"], files_in(&root().join("tests/rules/demo"), ".yaml")?)
 }
 
-/// promtool ignores a group that is not there, and takes the groups in any order then.
+/// promtool ignores an unknown group, and then takes the groups in any order.
 fn every_group_in_a_test_is_a_group_of_the_rules() -> Result<()> {
     let mut groups = Vec::new();
     for file in rules::read()? {
@@ -84,7 +84,7 @@ fn alerts_keep_to_the_conventions() -> Result<()> {
             ensure!(name.starts_with("Podperf"), "{name} does not begin with Podperf");
             let (severity, summary) = (value("severity")?, value("summary")?);
             ensure!(["critical", "warning", "info"].contains(&severity), "{name} is {severity}");
-            // Instructions per cycle are a cause, not a symptom: nobody is to be woken by them.
+            // Instructions per cycle are a cause, not a symptom, and must not page a person.
             ensure!((severity == "critical") == (name == "PodperfDown"), "{name} is {severity}");
             ensure!(summary.ends_with('.') && !summary.contains("{{"), "the summary of {name}: {summary}");
             ensure!(value("description")?.ends_with('.'), "the description of {name} is no sentence");

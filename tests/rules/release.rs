@@ -1,4 +1,4 @@
-//! The release script, on images that are made up: all steps that need neither a compiler nor a registry.
+//! The release script on invented images: all steps that need neither a compiler nor a registry.
 
 mod registry;
 
@@ -43,7 +43,7 @@ pub(crate) const TESTS: &[Test] = tests![
 const GIT: &[Need] = &[Need::Program("git")];
 const JQ: &[Need] = &[Need::Program("jq")];
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The commit that made-up images are of.
+/// The commit of the invented images.
 const REVISION: &str = "643e9ff0c5d1f6e4a8d2b7930c1e5f4a6b8d9e70";
 
 fn a_tag_that_is_not_the_version_of_the_tree_is_refused() -> Result<()> {
@@ -68,7 +68,7 @@ fn a_version_without_a_section_in_the_changelog_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// Larger than a pipe: a reader that leaves early would end the writer, and the release.
+/// The section is larger than a pipe: a reader that leaves early would end the writer, and the release.
 fn a_section_of_a_mebibyte_in_the_changelog_is_found() -> Result<()> {
     let changes = "* A change.\n".repeat((1 << 20) / 12);
     Checkout::new()?.check(&format!("## {VERSION}\n\n{changes}"))
@@ -81,7 +81,7 @@ fn a_commit_that_is_not_on_main_is_refused() -> Result<()> {
     checkout.git(&["commit", "--quiet", "--allow-empty", "--message", "another"])?;
     let said = checkout.check(&changes).err().context("taken")?.to_string();
     ensure!(said.contains("the commit is not on `main`"), "{said}");
-    // An earlier commit of main may be released.
+    // An earlier commit of main is a valid release.
     checkout.git(&["update-ref", "refs/remotes/origin/main", "HEAD"])?;
     checkout.git(&["checkout", "--quiet", "HEAD~1"])?;
     checkout.check(&changes)?;
@@ -113,7 +113,7 @@ fn an_index_has_exactly_the_wanted_architectures() -> Result<()> {
     image(out.path(), "arm64", "program")?;
     ensure!(!index(&["amd64"])?, "taken, and arm64 was left there");
     ensure!(index(&["arm64", "amd64"])?, "refused, and both are there");
-    // The directory's name alone would call it an image for arm64.
+    // The directory's name alone says that the image is for arm64.
     fs::remove_dir_all(out.path().join("image-arm64"))?;
     Command::new("cp")
         .arg("-r")
@@ -175,7 +175,7 @@ fn an_archive_holds_manual_pages_and_completions() -> Result<()> {
         ("completions/_podperf", "words for zsh"),
         ("completions/podperf.fish", "words for fish"),
     ] {
-        // One of the two cannot run here, and has the pages all the same.
+        // One of the two programs cannot run here. Its archive has the manual pages all the same.
         for arch in ["amd64", "arm64"] {
             let found = unpacked(out.path(), arch, &["-xO", &format!("podperf-{VERSION}-linux-{arch}/{name}")])?;
             ensure!(found.trim() == text, "{name} for {arch}: {found}");
@@ -184,7 +184,7 @@ fn an_archive_holds_manual_pages_and_completions() -> Result<()> {
     Ok(())
 }
 
-/// Output of `tar` with the archive of an architecture.
+/// Returns the output of `tar` with the archive of an architecture.
 fn unpacked(out: &Path, arch: &str, arguments: &[&str]) -> Result<String> {
     let archive = out.join(format!("files/podperf-{VERSION}-linux-{arch}.tar.gz"));
     let output = Command::new("tar").args(arguments).arg("-zf").arg(archive).output()?;
@@ -204,7 +204,7 @@ fn notes_of_a_release_name_its_digest_and_what_changed() -> Result<()> {
 
 fn nothing_is_signed_without_the_identity_of_a_workflow() -> Result<()> {
     let [out, programs] = [TempDir::new()?, TempDir::new()?];
-    // With a key of its own, the script would sign in the name of whoever runs it.
+    // With its own key, the script would sign in the name of the user who runs it.
     std::os::unix::fs::symlink("/bin/true", programs.path().join("cosign"))?;
     let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap_or_default());
     let output =
@@ -214,7 +214,7 @@ fn nothing_is_signed_without_the_identity_of_a_workflow() -> Result<()> {
     Ok(())
 }
 
-/// All files of a release, from images that hold these programs.
+/// Makes all files of a release, from images that hold these programs.
 fn make(out: &Path, images: &[(&str, &str)]) -> Result<()> {
     for (arch, program) in images {
         image(out, arch, program)?;
@@ -260,7 +260,7 @@ fn succeed(mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// A repository with the files that `check` reads, whose one commit is on main.
+/// A repository with the files that `check` reads. Its only commit is on main.
 struct Checkout {
     tree: TempDir,
     out: TempDir,
@@ -296,7 +296,7 @@ impl Checkout {
     }
 }
 
-/// A program that prints what the real one has for packages, and is told apart by its name.
+/// Returns a program with the real one's output for packages. Its name in the text makes it unique.
 fn program_text(name: &str) -> String {
     format!(
         "#!/bin/sh\n# {name}\ncase $1 in\nman) for page in podperf podperf-agent; do echo a page >$2/$page.1; done ;;\n\

@@ -1,4 +1,4 @@
-//! Addresses of the repository and of what is published from it follow from `repository` in the workspace's `Cargo.toml`.
+//! Addresses of the repository and of its published artifacts follow from `repository` in the workspace's `Cargo.toml`.
 
 use std::{
     fs,
@@ -11,14 +11,14 @@ use podperf_tests::{rules::root, suite::Test, tests};
 pub(crate) const TESTS: &[Test] =
     tests![the_repository_has_one_address_everywhere, another_address_of_the_repository_is_noticed,];
 
-/// Cargo reads it from the one place.
+/// Cargo reads the address from that file.
 const REPOSITORY: &str = env!("CARGO_PKG_REPOSITORY");
-/// Stands where no address was known. Cut in two: this file may hold it as little as any other.
+/// The placeholder of an unknown address. It has two parts, because this file must not contain it either.
 const PLACEHOLDER: &str = concat!("URL-OF-", "THIS");
 /// GitHub serves these below a repository, besides files.
 const SECTIONS: &[&str] =
     &["actions", "attestations", "commit", "compare", "discussions", "issues", "pull", "pulls", "releases", "security"];
-/// Files of these are built or drawn, and hold no address.
+/// Endings of files that are built or drawn, and contain no address.
 const NOT_TEXT: &[&str] = &["png", "svg", "gz", "zst", "pb", "o"];
 
 fn the_repository_has_one_address_everywhere() -> Result<()> {
@@ -72,12 +72,12 @@ fn another_address_of_the_repository_is_noticed() -> Result<()> {
     Ok(())
 }
 
-/// `owner/name`.
+/// Returns `owner/name`.
 fn project() -> &'static str {
     REPOSITORY.strip_prefix("https://github.com/").unwrap_or_default()
 }
 
-/// The number of addresses in a line that are the repository's, and what is wrong with the line.
+/// Returns the number of the repository's addresses in a line, and the faults of the line.
 fn look(line: &str) -> (usize, Vec<String>) {
     let (mut found, mut wrong) = (0, Vec::new());
     if line.contains(PLACEHOLDER) {
@@ -106,7 +106,7 @@ fn look(line: &str) -> (usize, Vec<String>) {
     (found, wrong)
 }
 
-/// An address up to the first sign that none has.
+/// Returns an address up to the first character that cannot be in an address.
 fn address_at(text: &str) -> &str {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-._~/%#+".contains(c);
     let end = text.find(|c| !is_part(c)).unwrap_or(text.len());
@@ -127,7 +127,7 @@ fn judge(address: &str) -> Result<()> {
             let (section, rest) = rest.split_once('/').unwrap_or((rest, ""));
             match section {
                 "blob" | "tree" => file_exists(rest),
-                // As signatures name a workflow: with the tag behind an `@`, which ends the address here.
+                // Signatures name a workflow with the tag after an `@`, which ends the address here.
                 ".github" => file_exists(&format!("main/.github/{rest}")),
                 _ => {
                     ensure!(section.is_empty() || SECTIONS.contains(&section), "GitHub serves no `{section}` there");
@@ -153,7 +153,7 @@ fn file_exists(rest: &str) -> Result<()> {
     Ok(())
 }
 
-/// All files of the tree, without what is built.
+/// Returns all files of the tree, without build outputs.
 fn files() -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     walk(&root(), &mut files)?;

@@ -1,4 +1,4 @@
-//! A runbook for each alert, and an alert for each runbook.
+//! Each alert has a runbook, and each runbook has an alert.
 
 use std::{collections::BTreeSet, fs, process::Command};
 
@@ -46,7 +46,7 @@ fn runbooks_say_what_it_means_and_what_to_do() -> Result<()> {
     Ok(())
 }
 
-/// As expressions of a rule file: promtool has no other way to look at one.
+/// The test writes the queries into a rule file, because promtool checks only such files.
 fn queries_of_pages_are_promql() -> Result<()> {
     let mut pages = vec![root().join("README.md")];
     for directory in ["docs", "docs/runbooks"] {

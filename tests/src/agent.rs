@@ -1,4 +1,4 @@
-//! The agent as the tests run it: a process of its own, with its own lock and a port that it picks.
+//! The agent in tests: a separate process with its own lock and a port that it picks.
 
 use std::{
     collections::BTreeMap,
@@ -21,22 +21,22 @@ use tempfile::TempDir;
 
 use crate::{http, load, process, suite::OWN_MACHINE, waited::Waited};
 
-/// The agent says so on stderr once it answers.
+/// The agent logs this text on stderr when it answers.
 const READY: &str = "listening on http";
-/// Loading the programs takes well below a second; a loaded machine gets more.
+/// The longest wait for a start. Loading the programs takes well below a second; a loaded machine gets more.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// The agent promises to end this soon after SIGTERM. [`Agent::wait`] allows besides for exactly the time in which the
-/// machine had no CPU for it.
+/// The longest time in which the agent may end after SIGTERM. [`Agent::wait`] adds exactly the time in which the
+/// machine had no CPU for the agent.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(5);
-/// After this time an agent that is dropped is killed instead.
+/// The time after which a dropped agent is killed.
 const KILL_DEADLINE: Duration = Duration::from_secs(15);
-/// Longer than readings are handed out again: a scrape after this pause is a new one, or of a moment in it.
+/// Longer than a reading is reused: a scrape after this pause gets a new reading, or one made during the pause.
 pub const COALESCED_FOR: Duration = Duration::from_millis(1100);
 
 /// The header that Prometheus sends.
 pub const SCRAPE_TIMEOUT: (&str, &str) = ("X-Prometheus-Scrape-Timeout-Seconds", "10");
 
-/// A running agent; ended on drop.
+/// A running agent, which ends on drop.
 #[derive(Debug)]
 pub struct Agent {
     child: Child,
@@ -55,29 +55,29 @@ pub struct Metrics(Vec<Sample>);
 pub struct Sample {
     /// The metric's name.
     pub name: String,
-    /// Its labels.
+    /// The labels of the series.
     pub labels: BTreeMap<String, String>,
-    /// Its value.
+    /// The value of the series.
     pub value: f64,
 }
 
-/// `podperf`, which cargo puts beside the tests' own programs.
+/// Returns the path of `podperf`, which cargo puts beside the tests' own programs.
 pub fn binary() -> Result<PathBuf> {
     let path = load::binary()?.with_file_name("podperf");
     ensure!(path.exists(), "no `{}` (build it: `cargo build -p podperf`)", path.display());
     Ok(path)
 }
 
-/// The same agent, whose programs keep everything in other places: as a version of another layout.
+/// Returns the path of the same agent with another layout of its maps, like a version with such a layout.
 pub fn other_layout() -> Result<PathBuf> {
     let path = binary()?.with_file_name("podperf-other-layout");
     ensure!(path.exists(), "no `{}` (build it: tests/other-layout.sh)", path.display());
     Ok(path)
 }
 
-/// A command line of the agent with a configuration file of its own; `listen` and `runDir` are set for it. Without an
-/// `overhead` of its own it has no cap: loads that do nothing but switch would be over it. Without a `server` of its own it
-/// answers as often as it is asked, and without a `restart` of its own it pins nothing.
+/// Returns a command line of the agent with a configuration file of its own, in which `listen` and `runDir` are set. If
+/// `yaml` has no `overhead`, the agent has no cap, because loads that only switch would exceed it. Without a `server`
+/// key the agent answers at any rate, and without a `restart` key it pins nothing.
 pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
     command_of(&binary()?, directory, yaml)
 }
@@ -114,17 +114,17 @@ fn spawn(command: &mut Command) -> Result<(Child, Arc<Mutex<String>>)> {
 }
 
 impl Agent {
-    /// Starts it with more configuration than `listen` and `runDir`, and waits until it answers.
+    /// Starts the agent with further configuration beside `listen` and `runDir`, and waits until it answers.
     pub fn start(yaml: &str) -> Result<Self> {
         Self::start_program(&binary()?, yaml)
     }
 
-    /// The same with another build of it.
+    /// Starts another build of the agent in the same way.
     pub fn start_program(program: &Path, yaml: &str) -> Result<Self> {
         Self::start_changed(program, yaml, |_| ())
     }
 
-    /// The same with more flags, or in another environment.
+    /// Starts an agent in the same way, with a changed command line or environment.
     pub fn start_changed(program: &Path, yaml: &str, change: impl FnOnce(&mut Command)) -> Result<Self> {
         let directory = TempDir::new()?;
         let mut command = command_of(program, directory.path(), yaml)?;
@@ -136,19 +136,19 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Ends it by this signal, and starts another one in its directory and at its address.
+    /// Ends the agent with this signal, and starts another one in its directory and at its address.
     pub fn restart(&mut self, signal: Signal, yaml: &str) -> Result<()> {
         self.replace(signal, yaml)?;
         self.wait_until_ready()
     }
 
-    /// The same with another build of it.
+    /// Restarts the agent in the same way, as another build.
     pub fn restart_as(&mut self, program: &Path, signal: Signal, yaml: &str) -> Result<()> {
         program.clone_into(&mut self.program);
         self.restart(signal, yaml)
     }
 
-    /// The same, but the other one is killed as soon as `when` is true, be it ready or not.
+    /// Restarts the agent in the same way, and kills the new agent as soon as `when` is true, ready or not.
     pub fn restart_and_kill(&mut self, program: &Path, yaml: &str, when: impl Fn() -> bool) -> Result<()> {
         program.clone_into(&mut self.program);
         self.replace(Signal::SIGKILL, yaml)?;
@@ -161,24 +161,24 @@ impl Agent {
         self.signal(Signal::SIGKILL)
     }
 
-    /// Kills it, be it ready or not.
+    /// Kills the agent, ready or not.
     pub fn kill(&mut self) -> Result<()> {
         self.end(Signal::SIGKILL)
     }
 
     fn end(&mut self, signal: Signal) -> Result<()> {
-        // One that was killed before it was ready may be gone.
+        // An agent that was killed before it was ready may already have ended.
         if self.child.try_wait()?.is_none() {
             self.signal(signal)?;
-            // The CPUs of a guest are emulated; the guest does not know how long they wait for those of the host.
+            // The CPUs of a guest are emulated. The guest cannot measure how long they wait for the host's CPUs.
             let is_guest = std::env::var_os(OWN_MACHINE).is_some();
             self.wait(if is_guest { KILL_DEADLINE } else { STOP_DEADLINE })?;
         }
         Ok(())
     }
 
-    /// Waits until the agent has ended, and starts another one in its directory and at its address. Does not wait
-    /// until that one is ready.
+    /// Waits until the agent has ended, and starts another one in its directory and at its address. Does not wait until
+    /// the new agent is ready.
     pub fn begin_again(&mut self, program: &Path, yaml: &str) -> Result<()> {
         program.clone_into(&mut self.program);
         let mut command = command_at(&self.program, self.directory.path(), yaml, self.address)?;
@@ -192,41 +192,41 @@ impl Agent {
         self.begin_again(&program, yaml)
     }
 
-    /// Waits until it answers.
+    /// Waits until the agent answers.
     pub fn wait_until_ready(&mut self) -> Result<()> {
         let line = self.wait_for_log(READY, START_DEADLINE)?;
-        // Of `https://` as well.
+        // The scheme may be `http://` or `https://`.
         let url = line.split(READY).nth(1).and_then(|rest| rest.split("://").nth(1));
         let address = url.and_then(|rest| rest.split([' ', '/']).next());
         self.address = address.and_then(|address| address.parse().ok()).context("no address in the log")?;
         Ok(())
     }
 
-    /// Where it listens.
+    /// Returns the address of the agent's server.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its process id.
+    /// Returns the agent's process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its lock and its configuration file, `podperf.yaml`.
+    /// Returns the directory of the agent's lock and its configuration file, `podperf.yaml`.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// What it has logged so far.
+    /// Returns the agent's log up to now.
     #[must_use]
     pub fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The first line of the log that contains `text`, once there is one.
+    /// Waits for a line of the log that contains `text`, and returns the first such line.
     pub fn wait_for_log(&mut self, text: &str, deadline: Duration) -> Result<String> {
         let start = Instant::now();
         loop {
@@ -240,7 +240,7 @@ impl Agent {
         }
     }
 
-    /// An error, with its log, if it has ended.
+    /// Returns an error with the agent's log, if the agent has ended.
     pub fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("podperf ended early ({status}):\n{}", self.log());
@@ -248,17 +248,17 @@ impl Agent {
         Ok(())
     }
 
-    /// `GET path`, with more headers: the status code, the headers and the body.
+    /// Sends `GET path` with more headers, and returns the status code, the headers and the body.
     pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Result<(u16, String, Vec<u8>)> {
         http::get(self.address, path, headers)
     }
 
-    /// Scrapes; the reading may be up to a second old.
+    /// Scrapes the agent; the reading may be up to a second old.
     pub fn metrics(&self) -> Result<Metrics> {
         self.metrics_with(&[])
     }
 
-    /// The same as Prometheus is shown it: new series are zero.
+    /// Scrapes the agent as Prometheus does: new series start at zero.
     pub fn metrics_for_prometheus(&self) -> Result<Metrics> {
         self.metrics_with(&[SCRAPE_TIMEOUT])
     }
@@ -270,7 +270,7 @@ impl Agent {
         Ok(Metrics::parse(&body))
     }
 
-    /// Asks for metrics and does not wait for the answer, which comes by the connection.
+    /// Requests metrics, and does not wait for the answer, which arrives on the returned connection.
     pub fn begin_scrape(&self) -> Result<TcpStream> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
@@ -288,8 +288,8 @@ impl Agent {
         Ok(kill(Pid::from_raw(i32::try_from(self.pid())?), signal)?)
     }
 
-    /// Waits until it has ended. The deadline is later by the time for which the agent's thread that waited for the longest,
-    /// and this one, were ready to run and had no CPU.
+    /// Waits until the agent has ended. The deadline is extended by the time in which a thread was ready to run and had
+    /// no CPU: this thread, and the agent's thread that waited for the longest time.
     pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
         let start = Instant::now();
         let mut waited = Waited::begin(&[self.pid()]);
@@ -323,13 +323,13 @@ impl Metrics {
         Self(text.lines().filter(|line| !line.starts_with('#')).filter_map(Sample::parse).collect())
     }
 
-    /// All series.
+    /// Returns all series.
     #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.0
     }
 
-    /// The sum of a metric's series that have these labels; `None` when there is no such series.
+    /// Returns the sum of a metric's series that have these labels; `None` if there is no such series.
     #[must_use]
     pub fn get(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let matches = |sample: &&Sample| {
@@ -339,13 +339,14 @@ impl Metrics {
         self.0.iter().filter(matches).map(|sample| sample.value).reduce(|a, b| a + b)
     }
 
-    /// The same, 0 without a series.
+    /// Returns the same sum, or 0 if there is no such series.
     #[must_use]
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.get(name, labels).unwrap_or(0.0)
     }
 
-    /// What has a stack of a cgroup's time off the CPU is between 0.98 and 1.02 of what the hook counted.
+    /// Checks that the part of a cgroup's off-CPU time that has a stack is 0.98 to 1.02 of the time that the hook
+    /// counted.
     pub fn ensure_profiles_cover(&self, cgroup: &str) -> Result<()> {
         const WAIT: &str = "podperf_cgroup_wait_seconds_total";
         let labels = [("cgroup", cgroup)];

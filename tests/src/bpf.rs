@@ -1,5 +1,5 @@
-//! The three bpf(2) commands that bpftool does not offer, or not in all its
-//! versions. Each returns a file descriptor, and what it did ends with it.
+//! Three bpf(2) commands that bpftool does not offer, or not in all its versions. Each returns a file descriptor, and
+//! the command's effect ends when that is closed.
 
 #![expect(unsafe_code, reason = "bpf(2) has no safe form")]
 
@@ -38,7 +38,7 @@ struct EnableStats {
     padding: u32,
 }
 
-/// Opens what is pinned at `path`.
+/// Opens the object that is pinned at `path`.
 pub fn pinned(path: &Path) -> Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let attributes = ObjGet { path: address(&path)?, fd: 0, flags: 0 };
@@ -55,8 +55,8 @@ pub fn attach_raw_tracepoint(name: &str, program: &OwnedFd) -> Result<OwnedFd> {
         .with_context(|| format!("failed to attach to raw tracepoint `{name}`"))
 }
 
-/// Makes the kernel time each run of each program for as long as the result is
-/// open. Unlike the sysctl of the same purpose, this ends with the process.
+/// Makes the kernel measure each run of each program for as long as the result is open. Unlike the sysctl with the same
+/// purpose, this setting ends with the process.
 pub fn enable_run_statistics() -> Result<OwnedFd> {
     // SAFETY: the attributes are those of the command and hold no pointer.
     unsafe { bpf(ENABLE_STATS, &EnableStats { kind: 0, padding: 0 }) }
@@ -77,6 +77,6 @@ unsafe fn bpf<T>(command: libc::c_long, attributes: &T) -> Result<OwnedFd> {
     if fd < 0 {
         bail!(std::io::Error::last_os_error());
     }
-    // SAFETY: the command has just returned this descriptor to nobody else.
+    // SAFETY: the command has just returned this descriptor, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd)?) })
 }

@@ -1,4 +1,4 @@
-//! A bpffs of a test's own: what is pinned in it is gone with it.
+//! A bpffs for one test: its pins are gone when it is unmounted.
 
 use std::path::{Path, PathBuf};
 
@@ -6,12 +6,12 @@ use anyhow::{Context as _, Result};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 
-/// A mounted bpffs; unmounted on drop.
+/// A mounted bpffs, which is unmounted on drop.
 #[derive(Debug)]
 pub struct Bpffs(TempDir);
 
 impl Bpffs {
-    /// Mounts one in a new directory.
+    /// Mounts a bpffs in a new directory.
     pub fn mount() -> Result<Self> {
         let directory = TempDir::new()?;
         let options: Option<&str> = None;
@@ -20,26 +20,26 @@ impl Bpffs {
         Ok(Self(directory))
     }
 
-    /// From now on nobody writes there.
+    /// Makes the file system read-only for all processes.
     pub fn make_read_only(&self) -> Result<()> {
         let options: Option<&str> = None;
         let flags = MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
         mount(Some("bpf"), self.path(), Some("bpf"), flags, options).context("failed to remount a bpffs")
     }
 
-    /// Where it is.
+    /// Returns the mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Where the pins of an agent go.
+    /// Returns the directory for the pins of an agent.
     #[must_use]
     pub fn pins(&self) -> PathBuf {
         self.path().join("podperf")
     }
 
-    /// The configuration of an agent that pins there.
+    /// Returns the configuration of an agent that pins there.
     #[must_use]
     pub fn yaml(&self) -> String {
         format!("restart: {{pin: true, directory: {}}}", self.pins().display())

@@ -1,4 +1,4 @@
-//! Certificates that tests make: an authority, and what it signs.
+//! Certificates that tests make: an authority, and the certificates that it signs.
 
 use std::{fs, path::Path};
 
@@ -13,7 +13,7 @@ use rcgen::{
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
-    /// Makes one under a name of its own.
+    /// Makes an authority with this name.
     pub fn new(name: &str) -> Result<Self> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -22,7 +22,7 @@ impl Authority {
         Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
     }
 
-    /// Writes its own certificate, for those who are to believe it.
+    /// Writes the authority's own certificate, for clients that should trust it.
     pub fn write(&self, path: &Path) -> Result<()> {
         Ok(fs::write(path, self.0.pem())?)
     }
@@ -32,13 +32,13 @@ impl Authority {
         self.issue_for(name, &["localhost", "127.0.0.1"], directory, file)
     }
 
-    /// The same for other hosts, by name or address.
+    /// Signs a certificate in the same way, for other hosts by name or address.
     pub fn issue_for(&self, name: &str, hosts: &[&str], directory: &Path, file: &str) -> Result<()> {
         let hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
         self.sign(CertificateParams::new(hosts)?, name, directory, file)
     }
 
-    /// Signs a client's certificate: to an API server it is this user, of this group.
+    /// Signs a client's certificate. The API server identifies its holder as this user of this group.
     pub fn issue_client(&self, user: &str, group: &str, directory: &Path, file: &str) -> Result<()> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::OrganizationName, group);

@@ -1,8 +1,7 @@
-//! Cgroups that tests and loads make for themselves and leave no trace of.
+//! Cgroups that tests and loads make and remove again.
 //!
-//! They are real directories below the cgroup2 mount, so whatever the kernel
-//! accounts per cgroup can be compared with what podperf says. Controllers
-//! are never switched on: the machine's own tree stays as it was.
+//! They are real directories below the cgroup2 mount, so that the kernel's accounts per cgroup can be compared with
+//! podperf's counts. The tests never enable controllers: the machine's own tree stays unchanged.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -16,16 +15,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-/// How long a dropped cgroup is given to lose its last process.
+/// The longest wait for the last process of a dropped cgroup to end.
 const REMOVAL_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Two cgroups of one test process never share a name.
+/// Makes the names unique: two cgroups of one test process never share a name.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A cgroup that exists as long as this value does.
 ///
-/// Dropping it kills what still runs in it and removes it with all that is
-/// below it.
+/// Dropping it kills the processes that still run in it, and removes it with all cgroups below it.
 #[derive(Debug)]
 pub struct TestCgroup {
     path: PathBuf,
@@ -50,30 +48,29 @@ impl TestCgroup {
         Self::below(&self.path, label)
     }
 
-    /// Makes a cgroup of exactly this name inside this one, for tests of what
-    /// a name means (`kubepods.slice`, `cri-containerd-<id>.scope`).
+    /// Makes a cgroup of exactly this name inside this one, for tests of the meaning of a name (`kubepods.slice`,
+    /// `cri-containerd-<id>.scope`).
     pub fn child_named(&self, name: &str) -> Result<Self> {
         Self::create(self.path.join(name))
     }
 
-    /// The absolute directory.
+    /// Returns the absolute directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path as the kernel has it: from the root of the cgroup2 tree, with
-    /// a leading `/`.
+    /// Returns the path in the kernel's form: from the root of the cgroup2 tree, with a leading `/`.
     pub fn kernel_path(&self) -> &str {
         &self.kernel_path
     }
 
-    /// The cgroup id: the inode number of the directory.
+    /// Returns the cgroup id: the inode number of the directory.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The CPU time that the kernel has charged to this cgroup and those below
-    /// it: `usage_usec` of `cpu.stat`, which needs no controller.
+    /// Returns the CPU time that the kernel has charged to this cgroup and all cgroups below it: `usage_usec` of
+    /// `cpu.stat`, which needs no controller.
     pub fn cpu_usage(&self) -> Result<Duration> {
         cpu_usage(&self.path)
     }
@@ -95,8 +92,8 @@ impl TestCgroup {
 
 impl Drop for TestCgroup {
     fn drop(&mut self) {
-        // cgroup.kill reaches the whole subtree; kernels before 5.14 lack it,
-        // and there the deadline is all that a leftover gets.
+        // cgroup.kill reaches the whole subtree. Kernels before 5.14 lack it, and there a remaining process only gets
+        // the time until the deadline.
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
         let deadline = Instant::now() + REMOVAL_DEADLINE;
         while let Err(error) = remove_tree(&self.path) {
@@ -114,7 +111,7 @@ pub fn join(directory: &Path) -> Result<()> {
     fs::write(&procs, "0").with_context(|| format!("failed to join `{}`", procs.display()))
 }
 
-/// `usage_usec` of the cgroup `directory`.
+/// Returns `usage_usec` of the cgroup `directory`.
 pub fn cpu_usage(directory: &Path) -> Result<Duration> {
     let file = directory.join("cpu.stat");
     let text = fs::read_to_string(&file).with_context(|| format!("failed to read `{}`", file.display()))?;
@@ -125,13 +122,12 @@ pub fn cpu_usage(directory: &Path) -> Result<Duration> {
     Ok(Duration::from_micros(micros.trim().parse()?))
 }
 
-/// The directory under which the cgroup2 tree is mounted. On hybrid machines
-/// this is not `/sys/fs/cgroup`.
+/// Returns the directory under which the cgroup2 tree is mounted. On hybrid machines this is not `/sys/fs/cgroup`.
 pub fn mount_point() -> Result<PathBuf> {
     Ok(Mount::find()?.point)
 }
 
-/// Where the cgroup2 tree is mounted, and which part of it.
+/// The mount point of the cgroup2 tree, and the part of the tree that is mounted there.
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     root: String,
@@ -147,7 +143,7 @@ impl Mount {
         }
     }
 
-    /// The first cgroup2 line of a mountinfo file (proc_pid_mountinfo(5)).
+    /// Parses the first cgroup2 line of a mountinfo file (proc_pid_mountinfo(5)).
     fn parse(mounts: &str) -> Option<Self> {
         mounts.lines().find_map(|line| {
             let (before, after) = line.split_once(" - ")?;
@@ -170,8 +166,8 @@ impl Mount {
     }
 }
 
-/// Removes the cgroup and those inside it, innermost first. The files in a
-/// cgroup directory belong to the kernel: only directories are removed.
+/// Removes the cgroup and the cgroups inside it, innermost first. The files in a cgroup directory belong to the kernel:
+/// only directories are removed.
 fn remove_tree(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;

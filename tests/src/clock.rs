@@ -1,5 +1,6 @@
-//! The wall clock jumps, as it does when a node without a battery hears of the time. The agent's alone: `libfaketime` is
-//! loaded into it. The monotonic clock, which measures all that waits here, cannot jump on Linux.
+//! Tests with jumps of the wall clock, as on a node without a battery that sets its time from the network. Only the
+//! agent's clock jumps: `libfaketime` is loaded into it. The monotonic clock, which measures all waits here, cannot
+//! jump on Linux.
 
 use std::{
     fs,
@@ -21,15 +22,15 @@ use crate::{
 #[rustfmt::skip]
 /// The tests of clocks, which two rings run.
 pub const TESTS: &[Test] = tests![
-    #[beside] a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series: CLOCK_NEEDS,
-    #[beside] a_clock_before_the_servers_certificate_is_told_until_it_is_right: CLOCK_NEEDS,
+    a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series: CLOCK_NEEDS,
+    a_clock_before_the_servers_certificate_is_told_until_it_is_right: CLOCK_NEEDS,
 ];
 
 /// An API server, and a library that changes the time.
 pub const CLOCK_NEEDS: &[Need] = &[NEEDS[0], NEEDS[1], Need::Program("faketime")];
 const AN_HOUR: Duration = Duration::from_secs(3600);
 const A_DAY: i64 = 86_400;
-/// For a clock that was read a moment before or after.
+/// The allowed difference in seconds, because the two clocks are read at slightly different times.
 const CLOSE: f64 = 30.0;
 const LAST_SYNC: &str = "podperf_kube_watch_last_sync_timestamp_seconds";
 
@@ -50,14 +51,14 @@ impl Clock {
         self.directory.path().join("offset")
     }
 
-    /// From now on it is this many seconds ahead of the machine's.
+    /// Sets the clock to this many seconds ahead of the machine's clock.
     fn jump(&self, seconds: i64) -> Result<()> {
         let next = self.directory.path().join("next");
         fs::write(&next, format!("{seconds:+}"))?;
         Ok(fs::rename(next, self.file())?)
     }
 
-    /// A cluster whose agent has this clock.
+    /// Starts a cluster whose agent has this clock.
     fn cluster(&self) -> Result<Cluster<ControlPlane>> {
         let Spoilt { kubelet, credentials, plane } = Spoilt::start_own(AN_HOUR)?;
         let agent = Agent::start_changed(&agent::binary()?, &configuration(&credentials, NODE, "", ""), |command| {
@@ -85,12 +86,12 @@ pub fn a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series() -> Resul
         let pod = format!("clock-{number}");
         truths.push((pod.clone(), cluster.run_once(&pod, "app")?.cpu));
         let metrics = cluster.wait_for_cpu(&pod, "app", truths[number].1)?;
-        // Else nothing is tested here.
+        // The test proves nothing unless the agent's clock has jumped.
         let lead = metrics.get(LAST_SYNC, &[]).context("no last sync")? - now()?;
         let expected = f64::from(i32::try_from(ahead)?);
         ensure!((lead - expected).abs() < CLOSE, "the agent's clock is {lead} s ahead instead of {expected} s");
         tell(&format!("the agent's clock is {lead:.1} s ahead"));
-        // What is over stays for the grace, and for two scrapes.
+        // The series of a finished pod stays for the grace period and for two scrapes.
         for (pod, truth) in &truths {
             let seconds = metrics.get(ONCPU, &[("namespace", SHOP), ("pod", pod)]);
             ensure_close(pod, seconds.with_context(|| format!("the series of {pod} has ended early"))?, *truth)?;
@@ -99,7 +100,7 @@ pub fn a_clock_that_jumps_a_day_and_back_costs_no_count_and_no_series() -> Resul
             ensure_none_fell(before, &metrics)?;
         }
         before = Some(metrics);
-        // A watch that begins at such a time is as good.
+        // A watch that begins at such a time works as well.
         if ahead != 0 {
             cluster.plane.start_api()?;
             cluster.wait_for_connection()?;
@@ -114,7 +115,8 @@ fn a_clock_before_the_servers_certificate_is_told_until_it_is_right() -> Result<
     let mut cluster = clock.cluster()?;
     let before = cluster.run_once("before", "app")?;
     cluster.wait_for_cpu("before", "app", before.cpu)?;
-    // The beginning of 1971. A TLS session that is taken up again has no certificate, and a new server knows none.
+    // The new time is the beginning of 1971. A resumed TLS session sends no certificate, but a new server cannot resume
+    // one.
     let since_1971 = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())? - 365 * A_DAY;
     clock.jump(-since_1971)?;
     cluster.plane.start_api()?;
@@ -122,7 +124,8 @@ fn a_clock_before_the_servers_certificate_is_told_until_it_is_right() -> Result<
     wait_for_part(&cluster.agent, "pods", "degraded", &["certificate", "(is the clock right?)"])?;
     let failures = "podperf_kube_watch_failures_total";
     let so_far = cluster.agent.fresh_metrics()?.sum(failures, &[]);
-    // Each attempt comes after a longer wait than the one before, and the server's start has cost some already.
+    // The wait before each attempt is longer than the previous one, and the server's start has already cost some
+    // attempts.
     cluster.wait_long_for(failures, &[], |failures| failures >= so_far + 2.0)?;
     let log = cluster.agent.log();
     ensure!(log.matches("is the clock right?").count() == 1, "the same reason again and again:\n{log}");
@@ -138,7 +141,7 @@ fn a_clock_before_the_servers_certificate_is_told_until_it_is_right() -> Result<
     Ok(())
 }
 
-/// Of all that counts containers and cgroups.
+/// Checks that no counter of containers, cgroups, the node or the watch fell.
 fn ensure_none_fell(before: &Metrics, after: &Metrics) -> Result<()> {
     for sample in before.samples() {
         let ours = ["podperf_container_", "podperf_cgroup_", "podperf_node_", "podperf_kube_"];
@@ -146,14 +149,14 @@ fn ensure_none_fell(before: &Metrics, after: &Metrics) -> Result<()> {
             continue;
         }
         let labels: Vec<_> = sample.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        // A cgroup of someone else may have ended.
+        // A cgroup outside of the test may have ended.
         let now = after.get(&sample.name, &labels).unwrap_or(sample.value);
         ensure!(now >= sample.value, "{} {labels:?} fell from {} to {now}", sample.name, sample.value);
     }
     Ok(())
 }
 
-/// Where Debian has it, for a program with threads.
+/// Returns Debian's path of the library for programs with threads.
 fn library() -> Result<PathBuf> {
     let directories = fs::read_dir("/usr/lib")?.filter_map(|entry| Some(entry.ok()?.path()));
     directories

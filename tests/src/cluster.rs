@@ -1,4 +1,4 @@
-//! An API server, a node of it, and the agent on that node.
+//! An API server, a node of its cluster, and the agent on that node.
 
 use std::{
     borrow::Borrow,
@@ -28,16 +28,16 @@ pub const CGROUP_ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
 pub const NODE: &str = "a-node";
 /// The namespace of the tests' pods.
 pub const SHOP: &str = "shop";
-/// What a container burns that is to be seen.
+/// The CPU time that a container burns when its series must appear.
 pub const BURN: Duration = Duration::from_millis(50);
 const AN_HOUR: Duration = Duration::from_secs(3600);
-/// Names come in less than a second; a loaded machine gets more.
+/// The longest wait for names. They come in less than a second; a loaded machine gets more.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// Twice the longest that the agent waits between two attempts, and some more: one may meet a server that starts.
+/// More than twice the longest wait of the agent between two attempts: one attempt may reach a server that is starting.
 pub const RECOVERY: Duration = Duration::from_secs(75);
 
-/// What an agent finds when it starts. `P` is the control plane: the shared one, or one of the test's own.
+/// The environment of an agent before its start. `P` is the control plane: the shared one, or one of the test's own.
 #[derive(Debug)]
 pub struct Spoilt<P = SharedPlane> {
     /// The played kubelet of the node.
@@ -49,14 +49,14 @@ pub struct Spoilt<P = SharedPlane> {
 }
 
 impl Spoilt {
-    /// All is well until the test changes it. The agent's token is good for `life` from now on.
+    /// Starts everything in a good state, which the test may change. The agent's token is valid for `life` from now on.
     pub fn start(life: Duration) -> Result<Self> {
         Self::at(SharedPlane::take()?, life, Driver::Systemd, Runtime::Containerd)
     }
 }
 
 impl Spoilt<ControlPlane> {
-    /// The same with a control plane that the test may stop, pause and restart.
+    /// Starts the same with a control plane that the test may stop, pause and restart.
     pub fn start_own(life: Duration) -> Result<Self> {
         Self::at(ControlPlane::start()?, life, Driver::Systemd, Runtime::Containerd)
     }
@@ -72,7 +72,7 @@ impl<P: Borrow<ControlPlane>> Spoilt<P> {
     }
 }
 
-/// All three and an agent, which ends first.
+/// The control plane, the kubelet, the credentials and an agent, which ends first.
 #[derive(Debug)]
 pub struct Cluster<P = SharedPlane> {
     /// The agent on the node.
@@ -86,27 +86,27 @@ pub struct Cluster<P = SharedPlane> {
 }
 
 impl Cluster {
-    /// Starts them, with more configuration for the agent than `identity`, `nodeName` and `kubernetes.kubeconfig`.
-    /// `kubernetes:` is completed with `more`, such as `patience: 2s`.
+    /// Starts everything, with further configuration for the agent beside `identity`, `nodeName` and
+    /// `kubernetes.kubeconfig`. `kubernetes` contains further keys of that section, such as `patience: 2s`.
     pub fn start(kubernetes: &str, yaml: &str) -> Result<Self> {
         Self::start_with(Driver::Systemd, Runtime::Containerd, kubernetes, yaml)
     }
 
-    /// The same with a node of another kind.
+    /// Starts the same with a node of another kind.
     pub fn start_with(driver: Driver, runtime: Runtime, kubernetes: &str, yaml: &str) -> Result<Self> {
         Self::join(Spoilt::at(SharedPlane::take()?, AN_HOUR, driver, runtime)?, kubernetes, yaml)?.connected()
     }
 }
 
 impl Cluster<ControlPlane> {
-    /// The same with a control plane that the test may stop, pause and restart.
+    /// Starts the same with a control plane that the test may stop, pause and restart.
     pub fn start_own(kubernetes: &str, yaml: &str) -> Result<Self> {
         Self::join(Spoilt::start_own(AN_HOUR)?, kubernetes, yaml)?.connected()
     }
 }
 
 impl<P> Cluster<P> {
-    /// An agent where a test has spoiled something before: it is not waited for.
+    /// Starts an agent in an environment that the test has changed, and does not wait for it.
     pub fn join(spoilt: Spoilt<P>, kubernetes: &str, yaml: &str) -> Result<Self> {
         let Spoilt { kubelet, credentials, plane } = spoilt;
         let agent = Agent::start(&configuration(&credentials, NODE, kubernetes, yaml))?;
@@ -118,19 +118,19 @@ impl<P> Cluster<P> {
         Ok(self)
     }
 
-    /// Ends the agent, and leaves what it has found.
+    /// Ends the agent, and returns its environment.
     pub fn into_spoilt(self) -> Spoilt<P> {
         let Self { agent, kubelet, credentials, plane } = self;
         drop(agent);
         Spoilt { kubelet, credentials, plane }
     }
 
-    /// Scrapes until the sum of these series is as it should be; the scrape in which it is.
+    /// Scrapes until the sum of these series is right, and returns that scrape.
     pub fn wait_for(&self, name: &str, labels: &[(&str, &str)], is_right: impl Fn(f64) -> bool) -> Result<Metrics> {
         self.wait_within(SOON, name, labels, is_right)
     }
 
-    /// The same for what takes the agent further attempts, before each of which it waits longer.
+    /// Scrapes in the same way for changes that need further attempts of the agent, each after a longer wait.
     pub fn wait_long_for(
         &self,
         name: &str,
@@ -156,7 +156,7 @@ impl<P> Cluster<P> {
         found.with_context(|| format!("`{name}` {labels:?} was {last:?} at last:\n{}", self.agent.log()))
     }
 
-    /// Waits, for as long as the agent may have to between two attempts, until it is connected.
+    /// Waits until the agent is connected, for as long as the agent may wait between two attempts.
     pub fn wait_for_connection(&self) -> Result<Metrics> {
         let connected = within(RECOVERY, "the agent is connected", || {
             let metrics = self.agent.metrics()?;
@@ -165,13 +165,13 @@ impl<P> Cluster<P> {
         connected.with_context(|| self.agent.log())
     }
 
-    /// Waits until a container of namespace [`SHOP`] has this on-CPU time, within a percent or 2 ms.
+    /// Waits until a container of namespace [`SHOP`] has this on-CPU time, within 1 % or 2 ms.
     pub fn wait_for_cpu(&self, pod: &str, container: &str, truth: Duration) -> Result<Metrics> {
         let labels = [("namespace", SHOP), ("pod", pod), ("container", container)];
         self.wait_for(ONCPU, &labels, |seconds| is_close(seconds, truth))
     }
 
-    /// Scrapes until all is as it should be; the scrape in which it is.
+    /// Scrapes until the check succeeds, and returns that scrape.
     pub fn wait_for_metrics(&self, check: impl Fn(&Metrics) -> Result<()>) -> Result<Metrics> {
         let mut last = None;
         let found = within(SOON, "all is as it should be", || {
@@ -182,7 +182,7 @@ impl<P> Cluster<P> {
         found.with_context(|| format!("{last:?} at last:\n{}", self.agent.log()))
     }
 
-    /// Scrapes until there are no such series; the first scrape without.
+    /// Scrapes until there are no such series, and returns the first scrape without them.
     pub fn wait_for_end_of(&self, name: &str, labels: &[(&str, &str)]) -> Result<Metrics> {
         self.wait_for_metrics(|metrics| {
             let found = metrics.get(name, labels);
@@ -191,12 +191,12 @@ impl<P> Cluster<P> {
         })
     }
 
-    /// The row of the cgroup that all pods have in common, on a node under systemd.
+    /// Returns the row of the cgroup that all pods share on a node under systemd.
     pub fn common_row(&self) -> String {
         format!("{}/kubepods.slice", self.kubelet.kernel_path())
     }
 
-    /// Runs a container of a new pod from birth to death and reports it; the pod's handle keeps its cgroup.
+    /// Runs a container of a new pod from start to end and reports it. The pod's handle keeps its cgroup.
     pub fn run_once(&self, pod: &str, container: &str) -> Result<Finished> {
         let mut pod = self.kubelet.pod(SHOP, pod, Qos::Burstable, &[container])?;
         let running = pod.start(container, BURN)?;
@@ -206,7 +206,7 @@ impl<P> Cluster<P> {
     }
 }
 
-/// The agent's configuration in a cluster.
+/// Returns the agent's configuration in a cluster.
 pub fn configuration(credentials: &Credentials, node: &str, kubernetes: &str, yaml: &str) -> String {
     let kubeconfig = credentials.kubeconfig();
     format!(
@@ -215,18 +215,18 @@ pub fn configuration(credentials: &Credentials, node: &str, kubernetes: &str, ya
     )
 }
 
-/// Within a percent or 2 ms.
+/// Returns whether the time is within 1 % or 2 ms of the truth.
 pub fn is_close(seconds: f64, truth: Duration) -> bool {
     (seconds - truth.as_secs_f64()).abs() <= (truth.as_secs_f64() * 0.01).max(0.002)
 }
 
-/// An error unless the series is within a percent or 2 ms of the truth.
+/// Returns an error unless the series is within 1 % or 2 ms of the truth.
 pub fn ensure_close(what: &str, seconds: f64, truth: Duration) -> Result<()> {
     ensure!(is_close(seconds, truth), "{what}: {seconds} s, and the truth is {truth:?}");
     Ok(())
 }
 
-/// A part of the agent as `/status` has it: its state, and why.
+/// Returns the state and the detail of a part of the agent, from `/status`.
 pub fn part(agent: &Agent, name: &str) -> Result<(String, String)> {
     let (_, _, body) = agent.get("/status", &[("Accept", "application/json")])?;
     let status: Value = serde_json::from_slice(&body)?;
@@ -235,12 +235,12 @@ pub fn part(agent: &Agent, name: &str) -> Result<(String, String)> {
     Ok((part["state"].as_str().unwrap_or_default().into(), part["detail"].as_str().unwrap_or_default().into()))
 }
 
-/// Scrapes until a part is in this state, and its detail says all of this.
+/// Scrapes until a part is in this state, and its detail contains all these texts.
 pub fn wait_for_part(agent: &Agent, name: &str, state: &str, says: &[&str]) -> Result<String> {
     wait_within_for_part(SOON, agent, name, state, says)
 }
 
-/// The same for what takes the agent further attempts, before each of which it waits longer.
+/// Scrapes in the same way for changes that need further attempts of the agent, each after a longer wait.
 pub fn wait_long_for_part(agent: &Agent, name: &str, state: &str, says: &[&str]) -> Result<String> {
     wait_within_for_part(RECOVERY, agent, name, state, says)
 }
@@ -248,7 +248,7 @@ pub fn wait_long_for_part(agent: &Agent, name: &str, state: &str, says: &[&str])
 fn wait_within_for_part(deadline: Duration, agent: &Agent, name: &str, state: &str, says: &[&str]) -> Result<String> {
     let mut last = None;
     let found = within(deadline, "the part is as it should be", || {
-        // Some are told with each reading, and not before the first.
+        // Some parts change their state only with a reading, so each round makes one.
         agent.metrics()?;
         let (is, detail) = last.insert(part(agent, name)?);
         Ok((is == state && says.iter().all(|text| detail.contains(text))).then(|| detail.clone()))
@@ -256,7 +256,7 @@ fn wait_within_for_part(deadline: Duration, agent: &Agent, name: &str, state: &s
     found.with_context(|| format!("`{name}` is {last:?} instead of {state} with {says:?}:\n{}", agent.log()))
 }
 
-/// The same without a scrape, which would read the kernel and ask a kubelet about what has no name.
+/// Waits in the same way without a scrape: it would read the kernel and ask a kubelet about unnamed cgroups.
 pub fn wait_unscraped_for_part(agent: &Agent, name: &str, state: &str, says: &str) -> Result<()> {
     let found = within(SOON, "the part is as it should be", || {
         let (is, detail) = part(agent, name)?;
@@ -265,7 +265,7 @@ pub fn wait_unscraped_for_part(agent: &Agent, name: &str, state: &str, says: &st
     found.with_context(|| format!("`{name}` is not {state} with `{says}`:\n{}", agent.log()))
 }
 
-/// Nothing may be without a name: neither in the row of the unresolved nor waiting.
+/// Checks that all cgroups have names: none is in the row of unresolved cgroups, and none waits for a name.
 pub fn ensure_all_named(metrics: &Metrics) -> Result<()> {
     let row = metrics.get("podperf_cgroup_oncpu_seconds_total", &[("cgroup", "(unresolved)")]);
     ensure!(row.is_none_or(|seconds| seconds == 0.0), "{row:?} s are in the row `(unresolved)`");
@@ -274,7 +274,7 @@ pub fn ensure_all_named(metrics: &Metrics) -> Result<()> {
     Ok(())
 }
 
-/// The kernel side must have lost nothing.
+/// Checks that the kernel side has lost nothing.
 pub fn ensure_no_drops(metrics: &Metrics) -> Result<()> {
     let drops: Vec<_> = metrics.samples().iter().filter(|sample| sample.name == "podperf_bpf_drops_total").collect();
     ensure!(!drops.is_empty(), "no `podperf_bpf_drops_total`");
@@ -283,7 +283,7 @@ pub fn ensure_no_drops(metrics: &Metrics) -> Result<()> {
     Ok(())
 }
 
-/// Burns CPU time in a cgroup, and comes back when it is charged.
+/// Burns CPU time in a cgroup, and returns when the time is charged.
 pub fn burn_in(cgroup: &TestCgroup, time: Duration) -> Result<()> {
     let mut command = Command::new(load::binary()?);
     process::bind_to_parent(&mut command);
@@ -293,12 +293,12 @@ pub fn burn_in(cgroup: &TestCgroup, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// How many series a metric has.
+/// Returns the number of series of a metric.
 pub fn series(metrics: &Metrics, name: &str) -> usize {
     metrics.samples().iter().filter(|sample| sample.name == name).count()
 }
 
-/// An agent as in a pod: with these files as its service account's, in mounts of its own that end with it.
+/// Starts an agent like one in a pod: it has these files of a service account, in its own mounts that end with it.
 pub fn start_in_pod(service_account: &Path, api: SocketAddr, yaml: &str) -> Result<Agent> {
     const MOUNT: &str =
         "mount -t tmpfs none /var/run && mkdir -p \"$0\" && mount --bind \"$1\" \"$0\" && shift && exec \"$@\"";

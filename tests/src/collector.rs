@@ -1,5 +1,5 @@
-//! A real OpenTelemetry Collector: takes profiles and metrics on ports of its own and writes them down, and this reads
-//! them back.
+//! A real OpenTelemetry Collector. It receives profiles and metrics on its own ports and writes them to files, which
+//! this module reads.
 
 mod telemetry;
 mod wire;
@@ -24,7 +24,7 @@ pub use telemetry::{Kind, Taken};
 const START_DEADLINE: Duration = Duration::from_secs(30);
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A running Collector; ended on drop.
+/// A running Collector, which ends on drop.
 #[derive(Debug)]
 pub struct Collector {
     child: Child,
@@ -35,18 +35,18 @@ pub struct Collector {
     directory: TempDir,
 }
 
-/// One profile as it arrived.
+/// One profile that the Collector has received.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// In hex.
+    /// The profile's id, in hex.
     pub id: String,
-    /// The number of the request that it came in, from 0.
+    /// The number of the request that contained the profile, from 0.
     pub request: usize,
     /// The resource's attributes.
     pub resource: BTreeMap<String, String>,
-    /// What its samples are: `off_cpu` or `samples`.
+    /// The type of the samples: `off_cpu` or `samples`.
     pub sample_type: String,
-    /// Its samples.
+    /// The samples of the profile.
     pub samples: Vec<Sample>,
 }
 
@@ -57,9 +57,9 @@ pub struct Sample {
     pub state: String,
     /// `podperf.offcpu.reason`.
     pub reason: String,
-    /// Nanoseconds.
+    /// The value in nanoseconds.
     pub value: u64,
-    /// Leaf first.
+    /// The frames, leaf first.
     pub frames: Vec<Frame>,
 }
 
@@ -68,28 +68,28 @@ pub struct Sample {
 pub struct Frame {
     /// `profile.frame.type`.
     pub kind: String,
-    /// Empty without a name.
+    /// The name of the function; empty without a name.
     pub function: String,
-    /// The path of the file that it lies in; empty when that is unknown.
+    /// The path of the file that contains the frame; empty if unknown.
     pub file: String,
-    /// `process.executable.build_id.gnu` of that.
+    /// `process.executable.build_id.gnu` of that file.
     pub build_id: String,
-    /// `process.executable.build_id.htlhash` of that.
+    /// `process.executable.build_id.htlhash` of that file.
     pub htlhash: String,
 }
 
 impl Collector {
-    /// Builds it if need be, starts it, and waits until it takes connections.
+    /// Builds the Collector if necessary, starts it, and waits until it accepts connections.
     pub fn start() -> Result<Self> {
         Self::start_with(None)
     }
 
-    /// The same with TLS: the directory has `server.crt`, `server.key` and the `ca.crt` of those who may connect.
+    /// Starts it with TLS. The directory has `server.crt`, `server.key`, and `ca.crt` of the clients that may connect.
     pub fn start_secure(certificates: &Path) -> Result<Self> {
         Self::start_with(Some(certificates))
     }
 
-    /// One with config/otel-collector.yaml, which shows in its log what it takes, and passes it on to another.
+    /// Starts one with config/otel-collector.yaml. It logs the received data, and forwards them to another Collector.
     pub fn start_example(backend: &Self) -> Result<Self> {
         let configs = [sources().join("../../config/otel-collector.yaml"), sources().join("example.yaml")];
         Self::start_by(&configs, "http", |command| {
@@ -145,25 +145,25 @@ impl Collector {
         Ok(collector)
     }
 
-    /// Where it listens for gRPC.
+    /// Returns the address for gRPC.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.grpc
     }
 
-    /// What to set `otlp.endpoint` to.
+    /// Returns the value for `otlp.endpoint`.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("{}://{}", self.scheme, self.grpc)
     }
 
-    /// The same for `otlp.protocol: http/protobuf`.
+    /// Returns the value for `otlp.endpoint` with `otlp.protocol: http/protobuf`.
     #[must_use]
     pub fn http_endpoint(&self) -> String {
         format!("{}://{}", self.scheme, self.http)
     }
 
-    /// The newest value of each series of a metric, by its attributes as `key=value` in the order of the keys.
+    /// Returns the newest value of each series of a metric, by its attributes as `key=value` in the order of the keys.
     pub fn metric(&self, name: &str) -> Result<BTreeMap<String, f64>> {
         let text = fs::read_to_string(self.directory.path().join("metrics.json")).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -176,10 +176,10 @@ impl Collector {
         Ok(series)
     }
 
-    /// All profiles that have arrived so far.
+    /// Returns all profiles that have arrived up to now.
     pub fn profiles(&self) -> Result<Vec<Profile>> {
         let text = fs::read_to_string(self.directory.path().join("profiles.json")).unwrap_or_default();
-        // The last line may not be written whole yet.
+        // The last line may still be incomplete.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut profiles = Vec::new();
         for (number, line) in whole.lines().enumerate() {
@@ -190,7 +190,7 @@ impl Collector {
         Ok(profiles)
     }
 
-    /// The waits that have arrived for one cgroup, in no order.
+    /// Returns the waits that have arrived for one cgroup, in no order.
     pub fn samples_of(&self, cgroup: &str) -> Result<Vec<Sample>> {
         let of_cgroup =
             |profile: &Profile| profile.resource.get("podperf.cgroup.path").is_some_and(|path| path == cgroup);
@@ -198,7 +198,7 @@ impl Collector {
         Ok(self.profiles()?.into_iter().filter(waits).flat_map(|profile| profile.samples).collect())
     }
 
-    /// What it has logged so far.
+    /// Returns the Collector's log up to now.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
@@ -211,13 +211,13 @@ impl Drop for Collector {
     }
 }
 
-/// Where its build and its configurations are.
+/// Returns the directory of the Collector's build and configurations.
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("collector")
 }
 
 impl Sample {
-    /// The names of the frames, leaf first.
+    /// Returns the names of the frames, leaf first.
     #[must_use]
     pub fn functions(&self) -> Vec<&str> {
         self.frames.iter().map(|frame| frame.function.as_str()).collect()

@@ -1,4 +1,4 @@
-//! Command lines: the agent's own, with any flags and run by anyone, and those of the loads.
+//! Command lines: of the agent, with any flags and as any user, and of the loads.
 
 use std::{
     ffi::OsStr,
@@ -15,27 +15,27 @@ use tempfile::NamedTempFile;
 
 use crate::{load, process, suite::within};
 
-/// Starting and refusing take well below a second; a loaded machine gets more.
+/// The longest wait for a start or a refusal. Both take well below a second; a loaded machine gets more.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A started command line of the agent; ended on drop.
+/// A started command line of the agent, which ends on drop.
 #[derive(Debug)]
 pub struct Started {
     child: Child,
     log: NamedTempFile,
 }
 
-/// What a command that refused said last, and its exit code.
+/// The stderr and the exit code of a command that refused to run.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The exit code; none after a signal.
+    /// The exit code; `None` after a signal.
     pub code: Option<i32>,
     /// The whole of stderr.
     pub says: String,
 }
 
 impl Started {
-    /// Starts a command whose stderr is kept.
+    /// Starts a command, and stores its stderr in a file.
     pub fn new(command: &mut Command) -> Result<Self> {
         let log = NamedTempFile::new()?;
         process::bind_to_parent(command);
@@ -44,12 +44,12 @@ impl Started {
         Ok(Self { child, log })
     }
 
-    /// Returns what it has written to stderr so far.
+    /// Returns the text that the command has written to stderr.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log.path()).unwrap_or_default()
     }
 
-    /// Where it listens, once it does.
+    /// Waits until the agent listens, and returns its address.
     pub fn address(&mut self) -> Result<SocketAddr> {
         within(DEADLINE, "the agent listens", || {
             if let Some(status) = self.child.try_wait()? {
@@ -64,7 +64,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // How it ends when asked is tested elsewhere.
+        // Other tests check how the agent ends on a signal.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -79,7 +79,7 @@ impl Refusal {
         Ok(Self { code: status.code(), says: started.log() })
     }
 
-    /// It must have ended with this code and said all of this.
+    /// Checks that the command ended with this code, and that its stderr contains all these texts.
     pub fn expect(&self, code: i32, says: &[&str]) -> Result<()> {
         ensure!(self.code == Some(code), "exit code {:?} instead of {code}: {}", self.code, self.says);
         for text in says {
@@ -89,7 +89,7 @@ impl Refusal {
     }
 }
 
-/// `command`, run through `wrapper`, which ends in executing its arguments.
+/// Returns `command` wrapped in `wrapper`, a program that executes its arguments.
 pub fn through<S: AsRef<OsStr>>(wrapper: &[S], command: &Command) -> Result<Command> {
     let (program, arguments) = wrapper.split_first().context("an empty wrapper")?;
     let mut wrapped = Command::new(program);
@@ -97,7 +97,7 @@ pub fn through<S: AsRef<OsStr>>(wrapper: &[S], command: &Command) -> Result<Comm
     Ok(wrapped)
 }
 
-/// Runs a load to its end, in a cgroup, and hands back what it reports.
+/// Runs a load to its end in a cgroup, and returns its report.
 pub fn run_load<T: DeserializeOwned>(cgroup: &Path, arguments: &[&str]) -> Result<T> {
     let mut command = load_command(cgroup, arguments)?;
     process::bind_to_parent(&mut command);
@@ -106,7 +106,7 @@ pub fn run_load<T: DeserializeOwned>(cgroup: &Path, arguments: &[&str]) -> Resul
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// `podperf-load` with these arguments and a cgroup to join.
+/// Returns a command of `podperf-load` with these arguments and a cgroup to join.
 pub fn load_command(cgroup: &Path, arguments: &[&str]) -> Result<Command> {
     let mut command = Command::new(load::binary()?);
     command.args(arguments).arg("--cgroup").arg(cgroup);

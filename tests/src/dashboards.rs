@@ -1,4 +1,4 @@
-//! The chart's dashboards, as far as their queries go.
+//! The chart's dashboards, as far as the tests need their queries.
 
 use std::{fs, path::Path};
 
@@ -7,47 +7,47 @@ use serde_json::Value;
 
 use crate::rules::{files_in, root};
 
-/// Where the chart has them, from the repository's root.
+/// The directory of the dashboards in the chart, from the repository's root.
 pub const DASHBOARDS: &str = "charts/podperf/files/dashboards";
 
 /// A dashboard.
 #[derive(Clone, Debug)]
 pub struct Dashboard {
-    /// `uid`, which is its file's name.
+    /// `uid`, which is also the file's name.
     pub uid: String,
-    /// All of it.
+    /// The whole JSON of the dashboard.
     pub json: Value,
-    /// Its panels, those in collapsed rows too, without the rows.
+    /// The panels, including panels in collapsed rows, without the rows.
     pub panels: Vec<Panel>,
-    /// Its variables, in their order.
+    /// The variables, in the order of the file.
     pub variables: Vec<Variable>,
 }
 
 /// A panel.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// Its title.
+    /// The title of the panel.
     pub title: String,
-    /// Its type.
+    /// The type of the panel.
     pub kind: String,
-    /// All of it.
+    /// The whole JSON of the panel.
     pub json: Value,
-    /// Its queries for Prometheus.
+    /// The panel's queries for Prometheus.
     pub queries: Vec<String>,
 }
 
 /// A variable.
 #[derive(Clone, Debug)]
 pub struct Variable {
-    /// Its name.
+    /// The name of the variable.
     pub name: String,
-    /// All of it.
+    /// The whole JSON of the variable.
     pub json: Value,
-    /// `label_values(SELECTOR, LABEL)`, where it is asked of Prometheus.
+    /// `label_values(SELECTOR, LABEL)`, if Prometheus supplies the values.
     pub label_values: Option<(String, String)>,
 }
 
-/// All of them.
+/// Returns all dashboards.
 pub fn read() -> Result<Vec<Dashboard>> {
     files_in(&root().join(DASHBOARDS), ".json")?.iter().map(|path| Dashboard::read(path)).collect()
 }

@@ -1,4 +1,4 @@
-//! CPUs that come and go. Only on a machine of the tests' own: others would lose a CPU too.
+//! Tests of CPUs that go offline and online, for a machine of the tests' own: other users would lose a CPU too.
 
 use std::{fs, thread, time::Duration};
 
@@ -13,10 +13,11 @@ use crate::{
 };
 
 const CPU: u32 = 1;
-/// The agent looks for CPUs four times a second; until then a new one has no counters.
+/// The longest time until the agent notices a CPU. It checks four times a second, and a new CPU has no counters until
+/// then.
 pub const NOTICED: Duration = Duration::from_millis(500);
 
-/// Brings the CPU back on drop.
+/// A CPU that is offline until drop.
 #[derive(Debug)]
 pub struct Offline;
 
@@ -38,7 +39,7 @@ impl Drop for Offline {
     }
 }
 
-/// Two burners on two CPUs, one of which goes and comes back: for a moment, and for longer.
+/// Runs two burners on two CPUs. One CPU goes offline and comes back: first for a moment, and then for longer.
 pub fn counters_follow_a_cpu_off_and_on() -> Result<()> {
     let agent = Agent::start("counters: {groups: [[cpu-clock]]}\n")?;
     let cgroup = TestCgroup::new("hotplug")?;
@@ -56,14 +57,14 @@ pub fn counters_follow_a_cpu_off_and_on() -> Result<()> {
     let metrics = agent.fresh_metrics()?;
     let (found, truth) = (time(&metrics, CPU_CLOCK, &cgroup, &[])?, cgroup.cpu_usage()?);
     ensure!(truth > Duration::from_secs(5), "the load did too little: {truth:?}");
-    // Of each return, what the new counters missed.
+    // The difference is the time that the new counters missed after each return.
     ensure!(
         found <= truth + truth / 50 && found + 2 * NOTICED + truth / 50 >= truth,
         "{found:?}, and the truth is {truth:?}"
     );
     ensure!(metrics.get("podperf_bpf_drops_total", &[("reason", "event_read")]) == Some(0.0), "unread counters");
 
-    // And it counts there as ever.
+    // The counters on the CPU must work again.
     let _awake = keep_cpus_awake()?;
     let again = TestCgroup::new("again")?;
     let _: CpuReport = run(&format!("spin --seconds 1 --cpu {CPU} --cgroup {}", again.path().display()))?;

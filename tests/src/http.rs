@@ -1,4 +1,4 @@
-//! Requests to any HTTP server on loopback. HTTP/1.0, so that a body is never in chunks.
+//! Requests to any HTTP server on loopback, in HTTP/1.0, so that a body is never in chunks.
 
 use std::{
     io::{Read, Write},
@@ -10,22 +10,22 @@ use anyhow::{Context as _, Result};
 
 pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The status code, the headers and the body.
+/// A status code, headers and a body.
 pub type Answer = (u16, String, Vec<u8>);
 
-/// The status code, the headers and the body.
+/// Sends `GET`, and returns the status code, the headers and the body.
 pub fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<Answer> {
     ask(address, &format!("GET {path}"), headers, "")
 }
 
-/// As [`get`], from a server that may take this long.
+/// Sends `GET` like [`get`], to a server that may take this long.
 pub fn get_within(deadline: Duration, address: SocketAddr, path: &str) -> Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(deadline))?;
     exchange(&mut stream, address, &format!("GET {path}"), &[], "")
 }
 
-/// `POST` of JSON: the status code and the body, which is text.
+/// Sends `POST` with JSON, and returns the status code and the text of the body.
 pub fn post_json(address: SocketAddr, path: &str, json: &str) -> Result<(u16, String)> {
     let length = json.len().to_string();
     let headers = [("Content-Type", "application/json"), ("Content-Length", &length)];
@@ -33,7 +33,7 @@ pub fn post_json(address: SocketAddr, path: &str, json: &str) -> Result<(u16, St
     Ok((status, String::from_utf8(body)?))
 }
 
-/// Any request without TLS: `METHOD PATH`, more headers and content.
+/// Sends any request without TLS: `METHOD PATH`, more headers and content.
 pub fn ask(address: SocketAddr, request: &str, headers: &[(&str, &str)], content: &str) -> Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
@@ -54,7 +54,7 @@ pub fn connect_from(source: IpAddr, address: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// One `GET` of several on a connection that stays.
+/// Sends one of several `GET` requests on a connection that stays open.
 pub fn get_again(stream: &mut (impl Read + Write), path: &str, headers: &[(&str, &str)]) -> Result<Answer> {
     let mut request = format!("GET {path} HTTP/1.1\r\nHost: podperf\r\n");
     for (name, value) in headers {
@@ -82,7 +82,7 @@ pub fn get_again(stream: &mut (impl Read + Write), path: &str, headers: &[(&str,
     }
 }
 
-/// Writes a request, and reads until the other side has closed.
+/// Writes a request, and reads until the peer has closed the connection.
 pub(crate) fn exchange(
     stream: &mut (impl Read + Write),
     address: SocketAddr,
@@ -104,13 +104,13 @@ pub(crate) fn exchange(
     Ok((status, head, answer.split_off(end + 4)))
 }
 
-/// The status code and the body, which is text.
+/// Sends `GET`, and returns the status code and the text of the body.
 pub fn get_text(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     let (status, _, body) = get(address, path, &[])?;
     Ok((status, String::from_utf8(body)?))
 }
 
-/// A loopback address whose port is free at this moment.
+/// Returns a loopback address whose port is free at this moment.
 pub fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?)
 }

@@ -1,4 +1,4 @@
-//! Requests over TLS to a server on loopback whose authority is known.
+//! Requests over TLS to a server on loopback, with a given authority.
 
 use std::{
     net::{IpAddr, SocketAddr, TcpStream},
@@ -15,7 +15,7 @@ use rustls::{
 
 use crate::http::{ANSWER_DEADLINE, Answer, connect_from, exchange};
 
-/// Whom to believe.
+/// A client's TLS settings with the trusted authority.
 #[derive(Clone, Debug)]
 pub struct Https(Arc<ClientConfig>);
 
@@ -23,7 +23,7 @@ pub struct Https(Arc<ClientConfig>);
 pub type Stream = StreamOwned<ClientConnection, TcpStream>;
 
 impl Https {
-    /// Certificates of this authority.
+    /// Trusts the certificates of this authority.
     pub fn trusting(authority: &Path) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(authority)?)?;
@@ -32,7 +32,7 @@ impl Https {
         Ok(Self(Arc::new(config.with_no_client_auth())))
     }
 
-    /// After the handshake.
+    /// Connects, and completes the TLS handshake.
     pub fn connect(&self, address: SocketAddr) -> Result<Stream> {
         let socket = TcpStream::connect(address)?;
         socket.set_read_timeout(Some(ANSWER_DEADLINE))?;
@@ -52,13 +52,13 @@ impl Https {
         Ok(StreamOwned::new(client, socket))
     }
 
-    /// `METHOD PATH`, with more headers.
+    /// Sends `METHOD PATH` with more headers, and returns the answer.
     pub fn ask(&self, address: SocketAddr, request: &str, headers: &[(&str, &str)]) -> Result<Answer> {
         exchange(&mut self.connect(address)?, address, request, headers, "")
     }
 }
 
-/// The first certificate that the other side has shown.
+/// Returns the first certificate that the peer has sent.
 pub fn certificate_of(stream: &Stream) -> Result<Vec<u8>> {
     let shown = stream.conn.peer_certificates().and_then(<[_]>::first).context("no certificate")?;
     Ok(shown.to_vec())

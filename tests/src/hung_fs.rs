@@ -31,7 +31,7 @@ const PROGRAM: u64 = 2;
 const VALID: u64 = 3600;
 /// `struct fuse_in_header`.
 const HEADER: usize = 40;
-/// More than the kernel reads ahead.
+/// Number of bytes at the end of the program that stay unread: more than the kernel reads ahead.
 const UNREAD_END: u64 = 8 << 20;
 const LOOK_EVERY_MS: u16 = 50;
 
@@ -44,7 +44,7 @@ pub struct HungFs {
     server: Option<JoinHandle<()>>,
 }
 
-/// What the server agrees on with the kernel.
+/// The way in which the kernel sends reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// A reader sends a request and waits for its answer.
@@ -62,12 +62,12 @@ struct Server {
 }
 
 impl HungFs {
-    /// Mounts a file system with a copy of this program, and answers.
+    /// Mounts a file system with a copy of this program, and answers its requests.
     pub fn serve(program: &Path) -> Result<Self> {
         Self::serve_with(program, Reads::OneByOne)
     }
 
-    /// The same, read so.
+    /// Mounts a file system in the same way, with this kind of reads.
     pub fn serve_with(program: &Path, reads: Reads) -> Result<Self> {
         let directory = TempDir::new()?;
         let device = File::options().read(true).write(true).open("/dev/fuse").context("failed to open `/dev/fuse`")?;
@@ -85,14 +85,14 @@ impl HungFs {
         Ok(Self { directory, hangs, ends, server: Some(server) })
     }
 
-    /// The program on it.
+    /// Returns the path of the program on the file system.
     #[must_use]
     pub fn program(&self) -> PathBuf {
         self.directory.path().join(NAME)
     }
 
-    /// From now on no read is answered. What runs goes on: all but the end of the program, where its symbols are, is in the
-    /// page cache by then.
+    /// Answers no read from now on. A running program continues: all its pages except the end, which holds the symbols,
+    /// are in the page cache by then.
     pub fn hang(&self) -> Result<()> {
         let program = File::open(self.program())?;
         let (mut at, size) = (0, program.metadata()?.len());
@@ -115,7 +115,7 @@ impl Drop for HungFs {
 }
 
 impl Server {
-    /// Takes a request, if there is one soon, and answers it.
+    /// Reads a request, if one comes soon, and answers it.
     fn answer_one(&self) -> io::Result<()> {
         let mut ready = [PollFd::new(self.device.as_fd(), PollFlags::POLLIN)];
         if poll(&mut ready, PollTimeout::from(LOOK_EVERY_MS))? == 0 {
@@ -124,7 +124,7 @@ impl Server {
         let mut request = vec![0; 1 << 20];
         let length = match (&self.device).read(&mut request) {
             Ok(length) => length,
-            // The request was interrupted meanwhile.
+            // The request was interrupted before the read.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -157,7 +157,7 @@ impl Server {
             }
             // RELEASE, FLUSH, RELEASEDIR and ACCESS
             18 | 25 | 29 | 34 => Ok(Vec::new()),
-            // INIT: version 7.31, with the kernel's own wishes and writes of a page.
+            // INIT: version 7.31. The answer accepts the kernel's options and has writes of one page.
             26 => {
                 let flags = u32::from(self.reads == Reads::Ahead);
                 let mut answer = [7, 31, 128 << 10, flags, 0, 4096, 1].map(u32::to_le_bytes).concat();

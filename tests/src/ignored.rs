@@ -1,5 +1,5 @@
-//! `make ignored`: the tests that `make test` ignored, by what the machine lacks. `tests/ignored.txt` lists the
-//! allowed reasons.
+//! `make ignored`: the tests that `make test` ignored, by the missing part of the machine. `tests/ignored.txt` lists
+//! the allowed reasons.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,20 +14,20 @@ use clap::Args;
 /// `podperf-ignored`.
 #[derive(Args, Clone, Debug)]
 pub struct IgnoredArgs {
-    /// What `make test` wrote to its output
+    /// Output of `make test`
     pub log: PathBuf,
 }
 
 /// The mark before the reason in a ring's output.
 const SKIPPED: &str = " (skipped: ";
-/// Between a reason and why it is one, in the list.
+/// The separator between a reason and its explanation in the list.
 const WHY: &str = " # ";
 
-/// Says which tests were ignored and for what.
+/// Prints the ignored tests and their reasons.
 ///
 /// # Errors
 ///
-/// When one of them is not on the list, or the log is not that of a whole run.
+/// When a reason is not on the list, or the log does not contain a whole run.
 pub fn run(args: &IgnoredArgs) -> Result<()> {
     let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("ignored.txt");
     let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("failed to read `{}`", path.display()));
@@ -58,7 +58,7 @@ fn compare(log: &str, list: &str) -> Result<(String, Vec<String>)> {
     Ok((says, ignored.into_keys().filter(|reason| !listed.contains(reason.as_str())).collect()))
 }
 
-/// Returns the ignored tests by what the machine lacks; tests that do not name it, by their own names.
+/// Returns the ignored tests by the missing part of the machine. A test that names no part is listed by its own name.
 fn by_reason(log: &str) -> Result<BTreeMap<String, Vec<String>>> {
     let mut ignored: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let (mut found, mut counted, mut results) = (0, 0, 0);

@@ -1,5 +1,5 @@
-//! What podperf's tests and benchmarks share: the agent as a process, cgroups of their own, loads with a known truth,
-//! a real Kubernetes API server with a played kubelet, and how a ring of tests runs.
+//! Shared code of podperf's tests and benchmarks: the agent as a process, cgroups, loads with a known truth, a real
+//! Kubernetes API server with a played kubelet, and the runner for a ring of tests.
 
 pub mod agent;
 pub mod bpf;

@@ -1,4 +1,4 @@
-//! The commands of the pages: what stands in their blocks of `sh`.
+//! The commands of the pages: the lines in their `sh` blocks.
 
 use std::{
     ffi::OsStr,
@@ -15,11 +15,11 @@ use crate::rules::{files_in, root};
 pub struct Command {
     /// The page, from the repository's root.
     pub page: String,
-    /// What is to be typed; more than one line where quotes or a `\` at the end hold lines together.
+    /// The text to type. It has more than one line where quotes or a `\` at the end join lines.
     pub text: String,
 }
 
-/// All pages that people read.
+/// Returns all pages for users.
 pub fn pages() -> Result<Vec<PathBuf>> {
     let root = root();
     let mut pages = files_in(&root, ".md")?;
@@ -30,7 +30,7 @@ pub fn pages() -> Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// The commands of all pages.
+/// Returns the commands of all pages.
 pub fn commands() -> Result<Vec<Command>> {
     let mut found = Vec::new();
     for path in pages()? {
@@ -44,7 +44,7 @@ pub fn commands() -> Result<Vec<Command>> {
     Ok(found)
 }
 
-/// The commands of a block, without what is said about them behind a `#`.
+/// Returns the commands of a block, without the comments after a `#`.
 fn commands_of(block: &str) -> Vec<String> {
     let (mut commands, mut open) = (Vec::new(), String::new());
     for line in block.lines() {
@@ -65,7 +65,7 @@ fn commands_of(block: &str) -> Vec<String> {
 }
 
 impl Command {
-    /// What the command is, without `sudo` and the directory of a program.
+    /// Returns the name of the command's program, without `sudo` and the program's directory.
     #[must_use]
     pub fn program(&self) -> &str {
         let mut words = self.text.split_whitespace().filter(|word| *word != "sudo");

@@ -1,8 +1,8 @@
-//! Processes as loads and benchmarks need them: forked without a runtime,
-//! bound to their parent's life, pinned, and asked for their own counts.
+//! Processes for loads and benchmarks: forked without a runtime, bound to their parent's life, pinned, and able to
+//! count their own resource use.
 //!
-//! The counts in [`Usage`] are the kernel's own, taken by the process itself;
-//! they are the truth that podperf's numbers are held against.
+//! The counts in [`Usage`] come from the kernel, and the process reads them itself. They are the truth for checks of
+//! podperf's numbers.
 
 #![expect(unsafe_code, reason = "fork, getrusage and pre_exec have no safe form")]
 
@@ -24,7 +24,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 use serde::{Deserialize, Serialize};
 
-/// What the kernel has counted for one process, or for a stretch of its life.
+/// The kernel's counts for one process, or for a part of its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// `CLOCK_PROCESS_CPUTIME_ID`: exact to the nanosecond.
@@ -46,8 +46,8 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What has been counted for the calling process since it was forked.
-    /// A wait time of zero means a kernel without `schedstat`.
+    /// Returns the counts of the calling process since its fork. A wait time of zero means a kernel without
+    /// `schedstat`.
     pub fn of_self() -> Result<Self> {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: the pointer is to a whole rusage, which the call fills; all
@@ -70,7 +70,7 @@ impl Usage {
         })
     }
 
-    /// What was counted between `earlier` and this.
+    /// Returns the counts between `earlier` and this.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -93,8 +93,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Forks; the child dies with the caller, runs `body`, reports an error on
-    /// stderr, and exits without running the parent's destructors.
+    /// Forks a child, which dies with the caller. The child runs `body`, reports an error on stderr, and exits without
+    /// running the parent's destructors.
     ///
     /// The caller must have one thread only: the child may allocate.
     pub fn fork(body: impl FnOnce() -> Result<()>) -> Result<Self> {
@@ -113,18 +113,17 @@ impl Child {
         }
     }
 
-    /// The child's process id.
+    /// Returns the child's process id.
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// The CPU time that the child has used until now. Also true for a child
-    /// that is running on another CPU at this moment.
+    /// Returns the CPU time that the child has used until now, even while it runs on another CPU.
     pub fn cpu_ns(&self) -> Result<u64> {
         cpu_ns_of(self.pid)
     }
 
-    /// Waits for the end of the child; an error if that was not a success.
+    /// Waits for the end of the child. Returns an error if the child failed.
     pub fn wait(self) -> Result<()> {
         match waitpid(self.pid, None).context("failed to wait for a child")? {
             WaitStatus::Exited(_, 0) => Ok(()),
@@ -133,15 +132,13 @@ impl Child {
     }
 }
 
-/// Leaves the process at once: no destructors, no exit handlers, and so no
-/// work that would blur what was just counted.
+/// Leaves the process at once: without destructors and exit handlers, whose work would change the counts.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit takes any status and does not return.
     unsafe { libc::_exit(code) }
 }
 
-/// Makes the calling process die with its parent, even if the parent is gone
-/// before the request is heard.
+/// Makes the calling process die with its parent, even if the parent ends before the request takes effect.
 pub fn die_with_parent() -> Result<()> {
     die_with(getppid())
 }
@@ -154,13 +151,13 @@ fn die_with(parent: Pid) -> Result<()> {
     Ok(())
 }
 
-/// Lets a command's process die with the thread that spawns it.
+/// Makes a command's process die with the thread that spawns it.
 pub fn bind_to_parent(command: &mut Command) -> &mut Command {
     // SAFETY: the closure makes one async-signal-safe system call.
     unsafe { command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(std::io::Error::from)) }
 }
 
-/// Lets the kernel refuse one system call (`libc::SYS_*`) to a command's process, as a seccomp profile does.
+/// Makes the kernel refuse one system call (`libc::SYS_*`) to a command's process, as a seccomp profile does.
 pub fn refuse_call(command: &mut Command, call: libc::c_long) -> &mut Command {
     const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
@@ -185,10 +182,10 @@ pub fn refuse_call(command: &mut Command, call: libc::c_long) -> &mut Command {
     unsafe { command.pre_exec(install) }
 }
 
-/// Asks a child to end by a signal, and kills it if it does not in time.
+/// Sends a signal to a child, and kills the child if it does not end in time.
 pub fn end(child: &mut std::process::Child, by: Signal, deadline: Duration) {
     if !matches!(child.try_wait(), Ok(None)) {
-        // Its pid may be another's by now.
+        // The child's pid may already belong to another process.
         return;
     }
     let asked = i32::try_from(child.id()).is_ok_and(|pid| kill(Pid::from_raw(pid), by).is_ok());
@@ -200,41 +197,40 @@ pub fn end(child: &mut std::process::Child, by: Signal, deadline: Duration) {
     child.wait().ok();
 }
 
-/// Ties the calling process to one CPU.
+/// Pins the calling process to one CPU.
 pub fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu).with_context(|| format!("cpu {cpu} is beyond what the C library knows"))?;
     sched_setaffinity(Pid::from_raw(0), &set).with_context(|| format!("failed to pin to cpu {cpu}"))
 }
 
-/// The CPU time of any process that may be looked at.
+/// Returns the CPU time of any process whose clock may be read.
 pub fn cpu_ns_of(pid: Pid) -> Result<u64> {
     clock_ns(ClockId::pid_cpu_clock_id(pid).context("failed to find a process's cpu clock")?)
 }
 
-/// `CLOCK_MONOTONIC`.
+/// Returns the time of `CLOCK_MONOTONIC`.
 pub fn monotonic_ns() -> Result<u64> {
     clock_ns(ClockId::CLOCK_MONOTONIC)
 }
 
-/// Sends one value as JSON through a pipe; the other end is [`receive`].
+/// Sends one value as JSON through a pipe. [`receive`] reads the other end.
 pub fn send<T: Serialize>(pipe: OwnedFd, value: &T) -> Result<()> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
     fs::File::from(pipe).write_all(&line).context("failed to report to the parent")
 }
 
-/// All values that were sent before the last writer was gone.
+/// Returns all values that were sent before the last writer closed the pipe.
 pub fn receive<T: for<'de> Deserialize<'de>>(pipe: OwnedFd) -> Result<Vec<T>> {
     let mut text = String::new();
     fs::File::from(pipe).read_to_string(&mut text).context("failed to hear from a child")?;
     text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
 }
 
-/// Burns `amount` of the caller's own CPU time, whatever else runs on the CPU,
-/// nearly all of it in user space.
+/// Burns `amount` of the caller's own CPU time, independent of other load on the CPU, nearly all of it in user space.
 pub fn burn(amount: Duration) -> Result<()> {
-    /// About 100 us between two looks at the clock.
+    /// The number of steps between two reads of the clock: about 100 us.
     const STEPS_PER_LOOK: u64 = 100_000;
     let end = clock_ns(ClockId::CLOCK_PROCESS_CPUTIME_ID)? + nanos(amount);
     let mut state = 1_u64;
@@ -246,7 +242,7 @@ pub fn burn(amount: Duration) -> Result<()> {
     Ok(())
 }
 
-/// A duration in whole nanoseconds; 584 years are enough.
+/// Returns a duration in whole nanoseconds, of at most 584 years.
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -260,21 +256,22 @@ fn timeval_ns(time: libc::timeval) -> u64 {
     count(time.tv_sec) * 1_000_000_000 + count(time.tv_usec) * 1_000
 }
 
-/// The kernel's counts are C longs that are never negative.
+/// Converts one of the kernel's counts, which are C longs that are never negative.
 fn count(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
-/// The first field, the time on a CPU, is of the last tick: `cpu_ns` is of now.
+/// Returns the second field of `schedstat`. The first field, the time on a CPU, is from the last tick, but `cpu_ns` is
+/// current.
 fn waited_ns() -> u64 {
     let text = fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     text.split_whitespace().nth(1).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
-/// Time that the host has given to others while this machine's CPUs wanted to run, since boot. The scheduler takes it off
-/// a task's time; a clock does not.
+/// Returns the time since boot in which this machine's CPUs wanted to run and the host ran something else. The
+/// scheduler subtracts this time from a task's time; a clock does not.
 pub fn stolen() -> Result<Duration> {
-    /// `USER_HZ` is 100 wherever podperf runs.
+    /// The length of a tick: `USER_HZ` is 100 on all machines of podperf.
     const TICK: Duration = Duration::from_millis(10);
     let stat = fs::read_to_string("/proc/stat").context("failed to read `/proc/stat`")?;
     let ticks = stat.lines().next().and_then(|all| all.split_whitespace().nth(8)).context("no stolen time")?;

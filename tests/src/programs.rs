@@ -1,5 +1,5 @@
-//! The BPF programs of the machine, as bpftool sees them, or of one process:
-//! loading those of ours, and the kernel's own statistics of what each run costs.
+//! The BPF programs of the machine, as bpftool lists them, or of one process. This module also loads the tests' own
+//! programs, and reads the kernel's statistics of the cost of each run.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,20 +13,20 @@ use serde::Deserialize;
 
 use crate::bpf;
 
-/// All loaded programs at one moment, with the kernel's run statistics, which
-/// it keeps only while they are on. They cost time themselves (the empty
-/// program reads some 55 ns), so they are off while the pairs are measured.
+/// All loaded programs at one moment, with the kernel's run statistics, which the kernel counts only while they are
+/// enabled. The statistics cost time themselves (the empty program takes some 55 ns with them), so they are off while
+/// pairs are measured.
 #[derive(Debug)]
 pub struct Programs {
     by_id: HashMap<u32, Runs>,
 }
 
-/// What the kernel has measured of a program.
+/// The kernel's measurements of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Runs {
-    /// Time in it.
+    /// Time in the program, in nanoseconds.
     pub time_ns: u64,
-    /// How often it ran.
+    /// Number of runs.
     pub count: u64,
 }
 
@@ -41,7 +41,7 @@ struct Shown {
 }
 
 impl Programs {
-    /// Asks bpftool.
+    /// Reads the programs from bpftool.
     pub fn list() -> Result<Self> {
         let json = succeed(Command::new("bpftool").args(["prog", "show", "-j"]))?;
         let shown: Vec<Shown> = serde_json::from_slice(&json).context("failed to understand bpftool")?;
@@ -50,17 +50,17 @@ impl Programs {
         Ok(Self { by_id })
     }
 
-    /// Those that a process has open, by `/proc/PID/fdinfo`.
+    /// Reads the programs that a process has open, from `/proc/PID/fdinfo`.
     pub fn of_process(pid: u32) -> Result<Self> {
         let mut by_id = HashMap::new();
         let directory = format!("/proc/{pid}/fdinfo");
         for entry in fs::read_dir(&directory).with_context(|| format!("failed to read `{directory}`"))? {
-            // Closed in the meantime.
+            // The descriptor was closed in the meantime.
             let Ok(text) = fs::read_to_string(entry?.path()) else { continue };
             let number = |key: &str| -> Option<u64> {
                 text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim().parse().ok()
             };
-            // Links name their program, too, but not its runs.
+            // A link's file also has a program's id, but not its runs.
             if let (Some(id), Some(time_ns), Some(count)) =
                 (number("prog_id"), number("run_time_ns"), number("run_cnt"))
             {
@@ -70,13 +70,13 @@ impl Programs {
         Ok(Self { by_id })
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no programs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// All runs of all programs since `before`.
+    /// Returns the sum of the runs of all programs since `before`.
     #[must_use]
     pub fn runs_since(&self, before: &Self) -> Runs {
         let mut sum = Runs::default();
@@ -88,21 +88,21 @@ impl Programs {
         sum
     }
 
-    /// Those that were not there `earlier`.
+    /// Returns the programs that did not exist in `earlier`.
     #[must_use]
     pub fn new_since(mut self, earlier: &Self) -> Self {
         self.by_id.retain(|id, _| !earlier.by_id.contains_key(id));
         self
     }
 
-    /// The program that ran most.
+    /// Returns the runs of the program that ran most often.
     #[must_use]
     pub fn busiest(&self) -> Option<Runs> {
         self.by_id.values().copied().max_by_key(|runs| runs.count)
     }
 
-    /// Mean ns per run since `before`, summed over the programs that ran about
-    /// as often as the ring switched; none if no program did.
+    /// Returns the mean ns per run since `before`, summed over the programs that ran about as often as the ring
+    /// switched; `None` if no program did.
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     pub fn ns_per_switch(&self, before: &Self, switches: u64) -> Option<f64> {
         let mut sum = None;
@@ -118,11 +118,10 @@ impl Programs {
     }
 }
 
-/// Loads the one program of an object and attaches it to a raw tracepoint for
-/// as long as the result is open.
+/// Loads the one program of an object and attaches it to a raw tracepoint for as long as the result is open.
 ///
-/// bpftool hands a program over by pinning it, so there is a BPF file system
-/// of our own for a moment; the machine need not have one.
+/// bpftool passes a program on by pinning it, so this mounts a BPF file system for a moment. The machine need not have
+/// one.
 pub fn load_and_attach(object: &Path, tracepoint: &str) -> Result<OwnedFd> {
     let directory = tempfile::tempdir()?;
     mount(Some("bpf"), directory.path(), Some("bpf"), MsFlags::empty(), None::<&str>)
@@ -134,7 +133,7 @@ pub fn load_and_attach(object: &Path, tracepoint: &str) -> Result<OwnedFd> {
     bpf::attach_raw_tracepoint(tracepoint, &program?)
 }
 
-/// Runs a command to its end and returns what it wrote.
+/// Runs a command to its end, and returns its stdout.
 pub fn succeed(command: &mut Command) -> Result<Vec<u8>> {
     let name = command.get_program().to_owned();
     let output =

@@ -1,4 +1,4 @@
-//! A real Prometheus that scrapes agents, asked over its HTTP API.
+//! A real Prometheus that scrapes agents, with its HTTP API.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use crate::{agent::Sample, http, process};
 
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 
-/// A running Prometheus; ended on drop.
+/// A running Prometheus, which ends on drop.
 #[derive(Debug)]
 pub struct Prometheus {
     child: Child,
@@ -36,7 +36,7 @@ struct Data {
     result: Vec<Series>,
 }
 
-/// An instant vector's element: a time and a number, the latter as text.
+/// An element of an instant vector: a time, and a number as text.
 #[derive(Deserialize)]
 struct Series {
     metric: BTreeMap<String, String>,
@@ -48,7 +48,7 @@ struct Ranges {
     result: Vec<Range>,
 }
 
-/// A range vector's element.
+/// An element of a range vector.
 #[derive(Deserialize)]
 struct Range {
     metric: BTreeMap<String, String>,
@@ -59,14 +59,14 @@ struct Range {
 pub type History = (BTreeMap<String, String>, Vec<(u64, f64)>);
 
 impl Prometheus {
-    /// Starts it: it scrapes `target` once a second. It answers queries a moment later.
+    /// Starts a Prometheus that scrapes `target` once a second. It answers queries a moment later.
     pub fn start(target: SocketAddr) -> Result<Self> {
         let scrape = json!({"job_name": "podperf", "static_configs": [{"targets": [target]}]});
         let global = json!({"scrape_interval": "1s", "scrape_timeout": "1s"});
         Self::start_with(&json!({"global": global, "scrape_configs": [scrape]}), None)
     }
 
-    /// Starts it with a configuration and, if there are any, rules as its rule files have them.
+    /// Starts a Prometheus with a configuration and, if given, the text of a rule file.
     pub fn start_with(config: &Value, rules: Option<&str>) -> Result<Self> {
         let directory = TempDir::new()?;
         let mut config = config.clone();
@@ -93,13 +93,13 @@ impl Prometheus {
         Ok(Self { child, address, directory })
     }
 
-    /// Where it listens.
+    /// Returns the address of the server.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The series of an instant query.
+    /// Returns the series of an instant query.
     pub fn query(&self, query: &str) -> Result<Vec<Sample>> {
         let data: Data = self.ask(&format!("query?query={}", encoded(query)))?;
         data.result
@@ -111,7 +111,7 @@ impl Prometheus {
             .collect()
     }
 
-    /// All that was scraped of the series of a range vector, such as `up[10m]`.
+    /// Returns all scraped values of the series of a range vector, such as `up[10m]`.
     pub fn history(&self, range: &str) -> Result<Vec<History>> {
         let ranges: Ranges = self.ask(&format!("query?query={}", encoded(range)))?;
         let value = |(time, value): (f64, String)| -> Result<(u64, f64)> {
@@ -124,12 +124,12 @@ impl Prometheus {
         ranges.result.into_iter().map(series).collect()
     }
 
-    /// The values that a label has in the series of a selector.
+    /// Returns the values of a label in the series of a selector.
     pub fn label_values(&self, selector: &str, label: &str) -> Result<Vec<String>> {
         self.ask(&format!("label/{label}/values?match[]={}", encoded(selector)))
     }
 
-    /// What the API answers.
+    /// Returns the data in the API's answer.
     fn ask<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let (status, body) = http::get_text(self.address, &format!("/api/v1/{path}"))?;
         ensure!(status == 200, "prometheus answered {status} to `{path}`: {body}");
@@ -137,7 +137,7 @@ impl Prometheus {
         Ok(answer.data)
     }
 
-    /// What it has logged so far.
+    /// Returns the log up to now.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
@@ -150,7 +150,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// As a parameter of a request.
+/// Returns the text in the form of a request's parameter.
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }

@@ -1,4 +1,4 @@
-//! What the agent says that it exports.
+//! The agent's reference of its exported families.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,14 +17,14 @@ struct Family {
     labels: BTreeSet<String>,
 }
 
-/// What `podperf metrics` prints in a form.
+/// Returns the output of `podperf metrics` in a form.
 pub fn print(form: &str) -> Result<String> {
     let output = Command::new(agent::binary()?).args(["metrics", "--output", form]).output()?;
     ensure!(output.status.success(), "podperf metrics: {}", output.status);
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The labels of each family.
+/// Returns the labels of each family.
 pub fn reference() -> Result<BTreeMap<String, BTreeSet<String>>> {
     let families: Vec<Family> = serde_json::from_str(&print("json")?)?;
     Ok(families.into_iter().map(|family| (family.name, family.labels)).collect())

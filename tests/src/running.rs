@@ -1,4 +1,4 @@
-//! A load as a process, and how its truth is held against a scrape.
+//! A load as a process, and comparisons of its truth with a scrape.
 
 use std::{
     fs,
@@ -15,28 +15,28 @@ use serde::de::DeserializeOwned;
 
 use crate::{agent::Metrics, cgroup::TestCgroup, load, process};
 
-/// The agent's default: the BTF-typed tracepoint, where the kernel takes it.
+/// The agent's default: the BTF-typed tracepoint, if the kernel supports it.
 pub const BTF: &str = "";
-/// Its twin for other kernels.
+/// The configuration of the raw tracepoint, for other kernels.
 pub const RAW: &str = "scheduling: {tracepoint: raw}\n";
-/// A configuration with page faults, which are not among the default series.
+/// Returns a configuration with page faults, which are not among the default series.
 pub fn with_faults(configuration: &str) -> String {
     format!("metrics: {{facts: [oncpu, context_switches, page_faults]}}\n{configuration}")
 }
 
 /// On-CPU time of a row.
 pub const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
-/// The CPU's own time of a row, by an event that counts it.
+/// The time of the CPU's own clock in a row, as an event counts it.
 pub const CPU_CLOCK: &str = "podperf_cgroup_cpu_clock_seconds_total";
 /// Off-CPU time of a row, by state.
 pub const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";
 
-/// What a time may differ by: 2 %, or this where that is less.
+/// The smallest tolerance of a time. The tolerance is 2 % or this value, whichever is larger.
 const LEAST_TOLERANCE: Duration = Duration::from_millis(2);
-/// No load of this ring runs longer.
+/// No load of this ring runs longer than this.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A running `podperf-load`; killed on drop.
+/// A running `podperf-load`, which is killed on drop.
 #[derive(Debug)]
 pub struct Load {
     child: Child,
@@ -63,17 +63,17 @@ impl Load {
         Ok(Self { child, stdin, stdout, stderr })
     }
 
-    /// Its process id.
+    /// Returns the load's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The CPU time that it has used until now, to the nanosecond, even while it runs.
+    /// Returns the CPU time that the load has used until now, to the nanosecond, even while it runs.
     pub fn cpu_time(&self) -> Result<Duration> {
         Ok(Duration::from_nanos(process::cpu_ns_of(Pid::from_raw(i32::try_from(self.pid())?))?))
     }
 
-    /// Waits until it has said `word` on stderr.
+    /// Waits for the line `word` on the load's stderr.
     pub fn wait_for_word(&mut self, word: &str) -> Result<()> {
         let mut line = String::new();
         self.stderr.read_line(&mut line)?;
@@ -81,27 +81,27 @@ impl Load {
         Ok(())
     }
 
-    /// Lets a load go on that waits for a line on stdin.
+    /// Continues a load that waits for a line on stdin.
     pub fn go_on(&mut self) -> Result<()> {
         self.stdin.as_mut().context("no stdin")?.write_all(b"\n").context("failed to write to the load")
     }
 
-    /// Waits until it blocks: from then on its counts stand still.
+    /// Waits until the load blocks: from then on its counts do not change.
     pub fn wait_until_blocked(&self) -> Result<()> {
         let start = Instant::now();
-        // The state is set before the switch, and who is preempted between them still has a CPU to wait for. What it
-        // blocks in, the kernel says after that.
+        // The kernel sets the state before the switch, and a task that is preempted between them still waits for a CPU.
+        // The kernel reports the blocking function (`wchan`) only after the switch.
         let wchan = format!("/proc/{}/wchan", self.pid());
         while Counts::of(self.pid())?.state != "S" || fs::read_to_string(&wchan)? == "0" {
             ensure!(start.elapsed() < DEADLINE, "the load does not block");
             thread::sleep(Duration::from_millis(1));
         }
-        // It is taken from the run queue a moment before the switch is counted.
+        // The task leaves the run queue a moment before the switch is counted.
         thread::sleep(Duration::from_millis(10));
         Ok(())
     }
 
-    /// Waits for its report.
+    /// Waits for the load's report.
     pub fn report<T: DeserializeOwned>(&mut self) -> Result<T> {
         let mut line = String::new();
         self.stdout.read_line(&mut line)?;
@@ -112,7 +112,7 @@ impl Load {
         })
     }
 
-    /// Waits for its end.
+    /// Waits for the load's end.
     pub fn end(mut self) -> Result<()> {
         self.stdin.take();
         let status = self.child.wait()?;
@@ -128,7 +128,7 @@ impl Drop for Load {
     }
 }
 
-/// Runs a load to its end.
+/// Runs a load to its end, and returns its report.
 pub fn run<T: DeserializeOwned>(arguments: &str) -> Result<T> {
     let mut load = Load::start(arguments)?;
     let report = load.report()?;
@@ -136,28 +136,28 @@ pub fn run<T: DeserializeOwned>(arguments: &str) -> Result<T> {
     Ok(report)
 }
 
-/// A SCHED_IDLE spinner on each CPU, for tests of counters that must not mistake idleness for the load.
+/// Starts a SCHED_IDLE spinner on each CPU, for tests of counters that must not count idleness as load.
 ///
-/// On virtual machines the switch from idle to a task is at times not reported to a tracepoint. Times are told by the
-/// run time then, but a counter does not know when the task came on.
+/// On virtual machines a tracepoint sometimes misses the switch from idle to a task. Times then come from the run time,
+/// but a counter has no record of the task's start.
 pub fn keep_cpus_awake() -> Result<Vec<Load>> {
     keep_awake(0..cpus()?)
 }
 
-/// The same on some CPUs.
+/// Starts such spinners on some CPUs.
 pub fn keep_awake(cpus: Range<usize>) -> Result<Vec<Load>> {
     cpus.map(|cpu| Load::start(&format!("spin --idle --cpu {cpu} --seconds 60"))).collect()
 }
 
-/// CPUs of the machine.
+/// Returns the number of CPUs of the machine.
 pub fn cpus() -> Result<usize> {
     Ok(thread::available_parallelism()?.get())
 }
 
-/// What `/proc` says of a process.
+/// The counts of a process in `/proc`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// As in `ps`.
+    /// The state, as in `ps`.
     pub state: String,
     /// Voluntary context switches.
     pub voluntary: u64,
@@ -167,9 +167,9 @@ pub struct Counts {
     pub minor_faults: u64,
     /// Page faults that needed I/O.
     pub major_faults: u64,
-    /// `schedstat`, first field; exact while it does not run.
+    /// The first field of `schedstat`; exact while the process does not run.
     pub run: Duration,
-    /// `schedstat`, second field.
+    /// The second field of `schedstat`.
     pub runqueue: Duration,
 }
 
@@ -181,7 +181,7 @@ impl Counts {
                 .with_context(|| format!("failed to read `{file}` of {pid}"))
         };
         let (stat, status, schedstat) = (read("stat")?, read("status")?, read("schedstat")?);
-        // The command's name may hold anything; the fields after it begin with the third.
+        // The command's name may contain any character; the fields after it begin with the third.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).context("a short `stat`");
         let line = |key: &str| -> Result<u64> {
@@ -201,7 +201,7 @@ impl Counts {
         })
     }
 
-    /// What was counted between `earlier` and this.
+    /// Returns the counts between `earlier` and this.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             state: self.state.clone(),
@@ -215,20 +215,20 @@ impl Counts {
     }
 }
 
-/// A time of a cgroup's row; a row that is not there is an error.
+/// Returns a time in a cgroup's row; a missing row is an error.
 pub fn time(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[(&str, &str)]) -> Result<Duration> {
     let labels: Vec<_> = [("cgroup", cgroup.kernel_path())].into_iter().chain(labels.iter().copied()).collect();
     let seconds = metrics.get(family, &labels).with_context(|| format!("no series {family}{labels:?}"))?;
     Ok(Duration::try_from_secs_f64(seconds)?)
 }
 
-/// The same of a count.
+/// Returns a count in a cgroup's row; a missing row is an error.
 pub fn count(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[(&str, &str)]) -> Result<f64> {
     let labels: Vec<_> = [("cgroup", cgroup.kernel_path())].into_iter().chain(labels.iter().copied()).collect();
     metrics.get(family, &labels).with_context(|| format!("no series {family}{labels:?}"))
 }
 
-/// Holds a row's on-CPU time against the growth of the cgroup's `usage_usec` since it was made.
+/// Compares a row's on-CPU time with the growth of the cgroup's `usage_usec` since it was made.
 pub fn oncpu_is_cpu_stat(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
     is_close(
         &format!("on-CPU time of {}", cgroup.kernel_path()),
@@ -237,13 +237,13 @@ pub fn oncpu_is_cpu_stat(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
     )
 }
 
-/// Within 2 % or 2 ms, whichever is larger.
+/// Checks that both times differ by at most 2 % or 2 ms, whichever is larger.
 pub fn is_close(what: &str, found: Duration, truth: Duration) -> Result<()> {
     is_within(LEAST_TOLERANCE.max(truth / 50), what, found, truth)
 }
 
-/// The same of a counter, which besides may have gone to others, or have come from them: `before` is how long that could
-/// have been before the load.
+/// Compares a counter in the same way, with a larger tolerance for time that was charged to other tasks or came from
+/// them. `before` is the amount of such time before the load.
 pub fn counter_is_close(
     what: &str,
     (metrics, before): (&Metrics, Duration),
@@ -255,9 +255,9 @@ pub fn counter_is_close(
         .with_context(|| format!("{astray:?} that nobody reported, or that the machine was not given"))
 }
 
-/// Time that a CPU's counter may have charged to others than the scheduler did, since boot: up to switches that the kernel
-/// kept to itself, as the agent says, and while the host ran somebody else, which the scheduler takes off and a clock
-/// does not.
+/// Returns the time since boot that a CPU's counter may have charged to other tasks than the scheduler did. The first
+/// part is the time before switches that the kernel did not report, by the agent's own metric. The second part is the
+/// time in which the host ran something else: the scheduler subtracts it, but a clock does not.
 pub fn astray(metrics: &Metrics) -> Result<Duration> {
     let unreported = metrics.get("podperf_switches_recovered_seconds_total", &[]).context("no unreported time")?;
     Ok(Duration::try_from_secs_f64(unreported)? + process::stolen()?)

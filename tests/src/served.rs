@@ -1,4 +1,4 @@
-//! Text that is served to whoever scrapes it.
+//! A server that returns a text to any scraper.
 
 use std::{
     io::{Read as _, Write as _},
@@ -16,7 +16,7 @@ use anyhow::Result;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A server on loopback; ended on drop.
+/// A server on loopback, which ends on drop.
 #[derive(Debug)]
 pub struct Served {
     address: SocketAddr,
@@ -25,7 +25,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Answers every request with what `text` says at that moment, as Prometheus text 0.0.4.
+    /// Answers every request with the current result of `text`, as Prometheus text 0.0.4.
     pub fn start(mut text: impl FnMut() -> String + Send + 'static) -> Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
@@ -38,7 +38,7 @@ impl Served {
                     thread::sleep(LOOK_EVERY);
                     continue;
                 };
-                // Requests have no body and come in one piece; whoever hangs up asks again.
+                // Requests have no body and arrive in one piece. A client whose connection fails tries again.
                 let mut request = [0; 4096];
                 stream.set_nonblocking(false).ok();
                 stream.set_read_timeout(Some(PATIENCE)).ok();
@@ -53,7 +53,7 @@ impl Served {
         Ok(Self { address, over, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Returns the address of the server.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address

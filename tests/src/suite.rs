@@ -1,9 +1,9 @@
-//! Runs the tests of a ring. A test is alone on the machine unless its row says that it may run beside others, and a test
-//! whose machine lacks something is counted and named.
+//! Runs the tests of a ring. A test is alone on the machine unless its row has the mark `#[beside]`. A test that lacks
+//! something on the machine is ignored, and the runner counts it and prints its name.
 //!
-//! Rings run as several programs, also of several checkouts, and share two locks. A test that is alone holds the first
-//! exclusively; tests beside others share it. The second one is a turnstile: a test that waits to be alone holds it, so
-//! that no further test starts beside those that still run.
+//! Rings run as several programs, also from several checkouts, and share two locks. A test that is alone holds the
+//! first lock exclusively, and tests beside others share it. The second lock is a turnstile: a test holds it while it
+//! waits to be alone, so that no further test starts beside the tests that still run.
 
 use std::{
     cmp::Reverse,
@@ -29,27 +29,28 @@ const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The number of tests that are printed with their time.
 const SLOWEST: usize = 10;
-/// Prints the times of all tests where it is set.
+/// The variable that makes the runner print the times of all tests.
 const TIMES: &str = "PODPERF_TIMES";
-/// Tests of one ring that run beside each other. They mostly wait, so they are more than the CPUs of a small machine.
+/// Number of tests of one ring that run at the same time. They mostly wait, so the number exceeds the CPUs of a small
+/// machine.
 const AT_ONCE: usize = 4;
 
 /// One test. [`tests!`](crate::tests) makes the rows of a ring.
 #[derive(Clone, Copy, Debug)]
 pub struct Test {
-    /// A sentence.
+    /// The name, which is a sentence.
     pub name: &'static str,
-    /// What it needs beyond root.
+    /// The needs of the test beyond root.
     pub needs: &'static [Need],
     /// The test itself.
     pub body: fn() -> Result<()>,
-    /// No other test runs meanwhile.
+    /// `true` if no other test may run at the same time.
     pub is_alone: bool,
 }
 
-/// Returns rows of tests. A row is `name`, `name: NEEDS` or `name: NEEDS => body`; without a body, the function of that name
-/// is the test. The mark `#[beside]` says that a test may run while others do: it asserts nothing that holds only for a
-/// machine of its own, such as sums over all rows, costs, budgets, tight times, or that there is no other pod.
+/// Returns rows of tests. A row is `name`, `name: NEEDS` or `name: NEEDS => body`; without a body, the function of that
+/// name is the test. The mark `#[beside]` allows a test to run while other tests do. Such a test asserts nothing that
+/// needs a machine of its own, such as sums over all rows, costs, budgets, tight times, or the absence of other pods.
 #[macro_export]
 macro_rules! tests {
     (@needs) => { &[] };
@@ -68,18 +69,18 @@ macro_rules! tests {
     };
 }
 
-/// What a machine may lack.
+/// A thing that a machine may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// A program on the path.
     Program(&'static str),
     /// A file or directory.
     Path(&'static str),
-    /// A machine that nobody else uses, such as a guest of `make vm`: [`OWN_MACHINE`] is set.
+    /// A machine without other users, such as a guest of `make vm`: [`OWN_MACHINE`] is set.
     OwnMachine,
     /// A CPU whose hardware counters the kernel can use.
     HardwarePmu,
-    /// That many CPUs.
+    /// At least this number of CPUs.
     Cpus(usize),
     /// A directory whose files are on a disk, not in memory.
     Disk(&'static str),
@@ -87,10 +88,10 @@ pub enum Need {
     Controller(&'static str),
 }
 
-/// Set where tests whose size is a choice are to be as large as they get.
+/// The variable that makes tests with a variable size run at their largest size.
 const LONG: &str = "PODPERF_LONG";
 
-/// Set where tests may take CPUs offline and counters away.
+/// The variable that allows tests to take CPUs offline and counters away.
 pub const OWN_MACHINE: &str = "PODPERF_TESTS_OWN_MACHINE";
 
 impl Need {
@@ -129,32 +130,33 @@ impl Need {
     }
 }
 
-/// Whether tests whose size is a choice are to be as large as they get.
+/// Returns whether tests with a variable size must run at their largest size.
 #[must_use]
 pub fn long() -> bool {
     std::env::var_os(LONG).is_some()
 }
 
-/// Whether a PMU of this name in sysfs is one of the CPUs themselves.
+/// Returns whether a PMU of this name in sysfs belongs to the CPUs themselves.
 pub fn is_core_pmu(name: &str) -> bool {
     ["cpu", "cpu_core"].contains(&name) || name.starts_with("armv8_")
 }
 
-/// The tests that have run, and how long each took.
+/// The tests that have run, with the duration of each.
 type Times = Arc<Mutex<Vec<(Duration, &'static str)>>>;
 
-/// Runs the tests of one ring: first those beside others, then the others one by one. A test whose machine lacks
-/// something is ignored, counted and named with what it lacks. At the end it prints where the time went.
+/// Runs the tests of one ring: first the tests beside others, and then the remaining tests one by one. A test that
+/// lacks something on the machine is ignored, and printed with the missing thing. At the end it prints the slowest
+/// tests.
 #[must_use]
 pub fn run(tests: &[Test]) -> ExitCode {
     let root = nix::unistd::geteuid().is_root();
-    // An emulated machine has no time to spare. One test at a time is named before it runs.
+    // An emulated machine has no time to spare. If one test runs at a time, its name is printed before it runs.
     let is_guest = std::env::var_os(OWN_MACHINE).is_some();
     let one = is_guest || tests.iter().all(|test| test.is_alone);
     run_at_once(if one { 1 } else { AT_ONCE }, tests, (!root).then_some("not root"))
 }
 
-/// The same for a ring that needs no root. All of its tests run beside others, as many as there are CPUs.
+/// Runs a ring that needs no root. All of its tests run beside others, one per CPU at a time.
 #[must_use]
 pub fn run_beside_others(tests: &[Test]) -> ExitCode {
     let tests: Vec<_> = tests.iter().map(|&test| Test { is_alone: false, ..test }).collect();
@@ -197,7 +199,7 @@ fn trials(tests: &[Test], lacks: Option<&str>, times: &Times) -> Vec<Trial> {
     beside.into_iter().chain(alone).map(trial).collect()
 }
 
-/// Waits until a test may run, and returns the lock that it holds meanwhile.
+/// Waits until a test may run, and returns the lock that the test must hold.
 fn turn(is_alone: bool) -> Result<Flock<File>> {
     let _turnstile = lock("podperf-tests.turnstile", FlockArg::LockExclusive)?;
     lock("podperf-tests.lock", if is_alone { FlockArg::LockExclusive } else { FlockArg::LockShared })
@@ -205,18 +207,18 @@ fn turn(is_alone: bool) -> Result<Flock<File>> {
 
 fn lock(name: &str, how: FlockArg) -> Result<Flock<File>> {
     let path = std::env::temp_dir().join(name);
-    // A lock needs no right to write, and the file may be another user's.
+    // A lock needs no write permission, and the file may belong to another user.
     let file = File::open(&path).or_else(|_absent| File::options().append(true).create(true).open(&path));
     let file = file.with_context(|| format!("failed to open lock `{}`", path.display()))?;
     Flock::lock(file, how).map_err(|(_, error)| error.into())
 }
 
-/// Prints a figure for the record, on stderr so that `make test` shows it too.
+/// Prints a figure on stderr, so that `make test` also shows it.
 pub fn tell(figure: &str) {
     writeln!(io::stderr(), "\n  {figure}").ok();
 }
 
-/// Asks until there is an answer; an error when there is none in time.
+/// Calls `look` until it returns a value, and returns an error at the deadline.
 pub fn within<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let start = Instant::now();
     loop {

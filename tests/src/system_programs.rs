@@ -1,5 +1,5 @@
-//! Programs of this machine that wait with stacks all over their files: a library that is loaded before them naps, and
-//! so they never come to do what they are for.
+//! Programs of this machine that wait with stacks in many places of their files. A preloaded library makes them sleep,
+//! so they never start their real work.
 
 use std::{
     collections::HashSet,
@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::{cgroup::TestCgroup, process};
 
-/// Different programs that a library can be loaded into.
+/// Returns different programs into which a library can be loaded.
 pub fn find(count: usize) -> Result<Vec<PathBuf>> {
     let mut paths = fs::read_dir("/usr/bin")?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
@@ -23,7 +23,7 @@ pub fn find(count: usize) -> Result<Vec<PathBuf>> {
         let Ok(metadata) = fs::symlink_metadata(path) else { return false };
         let mut magic = [0; 18];
         let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-        // Of 64 bits, with a loader, and without rights of its own.
+        // The program must have 64 bits, a loader, and no setuid or setgid bit.
         metadata.is_file()
             && metadata.mode() & 0o6000 == 0
             && read.is_ok()
@@ -36,14 +36,14 @@ pub fn find(count: usize) -> Result<Vec<PathBuf>> {
     Ok(programs)
 }
 
-/// Processes of such programs; ended on drop.
+/// Processes of such programs, which end on drop.
 #[derive(Debug)]
 pub struct Sleepers {
     children: Vec<Child>,
 }
 
 impl Sleepers {
-    /// Starts them in the cgroup, with the library built (by `cc`) in the directory.
+    /// Starts the programs in the cgroup, with the library built (by `cc`) in the directory.
     pub fn start(programs: &[PathBuf], cgroup: &TestCgroup, directory: &Path) -> Result<Self> {
         let library = directory.join("crowd.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/programs/crowd.c");
@@ -57,7 +57,7 @@ impl Sleepers {
         let mut sleepers = Self { children: Vec::new() };
         for program in programs {
             let mut command = Command::new("sh");
-            // The library must not be loaded into the shell, which would nap, too.
+            // The library must not be loaded into the shell, which would sleep, too.
             command.args(["-c", r#"echo $$ >"$1" && LD_PRELOAD=$2 exec "$3""#, "sh"]);
             command.arg(cgroup.path().join("cgroup.procs")).arg(&library).arg(program);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -67,7 +67,7 @@ impl Sleepers {
         Ok(sleepers)
     }
 
-    /// How many have not ended.
+    /// Returns the number of processes that have not ended.
     pub fn alive(&mut self) -> usize {
         self.children.iter_mut().filter_map(|child| child.try_wait().ok()).filter(Option::is_none).count()
     }

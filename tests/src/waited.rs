@@ -1,23 +1,23 @@
-//! Measures how long processes waited for a CPU, so that a limit of time can be extended by that.
+//! Measures the time in which processes waited for a CPU, so that a time limit can be extended by it.
 //!
-//! A limit on the wall clock fails on a busy machine, and a wide one hides what is slow. The kernel counts for each thread how
-//! long it was ready and had no CPU (`schedstat`), and for the machine how long the host ran somebody else. On an idle
-//! machine both are nearly nothing.
+//! A limit on the wall clock fails on a busy machine, and a generous one hides slow code. The kernel counts for each
+//! thread the time in which it was ready and had no CPU (`schedstat`), and for the machine the time in which the host
+//! ran something else. On an idle machine both are nearly zero.
 //!
-//! Threads wait at the same time. So a process counts with the thread that has waited for the longest, and the machine with
-//! the mean of its CPUs: a sum would make a limit as wide as there are threads.
+//! Threads wait at the same time. So a process counts with the wait of its longest-waiting thread, and the machine with
+//! the mean of its CPUs. A sum would grow with the number of threads.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
 use crate::process;
 
-/// By thread: its wait at the begin, and the last one that was read.
+/// For each thread: its wait at the begin, and its last wait that was read.
 type Threads = BTreeMap<u32, (Duration, Duration)>;
 
 /// The waits of some processes and of the calling thread since it was made.
 #[derive(Debug)]
 pub struct Waited {
-    /// Of each process its threads, each with its wait at the begin, and the last one that was read.
+    /// For each process, its threads with their waits.
     processes: Vec<(u32, Threads)>,
     own: Duration,
     stolen: Duration,
@@ -31,8 +31,9 @@ impl Waited {
         Self { processes: pids.iter().map(waits).collect(), own: own(), stolen: stolen() }
     }
 
-    /// What to allow for so far: the longest wait of a thread of each process, the calling thread's, and what a CPU was
-    /// without its host. Threads that have ended count with what the previous call saw of them.
+    /// Returns the extension up to now: the longest wait of a thread of each process, the calling thread's wait, and
+    /// the time in which a CPU was without its host. Threads that have ended count with the values of the previous
+    /// call.
     pub fn total(&mut self) -> Duration {
         let longest = |(pid, before): &mut (u32, BTreeMap<u32, (Duration, Duration)>)| {
             for (thread, waited) in threads(*pid) {
@@ -48,7 +49,7 @@ impl Waited {
 fn threads(pid: u32) -> impl Iterator<Item = (u32, Duration)> {
     let all = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     all.filter_map(|thread| {
-        // A thread may end meanwhile.
+        // A thread may end during the read.
         let waited = waited(&fs::read_to_string(thread.path().join("schedstat")).ok()?);
         Some((thread.file_name().to_str()?.parse().ok()?, waited))
     })
@@ -58,13 +59,13 @@ fn own() -> Duration {
     waited(&fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default())
 }
 
-/// Of each CPU, in the mean.
+/// Returns the mean stolen time of a CPU.
 fn stolen() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     process::stolen().unwrap_or_default() / cpus(&stat)
 }
 
-/// The lines of CPUs in `/proc/stat`, where the first one is of all.
+/// Returns the number of CPUs from their lines in `/proc/stat`, where the first line is the sum of all.
 fn cpus(stat: &str) -> u32 {
     let lines = stat.lines().filter(|line| line.starts_with("cpu")).count();
     u32::try_from(lines).unwrap_or(u32::MAX).saturating_sub(1).max(1)
@@ -94,7 +95,7 @@ mod tests {
     #[test]
     fn a_process_counts_with_the_thread_that_waited_for_the_longest() {
         let millis = Duration::from_millis;
-        // A pid that no process can have, so that nothing more is seen of them.
+        // No process can have this pid, so no further values are read for them.
         let ended = |waits: &[u64]| {
             let wait = |(thread, wait): (u32, &u64)| (thread, (millis(100), millis(100 + wait)));
             (u32::MAX, (0..).zip(waits).map(wait).collect())

@@ -1,7 +1,7 @@
-//! What was said of tokens lately. Pure.
+//! Cache of the latest verdicts on tokens. Pure.
 //!
-//! It holds hashes, no tokens. What is refused has a place of its own, so that whoever tries many tokens pushes out
-//! nobody who may read.
+//! It holds hashes, no tokens. Rejected tokens have a table of their own, so that a client that tries many tokens does
+//! not push out the entries of admitted readers.
 
 use std::{
     collections::HashMap,
@@ -12,17 +12,17 @@ use ring::digest::{Context, SHA256};
 
 use super::Verdict;
 
-/// How long an answer is good: so long a role that was taken away goes on, or one that was given does not hold yet.
+/// Lifetime of an answer. For this time a removed role still works, or a new role does not work yet.
 const ALLOWED_FOR: Duration = Duration::from_secs(60);
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// The same while the API server cannot be asked.
+/// Lifetime of an answer while the API server is out of reach.
 const STALE_FOR: Duration = Duration::from_secs(600);
-/// Of each kind.
+/// Largest number of entries in each table.
 const MOST: usize = 1024;
 
 pub(super) type Hash = [u8; 32];
 
-/// A request, hashed.
+/// A request, as hashes.
 #[derive(Debug)]
 pub(super) struct Key {
     token: Hash,
@@ -31,7 +31,7 @@ pub(super) struct Key {
 
 impl Key {
     pub(super) fn new(token: &str, verb: &str, path: &str) -> Self {
-        // None of them can hold a zero.
+        // Neither part can contain a zero byte, which separates the parts.
         Self { token: hash(&[token]), request: hash(&[token, verb, path]) }
     }
 
@@ -40,12 +40,12 @@ impl Key {
     }
 }
 
-/// An answer that is known.
+/// A cached answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It need not be asked for again.
+    /// The answer is fresh: no new review is needed.
     Fresh(Verdict),
-    /// It will do where nobody can be asked.
+    /// The answer is old, and only used while the API server is out of reach.
     Stale(Verdict),
 }
 
@@ -67,7 +67,7 @@ impl Cache {
         }
     }
 
-    /// Takes the place of what was said before.
+    /// Stores an answer in place of the previous one.
     pub(super) fn put(&mut self, key: &Key, verdict: Verdict, now: Instant) {
         self.allowed.remove(&key.request);
         self.refused.remove(&key.request);
@@ -75,7 +75,7 @@ impl Cache {
         let (answers, hash) = match verdict {
             Verdict::Allowed { .. } => (&mut self.allowed, key.request),
             Verdict::Forbidden { .. } => (&mut self.refused, key.request),
-            // Whatever it asks for.
+            // A bad token is rejected for every request.
             Verdict::BadToken => (&mut self.refused, key.token),
         };
         if answers.len() >= MOST

@@ -1,4 +1,4 @@
-//! Reviews that are under way, so that requests with the same token and path wait for one of them.
+//! Reviews in progress, so that requests with the same token and path wait for one of them.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use tokio::sync;
 
 use super::cache::{Hash, Key};
 
-/// A lock for each request that is reviewed now.
+/// A lock for each request that is being reviewed.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<HashMap<Hash, Weak<sync::Mutex<()>>>>);
 

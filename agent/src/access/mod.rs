@@ -1,12 +1,13 @@
-//! Who may read what of the agent: Kubernetes says.
+//! Checks who may read from the agent, by Kubernetes' RBAC.
 //!
-//! A request's token is reviewed by the API server, and so is whether its owner may use the path, as it stands in the
-//! request, by the method (`review`). Answers are remembered for a short time (`cache`), and longer while the API server
-//! cannot be asked. Without an answer nobody may anything. Tokens are neither logged nor kept: the cache has their hashes.
+//! The API server reviews a request's token. It also reviews whether the token's owner may use the path with the method
+//! (`review`). The path is the one in the request, unchanged. The agent caches answers for a short time (`cache`), and
+//! longer while the API server is out of reach. A request without a new or cached answer is rejected. Tokens are
+//! neither logged nor stored: the cache holds their hashes.
 //!
-//! The work for strangers' tokens is bounded: the caller says how many may be reviewed, a few are reviewed at a time,
-//! and requests with the same token, verb and path wait for one review. Tokens that were admitted before have places
-//! of their own.
+//! The work for strangers' tokens is bounded: the caller limits the number of reviews, only a few reviews run at a
+//! time, and requests with the same token, verb and path wait for one review. Tokens that were admitted before have
+//! permits of their own.
 
 mod cache;
 mod flights;
@@ -32,57 +33,57 @@ use review::Reviewer;
 
 /// The part's name at `/status`.
 const PART: &str = "access";
-/// Reviews at a time of tokens that were admitted before, and as many of other tokens. Further requests wait for
-/// [`WAIT`].
+/// Largest number of concurrent reviews for tokens that were admitted before, and the same number for other tokens.
+/// Further requests wait for [`WAIT`].
 const AT_A_TIME: usize = 4;
 const WAIT: Duration = Duration::from_secs(2);
-/// After a failure nobody is asked for so long.
+/// Time without reviews after a failure.
 pub(crate) const PAUSE: Duration = Duration::from_secs(5);
 
-/// What may be done.
+/// The result of a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is allowed.
+    /// The request is allowed.
     Allowed {
-        /// The token's owner, as the API server knows it.
+        /// The API server's name for the token's owner.
         user: Arc<str>,
     },
-    /// The token is nobody's, or no longer.
+    /// The token belongs to no user, has expired, or is for another audience.
     BadToken,
-    /// Its owner may not.
+    /// The token's owner may not make this request.
     Forbidden {
-        /// As the API server knows it.
+        /// The API server's name for the token's owner.
         user: String,
     },
 }
 
-/// Why there is no verdict.
+/// Reason why there is no verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undecided {
     /// The API server does not answer.
     Unavailable,
-    /// Too many tokens that nobody knows.
+    /// There were too many unknown tokens.
     TooOften,
 }
 
-/// Reviews by what came of them.
+/// Number of reviews, by result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessStats {
-    /// It may.
+    /// The request was allowed.
     pub allowed: u64,
-    /// The owner may not.
+    /// The owner may not make the request.
     pub forbidden: u64,
-    /// The token is not good.
+    /// The token is not valid.
     pub unauthenticated: u64,
-    /// There was no answer.
+    /// The API server did not answer.
     pub failed: u64,
 }
 
-/// How to find out.
+/// Settings of the reviews.
 #[derive(Debug)]
 pub struct AccessSettings {
     pub(crate) credentials: Credentials,
-    /// For whom tokens are to be made; nothing for the API server.
+    /// Audiences that tokens must be made for; empty for the API server's own audience.
     pub audiences: Vec<String>,
 }
 
@@ -91,9 +92,9 @@ pub struct AccessSettings {
 pub struct Access {
     reviewer: Reviewer,
     cache: Mutex<Cache>,
-    /// When the API server failed.
+    /// Time of the API server's last failure; `None` after a success.
     failed: Mutex<Option<Instant>>,
-    /// For tokens that were admitted before, and for others.
+    /// Permits for tokens that were admitted before, and for other tokens.
     permits: [Semaphore; 2],
     flights: Flights,
     counts: [AtomicU64; 4],
@@ -101,11 +102,11 @@ pub struct Access {
 }
 
 impl Access {
-    /// Reads the credentials; no server is asked.
+    /// Reads the credentials; sends no request.
     ///
     /// # Errors
     ///
-    /// When there are none, or none that can be used.
+    /// Fails without credentials, or if none of them can be used.
     pub fn new(settings: AccessSettings, status: Status) -> Result<Self, SourceError> {
         let reviewer = Reviewer::new(settings.credentials, settings.audiences)?;
         status.set(PART, State::Healthy, format!("tokens are reviewed by {}", reviewer.server()));
@@ -120,12 +121,12 @@ impl Access {
         })
     }
 
-    /// Returns whether the owner of a token may do this. `may_review` is called before the API server is asked, unless
+    /// Returns the verdict on a request with this token. Calls `may_review` before a request to the API server, unless
     /// the token was admitted before.
     ///
     /// # Errors
     ///
-    /// When the API server does not answer, or `may_review` returns false.
+    /// Fails if the API server does not answer, or if `may_review` returns false.
     pub async fn decide(
         &self,
         token: &str,
@@ -138,7 +139,7 @@ impl Access {
         if let Some(Known::Fresh(verdict)) = known() {
             return Ok(verdict);
         }
-        // The first one asks; equal requests then find its answer.
+        // The first request asks the API server; equal requests then find its answer in the cache.
         let flight = self.flights.of(&key);
         let _first = flight.lock().await;
         let stale = match known() {
@@ -156,7 +157,7 @@ impl Access {
         }
         let [admitted, others] = &self.permits;
         let permits = if was_admitted { admitted } else { others };
-        // They are never closed; if it takes too long, many ask.
+        // The semaphores are never closed. A timeout means that too many reviews wait.
         let Ok(Ok(_permit)) = timeout(WAIT, permits.acquire()).await else { return otherwise() };
         match self.reviewer.review(token, verb, path).await {
             Ok(verdict) => {
@@ -180,7 +181,7 @@ impl Access {
         }
     }
 
-    /// What came of the reviews so far.
+    /// Returns the number of reviews so far, by result.
     #[must_use]
     pub fn stats(&self) -> AccessStats {
         let [allowed, forbidden, unauthenticated, failed] =

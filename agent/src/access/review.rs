@@ -1,4 +1,4 @@
-//! The two questions to the API server: whose is this token, and may its owner?
+//! The two questions to the API server: the owner of a token, and the owner's permission.
 
 use std::{sync::PoisonError, time::Duration};
 
@@ -13,10 +13,10 @@ use tokio::time::timeout;
 use super::Verdict;
 use crate::pods::{Credentials, Remedy, Server, ServerKind, SourceError, quietly};
 
-/// For both questions together. Prometheus waits for 10 s.
+/// Timeout for both questions together. Prometheus waits for 10 s.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Who asks.
+/// Sends the reviews to the API server.
 pub(super) struct Reviewer {
     credentials: Credentials,
     server: Server,
@@ -36,12 +36,12 @@ impl Reviewer {
         Ok(Self { credentials, server, audiences, client: std::sync::Mutex::default() })
     }
 
-    /// The API server, in words.
+    /// Returns the API server, for messages.
     pub(super) const fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Asks both questions, or says why there is no answer.
+    /// Sends both reviews. Returns the reason if there is no answer.
     pub(super) async fn review(&self, token: &str, verb: &str, path: &str) -> Result<Verdict, String> {
         let asked = timeout(PATIENCE, self.ask(token, verb, path)).await;
         asked.unwrap_or_else(|_| Err(self.server.silent(PATIENCE).text))
@@ -53,7 +53,7 @@ impl Reviewer {
         let spec = TokenReviewSpec { token: token.to_owned(), audiences };
         let review = self.create(&client, &TokenReview { spec, ..Default::default() }).await?;
         let status = review.status.unwrap_or_default();
-        // An API server that knows of no audiences would take any token.
+        // An API server that does not support audiences would accept any token.
         let meant = self.audiences.is_empty()
             || status.audiences.iter().flatten().any(|audience| self.audiences.contains(audience));
         let Some(UserInfo { username: Some(user), uid, groups, extra }) = status.user else {
@@ -76,7 +76,7 @@ impl Reviewer {
         Ok(if allowed { Verdict::Allowed { user: user.into() } } else { Verdict::Forbidden { user } })
     }
 
-    /// The one that was good the last time.
+    /// Returns the last working client, or a new one.
     async fn client(&self) -> Result<Client, String> {
         let known = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(client) = known {

@@ -1,4 +1,4 @@
-//! What was known a while ago, so that pages can show rates.
+//! Earlier observations, so that pages can show rates.
 
 use std::{
     collections::VecDeque,
@@ -8,9 +8,9 @@ use std::{
 
 use crate::collector::{Observation, Purpose, Reader};
 
-/// How far apart what is kept is. The collector reads more often by itself, so this costs no reading of its own.
+/// Time between two stored observations. The collector reads more often by itself, so this costs no extra reading.
 const EVERY: Duration = Duration::from_secs(30);
-/// Rates are over one to two of these steps.
+/// Number of stored observations: rates cover one to two of these steps.
 const KEPT: usize = 2;
 
 /// The last observations, the oldest first.
@@ -18,7 +18,7 @@ const KEPT: usize = 2;
 pub(super) struct History(Arc<Mutex<VecDeque<Arc<Observation>>>>);
 
 impl History {
-    /// Starts to keep observations, until the collector ends. Must be called on a tokio runtime.
+    /// Starts to store observations, until the collector ends. Must be called on a tokio runtime.
     pub(super) fn start(reader: Reader) -> Self {
         let history = Self::default();
         let kept = history.clone();
@@ -35,7 +35,7 @@ impl History {
         history
     }
 
-    /// The oldest that is kept; `None` in the first minute, of which all is wanted.
+    /// Returns the oldest observation; `None` in the first minute, for which rates cover the time since the start.
     pub(super) fn before(&self, now: &Arc<Observation>) -> Option<Arc<Observation>> {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.front().filter(|oldest| kept.len() == KEPT && !Arc::ptr_eq(oldest, now)).map(Arc::clone)

@@ -1,4 +1,4 @@
-//! The running agent: what its commands and its HTTP server share.
+//! The running agent: the state that its commands and its HTTP server share.
 
 mod history;
 mod recordings;
@@ -38,10 +38,10 @@ use crate::{
 pub use start::start;
 pub use stop::{Threads, stop};
 
-/// How long the agent is not ready while it has heard of no pods.
+/// Time for which the agent is not ready while it has received no list of pods.
 const WAIT_FOR_PODS: Duration = Duration::from_secs(60);
 
-/// What the parts of the agent share.
+/// State that the parts of the agent share.
 #[derive(Debug)]
 pub struct Agent {
     /// The node's name.
@@ -57,9 +57,9 @@ pub struct Agent {
     history: History,
     started: Instant,
     exporter: Option<Exporter>,
-    /// `None` where no metrics are pushed.
+    /// `None` if no metrics are pushed.
     push: Option<watch::Receiver<Health>>,
-    /// As configured at this moment, for what pushes them.
+    /// The currently configured families, for the metrics push.
     facts: watch::Sender<Vec<FactFamily>>,
     symbols: SymbolCounts,
     logs: &'static LogCounts,
@@ -67,17 +67,17 @@ pub struct Agent {
     answering: AnsweringTime,
     heartbeats: Heartbeats,
     cpus: u32,
-    /// `None` where everybody may read.
+    /// `None` if every client may read.
     access: Option<Arc<Access>>,
     config: Mutex<Config>,
     reload: Mutex<(bool, SystemTime)>,
 }
 impl Agent {
-    /// Reads the kernel for metrics, or takes the reading of less than a second ago.
+    /// Reads the kernel for metrics, or returns the last reading if it is less than a second old.
     ///
     /// # Errors
     ///
-    /// When the kernel's maps cannot be read, or the collector has stopped.
+    /// Fails if the kernel's maps cannot be read, or if the collector has stopped.
     pub async fn export(&self, purpose: Purpose) -> Result<Arc<Observation>, ReadError> {
         let observation = self.reader.read(purpose).await?;
         if observation.snapshot.cgroups_unresolved > 0
@@ -88,12 +88,12 @@ impl Agent {
         Ok(observation)
     }
 
-    /// Sets the state of a part that is not the agent's own.
+    /// Sets the state of a part that is outside of the agent.
     pub fn tell(&self, part: &'static str, state: State, detail: &str) {
         self.status.set(part, state, detail);
     }
 
-    /// What the HTTP server counts.
+    /// Returns the counts of the HTTP server.
     #[must_use]
     pub const fn server(&self) -> &Arc<ServerCounts> {
         &self.server
@@ -111,42 +111,42 @@ impl Agent {
         &self.heartbeats
     }
 
-    /// Returns how many CPUs the node has.
+    /// Returns the number of CPUs of the node.
     #[must_use]
     pub const fn cpus(&self) -> u32 {
         self.cpus
     }
 
-    /// Returns whether the last reload succeeded, and when it was: a rendered scrape is valid until this changes.
+    /// Returns whether the last reload succeeded, and its time: a rendered scrape is valid until this changes.
     #[must_use]
     pub fn reloaded(&self) -> (bool, SystemTime) {
         *self.lock_reload()
     }
 
-    /// Who may read; `None` is everybody.
+    /// Returns the access control; `None` if every client may read.
     #[must_use]
     pub const fn access(&self) -> Option<&Arc<Access>> {
         self.access.as_ref()
     }
 
-    /// The windows of profiles, for pages and recordings.
+    /// Returns the windows of profiles, for pages and recordings.
     #[must_use]
     pub const fn windows(&self) -> &Windows {
         &self.windows
     }
 
-    /// Returns what draws flame graphs.
+    /// Returns the drawer of flame graphs.
     #[must_use]
     pub const fn drawer(&self) -> &Drawer {
         &self.drawer
     }
 
-    /// What is known now, what was known a while ago, and how long ago that was, for rates. Where the agent has only
-    /// begun, that is nothing.
+    /// Returns the present observation, an earlier one, and the time between them, for rates. Without an earlier one,
+    /// `None` and the time since the agent's start.
     ///
     /// # Errors
     ///
-    /// When the kernel's maps cannot be read, or the collector has stopped.
+    /// Fails if the kernel's maps cannot be read, or if the collector has stopped.
     pub async fn lately(&self) -> Result<(Arc<Observation>, Option<Arc<Observation>>, Duration), ReadError> {
         let now = self.reader.read(Purpose::Look).await?;
         let Some(before) = self.history.before(&now) else { return Ok((now, None, self.started.elapsed())) };
@@ -154,7 +154,7 @@ impl Agent {
         Ok((now, Some(before), over))
     }
 
-    /// The configured events and what became of each; none where the kernel cannot be read.
+    /// Returns the configured events, each with its state; empty if the kernel cannot be read.
     pub async fn counters(&self) -> Arc<[OpenCounter]> {
         self.reader
             .read(Purpose::Look)
@@ -162,12 +162,12 @@ impl Agent {
             .map_or_else(|_| Arc::default(), |observation| Arc::clone(&observation.counters))
     }
 
-    /// How the agent is ready, for people. It waits for pods only so long, since counts without names are still of use,
-    /// and are kept for them.
+    /// Returns a text for people if the agent is ready. The agent waits for pods only for `WAIT_FOR_PODS`, since
+    /// counts without names are still useful, and wait for their names.
     ///
     /// # Errors
     ///
-    /// Why it is not: it cannot read the kernel, or has not heard of any pod yet.
+    /// Returns the reason if the agent is not ready: it cannot read the kernel, or has received no list of pods yet.
     pub async fn ready(&self) -> Result<String, String> {
         self.reader.read(Purpose::Look).await.map_err(|error| error.to_string())?;
         let stats = self.pods.as_ref().map(pods::Source::stats).unwrap_or_default();
@@ -178,7 +178,7 @@ impl Agent {
         if self.started.elapsed() > WAIT_FOR_PODS { Ok(format!("ok, but {reason}")) } else { Err(reason) }
     }
 
-    /// The states of all parts, as they are now.
+    /// Returns the present states of all parts.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         let mut parts = self.status.parts();
@@ -200,7 +200,7 @@ impl Agent {
         parts
     }
 
-    /// What the agent's own metrics tell.
+    /// Returns the data of the agent's own metrics.
     #[must_use]
     pub fn facts<'a>(&'a self, parts: &'a [Part]) -> AgentFacts<'a> {
         let config = self.lock_config();
@@ -221,7 +221,8 @@ impl Agent {
         }
     }
 
-    /// Takes over what a new configuration can change while running, and says so once it holds, and what it cannot.
+    /// Applies the settings of a new configuration that can change while the agent runs. Logs the success, and the keys
+    /// that need a restart.
     pub async fn reload(&self, settings: anyhow::Result<Settings>) {
         let Settings { config: new, rules, .. } = match settings {
             Ok(settings) => settings,
@@ -265,7 +266,7 @@ impl Agent {
     }
 }
 
-/// The families of facts that are exported.
+/// Returns the families of facts that are exported.
 fn families(config: &Config) -> Vec<FactFamily> {
     if config.facts.enabled { config.metrics.facts.clone() } else { Vec::new() }
 }

@@ -1,4 +1,4 @@
-//! What the agent can record, and whose time that may be.
+//! Recordings of the agent, and the check of their subjects.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,15 +10,15 @@ use crate::{
     recording::{self, Merged, RecordError, Selector, Side, SubjectName, Ticket, Wanted},
 };
 
-/// Names that are offered in place of one that is not known.
+/// Number of similar names that an error suggests for an unknown name.
 const NEAREST: usize = 3;
 
 impl Agent {
-    /// Enters a recording, under an id that others may end it by.
+    /// Registers a recording, under an id by which other requests may end it.
     ///
     /// # Errors
     ///
-    /// When there are too many, or too little memory.
+    /// Fails if there are too many recordings, or too little memory.
     pub fn enter(&self, id: Option<&str>) -> Result<Ticket, RecordError> {
         self.has_memory()?;
         // A recording may hold as much as the windows of the last minutes.
@@ -26,11 +26,11 @@ impl Agent {
         self.windows.enter(id).ok_or(RecordError::Busy)
     }
 
-    /// Whether recordings and flame graphs are given up.
+    /// Checks that recordings and flame graphs are not given up.
     ///
     /// # Errors
     ///
-    /// That they are.
+    /// Fails if they are given up.
     pub fn has_memory(&self) -> Result<(), RecordError> {
         if self.windows.has_memory() { Ok(()) } else { Err(RecordError::Memory) }
     }
@@ -39,7 +39,7 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// When nobody has that name, stacks are not taken, or there were none.
+    /// Fails if the name is unknown, if stacks are not taken, or if there were none.
     pub async fn record(&self, ticket: Ticket, wanted: &Wanted) -> Result<Merged, RecordError> {
         self.takes(wanted.side)?;
         self.know(&wanted.selector).await?;
@@ -53,21 +53,21 @@ impl Agent {
         Ok(merged)
     }
 
-    /// Returns whether flame graphs of this side can be drawn.
+    /// Checks whether flame graphs of this side can be drawn.
     ///
     /// # Errors
     ///
-    /// When stacks are not taken, or there is too little memory.
+    /// Fails if stacks are not taken, or if there is too little memory.
     pub fn can_draw(&self, side: Side) -> Result<(), RecordError> {
         self.has_memory()?;
         self.takes(side)
     }
 
-    /// From how long on waits are told one by one.
+    /// Returns the shortest duration of a wait that is reported individually.
     #[must_use]
     pub fn long_wait(&self) -> Duration {
         match self.lock_config().stacks.long_wait {
-            // None is.
+            // Zero means that no wait is reported individually.
             Duration::ZERO => Duration::MAX,
             least => least,
         }
@@ -83,7 +83,7 @@ impl Agent {
         Err(RecordError::NotTaken(format!("no {side} stacks are taken (set `{key}: true` and restart the agent)")))
     }
 
-    /// Whether this names anybody.
+    /// Checks that the selector names an existing subject.
     async fn know(&self, selector: &Selector) -> Result<(), RecordError> {
         let observation = self.reader.read(Purpose::Look).await?;
         let names = self.names(&observation);
@@ -100,7 +100,7 @@ impl Agent {
             }
             return unknown(what, nearest(&text, &names));
         };
-        // One that has not run yet has no row, but may run soon.
+        // A cgroup that has not run yet has no row, but may run soon.
         if path.split('/').any(|part| part == "..") || !self.cgroup_root.join(path.trim_start_matches('/')).is_dir() {
             return unknown("cgroup", nearest(&text, &names));
         }
@@ -148,7 +148,7 @@ impl Agent {
     }
 }
 
-/// The names most like this one, in words.
+/// Returns a hint with the most similar names.
 fn nearest(text: &str, names: &BTreeSet<SubjectName>) -> String {
     let mut names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let likeness = |name: &String| {

@@ -1,4 +1,4 @@
-//! How the agent starts: the sensors first, then the threads and tasks around them.
+//! Start of the agent: first the sensors, then the threads and tasks around them.
 
 use crate::limits::memory::Budget;
 use std::{
@@ -33,16 +33,17 @@ use crate::{
     telemetry::{heartbeat::Heartbeats, logs::LogCounts},
 };
 
-/// Windows that may wait for the symbolizer; the collector sends fewer, unless they become too large.
+/// Largest number of windows that wait for the symbolizer. The collector sends fewer, unless they become too large.
 const WINDOWS_WAITING: usize = 4;
-/// Processes that may wait to be met; of the others less is known if they end soon.
+/// Largest number of new processes that wait for the symbolizer. Above it, less is known about a process that ends
+/// soon.
 const PROCESSES_WAITING: usize = 256;
 
 /// Loads the sensors and starts the threads. Must be called on a tokio runtime.
 ///
 /// # Errors
 ///
-/// When the kernel refuses a program, or the cgroup tree cannot be read.
+/// Fails if the kernel rejects a program, or if the cgroup tree cannot be read.
 pub fn start(
     settings: Settings,
     plan: &Plan,
@@ -161,7 +162,8 @@ pub fn start(
         .transpose()?;
     Ok((agent, Threads { collector, symbolizer, push, pins, daemon_set }))
 }
-/// What is asked at the end whether another agent will come.
+/// Returns the handle that finds out at the end whether the DaemonSet is being deleted; `None` without a configured
+/// name.
 fn start_daemon_set(config: &Config) -> Option<DaemonSet> {
     let name = config.restart.daemon_set.as_str();
     if name.is_empty() {
@@ -172,7 +174,7 @@ fn start_daemon_set(config: &Config) -> Option<DaemonSet> {
     DaemonSet::new(name, kubeconfig, Some(kubernetes.context.clone()).filter(|context| !context.is_empty()))
 }
 
-/// Starts the sensors, pinned if that is wanted and can be.
+/// Starts the sensors, pinned if the configuration asks for it and the kernel allows it.
 fn start_sensors(
     config: &Config,
     host: &Host,
@@ -203,7 +205,7 @@ fn start_sensors(
         started => Ok((started?, Some(pins))),
     }
 }
-/// Starts to listen for pods, where there are any.
+/// Starts the source of pods; `None` if the configuration has none.
 fn start_pods(
     config: &Config,
     node_name: &str,
@@ -221,7 +223,7 @@ fn start_pods(
     Ok(Some(pods::start(settings, status.clone(), move |change| reader.tell(change))?))
 }
 
-/// One line per part, in the words that `/status` and the metrics use.
+/// Sets the first state of each part, in the words that `/status` and the metrics use.
 fn tell_state(
     status: &Status,
     config: &Config,

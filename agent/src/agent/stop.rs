@@ -1,4 +1,4 @@
-//! How the agent ends: its threads, and what they still have.
+//! End of the agent: its threads, and the data that they still hold.
 
 use std::{
     sync::Arc,
@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::Agent;
 use crate::{checkpoint::Keeper, export::push::Push, kernel::Pins, pods::DaemonSet};
 
-/// Of the time that the agent has to stop, what the last push of metrics gets.
+/// Time for the last push of metrics, out of the time that the agent has to stop.
 const LAST_PUSH: Duration = Duration::from_secs(1);
 
 /// The threads of a running agent.
@@ -20,12 +20,12 @@ pub struct Threads {
     pub(super) collector: JoinHandle<()>,
     pub(super) symbolizer: Option<JoinHandle<()>>,
     pub(super) push: Option<Push>,
-    /// No other agent may have them before this one has ended.
+    /// Held until this agent has ended, so that no other agent uses the pins before.
     pub(super) pins: Option<(Pins, Keeper)>,
-    /// `None` where none is named.
+    /// `None` if the configuration names no DaemonSet.
     pub(super) daemon_set: Option<DaemonSet>,
 }
-/// Ends the threads and sends what they still have, until `deadline`. The HTTP server must have ended.
+/// Ends the threads and sends the data that they still hold, until `deadline`. The HTTP server must have ended before.
 pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
     let Threads { collector, symbolizer, push, pins, daemon_set } = threads;
     let going = tokio::spawn(async move {
@@ -34,7 +34,7 @@ pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
             None => false,
         }
     });
-    // It needs the collector for its last reading.
+    // The push needs the collector for its last reading.
     if let Some(push) = push {
         push.shutdown(LAST_PUSH).await;
     }
@@ -48,11 +48,11 @@ pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
         Ok(_) => warn!("a thread panicked"),
         Err(_) => warn!("the last profile was not done in time"),
     }
-    // The symbolizer held the other reference; if it hangs, so does the exporter's last profile.
+    // The symbolizer held the other reference. If it hangs, the exporter's last profile is lost as well.
     if let Some(exporter) = Arc::into_inner(agent).and_then(|agent| agent.exporter) {
         exporter.shutdown(deadline.saturating_duration_since(Instant::now())).await;
     }
-    // The collector has ended: nobody needs them any more.
+    // The collector has ended, so no thread needs the pins any more.
     if let Some((pins, keeper)) = pins
         && matches!(tokio::time::timeout_at(deadline.into(), going).await, Ok(Ok(true)))
     {

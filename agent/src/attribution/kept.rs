@@ -1,4 +1,4 @@
-//! The accounts as they are kept for the next agent. Pure.
+//! The accounts as the checkpoint stores them. Pure.
 
 use crate::{cgroups::kept::KeptNode, pods::kept::KeptContainer};
 use serde::{Deserialize, Serialize};
@@ -17,22 +17,22 @@ use super::{
 };
 use crate::{cgroups::Place, model::ids::CgroupId, pods::kept::Pods};
 
-/// The accounts.
+/// All accounts of the checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct KeptLedger {
-    /// Open ones.
+    /// The open accounts.
     pub accounts: Vec<KeptAccount>,
     /// Counts without a name.
     pub waiting: Vec<KeptWaiting>,
-    /// The sum of closed ones.
+    /// Sum of the closed accounts.
     pub retired: Vec<u64>,
-    /// What was counted while CPUs were idle.
+    /// Counts while CPUs were idle.
     pub idle: Vec<u64>,
-    /// When the last reading was; `None` in files of older versions.
+    /// Time of the last reading; `None` in files of older versions.
     #[serde(default)]
     pub read_ns: Option<u64>,
-    /// Idle time as of the last reading, time that is in no row and not idle, and the excess that is subtracted from that
-    /// later; `None` in files of older versions.
+    /// Idle time at the last reading, time that is in no row and not idle, and the excess to subtract from that time
+    /// later, all in nanoseconds; `None` in files of older versions.
     #[serde(default)]
     pub node: Option<(u64, u64, u64)>,
     /// The start of each counter by its name, Unix time in nanoseconds. A counter that is missing here and in the
@@ -41,26 +41,26 @@ pub struct KeptLedger {
     pub counters_started_unix_ns: BTreeMap<String, u64>,
 }
 
-/// An account.
+/// One account of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct KeptAccount {
-    /// Whose.
+    /// The row of the account.
     pub row: Row,
-    /// See [`crate::attribution::shape::Shape`].
+    /// The numbers of the usage, see [`crate::attribution::shape::Shape`].
     pub usage: Vec<u64>,
-    /// When its counts were zero, Unix time in nanoseconds. It is missing in files of older versions, which sent
-    /// [`Kept::started_unix_ns`] as the start of every series.
+    /// Time when its counts were zero, Unix time in nanoseconds. It is missing in files of older versions, which sent
+    /// `Kept::started_unix_ns` of the checkpoint as the start of every series.
     #[serde(default)]
     pub started_unix_ns: Option<u64>,
-    /// The pod's place.
+    /// Index of the pod in the checkpoint's list of pods.
     pub pod: Option<usize>,
-    /// Its last life.
+    /// The container's last life.
     pub container: Option<KeptContainer>,
-    /// When its cgroup was first missed, and how often it was exported since.
+    /// Time when its cgroup was first missed, and the number of exports since.
     pub ended: Option<(u64, u32)>,
-    /// Whether it is not shown.
+    /// `true` if snapshots do not show the account.
     pub hidden: bool,
-    /// The places of the numbers that scrapers are shown as they are; `None` is all, as in files of older versions.
+    /// Indexes of the numbers that scrapers get unchanged; `None` means all numbers, as in files of older versions.
     #[serde(default)]
     pub revealed: Option<Vec<usize>>,
 }
@@ -68,18 +68,18 @@ pub struct KeptAccount {
 /// Counts that wait for a name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct KeptWaiting {
-    /// Of which cgroup.
+    /// Id of the cgroup.
     pub cgroup: u64,
-    /// See [`crate::attribution::shape::Shape`].
+    /// The numbers of the usage, see [`crate::attribution::shape::Shape`].
     pub usage: Vec<u64>,
-    /// Since when.
+    /// Time since which the counts wait.
     pub since_ns: u64,
-    /// Where the cgroup was, if that is known.
+    /// Path of the cgroup, if known.
     pub place: Option<KeptNode>,
 }
 
 impl Ledger {
-    /// All that must not be lost.
+    /// Returns all of the ledger's state that must not be lost, for the checkpoint.
     pub fn keep(&self, shape: &Shape, pods: &mut Pods) -> KeptLedger {
         let account = |(row, account): (&Row, &Account)| KeptAccount {
             row: row.clone(),
@@ -109,9 +109,9 @@ impl Ledger {
         }
     }
 
-    /// Takes over the accounts of the previous agent, whose numbers have these labels. `started` is when the first
-    /// agent of this series of restarts began: accounts that were saved without a start get it. What begins with this
-    /// agent starts `now`.
+    /// Takes over the accounts of the previous agent, whose numbers have these labels. `started` is the start of the
+    /// first agent in this series of restarts, and becomes the start of accounts that were saved without one. Counters
+    /// and accounts that begin with this agent start at `now`.
     #[must_use]
     pub fn resume(
         kept: KeptLedger,
@@ -246,7 +246,7 @@ mod tests {
         let labels = kept.labels.clone();
         let lost: Vec<_> = labels.iter().filter(|label| !shape.labels().contains(label)).collect();
         assert_eq!(lost, ["runqueue", "offcpu Preempted", "wait Preempted"], "only what nothing here means");
-        // Whatever has its label here has its number.
+        // A number keeps its value if its label exists here.
         let resumes = |words: &[u64], usage: &Usage| {
             let before: HashMap<_, _> = labels.iter().zip(words).filter(|(label, _)| !lost.contains(label)).collect();
             let now: HashMap<_, _> = shape.labels().iter().zip(shape.words(usage)).collect();

@@ -1,8 +1,8 @@
 //! The accounts. Pure.
 //!
-//! Deltas are posted to the account of the row that their cgroup is counted in. So a nested cgroup rolls up, a dead
-//! one leaves its counts where they were, a container that starts again under its name adds to the same account, and
-//! no account ever falls. Deltas of a cgroup without a path or a name yet wait for it.
+//! The ledger adds each delta to the account of the row that counts its cgroup. So a nested cgroup rolls up, and a dead
+//! cgroup leaves its counts where they were. A container that restarts under its name adds to the same account, and no
+//! account ever falls. Deltas of a cgroup without a known path or name wait for it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,45 +22,46 @@ use crate::{
     pods::{ContainerInfo, Outlook, Pod},
 };
 
-/// How long counts wait for their cgroup's path, in nanoseconds.
+/// Time for which counts wait for their cgroup's path, in nanoseconds.
 const PATH_PATIENCE_NS: u64 = 30_000_000_000;
-/// Cgroups whose counts wait at most; the counts of more are unresolved at once.
+/// Largest number of cgroups whose counts wait. Above it, counts become unresolved at once.
 const MAX_WAITING: usize = 16_384;
 
-/// Accounts of what has ended, at most; of more the longest dead end before their grace.
+/// Largest number of ended accounts. Above it, the accounts that ended first are closed before their grace period is
+/// over.
 pub(super) const MAX_ENDED: usize = 8192;
 
-/// See [`Ledger::show_found_counts`]; names may come late.
+/// Duration of [`Ledger::show_found_counts`], in nanoseconds; names may come late.
 const FOUND_FOR_NS: u64 = 120_000_000_000;
 
-/// The accounts.
+/// The ledger of all accounts.
 #[derive(Debug)]
 pub struct Ledger {
     pub(super) accounts: HashMap<Row, Account>,
     pub(super) waiting: HashMap<CgroupId, Waiting>,
     pub(super) retired: Usage,
     pub(super) idle: Usage,
-    /// Accounts of pods and containers that are shown.
+    /// Number of shown accounts of pods and containers.
     pub(super) pod_rows: usize,
     pub(super) not_exported: [usize; NotExported::ALL.len()],
-    /// Directories of containers that live, and how many of them are of pods that the API does not know.
+    /// Number of living directories of containers, and the number of them in pods that the API does not know.
     pub(super) containers: (usize, usize),
     pub(super) settlings: u64,
-    /// Accounts that ended before their grace, see [`MAX_ENDED`].
+    /// Number of accounts that were closed before their grace period was over, see [`MAX_ENDED`].
     pub(super) forgotten: u64,
-    /// The start of the sums that have no account: idle time, and the node's.
+    /// The start of the sums without an account: idle time, and the node's time.
     pub(super) started: SystemTime,
-    /// The start of an account that is opened now: the last reading in which it had no counts.
+    /// The start of an account that opens now: the last reading in which it had no counts.
     pub(super) opens_at: SystemTime,
     /// The start of each counter, by slot.
     pub(super) counters_started: Vec<SystemTime>,
-    /// `CLOCK_MONOTONIC` of the last reading; `None` before the first.
+    /// `CLOCK_MONOTONIC` of the last reading, in nanoseconds; `None` before the first.
     pub(super) read_ns: Option<u64>,
-    /// The same of the reading before that; `None` if another agent took it.
+    /// `CLOCK_MONOTONIC` of the reading before the last, in nanoseconds; `None` if another agent took it.
     pub(super) read_before_ns: Option<u64>,
-    /// Accounts that open now hold numbers back.
+    /// `true` if accounts that open now hold numbers back.
     pub(super) zero_first: bool,
-    /// From then on they do, see [`Ledger::show_found_counts`].
+    /// Time from which new accounts may hold numbers back, see [`Ledger::show_found_counts`].
     pub(super) holds_from_ns: u64,
     pub(super) node: NodeTime,
 }
@@ -68,17 +69,17 @@ pub struct Ledger {
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) usage: Usage,
-    /// When its counts were zero. It never moves: for a receiver another start means another series of counts.
+    /// Time when its counts were zero. It never moves: to a receiver, a new start means a new series of counts.
     pub(super) started: SystemTime,
     pub(super) pod: Option<Arc<Pod>>,
     pub(super) container: Option<Arc<ContainerInfo>>,
-    /// The settling that last found its cgroup alive.
+    /// Number of the last settling that found its cgroup alive.
     pub(super) alive_at: u64,
-    /// When its cgroup was first missed, and how often it was exported since.
+    /// Time when its cgroup was first missed, and the number of exports since.
     pub(super) ended: Option<(u64, u32)>,
-    /// Its grace is over, but its pod is still there and may start it again.
+    /// `true` once its grace period is over while its pod still exists and may start it again.
     pub(super) hidden: bool,
-    /// See [`RowRules::zero_first`].
+    /// Numbers held back, see [`RowRules::zero_first`].
     pub(super) zero_first: ZeroFirst,
 }
 
@@ -86,12 +87,12 @@ pub(super) struct Account {
 pub(super) struct Waiting {
     pub(super) usage: Usage,
     pub(super) since_ns: u64,
-    /// Kept here, since the tree forgets the dead.
+    /// Copy of the place, since the tree forgets dead cgroups.
     pub(super) place: Option<Place>,
 }
 
 impl Ledger {
-    /// Without accounts; the counts begin at `started`.
+    /// Creates a ledger without accounts, whose counts begin at `started`.
     #[must_use]
     pub fn new(started: SystemTime) -> Self {
         Self {
@@ -115,9 +116,8 @@ impl Ledger {
         }
     }
 
-    /// Notes the time of a reading, by both clocks. Call it before [`Ledger::post`]: accounts that are opened from
-    /// here on start at the previous reading. So a row that comes back starts after the last counts of its previous
-    /// account.
+    /// Notes the time of a reading, by both clocks. Call it before [`Ledger::post`]: accounts that open after this call
+    /// start at the previous reading. So a row that comes back starts after the last counts of its previous account.
     pub fn begin_reading(&mut self, taken: SystemTime, now_ns: u64) {
         self.read_before_ns = self.read_ns.filter(|_| self.settlings > 0);
         if let Some(last_ns) = self.read_ns.replace(now_ns) {
@@ -133,19 +133,19 @@ impl Ledger {
         self.accounts.values_mut().for_each(|account| account.zero_first.reveal(now_ns, scrapes));
     }
 
-    /// Has accounts that open within two minutes hold nothing back. For counts that an agent before may have shown without
-    /// leaving its accounts: shown as zero they would fall.
+    /// Makes accounts that open within two minutes hold nothing back. The previous agent may have shown their counts
+    /// without leaving its accounts: the counts would fall if they were shown as zero now.
     pub const fn show_found_counts(&mut self, now_ns: u64) {
         self.holds_from_ns = now_ns + FOUND_FOR_NS;
     }
 
-    /// Notes what CPUs did since the last reading, all together, in nanoseconds: for how long they were online, and for how
-    /// long threads ran. `idle_ns` is the running total of idle time.
+    /// Notes the time since the last reading, all CPUs together, in nanoseconds: the time that CPUs were online, and
+    /// the time that threads ran. `idle_ns` is the running total of idle time.
     pub fn pass_node_time(&mut self, online_ns: u64, ran_ns: u64, idle_ns: u64) {
         self.node.pass(online_ns, ran_ns, idle_ns);
     }
 
-    /// Posts the deltas of one reading, and those that waited and now have a name.
+    /// Adds the deltas of one reading to the accounts, and waiting deltas that now have a name.
     pub fn post(&mut self, deltas: Vec<(CgroupId, Usage)>, names: &Names<'_>, rules: &RowRules, now_ns: u64) {
         self.zero_first = rules.zero_first && now_ns >= self.holds_from_ns;
         if !rules.zero_first {
@@ -200,9 +200,9 @@ impl Ledger {
         }
     }
 
-    /// Opens the accounts of containers that live but have not run yet, and ends those whose cgroup has been gone for
-    /// the grace and was exported twice since. A container that its pod will start again has not ended. Of very many that
-    /// have ended the longest dead go at once: their counts are in the node's sum all the same.
+    /// Opens the accounts of containers that live but have not run yet. Closes accounts whose cgroup has been gone for
+    /// the grace period and that were exported twice since. A container that its pod will start again has not ended.
+    /// Above `MAX_ENDED`, the accounts that ended first are closed at once; the node's sum keeps their counts.
     pub fn settle(&mut self, names: &Names<'_>, rules: &RowRules, now_ns: u64) {
         self.not_exported = Default::default();
         self.containers = (0, 0);
@@ -224,7 +224,7 @@ impl Ledger {
             if self.is_unopened(&row) {
                 continue;
             }
-            // Sandboxes have the shape of containers too.
+            // Sandboxes look like containers, so the owner decides.
             if let Some(why) = withheld
                 && place.is_container()
                 && matches!(owner, Owner::Container(_))
@@ -248,7 +248,7 @@ impl Ledger {
                 account.ended = None;
                 return true;
             }
-            // Of an agent before, which told pods apart otherwise: nothing comes to it any more.
+            // The previous agent had another level: nothing is added to this account any more.
             if !row.is_at(rules.level) {
                 retired.add(&account.usage);
                 return false;
@@ -292,14 +292,15 @@ impl Ledger {
         self.pod_rows = self.accounts.iter().filter(is_pod_row).count();
     }
 
-    /// How many directories of containers lived at the last settling, and how many of them are of pods that the API does
-    /// not know.
+    /// Returns the number of container directories that lived at the last settling, and the number of them in pods that
+    /// the API does not know.
     #[must_use]
     pub const fn containers(&self) -> (usize, usize) {
         self.containers
     }
 
-    /// Adds what is known of stacks only when they have names, to an account that is open.
+    /// Adds the time by the end of each stack walk ([`crate::model::wait::Unwind`]), which is known only once the
+    /// stacks have names. Ignored without an open account.
     pub fn add_unwound(&mut self, subject: &Subject, level: Level, unwound: &Facts) {
         let row = match (subject, level) {
             (Subject::Cgroup(path), _) => Row::Cgroup(Arc::clone(path)),
@@ -318,20 +319,20 @@ impl Ledger {
         }
     }
 
-    /// Says that the last snapshot was scraped.
+    /// Notes that the last snapshot was scraped.
     pub fn note_scrape(&mut self) {
         let Some(at_ns) = self.read_ns else { return };
         self.accounts.values_mut().for_each(|account| account.zero_first.note_scrape(at_ns));
     }
 
-    /// Says that a snapshot was exported.
+    /// Notes that a snapshot was exported.
     pub fn exported(&mut self) {
         for (_, exports) in self.accounts.values_mut().filter_map(|account| account.ended.as_mut()) {
             *exports += 1;
         }
     }
 
-    /// The accounts as they stand.
+    /// Returns the accounts as they stand.
     #[must_use]
     pub fn snapshot(&self, taken: SystemTime, idle_ns: u64, names: &Names<'_>) -> Snapshot {
         let mut elsewhere = self.retired.clone();
@@ -372,7 +373,7 @@ impl Ledger {
         }
     }
 
-    /// The row of an owner as things stand, and why it is not one of its own. `None` while it has no name.
+    /// Returns the present row of an owner, and the reason if the row is not its own. `None` while it has no name.
     fn row(&self, place: &Place, owner: &Owner, rules: &RowRules) -> Option<(Row, Option<NotExported>)> {
         let why = match rules.verdict(place, owner) {
             Verdict::Own(row) if self.has_room(&row, rules) => return Some((row, None)),
@@ -391,7 +392,7 @@ impl Ledger {
         self.accounts.get(row).is_some_and(|account| !account.hidden)
     }
 
-    /// Whether it is a pod's own and not enough for an account so far, see [`PodsOwn`].
+    /// Returns `true` for a pod's own row whose counts were too small for an account so far, see [`PodsOwn`].
     fn is_unopened(&self, row: &Row) -> bool {
         row.is_pods_own() && !self.is_shown(row)
     }

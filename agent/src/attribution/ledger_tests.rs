@@ -1,4 +1,4 @@
-//! Tests of [`super`]: a tree, some pods, and who is charged.
+//! Tests of [`super`]: a tree, some pods, and the rows that get the counts.
 
 use super::*;
 use crate::model::facts::{Fact, Facts};
@@ -16,7 +16,7 @@ const PATIENCE: u64 = 60 * SECOND;
 const GRACE: u64 = 300 * SECOND;
 const UID: &str = "6ef0362e-e3b9-43a3-acdb-de4ba71f1fa4";
 
-/// What a collector holds.
+/// The state that a collector holds.
 struct Node {
     tree: Tree,
     pods: Option<PodIndex>,
@@ -58,7 +58,7 @@ impl Node {
         self.tree.apply(CgroupRecord::Died(CgroupId(id)), now_ns);
     }
 
-    /// A reading in which these cgroups ran for so long.
+    /// Makes a reading in which these cgroups ran for these times, in nanoseconds.
     fn read(&mut self, now_ns: u64, ran: &[(u64, u64)]) {
         let deltas = ran.iter().map(|(id, ns)| (CgroupId(*id), self::ran(*ns))).collect();
         let names = Names { tree: &self.tree, pods: self.pods.as_ref(), patience_ns: PATIENCE };
@@ -90,7 +90,7 @@ impl Node {
     }
 }
 
-/// The wall clock at an instant of the other clock.
+/// The wall clock at a time of the monotonic clock.
 fn taken(now_ns: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000) + Duration::from_nanos(now_ns)
 }
@@ -112,7 +112,7 @@ fn path_in(uid: &str, digit: char) -> String {
     format!("/kubepods/burstable/pod{uid}/{}", digit.to_string().repeat(64))
 }
 
-/// A pod of namespace `shop`: containers and the ids that its status has.
+/// A pod of namespace `shop`, with these containers and the ids in its status.
 fn pod(name: &str, containers: &[(&str, Option<char>)]) -> Pod {
     let container = |&(name, digit): &(&str, Option<char>)| Container {
         name: name.into(),
@@ -267,14 +267,14 @@ fn a_pod_that_computes_outside_of_its_containers_has_a_row_for_it() {
     let rows = |node: &Node| (node.container("web", ""), node.cgroup("/kubepods"));
     node.read(PATIENCE + 2 * SECOND, &[(20, ENOUGH_NS / 2)]);
     assert_eq!(rows(&node), (None, Some(ENOUGH_NS / 2)));
-    // Over so long it is too small a share of a CPU.
+    // Over 100 s this is too small a share of a CPU.
     node.read(PATIENCE + 102 * SECOND, &[(20, ENOUGH_NS)]);
     assert_eq!(rows(&node), (None, Some(ENOUGH_NS / 2 * 3)));
     node.read(PATIENCE + 103 * SECOND, &[(20, ENOUGH_NS / 2), (22, ENOUGH_NS / 2)]);
     node.read(PATIENCE + 104 * SECOND, &[(20, 7)]);
     assert_eq!(rows(&node), (Some(ENOUGH_NS + 7), Some(ENOUGH_NS / 2 * 3)));
     assert_eq!((node.container("web", "app"), node.total()), (Some(5), ENOUGH_NS / 2 * 5 + 12));
-    // Its row ends as those of containers do.
+    // Its row ends like the rows of containers.
     (20..=22).for_each(|id| node.died(id, 0));
     node.tell(PodChange::Deleted(pod("web", &[("app", Some('a'))])), PATIENCE + 105 * SECOND);
     node.read(PATIENCE + 106 * SECOND, &[]);
@@ -472,20 +472,20 @@ fn of_very_many_dead_the_longest_dead_go_before_their_grace_and_nothing_is_lost(
         let ran: Vec<_> = ids.iter().map(|id| (*id, 3)).collect();
         node.read(now, &ran);
         ids.iter().for_each(|id| node.died(*id, now + 1));
-        // As the collector does it between two readings.
+        // The collector makes the same reading between two others.
         node.read(now + 2, &[]);
         assert!(node.ledger.accounts.len() <= MAX_ENDED + 1, "{} rows", node.ledger.accounts.len());
         assert_eq!(node.total(), 3 * BATCH * (batch + 1), "batch {batch}");
     }
     assert_eq!(node.snapshot().forgotten, BATCH * BATCHES - MAX_ENDED as u64);
-    // The first are gone, the last are there.
+    // The first rows are gone, the last rows are there.
     assert_eq!(
         (node.cgroup("/run/scope-100"), node.cgroup(&format!("/run/scope-{}", 99 + BATCH * BATCHES))),
         (None, Some(3))
     );
 }
 
-/// Start and count of a row.
+/// Returns the start and the count of a row.
 fn started(node: &Node, row: &Row) -> Option<(SystemTime, u64)> {
     let snapshot = node.snapshot();
     snapshot
@@ -537,7 +537,7 @@ fn a_start_is_before_the_first_counts_however_the_wall_clock_is_set() {
     let mut node = Node::new(&[(1, "/"), (9, "/a")]);
     node.read(SECOND, &[(9, 1)]);
     node.born(10, "/b", 2 * SECOND);
-    // An hour back.
+    // The clock is set back by an hour.
     let set = taken(2 * SECOND) - Duration::from_secs(3600);
     node.ledger.begin_reading(set, 2 * SECOND);
     let names = Names { tree: &node.tree, pods: None, patience_ns: 0 };
@@ -545,7 +545,7 @@ fn a_start_is_before_the_first_counts_however_the_wall_clock_is_set() {
     assert_eq!(started(&node, &Row::Cgroup("/b".into())), Some((set - Duration::from_secs(1), 1)));
 }
 
-/// The on-CPU time of a row as scrapers are shown it.
+/// Returns the on-CPU time of a row as scrapers get it.
 fn scraped(node: &Node, row: &Row) -> Option<u64> {
     let snapshot = node.snapshot();
     snapshot.rows.iter().find(|found| found.row == *row).map(|found| found.shown.of(&found.usage).facts[Fact::ON_CPU])
@@ -563,7 +563,7 @@ fn a_new_row_is_zero_in_its_first_scrape_and_one_that_comes_back_is_as_it_was() 
     node.read(1, &[]);
     assert_eq!(scraped(&node, &app), Some(0), "nobody has scraped");
     node.died(21, 1);
-    // Its grace is over, but what it did was not shown before.
+    // Its grace period is over, but its counts were not shown before.
     for (now_ns, shown) in [(2, 0), (3 + GRACE, 5), (4 + GRACE, 5)] {
         node.read(now_ns, &[]);
         assert_eq!(scraped(&node, &app), Some(shown), "at {now_ns}");

@@ -1,7 +1,8 @@
-//! Who did it: deltas per cgroup id become accounts per row, and accounts a [`Snapshot`]. Pure.
+//! Attributes counts: sums the deltas of each cgroup id into one account per row, and turns the accounts into a
+//! [`Snapshot`]. Pure.
 //!
-//! [`Names`] finds the [`Owner`] of a cgroup from its path and the pods of the node, [`RowRules`] the [`Row`] that the
-//! owner is counted in, and the [`Ledger`] keeps the accounts. [`Subject`] is the same for profiles.
+//! [`Names`] finds the [`Owner`] of a cgroup from its path and the pods of the node. [`RowRules`] chooses the [`Row`]
+//! that counts the owner, and the [`Ledger`] keeps the accounts. [`Subject`] does the same for profiles.
 
 pub mod kept;
 mod ledger;

@@ -1,25 +1,26 @@
-//! The time of the node's CPUs that is in no row and not idle: interrupts and what the hypervisor took, where the kernel
-//! leaves them out of the run time of threads. Pure.
+//! The time of the node's CPUs that is in no row and not idle: interrupts, and time that the hypervisor took, where the
+//! kernel leaves them out of the run time of threads. Pure.
 
 /// Sums since the first reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeTime {
-    /// In nanoseconds, all CPUs together.
+    /// Unaccounted time, in nanoseconds, all CPUs together.
     pub(super) unaccounted_ns: u64,
-    /// Run and idle time in excess of the time online, which is subtracted later: CPUs are not read at one moment.
+    /// Run and idle time in excess of the time online, in nanoseconds, to be subtracted later: not all CPUs are read at
+    /// one moment.
     pub(super) excess_ns: u64,
-    /// Idle time as of the last reading; `None` before the first.
+    /// Idle time at the last reading, in nanoseconds; `None` before the first.
     pub(super) idle_ns: Option<u64>,
 }
 
 impl NodeTime {
-    /// Adds a reading: how long CPUs were online and how long threads ran since the last one, and the running total of
-    /// idle time.
+    /// Adds a reading, in nanoseconds: the time that CPUs were online and the time that threads ran since the last
+    /// reading, and the running total of idle time.
     pub(super) fn pass(&mut self, online_ns: u64, ran_ns: u64, idle_ns: u64) {
         let Some(before) = self.idle_ns.replace(idle_ns) else { return };
         let spent = ran_ns.saturating_add(idle_ns.saturating_sub(before)).saturating_add(self.excess_ns);
         self.unaccounted_ns += online_ns.saturating_sub(spent);
-        // More than that is an error that would keep later time from being told.
+        // A larger excess is an error, and would hide unaccounted time later.
         self.excess_ns = spent.saturating_sub(online_ns).min(online_ns);
     }
 }

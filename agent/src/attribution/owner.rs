@@ -1,4 +1,4 @@
-//! Whose a cgroup is. Pure.
+//! Finds the owner of a cgroup. Pure.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::{
     pods::{ContainerInfo, Pod, PodIndex},
 };
 
-/// What a cgroup belongs to.
+/// The owner of a cgroup.
 #[derive(Clone, Debug)]
 pub enum Owner {
-    /// No pod: itself.
+    /// The cgroup itself, which is in no pod.
     Cgroup,
     /// A container of a pod.
     Container(Arc<ContainerInfo>),
@@ -19,29 +19,29 @@ pub enum Owner {
     Pod(Arc<Pod>),
     /// A pod or container whose name may still come.
     Unknown,
-    /// A pod that the API does not know, although nothing of it was missed for a while.
+    /// A pod that the API does not know, although the agent has missed no change for a while.
     Unresolved,
 }
 
-/// All that is known of cgroups and pods.
+/// The known cgroups and pods.
 #[derive(Clone, Copy, Debug)]
 pub struct Names<'a> {
     /// The cgroups.
     pub tree: &'a Tree,
-    /// The pods; `None` where nobody tells of any, and pods' cgroups are like all others.
+    /// The pods; `None` without a source of pods. Then cgroups of pods are treated like all other cgroups.
     pub pods: Option<&'a PodIndex>,
-    /// How long a name may take to come, in nanoseconds, while nothing is missed.
+    /// Longest wait for a name while the agent misses no change, in nanoseconds.
     pub patience_ns: u64,
 }
 
 impl<'a> Names<'a> {
-    /// What is last known of the pod that has this pod's name: itself, or one that came after it.
+    /// Returns the newest known pod with this pod's namespace and name: the pod itself, or a later one.
     #[must_use]
     pub fn newest(&self, pod: &'a Arc<Pod>) -> &'a Arc<Pod> {
         self.pods.and_then(|pods| pods.named(&pod.namespace, &pod.name)).unwrap_or(pod)
     }
 
-    /// The owner of a cgroup with a path.
+    /// Returns the owner of a cgroup with a path.
     #[must_use]
     pub fn owner(&self, place: &Place, now_ns: u64) -> Owner {
         let (Some(pods), Some(kube)) = (self.pods, &place.kube) else { return Owner::Cgroup };
@@ -49,7 +49,7 @@ impl<'a> Names<'a> {
         if let Some(info) = container.and_then(|container| pods.container(container.id)) {
             return Owner::Container(Arc::clone(info));
         }
-        // A name that was not told until now may be on its way; so may the end of an outage.
+        // The name may still be on its way if the cgroup is new, or if an outage ended lately.
         let overdue = pods
             .synced_ns()
             .is_some_and(|synced_ns| now_ns.saturating_sub(place.born_ns.max(synced_ns)) > self.patience_ns);
@@ -58,8 +58,9 @@ impl<'a> Names<'a> {
             (None, _) => Owner::Unknown,
             (Some(pod), None) => Owner::Pod(Arc::clone(pod)),
             (Some(_), Some(_)) if !overdue => Owner::Unknown,
-            // No status names it. It is the sandbox, which is the first directory that the runtime makes; or a life
-            // that came and went between two statuses, which has a name where the pod has one container.
+            // No status names this container. It is the sandbox, which is the first directory that the runtime makes;
+            // or a life that came and went between two statuses. Such a life has a name if the pod has only one
+            // container.
             (Some(pod), Some(container)) => match pod.containers.as_slice() {
                 [only] if !place.first_of_pod => Owner::Container(Arc::new(ContainerInfo {
                     pod: Arc::clone(pod),
@@ -72,7 +73,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The owner of a cgroup by its id; `None` when its path is not known.
+    /// Returns the owner of a cgroup by its id; `None` without a known path.
     #[must_use]
     pub fn owner_of(&self, cgroup: CgroupId, now_ns: u64) -> Option<(&Place, Owner)> {
         let place = self.tree.place(cgroup)?;

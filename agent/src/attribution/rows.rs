@@ -1,4 +1,4 @@
-//! What has series of its own. Pure.
+//! The rows, which have series of their own, and the rules that choose them. Pure.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,50 +10,52 @@ use crate::{
     pods::Pod,
 };
 
-/// The row of what nobody has a name for.
+/// Path of the row for all counts without a name.
 pub const UNRESOLVED: &str = "(unresolved)";
 
 /// A container, pod or cgroup with series of its own. Rows do not overlap: their sum, idle time included, is the node.
-/// The names in `rename` are in the kept file, and never change.
+/// The names in `rename` are stored in the checkpoint, and never change.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Row {
     /// A cgroup by its path, or [`UNRESOLVED`].
     #[serde(rename = "Cgroup")]
     Cgroup(Arc<str>),
-    /// All of a pod.
+    /// A whole pod.
     #[serde(rename = "Pod")]
     Pod {
-        /// Its namespace.
+        /// The pod's namespace.
         namespace: Arc<str>,
-        /// Its name.
+        /// The pod's name.
         pod: Arc<str>,
     },
-    /// A container, through all its lives. Without a name: what a pod does outside of them.
+    /// A container, through all its lives. With an empty container name: the pod's counts outside of its containers.
     #[serde(rename = "Container")]
     Container {
-        /// Its pod's namespace.
+        /// Namespace of the pod.
         namespace: Arc<str>,
-        /// Its pod's name.
+        /// Name of the pod.
         pod: Arc<str>,
-        /// Its name in the pod.
+        /// The container's name in the pod.
         container: Arc<str>,
     },
 }
 
 impl Row {
-    /// Whether it is what a pod does outside of the containers that have a name: its sandbox, or a virtual machine that runs them.
+    /// Returns `true` for a pod's counts outside of its named containers: its sandbox, or a virtual machine that runs
+    /// them.
     #[must_use]
     pub fn is_pods_own(&self) -> bool {
         matches!(self, Self::Container { container, .. } if container.is_empty())
     }
 
-    /// Whether it counts against [`RowRules::max_containers`]: a pod has one that does not.
+    /// Returns `true` if the row counts against [`RowRules::max_containers`]. A pod's own row (see
+    /// [`Row::is_pods_own`]) does not.
     #[must_use]
     pub fn is_limited(&self) -> bool {
         !matches!(self, Self::Cgroup(_)) && !self.is_pods_own()
     }
 
-    /// Whether there are such rows at this level.
+    /// Returns `true` if rows of this kind exist at this level.
     #[must_use]
     pub const fn is_at(&self, level: Level) -> bool {
         match self {
@@ -64,34 +66,34 @@ impl Row {
     }
 }
 
-/// How fine the rows of pods are.
+/// Granularity of the rows of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// One per container.
+    /// One row per container.
     Container,
-    /// One per pod.
+    /// One row per pod.
     Pod,
-    /// None: all pods are in the row of their common cgroup.
+    /// No rows: all pods are in the row of their common cgroup.
     Node,
 }
 
-/// Why a container has no row of its own.
+/// Reason why a container has no row of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NotExported {
-    /// Its pod does not want to.
+    /// The pod's annotation opts out.
     Annotation,
-    /// There are as many as may be.
+    /// The number of rows has reached its limit.
     Limit,
-    /// Its namespace is not wanted.
+    /// The configuration excludes the pod's namespace.
     Namespace,
 }
 
 impl NotExported {
-    /// All, in the order of the type.
+    /// All reasons, in the order of the type.
     pub const ALL: [Self; 3] = [Self::Annotation, Self::Limit, Self::Namespace];
 
-    /// The label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -102,36 +104,36 @@ impl NotExported {
     }
 }
 
-/// Which rows there are, and for how long: what a reload may change.
+/// Rules that choose the rows and the time for which they stay: the settings that a reload may change.
 #[derive(Clone, Debug)]
 pub struct RowRules {
-    /// Which cgroups are rows.
+    /// Choice of the cgroups that are rows.
     pub selection: Selection,
-    /// Which namespaces' pods are rows.
+    /// Choice of the namespaces whose pods are rows.
     pub namespaces: Choice,
-    /// How fine they are.
+    /// Granularity of the rows of pods.
     pub level: Level,
-    /// How many rows of pods and containers there are at most.
+    /// Largest number of rows of pods and containers.
     pub max_containers: usize,
-    /// How long an ended row is kept.
+    /// Time for which an ended row is kept.
     pub grace: Duration,
-    /// Rows hold back each number until its zero was scraped.
+    /// `true` if rows hold back each number until its zero was scraped.
     pub zero_first: bool,
 }
 
-/// Where an owner's counts go.
+/// The row for an owner's counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// To a row of its own.
+    /// A row of its own.
     Own(Row),
-    /// To the row of the cgroup that all pods have in common, and why, where the owner could have one of its own.
+    /// The row of the cgroup that all pods have in common. The reason is set if the owner could have a row of its own.
     Common(Option<NotExported>),
-    /// Nowhere yet.
+    /// No row yet: the counts wait for a name.
     Wait,
 }
 
 impl RowRules {
-    /// Where the counts of a cgroup go.
+    /// Returns the row for the counts of a cgroup.
     #[must_use]
     pub fn verdict(&self, place: &Place, owner: &Owner) -> Verdict {
         match owner {
@@ -144,17 +146,18 @@ impl RowRules {
         }
     }
 
-    /// The row of the cgroup that all pods have in common: what is in none of their rows is counted there.
+    /// Returns the row of the cgroup that all pods have in common, which counts everything that is in none of the pods'
+    /// rows.
     #[must_use]
     pub fn common_row<'a>(&self, place: &'a Place) -> &'a str {
         self.selection.row(place.kube.as_ref().map_or(&place.path, |kube| &place.path[..kube.root_len]))
     }
 
-    /// Whether a pod may be told apart.
+    /// Checks whether a pod may have rows of its own.
     ///
     /// # Errors
     ///
-    /// The reason why not.
+    /// Returns the reason if the pod may not.
     pub fn wants(&self, pod: &Pod) -> Result<(), NotExported> {
         if !pod.scrape {
             Err(NotExported::Annotation)

@@ -1,4 +1,5 @@
-//! The numbers of a usage, each with a label: who has other events, or another version's reasons, finds its own. Pure.
+//! The numbers of a usage, each with a label. A checkpoint of an agent with other events, or of another version with
+//! other reasons, finds its numbers by the labels. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +9,7 @@ use crate::{
     model::{facts::Fact, usage::Usage},
 };
 
-/// What the numbers are, in their order.
+/// The labels of a usage's numbers, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     labels: Vec<String>,
@@ -17,7 +18,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of usages with these counters.
+    /// Returns the shape of usages with these counters.
     #[must_use]
     pub fn of(counters: &[OpenCounter]) -> Self {
         let mut slots: Vec<_> =
@@ -26,11 +27,11 @@ impl Shape {
         Self::of_slots(slots.into_iter().map(|(_, name, group)| (name, group)).collect())
     }
 
-    /// The same by the names and groups of the counters, by slot.
+    /// Returns the shape for the names and groups of the counters, by slot.
     #[must_use]
     pub fn of_slots(slots: Vec<(String, Option<usize>)>) -> Self {
         let groups = slots.iter().filter_map(|(_, group)| *group).max().map_or(0, |last| last + 1);
-        // A group is known by its leader.
+        // The leader's name identifies a group.
         let leader = |group: usize| slots.iter().find(|(_, of)| *of == Some(group)).map_or("", |(name, _)| name);
         let labels = Fact::all()
             .map(Fact::saved_as)
@@ -41,19 +42,19 @@ impl Shape {
         Self { labels, slots, groups }
     }
 
-    /// What the numbers are.
+    /// Returns the labels of the numbers.
     #[must_use]
     pub fn labels(&self) -> &[String] {
         &self.labels
     }
 
-    /// The counters' names and groups, by slot.
+    /// Returns the counters' names and groups, by slot.
     #[must_use]
     pub fn slots(&self) -> &[(String, Option<usize>)] {
         &self.slots
     }
 
-    /// The numbers of a usage, zeros at the end left out.
+    /// Returns the numbers of a usage without the zeros at the end.
     #[must_use]
     pub fn words(&self, usage: &Usage) -> Vec<u64> {
         let mut usage = usage.clone();
@@ -62,7 +63,8 @@ impl Shape {
         words
     }
 
-    /// The usage with these numbers, whose labels may be others'. What has no place here any more is left out.
+    /// Returns the usage with these numbers. `labels` may come from another agent; a number whose label does not exist
+    /// here is left out.
     #[must_use]
     pub fn usage(&self, words: &[u64], labels: &[String]) -> Usage {
         let mut usage = Usage::default();
@@ -73,13 +75,13 @@ impl Shape {
         usage
     }
 
-    /// The places of numbers among the labels.
+    /// Returns the indexes of numbers among the labels.
     #[must_use]
     pub fn places(&self, numbers: NumberSet) -> Vec<usize> {
         (0..self.labels.len()).filter(|place| numbers >> place & 1 == 1).collect()
     }
 
-    /// The numbers at these places, whose labels may be others'.
+    /// Returns the numbers at these indexes of `labels`, which may come from another agent.
     #[must_use]
     pub fn numbers_at(&self, places: &[usize], labels: &[String]) -> NumberSet {
         let at: HashSet<_> = places.iter().filter_map(|place| labels.get(*place)).collect();
@@ -87,7 +89,7 @@ impl Shape {
         of.fold(0, |numbers, (place, _)| numbers | 1 << place)
     }
 
-    /// Returns the numbers of a usage in the order of the labels.
+    /// Returns the numbers in the order of the labels.
     fn numbers<'a>(&self, usage: &'a mut Usage) -> impl Iterator<Item = &'a mut u64> + use<'a> {
         usage.counts.resize(self.slots.len(), 0);
         usage.enabled_ns.resize(self.groups, 0);
@@ -96,7 +98,7 @@ impl Shape {
     }
 }
 
-/// The label of a counter's numbers.
+/// Returns the label of a counter's numbers.
 #[must_use]
 pub fn counter_label(name: &str) -> String {
     format!("count {name}")
@@ -136,7 +138,7 @@ mod tests {
         assert_eq!(usage.facts, example().facts);
     }
 
-    /// Another name here loses what was kept under the old one: add a name, never change one.
+    /// A changed name loses the number that was saved under the old name: add a name, never change one.
     #[test]
     fn labels_are_what_every_version_has_written() {
         let shape = slots(&[("cycles", Some(0)), ("cache-misses", Some(1))]);

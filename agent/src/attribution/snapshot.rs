@@ -1,4 +1,4 @@
-//! What the ledger says at one moment.
+//! The state of the ledger at one moment.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -8,50 +8,50 @@ use crate::{
     pods::{ContainerInfo, Pod},
 };
 
-/// Everything that the node did since the agent started. Immutable once taken.
+/// All counts of the node since the agent started. Immutable once taken.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// When the kernel's counts were read.
+    /// Time at which the kernel's counts were read.
     pub taken: SystemTime,
-    /// When the first agent of this series of restarts began to count: the start of all that has no row.
+    /// Start of the first agent in this series of restarts: the start of all sums without a row.
     pub started: SystemTime,
     /// The start of each counter, by slot. A counter that was configured later starts later than its rows.
     pub counters_started: Vec<SystemTime>,
-    /// Rows and what they did, sorted. They do not overlap: their sum, `elsewhere`, idle and unaccounted time is the
-    /// node.
+    /// Rows and their counts, sorted. Rows do not overlap: the sum of all rows, `elsewhere`, idle and unaccounted time
+    /// is the node.
     pub rows: Vec<RowUsage>,
     /// The pods of these rows: one per namespace and name.
     pub pods: Vec<Arc<Pod>>,
-    /// What ended rows had done, and what waits for a name.
+    /// Counts of rows that have ended, and counts that wait for a name.
     pub elsewhere: Usage,
-    /// Time that CPUs were idle.
+    /// Idle time of all CPUs, in nanoseconds.
     pub idle_ns: u64,
-    /// Time of CPUs that is in no row and not idle.
+    /// Time of CPUs that is in no row and not idle, in nanoseconds.
     pub unaccounted_ns: u64,
-    /// What the counters counted while CPUs were idle.
+    /// Counts of the counters while CPUs were idle.
     pub idle: Usage,
-    /// Cgroups that live.
+    /// Number of living cgroups.
     pub cgroups_tracked: usize,
-    /// Cgroups whose counts wait for a path or a name.
+    /// Number of cgroups whose counts wait for a path or a name.
     pub cgroups_unresolved: usize,
-    /// Rows that ended before their grace, since too many had ended.
+    /// Number of rows that ended before their grace period was over, because too many rows had ended.
     pub forgotten: u64,
-    /// Containers that live but have no row, by [`NotExported::ALL`].
+    /// Number of living containers without a row, by [`NotExported::ALL`].
     pub not_exported: [usize; NotExported::ALL.len()],
 }
 
-/// A row and what it did.
+/// A row and its counts.
 #[derive(Clone, Debug)]
 pub struct RowUsage {
-    /// Which.
+    /// The row.
     pub row: Row,
-    /// When all of its counts were zero. Another start means other counts: a row that had ended and came back.
+    /// Time at which all of its counts were zero. A changed start means new counts: the row had ended and came back.
     pub started: SystemTime,
-    /// The container's last life, where the row is a container's.
+    /// The container's last life, for the row of a container.
     pub container: Option<Arc<ContainerInfo>>,
-    /// What it did, through all its lives.
+    /// Counts of the row, through all its lives.
     pub usage: Usage,
-    /// Says what of that scrapers are shown.
+    /// Limits the part of the usage that scrapers get.
     pub shown: Shown,
 }
 
@@ -62,7 +62,7 @@ impl Snapshot {
         self.counters_started.get(slot).map_or(row, |counter| row.max(*counter))
     }
 
-    /// The sum of all rows, what is elsewhere and idle included.
+    /// Returns the sum of all rows, `elsewhere` and idle counts included.
     #[must_use]
     pub fn total(&self) -> Usage {
         let mut total = self.elsewhere.clone();

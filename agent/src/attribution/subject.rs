@@ -1,4 +1,4 @@
-//! Whose a profile is. Pure.
+//! Finds the subject of a profile. Pure.
 
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use std::{
 use super::{Owner, RowRules, UNRESOLVED};
 use crate::{cgroups::Place, pods::ContainerInfo};
 
-/// What a profile is of. Equal when it is the same cgroup, or the same life of a container.
+/// The subject of a profile. Two subjects are equal if they are the same cgroup, or the same life of a container.
 #[derive(Clone, Debug)]
 pub enum Subject {
     /// A row of cgroups.
@@ -19,8 +19,8 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The subject of what a cgroup did. Containers always have profiles of their own, whatever the level of metrics,
-    /// unless their namespace or pod does not want to be told apart.
+    /// Returns the subject of a cgroup's samples. A container always has profiles of its own, at every level of
+    /// metrics, unless its namespace or pod opts out.
     #[must_use]
     pub fn of(place: &Place, owner: &Owner, rules: &RowRules) -> Self {
         match owner {
@@ -31,14 +31,14 @@ impl Subject {
         }
     }
 
-    /// The subject of what nobody has a name for.
+    /// Returns the subject of samples without a name.
     #[must_use]
     pub fn unresolved() -> Self {
         Self::Cgroup(UNRESOLVED.into())
     }
 }
 
-/// `namespace/pod/container`, or the cgroup's path.
+/// Formats as `namespace/pod/container`, or as the cgroup's path.
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

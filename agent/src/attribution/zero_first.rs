@@ -1,8 +1,8 @@
 //! Tracks which numbers of an account scrapers have seen as zero, so that they may be shown. Pure.
 //!
-//! Prometheus takes the first value of a series for its beginning, and `increase()` has only what is added after it. So a
-//! number that grows for the first time is shown as zero until every scraper has had a scrape with the zero. Where the row
-//! was away and comes back, the number is shown as it was when the row went.
+//! Prometheus takes the first value of a series for its beginning, and `increase()` sees only later additions. So a
+//! number that grows for the first time is shown as zero until every scraper has scraped the zero. If a row was away
+//! and comes back, each number is shown with its last value from before.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -11,12 +11,12 @@ use crate::model::usage::Usage;
 /// Numbers of a usage: a bit for each of [`Usage::numbers`].
 pub type NumberSet = u128;
 
-/// Says what scrapers are shown of a usage.
+/// Limits the part of a usage that scrapers get.
 #[derive(Clone, Debug)]
 pub struct Shown {
     /// Numbers that are held back.
     held: NumberSet,
-    /// Their values; `None` is zero for each.
+    /// Values that scrapers get for the held numbers; `None` is zero for each.
     before: Option<Arc<Usage>>,
 }
 
@@ -25,28 +25,28 @@ pub struct Shown {
 pub(super) struct ZeroFirst {
     /// Numbers that are never held back again.
     revealed: NumberSet,
-    /// For snapshots.
+    /// The filter for snapshots.
     shown: Shown,
     /// Numbers that a scrape has held back, and the time of its reading.
     scraped: Option<(NumberSet, u64)>,
-    /// By then each scraper has had what was revealed last.
+    /// Time by which each scraper has scraped the last revealed numbers.
     shown_by_ns: u64,
 }
 
 /// Intervals of the scrapers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scrapes {
-    /// A zero is shown for so long after its first scrape, in nanoseconds.
+    /// Time for which a zero is shown after its first scrape, in nanoseconds.
     pub hold_ns: u64,
-    /// The longest time between two scrapes of one of them, in nanoseconds.
+    /// Longest time between two scrapes of one scraper, in nanoseconds.
     pub longest_ns: u64,
 }
 
 impl Shown {
-    /// Everything is shown as it is.
+    /// Shows everything as it is.
     pub const ALL: Self = Self { held: 0, before: None };
 
-    /// Returns the usage as scrapers are shown it.
+    /// Returns the usage as scrapers get it.
     #[must_use]
     pub fn of<'a>(&self, usage: &'a Usage) -> Cow<'a, Usage> {
         if self.held == 0 {
@@ -61,14 +61,14 @@ impl Shown {
         Cow::Owned(shown)
     }
 
-    /// Returns the numbers that are not what they were.
+    /// Returns the numbers that have changed.
     fn changed(&self, usage: &Usage) -> NumberSet {
         let (mut usage, mut before) = (usage.clone(), self.before_of(usage));
         let pairs = usage.numbers().zip(before.numbers()).enumerate();
         pairs.filter(|(_, (now, before))| now != before).fold(0, |set, (index, _)| set | 1 << index)
     }
 
-    /// With as many counters as `usage` has.
+    /// Returns the earlier values, with as many counters as `usage` has.
     fn before_of(&self, usage: &Usage) -> Usage {
         let mut before = self.before.as_deref().cloned().unwrap_or_default();
         before.counts.resize(usage.counts.len(), 0);
@@ -77,24 +77,24 @@ impl Shown {
 }
 
 impl ZeroFirst {
-    /// Nothing is held back.
+    /// Holds nothing back.
     pub(super) const fn off() -> Self {
         Self::resume(NumberSet::MAX)
     }
 
-    /// Each number is held back at these values, until it was scraped.
+    /// Holds each number back at these values, until it was scraped.
     pub(super) fn hold(before: &Usage) -> Self {
         let before = (*before != Usage::default()).then(|| Arc::new(before.clone()));
         Self { shown: Shown { held: 0, before }, ..Self::resume(0) }
     }
 
-    /// Goes on where the previous agent has revealed these numbers.
+    /// Continues from the numbers that the previous agent has revealed.
     pub(super) const fn resume(revealed: NumberSet) -> Self {
         Self { revealed, shown: Shown::ALL, scraped: None, shown_by_ns: 0 }
     }
 
-    /// Returns the numbers that are revealed, for the next agent. `None` is all of them, also where numbers are held back at
-    /// other values than zero: the next agent would show zero, and the counter would fall.
+    /// Returns the revealed numbers, for the next agent. `None` means all of them. It is also returned if numbers are
+    /// held back at values other than zero: the next agent would show zero, and the counter would fall.
     pub(super) fn keep(&self) -> Option<NumberSet> {
         (self.revealed != NumberSet::MAX && self.shown.before.is_none()).then_some(self.revealed)
     }
@@ -113,19 +113,19 @@ impl ZeroFirst {
         self.shown.held = if self.revealed == NumberSet::MAX { 0 } else { self.shown.changed(usage) & !self.revealed };
     }
 
-    /// Returns what snapshots show.
+    /// Returns the filter for snapshots.
     pub(super) fn shown(&self) -> Shown {
         self.shown.clone()
     }
 
-    /// Notes that a snapshot was scraped, which was made since [`ZeroFirst::settle`].
+    /// Notes the scrape of a snapshot that was made after the last [`ZeroFirst::settle`].
     pub(super) const fn note_scrape(&mut self, at_ns: u64) {
         if self.shown.held != 0 && self.scraped.is_none() {
             self.scraped = Some((self.shown.held, at_ns));
         }
     }
 
-    /// Returns whether a scraper has had a number as it was before, and maybe not as it is.
+    /// Returns `true` if a scraper has an earlier value of a number, and maybe not yet its present one.
     pub(super) const fn is_awaited(&self, now_ns: u64) -> bool {
         self.scraped.is_some() || now_ns < self.shown_by_ns
     }
@@ -176,7 +176,7 @@ mod tests {
         account.note_scrape(100);
         let both = Scrapes { hold_ns: 15, longest_ns: 15 };
         account.reveal(114, both);
-        // A number that becomes new meanwhile has its own turn.
+        // A number that becomes new meanwhile is held back separately.
         assert_eq!(shown(&mut account, &usage(6, 1)), (0, 0, 0));
         account.note_scrape(114);
         account.reveal(115, both);

@@ -1,18 +1,18 @@
-//! What two lists of patterns choose, whether cgroups or namespaces. Pure.
+//! A choice of cgroups or namespaces by two lists of patterns. Pure.
 
 use regex::Regex;
 use thiserror::Error;
 
-/// A list of regular expressions that match whole texts, as Prometheus' do.
+/// A list of regular expressions that match whole texts, as in Prometheus.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns(Vec<Regex>);
 
 /// A choice by two lists.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Chosen are those that match one of these, or all when there is none.
+    /// A text must match one of these patterns. An empty list chooses all texts.
     pub include: Patterns,
-    /// But none that matches one of these.
+    /// A text that matches one of these patterns is not chosen.
     pub exclude: Patterns,
 }
 
@@ -29,7 +29,7 @@ impl Patterns {
     ///
     /// # Errors
     ///
-    /// When a pattern is no regular expression.
+    /// Fails if a pattern is no regular expression.
     pub fn new(list: &[String]) -> Result<Self, PatternError> {
         list.iter().map(|pattern| anchored(pattern)).collect::<Result<_, _>>().map(Self)
     }
@@ -40,7 +40,7 @@ impl Patterns {
 }
 
 impl Choice {
-    /// Whether `text` is chosen.
+    /// Returns `true` if `text` is chosen.
     #[must_use]
     pub fn has(&self, text: &str) -> bool {
         (self.include.0.is_empty() || self.include.match_any(text)) && !self.exclude.match_any(text)

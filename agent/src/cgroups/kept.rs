@@ -1,20 +1,20 @@
-//! A cgroup as the checkpoint has it.
+//! A cgroup as the checkpoint stores it.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A cgroup.
+/// A cgroup of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct KeptNode {
-    /// Its id.
+    /// The cgroup's id.
     pub id: u64,
-    /// From the root of the tree.
+    /// Path from the root of the tree.
     pub path: Arc<str>,
-    /// When it was first seen.
+    /// Time when the cgroup was first seen.
     pub born_ns: u64,
     /// See [`crate::cgroups::Place`].
     pub first_of_pod: bool,
-    /// When it was gone.
+    /// Time when the cgroup was gone; `None` while it lives.
     pub died_ns: Option<u64>,
 }

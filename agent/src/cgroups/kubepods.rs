@@ -1,7 +1,7 @@
-//! From a cgroup's path to its place in Kubernetes: the pod, the container, the QoS class. Pure and total.
+//! Finds the place of a cgroup in Kubernetes from its path: the pod, the container, the QoS class. Pure and total.
 //!
-//! A path comes from the tree, as the host sees it. The kubelet makes the directories down to the pod's, the runtime
-//! those below; each of both has two ways to name them:
+//! A path comes from the tree, as the host sees it. The kubelet makes the directories down to the pod's directory, and
+//! the runtime makes those below. Both name their directories by the cgroupfs or the systemd driver:
 //!
 //! ```text
 //! cgroupfs   /kubepods/burstable/pod<uid>/<id>
@@ -9,15 +9,15 @@
 //! both       /system.slice/kubepods-burstable-pod<uid>.slice:cri-containerd:<id>
 //! ```
 //!
-//! The last is systemd's way as a runtime hands it on, taken for a path by what does not know better: seen of containerd
-//! with pods in user namespaces, without its `SystemdCgroup`, and with handlers other than runc. All may be below
-//! anything: a `--cgroup-root`, which systemd's way repeats in each slice's name, a user's slice, the container that a
-//! node of kind or minikube is.
+//! The third form is a systemd path as a runtime passes it on, taken for a plain path by a component that cannot parse
+//! it. It occurs with containerd: for pods in user namespaces, without its `SystemdCgroup`, and with handlers other
+//! than runc. Each form may be below other directories: a `--cgroup-root`, which systemd's form repeats in each slice's
+//! name, a user's slice, or the container of a kind or minikube node.
 //!
-//! The outermost `kubepods` decides: a kubelet inside a pod is that pod's load. What a pod has that no known runtime
-//! makes is the pod's own, such as the virtual machine that Kata Containers run it in. Refused is what the kubelet does
-//! not make; what is not a pod's, such as `kubepods` itself and the QoS classes' directories; and pods whose manifest has
-//! a UID of its own making.
+//! The outermost `kubepods` decides: a kubelet inside a pod is load of that pod. A directory of a pod that no known
+//! runtime makes is the pod's own, such as the virtual machine of Kata Containers. The parser rejects paths that the
+//! kubelet does not make. It also rejects directories outside of all pods, such as `kubepods` itself and the
+//! directories of QoS classes, and pods whose manifest sets a UID of its own.
 
 use crate::model::ids::PodRef;
 use crate::model::ids::{ContainerId, PodUid};
@@ -25,32 +25,32 @@ use crate::model::ids::{ContainerId, PodUid};
 /// A cgroup's place in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KubePath {
-    /// The class by which the kubelet ranks the pod.
+    /// The QoS class by which the kubelet ranks the pod.
     pub qos: QosClass,
     /// The pod.
     pub pod: PodRef,
-    /// The container; `None` for the pod's own directory, and what is in it but not in a container's.
+    /// The container; `None` for the pod's own directory, and for directories in it outside of any container.
     pub container: Option<ContainerDir>,
-    /// How many bytes of the path lead to the directory that this kubelet's pods have in common, itself included: the
-    /// one named `kubepods`, or where a container is outside of it, the one that it is in instead.
+    /// Length of the path to the directory that all pods of this kubelet have in common, itself included, in bytes.
+    /// This is the directory named `kubepods`, or for a container outside of it, the container's parent directory.
     pub root_len: usize,
-    /// How many bytes of the path lead to the container's directory, or without one the pod's, itself included. A
-    /// longer path is a cgroup that the container itself made, at any depth.
+    /// Length of the path to the container's directory, or to the pod's without a container, itself included, in bytes.
+    /// A longer path is a cgroup that the container itself made, at any depth.
     pub dir_len: usize,
 }
 
 /// A directory that a runtime made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContainerDir {
-    /// The container, or the pod's sandbox: nothing in a path tells them apart.
+    /// Id of the container, or of the pod's sandbox: a path does not show the difference.
     pub id: ContainerId,
-    /// Who made it.
+    /// The runtime that made the directory.
     pub runtime: Runtime,
-    /// What is in it.
+    /// Content of the directory.
     pub kind: DirKind,
 }
 
-/// Who made a container, as far as its directory tells.
+/// The runtime that made a container, as far as its directory shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Runtime {
     /// containerd.
@@ -59,32 +59,33 @@ pub enum Runtime {
     CriO,
     /// Docker.
     Docker,
-    /// The directory's name is the bare id, as containerd's and Docker's are under the cgroupfs driver.
+    /// Unknown, because the directory's name is the bare id, as containerd and Docker name it under the cgroupfs
+    /// driver.
     Unknown,
 }
 
-/// What is in a container's directory.
+/// Content of a container's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DirKind {
     /// The container.
     Container,
-    /// The runtime's process beside it: CRI-O's `conmon`.
+    /// The runtime's process beside the container: CRI-O's `conmon`.
     Monitor,
 }
 
 /// A pod's QoS class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum QosClass {
-    /// All its containers' requests are their limits. Such pods have no directory in common but `kubepods`.
+    /// The requests of all its containers equal their limits. Such pods have no common directory except `kubepods`.
     Guaranteed,
-    /// Some have requests.
+    /// Some containers have requests.
     Burstable,
-    /// None has.
+    /// No container has requests.
     BestEffort,
 }
 
 impl QosClass {
-    /// As the kubelet names its directory, and the API, but for the case.
+    /// Returns the name of the kubelet's directory for the class, which is also the API's name in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -94,19 +95,19 @@ impl QosClass {
         }
     }
 
-    /// The class that a level of its own stands for.
+    /// Returns the class of a directory level. The guaranteed class has no level.
     fn of_level(level: &str) -> Option<Self> {
         [Self::Burstable, Self::BestEffort].into_iter().find(|qos| qos.name() == level)
     }
 }
 
 impl KubePath {
-    /// The place of the cgroup with this path, which begins at the root of the cgroup2 tree with `/`; `None` when it is
-    /// not in a pod.
+    /// Returns the place of the cgroup with this path, which begins with `/` at the root of the cgroup2 tree; `None`
+    /// for a path outside of all pods.
     #[must_use]
     pub fn parse(path: &str) -> Option<Self> {
         let mut dirs = Dirs { path, len: 0 };
-        // A `--cgroup-root` may be called `kubepods`, too: then there are two, one in the other.
+        // A `--cgroup-root` may be called `kubepods`, too: then one `kubepods` is inside the other.
         let mut root = None;
         let (root, driver, first) = loop {
             let dir = dirs.next()?;
@@ -133,7 +134,7 @@ impl KubePath {
         Some(container.map_or(place, |(container, dir_len)| Self { container: Some(container), dir_len, ..place }))
     }
 
-    /// The place of a directory named `<slice>:<runtime>:<id>`, which stands where the runtime happened to be.
+    /// Returns the place of a directory named `<slice>:<runtime>:<id>`. Its parent depends on the runtime's cgroup.
     fn outside(dir: Dir<'_>) -> Option<Self> {
         let (slice, container) = dir.name.split_once(".slice:")?;
         let (runtime, id) = container.split_once(':')?;
@@ -154,7 +155,7 @@ impl KubePath {
 }
 
 impl ContainerDir {
-    /// From what comes before an id, without what is between them, and the id.
+    /// Parses the part of a name before the id, without the separator, and the id.
     fn new(prefix: &str, id: &str) -> Option<Self> {
         let (runtime, kind) = match prefix {
             "cri-containerd" => (Runtime::Containerd, DirKind::Container),
@@ -168,8 +169,8 @@ impl ContainerDir {
 }
 
 impl PodRef {
-    /// The pod of a path that begins above the cgroup namespace of who reads it, as `/../../pod<uid>/<id>` does: such a path
-    /// need not have the directory that all pods are in. `None` for any other path.
+    /// Returns the pod of a path that begins above the cgroup namespace of its reader, such as `/../../pod<uid>/<id>`.
+    /// Such a path may lack the common directory of all pods. `None` for any other path.
     #[must_use]
     pub fn outside(path: &str) -> Option<Self> {
         let dirs = path.strip_prefix("/../")?.split('/');
@@ -180,20 +181,22 @@ impl PodRef {
     }
 }
 
-/// The kubelet's name for the directory that all its pods are in.
+/// The kubelet's name for the common directory of all its pods.
 const ROOT: &str = "kubepods";
 
 /// The kubelet's two ways to name its directories.
 #[derive(Clone, Copy)]
 enum Driver {
-    /// By what they are.
+    /// Plain names, such as `burstable`.
     Cgroupfs,
-    /// As systemd does: a slice repeats the names of those that it is in, with `-` between and `-` in none of them.
+    /// Slice names as in systemd: a slice repeats the names of its parent slices, joined with `-`. A single name
+    /// contains no `-`.
     Systemd,
 }
 
 impl Driver {
-    /// The driver of the kubelet that made `dir` for all its pods; `None` when it is another directory.
+    /// Returns the driver of the kubelet that made `dir` as the common directory of its pods; `None` for any other
+    /// directory.
     fn of_root(dir: Dir<'_>) -> Option<Self> {
         if dir.name == ROOT {
             return Some(Self::Cgroupfs);
@@ -209,7 +212,7 @@ impl Driver {
         Some(Self::Systemd)
     }
 
-    /// What a directory of the kubelet's adds to the name of the one that it is in.
+    /// Returns the part that a directory of the kubelet adds to the name of its parent directory.
     fn level<'a>(self, parent: &str, name: &'a str) -> Option<&'a str> {
         match self {
             Self::Cgroupfs => Some(name),
@@ -228,8 +231,8 @@ impl Driver {
         uid.map(PodRef::Uid).or_else(|| text.parse().ok().map(PodRef::Static))
     }
 
-    /// The container of a directory in a pod's. A runtime may keep to cgroupfs where the kubelet uses systemd, and
-    /// CRI-O does so for sandboxes without a process; it cannot be the other way around.
+    /// Returns the container of a directory in a pod's directory. A runtime may use cgroupfs names where the kubelet
+    /// uses systemd, and CRI-O does so for sandboxes without a process. The opposite cannot happen.
     fn container(self, name: &str) -> Option<ContainerDir> {
         if let Ok(id) = name.parse() {
             return Some(ContainerDir { id, runtime: Runtime::Unknown, kind: DirKind::Container });
@@ -248,23 +251,23 @@ impl Driver {
 /// One directory of a path.
 #[derive(Clone, Copy)]
 struct Dir<'a> {
-    /// The path of the one that it is in, without a `/` at the end.
+    /// Path of the parent directory, without a `/` at the end.
     parents: &'a str,
     name: &'a str,
     start: usize,
 }
 
 impl Dir<'_> {
-    /// How many bytes of the path lead to it, itself included.
+    /// Returns the length of the path up to the directory, itself included, in bytes.
     const fn end(&self) -> usize {
         self.start + 1 + self.name.len()
     }
 }
 
-/// The directories of a path from the outermost.
+/// The directories of a path, from the outermost.
 struct Dirs<'a> {
     path: &'a str,
-    /// How many bytes of the path were handed out.
+    /// Length of the path that was already returned, in bytes.
     len: usize,
 }
 

@@ -8,13 +8,13 @@ const HASH: &str = "8daa50c3a64c9ff60bb9eab7b44b56fd";
 const ID: &str = "4f1c6a0b9d8e7f3a2b5c4d6e8f0a1b3c5d7e9f1a3b5c7d9e0f2a4b6c8d0e1f2a";
 const OTHER_ID: &str = "a9b8c7d6e5f4a3b2c1d0e9f8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f0a9b8";
 
-/// What a runtime's directory is known to be.
+/// Runtime and kind of a known directory.
 type Known = Option<(Runtime, DirKind)>;
 
 const CONTAINER: Known = Some((Containerd, Container));
 const BARE: Known = Some((Unknown, Container));
 
-/// `UID`, `U_ID` (systemd's spelling), `HASH`, `ID` and their `OTHER_`s stand for what they say.
+/// Replaces `UID`, `U_ID` (systemd's spelling), `HASH`, `ID` and their `OTHER_` forms with real values.
 fn spelled(template: &str) -> String {
     let systemd = |uid: &str| uid.replace('-', "_");
     template
@@ -27,7 +27,7 @@ fn spelled(template: &str) -> String {
         .replace("ID", ID)
 }
 
-/// Every shape that is known to be made. `^` ends the common directory of all pods, `!` the container's or pod's.
+/// Every known form of path. `^` ends the common directory of all pods, `!` the container's or pod's directory.
 #[rustfmt::skip]
 const PLACES: &[(&str, &str, QosClass, Known)] = &[
     // The systemd driver, whose kubelet turns the UID's `-` into `_`.
@@ -66,12 +66,12 @@ const PLACES: &[(&str, &str, QosClass, Known)] = &[
     ("a --cgroup-root=kubepods, as MicroShift was advised to use", "/kubepods.slice/kubepods-kubepods.slice^/kubepods-kubepods-burstable.slice/kubepods-kubepods-burstable-podU_ID.slice/crio-ID.scope!", Burstable, Some((CriO, Container))),
     ("cgroupfs with a --cgroup-root=kubepods", "/kubepods/kubepods^/podUID/ID!", Guaranteed, BARE),
     ("a slice that only looks like a common directory, since it is in no `my.slice`", "/my-kubepods.slice/kubepods^/podUID/ID!", Guaranteed, BARE),
-    // Outside of the pod's directory.
+    // Containers outside of the pod's directory.
     ("containerd, a pod with a user namespace", "/system.slice^/kubepods-besteffort-podU_ID.slice:cri-containerd:ID!", BestEffort, CONTAINER),
     ("containerd, SystemdCgroup = false under a kubelet with systemd", "/system.slice/containerd.service^/kubepods-burstable-podHASH.slice:cri-containerd:ID!", Burstable, CONTAINER),
     ("youki and runwasi; guaranteed, at the root", "^/kubepods-podU_ID.slice:cri-containerd:ID!", Guaranteed, CONTAINER),
     ("so in kind", "/system.slice/containerd.service^/kubelet-kubepods-burstable-podU_ID.slice:cri-containerd:ID!/init.scope", Burstable, CONTAINER),
-    // What containers make.
+    // Directories that containers make.
     ("crun's own level", "/kubepods.slice^/kubepods-podU_ID.slice/crio-ID.scope!/container", Guaranteed, Some((CriO, Container))),
     ("systemd in a container", "/kubepods.slice^/kubepods-podU_ID.slice/cri-containerd-ID.scope!/system.slice/dbus\\x2dbroker.service", Guaranteed, CONTAINER),
     ("systemd in a container, cgroupfs", "/kubepods^/burstable/podUID/ID!/init.scope", Burstable, BARE),
@@ -134,7 +134,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("outside, a UID as cgroupfs spells it", "/system.slice/kubepods-podUID.slice:cri-containerd:ID"),
 ];
 
-/// What is in a pod, but in none of its containers, and why.
+/// Directories in a pod, but in none of its containers, with the reason.
 #[rustfmt::skip]
 const OWN: &[(&str, &str)] = &[
     ("a container's name for its id", "/kubepods/podUID/nginx"),
@@ -199,16 +199,16 @@ fn a_place_is_small() {
     assert!(size_of::<KubePath>() <= 72, "{}", size_of::<KubePath>());
 }
 
-/// A path and what it was made from.
+/// A path and the parts that it was made from.
 #[derive(Clone, Debug)]
 struct Made {
     path: String,
     place: KubePath,
-    /// The pod's id and the container's as they stand in the path.
+    /// The ids of the pod and the container as they stand in the path.
     ids: Vec<String>,
 }
 
-/// How a kubelet or runtime names what it makes.
+/// The naming scheme of a kubelet or runtime.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Cgroupfs,
@@ -216,7 +216,7 @@ enum Way {
     Outside,
 }
 
-/// Where a kubelet may find itself.
+/// Directories above a kubelet.
 fn outer() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -228,7 +228,7 @@ fn outer() -> impl Strategy<Value = String> {
     ]
 }
 
-/// The pod's id as the API has it, and whether it is a UID.
+/// The pod's id in the API's form, and whether it is a UID.
 fn pod() -> impl Strategy<Value = (String, bool)> {
     prop_oneof![
         "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}".prop_map(|uid| (uid, true)),
@@ -236,7 +236,7 @@ fn pod() -> impl Strategy<Value = (String, bool)> {
     ]
 }
 
-/// A path of a pod or of one of its containers, nothing below.
+/// A path of a pod or of one of its containers, without directories below it.
 fn made() -> impl Strategy<Value = Made> {
     made_so(&[Way::Cgroupfs, Way::Systemd, Way::Outside], &[Guaranteed, Burstable, BestEffort])
 }
@@ -305,7 +305,7 @@ fn make(
     Made { place: KubePath { qos, pod, container, root_len, dir_len: path.len() }, path, ids }
 }
 
-/// What a container may make, a Kubernetes among it.
+/// Directories that a container may make, including a whole Kubernetes.
 fn nested() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -315,7 +315,7 @@ fn nested() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Words of paths in any order.
+/// Path components in random order.
 fn babble() -> impl Strategy<Value = String> {
     let words = [
         "/",
@@ -346,7 +346,7 @@ fn babble() -> impl Strategy<Value = String> {
         .prop_map(|words| words.concat())
 }
 
-/// What holds for every place, whatever the path is.
+/// Checks the rules that hold for every place, for any path.
 fn check(path: &str) -> Result<(), TestCaseError> {
     let Some(place) = KubePath::parse(path) else { return Ok(()) };
     prop_assert!(place.root_len < place.dir_len && place.dir_len <= path.len());
@@ -441,7 +441,7 @@ proptest! {
             levels.remove(gone);
             let path = levels.iter().fold(root.to_owned(), |path, level| path + "/" + level);
             let place = KubePath::parse(&path);
-            // Without its class, a pod of cgroupfs is a guaranteed one.
+            // Without its class, a pod under cgroupfs is a guaranteed one.
             let plain = place.is_some_and(|place| place.qos == Guaranteed && place.pod == made.place.pod);
             let pod = place.is_some_and(|place| place.container.is_none() && place.pod == made.place.pod);
             prop_assert!(place.is_none() || plain || pod, "{}", path);

@@ -1,7 +1,7 @@
-//! The cgroup2 tree: which id is which path, which of them live, and which of them are rows of their own.
+//! The cgroup2 tree: the path of each cgroup id, the living cgroups, and the choice of cgroups that are rows.
 //!
-//! Fed by the cgroup sensor's births and deaths and by one walk at the start; both are needed, since the walk sees
-//! what was there before and the sensor what lives too shortly to be walked over.
+//! The cgroup sensor reports births and deaths, and one walk at the start reads the tree. Both are needed: the walk
+//! finds the cgroups that existed before, and the sensor those that live too shortly for a walk.
 
 mod choice;
 pub mod kept;

@@ -1,21 +1,21 @@
-//! Which cgroups are rows of their own. Pure.
+//! Chooses the cgroups that are rows of their own. Pure.
 //!
-//! A cgroup that is none is counted in its nearest ancestor that is one; the root always is. So rows partition the
-//! node: they never overlap, and whatever is left out of the selection is still in the sum.
+//! A cgroup that is no row is counted in its nearest ancestor that is a row; the root is always one. So rows partition
+//! the node: they never overlap, and cgroups outside of the selection are still in the sum.
 
 use super::Choice;
 
 /// The choice of rows: a depth and two lists of patterns.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// Rows are at most this many levels below the root.
+    /// Largest number of levels between a row and the root.
     pub depth: usize,
-    /// And have a path that is chosen.
+    /// Choice of the paths that may be rows.
     pub paths: Choice,
 }
 
 impl Selection {
-    /// The row that `path` is counted in: itself or an ancestor.
+    /// Returns the row that counts `path`: itself or an ancestor.
     #[must_use]
     pub fn row<'a>(&self, path: &'a str) -> &'a str {
         let mut path = path;

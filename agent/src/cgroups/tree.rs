@@ -1,4 +1,4 @@
-//! Ids, paths and lives. Pure: the time is an argument.
+//! Ids, paths and lifetimes of cgroups. Pure: the time is an argument.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,18 +10,18 @@ use super::{DirKind, KubePath};
 use crate::model::ids::PodRef;
 use crate::{kernel::records::CgroupRecord, model::ids::CgroupId};
 
-/// How long a dead cgroup's path is kept for what its last tasks still settle, in nanoseconds.
+/// Time for which a dead cgroup's path is kept, in nanoseconds: its last tasks may still add counts.
 const REMEMBER_DEAD_NS: u64 = 60_000_000_000;
-/// So many of them are remembered; in a storm the longest dead go first.
+/// Largest number of remembered dead cgroups. In a storm those that died first go first.
 const MAX_DEAD: usize = 65_536;
 
-/// The cgroups that live, and for a while those that lived.
+/// The living cgroups, and for a while the dead ones.
 #[derive(Debug, Default)]
 pub struct Tree {
     nodes: HashMap<CgroupId, Node>,
-    /// How many container directories of each pod there are, the lately dead included.
+    /// Number of container directories of each pod, the lately dead included.
     pods: HashMap<PodRef, usize>,
-    /// The kernel cut a path short, or could not report a change: only a walk knows.
+    /// `true` after the kernel cut a path short, or could not report a change: only a walk finds the true state.
     stale: bool,
 }
 
@@ -31,28 +31,28 @@ struct Node {
     died_ns: Option<u64>,
 }
 
-/// Where a cgroup is.
+/// Place of a cgroup in the tree.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// From the root of the cgroup2 tree.
+    /// Path from the root of the cgroup2 tree.
     pub path: Arc<str>,
-    /// What the path says, where it is that of a pod or container.
+    /// The parsed path, for a pod or container.
     pub kube: Option<KubePath>,
-    /// When it was first seen.
+    /// Time when the cgroup was first seen.
     pub born_ns: u64,
-    /// No other container directory of its pod was there before.
+    /// `true` if its pod had no other container directory before.
     pub first_of_pod: bool,
 }
 
 impl Place {
-    /// As it is kept for the next agent.
+    /// Returns the cgroup in the checkpoint's form.
     #[must_use]
     pub fn keep(&self, id: CgroupId, died_ns: Option<u64>) -> KeptNode {
         let Self { path, born_ns, first_of_pod, .. } = self;
         KeptNode { id: id.0, path: Arc::clone(path), born_ns: *born_ns, first_of_pod: *first_of_pod, died_ns }
     }
 
-    /// As an agent before this one knew it.
+    /// Restores the place that the previous agent saved.
     #[must_use]
     pub fn resume(kept: &KeptNode) -> Self {
         let KeptNode { path, born_ns, first_of_pod, .. } = kept;
@@ -60,7 +60,7 @@ impl Place {
         Self { path: Arc::clone(path), kube, born_ns: *born_ns, first_of_pod: *first_of_pod }
     }
 
-    /// Whether it is a container's own directory.
+    /// Returns `true` for a container's own directory.
     #[must_use]
     pub fn is_container(&self) -> bool {
         self.kube.as_ref().is_some_and(|kube| {
@@ -71,13 +71,13 @@ impl Place {
 }
 
 impl Tree {
-    /// All, for the next agent.
+    /// Returns all cgroups, for the checkpoint.
     #[must_use]
     pub fn keep(&self) -> Vec<KeptNode> {
         self.nodes.iter().map(|(id, node)| node.place.keep(*id, node.died_ns)).collect()
     }
 
-    /// As an agent before this one knew it. A walk tells what has changed since.
+    /// Restores the tree that the previous agent saved. A walk then finds later changes.
     #[must_use]
     pub fn resume(kept: Vec<KeptNode>) -> Self {
         let mut this = Self::default();
@@ -91,7 +91,7 @@ impl Tree {
         this
     }
 
-    /// Takes in a change that the cgroup sensor reported at `now_ns`.
+    /// Applies a change that the cgroup sensor reported at `now_ns`.
     pub fn apply(&mut self, record: CgroupRecord, now_ns: u64) {
         match record {
             CgroupRecord::Named(id, Some(path)) => self.put(id, path, now_ns),
@@ -104,7 +104,7 @@ impl Tree {
         }
     }
 
-    /// Takes in a walk that began at `now_ns`: what it did not find is dead.
+    /// Applies a walk that began at `now_ns`: cgroups that the walk did not find are dead.
     pub fn walked(&mut self, mut found: Vec<(CgroupId, String)>, now_ns: u64) {
         self.stale = false;
         let living: HashSet<_> = found.iter().map(|(id, _)| *id).collect();
@@ -113,60 +113,60 @@ impl Tree {
                 node.died_ns.get_or_insert(now_ns);
             }
         }
-        // The kernel hands out growing ids: this is the order in which they were made.
+        // The kernel assigns growing ids, so this is the order of creation.
         found.sort_unstable_by_key(|(id, _)| *id);
         for (id, path) in found {
             self.put(id, path, now_ns);
         }
     }
 
-    /// Whether only a walk can tell the tree's state.
+    /// Returns `true` if only a walk can find the tree's state.
     #[must_use]
     pub const fn is_stale(&self) -> bool {
         self.stale
     }
 
-    /// Says that changes were lost.
+    /// Notes that changes were lost.
     pub const fn lost_changes(&mut self) {
         self.stale = true;
     }
 
-    /// The place of a cgroup that lives or lately did.
+    /// Returns the place of a cgroup that lives, or lived lately.
     #[must_use]
     pub fn place(&self, id: CgroupId) -> Option<&Place> {
         self.nodes.get(&id).map(|node| &node.place)
     }
 
-    /// The places of all that live.
+    /// Returns the places of all living cgroups.
     pub fn living(&self) -> impl Iterator<Item = &Place> {
         self.nodes.values().filter(|node| node.died_ns.is_none()).map(|node| &node.place)
     }
 
-    /// Whether a pod has a container directory, or lately had.
+    /// Returns `true` if a pod has a container directory, or had one lately.
     #[must_use]
     pub fn has_pod(&self, pod: PodRef) -> bool {
         self.pods.contains_key(&pod)
     }
 
-    /// How many live.
+    /// Returns the number of living cgroups.
     #[must_use]
     pub fn len(&self) -> usize {
         self.living().count()
     }
 
-    /// Whether none lives.
+    /// Returns `true` if no cgroup lives.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether `id` died before `before_ns`: a reading after that has all that its tasks did.
+    /// Returns `true` if `id` died before `before_ns`: a reading after that time contains all counts of its tasks.
     #[must_use]
     pub fn died_before(&self, id: CgroupId, before_ns: u64) -> bool {
         self.nodes.get(&id).and_then(|node| node.died_ns).is_some_and(|died| died < before_ns)
     }
 
-    /// Forgets cgroups that died long ago.
+    /// Removes cgroups that died long ago.
     pub fn prune(&mut self, now_ns: u64) {
         let mut dead: Vec<u64> = self.nodes.values().filter_map(|node| node.died_ns).collect();
         let earliest = match dead.len().saturating_sub(MAX_DEAD) {

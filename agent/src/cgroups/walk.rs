@@ -4,11 +4,12 @@ use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
 use crate::model::ids::CgroupId;
 
-/// Every cgroup below `root`, itself included, with its path from there. Cgroups that vanish meanwhile are left out.
+/// Returns every cgroup below `root`, itself included, with its path from `root`. Leaves out cgroups that vanish during
+/// the walk.
 ///
 /// # Errors
 ///
-/// When `root` itself cannot be read.
+/// Fails if `root` itself cannot be read.
 pub fn walk(root: &Path) -> io::Result<Vec<(CgroupId, String)>> {
     let mut found = vec![(CgroupId(fs::metadata(root)?.ino()), "/".to_owned())];
     let mut next = 0;

@@ -1,4 +1,4 @@
-//! What was found, made into lines: one per thing that the agent needs, the most basic first. Pure.
+//! Makes the lines of the report from the findings: one per thing that the agent needs, the most basic first. Pure.
 
 use aya::programs::ProgramError;
 use caps::Capability;
@@ -19,10 +19,10 @@ use crate::{
     model::status::State,
 };
 
-/// What a line says, and the way out.
+/// The detail of a line, and the remedy.
 type Said = (String, Option<String>);
 
-/// The lines.
+/// Makes the report.
 #[must_use]
 pub fn judge(config: &Config, findings: &Findings) -> Report {
     let host = &findings.host;
@@ -47,7 +47,7 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     Report::from(checks)
 }
 
-/// One line per configured event; its state is the event's.
+/// Makes the line of a configured event. Its state is the event's state.
 fn event(open: &OpenCounter) -> Check {
     let verdict = if open.state.is_counted() { Verdict::Usable } else { Verdict::Degraded };
     let said = match open.state {
@@ -57,7 +57,7 @@ fn event(open: &OpenCounter) -> Check {
     Check::new(&open.counter.name, open.state.name(), verdict, said)
 }
 
-/// What a part says of itself in the agent, which runs without it.
+/// Makes the line of a part of the agent. The agent runs without this part.
 fn part(name: &str, state: State, said: Said) -> Check {
     match state {
         State::Healthy => Check::healthy(name, said.0),
@@ -65,7 +65,7 @@ fn part(name: &str, state: State, said: Said) -> Check {
     }
 }
 
-/// What the agent refuses to start without, and how it is otherwise.
+/// Makes the lines of the things without which the agent refuses to start.
 fn machine(host: &Host) -> Vec<Check> {
     let (major, minor) = OLDEST_TESTED;
     let untested = if host.is_untested() { ", not tested" } else { "" };
@@ -92,7 +92,7 @@ fn machine(host: &Host) -> Vec<Check> {
     healthy.into_iter().map(line).collect()
 }
 
-/// The line in which a problem is told.
+/// Returns the name of the line that reports a problem.
 const fn check_of(problem: &Unsupported) -> &'static str {
     match problem {
         Unsupported::Features { .. } => "kernel",
@@ -124,13 +124,14 @@ fn programs(config: &Config, findings: &Findings) -> Check {
     }
 }
 
-/// What failed, and the kernel's words for why: those between are the library's, and name any of many maps.
+/// Returns the failed step and the kernel's reason. The errors between these two are the library's, and name one of
+/// many maps.
 fn load_error(error: &anyhow::Error) -> Said {
     let (what, way) = way_out(&error.to_string());
     let Some(cause) = error.chain().skip(1).last() else { return (what, way) };
     let refusal = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
     let (cause, refusal) = match verifier_log(error) {
-        // It answers with EACCES or EINVAL to what it does not like, and its log says more.
+        // The verifier rejects a program with EACCES or EINVAL, and its log has the reason.
         Some(log) => (format!("the verifier refused it: {log}"), refusal.filter(|errno| *errno == libc::ENOMEM)),
         None => (cause.to_string(), refusal),
     };
@@ -145,7 +146,7 @@ fn load_error(error: &anyhow::Error) -> Said {
     (one_line(&format!("{what}: {cause}")), Some(way.into()))
 }
 
-/// What the verifier says of a program.
+/// Returns the verifier's log for a rejected program.
 fn verifier_log(error: &anyhow::Error) -> Option<String> {
     let LoadError::Program { source, .. } = error.downcast_ref()? else { return None };
     let ProgramError::LoadError { verifier_log, .. } = source.as_ref() else { return None };
@@ -162,7 +163,7 @@ fn stacks(config: &Config, host: &Host) -> Check {
     part("stacks", state, (detail, Some(format!("give it {}, or do without these names", missing.join(" and ")))))
 }
 
-/// Nothing to say where the programs themselves did not start.
+/// Makes the line of samples; `None` where the programs themselves did not start.
 fn samples(config: &Config, findings: &Findings) -> Option<Check> {
     let Some(Ok(started)) = &findings.programs else { return None };
     let (state, detail) = parts::samples(config, &started.samples);
@@ -184,7 +185,7 @@ fn perf_event_open(host: &Host, findings: &Findings) -> Check {
     }
 }
 
-/// It holds a counter of each CPU, which matters only to those who need it.
+/// Makes the line of the NMI watchdog. It holds a counter of each CPU, which matters only if events need that counter.
 fn nmi_watchdog(host: &Host, counters: &[OpenCounter]) -> Check {
     const NAME: &str = "nmi watchdog";
     let Some(pmu) = host.cpu_pmu.as_deref().filter(|_| host.nmi_watchdog) else {
@@ -214,7 +215,7 @@ fn export(name: &str, what: &str, endpoint: &str, tried: &Result<(), NoExport>) 
     }
 }
 
-/// By the receiver's words, gRPC's and the system's.
+/// Returns the remedy that fits the error text of the receiver, of gRPC or of the system.
 fn receiver_way_out(error: &str) -> &'static str {
     let lower = error.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
@@ -263,7 +264,7 @@ fn run_directory(config: &Config, run_dir: &anyhow::Result<Option<u32>>) -> Chec
     }
 }
 
-/// What is left for the next agent.
+/// Makes the line of the pins that the next agent takes over.
 fn restart(config: &Config, findings: &Findings) -> Check {
     const NAME: &str = "restart";
     let path = config.restart.directory.display();

@@ -8,7 +8,7 @@ use crate::{
     pods::SourceError,
 };
 
-/// A machine that lacks nothing, with one event.
+/// The findings on a machine that lacks nothing, with one event.
 fn findings() -> Findings {
     Findings {
         host: whole(),
@@ -40,7 +40,7 @@ fn started(tracepoint: Tracepoint) -> Option<anyhow::Result<Started>> {
     Some(Ok(Started { tracepoint, samples: Ok(Some(SampleEvent::CpuClock)) }))
 }
 
-/// A machine that lacks not even what only names need.
+/// A host that has even the capabilities that only names need.
 fn whole() -> Host {
     let for_names = [Capability::CAP_SYSLOG, Capability::CAP_SYS_PTRACE];
     let example = Host::example();
@@ -55,7 +55,7 @@ fn report(findings: &Findings) -> Report {
     judge(&Config::default(), findings)
 }
 
-/// The line of this name: state, detail and way out.
+/// The line of this name: state, detail and remedy.
 fn line(findings: &Findings, name: &str) -> (&'static str, String, String) {
     line_of(&report(findings), name)
 }

@@ -1,7 +1,9 @@
-//! What `podperf check` says: for each thing that the agent needs, whether it is there, and if not, what would mend it.
+//! The report of `podperf check`. It shows whether each thing that the agent needs is there, with a remedy for missing
+//! ones.
 //!
-//! [`probe`] looks and tries, which is all the I/O; [`judge`] makes lines of what was found, in the agent's own words;
-//! [`table`] prints them. Nothing is changed on the machine, and no lock is taken: it works beside a running agent.
+//! [`probe`] does all the I/O: it looks and tries. [`judge`] makes the lines from the findings, in the agent's own
+//! words. [`table`] prints the lines. The check changes nothing on the machine and takes no lock, so it works beside a
+//! running agent.
 
 pub mod judge;
 pub mod probe;

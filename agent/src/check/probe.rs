@@ -1,4 +1,4 @@
-//! What is there: looked up, loaded, opened, asked. All the I/O of a check, and each part of it bounded in time.
+//! Collects the findings: all the I/O of a check. Each part is bounded in time.
 
 use std::{
     io::{self, Read, Write},
@@ -20,63 +20,63 @@ use crate::{
     pods,
 };
 
-/// For the API server or the kubelet, and for the OTLP receiver at most; they are asked at the same time.
+/// The longest wait for the API server or the kubelet, and for the OTLP receiver. All are asked at the same time.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For the server that has the port.
+/// The longest wait for the server that has the port.
 const NEIGHBOUR: Duration = Duration::from_secs(1);
-/// Of its answer, at most.
+/// The largest answer that is read from that server, in bytes.
 const ANSWER_BYTES: u64 = 64 * 1024;
-/// Of the kernel's tables, which are gone a moment later.
+/// Number of entries in the kernel's tables. The tables are removed a moment later.
 const SMALLEST: u32 = 256;
 
-/// All that was found.
+/// All findings of a check.
 #[derive(Debug)]
 pub struct Findings {
-    /// What the machine offers.
+    /// The features of the machine.
     pub host: Host,
     /// The form in which the scheduling tracepoint was attached, or why not; `None` if the host lacks what that needs.
     pub programs: Option<anyhow::Result<Started>>,
-    /// Whether `perf_event_open(2)` is allowed, or why not.
+    /// `Ok` if `perf_event_open(2)` is allowed, or else the reason.
     pub perf_event_open: Result<(), String>,
-    /// The configured events and what became of each.
+    /// The configured events and the state of each.
     pub counters: Vec<OpenCounter>,
-    /// How the part `pods` would be, or why the agent would not start.
+    /// The state that the part `pods` would have, or the reason why the agent would not start.
     pub pods: Result<(State, String), pods::SourceError>,
-    /// Whether the receiver of profiles answers; `None` if there is none.
+    /// The answer of the receiver of profiles; `None` without a receiver.
     pub export: Option<Result<(), NoExport>>,
-    /// The same for metrics that are pushed.
+    /// The answer of the receiver of pushed metrics; `None` without a receiver.
     pub metrics_export: Option<Result<(), NoExport>>,
-    /// Who has the address to listen on, or why it cannot be had.
+    /// The holder of the address to listen on, or the reason why the agent cannot bind it.
     pub listen: anyhow::Result<Listen>,
-    /// What it may take of memory, and what it makes smaller for that; or that it would not start.
+    /// The memory budget and the sizes that are reduced for it, or the reason why the agent would not start.
     pub memory: Result<(Option<Budget>, Option<String>), ConfigError>,
-    /// The pid of the agent that holds the run directory's lock, or why it cannot be had.
+    /// The pid of the agent that holds the run directory's lock, or the reason why the lock cannot be taken.
     pub run_dir: anyhow::Result<Option<u32>>,
-    /// How many generations of programs are pinned, or why none can be; `None` where none is to be.
+    /// The number of pinned generations of programs, or the reason why none can be pinned; `None` where pinning is off.
     pub pins: Option<anyhow::Result<usize>>,
 }
 
-/// Why nothing can be sent, in the agent's words.
+/// The reason why nothing can be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoExport {
-    /// The receiver does not take it, or not now.
+    /// The receiver does not take the signal, or not now.
     Receiver(String),
     /// The agent would refuse to start.
     Configuration(String),
 }
 
-/// Who has the address to listen on.
+/// The holder of the address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// Nobody.
+    /// The address is free.
     Free,
-    /// An agent, which says this of itself.
+    /// An agent, with its introduction.
     Podperf(String),
 }
 
 impl Findings {
-    /// Looks and tries. Must be called on a tokio runtime with time and I/O.
-    /// `run_dir` is the pid of the agent that holds the run directory, and `bind` takes the address to listen on.
+    /// Looks and tries. Must be called on a tokio runtime with time and I/O. `run_dir` is the pid of the agent that
+    /// holds the run directory, and `bind` takes the address to listen on.
     pub async fn gather(
         settings: &Settings,
         plan: &Plan,
@@ -100,23 +100,23 @@ impl Findings {
     }
 }
 
-/// Sizes the maps, as the agent does.
+/// Computes the sizes of the maps, as the agent does.
 fn try_memory(config: &Config, host: &Host) -> Result<(Option<Budget>, Option<String>), ConfigError> {
     let budget = Budget::of(config.overhead.max_memory, Limit::find().bytes());
     let map_bytes = |config: &Config| map_bytes(&parts::sensor_settings(config, host));
     Ok((budget, parts::fit_maps(&mut config.clone(), budget, map_bytes)?))
 }
 
-/// What became of the programs.
+/// The programs after a successful start.
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// Which form of the scheduling tracepoint was attached.
+    /// The form in which the scheduling tracepoint was attached.
     pub tracepoint: Tracepoint,
-    /// What makes samples on the CPU, or why nothing does.
+    /// The event that makes samples on the CPU, or the reason why there are no samples.
     pub samples: Result<Option<SampleEvent>, String>,
 }
 
-/// Loads and attaches the programs, as the agent does, and takes them away again.
+/// Loads and attaches the programs, as the agent does, and removes them again.
 fn try_programs(config: &Config, host: &Host) -> anyhow::Result<Started> {
     let settings = SensorSettings {
         max_cgroups: SMALLEST,
@@ -160,7 +160,7 @@ fn told(tried: Result<Result<(), String>, otlp::EndpointError>) -> Result<(), No
     }
 }
 
-/// With its certificate, if it is to have one.
+/// Binds the address, with the server's certificate if it has one. If the address is in use, asks its holder.
 async fn try_listen(listen: SocketAddr, bind: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<Listen> {
     let error = match bind.await {
         Ok(()) => return Ok(Listen::Free),
@@ -174,7 +174,7 @@ async fn try_listen(listen: SocketAddr, bind: impl Future<Output = anyhow::Resul
     Err(error)
 }
 
-/// The first line of the agent's `/status`, if it is an agent that answers.
+/// Returns the first line of the agent's `/status`, if an agent answers.
 fn ask_neighbour(mut address: SocketAddr) -> Option<String> {
     if address.ip().is_unspecified() {
         address.set_ip(match address {

@@ -1,23 +1,23 @@
-//! The lines and what they come to. Pure.
+//! The lines of the report and the verdict that they add up to. Pure.
 
 use serde::Serialize;
 
 use crate::model::status::State;
 
-/// What can be expected of the agent on this machine. Each is the exit code of `podperf check`.
+/// The state of the agent that can be expected on this machine. Each is the exit code of `podperf check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// All that was asked for works.
+    /// Everything that is configured works.
     Usable,
-    /// Something that was asked for is missing; the rest works.
+    /// A configured part is missing; the other parts work.
     Degraded,
     /// The agent would refuse to start.
     Unusable,
 }
 
 impl Verdict {
-    /// The word for it.
+    /// The name of the verdict.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl Verdict {
         }
     }
 
-    /// 0, 1 or 2.
+    /// The exit code: 0, 1 or 2.
     #[must_use]
     pub const fn exit_code(self) -> u8 {
         self as u8
@@ -37,51 +37,51 @@ impl Verdict {
 /// One thing that the agent needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What it is; an event by its configured name.
+    /// The name of the thing; for an event, its configured name.
     pub check: String,
-    /// A part's state ([`State`]), or an event's.
+    /// The state of a part ([`State`]) or of an event.
     pub state: &'static str,
-    /// What was found.
+    /// The finding.
     pub detail: String,
-    /// What would mend it.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fix: Option<String>,
-    /// What it means for the agent.
+    /// The verdict for the agent.
     #[serde(skip)]
     pub verdict: Verdict,
 }
 
-/// All of them.
+/// All lines, and the verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// That of the worst line.
+    /// The verdict of the worst line.
     pub verdict: Verdict,
-    /// The most basic first.
+    /// The lines, the most basic first.
     pub checks: Vec<Check>,
 }
 
 impl Check {
-    /// It is there.
+    /// The thing is there.
     pub(super) fn healthy(check: &str, detail: impl Into<String>) -> Self {
         Self::new(check, State::Healthy.name(), Verdict::Usable, (detail.into(), None))
     }
 
-    /// It is not, and the agent runs without.
+    /// The thing is missing, and the agent runs without it.
     pub(super) fn degraded(check: &str, said: (String, Option<String>)) -> Self {
         Self::new(check, State::Degraded.name(), Verdict::Degraded, said)
     }
 
-    /// The machine does not have it, and the agent does not run without.
+    /// The machine does not have the thing, and the agent does not run without it.
     pub(super) fn unsupported(check: &str, said: (String, Option<String>)) -> Self {
         Self::new(check, State::Unsupported.name(), Verdict::Unusable, said)
     }
 
-    /// It should be there, and the agent does not run without.
+    /// The thing should be there, and the agent does not run without it.
     pub(super) fn failed(check: &str, said: (String, Option<String>)) -> Self {
         Self::new(check, State::Failed.name(), Verdict::Unusable, said)
     }
 
-    /// Any other state; `said` is what was found, and what would mend it.
+    /// Any other state; `said` is the finding and the remedy.
     pub(super) fn new(check: &str, state: &'static str, verdict: Verdict, said: (String, Option<String>)) -> Self {
         let (detail, fix) = said;
         Self { check: check.to_owned(), state, detail, fix, verdict }

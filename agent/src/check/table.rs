@@ -1,13 +1,13 @@
-//! The report for people: aligned, wrapped, the way out on lines of its own. Pure.
+//! The report for people: aligned, wrapped, the remedy on lines of its own. Pure.
 
 use super::{Check, Report, Verdict};
 
-/// Fits any terminal.
+/// Width of the table in characters: it fits any terminal.
 const WIDTH: usize = 80;
-/// Of the lines that say what mends something.
+/// The start of a line with a remedy.
 const FIX: &str = "    fix: ";
 
-/// Renders it; `colours` are for terminals.
+/// Renders the report; `colours` are for terminals.
 #[must_use]
 pub fn render(report: &Report, colours: bool) -> String {
     let column = |width: fn(&Check) -> usize| report.checks.iter().map(width).max().unwrap_or(0) + 2;
@@ -16,10 +16,10 @@ pub fn render(report: &Report, colours: bool) -> String {
     for (index, check) in report.checks.iter().enumerate() {
         let (before, after) = if colours { colour(check.verdict) } else { ("", "") };
         let (name, state) = (&check.check, check.state);
-        // The colours have no width.
+        // The escape sequences of colours have no width.
         let head = format!("{name:names$}{before}{state}{after}{:1$}", "", states - state.len());
         wrapped(&mut table, &head, names + states, &check.detail);
-        // What the next line says as well is said once.
+        // Lines with the same detail and remedy print the remedy once, after the last of them.
         let next = report.checks.get(index + 1);
         let again = next.is_some_and(|next| (&next.detail, &next.fix) == (&check.detail, &check.fix));
         if let Some(fix) = check.fix.as_deref().filter(|_| !again) {
@@ -44,7 +44,7 @@ fn summary(report: &Report) -> String {
     format!("{}: {means}", report.verdict.name())
 }
 
-/// Green, yellow, red; and back.
+/// Returns green, yellow or red, and the sequence that ends the colour.
 const fn colour(verdict: Verdict) -> (&'static str, &'static str) {
     match verdict {
         Verdict::Usable => ("\x1b[32m", "\x1b[0m"),
@@ -53,7 +53,7 @@ const fn colour(verdict: Verdict) -> (&'static str, &'static str) {
     }
 }
 
-/// `head`, which is `indent` wide, and behind it `text`, on as many lines as that takes. A word is never broken, so that
+/// Appends `head`, which is `indent` wide, and then `text`, on as many lines as needed. A word is never broken, so that
 /// commands and addresses can be copied.
 fn wrapped(table: &mut String, head: &str, indent: usize, text: &str) {
     let mut line = head.to_owned();

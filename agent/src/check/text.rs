@@ -1,15 +1,15 @@
-//! The agent's texts, taken apart: they end in brackets with the way out. Pure.
+//! Splits the agent's error texts, which end with the remedy in brackets. Pure.
 
-/// Of what others write into an error, such as the verifier: the first so many characters, and the last.
+/// Number of characters shown from the start and from the end of a long text, such as the verifier's log.
 const LONGEST: (usize, usize) = (200, 300);
 
-/// `what failed` and `the way out` of `what failed (the way out)`.
+/// Splits `what failed (the way out)` into `what failed` and `the way out`, the remedy.
 pub(super) fn way_out(text: &str) -> (String, Option<String>) {
     let text = text.trim_end();
     let whole = || (one_line(text), None);
     let Some(inside) = text.strip_suffix(')') else { return whole() };
     let mut depth = 1;
-    // Brackets in brackets, as in `(write `x(y)`)`.
+    // Brackets may contain brackets, as in `(write `x(y)`)`.
     let open = inside.char_indices().rev().find(|(_, letter)| {
         depth += match letter {
             ')' => 1,
@@ -19,7 +19,7 @@ pub(super) fn way_out(text: &str) -> (String, Option<String>) {
         depth == 0
     });
     match open.map(|(at, _)| (inside[..at].strip_suffix(' '), &inside[at + 1..])) {
-        // What the standard library adds to the system's errors.
+        // The standard library appends brackets with `os error` to the system's errors.
         Some((Some(what), way)) if !what.is_empty() && !way.starts_with("os error ") => {
             (one_line(what), Some(one_line(way)))
         }
@@ -27,7 +27,7 @@ pub(super) fn way_out(text: &str) -> (String, Option<String>) {
     }
 }
 
-/// The same of an error, whose causes go behind what failed.
+/// Splits an error's text in the same way, and appends the error's causes to the first part.
 pub(super) fn way_out_of(error: &anyhow::Error) -> (String, Option<String>) {
     let (mut what, way) = way_out(&error.to_string());
     for cause in error.chain().skip(1) {
@@ -37,7 +37,7 @@ pub(super) fn way_out_of(error: &anyhow::Error) -> (String, Option<String>) {
     (what, way)
 }
 
-/// A text of any size and shape, as part of one line.
+/// Returns a text of any size and shape as part of one line.
 pub(super) fn one_line(text: &str) -> String {
     let letters: Vec<char> = text.split_whitespace().collect::<Vec<_>>().join(" ").chars().collect();
     let (first, last) = LONGEST;

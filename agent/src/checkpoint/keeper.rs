@@ -1,4 +1,4 @@
-//! The file, read once and written before each reading is shown.
+//! The file of the checkpoint: read once, and written before each reading is shown.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use super::{
 };
 
 const NAME: &str = "kept.state";
-/// Names, images, labels and annotations of all pods are in it.
+/// Private, because the file contains the names, images, labels and annotations of all pods.
 const MODE: u32 = 0o600;
 
 /// Reads and writes the file.
@@ -26,51 +26,51 @@ pub struct Keeper {
     stats: RestartStats,
 }
 
-/// What the metrics tell.
+/// Numbers for the metrics about restarts.
 #[derive(Clone, Debug, Default)]
 pub struct RestartStats {
-    /// How many agents began, by how they did.
+    /// Number of agent starts, by kind of start.
     pub starts: BTreeMap<String, u64>,
-    /// Bytes of the file.
+    /// Size of the file, in bytes.
     pub bytes: u64,
-    /// How long it took to write it, the last time.
+    /// Duration of the last write.
     pub took: Duration,
-    /// How often it could not be written.
+    /// Number of failed writes.
     pub failures: u64,
 }
 
-/// What an agent before this one left.
+/// The state that the previous agent left.
 #[derive(Debug)]
 pub enum Found {
-    /// Nothing, or it is of another boot: then nothing is lost that was not lost with it.
+    /// No file, or a file of another boot: the reboot has ended its counts as well.
     Nothing,
-    /// All of it.
+    /// A whole checkpoint.
     Kept(Box<Kept>),
-    /// A file that cannot be used, and why.
+    /// A file that cannot be used, with the reason.
     Unusable(String),
 }
 
 impl Keeper {
-    /// In this directory.
+    /// Creates a keeper for the file in this directory.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Self { path: directory.join(NAME), boot: boot.trim().to_owned(), stats: RestartStats::default() }
     }
 
-    /// Where it is.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// This boot of the machine.
+    /// Returns the id of this boot of the machine.
     #[must_use]
     pub fn boot(&self) -> &str {
         &self.boot
     }
 
-    /// What was kept.
+    /// Reads the checkpoint of the previous agent.
     #[must_use]
     pub fn find(&self) -> Found {
         match fs::read(&self.path) {
@@ -86,23 +86,24 @@ impl Keeper {
         }
     }
 
-    /// How this agent began, after those before it.
+    /// Notes the kind of this agent's start; `before` has the starts of previous agents.
     pub fn began(&mut self, before: Option<&BTreeMap<String, u64>>, how: &str) {
         self.stats.starts = before.cloned().unwrap_or_default();
         *self.stats.starts.entry(how.to_owned()).or_default() += 1;
     }
 
-    /// What the metrics tell.
+    /// Returns the numbers for the metrics.
     #[must_use]
     pub const fn stats(&self) -> &RestartStats {
         &self.stats
     }
 
-    /// Writes the file whole or not at all. Not to the disk itself: what it tells of ends with this boot.
+    /// Writes the file whole or not at all. The write is not synced to the disk, because the content is void after a
+    /// reboot.
     ///
     /// # Errors
     ///
-    /// When it cannot be written; the one before is still there.
+    /// Fails if the file cannot be written; the previous file then stays.
     pub fn keep(&mut self, kept: &Kept) -> io::Result<()> {
         let start = Instant::now();
         let written = self.write(kept);
@@ -123,18 +124,18 @@ impl Keeper {
         let text = text::encode(kept)?;
         let temporary = self.path.with_extension("new");
         let mut file = File::options().write(true).create(true).truncate(true).mode(MODE).open(&temporary)?;
-        // A file that an agent left behind may have another mode.
+        // The file of an earlier agent may have another mode.
         file.set_permissions(Permissions::from_mode(MODE))?;
         file.write_all(&text)?;
         fs::rename(&temporary, &self.path)?;
         Ok(text.len() as u64)
     }
 
-    /// Removes the file; whether there was one.
+    /// Removes the file. Returns `true` if there was one.
     ///
     /// # Errors
     ///
-    /// When it is there and cannot be removed.
+    /// Fails if the file exists and cannot be removed.
     pub fn forget(&self) -> io::Result<bool> {
         let mut any = false;
         for path in [self.path.with_extension("new"), self.path.clone()] {

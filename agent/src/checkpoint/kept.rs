@@ -1,4 +1,5 @@
-//! What is kept. Plain values; times are of `CLOCK_MONOTONIC` in nanoseconds unless they say otherwise.
+//! The content of the checkpoint: plain values. Times are `CLOCK_MONOTONIC` in nanoseconds unless the field says
+//! otherwise.
 
 use crate::{attribution::kept::KeptLedger, cgroups::kept::KeptNode, pods::kept::KeptPod};
 use std::collections::BTreeMap;
@@ -7,41 +8,42 @@ use serde::{Deserialize, Serialize};
 
 use crate::{model::usage::SeenTime, pods::Pod};
 
-/// All of it.
+/// All values of the checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Kept {
-    /// Of the counts in the kernel ([`crate::kernel::Sensors::identity`]).
+    /// Identity of the counts in the kernel ([`crate::kernel::Sensors::identity`]).
     pub identity: String,
-    /// Of counts that are in the accounts, though those who counted them may still be pinned.
+    /// Identities of earlier counts that are already in the accounts. Their programs may still be pinned.
     pub folded: Vec<String>,
-    /// The boot that the times are of.
+    /// Id of the boot that the times belong to.
     pub boot: String,
-    /// When the first agent of this row began, Unix time in nanoseconds.
+    /// Start of the first agent in this series of restarts, Unix time in nanoseconds.
     pub started_unix_ns: u64,
-    /// How many agents began, by how they did.
+    /// Number of agent starts, by kind of start.
     pub starts: BTreeMap<String, u64>,
-    /// What the numbers of usages are, see [`crate::attribution::shape::Shape`].
+    /// Labels of the numbers of usages, see [`crate::attribution::shape::Shape`].
     pub labels: Vec<String>,
-    /// By slot: the counter's name, and its group.
+    /// The counter's name and its group, by slot.
     pub slots: Vec<(String, Option<usize>)>,
-    /// Up to where each row of the kernel's is posted: the words of `podperf_cgroup`, zeros at the end left out.
+    /// Values of each kernel row that are already in the accounts: the words of `podperf_cgroup`, without the zeros at
+    /// the end.
     pub posted: Vec<(u64, Vec<u64>)>,
     /// Totals that are in no map any more.
     pub base: BTreeMap<String, u64>,
-    /// Totals as they were last shown.
+    /// Totals that were last shown.
     pub shown: BTreeMap<String, u64>,
-    /// Readings so far.
+    /// Number of readings so far.
     pub readings: u64,
-    /// Profile windows that were given up so far.
+    /// Number of dropped profile windows so far.
     pub profiles_dropped: u64,
-    /// Time with remembered stacks that were looked at, so far.
+    /// Time with stacks from the stack cache that were checked so far.
     #[serde(default)]
     pub seen: SeenTime,
     /// The cgroups.
     pub tree: Vec<KeptNode>,
-    /// The pods, each once; the others name them by their place here.
+    /// The pods, each once. Other fields refer to a pod by its index in this list.
     pub pods: Vec<Pod>,
-    /// Those that were told, and when they were gone.
+    /// The reported pods, with the time of their deletion.
     pub told: Vec<KeptPod>,
     /// The accounts.
     pub ledger: KeptLedger,

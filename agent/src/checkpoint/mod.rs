@@ -1,8 +1,9 @@
-//! What the next agent goes on with. The kernel's part is pinned ([`crate::kernel::Pins`]); what is known in user space
-//! only is kept in a file beside the lock of the agent: accounts, names, and up to where the kernel's rows are posted.
+//! The checkpoint, from which the next agent continues. The kernel's part stays pinned ([`crate::kernel::Pins`]). The
+//! state of user space is saved in a file beside the agent's lock: accounts, names, and how far the kernel's rows were
+//! added to the accounts.
 //!
-//! [`Kept`] is what there is to keep, [`text`] its form with a checksum and [`Shape`] how numbers find their place again
-//! in another version (pure); [`Keeper`] reads and writes the file.
+//! [`Kept`] is the content, [`text`] its form with a checksum. [`Shape`](crate::attribution::shape::Shape) finds the
+//! place of each number in another version (pure). [`Keeper`] reads and writes the file.
 
 mod keeper;
 mod kept;

@@ -4,29 +4,29 @@ use thiserror::Error;
 
 use super::Kept;
 
-/// Another one when what is kept means something else.
+/// Version of the file. Raise it when a field changes its meaning.
 const VERSION: u32 = 1;
 const MAGIC: &str = "podperf-kept";
 
-/// Why a file is not used.
+/// Reason why a file is not used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TextError {
-    /// It has no first line of ours.
+    /// The first line is not podperf's.
     #[error("not a file of podperf's")]
     Foreign,
-    /// Of another version.
+    /// The file has another version.
     #[error("of version {0}, and this agent reads {VERSION}")]
     Version(u32),
-    /// Cut short, or changed.
+    /// The file is cut short or changed.
     #[error("damaged")]
     Damaged,
 }
 
-/// The file of what is to be kept.
+/// Returns the content of the file for a checkpoint.
 ///
 /// # Errors
 ///
-/// Never for what this agent keeps: all keys of its maps are texts.
+/// Never fails for this agent's checkpoint: all keys of its maps are strings.
 pub fn encode(kept: &Kept) -> serde_json::Result<Vec<u8>> {
     let body = serde_json::to_vec(kept)?;
     let mut text = format!("{MAGIC} {VERSION} {:08x} {}\n", crc32fast::hash(&body), body.len()).into_bytes();
@@ -34,11 +34,11 @@ pub fn encode(kept: &Kept) -> serde_json::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// What was kept.
+/// Parses the content of a file.
 ///
 /// # Errors
 ///
-/// When a single bit is another one than was written, or another version wrote it.
+/// Fails if a single bit has changed since the write, or if another version wrote the file.
 pub fn decode(text: &[u8]) -> Result<Kept, TextError> {
     let end = text.iter().position(|byte| *byte == b'\n').ok_or(TextError::Foreign)?;
     let (head, body) = (&text[..end], &text[end + 1..]);

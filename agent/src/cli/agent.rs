@@ -32,12 +32,13 @@ use crate::{
     telemetry::logs::LogCounts,
 };
 
-/// Everything is over this long after SIGTERM, sent or not.
+/// The longest time from SIGTERM to the end of the process. Data that is not sent by then is lost.
 const DRAIN: Duration = Duration::from_millis(4500);
-/// Of that, what open requests get.
+/// The part of [`DRAIN`] in which open requests may finish.
 const DRAIN_HTTP: Duration = Duration::from_secs(1);
 
-/// How often the main loop turns at least, and how soon a change of the configuration file is seen, where it is followed.
+/// The longest time between two turns of the main loop. A change of a followed configuration file is noticed within
+/// this time.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 static LOG_COUNTS: LogCounts = LogCounts::new();
@@ -78,7 +79,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Err(first.into());
     }
     let _lock = run_dir::lock(&settings.config.run_dir)?;
-    // Before the first thread; all that come have no more.
+    // This runs before the first thread is made, so that all threads inherit the limits.
     let config = &settings.config;
     // A kubeconfig may name programs that make tokens.
     let has_kubeconfig = !config.kubernetes.kubeconfig.as_os_str().is_empty();
@@ -86,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("failed to start the runtime")?;
     let served = runtime.block_on(serve(arguments, settings, &plan, &host, &log_level, &confined));
-    // What is still at symbols has had its time.
+    // Tasks that still resolve symbols are abandoned: their time is over.
     runtime.shutdown_background();
     served
 }
@@ -132,7 +133,8 @@ async fn serve(
             () = server.ended() => anyhow::bail!("the HTTP server ended (see the log)"),
         };
         if is_asked {
-            // A reload waits for the collector, whose reading may take long. A signal to end does not wait for that.
+            // A reload waits for the collector, which may take long to read. A signal to stop does not wait for the
+            // reload.
             tokio::select! {
                 signal = &mut ended => break signal,
                 () = reload(arguments, &agent, log_level) => {}
@@ -148,13 +150,13 @@ async fn serve(
 
 async fn drain(server: http::Running, agent: Arc<Agent>, threads: Threads) {
     let deadline = Instant::now() + DRAIN;
-    // Recordings are answered with what they have, within what open requests get.
+    // Closes running recordings, which return the samples they have. Open requests get `DRAIN_HTTP` for that.
     agent.windows().close();
     server.stop(DRAIN_HTTP).await;
     agent::stop(agent, threads, deadline).await;
 }
 
-/// The file, or the defaults, with the flags over them, checked.
+/// Returns the checked configuration: the file, or the defaults, overridden by the flags.
 fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
     let mut config = arguments.overrides.config()?;
     if let Some(level) = &arguments.log_level {
@@ -168,7 +170,7 @@ async fn reload(arguments: &Arguments, agent: &Agent, log_level: &LogLevel) {
     if let Ok(settings) = &new
         && let Ok(filter) = EnvFilter::try_new(&settings.config.log_level)
     {
-        // It fails only when the subscriber is gone.
+        // A reload of the filter fails only when the subscriber is gone.
         log_level.reload(filter).ok();
     }
     agent.reload(new).await;

@@ -1,4 +1,4 @@
-//! `podperf check`: what of the agent would work on this machine, before it is started.
+//! `podperf check`: reports which parts of the agent would work on this machine, before the agent starts.
 
 use crate::{config::Config, http};
 use std::{
@@ -35,12 +35,12 @@ enum Output {
     Json,
 }
 
-/// The check did not come about, and nor would the agent.
+/// The check could not run, and the agent could not run either.
 #[derive(Debug, Error)]
 #[error("failed to start the runtime")]
 pub(super) struct Impossible(#[source] io::Error);
 
-/// Checks, prints, and hands back the verdict's exit code.
+/// Checks the machine, prints the report, and returns the verdict's exit code.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::try_from(arguments.overrides.config()?)?;
     let plan = overrides::plan(&settings.config)?;
@@ -51,10 +51,10 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let Config { listen, server, .. } = &settings.config;
     let bind = async { http::bind(*listen, server.tls_files(), server.limits).await.map(drop) };
     let findings = runtime.block_on(Findings::gather(&settings, &plan, host, run_dir, bind));
-    // What still looks up a name has had its time.
+    // Name lookups that still run are abandoned: their time is over.
     runtime.shutdown_background();
     let report = judge(&settings.config, &findings);
-    // Whoever closes the pipe has read enough, and still gets the verdict.
+    // A reader that closes the pipe has read enough, and still gets the verdict as the exit code.
     io::stdout().write_all(print(&report, arguments.output)?.as_bytes()).ok();
     Ok(ExitCode::from(report.verdict.exit_code()))
 }

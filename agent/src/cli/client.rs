@@ -1,4 +1,4 @@
-//! Requests to an agent, one connection each.
+//! Requests to an agent. Each request has its own connection.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -22,10 +22,10 @@ use tokio_rustls::TlsConnector;
 use super::overrides;
 use crate::transport::pem::{PemError, PemFile};
 
-/// How long a connection may take, TLS included.
+/// The longest time to connect, TLS included.
 const CONNECT: Duration = Duration::from_secs(2);
 
-/// Why there is no answer.
+/// The reasons why a request has no answer.
 #[derive(Debug, Error)]
 pub(super) enum ClientError {
     #[error("no connection within {} s", CONNECT.as_secs())]
@@ -55,10 +55,10 @@ pub(super) enum ClientError {
 }
 
 impl ClientError {
-    /// Whether nobody spoke there that could be an agent, as far as can be known.
+    /// Returns whether probably no agent listens at the address.
     pub(super) fn is_nobody(&self) -> bool {
         match self {
-            // TLS says that somebody is not whom we expect.
+            // `InvalidData` is a failed TLS handshake, such as an unexpected certificate: a server listens there.
             Self::Connect(error) => error.kind() != std::io::ErrorKind::InvalidData,
             Self::Slow | Self::NoAnswer | Self::Http(_) => true,
             _ => false,
@@ -66,7 +66,7 @@ impl ClientError {
     }
 }
 
-/// How to get at agents that do not answer everybody.
+/// Credentials for agents that do not answer everyone.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct Login {
     /// The authorities of the agents' certificates, in PEM [default: the system's authorities].
@@ -83,9 +83,9 @@ pub(super) struct Login {
 /// An agent's address.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
-    /// Where to connect to.
+    /// The host and port to connect to.
     authority: String,
-    /// Whose certificate to expect there; `None` without TLS.
+    /// The name that the server's certificate must have; `None` without TLS.
     tls: Option<String>,
     login: Login,
 }
@@ -96,7 +96,7 @@ pub(super) struct Client {
 pub(super) struct BadUrl(String);
 
 impl Client {
-    /// Of `http://HOST:PORT`, `https://HOST:PORT`, or `HOST:PORT`.
+    /// Parses `http://HOST:PORT`, `https://HOST:PORT`, or `HOST:PORT`.
     pub(super) fn new(url: &str) -> Result<Self, BadUrl> {
         let bad = || BadUrl(url.to_owned());
         let whole = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
@@ -112,7 +112,7 @@ impl Client {
         Ok(Self { authority: authority.to_string(), tls: is_tls.then_some(host), login: Login::default() })
     }
 
-    /// The same, with what it takes to be let in.
+    /// Returns the same client with the options of a login.
     pub(super) fn with(&self, login: &Login) -> Self {
         Self { login: login.clone(), ..self.clone() }
     }
@@ -121,7 +121,7 @@ impl Client {
         format!("{}://{}", if self.tls.is_some() { "https" } else { "http" }, self.authority)
     }
 
-    /// One for each address that the host's name has now; certificates are to have the name.
+    /// Returns one client for each address that the host's name has now. Certificates must still have the host's name.
     pub(super) async fn each_address(&self) -> std::io::Result<Vec<Self>> {
         let mut addresses: Vec<_> = tokio::net::lookup_host(&self.authority).await?.collect();
         addresses.sort_unstable();
@@ -129,7 +129,7 @@ impl Client {
         Ok(addresses.into_iter().map(|address| Self { authority: address.to_string(), ..self.clone() }).collect())
     }
 
-    /// The status and the body of an answer.
+    /// Sends a request, and returns the status and the body of the answer.
     pub(super) async fn ask(
         &self,
         method: Method,
@@ -210,7 +210,7 @@ async fn exchange(stream: Box<dyn Stream>, request: Request<Empty<Bytes>>) -> Re
         Ok::<_, hyper::Error>((status, answer.into_body().collect().await?.to_bytes()))
     };
     tokio::pin!(answer, connection);
-    // The connection may end before the answer has been handed over, but not the other way round.
+    // The connection may end before the answer is returned. The loop then continues until the answer is there.
     let mut open = true;
     loop {
         tokio::select! {
@@ -220,13 +220,13 @@ async fn exchange(stream: Box<dyn Stream>, request: Request<Empty<Bytes>>) -> Re
     }
 }
 
-/// `podperf VERSION on node NAME`, the first line of an agent's `/status`; of other programs nothing.
+/// Returns `podperf VERSION on node NAME`, the first line of an agent's `/status`; `None` for other programs.
 pub(super) fn introduction(body: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(body);
     text.lines().next().filter(|line| line.starts_with("podperf ")).map(str::to_owned)
 }
 
-/// What an agent says that does not let us in; of other answers nothing.
+/// Returns the message of an agent that refuses the request; `None` for any other answer.
 pub(super) fn refusal(status: StatusCode, body: &[u8]) -> Option<String> {
     let refused = matches!(
         status,

@@ -1,4 +1,4 @@
-//! `podperf completions`: scripts with which a shell completes the command's words.
+//! `podperf completions`: prints a script with which a shell completes the command's words.
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;

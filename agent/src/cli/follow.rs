@@ -1,4 +1,4 @@
-//! Whether a file that others replace is another one: by what the file system says of it, so that a look costs nothing.
+//! Detects that a file was replaced. Each check reads the file's metadata only, so that it costs next to nothing.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 /// Device, inode, time and size.
 type Seen = (u64, u64, i64, i64, u64);
 
-/// Looks at one file.
+/// Follows the changes of one file.
 #[derive(Debug)]
 pub(super) struct Follower {
     path: Option<PathBuf>,
@@ -17,13 +17,14 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Of the file as it is now; `None` never changes.
+    /// Remembers the file as it is now. A follower of `None` never reports a change.
     pub(super) fn new(path: Option<&Path>) -> Self {
         let path = path.map(Path::to_owned);
         Self { seen: path.as_deref().and_then(look), path }
     }
 
-    /// Whether it has changed since the last look. A file that is gone has not: it is being replaced.
+    /// Returns whether the file has changed since the last call. A missing file counts as unchanged: it is being
+    /// replaced.
     pub(super) fn changed(&mut self) -> bool {
         let now = self.path.as_deref().and_then(look);
         let changed = now.is_some() && now != self.seen;
@@ -34,7 +35,7 @@ impl Follower {
     }
 }
 
-/// Through links: those of a mounted ConfigMap lead to a new file when it changes.
+/// Reads the file's metadata through links: the links of a mounted ConfigMap lead to a new file when it changes.
 fn look(path: &Path) -> Option<Seen> {
     let file = fs::metadata(path).ok()?;
     Some((file.dev(), file.ino(), file.mtime(), file.mtime_nsec(), file.size()))

@@ -1,4 +1,4 @@
-//! `podperf man`: manual pages, made of the same words as `--help`.
+//! `podperf man`: manual pages, generated from the same text as `--help`.
 
 use std::{
     fs, io,
@@ -30,13 +30,13 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 fn command() -> Command {
-    // `podperf help` explains itself, and a page is the same whatever commit it was made from.
+    // `podperf help` needs no page. The short version makes the page the same for every commit.
     let mut command = Cli::command().disable_help_subcommand(true).long_version(env!("CARGO_PKG_VERSION"));
     command.build();
     command
 }
 
-/// The name and the text of a page.
+/// Returns the name and the text of a command's page.
 fn page(command: &Command) -> io::Result<(String, Vec<u8>)> {
     let man = Man::new(command.clone()).manual("podperf").source(concat!("podperf ", env!("CARGO_PKG_VERSION")));
     let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! `podperf metrics`: the reference of what is exported.
+//! `podperf metrics`: prints the reference of all exported metrics.
 
 use clap::{Args, ValueEnum};
 
@@ -19,7 +19,7 @@ enum Output {
     Json,
 }
 
-/// Prints it.
+/// Prints the reference.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let text = match arguments.output {
         Output::Markdown => reference::markdown(),

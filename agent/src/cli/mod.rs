@@ -1,4 +1,4 @@
-//! The commands, one file each, and what they exit with.
+//! The commands, one file each, and their exit codes.
 
 mod agent;
 mod check;
@@ -77,11 +77,11 @@ enum Command {
 }
 
 impl Cli {
-    /// Runs the command, and hands back what to exit with.
+    /// Runs the command, and returns its exit code.
     ///
     /// # Errors
     ///
-    /// Whatever ended it; see [`exit_code`].
+    /// Returns any error that ended the command; see [`exit_code`].
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Agent(arguments) => agent::run(&arguments).map(|()| ExitCode::SUCCESS),
@@ -96,13 +96,13 @@ impl Cli {
     }
 }
 
-/// Prints why a command failed on stderr, as clap prints wrong arguments: after `error:`, coloured on a terminal.
+/// Prints an error on stderr in the form of clap's own errors: after `error:`, coloured on a terminal.
 pub fn report(error: &anyhow::Error) {
-    // A stderr that is gone has no reader.
+    // A stderr that is closed has no reader.
     clap::Error::raw(ErrorKind::Io, format!("{error:#}\n")).with_cmd(&Cli::command()).print().ok();
 }
 
-/// Prints all of a text that a command was asked for. A reader that closes the pipe has read enough.
+/// Prints the whole output of a command. A reader that closes the pipe has read enough.
 fn print(text: &[u8]) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text).and_then(|()| stdout.flush()) {
@@ -111,7 +111,7 @@ fn print(text: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// What to exit with, so that scripts and supervisors can tell what is worth a restart.
+/// Returns the exit code for an error, so that scripts and supervisors can decide which failures are worth a restart.
 #[must_use]
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
     let bad = error.is::<ConfigError>() || error.is::<PlanError>() || error.is::<record::BadOutput>();

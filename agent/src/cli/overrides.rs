@@ -1,4 +1,4 @@
-//! The flags that override the configuration file, and what configuration and flags make together.
+//! The flags that override the configuration file, and the configuration that results.
 
 use std::{
     net::SocketAddr,
@@ -16,11 +16,11 @@ use crate::{
     },
 };
 
-/// Headings in help, below the flags that are the command's own.
+/// Headings in the help. Each stands below the flags of the command itself.
 pub(super) const KUBERNETES: &str = "Kubernetes";
 pub(super) const CONNECTION: &str = "Connection";
 
-/// What all commands take that run, or look at, the agent.
+/// Options of all commands that run the agent or look at it.
 #[derive(Debug, Args)]
 pub(super) struct Overrides {
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub(super) struct Overrides {
     otlp_endpoint: Option<String>,
 }
 
-/// Those of them that are about this node, and not about where numbers go.
+/// The options that concern this node, and not the receivers of numbers.
 #[derive(Debug, Args)]
 pub(super) struct NodeOverrides {
     /// Configuration file [default: built-in defaults].
@@ -54,15 +54,16 @@ pub(super) struct NodeOverrides {
 }
 
 impl Overrides {
-    /// The configuration file, if there is one.
+    /// Returns the path of the configuration file, if one is set.
     pub(super) fn file(&self) -> Option<&Path> {
         self.node.config.as_deref()
     }
 
-    /// The file, or the defaults, what OpenTelemetry's variables say beside it, and the flags over both; not yet checked.
+    /// Returns the file, or the defaults, completed from OpenTelemetry's variables and overridden by the flags. The
+    /// result is not yet checked.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
         let mut file = self.node.config()?;
-        // Before the variables, one of which says what an endpoint without a scheme means.
+        // The flag comes before the variables: `OTEL_EXPORTER_OTLP_INSECURE` adds a scheme to an endpoint without one.
         if let Some(endpoint) = &self.otlp_endpoint {
             file.otlp.endpoint.clone_from(endpoint);
         }
@@ -70,7 +71,7 @@ impl Overrides {
         if let Some(listen) = self.listen {
             config.listen = listen;
         }
-        // None is wanted, whatever the variables say.
+        // An empty flag asks for no endpoint, whatever the variables contain.
         if self.otlp_endpoint.as_deref() == Some("") {
             config.otlp.endpoint.clear();
         }
@@ -79,7 +80,7 @@ impl Overrides {
 }
 
 impl NodeOverrides {
-    /// The file, or the defaults, with the flags over them; not yet checked.
+    /// Returns the file, or the defaults, overridden by the flags. The result is not yet checked.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
         let mut config = self.config.clone().map_or_else(|| Ok(Config::default()), Config::read)?;
         if let Some(root) = &self.cgroup_root {
@@ -99,14 +100,14 @@ impl NodeOverrides {
     }
 }
 
-/// The configured events.
+/// Returns the plan of the configured events.
 pub(super) fn plan(config: &Config) -> Result<Plan, PlanError> {
     let groups: &[_] = if config.counters.enabled { &config.counters.groups } else { &[] };
     let limits = Limits { events: abi::PODPERF_MAX_EVENTS as usize, groups: abi::PODPERF_MAX_GROUPS as usize };
     plan::plan(groups, Path::new(events::SYSFS), limits)
 }
 
-/// The configured cgroup2 mount; `None` has it looked for.
+/// Returns the configured cgroup2 mount; with `None` the agent searches for one.
 pub(super) fn cgroup_root(config: &Config) -> Option<&Path> {
     Some(config.cgroups.root.as_path()).filter(|root| !root.as_os_str().is_empty())
 }

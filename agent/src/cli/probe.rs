@@ -1,4 +1,4 @@
-//! `podperf probe`: whether agents elsewhere are ready and count. What `helm test` runs, in the agent's own image.
+//! `podperf probe`: checks that agents elsewhere are ready and count. `helm test` runs it in the agent's own image.
 
 use std::{
     io::{self, Write as _},
@@ -16,9 +16,9 @@ use super::{
     time,
 };
 
-/// How long an agent may take for one answer; it reads the kernel for it.
+/// The longest time for one answer. The agent reads the kernel for each answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two rounds.
+/// The pause between two rounds.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// The flags of `podperf probe`.
@@ -34,17 +34,17 @@ pub(super) struct Arguments {
     login: Login,
 }
 
-/// What one address answered.
+/// The URL of one address, and its answer or error.
 type Answer = (String, Result<String, String>);
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("failed to start the runtime")?;
     let answers = runtime.block_on(ask_until_ready(arguments));
-    // What still looks up a name has had its time.
+    // Name lookups that still run are abandoned: their time is over.
     runtime.shutdown_background();
     let (text, all) = report(&answers);
-    // Whoever closes the pipe has read enough, and still gets the exit code.
+    // A reader that closes the pipe has read enough, and still gets the exit code.
     io::stdout().write_all(text.as_bytes()).ok();
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -71,7 +71,7 @@ async fn ask_until_ready(arguments: &Arguments) -> Vec<Answer> {
     }
 }
 
-/// Who it is and what it counts, or why it does not.
+/// Returns the agent's introduction and its number of counting series, or the reason why it does not count.
 async fn ask(agent: &Client) -> Result<String, String> {
     let get = async |path| {
         let answer = agent.ask(Method::GET, path, PATIENCE).await.map_err(|error| error.to_string())?;
@@ -94,7 +94,7 @@ async fn ask(agent: &Client) -> Result<String, String> {
     }
 }
 
-/// Series of containers, pods or cgroups that are above zero. Pure.
+/// Returns the number of series of containers, pods or cgroups that are above zero. Pure.
 fn counts(metrics: &str) -> usize {
     let rows = ["podperf_container_", "podperf_pod_", "podperf_cgroup_"];
     let lines = metrics.lines().filter_map(|line| line.rsplit_once(' '));
@@ -103,7 +103,7 @@ fn counts(metrics: &str) -> usize {
     counters.filter(|(_, value)| value.parse::<f64>().is_ok_and(|value| value > 0.0)).count()
 }
 
-/// A line for each agent, a last one for all, and whether all are as they should be. Pure.
+/// Returns a line for each agent and a summary, and whether all agents are ready and count. Pure.
 fn report(answers: &[Answer]) -> (String, bool) {
     let well = answers.iter().filter(|(_, answer)| answer.is_ok()).count();
     let line = |(url, answer): &Answer| match answer {

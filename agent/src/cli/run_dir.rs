@@ -1,11 +1,10 @@
 //! The run directory: its owner and mode, and the lock that keeps a second agent from running.
 //!
-//! The lock is an exclusive lock of the open file description, which only a process that may write the file can take.
-//! A process that may only read the file can still take a shared lock and so block it: the agent then puts another file
-//! in its place.
+//! The lock is an exclusive lock of the open file description, which only a process that may write the file can take. A
+//! process that may only read the file can still take a shared lock and so block it: the agent then replaces the file.
 //!
-//! Agents of older versions take `flock` only, which the kernel keeps apart from that lock. So it is taken as well, and an
-//! agent is refused where somebody has it and the file names a living agent.
+//! Agents of older versions take only `flock`, which the kernel keeps apart from that lock. So the agent takes `flock`
+//! as well. The agent refuses to start where another process holds `flock` and the file names a living agent.
 
 use std::{
     fs::{self, DirBuilder, File, Permissions, TryLockError},
@@ -23,7 +22,7 @@ use nix::{
 use tracing::{debug, warn};
 
 const LOCK: &str = "agent.lock";
-/// The files that an agent leaves there.
+/// The files that an agent leaves in the run directory.
 const FILES: &[&str] = &[LOCK, "agent.new", "kept.state", "kept.new"];
 const PROGRAM: &str = "podperf";
 const DIRECTORY_MODE: u32 = 0o700;
@@ -31,18 +30,18 @@ const FILE_MODE: u32 = 0o600;
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 
-/// The process that keeps the lock from being taken.
+/// The process that prevents the lock from being taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     Nobody,
     /// A process that may write the file: an agent.
     Writer,
-    /// One that may perhaps only read it.
+    /// A process that perhaps may only read the file.
     Reader,
 }
 
-/// Takes the lock, and makes the directory if it is missing. Two agents on a node would count everything twice and
-/// cost twice: the second is refused while the first lives.
+/// Takes the lock, and makes the directory if it is missing. Two agents on a node would count everything twice and cost
+/// twice. So the second agent is refused while the first runs.
 pub(super) fn lock(run_dir: &Path) -> anyhow::Result<File> {
     let path = lock_path(run_dir);
     let make = || DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(run_dir);
@@ -61,7 +60,7 @@ pub(super) fn lock(run_dir: &Path) -> anyhow::Result<File> {
             file = replace(&path, &file)?;
         }
     }
-    // It lasts as long as the other lock.
+    // `flock` lasts as long as the other lock.
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) if names_an_agent(&path) => return Err(another(&path)),
@@ -76,14 +75,14 @@ pub(super) fn lock(run_dir: &Path) -> anyhow::Result<File> {
     let start = start_of(pid).unwrap_or_default();
     let told = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{pid} {start}"));
     if let Err(error) = told {
-        // The lock holds all the same; a second agent is refused without the pid of the first.
+        // The lock works without the pid: a second agent is refused without the pid of the first.
         warn!(path = %path.display(), %error, "failed to write the pid into the lock (is its file system full?)");
     }
     Ok(file)
 }
 
-/// Whether [`lock`] could open its file, and the pid of the agent that holds it. Changes nothing, and locks nothing: an
-/// agent that starts at this moment would not be refused.
+/// Checks that [`lock`] could open its file, and returns the pid of the agent that holds it. Changes nothing and locks
+/// nothing: an agent that starts at this moment would not be refused.
 pub(super) fn probe(run_dir: &Path) -> anyhow::Result<Option<u32>> {
     let path = lock_path(run_dir);
     if run_dir.is_dir() {
@@ -112,8 +111,8 @@ fn another(path: &Path) -> anyhow::Error {
     anyhow::anyhow!(another_runs(path, agent(path), std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()))
 }
 
-/// The words for an agent that holds the lock, and the way out: in a pod the chart sets `runDir`, and a pid would be of
-/// another pid namespace.
+/// Returns the error text for an agent that holds the lock, with the remedy. In a pod the chart sets `runDir`, and the
+/// pid would be from another pid namespace.
 fn another_runs(path: &Path, pid: Option<u32>, in_pod: bool) -> String {
     let way_out = "stop it, or set another `runDir`";
     match pid {
@@ -128,8 +127,8 @@ fn another_runs(path: &Path, pid: Option<u32>, in_pod: bool) -> String {
     }
 }
 
-/// Refuses a directory in which another user could put files. Returns whether its mode is to be changed: the agent
-/// does not close a directory that holds other files.
+/// Refuses a directory in which another user could put files. Returns whether the directory's mode must be changed: the
+/// agent does not close a directory that holds other files.
 fn is_to_be_closed(run_dir: &Path) -> anyhow::Result<bool> {
     let (name, me) = (run_dir.display(), geteuid().as_raw());
     let own = |metadata: &fs::Metadata| metadata.uid() == me;
@@ -167,7 +166,7 @@ fn close_files(run_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens or makes a file that nobody else can open.
+/// Opens or makes a file that no other user can open.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE).custom_flags(OFlag::O_NOFOLLOW.bits());
@@ -182,7 +181,7 @@ fn whole_file(kind: i32) -> libc::flock {
     libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Takes the lock if it is free, and returns who has it otherwise. The lock lasts as long as the file is open.
+/// Takes the lock if it is free, and otherwise returns its holder. The lock lasts as long as the file is open.
 fn take(file: &File) -> io::Result<Holder> {
     match fcntl(file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))) {
         Ok(_) => Ok(Holder::Nobody),
@@ -195,7 +194,7 @@ fn take(file: &File) -> io::Result<Holder> {
     }
 }
 
-/// Returns who would keep the lock from being taken. Does not take it.
+/// Returns the process that would prevent the lock from being taken. Does not take the lock.
 fn holder(file: &File) -> io::Result<Holder> {
     let mut lock = whole_file(libc::F_WRLCK);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
@@ -206,7 +205,7 @@ fn holder(file: &File) -> io::Result<Holder> {
     })
 }
 
-/// Replaces a lock file that a reader has `blocked` by another one, which is locked before anybody can see it.
+/// Replaces a lock file that a reader has `blocked`. The new file is locked before another process can see it.
 fn replace(path: &Path, blocked: &File) -> anyhow::Result<File> {
     let new = path.with_extension("new");
     let make = || {
@@ -223,7 +222,7 @@ fn replace(path: &Path, blocked: &File) -> anyhow::Result<File> {
     }
     let exchange = || renameat2(AT_FDCWD, &new, AT_FDCWD, path, RenameFlags::RENAME_EXCHANGE);
     exchange().with_context(|| cannot_lock(path))?;
-    // Another agent may have done the same meanwhile: then its file was replaced.
+    // Another agent may have replaced the file at the same time. Then the exchange has moved that agent's file.
     let same = |at: &Path, file: &File| -> io::Result<bool> {
         let (there, file) = (fs::symlink_metadata(at)?, file.metadata()?);
         Ok((there.dev(), there.ino()) == (file.dev(), file.ino()))
@@ -236,17 +235,18 @@ fn replace(path: &Path, blocked: &File) -> anyhow::Result<File> {
     bail!(another(path))
 }
 
-/// Returns the pid of the agent that wrote it into the lock, if that agent is alive.
+/// Returns the pid in the lock file, if the agent that wrote the pid is alive.
 fn agent(path: &Path) -> Option<u32> {
     let text = text_of(path)?;
-    // Those that take `flock` wrote the pid alone.
+    // Agents that take `flock` wrote the pid alone.
     let (pid, start) = text.split_once(' ').map_or((&*text, None), |(pid, start)| (pid, Some(start)));
     let pid = pid.parse().ok()?;
     let since = start_of(pid)?;
     start.map_or_else(|| is_podperf(pid), |start| since == start).then_some(pid)
 }
 
-/// Returns whether a living agent wrote its pid into the lock. A program of another name with that pid is no agent.
+/// Returns whether a living agent wrote its pid into the lock file. A program of another name with that pid is no
+/// agent.
 fn names_an_agent(path: &Path) -> bool {
     agent(path).is_some_and(is_podperf)
 }
@@ -257,7 +257,7 @@ fn text_of(path: &Path) -> Option<String> {
     Some(text.trim().to_owned())
 }
 
-/// By its name or its program.
+/// Returns whether the process has the name or the program file of an agent.
 fn is_podperf(pid: u32) -> bool {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
@@ -265,14 +265,14 @@ fn is_podperf(pid: u32) -> bool {
     name.starts_with(PROGRAM) || program.starts_with(PROGRAM)
 }
 
-/// Returns when a process began, from `/proc/PID/stat`: its pid may be used again.
+/// Returns the start time of a process from `/proc/PID/stat`: a pid may be used again.
 fn start_of(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The command's name may hold spaces and brackets; `starttime` is the 20th field after it.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19).map(str::to_owned)
 }
 
-/// Checks that the file may be written; if there is none, its directory, or the one in which that would be made.
+/// Checks that the file may be written. For a missing file, checks the nearest directory above it that exists.
 fn may_open(path: &Path) -> io::Result<()> {
     let Some(there) = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok()) else {
         return Err(io::ErrorKind::NotFound.into());
@@ -281,7 +281,7 @@ fn may_open(path: &Path) -> io::Result<()> {
         return Err(io::ErrorKind::NotADirectory.into());
     }
     let access = if there == path { AccessFlags::R_OK } else { AccessFlags::X_OK };
-    // With the effective user and capabilities, as `open` does.
+    // Checks the effective user and capabilities, as `open` does.
     Ok(faccessat(AT_FDCWD, there, access | AccessFlags::W_OK, AtFlags::AT_EACCESS)?)
 }
 

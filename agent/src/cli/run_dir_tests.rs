@@ -6,7 +6,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
 }
 
-/// A directory of this mode, and the guard that removes it.
+/// Returns a directory of this mode, and the guard that removes it.
 fn directory(mode: u32) -> (tempfile::TempDir, PathBuf) {
     let top = tempfile::tempdir().unwrap();
     let path = top.path().join("run");
@@ -80,11 +80,11 @@ fn the_directory_and_its_files_are_closed_to_others() {
     let _lock = lock(&run_dir).unwrap();
     assert_eq!(mode(&run_dir), 0o700);
     assert_eq!((mode(&run_dir.join("agent.lock")), mode(&run_dir.join("kept.state"))), (0o600, 0o600));
-    // As volumes of pods begin.
+    // Volumes of pods begin with this mode.
     let (_top, run_dir) = directory(0o777);
     let _lock = lock(&run_dir).unwrap();
     assert_eq!(mode(&run_dir), 0o700);
-    // One that is made.
+    // The parent of a directory that the lock makes.
     let (_top, parent) = directory(0o755);
     let _lock = lock(&parent.join("made")).unwrap();
     assert_eq!((mode(&parent.join("made")), mode(&parent.join("made/agent.lock"))), (0o700, 0o600));
@@ -139,7 +139,7 @@ fn one_who_can_only_read_the_lock_blocks_nobody() {
     let (_top, run_dir) = directory(0o700);
     drop(lock(&run_dir).unwrap());
     let reader = File::open(run_dir.join(LOCK)).unwrap();
-    // A reader gets no exclusive lock, and a shared one would keep others from it.
+    // A reader gets no exclusive lock, but its shared lock would prevent an exclusive one.
     assert_eq!(fcntl(&reader, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK))), Err(Errno::EBADF));
     fcntl(&reader, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_RDLCK))).unwrap();
     let whole = nix::fcntl::Flock::lock(File::open(run_dir.join(LOCK)).unwrap(), nix::fcntl::FlockArg::LockExclusive);
@@ -156,7 +156,7 @@ fn one_who_can_only_read_the_lock_blocks_nobody() {
     lock(&run_dir).unwrap();
 }
 
-/// The lock of an agent that takes `flock` only.
+/// Takes the lock as an agent does that takes `flock` only.
 fn flocked(run_dir: &Path, text: &str) -> File {
     fs::write(run_dir.join(LOCK), text).unwrap();
     let file = File::open(run_dir.join(LOCK)).unwrap();
@@ -172,7 +172,7 @@ fn an_agent_that_takes_the_other_lock_is_seen() {
     assert!(text.contains(&format!("is running, pid {} (", std::process::id())), "{text}");
     drop(older);
     let file = lock(&run_dir).unwrap();
-    // And it sees this one.
+    // An older agent sees the lock of this agent.
     let again = File::options().read(true).write(true).open(run_dir.join(LOCK)).unwrap();
     assert!(matches!(again.try_lock(), Err(TryLockError::WouldBlock)));
     drop(file);

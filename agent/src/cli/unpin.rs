@@ -1,4 +1,4 @@
-//! `podperf unpin`: removes what agents have pinned and kept on this machine.
+//! `podperf unpin`: removes the pins and the checkpoint that agents have left on this machine.
 
 use std::path::PathBuf;
 
@@ -16,12 +16,12 @@ pub(super) struct Arguments {
     config: Option<PathBuf>,
 }
 
-/// Removes the pins and the kept counts of the configured agent.
+/// Removes the pins and the checkpoint of the configured agent.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     remove(&arguments.config.clone().map_or_else(|| Ok(Config::default()), Config::read)?)
 }
 
-/// Removes everything that would outlive the agents here, and prints a line for each thing.
+/// Removes everything that would outlive the agents here, and prints a line for each removed thing.
 #[expect(clippy::print_stdout, reason = "the answer of the command")]
 pub(super) fn remove(config: &Config) -> anyhow::Result<()> {
     let _lock = run_dir::lock(&config.run_dir)?;

@@ -1,5 +1,5 @@
-//! The text of `podperf --version`: one line for `-V`, and what the program was built from for `--version`. The build
-//! script records the latter.
+//! The text of `podperf --version`: one line for `-V`, and the facts about the build for `--version`. The build script
+//! records these facts.
 
 /// The version, and below it one line for each fact.
 pub(super) const LONG: &str = concat!(
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_date_is_that_of_the_calendar() {
-        // By `date --utc --date=@SECONDS`.
+        // The expected dates come from `date --utc --date=@SECONDS`.
         for (seconds, expected) in [
             (0, "1970-01-01"),
             (-1, "1969-12-31"),

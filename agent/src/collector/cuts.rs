@@ -1,11 +1,12 @@
-//! Windows are cut for recordings at most once a second, for all requests together. Pure.
+//! Limits the cuts of the window for recordings: at most one per second for all requests together. Pure.
 
 use std::{
     mem,
     time::{Duration, Instant},
 };
 
-/// The window is cut at most once in this time. Requests until then wait for the end of it, and share the cut.
+/// The window is cut at most once in this time. Requests that arrive earlier wait for the end of this time and share
+/// one cut.
 const CUT_AT_MOST_EVERY: Duration = Duration::from_secs(1);
 
 /// The requests that wait for a cut.
@@ -25,13 +26,13 @@ impl<T> Cuts<T> {
         self.waiting.push(asks);
     }
 
-    /// Returns how long until the next cut is due; `None` where no request waits.
+    /// Returns the time until the next cut is due; `None` if no request waits.
     pub(super) fn due_in(&self, now: Instant) -> Option<Duration> {
         let left = |last: Instant| (last + CUT_AT_MOST_EVERY).saturating_duration_since(now);
         (!self.waiting.is_empty()).then(|| self.last.map_or(Duration::ZERO, left))
     }
 
-    /// Takes all requests once the window may be cut for them; empty before.
+    /// Takes all requests if a cut is due; returns an empty list before that.
     pub(super) fn due(&mut self, now: Instant) -> Vec<T> {
         if self.due_in(now) == Some(Duration::ZERO) { self.take() } else { Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! The collector's part of a restart: what it keeps with each reading, and how the next one goes on with it.
+//! The collector's part of a restart: saves a checkpoint with each reading, and restores it in the next agent.
 
 use crate::model::usage::SeenTime;
 use std::{
@@ -26,7 +26,7 @@ use crate::{
 
 const PART: &str = "restart";
 
-/// What an agent before this one has left, and how this one goes on.
+/// The checkpoint of the previous agent, and the store for new checkpoints.
 #[derive(Debug)]
 pub struct Resumed {
     keeper: Option<Keeper>,
@@ -35,7 +35,8 @@ pub struct Resumed {
 }
 
 impl Resumed {
-    /// Looks for what there is; no keeper keeps nothing. Says how it goes on, and what was lost.
+    /// Looks for a checkpoint of the previous agent; without a keeper, no checkpoint is read or written. Reports in the
+    /// status how this agent starts, and logs a warning for counts that are lost.
     #[must_use]
     pub fn find(keeper: Option<Keeper>, sensors: &Sensors, status: &Status) -> Self {
         let now = SystemTime::now();
@@ -96,7 +97,7 @@ fn taken_over(before: &[Before]) -> String {
 const GAP: &str = "what was counted since its last reading";
 const LOST: &str = "what ended rows had counted, and counts that waited for a name";
 
-/// What goes on.
+/// The restored state of the collector.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) ledger: Ledger,
@@ -105,11 +106,11 @@ pub(super) struct Parts {
     pub(super) readings_made: u64,
     pub(super) profiles_dropped: u64,
     pub(super) seen: SeenTime,
-    /// What programs before these have counted and nobody has posted.
+    /// Counts of previous programs that are not posted to the ledger yet.
     pub(super) unposted: Vec<(CgroupId, Usage)>,
 }
 
-/// Where it is kept.
+/// The place where the collector saves its checkpoints.
 #[derive(Debug)]
 pub(super) struct Keeping {
     keeper: Option<Keeper>,
@@ -120,14 +121,15 @@ pub(super) struct Keeping {
 }
 
 impl Resumed {
-    /// Hands out what was kept.
+    /// Restores the state from the checkpoint, and adds the counts of previous programs that it does not include yet.
     pub(super) fn resume(self, sensors: &mut Sensors, readings: &mut Readings) -> (Keeping, Parts) {
         let shape = Shape::of(sensors.counters());
         let identity = sensors.identity();
         let (is_kept, kept) = (self.kept.is_some(), self.kept.unwrap_or_default());
         let theirs = Shape::of_slots(kept.slots);
         let same_rows = kept.identity == identity;
-        // What programs count begins at zero: added is what was shown of others, or what they have counted in all.
+        // The totals of these programs begin at zero. If the identity of the checkpoint is known here, its base is
+        // added; otherwise, the totals that the previous agent had shown are added.
         let is_before = |before: &Before| before.identity == kept.identity;
         let known = same_rows || sensors.before().iter().any(is_before);
         let mut totals = if known { kept.base } else { kept.shown };
@@ -150,7 +152,7 @@ impl Resumed {
             }
             before.changes.iter().for_each(|change| tree.apply(change.clone(), monotonic_ns()));
         }
-        // Time in which nobody counted is not the CPUs'.
+        // The time since the last reading is not counted as CPU time if the counts in that time are lost.
         let without_gap = known && sensors.unreadable().is_empty();
         sensors.resume(&totals_of(&totals, &shape), &totals, kept.ledger.read_ns.filter(|_| without_gap));
         if same_rows {
@@ -175,7 +177,8 @@ impl Resumed {
 }
 
 impl Collector {
-    /// Keeps all that this reading changed. After that it may be shown: an agent that goes on from here never shows less.
+    /// Saves all changes of this reading in the checkpoint. Only then the reading may be shown: an agent that restores
+    /// the checkpoint never shows smaller counts.
     pub(super) fn keep(&mut self, reading: &RawReading) {
         let Some(keeper) = &self.keeping.keeper else { return };
         let shape = &self.keeping.shape;
@@ -220,7 +223,7 @@ impl Collector {
         }
     }
 
-    /// What the metrics tell of it; `None` where nothing is kept.
+    /// Returns the restart statistics for the metrics; `None` if no checkpoint is kept.
     pub(super) fn restart_stats(&self) -> Option<crate::checkpoint::RestartStats> {
         self.keeping.keeper.as_ref().map(|keeper| keeper.stats().clone())
     }

@@ -1,7 +1,9 @@
-//! The one thread that reads the kernel: readings on request, rings and profile windows by the clock.
+//! The one thread that reads the kernel: it makes readings on request, and empties rings and cuts profile windows at
+//! fixed intervals.
 //!
-//! Map reads block, so they happen here and not on a runtime worker; and with one owner, the tree, the ledger and the
-//! table of stacks need no locks. Readings are coalesced: who asks within a second of the last gets that one.
+//! Map reads block, so this thread makes them, and not a runtime worker. It alone owns the tree, the ledger and the
+//! table of stacks, so they need no locks. Readings are coalesced: a request within a second after a reading gets that
+//! reading.
 
 mod cuts;
 mod kept;
@@ -51,74 +53,74 @@ use profiles::Asks;
 use reader::{Changes, FirstUse, Latest, Request};
 pub use reader::{Purpose, ReadError, Reader};
 
-/// How often the rings are emptied. They hold some thousand records.
+/// The rings are emptied at this interval. They hold some thousand records.
 const DRAIN_EVERY: Duration = Duration::from_millis(250);
-/// A reading is made at least this often, so that dead cgroups leave the kernel's table.
+/// The longest time between two readings: each reading lets rows of dead cgroups leave the kernel's table.
 const READ_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
-/// Readings are made at most this often.
+/// The shortest time between two readings: a request within this time gets the last reading.
 const COALESCE_FOR: Duration = Duration::from_secs(1);
 
-/// What a reading found out.
+/// The result of a reading.
 #[derive(Clone, Debug)]
 pub struct Observation {
-    /// Who did what.
+    /// The counts of all rows.
     pub snapshot: Snapshot,
-    /// The configured events, and what became of each.
+    /// The configured events and their states.
     pub counters: Arc<[OpenCounter]>,
-    /// What podperf costs.
+    /// The CPU time and memory that podperf takes.
     pub overhead: OverheadUse,
     /// Sums of the per-CPU state.
     pub cpu: CpuTotals,
     /// Losses by reason.
     pub drops: Vec<(&'static str, u64)>,
-    /// Rows in the kernel's table of cgroups.
+    /// Number of rows in the kernel's table of cgroups.
     pub cgroup_rows: usize,
-    /// The maps and what they cost.
+    /// The maps and their memory.
     pub maps: Vec<MapUse>,
-    /// The programs and what they cost.
+    /// The programs and their CPU time.
     pub programs: Vec<ProgramUse>,
-    /// Readings so far.
+    /// Number of readings so far.
     pub readings: u64,
-    /// How long this one took.
+    /// The time that this reading took.
     pub took: Duration,
-    /// Profile windows that were given up because symbols took too long.
+    /// Number of profile windows that were dropped because symbols took too long.
     pub profiles_dropped: u64,
-    /// Remembered stacks that were looked at.
+    /// The time of samples whose cached stack was checked.
     pub seen: SeenTime,
-    /// What is kept for a restart; `None` where nothing is.
+    /// Statistics of checkpoints; `None` if no checkpoint is kept.
     pub restart: Option<RestartStats>,
 }
 
-/// What the collector needs.
+/// The settings of the collector.
 #[derive(Debug)]
 pub struct CollectorSettings {
     /// The cgroup2 mount.
     pub cgroup_root: PathBuf,
-    /// Which rows there are.
+    /// The rules that decide which rows there are.
     pub rules: RowRules,
-    /// How long a pod's name may take to come; `None` where nobody will tell of pods.
+    /// The longest wait for a pod's name; `None` if no source of pods is connected.
     pub patience: Option<Duration>,
-    /// Where it tells how many have names, and what counts.
+    /// The status to which the collector reports: pod names, losses, checkpoints and limits.
     pub status: Status,
-    /// The cap on what podperf may cost.
+    /// The cap on the CPU time that podperf may take.
     pub overhead: Overhead,
-    /// The account of readers: readings that they ask for are charged to it.
+    /// The account of readers; it is charged with the readings that they request.
     pub answering: AnsweringTime,
-    /// The same of memory.
+    /// The cap on the memory that podperf may take.
     pub memory: MemorySettings,
-    /// Beats with each turn of the thread.
+    /// The heartbeat, which beats once per turn of the thread.
     pub heartbeat: Heartbeat,
-    /// How often a profile is made, and who takes it; `None` makes none.
+    /// The interval of profiles and their receiver; `None` makes no profiles.
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
-    /// What profiles take.
+    /// The filter of the agent's own profiles.
     pub filter: Filter,
-    /// Who learns of processes with new stacks before they end.
+    /// The channel to the symbolizer for processes with new stacks, which it reads before they end.
     pub met: mpsc::SyncSender<Pid>,
-    /// Stacks that are remembered at most.
+    /// The largest number of cached stacks.
     pub max_stacks: usize,
-    /// Samples that are kept for a name at most.
+    /// The largest number of samples that wait for the name of their pod.
     pub max_samples: usize,
-    /// What one sample on the CPU stands for; `None` where none are taken.
+    /// The time that one sample on the CPU stands for; `None` if such samples are not taken.
     pub sample_period: Option<Duration>,
 }
 
@@ -147,7 +149,7 @@ pub fn start(
         samples.learn_functions();
     }
     tree.walked(walk(&settings.cgroup_root)?, monotonic_ns());
-    // Those of agents before this one are in no profile of its own, and no news.
+    // Losses under previous agents are in no profile of this agent, and they are not reported as new.
     let drops_then = sensors.drops()?;
     let mut losses = Losses::since(&drops_then);
     let (state, detail) = losses.note(&drops_then, monotonic_ns());
@@ -191,9 +193,9 @@ struct Collector {
     upkeep: Upkeep,
     readings: Readings,
     tree: Tree,
-    /// Cgroups that count, but that the last walk did not find.
+    /// Cgroups with counts that the last walk did not find.
     not_found: HashSet<CgroupId>,
-    /// The pods of this node; `None` where nobody tells of any.
+    /// The pods of this node; `None` if no source of pods is connected.
     pods: Option<PodIndex>,
     pod_changes: Changes,
     ledger: Ledger,
@@ -201,17 +203,17 @@ struct Collector {
     nameless: Vec<(Place, RawSample)>,
     /// Processes of new stacks in this window, with their outermost addresses.
     met: HashSet<(Pid, Option<u64>)>,
-    /// Since the last profile.
+    /// The samples since the last profile.
     samples: Window,
-    /// That of profiles, and those of recordings.
+    /// The filter of the agent's own profiles, and the filters of recordings.
     filters: Filters,
-    /// When the current profile window began.
+    /// The start of the current profile window.
     window: (SystemTime, Instant),
     /// Losses at the last profile.
     drops_then: HashMap<&'static str, u64>,
-    /// The last try to read samples failed, which was told.
+    /// Set if the last attempt to read samples failed; the failure has been logged.
     samples_fail: bool,
-    /// What is short, in words.
+    /// Keeps track of losses for the status page.
     losses: Losses,
     last: Option<(Instant, Arc<Observation>)>,
     /// `CLOCK_MONOTONIC` of the last reading.
@@ -221,9 +223,9 @@ struct Collector {
     readings_made: u64,
     profiles_dropped: u64,
     keeping: Keeping,
-    /// Counted before this agent, and not posted yet.
+    /// Counts from before the start of this agent that are not posted to the ledger yet.
     unposted: Vec<(CgroupId, Usage)>,
-    /// As many references more as windows are on their way.
+    /// Each window on its way to the symbolizer holds one more reference.
     on_the_way: Arc<()>,
     /// Requests that wait for the window to be cut.
     cuts: Cuts<Asks>,
@@ -240,7 +242,7 @@ impl Collector {
             match request {
                 Ok(Request::Read { purpose, charged, reply }) => {
                     let observation = self.observation(COALESCE_FOR, charged);
-                    // The same reading twice is one export, and one scrape.
+                    // A second use of the same reading is no new export and no new scrape.
                     let new = if observation.is_ok() { self.latest.export(purpose) } else { FirstUse::default() };
                     if new.export {
                         self.ledger.exported();
@@ -248,7 +250,7 @@ impl Collector {
                     if new.scrape {
                         self.ledger.note_scrape();
                     }
-                    // Who asked may have gone.
+                    // The client may have gone.
                     reply.send(observation).ok();
                 }
                 Ok(Request::Cut(reply)) => self.cuts.ask(Asks::Cut(reply)),
@@ -294,7 +296,7 @@ impl Collector {
         }
     }
 
-    /// Takes what is new in the rings.
+    /// Reads the new records from the rings.
     fn drain(&mut self) {
         let now_ns = monotonic_ns();
         let (tree, samples) = (&mut self.tree, &mut self.samples);
@@ -302,7 +304,8 @@ impl Collector {
         self.sensors.drain(
             |record| {
                 if let StackRecord::Stack(stack) = &record {
-                    // By exec a process gets other addresses. Who finds no room is met with its window.
+                    // An exec gives a process new addresses. If the channel is full, the process is read together with
+                    // its window.
                     if met.len() < most && met.insert((stack.process, stack.user.last().copied())) {
                         meet.try_send(stack.process).ok();
                     }
@@ -313,17 +316,18 @@ impl Collector {
         );
     }
 
-    /// The last observation if it is younger than `age`, else a new one; `charged` to the account of who reads.
+    /// Returns the last observation if it is younger than `age`; otherwise makes a new one. If `charged`, the account
+    /// of readers pays for it.
     fn observation(&mut self, age: Duration, charged: bool) -> Result<Arc<Observation>, ReadError> {
         if let Some((at, last)) = self.last.as_ref().filter(|(at, _)| at.elapsed() < age) {
             debug!(age = ?at.elapsed(), "coalesced");
             return Ok(Arc::clone(last));
         }
-        // The agent would not have made this one yet.
+        // Without this reader, the agent would not have made this reading yet.
         let for_a_reader = charged && self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < READ_AT_LEAST_EVERY);
         let (start, spent) = (Instant::now(), thread_cpu());
         let failed = |error| ReadError::Kernel(Arc::new(error));
-        // Waits that go on are charged with it, so the rows are read after it.
+        // Ongoing waits are charged together with the samples, so the rows are read after them.
         self.take_samples().map_err(failed)?;
         let reading = self.sensors.read().map_err(failed)?;
         let taken = wall(reading.at_ns);
@@ -346,7 +350,7 @@ impl Collector {
         let (state, detail) = self.losses.note(&reading.drops, reading.at_ns);
         self.settings.status.set("losses", state, detail);
         self.readings_made += 1;
-        // Before it is shown to anybody, and before what is posted is forgotten.
+        // The checkpoint is saved before the reading is shown, and before posted counts are forgotten.
         self.keep(&reading);
         self.forget_dead(&reading);
         let observation = Arc::new(Observation {
@@ -368,13 +372,13 @@ impl Collector {
         self.last = Some((now, Arc::clone(&observation)));
         self.latest.publish(now, &observation);
         if for_a_reader {
-            // A thread is on one CPU at most, whatever its clock says.
+            // A thread runs on at most one CPU, even if its CPU clock shows more time.
             self.settings.answering.charge(thread_cpu().saturating_sub(spent).min(start.elapsed()));
         }
         Ok(observation)
     }
 
-    /// Walks the tree again where the cgroup sensor could not tell, or a cgroup counts that nobody announced.
+    /// Walks the tree again if the cgroup sensor lost records, or if a cgroup counts that was never announced.
     fn mind_the_tree(&mut self, reading: &RawReading) {
         let lost = |drops: &[(&'static str, u64)]| {
             drops.iter().find(|(reason, _)| *reason == "cgroup_ring").map_or(0, |(_, count)| *count)
@@ -384,7 +388,7 @@ impl Collector {
             let ids = reading.rows.iter().map(|row| row.cgroup);
             ids.filter(|id| *id != CgroupId::IDLE && tree.place(*id).is_none()).collect()
         };
-        // What one walk did not find, the next will not either.
+        // The next walk would not find a cgroup that the last walk did not find.
         let news = !unknown(&self.tree).is_subset(&self.not_found);
         if !news && !self.tree.is_stale() && lost(&reading.drops) == before {
             return;
@@ -398,7 +402,8 @@ impl Collector {
         }
     }
 
-    /// Deletes the kernel's rows of cgroups that were dead before the last reading: this one had all they did.
+    /// Deletes the kernel's rows of cgroups that were dead before the last reading: this reading contains all their
+    /// counts.
     fn forget_dead(&mut self, reading: &RawReading) {
         let Some(last_ns) = self.read_at_ns.replace(reading.at_ns) else { return };
         let ids = reading.rows.iter().map(|row| row.cgroup);
@@ -414,7 +419,7 @@ impl Collector {
         }
     }
 
-    /// Says whether the containers that run here have names.
+    /// Reports in the status whether the containers on this node have names.
     fn tell_names(&self, snapshot: &Snapshot) {
         if self.pods.is_none() {
             return;

@@ -1,4 +1,5 @@
-//! The collector's part of profiles: samples are taken with each reading, and handed on window by window.
+//! The collector's part of profiles: reads samples with each reading, and sends them window by window to the
+//! symbolizer.
 
 use std::{
     collections::HashMap,
@@ -19,9 +20,10 @@ use crate::{
     stacks::{ProfileSample, RawProfile, RawProfileWaker},
 };
 
-/// Windows that may wait for their names.
+/// The largest number of windows that may wait for their names.
 const WINDOWS_ON_THE_WAY: usize = 2;
-/// A window that waits for others may have so many times the samples of one reading; then it is lost instead.
+/// A window that waits for earlier windows may hold this many times the samples of one reading; beyond that, it is
+/// dropped.
 const MOST_SUMS: usize = 4;
 
 /// A request for the window to be cut.
@@ -38,29 +40,30 @@ enum Cut {
 }
 
 impl Collector {
-    /// Takes what was sampled since the last time.
+    /// Reads the samples since the last call.
     pub(super) fn take_samples(&mut self) -> io::Result<()> {
         if self.settings.profiles.is_none() {
             return self.sensors.charge_waits();
         }
         let samples = self.sensors.take_samples()?;
-        // What they refer to was sent before them.
+        // The rings already hold the records that these samples refer to.
         self.drain();
         self.samples.add(samples, monotonic_ns());
         Ok(())
     }
 
-    /// Ends the profile window, hands it on and says when it had begun. The last one has all that still waits for a name.
+    /// Ends the profile window, sends it to the symbolizer, and returns its start time. The last window includes all
+    /// samples that still wait for a name.
     pub(super) fn profile(&mut self, last: bool) -> Option<SystemTime> {
         let (_, taker) = self.settings.profiles.as_ref()?;
         let on_their_way = Arc::strong_count(&self.on_the_way) - 1;
         if !last && on_their_way >= WINDOWS_ON_THE_WAY && self.samples.len() < MOST_SUMS * self.settings.max_samples {
-            // Nothing is lost: this one becomes longer.
+            // No sample is lost: this window becomes longer.
             return None;
         }
         let taker = taker.clone();
         if let Err(error) = self.take_samples() {
-            // It is tried four times a second.
+            // The attempt is repeated four times a second.
             if !std::mem::replace(&mut self.samples_fail, true) {
                 let error = format!("{:#}", anyhow::Error::new(error));
                 warn!(
@@ -105,8 +108,8 @@ impl Collector {
         handed_on.then_some(window.0)
     }
 
-    /// Ends the window for all requests, and applies their filters to samples from then on: earlier samples have no
-    /// bits of these filters. Each request gets the time at which that window began, unless the window was lost.
+    /// Ends the window for all requests, and applies their filters to later samples: earlier samples have no bits of
+    /// these filters. Each request gets the start time of that window; `None` if the window was lost.
     pub(super) fn cut_for(&mut self, waiting: Vec<Asks>, last: bool) {
         let insert = |asks| match asks {
             Asks::Cut(reply) => Some(Cut::Window(reply)),
@@ -123,7 +126,8 @@ impl Collector {
         if cuts.is_empty() && !last {
             return;
         }
-        // Time that only rows have comes with a reading: that of before is in the window that ends.
+        // Time that is only in rows arrives with a reading: this reading adds the time before the cut to the window
+        // that ends.
         if !cuts.is_empty()
             && let Err(error) = self.observation(Duration::ZERO, true)
         {
@@ -140,7 +144,7 @@ impl Collector {
                     reply.send(began).ok();
                 }
                 Cut::Filter(slot, reply) => {
-                    // Nothing else would remove it.
+                    // The client has gone, so no other request would remove this filter.
                     if reply.send(Ok((slot, began))).is_err() {
                         self.filters.remove(slot);
                     }
@@ -159,7 +163,8 @@ impl Collector {
         }
     }
 
-    /// Finds whose the samples of a window are. Those without a name yet come with a later window, if there is one.
+    /// Finds the owners of a window's samples. A sample without a name waits for a later window, unless this window is
+    /// the last.
     fn name_samples(&mut self, samples: Vec<RawSample>, last: bool) -> Vec<ProfileSample> {
         let now_ns = monotonic_ns();
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);

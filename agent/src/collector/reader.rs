@@ -1,4 +1,4 @@
-//! What others ask of the collector's thread.
+//! The handle that sends requests to the collector's thread.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ use crate::{
     pods::{Pending, PodChange},
 };
 
-/// Why a reading failed.
+/// The reason why a reading failed.
 #[derive(Clone, Debug, Error)]
 pub enum ReadError {
     /// A map could not be read.
@@ -34,7 +34,7 @@ pub enum ReadError {
 pub(super) enum Request {
     Read {
         purpose: Purpose,
-        /// Somebody asks by HTTP.
+        /// An HTTP request pays for the reading.
         charged: bool,
         reply: oneshot::Sender<Result<Arc<Observation>, ReadError>>,
     },
@@ -43,7 +43,7 @@ pub(super) enum Request {
     Unfilter(Slot),
     Rules(Box<RowRules>, oneshot::Sender<()>),
     MaxMemory(MaxMemory),
-    /// Changes of pods wait.
+    /// Changes of pods are waiting.
     Pods,
     Unwound(Vec<(Subject, Facts)>),
     Stop,
@@ -52,16 +52,16 @@ pub(super) enum Request {
 /// The use of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// Counts are shown without being exported.
+    /// The counts are shown, but not exported.
     Look,
-    /// Metrics that show all as it is. What is exported counts for the rows that have ended: they stay until two readings
-    /// were exported.
+    /// An export of all metrics. Exports count for ended rows: these rows stay until two readings were exported.
     Export,
-    /// A scrape by Prometheus, or as it does, from this address. It is an export, too, and new series are zero first.
+    /// A scrape by Prometheus or a compatible client at this address. A scrape is also an export, and new series first
+    /// show zero.
     Scrape(IpAddr),
 }
 
-/// The other end of the collector's requests; cheap to clone.
+/// The sender of requests to the collector; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Reader {
     requests: mpsc::Sender<Request>,
@@ -69,7 +69,7 @@ pub struct Reader {
     latest: Latest,
 }
 
-/// The last reading, which is returned for a second without waking the collector. Clones share it.
+/// The last reading, which is returned for one second without waking the collector. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latest(Arc<Mutex<Known>>);
 
@@ -87,7 +87,7 @@ struct Published {
     scraped: bool,
 }
 
-/// Uses of a reading that are its first of the kind.
+/// Marks the first export and the first scrape of a reading.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FirstUse {
     pub(super) export: bool,
@@ -119,7 +119,7 @@ impl Latest {
         self.lock().published = Some(published);
     }
 
-    /// Notes what the reading is used for; returns what of that is new.
+    /// Notes the use of the reading; returns which uses are the first of their kind.
     pub(super) fn export(&self, purpose: Purpose) -> FirstUse {
         let mut known = self.lock();
         let Some(published) = &mut known.published else { return FirstUse::default() };
@@ -129,13 +129,13 @@ impl Latest {
         }
     }
 
-    /// Returns what is known of the scrapers.
+    /// Returns the intervals of the known scrapers.
     pub(super) fn scrapes(&self) -> Scrapes {
         self.lock().scrapers.scrapes(Instant::now())
     }
 
-    /// Returns the reading if it is not older than a second. `None` also for its first export and its first scrape, of
-    /// which the collector must know.
+    /// Returns the reading if it is at most one second old. Returns `None` for the first export and the first scrape of
+    /// a reading, because the collector must count them.
     fn get(&self, purpose: Purpose) -> Option<Arc<Observation>> {
         let mut known = self.lock();
         if let Purpose::Scrape(address) = purpose {
@@ -166,7 +166,7 @@ impl Reader {
         Self { requests, pods, latest }
     }
 
-    /// Reads the kernel for somebody who asks by HTTP, or takes the reading of less than a second ago.
+    /// Returns a reading for an HTTP request: the last one if it is less than a second old, otherwise a new one.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl Reader {
         self.ask(purpose, true).await
     }
 
-    /// Reads as [`Reader::read`] does, for the agent itself: the server's account is not charged with it.
+    /// Reads as [`Reader::read`] does, but for the agent itself: the account of readers is not charged.
     ///
     /// # Errors
     ///
@@ -194,9 +194,9 @@ impl Reader {
         answer.await.unwrap_or(Err(ReadError::Stopped))
     }
 
-    /// Ends the current profile window, and says when it had begun, by which it is known again. `None` when it could
-    /// not be handed on, or none is made. Windows are cut at most once a second: a request waits for the end of that
-    /// second.
+    /// Ends the current profile window and returns its start time, which identifies it. Returns `None` if the window
+    /// could not be sent to the symbolizer, or if no profiles are made. Windows are cut at most once a second: a
+    /// request waits for the end of that second.
     ///
     /// # Errors
     ///
@@ -207,11 +207,11 @@ impl Reader {
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 
-    /// Cuts the window as [`Reader::cut`] does, and looks at samples by one more filter from then on.
+    /// Cuts the window as [`Reader::cut`] does, and applies one more filter to later samples.
     ///
     /// # Errors
     ///
-    /// When the collector has stopped. The inner one is that there is no room.
+    /// When the collector has stopped. The inner error is returned if there is no room for the filter.
     pub async fn add_filter(&self, filter: Filter) -> Result<Result<(Slot, Option<SystemTime>), Full>, ReadError> {
         let (reply, answer) = oneshot::channel();
         self.requests
@@ -220,12 +220,12 @@ impl Reader {
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 
-    /// No longer looks at samples by this filter.
+    /// Removes this filter from later samples.
     pub fn remove_filter(&self, slot: Slot) {
         self.requests.send(Request::Unfilter(slot)).ok();
     }
 
-    /// Changes which cgroups are rows: the next reading is by these rules, and existing rows keep what they have.
+    /// Changes the rules for rows: they apply from the next reading on, and existing rows keep their counts.
     ///
     /// # Errors
     ///
@@ -237,12 +237,12 @@ impl Reader {
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 
-    /// Sets what podperf may take of memory, from the next reading on.
+    /// Sets the largest amount of memory for podperf, from the next reading on.
     pub fn set_max_memory(&self, max: MaxMemory) {
         self.requests.send(Request::MaxMemory(max)).ok();
     }
 
-    /// Tells of pods. What the collector does not come to is bounded, see [`Pending`].
+    /// Sends a change of a pod. The number of waiting changes is bounded, see [`Pending`].
     pub fn tell(&self, change: PodChange) {
         let (first, lost) = self.pods.lock().unwrap_or_else(PoisonError::into_inner).push(change);
         if first {
@@ -253,12 +253,12 @@ impl Reader {
         }
     }
 
-    /// Tells how far the walks of a window's stacks came.
+    /// Sends how far the walks of a window's stacks came.
     pub fn tell_unwound(&self, times: Vec<(Subject, Facts)>) {
         self.requests.send(Request::Unwound(times)).ok();
     }
 
-    /// Asks the collector to send its last profile and end.
+    /// Requests that the collector sends its last profile and stops.
     pub fn stop(&self) {
         self.requests.send(Request::Stop).ok();
     }

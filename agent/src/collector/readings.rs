@@ -1,8 +1,8 @@
-//! Readings into deltas: what each cgroup did between two readings. Pure.
+//! Turns readings into deltas: the growth of each cgroup's counts between two readings. Pure.
 //!
-//! The kernel's totals only grow, but for a moment they may be read smaller than before (a task settled on two CPUs).
-//! Then the old total is kept until the new one has caught up, so that no delta is negative. Counts of multiplexed
-//! groups are scaled here, delta by delta: totals are never scaled, so they never fall.
+//! The kernel's totals only grow, but a total may briefly read smaller than before (a task settled on two CPUs). Then
+//! the old total is kept until the new total has caught up, so that no delta is negative. Counts of multiplexed groups
+//! are scaled here, delta by delta: totals are never scaled, so they never fall.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -22,7 +22,7 @@ use crate::{
 /// The last reading of each cgroup, and the layout of its counts.
 #[derive(Debug)]
 pub struct Readings {
-    /// With the number of the reading that had it.
+    /// The last counts, and the number of the last reading that had this cgroup.
     previous: HashMap<CgroupId, (abi::podperf_cgroup, u64)>,
     readings: u64,
     /// Slot -> hardware group.
@@ -31,11 +31,11 @@ pub struct Readings {
     most_per_ns: f64,
 }
 
-/// Counts and times of one event are read one after the other: so much may fall between.
+/// The count and the times of one event are read one after the other: the count may grow by this much in between.
 const BETWEEN: f64 = 1e5;
 
 impl Readings {
-    /// Starts from zero: the first delta of a cgroup is all that the kernel counted.
+    /// Starts from zero: the first delta of a cgroup contains all that the kernel has counted.
     #[must_use]
     pub fn new(counters: &[OpenCounter], most_per_ns: f64) -> Self {
         let mut groups = Vec::new();
@@ -48,13 +48,13 @@ impl Readings {
         Self { previous: HashMap::new(), readings: 0, groups, most_per_ns }
     }
 
-    /// For rows whose counters have these groups by slot, and counts that are not doubted.
+    /// Returns readings for rows whose counters have these groups by slot; no growth is treated as doubtful.
     #[must_use]
     pub fn of_groups(groups: Vec<Option<usize>>) -> Self {
         Self { previous: HashMap::new(), readings: 0, groups, most_per_ns: f64::INFINITY }
     }
 
-    /// Up to where each row has become deltas: its words, without zeros at the end.
+    /// Returns the totals of each row that already became deltas: the words of the row, without zeros at the end.
     #[must_use]
     pub fn keep(&self) -> Vec<(u64, Vec<u64>)> {
         let words = |counts: &abi::podperf_cgroup| {
@@ -64,7 +64,7 @@ impl Readings {
         self.previous.iter().map(|(cgroup, (counts, _))| (cgroup.0, words(counts))).collect()
     }
 
-    /// Goes on where an agent before this one has stopped.
+    /// Restores the totals that a previous agent saved.
     pub fn resume(&mut self, kept: Vec<(u64, Vec<u64>)>) {
         for (cgroup, kept) in kept {
             let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
@@ -74,8 +74,8 @@ impl Readings {
         }
     }
 
-    /// Returns what happened since the last call. Cgroups that are no longer in the table are forgotten; one that
-    /// comes back starts from zero.
+    /// Returns the growth since the last call. Cgroups that are no longer in the table are forgotten; a cgroup that
+    /// returns starts from zero.
     pub fn advance(&mut self, reading: &RawReading) -> Deltas {
         self.readings += 1;
         let mut unprofiled = Vec::new();
@@ -98,7 +98,8 @@ impl Readings {
         Deltas { usages: deltas, doubtful: doubtful.into_iter().collect(), unprofiled }
     }
 
-    /// By group, the turns on the PMU since the last call of the rows that are too short to be scaled by their own.
+    /// Returns the turns on the PMU of short rows since the last call, by group. Short rows cannot be scaled by their
+    /// own turns.
     fn turns_of_short_rows(&self, reading: &RawReading) -> Vec<Pool> {
         let mut all = vec![Pool::default(); number_of(&self.groups)];
         for row in reading.rows.iter().filter(|row| row.cgroup != CgroupId::IDLE) {
@@ -118,15 +119,15 @@ impl Readings {
 /// The growth of all counts between two readings.
 #[derive(Debug, Default)]
 pub struct Deltas {
-    /// Deltas of the cgroups that did something.
+    /// Deltas of the cgroups whose counts grew.
     pub usages: Vec<(CgroupId, Usage)>,
-    /// The slots of counters that grew by more than is possible: that growth is in no delta.
+    /// The slots of counters that grew by more than is possible: this growth is in no delta.
     pub doubtful: Vec<usize>,
-    /// Time off the CPU in nanoseconds, by [`WaitState`], that is in no sample.
+    /// Time off the CPU that is in no sample, in nanoseconds, by [`WaitState`].
     pub unprofiled: Vec<(CgroupId, [u64; WaitState::ALL.len()])>,
 }
 
-/// Adds the facts that stacks tell to the deltas of the rows.
+/// Adds the profiled times to the counted usages.
 pub fn join(deltas: &mut Vec<(CgroupId, Usage)>, mut profiled: HashMap<CgroupId, Facts>) {
     for (cgroup, usage) in deltas.iter_mut() {
         if let Some(profiled) = profiled.remove(cgroup) {
@@ -148,12 +149,13 @@ fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup, short: &[Pool])
         None => delta.counts[slot],
         Some(group) => shares[*group].map_or(0, |share| share.scale(delta.counts[slot])),
     });
-    // Time for which nothing was counted, or too little, must not read as a count of zero.
     let mut facts = Facts::default();
     let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(delta));
     for (fact, word) in Fact::all().filter_map(|fact| Some((fact, fact.word()?))) {
         facts[fact] = words[word];
     }
+    // If an event was counted for no time or too little time, its running time must be zero: otherwise it would read as
+    // a count of zero.
     let running = |(group, share): (usize, &Option<Share>)| share.map_or(0, |_| delta.running_ns[group]);
     Usage {
         facts,
@@ -163,7 +165,7 @@ fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup, short: &[Pool])
     }
 }
 
-/// Takes out growth that no CPU is fast enough for, and says of which counters.
+/// Removes growth that is too large for any CPU, and returns the slots of these counters.
 fn withhold(by_slot: &[Option<usize>], most_per_ns: f64, delta: &mut abi::podperf_cgroup) -> Vec<usize> {
     let mut doubtful = Vec::new();
     for (slot, group) in by_slot.iter().enumerate() {
@@ -181,8 +183,8 @@ fn real(count: u64) -> f64 {
     count as f64
 }
 
-/// Word by word: the growth since `previous`, which moves along; no growth where the total is behind.
-/// `None` when nothing grew.
+/// Returns the growth of each word since `previous`, and updates `previous`. A word that is smaller than before has no
+/// growth. Returns `None` if no word grew.
 fn step(previous: &mut abi::podperf_cgroup, now: &abi::podperf_cgroup) -> Option<abi::podperf_cgroup> {
     let mut any = 0;
     let mut delta: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
@@ -199,7 +201,7 @@ fn step(previous: &mut abi::podperf_cgroup, now: &abi::podperf_cgroup) -> Option
     (any != 0).then_some(delta)
 }
 
-/// The growth of one total; `None` if `now` is smaller than `before`.
+/// Returns the growth of one total; `None` if `now` is smaller than `before`.
 fn growth(now: u64, before: u64) -> Option<u64> {
     let growth = now.wrapping_sub(before);
     (growth.cast_signed() >= 0).then_some(growth)
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn deltas_are_scaled_by_enabled_over_running_and_totals_never_fall() {
-        // Scaling totals instead would read 200 and then 110 / 70 * 120 = 188.
+        // Scaling the totals instead would give 200 and then 110 / 70 * 120 = 188.
         let mut readings = readings(vec![Some(0)]);
         let mut total = 0;
         for (count, enabled, running, expected) in [(100, 100, 50, 200), (110, 120, 70, 210), (110, 140, 70, 210)] {
@@ -287,7 +289,7 @@ mod tests {
             RawRow { cgroup: CgroupId(cgroup), counts }
         };
         let mut readings = readings(vec![Some(0)]);
-        // The group had the PMU for itself until then: another interval's share must not scale this one.
+        // The group had the PMU for itself until then: the share of another interval must not scale this one.
         readings.advance(&RawReading { rows: vec![row(1, 9_000, 9_000, 9_000)], ..RawReading::default() });
         let idle = row(CgroupId::IDLE.0, 200_000_000, 200_000_000, 200_000_000);
         let rows = vec![row(1, 9_000 + 240, 9_000 + 970, 9_000 + 240), row(2, 10, 10, 10), row(3, 0, 20, 0), idle];

@@ -1,4 +1,4 @@
-//! Knows the scrapers and how often they scrape: a zero that comes first is shown to each of them. Pure.
+//! Tracks the scrapers and their intervals: the first zero of a series is shown to each scraper. Pure.
 
 use std::{
     net::IpAddr,
@@ -7,9 +7,10 @@ use std::{
 
 use crate::attribution::Scrapes;
 
-/// Most scrapers that are remembered; then one that came once is forgotten, or the one that was silent the longest.
+/// The largest number of remembered scrapers. Beyond it, a scraper that came only once is forgotten, or else the one
+/// that was silent for the longest time.
 const MOST: usize = 16;
-/// Longest time that a zero is shown.
+/// The longest time for which a zero is shown.
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
 
 /// The scrapers, by address.
@@ -20,7 +21,7 @@ pub(super) struct Scrapers(Vec<Scraper>);
 struct Scraper {
     address: IpAddr,
     last: Instant,
-    /// Between its last two scrapes; `None` after the first.
+    /// The time between its last two scrapes; `None` after the first.
     every: Option<Duration>,
 }
 
@@ -45,8 +46,9 @@ impl Scrapers {
         self.0.push(Scraper { address, last: now, every: None });
     }
 
-    /// Returns how long a zero is shown after its first scrape: for the longest interval of the scrapers. One alone has had
-    /// it then. A scraper that was silent for two of its intervals does not count.
+    /// Returns how long a zero is shown after its first scrape: the longest interval of the scrapers. With a single
+    /// scraper the time is zero, because that scraper has seen the zero. A scraper that was silent for two of its
+    /// intervals does not count.
     pub(super) fn scrapes(&self, now: Instant) -> Scrapes {
         let scrapes = |scraper: &Scraper| {
             scraper.every.filter(|every| now.saturating_duration_since(scraper.last) <= every.saturating_mul(2))
@@ -81,7 +83,7 @@ mod tests {
             scrapers.note(address(1), start + second(15 * at));
             assert_eq!(hold(&scrapers, start + second(15 * at)), Duration::ZERO);
         }
-        // Somebody who looks once is no scraper.
+        // A client that scrapes only once is no scraper.
         scrapers.note(address(2), start + second(61));
         assert_eq!(hold(&scrapers, start + second(62)), Duration::ZERO);
         assert_eq!(scrapers.scrapes(start + second(62)).longest_ns, 15_000_000_000);

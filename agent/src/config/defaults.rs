@@ -1,4 +1,4 @@
-//! What each key is unless configured otherwise; config/podperf.yaml says the same to users.
+//! The default of each key; config/podperf.yaml documents the same defaults for users.
 
 use crate::model::facts::FactFamily;
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};

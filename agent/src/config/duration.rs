@@ -11,7 +11,7 @@ pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Re
     humantime_serde::serialize(duration, serializer)
 }
 
-/// Accepts 0 without a unit, and no other number: YAML's `5` could be meant as seconds or milliseconds.
+/// Accepts 0 without a unit, and rejects any other number: YAML's `5` could mean seconds or milliseconds.
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     struct Visitor;
 

@@ -112,9 +112,9 @@ pub struct Kubernetes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PodSource {
-    /// The API server, which tells at once.
+    /// The API server, which sends each change at once.
     Watch,
-    /// The node's kubelet, which is asked.
+    /// The node's kubelet, which the agent polls.
     Kubelet,
 }
 
@@ -207,21 +207,21 @@ pub struct Stacks {
     pub shadow: bool,
 }
 
-/// The least that may be configured of stacks and samples.
+/// The smallest `stacks.maxStacks` and `stacks.maxSamples` that can be configured.
 pub const LEAST_STACKS: (u32, u32) = (1024, 256);
 
-/// What is wrong with a configuration. The agent then exits with code 2.
+/// The reasons why a configuration is rejected. The agent then exits with code 2.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// The file is not there, or not readable.
+    /// The file is missing or not readable.
     #[error("failed to read configuration `{path}`")]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
-    /// No YAML, an unknown key, or a value of a wrong type.
+    /// The text is no YAML, or has an unknown key or a value of a wrong type.
     #[error("failed to parse configuration `{path}`")]
     Parse {
         /// The file.
@@ -229,20 +229,20 @@ pub enum ConfigError {
         /// The key or the syntax, with line and column.
         source: BadText,
     },
-    /// A value that cannot be.
+    /// A key has an impossible value.
     #[error("bad value for `{key}`: {message}")]
     Value {
         /// The key's path.
         key: &'static str,
-        /// What is wrong, and what would be right.
+        /// The error, and the values that are allowed.
         message: String,
     },
-    /// A value that cannot be, in the environment.
+    /// An environment variable has an impossible value.
     #[error("bad value of environment variable `{name}`: {message}")]
     Variable {
         /// The variable.
         name: String,
-        /// What is wrong, and what would be right.
+        /// The error, and the values that are allowed.
         message: String,
     },
 }
@@ -250,13 +250,13 @@ pub enum ConfigError {
 /// The checked configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// As configured, for all that needs no more than its type.
+    /// The configuration as read, for all keys that need no other form.
     pub config: Config,
-    /// The node's name: as configured, which includes the flag and `$NODE_NAME`, else the host's name.
+    /// The node's name: the configured one, which includes the flag and `$NODE_NAME`, or else the host's name.
     pub node_name: String,
-    /// What has series of its own.
+    /// The rules by which pods and cgroups get series of their own.
     pub rules: RowRules,
-    /// What profiles take.
+    /// The filter of profiles.
     pub filter: Filter,
 }
 
@@ -265,7 +265,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// When it cannot be read, is no YAML, or has an unknown key or a wrong type.
+    /// When the file cannot be read, is no YAML, or has an unknown key or a wrong type.
     pub fn read(path: PathBuf) -> Result<Self, ConfigError> {
         match fs::read_to_string(&path) {
             Ok(text) => Self::parse(&text).map_err(|source| ConfigError::Parse { path, source }),
@@ -273,11 +273,11 @@ impl Config {
         }
     }
 
-    /// Fills in what OpenTelemetry's environment variables say where the file says nothing.
+    /// Sets the keys that the file leaves at their defaults from OpenTelemetry's environment variables.
     ///
     /// # Errors
     ///
-    /// When a variable that is used has a value that cannot be.
+    /// When a variable that is used has an impossible value.
     pub fn with_variables(mut self) -> Result<Self, ConfigError> {
         variables::apply(&mut self.otlp, |name| std::env::var(name).ok())?;
         Ok(self)
@@ -287,12 +287,12 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// What is wrong and where, when it is no YAML, or has an unknown key or a wrong type.
+    /// When the text is no YAML, or has an unknown key or a wrong type. The error names the place.
     pub fn parse(text: &str) -> Result<Self, BadText> {
         text::read(text)
     }
 
-    /// The keys in which `new` differs that only a restart can change.
+    /// Returns the keys that differ in `new` and that only a restart can change.
     #[must_use]
     pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let changed = [
@@ -320,14 +320,14 @@ impl Config {
 }
 
 impl Stacks {
-    /// What one sample on the CPU stands for; `None` where none are taken.
+    /// Returns the time that one sample on the CPU stands for; `None` where no samples are taken.
     #[must_use]
     pub fn sample_period(&self) -> Option<Duration> {
         (self.on_cpu_hertz > 0).then(|| Duration::from_secs(1) / self.on_cpu_hertz)
     }
 }
 
-/// What to say of a label that a filter asks for and that is not kept of pods.
+/// Returns the error text for a label that a filter needs and that is not stored for pods.
 #[must_use]
 pub fn label_not_kept(filter: &Filter, config: &Config) -> Option<String> {
     let kept: Vec<_> = config.kubernetes.pod_labels.iter().map(|key| pods::label_name(key)).collect();
@@ -360,7 +360,7 @@ impl TryFrom<Config> for Settings {
         };
         EnvFilter::try_new(&config.log_level)
             .map_err(|error| bad("logLevel", format!("{error} (one of error, warn, info, debug, trace)")))?;
-        // One word that is no level would be taken for a module, and everything else would be silent.
+        // A single word that is no level would count as a module name, and everything else would be silent.
         let is_filter = config.log_level.contains([',', '=', '[']);
         if !is_filter && config.log_level.parse::<LevelFilter>().is_err() {
             let message = format!("unknown level `{}` (one of error, warn, info, debug, trace)", config.log_level);

@@ -1,4 +1,4 @@
-//! `otlp:`, and what its keys mean together.
+//! The section `otlp:`, and the checks across its keys.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -53,7 +53,7 @@ pub struct PushedMetrics {
 }
 
 impl Otlp {
-    /// What the exporter of profiles takes.
+    /// Returns the settings of the exporter of profiles.
     #[must_use]
     pub fn settings(&self) -> otlp::Settings {
         let file = |path: &PathBuf| (!path.as_os_str().is_empty()).then(|| path.clone());
@@ -82,7 +82,7 @@ impl Otlp {
         }
     }
 
-    /// What the exporter of metrics takes: the same receiver.
+    /// Returns the settings of the exporter of metrics, which uses the same receiver.
     #[must_use]
     pub fn metrics_settings(&self) -> otlp::Settings {
         otlp::Settings { path: self.metrics.path.clone(), ..self.settings() }

@@ -1,5 +1,5 @@
-//! What the configuration asks of each part, and what the parts say of themselves: the same in the agent and in
-//! `podperf check`. Pure, but for the look whether this is a pod.
+//! The settings that the configuration gives each part, and the states that the parts report. The agent and `podperf
+//! check` share them. Pure, except for the check whether this is a pod.
 
 use super::LEAST_STACKS;
 use std::{path::Path, time::Duration};
@@ -13,19 +13,19 @@ use crate::{
     pods,
 };
 
-/// Whether stacks are taken.
+/// Returns whether stacks are taken.
 #[must_use]
 pub fn wants_profiles(config: &Config) -> bool {
     config.stacks.enabled && config.facts.enabled
 }
 
-/// Whether profiles are sent to a receiver.
+/// Returns whether profiles are sent to a receiver.
 #[must_use]
 pub fn sends_profiles(config: &Config) -> bool {
     wants_profiles(config) && !config.otlp.endpoint.is_empty()
 }
 
-/// Whether pods have names.
+/// Returns whether pods have names.
 #[must_use]
 pub fn wants_pods(config: &Config) -> bool {
     match config.identity {
@@ -35,7 +35,7 @@ pub fn wants_pods(config: &Config) -> bool {
     }
 }
 
-/// What the sensors are to do.
+/// Returns the settings of the sensors.
 #[must_use]
 pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
     SensorSettings {
@@ -56,12 +56,13 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
     }
 }
 
-/// Holds the sizes of the maps against the budget. Where the budget is but a share of what there is, the tables of stacks
-/// are made smaller, which is said; those of counts stay as they are, and the agent starts in any case.
+/// Compares the sizes of the maps with the budget. If the budget is only a share of the container's memory limit, the
+/// tables of stacks are reduced, and a message about that is returned. The tables of counts keep their sizes, and the
+/// agent starts in any case.
 ///
 /// # Errors
 ///
-/// When they do not fit a budget that is configured.
+/// When the maps do not fit a configured budget.
 pub fn fit_maps(
     config: &mut Config,
     budget: Option<Budget>,
@@ -95,7 +96,7 @@ pub fn fit_maps(
     )))
 }
 
-/// How the PMU is shared.
+/// Returns the settings for sharing the PMU.
 #[must_use]
 pub fn pmu_settings(config: &Config, host: &Host) -> PmuSettings {
     PmuSettings {
@@ -106,11 +107,11 @@ pub fn pmu_settings(config: &Config, host: &Host) -> PmuSettings {
     }
 }
 
-/// Where pods come from.
+/// Returns the settings of the source of pods.
 ///
 /// # Errors
 ///
-/// Why from nowhere, which is as it should be.
+/// The reason why there is no source. The agent runs without one.
 pub fn pod_settings(config: &Config, node_name: &str) -> Result<pods::SourceSettings, &'static str> {
     if !wants_pods(config) {
         return Err(match config.identity {
@@ -139,7 +140,7 @@ pub fn pod_settings(config: &Config, node_name: &str) -> Result<pods::SourceSett
     })
 }
 
-/// How to find out who may read; `None` where everybody may.
+/// Returns the settings of the access check; `None` where everyone may read.
 #[must_use]
 pub fn access_settings(config: &Config) -> Option<AccessSettings> {
     let authorization = &config.server.authorization;
@@ -153,7 +154,7 @@ pub fn access_settings(config: &Config) -> Option<AccessSettings> {
     })
 }
 
-/// What the form of the scheduling tracepoint means, given the one that was wanted.
+/// Returns the state that follows from the form of the scheduling tracepoint, given the configured one.
 #[must_use]
 pub fn scheduling(wanted: Tracepoint, got: Tracepoint, sees_all_tasks: bool) -> (State, String) {
     let (state, mut detail) = match got {
@@ -168,7 +169,7 @@ pub fn scheduling(wanted: Tracepoint, got: Tracepoint, sees_all_tasks: bool) -> 
     (state, detail)
 }
 
-/// What becomes of stacks.
+/// Returns the state of stacks.
 #[must_use]
 pub fn stacks(config: &Config, host: &Host) -> (State, String) {
     if !config.stacks.enabled {
@@ -183,12 +184,12 @@ pub fn stacks(config: &Config, host: &Host) -> (State, String) {
     } else if sends_profiles(config) {
         (State::Degraded, format!("without {}", missing.join(" and ")))
     } else {
-        // Nobody has asked for them yet.
+        // No receiver is configured that would need the names.
         (State::Healthy, format!("of every wait, without {}", missing.join(" and ")))
     }
 }
 
-/// What becomes of samples on the CPU.
+/// Returns the state of samples on the CPU.
 #[must_use]
 pub fn samples(config: &Config, samples: &Result<Option<SampleEvent>, String>) -> (State, String) {
     match samples {
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
     use crate::limits::max_memory::MaxMemory;
 
-    /// Maps of a KiB per stack, and of 4 MiB besides.
+    /// Returns the size of maps with 1 KiB per stack and 4 MiB of fixed size.
     fn map_bytes(config: &Config) -> u64 {
         (4 << 20) + (u64::from(config.stacks.max_stacks) << 10)
     }

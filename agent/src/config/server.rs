@@ -1,4 +1,4 @@
-//! `server:`, and what its keys mean together.
+//! The section `server:`, and the checks across its keys.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -50,14 +50,14 @@ pub struct ServerLimits {
 /// The files of `server.tls:`.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The certificate, and those between it and the authority.
+    /// The certificate, followed by the intermediate certificates.
     pub cert: PathBuf,
     /// The key of the certificate.
     pub key: PathBuf,
 }
 
 impl Server {
-    /// The certificate and its key; `None` without TLS.
+    /// Returns the certificate and its key; `None` without TLS.
     #[must_use]
     pub fn tls_files(&self) -> Option<TlsFiles> {
         let ServerTls { cert_file, key_file } = &self.tls;
@@ -83,11 +83,11 @@ impl Server {
                 !self.authorization.enabled && !self.authorization.audiences.is_empty(),
                 "no tokens are asked for (set `server.authorization.enabled: true`)",
             ),
-            // The kubelet, a Prometheus, and whoever looks why they fail.
+            // Leaves room for the kubelet, a Prometheus, and a person who looks for the reason of their failures.
             ("server.limits.connections", !(4..=4096).contains(&limits.connections), "needs 4 to 4096"),
             // NaN is in no range.
             ("server.limits.maxPercent", !(0.0..=100.0).contains(&limits.max_percent), "needs 0 to 100"),
-            // hyper takes no smaller buffer.
+            // hyper accepts no smaller buffer.
             ("server.limits.headerBytes", !(8192..=1 << 20).contains(&limits.header_bytes), "needs 8192 to 1048576"),
             ("server.limits.headerTimeout", limits.header_timeout < Duration::from_secs(1), "needs at least 1s"),
         ];

@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use super::Config;
 
-/// Reasons why a text is no configuration. Each names a line and a column where it can.
+/// The reasons why a text is no configuration. Each names a line and a column where possible.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum BadText {
     /// The text is no YAML.
@@ -16,17 +16,17 @@ pub enum BadText {
     Keys(String),
 }
 
-/// Reads a text; one without keys has no changes to the defaults.
+/// Reads a text. A text without keys makes no changes to the defaults.
 pub(super) fn read(text: &str) -> Result<Config, BadText> {
-    // First, since the library reports an unknown key although the text behind it is no YAML.
+    // This check comes first: the library reports an unknown key even if the text behind it is no YAML.
     serde_yaml::from_str::<IgnoredAny>(text).map_err(|error| BadText::Syntax(error.to_string()))?;
     let config: Option<Config> =
         serde_yaml::from_str(text).map_err(|error| BadText::Keys(with_nearest_key(&error.to_string())))?;
     Ok(config.unwrap_or_default())
 }
 
-/// Adds the nearest key to the library's ``unknown field `x`, expected one of `a`, `b` at line 3``, or all keys where none
-/// is near.
+/// Adds the nearest key to the library's ``unknown field `x`, expected one of `a`, `b` at line 3``. Adds all keys where
+/// none is near.
 fn with_nearest_key(message: &str) -> String {
     let Some((before, after)) = message.split_once("unknown field `") else { return message.to_owned() };
     let Some((unknown, rest)) = after.split_once('`') else { return message.to_owned() };
@@ -40,7 +40,7 @@ fn with_nearest_key(message: &str) -> String {
     format!("{before}unknown key `{unknown}`{position} ({hint})")
 }
 
-/// Returns the known key that is at most a third of the unknown one's letters away.
+/// Returns the nearest known key, if at most a third of the letters of the unknown key must change.
 fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
     let most = unknown.chars().count().max(3) / 3;
     let lower = unknown.to_lowercase();

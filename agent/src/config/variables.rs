@@ -1,8 +1,9 @@
-//! The environment variables of OpenTelemetry: what they say where the file says nothing. Pure.
+//! The environment variables of OpenTelemetry, which set the keys that the file does not set. Pure.
 //!
-//! A key that has its default counts as not set, so that a copy of the whole example file leaves the variables their
-//! say. A variable of the signal (`OTEL_EXPORTER_OTLP_PROFILES_*`) is before the general one. An empty variable counts
-//! as not set, by OpenTelemetry's rules; a bad one is an error, since profiles that go elsewhere are not what was meant.
+//! A key that has its default counts as not set. So the variables still apply beside a copy of the whole example file.
+//! A variable of the signal (`OTEL_EXPORTER_OTLP_PROFILES_*`) takes precedence over the general one. An empty variable
+//! counts as not set, by OpenTelemetry's rules. A bad variable is an error, because profiles must not go to a wrong
+//! place.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,7 +17,7 @@ const PROFILES: &str = "OTEL_EXPORTER_OTLP_PROFILES_";
 
 /// A key, and the variable that may set it.
 struct Row {
-    /// After one of the two prefixes.
+    /// The part of the variable's name after one of the two prefixes.
     name: &'static str,
     is_set: fn(&Otlp, &Otlp) -> bool,
     set: fn(&mut Otlp, Text<'_>) -> Result<(), String>,
@@ -26,11 +27,11 @@ struct Row {
 #[derive(Clone, Copy)]
 struct Text<'a> {
     text: &'a str,
-    /// Of the signal, not the general one.
+    /// `true` for the variable of the signal, and `false` for the general one.
     of_signal: bool,
 }
 
-/// In this order: what an endpoint means depends on the protocol.
+/// The order matters: the meaning of an endpoint depends on the protocol.
 const ROWS: [Row; 9] = [
     Row {
         name: "PROTOCOL",
@@ -42,7 +43,7 @@ const ROWS: [Row; 9] = [
         name: "HEADERS",
         is_set: |otlp, default| otlp.headers != default.headers,
         set: |otlp, value| {
-            // Receivers' documents write names as they like.
+            // The documents of receivers write header names in any case.
             let lower = |(name, value): (String, String)| (name.to_ascii_lowercase(), value);
             pairs(value.text).map(|headers| otlp.headers = headers.into_iter().map(lower).collect())
         },
@@ -89,7 +90,7 @@ const ROWS: [Row; 9] = [
     },
     Row {
         name: "INSECURE",
-        // It says what an endpoint without a scheme means, whoever set that.
+        // The variable gives a scheme to any endpoint without one, including the file's.
         is_set: |otlp, _| otlp.endpoint.is_empty() || otlp.endpoint.contains("://"),
         set: |otlp, value| {
             let scheme = match value.text.to_ascii_lowercase().as_str() {
@@ -103,7 +104,7 @@ const ROWS: [Row; 9] = [
     },
 ];
 
-/// Fills in what the file left at its default.
+/// Sets the keys that the file left at their defaults.
 pub(super) fn apply(otlp: &mut Otlp, variable: impl Fn(&str) -> Option<String>) -> Result<(), ConfigError> {
     let default = Otlp::default();
     let given = |name: &str| variable(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -126,7 +127,7 @@ pub(super) fn apply(otlp: &mut Otlp, variable: impl Fn(&str) -> Option<String>) 
         .transpose()
         .map_err(|message| ConfigError::Variable { name: attributes.to_owned(), message })?
         .unwrap_or_default();
-    // It is before the other one's `service.name`.
+    // `OTEL_SERVICE_NAME` takes precedence over `service.name` in `OTEL_RESOURCE_ATTRIBUTES`.
     more.extend(given("OTEL_SERVICE_NAME").map(|name| ("service.name".to_owned(), name)));
     for (key, value) in more {
         otlp.resource_attributes.entry(key).or_insert(value);
@@ -134,7 +135,8 @@ pub(super) fn apply(otlp: &mut Otlp, variable: impl Fn(&str) -> Option<String>) 
     Ok(())
 }
 
-/// The general one is where all signals go, each under its own path; the other one is the whole address.
+/// Sets the endpoint. The general variable is the base of all signals, each under its own path. The variable of the
+/// signal is the whole address.
 fn set_endpoint(otlp: &mut Otlp, value: Text<'_>) -> Result<(), String> {
     otlp.endpoint = value.text.to_owned();
     if value.of_signal && otlp.protocol == Protocol::Http && otlp.path == Otlp::default().path {
@@ -146,13 +148,13 @@ fn set_endpoint(otlp: &mut Otlp, value: Text<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// A word as in the file.
+/// Parses a word in the form that the file uses.
 fn word<T: DeserializeOwned>(text: &str, known: &str) -> Result<T, String> {
     let deserializer: StrDeserializer<'_, serde::de::value::Error> = text.into_deserializer();
     T::deserialize(deserializer).ok().ok_or_else(|| format!("unknown `{text}` (one of {known})"))
 }
 
-/// `key=value,key=value`, with `%20` and the like. No value is in the message: it may be a token.
+/// Parses `key=value,key=value` with percent-encoding such as `%20`. Errors contain no value: it may be a token.
 fn pairs(text: &str) -> Result<BTreeMap<String, String>, String> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     let pairs = items.enumerate().map(|(index, item)| {
@@ -163,7 +165,7 @@ fn pairs(text: &str) -> Result<BTreeMap<String, String>, String> {
     pairs.collect()
 }
 
-/// Percent-encoding; `None` if what comes out is no text.
+/// Decodes percent-encoding; `None` if the result is no text.
 fn decode(text: &str) -> Option<String> {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());

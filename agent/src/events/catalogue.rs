@@ -1,15 +1,15 @@
-//! The events that have a name: one row each, with `perf list`'s names and the uapi's numbers.
+//! The catalogue of named events: one row per event, with `perf list`'s names and the uapi's numbers.
 //!
-//! A row names the metric family that the event is exported as. Software events share [`SHARED_FAMILY`] with
-//! raw and PMU events, except the clocks: faults, switches and migrations have families of their own that come
-//! from task fields, which are exact, and no family may have two origins.
+//! A row names the metric family that the event is exported as. Software events share [`SHARED_FAMILY`] with raw and
+//! PMU events, except the clocks: faults, switches and migrations have families of their own that come from task
+//! fields, which are exact, and no family may have two origins.
 
-/// The family of all events that have none of their own, told apart by the label `event`.
+/// The family of all events without a family of their own; the label `event` distinguishes them.
 pub const SHARED_FAMILY: &str = "perf_events";
-/// Its help text.
+/// The help text of this family.
 pub const SHARED_HELP: &str = "Events configured by software event name, by raw code or by the terms of a PMU.";
 
-/// An event that podperf knows by name.
+/// A named event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// perf's name.
@@ -24,16 +24,16 @@ pub struct Event {
     pub family: &'static str,
     /// The metric's help text.
     pub help: &'static str,
-    /// What the raw value is.
+    /// The unit of the raw value.
     pub scale: Scale,
-    /// Counted unless configured otherwise.
+    /// Set if the event is counted by default.
     pub on_by_default: bool,
-    /// Whether the kernel tells user from kernel mode. It ignores the modes for clocks, and what happens in the
-    /// scheduler is always in kernel mode.
+    /// Set if the kernel can count user and kernel mode separately. It ignores the modes for clocks, and events of the
+    /// scheduler always happen in kernel mode.
     pub splits: bool,
 }
 
-/// `enum perf_type_id`, as far as it is used here.
+/// `enum perf_type_id`, only the types that are used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PerfType {
     /// `PERF_TYPE_HARDWARE`.
@@ -46,12 +46,12 @@ pub enum PerfType {
     Raw,
 }
 
-/// How a raw value becomes the metric's.
+/// The conversion of a raw value to the metric's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// As it is.
+    /// Exported without conversion.
     Count,
-    /// Exported in seconds.
+    /// Nanoseconds, exported in seconds.
     Nanoseconds,
 }
 
@@ -88,20 +88,20 @@ pub static EVENTS: &[Event] = &[
     software(11, "cgroup-switches", &[]).whole(),
 ];
 
-/// The row of a name or alias, in any case (as perf takes them).
+/// Returns the row of a name or alias, in any case (as perf accepts them).
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Event> {
     EVENTS.iter().find(|event| event.names().any(|known| known.eq_ignore_ascii_case(name)))
 }
 
-/// The name or alias that `name` is most likely a misspelling of.
+/// Returns the name or alias that `name` is most likely a misspelling of.
 #[must_use]
 pub fn nearest(name: &str) -> Option<&'static str> {
     super::nearest(name, EVENTS.iter().flat_map(Event::names))
 }
 
 impl Event {
-    /// Its name, then its aliases.
+    /// Returns the event's name, then its aliases.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         std::iter::once(self.name).chain(self.aliases.iter().copied())
     }
@@ -118,7 +118,7 @@ impl Event {
 }
 
 impl PerfType {
-    /// The number of `perf_event_attr.type`.
+    /// Returns the number of `perf_event_attr.type`.
     #[must_use]
     pub const fn id(self) -> u32 {
         match self {
@@ -129,7 +129,7 @@ impl PerfType {
         }
     }
 
-    /// What is asked of the kernel, with the uapi's name of the type.
+    /// Returns the text for the kernel's event, with the uapi's name of the type.
     #[must_use]
     pub fn kernel_event(self, config: u64) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! A sysfs of PMUs in a temporary directory, and texts to throw at parsers.
+//! A sysfs of PMUs in a temporary directory, and random texts for parsers.
 
 use std::{
     env, fs,
@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-/// Files of an Intel core PMU, an Arm one, a hybrid one, and PMUs that are not per task.
+/// Files of an Intel core PMU, an Arm PMU, a hybrid PMU, and PMUs that do not count per task.
 const FILES: &[(&str, &str)] = &[
     ("cpu/type", "4\n"),
     ("cpu/format/event", "config:0-7\n"),
@@ -38,7 +38,7 @@ const FILES: &[(&str, &str)] = &[
     ("untyped/type", "x\n"),
 ];
 
-/// The directory; removed on drop.
+/// The temporary directory; it is removed on drop.
 pub(super) struct Sysfs(PathBuf);
 
 impl Sysfs {
@@ -54,7 +54,7 @@ impl Sysfs {
         Self(root)
     }
 
-    /// The same machine with a second kind of CPUs.
+    /// Creates the same machine with a second kind of CPUs.
     pub(super) fn hybrid() -> Self {
         let sysfs = Self::new();
         let atom = sysfs.0.join("cpu_atom");
@@ -76,7 +76,7 @@ impl Drop for Sysfs {
     }
 }
 
-/// 30,000 texts, always the same: any bytes, an event's own pieces, and terms of a PMU, by turns.
+/// Returns 30,000 texts, always the same: in turn random bytes, pieces of events, and terms of a PMU.
 pub(super) fn random_texts() -> impl Iterator<Item = String> {
     #[rustfmt::skip]
     const PIECES: &[&str] = &[
@@ -88,7 +88,7 @@ pub(super) fn random_texts() -> impl Iterator<Item = String> {
         "event=0x3c", "umask=2", "inv", "cpu-cycles", "mem-loads", "ldlat=7", "name=x", "r1a8", "config=9", "new=1",
         "broken", "asks", "backwards", "umask=256", "event",
     ];
-    // Knuth's MMIX constants; the high bits are the random ones.
+    // Knuth's MMIX constants; the high bits are random enough.
     let mut state = 1_u64;
     let mut below = move |bound: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,4 +1,5 @@
-//! What to say and do when `perf_event_open(2)` refuses a counter. Pure: the error number comes from the caller.
+//! Error messages for a counter that `perf_event_open(2)` refuses, with a remedy. Pure: the error number comes from the
+//! caller.
 
 use std::io;
 
@@ -17,8 +18,8 @@ const ENOSPC: i32 = 28;
 const ENOSYS: i32 = 38;
 const EOPNOTSUPP: i32 = 95;
 
-/// The reason for a refusal and, in brackets, the way out; `paranoid` is `kernel.perf_event_paranoid`. To be put after
-/// ``failed to open event `NAME`: ``.
+/// Returns the reason for a refusal with the remedy in brackets; `paranoid` is `kernel.perf_event_paranoid`. The text
+/// continues ``failed to open event `NAME`: ``.
 #[must_use]
 pub fn perf_error_hint(errno: i32, counter: &Counter, paranoid: Option<i32>) -> String {
     match errno {
@@ -94,7 +95,7 @@ fn is_software(counter: &Counter) -> bool {
     matches!(&counter.source, Source::Attr(attr) if attr.is_software())
 }
 
-/// The PMU that is asked by name.
+/// Returns the PMU that the event names.
 fn pmu(counter: &Counter) -> Option<&str> {
     counter.kernel_event.split_once('/').map(|(pmu, _)| pmu)
 }

@@ -1,9 +1,9 @@
-//! Which events are counted: from the configured names to what `perf_event_open(2)` takes.
+//! The events that are counted: from the configured names to the arguments of `perf_event_open(2)`.
 //!
-//! [`parse`] reads one configured event, [`catalogue`] knows the events that have a name, [`pmu`] looks up the terms of
-//! a PMU in sysfs, and [`plan`] makes of all groups the one value that the kernel side opens. Opening is not done here;
-//! [`hint`] only says what to do when the kernel refuses, [`neighbour`] when to make room for others, [`plausible`]
-//! which counts cannot be, [`multiplexing`] what a count stands for, and [`state`] has the words for what becomes of an
+//! [`parse`] reads one configured event, [`catalogue`] lists the named events, [`pmu`] looks up the terms of a PMU in
+//! sysfs, and [`plan`] combines all groups into the one value that the kernel side opens. These modules open no event:
+//! [`hint`] gives the remedy when the kernel refuses, [`neighbour`] decides when to make room for other users of the
+//! PMU, [`plausible`] finds impossible counts, [`multiplexing`] scales counts, and [`state`] names the states of an
 //! event. Text files of sysfs are the only I/O.
 
 pub mod catalogue;
@@ -18,13 +18,13 @@ pub mod plausible;
 pub mod pmu;
 pub mod state;
 
-/// Where the kernel lists its PMUs.
+/// The directory in which the kernel lists its PMUs.
 pub const SYSFS: &str = "/sys/bus/event_source/devices";
 
-/// Below this similarity a suggestion is noise.
+/// A suggestion with less similarity than this is noise.
 const SIMILAR: f64 = 0.75;
 
-/// The candidate that `text` is most likely a misspelling of.
+/// Returns the candidate that `text` is most likely a misspelling of.
 fn nearest<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let text = text.to_ascii_lowercase();
     candidates
@@ -34,7 +34,7 @@ fn nearest<'a>(text: &str, candidates: impl Iterator<Item = &'a str>) -> Option<
         .map(|(_, candidate)| candidate)
 }
 
-/// The way out of a misspelling, for the brackets of an error.
+/// Returns the remedy for a misspelling, for the brackets of an error.
 fn did_you_mean(nearest: Option<&str>, otherwise: &str) -> String {
     nearest.map_or_else(|| otherwise.to_owned(), |name| format!("did you mean `{name}`?"))
 }

@@ -1,12 +1,13 @@
-//! Scaling the counts of a group that had the PMU for a part of the time only: the kernel lets groups that do not fit take
+//! Scales the counts of a group that was on the PMU for only a part of the time: groups that do not fit together take
 //! turns, every few milliseconds. Pure.
 //!
-//! A count is multiplied by `enabled / running`. A row with 100 ms or more on the CPUs saw many turns, and has its own times. A row
-//! of a millisecond was on the PMU for all of it or for nothing: by its own times it would count what it counted or nothing, and
-//! all short rows together too little. So short rows have the times of all short rows together. The count of one short row is an
-//! estimate, and the sum of many is right.
+//! A count is multiplied by `enabled / running`. A row with 100 ms or more on the CPUs saw many turns, so it is scaled
+//! by its own times. A row of one millisecond was on the PMU for its whole time or not at all: scaled by its own times,
+//! it would show its raw count or nothing, and the sum of all short rows would be too small. Therefore short rows are
+//! scaled by the times of all short rows together. The count of one short row is an estimate, but the sum of many is
+//! right.
 
-/// A row with this much time on the CPUs since the last reading saw enough turns, which are of 4 ms by default
+/// A row with at least this much time on the CPUs since the last reading saw enough turns. A turn takes 4 ms by default
 /// (`perf_event_mux_interval_ms` in sysfs).
 const LONG_NS: u64 = 100_000_000;
 /// The largest factor.
@@ -15,9 +16,9 @@ const MOST_TIMES: u64 = 64;
 /// The times for which a group was enabled and was really on the PMU since the last reading, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
-    /// Time of all CPUs on which it wanted to count.
+    /// Time of all CPUs on which the group wanted to count.
     pub enabled_ns: u64,
-    /// The part of it in which it counted.
+    /// The part of this time in which the group counted.
     pub running_ns: u64,
 }
 
@@ -31,8 +32,8 @@ impl Turns {
         self.enabled_ns >= LONG_NS
     }
 
-    /// Returns the share that scales this row. `None` if nothing was counted, or too little to stand for the rest: that is not
-    /// the same as a count of zero.
+    /// Returns the share that scales this row. Returns `None` if the group counted for no time or too little time: this
+    /// is not the same as a count of zero.
     #[must_use]
     pub fn share(self, pool: Pool) -> Option<Share> {
         let by = match (self.is_long(), pool.short.is_long()) {
@@ -48,10 +49,10 @@ impl Turns {
 /// The turns of many rows since the last reading.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pool {
-    /// The turns of rows that are too short to know their own share. Long rows may have had another one: who counts a single process
-    /// takes the PMU from that one only.
+    /// The turns of rows that are too short for a share of their own. Long rows may have a different share: a user who
+    /// counts a single process takes the PMU only from that process.
     short: Turns,
-    /// The turns of all rows, for where the short ones are too few.
+    /// The turns of all rows, used when the short rows have too little time.
     all: Turns,
 }
 
@@ -65,7 +66,7 @@ impl Pool {
     }
 }
 
-/// The part of a time for which a group counted.
+/// The part of the time in which a group counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share(Turns);
 
@@ -108,20 +109,21 @@ mod tests {
 
     #[test]
     fn a_long_row_has_its_own_share_and_a_short_one_that_of_the_short_ones() {
-        // Somebody counts the process of the long row. The short ones have the PMU all the time, or half of it.
+        // Another user counts the process of the long row. The short rows have the PMU all the time, or half of the
+        // time.
         let long = turns(1_000 * MS, 250 * MS);
         let always = pool(&[&[long][..], &[turns(10 * MS, 10 * MS); 20]].concat());
         let half = pool(&[&[long][..], &[turns(10 * MS, 5 * MS); 20]].concat());
         assert_eq!(long.share(always).unwrap().scale(10), 40);
         assert_eq!(turns(MS, MS).share(always).unwrap().scale(10), 10);
         assert_eq!(turns(MS, MS).share(half).unwrap().scale(10), 20);
-        // Two short ones of a millisecond know nothing.
+        // Two short rows of a millisecond are too little for a share.
         assert_eq!(turns(MS, MS).share(pool(&[long, turns(MS, MS)])).unwrap().scale(1_000), 3_988);
     }
 
     #[test]
     fn too_little_stands_for_nothing() {
-        // A row that never was on the PMU, and one after an hour off it.
+        // A row that never was on the PMU, and a row after an hour off it.
         assert_eq!(turns(MS, 0).share(pool(&[turns(1_000 * MS, 500 * MS)])), None);
         let hour = turns(3_600_000 * MS, MS);
         assert_eq!(hour.share(pool(&[hour])), None);
@@ -129,8 +131,8 @@ mod tests {
         assert_eq!(turns(641 * MS, 10 * MS - 1).share(Pool::default()), None);
     }
 
-    /// Returns what short rows count together, as a part of the truth: `groups` take turns of 4 ms, and each row runs for `life_us` in
-    /// `runs`, at moments that have nothing to do with the turns.
+    /// Returns the sum of the short rows' counts as a part of the true count: `groups` take turns of 4 ms, and each row
+    /// runs for `life_us` in `runs`, at moments that are independent of the turns.
     fn simulated(life_us: u64, runs: u64, groups: u64) -> f64 {
         const ROWS: u64 = 20_000;
         const TURN_US: u64 = 4_000;
@@ -150,7 +152,7 @@ mod tests {
             rows.push(turns(life_us * 1_000, on_pmu_us * 1_000));
         }
         let pool = pool(&rows);
-        // Three in a nanosecond.
+        // Three events in a nanosecond.
         let count = |row: &Turns| row.share(pool).map_or(0, |share| share.scale(row.running_ns * 3));
         let counted: u64 = rows.iter().map(count).sum();
         let truth = ROWS * life_us * 3_000;

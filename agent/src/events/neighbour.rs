@@ -1,49 +1,51 @@
-//! When to make room on the PMU for others, and when to come back. Pure.
+//! Decides when to make room on the PMU for other users, and when to come back. Pure.
 //!
-//! The kernel lets groups take turns when they do not all fit, so a group that was not on the PMU all the time says
-//! that somebody else wants counters too. Then the last group goes, and the next one, until the rest fits; the first
-//! always stays. Later they come back one by one, and the longer they wait the more often they had to go again.
+//! The kernel lets groups take turns when they do not all fit. So a group that was not on the PMU all the time shows
+//! that another user wants counters, too. Then the last group yields, and the next one, until the rest fits; the first
+//! group always stays. Later the groups come back one by one. After each attempt that fails, the next wait is twice as
+//! long, up to a limit.
 
 use std::time::Duration;
 
-/// On the PMU for less than this share of the time: it takes turns. What is above it are the kernel's own pauses.
+/// A group that was on the PMU for less than this share of the time takes turns. Smaller gaps are the kernel's own
+/// pauses.
 pub const WHOLE: f64 = 0.98;
-/// Before the first attempt to come back.
+/// The wait before the first attempt to come back.
 const FIRST_WAIT: Duration = Duration::from_secs(60);
-/// Between two attempts, at most.
+/// The longest wait between two attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(16 * 60);
-/// A share of less than this is noise, and right after a move it is the old order's.
+/// The share of a shorter window is noise, and right after a move it still belongs to the old order.
 const LEAST_WINDOW: Duration = Duration::from_secs(1);
 
-/// What to do.
+/// A change of the groups on the PMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Move {
     /// Take this group off the PMU.
     Yield(usize),
-    /// Put it back.
+    /// Put this group back on the PMU.
     Reclaim(usize),
 }
 
-/// The groups in their rank, and what is known of the others on this PMU.
+/// The groups in the order of their rank, and the state of the PMU.
 #[derive(Debug)]
 pub struct Neighbour {
-    /// Group -> whether it was taken off.
+    /// Group -> whether it is off the PMU.
     yielded: Vec<bool>,
     moved_at: Duration,
     wait: Duration,
-    /// Put back, and not yet known whether to stay.
+    /// The group that was put back and may have to yield again.
     trying: Option<usize>,
 }
 
 impl Neighbour {
-    /// `groups` of them are on the PMU, the most wanted first.
+    /// Puts `groups` groups on the PMU, the most wanted group first.
     #[must_use]
     pub fn new(groups: usize, now: Duration) -> Self {
         Self { yielded: vec![false; groups], moved_at: now, wait: FIRST_WAIT, trying: None }
     }
 
-    /// Looks at the share of the time since the last call that each group was on the PMU; `None` is not known. At most
-    /// one move a time, and the next looks at what it did.
+    /// Takes the share of the time since the last call that each group was on the PMU; `None` if unknown. Returns at
+    /// most one move per call, and the next call observes its effect.
     pub fn observe(&mut self, now: Duration, shares: &[Option<f64>]) -> Option<Move> {
         let since = now.saturating_sub(self.moved_at);
         if since < LEAST_WINDOW {

@@ -1,7 +1,7 @@
-//! One configured event, as perf writes them: a name, `rNNNN`, or `pmu/term=value,.../`, with `:u` or `:k`.
+//! Parses one configured event in perf's syntax: a name, `rNNNN`, or `pmu/term=value,.../`, with `:u` or `:k`.
 //!
-//! Only the text is judged here; whether this machine has the PMU and its terms is for [`super::pmu`]. Refused: perf's
-//! modifiers for sampling and guests, tracepoints, and globs of PMUs.
+//! Only the text is checked here; [`super::pmu`] checks whether this machine has the PMU and its terms. Rejected:
+//! perf's modifiers for sampling and guests, tracepoints, and globs of PMUs.
 
 use thiserror::Error;
 
@@ -10,16 +10,16 @@ use super::{
     did_you_mean,
 };
 
-/// A configured event, understood.
+/// A parsed event of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// As configured, without blanks around it.
+    /// The configured text, without blanks around it.
     pub text: String,
-    /// What is counted: the given name, or the text without its modifier.
+    /// The label of the event: the given name, or the text without its modifier.
     pub label: String,
-    /// Where it is counted; `None` is everywhere.
+    /// The CPU mode that is counted; `None` counts all modes.
     pub mode: Option<Mode>,
-    /// How it is named.
+    /// The way in which the event is named.
     pub target: Target,
 }
 
@@ -39,18 +39,18 @@ pub enum Target {
 pub struct PmuSpec {
     /// The PMU's name: one path component.
     pub pmu: String,
-    /// At least one, each name once; `name=` is not among them.
+    /// At least one term, each name once; without `name=`.
     pub terms: Vec<Term>,
 }
 
 /// `name=value`, or a `name` alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// A format field, an event of the PMU, or `config`, `config1`, ...
+    /// A format field, an event of the PMU, or one of `config`, `config1`, ...
     pub name: String,
-    /// `None` where there is no `=`.
+    /// `None` if there is no `=`.
     pub value: Option<u64>,
-    /// Where it stands in the event's text, in characters from 1.
+    /// The position in the event's text, in characters from 1.
     pub position: usize,
 }
 
@@ -63,67 +63,67 @@ pub enum Mode {
     Kernel,
 }
 
-/// What is wrong with the text of an event.
+/// A mistake in the text of an event.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ParseError {
-    /// Nothing there.
+    /// The text is empty.
     #[error("empty event name (remove it, or name an event, e.g. `cycles`)")]
     Empty,
-    /// Not in the catalogue.
+    /// The name is not in the catalogue.
     #[error("unknown event `{event}` ({})", did_you_mean(*.nearest, "name one of the catalogue, or write `rNNNN` or `pmu/term=value/`"))]
     UnknownEvent {
         /// The name.
         event: String,
-        /// The catalogue's most similar.
+        /// The most similar name of the catalogue.
         nearest: Option<&'static str>,
     },
-    /// Other than `u` and `k`.
+    /// A modifier other than `u` and `k`.
     #[error("unknown modifier `{modifier}` of event `{event}` (use `u` for user mode, `k` for kernel mode, or none)")]
     UnknownModifier {
         /// The whole event.
         event: String,
-        /// What follows its name.
+        /// The text after the event's name.
         modifier: String,
     },
-    /// More than 64 bits.
+    /// A raw code of more than 64 bits.
     #[error("too long raw event `{event}` (at most 16 hexadecimal digits after `r`)")]
     RawTooLong {
         /// The name.
         event: String,
     },
-    /// `cpu/event=1`.
+    /// A text without the closing `/`, such as `cpu/event=1`.
     #[error("missing closing `/` of event `{event}` (write `{event}/`)")]
     Unclosed {
         /// The whole event.
         event: String,
     },
-    /// Empty, or not a name that a PMU can have.
+    /// The PMU's name is empty, or is no valid name.
     #[error("bad PMU name `{pmu}` in event `{event}` (see {})", super::SYSFS)]
     BadPmu {
-        /// What stands before the `/`.
+        /// The text before the `/`.
         pmu: String,
         /// The whole event.
         event: String,
     },
-    /// `event=`, `=1`, `event=x`, ...
+    /// A term such as `event=`, `=1`, `event=x`.
     #[error("malformed term `{term}` at position {position} of event `{event}`: {problem}")]
     MalformedTerm {
         /// The term.
         term: String,
-        /// Where it stands, in characters from 1.
+        /// The position in the event's text, in characters from 1.
         position: usize,
         /// The whole event.
         event: String,
-        /// What is wrong, and the way out.
+        /// The mistake, and the remedy.
         problem: &'static str,
     },
 }
 
-/// Reads one event.
+/// Parses one event.
 ///
 /// # Errors
 ///
-/// The text is not an event, whatever the machine.
+/// When the text cannot be an event on any machine.
 pub fn parse(text: &str) -> Result<Spec, ParseError> {
     let text = text.trim();
     if text.is_empty() {
@@ -141,7 +141,7 @@ pub fn parse(text: &str) -> Result<Spec, ParseError> {
 }
 
 impl Mode {
-    /// The value of the label `mode`.
+    /// Returns the value of the label `mode`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -150,7 +150,7 @@ impl Mode {
         }
     }
 
-    /// perf's modifier.
+    /// Returns perf's modifier.
     #[must_use]
     pub const fn letter(self) -> char {
         match self {
@@ -160,18 +160,18 @@ impl Mode {
     }
 }
 
-/// The digits of `rNNNN` or `r0xNNNN`, if it is one.
+/// Returns the digits of `rNNNN` or `r0xNNNN`; `None` for another text.
 pub(super) fn raw_digits(name: &str) -> Option<&str> {
     let digits = name.strip_prefix('r')?;
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
     (!digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(digits)
 }
 
-/// A decimal number, or a hexadecimal one after `0x`.
+/// Reads a decimal number, or a hexadecimal number after `0x`.
 pub(super) fn number(text: &str) -> Option<u64> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let (digits, radix) = hexadecimal.map_or((text, 10), |digits| (digits, 16));
-    // `from_str_radix` takes a sign.
+    // `from_str_radix` accepts a sign, so the first character is checked.
     digits.starts_with(|first: char| first.is_digit(radix)).then(|| u64::from_str_radix(digits, radix).ok())?
 }
 
@@ -195,9 +195,9 @@ fn parse_mode(event: &str, modifier: Option<&str>) -> Result<Option<Mode>, Parse
     }
 }
 
-/// `rest` is what follows the first `/` of `event`.
+/// Parses a PMU's event; `rest` is the text after the first `/` of `event`.
 fn parse_pmu<'a>(event: &'a str, pmu: &str, rest: &'a str) -> Result<(Target, &'a str, Option<&'a str>), ParseError> {
-    // A name of dots would leave sysfs.
+    // A name of dots would lead out of sysfs.
     if !is_word(pmu) || pmu.starts_with('.') {
         return Err(ParseError::BadPmu { pmu: pmu.to_owned(), event: event.to_owned() });
     }
@@ -210,7 +210,7 @@ fn parse_pmu<'a>(event: &'a str, pmu: &str, rest: &'a str) -> Result<(Target, &'
     Ok((Target::Pmu(PmuSpec { pmu: pmu.to_owned(), terms }), name.unwrap_or(whole), modifier))
 }
 
-/// The terms and the value of `name=`; `start` is the position of the first.
+/// Returns the terms and the value of `name=`; `start` is the position of the first term.
 fn parse_terms<'a>(event: &str, start: usize, text: &'a str) -> Result<(Vec<Term>, Option<&'a str>), ParseError> {
     let mut terms: Vec<Term> = Vec::new();
     let mut label = None;

@@ -1,7 +1,7 @@
-//! All configured groups, checked and made into what the kernel side opens.
+//! Checks all configured groups and turns them into the plan that the kernel side opens.
 //!
-//! What the configuration gets wrong is an error with its place in it; what this machine lacks is a counter whose
-//! source is [`Source::Unsupported`], so that it can be reported beside the others.
+//! A mistake in the configuration is an error with its place. An event that this machine lacks becomes a counter with
+//! the source [`Source::Unsupported`], so that it is reported together with the other counters.
 
 use std::{fmt, path::Path};
 
@@ -14,14 +14,14 @@ use super::{
     pmu::{Resolution, TermError, resolve, several_core_pmus},
 };
 
-/// What is to be counted.
+/// The counters to open, by group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Events of a group are on the PMU at the same time. None is empty.
+    /// The groups. Events of a group are on the PMU at the same time. No group is empty.
     pub groups: Vec<Vec<Counter>>,
 }
 
-/// One event, and the series that it becomes.
+/// One event, and the series that it is exported as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
     /// The configured text, e.g. `cycles:u`; unique.
@@ -30,30 +30,31 @@ pub struct Counter {
     pub family: &'static str,
     /// The family's help text.
     pub help: &'static str,
-    /// What the raw value is.
+    /// The unit of the raw value.
     pub scale: Scale,
     /// The label `event`, in the shared family only.
     pub event_label: Option<String>,
-    /// The label `mode`, where only one is counted.
+    /// The label `mode`, if only one mode is counted.
     pub mode: Option<Mode>,
-    /// What to open.
+    /// The arguments for the kernel, or the reason why the event is unsupported.
     pub source: Source,
-    /// The CPUs whose PMU has it; `None` is all. Of a PMU of a machine with several kinds of CPUs.
+    /// The CPUs whose PMU has the event; `None` means all CPUs. Only machines with several kinds of CPUs have such
+    /// PMUs.
     pub cpus: Option<Vec<u32>>,
-    /// What is asked of the kernel, e.g. `cpu/event=0x3c,umask=0x0/` or `PERF_TYPE_HARDWARE:0`.
+    /// The text for the kernel's event, e.g. `cpu/event=0x3c,umask=0x0/` or `PERF_TYPE_HARDWARE:0`.
     pub kernel_event: String,
 }
 
-/// Where the counts come from.
+/// The origin of the counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// `perf_event_open(2)`.
+    /// The arguments of `perf_event_open(2)`.
     Attr(Attr),
-    /// Nowhere: why, and what would help.
+    /// No origin: the reason and the remedy.
     Unsupported(String),
 }
 
-/// The part of `perf_event_attr` that differs between counters.
+/// The fields of `perf_event_attr` that differ between counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// `type`.
@@ -64,29 +65,29 @@ pub struct Attr {
     pub config1: u64,
     /// `config2`.
     pub config2: u64,
-    /// Counts nothing in user mode.
+    /// Set if the counter excludes user mode.
     pub exclude_user: bool,
-    /// Counts nothing in kernel mode.
+    /// Set if the counter excludes kernel mode.
     pub exclude_kernel: bool,
-    /// It takes one of the CPU's own counters, of which there are few.
+    /// Set if the counter takes one of the few counters of a CPU.
     pub core: bool,
 }
 
-/// What the kernel side has room for.
+/// The limits of the kernel side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Events of all groups.
+    /// The largest number of events in all groups.
     pub events: usize,
-    /// Groups.
+    /// The largest number of groups.
     pub groups: usize,
 }
 
 /// An event's place in the configuration, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which group.
+    /// The index of the group.
     pub group: usize,
-    /// Which of its events.
+    /// The index of the event in its group.
     pub index: usize,
 }
 
@@ -95,82 +96,82 @@ pub struct Place {
 pub struct Placed {
     /// The configured text.
     pub event: String,
-    /// Where.
+    /// The event's place.
     pub place: Place,
 }
 
-/// What is wrong with the configured groups.
+/// A mistake in the configured groups.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum PlanError {
-    /// Not an event.
+    /// The text is not an event.
     #[error("failed to read event at `{place}`")]
     Parse {
-        /// Where.
+        /// The text's place.
         place: Place,
-        /// Why.
+        /// The mistake in the text.
         source: ParseError,
     },
-    /// An event that its PMU does not have.
+    /// The PMU does not take the event's terms.
     #[error("failed to find event {event}")]
     Term {
-        /// Which.
+        /// The event.
         event: Placed,
-        /// Why.
+        /// The mistake in the terms.
         source: TermError,
     },
-    /// No event in it.
+    /// A group without events.
     #[error("empty group `groups[{group}]` (name an event in it, or remove it)")]
     EmptyGroup {
-        /// Which, from 0.
+        /// The index of the group, from 0.
         group: usize,
     },
-    /// More than the kernel side has room for.
+    /// There are more groups than the kernel side has room for.
     #[error("too many groups in `groups`: {count}, and at most {limit} fit (merge or remove some)")]
     TooManyGroups {
-        /// How many are configured.
+        /// The number of configured groups.
         count: usize,
-        /// How many fit.
+        /// The limit.
         limit: usize,
     },
-    /// More than the kernel side has room for.
+    /// There are more events than the kernel side has room for.
     #[error("too many events in `groups`: {count}, and at most {limit} fit (remove some)")]
     TooManyEvents {
-        /// How many are configured.
+        /// The number of configured events.
         count: usize,
-        /// How many fit.
+        /// The limit.
         limit: usize,
     },
-    /// Two counters would be one series.
+    /// Two counters would be exported as the same series.
     #[error("same event twice: {first} and {second} (remove one; in the terms of a PMU, another `name=` helps too)")]
     Twice {
-        /// The one.
+        /// The first event.
         first: Placed,
-        /// The other.
+        /// The second event.
         second: Placed,
     },
-    /// A sum over the family would count it twice.
+    /// A sum over the family would count one event twice.
     #[error(
         "event both whole and by mode: {first} and {second}, which a sum counts twice (keep the whole, or `:u` and `:k`)"
     )]
     WholeAndSplit {
-        /// The one.
+        /// The first event.
         first: Placed,
-        /// The other.
+        /// The second event.
         second: Placed,
     },
-    /// A mode that the kernel would ignore.
+    /// The event has a mode that the kernel would ignore.
     #[error("no modes of event {event}: the kernel counts it only as a whole (remove the modifier)")]
     NoModes {
-        /// Which.
+        /// The event.
         event: Placed,
     },
 }
 
-/// Checks and resolves all groups; PMUs are looked up below `sysfs`.
+/// Checks all groups and looks up their PMUs below `sysfs`.
 ///
 /// # Errors
 ///
-/// A mistake in the configuration, with its place.
+/// When the configuration has a mistake; the error names its place.
 pub fn plan(groups: &[Vec<String>], sysfs: &Path, limits: Limits) -> Result<Plan, PlanError> {
     if groups.len() > limits.groups {
         return Err(PlanError::TooManyGroups { count: groups.len(), limit: limits.groups });
@@ -199,13 +200,13 @@ pub fn plan(groups: &[Vec<String>], sysfs: &Path, limits: Limits) -> Result<Plan
 }
 
 impl Attr {
-    /// `PERF_TYPE_SOFTWARE`: never multiplexed.
+    /// Returns whether the type is `PERF_TYPE_SOFTWARE`: such events are never multiplexed.
     #[must_use]
     pub fn is_software(&self) -> bool {
         self.kind == PerfType::Software.id()
     }
 
-    /// An event of a CPU's own PMU, or of software, by the uapi's numbers.
+    /// Returns an event of a CPU's own PMU or of software, by the uapi's numbers.
     #[must_use]
     pub fn of(kind: u32, config: u64) -> Self {
         Self::new(kind, [config, 0, 0], None, kind != PerfType::Software.id())
@@ -225,13 +226,13 @@ impl fmt::Display for Placed {
 }
 
 impl fmt::Display for Place {
-    /// As a path into the configuration's list of groups.
+    /// Writes the place as a path into the configuration's list of groups.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "groups[{}][{}]", self.group, self.index)
     }
 }
 
-/// Whether `new` can stand beside those before it.
+/// Checks that `new` does not conflict with the earlier events.
 fn check(place: Place, new: &Spec, earlier: &[(Place, Spec)]) -> Result<(), PlanError> {
     if new.mode.is_some() && matches!(new.target, Target::Named(event) if !event.splits) {
         return Err(PlanError::NoModes { event: placed(place, new) });
@@ -252,8 +253,8 @@ fn placed(place: Place, spec: &Spec) -> Placed {
     Placed { event: spec.text.clone(), place }
 }
 
-/// Whether two events differ in their mode at most: the same row of the catalogue, by whatever name, or the same label
-/// in the shared family.
+/// Returns whether two events are equal except for their mode: the same row of the catalogue under any of its names, or
+/// the same label in the shared family.
 fn same_series(left: &Spec, right: &Spec) -> bool {
     let shared = |spec: &Spec| !matches!(spec.target, Target::Named(event) if event.family != SHARED_FAMILY);
     match (&left.target, &right.target) {

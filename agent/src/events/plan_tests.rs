@@ -154,7 +154,7 @@ fn events_of_one_kind_of_cpus_are_opened_there_only() {
     };
     assert_eq!(on("cpu_atom/event=0x3c/"), (Some(vec![4, 5, 7]), true));
     assert_eq!(on("armv8_pmuv3_0/event=0x11/"), (Some(vec![0, 1, 2, 3]), true));
-    // The kernel finds the PMU of each CPU by itself.
+    // The kernel finds the PMU of each CPU itself.
     assert_eq!(on("cycles"), (None, true));
     assert_eq!(on("cpu-clock"), (None, false));
 }
@@ -180,7 +180,7 @@ fn the_whole_catalogue_is_one_plan_of_different_counters() {
 fn no_text_makes_it_panic() {
     let sysfs = Sysfs::new();
     let (mut planned, mut refused) = (0, 0);
-    // Not all, since most read a PMU.
+    // Only every seventh text, because most texts read a PMU.
     for text in random_texts().step_by(7) {
         match plan(&[vec![text]], sysfs.path(), LIMITS) {
             Ok(_) => planned += 1,

@@ -1,47 +1,47 @@
-//! Whether a counter counts what it says. Pure.
+//! Checks whether a counter counts plausibly. Pure.
 //!
-//! Hypervisors without a whole virtual PMU let events be opened that stay zero, and broken ones return anything. So a
-//! loop of known length is run while the counters count, and what they grew by must be at least that and no more than
-//! the clock allows.
+//! Hypervisors without a complete virtual PMU let the agent open events that stay zero, and broken hypervisors return
+//! any value. So a loop of known length runs while the counters count: their growth must be at least that length, and
+//! at most the limit that the clock sets.
 
 use super::{
     catalogue,
     plan::{Attr, Mode},
 };
 
-/// No CPU retires more instructions, or has more of any event, in one cycle.
+/// The largest number of instructions or other events in one cycle: no CPU has more.
 pub const MOST_PER_CYCLE: f64 = 16.0;
-/// A loop takes a cycle for so many instructions at most.
+/// The smallest number of cycles per instruction of the loop.
 const LEAST_CYCLES_SHARE: f64 = 1.0 / MOST_PER_CYCLE;
-/// Clocks of two sources differ a little, and reading them takes time.
+/// The tolerance: clocks of two sources differ a little, and reading them takes time.
 const SLACK: f64 = 1.25;
 
-/// What was run, and for how long.
+/// The loop that ran, and its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
     /// Instructions of the loop, all in user mode.
     pub instructions: u64,
     /// Branches of the loop.
     pub branches: u64,
-    /// Time that passed.
+    /// The time that passed, in nanoseconds.
     pub wall_ns: u64,
     /// The fastest clock of this CPU, in GHz.
     pub most_ghz: f64,
 }
 
-/// What a counter did meanwhile.
+/// The growth of a counter while the loop ran.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Growth {
-    /// Of its count.
+    /// Growth of the count.
     pub count: u64,
-    /// Of its enabled time.
+    /// Growth of the enabled time, in nanoseconds.
     pub enabled_ns: u64,
-    /// Of its running time.
+    /// Growth of the running time, in nanoseconds.
     pub running_ns: u64,
 }
 
-/// Why the growth cannot be, with the way out; `None` where it can, or where the counter was not on the PMU all the
-/// time.
+/// Returns why the growth is impossible, with the remedy. Returns `None` if it is possible, or if the counter was not
+/// on the PMU all the time.
 #[must_use]
 pub fn implausible(attr: &Attr, mode: Option<Mode>, spin: &Spin, grown: Growth) -> Option<String> {
     if grown.running_ns == 0 || grown.running_ns < grown.enabled_ns {
@@ -61,7 +61,7 @@ pub fn implausible(attr: &Attr, mode: Option<Mode>, spin: &Spin, grown: Growth) 
         .then(|| format!("it counted {count} where a loop has at least {least:.0} ({ADVICE})"))
 }
 
-/// The most that an event can count in so long.
+/// Returns the largest count that an event can reach in `ns` nanoseconds.
 #[must_use]
 pub fn most(attr: &Attr, ns: u64, most_ghz: f64) -> f64 {
     let cycles = real(ns) * most_ghz * SLACK;
@@ -71,7 +71,7 @@ pub fn most(attr: &Attr, ns: u64, most_ghz: f64) -> f64 {
 const ADVICE: &str = "a virtual PMU that does not really count: see `podperf check`, and remove the event or mend the \
                       hypervisor";
 
-/// The least that an event counts in the loop.
+/// Returns the smallest count of an event in the loop.
 fn least(attr: &Attr, spin: &Spin) -> f64 {
     if is(attr, "instructions") {
         real(spin.instructions) / SLACK

@@ -1,9 +1,10 @@
-//! An event in a PMU's own terms, looked up in the PMU's sysfs files (`Documentation/ABI/testing/
+//! Resolves an event in the terms of a PMU, by the PMU's sysfs files (`Documentation/ABI/testing/
 //! sysfs-bus-event_source-devices-*` of the kernel).
 //!
-//! What this machine lacks is not a mistake of the configuration: no such PMU, or one that counts for whole packages,
-//! is [`Resolution::Unsupported`] with the reason. A term that an existing PMU does not have is an error. Not done: the
-//! `.scale` and `.unit` of an event (the raw count is exported), perf's vendor tables, and globs of PMUs.
+//! If this machine lacks the PMU, or if the PMU counts for whole packages, the configuration has no mistake: the result
+//! is [`Resolution::Unsupported`] with the reason. A term that an existing PMU does not have is an error. Not
+//! supported: the `.scale` and `.unit` of an event (the raw count is exported), perf's vendor tables, and globs of
+//! PMUs.
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 
@@ -15,29 +16,29 @@ use super::{
     parse::{PmuSpec, Term, number, raw_digits},
 };
 
-/// A PMU, as sysfs describes it.
+/// A PMU as sysfs describes it.
 #[derive(Clone, Debug)]
 pub struct Pmu {
-    /// Its directory's name.
+    /// The name of its directory.
     pub name: String,
     /// `perf_event_attr.type`.
     pub kind: u32,
-    /// The `cpus` file, e.g. `0-15`: where a PMU of a hybrid machine counts.
+    /// The `cpus` file, e.g. `0-15`: the CPUs that a PMU of a hybrid machine counts on.
     pub cpus: Option<String>,
-    /// The `cpumask` file, e.g. `0,24`: it counts once per package or die, whoever runs there.
+    /// The `cpumask` file, e.g. `0,24`: the PMU counts once per package or die, for all tasks.
     pub cpumask: Option<String>,
-    /// File name -> text, as `event` -> `config:0-7,32-35`.
+    /// File name -> text, e.g. `event` -> `config:0-7,32-35`.
     formats: BTreeMap<String, String>,
-    /// File name -> text, as `cpu-cycles` -> `event=0x3c`.
+    /// File name -> text, e.g. `cpu-cycles` -> `event=0x3c`.
     events: BTreeMap<String, String>,
 }
 
-/// What a PMU makes of its terms.
+/// The result of resolving the terms of a PMU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// The words of `perf_event_attr`.
+    /// The values for `perf_event_attr`.
     Supported(Encoding),
-    /// Why this machine cannot count it, and what would help.
+    /// The reason why this machine cannot count the event, and the remedy.
     Unsupported(String),
 }
 
@@ -48,51 +49,51 @@ pub struct Encoding {
     pub kind: u32,
     /// `config`, `config1`, `config2`.
     pub config: [u64; 3],
-    /// With the events of the PMU expanded, e.g. `cpu/event=0x3c,umask=0x0/`.
+    /// The event with the events of the PMU expanded, e.g. `cpu/event=0x3c,umask=0x0/`.
     pub kernel_event: String,
-    /// The CPUs that have this PMU, where not all have.
+    /// The CPUs that have this PMU; `None` if the PMU does not list its CPUs.
     pub cpus: Option<Vec<u32>>,
-    /// Whether it is a PMU of the CPUs themselves.
+    /// Set if this is a PMU of the CPUs themselves.
     pub core: bool,
 }
 
 /// A term that the PMU does not take.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TermError {
-    /// Neither a field nor an event of the PMU.
+    /// The term is neither a field nor an event of the PMU.
     #[error("unknown term `{term}` at position {position}: PMU `{pmu}` has no such field or event ({})", did_you_mean(.nearest.as_deref(), &format!("see its `format` and `events` in {}", super::SYSFS)))]
     Unknown {
         /// The term's name.
         term: String,
-        /// Where it stands in the event, in characters from 1.
+        /// The position in the event, in characters from 1.
         position: usize,
         /// The PMU.
         pmu: String,
-        /// The PMU's most similar.
+        /// The most similar name of the PMU.
         nearest: Option<String>,
     },
-    /// `cpu-cycles=1`.
+    /// A value for an event of the PMU, such as `cpu-cycles=1`.
     #[error(
         "unexpected value in term `{term}={value}` at position {position}: an event of PMU `{pmu}` takes no value (write `{term}`)"
     )]
     ValueOfEvent {
         /// The term's name.
         term: String,
-        /// What it was given.
+        /// The given value.
         value: u64,
-        /// Where it stands in the event, in characters from 1.
+        /// The position in the event, in characters from 1.
         position: usize,
         /// The PMU.
         pmu: String,
     },
-    /// More bits than the field has.
+    /// The value has more bits than the field.
     #[error("too large value {value:#x} of {bits}-bit field `{field}` (at most {:#x})", largest(*.bits))]
     OutOfRange {
         /// The field's name.
         field: String,
-        /// Its width.
+        /// The width of the field in bits.
         bits: usize,
-        /// What it was given.
+        /// The given value.
         value: u64,
     },
     /// An event of the PMU that leaves a field open.
@@ -107,11 +108,11 @@ pub enum TermError {
     },
 }
 
-/// Looks an event's terms up below `sysfs`.
+/// Resolves the terms of an event with the PMU's files below `sysfs`.
 ///
 /// # Errors
 ///
-/// The PMU is there, and does not take these terms.
+/// When the PMU exists, but does not take these terms.
 pub fn resolve(spec: &PmuSpec, sysfs: &Path) -> Result<Resolution, TermError> {
     let pmu = match Pmu::read(sysfs, &spec.pmu) {
         Ok(pmu) => pmu,
@@ -139,7 +140,7 @@ impl Pmu {
     ///
     /// # Errors
     ///
-    /// There is none (`NotFound`), or its `type` is unreadable.
+    /// When the PMU does not exist (`NotFound`), or its `type` is unreadable.
     pub fn read(sysfs: &Path, name: &str) -> io::Result<Self> {
         let directory = sysfs.join(name);
         let kind = fs::read_to_string(directory.join("type"))?;
@@ -165,7 +166,7 @@ impl Pmu {
         }
         let mut words = [0_u64; WORDS.len()];
         let mut kernel_event = Vec::new();
-        // Fields last, over what `config=` set.
+        // Fields are set last, so that they override `config=`.
         let (raw, fields): (Vec<_>, Vec<_>) =
             self.settings(terms)?.into_iter().partition(|setting| matches!(setting.place, Place::Word(_)));
         for Setting { name, place, value } in raw.into_iter().chain(fields) {
@@ -191,8 +192,8 @@ impl Pmu {
         Ok(Encoding { kind: self.kind, config: [config, config1, config2], kernel_event, cpus, core })
     }
 
-    /// Every field that is set, once: an event of the PMU gives its fields, which the other terms override wherever
-    /// they stand.
+    /// Returns each field that is set, once: an event of the PMU sets its fields, and the other terms override them at
+    /// any position.
     fn settings(&self, terms: &[Term]) -> Result<Vec<Setting>, Refusal> {
         let mut given: Vec<(&str, Option<u64>, &str)> = Vec::new();
         let mut own = Vec::new();
@@ -209,7 +210,7 @@ impl Pmu {
         for (term, value) in own {
             match self.place(&term.name)? {
                 Some(_) => assign(&mut given, (&term.name, Some(value.unwrap_or(1)), "")),
-                // perf's `cpu/r1a8/`.
+                // A raw code, such as perf's `cpu/r1a8/`.
                 None => match raw_digits(&term.name).map(|digits| u64::from_str_radix(digits, 16)) {
                     Some(Ok(config)) if value.is_none() => assign(&mut given, ("config", Some(config), "")),
                     _ => return Err(self.unknown(term).into()),
@@ -224,7 +225,7 @@ impl Pmu {
             let (field, alias, pmu) = (name.to_owned(), alias.to_owned(), self.name.clone());
             return Err(TermError::Open { field, alias, pmu }.into());
         };
-        // The user's own terms are known to have a place.
+        // The terms of the user already have a place, so only an event's own file can be wrong.
         let place = self.place(name)?.ok_or_else(|| self.malformed("events", alias))?;
         if let Place::Bits(field) = &place {
             let bits = field.bits.len();
@@ -238,7 +239,7 @@ impl Pmu {
         Ok(Setting { name: name.to_owned(), place, value })
     }
 
-    /// Where a term's value goes; `None` if the PMU has no such field.
+    /// Returns the bits that a term sets; `None` if the PMU has no such field.
     fn place(&self, name: &str) -> Result<Option<Place>, Refusal> {
         match self.formats.get(name) {
             Some(text) => {
@@ -270,7 +271,7 @@ impl Pmu {
     }
 }
 
-/// The words of `perf_event_attr`; the last since Linux 6.3.
+/// The words of `perf_event_attr`; the last one exists since Linux 6.3.
 const WORDS: [&str; 4] = ["config", "config1", "config2", "config3"];
 
 enum Refusal {
@@ -295,7 +296,7 @@ enum Place {
     Bits(Field),
 }
 
-/// A file of `format`: bits of one word, the value's lowest first.
+/// A file of `format`: bits of one word, the lowest bit of the value first.
 #[derive(Debug, PartialEq, Eq)]
 struct Field {
     word: usize,
@@ -328,12 +329,12 @@ fn word(name: &str) -> Option<usize> {
     WORDS.iter().position(|word| *word == name)
 }
 
-/// The largest value of a field of so many bits.
+/// Returns the largest value of a field with this number of bits.
 fn largest(bits: usize) -> u64 {
     u32::try_from(bits).ok().and_then(|bits| 1_u64.checked_shl(bits)).map_or(u64::MAX, |bound| bound - 1)
 }
 
-/// A file of `events`. `None` as a value is a `?`, which the user must fill in.
+/// Parses a file of `events`. `None` as a value stands for `?`, which the user must fill in.
 fn parse_event(text: &str) -> Option<Vec<(&str, Option<u64>)>> {
     let terms = text.trim().split(',');
     let terms = terms.map(|term| match term.split_once('=') {
@@ -344,7 +345,7 @@ fn parse_event(text: &str) -> Option<Vec<(&str, Option<u64>)>> {
     terms.collect()
 }
 
-/// Sets a field, in the place where it already is.
+/// Sets a field, at the position that it already has.
 fn assign<'a>(given: &mut Vec<(&'a str, Option<u64>, &'a str)>, new: (&'a str, Option<u64>, &'a str)) {
     match given.iter_mut().find(|(field, ..)| *field == new.0) {
         Some(known) => *known = new,
@@ -352,14 +353,14 @@ fn assign<'a>(given: &mut Vec<(&'a str, Option<u64>, &'a str)>, new: (&'a str, O
     }
 }
 
-/// The CPUs of a list as `0-3,8`.
+/// Returns the CPUs of a list such as `0-3,8`; `None` for a malformed list.
 #[must_use]
 pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for range in text.trim().split(',').filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        // More CPUs than Linux has would be a broken file.
+        // A file with more CPUs than Linux supports is broken.
         if first > last || last >= 1 << 16 {
             return None;
         }
@@ -368,14 +369,14 @@ pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     Some(cpus)
 }
 
-/// The PMUs of a machine whose CPUs do not all have the same one, by name; `None` on other machines.
+/// Returns the names of the PMUs on a machine whose CPUs have different PMUs; `None` on other machines.
 #[must_use]
 pub fn several_core_pmus(sysfs: &Path) -> Option<String> {
     let pmus = core_pmus(sysfs);
     (pmus.len() > 1).then(|| pmus.into_iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", "))
 }
 
-/// The PMUs that say which CPUs have them, and these CPUs.
+/// Returns the PMUs that list their CPUs, with these CPUs.
 #[must_use]
 pub fn core_pmus(sysfs: &Path) -> Vec<(String, Vec<u32>)> {
     let entries = fs::read_dir(sysfs).into_iter().flatten().flatten();
@@ -402,7 +403,7 @@ fn no_pmu(name: &str, sysfs: &Path) -> String {
     format!("no PMU `{name}` on this machine (see {}: {there})", sysfs.display())
 }
 
-/// All files of a directory of sysfs, but the companions of events (`.scale`, `.unit`, ...).
+/// Reads all files of a sysfs directory except the companions of events (`.scale`, `.unit`, ...).
 fn read_files(directory: &Path) -> BTreeMap<String, String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let files = entries.filter_map(|entry| {

@@ -1,28 +1,28 @@
-//! What became of a configured event: the same words in the metric, at `/status` and in `podperf check`.
+//! The states of a configured event: the same words appear in the metric, at `/status` and in `podperf check`.
 
 use serde::Serialize;
 
-/// How an event is counted.
+/// The way an event is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EventState {
-    /// All the time.
+    /// The event counts all the time.
     Placed,
-    /// By turns with others on the same PMU: its counts are scaled.
+    /// The event takes turns with other users of the PMU: its counts are scaled.
     Shared,
-    /// Not now, so that others can count, or to cost less.
+    /// The event does not count now, to make room for other users or to reduce the cost.
     Yielded,
-    /// Never: this machine does not have it, or does not let podperf have it.
+    /// The event never counts: this machine lacks it or denies it.
     Unsupported,
-    /// It counts what cannot be: its counts are withheld.
+    /// The event shows impossible counts, which are withheld.
     Implausible,
 }
 
 impl EventState {
-    /// In the order in which they get worse.
+    /// All states, from the best to the worst.
     pub const ALL: [Self; 5] = [Self::Placed, Self::Shared, Self::Yielded, Self::Unsupported, Self::Implausible];
 
-    /// The word for it.
+    /// Returns the state's name in metrics and messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,8 +34,8 @@ impl EventState {
         }
     }
 
-    /// Whether its counts are exported. What is not counted has no series: a counter that stands still would say that
-    /// nothing happened.
+    /// Returns whether the counts are exported. An event that is not counted has no series: a counter that stands still
+    /// would look like an event that does not happen.
     #[must_use]
     pub const fn is_counted(self) -> bool {
         matches!(self, Self::Placed | Self::Shared)

@@ -1,8 +1,8 @@
-//! One drawing at a time: one thread merges the windows of the last minutes, and writes recordings.
+//! Makes one drawing at a time: one thread merges the windows of the last minutes, and writes recordings.
 //!
-//! Few requests may wait for it; further ones are refused at once, with `Retry-After`. A client that goes away
-//! frees its place. The memory that a drawing may take is compared with the budget before it begins, and is returned
-//! to the system before the next one. The last drawing is kept, and sent again while the windows are the same.
+//! Few requests may wait for a drawing; further requests are refused at once, with `Retry-After`. A client that goes
+//! away frees its place. The memory that a drawing may take is compared with the memory limit before it begins, and is
+//! returned to the system before the next one. The last drawing is kept, and sent again while the windows are the same.
 
 use std::{
     io,
@@ -24,13 +24,13 @@ use crate::{
     stacks::profile::Profile,
 };
 
-/// Requests that wait for a drawing, the one that is drawn included.
+/// The largest number of requests that wait for a drawing, with the one that is being drawn.
 const PLACES: usize = 4;
-/// Drawn answers that are still being sent take at most so much, in bytes.
+/// The most bytes that answers may take while they are being sent.
 const MOST_UNREAD: usize = 16 << 20;
-/// Bytes that any drawing may take: the widest frames, and their text twice while it grows.
+/// The bytes that any drawing may take: the widest frames, and their text twice while it grows.
 const LEAST_BYTES: u64 = 24 << 20;
-/// Bytes that a sample takes while it is drawn: a sum, a place in the tree and one in a list.
+/// The bytes that a sample takes while it is drawn: a sum, a place in the tree and one in a list.
 const SAMPLE_BYTES: u64 = 256;
 
 /// A kind of drawing.
@@ -38,9 +38,9 @@ const SAMPLE_BYTES: u64 = 256;
 pub(crate) enum Drawing {
     /// A flame graph as a page of the agent, with links.
     Page(Side),
-    /// The same as a file.
+    /// A flame graph as a file.
     File(Side, Format),
-    /// Waits of at least this length.
+    /// A list of waits of at least this length.
     Waits(Duration),
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Drawn {
     pub(crate) nonce: Option<String>,
 }
 
-/// A drawing that is answered; it lives as long as somebody reads it.
+/// A finished drawing. Its memory is freed when the last reader drops it.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer(Arc<Drawn>);
 
@@ -81,7 +81,7 @@ impl Answer {
     }
 }
 
-/// Draws; cheap to clone.
+/// Makes drawings. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Drawer {
     places: Arc<Semaphore>,
@@ -99,11 +99,11 @@ struct Answers {
 
 struct Job {
     draw: Box<dyn FnOnce() -> Drawn + Send>,
-    /// The key under which it is kept, with the version of the windows.
+    /// The key under which the drawing is kept, with the version of the windows; `None` if it is not kept.
     keep: Option<(DrawingKey, u64)>,
     answers: Arc<Mutex<Answers>>,
     reply: oneshot::Sender<Answer>,
-    /// Dropped at the end of this drawing, which is when the next one begins, even if this one's client has gone.
+    /// Dropped at the end of this drawing, even if the client has gone. The next drawing begins then.
     turn: OwnedSemaphorePermit,
 }
 
@@ -114,7 +114,7 @@ impl std::fmt::Debug for Job {
 }
 
 impl Drawer {
-    /// Makes a drawer without a thread yet. `given_up` says how much memory is left.
+    /// Returns a drawer that has not started its thread. `given_up` limits the memory of drawings.
     pub(crate) fn new(given_up: GivenUp) -> Self {
         Self {
             places: Arc::new(Semaphore::new(PLACES)),
@@ -149,7 +149,7 @@ impl Drawer {
         self.draw_now(turn, Some((key, version)), draw).await
     }
 
-    /// Draws a recording, which has a place of its own among recordings.
+    /// Draws a recording. Its place is counted among recordings, not here.
     pub(crate) async fn draw(
         &self,
         size: Size,
@@ -173,12 +173,12 @@ impl Drawer {
         Err(RecordError::Room { needs: Mebi(needs) })
     }
 
-    /// Waits until nothing else is drawn.
+    /// Waits until no other drawing is in progress.
     async fn turn(&self) -> Result<OwnedSemaphorePermit, RecordError> {
         Arc::clone(&self.turn).acquire_owned().await.ok().ok_or(RecordError::Broken)
     }
 
-    /// Drops the last drawing, and checks that there is room.
+    /// Drops the last drawing, and checks that there is room for a new one.
     fn reserve(&self, size: Size) -> Result<(), RecordError> {
         {
             let mut answers = lock(&self.answers);
@@ -223,12 +223,13 @@ impl Drawer {
     }
 }
 
-/// Starts the one thread, so that drawings take memory in one arena of the allocator. It ends with the last drawer.
+/// Starts the only drawing thread, so that drawings take memory in one arena of the allocator. The thread ends with the
+/// last drawer.
 fn start() -> io::Result<mpsc::SyncSender<Job>> {
     let (sender, jobs) = mpsc::sync_channel::<Job>(1);
     thread::Builder::new().name("podperf-draw".into()).spawn(move || {
         for Job { draw, keep, answers, reply, turn } in jobs {
-            // A panic is in the log by now, and is one answer's.
+            // A panic was logged already, and only this answer fails.
             let drawn = catch_unwind(AssertUnwindSafe(draw)).ok();
             if let Some(mut drawn) = drawn {
                 drawn.body.shrink_to_fit();
@@ -246,7 +247,7 @@ fn start() -> io::Result<mpsc::SyncSender<Job>> {
     Ok(sender)
 }
 
-/// Returns how many bytes a drawing may take. Each stack and frame is in a table beside the windows.
+/// Returns the number of bytes that a drawing may take. Each stack and frame is in a table beside the windows.
 fn needs(size: Size) -> u64 {
     LEAST_BYTES + size.samples as u64 * SAMPLE_BYTES + size.bytes as u64 / 2
 }
@@ -269,7 +270,7 @@ mod tests {
         Drawn { body: vec![b'x'; length], nonce: None }
     }
 
-    /// A drawer whose one drawing goes on until the sender is dropped.
+    /// Starts a drawing that lasts until the returned sender is dropped.
     async fn busy(drawer: &Drawer, windows: &Windows) -> (mpsc::Sender<()>, tokio::task::JoinHandle<()>) {
         let (end, ends) = mpsc::channel::<()>();
         let (begin, begun) = oneshot::channel();
@@ -305,7 +306,7 @@ mod tests {
                 drawer.draw_windows(&windows, key(&format!("/{number}")), draw).await.map(|answer| answer.body().len())
             }));
         }
-        // All but those with a place are answered while the first is still drawn.
+        // The requests without a place are refused while the first drawing is still in progress.
         let refused = async {
             loop {
                 tokio::task::yield_now().await;
@@ -353,7 +354,8 @@ mod tests {
             }
             assert_eq!(drawer.places.available_permits(), PLACES - 1);
         }
-        // The one that is drawn goes away, too: its turn lasts until it is drawn, its place does not.
+        // The client of the drawing in progress goes away, too. Its turn lasts until the drawing ends, but its place is
+        // free.
         first.abort();
         first.await.unwrap_err();
         assert_eq!((drawer.places.available_permits(), drawer.turn.available_permits()), (PLACES, 0));

@@ -1,5 +1,5 @@
-//! Edge 3: what leaves the agent. Prometheus metrics, status and pages over HTTP, profiles and pushed metrics over OTLP,
-//! flame graphs.
+//! Edge 3: the outputs of the agent. Prometheus metrics, status and pages over HTTP, profiles and pushed metrics over
+//! OTLP, flame graphs.
 
 pub mod drawing;
 pub mod flamegraph;

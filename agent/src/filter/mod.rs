@@ -1,9 +1,9 @@
-//! Which samples a profile takes: expressions such as `state == D && duration > 1ms || comm == "nginx*"`. Pure.
+//! Filters of the samples in a profile: expressions such as `state == D && duration > 1ms || comm == "nginx*"`. Pure.
 //!
-//! An expression becomes alternatives, each of terms that must all hold. What only the kernel knows of a sample (thread,
-//! name, length) is looked at there, by entries of a map: each alternative with such terms has a bit, which a sample
-//! carries if they hold. What is known of it here (namespace, pod, reason) is looked at here, so that a pod whose name
-//! comes late is not missed.
+//! An expression becomes alternatives; all terms of an alternative must hold. The kernel programs test the terms that
+//! only the kernel knows (thread, name, length), by entries of a map: each alternative with such terms has a bit, and a
+//! sample has this bit if they hold. The agent tests the other terms (namespace, pod, reason), so that a pod whose name
+//! arrives late is not missed.
 
 mod parse;
 mod slots;
@@ -18,45 +18,45 @@ pub use slots::{Filters, Full};
 use terms::Term;
 pub use terms::{Known, KnownTerm, StateTerm, Text};
 
-/// Alternatives with terms for the kernel, of all filters together: the bits of a sample.
+/// The number of bits of a sample: alternatives with terms for the kernel, of all filters together.
 pub const MAX_BITS: usize = abi::PODPERF_FILTERS as usize;
-/// Alternatives of one expression.
+/// The largest number of alternatives of one expression.
 const MAX_ALTERNATIVES: usize = 64;
 
-/// Why an expression cannot be a filter.
+/// The reason why an expression is not a filter.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{message}\n  {expression}\n  {:>column$}", "^", column = self.column + 1)]
 pub struct FilterError {
-    /// As it was written.
+    /// The expression as the user wrote it.
     pub expression: String,
-    /// Where in it, in characters from 0.
+    /// The position of the mistake, in characters from 0.
     pub column: usize,
-    /// What is wrong, and what would be right.
+    /// The mistake, and the correct form.
     pub message: String,
 }
 
-/// A filter, ready to be looked at.
+/// A parsed filter.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     expression: String,
     alternatives: Vec<Alternative>,
-    /// What the kernel looks at; the bits are those of this filter alone, from 0.
+    /// The terms for the kernel; their bits count from 0 within this filter.
     kernel: Vec<abi::podperf_filter_term>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Alternative {
-    /// `None` where the kernel has nothing to look at.
+    /// `None` if the alternative has no terms for the kernel.
     bit: Option<u32>,
     known: Vec<(KnownTerm, bool)>,
 }
 
 impl Filter {
-    /// Reads an expression; an empty one lets everything pass.
+    /// Parses an expression; an empty one lets every sample pass.
     ///
     /// # Errors
     ///
-    /// When it cannot be read, or has too many alternatives.
+    /// When the expression cannot be read, or has too many alternatives.
     pub fn parse(expression: &str) -> Result<Self, FilterError> {
         let mut filter = Self { expression: expression.to_owned(), ..Self::default() };
         if expression.trim().is_empty() {
@@ -95,30 +95,30 @@ impl Filter {
         Ok(filter)
     }
 
-    /// Whether it lets everything pass.
+    /// Returns whether the filter lets every sample pass.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.alternatives.is_empty()
     }
 
-    /// What the kernel is to look at.
+    /// Returns the terms for the kernel.
     #[must_use]
     pub fn kernel_terms(&self) -> &[abi::podperf_filter_term] {
         &self.kernel
     }
 
-    /// How many bits it has.
+    /// Returns the number of bits of this filter.
     fn bits(&self) -> usize {
         self.alternatives.iter().filter(|alternative| alternative.bit.is_some()).count()
     }
 
-    /// The labels of pods that it asks for.
+    /// Returns the pod labels that the filter uses.
     pub fn labels(&self) -> impl Iterator<Item = &str> {
         let terms = self.alternatives.iter().flat_map(|alternative| &alternative.known);
         terms.filter_map(|(term, _)| term.label())
     }
 
-    /// Whether a sample passes: by the bits that the kernel set, and by what is known of it.
+    /// Returns whether a sample passes, by the bits that the kernel set and by the fields that the agent knows.
     #[must_use]
     pub fn passes(&self, bits: u16, known: &Known<'_>) -> bool {
         let alternative = |alternative: &Alternative| {
@@ -129,7 +129,7 @@ impl Filter {
     }
 }
 
-/// As in an argument.
+/// Parses a filter from a command-line argument.
 impl FromStr for Filter {
     type Err = FilterError;
 

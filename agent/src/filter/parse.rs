@@ -1,4 +1,4 @@
-//! The grammar: `||` binds weaker than `&&`, that weaker than `!` and the comparisons.
+//! The grammar: `||` binds weaker than `&&`, and `&&` binds weaker than `!` and the comparisons.
 //!
 //! ```text
 //! either  = all { "||" all }
@@ -6,21 +6,21 @@
 //! not     = "!" not | "(" either ")" | field operator value
 //! ```
 //!
-//! What comes out are alternatives of terms, each with whether it must hold: `!` is pushed down to the terms, and `&&`
-//! multiplied out over `||`.
+//! The result is a list of alternatives. Each term of an alternative has a flag that tells whether it must hold: `!` is
+//! pushed down to the terms, and `&&` is multiplied out over `||`.
 
 use super::{
     FilterError,
     terms::{self, FIELDS, Term},
 };
 
-/// Terms that must all hold, or not.
+/// Terms with a flag each: the term must hold, or must not hold.
 pub(super) type Alternative = Vec<(Term, bool)>;
 
-/// How deep brackets and negations may be nested.
+/// The largest depth of nested brackets and negations.
 const MAX_DEPTH: usize = 64;
 
-/// The alternatives of an expression, at most so many.
+/// Returns the alternatives of an expression; an error if they are more than `most`.
 pub(super) fn alternatives(expression: &str, most: usize) -> Result<Vec<Alternative>, FilterError> {
     let mut parser = Parser { expression, tokens: tokens(expression)?, next: 0, depth: 0 };
     let tree = parser.either()?;
@@ -30,7 +30,7 @@ pub(super) fn alternatives(expression: &str, most: usize) -> Result<Vec<Alternat
     tree.alternatives(true, most).ok_or_else(|| parser.error(format!("too many alternatives (at most {most})")))
 }
 
-/// An expression, read.
+/// The syntax tree of an expression.
 enum Tree {
     Term(Term, bool),
     Not(Box<Self>),
@@ -39,7 +39,7 @@ enum Tree {
 }
 
 impl Tree {
-    /// The alternatives in which it holds, or does not; `None` when they are more than `most`.
+    /// Returns the alternatives in which the tree holds, or does not hold; `None` if they are more than `most`.
     fn alternatives(&self, holds: bool, most: usize) -> Option<Vec<Alternative>> {
         match (self, holds) {
             (Self::Term(term, positive), _) => Some(vec![vec![(term.clone(), *positive == holds)]]),
@@ -71,7 +71,7 @@ impl Tree {
 #[derive(Clone, Debug)]
 struct Token {
     text: String,
-    /// In quotes: never an operator.
+    /// The token was in quotes, so it is never an operator.
     quoted: bool,
     column: usize,
 }
@@ -117,7 +117,7 @@ fn tokens(expression: &str) -> Result<Vec<Token>, FilterError> {
     Ok(tokens)
 }
 
-/// Of fields, numbers, durations, names and paths.
+/// Returns whether fields, numbers, durations, names and paths may contain this character.
 fn is_word(c: char) -> bool {
     c.is_alphanumeric() || "_./*:-@%+~".contains(c)
 }
@@ -191,12 +191,12 @@ impl Parser<'_> {
         self.tokens.get(self.next)
     }
 
-    /// Where the next token is.
+    /// Returns the position of the next token.
     fn column(&self) -> usize {
         self.peek().map_or_else(|| self.expression.chars().count(), |token| token.column)
     }
 
-    /// Takes this operator, if it is next.
+    /// Consumes this operator if it is the next token.
     fn take(&mut self, operator: &str) -> bool {
         let is_next = self.peek().is_some_and(|token| !token.quoted && token.text == operator);
         self.next += usize::from(is_next);

@@ -1,4 +1,4 @@
-//! The filters at work: that of the agent's own profiles, and those of recordings.
+//! The active filters: the filter of the agent's own profiles, and the filters of recordings.
 
 use crate::model::slot::Slot;
 use podperf_ebpf::abi;
@@ -6,23 +6,23 @@ use thiserror::Error;
 
 use super::{Filter, Known, MAX_BITS};
 
-/// The agent's own, and as many recordings.
+/// One slot for the agent's own filter, and four for recordings.
 const SLOTS: usize = 5;
 
-/// No room for one more.
+/// The error for a filter that finds no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the filters of other recordings leave no room for this one (try again when one has ended, or ask for less)")]
 pub struct Full;
 
-/// See the module.
+/// The active filters, by slot.
 #[derive(Debug, Default)]
 pub struct Filters {
-    /// With the first of its bits.
+    /// Each filter with the first of its bits.
     slots: [Option<(Filter, usize)>; SLOTS],
 }
 
 impl Filters {
-    /// Only the agent's own.
+    /// Returns the agent's own filter in the first slot, and no other filters.
     #[must_use]
     pub fn new(own: Filter) -> Self {
         let mut filters = Self::default();
@@ -30,11 +30,11 @@ impl Filters {
         filters
     }
 
-    /// Adds one. Those at work keep their bits.
+    /// Adds a filter. The active filters keep their bits.
     ///
     /// # Errors
     ///
-    /// When there are too many, or together they ask for too much.
+    /// When there are too many filters, or when together they need too many bits or terms.
     pub fn insert(&mut self, filter: Filter) -> Result<Slot, Full> {
         let free = self.slots.iter().position(Option::is_none).ok_or(Full)?;
         let terms = self.kernel_terms().len() + filter.kernel_terms().len();
@@ -44,12 +44,12 @@ impl Filters {
         Ok(Slot(u8::try_from(free).unwrap_or(0)))
     }
 
-    /// Takes one away.
+    /// Removes a filter.
     pub fn remove(&mut self, slot: Slot) {
         self.slots[usize::from(slot.0)] = None;
     }
 
-    /// What the kernel is to look at for all of them.
+    /// Returns the kernel terms of all filters.
     #[must_use]
     pub fn kernel_terms(&self) -> Vec<abi::podperf_filter_term> {
         let of = |(filter, first): &(Filter, usize)| {
@@ -60,7 +60,7 @@ impl Filters {
         self.slots.iter().flatten().flat_map(of).collect()
     }
 
-    /// Which of them let a sample pass: bit n is that of slot n.
+    /// Returns the filters that let a sample pass: bit n stands for slot n.
     #[must_use]
     pub fn pass(&self, bits: u16, known: &Known<'_>) -> u8 {
         let of = |(slot, filter): (usize, &Option<(Filter, usize)>)| {

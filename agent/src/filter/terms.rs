@@ -1,4 +1,4 @@
-//! What can be asked of a sample: one row of [`FIELDS`] each.
+//! The terms of a filter: each tests one of the [`FIELDS`] of a sample.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::{
     pods::{self, ContainerInfo},
 };
 
-/// The longest name of a thread: the kernel cuts it there.
+/// The longest name of a thread, in bytes: the kernel cuts longer names.
 const COMM_BYTES: usize = abi::PODPERF_COMM_MAX as usize - 1;
 
-/// A text, or with `*` at its end the beginning of one.
+/// A text to compare with; a `*` at its end matches any rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Text {
     text: String,
@@ -22,7 +22,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// As it is written.
+    /// Reads the text of an expression, with or without `*` at its end.
     #[must_use]
     pub fn new(text: &str) -> Self {
         match text.strip_suffix('*') {
@@ -36,14 +36,14 @@ impl Text {
     }
 }
 
-/// One term of an expression, as it stands; the operators `!=` and `<` are its negation.
+/// One term of an expression; the operators `!=` and `<` negate it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Term {
     Kernel(KernelTerm),
     Known(KnownTerm),
 }
 
-/// What only the kernel knows.
+/// A term that only the kernel can test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KernelTerm {
     AtLeast(Duration),
@@ -51,57 +51,57 @@ pub(super) enum KernelTerm {
     Comm(Text),
 }
 
-/// What is known of a sample when it has arrived.
+/// A term that the agent tests when the sample has arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KnownTerm {
-    /// How the task left the CPU, or that it was on it.
+    /// The state in which the task left the CPU, or that it was on the CPU.
     State(StateTerm),
-    /// The process.
+    /// The process id.
     Process(u32),
-    /// Its cgroup's path.
+    /// The path of its cgroup.
     Cgroup(Text),
-    /// Of its pod.
+    /// The namespace of its pod.
     Namespace(Text),
-    /// Its pod's name.
+    /// The name of its pod.
     Pod(Text),
-    /// Its container's name.
+    /// The name of its container.
     Container(Text),
-    /// What its pod is a replica of.
+    /// The name of its pod's workload.
     Workload(Text),
-    /// A label of its pod, by its name in Prometheus.
+    /// A label of its pod, by the label's name in Prometheus.
     Label(String, Text),
-    /// What it waited for.
+    /// The reason of the wait.
     Reason(WaitReason),
 }
 
-/// The states of `ps`, as far as they are sampled.
+/// The states of `ps` that are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateTerm {
     /// `S`
     Interruptible,
     /// `D`
     Uninterruptible,
-    /// `R`: on the CPU, or waiting for it.
+    /// `R`: on the CPU, or waiting for a CPU.
     Runnable,
 }
 
-/// What is known of a sample.
+/// The fields of a sample that the agent knows.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
-    /// How the task left the CPU, or that it was on it.
+    /// The state in which the task left the CPU, or that it was on the CPU.
     pub state: StateTerm,
-    /// The process.
+    /// The process id.
     pub process: u32,
-    /// Its cgroup's path; empty while it has none.
+    /// The path of its cgroup; empty while the path is unknown.
     pub path: &'a str,
-    /// Whose it is.
+    /// The owner of the sample.
     pub subject: &'a Subject,
-    /// What it waited for; `None` on the CPU.
+    /// The reason of the wait; `None` on the CPU.
     pub reason: Option<WaitReason>,
 }
 
 impl<'a> Known<'a> {
-    /// What the kernel side, the tree and the pods told.
+    /// Collects the fields from the kernel's sample, the cgroup tree and the pods.
     #[must_use]
     pub fn new(key: &SampleKey, path: &'a str, subject: &'a Subject, reason: WaitReason) -> Self {
         let state = match key.activity {
@@ -132,7 +132,7 @@ impl KernelTerm {
                 let bytes = name.text.as_bytes();
                 let bytes = &bytes[..bytes.len().min(COMM_BYTES)];
                 bytemuck::cast_slice_mut(&mut entry.comm)[..bytes.len()].copy_from_slice(bytes);
-                // The final NUL is compared, too, unless only the beginning is asked for.
+                // The final NUL is compared too, unless the text is only the beginning of a name.
                 entry.value = (bytes.len() + usize::from(!name.beginning)) as u64;
             }
         }
@@ -170,7 +170,7 @@ impl KnownTerm {
     }
 }
 
-/// What may be asked for, for messages.
+/// The names of all fields, for error messages.
 pub(super) const FIELDS: &[&str] = &[
     "state",
     "duration",
@@ -186,8 +186,8 @@ pub(super) const FIELDS: &[&str] = &[
     "label.NAME",
 ];
 
-/// The term `field` with this value; an error says what is wrong with the value, `None` that there is no such field.
-/// `duration` is the only one with an order, and is handled by the parser.
+/// Returns the term `field` with this value; `None` if there is no such field, and an error if the value is wrong.
+/// `duration` is the only field with an order, and the parser handles it.
 pub(super) fn term(field: &str, value: &str) -> Option<Result<Term, String>> {
     let text = || Text::new(value);
     let number = |what: &str| value.parse::<u32>().map_err(|_not| format!("`{value}` is no {what} (a number)"));

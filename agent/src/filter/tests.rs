@@ -14,7 +14,7 @@ fn passes(expression: &str, bits: u16) -> bool {
     Filter::parse(expression).unwrap().passes(bits, &known(&subject))
 }
 
-/// The message with the marked column.
+/// Returns the error message with the marked column.
 fn refused(expression: &str) -> String {
     Filter::parse(expression).unwrap_err().to_string()
 }
@@ -38,7 +38,7 @@ fn what_is_known_here_is_looked_at_here() {
         ("!(reason == disk && pid == 7)", true),
         ("cgroup == /system.slice/*", true),
         ("cgroup == \"/system.slice\"", false),
-        // Of a cgroup outside of pods nothing that pods have holds.
+        // A cgroup outside of pods has no fields of a pod.
         ("namespace == shop", false),
         ("namespace != shop", true),
         ("label.app == web", false),
@@ -116,7 +116,7 @@ proptest! {
         Filter::parse(&text).ok();
     }
 
-    /// De Morgan, by another way than the parser's.
+    /// Tests De Morgan's laws by another method than the parser's.
     #[test]
     fn the_contrary_of_an_expression_is_its_contrary(parts in prop::collection::vec((0..3_usize, any::<bool>()), 1..4)) {
         let words = ["state == S", "pid == 8", "reason == futex"];

@@ -1,8 +1,9 @@
-//! The cap on the CPU time of answering, `server.limits.maxPercent`.
+//! The limit on the CPU time of answering, `server.limits.maxPercent`.
 //!
-//! A bucket fills at the rate of the cap, and the CPU time of readers is taken out of it. While it is empty, pages,
-//! drawings and recordings are refused. Scrapes with an admitted token go on: their owner's rate bounds them, and
-//! strangers must not keep them out. Other scrapes go on at the rate at which a Prometheus asks.
+//! A bucket fills at the rate of the limit, and each answer takes its CPU time out. While the bucket is empty, the
+//! server refuses pages, drawings and recordings. Scrapes with an admitted token go on: the rate of the token's owner
+//! bounds them, and requests without a token must not block them. Other scrapes go on at the rate at which a Prometheus
+//! scrapes.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -13,13 +14,13 @@ use super::{peers::Shares, rate::Bucket};
 use crate::model::status::State;
 use crate::telemetry::http::Share;
 
-/// The bucket holds the time of so long: a drawing may take a second at once.
+/// The bucket holds at most the allowance of this time, so that one drawing may take a second at once.
 const HOLDS: Duration = Duration::from_secs(30);
-/// The share is the mean over at least so long.
+/// The reported share is the mean over at least this time.
 const LEAST_WINDOW: Duration = Duration::from_secs(5);
-/// The state reports refusals of the last minute.
+/// The state reports a refusal for this time.
 const TOLD_FOR: Duration = Duration::from_secs(60);
-/// Scrapes a second that are answered over the cap, from all addresses together.
+/// Number of scrapes a second that are answered over the limit, from all addresses together.
 const SCRAPES: f64 = 10.0;
 /// The largest `Retry-After`, in seconds.
 const LONGEST_WAIT: u64 = 60;
@@ -29,13 +30,13 @@ const LONGEST_WAIT: u64 = 60;
 pub(super) enum Asked {
     /// A scrape with an admitted token.
     ScrapeByToken,
-    /// A scrape of anybody.
+    /// A scrape without a token.
     Scrape,
-    /// A page, a drawing, a recording.
+    /// A request for a page, a drawing or a recording.
     Other,
 }
 
-/// The cap, and the cost so far.
+/// The limit, and the CPU time that was used so far.
 #[derive(Debug)]
 pub(super) struct Budget {
     most_percent: f64,
@@ -45,23 +46,23 @@ pub(super) struct Budget {
 
 #[derive(Debug)]
 struct Level {
-    /// CPU seconds that come in a second; 0 is no cap.
+    /// CPU seconds that the bucket gains in a second; 0 is no limit.
     rate: f64,
     cpus: f64,
-    /// CPU seconds that may be used.
+    /// CPU seconds in the bucket; negative after an answer that cost more than the bucket held.
     left: f64,
-    /// When the level was last updated, and the cost then.
+    /// The time of the last update, and the total cost at that time.
     last: Option<(Duration, Duration)>,
-    /// CPU seconds that were taken out so far.
+    /// CPU seconds that were taken out of the bucket so far.
     used: f64,
-    /// When the window of the reported share began, and what was used then.
+    /// The start of the window of the reported share, and `used` at that time.
     window: (Duration, f64),
     percent: f64,
     refused: Option<Duration>,
 }
 
 impl Budget {
-    /// `most_percent` is of the time of all `cpus` together; 0 is no cap.
+    /// Returns a full bucket. `most_percent` is a share of the time of all `cpus` together; 0 is no limit.
     pub(super) fn new(most_percent: f64, cpus: u32) -> Self {
         let cpus = f64::from(cpus.max(1));
         let rate = most_percent / 100.0 * cpus;
@@ -78,7 +79,7 @@ impl Budget {
         Self { most_percent, scrapes: Bucket::new(SCRAPES), level: Mutex::new(level) }
     }
 
-    /// Updates the level with the cost until `now`, and returns the share and the state of the server.
+    /// Adds the cost until `now`, and returns the share of CPU time, the state of the server and its detail.
     pub(super) fn look(&self, now: Duration, cost: Duration) -> (Share, State, String) {
         let mut level = self.lock();
         level.look(now, cost);
@@ -100,7 +101,7 @@ impl Budget {
         self.lock().wait().is_some()
     }
 
-    /// Admits a request, or returns in how many seconds there will be room.
+    /// Admits a request, or returns the number of seconds until the bucket has time again.
     pub(super) fn admit(&self, asked: Asked, shares: &Shares, now: Duration) -> Result<(), u64> {
         let Some(wait) = self.lock().wait() else { return Ok(()) };
         let may = match asked {
@@ -127,7 +128,7 @@ impl Level {
             return;
         };
         let passed = now.saturating_sub(then).as_secs_f64();
-        // All CPUs together give no more; a clock that says more was set.
+        // All CPUs together give no more time. A clock that shows more was set.
         let goes = cost.saturating_sub(before).as_secs_f64().min(passed * self.cpus);
         self.used += goes;
         self.left = (self.left + passed * self.rate - goes).min(self.rate * HOLDS.as_secs_f64());
@@ -173,7 +174,7 @@ mod tests {
     fn over_the_cap_requests_wait_until_the_time_has_come_in_again() {
         let (budget, who) = (Budget::new(5.0, CPUS), shares(1));
         budget.look(at(0), millis(0));
-        // 100 ms come in a second, and it holds 3 s.
+        // The bucket gains 100 ms in a second and holds 3 s.
         budget.look(at(10), millis(2900));
         assert_eq!(budget.admit(Asked::Other, &who, at(10)), Ok(()));
         let (share, state, _) = budget.look(at(20), millis(2900 + 6000));

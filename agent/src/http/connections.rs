@@ -1,10 +1,15 @@
-//! The connections that are open, and which one has to go when there are too many.
+//! The open connections, and the choice of the one that the server closes when there are too many.
 //!
-//! A connection on which the agent waits for a request gives its place to a new one: connections that are held open,
-//! or whose requests arrive byte by byte, cannot keep a scrape out. Connections without an admitted token go first, and one
-//! that is new or being answered is waited for; then those of the peer that has the most, then the one that has waited the
-//! longest. A peer never takes the place of one that has fewer connections. A connection whose request is being answered
-//! stays.
+//! A connection on which the agent waits for a request gives its place to a new one. So connections that are held open,
+//! or whose requests arrive byte by byte, cannot block a scrape. The order is:
+//!
+//! * Connections of peers that have fewer than the new connection's peer stay open.
+//! * Among the others, connections without an admitted token are closed before connections with one. If each of these
+//!   without a token is new or is being answered, the new connection waits.
+//! * Then connections of the peer with the most connections are closed.
+//! * Then the connection that has waited longest is closed.
+//!
+//! A connection stays open while its request is answered.
 
 use std::{
     cmp::Reverse,
@@ -18,13 +23,13 @@ use tokio::sync::Notify;
 use super::peers::Peer;
 use crate::telemetry::http::{Refusal, ServerCounts};
 
-/// A connection has so long for its first request before another one of its own peer takes its place. Until then new
-/// connections wait in the listener's queue.
+/// The time that a connection has for its first request before a new one takes its place. It has no such time if its
+/// peer has more connections than that of the new one. Until then new connections wait in the listener's queue.
 const GRACE: Duration = Duration::from_millis(500);
-/// The pause between two looks for a place.
+/// The pause between two attempts to find a place.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// All of them; clones are the same.
+/// All open connections. Clones share them.
 #[derive(Clone, Debug)]
 pub(super) struct Connections {
     most: usize,
@@ -42,14 +47,14 @@ struct Open {
 struct Connection {
     peer: Peer,
     began: Instant,
-    /// Since when it keeps the agent waiting; `None` while it is answered.
+    /// The time since when the agent waits for a request; `None` while a request is being answered.
     waiting: Option<Instant>,
-    /// True once a token was admitted on it.
+    /// True once a request on this connection had an admitted token.
     admitted: bool,
     close: Arc<Notify>,
 }
 
-/// A connection's place; given back on drop.
+/// The place of a connection. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct Slot {
     number: u64,
@@ -57,7 +62,7 @@ pub(super) struct Slot {
     open: Arc<Mutex<Open>>,
 }
 
-/// A request that is being answered, until it is dropped.
+/// A request that is being answered, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Busy<'a>(&'a Slot);
 
@@ -66,7 +71,8 @@ impl Connections {
         Self { most, counts, open: Arc::default() }
     }
 
-    /// Returns a place for one more connection, or when to try again while no connection has to go.
+    /// Returns a place for one more connection. While no connection can be closed, returns the time until the next
+    /// attempt.
     pub(super) fn enter(&self, peer: Peer) -> Result<Slot, Duration> {
         self.enter_at(peer, Instant::now())
     }
@@ -87,7 +93,7 @@ impl Connections {
 }
 
 impl Open {
-    /// Returns the connection that gives way to a new one of `peer`.
+    /// Returns the connection that is closed for a new one of `peer`.
     fn victim(&self, peer: Peer, now: Instant) -> Option<u64> {
         let mut of_peers = HashMap::<Peer, usize>::new();
         for connection in self.connections.values() {
@@ -98,7 +104,8 @@ impl Open {
         let candidates = || {
             self.connections.iter().filter(|(_, connection)| connection.peer == peer || count(connection.peer) >= new)
         };
-        // A connection with an admitted token gives way only where no other one could, now or a moment later.
+        // A connection with an admitted token is closed only if all candidates have one. Else the new connection waits:
+        // a candidate without a token can be closed a moment later.
         let only_admitted = candidates().all(|(_, connection)| connection.admitted);
         let victims = candidates().filter_map(|(number, connection)| {
             let waiting = connection.waiting?;
@@ -112,18 +119,18 @@ impl Open {
 }
 
 impl Slot {
-    /// Resolves when somebody else gets the place.
+    /// Resolves when a new connection takes this place.
     pub(super) async fn closed(&self) {
         self.close.notified().await;
     }
 
-    /// A request of it is being answered.
+    /// Marks the connection as being answered until the result is dropped.
     pub(super) fn busy(&self) -> Busy<'_> {
         self.set(|connection| connection.waiting = None);
         Busy(self)
     }
 
-    /// Notes that a token was admitted on it: it gives way last.
+    /// Notes that a request had an admitted token. Connections with a token are closed last.
     pub(super) fn admitted(&self) {
         self.set(|connection| connection.admitted = true);
     }
@@ -204,7 +211,7 @@ mod tests {
         drop(busy);
         let more = connections.enter_at(peer(1), later).unwrap();
         assert!(is_closed(&many[0]) && !is_closed(&few), "the one that waited for the longest is the other peer's");
-        // At once: a peer with one connection is behind nobody.
+        // The new peer has no connection yet, so it takes a place at once.
         let another = connections.enter(peer(3)).unwrap();
         assert!(is_closed(&many[1]) && !is_closed(&few));
         drop((more, another));
@@ -218,7 +225,7 @@ mod tests {
         let mut strangers: Vec<_> = (0..2).map(|_| connections.enter(peer(1)).unwrap()).collect();
         for _ in 0..10 {
             strangers.push(connections.enter_at(peer(1), later).unwrap());
-            // The newer connections have waited for long, too.
+            // The newer connections, too, are older than `GRACE`.
             for connection in lock(&connections.open).connections.values_mut() {
                 connection.began = later - GRACE;
             }
@@ -241,7 +248,7 @@ mod tests {
         drop(busy);
         connections.enter_at(peer(1), later + GRACE).unwrap();
         assert!(!is_closed(&scraper) && is_closed(&strangers[0]));
-        // Another address takes the place where only connections with a token are left.
+        // Another address takes the place when only connections with a token are left.
         drop(strangers);
         let admitted: Vec<_> = (0..2).map(|_| connections.enter_at(peer(1), later).unwrap()).collect();
         admitted.iter().for_each(Slot::admitted);

@@ -1,4 +1,4 @@
-//! When a certificate ends: the one thing that is read of its DER (RFC 5280). Pure.
+//! Reads the end of a certificate from its DER form (RFC 5280). Pure.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Its `notAfter`, Unix time; `None` where there is none.
+/// Returns the certificate's `notAfter` as Unix time in seconds; `None` if it cannot be read.
 pub(super) fn not_after(certificate: &CertificateDer<'_>) -> Option<i64> {
     let (SEQUENCE, certificate, _) = element(certificate)? else { return None };
     let (SEQUENCE, mut rest, _) = element(certificate)? else { return None };
     if rest.first() == Some(&VERSION) {
         rest = element(rest)?.2;
     }
-    // Serial number, signature algorithm, issuer.
+    // These are the serial number, the signature algorithm and the issuer.
     for _ in 0..3 {
         rest = element(rest)?.2;
     }
@@ -27,7 +27,7 @@ pub(super) fn not_after(certificate: &CertificateDer<'_>) -> Option<i64> {
         UTC_TIME => {
             let (year, rest) = text.split_at_checked(2)?;
             let year: i64 = year.parse().ok()?;
-            // Until 2049, RFC 5280 4.1.2.5.1.
+            // Two digits stand for 1950 to 2049, RFC 5280 4.1.2.5.1.
             (if year < 50 { 2000 + year } else { 1900 + year }, rest)
         }
         GENERALIZED_TIME => {
@@ -43,20 +43,21 @@ pub(super) fn not_after(certificate: &CertificateDer<'_>) -> Option<i64> {
 
 const DAY: i64 = Duration::from_secs(86400).as_secs().cast_signed();
 
-/// Days from 1970-01-01 in the Gregorian calendar; years begin in March, so that leap days are at their ends.
+/// Returns the days from 1970-01-01 in the Gregorian calendar. Years begin in March here, so that a leap day is the
+/// last day of its year.
 const fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let in_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + in_year - 719_468
 }
 
-/// The tag and the content of the first element, and what comes behind it.
+/// Returns the tag and the content of the first element, and the bytes after it.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = bytes.split_first()?;
     let (&first, rest) = rest.split_first()?;
     let (length, rest) = match first {
         0..=0x7f => (usize::from(first), rest),
-        // So many bytes of length; four are enough for any certificate.
+        // The low bits are the number of length bytes; four are enough for any certificate.
         0x81..=0x84 => {
             let (length, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
             (length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
@@ -94,7 +95,7 @@ mod tests {
         let certificate = CertificateParams::default().self_signed(&KeyPair::generate().unwrap()).unwrap();
         let bytes = certificate.der().to_vec();
         for length in 0..bytes.len() {
-            // Whatever it is cut to, it does not panic; the first fields say that more was to come.
+            // A certificate that is cut anywhere does not cause a panic: the first length exceeds the bytes.
             assert_eq!(not_after(&bytes[..length].to_vec().into()), None, "{length}");
         }
     }

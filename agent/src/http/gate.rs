@@ -1,10 +1,10 @@
-//! Checks a request before it is answered: no body, an admitted token, the rate, and the cap of CPU time.
+//! Checks a request before it is answered: no body, an admitted token, the rate, and the limit on CPU time.
 //!
-//! Whoever looks whether the agent lives (`/livez`, `/readyz`) needs neither a token nor a share of the rate. The router
-//! knows a path only as it is written, and so does the API server: `//metrics` is another path than `/metrics` to both.
+//! Health probes (`/livez`, `/readyz`) need no token and use no share of the rate. The router compares a path as it is
+//! written, and so does the API server: `//metrics` is another path than `/metrics` to both.
 //!
-//! Requests with an admitted token share the rate of the token's owner, from any address. All others share the rate of
-//! their address; refused ones have a smaller rate.
+//! Requests with an admitted token share the rate of the token's owner, from any address. All other requests share the
+//! rate of their address; refused requests have a smaller rate.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -28,9 +28,9 @@ use crate::{
     telemetry::http::{Refusal, ServerCounts},
 };
 
-/// Who needs no token.
+/// The paths that need no token.
 const OPEN: [&str; 2] = ["/livez", "/readyz"];
-/// What one connection may have of the rate.
+/// The part of the rate that one connection may use.
 const SHARE: f64 = 0.25;
 
 #[derive(Debug)]
@@ -38,21 +38,21 @@ pub(super) struct Gate {
     requests_per_second: f64,
     peers: Table<Peer>,
     identities: Table<Arc<str>>,
-    /// Reviews of unknown tokens, from all addresses.
+    /// The rate of reviews of unknown tokens, from all addresses.
     reviews: Bucket,
     first_reviews: FirstReviews,
     budget: Arc<Budget>,
-    /// `None` where everybody may read.
+    /// `None` if requests need no token.
     access: Option<Arc<Access>>,
     counts: Arc<ServerCounts>,
 }
 
-/// How a request was let in.
+/// The way by which a request was admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admitted {
-    /// Without a token.
+    /// The request needs no token.
     Anybody,
-    /// By its token.
+    /// The request has an admitted token.
     ByToken,
 }
 
@@ -76,12 +76,12 @@ impl Gate {
         }
     }
 
-    /// How fast one connection may ask.
+    /// Returns a bucket with the rate of one connection.
     pub(super) fn pace(&self) -> Arc<Bucket> {
         Arc::new(Bucket::new(self.requests_per_second * SHARE))
     }
 
-    /// Lets a request in, or says what to answer instead.
+    /// Admits a request, or returns the refusal as a response.
     pub(super) async fn admit<B: hyper::body::Body>(
         &self,
         request: &Request<B>,
@@ -103,7 +103,7 @@ impl Gate {
                 let user = self.authorize(access, (from, &peer), request.method(), path, request.headers()).await?;
                 (self.identities.of(&user), Admitted::ByToken)
             }
-            // The router answers 404.
+            // The router answers 404 to an unknown path.
             None if !routes::is_known(path) => {
                 return if peer.refused.take() { Ok(Admitted::Anybody) } else { Err(self.too_many()) };
             }
@@ -153,7 +153,7 @@ impl Gate {
         let Some(token) = bearer(headers) else {
             return Err(unauthorized(Refusal::NoToken, "a token is needed (send `Authorization: Bearer TOKEN`)"));
         };
-        // As the API server itself calls what is no resource.
+        // The API server, too, uses the method's name as the verb of a path that is not a resource.
         let verb = method.as_str().to_lowercase();
         match access.decide(token, &verb, path, || self.may_review(from, peer)).await {
             Ok(Verdict::Allowed { user }) => Ok(user),
@@ -198,7 +198,7 @@ fn later(mut refused: Response, seconds: u64) -> Response {
     refused
 }
 
-/// The one token of a request. Two headers are none: it would be open which of them counts.
+/// Returns the token of a request. A request with two headers has none: it would be unclear which one counts.
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(only), None) = (all.next(), all.next()) else { return None };
@@ -261,7 +261,7 @@ mod tests {
     #[tokio::test]
     async fn a_peer_and_what_is_refused_use_up_nobody_elses_rate() {
         let (gate, _) = gate(10);
-        // Two that do not exist, since the bucket of what is refused holds as many.
+        // The bucket of refused requests holds two, so the first two requests for unknown paths are answered.
         let unknown =
             [ask(&gate, "/nothing", 1).await, ask(&gate, "//livez", 1).await, ask(&gate, "/nothing", 1).await];
         assert_eq!(unknown, [Ok(Admitted::Anybody), Ok(Admitted::Anybody), Err(429)]);

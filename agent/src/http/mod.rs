@@ -1,8 +1,8 @@
 //! The HTTP server. A request passes the listener's limits (`connections`), TLS (`tls`) and the gate (`gate`: body,
 //! token, rate, CPU time), and is answered by `routes`.
 //!
-//! The server runs on the thread `podperf-http`, and drawings on another one. Their CPU time is the readers' and has a
-//! cap of its own (`budget`).
+//! The server runs on the thread `podperf-http`, and drawings on another one. Both count as the CPU time of answering,
+//! which has a limit of its own (`budget`).
 
 mod budget;
 mod connections;
@@ -57,18 +57,19 @@ pub use running::Running;
 use tls::Certificate;
 pub use tls::ServerTlsError;
 
-/// How soon certificates that were replaced are used.
+/// The period at which certificate files are read again.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Heartbeats without a connection after which the cost of answering is read only at each tenth heartbeat.
+/// The number of heartbeats without a connection after which the cost of answering is read only at each tenth
+/// heartbeat.
 const LOOKS_WHEN_QUIET: u32 = 10;
-/// The pause between two new connections while the server is over its cap of CPU time: handshakes cost, too.
+/// The pause between two new connections while the server is over its limit of CPU time: handshakes cost CPU time, too.
 const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(20);
-/// The pause before a refusal is sent while the server is over its cap: refusals cost, too.
+/// The pause before a refusal is sent while the server is over its limit: refusals cost CPU time, too.
 const BEFORE_REFUSING: Duration = Duration::from_secs(1);
-/// After an error that is the listener's own, such as no file descriptor left.
+/// The pause after an error of the listener itself, such as no free file descriptor.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A server that has its address and its certificate, and answers nobody yet.
+/// A server that listens on its address and has read its certificate, but answers no request yet.
 #[derive(Debug)]
 pub struct Bound {
     listener: TcpListener,
@@ -77,7 +78,7 @@ pub struct Bound {
     address: SocketAddr,
 }
 
-/// Takes the address that the server is to listen on, and reads its certificate.
+/// Binds the address of the server, and reads its certificate.
 ///
 /// # Errors
 ///
@@ -92,14 +93,14 @@ pub async fn bind(listen: SocketAddr, tls: Option<TlsFiles>, limits: ServerLimit
 }
 
 impl Bound {
-    /// Where it listens, as a URL.
+    /// Returns the address of the server as a URL.
     #[must_use]
     pub fn url(&self) -> String {
         format!("{}://{}", if self.tls.is_some() { "https" } else { "http" }, self.address)
     }
 
-    /// Answers until `stop` resolves; then takes no new connections, and ends when the last request is answered. Dropped,
-    /// it breaks off.
+    /// Answers requests until `stop` resolves. Then it accepts no new connections, and returns when the last request is
+    /// answered. Dropping the future closes all connections.
     async fn serve(mut self, agent: Arc<Agent>, stop: impl Future<Output = ()>) {
         let counts = Arc::clone(agent.server());
         let budget = Arc::new(Budget::new(self.limits.max_percent, agent.cpus()));
@@ -117,7 +118,7 @@ impl Bound {
         let mut beats = tokio::time::interval(heartbeat::LOOK_EVERY);
         beats.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut stop = std::pin::pin!(stop);
-        // A connection that waits for a place; no other one is accepted meanwhile.
+        // An accepted connection that waits for a place. The server accepts no other one meanwhile.
         let mut held: Option<(TcpStream, IpAddr)> = None;
         let mut again = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
         loop {
@@ -168,7 +169,7 @@ impl Bound {
                     if budget.is_spent() {
                         tokio::time::sleep(BETWEEN_CONNECTIONS).await;
                     } else {
-                        // Many may come at once: each accepted connection gets its turn.
+                        // Many connections may arrive at once: each accepted one gets its turn.
                         tokio::task::yield_now().await;
                     }
                 }
@@ -193,7 +194,7 @@ struct One {
 
 impl One {
     async fn serve(self, stream: TcpStream, tls: Option<TlsAcceptor>, slot: Slot, stopped: watch::Receiver<()>) {
-        // It would only delay answers, which are written at once.
+        // Nagle's algorithm would only delay answers, which are written at once.
         stream.set_nodelay(true).ok();
         let stream = Patient::new(stream);
         let slot = Arc::new(slot);
@@ -233,7 +234,7 @@ impl One {
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
         tokio::select! {
-            // What breaks is the other side's.
+            // An error here is one of the client or of the network.
             _ = connection.as_mut() => return,
             _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
         }
@@ -241,7 +242,7 @@ impl One {
     }
 }
 
-/// The address that a request came from.
+/// The address that sent a request.
 #[derive(Clone, Copy, Debug)]
 struct Source(IpAddr);
 
@@ -266,7 +267,7 @@ async fn answer(
             response
         }
         Err(refused) => {
-            // From here on the agent waits for its next request, and may close it.
+            // From here on the agent waits for the next request of this connection, and may close it.
             drop(busy);
             if gate.is_spent() {
                 tokio::time::sleep(BEFORE_REFUSING).await;
@@ -278,7 +279,7 @@ async fn answer(
     Ok(response)
 }
 
-/// The next one may be well.
+/// Returns whether an error is one of a single connection. The next `accept` may succeed.
 fn is_of_the_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)

@@ -1,4 +1,4 @@
-//! A connection whose other side has to take what it asked for: an answer that nobody reads is memory that nobody else gets.
+//! A connection that fails when the client does not read its answer: an unread answer holds memory.
 
 use std::{
     io::{self, IoSlice},
@@ -12,15 +12,15 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// Writes fail once the other side has taken nothing for so long.
+/// Writes fail when the client has read nothing for this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A stream whose writes fail when they make no progress. Reads wait for as long as they like.
+/// A stream whose writes fail when they make no progress. Reads have no time limit.
 #[derive(Debug)]
 pub(super) struct Patient<S> {
     stream: S,
     patience: Duration,
-    /// When a write that waits fails; `None` while none waits.
+    /// The timer of a write that waits; `None` while no write waits.
     limit: Option<Pin<Box<Sleep>>>,
 }
 
@@ -29,7 +29,7 @@ impl<S> Patient<S> {
         Self { stream, patience: PATIENCE, limit: None }
     }
 
-    /// The result of a write, or an error where it has waited for too long.
+    /// Returns the result of a write, or an error if the write has waited too long.
     fn limited<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if result.is_ready() {
             self.limit = None;
@@ -62,7 +62,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         self.limited(cx, result)
     }
 
-    /// Else an answer would be copied before it is sent.
+    /// Without vectored writes an answer would be copied before it is sent.
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
     }
@@ -92,7 +92,7 @@ mod tests {
 
     /// The bytes that the stream holds.
     const HOLDS: usize = 1024;
-    /// If it hangs.
+    /// The test fails after this time if the write hangs.
     const DEADLINE: Duration = Duration::from_secs(60);
 
     fn pair(patience: Duration) -> (Patient<DuplexStream>, DuplexStream) {
@@ -119,7 +119,7 @@ mod tests {
         let connection = http1::Builder::new().serve_connection(TokioIo::new(ours), service);
         tokio::time::timeout(DEADLINE, connection).await.unwrap().unwrap_err();
         assert_eq!(Arc::strong_count(&body), 1, "the connection has ended, and its answer is still held");
-        // They are not gone, they only do not read.
+        // The client is still connected; it only does not read.
         theirs.read_u8().await.unwrap();
     }
 

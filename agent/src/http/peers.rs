@@ -1,7 +1,7 @@
 //! The rates of requests: of each address, and of each owner of an admitted token.
 //!
-//! Both tables are bounded: the entry that was not used for the longest time is dropped, and begins with full buckets
-//! when it comes again.
+//! Both tables are bounded: the entry that was not used for the longest time is dropped. When its peer returns, it
+//! starts with full buckets.
 
 use std::{
     collections::HashMap,
@@ -13,33 +13,33 @@ use std::{
 
 use super::rate::Bucket;
 
-/// Peers that are known at a time, at most, and identities.
+/// The largest number of entries in each of the two tables.
 const MOST: usize = 1024;
 /// The part of the rate for refused requests.
 const REFUSED: f64 = 0.2;
 /// The part of the rate for reviews of unknown tokens; all addresses together have twice as much.
 const REVIEWS: f64 = 0.1;
-/// Besides, each address has one review in this time.
+/// Each address has one more review in this time.
 const FIRST_EVERY: Duration = Duration::from_secs(10);
-/// Addresses that have one in that time.
+/// The largest number of addresses that have such a review in that time.
 const MOST_FIRST: usize = 256;
-/// While the server is over its cap, one may scrape so often a second.
+/// Scrapes a second that each peer may send while the server is over its limit of CPU time.
 const SCRAPES: f64 = 0.2;
 
-/// The source of requests: an IPv4 address, or the /64 of an IPv6 one, which a network gives to one host.
+/// The source of requests: an IPv4 address, or the /64 of an IPv6 address, which a network gives to one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer(IpAddr);
 
-/// The rates of one peer or identity.
+/// The rates of a peer or an identity.
 #[derive(Debug)]
 pub(super) struct Shares {
-    /// Requests that are let in.
+    /// Rate of requests that are admitted.
     pub(super) requests: Bucket,
-    /// Requests that are refused.
+    /// Rate of requests that are refused.
     pub(super) refused: Bucket,
-    /// Reviews of tokens that are not known.
+    /// Rate of reviews of unknown tokens.
     pub(super) reviews: Bucket,
-    /// Scrapes while the server is over its cap.
+    /// Rate of scrapes while the server is over its limit of CPU time.
     pub(super) scrapes: Bucket,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Table<K> {
 
 #[derive(Debug)]
 struct Known<K> {
-    /// With the number of its last request.
+    /// The rates, with the number of the last request that used them.
     shares: HashMap<K, (Arc<Shares>, u64)>,
     requests: u64,
 }
@@ -69,12 +69,12 @@ impl Peer {
     }
 }
 
-/// One review in ten seconds for each address, which strangers' reviews do not use up.
+/// One review in ten seconds for each address. Reviews of other addresses do not use it up.
 #[derive(Debug, Default)]
 pub(super) struct FirstReviews(Mutex<HashMap<Peer, Instant>>);
 
 impl FirstReviews {
-    /// Takes the review of this address, if it has one.
+    /// Takes the review of this address; returns whether there was one.
     pub(super) fn take(&self, who: Peer) -> bool {
         self.take_at(who, Instant::now())
     }
@@ -107,13 +107,13 @@ impl Shares {
     }
 }
 
-/// Reviews of tokens that are not known, from everywhere.
+/// Returns the rate of reviews of unknown tokens, for all addresses together.
 pub(super) fn all_reviews(rate: f64) -> Bucket {
     Bucket::new(2.0 * rate * REVIEWS)
 }
 
 impl<K: Clone + Eq + Hash> Table<K> {
-    /// With `rate` requests a second for each; 0 is no limit.
+    /// Returns an empty table with `rate` requests a second for each entry; 0 is no limit.
     pub(super) fn new(rate: f64) -> Self {
         Self { rate, known: Mutex::new(Known { shares: HashMap::new(), requests: 0 }) }
     }

@@ -1,14 +1,14 @@
-//! How often something may happen: a bucket that fills with time.
+//! Limits how often an event may happen, with a bucket that fills with time.
 
 use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-/// Holds what may happen in one second.
+/// A bucket that holds the allowance of one second, and at least 1.
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// A second; 0 for no limit.
+    /// Events a second; 0 is no limit.
     rate: f64,
     state: Mutex<(f64, Instant)>,
 }
@@ -18,19 +18,19 @@ impl Bucket {
         Self { rate, state: Mutex::new((rate.max(1.0), Instant::now())) }
     }
 
-    /// Takes one, if there is one.
+    /// Takes one from the bucket; returns whether there was one.
     pub(super) fn take(&self) -> bool {
         self.take_at(Instant::now()).is_none()
     }
 
-    /// Takes one, now or when there is one.
+    /// Takes one from the bucket, and waits until there is one.
     pub(super) async fn wait(&self) {
         while let Some(wait) = self.take_at(Instant::now()) {
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// When there will be one, if there is none.
+    /// Takes one from the bucket. If there is none, returns the time until there will be one.
     fn take_at(&self, now: Instant) -> Option<Duration> {
         if self.rate <= 0.0 {
             return None;

@@ -1,6 +1,6 @@
-//! Scrapes of one reading are answered from the same bytes: each form is rendered once a reading.
+//! Caches the bytes of the last reading: each form is rendered once a reading, and all its scrapes get the same bytes.
 //!
-//! Metrics of the agent itself are as they were at the first scrape of the reading in that format. Bytes of an older
+//! Metrics of the agent itself have their values at the first scrape of the reading in that format. Bytes of an older
 //! reading are dropped, and all bytes after two seconds, since a reading is returned for one second.
 
 use std::{
@@ -15,7 +15,7 @@ use flate2::{Compression, write::GzEncoder};
 
 use crate::export::prometheus::Format;
 
-/// Longer than a reading is returned.
+/// The lifetime of cached bytes; longer than the time for which a reading is returned.
 const KEPT_FOR: Duration = Duration::from_secs(2);
 
 /// The `Content-Encoding` of an answer.
@@ -25,16 +25,17 @@ pub(super) enum Encoding {
     Gzip,
 }
 
-/// Tells the renderings of a reading apart.
+/// The properties that differ between renderings of one reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     pub(super) format: Format,
     pub(super) encoding: Encoding,
-    /// New series are zero.
+    /// True if new series start with zero.
     pub(super) zero_first: bool,
 }
 
-/// The inputs of a rendering: the number of the reading, and when the configuration was last read.
+/// The inputs of a rendering: the number of the reading, whether the last reload succeeded, and when the configuration
+/// was last read.
 type Made = (u64, (bool, SystemTime));
 
 /// The renderings of the last reading. Clones share them.
@@ -72,7 +73,7 @@ impl Rendered {
         form: Form,
         render: impl FnOnce() -> Result<Vec<u8>, fmt::Error>,
     ) -> Result<Bytes, fmt::Error> {
-        // Held while it renders: other scrapes wait for the bytes.
+        // The lock is held while the metrics are rendered: other scrapes wait for the bytes.
         let mut known = self.lock();
         if known.as_ref().is_none_or(|renderings| renderings.of != of) {
             *known = Some(Renderings { of, since: Instant::now(), bodies: Vec::new() });
@@ -106,7 +107,8 @@ impl Rendered {
     }
 }
 
-/// The level takes a third of the time of the usual one, and repeated names compress well at any level.
+/// Compresses at the fastest level, which takes a third of the time of the default level. Repeated names compress well
+/// at any level.
 fn gzip(bytes: &[u8]) -> Result<Bytes, fmt::Error> {
     // Writing to a `Vec` does not fail.
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 8), Compression::fast());

@@ -1,4 +1,4 @@
-//! What is answered: `/metrics`, `/livez`, `/readyz`, `/status`, and what [`profile`] and [`overview`] show.
+//! The routes: `/metrics`, `/livez`, `/readyz`, `/status`, and the pages of [`profile`], [`waits`] and [`overview`].
 
 use std::{
     fmt::Write,
@@ -26,7 +26,7 @@ use crate::{
     telemetry::heartbeat::Pulse,
 };
 
-/// Prometheus sends this header with its scrape timeout, and so does all that scrapes by its library or as it does.
+/// The header in which Prometheus, and any scraper that follows it, sends the timeout of a scrape.
 const SCRAPE_TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds";
 /// The path of scrapes.
 pub(super) const METRICS: &str = "/metrics";
@@ -46,7 +46,7 @@ pub(super) struct Shown {
     pub(super) pulse: Arc<Mutex<Pulse>>,
 }
 
-/// All paths. None of them takes a body.
+/// Returns the router with all paths. None of them accepts a body.
 pub(super) fn router(agent: Arc<Agent>, shown: &Shown) -> Router {
     let (rendered, pulse) = (shown.rendered.clone(), Arc::clone(&shown.pulse));
     Router::new()
@@ -62,7 +62,7 @@ pub(super) fn router(agent: Arc<Agent>, shown: &Shown) -> Router {
         .with_state(agent)
 }
 
-/// For browsers who waits for what, for others what there is.
+/// Returns the overview page to browsers, and the list of paths to other clients.
 async fn index(Shared(agent): Shared<Arc<Agent>>, uri: Uri, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accept.contains("text/html") {
@@ -118,7 +118,8 @@ async fn livez(pulse: Arc<Mutex<Pulse>>) -> Response {
     }
 }
 
-/// Ready while the kernel can be read: without counters or profiles the agent is of use, without readings it is not.
+/// Answers 200 while the kernel can be read, else 503. The agent is useful without counters or profiles, but not
+/// without readings.
 async fn readyz(Shared(agent): Shared<Arc<Agent>>) -> Response {
     match agent.ready().await {
         Ok(how) => format!("{how}\n").into_response(),
@@ -132,7 +133,7 @@ async fn status(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Respon
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok())
         .is_some_and(|accept| accept.contains("application/json"));
-    // What cannot be read has no events to show; the parts say why.
+    // Without readings the list of events is empty; the parts name the reason.
     let counters = agent.counters().await;
     if wants_json {
         let events: Vec<_> = counters

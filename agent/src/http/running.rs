@@ -1,4 +1,4 @@
-//! The server's thread and runtime: its CPU time is counted apart from the rest of the agent.
+//! The server's thread and runtime. The CPU time of this thread is counted apart from the rest of the agent.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -8,11 +8,11 @@ use tokio::{net::TcpListener, runtime, sync::oneshot};
 use super::Bound;
 use crate::agent::Agent;
 
-/// The account of answering finds threads by the beginning of their names.
+/// The thread's name. The account of the CPU time of answering finds threads by the beginning of their names.
 const THREAD: &str = "podperf-http";
-/// Threads that draw for it, or look up names.
+/// The name of the threads that draw or look up names for the server.
 const BACKGROUND: &str = "podperf-http-bg";
-/// Idle threads stay so long, which is longer than the time between two readings of their CPU time.
+/// Idle threads live for this time, which is longer than the time between two readings of their CPU time.
 const KEEP: Duration = Duration::from_secs(60);
 
 /// A running server. When it is dropped, open requests are cut off.
@@ -24,14 +24,14 @@ pub struct Running {
 }
 
 impl Bound {
-    /// Starts to answer.
+    /// Starts to answer requests.
     ///
     /// # Errors
     ///
     /// When the thread or its runtime cannot be started.
     pub fn start(self, agent: Arc<Agent>) -> anyhow::Result<Running> {
         let Self { listener, tls, limits, address } = self;
-        // A listener belongs to the runtime that it was made on.
+        // A listener belongs to the runtime on which it was made.
         let listener = listener.into_std().context("failed to hand on the server's socket")?;
         let mut builder = runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().thread_name(BACKGROUND).thread_keep_alive(KEEP).build();
@@ -53,7 +53,7 @@ impl Bound {
                     _ = broken_off => {}
                 }
             });
-            // With all that its tasks hold.
+            // The shutdown also drops everything that the tasks of the runtime hold.
             runtime.shutdown_background();
             end.send(()).ok();
         };
@@ -68,8 +68,8 @@ impl Running {
         (&mut self.ended).await.ok();
     }
 
-    /// Takes no new connections, and waits at most `patience` until the last request is answered; then cuts off the
-    /// rest.
+    /// Accepts no new connections, and waits at most `patience` for the last answer; then closes the remaining
+    /// connections.
     pub async fn stop(mut self, patience: Duration) {
         self.stop.take();
         if tokio::time::timeout(patience, &mut self.ended).await.is_err() {

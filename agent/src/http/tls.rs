@@ -1,6 +1,7 @@
-//! The server's certificate, and the new one when its files were replaced.
+//! The server's certificate, read again when its files change.
 //!
-//! Connections go on with the certificate that they began with. What cannot be used is told, and the old one stays.
+//! Open connections keep the certificate with which they began. If the new files cannot be used, the agent logs the
+//! error and keeps the old certificate.
 
 use std::sync::Arc;
 
@@ -10,23 +11,23 @@ use super::expiry;
 use crate::config::TlsFiles;
 use crate::transport::pem::{PemError, PemFile};
 
-/// Why the server has no TLS.
+/// The reasons why the server has no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerTlsError {
-    /// A file.
+    /// A file cannot be read or holds no PEM.
     #[error(transparent)]
     File(#[from] PemError),
-    /// The two are not of each other, or of no use.
+    /// The certificate and the key do not belong together, or one of them cannot be used.
     #[error(
         "failed to use `server.tls.certFile` and `server.tls.keyFile`: {0} (the key must be that of the first certificate)"
     )]
     Pair(#[source] rustls::Error),
-    /// Not because of the configuration.
+    /// The TLS library failed, not because of the configuration.
     #[error("failed to set up TLS")]
     Library(#[source] rustls::Error),
 }
 
-/// What the files held when they could last be used.
+/// The certificate that is in use, with the contents of its files.
 #[derive(Debug)]
 pub(super) struct Certificate {
     paths: TlsFiles,
@@ -47,7 +48,7 @@ impl Certificate {
         Arc::clone(&self.config)
     }
 
-    /// Unix time; 0 where it cannot be read.
+    /// Returns the end of the certificate, Unix time in seconds; 0 if it cannot be read.
     pub(super) const fn ends(&self) -> i64 {
         self.ends
     }

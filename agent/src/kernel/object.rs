@@ -212,7 +212,7 @@ pub(super) fn raw_program<'a>(object: &'a Object, name: &str) -> Option<&'a RawT
     object.program(name)?.try_into().ok()
 }
 
-/// See [`Sensors::identity`].
+/// Returns the identity of the counts, see [`super::Sensors::identity`].
 pub(super) fn identity(object: &Object) -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let rows = object.map("rows").and_then(raw::data).and_then(|data| data.info().ok());

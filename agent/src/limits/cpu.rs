@@ -1,69 +1,70 @@
-//! The cost of podperf's sensors, and the features that it gives up when the cost is too high. Pure. Answering readers
-//! is not in it: the HTTP server has a cap of its own.
+//! The cost of podperf's sensors, and the features that the agent gives up when the cost is too high. Pure. Answers to
+//! readers do not count: the HTTP server has a limit of its own.
 //!
 //! The order is fixed: first the stacks of waits, then groups of counters from the last to the first. Times, waits and
-//! switches stay: they are what the agent is for. What was given up comes back one by one once there is room.
+//! switches stay: they are the agent's purpose. Features come back one by one once there is room.
 
 use std::time::Duration;
 
-/// Below this share of the cap there is room for what was given up.
+/// Share of the limit below which there is room for a feature.
 const ROOM: f64 = 0.5;
-/// With room for so long, it comes back.
+/// Time with room after which a feature comes back.
 const QUIET: Duration = Duration::from_secs(300);
-/// Costs are looked at over at least so long.
+/// Shortest window over which the cost is measured.
 const LEAST_WINDOW: Duration = Duration::from_secs(5);
 
-/// What to do.
+/// The step to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Give up the next feature.
     Shed,
-    /// Take up again the feature that was given up last.
+    /// Restore the feature that was given up last.
     Restore,
 }
 
-/// All that podperf has used since its start.
+/// Total CPU time of podperf since its start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
-    /// In the BPF programs.
+    /// Time in the BPF programs.
     pub programs: Duration,
-    /// In the agent's own process, without what it spent for readers.
+    /// Time in the agent's own process, without the time spent for readers.
     pub process: Duration,
 }
 
-/// The cap, and what is known of the cost.
+/// The limit, and the measured cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Overhead {
-    /// Percent of all CPUs; 0 is none.
+    /// Percent of all CPUs; 0 means no limit.
     most_percent: f64,
     cpus: u32,
     last: Option<(Duration, Cost)>,
     percent: f64,
     shed: usize,
-    /// Since when there is room.
+    /// Time since which there is room.
     quiet_since: Option<Duration>,
 }
 
 impl Overhead {
-    /// `most_percent` is of the time of all `cpus` together.
+    /// Creates the limit; `most_percent` is a percentage of the time of all `cpus` together.
     #[must_use]
     pub const fn new(most_percent: f64, cpus: u32) -> Self {
         Self { most_percent, cpus, last: None, percent: 0.0, shed: 0, quiet_since: None }
     }
 
-    /// Percent of the node's CPU time, over the last window.
+    /// Returns the cost over the last window, in percent of the node's CPU time.
     #[must_use]
     pub const fn percent(&self) -> f64 {
         self.percent
     }
 
-    /// The cap, in percent; 0 is none.
+    /// Returns the limit in percent; 0 means no limit.
     #[must_use]
     pub const fn most_percent(&self) -> f64 {
         self.most_percent
     }
 
-    /// Looks at the cost until `now`, and says what to do. At most one step a window, so that each shows what it saves.
+    /// Measures the cost up to `now`, and returns the step to take. At most one step per window, so that each step
+    /// shows its effect.
     pub fn observe(&mut self, now: Duration, cost: Cost) -> Option<Step> {
         let (then, before) = *self.last.get_or_insert((now, cost));
         let window = now.saturating_sub(then);
@@ -92,7 +93,7 @@ impl Overhead {
         Some(Step::Restore)
     }
 
-    /// Whether there was something to give up, or to take up again.
+    /// Notes that a step was taken.
     pub const fn done(&mut self, step: Step) {
         match step {
             Step::Shed => self.shed += 1,
@@ -109,7 +110,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Observes every 10 s on two CPUs, each time after so many more milliseconds; does what it says.
+    /// Observes every 10 s on two CPUs, each time after the given milliseconds of cost; takes each returned step.
     fn observe(overhead: &mut Overhead, millis: &[u64]) -> Vec<Option<Step>> {
         let (mut now, mut cost) = overhead.last.unwrap_or_default();
         if overhead.last.is_none() {

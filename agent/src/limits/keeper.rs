@@ -1,4 +1,4 @@
-//! Holds podperf to its budget of memory, and says how that goes.
+//! Holds podperf to its memory budget, and reports the state of the part `memory`.
 
 use std::time::Duration;
 
@@ -17,38 +17,38 @@ use crate::{
 
 const PART: &str = "memory";
 
-/// What it is held to.
+/// Settings of the memory limit.
 #[derive(Clone, Debug)]
 pub struct MemorySettings {
-    /// As configured.
+    /// The configured limit.
     pub max: MaxMemory,
-    /// That of the container.
+    /// The container's limit.
     pub limit: Limit,
-    /// What was made smaller to fit, in words.
+    /// Description of the maps that were made smaller to fit; `None` if none were.
     pub reduced: Option<String>,
-    /// Who does without what is given up.
+    /// The shared list of features that are given up.
     pub given_up: GivenUp,
-    /// Whether there is anything to give up: without stacks there are no symbols and no recordings.
+    /// `true` if there is anything to give up: without stacks there are no symbols and no recordings.
     pub stacks: bool,
 }
 
-/// What podperf takes of memory, and what it gave up.
+/// Memory use of podperf, and the features given up for it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryUse {
-    /// The process and the maps.
+    /// Memory of the process and the maps.
     pub used: Used,
-    /// What it may take; `None` is all that there is.
+    /// The budget; `None` without a limit.
     pub budget: Option<Budget>,
-    /// What is given up now, the first first.
+    /// Features given up now, in the order of giving up.
     pub shed: &'static [Feature],
 }
 
-/// See the module.
+/// Holds podperf to its budget, see the module.
 #[derive(Debug)]
 pub(super) struct Keeper {
     memory: Memory,
     settings: MemorySettings,
-    /// Whether there was something to give up when that was last wanted.
+    /// `true` if the last needed step could be taken.
     helped: bool,
     status: Status,
 }
@@ -73,7 +73,7 @@ impl Keeper {
         self.settings.max = max;
     }
 
-    /// Looks at what is taken, and gives up or takes up again one thing at most.
+    /// Measures the memory, and gives up or restores at most one feature.
     pub(super) fn tend(&mut self, now: Duration, map_bytes: u64) {
         self.follow_limit();
         let used = Used { process: resident(), maps: map_bytes };
@@ -96,7 +96,7 @@ impl Keeper {
         self.tell();
     }
 
-    /// A container's limit may be changed while it runs.
+    /// A container's limit may change while it runs.
     fn follow_limit(&mut self) {
         let limit = if self.settings.max == MaxMemory::Share { self.settings.limit.bytes() } else { None };
         let budget = Budget::of(self.settings.max, limit);

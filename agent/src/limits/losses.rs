@@ -1,16 +1,16 @@
-//! What could not be counted, in words: which numbers are short, and what would mend it. Pure.
+//! Describes lost counts: the numbers that are too small, and the remedy. Pure.
 //!
-//! The kernel side counts each loss by its reason (`podperf_bpf_drops_total`). Here are those by which a number is too
-//! small; what is sent again, found again or summed with others is none.
+//! The kernel side counts each loss by its reason (`podperf_bpf_drops_total`). This module lists the reasons that make
+//! a number too small. A record that is sent again, found again or added to another one is no loss.
 
 use crate::model::status::State;
 
-/// A loss is told for so long after it was last seen.
+/// Time for which a loss is reported after it was last seen, in nanoseconds.
 const TOLD_FOR_NS: u64 = 60_000_000_000;
 
-/// One reason.
+/// One reason of losses.
 struct Row {
-    /// As in `podperf_bpf_drops_total`.
+    /// Name of the reason in `podperf_bpf_drops_total`.
     reason: &'static str,
     lost: &'static str,
     way_out: &'static str,
@@ -49,25 +49,25 @@ const ROWS: [Row; 6] = [
     },
 ];
 
-/// What was lost so far, and when.
+/// The losses so far, and their times.
 #[derive(Debug, Default)]
 pub struct Losses([Seen; ROWS.len()]);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     count: u64,
-    /// When it last grew.
+    /// Time at which the count last grew; `None` if it has not grown yet.
     last_ns: Option<u64>,
 }
 
 impl Losses {
-    /// Those that are still to come, after what others have counted.
+    /// Creates a list that ignores the losses in `drops`, which previous agents have counted.
     #[must_use]
     pub fn since(drops: &[(&'static str, u64)]) -> Self {
         Self(std::array::from_fn(|row| Seen { count: count(drops, ROWS[row].reason), last_ns: None }))
     }
 
-    /// Takes in what a reading says of losses, and hands back how that is to be told.
+    /// Applies the losses of a reading, and returns the state and its detail.
     pub fn note(&mut self, drops: &[(&'static str, u64)], now_ns: u64) -> (State, String) {
         let mut told = Vec::new();
         for (row, seen) in ROWS.iter().zip(&mut self.0) {
@@ -106,7 +106,7 @@ mod tests {
         assert!(says.contains("7 times") && says.contains("`cgroups.max`") && !says.contains("event_read"), "{says}");
         assert_eq!(losses.note(&[("cgroup_table", 7)], 61 * SECOND).0, State::Degraded);
         assert_eq!(losses.note(&[("cgroup_table", 7)], 62 * SECOND).0, State::Healthy);
-        // It grows again.
+        // The count grows again.
         assert_eq!(losses.note(&[("cgroup_table", 8)], 90 * SECOND).0, State::Degraded);
     }
 

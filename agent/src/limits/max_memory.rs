@@ -1,7 +1,7 @@
-//! `overhead.maxMemory:`, in bytes as Kubernetes writes them. Pure.
+//! The setting `overhead.maxMemory:`, in bytes as Kubernetes writes them. Pure.
 //!
-//! Not a crate's parser: those take what Kubernetes does not (`200mb`), and read its `200m`, which is a fifth of a byte,
-//! as megabytes.
+//! It does not use a crate's parser: such parsers accept forms that Kubernetes rejects (`200mb`), and read Kubernetes'
+//! `200m`, which is a fifth of a byte, as megabytes.
 
 use std::{fmt, str::FromStr};
 
@@ -18,15 +18,15 @@ const UNITS: [(&str, u64); 8] = [
     ("T", 1_000_000_000_000),
 ];
 
-/// What podperf may take of memory.
+/// Limit of podperf's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MaxMemory {
-    /// A share of the container's limit, where it has one.
+    /// A share of the container's limit, if the container has one.
     #[default]
     Share,
-    /// All that there is.
+    /// No limit.
     None,
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
 }
 

@@ -1,9 +1,9 @@
-//! What memory podperf may take, and what it gives up when that is nearly all taken. Pure.
+//! The memory budget of podperf, and the features that it gives up when the budget is nearly used up. Pure.
 //!
 //! The budget counts the process, the maps of the programs, and their records of the node's threads, which the kernel
-//! charges to the same cgroup. The order is fixed, from what costs users least: what is remembered of symbols and
-//! windows, then recordings and flame graphs, then stacks. Counts are never given up. The states and the way back are
-//! those of [`crate::limits::cpu`].
+//! charges to the same cgroup. The order is fixed, and begins with the features that users miss least: first the caches
+//! of symbols and windows, then recordings and flame graphs, then stacks. Counts are never given up. The states and the
+//! way back are those of [`crate::limits::cpu`].
 
 use super::max_memory::MaxMemory;
 use std::{
@@ -18,66 +18,66 @@ use std::{
 use super::cpu::Step;
 use crate::model::feature::Feature;
 
-/// The share of its container's limit that podperf gives itself, in percent. The rest is for what it does not see: the
-/// kernel's page tables and sockets, the files that it reads, and what grows between two looks.
+/// Share of its container's limit that podperf takes as its budget, in percent. The rest is for memory outside of its
+/// accounts: the kernel's page tables and sockets, the files that it reads, and growth between two measurements.
 pub const SHARE_PERCENT: u64 = 80;
-/// What the process takes by itself, with next to nothing to count.
+/// Memory of the process itself with next to nothing to count, in bytes.
 pub const OWN_BYTES: u64 = 20 << 20;
 
-/// Over this share of the budget something is given up, in percent.
+/// Share of the budget above which a feature is given up, in percent.
 const NEAR_PERCENT: u64 = 90;
 const NEAR: f64 = 0.9;
-/// Below this share there is room for what was given up.
+/// Share of the budget below which there is room for a feature.
 const ROOM: f64 = 0.7;
-/// With room for so long, it comes back.
+/// Time with room after which a feature comes back.
 const QUIET: Duration = Duration::from_secs(300);
-/// So long what was given up has to show what it saves, unless the budget is passed.
+/// Time for a given-up feature to show its effect before the next one is given up, unless the budget is exceeded.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// What is given up, the first first.
+/// Features to give up, in this order.
 pub const ORDER: [Feature; 3] = [Feature::Caches, Feature::Recordings, Feature::Stacks];
 
-/// How much podperf may take, and who says so.
+/// The budget, and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// All that it may take.
+    /// Size of the budget, in bytes.
     pub bytes: u64,
-    /// The container's limit, where it is a share of that; `None` where it is configured.
+    /// The container's limit, in bytes, if the budget is a share of that limit; `None` if the budget is configured.
     pub limit: Option<u64>,
 }
 
-/// What podperf takes.
+/// Memory use of podperf, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
     /// Resident memory of the process.
     pub process: u64,
-    /// Bytes of the programs' maps, records of threads included.
+    /// Memory of the programs' maps, records of threads included.
     pub maps: u64,
 }
 
-/// The budget, and what is known of the use.
+/// The budget, and the measured use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
     budget: Option<Budget>,
     used: Used,
-    /// How much of [`ORDER`].
+    /// Number of features of [`ORDER`] that are given up.
     given_up: usize,
     last: Option<Duration>,
-    /// Since when there is room.
+    /// Time since which there is room.
     room_since: Option<Duration>,
-    /// The budget is another than the one that something was given up for.
+    /// `true` if the budget has changed since something was given up.
     anew: bool,
 }
 
-/// The features that are given up now, and how much room is left. Clones share it.
+/// The features that are given up now, and the room that is left. Clones share both.
 #[derive(Clone, Debug, Default)]
 pub struct GivenUp(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// How much of [`ORDER`].
+    /// Number of features of [`ORDER`] that are given up.
     count: AtomicUsize,
-    /// Bytes that the process may have resident before something is given up; `u64::MAX` without a budget.
+    /// Bytes that the process may have resident before a feature is given up; `u64::MAX` without a budget.
     most_resident: AtomicU64,
 }
 
@@ -88,7 +88,7 @@ impl Default for Shared {
 }
 
 impl Budget {
-    /// Returns the budget by the configuration, in a container of this limit; `None` where there is none.
+    /// Returns the budget by the configuration, in a container with this limit in bytes; `None` without a limit.
     #[must_use]
     pub fn of(max: MaxMemory, limit: Option<u64>) -> Option<Self> {
         match max {
@@ -98,7 +98,7 @@ impl Budget {
         }
     }
 
-    /// The share of a container's limit.
+    /// Returns the budget for a container's limit.
     #[must_use]
     pub const fn share_of(limit: u64) -> Self {
         Self { bytes: limit - limit / 100 * (100 - SHARE_PERCENT), limit: Some(limit) }
@@ -106,7 +106,7 @@ impl Budget {
 }
 
 impl Used {
-    /// All of it.
+    /// Returns the sum in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         self.process.saturating_add(self.maps)
@@ -114,7 +114,7 @@ impl Used {
 }
 
 impl GivenUp {
-    /// Whether this is given up for memory.
+    /// Returns `true` if this feature is given up for memory.
     #[must_use]
     pub fn has(&self, feature: Feature) -> bool {
         ORDER.iter().take(self.0.count.load(Ordering::Relaxed)).any(|given_up| *given_up == feature)
@@ -124,7 +124,7 @@ impl GivenUp {
         self.0.count.store(count, Ordering::Relaxed);
     }
 
-    /// Returns whether a process with `resident` bytes may take `more` without anything being given up.
+    /// Returns `true` if a process with `resident` bytes may take `more` bytes and no feature must be given up.
     #[must_use]
     pub fn has_room(&self, resident: u64, more: u64) -> bool {
         resident.saturating_add(more) <= self.0.most_resident.load(Ordering::Relaxed)
@@ -136,19 +136,19 @@ impl GivenUp {
 }
 
 impl Memory {
-    /// Sets the budget. What was given up for another one comes back as soon as this one has room.
+    /// Sets the budget. A feature that was given up for another budget comes back as soon as this one has room.
     pub fn set_budget(&mut self, budget: Option<Budget>) {
         self.anew = self.budget != budget;
         self.budget = budget;
     }
 
-    /// What it may take; `None` is all that there is.
+    /// Returns the budget; `None` without a limit.
     #[must_use]
     pub const fn budget(&self) -> Option<Budget> {
         self.budget
     }
 
-    /// Returns the bytes that the process may have resident, beside the maps, before something is given up; `u64::MAX`
+    /// Returns the bytes that the process may have resident, beside the maps, before a feature is given up; `u64::MAX`
     /// without a budget.
     #[must_use]
     pub fn most_resident(&self) -> u64 {
@@ -156,32 +156,32 @@ impl Memory {
         self.budget.map_or(u64::MAX, |budget| near(budget).saturating_sub(self.used.maps))
     }
 
-    /// What it took last.
+    /// Returns the last measured use.
     #[must_use]
     pub const fn used(&self) -> Used {
         self.used
     }
 
-    /// What is given up, the first first.
+    /// Returns the features that are given up, in the order of giving up.
     #[must_use]
     pub fn given_up(&self) -> &'static [Feature] {
         &ORDER[..self.given_up]
     }
 
-    /// Whether nearly all of the budget was taken last.
+    /// Returns `true` if the last measured use was nearly the whole budget.
     #[must_use]
     pub fn is_near(&self) -> bool {
         self.share() > NEAR
     }
 
-    /// Of the budget.
+    /// Returns the use as a share of the budget.
     fn share(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a share")]
         let share = |budget: Budget| self.used.bytes() as f64 / budget.bytes.max(1) as f64;
         self.budget.map_or(0.0, share)
     }
 
-    /// Looks at the use at `now`, and says what to do: one step at most.
+    /// Measures the use at `now`, and returns the step to take, at most one.
     pub fn observe(&mut self, now: Duration, used: Used) -> Option<Step> {
         self.used = used;
         if self.budget.is_none() {
@@ -209,7 +209,7 @@ impl Memory {
         Some(Step::Restore)
     }
 
-    /// The step was taken; whether there was something to give up, or to take up again.
+    /// Takes a step. Returns `false` if there was nothing to give up or to restore.
     pub const fn take(&mut self, step: Step) -> bool {
         match step {
             Step::Shed if self.given_up < ORDER.len() => self.given_up += 1,
@@ -229,7 +229,7 @@ impl fmt::Display for Budget {
     }
 }
 
-/// Bytes as people read them.
+/// A number of bytes in a form for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mebi(pub u64);
 
@@ -253,7 +253,7 @@ mod tests {
         memory
     }
 
-    /// Looks every ten seconds from `from` on, at so many MiB each; does what it says.
+    /// Measures every ten seconds from `from` on, with each given use in MiB; takes each returned step.
     fn observe(memory: &mut Memory, from: u64, mebis: impl IntoIterator<Item = u64>) -> Vec<usize> {
         let looks = mebis.into_iter().zip(0_u64..).map(|(mebi, at)| {
             let used = Used { process: mebi * MIB / 2, maps: mebi * MIB / 2 };
@@ -311,7 +311,7 @@ mod tests {
         let mut memory = of(100);
         observe(&mut memory, 0, [95]);
         assert_eq!(observe(&mut memory, 100, [80; 100]), [1; 100]);
-        // Room that is interrupted is none.
+        // Room that is interrupted does not count.
         let wavering = (0..100).map(|at| if at % 20 == 0 { 80 } else { 60 });
         assert_eq!(observe(&mut memory, 2000, wavering), [1; 100]);
     }
@@ -345,7 +345,7 @@ mod tests {
         let mut memory = of(100);
         observe(&mut memory, 0, [40]);
         given_up.set_most_resident(memory.most_resident());
-        // Of 90 MiB the maps have 20.
+        // The maps take 20 of the 90 MiB.
         assert!(given_up.has_room(30 * MIB, 39 * MIB) && !given_up.has_room(30 * MIB, 41 * MIB));
         memory.set_budget(None);
         assert_eq!(memory.most_resident(), u64::MAX);

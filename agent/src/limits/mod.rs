@@ -1,4 +1,4 @@
-//! What the agent looks after between readings: its counters on the PMU, and what it costs in time and memory.
+//! Keeps the agent within its limits between readings: its counters on the PMU, and its cost in time and memory.
 
 pub mod cpu;
 mod keeper;
@@ -25,36 +25,36 @@ use pmu::summary;
 
 pub use keeper::{MemorySettings, MemoryUse};
 
-/// The agent's cost, and what it gave up.
+/// The agent's cost, and the features that it has given up.
 #[derive(Clone, Debug, Default)]
 pub struct OverheadUse {
-    /// Percent of all CPUs' time, over the last window.
+    /// CPU time over the last window, in percent of all CPUs' time.
     pub percent: f64,
-    /// The cap in percent; 0 is none.
+    /// The limit in percent; 0 means no limit.
     pub most_percent: f64,
-    /// What is given up for that now, the first first.
+    /// Features given up to stay within the limit, in the order of giving up.
     pub shed: Vec<Feature>,
-    /// What it takes of memory, and what is given up for that.
+    /// Memory use, and the features given up for memory.
     pub memory: MemoryUse,
 }
 
-/// Looks after all of it.
+/// Keeps all limits.
 #[derive(Debug)]
 pub struct Upkeep {
     overhead: Overhead,
     answering: AnsweringTime,
     memory: keeper::Keeper,
     shed: Vec<Feature>,
-    /// Whether stacks are taken at all.
+    /// `true` if stacks are taken at all.
     stacks: bool,
-    /// Whether the programs leave them out now; of adopted ones that is not known.
+    /// `true` if the programs leave stacks out now; `None` for adopted programs, whose state is not known.
     without_stacks: Option<bool>,
     counters: Arc<[OpenCounter]>,
     status: Status,
 }
 
 impl Upkeep {
-    /// Tells the states for the first time.
+    /// Creates the limits and reports the states for the first time.
     #[must_use]
     pub fn new(
         overhead: Overhead,
@@ -78,13 +78,13 @@ impl Upkeep {
         this
     }
 
-    /// The configured events, and what became of each.
+    /// Returns the configured events, each with its state.
     #[must_use]
     pub fn counters(&self) -> Arc<[OpenCounter]> {
         Arc::clone(&self.counters)
     }
 
-    /// The cost, and what is given up for it.
+    /// Returns the cost, and the features given up for it.
     #[must_use]
     pub fn overhead(&self) -> OverheadUse {
         OverheadUse {
@@ -95,21 +95,23 @@ impl Upkeep {
         }
     }
 
-    /// Returns whether the programs leave stacks out.
+    /// Returns `true` if the programs leave stacks out.
     #[must_use]
     pub fn stacks_are_left_out(&self) -> bool {
         self.without_stacks == Some(true)
     }
 
-    /// Sets what it may take of memory.
+    /// Sets the limit of memory.
     pub fn set_max_memory(&mut self, max: MaxMemory) {
         self.memory.set_max(max);
     }
 
-    /// After a reading; `doubtful` are the slots of counters that grew by more than can be, `map_bytes` what the maps hold.
+    /// Applies the limits after a reading. `doubtful` are the slots of counters that grew by an impossible amount;
+    /// `map_bytes` is the size of the maps.
     pub fn tend(&mut self, sensors: &mut Sensors, reading: &RawReading, doubtful: &[usize], map_bytes: u64) {
         let mut changed = sensors.tend(reading, doubtful);
-        // In this order: time of readers between the two looks is charged to the sensors until the next reading only.
+        // Keep this order. Time spent for readers between the two calls then counts as cost only until the next
+        // reading.
         let answering = self.answering.total();
         let process = process_cpu().saturating_sub(answering);
         let cost = Cost { programs: reading.cpu.programs_time(), process };
@@ -117,7 +119,7 @@ impl Upkeep {
             changed |= self.take(step, sensors);
         }
         self.memory.tend(monotonic(), map_bytes);
-        // What the kernel refuses is tried again.
+        // Repeats a change that the kernel has rejected.
         self.leave_stacks_out(sensors);
         if changed {
             self.counters = sensors.counters().into();
@@ -125,7 +127,7 @@ impl Upkeep {
         }
     }
 
-    /// Gives up a feature or takes one up again; whether that changed the counters.
+    /// Gives up a feature or restores one. Returns `true` if that changed the counters.
     fn take(&mut self, step: Step, sensors: &mut Sensors) -> bool {
         let feature = match step {
             Step::Shed if self.stacks && !self.shed.contains(&Feature::Stacks) => Some(Feature::Stacks),
@@ -133,11 +135,11 @@ impl Upkeep {
             Step::Restore => self.shed.last().copied(),
         };
         let done = match (step, feature) {
-            // See `leave_stacks_out`.
+            // `leave_stacks_out` does this step.
             (_, Some(Feature::Stacks)) => true,
             (Step::Shed, Some(Feature::Counters)) => sensors.shed_counters(),
             (Step::Restore, Some(Feature::Counters)) => {
-                // A group that yielded meanwhile has nothing to come back to.
+                // A group that yielded meanwhile has nothing to restore.
                 sensors.restore_counters();
                 true
             }
@@ -154,7 +156,7 @@ impl Upkeep {
         done && feature == Some(Feature::Counters)
     }
 
-    /// Has the programs take stacks or leave them out, as both caps have it.
+    /// Makes the programs take stacks or leave them out, as both limits demand.
     fn leave_stacks_out(&mut self, sensors: &mut Sensors) {
         let without = self.shed.contains(&Feature::Stacks) || self.memory.has_given_up(Feature::Stacks);
         if self.without_stacks == Some(without) {

@@ -2,7 +2,8 @@
 
 use crate::{events::state::EventState, model::status::State};
 
-/// All events in a line: how counting them is, and which are not counted. An event is its name, its state, and why.
+/// Returns the state of counting and one line about all events, including those that are not counted. Each event is
+/// given by its name, its state and the reason for the state.
 #[must_use]
 pub(super) fn summary(events: &[(&str, EventState, &str)]) -> (State, String) {
     let names = |state: EventState| -> Vec<&str> {

@@ -1,8 +1,8 @@
 //! The table of facts: all numbers of a cgroup that need no PMU. Pure.
 //!
-//! A row of the table is a family, for `/metrics` and for OpenTelemetry; each of its series is a [`Fact`]. Sums, deltas,
-//! the labels of the checkpoint, both exporters and the reference of metrics are loops over the table, so that a new
-//! fact is a new line here and a field of `struct podperf_cgroup`, or a place where stacks are counted.
+//! A [`Fact`] has its place, its word of `struct podperf_cgroup` and its name in the checkpoint here. A row of [`FACTS`]
+//! is a family, and lists the facts that are its series. Sums, deltas, the checkpoint, both exporters and the reference
+//! of metrics are loops over the facts or over the families.
 //!
 //! OpenTelemetry's names are dotted and have no units; units are UCUM with annotations in braces. Where a receiver
 //! translates them for Prometheus, they become the names of `/metrics` again, except for times.

@@ -1,7 +1,7 @@
-//! The numbers that the kernel hands out and the ids that Kubernetes does, each as a type of its own.
+//! The kernel's numbers and Kubernetes' ids, each as a type of its own.
 //!
-//! Ids are kept as the bytes that their digits spell, in the one spelling that their makers use: what is spelled
-//! otherwise, in upper case say, is no id.
+//! Ids are stored as the bytes of their digits. Only the spelling of their makers is accepted: an id in upper case, for
+//! example, is rejected.
 
 use std::{fmt, str::FromStr};
 
@@ -20,20 +20,20 @@ pub struct Cpu(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pid(pub u32);
 
-/// What the kernel side names a stack by, a hash of its frames; or a place, by a hash of the registers there. Stacks are
-/// odd, places even.
+/// The kernel side's id of a stack or of a call site. A stack's id is a hash of its frames, and is odd. A call site's
+/// id is a hash of the registers there, and is even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackId(pub u64);
 
 impl StackId {
-    /// The name of a stack that is made of two.
+    /// Returns the id of a stack that consists of two parts.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0.rotate_left(17) ^ other.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 }
 
-/// What the kernel side names by whom a wait was ended.
+/// The kernel side's id of the waker that ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WakerId(pub u64);
 
@@ -49,13 +49,13 @@ pub struct PodUid([u8; 16]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct ConfigHash([u8; 16]);
 
-/// A text that is not the id it was taken for.
+/// Error for a text that is not an id of the expected kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not {0}")]
 pub struct IdError(&'static str);
 
 impl StackId {
-    /// Whether it is a place, whose stack may be told later.
+    /// Returns `true` for a call site, whose stack may come later.
     #[must_use]
     pub const fn is_place(self) -> bool {
         self.0 & 1 == 0
@@ -65,7 +65,7 @@ impl StackId {
 impl CgroupId {
     /// The root of the cgroup2 tree.
     pub const ROOT: Self = Self(1);
-    /// No cgroup, but the idle task (`PODPERF_IDLE`).
+    /// Not a cgroup, but the idle task (`PODPERF_IDLE`).
     pub const IDLE: Self = Self(u64::MAX);
 }
 
@@ -82,7 +82,8 @@ impl fmt::Display for Cpu {
 }
 
 impl ContainerId {
-    /// The id in a container status, `containerd://<id>`; a container that never ran has none.
+    /// Parses the id in a container status, `containerd://<id>`; `None` for a container that never ran, which has no
+    /// id.
     #[must_use]
     pub fn from_status(text: &str) -> Option<Self> {
         text.split_once("://")?.1.parse().ok()
@@ -90,7 +91,7 @@ impl ContainerId {
 }
 
 impl PodUid {
-    /// The UID as the systemd cgroup driver spells it, with `_`: a slice's name would be split at `-`.
+    /// Parses the UID in the spelling of the systemd cgroup driver, with `_`: a slice's name would be split at `-`.
     #[must_use]
     pub fn from_systemd(text: &str) -> Option<Self> {
         Self::split(text, '_')
@@ -190,12 +191,12 @@ fn decode(text: &str, bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// What a pod's directory is named by.
+/// The id in the name of a pod's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PodRef {
-    /// A pod that the API server made.
+    /// UID of a pod that the API server made.
     Uid(PodUid),
-    /// A static pod: the API server knows it by its mirror, whose UID is another.
+    /// Hash of a static pod: the API server knows the pod by its mirror, which has another UID.
     Static(ConfigHash),
 }
 

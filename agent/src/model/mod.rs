@@ -1,4 +1,5 @@
-//! The words that all other modules share: ids, how threads wait, sums of usage, features, and states of parts. Pure.
+//! Types that all other modules share: ids, states of waiting threads, sums of usage, features, and states of parts.
+//! Pure.
 
 pub mod facts;
 pub mod feature;

@@ -1,4 +1,4 @@
-//! The parts of the agent and their states: the same words at start, at `/status` and in a metric.
+//! The parts of the agent and their states. The log at the start, `/status` and a metric use the same words.
 
 use std::{
     collections::BTreeMap,
@@ -8,25 +8,25 @@ use std::{
 use serde::Serialize;
 use tracing::{info, warn};
 
-/// How a part is.
+/// State of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// All that was asked for works.
+    /// Everything that was configured works.
     Healthy,
-    /// Some of it works.
+    /// Only a part of it works.
     Degraded,
-    /// The machine does not have what it needs.
+    /// The machine lacks something that the part needs.
     Unsupported,
-    /// It should work, and does not.
+    /// The part should work, and does not.
     Failed,
 }
 
 impl State {
-    /// In the order in which they get worse.
+    /// All states, from the best to the worst.
     pub const ALL: [Self; 4] = [Self::Healthy, Self::Degraded, Self::Unsupported, Self::Failed];
 
-    /// The word for it.
+    /// Returns the name of the state.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -38,23 +38,23 @@ impl State {
     }
 }
 
-/// One part's state.
+/// Name and state of one part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Part {
-    /// Its name.
+    /// The part's name.
     pub part: &'static str,
-    /// How it is.
+    /// The part's state.
     pub state: State,
-    /// What it does, or why not and what would mend it.
+    /// The part's activity, or the reason of its failure with the remedy.
     pub detail: String,
 }
 
-/// The states of all parts, shared by those who set and those who show them.
+/// The states of all parts, shared by all their writers and readers.
 #[derive(Clone, Debug, Default)]
 pub struct Status(Arc<Mutex<BTreeMap<&'static str, Part>>>);
 
 impl Status {
-    /// Sets a part's state; a change of it is logged.
+    /// Sets a part's state. Logs a changed state.
     pub fn set(&self, part: &'static str, state: State, detail: impl Into<String>) {
         let detail = detail.into();
         let new = Part { part, state, detail: detail.clone() };
@@ -67,7 +67,7 @@ impl Status {
         }
     }
 
-    /// All parts, by name.
+    /// Returns all parts, by name.
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()

@@ -1,28 +1,28 @@
-//! Sums of what cgroups did: deltas and accounts are made of them. Pure.
+//! Sums of the counts of cgroups, which deltas and accounts consist of. Pure.
 
 use serde::{Deserialize, Serialize};
 
 use super::facts::Facts;
 
-/// The facts and counts of a cgroup, over some time.
+/// Counts of a cgroup over some time. All times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// The facts.
     pub facts: Facts,
     /// Counters by slot, scaled for multiplexing.
     pub counts: Vec<u64>,
-    /// The time for which each group was enabled, in nanoseconds.
+    /// Time for which each group was enabled.
     pub enabled_ns: Vec<u64>,
-    /// The time for which each group was on the PMU, in nanoseconds.
+    /// Time for which each group was on the PMU.
     pub running_ns: Vec<u64>,
 }
 
-/// Time asleep with a remembered stack that was looked at, in nanoseconds.
+/// Time asleep with a stack from the stack cache that was checked, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct SeenTime {
-    /// All of it.
+    /// The whole checked time.
     pub all_ns: u64,
-    /// The part whose stack was not the remembered one. Its samples have the stack that was seen.
+    /// The part of the time whose stack differed from the cached one. Its samples have the stack that was seen.
     pub wrong_ns: u64,
 }
 
@@ -46,7 +46,7 @@ impl Usage {
         add_all(&mut self.running_ns, &other.running_ns);
     }
 
-    /// Returns the numbers that are shown as series: the facts, then the counters.
+    /// Returns the numbers that are shown as series, counters last. Times of groups are not among them.
     pub fn numbers(&mut self) -> impl Iterator<Item = &mut u64> {
         self.facts.numbers_mut().chain(&mut self.counts)
     }

@@ -1,6 +1,6 @@
-//! How and for what a thread waits, and how far the walk of its stack came.
+//! States and reasons of waits, and the ends of stack walks.
 
-/// How a task waits.
+/// State of a waiting task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitState {
     /// `TASK_INTERRUPTIBLE`: a wait that a signal may end (sockets, pipes, futexes, timers).
@@ -9,15 +9,15 @@ pub enum WaitState {
     Uninterruptible,
     /// Runnable, but another task had the CPU.
     RunQueue,
-    /// The same, since the quota of its cgroup was used up.
+    /// Runnable, but the quota of its cgroup was used up.
     Throttled,
 }
 
 impl WaitState {
-    /// In the order of the kernel side's `enum podperf_activity`.
+    /// All states, in the order of the kernel side's `enum podperf_activity`.
     pub const ALL: [Self; 4] = [Self::Interruptible, Self::Uninterruptible, Self::RunQueue, Self::Throttled];
 
-    /// The label value in metrics and profiles.
+    /// Returns the label value in metrics and profiles.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -29,25 +29,25 @@ impl WaitState {
     }
 }
 
-/// How far the walk of a stack came.
+/// End of a stack walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Unwind {
-    /// To a function that starts threads, or there is no user stack.
+    /// The walk reached a function that starts threads, or there is no user stack.
     #[default]
     Whole,
-    /// To the kernel's limit on the depth.
+    /// The walk reached the kernel's limit on the depth.
     Truncated,
-    /// To an address at which there is no code.
+    /// The walk reached an address without code.
     Broken,
-    /// It ended early at code: the file was built without frame pointers.
+    /// The walk ended early at code: the file was built without frame pointers.
     NoFramePointers,
 }
 
 impl Unwind {
-    /// In the order of the metric's labels.
+    /// All ends, in the order of the metric's labels.
     pub const ALL: [Self; 4] = [Self::Whole, Self::Truncated, Self::Broken, Self::NoFramePointers];
 
-    /// The label value in metrics and profiles.
+    /// Returns the label value in metrics and profiles.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,43 +59,43 @@ impl Unwind {
     }
 }
 
-/// What a wait was for. The innermost kernel function that a row of the table names decides.
+/// The reason of a wait: the thing that a task waits for. The innermost kernel function in a row of the table decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitReason {
     /// Another thread of the program: locks, condition variables, joins, idle workers.
     Futex,
-    /// Any of several files or events: epoll, poll, select, io_uring, eventfd.
+    /// One of several files or events: epoll, poll, select, io_uring, eventfd.
     Poll,
     /// Storage: reads, writes, fsync, the file system's journal, and servers of FUSE, 9P, SMB and Ceph.
     Disk,
     /// A socket's peer.
     Network,
-    /// A page of memory that had to be read or made, whoever touched it.
+    /// A page of memory that had to be read or made, no matter which code touched it.
     PageFault,
     /// The other end of a pipe.
     Pipe,
-    /// Time to pass.
+    /// A time: the task sleeps until then.
     Sleep,
     /// Another thread in the kernel.
     KernelLock,
     /// A child process to end or to start its program.
     Child,
-    /// To be let go on: it is stopped by a signal or a debugger, or its cgroup is frozen.
+    /// A signal to continue, or a thaw: a signal or a debugger has stopped the task, or its cgroup is frozen.
     Stopped,
-    /// Its cgroup to be below `memory.high` again.
+    /// The memory of its cgroup to fall below `memory.high`.
     MemoryLimit,
-    /// A CPU: it was runnable, but others had them.
+    /// A CPU: the task was runnable, but other tasks had the CPUs.
     RunQueue,
     /// The next period of its cgroup's CPU quota.
     Throttled,
-    /// Something else, or the kernel hides where its functions are (`kernel.kptr_restrict`).
+    /// Another reason, or the kernel hides the addresses of its functions (`kernel.kptr_restrict`).
     Other,
-    /// Its stack was lost.
+    /// The stack was lost.
     Unknown,
 }
 
 impl WaitReason {
-    /// In the order of the type.
+    /// All reasons, in the order of the type.
     pub const ALL: [Self; 15] = [
         Self::Futex,
         Self::Poll,
@@ -114,7 +114,7 @@ impl WaitReason {
         Self::Unknown,
     ];
 
-    /// The label value in metrics and profiles.
+    /// Returns the label value in metrics and profiles.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! One request to a server, quietly and not for ever.
+//! One request to a server, without kube's logs and with a timeout.
 
 use std::time::Duration;
 
@@ -11,12 +11,13 @@ use super::{
     raw::RawList,
 };
 
-/// kube logs each failed request as an error, and what it cannot parse in full. Failures are told by us, once.
+/// Suppresses kube's log lines: kube logs each failed request as an error, and logs unparsable answers in full. The
+/// agent logs failures itself, once.
 pub(crate) async fn quietly<F: Future>(request: F) -> F::Output {
     request.with_subscriber(Dispatch::none()).await
 }
 
-/// The answer, if it comes in time.
+/// Returns the answer, or an error after the timeout `patience`.
 pub(super) async fn within<T>(
     patience: Duration,
     server: &Server,
@@ -28,7 +29,7 @@ pub(super) async fn within<T>(
     }
 }
 
-/// A list of pods.
+/// Requests a list of pods.
 pub(super) async fn list(
     patience: Duration,
     server: &Server,

@@ -1,30 +1,30 @@
-//! How long to wait before another attempt, and how long for an answer.
+//! Time between two attempts, and timeouts of requests.
 
 use std::{
     hash::{BuildHasher, RandomState},
     time::Duration,
 };
 
-/// All waits of a source; tests have shorter ones.
+/// All delays and timeouts of a source; tests use shorter ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Before the second attempt, at least; doubles with each further one.
+    /// Minimum delay before the second attempt. It doubles with each further attempt.
     pub(super) first: Duration,
-    /// Between two attempts, at most.
+    /// Maximum delay between two attempts.
     pub(super) most: Duration,
-    /// For a whole list. The API server gives up on its side after 60 s.
+    /// Timeout for a whole list. The API server stops on its side after 60 s.
     pub(super) list: Duration,
-    /// For a watch to begin.
+    /// Timeout for a watch to begin.
     pub(super) open: Duration,
-    /// For a watch to go on: after that, changes may be late.
+    /// Time after which a watch that has not begun counts as an outage: from then on, changes may be late.
     pub(super) hesitate: Duration,
-    /// For anything to come. The API server sends a bookmark every minute.
+    /// Longest silence in a watch. The API server sends a bookmark every minute.
     pub(super) idle: Duration,
-    /// A watch that lasts no longer is no watch.
+    /// A watch that ends sooner counts as a failure.
     pub(super) brief: Duration,
-    /// A watch that lasts as long was worth its attempts.
+    /// A watch that lasts this long resets the back-off.
     pub(super) settled: Duration,
-    /// Between two polls of a kubelet, however often it is poked.
+    /// Minimum time between two polls of a kubelet, however often the agent pokes it.
     pub(super) polls: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Default for Pace {
     }
 }
 
-/// Waits that grow, and that no two nodes have the same.
+/// Delays that grow with each attempt, with a random part so that nodes do not retry at the same moment.
 #[derive(Debug)]
 pub(super) struct Backoff {
     pace: Pace,
@@ -56,7 +56,7 @@ impl Backoff {
         Self { pace, attempts: 0 }
     }
 
-    /// The next wait: between half of and all that its turn allows.
+    /// Returns the next delay: a random time between half of this attempt's limit and the whole limit.
     pub(super) fn next(&mut self) -> Duration {
         let turn = self.pace.first.saturating_mul(2_u32.saturating_pow(self.attempts + 1)).min(self.pace.most);
         self.attempts = (self.attempts + 1).min(16);
@@ -68,7 +68,8 @@ impl Backoff {
     }
 }
 
-/// Less than `below`. Spread, not secret: std seeds its hasher's keys from the system's random source.
+/// Returns a random number below `below`, for spread and not for secrets: std seeds its hasher's keys from the system's
+/// random source.
 pub(super) fn random(below: u32) -> u32 {
     u32::try_from(RandomState::new().hash_one(0_u8) % u64::from(below)).unwrap_or(0)
 }

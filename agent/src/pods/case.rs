@@ -1,4 +1,4 @@
-//! A source at work against a played server, and what both of them say.
+//! A source under test, connected to a played server, and the messages of both.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use crate::model::status::{Part, Status};
 
 pub(super) const TOKEN: &str = "ey.secret-token.x";
 
-/// Short waits: a test's faults are over in milliseconds.
+/// Short delays and timeouts: a test's faults end within milliseconds.
 pub(super) fn pace() -> Pace {
     Pace {
         first: Duration::from_millis(5),
@@ -36,7 +36,7 @@ pub(super) fn pace() -> Pace {
     }
 }
 
-/// A source under test and what it has told.
+/// A source under test and the changes that it has sent.
 pub(super) struct Case {
     pub(super) source: Source,
     pub(super) kubeconfig: NamedTempFile,
@@ -91,7 +91,7 @@ impl Case {
         panic!("not {what}: {:?}\n{:?}\n{:?}", self.told(), self.part(), self.source.stats());
     }
 
-    /// Until all this has been told, and no more.
+    /// Waits until the source has sent exactly these changes.
     pub(super) async fn tells(&self, expected: &[&str]) {
         self.until("told", |case| case.told().len() >= expected.len()).await;
         assert_eq!(self.told(), expected);

@@ -1,9 +1,9 @@
-//! How to get at a server: the service account of the agent's pod, or a kubeconfig.
+//! Credentials for a server: the service account of the agent's pod, or a kubeconfig.
 //!
-//! kube reads a token file again when it has had it for 50 s, before the next request, and the CA file when it has had
-//! it for 60 s, before the next connection; while a file cannot be read, what it held is used on. What else a
-//! kubeconfig holds is read once for each [`Credentials::login`], which a refused token or certificate calls for anew.
-//! Nothing of it is logged.
+//! kube reads a token file again before the next request when its copy is 50 s old, and the CA file before the next
+//! connection when its copy is 60 s old. While a file cannot be read, kube keeps using its previous content. All other
+//! parts of a kubeconfig are read once for each [`Credentials::login`], which follows each rejected token or
+//! certificate. No content of these files is logged.
 
 use std::{
     env,
@@ -20,61 +20,61 @@ use tracing::Dispatch;
 
 use super::failure::{Failure, Remedy, Server, ServerKind};
 
-/// A service account's files, where Kubernetes mounts them.
+/// Directory of the service account's files, where Kubernetes mounts them.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Where the kubelet listens.
+/// Port that the kubelet listens on.
 const KUBELET_PORT: u16 = 10250;
 
-/// Why there can be no source of pods.
+/// Error that makes a source of pods impossible.
 #[derive(Debug, Error)]
 pub enum SourceError {
-    /// Nothing says where the API server is.
+    /// Neither the environment nor the configuration names an API server.
     #[error("no in-cluster credentials and no kubeconfig (set `kubernetes.kubeconfig`, or `identity: none`)")]
     NoCredentials,
-    /// In a pod, but without a usable service account.
+    /// The agent runs in a pod, but without a usable service account.
     #[error("failed to use the pod's service account: {0} (is `automountServiceAccountToken` off?)")]
     ServiceAccount(String),
-    /// The file cannot be used.
+    /// The kubeconfig cannot be used.
     #[error("failed to use kubeconfig `{path}`: {message}")]
     Kubeconfig {
-        /// The file.
+        /// Path of the kubeconfig.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
     /// The kubelet's address cannot be used.
     #[error("bad value for `kubernetes.kubelet.url`: `{url}` (as in `https://127.0.0.1:10250`)")]
     Url {
-        /// As configured.
+        /// The configured value.
         url: String,
     },
     /// The kubelet's CA cannot be used.
     #[error("failed to read `kubernetes.kubelet.caFile`: `{path}`: {source}")]
     CaFile {
-        /// As configured.
+        /// The configured path.
         path: PathBuf,
-        /// Why.
+        /// The underlying I/O error.
         source: std::io::Error,
     },
 }
 
-/// Where to find the API server.
+/// The server, and the credentials for it.
 #[derive(Clone, Debug)]
 pub(crate) enum Credentials {
-    /// By the service account, or by a file and a context of it.
+    /// The API server, by the service account, or by a kubeconfig and one of its contexts.
     Api { kubeconfig: Option<PathBuf>, context: Option<String> },
     /// The node's kubelet.
     Kubelet { url: Option<String>, ca_file: Option<PathBuf>, insecure_skip_verify: bool },
 }
 
-/// Whether this looks like a pod with a service account.
+/// Returns `true` if the agent seems to run in a pod with a service account.
 #[must_use]
 pub fn in_cluster() -> bool {
     env::var_os("KUBERNETES_SERVICE_HOST").is_some() && Path::new(SERVICE_ACCOUNT).join("token").exists()
 }
 
 impl Credentials {
-    /// Reads them. No server is asked.
+    /// Reads the credentials without a request to the server.
     pub(super) fn config(&self) -> Result<Config, SourceError> {
         let mut config = match self {
             Self::Api { kubeconfig: Some(path), context } => from_kubeconfig(path, context.as_ref())?,
@@ -87,24 +87,24 @@ impl Credentials {
             }
         };
         config.connect_timeout = Some(Duration::from_secs(5));
-        // kube would try again itself, without a word.
+        // kube would retry by itself, without a log line.
         config.default_retry = false;
         Ok(config)
     }
 
-    /// Whom they are for.
+    /// Returns the server that the credentials are for.
     pub(crate) fn server(&self, kind: ServerKind) -> Result<Server, SourceError> {
         let url = self.config()?.cluster_url;
-        // Without the user and password that it may hold.
+        // Leaves out the user and password that the URL may hold.
         let host = url.host().unwrap_or_default();
         let port = url.port_u16().map(|port| format!(":{port}")).unwrap_or_default();
         Ok(Server { url: format!("{}://{host}{port}", url.scheme_str().unwrap_or("https")), kind })
     }
 
-    /// A client with credentials as they are now. They may come from a plugin, which takes its time.
+    /// Returns a client with freshly read credentials. A credential plugin may provide them, which takes time.
     pub(crate) async fn login(&self, server: &Server) -> Result<Client, Failure> {
         let (credentials, server) = (self.clone(), server.clone());
-        // As in [`super::ask::quietly`].
+        // Suppresses kube's logs, see [`super::ask::quietly`].
         let client = move || {
             let config = credentials.config().map_err(|error| Failure::new(Remedy::Login, error.to_string()))?;
             let client = tracing::dispatcher::with_default(&Dispatch::none(), || Client::try_from(config));
@@ -118,7 +118,7 @@ impl Credentials {
 fn from_kubeconfig(path: &Path, context: Option<&String>) -> Result<Config, SourceError> {
     let refused = |error: KubeconfigError| {
         let message = match error {
-            // It would quote the lines around, tokens and keys among them.
+            // kube's message would quote the nearby lines, which may hold tokens and keys.
             KubeconfigError::Parse(error) => match error.location() {
                 Some(at) => format!("not a kubeconfig's YAML at line {} column {}", at.line(), at.column()),
                 None => "not a kubeconfig's YAML".into(),
@@ -137,7 +137,7 @@ fn from_kubeconfig(path: &Path, context: Option<&String>) -> Result<Config, Sour
     if let Some(context) = context {
         kubeconfig.current_context = Some(context.clone());
     }
-    // kube would go there as nobody.
+    // For an unknown user, kube would send requests without credentials.
     let current = kubeconfig.contexts.iter().find(|context| Some(&context.name) == kubeconfig.current_context.as_ref());
     let user = current.and_then(|current| current.context.as_ref()?.user.as_ref());
     if let Some(user) = user.filter(|user| !kubeconfig.auth_infos.iter().any(|known| known.name == **user)) {
@@ -159,13 +159,14 @@ fn kubelet(url: Option<&str>, ca_file: Option<&Path>, insecure_skip_verify: bool
         std::fs::File::open(path).map_err(|source| SourceError::CaFile { path: path.to_owned(), source })?;
     }
     if scheme(&config) == "https" {
-        // No token in clear text.
+        // Never sends a token in clear text.
         config.auth_info.token_file = mounted("token").map(|path| path.to_string_lossy().into_owned());
-        // The cluster's CA where the kubelet asks it for its certificate (`serverTLSBootstrap`).
+        // The cluster's CA signs the kubelet's certificate where the kubelet requests one (`serverTLSBootstrap`).
         config.root_cert_file =
             ca_file.map(Path::to_owned).or_else(|| mounted("ca.crt")).filter(|_| !insecure_skip_verify);
     }
-    // Else kube would look for the system's roots, which are not in the image, and which no kubelet is of.
+    // Without this, kube would look for the system's root certificates. The image has none, and no kubelet's
+    // certificate is signed by one.
     config.root_cert = Some(Vec::new());
     config.accept_invalid_certs = insecure_skip_verify;
     Ok(config)

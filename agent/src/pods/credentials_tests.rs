@@ -66,7 +66,7 @@ fn a_bad_kubeconfig_is_refused_with_its_path_and_without_its_secrets() {
 
 #[test]
 fn without_any_credentials_both_ways_out_are_named() {
-    // No test is run in a pod.
+    // No test runs in a pod.
     let error = Credentials::Api { kubeconfig: None, context: None }.config().unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -94,7 +94,7 @@ fn a_kubelet_is_trusted_only_as_configured() {
     assert!(error.starts_with("failed to read `kubernetes.kubelet.caFile`: `/nonexistent/ca.crt`: No such"), "{error}");
 }
 
-/// kube's TLS panics where no crypto provider is chosen.
+/// kube's TLS panics without a chosen crypto provider.
 #[tokio::test]
 async fn a_client_speaks_tls() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,8 +1,9 @@
-//! Whether the DaemonSet that runs this agent is being taken away: then nobody comes after it, and what it has pinned
-//! must go.
+//! Finds out whether the DaemonSet that runs this agent is being deleted: then no agent follows, and this agent must
+//! remove its pins.
 //!
-//! It is asked for when the agent is told to end. Who uninstalls takes the agent's permissions away as well, in no order
-//! that could be relied on: so who could ask before, and may no longer, is told the same.
+//! The agent requests the DaemonSet when it receives the signal to end. An uninstall also removes the agent's
+//! permissions, in no reliable order. So an agent that had the permission before, and lost it, also counts the
+//! DaemonSet as being deleted.
 
 use std::{
     path::PathBuf,
@@ -26,9 +27,9 @@ use super::{
     failure::{Server, ServerKind},
 };
 
-/// One request takes no longer.
+/// Timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two attempts to find out whether it may be asked for.
+/// Time between two attempts to find out whether the agent may request the DaemonSet.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// The DaemonSet that runs this agent.
@@ -56,19 +57,19 @@ struct Metadata {
     deletion_timestamp: Option<String>,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     There,
     BeingDeleted,
-    /// The server has refused, with this code.
+    /// The server has rejected the request, with this HTTP status code.
     Refused(u16),
     Silent,
 }
 
 impl DaemonSet {
-    /// By `NAMESPACE/NAME`; `None` for what is no such name. Finds out whether it may be asked for. Must be called on a
-    /// tokio runtime with time and I/O.
+    /// Creates the handle from `NAMESPACE/NAME`; returns `None` for a name of another form. Starts a task that finds
+    /// out whether the agent may request the DaemonSet. Must be called on a tokio runtime with time and I/O.
     #[must_use]
     pub fn new(name: &str, kubeconfig: Option<PathBuf>, context: Option<String>) -> Option<Self> {
         let (namespace, name) = name.split_once('/')?;
@@ -79,7 +80,7 @@ impl DaemonSet {
         Some(Self { asked, could_ask, first })
     }
 
-    /// Whether it is being deleted, or is no longer there. `false` where that cannot be found out.
+    /// Returns `true` if the DaemonSet is being deleted, or no longer exists; `false` if the agent cannot find out.
     pub async fn is_going(&self) -> bool {
         let could_ask = self.could_ask.load(Ordering::Relaxed);
         let answer = self.asked.ask().await;
@@ -136,7 +137,7 @@ impl Asked {
     }
 }
 
-/// What an answer means to one who could ask before, or could not.
+/// Interprets an answer; `could_ask` is `true` if an earlier request succeeded.
 const fn is_going(answer: Answer, could_ask: bool) -> bool {
     match answer {
         Answer::BeingDeleted => true,

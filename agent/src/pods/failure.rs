@@ -1,44 +1,44 @@
-//! What a failure means: what to tell, and what to try next. Pure.
+//! Describes a failure, and chooses the next attempt. Pure.
 //!
-//! The texts are ours throughout: kube's repeat themselves and may quote what was parsed, credentials included. The
-//! same failure has the same text each time, so that it is warned of once.
+//! podperf writes all texts itself: kube's texts repeat themselves and may quote the parsed input, credentials
+//! included. The same failure always has the same text, so that it is logged only once.
 
 use std::{error::Error, fmt::Display, time::Duration};
 
 use kube::{client::AuthError, core::Status};
 
-/// Who asks without credentials.
+/// The user name of requests without credentials.
 const ANONYMOUS: &str = "system:anonymous";
 
-/// An attempt that failed.
+/// A failed attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) text: String,
     pub(crate) remedy: Remedy,
-    /// For how long the server asks to be left alone.
+    /// Time for which the server asks the agent to wait (`retryAfterSeconds`).
     pub(crate) wait: Duration,
 }
 
-/// What may help, besides time.
+/// The remedy to try, besides waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remedy {
-    /// The same again.
+    /// Repeats the same request.
     Retry,
-    /// A complete list.
+    /// Requests a complete list.
     List,
-    /// Credentials that are read anew.
+    /// Reads the credentials again.
     Login,
 }
 
-/// Who was asked.
+/// The server of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
-    /// Without credentials.
+    /// URL of the server, without user and password.
     pub(crate) url: String,
     pub(crate) kind: ServerKind,
 }
 
-/// What kind of server is asked.
+/// Kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerKind {
     Api,
@@ -52,19 +52,19 @@ impl Failure {
 }
 
 impl Server {
-    /// No answer.
+    /// Returns the failure for a server that sent no answer in time.
     pub(crate) fn silent(&self, after: Duration) -> Failure {
         let text = format!("failed to hear from {self} within {after:?} (is it overloaded?)");
         Failure::new(Remedy::Retry, text)
     }
 
-    /// An answer that is not what was asked for.
+    /// Returns the failure for an answer of the wrong form.
     pub(super) fn garbled(&self, what: impl Display) -> Failure {
         let text = format!("failed to read the answer of {self}: {what} (is something else there, a proxy?)");
         Failure::new(Remedy::List, text)
     }
 
-    /// Any error of kube's client.
+    /// Returns the failure for any error of kube's client.
     pub(crate) fn failure(&self, error: &kube::Error) -> Failure {
         match error {
             kube::Error::Api(status) => self.refused(status),
@@ -77,7 +77,7 @@ impl Server {
             kube::Error::RustlsTls(_) => {
                 Failure::new(Remedy::Login, format!("failed to set up TLS with {self}: {}", cause(error)))
             }
-            // A predicate of kube's refuses the request when it finds no token.
+            // A predicate of kube's rejects the request when it finds no token.
             kube::Error::Service(inner) if inner.downcast_ref::<AuthError>().is_some() => {
                 inner.downcast_ref().map_or_else(|| self.unreachable(error), unauthenticated)
             }
@@ -85,15 +85,15 @@ impl Server {
         }
     }
 
-    /// A `Status`, or what kube makes of an answer that is none.
+    /// Returns the failure for a `Status`, or for the status that kube makes of any other answer.
     pub(super) fn refused(&self, status: &Status) -> Failure {
         let Status { code, message, details, .. } = status;
         let message = line(message);
         let (remedy, text) = match code {
-            // An event that kube cannot read is to kube a status without anything in it.
+            // kube turns an event that it cannot read into an empty status.
             0 => return self.garbled("not a pod"),
             401 => (Remedy::Login, format!("failed to log in at {self}: {}", self.login_hint())),
-            // Who sends no token is somebody too. Nobody should be told to grant that one anything.
+            // A request without a token has a user as well. Never suggest granting that user anything.
             403 if status.message.contains(ANONYMOUS) => {
                 (Remedy::Login, format!("failed to log in at {self}: no token was sent (is its file empty?)"))
             }
@@ -117,8 +117,9 @@ impl Server {
         }
     }
 
-    /// Names the verb and the resource of the server's message, which is one of
-    /// `pods is forbidden: User "U" cannot list resource "pods" in API group "" at the cluster scope` and
+    /// Returns the text for a missing permission. It names the verb and the resource of the server's message, which has
+    /// one of two forms:
+    /// `pods is forbidden: User "U" cannot list resource "pods" in API group "" at the cluster scope` or
     /// `Forbidden (user=U, verb=get, resource=nodes, subresource(s)=[pods proxy])`.
     fn forbidden(&self, message: &str) -> String {
         let quoted: Vec<_> = message.split('"').collect();
@@ -150,10 +151,10 @@ impl Server {
         }
     }
 
-    /// No connection, or one that broke.
+    /// Returns the failure for a connection that broke, or was never made.
     fn unreachable(&self, error: &(dyn Error + 'static)) -> Failure {
         let cause = cause(error);
-        // rustls adds the moment of the attempt, which is another each time.
+        // rustls appends the time of the attempt, which differs each time.
         let cause = cause.split(": verification time").next().unwrap_or_default();
         let lower = cause.to_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
@@ -194,7 +195,7 @@ impl Display for Server {
     }
 }
 
-/// kube's own words may hold what a credential plugin has printed.
+/// Describes an authentication error without kube's own words, which may contain the output of a credential plugin.
 fn unauthenticated(error: &AuthError) -> Failure {
     let text = match error {
         AuthError::ReadTokenFile(error, path) => format!("failed to read token `{}`: {error}", path.display()),
@@ -208,13 +209,13 @@ fn unauthenticated(error: &AuthError) -> Failure {
     Failure::new(Remedy::Login, text)
 }
 
-/// Where JSON is wrong; the error itself may quote it.
+/// Returns the position of a JSON error; the error itself may quote the JSON.
 pub(super) fn position(error: &serde_json::Error) -> String {
     let what = if error.is_data() { "not a pod's JSON" } else { "not JSON" };
     format!("{what} at line {} column {}", error.line(), error.column())
 }
 
-/// The innermost error; the outer ones are layers.
+/// Returns the text of the innermost error; the outer errors are only layers.
 fn cause(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
@@ -223,7 +224,8 @@ fn cause(error: &(dyn Error + 'static)) -> String {
     line(&innermost.to_string())
 }
 
-/// The first line of what a server said, at most so long; a page of HTML says nothing.
+/// Returns the first line of a server's message, cut to `LONGEST` characters. A page of HTML is replaced by a fixed
+/// text.
 fn line(text: &str) -> String {
     const LONGEST: usize = 200;
     let text = text.trim();

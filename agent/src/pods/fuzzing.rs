@@ -1,4 +1,4 @@
-//! The parser of the API's pods, for a fuzz target. It panics where the parser breaks a promise.
+//! The parser of the API's pods, for a fuzz target. It panics when the parser breaks a promise.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a fuzzer reports what panics")]
 
 use std::collections::BTreeSet;
@@ -11,10 +11,10 @@ use super::{
     raw::{RawList, RawPod},
 };
 
-/// `serde_json` goes so deep, and a list or an event is deeper than its pod.
+/// Nesting depth of the input up to which `serde_json` can also parse the pod inside a list or an event.
 const DEEP: usize = 120;
 
-/// Reads a text as a list of pods, and as a pod that comes alone, in a list and in each event of a watch.
+/// Reads a text as a list of pods, and as a single pod: alone, in a list, and in each event of a watch.
 pub fn object(text: &str) {
     let keys = ["app", "app.kubernetes.io/name", "app_kubernetes_io_name", "teamName"].map(str::to_owned);
     let teller = if text.len() % 2 == 0 { Teller::Kubelet } else { Teller::Api { node: "node-1".into() } };
@@ -28,7 +28,7 @@ pub fn object(text: &str) {
     if text.matches(['[', '{']).count() > DEEP {
         return;
     }
-    // A pod is the same one however it comes.
+    // A pod is the same, whether it comes alone, in a list or in an event.
     let list: RawList = serde_json::from_str(&format!("{{\"kind\":\"PodList\",\"items\":[{text}]}}")).unwrap();
     let listed: Vec<_> = list.items.into_iter().map(|raw| keep.prune(raw)).collect();
     assert_eq!(listed, [pod.clone()]);
@@ -44,7 +44,7 @@ pub fn object(text: &str) {
 
 fn check(pod: &Pod) {
     assert!(!pod.name.is_empty() && !pod.namespace.is_empty());
-    // Each name is a label of Prometheus, and no two are equal.
+    // Each name is a valid Prometheus label, and no two names are equal.
     let is_label = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let names: BTreeSet<_> = pod.labels.iter().map(|(name, _)| name).collect();
     assert!(names.len() == pod.labels.len() && names.iter().all(|name| is_label(name)), "{names:?}");

@@ -1,8 +1,9 @@
-//! Who is behind a container id: the pods of the node as the API tells them, and those it lately told. Pure.
+//! Index of container ids: the pods that the API reports for the node, and the pods that it reported until lately.
+//! Pure.
 //!
-//! Fed by [`PodChange`]s on the collector's thread, read by [`crate::attribution`]. A pod that is deleted, and an id
-//! that a restart replaced, are kept for a while: their last counts are still to come. While the API is out of reach
-//! nothing is forgotten, and [`PodIndex::synced_ns`] says that a name may just not be here yet.
+//! The collector's thread applies each [`PodChange`]; [`crate::attribution`] reads the index. A deleted pod stays for a
+//! while, and so does an id that a restart replaced, because their last counts are still to come. While the API is out
+//! of reach, the index removes nothing, and [`PodIndex::synced_ns`] returns `None`: a missing name may still come.
 
 use super::pod::ContainerInfo;
 use std::{
@@ -14,17 +15,17 @@ use super::kept::{KeptPod, Pods};
 use super::{Container, ContainerKind, Pod, PodChange};
 use crate::model::ids::{ConfigHash, ContainerId, PodRef};
 
-/// How long what the API no longer tells is kept for the counts that refer to it, in nanoseconds.
+/// Time for which a pod or an id stays after the API has dropped it, in nanoseconds: counts may still refer to it.
 const RETAIN_NS: u64 = 300_000_000_000;
 
-/// What is to be expected of a container by its name.
+/// The expected future of a container, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// It runs, or will (again).
+    /// The container runs, or will run (again).
     Runs,
-    /// It is over, but its pod is still there.
+    /// The container has ended, but its pod still exists.
     Over,
-    /// Its pod is gone.
+    /// The container's pod is gone.
     Gone,
 }
 
@@ -32,9 +33,10 @@ pub enum Outlook {
 #[derive(Debug, Default)]
 pub struct PodIndex {
     pods: HashMap<PodRef, Known>,
-    /// The directories of static pods carry the hash of their manifest, not the UID of their mirror.
+    /// The pods of static pods' manifest hashes: the directory of a static pod carries this hash, not the UID of its
+    /// mirror pod.
     mirrors: HashMap<ConfigHash, PodRef>,
-    /// A name may go to another pod; this is the one that has it now.
+    /// The pod that has a name now: another pod may have had the name before.
     names: HashMap<(Arc<str>, Arc<str>), PodRef>,
     containers: HashMap<ContainerId, Life>,
     listed: bool,
@@ -51,23 +53,23 @@ struct Known {
 #[derive(Debug)]
 struct Life {
     info: Arc<ContainerInfo>,
-    /// When its pod's status stopped to name it.
+    /// Time at which the pod's status stopped naming this life.
     replaced_ns: Option<u64>,
 }
 
 impl PodIndex {
-    /// The pods, for the next agent.
+    /// Returns the pods, for the checkpoint.
     #[must_use]
     pub fn keep(&self, pods: &mut Pods) -> Vec<KeptPod> {
         let known = self.pods.values();
         known.map(|known| KeptPod { pod: pods.place(&known.pod), deleted_ns: known.deleted_ns }).collect()
     }
 
-    /// As an agent before this one knew them. What has changed since comes with the first list.
+    /// Restores the index that the previous agent saved. Later changes come with the first list.
     #[must_use]
     pub fn resume(kept: &[KeptPod], pods: &Pods) -> Self {
         let mut this = Self::default();
-        // Who lives comes last: a name is that of the one who has it now.
+        // Living pods come last, so that a name belongs to the pod that has it now.
         for dead in [true, false] {
             for KeptPod { pod, deleted_ns } in kept.iter().filter(|kept| kept.deleted_ns.is_some() == dead) {
                 if let Some(pod) = pods.at(*pod) {
@@ -78,7 +80,7 @@ impl PodIndex {
         this
     }
 
-    /// Takes in what the API told at `now_ns`.
+    /// Applies a change that the API reported at `now_ns`.
     pub fn apply(&mut self, change: PodChange, now_ns: u64) {
         match change {
             PodChange::All(pods) => {
@@ -103,7 +105,7 @@ impl PodIndex {
         }
     }
 
-    /// Forgets pods that were deleted, and ids that were replaced, long ago; pods that still have a cgroup stay.
+    /// Removes pods and ids that were deleted or replaced long ago. A pod that still has a cgroup stays.
     pub fn prune(&mut self, now_ns: u64, has_cgroup: impl Fn(PodRef) -> bool) {
         let old = |since: Option<u64>| since.is_some_and(|since| now_ns.saturating_sub(since) >= RETAIN_NS);
         let (containers, mirrors, names) = (&mut self.containers, &mut self.mirrors, &mut self.names);
@@ -130,31 +132,31 @@ impl PodIndex {
         });
     }
 
-    /// Since when nothing has been missed; `None` while the API is out of reach.
+    /// Returns the time since which no change was missed; `None` while the API is out of reach.
     #[must_use]
     pub const fn synced_ns(&self) -> Option<u64> {
         self.synced_ns
     }
 
-    /// How many pods there are now.
+    /// Returns the number of pods that exist now.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pods.values().filter(|known| known.deleted_ns.is_none()).count()
     }
 
-    /// Whether there is none now.
+    /// Returns `true` if no pod exists now.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The container that has or lately had this id.
+    /// Returns the container that has this id, or had it lately.
     #[must_use]
     pub fn container(&self, id: ContainerId) -> Option<&Arc<ContainerInfo>> {
         self.containers.get(&id).map(|life| &life.info)
     }
 
-    /// The pod behind a pod's directory.
+    /// Returns the pod of a pod's directory.
     #[must_use]
     pub fn pod(&self, pod: PodRef) -> Option<&Arc<Pod>> {
         let key = match pod {
@@ -164,14 +166,14 @@ impl PodIndex {
         self.pods.get(key).map(|known| &known.pod)
     }
 
-    /// The pod that has this name now, or had it last.
+    /// Returns the pod that has this name now, or had it last.
     #[must_use]
     pub fn named(&self, namespace: &Arc<str>, pod: &Arc<str>) -> Option<&Arc<Pod>> {
         let key = self.names.get(&(Arc::clone(namespace), Arc::clone(pod)))?;
         self.pods.get(key).map(|known| &known.pod)
     }
 
-    /// What is to be expected of a container, or of a whole pod when `container` is `None`.
+    /// Returns the expected future of a container, or of a whole pod when `container` is `None`.
     #[must_use]
     pub fn outlook(&self, namespace: &Arc<str>, pod: &Arc<str>, container: Option<&str>) -> Outlook {
         let key = self.names.get(&(Arc::clone(namespace), Arc::clone(pod)));
@@ -185,7 +187,7 @@ impl PodIndex {
         if !pod.over && pod.containers.iter().filter(asked).any(runs) { Outlook::Runs } else { Outlook::Over }
     }
 
-    /// Gives free hashes to the pods that name them: such a pod may have come while another one still held the hash.
+    /// Gives free hashes to the pods that name them: such a pod may have come while another pod still held the hash.
     fn claim_hashes(&mut self) {
         for (key, known) in self.pods.iter().filter(|(_, known)| known.deleted_ns.is_none()) {
             if let Some(hash) = known.pod.config_hash {
@@ -206,7 +208,7 @@ impl PodIndex {
         if let Some(hash) = pod.config_hash {
             let has = self.mirrors.get(&hash);
             let lives = has.and_then(|has| self.pods.get(has)).is_some_and(|known| known.deleted_ns.is_none());
-            // A living pod keeps its hash, and a pod that is gone takes none.
+            // A living pod keeps its hash, and a deleted pod takes none.
             if has.is_none() || (!lives && deleted_ns.is_none()) {
                 self.mirrors.insert(hash, key);
             }
@@ -229,7 +231,7 @@ impl PodIndex {
                 ids.push(id);
             }
         }
-        // The ids of earlier lives stay with the pod until they are pruned.
+        // The pod keeps the ids of earlier lives until `prune` removes them.
         if let Some(before) = self.pods.get(&key) {
             for id in before.ids.iter().filter(|id| !ids.contains(id)).copied().collect::<Vec<_>>() {
                 if let Some(life) = self.containers.get_mut(&id) {
@@ -244,13 +246,13 @@ impl PodIndex {
 
 #[cfg(test)]
 impl PodIndex {
-    /// The number of all entries.
+    /// Returns the number of all entries.
     fn size(&self) -> usize {
         self.pods.len() + self.mirrors.len() + self.names.len() + self.containers.len()
     }
 }
 
-/// A pod without a UID of its own is one that the kubelet itself read from a file.
+/// Returns the key of a pod. A pod without a UID is one that the kubelet itself read from a file.
 pub(super) fn key(pod: &Pod) -> Option<PodRef> {
     pod.uid.map(PodRef::Uid).or(pod.config_hash.map(PodRef::Static))
 }
@@ -348,7 +350,7 @@ mod tests {
         }
     }
 
-    /// A mirror, and pods that name its hash, each with a UID and a name of its own.
+    /// A pod that names the hash of a mirror, with a UID and a name of its own.
     fn impostor(number: u32) -> Pod {
         let uid = format!("{number:08x}-e3b9-43a3-acdb-de4ba71f1fa4").parse().ok();
         Pod { uid, name: format!("impostor-{number}").into(), config_hash: HASH.parse().ok(), ..Pod::example() }
@@ -378,7 +380,7 @@ mod tests {
         let hash: ConfigHash = HASH.parse().unwrap();
         let mirror = Pod { config_hash: Some(hash), ..pod('a', None) };
         let mut index = PodIndex::default();
-        // As an older version believed it, and saved it.
+        // An older version trusted this hash and saved it.
         index.apply(PodChange::Applied(impostor(1)), 0);
         let known = Pod { config_hash: None, ..impostor(1) };
         for order in [vec![mirror.clone(), known.clone()], vec![known, mirror]] {

@@ -1,4 +1,4 @@
-//! Pods and containers as the checkpoint has them.
+//! Pods and containers as the checkpoint stores them.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use super::{ContainerInfo, Pod};
 use crate::model::ids::ContainerId;
 
-/// A pod that was told.
+/// A reported pod.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct KeptPod {
-    /// Its place.
+    /// The pod's index in the checkpoint's list of pods.
     pub pod: usize,
-    /// When it was gone.
+    /// Time at which the pod was deleted; `None` while it exists.
     pub deleted_ns: Option<u64>,
 }
 
-/// A life of a container.
+/// One life of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct KeptContainer {
     pod: usize,
@@ -25,7 +25,7 @@ pub struct KeptContainer {
     id: ContainerId,
 }
 
-/// The pods by their places: each is kept once, however many name it.
+/// The pods by index: the checkpoint stores each pod once, however many entries name it.
 #[derive(Debug, Default)]
 pub struct Pods {
     pods: Vec<Arc<Pod>>,
@@ -33,19 +33,19 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// Those that were kept.
+    /// Restores the pods of a checkpoint.
     #[must_use]
     pub fn of(pods: Vec<Pod>) -> Self {
         Self { pods: pods.into_iter().map(Arc::new).collect(), places: HashMap::new() }
     }
 
-    /// All, to be kept.
+    /// Returns all pods, for the checkpoint.
     #[must_use]
     pub fn into_kept(self) -> Vec<Pod> {
         self.pods.into_iter().map(Arc::unwrap_or_clone).collect()
     }
 
-    /// The place of a pod.
+    /// Returns the index of a pod. Adds the pod if it is new.
     pub fn place(&mut self, pod: &Arc<Pod>) -> usize {
         *self.places.entry(Arc::as_ptr(pod)).or_insert_with(|| {
             self.pods.push(Arc::clone(pod));
@@ -53,19 +53,19 @@ impl Pods {
         })
     }
 
-    /// The pod at a place.
+    /// Returns the pod at an index.
     #[must_use]
     pub fn at(&self, place: usize) -> Option<&Arc<Pod>> {
         self.pods.get(place)
     }
 
-    /// A container, to be kept.
+    /// Returns a container in the checkpoint's form.
     pub fn keep_container(&mut self, info: &ContainerInfo) -> KeptContainer {
         let pod = self.place(&info.pod);
         KeptContainer { pod, name: Arc::clone(&info.name), image: Arc::clone(&info.image), id: info.id }
     }
 
-    /// A container that was kept.
+    /// Restores a container of the checkpoint; `None` if its pod is missing.
     #[must_use]
     pub fn container(&self, kept: KeptContainer) -> Option<Arc<ContainerInfo>> {
         let KeptContainer { pod, name, image, id } = kept;

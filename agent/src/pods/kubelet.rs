@@ -1,7 +1,8 @@
-//! The pods of this node from its kubelet, for clusters that deny the watch: the whole list, again and again.
+//! The pods of this node from its kubelet, for clusters that deny the watch. Each poll requests the whole list.
 //!
-//! The kubelet knows a pod before the API server tells of it, but a container's id only once it is in the status; and
-//! it does not tell of a deleted pod's last statuses. So a container that nobody knows [pokes](super::Source::poke).
+//! The kubelet knows a pod before the API server reports it, but a container's id only once the id is in the status.
+//! The kubelet does not report the last statuses of a deleted pod. So each unknown container
+//! [pokes](super::Source::poke) the source.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +21,7 @@ use super::{
     report::Reporter,
 };
 
-/// The source.
+/// The kubelet source.
 #[derive(Debug)]
 pub(super) struct Kubelet {
     pub(super) credentials: Credentials,

@@ -1,10 +1,12 @@
-//! Who is behind a container: the pods of this node, from the API server or the kubelet.
+//! Finds the container behind a container id: reads the pods of this node from the API server or the kubelet.
 //!
-//! The way of a pod: `watch` or `kubelet` asks with `credentials` for the API's form (`raw`), `prune` keeps
-//! what names something, `report` hands it on as a [`PodChange`], which waits in [`Pending`], and the [`PodIndex`] answers whose an id is. What
-//! fails is put into words in `failure` and tried again for ever: counts wait for names, never the other way round.
-//! Nothing but pods is asked for, and of those only this node's; and at its end the agent asks whether its own DaemonSet
-//! goes (`daemonset`).
+//! Path of a pod: `watch` or `kubelet` requests the pods with `credentials` and parses the API's form (`raw`). `prune`
+//! keeps the fields that the agent uses, `report` sends each change as a [`PodChange`], changes queue in [`Pending`],
+//! and the [`PodIndex`] returns the container of an id. `failure` describes each error, and the source retries for
+//! ever: counts wait for names, never the other way round.
+//!
+//! The agent requests only pods, and only those of this node. When the agent ends, it also asks whether its own
+//! DaemonSet is being deleted (`daemonset`).
 
 mod ask;
 mod backoff;

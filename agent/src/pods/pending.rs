@@ -1,23 +1,24 @@
-//! Changes of pods on their way to who keeps the index, which may be busy. Pure.
+//! Queue of pod changes for the thread that owns the index, which may be busy. Pure.
 //!
-//! They are kept in their order, so that no status and no id in it is skipped, up to a bound; over it those of one pod
-//! become one, its last. Then there are no more than pods, but for those that came and went meanwhile: of these the
-//! earliest are dropped over the bound, and their counts, if they have any, find no name.
+//! The queue keeps all changes in their order up to a bound, so that it skips no status and no container id. Above the
+//! bound it folds all changes of a pod into the last one. Then at most one change per pod is left, plus the pods that
+//! came and went meanwhile. The oldest of these are dropped above the bound, and any counts of theirs stay without a
+//! name.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::{Pod, PodChange, index::key};
 use crate::model::ids::PodRef;
 
-/// Changes that wait at most before they are folded.
+/// Maximum number of changes that wait before they are folded.
 const MOST: usize = 4096;
 
-/// The changes that wait.
+/// The queue of changes.
 #[derive(Debug)]
 pub struct Pending {
     changes: VecDeque<PodChange>,
     most: usize,
-    /// How many pods were told of at the last fold: as many stay whatever is done.
+    /// Number of changes after the last fold: a fold cannot remove more.
     left: usize,
 }
 
@@ -32,33 +33,33 @@ impl Pending {
         Self { changes: VecDeque::new(), most, left: 0 }
     }
 
-    /// Adds one. Says whether it is the first, and how many were lost to the bound.
+    /// Adds a change. Returns whether it is the first in the queue, and the number of pods lost to the bound.
     pub fn push(&mut self, change: PodChange) -> (bool, usize) {
         let first = self.changes.is_empty();
         if first {
             self.left = 0;
         }
         self.changes.push_back(change);
-        // A fold that left much is not made again for each change.
+        // After a fold that left many changes, the next one waits until their number has doubled.
         let lost = if self.changes.len() > self.most.max(2 * self.left) { self.fold() } else { 0 };
         (first, lost)
     }
 
-    /// All of them, in their order.
+    /// Removes and returns all changes, in their order.
     pub fn take(&mut self) -> VecDeque<PodChange> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Makes one of all changes of a pod. How many pods were dropped.
+    /// Folds all changes of a pod into one. Returns the number of dropped pods.
     fn fold(&mut self) -> usize {
         let changes = std::mem::take(&mut self.changes);
-        // An outage was, and whether it lasts: what came in between does not matter.
+        // Only two facts about outages matter: whether there was one, and whether it lasts.
         let outage = changes.iter().any(|change| matches!(change, PodChange::Disconnected));
         let is_state = |change: &&PodChange| !matches!(change, PodChange::Applied(_) | PodChange::Deleted(_));
         let lasts = matches!(changes.iter().rev().find(is_state), Some(PodChange::Disconnected));
         let connects = changes.iter().any(|change| matches!(change, PodChange::Connected));
         let mut list = None;
-        // What was told before the last list, of pods that are not in it; and after it.
+        // `gone` holds the pods reported before the last list that are not in it; `pods` those reported after it.
         let (mut gone, mut pods) = (Latest::default(), Latest::default());
         for change in changes {
             match change {
@@ -92,7 +93,7 @@ impl Pending {
     }
 }
 
-/// The last that was told of each pod, and whether that was its end; in the order in which they were first told.
+/// The last report of each pod and whether it was the pod's end, in the order of the first reports.
 #[derive(Debug, Default)]
 struct Latest {
     pods: HashMap<PodRef, (usize, Pod, bool)>,
@@ -106,7 +107,7 @@ impl Latest {
         (place.1, place.2) = (pod, deleted);
     }
 
-    /// Of those that are deleted only the last so many stay. How many go.
+    /// Keeps only the last `most` deleted pods. Returns the number of removed pods.
     fn drop_deleted(&mut self, most: usize) -> usize {
         let deleted = self.pods.iter().filter(|(_, (_, _, deleted))| *deleted);
         let mut deleted: Vec<_> = deleted.map(|(key, (number, ..))| (*number, *key)).collect();
@@ -164,7 +165,7 @@ mod tests {
         ]
     }
 
-    /// All that matters of an index: who lives, who is known, whether it is in step and since when.
+    /// Returns all that matters of an index: which pods live, which are known, and since when the index is in step.
     fn seen(changes: impl IntoIterator<Item = PodChange>) -> (usize, Vec<(Outlook, bool, bool)>, Option<u64>) {
         let mut index = PodIndex::default();
         index.apply(PodChange::All(vec![pod(0, 9), pod(1, 9)]), 1);

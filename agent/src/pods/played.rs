@@ -1,4 +1,4 @@
-//! A played API server, or kubelet: HTTP/1.1 by hand, each request answered as the test says.
+//! A played API server, or kubelet: hand-written HTTP/1.1 that answers each request as the test demands.
 
 use std::{
     net::SocketAddr,
@@ -12,41 +12,41 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What is answered.
+/// An answer of the server.
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
-    /// A whole body.
+    /// A whole body, after a status code.
     Body(u16, String),
-    /// A watch of these lines, and how it goes on.
+    /// A watch with these lines, and its end.
     Lines(Vec<String>, End),
-    /// Nothing, ever.
+    /// No answer, ever.
     Nothing,
-    /// First nothing, then this.
+    /// Silence for this time, then the answer.
     Late(Duration, Box<Self>),
 }
 
-/// How a watch goes on after its lines.
+/// The end of a watch, after its lines.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
-    /// As it should end.
+    /// A regular end.
     Close,
-    /// In the middle of a chunk, with a TCP reset.
+    /// A TCP reset in the middle of a chunk.
     Break,
-    /// Not at all.
+    /// No end: the connection stays open.
     Stay,
 }
 
-/// A running server; it is gone when dropped.
+/// A running server, which ends when dropped.
 #[derive(Debug)]
 pub(super) struct Played {
     pub(super) address: SocketAddr,
-    /// Heads of requests.
+    /// Heads of the requests.
     pub(super) requests: Arc<Mutex<Vec<String>>>,
     task: JoinHandle<()>,
 }
 
 impl Played {
-    /// Answers requests, each by its number and its head.
+    /// Starts a server. `answer` gets the number and the head of each request.
     pub(super) async fn start(answer: impl Fn(usize, &str) -> Answer + Send + Sync + 'static) -> Self {
         Self::start_at("127.0.0.1:0".parse().unwrap(), answer).await
     }
@@ -63,7 +63,7 @@ impl Played {
         let requests = Arc::new(Mutex::new(Vec::new()));
         let (answer, seen) = (Arc::new(answer), Arc::clone(&requests));
         let task = tokio::spawn(async move {
-            // Dropped with the task, and the connections with them.
+            // Dropped with the task, together with the connections.
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let (answer, seen) = (Arc::clone(&answer), Arc::clone(&seen));
@@ -82,7 +82,7 @@ impl Played {
         Self { address, requests, task }
     }
 
-    /// The requests so far, of which each has this.
+    /// Returns the requests so far that contain `what`.
     pub(super) fn seen(&self, what: &str) -> Vec<String> {
         self.requests.lock().unwrap().iter().filter(|head| head.contains(what)).cloned().collect()
     }
@@ -124,7 +124,7 @@ async fn serve(mut stream: TcpStream, answer: impl FnOnce(&str) -> Answer) -> Op
                     stream.shutdown().await.ok()
                 }
                 End::Break => {
-                    // What was sent is read before the reset comes.
+                    // The client must read the lines before the reset arrives.
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     stream.write_all(b"ff\r\n{").await.ok()?;
                     stream.set_zero_linger().ok()

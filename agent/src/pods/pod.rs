@@ -1,6 +1,7 @@
-//! A pod as the rest of the agent knows it: what names its counts, and nothing else of its several kilobytes. Pure.
+//! A pod as the rest of the agent knows it: only the few fields that name its counts, not all of its several kilobytes.
+//! Pure.
 //!
-//! Made by `prune` from what the API server or the kubelet tells; kept by [`super::PodIndex`].
+//! `prune` makes it from the object that the API server or the kubelet sends; [`super::PodIndex`] stores it.
 
 use std::sync::Arc;
 
@@ -9,96 +10,96 @@ use serde::{Deserialize, Serialize};
 use super::workload::Workload;
 use crate::model::ids::{ConfigHash, ContainerId, PodUid};
 
-/// A pod, pruned.
+/// A pod with only the fields that the agent uses.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Pod {
-    /// `None` for a static pod that the kubelet tells of itself: it has but a [`ConfigHash`].
+    /// `None` for a static pod that the kubelet itself reports: it has only a [`ConfigHash`].
     pub uid: Option<PodUid>,
-    /// Static pods' directories carry it in place of the UID.
+    /// Hash of the manifest of a static pod, which its directory carries in place of the UID.
     pub config_hash: Option<ConfigHash>,
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: Arc<str>,
-    /// Its name.
+    /// The pod's name.
     pub name: Arc<str>,
-    /// What it is a replica of.
+    /// The workload that the pod is a replica of.
     pub workload: Workload,
-    /// `burstable`, `besteffort`, `guaranteed`; empty while unknown.
+    /// `burstable`, `besteffort` or `guaranteed`; empty while unknown.
     pub qos_class: Arc<str>,
-    /// Empty for none.
+    /// Name of the priority class; empty without one.
     pub priority_class: Arc<str>,
-    /// The annotation `resource.opentelemetry.io/service.name`.
+    /// Value of the annotation `resource.opentelemetry.io/service.name`.
     pub service_name: Option<Arc<str>>,
-    /// The annotation `podperf.io/scrape` is not `false`.
+    /// `true` unless the annotation `podperf.io/scrape` is `false`.
     pub scrape: bool,
-    /// The configured labels and annotations that it has: name in Prometheus, value.
+    /// The configured labels and annotations that the pod has, as pairs of Prometheus name and value.
     pub labels: Vec<(Arc<str>, Arc<str>)>,
-    /// Its phase is `Succeeded` or `Failed`.
+    /// `true` if the pod's phase is `Succeeded` or `Failed`.
     pub over: bool,
-    /// Those of the specification, in its order: init, main, ephemeral.
+    /// The containers of the specification, in its order: init, main, ephemeral.
     pub containers: Vec<Container>,
 }
 
-/// A container of a pod, with the ids that its status names.
+/// A container of a pod, with the ids in its status.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Container {
-    /// Its name in the pod.
+    /// The container's name in the pod.
     pub name: Arc<str>,
-    /// As the specification says it.
+    /// The image that the specification names; the status' image where the specification has none.
     pub image: Arc<str>,
-    /// Which of the pod's lists it is from.
+    /// The list of the pod's specification that the container is in.
     pub kind: ContainerKind,
-    /// Of the life that runs, or ran last.
+    /// Id of the current life, or of the last one.
     pub current: Option<ContainerId>,
-    /// Of the life before.
+    /// Id of the previous life.
     pub last: Option<ContainerId>,
-    /// Its current life is over.
+    /// `true` if the current life has ended.
     pub ended: bool,
 }
 
-/// What a container is for.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub enum ContainerKind {
-    /// Runs before the others and ends.
+    /// Runs before the main containers and ends.
     Init,
-    /// An init container that goes on (`restartPolicy: Always`).
+    /// An init container that keeps running (`restartPolicy: Always`).
     Sidecar,
-    /// The pod's purpose.
+    /// A regular container, which does the pod's work.
     Main,
-    /// Added later, by `kubectl debug`.
+    /// Added later, for example by `kubectl debug`.
     Ephemeral,
 }
 
-/// What a source has to tell.
+/// A change that a source sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodChange {
-    /// All pods of the node: those that are not among them are gone.
+    /// All pods of the node: a pod that is not in the list is gone.
     All(Vec<Pod>),
     /// A pod is new or has changed.
     Applied(Pod),
-    /// A pod is gone; with its last statuses.
+    /// A pod is gone. The pod carries its last statuses.
     Deleted(Pod),
-    /// From now on changes may be missed.
+    /// The connection is lost: changes may be missed from now on.
     Disconnected,
-    /// From now on none is missed; what was missed comes now, or came just before.
+    /// The connection works: no change is missed from now on. Changes that were missed come now, or came just before.
     Connected,
 }
 
 /// One life of a container.
 #[derive(Clone, Debug)]
 pub struct ContainerInfo {
-    /// Its pod, as it was last told.
+    /// The pod, as last reported.
     pub pod: Arc<Pod>,
-    /// Its name in the pod.
+    /// The container's name in the pod.
     pub name: Arc<str>,
-    /// Its image.
+    /// The container's image.
     pub image: Arc<str>,
-    /// The runtime's id: another after each restart.
+    /// The runtime's id, which changes with each restart.
     pub id: ContainerId,
 }
 
 #[cfg(test)]
 impl Pod {
-    /// `web` of namespace `shop`, that nobody owns, with a UID and nothing else.
+    /// Pod `web` of namespace `shop` without an owner, with a UID and nothing else.
     pub(crate) fn example() -> Self {
         Self {
             uid: "6ef0362e-e3b9-43a3-acdb-de4ba71f1fa4".parse().ok(),

@@ -1,4 +1,4 @@
-//! From the API's pod to ours: what is kept, and under which name. Pure.
+//! Turns the API's pod into podperf's: chooses the fields to keep, and their names. Pure.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::model::ids::ContainerId;
 
-/// Which labels and annotations are kept, by key, and their names in Prometheus.
+/// The labels and annotations to keep, by key, with their names in Prometheus.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keep {
     labels: Vec<(String, Arc<str>)>,
@@ -17,12 +17,12 @@ pub(super) struct Keep {
     teller: Teller,
 }
 
-/// The source of the pods, which decides which of them are believed to be static: anybody may write an annotation.
+/// The source of the pods, which decides whether the agent accepts a pod as static: any user may write an annotation.
 #[derive(Clone, Debug)]
 pub(super) enum Teller {
-    /// The API server, of the pods of this node. Its copy of a static pod is owned by the node.
+    /// The API server, for the pods of this node. Its copy of a static pod has the node as owner.
     Api { node: Arc<str> },
-    /// The node's kubelet, which writes into each pod itself where it has it from.
+    /// The node's kubelet, which writes the pod's origin into each pod.
     Kubelet,
 }
 
@@ -46,12 +46,13 @@ impl Teller {
 }
 
 impl Keep {
-    /// Keys as they are in the pod. Each has one name, whichever of them a pod has.
+    /// Creates the rules from keys as the pod spells them. The name of a key does not depend on the other keys of a
+    /// pod.
     pub(super) fn new(labels: &[String], annotations: &[String], teller: Teller) -> Self {
         Self { labels: named("label", labels), annotations: named("annotation", annotations), teller }
     }
 
-    /// `None` for what has no name, which no pod is without.
+    /// Returns the pod; `None` without a name or a namespace, which every real pod has.
     pub(super) fn prune(&self, raw: RawPod) -> Option<Pod> {
         let RawPod { metadata, spec, status } = raw;
         if metadata.name.is_empty() || metadata.namespace.is_empty() {
@@ -126,7 +127,7 @@ fn container(raw: &RawContainer, status: Option<&RawContainerStatus>, kind: Cont
     }
 }
 
-/// Keys with the names that kube-state-metrics gives them, in the order of the keys.
+/// Returns the keys with the names that kube-state-metrics gives them, in the order of the keys.
 fn named(prefix: &str, keys: &[String]) -> Vec<(String, Arc<str>)> {
     let mut keys = keys.to_vec();
     keys.sort();
@@ -144,12 +145,13 @@ fn named(prefix: &str, keys: &[String]) -> Vec<(String, Arc<str>)> {
     keys.into_iter().zip(unique).collect()
 }
 
-/// The name that a label's key has in [`super::Pod::labels`], unless another key has the same.
+/// Returns the name of a label's key in [`super::Pod::labels`], unless another key has the same name.
 pub fn label_name(key: &str) -> String {
     format!("label_{}", sanitised(key))
 }
 
-/// As kube-state-metrics does it: what a label's name cannot hold is `_`, and `camelCase` is `camel_case`.
+/// Converts a key by kube-state-metrics' rules: a character that a label's name cannot hold becomes `_`, and
+/// `camelCase` becomes `camel_case`.
 fn sanitised(key: &str) -> String {
     let mut name = String::with_capacity(key.len());
     let mut before = ' ';

@@ -9,7 +9,7 @@ use crate::model::ids::PodUid;
 const UID: &str = "6ef0362e-e3b9-43a3-acdb-de4ba71f1fa4";
 const HASH: &str = "0123456789abcdef0123456789abcdef";
 
-/// A container's id that is told apart by its first digit.
+/// A container id that differs from other ids in its first digit.
 fn id(digit: char) -> String {
     format!("{digit}{:0>63}", "")
 }
@@ -34,7 +34,7 @@ fn names(pod: &Pod) -> Vec<(&str, ContainerKind)> {
     pod.containers.iter().map(|container| (&*container.name, container.kind)).collect()
 }
 
-/// With what an API server sends besides, some of it.
+/// A pod with some of the further fields that an API server sends.
 fn web() -> Value {
     json!({
         "apiVersion": "v1",
@@ -165,7 +165,7 @@ fn keys_with_one_name_are_told_apart() {
 
 #[test]
 fn a_static_pod_is_found_by_its_hash() {
-    // As the API server has it.
+    // The API server's copy.
     let mirror = prune(json!({
         "metadata": {
             "name": "etcd-node-1", "namespace": "kube-system", "uid": UID,
@@ -179,7 +179,7 @@ fn a_static_pod_is_found_by_its_hash() {
     }));
     assert_eq!((mirror.uid, mirror.config_hash), (UID.parse().ok(), HASH.parse().ok()));
     assert_eq!((&mirror.workload.kind, &*mirror.workload.name), (&WorkloadKind::StaticPod, "etcd-node-1"));
-    // As its kubelet has it.
+    // The kubelet's copy.
     let own = json!({
         "metadata": {
             "name": "etcd-node-1", "namespace": "kube-system", "uid": HASH,
@@ -189,7 +189,7 @@ fn a_static_pod_is_found_by_its_hash() {
     let own = told_by(Teller::Kubelet, own);
     assert_eq!((own.uid, own.config_hash), (None, HASH.parse().ok()));
     assert_eq!(own.workload, mirror.workload);
-    // What a kubelet has from the API server is no static pod.
+    // A pod that a kubelet has from the API server is not static.
     let other = json!({"name": "x", "namespace": "y", "annotations": {"kubernetes.io/config.source": "api"}});
     assert_eq!(told_by(Teller::Kubelet, json!({"metadata": other})).workload.kind, WorkloadKind::BarePod);
 }
@@ -221,7 +221,7 @@ fn a_hash_that_anybody_may_have_written_is_not_believed() {
         let pod = prune(told.clone());
         assert_eq!(pod.config_hash, None, "{told}");
     }
-    // A kubelet writes the source into each pod, whatever stood there.
+    // A kubelet overwrites the source in each pod.
     let told = told_by(Teller::Kubelet, pod(from_api, node("node-1")));
     assert_eq!(told.config_hash, None);
 }

@@ -1,6 +1,6 @@
-//! The few fields of the API's pod that name anything, as `v1.Pod` spells them. Pure.
+//! The few fields of the API's pod that the agent uses, as `v1.Pod` spells them. Pure.
 //!
-//! Lenient: what is missing or null is empty. All the rest is passed over while it is parsed.
+//! The parser is lenient: a missing or null field becomes empty. It skips all other fields.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! What a source has found out, told to all who want to know: changes to the index, the part's state, the numbers.
+//! Reports the findings of a source to its three readers: changes for the index, the state of the part, and the
+//! counters.
 
 use std::{
     collections::HashSet,
@@ -12,52 +13,53 @@ use tracing::warn;
 use super::pod::{Pod, PodChange};
 use crate::model::status::{State, Status};
 
-/// How a source does.
+/// State and counters of a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceStats {
-    /// No change is missed.
+    /// `true` while no change is missed.
     pub connected: bool,
     /// Complete lists after the first, and watches (or polls) that worked again after an error.
     pub restarts: u64,
-    /// Attempts that failed.
+    /// Number of failed attempts.
     pub failures: u64,
-    /// The last answer that proved us up to date.
+    /// Time of the last answer that proved the agent up to date.
     pub last_sync: Option<SystemTime>,
-    /// Pods of the node.
+    /// Number of pods on the node.
     pub pods: usize,
-    /// Why the last failed attempt did; stays when another works.
+    /// Reason of the last failed attempt, which stays after a later success.
     pub last_error: Option<String>,
 }
 
-/// The part's name.
+/// Name of this part of the agent.
 pub(super) const PART: &str = "pods";
-/// What it tells before the first answer.
+/// Detail of the state before the first answer.
 pub(super) const WAITING: &str = "waiting for the first list of pods";
-/// Reasons that are warned of by name in one outage; what comes after is in the state and in the count.
+/// Largest number of different reasons that are logged as warnings in one outage. Later reasons appear in the state and
+/// in the count only.
 const REASONS: usize = 16;
 
-/// Takes changes at once.
+/// Callback for changes, which must not block.
 pub(super) type Changes = Box<dyn Fn(PodChange) + Send>;
-/// Shared with [`super::Source`].
+/// Counters, shared with [`super::Source`].
 pub(super) type Stats = Arc<Mutex<SourceStats>>;
 
-/// Who tells.
+/// The reporter of a source.
 pub(super) struct Reporter {
     status: Status,
     stats: Stats,
     changes: Changes,
     node_name: String,
-    /// `watch`, `kubelet`.
+    /// Kind of source: `watch` or `kubelet`.
     by: &'static str,
-    /// Namespaces and names of the pods that are there.
+    /// Namespaces and names of the existing pods.
     pods: HashSet<(Arc<str>, Arc<str>)>,
-    /// There was a pod once: the node's name is right.
+    /// `true` once there was a pod, which proves the node's name right.
     found: bool,
     listed: bool,
-    /// Something failed, and nothing has worked since.
+    /// `true` after a failure, until an attempt works.
     broken: bool,
     connected: bool,
-    /// The state that [`Status`] has, which logs its changes but not those of the reason.
+    /// The state last set in [`Status`], which logs each change of the state but no change of the reason.
     state: State,
     warned: HashSet<String>,
 }
@@ -81,7 +83,7 @@ impl Reporter {
         }
     }
 
-    /// The whole list, by which a watch begins anew.
+    /// Reports the whole list that starts a watch.
     pub(super) fn listed(&mut self, pods: Vec<Pod>) {
         if self.listed {
             self.broken = false;
@@ -90,9 +92,9 @@ impl Reporter {
         self.polled(pods);
     }
 
-    /// The whole list, as it comes each time.
+    /// Reports the whole list of a poll.
     pub(super) fn polled(&mut self, pods: Vec<Pod>) {
-        // Before the first list there was nothing to start anew.
+        // A failure before the first list is no restart.
         self.broken &= self.listed;
         self.listed = true;
         self.pods = pods.iter().map(name).collect();
@@ -112,7 +114,7 @@ impl Reporter {
         self.alive();
     }
 
-    /// Nothing will be missed from now on.
+    /// Reports that no change will be missed from now on.
     pub(super) fn up(&mut self) {
         if std::mem::take(&mut self.broken) {
             self.stats().restarts += 1;
@@ -126,7 +128,7 @@ impl Reporter {
         self.alive();
     }
 
-    /// Nothing was missed until now.
+    /// Reports that no change was missed until now.
     pub(super) fn alive(&mut self) {
         let pods = self.pods.len();
         let mut stats = self.stats();
@@ -138,7 +140,7 @@ impl Reporter {
         }
         self.found |= pods > 0;
         let Self { node_name, by, found, .. } = self;
-        // The agent itself is a pod of the node it is on, but where it runs outside of the cluster.
+        // The agent itself is a pod of its node, except where it runs outside of the cluster.
         let (state, detail) = match pods {
             0 if !*found => (
                 State::Degraded,
@@ -152,7 +154,7 @@ impl Reporter {
         self.tell(state, detail);
     }
 
-    /// Changes may be missed from now on, but nothing has failed yet.
+    /// Reports that changes may be missed from now on, although no attempt has failed yet.
     pub(super) fn down(&mut self, reason: &str) {
         self.broken = true;
         if self.connected {
@@ -163,7 +165,7 @@ impl Reporter {
         self.tell(State::Degraded, reason.to_owned());
     }
 
-    /// An attempt has failed.
+    /// Reports a failed attempt.
     pub(super) fn failed(&mut self, reason: &str) {
         let mut stats = self.stats();
         stats.failures += 1;

@@ -1,4 +1,4 @@
-//! A source of pods: which, and how it is.
+//! A source of pods: its settings, its start and its state.
 
 use super::report::SourceStats;
 use std::{
@@ -21,46 +21,46 @@ use super::{
 };
 use crate::model::status::Status;
 
-/// Where pods come from.
+/// The server that pods come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceKind {
-    /// A watch at the API server.
+    /// A watch on the API server.
     Watch,
     /// Polls of the node's kubelet.
     Kubelet(KubeletSettings),
 }
 
-/// How to ask the kubelet.
+/// Settings of the kubelet source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubeletSettings {
-    /// `http://` for its read-only port; `None` for `https://` and port 10250 of `$NODE_IP`, or of 127.0.0.1.
+    /// `http://` for the kubelet's read-only port; `None` for `https://` and port 10250 of `$NODE_IP`, or of 127.0.0.1.
     pub url: Option<String>,
-    /// Whom its certificate is from; `None` for the cluster's CA.
+    /// File with the CA of the kubelet's certificate; `None` for the cluster's CA.
     pub ca_file: Option<PathBuf>,
-    /// Takes any certificate, such as the ones that kubelets make for themselves.
+    /// Accepts any certificate, such as the self-signed ones of kubelets.
     pub insecure_skip_verify: bool,
-    /// Between two polls.
+    /// Time between two polls.
     pub interval: Duration,
 }
 
-/// Which pods, from where.
+/// Settings of a source of pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceSettings {
-    /// Where they come from.
+    /// The server that the pods come from.
     pub source: SourceKind,
-    /// The node whose pods they are; a kubelet has no other.
+    /// Name of the node whose pods the source reads. A kubelet has only its own node's pods.
     pub node_name: String,
     /// `None` for the service account of the agent's pod.
     pub kubeconfig: Option<PathBuf>,
-    /// `None` for the kubeconfig's current one.
+    /// Context of the kubeconfig; `None` for its current context.
     pub context: Option<String>,
-    /// Keys of labels that are kept.
+    /// Keys of the labels to keep.
     pub labels: Vec<String>,
-    /// Keys of annotations that are kept.
+    /// Keys of the annotations to keep.
     pub annotations: Vec<String>,
 }
 
-/// A handle on the task that asks; ends it when dropped.
+/// Handle of the task that requests pods. Dropping the handle ends the task.
 #[derive(Debug)]
 pub struct Source {
     stats: Stats,
@@ -68,12 +68,12 @@ pub struct Source {
     task: JoinHandle<()>,
 }
 
-/// Starts to ask for pods. Must be called on a tokio runtime with time and I/O. `changes` is called on it, and must not
-/// block.
+/// Starts the task that requests pods. Must be called on a tokio runtime with time and I/O. The task calls `changes` on
+/// this runtime, so `changes` must not block.
 ///
 /// # Errors
 ///
-/// When there are no credentials, or none that can be used. Never because a server is not there.
+/// Fails without credentials, or if none of them can be used. An unreachable server is no error.
 pub fn start(
     settings: SourceSettings,
     status: Status,
@@ -115,14 +115,14 @@ pub(super) fn start_at(
 }
 
 impl Source {
-    /// How it does now.
+    /// Returns the current state and counters of the source.
     #[must_use]
     pub fn stats(&self) -> SourceStats {
         Mutex::lock(&self.stats).unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Someone has seen a container that is in no pod. Asks a kubelet, but once a second at most; a watch tells by
-    /// itself.
+    /// Asks the kubelet for its pods now, but at most once a second. The caller has seen a container that is in no
+    /// known pod. A watch ignores this call, because the API server sends each change by itself.
     pub fn poke(&self) {
         self.poke.notify_one();
     }

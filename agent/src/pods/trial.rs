@@ -1,4 +1,4 @@
-//! One attempt at the pods of this node, for `podperf check`: the source itself, until it has an answer.
+//! One attempt to read the pods of this node, for `podperf check`: runs the source itself until it has an answer.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use super::{
 };
 use crate::model::status::{State, Status};
 
-/// How often it is looked whether there is an answer.
+/// Time between two looks for an answer.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// What the source has of the patience, so that it can say itself that it has lost it.
+/// Share of the patience that the source gets as timeouts, so that the source itself can report the timeout.
 const SHARE: f64 = 0.9;
 
-/// Asks as the agent does, and says what it would say: how the part `pods` is once there are pods and changes would be
-/// told, or after the first failure. Takes no longer than `patience`. Must be called on a tokio runtime with time and
-/// I/O.
+/// Requests the pods as the agent does. Returns the state and detail of the part `pods` once it has pods and would
+/// receive changes, or after the first failure. Takes no longer than `patience`. Must be called on a tokio runtime with
+/// time and I/O.
 ///
 /// # Errors
 ///
-/// When there are no credentials, or none that can be used: the agent would not start.
+/// Fails without credentials, or if none of them can be used: the agent would not start.
 pub async fn try_once(settings: SourceSettings, patience: Duration) -> Result<(State, String), SourceError> {
     let deadline = Instant::now() + patience;
     let asked = patience.mul_f64(SHARE);
@@ -40,7 +40,7 @@ pub async fn try_once(settings: SourceSettings, patience: Duration) -> Result<(S
     let part = status.parts().into_iter().find(|part| part.part == PART);
     let (state, detail) = part.map_or((State::Degraded, String::new()), |part| (part.state, part.detail));
     if detail == WAITING {
-        // What looks up names and runs credential plugins cannot be hurried.
+        // Name lookups and credential plugins run without a timeout.
         let detail = format!("no answer within {patience:?} (is the name server, or a credential plugin, slow?)");
         return Ok((state, detail));
     }

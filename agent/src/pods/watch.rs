@@ -1,11 +1,11 @@
-//! The pods of this node from the API server: a list, then a watch from there on.
+//! The pods of this node from the API server: a list, then a watch that starts at the list's version.
 //!
-//! The watch ends every few minutes and is taken up where it was, without a word. Whatever fails is told, since changes
-//! may be missed until it works again; then the watch goes on from the last version seen, and only where the server no
-//! longer knows that is everything listed anew.
+//! The watch ends every few minutes, and a new one continues at the same version without a report. Each failure is
+//! reported, since changes may be missed until the watch works again. Then the watch continues from the last version
+//! seen. Only if the server no longer knows that version does the source list everything again.
 //!
-//! Not `kube::runtime::watcher`: it takes a watch up again in silence, so that nobody can know when an outage ends; it
-//! skips an event that it cannot read; and the first sign of a dead connection is after five minutes.
+//! Not `kube::runtime::watcher`: it restarts a watch silently, so the agent could not know when an outage ends; it
+//! skips an event that it cannot read; and it notices a dead connection only after five minutes.
 
 use std::{convert::Infallible, pin::pin};
 
@@ -27,10 +27,11 @@ use super::{
     report::Reporter,
 };
 
-/// For a watch to end, in seconds, and by how much less: else all that a server lost at once would return at once.
+/// Longest duration of a watch and the range of its random reduction, in seconds: otherwise all clients that a server
+/// lost at once would return at once.
 const WATCH_SECONDS: (u32, u32) = (290, 90);
 
-/// The source.
+/// The watch source.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) credentials: Credentials,
@@ -41,14 +42,14 @@ pub(super) struct Watch {
     pub(super) reporter: Reporter,
 }
 
-/// What one attempt leaves to the next.
+/// State that one attempt leaves to the next.
 #[derive(Default)]
 struct Session {
     client: Option<Client>,
-    /// Up to which all changes were told.
+    /// Version up to which all changes were reported.
     version: Option<String>,
     listed: bool,
-    /// It goes on from a version that an earlier watch has seen, and not from a list.
+    /// `true` if the watch continues from a version of an earlier watch, and not from a list.
     resumed: bool,
 }
 
@@ -60,7 +61,7 @@ impl Watch {
             let Err(failure) = self.watch(&mut session, &mut backoff).await;
             self.reporter.failed(&failure.text);
             match failure.remedy {
-                // After an outage, which has cost its waits already.
+                // The list follows an outage, which has already cost its delays.
                 Remedy::List if session.resumed => {
                     session.version = None;
                     continue;
@@ -73,7 +74,7 @@ impl Watch {
         }
     }
 
-    /// Watches on and on.
+    /// Watches until a failure: lists the pods if needed, and starts each next watch where the last one ended.
     async fn watch(&mut self, session: &mut Session, backoff: &mut Backoff) -> Result<Infallible, Failure> {
         let client = match &session.client {
             Some(client) => client.clone(),
@@ -101,12 +102,12 @@ impl Watch {
         }
     }
 
-    /// The version of the list that was told.
+    /// Requests the list, reports it and returns its version.
     async fn list(&mut self, client: &Client, again: bool) -> Result<String, Failure> {
         let mut params = ListParams { field_selector: Some(self.selector()), ..ListParams::default() };
         if !again {
-            // From the server's cache, since all agents may start at once. A later list must not be older than what
-            // was told before, and a cache could be.
+            // The first list comes from the server's cache, since all agents may start at once. A later list must not
+            // be older than the changes reported before, and a cache could be.
             params.resource_version = Some("0".into());
             params.version_match = Some(VersionMatch::NotOlderThan);
         }
@@ -118,7 +119,7 @@ impl Watch {
         Ok(list.metadata.resource_version)
     }
 
-    /// Watches until the watch ends in peace.
+    /// Follows one watch until it ends without an error.
     async fn follow(
         &mut self,
         client: &Client,
@@ -151,7 +152,7 @@ impl Watch {
         loop {
             let event = match timeout(self.pace.idle, quietly(events.try_next())).await {
                 Ok(event) => event.map_err(|error| self.server.failure(&error))?,
-                // The connection may be dead. If it is, the next watch will tell.
+                // The connection may be dead. If so, the next watch fails.
                 Err(_) => None,
             };
             let Some(event) = event else { return Ok(()) };
@@ -159,7 +160,7 @@ impl Watch {
         }
     }
 
-    /// The version after an event.
+    /// Reports an event and returns the version after it.
     fn take(&mut self, event: WatchEvent<RawPod>) -> Result<String, Failure> {
         let (mut raw, deleted) = match event {
             WatchEvent::Added(raw) | WatchEvent::Modified(raw) => (raw, false),

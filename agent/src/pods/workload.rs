@@ -1,21 +1,22 @@
-//! What a pod is a replica of, told from its owner reference and its labels alone. Pure.
+//! Finds the workload that a pod is a replica of, from its owner reference and its labels alone. Pure.
 //!
-//! A Deployment owns its pods through a ReplicaSet, and a CronJob through a Job. Who owns those is not asked, since the
-//! agent may read pods only; their names tell, by the rules of the controllers that make them.
+//! A Deployment owns its pods through a ReplicaSet, and a CronJob through a Job. The agent may read pods only, so it
+//! cannot request the owner of a ReplicaSet or a Job. It derives the owner from the name, by the rules of the
+//! controller that makes the name.
 
 use std::{ops::Range, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-/// From 2020 to 2100, in minutes since the epoch. Most dates written as eight digits lie outside.
+/// The years 2020 to 2100, in minutes since the epoch. Most dates written as eight digits lie outside.
 const SCHEDULED_MINUTES: Range<u64> = 26_297_280..68_374_080;
 
-/// The thing that a user deployed.
+/// The object that a user deployed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub struct Workload {
-    /// What it is.
+    /// The kind of workload.
     pub kind: WorkloadKind,
-    /// Its name; the pod's own where nobody owns it.
+    /// The workload's name; the pod's own name if the pod has no owner.
     pub name: Arc<str>,
 }
 
@@ -30,7 +31,7 @@ pub enum WorkloadKind {
     Job,
     CronJob,
     ReplicationController,
-    /// A pod that nobody owns.
+    /// A pod without an owner.
     BarePod,
     /// A pod that the kubelet runs from a file.
     StaticPod,
@@ -39,7 +40,7 @@ pub enum WorkloadKind {
 }
 
 impl Workload {
-    /// The workload of a pod, from the kind and name of its controller.
+    /// Returns the workload of a pod, from the kind and name of its controller.
     pub(super) fn of<'a>(
         owner: Option<(&str, &str)>,
         label: impl Fn(&'static str) -> Option<&'a str>,
@@ -48,12 +49,12 @@ impl Workload {
         let Some((kind, name)) = owner else {
             return Self { kind: WorkloadKind::BarePod, name: pod_name.into() };
         };
-        // A ReplicaSet's name is its owner's and the hash that its pods have as a label.
+        // A ReplicaSet's name is its owner's name and a hash. Its pods have the hash as a label.
         let without = |key| name.strip_suffix(label(key)?)?.strip_suffix('-').filter(|name| !name.is_empty());
         let (kind, name) = match kind {
             "ReplicaSet" => match (without("pod-template-hash"), without("rollouts-pod-template-hash")) {
                 (Some(deployment), _) => (WorkloadKind::Deployment, deployment),
-                // Argo Rollouts does as Deployments do, with a label of its own.
+                // Argo Rollouts uses the Deployments' scheme, with a label of its own.
                 (None, Some(rollout)) => (WorkloadKind::Other("rollout".into()), rollout),
                 (None, None) => (WorkloadKind::ReplicaSet, name),
             },
@@ -70,14 +71,15 @@ impl Workload {
         Self { kind, name: name.into() }
     }
 
-    /// The workload of a pod that the kubelet reads from a file.
+    /// Returns the workload of a pod that the kubelet reads from a file.
     pub(super) fn of_static(pod_name: &str) -> Self {
         Self { kind: WorkloadKind::StaticPod, name: pod_name.into() }
     }
 }
 
-/// The CronJob controller appends the scheduled time, in minutes since the epoch. The Job's annotation
-/// `batch.kubernetes.io/cronjob-scheduled-timestamp` would tell for certain, but does not reach its pods.
+/// Returns the CronJob of a Job, from the Job's name: the CronJob controller appends the scheduled time, in minutes
+/// since the epoch. The Job's annotation `batch.kubernetes.io/cronjob-scheduled-timestamp` would be certain, but does
+/// not reach the Job's pods.
 fn cron_job(job: &str) -> Option<&str> {
     let (name, minutes) = job.rsplit_once('-')?;
     let scheduled = minutes.len() == 8 && minutes.parse().is_ok_and(|minutes| SCHEDULED_MINUTES.contains(&minutes));
@@ -85,7 +87,7 @@ fn cron_job(job: &str) -> Option<&str> {
 }
 
 impl WorkloadKind {
-    /// The value of `workload_type`: kubernetes-mixin's, in lower case throughout.
+    /// Returns the value of the label `workload_type`: kubernetes-mixin's names, in lower case throughout.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -102,7 +104,7 @@ impl WorkloadKind {
         }
     }
 
-    /// The OpenTelemetry attribute for the workload's name; `None` for kinds without one.
+    /// Returns the OpenTelemetry attribute for the workload's name; `None` for kinds without one.
     #[must_use]
     pub const fn attribute(&self) -> Option<&'static str> {
         match self {

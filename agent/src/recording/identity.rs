@@ -1,8 +1,8 @@
-//! Stacks and wakers by their content and not by their address: equal ones of several windows or processes are one.
-//! Pure.
+//! Identifies stacks and wakers by their content and not by their address: equal ones of several windows or processes
+//! get one entry. Pure.
 //!
-//! Within a window one address is one stack, so the content of a stack is compared once a window, and not with each
-//! sample.
+//! Within a window each address belongs to one stack, so the content of a stack is compared once a window, and not with
+//! each sample.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,22 +17,22 @@ use crate::stacks::profile::{Frame, Stack, Waker};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Number(u32);
 
-/// Stacks, each once.
+/// A table of stacks that holds each stack once.
 #[derive(Debug, Default)]
 pub(super) struct Stacks {
     all: Vec<Arc<Stack>>,
     weight: Weight,
     hasher: RandomState,
     by_content: HashMap<u64, Vec<Number>>,
-    /// By address: the known stacks, and stacks of this window that are equal to one of them.
+    /// The stacks by address: the known ones, and stacks of this window that are equal to a known one.
     by_address: HashMap<usize, Number>,
-    /// The hashes of frames by their addresses.
+    /// The hashes of this window's frames, by address.
     frames: HashMap<usize, u64>,
-    /// How many stacks were hashed.
+    /// Number of stacks that were hashed.
     looks: usize,
 }
 
-/// Wakers, each once.
+/// A table of wakers that holds each waker once.
 #[derive(Debug, Default)]
 pub(super) struct Wakers {
     all: HashSet<Arc<Waker>>,
@@ -81,7 +81,7 @@ impl Stacks {
         self.weight.bytes()
     }
 
-    /// Forgets the addresses of this window's stacks: other stacks may get them.
+    /// Drops the addresses of this window's stacks, since new stacks may get the same addresses.
     pub(super) fn end_window(&mut self) {
         let all = &self.all;
         self.by_address.retain(|address, number| {
@@ -103,7 +103,7 @@ impl Number {
 }
 
 impl Wakers {
-    /// Returns the one that stands for all equal wakers. `waker` must live until [`Self::end_window`].
+    /// Returns the entry that stands for all equal wakers. `waker` must live until [`Self::end_window`].
     pub(super) fn same(&mut self, waker: &Arc<Waker>) -> Arc<Waker> {
         let address = Arc::as_ptr(waker).addr();
         if let Some(known) = self.by_address.get(&address) {
@@ -117,12 +117,12 @@ impl Wakers {
         known
     }
 
-    /// Forgets the addresses of this window's wakers, as [`Stacks::end_window`] does.
+    /// Drops the addresses of this window's wakers, as [`Stacks::end_window`] does.
     pub(super) fn end_window(&mut self) {
         self.by_address = HashMap::new();
     }
 
-    /// Drops wakers that nobody else holds.
+    /// Drops wakers that have no other holder.
     pub(super) fn forget_unused(&mut self) {
         self.by_address = HashMap::new();
         self.all.retain(|waker| Arc::strong_count(waker) > 1);

@@ -1,4 +1,4 @@
-//! The time of some subjects in some windows, on or off the CPU, by stack. Pure.
+//! A recording: the time of the selected subjects in some windows, on or off the CPU, by stack. Pure.
 
 use std::{
     sync::Arc,
@@ -8,63 +8,63 @@ use std::{
 use super::{Size, SubjectName};
 use crate::stacks::profile::{Activity, Sample, Stack};
 
-/// Which of a profile's samples are wanted.
+/// The samples that a recording takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Side {
-    /// The waits.
+    /// Waits off the CPU.
     #[default]
     OffCpu,
-    /// The samples on the CPU.
+    /// Samples on the CPU.
     OnCpu,
 }
 
-/// What windows had of the wanted subjects. Immutable once made.
+/// The merged samples of the selected subjects. Immutable once made.
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
-    /// Which time it is.
+    /// The side that was recorded.
     pub side: Side,
-    /// Whose it is, as it was asked for.
+    /// The selector as the user wrote it.
     pub title: String,
-    /// One entry per subject, by name.
+    /// One entry per subject, sorted by name.
     pub subjects: Vec<MergedSubject>,
-    /// When the first window began.
+    /// The start of the first window.
     pub start: Option<SystemTime>,
-    /// How long all windows were.
+    /// The total length of all windows.
     pub duration: Duration,
-    /// What is missing, on the whole node: reason and count.
+    /// The losses on the whole node: reason and count.
     pub losses: Vec<(&'static str, u64)>,
-    /// What one sample on the CPU stands for.
+    /// The time that one sample on the CPU stands for.
     pub sample_period: Option<Duration>,
-    /// How many stacks had no room: their time is in samples that are called `(N smaller)`.
+    /// Number of stacks over the limit. Their time is in samples with the name `(N smaller)`.
     pub merged: u64,
-    /// The bytes of its stacks.
+    /// The size of all stacks, in bytes.
     pub bytes: usize,
 }
 
 /// The time of one subject.
 #[derive(Clone, Debug)]
 pub struct MergedSubject {
-    /// Whose it is.
+    /// The name of the subject.
     pub name: SubjectName,
     /// One entry per stack and activity, the longest first.
     pub samples: Vec<MergedSample>,
 }
 
-/// Time that shared a stack and an activity.
+/// The time that one stack spent in one activity.
 #[derive(Clone, Debug)]
 pub struct MergedSample {
-    /// Leaf first.
+    /// The stack, leaf first.
     pub stack: Arc<Stack>,
-    /// What the threads did meanwhile.
+    /// The activity of the threads during this time.
     pub activity: Activity,
-    /// How long, in nanoseconds.
+    /// The length, in nanoseconds.
     pub nanoseconds: u64,
-    /// How many waits or samples that was.
+    /// The number of waits or samples.
     pub count: u64,
 }
 
 impl Side {
-    /// The value of the argument `activity`, and part of file names.
+    /// Returns the value of the argument `activity`, which is also part of file names.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl Side {
         }
     }
 
-    /// The side of this name.
+    /// Returns the side with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         [Self::OffCpu, Self::OnCpu].into_iter().find(|side| side.name() == name)
@@ -88,19 +88,19 @@ impl Side {
 }
 
 impl Merged {
-    /// All its time, in nanoseconds.
+    /// Returns the total time, in nanoseconds.
     #[must_use]
     pub fn nanoseconds(&self) -> u64 {
         self.samples().map(|(_, sample)| sample.nanoseconds).sum()
     }
 
-    /// How many waits or samples that is.
+    /// Returns the total number of waits or samples.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.samples().map(|(_, sample)| sample.count).sum()
     }
 
-    /// Returns how much there is to draw.
+    /// Returns the amount of data to draw.
     #[must_use]
     pub fn size(&self) -> Size {
         Size { samples: self.samples().count(), bytes: self.bytes }

@@ -1,4 +1,4 @@
-//! Adds windows up, within a bound. Pure.
+//! Merges windows within a limit. Pure.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,10 +19,10 @@ use crate::{
     stacks::profile::{Activity, Frame, FrameKind, Function, Profile, Sample, Stack, Waker},
 };
 
-/// Distinct sums of a merger, at most. Over this, or over [`MOST_BYTES`], the half with the least time becomes a few
-/// sums.
+/// The largest number of distinct sums of a merger. Over this, or over [`MOST_BYTES`], the half with the least time
+/// becomes a few sums.
 const MOST_SUMS: usize = 50_000;
-/// Bytes of a merger's stacks, at most.
+/// The most bytes that the stacks of a merger take.
 const MOST_BYTES: usize = 24 << 20;
 
 /// The key of a sum: the stack, the reason of the wait, and the address of the waker.
@@ -37,11 +37,11 @@ struct Key {
 struct Sum {
     nanoseconds: u64,
     count: u64,
-    /// Held so that its address stays its own.
+    /// Held so that no other waker gets its address.
     waker: Option<Arc<Waker>>,
 }
 
-/// Sums that were too small to be kept one by one.
+/// The total of the sums that were too small to be kept one by one.
 #[derive(Debug, Default)]
 struct Smaller {
     sums: u64,
@@ -56,8 +56,8 @@ struct Sums {
     smaller: BTreeMap<Option<(u8, u8)>, (Activity, Smaller)>,
 }
 
-/// Adds windows up, within a bound: of too many stacks, the ones with the least time are merged into one, so that
-/// totals are exact.
+/// Merges windows within a limit. If there are too many stacks, the ones with the least time become one, so that totals
+/// stay exact.
 #[derive(Debug)]
 pub struct Merger {
     side: Side,
@@ -75,7 +75,7 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// Makes an empty merger. It takes the samples that the filter of this slot lets pass.
+    /// Returns an empty merger. It takes the samples that the filter of this slot passes.
     #[must_use]
     pub fn new(side: Side, selector: Selector, slot: Slot) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Merger {
         }
     }
 
-    /// Merges the samples of a subject in these windows that the filter of the agent's own profiles lets pass.
+    /// Merges the samples of the selected subjects in these windows that the filter of the agent's own profiles passes.
     #[must_use]
     pub fn merge(windows: &[Arc<Profile>], side: Side, selector: Selector) -> Merged {
         let mut merger = Self::new(side, selector, Slot::OWN);
@@ -102,7 +102,7 @@ impl Merger {
         merger.finish()
     }
 
-    /// Adds a window.
+    /// Adds the samples of a window.
     pub fn add(&mut self, profile: &Profile) {
         self.start = [self.start, profile.start].into_iter().flatten().min();
         self.duration += profile.duration;
@@ -149,7 +149,7 @@ impl Merger {
         self.count = self.count.saturating_add(sample.count);
     }
 
-    /// Keeps the sums with the most time, up to half of the bound, and merges the rest.
+    /// Keeps the sums with the most time, up to half of the limit, and merges the rest.
     fn shrink(&mut self) {
         let sums = self.subjects.values().flat_map(|sums| &sums.kept);
         let mut order: Vec<_> = sums.map(|(key, sum)| (sum.nanoseconds, key.stack)).collect();
@@ -178,7 +178,7 @@ impl Merger {
         self.wakers.forget_unused();
     }
 
-    /// Notes a reason for which something is missing.
+    /// Counts a loss for this reason.
     pub fn lost(&mut self, reason: &'static str) {
         *self.losses.entry(reason).or_default() += 1;
     }
@@ -189,7 +189,7 @@ impl Merger {
         self.count
     }
 
-    /// Returns the sums.
+    /// Returns the merged recording.
     #[must_use]
     pub fn finish(self) -> Merged {
         let Self { stacks, subjects, .. } = self;
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(merger.finish().nanoseconds(), 100);
     }
 
-    /// Makes a stack of these addresses, another one with each call.
+    /// Makes a new stack with these addresses at each call.
     fn stack(addresses: std::ops::Range<u64>) -> Arc<Stack> {
         let frame = |address| Arc::new(Frame { address, kind: FrameKind::Native, mapping: None, functions: vec![] });
         Arc::new(Stack { frames: addresses.map(frame).collect(), unwind: Unwind::Whole })

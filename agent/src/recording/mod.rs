@@ -1,8 +1,8 @@
-//! Recordings: what some cgroups or pods did for a while, from the windows that the symbolizer hands out.
+//! Recordings: the time of some cgroups or pods over a period, merged from the windows of the symbolizer.
 //!
-//! [`Windows`] gives each window to whom it may concern: the last minutes to [`Recent`], which pages show, and to the
-//! recordings in progress. [`record`] makes one of them, [`Merger`] adds its windows up within a bound; what becomes of the sum is the
-//! exporters' affair. Neither kernel nor names are asked here.
+//! [`Windows`] sends each window to its readers: to [`Recent`], which holds the last minutes for pages, and to the
+//! recordings in progress. [`record`] makes one recording, and [`Merger`] adds its windows up within a limit. The
+//! exporters write the result. This module reads nothing from the kernel and looks up no names.
 
 mod identity;
 mod merged;

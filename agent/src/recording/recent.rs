@@ -5,36 +5,36 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use super::weight::{Weight, own_bytes};
 use crate::stacks::profile::{Profile, Stack};
 
-/// How far back they go.
+/// The length of time that all windows together cover.
 const KEEP_FOR: Duration = Duration::from_secs(300);
-/// Samples in all windows together, at most.
+/// The most samples that all windows together hold.
 const MOST_SAMPLES: usize = 50_000;
-/// Bytes of all windows together with their stacks, at most.
+/// The most bytes that all windows together take, with their stacks.
 const MOST_BYTES: usize = 24 << 20;
 
-/// The windows of the last minutes; fewer where they are full.
+/// The windows of the last minutes; fewer if a limit is reached.
 #[derive(Debug, Default)]
 pub struct Recent {
     windows: VecDeque<Arc<Profile>>,
     samples: usize,
     duration: Duration,
-    /// Bytes of the window without its stacks.
+    /// The size of the windows without their stacks, in bytes.
     own_bytes: usize,
     stacks: Weight,
     version: u64,
 }
 
-/// How much there is to merge.
+/// The amount of data to merge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// Samples of all windows.
+    /// Number of samples in all windows.
     pub samples: usize,
-    /// Bytes of the windows with their stacks.
+    /// The size of the windows with their stacks, in bytes.
     pub bytes: usize,
 }
 
 impl Recent {
-    /// Adds the newest window, and drops the oldest beyond the bounds. The newest always stays.
+    /// Adds the newest window, and drops the oldest windows over the limits. The newest window always stays.
     pub fn push(&mut self, profile: Arc<Profile>) {
         self.version += 1;
         self.samples += samples(&profile);
@@ -62,20 +62,20 @@ impl Recent {
         Size { samples: self.samples, bytes: self.own_bytes + self.stacks.bytes() }
     }
 
-    /// Returns a number that changes with the windows.
+    /// Returns a number that changes when the windows change.
     #[must_use]
     pub const fn version(&self) -> u64 {
         self.version
     }
 
-    /// Drops all but the newest.
+    /// Drops all windows but the newest.
     pub fn forget(&mut self) {
         let newest = self.windows.pop_back();
         *self = Self { version: self.version, ..Self::default() };
         newest.into_iter().for_each(|newest| self.push(newest));
     }
 
-    /// All of them, the oldest first.
+    /// Returns all windows, the oldest first.
     #[must_use]
     pub fn windows(&self) -> Vec<Arc<Profile>> {
         self.windows.iter().map(Arc::clone).collect()

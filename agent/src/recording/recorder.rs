@@ -1,4 +1,4 @@
-//! One recording: from a cut of the windows to another.
+//! Makes one recording, from one cut of the windows to a later cut.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,44 +16,44 @@ use crate::{
 
 /// The shortest recording: each recording cuts two windows, and windows are cut at most once a second.
 pub const SHORTEST: Duration = Duration::from_secs(1);
-/// How long a recording may be.
+/// The longest recording.
 pub const LONGEST: Duration = Duration::from_secs(300);
-/// How long a window may be on its way through the symbolizer.
+/// The longest time that a window may take through the symbolizer.
 const ON_THE_WAY: Duration = Duration::from_secs(20);
 
-/// What is to be recorded.
+/// The description of a requested recording.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Whose time.
+    /// The subjects to record.
     pub selector: Selector,
-    /// Which time.
+    /// The side to record: waits, or samples on the CPU.
     pub side: Side,
-    /// What of it.
+    /// The filter that samples must pass.
     pub filter: Filter,
-    /// How much of it.
+    /// The length of the recording.
     pub duration: Duration,
 }
 
-/// Why there is no recording.
+/// The reasons why a recording or a drawing failed.
 #[derive(Clone, Debug, Error)]
 pub enum RecordError {
-    /// Nobody of this name.
+    /// There is no subject with this name.
     #[error("no such {what} `{name}` ({hint})")]
     Unknown {
         /// `pod`, `container` or `cgroup`.
         what: &'static str,
-        /// As it was asked for.
+        /// The name in the request.
         name: String,
-        /// Who is meant, perhaps.
+        /// A hint for the user, such as a similar name.
         hint: String,
     },
-    /// The agent does not take what is asked for.
+    /// The agent does not collect the requested data.
     #[error("{0}")]
     NotTaken(String),
-    /// It took all that there was, which was nothing.
+    /// The recording ended without a sample.
     #[error("nothing was recorded: {0}")]
     Nothing(String),
-    /// The agent is near its budget of memory.
+    /// The agent is near its memory limit.
     #[error(
         "recordings and flame graphs are given up for now: the agent is near what it may take of memory (see the part \
          `memory` at /status; raise `overhead.maxMemory`, or the container's limit)"
@@ -70,25 +70,25 @@ pub enum RecordError {
         "the answers to others are still being sent, and hold the memory for this one (ask again in a few seconds)"
     )]
     Unread,
-    /// The drawing would take more memory than is left.
+    /// The drawing would take more memory than the limit leaves.
     #[error(
         "this takes up to {needs}, which the agent's budget of memory has no room for now (ask again later, raise \
          `overhead.maxMemory` or the container's limit, or keep less with a smaller `stacks.maxSamples`)"
     )]
     Room {
-        /// The memory that it may take.
+        /// The memory that the drawing may take.
         needs: Mebi,
     },
-    /// The drawing was begun, and failed.
+    /// The drawing started, and failed.
     #[error("failed to draw (see the log)")]
     Broken,
-    /// Others are recording.
+    /// Too many recordings are in progress, or one has this id.
     #[error("too many recordings are in progress, or one of this id (try again when one has ended)")]
     Busy,
-    /// The filters of others leave no room.
+    /// The filters of other recordings leave no free slot.
     #[error(transparent)]
     Full(#[from] Full),
-    /// The windows before have not been worked off.
+    /// The symbolizer has not finished the previous windows.
     #[error("the names of earlier windows are still being looked up (try again in a minute)")]
     Behind,
     /// The collector has ended.
@@ -96,7 +96,7 @@ pub enum RecordError {
     Collector(#[from] ReadError),
 }
 
-/// A filter that is looked at as long as this lives.
+/// A filter that samples are matched against while this value lives.
 struct AtWork<'a> {
     reader: &'a Reader,
     slot: Slot,
@@ -108,7 +108,7 @@ impl Drop for AtWork<'_> {
     }
 }
 
-/// Records from now on, until the time is over, the recording is asked to end, or the agent ends.
+/// Records from now on, until the time is over, a request ends the recording, or the agent ends.
 ///
 /// # Errors
 ///
@@ -120,7 +120,7 @@ pub async fn record(reader: &Reader, mut ticket: Ticket, wanted: &Wanted) -> Res
     let mut merger = Merger::new(wanted.side, wanted.selector.clone(), slot);
     ticket.control.begin();
     let end = Instant::now() + wanted.duration;
-    // The window that was cut, and those before it that are still on their way, were before the recording.
+    // The window that was cut, and earlier windows still in the symbolizer, belong to the time before the recording.
     let mut before = true;
     loop {
         tokio::select! {
@@ -157,7 +157,7 @@ pub async fn record(reader: &Reader, mut ticket: Ticket, wanted: &Wanted) -> Res
     Ok(merger.finish())
 }
 
-/// Adding up a large window takes milliseconds, in which the runtime is to answer others.
+/// Adds a window on a blocking thread: a large one takes milliseconds, in which the runtime must answer other requests.
 async fn add(mut merger: Merger, window: Arc<Profile>, ticket: &Ticket) -> Merger {
     let added = tokio::task::spawn_blocking(move || {
         merger.add(&window);

@@ -1,4 +1,4 @@
-//! Whose time is wanted, as users write it. Pure.
+//! The subjects that users select, and the text form of a selection. Pure.
 
 use std::{fmt, str::FromStr};
 
@@ -6,41 +6,41 @@ use thiserror::Error;
 
 use crate::attribution::Row;
 
-/// Whose a part of a profile is, as people write it: `namespace/pod/container`, or the path of a cgroup.
+/// The name of a profile's subject, as users write it: `namespace/pod/container`, or the path of a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SubjectName {
-    /// A row of cgroups, by its path.
+    /// The path of a cgroup that has a row of its own.
     Cgroup(String),
     /// A container.
     Container {
-        /// Its pod's namespace.
+        /// The namespace of its pod.
         namespace: String,
-        /// Its pod's name.
+        /// The name of its pod.
         pod: String,
-        /// Its name in the pod.
+        /// The name of the container in its pod.
         container: String,
     },
 }
 
-/// Whose time is wanted.
+/// The subjects whose time a user wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// Everybody's.
+    /// All subjects.
     All,
-    /// That of all containers of a pod.
+    /// All containers of a pod.
     Pod {
-        /// Its namespace.
+        /// The pod's namespace.
         namespace: String,
-        /// Its name.
+        /// The pod's name.
         pod: String,
     },
-    /// That of one subject.
+    /// One subject.
     One(SubjectName),
-    /// That of a cgroup and all rows below it: a path with a `/` at its end.
+    /// A cgroup and all rows below it. Its text form is a path that ends with `/`.
     Below(String),
 }
 
-/// A text that names nobody.
+/// The error for a text that is not a valid selector.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "bad subject `{0}` (`namespace/pod`, `namespace/pod/container`, or the path of a cgroup, which begins with `/`)"
@@ -48,7 +48,7 @@ pub enum Selector {
 pub struct SelectorError(String);
 
 impl SubjectName {
-    /// The name in the attributes of a profile.
+    /// Returns the subject's name from the attributes of a profile.
     #[must_use]
     pub fn of(resource: &[(String, String)]) -> Self {
         let get = |key: &str| resource.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone());
@@ -69,7 +69,7 @@ impl fmt::Display for SubjectName {
 }
 
 impl Selector {
-    /// Whether this subject's time is wanted.
+    /// Returns whether the selection includes this subject.
     #[must_use]
     pub fn has(&self, name: &SubjectName) -> bool {
         match (self, name) {
@@ -90,7 +90,7 @@ impl FromStr for Selector {
     type Err = SelectorError;
 
     fn from_str(text: &str) -> Result<Self, SelectorError> {
-        // The rows of what has no name are in brackets.
+        // The row of cgroups without a known path has a name in brackets.
         if text.starts_with(['/', '(']) {
             return Ok(match text.strip_suffix('/') {
                 None | Some("") => Self::One(SubjectName::Cgroup(text.to_owned())),
@@ -125,7 +125,7 @@ impl From<&Row> for Selector {
         match row {
             Row::Cgroup(path) => Self::One(SubjectName::Cgroup(path.to_string())),
             Row::Pod { namespace, pod } => Self::Pod { namespace: namespace.to_string(), pod: pod.to_string() },
-            // Recordings know containers only.
+            // Recordings have no subject for the pod's own row, so the whole pod is selected.
             Row::Container { namespace, pod, .. } if row.is_pods_own() => {
                 Self::Pod { namespace: namespace.to_string(), pod: pod.to_string() }
             }

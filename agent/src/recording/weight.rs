@@ -1,4 +1,4 @@
-//! The memory of stacks. A stack that samples share counts once. Pure.
+//! The memory of stacks. A stack that several samples share counts once. Pure.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -7,19 +7,19 @@ use std::{
 
 use crate::stacks::profile::{Activity, Frame, Profile, Sample, Stack};
 
-/// A stack without its frames, and its places in tables.
+/// The size of a stack without its frames, with its entries in tables.
 const STACK_BYTES: usize = 96;
-/// A frame without its functions, and its places in tables.
+/// The size of a frame without its functions, with its entries in tables.
 const FRAME_BYTES: usize = 128;
-/// A function without its name.
+/// The size of a function without its name.
 const FUNCTION_BYTES: usize = 40;
-/// A waker without its names.
+/// The size of a waker without its names.
 const WAKER_BYTES: usize = 96;
 
-/// The stacks that somebody holds. They are told apart by their addresses, so each must live until it is removed.
+/// The stacks that have a holder. Stacks are identified by address, so each must live until it is removed.
 #[derive(Debug, Default)]
 pub(super) struct Weight {
-    /// By address, with the number of those who hold it.
+    /// The number of holders of each stack, by the stack's address.
     stacks: HashMap<usize, u32>,
     frames: HashMap<usize, u32>,
     bytes: usize,

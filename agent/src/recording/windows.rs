@@ -1,4 +1,4 @@
-//! Who gets the windows: pages, and the recordings in progress.
+//! Sends the symbolizer's windows to pages and to the recordings in progress.
 
 use std::{
     collections::BTreeMap,
@@ -23,21 +23,22 @@ use crate::{
     stacks::profile::Profile,
 };
 
-/// Recordings at a time, at most: each adds up all windows.
+/// The largest number of recordings at a time: each recording adds up all windows.
 const MOST_RECORDINGS: usize = 4;
-/// Windows that wait for a recording, at most; it takes each at once.
+/// The largest number of windows that wait for a recording; a recording takes each window at once.
 const WAITING: usize = 16;
-/// How long a window may take to be cut, while those before it are on their way.
+/// The longest time that a cut may take while earlier windows are still in the symbolizer.
 const ROOM: Duration = Duration::from_secs(20);
-/// Windows that were cut and are on their way, at most; those that end by themselves come on top.
+/// The largest number of windows that were cut and are in the symbolizer. Windows that end by themselves are not
+/// counted.
 const CUTS_ON_THE_WAY: usize = 2;
 
-/// The windows' way from the symbolizer; cheap to clone.
+/// The hub of windows between the symbolizer and the readers. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Windows {
     inner: Arc<Mutex<Inner>>,
-    /// One permit is a window that was cut and is on its way: the symbolizer's queue is short, and what does not fit it is
-    /// lost to everybody.
+    /// The permits for cuts; each is held while a cut window is in the symbolizer. The symbolizer's queue is short, and
+    /// a window that finds no room in it is lost to all readers.
     cuts: Arc<Semaphore>,
     given_up: GivenUp,
 }
@@ -46,13 +47,13 @@ pub struct Windows {
 struct Inner {
     recent: Recent,
     recordings: BTreeMap<String, (mpsc::Sender<Arc<Profile>>, Arc<Control>)>,
-    /// When windows began that were cut and are on their way.
+    /// The start times of windows that were cut and are in the symbolizer.
     on_the_way: Vec<(SystemTime, OwnedSemaphorePermit)>,
     numbered: u64,
     closed: bool,
 }
 
-/// What others can tell and ask a recording in progress.
+/// The handle by which other tasks watch and end a recording in progress.
 #[derive(Debug)]
 pub struct Control {
     began: OnceLock<Instant>,
@@ -61,7 +62,7 @@ pub struct Control {
     end: Notify,
 }
 
-/// A recording's place; it is free again once this is dropped.
+/// The place of a recording. Dropping it frees the place.
 #[derive(Debug)]
 pub struct Ticket {
     pub(super) windows: mpsc::Receiver<Arc<Profile>>,
@@ -71,14 +72,14 @@ pub struct Ticket {
 }
 
 impl Windows {
-    /// None yet; what is `given_up` for memory is not kept.
+    /// Returns a hub without windows. While `given_up` contains the caches, only the newest window is kept.
     #[must_use]
     pub fn new(given_up: GivenUp) -> Self {
         Self { inner: Arc::default(), cuts: Arc::new(Semaphore::new(CUTS_ON_THE_WAY)), given_up }
     }
 
-    /// Hands a window on. Never waits: a recording that has not taken its last ones misses this one. Without memory for
-    /// recordings those in progress end with what they have.
+    /// Sends a window to its readers. It never waits: a recording with a full queue misses this window. Without memory
+    /// for recordings, the recordings in progress end with the samples so far.
     pub fn publish(&self, profile: &Arc<Profile>) {
         let mut inner = self.lock();
         inner.recent.push(Arc::clone(profile));
@@ -90,18 +91,18 @@ impl Windows {
         }
         inner.on_the_way.retain(|(start, _)| Some(*start) != profile.start);
         for (sender, _) in inner.recordings.values() {
-            // Its end sees that one is missing.
+            // A recording with a full queue misses the window. It counts a loss only if this was its last window.
             sender.try_send(Arc::clone(profile)).ok();
         }
     }
 
-    /// Whether there is memory for recordings and flame graphs.
+    /// Returns whether there is memory for recordings and flame graphs.
     #[must_use]
     pub fn has_memory(&self) -> bool {
         !self.given_up.has(Feature::Recordings)
     }
 
-    /// The windows of the last minutes, the oldest first.
+    /// Returns the windows of the last minutes, the oldest first.
     #[must_use]
     pub fn recent(&self) -> Vec<Arc<Profile>> {
         self.lock().recent.windows()
@@ -114,7 +115,8 @@ impl Windows {
         (inner.recent.version(), inner.recent.size())
     }
 
-    /// Enters a recording, by an id that nobody else has. `None` when there are too many, or the agent is ending.
+    /// Adds a recording with an id that no other recording has. Returns `None` when there are too many recordings, the
+    /// id is taken, or the agent is ending.
     #[must_use]
     pub fn enter(&self, id: Option<&str>) -> Option<Ticket> {
         let mut inner = self.lock();
@@ -134,13 +136,13 @@ impl Windows {
         Some(Ticket { windows, control, id, hub: self.clone() })
     }
 
-    /// The recording of this id, while it is in progress.
+    /// Returns the recording with this id, if it is in progress.
     #[must_use]
     pub fn recording(&self, id: &str) -> Option<Arc<Control>> {
         self.lock().recordings.get(id).map(|(_, control)| Arc::clone(control))
     }
 
-    /// Ends all recordings with what they have, and takes no more.
+    /// Ends all recordings with the samples so far, and accepts no new ones.
     pub fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
@@ -153,19 +155,19 @@ impl Windows {
 }
 
 impl Control {
-    /// How long it has been recording; `None` while it has not begun.
+    /// Returns the time since the recording began; `None` before its start.
     #[must_use]
     pub fn elapsed(&self) -> Option<Duration> {
         self.began.get().map(Instant::elapsed)
     }
 
-    /// Waits or samples so far.
+    /// Returns the number of waits or samples so far.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Has it end now, with what there is.
+    /// Ends the recording now, with the samples so far.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         self.end.notify_one();
@@ -179,7 +181,7 @@ impl Control {
         self.count.store(count, Ordering::Relaxed);
     }
 
-    /// Resolves when it is to end.
+    /// Resolves when the recording must end.
     pub(super) async fn wanted_to_end(&self) {
         while !self.ended.load(Ordering::Relaxed) {
             self.end.notified().await;
@@ -188,7 +190,8 @@ impl Control {
 }
 
 impl Ticket {
-    /// Cuts the current window, once not too many are on their way, and says when it had begun. `None` when it was lost.
+    /// Cuts the current window, once there is a permit, and returns the start of that window. Returns `None` if the
+    /// window was lost.
     pub(super) async fn cut(&self, reader: &Reader) -> Result<Option<SystemTime>, ReadError> {
         let permit = self.permit().await;
         let deadline = Instant::now() + ROOM;
@@ -203,7 +206,7 @@ impl Ticket {
         Ok(start)
     }
 
-    /// The same, and from then on samples are looked at by this filter.
+    /// Cuts the current window as [`Self::cut`] does, and from then on matches samples against this filter.
     pub(super) async fn begin(
         &self,
         reader: &Reader,
@@ -225,7 +228,7 @@ impl Ticket {
         Ok(begun)
     }
 
-    /// `None` never comes: nobody closes the semaphore.
+    /// Waits for a permit. It never returns `None`, since the semaphore is never closed.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.hub.cuts).acquire_owned().await.ok()
     }
@@ -233,13 +236,13 @@ impl Ticket {
     fn on_the_way(&self, start: Option<SystemTime>, permit: Option<OwnedSemaphorePermit>) {
         let (Some(start), Some(permit)) = (start, permit) else { return };
         let mut inner = self.hub.lock();
-        // It may have been faster than this.
+        // The window may already have arrived.
         if !inner.recent.windows().iter().any(|window| window.start == Some(start)) {
             inner.on_the_way.push((start, permit));
         }
     }
 
-    /// The handle that others can have, too.
+    /// Returns the handle that other tasks use.
     #[must_use]
     pub fn control(&self) -> Arc<Control> {
         Arc::clone(&self.control)

@@ -1,27 +1,28 @@
-//! Which capabilities the agent goes on with: those that charts/podperf/templates/_privileges.tpl gives the mode, as far
-//! as it has them.
+//! The capabilities that the agent keeps: the intersection of its own with those that
+//! charts/podperf/templates/_privileges.tpl gives the mode.
 
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 
-/// To count.
+/// The capabilities for counting.
 const METRICS: [Capability; 2] = [Capability::CAP_BPF, Capability::CAP_PERFMON];
-/// To name stacks, besides.
+/// The additional capabilities for naming stacks.
 const PROFILES: [Capability; 4] = [
     Capability::CAP_SYS_PTRACE,
     Capability::CAP_SYSLOG,
     Capability::CAP_DAC_READ_SEARCH,
     Capability::CAP_CHECKPOINT_RESTORE,
 ];
-/// From here on vendors' patches ask for `CAP_SYS_ADMIN` in `perf_event_open(2)`.
+/// From this level of `perf_event_paranoid` on, vendors' patches require `CAP_SYS_ADMIN` in `perf_event_open(2)`.
 const PATCHED: i32 = 3;
 
-/// Drops all others, and hands back what is left.
+/// Drops all capabilities that the mode does not need, and returns the remaining ones.
 pub(super) fn keep(profiles: bool, paranoid: Option<i32>) -> Result<CapsHashSet, CapsError> {
     let has = caps::read(None, CapSet::Permitted)?;
     let wanted = wanted(&has, profiles, paranoid);
     caps::clear(None, CapSet::Ambient)?;
     caps::clear(None, CapSet::Inheritable)?;
-    // Who may not shorten the bounding set has it from a runtime that did.
+    // A process without CAP_SETPCAP cannot reduce the bounding set. A runtime that withholds it has already reduced the
+    // set.
     if has.contains(&Capability::CAP_SETPCAP) && caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         for capability in caps::read(None, CapSet::Bounding)?.difference(&wanted) {
             caps::drop(None, CapSet::Bounding, *capability)?;
@@ -32,11 +33,11 @@ pub(super) fn keep(profiles: bool, paranoid: Option<i32>) -> Result<CapsHashSet,
     Ok(wanted)
 }
 
-/// What of `has` is needed. Pure.
+/// Returns the capabilities in `has` that the agent needs. Pure.
 fn wanted(has: &CapsHashSet, profiles: bool, paranoid: Option<i32>) -> CapsHashSet {
     let mode = METRICS.into_iter().chain(PROFILES.into_iter().filter(|_| profiles));
     let mut wanted: CapsHashSet = mode.filter(|capability| has.contains(capability)).collect();
-    // It stands for the two that were split off it.
+    // CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON, which were split off from it.
     let old_fashioned = METRICS.iter().any(|capability| !has.contains(capability));
     if has.contains(&Capability::CAP_SYS_ADMIN) && (old_fashioned || paranoid.is_some_and(|level| level >= PATCHED)) {
         wanted.insert(Capability::CAP_SYS_ADMIN);

@@ -1,9 +1,10 @@
-//! What the agent takes from itself before it looks at anything: capabilities that its mode does not need, and system
-//! calls that it never makes. The thread that reads strangers' files has a far shorter list (`syscalls`).
+//! The privileges that the agent drops before it reads anything: capabilities that its mode does not need, and system
+//! calls that it never makes. The thread that reads other processes' files has a far shorter list of calls
+//! (`syscalls`).
 //!
-//! Both are of threads, and threads inherit them: so [`enter`] comes before the first thread is made, and refuses to come
-//! later. Not Landlock: a process in a Landlock domain may not look at processes outside of it, whose mappings and files
-//! are what profiles are made of.
+//! Capabilities and filters belong to threads, and new threads inherit them. So [`enter`] comes before the first thread
+//! is made, and returns an error later. Landlock is not used: a process in a Landlock domain may not inspect processes
+//! outside of the domain, and profiles need the mappings and files of those processes.
 
 mod capabilities;
 mod syscalls;
@@ -32,12 +33,12 @@ impl Default for Sandbox {
     }
 }
 
-/// Gives up privileges that are not needed, and returns what is left, in words. Must be called while the process has
-/// one thread. The process can run programs afterwards only if `programs` is true.
+/// Drops privileges that the agent does not need, and returns the remaining ones as text. Must be called while the
+/// process has one thread. The process can run programs afterwards only if `programs` is true.
 ///
 /// # Errors
 ///
-/// When there are more, or the kernel refuses.
+/// When the process has more than one thread, or the kernel refuses.
 pub fn enter(config: &Sandbox, profiles: bool, host: &Host, programs: bool) -> anyhow::Result<String> {
     let threads = fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(1);
     anyhow::ensure!(threads == 1, "failed to drop privileges: there are {threads} threads already");
@@ -61,7 +62,7 @@ pub fn enter(config: &Sandbox, profiles: bool, host: &Host, programs: bool) -> a
     Ok(says.join("; "))
 }
 
-/// As charts write it.
+/// Returns the name as charts write it.
 fn short(capability: Capability) -> String {
     capability.to_string().trim_start_matches("CAP_").to_owned()
 }

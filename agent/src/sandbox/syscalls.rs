@@ -1,9 +1,9 @@
-//! System calls that are given up, by seccomp.
+//! The seccomp filters of the agent, which forbid system calls.
 //!
-//! The process gives up what it never does and what would serve whoever has taken it over. The thread that reads files of
-//! strangers may do no more than read, think and tell: no sockets, no programs, no other processes' memory, no memory
-//! made executable, and no file opened to be written by `openat` (`openat2` has its flags where no filter looks). What is
-//! not allowed fails with `EPERM`: a call that was forgotten here costs a name, not the agent.
+//! The process gives up the calls that it never makes and that would help an attacker. The thread that reads the files
+//! of other processes may only read, compute and log. It has no sockets, programs, memory of other processes or
+//! executable memory, and `openat` opens no file for writing. (The flags of `openat2` are where no filter can read
+//! them.) A forbidden call fails with `EPERM`: a call that is missing in the list costs a name, not the agent.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter,
 };
 
-/// What the process never does.
+/// Calls that the process never makes.
 const NEVER: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -35,7 +35,7 @@ const NEVER: &[i64] = &[
     libc::SYS_kexec_file_load,
     libc::SYS_kexec_load,
     libc::SYS_keyctl,
-    // A file in memory, which could be run as a program.
+    // Makes a file in memory, which could be run as a program.
     libc::SYS_memfd_create,
     libc::SYS_memfd_secret,
     libc::SYS_migrate_pages,
@@ -44,7 +44,7 @@ const NEVER: &[i64] = &[
     libc::SYS_mount_setattr,
     libc::SYS_move_mount,
     libc::SYS_move_pages,
-    // With CAP_DAC_READ_SEARCH, the way out of a container.
+    // Opens a way out of a container with CAP_DAC_READ_SEARCH.
     libc::SYS_open_by_handle_at,
     libc::SYS_open_tree,
     libc::SYS_personality,
@@ -55,7 +55,7 @@ const NEVER: &[i64] = &[
     libc::SYS_process_mrelease,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
-    // Looking at /proc/PID takes the capability, not the call.
+    // Reading /proc/PID needs the capability, not this call.
     libc::SYS_ptrace,
     libc::SYS_quotactl,
     libc::SYS_quotactl_fd,
@@ -87,12 +87,12 @@ const NEVER: &[i64] = &[
 /// Calls that run programs. A kubeconfig may name a program that makes tokens.
 const PROGRAMS: &[i64] = &[libc::SYS_execve, libc::SYS_execveat];
 
-/// This bit in a call's number asks for the x32 ABI: the same calls under other numbers, which a list of numbers misses.
-/// The architecture that a filter sees is x86-64.
+/// This bit in a call's number selects the x32 ABI: the same calls under other numbers, which a list of numbers misses.
+/// The filter sees the architecture x86-64 for such a call.
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;
 
-/// What it takes to read files, to think, to log and to hand on what was found.
+/// Calls for reading files, computing, logging and passing on the results.
 const READING: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -120,7 +120,7 @@ const READING: &[i64] = &[
     libc::SYS_munmap,
     libc::SYS_nanosleep,
     libc::SYS_newfstatat,
-    // Into a container's root and not out of it. Its flags are behind a pointer, which no filter follows.
+    // Opens files inside a container's root only. Its flags are behind a pointer, which no filter follows.
     libc::SYS_openat2,
     libc::SYS_pread64,
     libc::SYS_read,
@@ -136,9 +136,9 @@ const READING: &[i64] = &[
     libc::SYS_set_robust_list,
     libc::SYS_sigaltstack,
     libc::SYS_statx,
-    // A panic that ends the process.
+    // A panic that ends the process needs this call.
     libc::SYS_tgkill,
-    // Log lines, and the wake-up of who waits.
+    // Log lines and wake-ups of waiting threads need this call.
     libc::SYS_write,
     libc::SYS_writev,
     #[cfg(target_arch = "x86_64")]
@@ -153,26 +153,26 @@ const READING: &[i64] = &[
     libc::SYS_time,
 ];
 
-/// Why there is no filter.
+/// The reasons why there is no filter.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilterError {
-    /// It could not be made.
+    /// The filter could not be made.
     #[error("failed to make a filter of system calls")]
     Make(#[from] BackendError),
-    /// The kernel does not take it.
+    /// The kernel does not accept the filter.
     #[error("failed to install a filter of system calls (does the kernel have CONFIG_SECCOMP_FILTER?)")]
     Install(#[from] seccompiler::Error),
 }
 
-/// Limits the calling thread and all threads that it makes, for good. Programs get no more privileges; if `programs`
-/// is false, none can be run.
+/// Limits the calling thread and all threads that it makes, permanently. Programs get no more privileges; if `programs`
+/// is false, no program can be run.
 pub(super) fn confine_process(programs: bool) -> Result<(), FilterError> {
     let never = NEVER.iter().chain(PROGRAMS.iter().filter(|_| !programs));
     let rules = never.map(|call| (*call, Vec::new())).collect();
     install(rules, SeccompAction::Allow, denied())
 }
 
-/// Of the thread that calls, besides.
+/// Limits the calling thread further, to the calls of a reader.
 pub(crate) fn confine_reader() -> Result<(), FilterError> {
     let without = |argument, bits: i32| -> Result<Vec<SeccompRule>, BackendError> {
         let bits = u64::from(bits.unsigned_abs());
@@ -201,7 +201,7 @@ fn install(
     Ok(apply_filter(&program)?)
 }
 
-/// Instructions that deny any call of the x32 ABI and let the others go on to what follows.
+/// Returns instructions that deny any call of the x32 ABI and pass all other calls to the next instruction.
 #[cfg(target_arch = "x86_64")]
 fn without_x32() -> BpfProgram {
     let instruction =
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::kernel::error_of_call;
 
-    /// In a thread of its own, since a filter stays.
+    /// Runs `body` in a thread of its own, because a filter is permanent.
     fn confined_by<T: Send + 'static>(
         filter: impl FnOnce() -> Result<(), FilterError> + Send + 'static,
         body: impl FnOnce() -> T + Send + 'static,
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_call_that_the_process_never_makes_is_refused() {
-        // With these arguments the kernel itself refuses each call, with another error.
+        // With these arguments the kernel itself refuses each call with another error.
         for call in [
             libc::SYS_mount_setattr,
             libc::SYS_memfd_create,
@@ -269,7 +269,7 @@ mod tests {
         assert!(confined_by(|| confine_process(false), || Command::new("true").status()).is_err());
     }
 
-    /// Most kernels know none of these calls, and answer `ENOSYS` where no filter does.
+    /// Most kernels have none of these calls, and return `ENOSYS` without a filter.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_call_by_its_number_in_the_x32_abi_is_refused() {

@@ -1,4 +1,4 @@
-//! How many frames have names, and why the others have none.
+//! Counts of frames with names, and of frames without names by cause.
 
 use std::sync::{
     Arc,
@@ -7,24 +7,24 @@ use std::sync::{
 
 use super::unread::UnreadFrames;
 
-/// Why a frame has no name.
+/// The reason why a frame has no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The process had ended before anything was known of it.
+    /// The process had ended before its mappings were read.
     ProcessGone,
-    /// There is no code at the address.
+    /// No code is mapped at the address.
     NoMapping,
-    /// The file, or the JIT compiler's map, has no function there: it is stripped.
+    /// The file, or the JIT compiler's map, has no function at the address: it is stripped.
     NoSymbol,
-    /// The file cannot be read, or not in time.
+    /// The file cannot be read, or there was no time to read it.
     FileUnreadable,
 }
 
 impl Cause {
-    /// In the order of [`SymbolStats::unsymbolized`].
+    /// All causes, in the order of [`SymbolStats::unsymbolized`].
     pub const ALL: [Self; 4] = [Self::ProcessGone, Self::NoMapping, Self::NoSymbol, Self::FileUnreadable];
 
-    /// The label value in metrics.
+    /// Returns the label value in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -36,12 +36,12 @@ impl Cause {
     }
 }
 
-/// Frames with and without names so far.
+/// Numbers of frames with and without names so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SymbolStats {
-    /// With.
+    /// Frames with a name.
     pub symbolized: u64,
-    /// Without, in the order of [`Cause::ALL`].
+    /// Frames without a name, in the order of [`Cause::ALL`].
     pub unsymbolized: [u64; Cause::ALL.len()],
 }
 
@@ -55,12 +55,12 @@ impl SymbolStats {
     }
 }
 
-/// The counts of a symbolizer, shared.
+/// The counts of a symbolizer. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct SymbolCounts(Arc<(AtomicU64, [AtomicU64; Cause::ALL.len()])>, UnreadFrames);
 
 impl SymbolCounts {
-    /// As they are now.
+    /// Returns the current counts.
     #[must_use]
     pub fn stats(&self) -> SymbolStats {
         let (symbolized, unsymbolized) = &*self.0;

@@ -1,36 +1,37 @@
 //! Function names as their authors wrote them. Pure.
 //!
-//! A name comes from a file that anybody may have written: what is made of it is bounded, since a few bytes of a C++
-//! name can stand for gigabytes.
+//! A name comes from a file of an untrusted author. The result is bounded, since a few bytes of a C++ name can expand
+//! to gigabytes.
 
 use std::fmt::{self, Write as _};
 
 use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 
-/// Names are cut at this length: no receiver shows more.
+/// Names are cut at this length, in bytes: no receiver shows more.
 pub(super) const MAX_NAME: usize = 1024;
-/// Deeper templates keep their mangled name. The parser's frames are large, and a thread's stack is not.
+/// C++ templates that are nested deeper keep their mangled name. The parser's stack frames are large, and a thread's
+/// stack is small.
 const MAX_DEPTH: u32 = 96;
 
-/// The language that a function was written in, as far as its symbol or its file tells.
+/// The language of a function, as far as its symbol or its file shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Language {
     Go,
     Rust,
     Cpp,
-    /// C, or one that is not known.
+    /// C, or an unknown language.
     Other,
 }
 
 /// The name of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FunctionName {
-    /// As its author wrote it.
+    /// The name as the author wrote it.
     pub(super) text: String,
     pub(super) language: Language,
 }
 
-/// A text that takes no more than fits.
+/// A text with a limited length: the rest is cut.
 struct Bounded {
     text: String,
     full: bool,
@@ -50,14 +51,14 @@ impl fmt::Write for Bounded {
     }
 }
 
-/// Returns Rust for symbols that only rustc makes: those of its mangling, and those of the older one, which looks like C++
+/// Returns Rust for symbols that only rustc makes: its current mangling, and its older mangling, which looks like C++
 /// but ends in a hash. Returns C++ for the other names of that form.
 pub(super) fn language(symbol: &str) -> Language {
     let is_mangled = || symbol.starts_with("_R") && rustc_demangle::try_demangle(symbol).is_ok();
     let has_hash = || {
         let (_, rest) = symbol.strip_prefix("_ZN")?.rsplit_once("17h")?;
         let (hash, rest) = rest.split_at_checked(16)?;
-        // Behind a dot there is what LLVM adds.
+        // LLVM adds text behind a dot.
         let is_end = matches!(rest.strip_prefix('E')?.chars().next(), None | Some('.'));
         Some(is_end && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
     };
@@ -70,22 +71,23 @@ pub(super) fn language(symbol: &str) -> Language {
     }
 }
 
-/// Returns whether a symbol of a Go program that C++ did not mangle has a package, and is not a part or a variant that a C
-/// compiler has made of a function.
+/// Returns whether a symbol of a Go program, not mangled as C++, has a package. Parts and variants of a function that a
+/// C compiler makes have none.
 pub(super) fn has_package(symbol: &str) -> bool {
     const PARTS: [&str; 10] =
         ["part", "constprop", "isra", "cold", "llvm", "lto_priv", "localalias", "default", "resolver", "_omp_fn"];
     let Some((_, rest)) = symbol.split_once('.') else { return false };
     let part = rest.split('.').next().unwrap_or(rest);
-    // `memcpy.avx2`, `f.arch_haswell` and their like.
+    // Variants such as `memcpy.avx2` and `f.arch_haswell`.
     let is_variant = ["avx", "sse", "arch_"].iter().any(|prefix| part.starts_with(prefix));
     !rest.is_empty() && !PARTS.contains(&part) && !is_variant
 }
 
-/// The name that `symbol` stands for, Rust's and C++'s demangled, without Rust's hashes.
+/// Returns the demangled name of a Rust or C++ symbol, and other symbols as they are. Rust's hashes and symbol versions
+/// are removed.
 pub(super) fn demangle(symbol: &str) -> String {
     let mut bounded = Bounded { text: String::new(), full: false };
-    // `name@@VERSION` in symbol tables.
+    // Symbol tables hold `name@@VERSION`.
     let bare = symbol.split_once('@').filter(|(bare, _)| !bare.is_empty()).map_or(symbol, |(bare, _)| bare);
     if let Ok(name) = rustc_demangle::try_demangle(bare) {
         if write!(bounded, "{name:#}").is_ok() || bounded.full {
@@ -169,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_name_that_would_grow_without_end_is_cut() {
-        // Each `S_` pair doubles what came before.
+        // Each `S_` pair doubles the text before it.
         let mut symbol = "_Z1fIiEvT_".to_owned();
         for _ in 0..200 {
             symbol.push_str("S0_S0_S1_");

@@ -1,7 +1,7 @@
-//! What an ELF file says of itself: where its code is mapped, its build id, and where its symbol tables are.
+//! The header data of an ELF file: the addresses of its code, its build id, and its symbol tables.
 //!
-//! The file is a stranger's: it is read piece by piece and never mapped (who truncates a mapped file kills its reader),
-//! each piece within a limit, and all arithmetic is checked. What is amiss in it is left out.
+//! The file is untrusted. It is read piece by piece and never mapped (truncating a mapped file kills its reader), each
+//! piece has a limit, and all arithmetic is checked. Malformed parts are left out.
 
 use super::read_at::Extent;
 use super::{
@@ -9,13 +9,13 @@ use super::{
     read_at::{ReadAt, number, read_exact, read_up_to},
 };
 
-/// Sections and segments that are looked at; linkers make some dozens.
+/// The largest number of sections that are read; linkers make some dozens.
 const MAX_SECTIONS: usize = 16_384;
 const MAX_SEGMENTS: usize = 64;
-/// Notes that are looked at, in bytes, and the longest build id.
+/// The most bytes of notes that are read, and the longest build id.
 const MAX_NOTES: u64 = 64 << 10;
 const MAX_BUILD_ID: usize = 64;
-/// The longest file name.
+/// The longest debug link: a file name, its padding and the checksum.
 const MAX_LINK: u64 = 255 + 8;
 
 const PT_LOAD: u64 = 1;
@@ -29,30 +29,30 @@ const SHF_ALLOC: u64 = 2;
 const SHF_EXECINSTR: u64 = 4;
 const NT_GNU_BUILD_ID: u64 = 3;
 
-/// Where a symbol table is.
+/// The places of a symbol table and its strings in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SymbolTable {
     pub(super) symbols: Extent,
     pub(super) strings: Extent,
 }
 
-/// What is known of a file. It takes little memory: the file itself is read again for names.
+/// The header data of a file. It takes little memory: the file itself is read again for names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Elf {
-    /// Whether its numbers are of 64 bits.
+    /// Set for a file of 64 bits.
     pub(super) is_64: bool,
-    /// What is mapped: the part of the file, its address, whether it is code.
+    /// The mapped segments: the part of the file, its address, and a flag for code.
     segments: Vec<(Extent, u64, bool)>,
-    /// Where the table of sections is, and how long its entries are.
+    /// The place of the section table, and the length of its entries.
     sections: (Extent, u64),
     pub(super) build_id: Option<Vec<u8>>,
-    /// The name of the file with its symbols, and that file's checksum.
+    /// The name and the checksum of the file with the symbols.
     pub(super) debug_link: Option<(String, u32)>,
-    /// `.symtab`, all functions; a stripped file has none.
+    /// `.symtab` with all functions; a stripped file has none.
     pub(super) symbols: Option<SymbolTable>,
-    /// `.dynsym`, what it offers to others.
+    /// `.dynsym` with the exported functions.
     pub(super) dynamic: Option<SymbolTable>,
-    /// The table of a Go program.
+    /// The function table of a Go program.
     pub(super) go: Option<GoTable>,
 }
 
@@ -66,11 +66,11 @@ struct Section {
 }
 
 impl Elf {
-    /// `None` for what is no ELF file of this machine's byte order.
+    /// Parses the header; returns `None` unless this is an ELF file in this machine's byte order.
     pub(super) fn parse(file: &(impl ReadAt + ?Sized)) -> Option<Self> {
         let mut header = [0; 64];
         let length = read_up_to(file, 0, &mut header);
-        // Little-endian, as all machines that podperf runs on.
+        // Only little-endian files, as all machines that podperf supports are.
         if length < 52 || !header.starts_with(b"\x7fELF") || header[5] != 1 || !matches!(header[4], 1 | 2) {
             return None;
         }
@@ -81,20 +81,20 @@ impl Elf {
         Some(elf)
     }
 
-    /// The memory that this takes beside its own size.
+    /// Returns the memory that this takes beside its own size, in bytes.
     pub(super) fn cost(&self) -> usize {
         size_of_val(&self.segments[..])
             + self.build_id.as_ref().map_or(0, Vec::len)
             + self.debug_link.as_ref().map_or(0, |(name, _)| name.len())
     }
 
-    /// The address that the file gives to what is at `offset` in it.
+    /// Returns the file's own address for `offset`; `None` if no segment maps it.
     pub(super) fn address(&self, offset: u64) -> Option<u64> {
         let inside = |(extent, address, code): &(Extent, u64, bool)| {
             let at = offset.checked_sub(extent.offset).filter(|at| *at < extent.size)?;
             Some((*code, address.checked_add(at)?))
         };
-        // Where two segments share a page, code is what was meant.
+        // If two segments share a page, the segment with code wins.
         self.segments.iter().filter_map(inside).max_by_key(|(code, _)| *code).map(|(_, address)| address)
     }
 
@@ -131,7 +131,7 @@ impl Elf {
         if at == 0 {
             return;
         }
-        // More than the header's numbers can say is in the first section.
+        // Numbers that do not fit into the header are in the first section.
         if let Some(first) = entries(&table(file, at, size, 1, least, 1), size).next().map(|bytes| self.section(bytes))
         {
             count = if count == 0 { first.extent.size } else { count };
@@ -170,8 +170,8 @@ impl Elf {
         }
     }
 
-    /// By index: address and size of the sections with code, `None` for the others. Read anew, since few files that are
-    /// remembered are asked for it.
+    /// Returns the address and size of each section with code, by index; `None` for other sections. The table is read
+    /// from the file each time, since few remembered files need it.
     pub(super) fn code(&self, file: &(impl ReadAt + ?Sized)) -> Vec<Option<Extent>> {
         let code = |section: &Section| {
             let is_code = section.flags & SHF_EXECINSTR != 0;
@@ -210,7 +210,7 @@ impl Elf {
         Section { name: number(bytes, 0, 4), kind: number(bytes, 4, 4), flags, address, extent, link }
     }
 
-    /// Looks for the build id; the first is taken.
+    /// Reads the build id; the first one wins.
     fn read_notes(&mut self, file: &(impl ReadAt + ?Sized), extent: Extent) {
         if self.build_id.is_some() || extent.size > MAX_NOTES {
             return;
@@ -238,9 +238,9 @@ impl Elf {
     }
 }
 
-/// The bytes of a table of `count` entries of `size` bytes, as far as it goes.
+/// Reads a table of `count` entries of `size` bytes, up to the end of the file.
 fn table(file: &(impl ReadAt + ?Sized), at: u64, size: u64, count: u64, least: u64, most: usize) -> Vec<u8> {
-    // Larger entries than today's are allowed, but not any.
+    // Entries may be larger than today's, up to four times.
     if size < least || size > 4 * least {
         return Vec::new();
     }
@@ -266,7 +266,7 @@ fn is_named(file: &(impl ReadAt + ?Sized), names: Extent, name: u64, expected: &
             .is_some_and(|found| found == expected)
 }
 
-/// A file name, zeros up to a multiple of four, and the checksum of that file.
+/// Reads a debug link: a file name, zeros up to a multiple of four, and the checksum of that file.
 fn debug_link(file: &(impl ReadAt + ?Sized), extent: Extent) -> Option<(String, u32)> {
     if extent.size > MAX_LINK {
         return None;
@@ -274,7 +274,7 @@ fn debug_link(file: &(impl ReadAt + ?Sized), extent: Extent) -> Option<(String, 
     let bytes = read_exact(file, extent.offset, extent.size)?;
     let end = bytes.iter().position(|byte| *byte == 0)?;
     let name = std::str::from_utf8(&bytes[..end]).ok()?;
-    // It is a name beside others, never a way elsewhere.
+    // The name must not contain a path, so that it cannot lead to another directory.
     if name.is_empty() || name.contains('/') || name == "." || name == ".." {
         return None;
     }
@@ -282,11 +282,11 @@ fn debug_link(file: &(impl ReadAt + ?Sized), extent: Extent) -> Option<(String, 
     Some((name.to_owned(), u32::from_le_bytes(*sum)))
 }
 
-/// A small file with all that is looked for.
+/// A small file with all parts that the parser reads.
 #[cfg(test)]
 pub(super) mod example {
-    /// Code is at 0x100 in the file and at 0x401000 in memory: `first` of 16 bytes, 16 of nobody's, `second` of 16, and
-    /// assembler code without a size up to 0x401040.
+    /// Returns a file with code at 0x100 in the file and at 0x401000 in memory: `first` of 16 bytes, 16 bytes without a
+    /// symbol, `second` of 16 bytes, and assembler code without a size up to 0x401040.
     pub(in crate::stacks) fn file() -> Vec<u8> {
         let names = b"\0.gnu_debuglink\0";
         let strings = b"\0first\0second\0_start\0alias\0";
@@ -310,7 +310,7 @@ pub(super) mod example {
             symbol(1, 0x12, 1, 0x40_1000, 16),
             symbol(7, 0x12, 1, 0x40_1020, 16),
             symbol(14, 0x10, 1, 0x40_1030, 0),
-            // Data, and a function that is elsewhere.
+            // Data, and a function in another file.
             symbol(21, 0x11, 1, 0x40_1038, 8),
             symbol(21, 0x12, 0, 0x40_1038, 8),
         ]

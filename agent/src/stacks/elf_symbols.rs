@@ -1,4 +1,5 @@
-//! The functions at addresses of an ELF file, out of its symbol tables. Each table is streamed once for all addresses.
+//! Looks up the functions at addresses of an ELF file in its symbol tables. Each table is streamed once for all
+//! addresses.
 
 use super::{
     demangle::{FunctionName, Language, demangle, has_package, language},
@@ -8,11 +9,11 @@ use super::{
     read_at::{Extent, ReadAt, number, read_exact, read_up_to},
 };
 
-/// Symbols that are read of one table: 96 MiB of them. A browser has a million.
+/// The most symbols that are read of one table: 96 MiB. A browser has a million.
 const MAX_SYMBOLS: u64 = 4 << 20;
-/// How many are read at once.
+/// The number of symbols in one read.
 const CHUNK: usize = 2048;
-/// What is read of a mangled name; those of C++ templates reach some KiB.
+/// The most bytes that are read of a mangled name; names of C++ templates reach some KiB.
 const MAX_MANGLED: usize = 8 << 10;
 
 const STT_NOTYPE: u64 = 0;
@@ -27,8 +28,8 @@ struct Symbol {
     size: u64,
 }
 
-/// The function at each of `addresses`, which are as the file counts them and ascending: out of the table of all
-/// functions, where there is one, else of those that the file offers to others, or of Go's own.
+/// Returns the function at each of `addresses`, which are the file's own and ascending. The table of all functions is
+/// searched first, then the table of exported functions, then Go's own table.
 pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u64]) -> Vec<Option<FunctionName>> {
     let mut names = vec![None; addresses.len()];
     for (table, unsized_too) in [(elf.symbols, true), (elf.dynamic, false)] {
@@ -51,7 +52,7 @@ pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u
         let code = go_functions::code(go, file);
         for (name, address) in names.iter_mut().zip(addresses) {
             let Some(name) = name.as_mut().filter(|name| name.language == Language::Other) else { continue };
-            // A table of another form gives no addresses: then the names tell.
+            // A Go table of another form gives no addresses: then the names decide.
             if code.as_ref().map_or_else(|| has_package(&name.text), |code| code.contains(address)) {
                 name.language = Language::Go;
             }
@@ -60,8 +61,8 @@ pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u
     names
 }
 
-/// What assembler code calls a function may have no size and reaches to the next; between the few that a file offers
-/// to others there may be anything.
+/// Searches one table. A function of assembler code may have no size: then it reaches to the next function. In the
+/// table of exported functions this is wrong, because there may be other code in between.
 fn search(
     elf: &Elf,
     table: SymbolTable,
@@ -73,7 +74,7 @@ fn search(
     let (mut sized, mut unsized_) = (Nearest::new(wanted), Nearest::new(wanted));
     for_each(elf, table.symbols, file, |symbol| {
         let Some(code) = section(&code, symbol.section) else { return };
-        // Of the names for one function the most public is meant.
+        // If several symbols name one function, the most public one wins.
         let rank = match symbol.info >> 4 {
             0 => 0,
             2 => 1,
@@ -83,7 +84,7 @@ fn search(
             (STT_FUNC | STT_GNU_IFUNC, 1..) => {
                 sized.offer(symbol.value, rank, || (symbol.value.saturating_add(symbol.size), symbol.name));
             }
-            // Local ones without a type mark data in code.
+            // Local symbols without a type mark data in code.
             (STT_FUNC, 0) | (STT_NOTYPE, 0) if unsized_too && (symbol.info & 0xf == STT_FUNC || rank > 0) => {
                 unsized_.offer(symbol.value, rank, || (code.offset.saturating_add(code.size), symbol.name));
             }
@@ -100,7 +101,7 @@ fn search(
     best.collect()
 }
 
-/// The section with code that a symbol lies in.
+/// Returns the section with code in which a symbol lies.
 fn section(code: &[Option<Extent>], index: u64) -> Option<Extent> {
     code.get(usize::try_from(index).ok()?).copied().flatten()
 }
@@ -136,7 +137,7 @@ fn for_each(elf: &Elf, symbols: Extent, file: &(impl ReadAt + ?Sized), mut visit
 fn read_name(strings: Extent, file: &(impl ReadAt + ?Sized), name: u64) -> Option<FunctionName> {
     let room = strings.size.checked_sub(name)?;
     let at = strings.offset.checked_add(name)?;
-    // Most names are short.
+    // Most names are short, so the first read is short.
     let mut bytes = [0; MAX_MANGLED];
     let mut end = None;
     for most in [128, MAX_MANGLED] {
@@ -152,7 +153,8 @@ fn read_name(strings: Extent, file: &(impl ReadAt + ?Sized), name: u64) -> Optio
     (!text.is_empty()).then(|| FunctionName { text, language: language(&symbol) })
 }
 
-/// The checksum that a debug link has of a file, which is read to its end; `None` if it is longer than `most`.
+/// Returns the checksum of a file for a debug link; `None` if the file is longer than `most`. The file is read to its
+/// end.
 pub(super) fn checksum(file: &(impl ReadAt + ?Sized), most: u64) -> Option<u32> {
     let mut sum = crc32fast::Hasher::new();
     let mut buffer = vec![0; 64 << 10];
@@ -168,8 +170,8 @@ pub(super) fn checksum(file: &(impl ReadAt + ?Sized), most: u64) -> Option<u32> 
     None
 }
 
-/// What receivers tell files without a build id by: the first 16 bytes of the SHA-256 of its first and last 4096 bytes
-/// and its length.
+/// Returns the hash that identifies a file without a build id for receivers: the first 16 bytes of the SHA-256 of its
+/// first and last 4096 bytes and its length.
 pub(super) fn htlhash(file: &(impl ReadAt + ?Sized), size: u64) -> Option<[u8; 16]> {
     const PART: u64 = 4096;
     let part = size.min(PART);
@@ -207,7 +209,7 @@ mod tests {
     fn a_large_file_of_this_machine_is_read_in_pieces() {
         let file = File::open("/proc/self/exe").unwrap();
         let elf = Elf::parse(&file).unwrap();
-        // Something is named in nearly every page of code.
+        // Nearly every page of code contains a named function.
         let code = elf.code(&file).into_iter().flatten().max_by_key(|code| code.size).unwrap();
         let addresses: Vec<u64> = (0..code.size / 4096).map(|page| code.offset + page * 4096).collect();
         let found = functions(&elf, &file, &addresses);
@@ -236,7 +238,7 @@ mod tests {
         let mut bytes = example::file();
         let mut elf = Elf::parse(&bytes[..]).unwrap();
         let table = go_functions::example::table(0x40_0fc0);
-        // Its code ends at 0x40_1020, where `second` begins.
+        // Go's code ends at 0x40_1020, where `second` begins.
         let extent = Extent { offset: bytes.len() as u64, size: table.len() as u64 };
         elf.go = Some(go_functions::GoTable { table: extent, text: Extent { offset: 0x40_1000, size: 0x40 } });
         bytes.extend(table);
@@ -249,7 +251,7 @@ mod tests {
     fn cpp_code_in_a_go_program_is_not_of_go_even_where_the_table_has_no_addresses() {
         let mut bytes = example::file();
         let mut elf = Elf::parse(&bytes[..]).unwrap();
-        // `f(...)`, whose dots look like those behind a package.
+        // The dots of `f(...)` look like the dots behind a package.
         let at = bytes.windows(5).position(|name| name == b"first").unwrap();
         bytes[at..at + 5].copy_from_slice(b"_Z1fz");
         let extent = Extent { offset: bytes.len() as u64, size: 0 };
@@ -263,7 +265,8 @@ mod tests {
     fn a_file_with_endless_tables_is_read_to_the_limit() {
         let mut bytes = example::file();
         let elf = Elf::parse(&bytes[..]).unwrap();
-        // The last section's size, and its strings' too: both to what does not fit into 64 bits with their place.
+        // The size of the last section, and the size of its strings: both overflow 64 bits when they are added to their
+        // offset.
         let end = bytes.len();
         bytes[end - 64 + 32..end - 64 + 40].copy_from_slice(&u64::MAX.to_le_bytes());
         let strings = end - 4 * 64 + 32;
@@ -276,7 +279,7 @@ mod tests {
         assert_eq!(names(&file, &[0x40_1000]), [Some("first".to_owned())]);
         assert!(htlhash(&file, 1 << 40).is_some());
         assert_eq!(checksum(&file, 1 << 20), None);
-        // Not how long it takes, but that it ends.
+        // This only checks that the reads end at all.
         assert!(start.elapsed().as_secs() < 60);
     }
 
@@ -285,7 +288,7 @@ mod tests {
         let hash = |bytes: &[u8]| {
             htlhash(bytes, bytes.len() as u64).map(|hash| hash.map(|byte| format!("{byte:02x}")).concat())
         };
-        // By `sha256sum`: of nothing and eight zero bytes, and of `ab` twice and its length.
+        // Values of `sha256sum`: of nothing and eight zero bytes, and of `ab` twice and its length.
         assert_eq!(hash(b"").as_deref(), Some("af5570f5a1810b7af78caf4bc70a660f"));
         let mut bytes = vec![0; 10_000];
         let before = hash(&bytes);

@@ -1,4 +1,4 @@
-//! Opens the files of other processes: only regular ones, and only where those processes have them.
+//! Opens files of other processes: only regular files, and only below the root of such a process.
 
 use std::{
     fs::{File, Metadata, OpenOptions},
@@ -21,12 +21,13 @@ use super::{
 };
 use crate::model::ids::Pid;
 
-/// Processes whose files are the host's: its first one, and, where that is guarded, the agent without a container.
+/// Returns the processes that see the host's files: process 1 and, where access to that is denied, the agent itself if
+/// it runs without a container.
 pub(super) fn hosts() -> [Pid; 2] {
     [Pid(1), Pid(std::process::id())]
 }
 
-/// What tells a file's content apart from any other's.
+/// The identity of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FileId {
     device: u64,
@@ -52,8 +53,8 @@ impl From<&Metadata> for FileId {
     }
 }
 
-/// An open file. Each read beats the pulse, and fails when there is no time left. It must be closed on the thread that
-/// opened it: its server may hang in a close as well.
+/// An open file. Each read beats the pulse, and fails when no time is left. It must be closed on the thread that opened
+/// it: a close may hang on the file's server as well.
 #[derive(Debug)]
 pub(super) struct Watched<'a> {
     pub(super) file: File,
@@ -67,7 +68,7 @@ impl ReadAt for Watched<'_> {
     }
 }
 
-/// Opens what a process has mapped, be it deleted or replaced since.
+/// Opens the file that a process has mapped, even if it was deleted or replaced since.
 pub(super) fn open_mapped(process: Pid, vma: &Vma, mapping: &FileMapping) -> io::Result<File> {
     let path = format!("/proc/{}/map_files/{:x}-{:x}", process.0, vma.start, vma.end);
     let by_path = || {
@@ -75,11 +76,11 @@ pub(super) fn open_mapped(process: Pid, vma: &Vma, mapping: &FileMapping) -> io:
         let is_it = file.metadata()?.ino() == mapping.inode;
         is_it.then_some(file).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "another file has its path"))
     };
-    // Without CAP_CHECKPOINT_RESTORE the path has to do.
+    // Without CAP_CHECKPOINT_RESTORE, the file is opened by its path.
     handle(&path).and_then(|file| regular(&file)).or_else(|_| by_path())
 }
 
-/// Opens a path as a process sees it. Links lead to that process' files too, never to the agent's own.
+/// Opens a path as a process sees it. Links lead to files of that process, too, and never to the agent's own.
 pub(super) fn open_below(process: Pid, path: &str) -> io::Result<File> {
     let root = handle(&format!("/proc/{}/root", process.0))?;
     let how = OpenHow::new()
@@ -90,7 +91,7 @@ pub(super) fn open_below(process: Pid, path: &str) -> io::Result<File> {
     regular(&file.into())
 }
 
-/// Names a file without opening it: to open a device or a pipe may have effects.
+/// Opens a handle without opening the file itself: opening a device or a pipe may have effects.
 fn handle(path: &str) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)
 }
@@ -100,7 +101,7 @@ fn regular(handle: &File) -> io::Result<File> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    // The thread may have descriptors of its own.
+    // The thread may have its own table of descriptors.
     let path = format!("/proc/thread-self/fd/{}", handle.as_raw_fd());
     OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)
 }

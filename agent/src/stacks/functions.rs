@@ -1,4 +1,4 @@
-//! The kernel's functions, kept in memory: a look into `/proc/kallsyms` takes tens of milliseconds.
+//! The kernel's functions, kept in memory: reading `/proc/kallsyms` takes tens of milliseconds.
 
 use std::{
     collections::HashSet,
@@ -10,29 +10,29 @@ use tracing::debug;
 
 use crate::kernel::symbols::{KernelFunctions, modules};
 
-/// Addresses that may have got another function since are a reason to read again, this often at most.
+/// The shortest time between two reads of the table because of addresses whose function may have changed.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Such addresses are remembered up to this many.
+/// The largest number of such addresses that are remembered.
 const MOST_UNSURE: usize = 4_096;
 
-/// The table that was read last, and what speaks against it.
+/// The last table, and the addresses for which it may be outdated.
 #[derive(Debug, Default)]
 pub(super) struct KnownFunctions {
     table: Arc<KernelFunctions>,
-    /// The kernel's modules then, and when.
+    /// The kernel's modules at the last read, and its time.
     read: Option<(String, Instant)>,
-    /// Addresses that were met in what comes and goes, and whether any is new since the table was read.
+    /// Addresses in code that may be unloaded, and a flag for new ones since the last read.
     unsure: HashSet<u64>,
     unsure_is_new: bool,
 }
 
 impl KnownFunctions {
-    /// As it was read last.
+    /// Returns the table of the last read.
     pub(super) const fn table(&self) -> &Arc<KernelFunctions> {
         &self.table
     }
 
-    /// Takes in the addresses of a stack.
+    /// Notes the addresses of a stack.
     pub(super) fn meet(&mut self, kernel: &[u64]) {
         if self.table.is_empty() {
             return;
@@ -45,7 +45,7 @@ impl KnownFunctions {
         }
     }
 
-    /// Reads the table again if it may have changed. Says whether it has.
+    /// Reads the table again if it may have changed. Returns whether it has changed.
     pub(super) fn learn(&mut self) -> bool {
         let modules = modules();
         let holds = self.read.as_ref().is_some_and(|(then, read)| {
@@ -55,7 +55,7 @@ impl KnownFunctions {
         if holds {
             return false;
         }
-        // What cannot be read is hidden: the part `stacks` says so.
+        // A table that cannot be read is hidden by the kernel: the status part `stacks` shows this.
         let table = KernelFunctions::read().unwrap_or_else(|error| {
             debug!(%error, "no kernel symbols");
             KernelFunctions::default()

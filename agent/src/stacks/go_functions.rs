@@ -1,5 +1,5 @@
-//! Functions of Go programs without a symbol table, as most containers have them: Go's runtime keeps a table of its own,
-//! `.gopclntab`, in all programs. Its form is that of Go 1.18 and later (`debug/gosym` in Go's library reads it too).
+//! Looks up functions of Go programs without a symbol table, as in most containers: all programs contain the table of
+//! Go's runtime, `.gopclntab`. Its form is that of Go 1.18 and later (`debug/gosym` in Go's library reads it too).
 
 use std::ops::Range;
 
@@ -8,15 +8,15 @@ use super::{
     read_at::{Extent, ReadAt, number, read_up_to},
 };
 
-/// First words of the forms that are known: Go 1.18, and 1.20 and later.
+/// The first words of the known forms: Go 1.18, and Go 1.20 and later.
 const FORMS: [u64; 2] = [0xffff_fff0, 0xffff_fff1];
-/// Functions that a program may have; the largest have some hundred thousand.
+/// The largest number of functions in a program; the largest programs have some hundred thousand.
 const MAX_FUNCTIONS: u64 = 4 << 20;
-/// The rest of a section behind its last function.
+/// The most bytes of a section behind its last function.
 const MAX_PADDING: u64 = 64;
 const MAX_NAME: usize = 512;
 
-/// Where the table is, and the address and size of the code that it tells of.
+/// The place of the table in the file, and the address and size of the code that it describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GoTable {
     pub(super) table: Extent,
@@ -25,24 +25,24 @@ pub(super) struct GoTable {
 
 /// The parts of a table.
 struct Parts {
-    /// The address that offsets of code count from.
+    /// The base address of the code offsets.
     start: u64,
-    /// Bytes of code from there on.
+    /// The number of bytes of code from `start` on.
     end: u64,
     functions: u64,
-    /// Where the names are, and the entries: the offset of a function's code, and of what is known of it.
+    /// The places of the names and of the entries: each entry has the offset of a function's code and of its record.
     names: u64,
     entries: u64,
 }
 
-/// The function at each of the addresses; none in a file whose table is not of a known form.
+/// Returns the function at each of the addresses; `None` for all addresses if the table has no known form.
 pub(super) fn functions(go: GoTable, file: &(impl ReadAt + ?Sized), addresses: &[u64]) -> Vec<Option<String>> {
     let Some(parts) = parts(go, file) else { return vec![None; addresses.len()] };
     addresses.iter().map(|address| name(&parts, file, *address)).collect()
 }
 
-/// Returns the addresses of the code that Go's linker made; `None` if the table is not of a known form. C code of the same
-/// file is outside of them.
+/// Returns the addresses of the code that Go's linker made; `None` if the table has no known form. C code of the same
+/// file lies outside of them.
 pub(super) fn code(go: GoTable, file: &(impl ReadAt + ?Sized)) -> Option<Range<u64>> {
     let parts = parts(go, file)?;
     Some(parts.start..parts.start.checked_add(parts.end)?)
@@ -53,7 +53,7 @@ fn parts(go: GoTable, file: &(impl ReadAt + ?Sized)) -> Option<Parts> {
     if read_up_to(file, go.table.offset, &mut header) < header.len() || !FORMS.contains(&number(&header, 0, 4)) {
         return None;
     }
-    // Programs of 32 bits have shorter words.
+    // Programs of 32 bits have words of four bytes.
     let size = usize::from(header[7]);
     if !matches!(size, 4 | 8) {
         return None;
@@ -66,7 +66,8 @@ fn parts(go: GoTable, file: &(impl ReadAt + ?Sized)) -> Option<Parts> {
         return None;
     }
     let end = word_at(file, entries.checked_add(functions * 8)?)?;
-    // The table need not say where code starts. It is the section, unless C code lies there too: then names were wrong.
+    // The table may omit the start of the code. Then the section starts there, unless it also holds C code: with C code
+    // the names would be wrong.
     let fits = go.text.size.checked_sub(end).is_some_and(|padding| padding < MAX_PADDING);
     let start = if stated != 0 { Some(stated) } else { fits.then_some(go.text.offset) }?;
     Some(Parts { start, end, functions, names, entries })
@@ -75,7 +76,8 @@ fn parts(go: GoTable, file: &(impl ReadAt + ?Sized)) -> Option<Parts> {
 fn name(parts: &Parts, file: &(impl ReadAt + ?Sized), address: u64) -> Option<String> {
     let wanted = address.checked_sub(parts.start)?;
     let entry = |at: u64| word_at(file, parts.entries + at * 8);
-    // The last function that begins at or before it; the entry behind the last is where code ends.
+    // Finds the last function that begins at or before the address; the entry behind the last function marks the end of
+    // the code.
     let (mut low, mut high) = (0, parts.functions);
     if wanted < entry(low)? || wanted >= entry(high)? {
         return None;
@@ -99,7 +101,7 @@ fn word_at(file: &(impl ReadAt + ?Sized), at: u64) -> Option<u64> {
 
 #[cfg(test)]
 pub(super) mod example {
-    /// Two functions, of 0x20 and 0x40 bytes.
+    /// Returns a table with two functions, of 0x20 and 0x40 bytes.
     pub(in crate::stacks) fn table(start: u64) -> Vec<u8> {
         let (names, entries) = (72, 112);
         let mut bytes = [0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8].to_vec();

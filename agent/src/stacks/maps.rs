@@ -1,49 +1,50 @@
-//! The executable mappings of a process, out of the text of `/proc/PID/maps`. Pure.
+//! Parses the executable mappings of a process from the text of `/proc/PID/maps`. Pure.
 
-/// Mappings that are taken at most; who has more (a process may have 65,530) has names only in the first.
+/// The largest number of mappings that are parsed. A process may have 65,530; beyond this limit, its frames have no
+/// names.
 const MAX_VMAS: usize = 2048;
 
-/// Longer paths are cut; the file is found without.
+/// The longest path, in bytes. Longer paths are cut; the file is still found by its mapping.
 const MAX_PATH: usize = 1024;
 
-/// A range of addresses that may be executed.
+/// A range of executable addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Vma {
     pub(super) start: u64,
-    /// The address after the last.
+    /// The address after the last one.
     pub(super) end: u64,
-    /// Where `start` is in the file.
+    /// The offset of `start` in the file.
     pub(super) offset: u64,
     pub(super) backing: Backing,
 }
 
-/// What a range of addresses is of.
+/// The source of a range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Backing {
     /// A file, with its path as the process sees it.
     File(FileMapping),
     /// Memory without a file, which a JIT compiler may have written.
     Anonymous,
-    /// The kernel's: `[vdso]` and the like.
+    /// A mapping of the kernel, such as `[vdso]`.
     Special(String),
 }
 
-/// A file as `/proc/PID/maps` has it.
+/// A file as `/proc/PID/maps` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileMapping {
-    /// Without ` (deleted)`.
+    /// The path without ` (deleted)`.
     pub(super) path: String,
-    /// The kernel's number, as `major:minor`. Some file systems have another for who asks for the file.
+    /// The kernel's device number, as `major:minor`. Some file systems return another number to `stat`.
     pub(super) device: String,
     pub(super) inode: u64,
 }
 
-/// The executable mappings, by address.
+/// Returns the executable mappings, sorted by address.
 pub(super) fn parse(text: &[u8]) -> Vec<Vma> {
     let lines = text.split(|byte| *byte == b'\n').filter_map(|line| vma(&String::from_utf8_lossy(line)));
     let mut vmas: Vec<Vma> = lines.take(MAX_VMAS).collect();
     vmas.sort_unstable_by_key(|vma| vma.start);
-    // Of a JIT compiler's memory it does not matter where one piece ends.
+    // Adjacent pieces of anonymous memory are merged: the borders in a JIT compiler's memory have no meaning.
     vmas.dedup_by(|next, last| {
         let continues = last.backing == Backing::Anonymous && next.backing == last.backing && next.start == last.end;
         if continues {
@@ -55,7 +56,7 @@ pub(super) fn parse(text: &[u8]) -> Vec<Vma> {
 }
 
 fn vma(line: &str) -> Option<Vma> {
-    // Six fields; only the last may hold spaces.
+    // A line has six fields; only the last one may contain spaces.
     let mut rest = line;
     let mut field = || {
         let (field, after) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -73,18 +74,18 @@ fn vma(line: &str) -> Option<Vma> {
     let path = rest.trim_start();
     let backing = if inode == 0 {
         match path {
-            // A heap or a stack that may be executed is as good as any memory.
+            // An executable heap or stack is treated like other anonymous memory.
             "" | "[heap]" | "[stack]" => Backing::Anonymous,
             _ if path.starts_with("[anon") || path.starts_with("//anon") => Backing::Anonymous,
             _ => Backing::Special(path.to_owned()),
         }
     } else {
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-        // Shared memory, which JIT compilers map twice: to write it here, and to execute it there.
+        // JIT compilers map shared memory twice: once to write code, and once to execute it.
         if path.starts_with("/dev/zero") || path.starts_with("/memfd:doublemapper") {
             Backing::Anonymous
         } else {
-            // The kernel writes a newline in a path in octal.
+            // The kernel writes a newline in a path as an octal escape.
             let mut path = path.replace("\\012", "\n");
             path.truncate((0..=MAX_PATH).rev().find(|end| path.is_char_boundary(*end)).unwrap_or(0));
             Backing::File(FileMapping { path, device: device.to_owned(), inode })

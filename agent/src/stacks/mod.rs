@@ -1,8 +1,8 @@
-//! Stacks: from the addresses that the kernel side remembered to a [`profile::Profile`] with names.
+//! Stacks: turns the addresses that the kernel side cached into a [`profile::Profile`] with names.
 //!
-//! What reads the kernel's symbols is `functions`, and what reads the files that processes have mapped is `symbols`, `user`,
-//! `process`, `files`, `objects` and `vdso`, on the threads of `reader`; all else is pure. Those files are strangers': `read_at`, `elf`, `elf_symbols`,
-//! `go_functions`, `perf_map`, `maps` and `demangle` take any bytes.
+//! `functions` reads the kernel's symbols. `symbols`, `user`, `process`, `files`, `objects` and `vdso` read the files
+//! that processes have mapped, on the threads of `reader`. All other modules are pure. Mapped files are untrusted:
+//! `read_at`, `elf`, `elf_symbols`, `go_functions`, `perf_map`, `maps` and `demangle` accept any bytes.
 
 mod counts;
 mod demangle;
@@ -56,46 +56,46 @@ pub use window::Window;
 /// The samples of one window, with addresses.
 #[derive(Debug)]
 pub struct RawProfile {
-    /// When the window began.
+    /// The start of the window.
     pub start: SystemTime,
-    /// How long it was.
+    /// The length of the window.
     pub duration: Duration,
-    /// Where time went.
+    /// The samples by owner and stack.
     pub samples: Vec<ProfileSample>,
-    /// What was lost in it, by reason.
+    /// Samples that were lost in the window, by reason.
     pub losses: Vec<(&'static str, u64)>,
-    /// What one sample on the CPU stands for; `None` where none are taken.
+    /// The time that one sample on the CPU stands for; `None` if such samples are not taken.
     pub sample_period: Option<Duration>,
     /// The names of addresses in the kernel.
     pub functions: Arc<KernelFunctions>,
-    /// Held by all windows that have not been worked off.
+    /// A reference that each window holds until it is processed.
     pub on_its_way: Arc<()>,
 }
 
-/// Who ended waits.
+/// A thread that ended waits.
 #[derive(Debug)]
 pub struct RawProfileWaker {
     /// The name of the thread.
     pub thread: String,
-    /// Whose it is.
+    /// The owner of the thread.
     pub subject: String,
-    /// From where it woke, where that was taken.
+    /// The stack from which it woke the other thread; `None` if the stack was not taken.
     pub stack: Option<Arc<RawStack>>,
 }
 
-/// Time of one window with one key.
+/// The time of one window with the same key.
 #[derive(Debug)]
 pub struct ProfileSample {
-    /// Whose it is.
+    /// The owner of the sample.
     pub subject: Subject,
-    /// `None` when its frames were lost on the way.
+    /// `None` if the frames were lost on the way.
     pub stack: Option<Arc<RawStack>>,
-    /// What a wait was for.
+    /// The reason of the wait.
     pub reason: WaitReason,
-    /// Who ended it, where that is known.
+    /// The thread that ended the wait, if it is known.
     pub waker: Option<Arc<RawProfileWaker>>,
-    /// Which filters let it pass.
+    /// The filters that the sample passed: bit n stands for slot n.
     pub passed: u8,
-    /// Whose and how long.
+    /// The key and the time of the sample.
     pub sample: RawSample,
 }

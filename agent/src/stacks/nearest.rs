@@ -1,14 +1,14 @@
-//! Which of many symbols each of a few addresses belongs to. Pure.
+//! Finds the symbol for each of a few addresses among many symbols. Pure.
 //!
-//! Symbols are offered one by one and in any order, as they are read; what is kept is as much as was asked for, however
-//! many there are. A table of a million symbols costs its reading, and no memory.
+//! Symbols are offered one by one in any order while they are read. Only one symbol per wanted address is stored, so a
+//! table of a million symbols takes time to read, but no memory.
 
-/// For each wanted address the symbol that starts nearest below it.
+/// The symbol that starts nearest below each wanted address.
 #[derive(Debug)]
 pub(super) struct Nearest<'a, T> {
-    /// Ascending.
+    /// The wanted addresses, ascending.
     wanted: &'a [u64],
-    /// The best that starts at or below the address of the same index, but above the one before.
+    /// The best symbol that starts at or below the address of the same index, but above the previous address.
     found: Vec<Option<Candidate<T>>>,
 }
 
@@ -20,12 +20,13 @@ struct Candidate<T> {
 }
 
 impl<'a, T: Clone> Nearest<'a, T> {
-    /// `wanted` must be ascending.
+    /// Starts a search for `wanted`, which must be ascending.
     pub(super) fn new(wanted: &'a [u64]) -> Self {
         Self { wanted, found: vec![None; wanted.len()] }
     }
 
-    /// Of two symbols with one start the higher rank wins, and of equal ranks the first.
+    /// Offers a symbol. If two symbols have the same start, the higher rank wins, and the first symbol wins between
+    /// equal ranks.
     pub(super) fn offer(&mut self, start: u64, rank: u64, symbol: impl FnOnce() -> T) {
         let at = self.wanted.partition_point(|wanted| *wanted < start);
         if let Some(found) = self.found.get_mut(at)
@@ -35,7 +36,7 @@ impl<'a, T: Clone> Nearest<'a, T> {
         }
     }
 
-    /// The start and the symbol for each wanted address, in their order.
+    /// Returns the start and the symbol for each wanted address, in the same order.
     pub(super) fn take(self) -> Vec<Option<(u64, T)>> {
         let mut last = None;
         let found = self.found.into_iter().map(|found| {

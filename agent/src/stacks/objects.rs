@@ -1,4 +1,4 @@
-//! The files that code was mapped from: what is known of each, and its functions by address.
+//! The files that code was mapped from: their header data, and their functions by address.
 
 use std::{
     io,
@@ -16,26 +16,27 @@ use super::{
 };
 use crate::model::ids::Pid;
 
-/// Memory that remembered files may take: some thousand.
+/// The most memory for remembered files, in bytes: enough for some thousand.
 const MAX_BYTES: usize = 4 << 20;
-/// A file of symbols that is told by its checksum alone is read at most so far.
+/// The largest file of symbols whose checksum is computed, in bytes. The checksum is needed without build ids.
 const MAX_CHECKED: u64 = 256 << 20;
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
 
-/// A file's content.
+/// The content of a file.
 #[derive(Debug)]
 pub(super) struct Object {
-    /// Its name in this process.
+    /// The number that identifies the object in this agent.
     pub(super) number: u64,
     pub(super) id: FileId,
-    /// In hex.
+    /// The build id in hex.
     pub(super) build_id: Option<String>,
     pub(super) htlhash: Option<String>,
-    /// `None` when it is no ELF file.
+    /// `None` if this is no ELF file.
     pub(super) elf: Option<Elf>,
 }
 
-/// The known files. Hanging threads share them with the next thread, so the lock is never held while a file is read.
+/// The known files. Hanging threads share them with the thread that replaces them, so the lock is never held during a
+/// file read.
 #[derive(Debug)]
 pub(super) struct Objects(Mutex<Known>);
 
@@ -54,7 +55,7 @@ impl Objects {
         Mutex::lock(&self.0).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the file is; each is read once.
+    /// Returns the object of a file; each content is read once.
     pub(super) fn meet(&self, file: &Watched<'_>) -> io::Result<Arc<Object>> {
         let id = FileId::of(&file.file)?;
         if let Some(object) = self.lock().known.get(&id) {
@@ -63,7 +64,7 @@ impl Objects {
         let elf = Elf::parse(file);
         let build_id = elf.as_ref().and_then(|elf| elf.build_id.as_deref()).map(hex);
         let htlhash = htlhash(file, id.size).map(|hash| hex(&hash));
-        // When the time ran out, not all of the file was seen: it is not remembered.
+        // If the time ran out, only a part of the file was read: then it is not remembered.
         file.pulse.beat()?;
         let mut this = self.lock();
         this.next += 1;
@@ -79,8 +80,9 @@ impl Objects {
 }
 
 impl Object {
-    /// The functions at ascending addresses. `file` is the object's; what a stripped one lacks is looked for in the
-    /// file of its symbols, where the process that has it at `path` or one of the `hosts` has that.
+    /// Returns the functions at ascending addresses. `file` is the object's file. If it is stripped, missing names are
+    /// looked up in the file of its symbols, below the root of the process that has the object at `path` or of one of
+    /// the `hosts`.
     pub(super) fn functions(
         &self,
         file: &Watched<'_>,
@@ -97,7 +99,7 @@ impl Object {
         {
             for (name, better) in names.iter_mut().zip(functions(&elf, &file, addresses)) {
                 let Some(mut better) = better else { continue };
-                // The table of Go's functions is in the program alone.
+                // Only the program itself contains the table of Go's functions.
                 if name.as_ref().is_some_and(|name| name.language == Language::Go) {
                     better.language = Language::Go;
                 }
@@ -140,7 +142,8 @@ impl Object {
         })
     }
 
-    /// Whether a file of symbols is this file's: by build id where both have one, else by the link's checksum.
+    /// Returns whether a file of symbols belongs to this file: by build id if both have one, otherwise by the checksum
+    /// of the debug link.
     fn is_of(&self, elf: &Elf, found: &Elf, file: &Watched<'_>) -> bool {
         if elf.build_id.is_some() && found.build_id.is_some() {
             return elf.build_id == found.build_id;

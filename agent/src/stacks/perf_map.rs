@@ -1,14 +1,15 @@
-//! Names of code that was made at run time, out of a `/tmp/perf-PID.map`. Bounded: anybody may write such a file.
+//! Names of code that was made at run time, from a `/tmp/perf-PID.map`. All reads are bounded: any user may write such
+//! a file.
 
 use super::{nearest::Nearest, read_at::ReadAt};
 
-/// What is read at most: about a million functions.
+/// The most bytes that are read: about a million functions.
 pub(super) const MAX_BYTES: u64 = 64 << 20;
-/// What is read at once, and the longest line.
+/// The size of one read, and the longest line, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// The function at each address; `wanted` must be ascending. Of functions with one start the last is meant: the memory
-/// was used again.
+/// Returns the function at each address; `wanted` must be ascending. If several functions have the same start, the last
+/// one wins: the memory was used again.
 pub(super) fn names(file: &(impl ReadAt + ?Sized), wanted: &[u64]) -> Vec<Option<String>> {
     let mut nearest = Nearest::new(wanted);
     let mut number = 0;
@@ -23,7 +24,7 @@ pub(super) fn names(file: &(impl ReadAt + ?Sized), wanted: &[u64]) -> Vec<Option
             number += 1;
             offer(&mut nearest, line, number);
         }
-        // What has no end after a whole chunk is no line.
+        // A chunk without a line end is no line, and is skipped.
         kept = if end == 0 && filled == CHUNK { 0 } else { filled - end };
         buffer.copy_within(filled - kept..filled, 0);
     }
@@ -35,7 +36,7 @@ pub(super) fn names(file: &(impl ReadAt + ?Sized), wanted: &[u64]) -> Vec<Option
     covered.collect()
 }
 
-/// A line is `START SIZE NAME`, numbers in hex; the name may hold spaces.
+/// Offers the function of a line `START SIZE NAME`, with numbers in hex; the name may contain spaces.
 fn offer(nearest: &mut Nearest<'_, (u64, String)>, line: &[u8], number: u64) {
     let Some((start, size, name)) = function(line) else { return };
     nearest.offer(start, number, || (size, String::from_utf8_lossy(name).into_owned()));

@@ -1,4 +1,4 @@
-//! A process as it was last seen: which one it is, and what code it has mapped.
+//! A process as it was last seen: its identity, and its code mappings.
 
 use std::{
     fs::{self, File},
@@ -15,11 +15,12 @@ use super::{
 };
 use crate::model::ids::Pid;
 
-/// What is read of `/proc/PID/maps`: all that a process may have, if its paths are not of the longest.
+/// The most bytes of `/proc/PID/maps` that are read: all mappings that a process may have, unless their paths are very
+/// long.
 const MAX_MAPS: u64 = 16 << 20;
 
-/// What tells the program of a process apart from what ran under its id before: when it started, and where its code and
-/// its stack are, which an exec changes.
+/// The identity of a program in a process: its start time, and the addresses of its code and its stack, which an exec
+/// changes. It differs from earlier programs with the same process id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Life([u64; 4]);
 
@@ -27,36 +28,38 @@ pub(super) struct Life([u64; 4]);
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) pid: Pid,
-    /// Names the process with these mappings: it has another once one of them is gone.
+    /// The number of the process with these mappings: a process gets a new number when a mapping other than anonymous
+    /// memory is gone.
     pub(super) number: u64,
     pub(super) life: Life,
-    /// By address.
+    /// The executable mappings, by address.
     pub(super) spans: Vec<Span>,
-    /// The window in which its mappings were last read.
+    /// The window in which the mappings were last read.
     pub(super) read_in: u32,
 }
 
-/// An executable mapping, and what is known of its file.
+/// An executable mapping with its file.
 #[derive(Debug)]
 pub(super) struct Span {
     pub(super) vma: Vma,
-    /// `None` when it has no file, or one that could not be read.
+    /// `None` if it has no file, or if the file could not be read.
     pub(super) object: Option<Arc<Object>>,
-    /// As profiles have it.
+    /// The mapping in the form that profiles contain.
     pub(super) mapping: Option<Arc<Mapping>>,
 }
 
 impl Life {
-    /// `None` when there is no such process.
+    /// Reads the identity of a process; returns `None` if there is no such process.
     pub(super) fn of(pid: Pid) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{}/stat", pid.0)).ok()?)
     }
 
     fn parse(stat: &str) -> Option<Self> {
-        // The command's name may hold spaces and brackets: the fields begin after the last bracket, with the third.
+        // The command's name may contain spaces and brackets: the fields begin after the last bracket, with the third
+        // field.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse().ok();
-        // A zombie has no code any more.
+        // A zombie has no code.
         if matches!(*fields.first()?, "Z" | "X") {
             return None;
         }
@@ -66,7 +69,7 @@ impl Life {
 }
 
 impl Process {
-    /// A process with these mappings. What is known of those that it had before is kept.
+    /// Returns a process with these mappings. Known mappings of the same program keep their object.
     pub(super) fn new(pid: Pid, life: Life, vmas: Vec<Vma>, before: Option<Self>, next: &mut u64) -> Self {
         let (mut old, number) = match before {
             Some(before) if before.life == life => (before.spans, Some(before.number)),
@@ -77,7 +80,7 @@ impl Process {
             let known = old.iter().position(|span| span.vma == vma).map(|at| old.swap_remove(at));
             spans.push(known.unwrap_or(Span { vma, object: None, mapping: None }));
         }
-        // Memory of JIT compilers comes and goes, and what is in it is not remembered.
+        // JIT compilers often unmap memory, and its names are not remembered for the process.
         let kept_all = old.iter().all(|span| span.vma.backing == Backing::Anonymous);
         let number = number.filter(|_| kept_all).unwrap_or_else(|| {
             *next += 1;
@@ -86,16 +89,16 @@ impl Process {
         Self { pid, number, life, spans, read_in: 0 }
     }
 
-    /// The mapping that an address lies in.
+    /// Returns the index of the mapping that contains an address.
     pub(super) fn find(&self, address: u64) -> Option<usize> {
         let at = self.spans.partition_point(|span| span.vma.start <= address).checked_sub(1)?;
         self.spans.get(at).is_some_and(|span| address < span.vma.end).then_some(at)
     }
 
-    /// The memory that this takes.
+    /// Returns the memory that this takes, in bytes.
     pub(super) fn cost(&self) -> usize {
         let path = |span: &Span| match &span.vma.backing {
-            // Once here, and once as profiles have it.
+            // The path is stored twice: once here, and once in the form for profiles.
             Backing::File(file) => 2 * file.path.len() + 200,
             Backing::Anonymous | Backing::Special(_) => 0,
         };
@@ -104,13 +107,13 @@ impl Process {
 }
 
 impl Span {
-    /// Sets the object that the file was found to be.
+    /// Sets the object of the mapping's file, if it is not set yet.
     pub(super) fn identify(&mut self, object: Option<Arc<Object>>) {
         self.object = self.object.take().or(object);
         self.describe();
     }
 
-    /// Takes over what is known of the same file in other processes: this one is gone.
+    /// Takes the object from the same file in other processes, because this process is gone.
     pub(super) fn adopt<'a>(&mut self, mut others: impl Iterator<Item = &'a Self>) {
         if let Backing::File(_) = &self.vma.backing {
             let is_same = |other: &&Self| other.vma.backing == self.vma.backing && other.object.is_some();
@@ -137,7 +140,7 @@ impl Span {
     }
 }
 
-/// Returns the object of a mapping's file.
+/// Returns the object of a mapping's file; `None` if it has no file or the file cannot be read.
 pub(super) fn object_of(process: Pid, vma: &Vma, objects: &Objects, pulse: &Pulse) -> Option<Arc<Object>> {
     let Backing::File(file) = &vma.backing else { return None };
     pulse.at(Place::Device(file.device.clone()));
@@ -145,14 +148,14 @@ pub(super) fn object_of(process: Pid, vma: &Vma, objects: &Objects, pulse: &Puls
     objects.meet(&Watched { file: open_mapped(process, vma, file).ok()?, pulse }).ok()
 }
 
-/// The executable mappings of a process; none where it has ended, or is of the kernel.
+/// Returns the executable mappings of a process; an empty list for a process that has ended or is a kernel thread.
 pub(super) fn read_vmas(pid: Pid) -> io::Result<Vec<Vma>> {
     let mut text = Vec::new();
     File::open(format!("/proc/{}/maps", pid.0))?.take(MAX_MAPS).read_to_end(&mut text)?;
     Ok(maps::parse(&text))
 }
 
-/// A process' id as it knows itself: the last of those that it has in its namespaces.
+/// Returns the id that a process has in its own namespace: the last of its ids.
 pub(super) fn own_pid(pid: Pid) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{}/status", pid.0)).ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("NStgid:"));

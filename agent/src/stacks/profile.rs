@@ -1,4 +1,4 @@
-//! The symbolized profile of one window: what [`crate::stacks`] hands to the exporters.
+//! The symbolized profile of one window, which [`crate::stacks`] sends to the exporters.
 
 use crate::model::wait::{Unwind, WaitState};
 use std::{
@@ -10,18 +10,18 @@ use std::{
 use crate::model::slot::Slot;
 use crate::model::wait::WaitReason;
 
-/// Where the time of one window went, on and off the CPU, grouped by whose it is. Immutable once built.
+/// The time of one window, on and off the CPU, grouped by its owner. Immutable once built.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// One entry per container and row of cgroups that waited.
+    /// One entry per container and per row of cgroups with samples.
     pub subjects: Vec<SubjectProfile>,
-    /// When the window began.
+    /// The start of the window.
     pub start: Option<SystemTime>,
-    /// How long the window was.
+    /// The length of the window.
     pub duration: Duration,
-    /// What is missing from this window: reason (a `podperf_bpf_drops_total` label) and count, zeros left out.
+    /// Samples that are missing from this window: reason (a `podperf_bpf_drops_total` label) and count, without zeros.
     pub losses: Vec<(&'static str, u64)>,
-    /// What one sample on the CPU stands for; `None` when none are taken.
+    /// The time that one sample on the CPU stands for; `None` if such samples are not taken.
     pub sample_period: Option<Duration>,
 }
 
@@ -34,27 +34,27 @@ pub struct SubjectProfile {
     pub samples: Vec<Sample>,
 }
 
-/// Time of one process that shared a stack and an activity.
+/// Time of one process with the same stack and activity.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Leaf first: kernel frames, then user frames.
     pub stack: Arc<Stack>,
-    /// What the threads did meanwhile.
+    /// The activity of the threads in this time.
     pub activity: Activity,
-    /// Time, in nanoseconds, all waits or samples together.
+    /// The time of all these waits or samples, in nanoseconds.
     pub nanoseconds: u64,
-    /// The part of a single wait, in nanoseconds, that samples before this one have; 0 for a sum of waits.
+    /// For a single wait, the part of it that earlier samples contain, in nanoseconds; 0 for a sum of waits.
     pub so_far_ns: u64,
-    /// How many waits, or samples on the CPU, that was.
+    /// The number of waits, or of samples on the CPU.
     pub count: u64,
-    /// When the last of them was.
+    /// The time of the last wait or sample.
     pub last: SystemTime,
-    /// Which filters let it pass, see [`Slot::let_pass`].
+    /// The filters that the samples passed, see [`Slot::let_pass`].
     pub passed: u8,
 }
 
 impl Profile {
-    /// What the filter of the agent's own profiles lets pass.
+    /// Returns the samples that pass the filter of the agent's own profiles.
     #[must_use]
     pub fn own(mut self) -> Self {
         for subject in &mut self.subjects {
@@ -65,30 +65,31 @@ impl Profile {
     }
 }
 
-/// What a thread did while time passed.
+/// The activity of a thread while time passed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Activity {
-    /// It ran; sampled.
+    /// The thread ran; sampled.
     OnCpu,
-    /// It waited.
+    /// The thread waited.
     OffCpu {
-        /// How it went to sleep.
+        /// The state in which it went to sleep.
         state: WaitState,
-        /// What it waited for.
+        /// The reason of the wait.
         reason: WaitReason,
-        /// Who ended the wait; `None` when that is not known.
+        /// The thread that ended the wait; `None` if it is unknown.
         waker: Option<Arc<Waker>>,
     },
 }
 
-/// Who ended a wait.
+/// The thread that ended a wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Waker {
     /// The name of the thread.
     pub thread: String,
-    /// Whose it is: `namespace/pod/container`, or the path of a cgroup.
+    /// The owner of the thread: `namespace/pod/container`, or the path of a cgroup.
     pub subject: String,
-    /// From where it woke, outermost function first, with semicolons between; `None` where that was not taken.
+    /// The stack from which it woke the other thread, outermost function first, with semicolons in between; `None` if
+    /// the stack was not taken.
     pub stack: Option<String>,
 }
 
@@ -97,12 +98,12 @@ pub struct Waker {
 pub struct Stack {
     /// Kernel frames, then user frames.
     pub frames: Vec<Arc<Frame>>,
-    /// How far the walk came.
+    /// The completeness of the walk.
     pub unwind: Unwind,
 }
 
 impl Stack {
-    /// The names of the functions, outermost first, with semicolons between.
+    /// Returns the names of the functions, outermost first, with semicolons in between.
     #[must_use]
     pub fn folded(&self) -> String {
         let names: Vec<_> = self.frames.iter().rev().map(|frame| frame.name()).collect();
@@ -113,19 +114,21 @@ impl Stack {
 /// One frame of a stack. An address with inlined functions is one frame with several `functions`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// Kernel frames: the absolute address. User frames: the address as the ELF file counts it (virtual offset), or
-    /// the absolute address when the mapping is unknown.
+    /// For a kernel frame, the absolute address. For a user frame, the address as the ELF file counts it (virtual
+    /// offset), or the absolute address if the mapping is unknown.
     pub address: u64,
     /// The side of the system call boundary, and the language of user code.
     pub kind: FrameKind,
-    /// The file that the address lies in; `None` when it is unknown.
+    /// The file that contains the address; `None` if it is unknown.
     pub mapping: Option<Arc<Mapping>>,
-    /// Innermost first (inlined functions before the function that holds them); empty when there is no name.
+    /// The functions, innermost first (inlined functions before the function that contains them); empty if there is no
+    /// name.
     pub functions: Vec<Function>,
 }
 
 impl Frame {
-    /// The name of its innermost function, or else where its code is: `libc.so.6+0x891f4`.
+    /// Returns the name of the innermost function; without a name, the file and the address, such as
+    /// `libc.so.6+0x891f4`.
     #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
         if let Some(function) = self.functions.first() {
@@ -138,16 +141,16 @@ impl Frame {
     }
 }
 
-/// The side of the system call boundary that a frame is on, and the language of user code.
+/// The side of the system call boundary on which a frame lies, and the language of user code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
     /// Kernel code.
     Kernel,
-    /// User code of C, C++ or another language than those below, or of one that is not known.
+    /// User code in C, C++, an unknown language, or any language that has no kind of its own here.
     Native,
-    /// User code that Go's linker has in its table of functions.
+    /// User code in the function table of Go's linker.
     Go,
-    /// User code whose symbol is mangled as rustc does.
+    /// User code whose symbol is mangled by rustc.
     Rust,
 }
 
@@ -170,30 +173,30 @@ impl FrameKind {
     }
 }
 
-/// A function's name and, where debug information has it, its source line.
+/// A function's name and, if debug information contains it, its source line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Function {
-    /// Demangled.
+    /// The demangled name.
     pub name: Arc<str>,
-    /// Source file, empty when unknown.
+    /// The source file; empty if unknown.
     pub file: Arc<str>,
-    /// Line of the call or of the leaf, 0 when unknown.
+    /// The line of the call or of the leaf; 0 if unknown.
     pub line: u32,
 }
 
-/// A file that code was mapped from.
+/// A file from which code was mapped.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Mapping {
-    /// First address of the mapping in the process, 0 when unknown.
+    /// The first address of the mapping in the process; 0 if unknown.
     pub start: u64,
-    /// Address after the last.
+    /// The address after the last one.
     pub limit: u64,
-    /// Offset of `start` in the file.
+    /// The offset of `start` in the file.
     pub offset: u64,
     /// The path as the process sees it; `[kernel]` for the kernel.
     pub path: String,
-    /// GNU build id in lower-case hex, when the file has one.
+    /// The GNU build id in lower-case hex, if the file has one.
     pub build_id: Option<String>,
-    /// First 16 bytes, in hex, of SHA-256(first 4096 bytes ++ last 4096 bytes ++ u64 big-endian length).
+    /// The first 16 bytes of SHA-256(first 4096 bytes ++ last 4096 bytes ++ u64 big-endian length), in hex.
     pub htlhash: Option<String>,
 }

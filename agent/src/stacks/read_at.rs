@@ -1,10 +1,10 @@
-//! Files of strangers, read piece by piece: never mapped, since who truncates a mapped file kills its reader.
+//! Reads untrusted files piece by piece. They are never mapped, because truncating a mapped file kills its reader.
 
 use std::{fs::File, io};
 
-/// What bytes are read from.
+/// A source of bytes.
 pub(super) trait ReadAt {
-    /// As [`std::os::unix::fs::FileExt::read_at`].
+    /// Reads as [`std::os::unix::fs::FileExt::read_at`] does.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 
@@ -23,13 +23,13 @@ impl ReadAt for [u8] {
     }
 }
 
-/// All of `length` bytes, or `None`.
+/// Reads exactly `length` bytes; returns `None` if there are fewer.
 pub(super) fn read_exact(file: &(impl ReadAt + ?Sized), offset: u64, length: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(length).ok()?];
     (read_up_to(file, offset, &mut bytes) == bytes.len()).then_some(bytes)
 }
 
-/// Fills as much of `buffer` as there is.
+/// Fills `buffer` up to the end of the file or the first error; returns the number of bytes.
 pub(super) fn read_up_to(file: &(impl ReadAt + ?Sized), offset: u64, buffer: &mut [u8]) -> usize {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -44,7 +44,7 @@ pub(super) fn read_up_to(file: &(impl ReadAt + ?Sized), offset: u64, buffer: &mu
     filled
 }
 
-/// A number of `size` bytes; zero where there are none.
+/// Returns a little-endian number of `size` bytes; zero if `bytes` is too short.
 pub(super) fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
     let part = at.checked_add(size).and_then(|end| bytes.get(at..end)).unwrap_or_default();
     part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))

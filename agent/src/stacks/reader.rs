@@ -1,10 +1,11 @@
-//! The thread that reads strangers' files. Another one takes its place when a file server does not answer.
+//! The thread that reads untrusted files. Another thread replaces it when a file server does not answer.
 //!
-//! No time limit ends a read of a file whose server hangs. So files are opened, read and closed on a thread of its own, one
-//! piece of [`Reader::run`] at a time; who asked waits for as long as reads end. A thread that hangs is left behind, and
-//! another one goes on without the files that are where the first one hangs: those of the same pod or cgroup, and of the
-//! same device. A thread that hangs in FUSE cannot even be killed, so these threads have descriptors of their own: the
-//! locks and the listener of an agent that was killed are free for the next one.
+//! No time limit can end a read of a file whose server hangs. So files are opened, read and closed on a separate
+//! thread, one piece of [`Reader::run`] at a time; the caller waits as long as reads make progress. A thread that hangs
+//! is left behind, and a new thread continues without the files in the same place as the hanging read: files of the
+//! same pod or cgroup, and files of the same device. A thread that hangs in FUSE cannot even be killed, so these
+//! threads have a separate table of descriptors: the locks and the listener of a killed agent are free for the next
+//! agent.
 
 use std::{
     fmt, fs, io,
@@ -27,48 +28,49 @@ use crate::{
     sandbox::confine_reader,
 };
 
-/// How long one read may take.
+/// The longest time for one read.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// For how long nothing is read where a read took longer than [`PATIENCE`], and in any case until that read has ended.
+/// The time for which a place is avoided after a read took longer than [`PATIENCE`]. A place is also avoided until that
+/// read has ended.
 const AVOIDED_FOR: Duration = Duration::from_secs(60);
-/// Threads that may hang at a time, each with some 100 KiB and each for another pod or cgroup. With more of them no files
-/// are read.
+/// The largest number of threads that may hang at a time. Each takes some 100 KiB, and each hangs for a different pod
+/// or cgroup. At this limit, no files are read.
 const MAX_HUNG: usize = 8;
 
-/// The place of a file.
+/// The place of a file, which is avoided when a read there hangs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Place {
-    /// On a device, as `/proc/PID/maps` names it.
+    /// On a device, by its number in `/proc/PID/maps`.
     Device(String),
-    /// Below the root of the host.
+    /// Below the root of the host, as process 1 or the agent sees it.
     Host,
     /// Anywhere below `/proc/PID` of the process.
     #[default]
     Own,
 }
 
-/// The owner for whom something is read.
+/// The owner of a read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whose<'a> {
     /// The pod or cgroup.
     pub(super) owner: &'a str,
     pub(super) pid: Pid,
-    /// The end of its time.
+    /// The end of the owner's time.
     pub(super) deadline: Instant,
 }
 
-/// Why something was not read.
+/// The reason why a file was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// There was no time left.
+    /// No time was left.
     Late,
-    /// A read hangs, or did so in the last minute.
+    /// A read hangs, or hung in the last minute.
     Hangs,
 }
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The thread for files, see the module.
+/// The handle of the thread for files, see the module.
 pub(super) struct Reader {
     starter: mpsc::Sender<mpsc::SyncSender<Thread>>,
     thread: Option<Thread>,
@@ -76,7 +78,7 @@ pub(super) struct Reader {
     patience: Duration,
 }
 
-/// A thread that reads, or waits for work.
+/// A thread that reads files, or waits for work.
 struct Thread {
     work: mpsc::Sender<Work>,
     id: i32,
@@ -106,8 +108,8 @@ impl fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Starts the thread `podperf-readers`, which makes the threads for files: the confined caller may make none. With
-    /// `confined`, threads for files can do no more than read.
+    /// Starts the thread `podperf-readers`, which starts the threads for files, because the confined caller must not
+    /// start threads. With `confined`, the threads for files can only read.
     ///
     /// # Errors
     ///
@@ -124,7 +126,7 @@ impl Reader {
         Ok(Self { starter, thread: None, hung: Vec::new(), patience: PATIENCE })
     }
 
-    /// Runs `work` on the thread for files. `work` beats its pulse before each read.
+    /// Runs `work` on the thread for files. `work` must beat its pulse before each read.
     pub(super) fn run<T: Send + 'static>(
         &mut self,
         whose: Whose<'_>,
@@ -159,7 +161,7 @@ impl Reader {
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(Unread::Late),
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     let now = pulse.reads.load(Ordering::Relaxed);
-                    // A thread that got no CPU does not hang.
+                    // A thread without CPU time does not hang.
                     if std::mem::replace(&mut reads, now) == now && !runs(thread.id) {
                         self.give_up(pulse, whose);
                         return Err(Unread::Hangs);
@@ -169,7 +171,7 @@ impl Reader {
         }
     }
 
-    /// Returns whether nothing is read at a place.
+    /// Returns whether reads at a place are avoided now.
     pub(super) fn avoids(&self, place: &Place) -> bool {
         *place != Place::Own && self.hung.iter().any(|hung| hung.place == *place)
     }
@@ -180,7 +182,7 @@ impl Reader {
             return false;
         }
         let names = whose.names();
-        // A process that is gone has no cgroup.
+        // A process that has ended has no cgroup.
         let is_its_own = |name: &String| !name.is_empty() && names.contains(name);
         self.hung.iter().any(|hung| hung.owners.iter().any(is_its_own))
     }
@@ -229,18 +231,18 @@ fn runs(thread: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
 }
 
-/// Whose a process is, as far as its cgroup tells; empty where there is none.
+/// Returns the owner of a process by its cgroup; empty if the process has none.
 pub(super) fn owner_of(pid: Pid) -> String {
     let text = fs::read_to_string(format!("/proc/{}/cgroup", pid.0)).unwrap_or_default();
     owner_at(text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default())
 }
 
-/// Whether an owner that was found by a cgroup is a pod.
+/// Returns whether an owner that was found by a cgroup is a pod.
 pub(super) fn is_pod(owner: &str) -> bool {
     owner.starts_with("pod ")
 }
 
-/// Whose a cgroup with this path is: all containers of a pod have one owner. Pure.
+/// Returns the owner of a cgroup with this path: all containers of a pod have the same owner. Pure.
 fn owner_at(path: &str) -> String {
     match KubePath::parse(path).map(|place| place.pod).or_else(|| PodRef::outside(path)) {
         Some(PodRef::Uid(uid)) => format!("pod {uid}"),
@@ -250,7 +252,7 @@ fn owner_at(path: &str) -> String {
 }
 
 impl Whose<'_> {
-    /// Both names of the owner: a process that is met before its window is known by its cgroup only.
+    /// Returns both names of the owner: a process that is read before its window is known only by its cgroup.
     fn names(&self) -> [String; 2] {
         [self.owner.to_owned(), owner_of(self.pid)]
     }
@@ -272,7 +274,7 @@ impl Pulse {
         *Mutex::lock(&self.place).unwrap_or_else(PoisonError::into_inner) = place;
     }
 
-    /// To be called before each read. Returns an error when there is no time left.
+    /// Counts a read; must be called before each read. Returns an error if no time is left.
     pub(super) fn beat(&self) -> io::Result<()> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         if Instant::now() < self.deadline {

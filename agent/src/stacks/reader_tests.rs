@@ -13,7 +13,7 @@ fn device(name: &str) -> Place {
     Place::Device(name.into())
 }
 
-/// Work that hangs until the sender is dropped.
+/// Runs work that hangs until the sender is dropped.
 fn hang(reader: &mut Reader, owner: &str, place: Place) -> (mpsc::Sender<()>, Result<(), Unread>) {
     let (release, released) = mpsc::channel::<()>();
     let result = reader.run(whose(owner), place, move |_| released.recv().unwrap_or_default());
@@ -30,7 +30,7 @@ fn a_read_that_hangs_stops_its_owner_and_its_device_only() {
     assert_eq!(can("b", device("0:1")), Err(Unread::Hangs));
     assert_eq!(can("b", device("0:2")), Ok(7));
     assert_eq!(can("b", Place::Own), Ok(7));
-    // Once the server has answered and some time has passed, all is read again.
+    // Once the server has answered and some time has passed, all files are read again.
     drop(release);
     while reader.hanging() > 0 {
         thread::yield_now();
@@ -96,7 +96,7 @@ fn what_takes_long_but_reads_does_not_hang() {
         7
     };
     assert_eq!(reader.run(whose("a"), Place::Own, long), Ok(7));
-    // A thread that computes does not hang either.
+    // A thread that computes does not hang, either.
     let busy = |_: &Pulse| {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(1) {}

@@ -1,11 +1,11 @@
-//! Why a thread waited, told from where in the kernel it did. Pure.
+//! Finds the reason of a wait from the kernel functions on its stack. Pure.
 
 use std::collections::HashMap;
 
 use crate::model::wait::WaitReason;
 
-/// One row a reason: the functions that wait for nothing else, without what the compiler adds to their names. Names of
-/// several kernels stand side by side; a trailing `*` stands for any end.
+/// One row per reason: functions that wait only for this reason, without suffixes of the compiler. A row contains the
+/// names of several kernel versions; a trailing `*` stands for any rest.
 const TABLE: &[(WaitReason, &[&str])] = &[
     (WaitReason::Futex, &["futex_*", "do_futex", "__futex_wait", "__x64_sys_futex", "__arm64_sys_futex"]),
     (
@@ -19,7 +19,7 @@ const TABLE: &[(WaitReason, &[&str])] = &[
             "io_cqring_wait",
             "read_events",
             "eventfd_read",
-            // Threads of io_uring that have nothing to do. One at work waits for what its work waits for.
+            // Idle threads of io_uring. A busy io_uring thread waits for the reason of its work.
             "io_wq_worker",
             "io_sq_thread",
         ],
@@ -44,7 +44,7 @@ const TABLE: &[(WaitReason, &[&str])] = &[
             "btrfs_*",
             "file_write_and_wait_range",
             "wb_wait_for_completion",
-            // FUSE, 9P, SMB and Ceph. An idle server of FUSE is elsewhere.
+            // FUSE, 9P, SMB and Ceph. An idle FUSE server waits in another function.
             "request_wait_answer",
             "p9_client_rpc",
             "wait_for_response",
@@ -119,10 +119,10 @@ const TABLE: &[(WaitReason, &[&str])] = &[
     (WaitReason::MemoryLimit, &["mem_cgroup_handle_over_high", "__mem_cgroup_handle_over_high"]),
 ];
 
-/// The table, prepared for a look at each function of a kernel.
+/// The table, prepared for a lookup of each function of a kernel.
 struct Names {
     whole: HashMap<&'static str, WaitReason>,
-    /// By their first byte.
+    /// Beginnings of names, by their first byte.
     beginnings: HashMap<u8, Vec<(&'static str, WaitReason)>>,
 }
 
@@ -155,22 +155,22 @@ impl Names {
     }
 }
 
-/// Where the functions of the table are in the running kernel.
+/// The addresses of the table's functions in the running kernel.
 #[derive(Debug, Default)]
 pub struct Reasons {
-    /// From, to, and what is waited for between; in order.
+    /// The start, the end and the reason of each range of addresses, in order.
     ranges: Vec<(u64, u64, WaitReason)>,
 }
 
-/// The last function of the kernel ends somewhere.
+/// The assumed length of the kernel's last function, in bytes.
 const LONGEST_FUNCTION: u64 = 1 << 16;
 
 impl Reasons {
-    /// From the address and the name of every function of the kernel, in any order.
+    /// Builds the ranges from the address and the name of every kernel function, in any order.
     pub fn new<'a>(functions: impl Iterator<Item = (u64, &'a str)>) -> Self {
         let names = Names::new();
         let mut found: Vec<_> = functions.map(|(address, name)| (address, names.reason(name))).collect();
-        // Of several names of one function, one that is in the table comes first.
+        // If several names share an address, a name in the table wins.
         found.sort_unstable_by_key(|(address, reason)| (*address, reason.is_none()));
         found.dedup_by_key(|(address, _)| *address);
         let ends = found.iter().skip(1).map(|(address, _)| Some(*address)).chain([None]);
@@ -180,12 +180,12 @@ impl Reasons {
         Self { ranges: ranges.collect() }
     }
 
-    /// What a wait with these return addresses in the kernel, leaf first, was for.
+    /// Returns the reason of a wait with these return addresses in the kernel, leaf first.
     #[must_use]
     pub fn of(&self, kernel: &[u64]) -> WaitReason {
         let mut reasons = kernel.iter().filter_map(|address| self.at(*address));
         match reasons.next() {
-            // A page of a file that is not in memory: what was asked for is the page.
+            // The thread needs a page of a file that is not in memory, so the page fault is the reason.
             Some(WaitReason::Disk) if reasons.any(|outer| outer == WaitReason::PageFault) => WaitReason::PageFault,
             Some(reason) => reason,
             None => WaitReason::Other,
@@ -193,7 +193,7 @@ impl Reasons {
     }
 
     fn at(&self, returns_to: u64) -> Option<WaitReason> {
-        // What the address returns to may be the next function: the call is before it.
+        // The return address may already be the next function; the call is before it.
         let call = returns_to.checked_sub(1)?;
         let after = self.ranges.partition_point(|(start, ..)| *start <= call);
         let (_, end, reason) = self.ranges.get(after.checked_sub(1)?)?;
@@ -205,7 +205,8 @@ impl Reasons {
 mod tests {
     use super::*;
 
-    /// A kernel of these functions, each 16 bytes long, leaf first on its one stack.
+    /// Returns the reason for a kernel with these functions, each 16 bytes long. Its only stack contains all of them,
+    /// leaf first.
     fn reason(functions: &[&str]) -> WaitReason {
         let address = |index: usize| 0xffff_ffff_8100_0000 + 16 * u64::try_from(index).unwrap();
         let kernel = functions.iter().enumerate().map(|(index, name)| (address(index), *name));
@@ -214,7 +215,7 @@ mod tests {
         reasons.of(&stack)
     }
 
-    /// Stacks as kernels from 6.1 to 6.18 give them.
+    /// Stacks of kernels from 6.1 to 6.18.
     #[test]
     fn the_innermost_function_of_the_table_decides() {
         let entry = ["do_syscall_64", "entry_SYSCALL_64_after_hwframe"];

@@ -1,15 +1,15 @@
-//! What was looked up, within a budget. Pure.
+//! A table of lookups within a budget. Pure.
 
 use std::{
     collections::{BTreeMap, HashMap},
     hash::Hash,
 };
 
-/// A table that forgets what the last windows did not use when it grows over its budget.
+/// A table with a budget: when it grows beyond the budget, it drops the entries that the last windows did not use.
 #[derive(Debug)]
 pub(super) struct Remembered<K, V> {
     entries: HashMap<K, Entry<V>>,
-    /// Of all entries.
+    /// The sum of all entries' costs.
     cost: usize,
     budget: usize,
     window: u32,
@@ -23,12 +23,12 @@ struct Entry<V> {
 }
 
 impl<K: Eq + Hash, V> Remembered<K, V> {
-    /// `budget` is in the unit of the costs.
+    /// Creates an empty table; `budget` is in the unit of the costs.
     pub(super) fn new(budget: usize) -> Self {
         Self { entries: HashMap::new(), cost: 0, budget, window: 0 }
     }
 
-    /// Looks it up, and keeps it for longer.
+    /// Returns the value of a key, and marks it as used in this window.
     pub(super) fn get(&mut self, key: &K) -> Option<&mut V> {
         let window = self.window;
         self.entries.get_mut(key).map(|entry| {
@@ -37,12 +37,12 @@ impl<K: Eq + Hash, V> Remembered<K, V> {
         })
     }
 
-    /// Adds or replaces it. A table over its budget first forgets.
+    /// Adds or replaces a value. If the table would exceed its budget, old entries are dropped first.
     pub(super) fn insert(&mut self, key: K, value: V, cost: usize) {
         if self.cost.saturating_add(cost) > self.budget {
             self.forget();
         }
-        // An entry of its own size over the budget would empty the table again and again.
+        // An entry larger than the whole budget would empty the table each time.
         if cost > self.budget {
             return;
         }
@@ -52,24 +52,25 @@ impl<K: Eq + Hash, V> Remembered<K, V> {
         }
     }
 
-    /// Takes it out.
+    /// Removes the value of a key, and returns it.
     pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         let entry = self.entries.remove(key)?;
         self.cost -= entry.cost;
         Some(entry.value)
     }
 
-    /// All, in no order.
+    /// Returns all values, in no order.
     pub(super) fn values(&self) -> impl Iterator<Item = &V> {
         self.entries.values().map(|entry| &entry.value)
     }
 
-    /// What comes now is of the next window.
+    /// Starts the next window: the age of entries counts in windows.
     pub(super) fn next_window(&mut self) {
         self.window = self.window.wrapping_add(1);
     }
 
-    /// Drops what was not used for longest, to three quarters of the budget: so it happens seldom.
+    /// Drops the entries that were unused for the longest time, down to three quarters of the budget, so that this
+    /// happens seldom.
     fn forget(&mut self) {
         let most = self.budget / 4 * 3;
         let mut costs: BTreeMap<u32, usize> = BTreeMap::new();
@@ -81,7 +82,8 @@ impl<K: Eq + Hash, V> Remembered<K, V> {
             kept += **cost;
             kept <= most
         };
-        // Entries of one age go together; those of this window only where they alone are too many.
+        // Entries of the same age are dropped together. Entries of this window are dropped only if they alone exceed
+        // the limit.
         let oldest = costs.iter().take_while(fits).last().map(|(age, _)| *age);
         let (window, mut left) = (self.window, 0);
         self.entries.retain(|_, entry| {

@@ -1,8 +1,9 @@
-//! How receivers are told whose a profile is. Pure.
+//! The resource attributes that tell receivers the owner of a profile. Pure.
 
 use crate::attribution::Subject;
 
-/// Resource attributes, by the semantic conventions of OpenTelemetry where these have a name.
+/// Returns the resource attributes of an owner, with the names of OpenTelemetry's semantic conventions if there are
+/// such names.
 pub(super) fn resource(subject: &Subject, node_name: &str) -> Vec<(String, String)> {
     let mut attributes = vec![("host.name", node_name.to_owned())];
     match subject {

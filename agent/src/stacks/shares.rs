@@ -1,21 +1,21 @@
-//! The time for reading files in a window, shared by pods and cgroups. Pure, but for the clock.
+//! Shares the time for reading files in a window between pods and cgroups. Pure, except for the clock.
 //!
-//! The time of a window is shared by the pods and cgroups that have stacks in it. Each has a turn with an equal part
-//! of the time that is left, so the next ones get what one does not use. An owner with too little time has a second
-//! turn after all first turns.
+//! All pods and cgroups with stacks in a window share its time. Each owner has a turn with an equal part of the time
+//! that is left, so the next owners get the unused time of earlier turns. After all first turns, an owner with too
+//! little time gets a second turn.
 
 use std::time::{Duration, Instant};
 
 use super::{perf_map, user::Turn};
 
-/// How long the files of one window may take together; a window is some seconds.
+/// The time for reading the files of one window, for all owners together; a window is some seconds long.
 const TIME_FOR_FILES: Duration = Duration::from_secs(5);
-/// Bytes of one owner's maps of JIT compilers that are read in a window: the largest map, once. A map may change with
-/// each window.
+/// The most bytes of JIT compilers' maps that are read for one owner in a window: the largest map, once. A map may
+/// change with each window.
 const MAP_BYTES: u64 = perf_map::MAX_BYTES;
 const TURNS: usize = 2;
 
-/// Gives each owner its turns. `read` gets the owner's index, and reads within the turn.
+/// Gives each owner its turns. `read` gets the owner's index, and must finish within the turn.
 pub(super) fn share(owners: Vec<String>, read: impl FnMut(usize, &mut Turn)) {
     share_of(TIME_FOR_FILES, owners, Instant::now, read);
 }
@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
 
-    /// How long each may read, and what it is given, in seconds: those who want so much take it all.
+    /// Returns the time that each owner gets, in seconds; `wanted` is the time that each owner can use.
     fn given(time: u64, wanted: &[u64]) -> Vec<u64> {
         let start = Instant::now();
         let clock = Cell::new(start);
@@ -73,7 +73,8 @@ mod tests {
     #[test]
     fn who_wants_all_leaves_the_others_their_share() {
         assert_eq!(given(12, &[1000, 3, 1000, 3]), [3, 3, 3, 3]);
-        // Their parts are of 12, 9, 8 and 4, and then of 3 and 2, in whole seconds.
+        // The parts are a quarter of 12, a third of 9, half of 8 and all of 4 seconds, then half of 3 and all of 2, in
+        // whole seconds.
         assert_eq!(given(12, &[1000, 1, 1000, 1]), [3 + 1, 1, 4 + 2, 1]);
     }
 

@@ -1,4 +1,4 @@
-//! The thread that turns windows of addresses into profiles with names, and hands them on.
+//! The thread that turns windows of addresses into profiles with names, and sends them to the exporters.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -35,16 +35,15 @@ use crate::{
     sandbox::confine_reader,
 };
 
-/// How long a window may wait while nobody is met.
+/// The longest time that a window waits while no process arrives.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile and how far the walks
-/// of its stacks came. Between them it learns what the processes are that were `met` with a new stack, so that they have
-/// names when they are gone by the end of their window. While caches are `given_up` it remembers nothing from one window to
-/// the next.
+/// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile and the
+/// completeness of its stack walks. Between windows, it reads the mappings of processes that were `met` with a new
+/// stack, so that they have names even if they end before their window does. While caches are `given_up`, it remembers
+/// nothing between windows.
 ///
-/// With `confined` it and the thread that reads files can do no more than read from then on, since the files are
-/// strangers'.
+/// With `confined`, this thread and the thread for files can only read from then on, because the files are untrusted.
 ///
 /// # Errors
 ///
@@ -91,7 +90,7 @@ enum Work {
     Met(Pid),
 }
 
-/// What to do next: a window if there is one, however many are met. `None` when no more windows come.
+/// Returns the next work: a waiting window comes before all processes. Returns `None` when no more windows come.
 fn next(windows: &mpsc::Receiver<RawProfile>, met: &mpsc::Receiver<Pid>) -> Option<Work> {
     loop {
         match windows.try_recv() {
@@ -107,7 +106,7 @@ fn next(windows: &mpsc::Receiver<RawProfile>, met: &mpsc::Receiver<Pid>) -> Opti
     }
 }
 
-/// One window with names, grouped by whose they are.
+/// Names one window and groups it by owner.
 fn profile(
     window: RawProfile,
     symbols: &mut Symbols,
@@ -124,7 +123,7 @@ fn profile(
         let (key, count) = (sample.key, sample.count);
         let waker = waker.and_then(|waker| wakers.get(&Arc::as_ptr(&waker)).cloned());
         let activity = activity(key.activity, reason, waker);
-        // Who was preempted has none by design.
+        // A preempted thread has no stack by design.
         if stack.is_none() && reason == WaitReason::Unknown {
             lost_frames += count;
         }
@@ -158,7 +157,7 @@ fn profile(
     (profile, unwound)
 }
 
-/// Time by how far the walk came. What has no stack was not walked.
+/// Returns the time by the completeness of the walk. Samples without a stack were not walked.
 fn unwound(samples: &[Sample]) -> Facts {
     let mut times = Facts::default();
     for sample in samples.iter().filter(|sample| !sample.stack.frames.is_empty()) {
@@ -174,7 +173,7 @@ fn activity(raw: RawActivity, reason: WaitReason, waker: Option<Arc<Waker>>) -> 
     }
 }
 
-/// The wakers of a window with the names of their stacks.
+/// Returns the wakers of a window with named stacks.
 fn name_wakers(
     samples: &[ProfileSample],
     stacks: &HashMap<(Pid, StackId), Arc<Stack>>,
@@ -190,10 +189,10 @@ fn name_wakers(
     wakers
 }
 
-/// The stacks of a window, by their processes.
+/// The stacks of a window, by process.
 type RawStacks<'a> = HashMap<Pid, HashMap<StackId, &'a RawStack>>;
 
-/// The stacks of a window with names. One process may share a stack's addresses with another, but not its names.
+/// Names the stacks of a window. Two processes may share the addresses of a stack, but not its names.
 fn name_stacks(
     samples: &[ProfileSample],
     symbols: &mut Symbols,
@@ -219,7 +218,7 @@ fn name_stacks(
     named.into_iter().map(|(id, stack)| (id, stack.stack)).collect()
 }
 
-/// Returns the stacks by owner. A process with threads in several cgroups is of the first one that is met.
+/// Returns the stacks by owner. A process with threads in several cgroups belongs to the cgroup of its first sample.
 fn by_owner<'a>(samples: &'a [ProfileSample]) -> BTreeMap<FrameOwner, RawStacks<'a>> {
     let mut owners: HashMap<Pid, FrameOwner> = HashMap::new();
     for sample in samples {
@@ -237,7 +236,7 @@ fn by_owner<'a>(samples: &'a [ProfileSample]) -> BTreeMap<FrameOwner, RawStacks<
         if let Some(waker) = waker
             && let Some(stack) = &waker.stack
         {
-            // Of a process that did not wait itself only its owner is known.
+            // A waker without samples of its own is known only by the text of its owner.
             let owner = FrameOwner { cgroup: waker.subject.clone(), ..FrameOwner::default() };
             add(stack.process, &owner, stack);
         }
@@ -329,7 +328,7 @@ mod tests {
         window_sender.send(window()).unwrap();
         assert!(matches!(next(), Some(Work::Window(_))));
         assert!(matches!(next(), Some(Work::Met(Pid(1)))));
-        // Who meets nobody any more still has windows.
+        // Windows are still processed after the channel of processes has closed.
         drop(met_sender);
         window_sender.send(window()).unwrap();
         assert!(matches!(next(), Some(Work::Window(_))));

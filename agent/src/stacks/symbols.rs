@@ -1,4 +1,4 @@
-//! Stacks with names. What was named is remembered for as long as it is used, within a budget of memory.
+//! Names stacks. Named stacks are remembered while they are used, within a memory budget.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -22,34 +22,34 @@ use crate::{
     model::ids::{Pid, StackId},
 };
 
-/// Memory that stacks may take, and kernel frames: see [`super::user`] for the rest.
+/// The most memory for stacks, kernel frames and twins, in bytes; [`super::user`] has the other limits.
 const STACKS_BYTES: usize = 8 << 20;
 const KERNEL_BYTES: usize = 4 << 20;
 const TWINS_BYTES: usize = 2 << 20;
-/// What an entry takes beside its frames, roughly.
+/// The approximate memory of an entry without its frames, in bytes.
 const STACK_BYTES: usize = 160;
 const TWIN_BYTES: usize = 64;
 const FRAME_BYTES: usize = 256;
-/// Processes that are met in a second at most: each may cost half a millisecond.
+/// The largest number of new processes that are read in a second: each may take half a millisecond.
 const MEETS_PER_SECOND: u32 = 50;
 
-/// The names of addresses, remembered where they cannot change.
+/// The names of addresses, remembered as long as they cannot change.
 #[derive(Debug)]
 pub(super) struct Symbols {
     user: User,
     functions: Arc<KernelFunctions>,
     kernel: Remembered<u64, Arc<Frame>>,
     kernel_mapping: Arc<Mapping>,
-    /// By the process with its mappings.
+    /// The named stacks, by the number of the process and its mappings.
     stacks: Remembered<(u64, StackId), NamedStack>,
-    /// The process that last had a stack: one that is gone may have been forked from it.
+    /// The number of the process that last had a stack: a process that is gone may have been forked from it.
     twins: Remembered<StackId, u64>,
     meets: (Instant, u32),
-    /// Whether memory was taken for what is freed again.
+    /// Set if files were read: this takes memory that is freed again.
     read_files: bool,
 }
 
-/// A stack, and what became of its addresses.
+/// A named stack, and the counts of its frames.
 #[derive(Clone, Debug)]
 pub(super) struct NamedStack {
     pub(super) stack: Arc<Stack>,
@@ -61,7 +61,7 @@ impl Symbols {
         Self::of(User::new(reader))
     }
 
-    /// Returns the same without remembered symbols.
+    /// Returns the same symbolizer without remembered symbols.
     pub(super) fn forget(self) -> Self {
         Self { meets: self.meets, read_files: self.read_files, ..Self::of(self.user.forget()) }
     }
@@ -79,10 +79,10 @@ impl Symbols {
         }
     }
 
-    /// Begins a window, in which the kernel has these functions.
+    /// Begins a window. The kernel has these functions in it.
     pub(super) fn next_window(&mut self, functions: &Arc<KernelFunctions>) {
         if !Arc::ptr_eq(&self.functions, functions) {
-            // What an address is may be another function now.
+            // An address may belong to another function now.
             self.kernel = Remembered::new(KERNEL_BYTES);
             self.stacks = Remembered::new(STACKS_BYTES);
             self.functions = Arc::clone(functions);
@@ -93,12 +93,12 @@ impl Symbols {
         self.twins.next_window();
     }
 
-    /// Whether files were read since this was last asked: then there is memory to give back.
+    /// Returns whether files were read since the last call: then there is memory to return to the system.
     pub(super) fn has_read_files(&mut self) -> bool {
         std::mem::take(&mut self.read_files)
     }
 
-    /// Learns what a process is that has a new stack, before it ends.
+    /// Reads the mappings of a process with a new stack, before it ends.
     pub(super) fn meet(&mut self, process: Pid) {
         let (since, met) = &mut self.meets;
         if since.elapsed() >= Duration::from_secs(1) {
@@ -109,8 +109,8 @@ impl Symbols {
         }
     }
 
-    /// Returns the stacks of processes with names, in their order. All of them are of the one pod or cgroup of this
-    /// turn.
+    /// Returns the named stacks of processes, in their order. All processes must belong to the one pod or cgroup of
+    /// this turn.
     pub(super) fn name(&mut self, processes: &[(Pid, Vec<&RawStack>)], turn: &mut Turn) -> Vec<(Pid, Vec<NamedStack>)> {
         let (mut parts, mut wanted) = (Vec::new(), Vec::new());
         for (process, stacks) in processes {
@@ -130,7 +130,7 @@ impl Symbols {
         for (process, stacks, number, named) in parts {
             let user = frames.get(&process).unwrap_or(&none);
             let has_all = named.iter().all(Option::is_some);
-            // Its mappings may have been read again.
+            // The mappings may have been read again meanwhile.
             let number = number.filter(|_| !has_all).and_then(|_| self.user.number(process, turn));
             let stacks = stacks.iter().zip(named);
             let named = stacks.map(|(raw, named)| named.unwrap_or_else(|| self.name_stack(raw, number, user)));
@@ -164,14 +164,14 @@ impl Symbols {
         stack
     }
 
-    /// A stack that was named before, of this process or, where that is gone, of one with the same addresses: that is
-    /// as good as certain to be one that it forked from, since programs are mapped at random addresses.
+    /// Returns a remembered stack. If the process is gone, the stack of a process with the same addresses is returned:
+    /// that is almost certainly its parent before a fork, because programs are mapped at random addresses.
     fn remembered(&mut self, number: Option<u64>, stack: &RawStack) -> Option<NamedStack> {
         let number = number.or_else(|| self.twins.get(&stack.id).copied())?;
         self.stacks.get(&(number, stack.id)).cloned()
     }
 
-    /// Without `CAP_SYSLOG` the kernel hides its symbols, and frames have no names.
+    /// Returns a kernel frame. Without `CAP_SYSLOG` the kernel hides its symbols, and frames have no names.
     fn kernel_frame(&mut self, address: u64) -> Arc<Frame> {
         if let Some(frame) = self.kernel.get(&address) {
             return Arc::clone(frame);
@@ -185,14 +185,14 @@ impl Symbols {
     }
 }
 
-/// Where the frames of a user stack are: at the leaf, and at the calls that the others return from. What an address
-/// returns to may be another function.
+/// Returns the addresses of a user stack's frames: the leaf, and the calls before the return addresses of the outer
+/// frames. A return address itself may belong to the next function.
 fn calls(user: &[u64]) -> impl Iterator<Item = u64> {
     user.iter().enumerate().map(|(at, address)| if at == 0 { *address } else { address.saturating_sub(1) })
 }
 
-/// Kernel frames of a wait without the sampler on top: the BPF programs, which need not have names, and the
-/// tracepoint that called them. How many there are depends on the kernel and its compiler.
+/// Removes the sampler's frames from the top of a kernel stack: the BPF programs, which may have no names, and the
+/// tracepoint that called them. Their number depends on the kernel and its compiler.
 fn without_sampler(mut frames: Vec<Arc<Frame>>) -> Vec<Arc<Frame>> {
     const TRACEPOINT: [&str; 3] = ["bpf_trace_run", "__bpf_trace_", "__traceiter_"];
     const DEEPEST: usize = 8;
@@ -239,7 +239,7 @@ mod tests {
 
     #[inline(never)]
     fn a_function_of_this_test() -> u64 {
-        // Any address inside will do; one behind the entry is what a return address is like.
+        // Any address inside the function will do; an address behind the entry resembles a return address.
         a_function_of_this_test as *const () as u64 + 2
     }
 
@@ -296,7 +296,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&name(&mut symbols, own(), &raw).stack, &first.stack));
     }
 
-    /// Where the C library's code is in a process that does nothing.
+    /// Returns the address of the C library's code in an idle process.
     fn code_of(child: &Child) -> u64 {
         let is_library = |vma: &&Vma| matches!(&vma.backing, Backing::File(file) if file.path.contains("libc"));
         loop {
@@ -319,7 +319,7 @@ mod tests {
         let named = name(&mut symbols, pid, &stack(vec![address]));
         let mapping = named.stack.frames[0].mapping.as_ref().unwrap();
         assert!(mapping.path.contains("libc") && mapping.htlhash.is_some(), "{mapping:?}");
-        // The file itself is had from the host.
+        // The file itself is read from the host.
         assert_eq!(named.frames.unsymbolized[Cause::FileUnreadable as usize], 0, "{named:?}");
     }
 

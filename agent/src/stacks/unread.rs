@@ -1,4 +1,4 @@
-//! Frames whose files were not read, by pod or row of cgroups. Pure.
+//! Counts frames whose files were not read, by pod or row of cgroups. Pure.
 
 use std::{
     collections::BTreeMap,
@@ -7,23 +7,23 @@ use std::{
 
 use crate::attribution::Subject;
 
-/// Rows with a count of their own; the frames of further ones are counted together.
+/// The largest number of rows with a count of their own; the frames of further rows are counted together.
 const MAX_ROWS: usize = 100;
 const OTHERS: &str = "(others)";
 
-/// The pod, or the row of cgroups, of frames. Fields that do not apply are empty.
+/// The pod or the row of cgroups that frames belong to. Fields that do not apply are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FrameOwner {
     /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The pod's name.
     pub pod: String,
     /// The row of cgroups.
     pub cgroup: String,
 }
 
 impl FrameOwner {
-    /// Containers of a pod share what may be read for it.
+    /// Returns the owner of a subject. Containers of a pod share the time for reading files.
     pub(super) fn of(subject: &Subject) -> Self {
         match subject {
             Subject::Cgroup(path) => Self { cgroup: path.to_string(), ..Self::default() },
@@ -34,7 +34,7 @@ impl FrameOwner {
         }
     }
 
-    /// Returns a text that no other owner has: paths begin with a slash, and names have none.
+    /// Returns a text that is unique for the owner: paths begin with a slash, and names contain none.
     pub(super) fn text(&self) -> String {
         if self.pod.is_empty() { self.cgroup.clone() } else { format!("{}/{}", self.namespace, self.pod) }
     }
@@ -44,12 +44,12 @@ impl FrameOwner {
     }
 }
 
-/// The counts, shared.
+/// The counts by owner. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct UnreadFrames(Arc<Mutex<BTreeMap<FrameOwner, u64>>>);
 
 impl UnreadFrames {
-    /// Returns the counts. The row of all others is always there.
+    /// Returns the counts. The row for all further owners is always included.
     #[must_use]
     pub fn counts(&self) -> BTreeMap<FrameOwner, u64> {
         let mut counts = Mutex::lock(&self.0).unwrap_or_else(PoisonError::into_inner).clone();

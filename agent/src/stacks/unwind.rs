@@ -1,36 +1,37 @@
-//! How far the walk of a user stack came. Pure.
+//! Decides whether the walk of a user stack was complete. Pure.
 //!
-//! A walk by frame pointers ends where the chain of saved pointers does. In code that keeps them this is the function
-//! that starts threads; in other code it is anywhere, or at an address that was no frame pointer. The rule, in order:
+//! A walk by frame pointers ends where the chain of saved pointers ends. In code with frame pointers, this is the
+//! function that starts threads; in other code the walk ends anywhere, or at an address that was no frame pointer. The
+//! rules, in this order:
 //!
-//! 1. no user frames: `Whole`, a kernel thread or one that never left the kernel;
-//! 2. as many as the kernel takes: `Truncated`;
-//! 3. a frame in no executable mapping of a process whose mappings are known: `Broken`;
-//! 4. the outermost frame lies in memory that a JIT compiler wrote, or in the vDSO, where no thread begins:
-//!    `NoFramePointers`;
-//! 5. it has a name: `Whole` if that is a [root](ROOTS), else `NoFramePointers`;
-//! 6. it has none, and is the only one, or lies in a shared library other than the C library, where no thread begins
-//!    either: `NoFramePointers`;
-//! 7. else (a stripped program or C library, whose start functions have no names, or a process that is gone):
-//!    `Whole`, since nothing is known against it.
+//! 1. No user frames: `Whole`. This is a kernel thread, or a thread that never left the kernel.
+//! 2. As many frames as the kernel takes: `Truncated`.
+//! 3. A frame outside of all executable mappings, and the mappings of the process are known: `Broken`.
+//! 4. The outermost frame lies in memory that a JIT compiler wrote, or in the vDSO. No thread begins there:
+//!    `NoFramePointers`.
+//! 5. The outermost frame has a name: `Whole` if the name is a [root](ROOTS), otherwise `NoFramePointers`.
+//! 6. The outermost frame has no name. It is the only frame, or it lies in a shared library other than the C library,
+//!    where no thread begins, either: `NoFramePointers`.
+//! 7. All other stacks: `Whole`, because nothing contradicts it. This is a stripped program or C library, whose start
+//!    functions have no names, or a process that is gone.
 
 use super::profile::Frame;
 use crate::model::wait::Unwind;
 
-/// What is at an address.
+/// The kind of memory at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// The process' mappings are not known.
+    /// The mappings of the process are unknown.
     Unknown,
-    /// Nothing that may be executed.
+    /// No executable memory.
     Nowhere,
     /// Memory without a file.
     Memory,
-    /// A file that is mapped.
+    /// A mapped file.
     File,
 }
 
-/// Functions that nobody calls: threads and programs begin in them.
+/// Functions without a caller: threads and programs begin in them.
 const ROOTS: &[&str] = &[
     // C libraries: programs, then threads.
     "_start",
@@ -48,7 +49,7 @@ const ROOTS: &[&str] = &[
     "clone3",
     "__clone3",
     "thread_start",
-    // Go: goroutines, then threads and what runs on their own stacks.
+    // Go: goroutines, then threads and functions that run on the threads' own stacks.
     "runtime.goexit",
     "runtime.mstart",
     "runtime.mstart0",
@@ -61,11 +62,11 @@ const ROOTS: &[&str] = &[
     "runtime.sigtramp",
 ];
 
-/// C libraries and loaders, by how their files' names begin.
+/// C libraries and loaders, by the beginning of their file names.
 const C_LIBRARIES: &[&str] =
     &["libc.so", "libc-", "libc.musl-", "libpthread", "ld-linux", "ld-musl-", "ld-2", "ld64.so"];
 
-/// How far a walk came that found these user frames, leaf first, where the kernel takes `most`.
+/// Returns the completeness of a walk that found these user frames, leaf first; the kernel takes at most `most` frames.
 pub(super) fn unwind(frames: &[(&Frame, Place)], most: usize) -> Unwind {
     let Some((outermost, place)) = frames.last() else { return Unwind::Whole };
     if frames.len() >= most {
@@ -86,12 +87,12 @@ pub(super) fn unwind(frames: &[(&Frame, Place)], most: usize) -> Unwind {
 }
 
 fn is_root(name: &str) -> bool {
-    // `runtime.goexit.abi0`
+    // Go's assembler functions have a suffix, such as `runtime.goexit.abi0`.
     let name = name.strip_suffix(".abi0").unwrap_or(name);
     ROOTS.contains(&name) || name.starts_with("_rt0_")
 }
 
-/// Whether it is a shared library other than the C library.
+/// Returns whether a file is a shared library other than the C library.
 fn is_library(file: &str) -> bool {
     let is_shared = file.ends_with(".so") || file.contains(".so.");
     is_shared && !C_LIBRARIES.iter().any(|start| file.starts_with(start))
@@ -118,31 +119,31 @@ mod tests {
         let leaf = ("/usr/lib/libc.so.6", "nanosleep", File);
         for (frames, expected) in [
             (&[][..], Whole),
-            // Programs and threads, by name.
+            // Programs and threads whose start function has a name.
             (&[leaf, ("/bin/app", "main", File), ("/usr/lib/libc.so.6", "__libc_start_call_main", File)], Whole),
             (&[leaf, ("/bin/app", "_start", File)], Whole),
             (&[leaf, ("/lib/ld-musl-x86_64.so.1", "__clone", File)], Whole),
             (&[("/bin/go", "runtime.futex.abi0", File), ("/bin/go", "runtime.goexit.abi0", File)], Whole),
             (&[("/bin/go", "runtime.futex.abi0", File), ("/bin/go", "runtime.mcall", File)], Whole),
-            // Cut short.
+            // Walks that ended early.
             (&[leaf], NoFramePointers),
             (&[leaf, ("/bin/app", "main", File)], NoFramePointers),
             (&[leaf, ("/bin/app", "start_thread_pool", File)], NoFramePointers),
-            // JIT compilers' code calls, but is not where threads begin.
+            // Code of a JIT compiler calls functions, but no thread begins in it.
             (&[leaf, ("", "", Memory)], NoFramePointers),
             (&[leaf, ("", "Interpreter", Memory)], NoFramePointers),
             (&[leaf, ("", "", Memory), ("/bin/node", "_start", File)], Whole),
             (&[("[vdso]", "", File)], NoFramePointers),
-            // Nowhere at all.
+            // Outside of all mappings.
             (&[leaf, ("", "", Nowhere)], Broken),
             (&[leaf, ("", "", Nowhere), ("/bin/app", "_start", File)], Broken),
-            // Without names.
+            // Frames without names.
             (&[leaf, ("/bin/app", "main", File), ("/usr/lib/libc.so.6", "", File)], Whole),
             (&[leaf, ("/bin/stripped", "", File)], Whole),
             (&[leaf, ("/usr/lib/libssl.so.3", "", File)], NoFramePointers),
             (&[leaf, ("/usr/lib/libfoo-1.2.so", "", File)], NoFramePointers),
             (&[("/usr/lib/libc.so.6", "", File)], NoFramePointers),
-            // Gone.
+            // Processes that are gone.
             (&[("", "", Unknown)], Whole),
             (&[("", "", Unknown), ("", "", Unknown)], Whole),
         ] {

@@ -1,4 +1,4 @@
-//! Names of user addresses: processes that are known, their files, and the functions that were looked up.
+//! Names user addresses: keeps known processes, their files, and the functions that were looked up.
 
 mod jit;
 mod meets;
@@ -25,67 +25,68 @@ use super::{
 };
 use crate::model::ids::Pid;
 
-/// Memory that each table may take. With the stacks (see [`super::symbols`]) they are below 40 MiB when they are full,
-/// where the agent takes some 20 MiB by itself: a busy node's few hundred programs fit into a part of that.
+/// The memory limit of each table, in bytes. All tables together with the stacks (see [`super::symbols`]) take below 40
+/// MiB when they are full; the rest of the agent takes some 20 MiB. The few hundred programs of a busy node need only a
+/// part of this.
 const PROCESSES_BYTES: usize = 8 << 20;
 const NAMES_BYTES: usize = 6 << 20;
 const FRAMES_BYTES: usize = 8 << 20;
 const FRAME_BYTES: usize = 224;
 const NAME_BYTES: usize = 96;
-/// A frame that is remembered is in so many stacks or more.
+/// A remembered frame is assumed to be in at least this number of stacks.
 const SHARED_BY: usize = 4;
-/// Live processes that are asked for a file of one that is gone.
+/// The largest number of live processes that are tried for a file of a process that is gone.
 const MAX_ASKED: usize = 8;
 
-/// A function's name and language, or that there is none.
+/// A function's name and language; `None` if the file has no function at the address.
 type Name = Option<(Arc<str>, FrameKind)>;
 
-/// A frame, and what became of its address.
+/// A frame with the outcome of its lookup.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
     pub(super) frame: Arc<Frame>,
     pub(super) place: Place,
     pub(super) outcome: Result<(), Cause>,
-    /// Whether it will be the same for as long as the process has the same mappings.
+    /// Set if the frame stays the same as long as the process has the same mappings.
     pub(super) lasts: bool,
-    /// The memory that is charged to a stack which has it: all of it to the first.
+    /// The memory that is charged to a stack with this frame, in bytes: the first stack pays all of it.
     pub(super) cost: usize,
 }
 
-/// The time and bytes that may be read for one pod or cgroup in a window.
+/// The limits of time and bytes for one pod or cgroup in a window.
 #[derive(Debug)]
 pub(super) struct Turn {
     /// The pod or cgroup.
     pub(super) owner: String,
     pub(super) deadline: Instant,
-    /// Bytes of maps of JIT compilers, which are read again whenever they grow.
+    /// The bytes that may be read from JIT compilers' maps, which are read again when they grow.
     pub(super) map_bytes: u64,
-    /// Whether the turn was too short.
+    /// Set if the turn was too short.
     pub(super) late: bool,
 }
 
-/// The user side's names.
+/// The names of user addresses.
 #[derive(Debug)]
 pub(super) struct User {
     reader: Reader,
     processes: Remembered<Pid, Process>,
     next_process: u64,
     objects: Arc<Objects>,
-    /// By the object's number and the address in it.
+    /// The names, by the object's number and the address in the object.
     names: Remembered<(u64, u64), Name>,
-    /// By the process' number and the address.
+    /// The frames, by the process' number and the address.
     frames: Remembered<(u64, u64), Named>,
-    /// The same text for files of which none is known.
+    /// The empty text for unknown source files, shared by all frames.
     no_text: Arc<str>,
     vdso: Vdso,
     window: u32,
     meets: Meets,
 }
 
-/// The addresses of one file whose functions are to be looked up.
+/// The addresses of one file whose functions must be looked up.
 struct Wanted {
     object: Arc<Object>,
-    /// Of the process, that has it.
+    /// The index of the mapping in the process that has the file.
     span: usize,
     addresses: BTreeSet<u64>,
 }
@@ -106,12 +107,12 @@ impl User {
         }
     }
 
-    /// Returns the same without remembered files and names.
+    /// Returns the same tables without remembered files and names.
     pub(super) fn forget(self) -> Self {
         Self { meets: self.meets, ..Self::new(self.reader) }
     }
 
-    /// What comes now is of the next window.
+    /// Starts the next window.
     pub(super) fn next_window(&mut self) {
         self.window = self.window.wrapping_add(1);
         self.processes.next_window();
@@ -121,8 +122,8 @@ impl User {
         self.meets.next_window();
     }
 
-    /// Learns what a process has mapped, and what those files are, so that it may end; whether it was not known. Costs one
-    /// small file where it is.
+    /// Reads the mappings of a process and their files, so that the process may end. Returns whether the process was
+    /// new. For a known process, this reads one small file.
     pub(super) fn meet(&mut self, pid: Pid) -> bool {
         let Some(life) = Life::of(pid) else { return false };
         if self.processes.get(&pid).is_some_and(|known| known.life == life) {
@@ -136,7 +137,7 @@ impl User {
         if let Some(mut process) = process {
             let all = (0..process.spans.len()).collect();
             self.identify(&mut process, &all, &mut turn);
-            // It may map more before its window ends.
+            // The process may map more code before its window ends, so its mappings are read again then.
             process.read_in = 0;
             self.keep(process);
         }
@@ -144,8 +145,8 @@ impl User {
         is_met
     }
 
-    /// The number of a process with its mappings, as far as is known without reading them again; `None` for one that
-    /// ended before it was met.
+    /// Returns the number of a process with its mappings; known mappings are not read again. Returns `None` for a
+    /// process that ended before its mappings were read.
     pub(super) fn number(&mut self, pid: Pid, turn: &mut Turn) -> Option<u64> {
         if let Some(life) = Life::of(pid)
             && self.processes.get(&pid).is_none_or(|known| known.life != life)
@@ -156,8 +157,8 @@ impl User {
         self.processes.get(&pid).map(|process| process.number)
     }
 
-    /// Returns the frames of addresses in processes of one owner. Frames that are not known by the end of its turn
-    /// have no name.
+    /// Returns the frames of addresses in processes of one owner. Frames that are unknown at the end of the owner's
+    /// turn have no name.
     pub(super) fn frames(
         &mut self,
         processes: &[(Pid, BTreeSet<u64>)],
@@ -189,7 +190,7 @@ impl User {
         let mut frames = HashMap::with_capacity(calls.len());
         let mut wanted: BTreeMap<u64, Wanted> = BTreeMap::new();
         let mut in_memory = Vec::new();
-        // What was not remembered: the address, its mapping, and the address in the file.
+        // The frames that were not remembered: the address, its mapping, and the address in the file.
         let mut found = Vec::new();
         for call in calls {
             if let Some(named) = self.frames.get(&(process.number, *call)) {
@@ -216,7 +217,7 @@ impl User {
                         }
                         found.push((*call, at, address));
                     }
-                    // Memory with a file behind it, such as a JIT compiler shares with itself.
+                    // Memory with a file behind it, for example memory that a JIT compiler maps twice.
                     None => in_memory.push(*call),
                 },
                 (Backing::File(_) | Backing::Special(_), _) => found.push((*call, at, offset)),
@@ -236,7 +237,7 @@ impl User {
         (frames, in_memory)
     }
 
-    /// Finds the objects of these mappings' files, where they are not known.
+    /// Finds the objects of these mappings' files, unless they are known.
     fn identify(&mut self, process: &mut Process, at: &BTreeSet<usize>, turn: &mut Turn) {
         let (mut unknown, pid) = (Vec::new(), process.pid);
         for (at, span) in at.iter().filter_map(|at| Some((*at, process.spans.get(*at)?))) {
@@ -266,7 +267,7 @@ impl User {
         }
     }
 
-    /// Runs `work` on the thread for files within this turn.
+    /// Runs `work` on the thread for files, within this turn.
     fn run<T: Send + 'static>(
         &mut self,
         turn: &mut Turn,
@@ -279,12 +280,12 @@ impl User {
         result.ok()
     }
 
-    /// The frame of an address that lies in a file or in the vDSO.
+    /// Returns the frame of an address in a file or in the vDSO.
     fn name(&mut self, span: &Span, address: u64, looked_up: &HashMap<(u64, u64), Name>) -> Named {
         let name = match (&span.object, &span.vma.backing) {
             (Some(object), _) => {
                 let place = (object.number, address);
-                // Of what was just looked up the table may have forgotten some.
+                // The table may already have dropped some of the names that were just looked up.
                 looked_up.get(&place).cloned().or_else(|| self.names.get(&place).cloned())
             }
             (None, Backing::Special(name)) if name == "[vdso]" => {
@@ -311,7 +312,7 @@ impl User {
         Arc::new(Frame { address, kind, mapping, functions })
     }
 
-    /// Looks up functions, file by file, and remembers them; gives those of files that could be read.
+    /// Looks up functions, file by file, and remembers them; returns the functions of readable files.
     fn look_up(
         &mut self,
         process: &Process,
@@ -346,14 +347,14 @@ impl User {
         self.names.insert(place, name.clone(), cost);
     }
 
-    /// Returns processes that have the same file, for the case that the wanted process is gone.
+    /// Returns processes with the same file, in case the wanted process is gone.
     fn others_with(&self, object: &Object) -> Vec<(Pid, Vma)> {
         let has_it = |span: &&Span| span.object.as_ref().is_some_and(|other| other.number == object.number);
         let others = self.processes.values().filter_map(|process| Some((process, process.spans.iter().find(has_it)?)));
         others.take(MAX_ASKED).map(|(process, span)| (process.pid, span.vma.clone())).collect()
     }
 
-    /// The process with its mappings as they are now, or as they last were.
+    /// Returns the process with its current mappings, or with the last known ones.
     fn current(&mut self, pid: Pid, turn: &mut Turn) -> Option<Process> {
         let known = self.processes.remove(&pid);
         let Some(life) = Life::of(pid) else { return known };
@@ -365,12 +366,13 @@ impl User {
                 let process = Process::new(pid, life, vmas, known, &mut self.next_process);
                 Some(Process { read_in: self.window, ..process })
             }
-            // It ended just now.
+            // The process has just ended.
             None => known.filter(|known| known.life == life),
         }
     }
 
-    /// Returns its mappings, if there are any. A process that waits for a page of a file may block the read.
+    /// Returns the mappings of a process; `None` if there are none. A process that waits for a page of a file may block
+    /// the read.
     fn vmas(&mut self, pid: Pid, turn: &mut Turn) -> Option<Vec<Vma>> {
         let vmas = self.run(turn, pid, reader::Place::Own, move |_| read_vmas(pid));
         vmas?.ok().filter(|vmas| !vmas.is_empty())
@@ -402,12 +404,12 @@ fn unnamed(address: u64, place: Place, cause: Cause) -> Named {
     Named { frame: Arc::new(frame), place, outcome: Err(cause), lasts: false, cost: FRAME_BYTES }
 }
 
-/// Whether the file is the one that was seen before, and not one that took its place.
+/// Returns whether this is the file that was seen before, and not a new file at its place.
 fn is(object: &Object, file: &Watched<'_>) -> bool {
     FileId::of(&file.file).is_ok_and(|id| id == object.id)
 }
 
-/// Opens an object through the first of these processes that still has it mapped, or by its path on one of the hosts.
+/// Opens an object through the first of these processes that still maps it, or by its path on one of the hosts.
 fn open_any<'a>(
     object: &Object,
     owners: Vec<(Pid, Vma)>,

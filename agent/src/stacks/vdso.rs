@@ -1,4 +1,4 @@
-//! The functions of the vDSO, which the kernel maps into all processes: the agent's own copy tells those of all.
+//! Looks up the functions of the vDSO, which the kernel maps into all processes: the agent's own copy is valid for all.
 
 use std::{
     fs::{self, File},
@@ -13,15 +13,16 @@ use super::{
     read_at::read_exact,
 };
 
-/// Some pages.
+/// The largest size of the image, in bytes: it has only some pages.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// The vDSO's image, once somebody asked.
+/// The vDSO's image, once it was needed.
 #[derive(Debug, Default)]
 pub(super) struct Vdso(Option<Option<(Elf, Vec<u8>)>>);
 
 impl Vdso {
-    /// The function at an address in it; processes of 32 bits have another image, whose addresses seldom fit.
+    /// Returns the function at an address in the vDSO. Processes of 32 bits have another image, whose addresses seldom
+    /// match.
     pub(super) fn name(&mut self, address: u64) -> Option<Arc<str>> {
         let (elf, image) = self.0.get_or_insert_with(|| read().ok().flatten()).as_ref()?;
         functions(elf, &image[..], &[address]).pop()?.map(|name| name.text.into())

@@ -1,7 +1,7 @@
-//! The samples between two profiles. Pure, but for the look at the kernel's functions.
+//! The samples between two profiles. Pure, except that it reads the kernel's functions.
 //!
-//! The kernel side names stacks, wakers and places by ids, and tells once what they are: what it told is kept here, as
-//! long as it is used. Samples of a place whose stack is not known yet wait for it.
+//! The kernel side refers to stacks, wakers and call sites by ids, and sends the record of each id once. This module
+//! keeps the records while they are used. Samples of a call site whose stack is not known yet wait for it.
 
 use crate::model::usage::SeenTime;
 use std::{
@@ -22,33 +22,34 @@ use crate::{
     },
 };
 
-/// How long samples wait for the stack of their place, in nanoseconds.
+/// The longest time that samples wait for the stack of their call site, in nanoseconds.
 const PLACE_PATIENCE_NS: u64 = 60_000_000_000;
 
-/// What is known of a stack, and what a wait there is for.
+/// A stack, and the reason of a wait with this stack.
 #[derive(Clone, Debug)]
 struct KnownStack {
     stack: Arc<RawStack>,
     reason: WaitReason,
 }
 
-/// See the module.
+/// The samples of the current window, see the module.
 #[derive(Debug)]
 pub struct Window {
     functions: KnownFunctions,
     reasons: Reasons,
-    /// With the number of the window that last used each.
+    /// The stacks, with the number of the window that last used each of them.
     stacks: HashMap<StackId, (KnownStack, u64)>,
     wakers: HashMap<WakerId, (Arc<RawWaker>, u64)>,
-    /// The stacks of places, and in which take they were told: samples may be one take late.
+    /// The stacks of call sites, with the number of the reading in which each arrived: samples may arrive one reading
+    /// later.
     places: HashMap<StackId, (StackId, u64)>,
     sums: HashMap<SampleKey, RawSample>,
     long_waits: Vec<RawSample>,
-    /// Long waits that were told since the last take.
+    /// Long waits that arrived since the last reading.
     new_long_waits: Vec<RawSample>,
-    /// Samples of places without a stack, and since when they wait.
+    /// Samples of call sites without a stack, with the time since when they wait.
     placeless: Vec<(u64, RawSample)>,
-    /// What was profiled since it was last asked for.
+    /// The profiled times since the last call of [`Window::take_profiled`].
     profiled: HashMap<CgroupId, Facts>,
     seen: SeenTime,
     takes: u64,
@@ -58,8 +59,9 @@ pub struct Window {
 }
 
 impl Window {
-    /// Has no samples yet. Agents before this one have `seen` so much. `max_stacks` are remembered, and `max_samples` are kept
-    /// for the stack of their place; as many long waits are kept one by one.
+    /// Creates a window without samples. `seen` is the total of previous agents. The window remembers `max_stacks`
+    /// stacks and `max_stacks` wakers, and up to `max_samples` samples that wait for the stack of their call site; up
+    /// to `max_samples` long waits are stored one by one.
     #[must_use]
     pub fn new(max_stacks: usize, max_samples: usize, seen: SeenTime) -> Self {
         Self {
@@ -81,7 +83,7 @@ impl Window {
         }
     }
 
-    /// The functions of the kernel, read again if they may have changed.
+    /// Returns the functions of the kernel, read again if they may have changed.
     pub fn learn_functions(&mut self) -> Arc<KernelFunctions> {
         if self.functions.learn() {
             self.reasons = Reasons::new(self.functions.table().iter());
@@ -89,7 +91,7 @@ impl Window {
         Arc::clone(self.functions.table())
     }
 
-    /// Takes in one record.
+    /// Adds one record.
     pub fn record(&mut self, record: StackRecord) {
         match record {
             StackRecord::Stack(stack) => {
@@ -101,7 +103,7 @@ impl Window {
             StackRecord::Place(place, stack) => {
                 self.places.insert(place, (stack, self.takes));
             }
-            // Its place may be told next; of very many, some do not wait for that.
+            // The stack of the call site may arrive next. Beyond the limit, long waits do not wait for it.
             StackRecord::LongWait(wait) if self.new_long_waits.len() >= self.max_samples => {
                 self.place_and_keep(wait, wait.last_ns, true);
             }
@@ -112,7 +114,7 @@ impl Window {
         }
     }
 
-    /// Takes in samples, after the records that were sent before them.
+    /// Adds samples. Records that were sent before them must be added first.
     pub fn add(&mut self, samples: Vec<RawSample>, now_ns: u64) {
         for wait in std::mem::take(&mut self.new_long_waits) {
             self.place_and_keep(wait, now_ns, true);
@@ -134,8 +136,8 @@ impl Window {
         self.takes += 1;
     }
 
-    /// Adds time off the CPU that a cgroup's row has and no sample, in nanoseconds by [`WaitState`]. Its stacks and
-    /// processes are unknown. If `sampled` is false, the time is in no profile.
+    /// Adds time off the CPU that is in a cgroup's row but in no sample, in nanoseconds by [`WaitState`]. Its stacks
+    /// and processes are unknown. If `sampled` is false, the time is in no profile.
     pub fn add_unprofiled(&mut self, times: &[(CgroupId, [u64; WaitState::ALL.len()])], now_ns: u64, sampled: bool) {
         for (cgroup, by_state) in times {
             self.profiled.entry(*cgroup).or_default().add(&Facts::of_waits_without_samples(by_state));
@@ -156,14 +158,15 @@ impl Window {
         }
     }
 
-    /// How much time was looked at so far.
+    /// Returns the time whose cached stacks have been checked so far.
     #[must_use]
     pub fn seen(&self) -> SeenTime {
         self.seen
     }
 
-    /// Gives a sample the stack that was seen, if that is another one than the remembered one. The kernel's part is what was
-    /// seen, and the user's what is remembered: it was entered from the same place.
+    /// Replaces the cached stack of a sample by the stack that was seen, if they differ. The new stack has the kernel
+    /// part of the seen stack and the user part of the cached stack, because both entered the kernel from the same
+    /// place.
     fn correct(&mut self, sample: &mut RawSample) {
         let Some(id) = sample.key.seen.take() else { return };
         let stack_of = |id: StackId| self.stacks.get(&id).map(|(known, _)| Arc::clone(&known.stack));
@@ -207,7 +210,7 @@ impl Window {
         self.correct(&mut sample);
         let queued_ns = std::mem::take(&mut sample.queued_ns);
         if queued_ns > 0 {
-            // Its stack says what it waited for before.
+            // Time in the run queue has no stack: the stack belongs to the wait before it.
             let activity = RawActivity::Wait(WaitState::RunQueue);
             let key = SampleKey { stack: None, waker: None, activity, ..sample.key };
             self.profiled.entry(key.cgroup).or_default()[Fact::wait(WaitReason::RunQueue)] += queued_ns;
@@ -223,7 +226,7 @@ impl Window {
                 profiled[Fact::wait(reason)] += sample.ns;
             }
         }
-        // More than the limit are summed as others are.
+        // Long waits beyond the limit are summed like other samples.
         if alone && self.long_waits.len() < self.max_samples {
             self.long_waits.push(sample);
             return;
@@ -245,24 +248,25 @@ impl Window {
         }
     }
 
-    /// How many samples it has.
+    /// Returns the number of samples.
     #[must_use]
     pub fn len(&self) -> usize {
         self.sums.len() + self.long_waits.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether there are no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What was profiled since the last call, by cgroup.
+    /// Returns the profiled times since the last call, by cgroup.
     pub fn take_profiled(&mut self) -> HashMap<CgroupId, Facts> {
         std::mem::take(&mut self.profiled)
     }
 
-    /// Ends the window: its samples, long waits one by one. `last` has those too whose place has no stack yet.
+    /// Ends the window and returns its samples, long waits one by one. With `last`, samples whose call site has no
+    /// stack yet are included, too.
     pub fn end(&mut self, last: bool) -> Vec<RawSample> {
         if last {
             for (_, mut sample) in std::mem::take(&mut self.placeless) {
@@ -275,34 +279,34 @@ impl Window {
         sums.chain(std::mem::take(&mut self.long_waits)).collect()
     }
 
-    /// What a sample was for.
+    /// Returns the reason of a sample's wait.
     #[must_use]
     pub fn reason(&self, key: &SampleKey) -> WaitReason {
         reason(&self.stacks, key)
     }
 
-    /// A stack, which is used now; `None` when it was lost on the way.
+    /// Returns a stack and marks it as used; `None` if it was lost on the way.
     pub fn stack(&mut self, id: StackId) -> Option<Arc<RawStack>> {
         let (known, used) = self.stacks.get_mut(&id)?;
         *used = self.number;
         Some(Arc::clone(&known.stack))
     }
 
-    /// A waker, which is used now; `None` when it was lost on the way.
+    /// Returns a waker and marks it as used; `None` if it was lost on the way.
     pub fn waker(&mut self, id: WakerId) -> Option<Arc<RawWaker>> {
         let (waker, used) = self.wakers.get_mut(&id)?;
         *used = self.number;
         Some(Arc::clone(waker))
     }
 
-    /// Forgets all stacks and wakers. Gives back their ids, for the kernel side to tell them again.
+    /// Forgets all stacks and wakers. Returns their ids, so that the kernel side sends their records again.
     pub fn forget_all(&mut self) -> Vec<u64> {
         let stacks = std::mem::take(&mut self.stacks).into_keys().map(|id| id.0);
         stacks.chain(std::mem::take(&mut self.wakers).into_keys().map(|id| id.0)).collect()
     }
 
-    /// Keeps stacks and wakers within their number: those that the last window did not use go. Gives back their ids,
-    /// for the kernel side to tell them again.
+    /// Limits the numbers of stacks and wakers: entries that the last window did not use are dropped. Returns their
+    /// ids, so that the kernel side sends their records again.
     pub fn forget(&mut self) -> Vec<u64> {
         let mut forgotten = Vec::new();
         let number = self.number;

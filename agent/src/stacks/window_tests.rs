@@ -55,7 +55,7 @@ fn samples_of_a_place_wait_for_its_stack() {
     window.add(vec![sample(Some(PLACE), 5)], NOW);
     assert!(window.end(false).is_empty() && profiled(&mut window, WaitReason::Child) == 0);
     window.record(StackRecord::Place(PLACE, STACK));
-    // A sample of the same place may have been in the other table then.
+    // A sample of the same call site may have been in the other table then.
     window.add(vec![], NOW);
     window.add(vec![sample(Some(PLACE), 6)], NOW);
     assert_eq!(profiled(&mut window, WaitReason::Child), 11);
@@ -156,7 +156,7 @@ fn a_wait_is_told_apart_from_the_run_queue_after_it() {
     assert_eq!(found, [(13, None, queued), (30, Some(STACK), of), (100, Some(STACK), of)]);
 }
 
-/// The remembered stack is two functions of the scheduler's and `do_wait`; what was seen begins below the scheduler's.
+/// The cached stack is two functions of the scheduler and `do_wait`; the seen stack begins below the scheduler.
 #[test]
 fn what_was_seen_wins_over_what_is_remembered() {
     let mut window = window();
@@ -170,7 +170,7 @@ fn what_was_seen_wins_over_what_is_remembered() {
         sample.key.seen = Some(seen);
         sample
     };
-    // Nobody has told the last.
+    // The last stack was never sent.
     window.add(vec![seen(right, 5), seen(wrong, 7), seen(StackId(15), 11)], NOW);
     assert_eq!(window.seen(), SeenTime { all_ns: 12, wrong_ns: 7 });
     let profiled = window.take_profiled().remove(&CGROUP).unwrap();

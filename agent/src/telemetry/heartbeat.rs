@@ -1,8 +1,7 @@
-//! Tells whether the agent's loops still turn: each loop counts its turns, and the HTTP server checks that the counts
-//! change.
+//! Detects loops of the agent that hang: each loop counts its turns, and the HTTP server checks that the counts change.
 //!
-//! Time without a turn is counted in the looks, and each look counts for at most two periods. So a machine that was
-//! suspended, or a process that was stopped, does not look like a thread that hangs.
+//! Each check adds the time since the last check, and at most two periods. So a machine that was suspended, or a
+//! process that was stopped, does not look like a thread that hangs.
 
 use std::{
     sync::{
@@ -12,25 +11,25 @@ use std::{
     time::Duration,
 };
 
-/// How often [`Pulse::look`] is to be called.
+/// The period at which the caller must call [`Pulse::look`].
 pub const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A loop that has not turned for so long hangs. A reading of 10,000 cgroups takes far less.
+/// A loop without a turn for this time hangs. A reading of 10,000 cgroups takes far less.
 pub const HANGS_AFTER: Duration = Duration::from_secs(60);
 
-/// The count of one loop's turns. Clones share it.
+/// The count of a loop's turns. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeat(Arc<AtomicU64>);
 
-/// The loops that have to turn.
+/// The loops that are watched.
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeats {
-    /// The thread `podperf-kernel`, at least four times a second between readings.
+    /// The loop of the thread `podperf-kernel`. It turns at least four times a second between readings.
     pub kernel: Heartbeat,
-    /// The main thread, every five seconds.
+    /// The loop of the main thread. It turns every five seconds.
     pub main: Heartbeat,
 }
 
-/// The state of all loops at the last look.
+/// The state of all loops at the last check.
 #[derive(Clone, Debug)]
 pub struct Pulse {
     loops: [(&'static str, Heartbeat, u64, Duration); 2],
@@ -45,7 +44,7 @@ impl Heartbeat {
 }
 
 impl Pulse {
-    /// Makes a pulse that knows of no turns yet.
+    /// Returns a pulse that has seen no turns yet.
     #[must_use]
     pub fn new(heartbeats: &Heartbeats) -> Self {
         let Heartbeats { kernel, main } = heartbeats.clone();
@@ -53,7 +52,7 @@ impl Pulse {
         Self { loops, looked: None }
     }
 
-    /// Notes which loops have turned since the last look. `now` is of `CLOCK_MONOTONIC`.
+    /// Notes which loops have turned since the last check. `now` is a time of `CLOCK_MONOTONIC`.
     pub fn look(&mut self, now: Duration) {
         let since = now.saturating_sub(self.looked.replace(now).unwrap_or(now)).min(2 * LOOK_EVERY);
         for (_, heartbeat, seen, silent) in &mut self.loops {
@@ -62,7 +61,7 @@ impl Pulse {
         }
     }
 
-    /// Returns which loop hangs, in words; `None` where all loops turn.
+    /// Returns a message that names a loop that hangs; `None` if all loops turn.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let (name, _, _, silent) = self.loops.iter().find(|(_, _, _, silent)| *silent >= HANGS_AFTER)?;
@@ -74,7 +73,7 @@ impl Pulse {
 mod tests {
     use super::*;
 
-    /// Looks for so long; the loops that turn do so before each look.
+    /// Calls `look` every period for `time`. The loops in `turning` turn before each call.
     fn watch(pulse: &mut Pulse, now: &mut Duration, time: Duration, turning: &[&Heartbeat]) {
         let end = *now + time;
         while *now < end {
@@ -91,7 +90,7 @@ mod tests {
         let mut pulse = Pulse::new(&heartbeats);
         watch(&mut pulse, &mut now, Duration::from_secs(5), &[kernel, main]);
         assert_eq!(pulse.problem(), None);
-        // A reading that takes 50 s.
+        // The kernel thread reads for 50 s.
         watch(&mut pulse, &mut now, Duration::from_secs(50), &[main]);
         assert_eq!(pulse.problem(), None);
         watch(&mut pulse, &mut now, LOOK_EVERY, &[kernel, main]);

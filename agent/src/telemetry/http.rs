@@ -1,4 +1,4 @@
-//! What the server counts of itself.
+//! Counts of the HTTP server: answers by status code, refusals by reason, its CPU time and its certificate's end.
 
 use std::{
     collections::BTreeMap,
@@ -10,24 +10,24 @@ use std::{
 
 use axum::http::StatusCode;
 
-/// Why somebody was not served.
+/// The reasons why the server refuses a request or closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Too many were open: one was closed.
+    /// Too many connections were open, so the server closed one.
     Connections,
-    /// Too many requests a second.
+    /// Too many requests a second arrived.
     Rate,
     /// Answering took too much CPU time.
     Cpu,
-    /// It has a body.
+    /// The request has a body.
     Body,
-    /// It has no token.
+    /// The request has no token.
     NoToken,
-    /// Its token is nobody's.
+    /// The API server does not accept the token.
     BadToken,
-    /// The token's owner may not.
+    /// The token's owner has no permission.
     Forbidden,
-    /// Nobody could say whether he may.
+    /// The API server did not answer, so the permission is unknown.
     Unavailable,
 }
 
@@ -43,7 +43,7 @@ impl Refusal {
         Self::Unavailable,
     ];
 
-    /// As a label has it.
+    /// Returns the label value of the reason.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,12 +59,12 @@ impl Refusal {
     }
 }
 
-/// The server's counts; it adds, others look.
+/// The counters that the server updates and `/metrics` reads.
 #[derive(Debug)]
 pub struct ServerCounts {
     codes: Mutex<BTreeMap<u16, u64>>,
     refusals: [AtomicU64; Refusal::ALL.len()],
-    /// Unix time; 0 for none.
+    /// The end of the certificate, Unix time in seconds; 0 without one.
     certificate_ends: AtomicI64,
     share: Mutex<Share>,
 }
@@ -72,28 +72,28 @@ pub struct ServerCounts {
 /// The share of the node's CPU time that answering takes, in percent of all CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Share {
-    /// Over the last seconds.
+    /// The mean share over the last seconds.
     pub percent: f64,
-    /// The cap; 0 is none.
+    /// The configured limit; 0 is no limit.
     pub most_percent: f64,
 }
 
-/// The same at a moment.
+/// A copy of [`ServerCounts`] at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct ServerStats {
     /// Answers by status code.
     pub codes: BTreeMap<u16, u64>,
-    /// All reasons, each with its count.
+    /// Count of each reason, zero included.
     pub refusals: Vec<(Refusal, u64)>,
-    /// When the certificate ends, Unix time; `None` without TLS.
+    /// The end of the certificate, Unix time in seconds; `None` without TLS.
     pub certificate_ends: Option<i64>,
-    /// Returns the share of CPU time that answering takes.
+    /// The share of CPU time that answering takes.
     pub share: Share,
 }
 
 impl Default for ServerCounts {
     fn default() -> Self {
-        // What is hoped for is there from the start.
+        // The series of code 200 exists, with 0, before the first answer.
         let codes = Mutex::new(BTreeMap::from([(StatusCode::OK.as_u16(), 0)]));
         Self { codes, refusals: Default::default(), certificate_ends: AtomicI64::default(), share: Mutex::default() }
     }
@@ -118,7 +118,7 @@ impl ServerCounts {
         *self.share.lock().unwrap_or_else(PoisonError::into_inner) = share;
     }
 
-    /// As they are now.
+    /// Returns the current values.
     #[must_use]
     pub fn stats(&self) -> ServerStats {
         let count = |(why, count): (Refusal, &AtomicU64)| (why, count.load(Ordering::Relaxed));

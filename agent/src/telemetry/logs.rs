@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::Level;
 use tracing_subscriber::layer::{Context, Layer};
 
-/// Log messages by level, counted as they are written.
+/// The number of log messages by level, counted as the messages are written.
 #[derive(Debug, Default)]
 pub struct LogCounts(pub(crate) [AtomicU64; 3]);
 
 impl LogCounts {
-    /// All zero.
+    /// Returns counts that are all zero.
     #[must_use]
     pub const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; 3])
     }
 }
 
-/// The levels that are counted, with their label values.
+/// The counted levels, with their label values.
 pub(crate) const LEVELS: [(Level, &str); 3] = [(Level::ERROR, "error"), (Level::WARN, "warn"), (Level::INFO, "info")];
 
 impl<S: tracing::Subscriber> Layer<S> for &'static LogCounts {

@@ -1,4 +1,4 @@
-//! Counts of the agent's own work: log messages, requests, and turns of its loops.
+//! Counts of the agent's own work: log messages, HTTP requests, and turns of its loops.
 
 pub mod heartbeat;
 pub mod http;

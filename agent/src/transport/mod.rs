@@ -1,3 +1,3 @@
-//! The means by which the agent talks to others over a network.
+//! Network code that several parts of the agent share.
 
 pub mod pem;

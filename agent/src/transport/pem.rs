@@ -1,4 +1,4 @@
-//! Certificates and keys in files, for TLS of both sides: to receivers, and of the agent's own server.
+//! Reads certificates and keys from PEM files, for connections to receivers and for the agent's own server.
 
 use std::{
     fs::File,
@@ -8,35 +8,35 @@ use std::{
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject};
 
-/// Of a certificate or key file. The system's own bundle has a quarter of that.
+/// The most bytes that are read of a certificate or key file. The system's own bundle has a quarter of that.
 const FILE_BYTES: u64 = 1 << 20;
 
-/// Why a file cannot be used.
+/// The reasons why a certificate or key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("failed to read `{key}`: `{path}`: {source} (mount it, or let the agent read it)", path = path.display())]
     Read {
         /// The key's path, or the flag.
         key: &'static str,
-        /// As configured.
+        /// The configured path.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Not what is expected in it.
+    /// The file does not hold the expected PEM section.
     #[error("failed to parse `{key}`: `{path}`: no {expected} in it (it is to be PEM)", path = path.display())]
     Parse {
         /// The key's path, or the flag.
         key: &'static str,
-        /// As configured.
+        /// The configured path.
         path: PathBuf,
-        /// What it is to hold.
+        /// The expected kind of section, such as `certificate`.
         expected: &'static str,
     },
 }
 
-/// A file's bytes, and what they are called. It never shows them.
+/// The bytes of a file, with its path and its configuration key. `Debug` never prints the bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct PemFile {
     key: &'static str,
@@ -51,7 +51,7 @@ impl std::fmt::Debug for PemFile {
 }
 
 impl PemFile {
-    /// Reads it, under the name of the key that it is configured by.
+    /// Reads the file. `key` is the configuration key that errors name.
     pub(crate) fn read(key: &'static str, path: &Path) -> Result<Self, PemError> {
         let mut bytes = Vec::new();
         let read = File::open(path).and_then(|file| file.take(FILE_BYTES).read_to_end(&mut bytes));
@@ -62,18 +62,18 @@ impl PemFile {
         }
     }
 
-    /// All certificates in it; at least one.
+    /// Returns all certificates of the file; at least one.
     pub(crate) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, PemError> {
         let parsed: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         parsed.ok().filter(|parsed| !parsed.is_empty()).ok_or_else(|| self.lacks("certificate"))
     }
 
-    /// The first private key in it.
+    /// Returns the first private key of the file.
     pub(crate) fn private_key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
         PrivateKeyDer::from_pem_slice(&self.bytes).ok().ok_or_else(|| self.lacks("private key"))
     }
 
-    /// What to say where something is missing in it.
+    /// Returns the error for a file without an `expected` section.
     pub(crate) fn lacks(&self, expected: &'static str) -> PemError {
         PemError::Parse { key: self.key, path: self.path.clone(), expected }
     }

@@ -1,8 +1,8 @@
-//! How the price grows: over the number of events and over the number of cgroups, beside perf's BPF counters.
+//! The growth of the cost over the number of events and the number of cgroups, beside perf's BPF counters.
 //!
-//! A ring of n processes, each in a cgroup of its own, on one CPU. All rings stand at once and go round only when they
-//! are asked to, so the rounds go over all numbers of cgroups and all watchers in turn, and what the machine does
-//! meanwhile falls on all alike. The figure is the difference inside a pair: one stretch without, one with the watcher.
+//! Each ring has n processes on one CPU, each in a cgroup of its own. All rings exist at once, and each turns only on
+//! request. So the rounds go over all numbers of cgroups and all watchers in turn, and other work on the machine
+//! affects all alike. The figure is the difference inside a pair: one stretch without the watcher, and one with it.
 
 pub mod plot;
 pub mod table;
@@ -32,9 +32,9 @@ use podperf_tests::{
 };
 use watch::{Tools, Watcher};
 
-/// Hops of a timed stretch; of many cgroups, at least two rounds of the ring.
+/// Hops of a timed stretch. With many cgroups, at least `ROUNDS_AT_LEAST` rounds of the ring.
 const HOPS: usize = 30_000;
-/// Hops before it, likewise: tasks and cgroups are known from their first switch on.
+/// Hops before a timed stretch, with the same minimum: the agent knows tasks and cgroups from their first switch on.
 const WARMUP: usize = 5_000;
 const ROUNDS_AT_LEAST: usize = 2;
 
@@ -50,24 +50,24 @@ pub struct GrowthArgs {
     /// Most cgroups that perf is given: it opens a file for each
     #[arg(long, default_value_t = 1_000)]
     pub perf_cgroups: usize,
-    /// Where to write a plot of it, SVG
+    /// File for a plot of the growth, in SVG
     #[arg(long)]
     pub plot: Option<PathBuf>,
 }
 
-/// What was measured of one watcher on one ring.
+/// The measurements of one watcher on one ring.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
-    /// CPU ns per hop without and with it, one pair per round.
+    /// CPU ns per hop without and with the watcher, one pair per round.
     pub pairs: Vec<(f64, f64)>,
-    /// Files that its process had open.
+    /// Number of files that the watcher's process had open.
     pub fds: Option<usize>,
-    /// Why it could not be measured.
+    /// The reason why the watcher could not be measured.
     pub failure: Option<String>,
 }
 
 impl Cell {
-    /// Extra ns per hop over the pairs.
+    /// Returns the extra ns per hop over the pairs.
     pub fn extra_ns(&self) -> Option<Spread> {
         if self.failure.is_some() {
             return None;
@@ -79,36 +79,36 @@ impl Cell {
 /// All cells, by watcher and number of cgroups.
 #[derive(Debug)]
 pub struct Growth {
-    /// Rising.
+    /// The numbers of cgroups, rising.
     pub cgroup_counts: Vec<usize>,
-    /// Rising.
+    /// The numbers of events, rising.
     pub event_counts: Vec<usize>,
-    /// In the order of the table.
+    /// The watchers, in the order of the table.
     pub watchers: Vec<Watcher>,
     cells: BTreeMap<(Watcher, usize), Cell>,
 }
 
 impl Growth {
-    /// What was measured of it with that many cgroups.
+    /// Returns the measurements of a watcher with this number of cgroups.
     pub fn cell(&self, watcher: Watcher, cgroups: usize) -> Option<&Cell> {
         self.cells.get(&(watcher, cgroups))
     }
 
-    /// CPU ns per hop of a ring without a watcher.
+    /// Returns the CPU ns per hop of a ring without a watcher.
     pub fn base_ns(&self, cgroups: usize) -> Option<Spread> {
         let cells = self.cells.iter().filter(|((_, count), _)| *count == cgroups);
         Spread::of(cells.flat_map(|(_, cell)| &cell.pairs).map(|pair| pair.0).collect())
     }
 }
 
-/// What it needs of the other parts' arguments.
+/// The arguments of other parts that this part uses.
 #[derive(Debug)]
 pub struct Common<'a> {
     /// Interleaved rounds.
     pub rounds: usize,
     /// CPU of the rings.
     pub cpu: Option<usize>,
-    /// How long to wait after a start.
+    /// The wait after a start.
     pub settle: Duration,
     /// perf with BPF skeletons.
     pub perf: &'a Path,
@@ -116,7 +116,7 @@ pub struct Common<'a> {
     pub agent: &'a Path,
 }
 
-/// Measures all, writes the plot, and returns the text to print.
+/// Measures everything, writes the plot, and returns the text to print.
 pub fn run(args: &GrowthArgs, common: &Common<'_>) -> Result<String> {
     let growth = measure(args, common)?;
     if let Some(path) = &args.plot {
@@ -164,7 +164,7 @@ fn measure_pair(cell: &mut Cell, watcher: Watcher, ring: &mut Ring, tools: &Tool
         thread::sleep(settle);
         let fds = started.fds();
         let with = ring.go_round()?;
-        // A watcher that ended early was not there to be measured.
+        // A watcher that ended early was not measured.
         started.check()?;
         Ok((fds, with))
     });
@@ -178,14 +178,14 @@ fn measure_pair(cell: &mut Cell, watcher: Watcher, ring: &mut Ring, tools: &Tool
     Ok(())
 }
 
-/// A ring that goes round when it is asked to, with its cgroups.
+/// A ring with its cgroups, which turns on request.
 #[derive(Debug)]
 struct Ring {
     count: usize,
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
-    /// Last: its cgroups can be removed only when the processes are gone.
+    /// This field is the last one: its cgroups can be removed only when the processes are gone.
     parent: TestCgroup,
 }
 
@@ -210,7 +210,7 @@ impl Ring {
         let to = child.stdin.take().context("no stdin")?;
         let from = BufReader::new(child.stdout.take().context("no stdout")?);
         let mut ring = Self { count, child, to, from, parent };
-        // Once for nothing: when it answers, all have sat down.
+        // The first turn is not measured: its answer means that all processes are in place.
         ring.go_round()?;
         Ok(ring)
     }
@@ -222,11 +222,11 @@ impl Ring {
         serde_json::from_str(&line).context("the ring is broken")
     }
 
-    /// Lets the processes end, which takes a while when they are thousands, before their cgroups are removed.
+    /// Waits for the end of the processes before their cgroups are removed. Thousands of processes take a while.
     fn end(self) -> Result<()> {
         let Self { mut child, to, from, parent, .. } = self;
         drop(to);
-        // Its report, which nobody needs; a full pipe would hold it up.
+        // Discards the ring's report, because a full pipe would block the ring.
         from.lines().for_each(drop);
         let status = child.wait()?;
         drop(parent);

@@ -1,4 +1,4 @@
-//! The growth of the price as a picture: two panels of lines in SVG, which is little enough to write by hand.
+//! The growth of the cost as a picture: two panels of lines in SVG, which is simple enough to write by hand.
 
 use std::fmt::Write as _;
 
@@ -21,19 +21,19 @@ const STEPS: u32 = 5;
 struct Line {
     title: String,
     color: &'static str,
-    /// Where it is from the left, 0 to 1, and its ns per hop.
+    /// The position from the left, 0 to 1, and the ns per hop.
     points: Vec<(f64, Spread)>,
 }
 
 /// One panel.
 struct Panel {
     title: String,
-    /// What is written below the axis: where, 0 to 1, and what.
+    /// The labels below the axis: the position, 0 to 1, and the text.
     marks: Vec<(f64, String)>,
     lines: Vec<Line>,
 }
 
-/// The whole picture.
+/// Returns the whole picture.
 pub fn svg(growth: &Growth) -> String {
     let (width, height) = (2.0f64.mul_add(WIDTH, LEFT + GAP + 20.0), TOP + HEIGHT + BOTTOM);
     let mut text = format!(
@@ -143,7 +143,7 @@ fn draw(text: &mut String, left: f64, panel: &Panel) {
     }
 }
 
-/// The next of 1, 2, 5, 10, 20 ... that is not less.
+/// Returns the smallest of 1, 2, 5, 10, 20 ... that is not less than the value.
 fn round_up(value: f64) -> f64 {
     let mut top = 1.0;
     for factor in [2.0, 2.5, 2.0].into_iter().cycle() {

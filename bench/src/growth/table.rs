@@ -1,4 +1,4 @@
-//! The growth of the price as text for people: Markdown.
+//! The growth of the cost as Markdown for people.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use super::{
     watch::{SIX, Watcher},
 };
 
-/// One line per watcher, one column per number of cgroups; then the open files.
+/// Returns one line per watcher with one column per number of cgroups, and then the open files.
 pub fn growth(growth: &Growth) -> String {
     let mut text = "\n## Extra CPU ns per hop: median (least..greatest) over the rounds\n\n".to_owned();
     header(&mut text, "watcher", growth);
@@ -52,20 +52,20 @@ fn extra(cell: &Cell) -> String {
     cell.extra_ns().map_or_else(|| "-".to_owned(), |ns| format!("{:+.0} ({:+.0}..{:+.0})", ns.median, ns.min, ns.max))
 }
 
-/// A goal and what was measured of it.
+/// A goal and its measured value.
 struct Goal {
     title: String,
     at_most: f64,
     measured: Option<f64>,
 }
 
-/// Goal, measured, holds: one line each. Nothing is asserted.
+/// Returns one line per goal: the goal, the measured value, and whether the goal is met. Nothing is asserted.
 pub fn goals(growth: &Growth) -> String {
     let (Some(few), Some(many)) = (growth.cgroup_counts.first().copied(), growth.cgroup_counts.last().copied()) else {
         return String::new();
     };
     let extra = |watcher: Watcher, count| Some(growth.cell(watcher, count)?.extra_ns()?.median);
-    // A price below zero is noise, and so is its ratio.
+    // A cost below zero is noise, and so is its ratio.
     let ratio =
         |of: Option<f64>, to: Option<f64>| of.zip(to).filter(|(of, to)| *of > 0.0 && *to > 0.0).map(|(of, to)| of / to);
     let perf = extra(Watcher::Perf(SIX), few);
@@ -102,7 +102,7 @@ pub fn goals(growth: &Growth) -> String {
     text
 }
 
-/// How many more files podperf has open than with facts alone and the fewest cgroups, per event and CPU.
+/// Returns the additional open files of podperf per event and CPU, compared with facts alone and the fewest cgroups.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
 fn files_per_event(growth: &Growth) -> Option<f64> {
     let cpus = std::thread::available_parallelism().ok()?.get();

@@ -1,4 +1,4 @@
-//! What is measured: podperf with facts or events, and perf's BPF counters with the same events.
+//! The watchers: podperf with facts or events, and perf's BPF counters with the same events.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -19,7 +19,7 @@ use podperf_tests::agent::Agent;
 
 use crate::{agent::sections, monitor::Process};
 
-/// As many as are asked for, in this order; the first six are those of the other parts.
+/// The events. A watcher takes the first ones of this list; the first six are also the events of the other parts.
 const EVENTS: [&str; 12] = [
     "cpu-clock",
     "task-clock",
@@ -35,7 +35,7 @@ const EVENTS: [&str; 12] = [
     "alignment-faults:k",
 ];
 
-/// With a thousand cgroups, perf needs seconds.
+/// The longest wait for a start. With a thousand cgroups, perf needs seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Room for the largest ring and the machine's own cgroups.
@@ -44,19 +44,19 @@ const ROOM: &str = "cgroups: {max: 8192}\n";
 /// One way to watch the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Watcher {
-    /// None: what two stretches of the same ring differ by.
+    /// No watcher: the difference between two stretches of the same ring.
     Nobody,
     /// podperf, facts and times from task fields.
     Facts,
-    /// podperf, that many events as perf counters and nothing else.
+    /// podperf with this number of events as perf counters and nothing else.
     Events(usize),
-    /// podperf, facts and times and that many events.
+    /// podperf with facts and times and this number of events.
     Both(usize),
-    /// `perf stat --bpf-counters --for-each-cgroup` of that many events.
+    /// `perf stat --bpf-counters --for-each-cgroup` of this number of events.
     Perf(usize),
 }
 
-/// All watchers for these numbers of events, in the order of the table.
+/// Returns all watchers for these numbers of events, in the order of the table.
 pub fn all(event_counts: &[usize]) -> Vec<Watcher> {
     let counts = || event_counts.iter().copied().filter(|count| (1..=EVENTS.len()).contains(count));
     let mut watchers = vec![Watcher::Nobody, Watcher::Facts];
@@ -66,27 +66,27 @@ pub fn all(event_counts: &[usize]) -> Vec<Watcher> {
     watchers
 }
 
-/// The number of events that the goals are about.
+/// The number of events in the goals.
 pub const SIX: usize = 6;
 
-/// What watchers are started with.
+/// The programs that watchers start, and a directory for them.
 #[derive(Debug)]
 pub struct Tools<'a> {
     /// perf with BPF skeletons.
     pub perf: &'a Path,
     /// The agent's program.
     pub agent: &'a Path,
-    /// For what perf writes.
+    /// The directory for the files of perf.
     pub scratch: &'a Path,
 }
 
 impl Watcher {
-    /// Whether it is perf.
+    /// Returns whether the watcher is perf.
     pub const fn is_perf(self) -> bool {
         matches!(self, Self::Perf(_))
     }
 
-    /// Its events, if perf counters are what it reads.
+    /// Returns the number of events that the watcher reads as perf counters.
     pub const fn events(self) -> usize {
         match self {
             Self::Nobody | Self::Facts => 0,
@@ -94,7 +94,7 @@ impl Watcher {
         }
     }
 
-    /// What the table calls it.
+    /// Returns the watcher's name in the table.
     pub fn title(self) -> String {
         let events = |count: usize| if count == 1 { "1 event".to_owned() } else { format!("{count} events") };
         match self {
@@ -106,7 +106,7 @@ impl Watcher {
         }
     }
 
-    /// Starts it on the cgroups inside `parent`, a path of the kernel, and waits until it is at work.
+    /// Starts the watcher on the cgroups inside `parent`, a path of the kernel, and waits until the watcher counts.
     pub fn start(self, tools: &Tools<'_>, parent: &str) -> Result<Started> {
         let groups = |count: usize| format!("[{}]", EVENTS[..count].join(", "));
         let agent = |facts: bool, groups: &str| {
@@ -122,13 +122,13 @@ impl Watcher {
     }
 }
 
-/// Starts perf, and waits until it counts: it then answers a `ping`.
+/// Starts perf, and waits until it counts: from then on it answers a `ping`.
 fn start_perf(tools: &Tools<'_>, parent: &str, events: &str) -> Result<Process> {
     let pipe = |name: &str| -> Result<(PathBuf, File)> {
         let path = tools.scratch.join(name);
         let _ = fs::remove_file(&path);
         mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).context("failed to make a pipe for perf")?;
-        // For both directions, so that opening it waits for nobody.
+        // Opens the pipe for both directions, so that the open does not wait for the other end.
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(&path)?;
         Ok((path, file))
     };
@@ -136,7 +136,7 @@ fn start_perf(tools: &Tools<'_>, parent: &str, events: &str) -> Result<Process> 
     let log = tools.scratch.join("perf.log");
     let mut command = Command::new(tools.perf);
     command.args(["stat", "-a", "--bpf-counters", "-e", events]);
-    // A pattern: the names of thousands would not fit into one argument.
+    // This is a pattern: the names of thousands of cgroups would not fit into one argument.
     command.arg("--for-each-cgroup").arg(format!("^{}/", parent.trim_start_matches('/')));
     command.arg("--control").arg(format!("fifo:{},{}", control.display(), answer.display()));
     command.arg("-o").arg(tools.scratch.join("perf.stat"));
@@ -156,10 +156,10 @@ fn start_perf(tools: &Tools<'_>, parent: &str, events: &str) -> Result<Process> 
     }
 }
 
-/// A watcher at work; dropping it ends it.
+/// A running watcher, which ends on drop.
 #[derive(Debug)]
 pub enum Started {
-    /// There is none.
+    /// No watcher.
     Nobody,
     /// podperf.
     Agent(Agent),
@@ -168,7 +168,7 @@ pub enum Started {
 }
 
 impl Started {
-    /// An error if it has ended by itself.
+    /// Returns an error if the watcher has ended by itself.
     pub fn check(&mut self) -> Result<()> {
         match self {
             Self::Nobody => Ok(()),
@@ -177,7 +177,7 @@ impl Started {
         }
     }
 
-    /// The files that its process has open.
+    /// Returns the number of files that the watcher's process has open.
     pub fn fds(&self) -> Option<usize> {
         let pid = match self {
             Self::Nobody => return None,

@@ -1,4 +1,4 @@
-//! What counters have counted over many scrapes, also those whose series have ended meanwhile. Pure.
+//! The totals of counters over many scrapes, including series that have ended. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use podperf_tests::agent::{Metrics, Sample};
 /// Counters' totals, ended series included.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
-    /// Of the last scrape: by family and labels.
+    /// The values of the last scrape, by family and labels.
     live: BTreeMap<Key, f64>,
-    /// Of series that are gone, with what they had last.
+    /// The last values of series that have ended.
     ended: BTreeMap<Key, f64>,
     fell: Vec<String>,
 }
 
-/// A family, and the row.
+/// The family and the labels.
 type Key = (String, BTreeMap<String, String>);
 
 impl Account {
-    /// Takes in a scrape. They must come often enough for each series to be seen at its end.
+    /// Adds a scrape. Scrapes must be frequent enough to see the last value of each series.
     pub fn add(&mut self, metrics: &Metrics) {
         let counters = metrics.samples().iter().filter(|sample| sample.name.ends_with("_total"));
         let live: BTreeMap<Key, f64> = counters.map(of).collect();
@@ -32,19 +32,19 @@ impl Account {
         self.live = live;
     }
 
-    /// What the series of a family have counted that are `wanted` by their labels.
+    /// Returns the total of a family's series whose labels are `wanted`.
     pub fn sum(&self, family: &str, wanted: impl Fn(&BTreeMap<String, String>) -> bool) -> f64 {
         let all = self.live.iter().chain(&self.ended);
         all.filter(|((name, labels), _)| name == family && wanted(labels)).map(|(_, value)| value).sum()
     }
 
-    /// How many series have ended.
+    /// Returns the number of series that have ended.
     #[must_use]
     pub fn ended(&self) -> usize {
         self.ended.len()
     }
 
-    /// Counters that fell.
+    /// Returns the counters whose value fell.
     #[must_use]
     pub fn fell(&self) -> &[String] {
         &self.fell

@@ -1,5 +1,5 @@
-//! What a busy node does to an agent in weeks, in minutes: cgroups and processes are born and die, people ask for pages
-//! and recordings and hang up, the configuration is reloaded.
+//! Applies weeks of a busy node's work to an agent within minutes: cgroups and processes are born and die, clients ask
+//! for pages and recordings and close the connection early, the configuration is reloaded.
 
 use std::{
     io::Write as _,
@@ -17,10 +17,10 @@ use std::{
 use anyhow::{Context as _, Result};
 use podperf_tests::{cgroup::TestCgroup, http, load, process};
 
-/// Between two loads of one kind, so that the machine is not full of them.
+/// The pause between two loads of one kind, so that loads do not fill the machine.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// All of it; over on drop.
+/// The whole churn, which stops on drop.
 #[derive(Debug)]
 pub struct Churn {
     over: Arc<AtomicBool>,
@@ -28,21 +28,21 @@ pub struct Churn {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What was done.
+/// The numbers of loads and requests.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Loads that ran to their end.
     pub loads: AtomicU64,
-    /// Loads that did not.
+    /// Loads that failed.
     pub failed: AtomicU64,
     /// Requests that were answered.
     pub answers: AtomicU64,
-    /// Requests that nobody waited for.
+    /// Requests whose client closed the connection without waiting.
     pub hung_up: AtomicU64,
 }
 
 impl Churn {
-    /// Begins, with cgroups inside `cgroup` and requests to `agent`.
+    /// Starts the churn, with cgroups inside `cgroup` and requests to `agent`.
     pub fn start(cgroup: &TestCgroup, agent: SocketAddr) -> Result<Self> {
         let mut churn = Self { over: Arc::default(), counts: Arc::default(), threads: Vec::new() };
         let program = load::binary()?;
@@ -86,7 +86,7 @@ impl Churn {
         }));
     }
 
-    /// Ends it, and says what was done.
+    /// Stops the churn, and returns its numbers of loads and requests.
     #[must_use]
     pub fn end(mut self) -> Arc<Counts> {
         self.stop();

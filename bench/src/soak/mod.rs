@@ -1,8 +1,8 @@
-//! An agent under churn for an hour, or as long as is asked for: nothing of it may grow, and nothing may get lost.
+//! An agent under churn for an hour, or for the given time: no figure may grow, and no count may get lost.
 //!
-//! [`churn`] is what happens to it, [`trend`] says of its figures whether they grow, [`account`] keeps what counters
-//! counted. The verdict needs no limits of its own for most figures: what is constant in the long run has no slope in
-//! the second half that stands out of the noise. That takes some 15 minutes at least.
+//! [`churn`] makes the load, [`trend`] decides for each figure whether it grows, and [`account`] stores the totals of
+//! counters. Most figures need no limit of their own: a figure that is constant in the long run has no slope above the
+//! noise in the second half. A run needs about 15 minutes at least.
 
 mod account;
 mod churn;
@@ -29,10 +29,10 @@ pub use churn::Churn;
 pub use trend::{Figure, Trend};
 
 const CONFIG: &str = "counters: {groups: [[cpu-clock, page-faults]]}\nmetrics: {facts: [oncpu, offcpu]}\n";
-/// Rows end soon after their cgroups, so that an hour has many generations of them; each reload changes it.
+/// Rows end soon after their cgroups, so that an hour has many generations of them. Each reload changes this key.
 const GRACES: [&str; 2] = ["cgroups: {grace: 5s}\n", "cgroups: {grace: 6s}\n"];
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
-/// What has no name yet gets one within that.
+/// The longest time until a cgroup without a name gets one.
 const NAMES: Duration = Duration::from_secs(35);
 
 const ONCPU: &str = "podperf_cgroup_oncpu_seconds_total";
@@ -40,7 +40,7 @@ const CPU_CLOCK: &str = "podperf_cgroup_cpu_clock_seconds_total";
 const COUNTED: &str = "podperf_pmu_event_counted_total";
 const IDLE: &str = "podperf_node_idle_seconds_total";
 
-/// How long.
+/// The length of the run.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct SoakArgs {
     /// Length in minutes
@@ -48,7 +48,7 @@ pub struct SoakArgs {
     pub minutes: f64,
 }
 
-/// What came of it.
+/// The result of the run.
 #[derive(Debug)]
 pub struct Report {
     length: Duration,
@@ -59,13 +59,13 @@ pub struct Report {
     drops: Vec<(String, f64)>,
 }
 
-/// Two ways to count the same.
+/// Two ways to count the same thing.
 #[derive(Clone, Debug)]
 pub struct Balance {
     what: &'static str,
     counted: f64,
     truth: f64,
-    /// Share of the truth that they may differ by.
+    /// The share of the truth by which both may differ.
     tolerance: f64,
 }
 
@@ -75,13 +75,13 @@ impl Balance {
     }
 
     fn holds(&self) -> bool {
-        // NaN does not.
+        // NaN fails this comparison.
         self.error().abs() <= self.tolerance
     }
 }
 
 impl Report {
-    /// Whether nothing grew and nothing got lost.
+    /// Returns whether no figure grew and no count got lost.
     #[must_use]
     pub fn passed(&self) -> bool {
         let grew = self.figures.iter().any(Figure::grows);
@@ -117,7 +117,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs it.
+/// Runs the churn, and returns the result.
 pub fn run(arguments: SoakArgs) -> Result<Report> {
     let length = Duration::try_from_secs_f64(arguments.minutes * 60.0)?;
     let mut agent = Agent::start(&(CONFIG.to_owned() + GRACES[0]))?;
@@ -160,14 +160,14 @@ pub fn run(arguments: SoakArgs) -> Result<Report> {
     Ok(Report { length, did, figures, balances, fell: account.fell().to_vec(), drops: drops(&last) })
 }
 
-/// A new reading, and when it was.
+/// Returns a new reading and its time.
 fn reading(agent: &Agent, account: &mut Account) -> Result<(Instant, Metrics)> {
     let metrics = agent.fresh_metrics()?;
     account.add(&metrics);
     Ok((Instant::now(), metrics))
 }
 
-/// The same, once no count waits for a name.
+/// Returns a new reading and its time, when no count waits for a name any more.
 fn settled(agent: &Agent, account: &mut Account) -> Result<(Instant, Metrics)> {
     let start = Instant::now();
     loop {
@@ -192,7 +192,7 @@ fn figures() -> Vec<Figure> {
     ]
 }
 
-/// In the order of [`figures`].
+/// Returns the values of a reading, in the order of [`figures`].
 fn values(agent: &Agent, metrics: &Metrics) -> Result<[f64; 7]> {
     const MIB: f64 = 1024.0 * 1024.0;
     let get = |name: &str| metrics.get(name, &[]).with_context(|| format!("no `{name}`"));
@@ -223,7 +223,7 @@ fn balances(
     let below = account.sum(ONCPU, |labels| {
         labels.get("cgroup").is_some_and(|path| path == cgroup.kernel_path() || path.starts_with(&inside))
     });
-    // When a reading was made is known to a second on a busy machine.
+    // The time of a reading is known only to a second on a busy machine.
     let blurred = 1e-3 + 2.0 / wall.as_secs_f64();
     let clock = wall.as_secs_f64() * f64::from(u32::try_from(thread::available_parallelism()?.get())?);
     Ok(vec![
@@ -240,7 +240,7 @@ fn balances(
             truth: cgroup.cpu_usage()?.as_secs_f64(),
             tolerance: 1e-3,
         },
-        // What the host gave to others is in nobody's run time.
+        // Time that the hypervisor stole is in no task's run time.
         Balance {
             what: "on-CPU time of all rows, idleness and stolen time, s",
             counted: rows(ONCPU) + grown(IDLE, &[]) + stolen.as_secs_f64(),
@@ -250,7 +250,7 @@ fn balances(
     ])
 }
 
-/// What was dropped, by its reason.
+/// Returns the number of drops for each reason.
 fn drops(metrics: &Metrics) -> Vec<(String, f64)> {
     let drops =
         metrics.samples().iter().filter(|sample| sample.name == "podperf_bpf_drops_total" && sample.value > 0.0);

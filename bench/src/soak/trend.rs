@@ -1,46 +1,46 @@
-//! Whether a figure grows: a line through the floor of its second half, by least squares. Pure.
+//! The trend of a figure: a line through the floor of its second half, by least squares. Pure.
 //!
-//! What somebody asks for takes memory for as long as the answer takes; what is leaked stays. So the second half is cut
-//! into stretches, and each gives its least value.
+//! A request takes memory only for as long as its answer takes, but leaked memory stays. So the second half is cut into
+//! stretches, and each stretch contributes its smallest value.
 
 use std::fmt;
 
-/// Growth counts from so many standard deviations around the line on.
+/// The number of standard deviations around the line from which growth counts.
 const NOISE: f64 = 1.0;
-/// Stretches of the second half.
+/// Number of stretches in the second half.
 const STRETCHES: usize = 20;
-/// Caches fill: pages show the windows of the last five minutes.
+/// Seconds until the caches are full: pages show the windows of the last five minutes.
 pub(super) const WARM_UP: f64 = 360.0;
 
 /// A figure over time.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// What it is, with its unit.
+    /// The figure's name, with its unit.
     pub name: &'static str,
-    /// What it may grow by in the second half, whatever the noise.
+    /// The growth that is allowed in the second half, regardless of the noise.
     pub allowance: f64,
     /// Seconds from the start, and the value.
     pub points: Vec<(f64, f64)>,
 }
 
-/// What became of a figure.
+/// The trend of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trend {
-    /// The least value of the first stretch.
+    /// The smallest value of the first stretch.
     pub first: f64,
-    /// That of the last.
+    /// The smallest value of the last stretch.
     pub last: f64,
-    /// By how much the line rises in an hour.
+    /// The rise of the line in an hour.
     pub per_hour: f64,
-    /// By how much it rises in the second half.
+    /// The rise of the line in the second half.
     pub growth: f64,
     /// Standard deviation around the line.
     pub noise: f64,
 }
 
 impl Figure {
-    /// The line through the floor of the second half, the time after the start left out; `None` for fewer than three
-    /// points there.
+    /// Returns the line through the floor of the second half, without the time after the start; `None` for fewer than
+    /// three points there.
     #[must_use]
     pub fn trend(&self) -> Option<Trend> {
         let end = self.points.last()?.0;
@@ -62,7 +62,7 @@ impl Figure {
         Some(Trend { first, last, per_hour: slope * 3600.0, growth: slope * (end - begin), noise })
     }
 
-    /// Whether it grows by more than it may, and by more than noise would.
+    /// Returns whether the figure grows by more than its allowance, and by more than the noise.
     #[must_use]
     pub fn grows(&self) -> bool {
         self.trend().is_some_and(|trend| trend.growth > self.allowance.max(NOISE * trend.noise))
@@ -99,7 +99,7 @@ mod tests {
         assert!((trend.per_hour - 36.0).abs() < 0.01 && trend.noise < 0.01, "{trend:?}");
         assert!(leak.grows());
         assert!(!figure(|second| 50.0 + second % 20.0).grows());
-        // However high it is: the floor rises.
+        // The height of the peaks does not matter: the floor rises.
         assert!(figure(|second| 50.0 + second / 100.0 + 30.0 * (second % 20.0)).grows());
         assert!(!figure(|second| 50.0 - second).grows());
     }
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn what_grows_only_at_first_is_steady() {
         assert!(!figure(|second| second.min(500.0)).grows());
-        // Less than is allowed.
+        // This growth is below the allowance.
         assert!(!figure(|second| second / 1000.0).grows());
     }
 

@@ -1,4 +1,4 @@
-/* Loaded before any program: naps with stacks whose frames lie all over the files that the program has mapped. */
+/* A library that loads before any program: it naps with stacks whose frames are all over the program's mapped files. */
 #include <stdio.h>
 #include <string.h>
 
@@ -49,7 +49,7 @@ __attribute__((constructor)) static void start(void)
 	fclose(maps);
 	for (int stack = 0; stack < STACKS; stack++)
 		for (int at = 0; at < FRAMES; at++) {
-			/* The program itself comes first in the maps, and every other time here. */
+			/* Every other round starts with the program itself, which is the first file in the maps. */
 			int file = at % 2 ? at / 2 % files : 0;
 			random = random * 6364136223846793005 + 1442695040888963407;
 			frames[stack][at].address = starts[file] + random % (ends[file] - starts[file]);

@@ -1,5 +1,5 @@
-/* Naps in code that it has made itself, and says so in its map, under the id that it knows itself by, unless it is given
- * an argument. */
+/* Naps in code that it has made itself. Without arguments it writes a perf map of this code, under its process id in
+ * its own PID namespace. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>

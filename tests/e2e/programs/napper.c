@@ -1,4 +1,4 @@
-/* Naps as often as it is told, each time as many milliseconds, in functions with known names. */
+/* Naps the given number of times, each time the given number of milliseconds, in functions with known names. */
 #include <stdlib.h>
 
 #include "nap.h"

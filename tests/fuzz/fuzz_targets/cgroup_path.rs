@@ -1,8 +1,11 @@
-//! A cgroup's path may be any bytes: whoever may make cgroups names them.
+//! A cgroup's path may be any bytes: a user who may create cgroups names them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use podperf::cgroups::{DirKind, KubePath, PodRef, QosClass};
+use podperf::{
+    cgroups::{DirKind, KubePath, QosClass},
+    model::ids::PodRef,
+};
 
 fuzz_target!(|bytes: &[u8]| {
     let path = &*String::from_utf8_lossy(bytes);
@@ -11,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (own, nested) = path.split_at(place.dir_len);
     assert!(below.starts_with('/') && (nested.is_empty() || nested.starts_with('/')));
     assert!(own.contains("kubepods"));
-    // A slice repeats the names above `kubepods`, which may be anything.
+    // A slice repeats the names above `kubepods`, and these may be any names.
     let below = &below[..own.len() - root.len()];
     let below = &below[below.rfind("kubepods").unwrap_or(0)..];
 

@@ -1,10 +1,10 @@
-//! A configuration may be any text: whoever may write the agent's ConfigMap writes it.
+//! A configuration may be any text: a user who may write the agent's ConfigMap writes it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use podperf::config::{Config, Settings};
 
-/// Those of YAML.
+/// The line breaks of YAML.
 const LINE_BREAKS: [char; 5] = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
 
 fuzz_target!(|text: &str| {
@@ -12,9 +12,9 @@ fuzz_target!(|text: &str| {
         Ok(config) => config,
         Err(error) => {
             let message = error.to_string();
-            // Names in the text may look like a place, too.
+            // A name in the text may look like a position, too.
             if !text.contains(" at line ") {
-                // What is missing at the end is missing from the line after the last.
+                // The position of a missing end is at most the line after the last one.
                 let last = text.chars().filter(|c| LINE_BREAKS.contains(c)).count() + 2;
                 assert!(line_of(&message).is_none_or(|line| line <= last), "{message}");
             }
@@ -23,7 +23,7 @@ fuzz_target!(|text: &str| {
     };
     match Settings::try_from(config.clone()) {
         Ok(_) => {
-            // What is taken can be written down, and is the same when it is read again.
+            // A valid configuration can be written, and reads back as the same configuration.
             let written = serde_yaml::to_string(&config).unwrap();
             assert_eq!(Config::parse(&written).as_ref(), Ok(&config), "{written}");
             assert!(config.needs_restart(&config).is_empty());
@@ -32,7 +32,7 @@ fuzz_target!(|text: &str| {
     }
 });
 
-/// The last `at line N` of a message.
+/// Returns the last `at line N` of a message.
 fn line_of(message: &str) -> Option<usize> {
     let (_, rest) = message.rsplit_once(" at line ")?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -1,4 +1,5 @@
-//! A pod's programs and libraries may be any bytes: the agent reads them for their build id, their links and their names.
+//! A pod's programs and libraries may be any bytes: the agent reads them for their build id, their links and their
+//! names.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,14 +1,18 @@
-//! A filter may be any text: whoever may ask for a recording writes it.
+//! A filter may be any text: a user who may request a recording writes it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use podperf::{attribution::Subject, filter::{Filter, Known, MAX_BITS, StateTerm}, model::wait::WaitReason};
+use podperf::{
+    attribution::Subject,
+    filter::{Filter, Known, MAX_BITS, StateTerm},
+    model::wait::WaitReason,
+};
 
 fuzz_target!(|text: &str| {
     let filter = match Filter::parse(text) {
         Ok(filter) => filter,
         Err(error) => {
-            // The mark stands below the text, or right behind it.
+            // The error's column is in the text, or directly after it.
             assert!(error.column <= text.chars().count() && !error.message.is_empty(), "{error}");
             return;
         }
@@ -19,10 +23,11 @@ fuzz_target!(|text: &str| {
     if filter.is_empty() {
         return;
     }
-    // Brackets and two negations change nothing, unless they are too many; one negation turns everything round.
+    // Brackets and a double negation change nothing, unless they are nested too deeply. One negation inverts the
+    // result.
     let like = |text: String| Filter::parse(&text).ok();
     let same = [like(format!("({text})")), like(format!("!(!({text}))"))];
-    // The kernel's bits stand for terms, of which a negation has others.
+    // The kernel's bits stand for terms, and a negated filter has other terms.
     let opposite = like(format!("!({text})")).filter(|_| filter.kernel_terms().is_empty());
     let subject = Subject::unresolved();
     for known in samples(&subject) {

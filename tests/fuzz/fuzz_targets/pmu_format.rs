@@ -1,4 +1,5 @@
-//! The kernel's files on a PMU, and events in their terms: drivers write the ones, and the configuration the others.
+//! The kernel's files on a PMU, and events in their terms. Drivers write the files, and the configuration contains the
+//! events.
 //!
 //! The first line is the event, each other one a file of the PMU with its text: `format/event config:0-7,32-35`.
 #![no_main]
@@ -42,7 +43,7 @@ fuzz_target!(|text: &str| {
         }
     };
     let Target::Pmu(pmu) = spec.target else { return };
-    // A PMU is one directory.
+    // The name of a PMU is one directory.
     assert!(Path::new(&pmu.pmu).components().count() == 1 && !pmu.terms.is_empty());
     assert!(pmu.terms.iter().all(|term| (1..=characters).contains(&term.position)));
 
@@ -66,7 +67,7 @@ fuzz_target!(|text: &str| {
     }
 });
 
-/// The event that the agent says it counts is the one that it counts.
+/// Checks that the reported kernel event resolves to the same encoding.
 fn is_what_it_says(encoding: &Encoding) {
     let said = parse(&encoding.kernel_event).unwrap();
     let Target::Pmu(said) = said.target else { panic!("no event of a PMU: {}", encoding.kernel_event) };

@@ -1,16 +1,21 @@
-//! What the agent itself reads of a request: arguments, and which formats are taken. Anybody on the network may send it.
+//! The parts of a request that the agent parses itself: arguments, and accepted formats. Any client on the network may
+//! send a request.
 //!
 //! The first line is the address, the second the `Accept` header.
 #![no_main]
 
 use http::Uri;
 use libfuzzer_sys::fuzz_target;
-use podperf::{export::prometheus, http::pages::profile::{LONGEST_ID, Query, address, file_name}, recording::{LONGEST, Selector, Wanted}};
+use podperf::{
+    export::prometheus,
+    http::pages::profile::{LONGEST_ID, Query, address, file_name},
+    recording::{LONGEST, Selector, Wanted},
+};
 
 fuzz_target!(|text: &str| {
     let (line, accept) = text.split_once('\n').unwrap_or((text, ""));
     let format = prometheus::Format::negotiate(accept);
-    // Who is answered with it takes it.
+    // A client that gets this format must also accept it.
     assert_eq!(prometheus::Format::negotiate(format.content_type()), format);
 
     let Ok(uri) = line.parse::<Uri>() else { return };
@@ -23,7 +28,7 @@ fuzz_target!(|text: &str| {
         }
     };
     assert!(duration <= LONGEST && id.is_none_or(|id| id.len() <= LONGEST_ID));
-    // A link leads to whom it is of.
+    // A link to a selector selects the same again.
     let link = address(&selector, side, Some(format));
     let query = Query::of(&link.parse().unwrap());
     let (again, as_format, _) = query.wanted().unwrap();

@@ -1,4 +1,4 @@
-//! The steps of a release that publish. Programs of the tests' own stand for the registry and for GitHub.
+//! The steps of a release that publish. Programs in this test stand for the registry and for GitHub.
 
 use std::{
     ffi::OsString,
@@ -14,8 +14,8 @@ use tempfile::TempDir;
 
 use super::{VERSION, blob, make, run, script};
 
-/// A registry: `inspect` and `copy` of skopeo, on a directory with one file per name of a manifest. With `$DOWN`, it answers
-/// that instead.
+/// A registry: `inspect` and `copy` of skopeo, on a directory with one file per name of a manifest. With `$DOWN`, it
+/// answers that text instead.
 const SKOPEO: &str = r#"
 for word; do source=$last last=$word; done
 name=$(echo "${last#docker://}" | tr / _)
@@ -51,7 +51,7 @@ pub(super) fn files_of_another_job_replace_nothing() -> Result<()> {
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     ensure!(fs::read_to_string(out.join("files/one"))? == "sent", "another file arrived");
     ensure!(fs::read_to_string(tools.join("helm"))? == "own", "a tool was replaced");
-    // All files are uploaded: this one would hold the registry's password.
+    // The script uploads all files, and this link would publish the registry's password.
     std::os::unix::fs::symlink("/etc/passwd", source.join("publish/files/two"))?;
     let output = receive()?;
     ensure!(!output.status.success(), "a link was taken");
@@ -69,7 +69,7 @@ pub(super) fn a_registry_that_is_down_stops_a_release() -> Result<()> {
         ("StatusCode: 403, denied", false),
         ("unauthorized: authentication required", false),
         ("dial tcp 192.0.2.1:443: i/o timeout", false),
-        // A number that is part of something else.
+        // A number inside of another text.
         ("StatusCode: 429, wait for 404 seconds", false),
     ] {
         let output = registry.step("push").env("DOWN", answer).output()?;
@@ -96,7 +96,7 @@ pub(super) fn a_version_with_other_contents_is_not_replaced() -> Result<()> {
         }
         registry.clear()?;
     }
-    // The version may be taken after the push.
+    // Another run may take the version after the push.
     registry.succeed("push")?;
     fs::write(registry.store.path().join(format!("ghcr.io_podperf_podperf:{VERSION}")), "another manifest")?;
     let output = registry.step("tag").output()?;
@@ -138,7 +138,7 @@ pub(super) fn a_file_without_a_sum_is_not_published() -> Result<()> {
     Ok(())
 }
 
-/// A run that failed after it had made the release on GitHub is started again.
+/// The test repeats a run that failed after it had made the release on GitHub.
 pub(super) fn a_release_that_exists_is_completed() -> Result<()> {
     for (answer, expected) in [
         ("exit 0", Some(&["release view", "release upload", "release edit"][..])),
@@ -195,7 +195,7 @@ impl Registry {
         super::succeed(self.step(step))
     }
 
-    /// Names of all manifests, in order.
+    /// Returns the names of all manifests, in order.
     fn names(&self) -> Result<Vec<String>> {
         let entries = fs::read_dir(self.store.path())?;
         let mut names =

@@ -1,4 +1,4 @@
-//! `podperf-ignored`: what `make test` left out, behind `make ignored`.
+//! `podperf-ignored`: lists the tests that `make test` left out, behind `make ignored`.
 
 use anyhow::Result;
 use clap::Parser;

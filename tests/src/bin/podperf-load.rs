@@ -29,7 +29,7 @@ enum Load {
     Fifo(cpu::FifoArgs),
     /// Fork a child that joins a cgroup and then burns
     Forkjoin(cpu::ForkJoinArgs),
-    /// Wait again and again on what is asked for
+    /// Wait again and again in the given way
     Blocked(blocked::BlockedArgs),
     /// Read from a pipe often and soon, and from a socket seldom and late, by one call
     Descriptors(descriptors::DescriptorsArgs),
@@ -53,11 +53,11 @@ enum Load {
     Loop(instructions::LoopArgs),
     /// Make short-lived cgroups, one after another
     Churn(churn::ChurnArgs),
-    /// Make processes as fast as it goes, each of which waits once
+    /// Make processes as fast as possible; each waits once
     Storm(storm::StormArgs),
     /// Touch more and more memory until the time is over
     Hoard(hoard::HoardArgs),
-    /// Take counters of every CPU, so that nobody else has them, until stdin ends
+    /// Take counters of every CPU, so that no other program has them, until stdin ends
     Hog(hog::HogArgs),
     /// Keep a tiny task in each of many cgroups
     Crowd(crowd::CrowdArgs),

@@ -1,4 +1,5 @@
-//! `podperf-rules-mutation [PART]`: spoils each rule, or those with PART in their name, and wants the tests to notice.
+//! `podperf-rules-mutation [PART]`: spoils each rule, or the rules with PART in their name, and expects the tests to
+//! fail.
 
 use std::process::ExitCode;
 

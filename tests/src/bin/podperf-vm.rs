@@ -1,4 +1,4 @@
-//! `podperf-vm`: ring 2 on a row of kernels, behind `make vm`.
+//! `podperf-vm`: runs ring 2 on several kernels, behind `make vm`.
 
 use std::process::ExitCode;
 

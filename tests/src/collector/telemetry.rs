@@ -1,4 +1,4 @@
-//! A Collector's metrics of itself: what it accepted, what it refused, and what it could not write down.
+//! A Collector's metrics of itself: the data that it accepted, refused, or failed to write.
 
 use anyhow::{Result, ensure};
 
@@ -19,15 +19,15 @@ pub enum Kind {
 pub struct Taken {
     /// Requests that it answered with success.
     pub requests: f64,
-    /// Requests that it answered otherwise, those that it could not read included.
+    /// Requests that it answered with an error, including requests that it could not read.
     pub failed_requests: f64,
     /// Samples or points that it accepted.
     pub accepted: f64,
     /// Samples or points that it refused, or failed to pass on.
     pub refused: f64,
-    /// Samples or points that it wrote down.
+    /// Samples or points that it wrote to its files.
     pub written: f64,
-    /// Samples or points that it failed to write down.
+    /// Samples or points that it failed to write.
     pub not_written: f64,
 }
 
@@ -78,7 +78,7 @@ impl Taken {
         }
     }
 
-    /// Returns an error if it accepted nothing, or refused or lost anything.
+    /// Returns an error if the Collector accepted nothing, or refused or lost anything.
     pub fn ensure_nothing_is_refused(&self) -> Result<()> {
         ensure!(self.requests > 0.0 && self.accepted > 0.0, "nothing was accepted: {self:?}");
         ensure!(self.failed_requests + self.refused + self.not_written == 0.0, "some was refused: {self:?}");
@@ -88,7 +88,7 @@ impl Taken {
 }
 
 impl Collector {
-    /// Returns what it has accepted and refused so far.
+    /// Returns the Collector's counts up to now.
     pub fn taken(&self, kind: Kind) -> Result<Taken> {
         let (status, text) = http::get_text(self.telemetry, "/metrics")?;
         ensure!(status == 200, "the Collector's own metrics answered {status}: {text}");

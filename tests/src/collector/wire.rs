@@ -1,4 +1,4 @@
-//! OTLP's JSON, as far as it is looked at. Zeros and empty fields are left out in it.
+//! OTLP's JSON, as far as the tests use it. Zeros and empty fields are omitted there.
 
 use std::collections::BTreeMap;
 
@@ -67,7 +67,7 @@ struct Dictionary {
     function_table: Vec<Function>,
 }
 
-/// In the clear from the sender; the Collector moves a resource's strings into the dictionary.
+/// An attribute with its key as text from the sender. The Collector moves a resource's strings into the dictionary.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Attribute {
@@ -173,7 +173,7 @@ impl Dictionary {
         functions.collect()
     }
 
-    /// The value of the one of these attributes that has this key; empty when there is none.
+    /// Returns the value of the attribute with this key; empty if there is none.
     fn attribute_of(&self, indices: &[usize], key: &str) -> Result<String> {
         for index in indices {
             let (found, value) = self.attribute(at(&self.attribute_table, *index)?)?;
@@ -231,7 +231,7 @@ struct Sum {
 struct Point {
     attributes: Vec<Attribute>,
     as_double: f64,
-    /// A string, as all 64-bit numbers.
+    /// A string, like all 64-bit numbers.
     as_int: String,
 }
 
@@ -257,7 +257,7 @@ fn at<T>(table: &[T], index: usize) -> Result<&T> {
     table.get(index).with_context(|| format!("index {index} is outside a table of {}", table.len()))
 }
 
-/// 64-bit numbers are strings in protobuf's JSON.
+/// Parses 64-bit numbers, which are strings in protobuf's JSON.
 fn numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
     texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()

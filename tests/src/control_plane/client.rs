@@ -37,7 +37,8 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Whoever a kubeconfig names. It keeps a token for up to a minute: for a new one, take a new client.
+    /// Makes a client for the user in a kubeconfig. The client caches a token for up to a minute: a new token needs a
+    /// new client.
     pub fn new(kubeconfig: &Path) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let file = Kubeconfig::read_from(kubeconfig)?;
@@ -49,13 +50,13 @@ impl Client {
         Ok(Self { client, deadline: ANSWER_DEADLINE, runtime: Arc::new(runtime) })
     }
 
-    /// The same, but it waits for an answer only so long.
+    /// Returns a client with another deadline for answers.
     #[must_use]
     pub fn with_deadline(&self, deadline: Duration) -> Self {
         Self { deadline, ..self.clone() }
     }
 
-    /// Makes a namespace, unless it is there.
+    /// Makes a namespace, unless it exists.
     pub fn create_namespace(&self, name: &str) -> Result<()> {
         let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
         let api = Api::<Namespace>::all(self.client.clone());
@@ -65,24 +66,24 @@ impl Client {
         }
     }
 
-    /// Makes a pod in the namespace that it names, and hands it back with its UID.
+    /// Makes a pod in its namespace, and returns it with its UID.
     pub fn create_pod(&self, pod: &Pod) -> Result<Pod> {
         let namespace = pod.metadata.namespace.as_deref().context("a pod without a namespace")?;
         self.wait(self.pods(namespace).create(&PostParams::default(), pod))
     }
 
-    /// A pod as it is now.
+    /// Returns the current state of a pod.
     pub fn pod(&self, namespace: &str, name: &str) -> Result<Pod> {
         self.wait(self.pods(namespace).get(name))
     }
 
-    /// All pods of a node.
+    /// Returns all pods of a node.
     pub fn pods_of(&self, node: &str) -> Result<Vec<Pod>> {
         let api = Api::<Pod>::all(self.client.clone());
         Ok(self.wait(api.list(&ListParams::default().fields(&format!("spec.nodeName={node}"))))?.items)
     }
 
-    /// The pods of a list of all nodes, by its path.
+    /// Returns the pods in a list of all nodes, by the list's path.
     pub(super) fn all_pods(&self, path: &str) -> Result<Vec<Pod>> {
         let list: List<Pod> = serde_json::from_str(&self.get(path)?)?;
         Ok(list.items)
@@ -111,7 +112,7 @@ impl Client {
         self.wait(self.pods(namespace).delete(name, &now)).map(drop)
     }
 
-    /// A token of a service account, from the server itself; it grants no life of less than ten minutes.
+    /// Returns a token of a service account, made by the server. The shortest life is ten minutes.
     pub fn token(&self, namespace: &str, account: &str, life: Duration) -> Result<String> {
         let api = Api::<ServiceAccount>::namespaced(self.client.clone(), namespace);
         let seconds = i64::try_from(life.as_secs())?;
@@ -121,7 +122,7 @@ impl Client {
         answer.status.and_then(|status| status.token).context("a token request without an answer")
     }
 
-    /// Whether `user` may list the pods of all namespaces.
+    /// Returns whether `user` may list the pods of all namespaces.
     pub fn may_list_pods(&self, user: &str) -> Result<bool> {
         let attributes =
             ResourceAttributes { resource: Some("pods".into()), verb: Some("list".into()), ..Default::default() };
@@ -135,12 +136,12 @@ impl Client {
         Ok(answer.status.is_some_and(|status| status.allowed))
     }
 
-    /// `GET path`. A watch has to end by itself (`timeoutSeconds`): the whole body is handed back.
+    /// Sends `GET path`, and returns the whole body. A watch must end by itself (`timeoutSeconds`).
     pub fn get(&self, path: &str) -> Result<String> {
         self.request(Method::GET, path, &Value::Null)
     }
 
-    /// Any request, with JSON unless it is null.
+    /// Sends any request, with a JSON body unless `body` is null.
     pub fn request(&self, method: Method, path: &str, body: &Value) -> Result<String> {
         let content = if body.is_null() { Vec::new() } else { serde_json::to_vec(body)? };
         let request = Request::builder().method(method).uri(path).header("Content-Type", "application/json");
@@ -152,13 +153,13 @@ impl Client {
     }
 
     fn wait<T>(&self, answer: impl Future<Output = kube::Result<T>>) -> Result<T> {
-        // The timer needs the runtime, so it is made inside.
+        // The timer needs the runtime, so the future is made inside of it.
         let answer = self.runtime.block_on(async { tokio::time::timeout(self.deadline, answer).await });
         Ok(answer.with_context(|| format!("no answer from the API server in {:?}", self.deadline))??)
     }
 }
 
-/// The HTTP status code with which the server refused; `None` for any other error.
+/// Returns the HTTP status code with which the server refused; `None` for any other error.
 #[must_use]
 pub fn code_of(error: &anyhow::Error) -> Option<u16> {
     match error.downcast_ref::<kube::Error>()? {

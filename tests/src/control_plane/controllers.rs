@@ -1,4 +1,4 @@
-//! What a control plane with nodes has beside its API server, and how a node comes to be one of them.
+//! The other programs of a control plane with nodes, beside its API server, and the way in which a node joins.
 
 use std::{
     fs::{self, File},
@@ -12,12 +12,13 @@ use serde_json::json;
 
 use super::{ControlPlane, GUEST_HOST, Server, build};
 
-/// The names that the API server knows nodes by, in a file that it sees as /etc/hosts.
+/// The file with the names of nodes, which the API server sees as /etc/hosts.
 const HOSTS: &str = "hosts";
 
 impl ControlPlane {
-    /// The command line of an API server that knows nodes, to which they prove who they are, and which asks their
-    /// kubelets for logs and the like. Kubelets of guests are reached on this machine's loopback, each at its own port.
+    /// Returns the command line of an API server with real nodes, which authenticate to it. The server connects to
+    /// their kubelets for logs and the like. Kubelets of guests are reached on this machine's loopback, each at its own
+    /// port.
     pub(super) fn among_nodes(&self, program: &Path) -> Result<Command> {
         let path = self.directory.path();
         self.authority.issue_client("kube-apiserver", "system:masters", path, "kubelet-client")?;
@@ -35,7 +36,7 @@ impl ControlPlane {
         Ok(command)
     }
 
-    /// Starts the controllers, which make service accounts, pods of DaemonSets and so on, and the scheduler. They wait
+    /// Starts the scheduler and the controllers, which make service accounts, pods of DaemonSets and so on. They wait
     /// for the API server by themselves.
     pub(super) fn start_controllers(&mut self) -> Result<()> {
         let programs = build(&["--node"])?;
@@ -45,20 +46,21 @@ impl ControlPlane {
         let authority = format!("--root-ca-file={}", path.join("ca.crt").display());
         for (name, more) in [("kube-controller-manager", &[key, authority][..]), ("kube-scheduler", &[])] {
             let mut command = Command::new(programs.join(name));
-            // One of each, which serves nobody.
+            // There is one controller of each kind, without a port.
             command.args([&kubeconfig, "--leader-elect=false", "--secure-port=0"]).args(more);
             self.controllers.push(Server::start(name, command, path)?);
         }
         Ok(())
     }
 
-    /// An error, with its log, if a controller has ended.
+    /// Returns an error with the log, if a controller has ended.
     pub fn check(&mut self) -> Result<()> {
         self.controllers.iter_mut().try_for_each(Server::check)
     }
 
-    /// Writes what the kubelet of a guest joins with: `ca.crt`, `kubelet.crt`, `kubelet.key` and `kubeconfig`, which
-    /// names them below /etc/kubernetes. Its port is then looked for on this machine.
+    /// Writes the files with which the kubelet of a guest joins: `ca.crt`, `kubelet.crt`, `kubelet.key` and
+    /// `kubeconfig`, which names the other files below /etc/kubernetes. The API server then connects to the kubelet's
+    /// port on this machine.
     pub fn write_node(&self, name: &str, directory: &Path) -> Result<()> {
         let mut hosts = File::options().append(true).open(self.directory.path().join(HOSTS))?;
         writeln!(hosts, "127.0.0.1 {name}")?;

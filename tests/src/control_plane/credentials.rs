@@ -1,4 +1,5 @@
-//! What a client of the API server holds: the files of a service account in a pod, and a kubeconfig that names them.
+//! The credentials of a client of the API server: the files of a service account in a pod, and a kubeconfig that names
+//! them.
 
 use std::{
     fs,
@@ -10,7 +11,7 @@ use anyhow::Result;
 use serde_json::json;
 use tempfile::TempDir;
 
-/// A directory with `token`, `ca.crt`, `namespace` and `kubeconfig`; gone on drop.
+/// A directory with `token`, `ca.crt`, `namespace` and `kubeconfig`, which is removed on drop.
 #[derive(Debug)]
 pub struct Credentials {
     directory: TempDir,
@@ -22,7 +23,7 @@ impl Credentials {
         fs::copy(authority, credentials.path().join("ca.crt"))?;
         fs::write(credentials.path().join("namespace"), namespace)?;
         credentials.write_token(token)?;
-        // JSON is YAML. A token's file, not the token: a client has to notice a new one.
+        // JSON is valid YAML. The kubeconfig names the token's file, so that a client notices a new token.
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -38,19 +39,19 @@ impl Credentials {
         Ok(credentials)
     }
 
-    /// The directory: the same files as in `/var/run/secrets/kubernetes.io/serviceaccount`.
+    /// Returns the directory, which has the same files as `/var/run/secrets/kubernetes.io/serviceaccount`.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The kubeconfig's path.
+    /// Returns the kubeconfig's path.
     #[must_use]
     pub fn kubeconfig(&self) -> PathBuf {
         self.path().join("kubeconfig")
     }
 
-    /// Replaces the token at once, as the kubelet does: a reader sees the old one or the new one.
+    /// Replaces the token atomically, as the kubelet does: a reader sees the old token or the new one.
     pub fn write_token(&self, token: &str) -> Result<()> {
         let next = self.path().join("token.next");
         fs::write(&next, token)?;

@@ -1,4 +1,4 @@
-//! What the API server proves itself with, and what it signs service-account tokens with.
+//! The API server's certificate, and its key for service-account tokens.
 
 use std::{
     fs,
@@ -18,13 +18,13 @@ use serde_json::Value;
 use super::{GUEST_HOST, SERVICE};
 use crate::certificates::Authority;
 
-/// The API server takes a token for this long after its end, for clocks that differ.
+/// The API server accepts a token for this long after its end, because clocks differ.
 const LEEWAY: Duration = Duration::from_secs(60);
 
-/// How the API server is reached: by tests, by the kubelet of a guest, and by pods.
+/// The names of the API server: for tests, for the kubelet of a guest, and for pods.
 const HOSTS: &[&str] = &["localhost", "127.0.0.1", GUEST_HOST, SERVICE];
 
-/// Writes `ca.crt`, `server.crt` and `server.key`: a server, and whom to trust for it.
+/// Writes `ca.crt`, `server.crt` and `server.key`: the server's certificate, and the authority to trust.
 pub(super) fn write_certificates(directory: &Path) -> Result<Authority> {
     let authority = Authority::new("podperf-test-ca")?;
     authority.write(&directory.join("ca.crt"))?;
@@ -32,12 +32,13 @@ pub(super) fn write_certificates(directory: &Path) -> Result<Authority> {
     Ok(authority)
 }
 
-/// The service-account signing key. The tests hold it too, since the API server makes no token of under ten minutes.
+/// The service-account signing key. The tests hold it too, since the API server makes no token for less than ten
+/// minutes.
 #[derive(Debug)]
 pub(super) struct TokenKey(EcdsaKeyPair);
 
 impl TokenKey {
-    /// Makes one and writes `service-account.key` and `service-account.pub`.
+    /// Makes a key, and writes `service-account.key` and `service-account.pub`.
     pub(super) fn write(directory: &Path) -> Result<Self> {
         let random = SystemRandom::new();
         let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
@@ -50,7 +51,7 @@ impl TokenKey {
         Ok(Self(key.map_err(|error| anyhow!("failed to read the key back: {error}"))?))
     }
 
-    /// The same token, but refused from `life` from now on.
+    /// Returns the same token, which the server refuses from `life` from now on.
     pub(super) fn shorten(&self, token: &str, life: Duration) -> Result<String> {
         let mut parts = token.split('.');
         let (header, claims) = parts.next().zip(parts.next()).context("not a JSON Web Token")?;

@@ -1,8 +1,8 @@
 //! A real Kubernetes control plane: etcd and kube-apiserver on loopback, of tests/kube/build.sh.
 //!
-//! RBAC, tokens and watches are the server's own. Alone, no controller and no scheduler runs: pods are created with
-//! their node's name and stay as they are, and [`crate::kubelet`] plays what a node does. With controllers, real nodes
-//! join it ([`crate::node`]).
+//! RBAC, tokens and watches are the server's own. Without nodes, no controller and no scheduler runs: pods are created
+//! with their node's name and stay unchanged, and [`crate::kubelet`] plays the role of a node. With controllers, real
+//! nodes join the control plane ([`crate::node`]).
 
 mod client;
 mod controllers;
@@ -36,23 +36,23 @@ use crate::{
     suite::{Need, within},
 };
 
-/// What it needs of a machine.
+/// The programs that a control plane needs on the machine.
 pub const NEEDS: &[Need] = &[Need::Program("etcd"), Need::Program("go")];
 
 const START_DEADLINE: Duration = Duration::from_secs(60);
 const GRANT_DEADLINE: Duration = Duration::from_secs(10);
 /// The shortest life of a token that the server grants.
 const SHORTEST_LIFE: Duration = Duration::from_secs(600);
-/// Of the tests themselves, in the group that may do everything.
+/// The token of the tests themselves, whose group may do everything.
 const ADMIN_TOKEN: &str = "admin";
 /// The agent's namespace, and its service account's name, in config/rbac.yaml.
 const AGENT: &str = "podperf";
-/// What a guest knows the loopback of this machine by.
+/// The address of this machine's loopback inside a guest.
 pub const GUEST_HOST: &str = "10.0.2.2";
 /// The API server's Service, the first address of its range.
 const SERVICE: &str = "10.96.0.1";
 
-/// A running etcd and kube-apiserver; killed on drop.
+/// A running etcd and kube-apiserver, which are killed on drop.
 #[derive(Debug)]
 pub struct ControlPlane {
     programs: PathBuf,
@@ -70,7 +70,7 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Builds it if need be, starts it, waits until it is ready, and applies config/rbac.yaml.
+    /// Builds the control plane if necessary, starts it, waits until it is ready, and applies config/rbac.yaml.
     pub fn start() -> Result<Self> {
         let mut control_plane = Self::prepare(false)?;
         control_plane.start_api()?;
@@ -78,7 +78,7 @@ impl ControlPlane {
         Ok(control_plane)
     }
 
-    /// The same for real nodes, with the controllers and the scheduler, and without config/rbac.yaml.
+    /// Starts one for real nodes, with the controllers and the scheduler, and without config/rbac.yaml.
     pub fn start_for_nodes() -> Result<Self> {
         let mut control_plane = Self::prepare(true)?;
         control_plane.start_api()?;
@@ -114,19 +114,19 @@ impl ControlPlane {
         })
     }
 
-    /// A client that may do everything.
+    /// Returns a client that may do everything.
     #[must_use]
     pub const fn admin(&self) -> &Client {
         &self.admin
     }
 
-    /// The API server's address, the same for all its lives.
+    /// Returns the API server's address, which stays the same over restarts.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Starts the API server, at the address and with the data of the one before, and waits until it is ready.
+    /// Starts the API server at the address and with the data of the previous one, and waits until it is ready.
     pub fn start_api(&mut self) -> Result<()> {
         self.stop_api();
         let path = self.directory.path();
@@ -161,48 +161,49 @@ impl ControlPlane {
         ready.map(drop).with_context(|| api.log())
     }
 
-    /// The process ids of its servers.
+    /// Returns the process ids of the servers.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         self.api.iter().chain([&self.etcd]).map(Server::pid).collect()
     }
 
-    /// Kills the API server; etcd runs on. Does nothing if it is not there.
+    /// Kills the API server; etcd continues. Does nothing if the API server does not run.
     pub fn stop_api(&mut self) {
         self.api = None;
     }
 
-    /// Stops the API server in its tracks: connections stay, answers do not come.
+    /// Pauses the API server: connections stay open, but no answers come.
     pub fn pause_api(&mut self) -> Result<()> {
         self.running_api()?.signal(Signal::SIGSTOP)
     }
 
-    /// Lets a paused API server go on.
+    /// Continues a paused API server.
     pub fn resume_api(&mut self) -> Result<()> {
         self.running_api()?.signal(Signal::SIGCONT)
     }
 
-    /// Makes every resource version until now too old: lists and watches at one are answered with 410.
+    /// Makes every resource version up to now too old: the server answers lists and watches at such a version with 410.
     ///
-    /// Compacting etcd is not enough, since the API server serves watches from a cache of its own; a restarted one
-    /// knows only what came after its own first list, in which it has written something itself. So a watch ends here.
+    /// Compacting etcd is not enough, since the API server serves watches from its own cache. A restarted server has
+    /// only the versions after its own first list, in which it has written something itself. So all watches end here.
     pub fn forget_history(&mut self) -> Result<()> {
         self.stop_api();
-        // Any read names the revision; the key need not exist.
+        // The answer to any read contains the revision; the key need not exist.
         let now = self.ask_etcd("range", &json!({"key": "YQ=="}))?;
         let revision = now["header"]["revision"].as_str().context("no revision in etcd's answer")?;
         self.ask_etcd("compaction", &json!({"revision": revision, "physical": true}))?;
         self.start_api()
     }
 
-    /// Credentials of the agent's service account, whose token is good for `life`.
+    /// Returns credentials of the agent's service account, whose token is valid for `life`.
     pub fn agent_credentials(&self, life: Duration) -> Result<Credentials> {
         Credentials::new(self.address, &self.directory.path().join("ca.crt"), AGENT, &self.agent_token(life)?)
     }
 
-    /// A token of the agent's service account, by the TokenRequest API; below its ten minutes, signed here.
+    /// Returns a token of the agent's service account, by the TokenRequest API. For a life of less than ten minutes the
+    /// token is signed here.
     ///
-    /// The server remembers for 10 s that it took a token, and ends no watch when its token ends.
+    /// The server caches for 10 s that it accepted a token, and ends no watch when its token ends.
     pub fn agent_token(&self, life: Duration) -> Result<String> {
         let token = self.admin.token(AGENT, AGENT, life.max(SHORTEST_LIFE))?;
         if life < SHORTEST_LIFE { self.token_key.shorten(&token, life) } else { Ok(token) }
@@ -214,7 +215,7 @@ impl ControlPlane {
         self.wait_until_granted(true)
     }
 
-    /// Takes the agent's role away and waits until the API server acts on it. A watch that runs goes on.
+    /// Removes the agent's role, and waits until the API server acts on it. A running watch continues.
     pub fn revoke(&self) -> Result<()> {
         self.kubectl(&self.admin_credentials, &["delete", "clusterrolebinding", AGENT])?;
         self.wait_until_granted(false)
@@ -226,18 +227,18 @@ impl ControlPlane {
         self.kubectl(&self.admin_credentials, &["apply", "-f", path]).map(drop)
     }
 
-    /// What `kubectl` prints to whom may do everything.
+    /// Returns the output of `kubectl` with credentials that may do everything.
     pub fn admin_kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl(&self.admin_credentials, arguments)
     }
 
-    /// The kubeconfig of [`Self::admin`].
+    /// Returns the kubeconfig of [`Self::admin`].
     #[must_use]
     pub fn admin_kubeconfig(&self) -> PathBuf {
         self.admin_credentials.kubeconfig()
     }
 
-    /// What `kubectl` prints with these credentials.
+    /// Returns the output of `kubectl` with these credentials.
     pub fn kubectl(&self, credentials: &Credentials, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(self.programs.join("kubectl"));
         command
@@ -245,7 +246,7 @@ impl ControlPlane {
             .arg(credentials.kubeconfig())
             .arg("--request-timeout=10s")
             .args(arguments)
-            // Its caches and preferences.
+            // kubectl's caches and preferences go there.
             .env("HOME", self.directory.path());
         let output = command.stdin(Stdio::null()).output().context("failed to start kubectl")?;
         let says = String::from_utf8_lossy(&output.stderr);
@@ -267,7 +268,7 @@ impl ControlPlane {
         self.api.as_ref().context("the API server is stopped")
     }
 
-    /// etcd's API as JSON; keys are in base64 there.
+    /// Sends a request to etcd's JSON API, in which keys are in base64.
     fn ask_etcd(&self, what: &str, request: &Value) -> Result<Value> {
         let (status, body) = http::post_json(self.etcd_address, &format!("/v3/kv/{what}"), &request.to_string())?;
         ensure!(status == 200, "etcd answered {status} to {what}: {body}");
@@ -275,7 +276,7 @@ impl ControlPlane {
     }
 }
 
-/// Builds a part of Kubernetes, unless it is there: the directory that holds it.
+/// Builds a part of Kubernetes unless it exists, and returns its directory.
 fn build(arguments: &[&str]) -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kube/build.sh");
     let built = Command::new(script).args(arguments).stderr(Stdio::inherit()).output()?;
@@ -286,7 +287,7 @@ fn build(arguments: &[&str]) -> Result<PathBuf> {
 fn start_etcd(directory: &Path, address: SocketAddr) -> Result<Server> {
     let url = format!("http://{address}");
     let mut command = Command::new("etcd");
-    // What is lost in a crash of the machine is a test's.
+    // A crash of the machine may lose the data, because they belong to a test.
     command.arg("--unsafe-no-fsync").arg("--data-dir").arg(directory.join("etcd")).args([
         "--listen-client-urls",
         &url,

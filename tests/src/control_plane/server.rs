@@ -14,10 +14,10 @@ use nix::{
 
 use crate::process;
 
-/// Of its log, as much as an error shows.
+/// Number of lines of the log that an error shows.
 const LAST_LINES: usize = 30;
 
-/// A running server; killed on drop, since kube-apiserver takes its time when asked and forever without etcd.
+/// A running server. It is killed on drop: kube-apiserver ends slowly on a signal, and never without etcd.
 #[derive(Debug)]
 pub(super) struct Server {
     name: &'static str,
@@ -26,7 +26,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts it; its log, `<name>.log`, goes on where the one before it ended.
+    /// Starts the server. Its log is appended to `<name>.log`.
     pub(super) fn start(name: &'static str, mut command: Command, directory: &Path) -> Result<Self> {
         let log = directory.join(name).with_extension("log");
         let file = File::options().create(true).append(true).open(&log)?;
@@ -40,7 +40,7 @@ impl Server {
         self.child.id()
     }
 
-    /// An error, with its log, if it has ended.
+    /// Returns an error with the server's log, if the server has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended ({status}):\n{}", self.name, self.log());
@@ -48,7 +48,7 @@ impl Server {
         Ok(())
     }
 
-    /// The end of its log.
+    /// Returns the end of the server's log.
     pub(super) fn log(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<_> = text.lines().collect();

@@ -17,12 +17,12 @@ use k8s_openapi::{
 use super::directories::{Naming, random_id};
 use crate::{cgroup::TestCgroup, load, process, suite::within};
 
-/// Never pulled.
+/// An image that is never pulled.
 pub(super) const IMAGE: &str = "none";
-/// What a container burns takes less; a loaded machine gets more.
+/// The longest wait for a container to burn its time. It takes less; a loaded machine gets more.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A container that runs; killed, and its cgroup removed, on drop.
+/// A running container. It is killed, and its cgroup removed, on drop.
 #[derive(Debug)]
 pub struct Running {
     name: String,
@@ -35,13 +35,13 @@ pub struct Running {
 /// A container that has run.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// 64 hex digits.
+    /// The container's id: 64 hex digits.
     pub id: String,
-    /// Of its cgroup, as the kernel had it.
+    /// The path of its cgroup in the kernel's form.
     pub kernel_path: String,
     /// `usage_usec` of its cgroup's `cpu.stat` after the last process was gone: the truth.
     pub cpu: Duration,
-    /// How its process ended.
+    /// The exit status of its process.
     pub status: ExitStatus,
 }
 
@@ -57,37 +57,37 @@ impl Running {
         Ok(Self { name: name.to_owned(), id, burns, child, cgroup })
     }
 
-    /// Its name in the pod.
+    /// Returns the container's name in the pod.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its id: 64 hex digits.
+    /// Returns the container's id: 64 hex digits.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Its cgroup.
+    /// Returns the container's cgroup.
     #[must_use]
     pub const fn cgroup(&self) -> &TestCgroup {
         &self.cgroup
     }
 
-    /// Waits until it has burnt what it was started for. It lives on, idle.
+    /// Waits until the container has burnt its CPU time. The container then stays idle.
     pub fn burnt(&self) -> Result<()> {
         within(DEADLINE, "the container has used its CPU time", || {
             Ok((self.cgroup.cpu_usage()? >= self.burns).then_some(()))
         })
     }
 
-    /// Waits for its end, kills it before if asked, and removes its cgroup.
+    /// Waits for the container's end, and removes its cgroup. If `kill` is true, kills the container first.
     pub(super) fn end(mut self, kill: bool) -> Result<Finished> {
         if kill {
             self.child.kill()?;
         }
-        // It reads its stdin to the end once it has burnt.
+        // The load reads its stdin to the end after it has burnt its time.
         drop(self.child.stdin.take());
         let status = within(DEADLINE, "the container ends", || Ok(self.child.try_wait()?))?;
         Ok(Finished {
@@ -106,11 +106,11 @@ impl Drop for Running {
     }
 }
 
-/// The status of a container that has just started again, or for the first time.
+/// Returns the status of a container that has just started, for the first time or again.
 pub(super) fn started(name: &str, container_id: String, before: Option<ContainerStatus>) -> ContainerStatus {
     let running = ContainerStateRunning { started_at: Some(now()) };
     let state = ContainerState { running: Some(running), ..Default::default() };
-    // What waits has not run; its last life is the one before.
+    // A waiting container has not run, so its last life is the previous one.
     let (last_state, restart_count) = match before {
         Some(before) if before.container_id.is_some() => {
             let last = before.state.filter(|state| state.terminated.is_some()).or(before.last_state);
@@ -129,10 +129,10 @@ pub(super) fn started(name: &str, container_id: String, before: Option<Container
     }
 }
 
-/// The status after the end of a life.
+/// Returns the status after the end of a container's life.
 pub(super) fn terminated(before: ContainerStatus, finished: &Finished) -> ContainerStatus {
     use std::os::unix::process::ExitStatusExt as _;
-    // As a shell counts: 128 and the signal.
+    // A signal gives the exit code 128 plus the signal's number, as in a shell.
     let exit_code = finished.status.code().unwrap_or_else(|| 128 + finished.status.signal().unwrap_or_default());
     let running = before.state.and_then(|state| state.running);
     let terminated = ContainerStateTerminated {
@@ -147,7 +147,7 @@ pub(super) fn terminated(before: ContainerStatus, finished: &Finished) -> Contai
     ContainerStatus { ready: false, started: Some(false), state: Some(state), ..before }
 }
 
-/// The status of a container that is to start: the first time, or again.
+/// Returns the status of a container that will start, for the first time or again.
 pub(super) fn waiting(name: &str, reason: &str, before: Option<ContainerStatus>) -> ContainerStatus {
     let waiting = ContainerStateWaiting { reason: Some(reason.into()), ..Default::default() };
     let state = ContainerState { waiting: Some(waiting), ..Default::default() };
@@ -160,7 +160,7 @@ fn named(name: &str) -> ContainerStatus {
     ContainerStatus { image: IMAGE.into(), name: name.into(), ..Default::default() }
 }
 
-/// In whole seconds, as the API has them.
+/// Returns the time in whole seconds, as the API has it.
 fn now() -> Time {
     let now = Timestamp::now();
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))

@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::cgroup::TestCgroup;
 
-/// Of a static pod, whose cgroup has this as its UID: the API server gives the mirror pod another.
+/// The annotation of a static pod with the UID in its cgroup's name: the API server gives the mirror pod another UID.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
-/// Who makes the cgroups: `cgroupDriver` of a kubelet.
+/// The maker of the cgroups: `cgroupDriver` of a kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
     /// Slices and scopes.
@@ -45,7 +45,7 @@ impl Runtime {
 /// A node's own cgroups, below one that belongs to the test.
 #[derive(Debug)]
 pub(super) struct Directories {
-    // Removed with all that is below it, so the others find nothing to do.
+    // The root is removed with everything below it, so the drops of the other fields find nothing to remove.
     root: TestCgroup,
     guaranteed: TestCgroup,
     burstable: TestCgroup,
@@ -75,7 +75,7 @@ impl Directories {
         self.naming
     }
 
-    /// Makes the cgroup of a pod that the API server has.
+    /// Makes the cgroup of a pod that exists in the API server.
     pub(super) fn make_for(&self, pod: &Pod) -> Result<TestCgroup> {
         let status = pod.status.as_ref().and_then(|status| status.qos_class.as_deref());
         let (qos, parent) = match status.context("a pod without a QoS class")? {
@@ -89,7 +89,7 @@ impl Directories {
     }
 }
 
-/// How a node calls its cgroups.
+/// The scheme for the names of a node's cgroups.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Naming {
     driver: Driver,
@@ -106,7 +106,7 @@ impl Naming {
         }
     }
 
-    /// systemd reads a `-` as a `/`, so that the UID has none there.
+    /// Returns the name of a pod's cgroup. systemd reads a `-` as a `/`, so each `-` of the UID becomes a `_` there.
     fn pod(self, qos: &str, uid: &str) -> String {
         match (self.driver, qos) {
             (Driver::Systemd, "") => format!("kubepods-pod{}.slice", uid.replace('-', "_")),
@@ -126,7 +126,7 @@ impl Naming {
     }
 }
 
-/// 64 hex digits, as a runtime numbers containers.
+/// Returns 64 hex digits, in the form of a runtime's container id.
 pub fn random_id() -> Result<String> {
     let mut bytes = [0; 32];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

@@ -1,7 +1,8 @@
-//! A played node: pods by the API, cgroups as a kubelet and a container runtime make them, loads as containers.
+//! A played node: it makes pods by the API, cgroups as a kubelet and a container runtime do, and runs loads as
+//! containers.
 //!
-//! Nothing is reported by itself: a test says when the API server learns of what has happened ([`PodHandle::report`]),
-//! since what comes between is what it is about.
+//! The node reports nothing by itself. Each test decides when the API server gets a report ([`PodHandle::report`]),
+//! because tests check the time before the report.
 
 mod container;
 mod directories;
@@ -19,7 +20,7 @@ pub use self::{
 };
 use crate::control_plane::Client;
 
-/// A pod's quality of service, of which the API server makes `status.qosClass`.
+/// A pod's quality of service, from which the API server derives `status.qosClass`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qos {
     /// Neither requests nor limits.
@@ -30,7 +31,7 @@ pub enum Qos {
     Guaranteed,
 }
 
-/// A node that is played; its cgroups, with all that runs in them, are gone on drop.
+/// A played node. Its cgroups, and all processes in them, are removed on drop.
 #[derive(Debug)]
 pub struct Kubelet {
     node: String,
@@ -39,48 +40,49 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// A node under systemd with containerd, as most are.
+    /// Makes a node under systemd with containerd, the most common kind.
     pub fn new(node: &str, client: &Client) -> Result<Self> {
         Self::with(node, client, Driver::Systemd, Runtime::Containerd)
     }
 
-    /// A node of another kind.
+    /// Makes a node of another kind.
     pub fn with(node: &str, client: &Client, driver: Driver, runtime: Runtime) -> Result<Self> {
         let directories = Directories::new(node, driver, runtime)?;
         Ok(Self { node: node.to_owned(), client: client.clone(), directories })
     }
 
-    /// Its name.
+    /// Returns the node's name.
     #[must_use]
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// The path, as the kernel has it, of the cgroup that holds `kubepods`.
+    /// Returns the kernel's path of the cgroup that holds `kubepods`.
     #[must_use]
     pub fn kernel_path(&self) -> &str {
         self.directories.kernel_path()
     }
 
-    /// Makes a plain pod and takes it up.
+    /// Makes a plain pod and starts it on the node.
     pub fn pod(&self, namespace: &str, name: &str, qos: Qos, containers: &[&str]) -> Result<PodHandle> {
         self.run(pod(namespace, name, qos, containers)?)
     }
 
-    /// Makes any pod on this node, its namespace before it, and takes it up.
+    /// Makes any pod on this node, and before it the pod's namespace, and starts it.
     pub fn run(&self, mut pod: Pod) -> Result<PodHandle> {
         pod.spec.get_or_insert_default().node_name = Some(self.node.clone());
         self.client.create_namespace(pod.metadata.namespace.as_deref().context("a pod without a namespace")?)?;
         self.take_up(self.client.create_pod(&pod)?)
     }
 
-    /// Makes the cgroups of a pod that the API server has already.
+    /// Makes the cgroups of a pod that already exists in the API server.
     pub fn take_up(&self, pod: Pod) -> Result<PodHandle> {
         PodHandle::new(pod, &self.directories, self.client.clone())
     }
 }
 
-/// A pod for [`Kubelet::run`], to be changed before: labels, owners, init containers, the annotations of a static pod.
+/// Returns a pod for [`Kubelet::run`]. The caller may add labels, owners, init containers or the annotations of a
+/// static pod.
 pub fn pod(namespace: &str, name: &str, qos: Qos, containers: &[&str]) -> Result<Pod> {
     let resources = match qos {
         Qos::BestEffort => json!({}),

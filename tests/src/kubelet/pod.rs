@@ -1,4 +1,4 @@
-//! A pod on a played node: its cgroups, its containers, and what of them is reported.
+//! A pod on a played node: its cgroups, its containers, and its reported status.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,13 +12,13 @@ use super::{
 };
 use crate::{cgroup::TestCgroup, control_plane::Client};
 
-/// A pod; its cgroups, with all that runs in them, are gone on drop. The API server keeps it until it is deleted.
+/// A pod. Its cgroups, and all processes in them, are removed on drop. It stays in the API server until it is deleted.
 #[derive(Debug)]
 pub struct PodHandle {
     pod: Pod,
     client: Client,
     naming: Naming,
-    // Before its parent.
+    // This field comes before `cgroup`, its parent, so that it is removed first.
     sandbox: TestCgroup,
     cgroup: TestCgroup,
     statuses: BTreeMap<String, ContainerStatus>,
@@ -33,43 +33,43 @@ impl PodHandle {
         Ok(Self { pod, client, naming, sandbox, cgroup, statuses: BTreeMap::new() })
     }
 
-    /// The pod as the API server had it last.
+    /// Returns the pod in the last state that the API server returned.
     #[must_use]
     pub const fn pod(&self) -> &Pod {
         &self.pod
     }
 
-    /// Its namespace.
+    /// Returns the pod's namespace.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.pod.metadata.namespace.as_deref().unwrap_or_default()
     }
 
-    /// Its name.
+    /// Returns the pod's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.pod.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// `metadata.uid`.
+    /// Returns `metadata.uid`.
     #[must_use]
     pub fn uid(&self) -> &str {
         self.pod.metadata.uid.as_deref().unwrap_or_default()
     }
 
-    /// Its cgroup, which holds those of the containers.
+    /// Returns the pod's cgroup, which holds the cgroups of the containers.
     #[must_use]
     pub const fn cgroup(&self) -> &TestCgroup {
         &self.cgroup
     }
 
-    /// The cgroup of its sandbox, in which nothing runs.
+    /// Returns the cgroup of the pod's sandbox, which has no processes.
     #[must_use]
     pub const fn sandbox(&self) -> &TestCgroup {
         &self.sandbox
     }
 
-    /// Starts a container, the first time or again: it burns CPU time, then waits for [`Self::finish`].
+    /// Starts a container, for the first time or again. The container burns CPU time, then waits for [`Self::finish`].
     pub fn start(&mut self, container: &str, burns: Duration) -> Result<Running> {
         let running = Running::start(container, burns, &self.cgroup, self.naming)?;
         let id = self.naming.runtime.container_id(running.id());
@@ -77,17 +77,17 @@ impl PodHandle {
         Ok(running)
     }
 
-    /// Lets a container end when it has burnt its time, and waits for that. Its cgroup is gone then.
+    /// Waits until a container has burnt its time and ends. Its cgroup is removed then.
     pub fn finish(&mut self, running: Running) -> Result<Finished> {
         self.end(running, false)
     }
 
-    /// Kills a container, as the kernel does when memory runs out. Its cgroup is gone then.
+    /// Kills a container, as the kernel does when memory runs out. Its cgroup is removed then.
     pub fn kill(&mut self, running: Running) -> Result<Finished> {
         self.end(running, true)
     }
 
-    /// A container does not run now, for a reason such as `CrashLoopBackOff`.
+    /// Sets a container to waiting, for a reason such as `CrashLoopBackOff`.
     pub fn wait(&mut self, container: &str, reason: &str) {
         self.set(container, |before| container::waiting(container, reason, before));
     }
@@ -98,7 +98,7 @@ impl PodHandle {
         Ok(())
     }
 
-    /// Tells the API server how all containers are by now.
+    /// Sends the current status of all containers to the API server.
     pub fn report(&mut self) -> Result<()> {
         let spec = self.pod.spec.as_ref().context("a pod without a specification")?;
         let of =
@@ -115,7 +115,7 @@ impl PodHandle {
         Ok(())
     }
 
-    /// Removes it from the API server. Its cgroups stay until it is dropped.
+    /// Removes the pod from the API server. Its cgroups stay until it is dropped.
     pub fn delete(&self) -> Result<()> {
         self.client.delete_pod(self.namespace(), self.name())
     }

@@ -1,4 +1,4 @@
-//! A process that is blocked, again and again, on what it is told.
+//! A process that blocks again and again in the wanted way.
 
 #![expect(unsafe_code, reason = "mapping a file has no safe form")]
 
@@ -30,31 +30,31 @@ use crate::{
     process::{self, Child},
 };
 
-/// How long one wait lasts where that is ours to choose.
+/// The length of one wait where the load can choose it.
 const EACH: Duration = Duration::from_millis(20);
-/// What is written and read where a disk is waited for.
+/// Number of bytes that each wait for the disk writes or reads.
 const BLOCK: usize = 4096;
-/// Of the file whose pages are touched.
+/// Number of blocks of the file whose pages are touched.
 const FILE_BLOCKS: usize = 256;
 
 /// `podperf-load blocked`.
 #[derive(Args, Clone, Debug)]
 pub struct BlockedArgs {
-    /// On what
+    /// The kind of wait
     #[arg(long)]
     pub on: On,
     /// Cgroup to join
     #[arg(long)]
     pub cgroup: Option<PathBuf>,
-    /// How long in all
+    /// Length of the run, in milliseconds
     #[arg(long, default_value_t = 1000)]
     pub millis: u64,
-    /// Where its file is, for `disk` and `page-fault`
+    /// Directory of the file for `disk` and `page-fault`
     #[arg(long, default_value = ".")]
     pub directory: PathBuf,
 }
 
-/// What it is blocked on.
+/// The kind of wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum On {
     /// Data that must be on the disk.
@@ -63,7 +63,7 @@ pub enum On {
     PageFault,
     /// A condition that does not come.
     Futex,
-    /// A socket that nobody writes to.
+    /// A socket that gets no data.
     Network,
     /// The reading end of a pipe.
     Pipe,
@@ -73,10 +73,10 @@ pub enum On {
     Sleep,
 }
 
-/// What it measured of itself.
+/// The process's measurements of itself.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct BlockedReport {
-    /// How often.
+    /// Number of waits.
     pub waits: u32,
     /// Wall time from before each wait to after it, summed.
     pub waited_ns: u64,
@@ -97,7 +97,7 @@ pub fn run(args: &BlockedArgs) -> Result<BlockedReport> {
     Ok(report)
 }
 
-/// What waits once, and says for how long.
+/// Returns a closure that waits once and returns the length of the wait.
 fn waiter(args: &BlockedArgs) -> Result<Box<dyn FnMut() -> Result<Duration>>> {
     Ok(match args.on {
         On::Sleep => timed(|| {
@@ -116,7 +116,7 @@ fn waiter(args: &BlockedArgs) -> Result<Box<dyn FnMut() -> Result<Duration>>> {
             let socket = UdpSocket::bind(("127.0.0.1", 0)).context("failed to make a socket")?;
             socket.set_read_timeout(Some(EACH))?;
             timed(move || {
-                // It ends by its time.
+                // The receive ends by its timeout.
                 socket.recv(&mut [0]).ok();
                 Ok(())
             })
@@ -150,11 +150,11 @@ fn timed(mut wait: impl FnMut() -> Result<()> + 'static) -> Box<dyn FnMut() -> R
     })
 }
 
-/// Another process writes now and then; it stays in the cgroup that this one had at its start.
+/// Starts another process that writes at intervals. It stays in the cgroup that this process had at its start.
 fn pipe_waiter() -> Result<Box<dyn FnMut() -> Result<Duration>>> {
     let (reader, writer) = pipe()?;
     let (mut reader, mut writer) = (File::from(reader), File::from(writer));
-    // It ends with this process.
+    // The writer ends with this process.
     Child::fork(|| {
         loop {
             thread::sleep(EACH);
@@ -164,7 +164,7 @@ fn pipe_waiter() -> Result<Box<dyn FnMut() -> Result<Duration>>> {
     Ok(timed(move || Ok(reader.read_exact(&mut [0])?)))
 }
 
-/// Reads pages of a file after the kernel was told to forget them: mapped ones, so that a fault reads them.
+/// Reads mapped pages of a file after asking the kernel to drop them from memory, so that a fault reads them.
 fn page_waiter(args: &BlockedArgs) -> Result<Box<dyn FnMut() -> Result<Duration>>> {
     let mut file = tempfile::tempfile_in(&args.directory).context("failed to make a file")?;
     file.write_all(&vec![1; FILE_BLOCKS * BLOCK])?;
@@ -185,7 +185,7 @@ fn page_waiter(args: &BlockedArgs) -> Result<Box<dyn FnMut() -> Result<Duration>
 /// Maps one page of a file and reads from it.
 fn touch(file: &File, offset: i64) -> Result<()> {
     let length = NonZeroUsize::new(BLOCK).context("no block")?;
-    // SAFETY: a new mapping of a file that nobody else has; it is read within its length and then unmapped.
+    // SAFETY: a new mapping of a file that no other code has; it is read within its length and then unmapped.
     unsafe {
         let page = mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file, offset)?;
         black_box(page.cast::<u8>().read_volatile());

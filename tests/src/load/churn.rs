@@ -1,5 +1,5 @@
-//! Cgroups that come and go, each with one short process: what a node full of
-//! cron jobs and failing containers looks like to the agent.
+//! Cgroups that come and go, each with one short process: the view of an agent on a node full of cron jobs and failing
+//! containers.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct ChurnArgs {
     /// Pause between two of them
     #[arg(long, default_value_t = 0)]
     pub pause_millis: u64,
-    /// How long a cgroup is there after its process is gone
+    /// Time that a cgroup stays after its process is gone
     #[arg(long, default_value_t = 0.0)]
     pub linger_seconds: f64,
     /// Go on as long as this file exists, whatever the number
@@ -39,19 +39,19 @@ pub struct ChurnArgs {
     pub wait: bool,
 }
 
-/// What happened in the short-lived cgroups.
+/// The counts of the short-lived cgroups.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChurnReport {
-    /// In the order of their lives.
+    /// The cgroups, in the order of their lives.
     pub cgroups: Vec<ShortLife>,
 }
 
 /// One cgroup that is gone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShortLife {
-    /// Its id while it lived.
+    /// The cgroup's id while it lived.
     pub id: u64,
-    /// Its path from the root of the cgroup2 tree.
+    /// The cgroup's path from the root of the cgroup2 tree.
     pub kernel_path: String,
     /// `usage_usec` of its `cpu.stat` after its process was gone.
     pub usage_ns: u64,

@@ -1,5 +1,4 @@
-//! Processes that do nothing but use a CPU, and differ in how they came into
-//! their cgroup: `spin`, `fifo` and `forkjoin`.
+//! Processes that only use a CPU, and differ in the way they join their cgroup: `spin`, `fifo` and `forkjoin`.
 
 #![expect(unsafe_code, reason = "sched_setscheduler has no safe form")]
 
@@ -15,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup;
 use crate::process::{self, Child, Usage};
 
-/// The work of a late joiner inside the cgroup, small beside what it did before.
+/// The work of a late joiner inside the cgroup, small beside its work before the join.
 const LATE_WORK: Duration = Duration::from_millis(17);
 
 /// `podperf-load spin`.
@@ -75,15 +74,15 @@ pub struct ForkJoinArgs {
     pub seconds: f64,
 }
 
-/// What a burner was charged, split where it joined its cgroup. What comes
-/// after the report (its printing, the exit) is in neither part.
+/// The CPU time charged to a burner, split at the join of its cgroup. Work after the report (its printing, the exit) is
+/// in neither part.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct CpuReport {
-    /// From the fork to the join.
+    /// The counts from the fork to the join.
     pub outside: Usage,
-    /// From the join to the report.
+    /// The counts from the join to the report.
     pub inside: Usage,
-    /// Of that, the last burning of `spin`, in which it never blocks: 0 for the others.
+    /// The part of `inside` in the last burning of `spin`, in which it never blocks: 0 for other loads.
     pub burning: Usage,
 }
 
@@ -108,7 +107,7 @@ pub fn spin(args: &SpinArgs) -> Result<CpuReport> {
             process::burn(seconds(args.seconds)?)?;
             let mut outside = Usage::of_self()?;
             cgroup::join(&cgroup)?;
-            // The call itself faults, before it has an effect.
+            // The join itself causes faults before it takes effect.
             outside.minor_faults = Usage::of_self()?.minor_faults;
             process::burn(LATE_WORK)?;
             CpuReport::measure(outside)
@@ -124,7 +123,7 @@ pub fn spin(args: &SpinArgs) -> Result<CpuReport> {
     Ok(CpuReport { burning, ..CpuReport::measure(outside)? })
 }
 
-/// The end of `spin`: the move to another cgroup, with nothing after it, or the wait.
+/// Runs the end of `spin`: the move to another cgroup, with nothing after it, or the wait.
 pub fn finish_spin(args: &SpinArgs) -> Result<()> {
     if args.hold {
         return hold();
@@ -141,8 +140,7 @@ pub fn fifo(args: &FifoArgs) -> Result<CpuReport> {
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
     }
-    // The lowest real-time priority is enough to be preempted by nobody but
-    // the kernel's own threads.
+    // The lowest real-time priority is enough: only the kernel's own threads can preempt the load.
     set_scheduler("SCHED_FIFO", libc::SCHED_FIFO, 1)?;
     let outside = Usage::of_self()?;
     cgroup::join(&args.cgroup)?;

@@ -1,7 +1,7 @@
-//! A crowd: one tiny task in each of many cgroups, as a node full of containers that mostly wait.
+//! A crowd: one tiny task in each of many cgroups, like a node full of containers that mostly wait.
 //!
-//! The list of cgroups comes on stdin, one directory a line, up to an empty one. Once all tasks are in their places the
-//! report is written; the crowd then stays until stdin ends, and its tasks for a given time at most.
+//! The list of cgroups comes on stdin, one directory a line, up to an empty line. When all tasks are in their cgroups,
+//! the load writes the report. The crowd then stays until stdin ends, and its tasks for a given time at most.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -20,28 +20,28 @@ use crate::{
     process::{self, Child},
 };
 
-/// The least that is burnt: about 100 us.
+/// The smallest amount of work; in practice it takes about 100 us.
 const WORK: Duration = Duration::from_micros(1);
 
 /// `podperf-load crowd`.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct CrowdArgs {
-    /// How long a task sleeps before it works again
+    /// Time that a task sleeps before it works again
     #[arg(long, default_value_t = 1_000)]
     pub every_millis: u64,
-    /// How long a task lives at most
+    /// Longest life of a task
     #[arg(long, default_value_t = 600)]
     pub seconds: u64,
 }
 
-/// What is there.
+/// The size of the crowd.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct CrowdReport {
-    /// Tasks, each in its cgroup.
+    /// Number of tasks, each in its own cgroup.
     pub tasks: usize,
 }
 
-/// A crowd that stays.
+/// A running crowd.
 #[derive(Debug)]
 pub struct Crowd(Vec<Child>);
 
@@ -73,12 +73,12 @@ pub fn gather(args: CrowdArgs) -> Result<(Crowd, CrowdReport)> {
     Ok((Crowd(tasks), report))
 }
 
-/// Stays until stdin ends, then ends the tasks.
+/// Waits until stdin ends, and then ends the tasks.
 pub fn stay(crowd: Crowd) -> Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink())?;
     for task in crowd.0 {
         kill(task.pid(), Signal::SIGKILL)?;
-        // It has just been killed, or its time was over.
+        // The task has just been killed, or its time was over.
         task.wait().ok();
     }
     Ok(())

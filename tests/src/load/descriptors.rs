@@ -1,4 +1,4 @@
-//! One call site for two descriptors: a pipe that has data often and soon, and a socket that has some seldom and late.
+//! One call site for two descriptors: a pipe that often has data soon, and a socket that seldom has data, and late.
 
 use std::{
     io::Write as _,
@@ -21,7 +21,7 @@ use crate::{
     process::{self, Child},
 };
 
-/// How long a byte of the pipe takes.
+/// The time between two bytes of the pipe.
 const SOON: Duration = Duration::from_millis(1);
 
 /// `podperf-load descriptors`.
@@ -30,27 +30,27 @@ pub struct DescriptorsArgs {
     /// Cgroup to join
     #[arg(long)]
     pub cgroup: Option<PathBuf>,
-    /// How often it reads from the pipe before it reads from the socket
+    /// Number of reads from the pipe before each read from the socket
     #[arg(long, default_value_t = 400)]
     pub often: u32,
-    /// How long a byte of the socket takes
+    /// Time until a byte of the socket comes
     #[arg(long, default_value_t = 1000)]
     pub late_millis: u64,
-    /// How often all of that
+    /// Number of rounds
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
 }
 
-/// What it measured of itself.
+/// The load's measurements of itself.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct DescriptorsReport {
     /// Wall time in reads from the pipe, summed.
     pub pipe_ns: u64,
-    /// The same of the socket.
+    /// Wall time in reads from the socket, summed.
     pub socket_ns: u64,
 }
 
-/// Reads what a child writes, which is not in the cgroup.
+/// Reads the data of a child, which is not in the cgroup.
 pub fn run(args: &DescriptorsArgs) -> Result<DescriptorsReport> {
     let (from_pipe, to_pipe) = pipe()?;
     let (from_socket, mut to_socket) = UnixStream::pair()?;
@@ -82,7 +82,7 @@ pub fn run(args: &DescriptorsArgs) -> Result<DescriptorsReport> {
     Ok(DescriptorsReport { pipe_ns: process::nanos(in_pipe), socket_ns: process::nanos(in_socket) })
 }
 
-/// The one call site: where it waits, only the descriptor differs.
+/// The one call site: two waits here differ only in the descriptor.
 #[inline(never)]
 fn read_one(from: BorrowedFd<'_>) -> Result<Duration> {
     let start = Instant::now();

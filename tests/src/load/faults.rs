@@ -35,14 +35,12 @@ pub struct FaultsArgs {
     pub while_exists: Option<PathBuf>,
 }
 
-/// What the process was charged. What comes after the report (its printing,
-/// the exit) is in neither part.
+/// The counts charged to the process. Work after the report (its printing, the exit) is in neither part.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct FaultsReport {
-    /// From the fork to the join.
+    /// The counts from the fork to the join.
     pub outside: Usage,
-    /// From the join to the report: the pages and switches asked for, and one
-    /// or two of the join's own.
+    /// The counts from the join to the report: the requested pages and switches, and one or two of the join itself.
     pub inside: Usage,
 }
 
@@ -71,13 +69,13 @@ pub fn run(args: &FaultsArgs) -> Result<FaultsReport> {
     Ok(FaultsReport { outside, inside })
 }
 
-/// Writes to `pages` new pages, one fault each, and gives them back.
+/// Writes to `pages` new pages, one fault each, and unmaps them.
 fn touch(pages: usize) -> Result<()> {
     if pages == 0 {
         return Ok(());
     }
-    // SAFETY: a new anonymous mapping that nobody else knows; each write below
-    // is inside it, and it is unmapped once, at the end.
+    // SAFETY: a new anonymous mapping that no other code has; each write below is inside it, and it is unmapped once,
+    // at the end.
     unsafe {
         let page = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE))?;
         let length = pages * page;
@@ -92,8 +90,8 @@ fn touch(pages: usize) -> Result<()> {
         if memory == libc::MAP_FAILED {
             bail!("failed to map {pages} pages: {}", std::io::Error::last_os_error());
         }
-        // One huge page would take one fault for hundreds of pages. A kernel
-        // without huge pages refuses the advice and needs none.
+        // One huge page would take one fault for hundreds of pages. A kernel without huge pages rejects the advice and
+        // does not need it.
         libc::madvise(memory, length, libc::MADV_NOHUGEPAGE);
         for number in 0..pages {
             memory.cast::<u8>().add(number * page).write_volatile(1);

@@ -15,7 +15,7 @@ use crate::{
     process::{self, Usage},
 };
 
-/// No page of a supported machine is smaller.
+/// The size of a page: no supported machine has a smaller one.
 const PAGE: usize = 4096;
 
 /// `podperf-load hoard`.
@@ -35,15 +35,15 @@ pub struct HoardArgs {
 /// The load's own measurements, from the join on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct HoardReport {
-    /// The time that went by.
+    /// Wall time.
     pub wall_ns: u64,
-    /// The time that it was on a CPU.
+    /// CPU time.
     pub cpu_ns: u64,
 }
 
 /// Touches page after page until the time is over.
 pub fn run(args: &HoardArgs) -> Result<HoardReport> {
-    // Reserved, and not yet there.
+    // The memory is reserved, but its pages are not yet allocated.
     let mut memory: Vec<u8> = Vec::with_capacity(args.mib << 20);
     cgroup::join(&args.cgroup)?;
     let (start, before) = (Instant::now(), Usage::of_self()?);

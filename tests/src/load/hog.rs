@@ -1,4 +1,4 @@
-//! Somebody else on the PMU: counters of every CPU, pinned, so that nobody else gets them.
+//! Another user of the PMU: it takes counters of every CPU, pinned, so that no other program gets them.
 
 #![expect(unsafe_code, reason = "perf_event_open has no safe form")]
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// `PERF_TYPE_HARDWARE` and `PERF_COUNT_HW_INSTRUCTIONS`.
 const HARDWARE: u32 = 0;
 const INSTRUCTIONS: u64 = 1;
-/// The third bit of the flags: first on the PMU, or in error.
+/// The third bit of the flags: the counter is always on the PMU, or in an error state.
 const PINNED: u64 = 1 << 2;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOEXEC: libc::c_ulong = 8;
@@ -27,12 +27,12 @@ pub struct HogArgs {
     pub counters: usize,
 }
 
-/// What was taken.
+/// The taken counters.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct HogReport {
-    /// Of each CPU.
+    /// Number of counters of each CPU.
     pub counters: usize,
-    /// CPUs.
+    /// Number of CPUs.
     pub cpus: usize,
 }
 
@@ -79,6 +79,6 @@ fn open(cpu: usize) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error().into());
     }
-    // SAFETY: a descriptor that was just made for us.
+    // SAFETY: the call has just returned this descriptor, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(RawFd::try_from(fd)?) })
 }

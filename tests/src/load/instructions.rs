@@ -19,15 +19,15 @@ pub struct LoopArgs {
     /// Instructions in the loop; rounded down to whole turns of two
     #[arg(long)]
     pub instructions: u64,
-    /// Cgroup to join before
+    /// Cgroup to join before the loop
     #[arg(long)]
     pub cgroup: Option<PathBuf>,
 }
 
-/// What the loop did. The process's start, its report and its exit are not in it; they are those of a loop of none.
+/// The work of the loop, without the process's start, report and exit. Those are the same as for a loop without turns.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LoopReport {
-    /// Retired in the loop.
+    /// Number of instructions that retired in the loop.
     pub instructions: u64,
 }
 
@@ -44,7 +44,7 @@ pub fn run(args: &LoopArgs) -> Result<LoopReport> {
     Ok(LoopReport { instructions: turns * PER_TURN })
 }
 
-/// Turns left after as many turns.
+/// Runs this number of turns, and returns the turns left.
 #[cfg(target_arch = "x86_64")]
 fn turn(mut turns: u64) -> u64 {
     // SAFETY: one register is counted down.
@@ -52,7 +52,7 @@ fn turn(mut turns: u64) -> u64 {
     turns
 }
 
-/// Turns left after as many turns.
+/// Runs this number of turns, and returns the turns left.
 #[cfg(target_arch = "aarch64")]
 fn turn(mut turns: u64) -> u64 {
     // SAFETY: one register is counted down.

@@ -1,4 +1,4 @@
-//! Short lives: a thread that makes children which compute for some milliseconds, several at a time.
+//! Short lives: a thread makes children that compute for some milliseconds, several at a time.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -25,10 +25,10 @@ pub struct LivesArgs {
     /// CPU to stay on
     #[arg(long)]
     pub cpu: usize,
-    /// How often children are made
+    /// Number of rounds in which children are made
     #[arg(long, default_value_t = 50)]
     pub rounds: u32,
-    /// How many at a time
+    /// Number of children at a time
     #[arg(long, default_value_t = 8)]
     pub children: u32,
     /// CPU time of each child, in milliseconds
@@ -39,13 +39,13 @@ pub struct LivesArgs {
 /// The load's own measurements.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct LivesReport {
-    /// How many children there were.
+    /// Number of children.
     pub children: u32,
-    /// From the ends of their forks to their last words, summed.
+    /// Time from the end of each child's fork to its last message, summed.
     pub least_ns: u64,
-    /// From before their forks to after their ends, summed.
+    /// Time from before each child's fork to after its end, summed.
     pub most_ns: u64,
-    /// From the join to the report, of the thread that made them.
+    /// Wall time of the thread that made the children, from the join to the report.
     pub own_ns: u64,
 }
 
@@ -54,7 +54,8 @@ pub fn run(args: &LivesArgs) -> Result<LivesReport> {
     process::pin(args.cpu)?;
     cgroup::join(&args.cgroup)?;
     let start = process::monotonic_ns()?;
-    // A thread that is preempted beside its look at the clock measures too much. Children do not inherit this.
+    // A thread that is preempted beside its read of the clock measures too much. Children do not inherit the scheduling
+    // class.
     comes_first(libc::SCHED_RESET_ON_FORK)?;
     let mut report = LivesReport::default();
     for _ in 0..args.rounds {

@@ -23,18 +23,18 @@ pub struct MixedArgs {
     /// CPU to stay on
     #[arg(long)]
     pub cpu: Option<usize>,
-    /// How long
+    /// Length of the run, in seconds
     #[arg(long, default_value_t = 3)]
     pub seconds: u64,
-    /// How long it sleeps between two bursts, in milliseconds
+    /// Sleep between two bursts, in milliseconds
     #[arg(long, default_value_t = 11)]
     pub sleep: u64,
 }
 
-/// What it measured of itself.
+/// The load's measurements of itself.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MixedReport {
-    /// From the join to the report.
+    /// Wall time from the join to the report.
     pub wall_ns: u64,
 }
 

@@ -1,9 +1,8 @@
 //! The loads that tests and benchmarks run: processes with a known truth.
 //!
-//! Each load is one file and one subcommand of `podperf-load`; each ends with
-//! one line of JSON, the report struct of its file, which tests read back.
-//! Loads join a cgroup by writing `0` to its `cgroup.procs`, as container
-//! runtimes do, and die with the process that started them.
+//! Each load is one file and one subcommand of `podperf-load`. Each ends with one line of JSON, the report struct of
+//! its file, which tests parse. Loads join a cgroup by writing `0` to its `cgroup.procs`, as container runtimes do, and
+//! die with the process that started them.
 
 pub mod blocked;
 pub mod churn;
@@ -29,17 +28,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// Says a word on stderr and waits for a line on stdin: while it blocks, its counts stand still and can be read from outside.
+/// Prints a word on stderr and waits for a line on stdin. While it blocks, its counts do not change and can be read
+/// from outside.
 fn pause(word: &str) -> Result<()> {
     writeln!(std::io::stderr(), "{word}")?;
     std::io::stdin().lock().read_line(&mut String::new())?;
     Ok(())
 }
 
-/// The `podperf-load` that was built together with the calling test or bench.
+/// Returns the path of the `podperf-load` that was built together with the calling test or bench.
 pub fn binary() -> Result<PathBuf> {
     let this = std::env::current_exe().context("failed to find this program's own path")?;
-    // Test programs are built into `deps`, one below the binaries.
+    // Test programs are built into `deps`, a directory below the binaries.
     this.ancestors()
         .skip(1)
         .take(2)

@@ -1,4 +1,4 @@
-//! A process that another one moves between two cgroups while it runs.
+//! A process that another process moves between two cgroups while it runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,21 +26,20 @@ pub struct MovedArgs {
     pub half_millis: u64,
 }
 
-/// CPU time on either side of the move.
+/// CPU time before and after the move.
 ///
-/// The growth of `usage_usec` of the two cgroups: only the kernel knows when
-/// the move took effect, since the write to `cgroup.procs` may wait for many
-/// milliseconds first, in which the burner goes on. So nothing else may run in
-/// the two.
+/// The times are the growth of `usage_usec` of the two cgroups. Only the kernel knows when the move took effect: the
+/// write to `cgroup.procs` may first wait for many milliseconds, while the burner continues. So nothing else may run in
+/// the two cgroups.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct MovedReport {
-    /// In the first cgroup.
+    /// CPU time in the first cgroup, in nanoseconds.
     pub from_ns: u64,
-    /// In the second cgroup.
+    /// CPU time in the second cgroup, in nanoseconds.
     pub to_ns: u64,
 }
 
-/// Burns, and moves the burner half way.
+/// Burns CPU time, and moves the burner half way.
 pub fn run(args: &MovedArgs) -> Result<MovedReport> {
     let half = Duration::from_millis(args.half_millis);
     let (from_before, to_before) = (cgroup::cpu_usage(&args.from)?, cgroup::cpu_usage(&args.to)?);

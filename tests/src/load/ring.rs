@@ -1,9 +1,8 @@
-//! A ring of processes on one CPU: what a context switch costs.
+//! A ring of processes on one CPU, for the cost of a context switch.
 //!
-//! A byte goes round a ring of pipes. One hop is a write, a read and a context
-//! switch, so what a monitor does at each switch shows as CPU time per hop.
-//! The CPU clocks of the workers are read rather than the wall: time in which
-//! somebody else had the CPU is not in them.
+//! A byte goes round a ring of pipes. One hop is a write, a read and a context switch, so a monitor's work at each
+//! switch shows as CPU time per hop. The load reads the workers' CPU clocks and not the wall clock: they exclude time
+//! in which another process had the CPU.
 
 use std::io::{BufRead as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -20,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup;
 use crate::process::{self, Child, Usage};
 
-/// The byte that goes round, and the one that ends the run.
+/// The byte that goes round, and the byte that ends the run.
 const TOKEN: u8 = b'.';
 const LAST: u8 = b'!';
 
@@ -66,42 +65,42 @@ pub struct Slice {
     pub wall_ns: f64,
 }
 
-/// What the ring measured of itself.
+/// The ring's measurements of itself.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RingReport {
-    /// All hops, the warm-up included.
+    /// Number of all hops, the warm-up included.
     pub hops: u64,
     /// CPU time of all workers per hop, over the slices.
     pub cpu_ns: Spread,
     /// Wall time per hop, over the slices.
     pub wall_ns: Spread,
-    /// Context switches per hop: 1.0 between two workers if the method holds;
-    /// more in larger rings, where a writer may be preempted before it blocks.
+    /// Context switches per hop: 1.0 between two workers if the method is valid. The number is higher in larger rings,
+    /// where a writer may be preempted before it blocks.
     pub switches_per_hop: f64,
-    /// What each worker was charged from the start of the warm-up to its end.
+    /// The counts charged to each worker, from the start of the warm-up to the worker's end.
     pub workers: Vec<Usage>,
 }
 
-/// The least, the middle and the greatest of some figures.
+/// The least, the median and the greatest of some figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The least.
     pub min: f64,
-    /// The middle; of an even number, the upper of the two.
+    /// The median; for an even number of figures, the upper of the two in the middle.
     pub median: f64,
     /// The greatest.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of no figures there is no spread.
+    /// Returns the spread; `None` without figures.
     pub fn of(mut figures: Vec<f64>) -> Option<Self> {
         figures.sort_by(f64::total_cmp);
         Some(Self { min: *figures.first()?, median: *figures.get(figures.len() / 2)?, max: *figures.last()? })
     }
 }
 
-/// What a worker tells the parent at its end.
+/// The message of a worker to the parent at its end.
 #[derive(Serialize, Deserialize)]
 struct WorkerReport {
     worker: usize,
@@ -117,8 +116,8 @@ pub fn run(args: &RingArgs) -> Result<RingReport> {
     let (ready_reader, ready_writer) = pipe().context("failed to make a pipe")?;
     let (report_reader, report_writer) = pipe().context("failed to make a pipe")?;
 
-    // Worker 0 is forked last: it knows all others, and may read their clocks. Each worker gets only the pipes that it
-    // needs: of thousands, each would else hold those of all.
+    // Worker 0 is forked last: it knows all other workers, and may read their clocks. Each worker gets only the pipes
+    // that it needs. Otherwise each of thousands of workers would hold the pipes of all.
     let (first, mut to) = pipe().context("failed to make a pipe")?;
     let mut children: Vec<Child> = Vec::new();
     for worker in (1..args.processes).rev() {
@@ -146,7 +145,7 @@ pub fn run(args: &RingArgs) -> Result<RingReport> {
 }
 
 impl RingArgs {
-    /// Takes the calling process to its CPU and its cgroup.
+    /// Moves the calling process to its CPU and its cgroup.
     fn sit_down(&self, worker: usize) -> Result<()> {
         process::pin(self.cpu)?;
         match &self.cgroups_below {
@@ -204,7 +203,7 @@ fn lead(args: &RingArgs, seat: &Seat, others: &[Pid], ready: &OwnedFd) -> Result
     for _ in others {
         ensure!(read(ready, &mut [0])? == 1, "a worker failed before the start");
     }
-    // Let the last of them block in its first read.
+    // Waits until the last worker blocks in its first read.
     thread::sleep(Duration::from_millis(20));
     if args.wait {
         writeln!(std::io::stderr(), "joined")?;
@@ -235,7 +234,8 @@ fn lead(args: &RingArgs, seat: &Seat, others: &[Pid], ready: &OwnedFd) -> Result
 fn time_slice(args: &RingArgs, seat: &Seat, others: &[Pid]) -> Result<Slice> {
     let cpu_ns_of_others =
         || others.iter().try_fold(0, |sum, other| Ok::<u64, anyhow::Error>(sum + process::cpu_ns_of(*other)?));
-    // The own clock last before and first after: reading thousands of clocks is no part of the hops.
+    // Reads the worker's own clock last before and first after the hops: reading thousands of clocks is no part of the
+    // hops.
     let (others_before, own_before) = (cpu_ns_of_others()?, process::cpu_ns_of(getpid())?);
     let wall_before = process::monotonic_ns()?;
     rounds(seat, args.hops / args.processes)?;

@@ -1,7 +1,7 @@
-//! A crowd of threads that wait at sixteen places of known names, from a microsecond to a second each time.
+//! Many threads that wait in sixteen functions with known names, from a microsecond to a second each time.
 //!
-//! Times are log-uniform: most waits are short, and most of the time is in the few long ones. So it is in real programs,
-//! and so it is hardest to sample.
+//! Times are log-uniform: most waits are short, but most of the time is in the few long waits. Real programs have this
+//! distribution, and it is the hardest to sample.
 
 #![expect(unsafe_code, reason = "functions that keep their names, and a system call from a named frame")]
 
@@ -22,7 +22,7 @@ use crate::{cgroup, process};
 /// The shortest wait in nanoseconds; the longest is a million times as long.
 const SHORTEST_NS: f64 = 1e3;
 const LONGEST_NS: f64 = 1e9;
-/// Of each thread; far more than its frames need.
+/// Stack size of each thread: far more than its frames need.
 const STACK_BYTES: usize = 128 << 10;
 
 /// `podperf-load sites`.
@@ -39,10 +39,10 @@ pub struct SitesArgs {
     pub threads: u32,
 }
 
-/// What the threads measured of themselves.
+/// The threads' measurements of themselves.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SitesReport {
-    /// By function.
+    /// The waits by function.
     pub sites: Vec<Site>,
 }
 
@@ -51,7 +51,7 @@ pub struct SitesReport {
 pub struct Site {
     /// The function's name.
     pub function: String,
-    /// How many waits.
+    /// Number of waits.
     pub waits: u64,
     /// Wall time from before each wait to after it, summed.
     pub waited_ns: u64,
@@ -81,7 +81,7 @@ sites! {
     podperf_site_12: 208, podperf_site_13: 224, podperf_site_14: 240, podperf_site_15: 256,
 }
 
-/// Waits as often as asked.
+/// Makes the given number of waits.
 pub fn run(args: &SitesArgs) -> Result<SitesReport> {
     if let Some(cgroup) = &args.cgroup {
         cgroup::join(cgroup)?;
@@ -104,7 +104,7 @@ pub fn run(args: &SitesArgs) -> Result<SitesReport> {
     Ok(SitesReport { sites })
 }
 
-/// The waits of one thread: how many and how long, by site.
+/// Runs the waits of one thread, and returns their number and length by site.
 fn wait_about(waits: u32, seed: u64) -> Vec<(u64, Duration)> {
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut waited = vec![(0, Duration::ZERO); SITES.len()];
@@ -123,7 +123,7 @@ fn wait_about(waits: u32, seed: u64) -> Vec<(u64, Duration)> {
     waited
 }
 
-/// Xorshift: the same waits in every run.
+/// A xorshift generator: the waits are the same in every run.
 struct Random(u64);
 
 impl Random {

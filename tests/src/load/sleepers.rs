@@ -1,8 +1,7 @@
 //! A process that waits, with a user stack of known names.
 //!
-//! The system call is made by an instruction in this file: the innermost frame
-//! of a wait is `podperf_wait_inner` and not the C library, which has no frame
-//! pointers, so the stack is whole.
+//! An instruction in this file makes the system call. So the innermost frame of a wait is `podperf_wait_inner` and not
+//! the C library, which has no frame pointers, and the stack is whole.
 
 #![expect(unsafe_code, reason = "the system call must come from a named frame")]
 
@@ -44,13 +43,13 @@ pub struct SleepersArgs {
     /// Wait that many calls deep
     #[arg(long, default_value_t = 0)]
     pub depth: u32,
-    /// Be preempted by nobody: then there is one kind of wait
+    /// Run under SCHED_FIFO, so that no other task preempts it: then there is one kind of wait
     #[arg(long)]
     pub fifo: bool,
     /// CPU to stay on
     #[arg(long)]
     pub cpu: Option<usize>,
-    /// How much others go first, up to 19
+    /// Nice value, up to 19
     #[arg(long)]
     pub nice: Option<i32>,
     /// Say `ready` on stderr before the first wait and `done` after the last, and wait for a line on stdin each time
@@ -61,28 +60,29 @@ pub struct SleepersArgs {
     pub hold: bool,
 }
 
-/// What the sleeper measured of itself.
+/// The sleeper's measurements of itself.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SleepersReport {
     /// Number of waits.
     pub waits: u32,
     /// Wall time from before each wait to after it, summed.
     pub waited_ns: u64,
-    /// Of that, the waits that took ten times as long as asked.
+    /// The part of `waited_ns` in waits that took at least ten times the requested time.
     pub late_ns: u64,
-    /// What the process was charged in the waits.
+    /// The counts charged to the process in the waits.
     pub usage: Usage,
 }
 
 impl SleepersReport {
-    /// Returns how long it was blocked in its waits. Its clock went on while it was awake again and queued for a CPU.
+    /// Returns the time that the process was blocked in its waits. The wall clock also counts time in which it was
+    /// queued for a CPU.
     #[must_use]
     pub const fn blocked(&self) -> Duration {
         Duration::from_nanos(self.waited_ns.saturating_sub(self.usage.wait_ns))
     }
 }
 
-/// Waits as often as asked.
+/// Makes the given number of waits.
 pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
     if let Some(cgroup) = &args.cgroup {
         cgroup::join(cgroup)?;
@@ -134,7 +134,7 @@ struct Timespec {
     nanoseconds: u64,
 }
 
-/// Sleeps `depth` calls deeper.
+/// Sleeps after `depth` further calls.
 #[inline(never)]
 fn podperf_recurse(depth: u32, length: Duration) -> Result<Option<Pid>> {
     // black_box after the call keeps this frame on the stack: no tail call.
@@ -144,7 +144,7 @@ fn podperf_recurse(depth: u32, length: Duration) -> Result<Option<Pid>> {
     })
 }
 
-/// Sleeps in the known frames.
+/// Sleeps in the frames with known names.
 pub(super) fn sleep(length: Duration) -> Result<Option<Pid>> {
     let time = Timespec { seconds: length.as_secs(), nanoseconds: u64::from(length.subsec_nanos()) };
     // SAFETY: nanosleep reads one timespec, which outlives the call, and
@@ -156,13 +156,12 @@ pub(super) fn sleep(length: Duration) -> Result<Option<Pid>> {
     }
 }
 
-/// Forks with `CLONE_VFORK`: the parent waits, killable but uninterruptible,
-/// until the child is gone. Memory is not shared, so unlike in vfork(2) the
-/// child cannot harm the parent's stack.
+/// Forks with `CLONE_VFORK`: the parent waits, killable but uninterruptible, until the child is gone. Memory is not
+/// shared, so unlike in vfork(2) the child cannot damage the parent's stack.
 fn wait_for_child(length: Duration) -> Result<Option<Pid>> {
     let flags = usize::try_from(libc::CLONE_VFORK | libc::SIGCHLD)?;
-    // SAFETY: clone without CLONE_VM and with no stack is a fork; the other
-    // arguments are not looked at with these flags. This process has one thread.
+    // SAFETY: clone without CLONE_VM and with no stack is a fork; the kernel ignores the other arguments with these
+    // flags. This process has one thread.
     match unsafe { podperf_wait_outer(libc::SYS_clone, flags, 0) } {
         0 => process::exit_now(i32::from(sleep(length).is_err())),
         error if error < 0 => bail!("failed to fork: {}", error_of(error)),
@@ -178,11 +177,11 @@ fn error_of(result: i64) -> std::io::Error {
 ///
 /// # Safety
 ///
-/// As [`podperf_wait_inner`].
+/// The caller must meet the conditions of [`podperf_wait_inner`].
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn podperf_wait_outer(number: i64, first: usize, second: usize) -> i64 {
-    // SAFETY: what the caller promised.
+    // SAFETY: the caller meets the same conditions.
     // black_box after the call keeps this frame on the stack: no tail call.
     black_box(unsafe { podperf_wait_middle(number, first, second) })
 }
@@ -191,27 +190,26 @@ unsafe extern "C" fn podperf_wait_outer(number: i64, first: usize, second: usize
 ///
 /// # Safety
 ///
-/// As [`podperf_wait_inner`].
+/// The caller must meet the conditions of [`podperf_wait_inner`].
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn podperf_wait_middle(number: i64, first: usize, second: usize) -> i64 {
-    // SAFETY: what the caller promised.
+    // SAFETY: the caller meets the same conditions.
     black_box(unsafe { podperf_wait_inner(number, first, second) })
 }
 
-/// Makes one system call with two arguments: the frame that waits.
+/// Makes one system call with two arguments. This is the frame that waits.
 ///
 /// # Safety
 ///
-/// The arguments must be what the system call `number` takes, and must not let
-/// it write to memory that Rust believes unchanged.
+/// The arguments must be valid for the system call `number`, which must not write to memory that Rust assumes
+/// unchanged.
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn podperf_wait_inner(number: i64, first: usize, second: usize) -> i64 {
     let result: i64;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller vouches for the call; rcx and r11 are what the
-    // instruction itself overwrites.
+    // SAFETY: the caller guarantees a valid call; the instruction itself overwrites rcx and r11.
     unsafe {
         asm!(
             "syscall",
@@ -226,7 +224,7 @@ unsafe extern "C" fn podperf_wait_inner(number: i64, first: usize, second: usize
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: the caller vouches for the call; only x0 is overwritten.
+    // SAFETY: the caller guarantees a valid call; only x0 is overwritten.
     unsafe {
         asm!(
             "svc 0",

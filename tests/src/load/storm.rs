@@ -1,6 +1,6 @@
-//! A storm of processes, each of which waits once and ends. They share the memory of the process that makes them, so
-//! that making one costs next to nothing. Each process has its own keys in the tables of samples, so a storm fills
-//! them.
+//! A storm of processes; each waits once and ends. They share the memory of the process that makes them, so
+//! that each costs next to nothing to make. Each process has its own keys in the tables of samples, so a storm fills
+//! these tables.
 
 #![expect(unsafe_code, reason = "clone with CLONE_VM needs a stack for each child")]
 
@@ -26,7 +26,7 @@ pub struct StormArgs {
     /// Cgroup to join
     #[arg(long)]
     pub cgroup: Option<PathBuf>,
-    /// How long it lasts
+    /// Length of the storm, in seconds
     #[arg(long, default_value_t = 10.0)]
     pub seconds: f64,
     /// Children in all, at most
@@ -35,7 +35,7 @@ pub struct StormArgs {
     /// Children at once, at most
     #[arg(long, default_value_t = 128)]
     pub alive: usize,
-    /// How long each child waits: with 128 at once, 9 ms make 14,000 a second
+    /// Wait of each child, in microseconds: with 128 at once, 9 ms make 14,000 a second
     #[arg(long, default_value_t = 9000)]
     pub micros: u64,
 }
@@ -43,9 +43,9 @@ pub struct StormArgs {
 /// The report of a storm.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct StormReport {
-    /// Children, all of which have ended.
+    /// Number of children. All have ended.
     pub children: u64,
-    /// How long the storm took.
+    /// Duration of the storm, in seconds.
     pub seconds: f64,
     /// Children a second.
     pub rate: f64,
@@ -57,7 +57,7 @@ struct Place {
     child: libc::pid_t,
 }
 
-/// Makes children until the time or their number is over, and waits for the last.
+/// Makes children until the time is over or their number is reached, and waits for the last child.
 pub fn run(args: &StormArgs) -> Result<StormReport> {
     if let Some(cgroup) = &args.cgroup {
         cgroup::join(cgroup)?;
@@ -76,10 +76,11 @@ pub fn run(args: &StormArgs) -> Result<StormReport> {
             continue;
         };
         let place = &mut places[index];
-        // The stack grows down; the end of a boxed slice of 16-byte words is aligned as the ABI wants it.
+        // The stack grows down. The end of a boxed slice of 16-byte words has the alignment that the ABI needs.
         let top = place.stack.as_mut_ptr_range().end.cast();
-        // SAFETY: the stack is this child's alone until it is waited for, and both it and the time outlive it. The child
-        // makes one system call and returns, which ends it; it touches nothing of this process but `errno`.
+        // SAFETY: the stack belongs to this child alone until it is waited for, and both the stack and the time outlive
+        // the child. The child makes one system call and returns, which ends it; it touches nothing of this process but
+        // `errno`.
         let child = unsafe { libc::clone(wait_once, top, libc::CLONE_VM | libc::SIGCHLD, (&raw mut time).cast()) };
         Errno::result(child).context("failed to clone")?;
         place.child = child;
@@ -94,9 +95,9 @@ pub fn run(args: &StormArgs) -> Result<StormReport> {
     Ok(StormReport { children, seconds, rate })
 }
 
-/// Waits for a child, and hands its place back.
+/// Waits for a child, and returns the index of its stack.
 fn next_ended(places: &mut [Place]) -> Result<usize> {
-    // SAFETY: no status is asked for.
+    // SAFETY: the null pointer requests no status.
     let child = unsafe { libc::waitpid(-1, ptr::null_mut(), 0) };
     Errno::result(child).context("failed to wait for a child")?;
     let Some(index) = places.iter().position(|place| place.child == child) else { bail!("{child} is no child") };
@@ -104,7 +105,7 @@ fn next_ended(places: &mut [Place]) -> Result<usize> {
     Ok(index)
 }
 
-/// Runs as a process of its own, in this one's memory.
+/// Runs as a process of its own, in this process's memory.
 extern "C" fn wait_once(time: *mut libc::c_void) -> libc::c_int {
     // SAFETY: nanosleep reads one timespec, which outlives this process, and writes nothing to a null pointer.
     unsafe { libc::syscall(libc::SYS_nanosleep, time, ptr::null_mut::<libc::timespec>()) };

@@ -1,6 +1,6 @@
-//! Threads that wait at the end of deep stacks, each time another one: nearly every wait has a stack of its own.
+//! Threads that wait at the end of deep stacks that change each time: nearly every wait has a stack of its own.
 //!
-//! Sixteen functions call each other in random order: few functions, and as many stacks as waits.
+//! Sixteen functions call each other in random order: there are few functions, but about one stack for each wait.
 
 #![expect(unsafe_code, reason = "functions that keep their names")]
 
@@ -21,7 +21,7 @@ use crate::cgroup;
 /// The stack of each thread: a hundred frames of less than 512 bytes, and some more.
 const STACK_BYTES: usize = 256 << 10;
 const SHALLOWEST: u32 = 64;
-/// The kernel walks 127 frames.
+/// The number of further depths. The deepest stack stays below the 127 frames that the kernel walks.
 const DEEPER: u64 = 32;
 
 /// `podperf-load thicket`.
@@ -36,7 +36,7 @@ pub struct ThicketArgs {
     /// Length of each wait
     #[arg(long, default_value_t = 500)]
     pub micros: u64,
-    /// How long it goes on
+    /// Length of the run, in seconds
     #[arg(long, default_value_t = 600)]
     pub seconds: u64,
 }
@@ -44,7 +44,7 @@ pub struct ThicketArgs {
 /// The report of the load.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ThicketReport {
-    /// Waits of all threads.
+    /// Number of waits of all threads.
     pub waits: u64,
 }
 
@@ -81,7 +81,7 @@ fn deeper(depth: u32, random: u64, micros: u64) -> bool {
     next(depth - 1, step(random), micros)
 }
 
-/// The generator of PCG: the high bits are the better ones.
+/// A step of the PCG generator. The high bits have the better randomness.
 const fn step(random: u64) -> u64 {
     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407)
 }

@@ -1,7 +1,9 @@
-//! Wake-ups at a rate that is kept: pairs of threads, each woken by a timer or by the other.
+//! Wake-ups at a constant rate: pairs of threads, in which a timer wakes the first thread and the first wakes the
+//! second.
 //!
-//! The first of a pair sleeps until its next moment and then writes a byte, for which the second waits: two waits and two
-//! wake-ups. Each pair waits at a call depth of its own, so there are as many pairs of stacks as pairs of threads.
+//! The first thread of a pair sleeps until its next moment and then writes a byte, for which the second thread waits:
+//! two waits and two wake-ups. Each pair waits at a call depth of its own, so the number of pairs of stacks is the
+//! number of pairs of threads.
 
 use std::{
     hint::black_box,
@@ -20,7 +22,7 @@ use crate::{
     process::{self, Usage},
 };
 
-/// Of each thread; far more than its frames need.
+/// Stack size of each thread: far more than its frames need.
 const STACK_BYTES: usize = 256 << 10;
 
 /// `podperf-load wakeups`.
@@ -35,23 +37,23 @@ pub struct WakeupsArgs {
     /// Wake-ups of all threads together in a second
     #[arg(long, default_value_t = 10_000)]
     pub per_second: u32,
-    /// How long
+    /// Length of the run, in seconds
     #[arg(long, default_value_t = 30.0)]
     pub seconds: f64,
 }
 
-/// What the threads were charged.
+/// The counts charged to the threads.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WakeupsReport {
     /// Waits that ended, in a second, by the kernel's count of voluntary switches.
     pub per_second: f64,
-    /// From the first wait to the last.
+    /// Wall time from the first wait to the last.
     pub wall_ns: u64,
-    /// Of the process.
+    /// The counts of the process.
     pub usage: Usage,
 }
 
-/// Wakes at the rate, as far as the machine can.
+/// Wakes the threads at the rate, or as fast as the machine can.
 pub fn run(args: &WakeupsArgs) -> Result<WakeupsReport> {
     ensure!(args.pairs >= 1 && args.per_second >= 1, "`--pairs` and `--per-second` must be 1 or more");
     if let Some(cgroup) = &args.cgroup {
@@ -63,7 +65,7 @@ pub fn run(args: &WakeupsArgs) -> Result<WakeupsReport> {
     let mut threads = Vec::new();
     for pair in 0..args.pairs {
         let (mut reader, mut writer) = std::io::pipe().context("failed to make a pipe")?;
-        // The pairs take turns in a period.
+        // The pairs take turns within a period.
         let first = start + period * pair / args.pairs;
         threads.push(spawn(pair, move || wake(&mut writer, first, period, end))?);
         threads.push(spawn(pair, move || wait(&mut reader))?);
@@ -82,15 +84,15 @@ fn spawn(depth: u32, mut work: impl FnMut() -> Result<()> + Send + 'static) -> R
     thread::Builder::new().stack_size(STACK_BYTES).spawn(work).context("failed to start a thread")
 }
 
-/// Works that many calls further down.
+/// Runs the work after this number of further calls.
 #[inline(never)]
 fn below(depth: u32, work: &mut dyn FnMut() -> Result<()>) -> Result<()> {
     let done = if depth == 0 { work() } else { below(depth - 1, work) };
-    // No tail call.
+    // This prevents a tail call.
     black_box(done)
 }
 
-/// Moments are counted from the first, so a late wake-up delays no other.
+/// Wakes the second thread. Moments are computed from the first one, so a late wake-up does not delay later ones.
 fn wake(writer: &mut std::io::PipeWriter, first: Instant, period: Duration, end: Instant) -> Result<()> {
     let mut next = first;
     while next < end {
@@ -102,7 +104,7 @@ fn wake(writer: &mut std::io::PipeWriter, first: Instant, period: Duration, end:
 }
 
 fn wait(reader: &mut std::io::PipeReader) -> Result<()> {
-    // One byte at a time: bytes that have piled up are no wake-ups, and are not counted as such.
+    // Reads one byte at a time: bytes that have piled up cause no wake-ups, and are not counted as wake-ups.
     while reader.read(&mut [0]).context("failed to wait for the other")? == 1 {}
     Ok(())
 }

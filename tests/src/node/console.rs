@@ -1,4 +1,4 @@
-//! Commands in a guest: it runs what it is asked for over a port of its own, and says what came of it.
+//! Commands in a guest: the guest runs each command that arrives at its own port, and returns the result.
 
 use std::{
     io::{BufRead as _, BufReader, ErrorKind, Write as _},
@@ -10,12 +10,12 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
-/// Longer than anything that a test asks of a guest.
+/// The longest wait for an answer, longer than any command of a test takes.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(120);
-/// How often a deadline is looked at.
+/// The time between two checks of a deadline.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// The guest's port; tests/node/guest/console is its other end.
+/// The guest's port. tests/node/guest/console is its other end.
 #[derive(Debug)]
 pub(super) struct Console {
     stream: BufReader<UnixStream>,
@@ -23,7 +23,7 @@ pub(super) struct Console {
 }
 
 impl Console {
-    /// The socket is the emulator's; the guest listens once it is up, and is heard then.
+    /// Connects to the emulator's socket. The guest listens when it is up, and then reports it.
     pub(super) fn connect(socket: &Path) -> Result<Self> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -35,7 +35,7 @@ impl Console {
         self.answer("up", deadline).map(drop).context("the guest does not listen")
     }
 
-    /// What a command printed on stdout and stderr; an error with that when it failed.
+    /// Runs a command, and returns its stdout and stderr. If the command fails, the error contains them.
     pub(super) fn run(&mut self, command: &str) -> Result<String> {
         self.asked += 1;
         let id = self.asked.to_string();
@@ -45,7 +45,7 @@ impl Console {
         Ok(output)
     }
 
-    /// What comes before the line `@ID STATUS`; late answers to others are left out.
+    /// Returns the text before the line `@ID STATUS`. Late answers to other commands are dropped.
     fn answer(&mut self, id: &str, deadline: Duration) -> Result<(String, String)> {
         let start = Instant::now();
         let (mut output, mut line) = (String::new(), Vec::new());
@@ -54,7 +54,7 @@ impl Console {
                 Ok(0) => bail!("the guest has ended"),
                 Ok(_) if line.ends_with(b"\n") => {}
                 Ok(_) => continue,
-                // What has come of the line stays in it.
+                // The part of the line that has arrived stays in `line`.
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                     ensure!(start.elapsed() < deadline, "no answer from the guest in {deadline:?}");
                     continue;

@@ -1,8 +1,8 @@
-//! A real node of a real cluster: a guest with a kernel, a container runtime and a kubelet of its own, which joins the
-//! control plane on this machine.
+//! A real node of a real cluster: a guest with its own kernel, container runtime and kubelet, which joins the control
+//! plane on this machine.
 //!
-//! The guest knows this machine's loopback as [`GUEST_HOST`]; what listens in the guest is reached through the ports that
-//! it was booted with. Pods are reached from their node only.
+//! The address of this machine's loopback is [`GUEST_HOST`] in the guest. Servers in the guest are reached through the
+//! ports that it was booted with. Pods are reached from their node only.
 
 mod console;
 
@@ -24,38 +24,38 @@ use self::console::Console;
 pub use crate::control_plane::GUEST_HOST;
 use crate::{control_plane::ControlPlane, http, kubelet::Driver, process, suite::within, vm};
 
-/// The image of pods that do what a shell can, from tests/node/tools.sh.
+/// The image of pods that need only a shell, from tests/node/tools.sh.
 pub const TOOLS_IMAGE: &str = "registry.test/tools:1";
 
-/// Without hardware virtualization, on a machine that others use as well.
+/// The longest wait for a boot without hardware virtualization, on a machine with other load.
 const BOOT_DEADLINE: Duration = Duration::from_secs(180);
 const READY_DEADLINE: Duration = Duration::from_secs(240);
 /// A guest's address in its own network, the emulator's default.
 const ADDRESS: &str = "10.0.2.15";
-/// Lines of a log in an error.
+/// Number of lines of a log in an error.
 const LAST_LINES: usize = 25;
 
-/// What a node is to be.
+/// The properties of a node.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// Its name in the cluster.
+    /// The node's name in the cluster.
     pub name: &'a str,
-    /// From 0; no other node has it.
+    /// The node's number, from 0. Each node has another one.
     pub number: u8,
-    /// Who makes the cgroups of its pods. With [`Driver::Systemd`], systemd is its first process.
+    /// The maker of its pods' cgroups. With [`Driver::Systemd`], systemd is its first process.
     pub driver: Driver,
-    /// How many CPUs it has. More than this machine has, and pods wait for this machine instead of for each other, which
-    /// the guest's scheduler does not see.
+    /// Number of CPUs. With more CPUs than this machine has, pods wait for this machine and not for each other, which
+    /// the guest's scheduler cannot see.
     pub cpus: u8,
     /// Archives of images that it has from the start, beside [`TOOLS_IMAGE`].
     pub images: &'a [&'a Path],
-    /// Its own ports that can be reached from here.
+    /// Ports of the guest that can be reached from this machine.
     pub ports: &'a [u16],
-    /// Pods that it runs without being told by the API server.
+    /// Pods that it runs without a request from the API server.
     pub static_pods: &'a [Value],
 }
 
-/// A running node; killed on drop.
+/// A running node, which is killed on drop.
 #[derive(Debug)]
 pub struct Node {
     name: String,
@@ -66,7 +66,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Builds what it boots if need be, and boots it. It joins the cluster by itself: [`Node::wait_until_ready`].
+    /// Builds the guest's system if necessary, and boots it. The node joins the cluster by itself:
+    /// [`Node::wait_until_ready`].
     pub fn boot(control_plane: &ControlPlane, plan: &Plan<'_>) -> Result<Self> {
         let built = PathBuf::from(vm::script("node", "build.sh", &[])?);
         let directory = TempDir::new()?;
@@ -75,7 +76,7 @@ impl Node {
         pack(control_plane, plan, &built, kubelet.port(), &settings)?;
 
         let mut ports = BTreeMap::new();
-        // The API server is told one port, and means this machine.
+        // The API server uses one port number for the kubelet, and connects to this port on this machine.
         let mut network = format!("user,id=net,hostfwd=tcp:{kubelet}-{ADDRESS}:{}", kubelet.port());
         for port in plan.ports {
             let address = http::free_address()?;
@@ -92,14 +93,14 @@ impl Node {
         command.args(["-M", machine, "-accel", "tcg,thread=multi", "-cpu", "max", "-m", "2G"]);
         command.args(["-smp", &plan.cpus.to_string()]);
         command.args(["-display", "none", "-nodefaults", "-no-reboot", "-kernel"]).arg(built.join("vmlinuz"));
-        // What an emulated CPU makes dear: a fifth of the time of the first minutes.
+        // Switches off features that are slow on an emulated CPU: they cost a fifth of the time of the first minutes.
         let cheap = "mitigations=off tsc=reliable";
         command.args([
             "-append",
             &format!("console={console} root=/dev/nvme0n1 rootwait rw init={init} loglevel=4 panic=-1 {cheap}"),
         ]);
-        // Two kinds of disk, so that none has the other's name. The first is everybody's: what is written to it is
-        // forgotten.
+        // The two disks are of different kinds, so that neither can have the other's name. All nodes share the first
+        // disk: writes to it are discarded.
         command.args(["-device", "nvme,drive=root,serial=root", "-device", "virtio-blk-pci,drive=own"]);
         for (id, file, how) in [("root", built.join("root.ext4"), "snapshot=on"), ("own", settings, "readonly=on")] {
             command.arg("-drive").arg(format!("if=none,format=raw,id={id},{how},file={}", file.display()));
@@ -127,18 +128,18 @@ impl Node {
         Ok(Self { name: plan.name.to_owned(), child, console, ports, directory })
     }
 
-    /// Its name in the cluster.
+    /// Returns the node's name in the cluster.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where one of its ports is reached from here.
+    /// Returns the address on this machine of one of the node's ports.
     pub fn port(&self, port: u16) -> Result<SocketAddr> {
         self.ports.get(&port).copied().with_context(|| format!("{} was not booted with port {port}", self.name))
     }
 
-    /// Waits until the API server says that it is ready for pods.
+    /// Waits until the API server reports the node as ready for pods.
     pub fn wait_until_ready(&mut self, control_plane: &mut ControlPlane) -> Result<()> {
         let up = self.console.get_mut().wait(BOOT_DEADLINE);
         up.with_context(|| self.kernel_log())?;
@@ -155,12 +156,12 @@ impl Node {
         ready.with_context(|| self.logs())
     }
 
-    /// What a shell command in the guest, as root, printed; an error when it failed.
+    /// Runs a shell command in the guest as root, and returns its output. Returns an error when the command fails.
     pub fn run(&self, command: &str) -> Result<String> {
         self.console.borrow_mut().run(command)
     }
 
-    /// Sends what comes to one of its ports on to a port of a pod, as a Service would.
+    /// Forwards traffic from one of its ports to a port of a pod, as a Service does.
     pub fn forward(&self, port: u16, pod: &str, to: u16) -> Result<()> {
         self.run(&format!(
             "iptables -t nat -S PREROUTING | sed -n 's/^-A \\(.*--dport {port} .*\\)/-t nat -D \\1/p' | \
@@ -170,7 +171,7 @@ impl Node {
         .map(drop)
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the node has ended.
     pub fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended ({status}):\n{}", self.name, self.kernel_log());
@@ -178,7 +179,7 @@ impl Node {
         Ok(())
     }
 
-    /// The ends of what its kernel, its runtime and its kubelet have logged.
+    /// Returns the ends of the logs of its kernel, its runtime and its kubelet.
     #[must_use]
     pub fn logs(&self) -> String {
         let mut logs = self.kernel_log();
@@ -204,7 +205,7 @@ impl Drop for Node {
     }
 }
 
-/// Packs what is this node's own into the archive that tests/node/guest/node unpacks.
+/// Packs this node's own files into the archive that tests/node/guest/node unpacks.
 fn pack(control_plane: &ControlPlane, plan: &Plan<'_>, built: &Path, kubelet_port: u16, archive: &Path) -> Result<()> {
     let tree = TempDir::new()?;
     let etc = tree.path().join("etc");

@@ -1,6 +1,6 @@
 //! The chart's rules, as the text that promtool and Prometheus read.
 //!
-//! Thresholds are comments and comments are lost when YAML is parsed, so files are read, and changed, by their lines.
+//! Thresholds are in comments, and a YAML parser drops comments. So files are read and changed by their lines.
 
 pub mod mutation;
 pub mod promql;
@@ -16,39 +16,39 @@ use anyhow::{Context as _, Result, ensure};
 /// One file of rules.
 #[derive(Clone, Debug)]
 pub struct RuleFile {
-    /// Its name.
+    /// The name of the file.
     pub name: String,
-    /// Its text.
+    /// The lines of the file.
     pub lines: Vec<String>,
-    /// Its rules, in their order.
+    /// The rules of the file, in the file's order.
     pub rules: Vec<Rule>,
 }
 
 /// A rule's place in its file.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Of the alert or the series.
+    /// The name of the alert or the series.
     pub name: String,
-    /// Whether it is an alert, not a recording.
+    /// `true` for an alert, and `false` for a recording rule.
     pub is_alert: bool,
     /// The lines of the expression.
     pub expression: Range<usize>,
-    /// All of its lines.
+    /// All lines of the rule.
     pub all: Range<usize>,
 }
 
-/// This repository.
+/// Returns the root of this repository.
 #[must_use]
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Where the chart has its rules, from the repository's root.
+/// The directory of the chart's rules, from the repository's root.
 pub const RULES: &str = "charts/podperf/files/rules";
-/// Where promtool's tests of them are.
+/// The directory of promtool's tests for these rules.
 pub const TESTS: &str = "tests/rules";
 
-/// The files of a directory that end so, sorted.
+/// Returns the files of a directory with this ending, sorted.
 pub fn files_in(directory: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).with_context(|| format!("failed to read `{}`", directory.display()))?;
     let mut files: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
@@ -58,7 +58,7 @@ pub fn files_in(directory: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// All files of rules.
+/// Returns all files of rules.
 pub fn read() -> Result<Vec<RuleFile>> {
     files_in(&root().join(RULES), ".yaml")?.iter().map(|path| RuleFile::read(path)).collect()
 }
@@ -83,13 +83,13 @@ impl RuleFile {
         Ok(Self { name, lines, rules })
     }
 
-    /// A rule's expression.
+    /// Returns a rule's expression.
     #[must_use]
     pub fn expression(&self, rule: &Rule) -> String {
         self.lines[rule.expression.clone()].join("\n")
     }
 
-    /// A key of a rule, such as `for` or an annotation.
+    /// Returns the value of a key of a rule, such as `for` or an annotation.
     #[must_use]
     pub fn value(&self, rule: &Rule, key: &str) -> Option<&str> {
         let lines = self.lines[rule.expression.end..rule.all.end].iter();
@@ -98,7 +98,7 @@ impl RuleFile {
     }
 }
 
-/// The kind and the name of the rule that begins in this line.
+/// Returns the kind and the name of the rule that begins in this line.
 fn named(line: &str) -> Option<(&str, &str)> {
     let (kind, name) = line.trim_start().strip_prefix("- ")?.split_once(": ")?;
     ["alert", "record"].contains(&kind).then_some((kind, name))

@@ -3,25 +3,25 @@
 
 use std::{iter::Peekable, str::Chars};
 
-/// A selector, and what is around it.
+/// A selector and its surroundings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector {
     /// The metric's name.
     pub metric: String,
-    /// What is between its braces.
+    /// The text between its braces.
     pub matchers: String,
-    /// What is between its brackets.
+    /// The text between its brackets.
     pub range: Option<String>,
-    /// The functions and aggregations that it is in, the innermost last.
+    /// The functions and aggregations around it, the innermost last.
     pub inside: Vec<String>,
 }
 
-/// What is followed by labels, not by a vector.
+/// Words that are followed by labels, not by a vector.
 const LISTS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
 /// Words that are not names.
 const WORDS: [&str; 8] = ["and", "or", "unless", "bool", "offset", "inf", "nan", "atan2"];
 
-/// All selectors, in their order.
+/// Returns all selectors, in their order.
 #[must_use]
 pub fn selectors(expression: &str) -> Vec<Selector> {
     let mut found: Vec<Selector> = Vec::new();
@@ -71,7 +71,7 @@ pub fn selectors(expression: &str) -> Vec<Selector> {
     found
 }
 
-/// `sum` of `sum by (pod) (...)`.
+/// Returns whether the word is an aggregation such as `sum` in `sum by (pod) (...)`.
 fn is_aggregation(word: &str, rest: &Peekable<Chars<'_>>) -> bool {
     const AGGREGATIONS: [&str; 10] =
         ["sum", "avg", "min", "max", "count", "group", "quantile", "topk", "bottomk", "stddev"];
@@ -79,7 +79,7 @@ fn is_aggregation(word: &str, rest: &Peekable<Chars<'_>>) -> bool {
     AGGREGATIONS.contains(&word) && (rest.starts_with("by") || rest.starts_with("without"))
 }
 
-/// What is up to a closing bracket; the opening one is next.
+/// Returns the text up to a closing bracket. The opening bracket is the next character.
 fn until(rest: &mut Peekable<Chars<'_>>, close: char) -> String {
     let mut text = String::new();
     rest.next();
@@ -97,7 +97,7 @@ fn until(rest: &mut Peekable<Chars<'_>>, close: char) -> String {
     text
 }
 
-/// A string with its quotes; it is next.
+/// Returns a string with its quotes. Its first quote is the next character.
 fn quoted(rest: &mut Peekable<Chars<'_>>) -> String {
     let mut text = String::new();
     let Some(quote) = rest.next() else { return text };

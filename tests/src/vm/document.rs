@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Ran;
 use super::outcome::Outcome;
 
-/// What `docs/kernels.md` begins with.
+/// The start of `docs/kernels.md`.
 const HEAD: &str = "\
 # Kernels
 
@@ -24,7 +24,7 @@ Time in the guests is counted in instructions (`-icount`), so what else the host
 | - | not for this kernel |
 ";
 
-/// One row in one line.
+/// Returns one row in one line.
 pub(super) fn line(ran: &Ran) -> String {
     let [passed, unsupported, failed] = counts(ran);
     format!(
@@ -35,7 +35,7 @@ pub(super) fn line(ran: &Ran) -> String {
     )
 }
 
-/// The table for a terminal: columns of equal width.
+/// Returns the table for a terminal: columns of equal width.
 pub(super) fn text(all: &[Ran]) -> String {
     let table = Table::of(all);
     let mut widths = vec![0; all.len() + 1];
@@ -55,7 +55,7 @@ pub(super) fn text(all: &[Ran]) -> String {
     text
 }
 
-/// The whole of `docs/kernels.md`.
+/// Returns the whole text of `docs/kernels.md`.
 pub(super) fn markdown(all: &[Ran]) -> String {
     let table = Table::of(all);
     let mut text = format!("{HEAD}\n");
@@ -135,7 +135,7 @@ fn seconds(duration: Option<Duration>) -> String {
     duration.map_or_else(|| "-".to_owned(), |duration| format!("{:.0} s", duration.as_secs_f64()))
 }
 
-/// Passed, unsupported, failed.
+/// Returns the numbers of passed, unsupported and failed tests.
 fn counts(ran: &Ran) -> [usize; 3] {
     let count = |is: fn(&Outcome) -> bool| ran.report.tests.iter().filter(|test| is(&test.outcome)).count();
     [

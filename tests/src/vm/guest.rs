@@ -1,4 +1,4 @@
-//! One guest: its kernel, its emulator, and what it says until it powers off.
+//! One guest: its kernel, its emulator, and its output until it powers off.
 
 use std::{
     fs::File,
@@ -19,17 +19,18 @@ use super::{
 };
 use crate::process;
 
-/// CPU time that a guest may take, for some of the tests and for all. The emulator is busy all the time, even if its guest is
-/// idle, and what else the host does is not in it.
+/// The largest CPU time of a guest, for some of the tests and for all. The emulator is always busy, even if its guest
+/// is idle. Other load of the host is not part of this time.
 const SOME_IN: Duration = Duration::from_secs(30 * 60);
 const ALL_IN: Duration = Duration::from_secs(90 * 60);
-/// The time between two looks at the CPU time.
+/// The time between two checks of the CPU time.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The emulator comes from one release on every host, since its clocks and its PMU are what the tests see.
+/// The Debian release of the emulator. It is the same on every host, because the tests depend on the emulator's clocks
+/// and PMU.
 const QEMU_SUITE: &str = "trixie";
-/// Of the emulator's packages: itself and its libraries.
+/// The needed packages of the emulator: itself and its libraries.
 const QEMU_PARTS: &str = "(qemu-system-(x86|arm|common|data)|seabios|lib.*|zlib1g)";
-/// Of the kernel's packages: up to 7.1 the image is in the first, then in the second.
+/// The needed packages of the kernel: up to 7.1 the image is in the first package, and later in the second.
 const KERNEL_PARTS: &str = "linux-(image|binary)-[0-9].*";
 
 /// An unpacked emulator.
@@ -39,28 +40,28 @@ pub(super) struct Emulator {
     program: &'static str,
 }
 
-/// All that a guest said, and when.
+/// The output and the times of a guest.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// Its console.
+    /// The text of its console.
     pub(super) console: String,
-    /// From the start of the emulator to the first process of the guest.
+    /// Time from the start of the emulator to the first process of the guest.
     pub(super) boot: Option<Duration>,
-    /// From the start of the emulator to its end.
+    /// Time from the start of the emulator to its end.
     pub(super) whole: Duration,
-    /// Why it was stopped, if it was.
+    /// The reason why it was stopped, if it was.
     pub(super) cut: Option<String>,
 }
 
 impl Emulator {
-    /// Fetches the one for this machine.
+    /// Fetches the emulator for this machine.
     pub(super) fn fetch(machine: Machine) -> Result<Self> {
         let (package, program) = machine.qemu();
         let host = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
         Ok(Self { tree: script("vm", "unpack.sh", &[QEMU_SUITE, host, package, QEMU_PARTS])?.into(), program })
     }
 
-    /// Its first line of `--version`.
+    /// Returns the first line of the emulator's `--version`.
     pub(super) fn version(&self) -> Result<String> {
         let output = self.command()?.arg("--version").output().context("failed to run QEMU")?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -68,7 +69,7 @@ impl Emulator {
         Ok(text.lines().next().unwrap_or_default().to_owned())
     }
 
-    /// It is not installed: its own loader finds its own libraries.
+    /// Returns a command of the emulator. It is not installed, so its own loader finds its own libraries.
     pub(super) fn command(&self) -> Result<Command> {
         let usr = self.tree.join("usr");
         let libraries = directory_in(&usr.join("lib"), "-linux-gnu")?;
@@ -78,7 +79,7 @@ impl Emulator {
         Ok(command)
     }
 
-    /// Boots the row's kernel with this initramfs and listens until it powers off.
+    /// Boots the row's kernel with this initramfs, and reads its console until it powers off.
     pub(super) fn boot(&self, row: &Row, initramfs: &Path, tests: &[&str], log: &Path) -> Result<Session> {
         let (work, tests) = match row.work {
             Work::Some(only) if tests.is_empty() => ("tests", only.to_owned()),
@@ -99,7 +100,7 @@ impl Emulator {
     }
 }
 
-/// The image of the row's kernel.
+/// Returns the image of the row's kernel.
 fn kernel(row: &Row) -> Result<PathBuf> {
     let arch = row.machine.debian_arch();
     let tree = script("vm", "unpack.sh", &[row.suite, arch, &format!("linux-image-cloud-{arch}"), KERNEL_PARTS])?;
@@ -157,7 +158,7 @@ fn listen(mut child: Child, log: &Path, deadline: Duration) -> Result<Session> {
             Err(RecvTimeoutError::Timeout) => {}
         }
     }
-    // At the end of its console it has ended, or it has to.
+    // At the end of its console the emulator has ended, or must be ended.
     child.kill().ok();
     let status = child.wait()?;
     if cut.is_none() && !console.contains("vm: end") {

@@ -1,8 +1,7 @@
 //! `make vm`: ring 2 on a row of kernels, each in an emulated machine.
 //!
-//! What differs between kernels is one row in `rows.rs`. The shell scripts in
-//! `tests/vm` fetch, build and pack; what boots is here, as is what is made of
-//! the guests' words.
+//! Each kernel is one row in `rows.rs`. The shell scripts in `tests/vm` fetch, build and pack. This module boots the
+//! guests, and turns their output into results.
 
 mod document;
 mod guest;
@@ -30,13 +29,13 @@ pub struct VmArgs {
     /// Rows to boot, all if absent
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
-    /// Rows that are not booted: what they said last is read again
+    /// Rows that are not booted: their last logs are read again
     #[arg(long, value_delimiter = ',')]
     pub logged: Vec<String>,
-    /// Of ring 2 only the tests whose names contain this
+    /// Run only the tests of ring 2 whose names contain this
     #[arg(long)]
     pub filter: Option<String>,
-    /// Leave out what takes long and differs little between kernels
+    /// Leave out tests that take long and differ little between kernels
     #[arg(long)]
     pub quick: bool,
     /// Write the table here when all rows have run in full
@@ -44,7 +43,7 @@ pub struct VmArgs {
     pub document: Option<PathBuf>,
 }
 
-/// One row that has run.
+/// The result of one row.
 #[derive(Debug)]
 struct Ran {
     row: &'static Row,
@@ -54,7 +53,7 @@ struct Ran {
     qemu: String,
 }
 
-/// Tests that a quick run leaves out: the other tracepoint, long counting, and most of what restarts do.
+/// Tests that a quick run leaves out: the other tracepoint, long counting, and most of the tests of restarts.
 const LONG: &[&str] = &[
     "_by_the_raw_tracepoint",
     "six_software_events",
@@ -70,7 +69,7 @@ const LONG: &[&str] = &[
     "dumped_maps",
 ];
 
-/// Boots the rows, one after the other, and says on stdout how they went. False if anything failed.
+/// Boots the rows, one after the other, and prints the results on stdout. Returns `false` if anything failed.
 pub fn run(args: &VmArgs) -> Result<bool> {
     let rows = chosen(&args.rows)?;
     let mut tests: Vec<&str> = args.filter.iter().map(String::as_str).collect();
@@ -116,7 +115,7 @@ fn boot(row: &'static Row, initramfs: &Path, tests: &[&str]) -> Result<Ran> {
     Ok(Ran { row, report, boot: session.boot, whole: Some(session.whole), qemu: emulator.version()? })
 }
 
-/// What a row said when it last ran.
+/// Returns a row's result from its last log.
 fn logged(row: &'static Row) -> Result<Ran> {
     let log = log(row);
     let console = fs::read(&log).with_context(|| format!("failed to read `{}` (boot the row)", log.display()))?;
@@ -128,7 +127,7 @@ fn log(row: &Row) -> PathBuf {
     directory().join(format!("{}.log", row.name))
 }
 
-/// Builds and packs what this machine boots. Cargo knows what is up to date.
+/// Builds and packs the initramfs that this machine boots. Cargo decides which parts are up to date.
 fn pack(machine: Machine) -> Result<PathBuf> {
     let arch = machine.arch();
     let programs = script("vm", "build.sh", &[arch])?;
@@ -141,7 +140,7 @@ fn pack(machine: Machine) -> Result<PathBuf> {
     Ok(out.into())
 }
 
-/// Where everything lies that is fetched, built or logged.
+/// Returns the directory of everything that is fetched, built or logged.
 fn directory() -> PathBuf {
     sources().join("target/vm")
 }
@@ -150,12 +149,13 @@ fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// The emulator of a machine like this one, for what is not ring 2.
+/// Returns a command of an emulator for a machine like this one, for uses outside of ring 2.
 pub fn emulator() -> Result<Command> {
     Emulator::fetch(if cfg!(target_arch = "aarch64") { Machine::Arm64 } else { Machine::X86_64 })?.command()
 }
 
-/// Runs a script of a directory of `tests`; what it prints is a path. It says for itself what it does and why it fails.
+/// Runs a script in a directory of `tests`, and returns the path that it prints. The script prints its progress and
+/// errors itself.
 pub fn script(directory: &str, name: &str, arguments: &[&str]) -> Result<String> {
     let path = sources().join("tests").join(directory).join(name);
     let output = Command::new(&path).args(arguments).stderr(Stdio::inherit()).output();
@@ -169,7 +169,7 @@ pub fn script(directory: &str, name: &str, arguments: &[&str]) -> Result<String>
     Ok(line.to_owned())
 }
 
-/// One row's line, and its failures, as soon as they are known.
+/// Prints one row's line, and its failures, as soon as they are known.
 fn say(ran: &Ran) {
     print(&document::line(ran));
     for test in &ran.report.tests {

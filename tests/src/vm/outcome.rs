@@ -1,22 +1,22 @@
-//! What a guest said on its console, as outcomes of tests. Pure.
+//! Reads the outcomes of tests from a guest's console. Pure.
 
 use serde::Deserialize;
 
 use super::rows::{Row, Work};
 
-/// What a guest that did not come to its end is blamed for.
+/// The name of the test that fails when a guest does not come to its end.
 const GUEST: &str = "the_guest_comes_to_its_end";
-/// How ring 2 marks a test whose machine lacks something.
+/// The mark of ring 2 for a test that lacks something on its machine.
 const SKIPPED: &str = " (skipped: ";
 
-/// How one test ended.
+/// The outcome of one test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Well.
+    /// The test passed.
     Passed,
-    /// It did not run, since the machine lacks this.
+    /// The test did not run, since the machine lacks this.
     Unsupported(String),
-    /// With this message.
+    /// The test failed with this message.
     Failed(String),
 }
 
@@ -25,20 +25,20 @@ pub(super) enum Outcome {
 pub(super) struct Ended {
     /// The test's name.
     pub(super) test: String,
-    /// How it ended.
+    /// The outcome of the test.
     pub(super) outcome: Outcome,
 }
 
-/// One row, read from its console.
+/// The result of one row, from its console.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Report {
     /// `uname -r`.
     pub(super) kernel: Option<String>,
-    /// In the order in which they ran.
+    /// The tests, in the order in which they ran.
     pub(super) tests: Vec<Ended>,
 }
 
-/// A line of the test program, as `--format json` has it.
+/// A line of the test program's output with `--format json`.
 #[derive(Debug, Deserialize)]
 struct Line {
     r#type: String,
@@ -50,11 +50,11 @@ struct Line {
 }
 
 impl Report {
-    /// Reads all that the guest has said. `cut` says why it was stopped, if it was.
+    /// Reads the guest's whole output. `cut` is the reason why it was stopped, if it was.
     pub(super) fn read(row: &Row, console: &str, cut: Option<&str>) -> Self {
         let mut report = Self::default();
         let (mut running, mut ended, mut suite) = (None, false, false);
-        // Of each run of the agent, its exit code and what it said.
+        // For each run of the agent, its exit code and its output.
         let mut runs: Vec<(String, String)> = Vec::new();
         for line in console.lines().map(str::trim) {
             if let Some(line) = line.find('{').and_then(|at| serde_json::from_str::<Line>(&line[at..]).ok()) {
@@ -93,7 +93,8 @@ impl Report {
 }
 
 impl Ended {
-    /// Only a test that did not run is unsupported: its needs said before what the machine lacks. A failure is a failure.
+    /// Returns a test's outcome. Only a test that did not run is unsupported: its needs were checked before. A failure
+    /// is a failure.
     fn of(name: &str, event: &str, stdout: &str) -> Self {
         let (test, lacks) = name.split_once(SKIPPED).unwrap_or((name, "ignored)"));
         let outcome = match event {

@@ -16,7 +16,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "6.12", machine: Machine::X86_64, suite: "trixie", command_line: "", work: Work::Tests },
     Row { name: "newest", machine: Machine::X86_64, suite: "sid", command_line: "", work: Work::Tests },
     Row { name: "6.12-arm64", machine: Machine::Arm64, suite: "trixie", command_line: "", work: Work::Tests },
-    // Lockdown, which Secure Boot brings with some distributions.
+    // Kernels in lockdown, which Secure Boot enables in some distributions.
     Row {
         name: "6.12-integrity",
         machine: Machine::X86_64,
@@ -36,41 +36,41 @@ pub const ROWS: &[Row] = &[
     },
 ];
 
-/// What all guests' programs beside podperf's own are from.
+/// The Debian release of all guests' programs except podperf's own.
 pub const TOOLS_SUITE: &str = "trixie";
 
 /// One kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// What people choose it by.
+    /// The name by which people choose the row.
     pub name: &'static str,
-    /// What it boots on.
+    /// The machine that it boots on.
     pub machine: Machine,
-    /// The Debian release whose cloud kernel it is.
+    /// The Debian release of its cloud kernel.
     pub suite: &'static str,
-    /// What its command line has beside what all have.
+    /// Further options on the kernel's command line, beside the common ones.
     pub command_line: &'static str,
-    /// What it has to do.
+    /// The work of the guest.
     pub work: Work,
 }
 
-/// What a guest does once it is up.
+/// The work of a guest after its boot.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
     /// Run ring 2.
     Tests,
-    /// Of ring 2 the tests whose names contain this.
+    /// Run the tests of ring 2 whose names contain this.
     Some(&'static str),
-    /// Start the agent, once without the kernel's words on its security and once with them. It must exit with 3.
+    /// Start the agent, once without the kernel's text about its security and once with it. The agent must exit with 3.
     Refusal {
-        /// What the table calls it.
+        /// The name of this check in the table.
         test: &'static str,
-        /// What the agent must say.
+        /// The text that the agent must print.
         says: &'static str,
     },
 }
 
-/// What QEMU emulates.
+/// The machine that QEMU emulates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Machine {
     /// Two CPUs, no hardware PMU.
@@ -80,7 +80,7 @@ pub enum Machine {
 }
 
 impl Machine {
-    /// As Rust and the kernel name the architecture.
+    /// Returns the architecture's name in Rust and the kernel.
     pub fn arch(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64",
@@ -88,7 +88,7 @@ impl Machine {
         }
     }
 
-    /// As Debian does.
+    /// Returns the architecture's name in Debian.
     pub fn debian_arch(self) -> &'static str {
         match self {
             Self::X86_64 => "amd64",
@@ -96,7 +96,7 @@ impl Machine {
         }
     }
 
-    /// The Debian package of the emulator, and the program in it.
+    /// Returns the Debian package of the emulator, and the program in it.
     pub fn qemu(self) -> (&'static str, &'static str) {
         match self {
             Self::X86_64 => ("qemu-system-x86", "qemu-system-x86_64"),
@@ -104,7 +104,8 @@ impl Machine {
         }
     }
 
-    /// What a guest has beside podperf's own programs: Debian packages, and which of their dependencies go with them.
+    /// Returns the guest's Debian packages beside podperf's own programs, each with the pattern of the dependencies to
+    /// include.
     pub fn tools(self) -> &'static [(&'static str, &'static str)] {
         const BUSYBOX: (&str, &str) = ("busybox-static", "busybox-static");
         const BPFTOOL: (&str, &str) = ("bpftool", "(bpftool|lib(c6|elf1t64|zstd1|cap2)|zlib1g)");
@@ -115,7 +116,7 @@ impl Machine {
         }
     }
 
-    /// The console's device in the guest.
+    /// Returns the console's device in the guest.
     pub fn console(self) -> &'static str {
         match self {
             Self::X86_64 => "ttyS0",
@@ -123,11 +124,11 @@ impl Machine {
         }
     }
 
-    /// With `-icount` the guest's clock counts its instructions: what the host does meanwhile is not seen, and an idle
-    /// guest does not wait. Task storage of 7.x kernels needs cmpxchg16b, which `-cpu max` has. QEMU's PMU counts the
-    /// instructions of all CPUs together, hence one CPU where there is a PMU. Two CPUs take turns: while one stands
-    /// still, be it in the midst of a context switch, the other lets time go on, by up to half of what was left to the
-    /// next timer. Two clocks that are read in one switch may differ by that.
+    /// Returns QEMU's flags. With `-icount` the guest's clock counts its instructions: other load of the host has no
+    /// effect on it, and an idle guest does not wait. Task storage of 7.x kernels needs cmpxchg16b, which `-cpu max`
+    /// has. QEMU's PMU counts the instructions of all CPUs together, so a machine with a PMU has one CPU. Two CPUs take
+    /// turns. While one CPU stands still, perhaps in the middle of a context switch, the other advances the time by up
+    /// to half of the time to the next timer. Two clocks that are read in one switch may differ by that amount.
     pub fn flags(self) -> &'static [&'static str] {
         match self {
             Self::X86_64 => &["-M", "pc", "-cpu", "max", "-smp", "2", "-icount", "shift=1,sleep=off"],

@@ -1,4 +1,4 @@
-//! A recording without an agent: the same sensors and threads, for as long as it takes.
+//! A recording without an agent. It uses the same sensors and threads, for as long as the recording lasts.
 
 use std::{
     path::Path,
@@ -23,16 +23,16 @@ use crate::{
     telemetry::logs::LogCounts,
 };
 
-/// Windows are this long, so that progress shows.
+/// Length of a window: short, so that the progress is shown often.
 const WINDOW: Duration = Duration::from_secs(1);
-/// How long names of pods may take.
+/// The longest wait for the names of pods.
 const PODS: Duration = Duration::from_secs(20);
-/// Its end needs no longer.
+/// The longest time for the end of the recording.
 const DRAIN: Duration = Duration::from_secs(3);
 
 static LOG_COUNTS: LogCounts = LogCounts::new();
 
-/// Records, and draws it.
+/// Records, and renders the recording.
 pub(super) async fn record(settings: Settings, wanted: &Wanted, format: Format) -> anyhow::Result<Vec<u8>> {
     let listen = settings.config.listen;
     let settings = alone(settings, wanted)?;
@@ -54,19 +54,19 @@ pub(super) async fn record(settings: Settings, wanted: &Wanted, format: Format) 
     Ok(flamegraph::render(&recorded?, format))
 }
 
-/// The configuration of a recording: stacks alone, of cgroups as deep as is asked for, and sent to nobody.
+/// Returns the configuration of a recording: stacks only, of cgroups as deep as the selector needs, without a receiver.
 fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
     let mut config = settings.config;
     config.counters.enabled = false;
-    // An agent's pins are its own.
+    // The pins belong to an agent, so a recording pins nothing.
     config.restart.pin = false;
     config.facts.enabled = true;
     config.stacks.enabled = true;
     config.otlp.endpoint.clear();
-    // It has no server.
+    // A recording has no server.
     config.server = Server::default();
     config.otlp.interval = WINDOW;
-    // It is asked for, and soon over.
+    // The user asked for the recording, and it is short: no limits.
     config.overhead.max_percent = 0.0;
     config.overhead.max_memory = MaxMemory::None;
     if let Selector::One(SubjectName::Cgroup(path)) | Selector::Below(path) = &wanted.selector {
@@ -75,7 +75,7 @@ fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
     Settings::try_from(config).context("failed to configure the recording")
 }
 
-/// Names that come later are in the recording, too; but whom it is of must be known.
+/// Waits until the names of pods are known, because the selector needs them. Names that come later are recorded, too.
 async fn wait_for_pods(agent: &Agent) {
     let deadline = Instant::now() + PODS;
     while agent.ready().await.is_err() && Instant::now() < deadline {

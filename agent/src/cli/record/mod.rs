@@ -1,4 +1,4 @@
-//! `podperf record`: stacks of a pod or cgroup for a while, through the agent of this node or alone.
+//! `podperf record`: records the stacks of a pod or cgroup for a while, through the agent of this node or alone.
 
 mod alone;
 mod output;
@@ -90,7 +90,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             None => alone::record(settings, &wanted, output.format()).await,
         }
     });
-    // What still looks up a name has had its time.
+    // Name lookups that still run are abandoned: their time is over.
     runtime.shutdown_background();
     output.write(&recorded?)
 }

@@ -1,4 +1,4 @@
-//! Where a recording goes: a file that is there whole or not at all, or stdout.
+//! The output of a recording: stdout, or a file that is complete or does not exist.
 
 use std::{
     fs::{self, File},
@@ -12,15 +12,15 @@ use thiserror::Error;
 use super::progress;
 use crate::{export::flamegraph::Format, http::pages::profile::file_name, recording::Wanted};
 
-/// A file that cannot be what is wanted. The command then exits with code 2.
+/// A file name that cannot be used. The command then exits with code 2.
 #[derive(Debug, Error)]
 pub(crate) enum BadOutput {
-    /// It does not say which format it is to have.
+    /// The name has no known extension for the format.
     #[error("unknown extension of `{0}` (.svg, .html, .pb.gz or .folded)")]
     Extension(String),
 }
 
-/// What is to be written, and where.
+/// The format and the target of a recording.
 #[derive(Debug)]
 pub(super) struct Output {
     format: Format,
@@ -30,17 +30,17 @@ pub(super) struct Output {
 #[derive(Debug)]
 enum Target {
     Stdout,
-    /// What is no file, such as a pipe, cannot be replaced by one.
+    /// A target such as a pipe, which cannot be replaced by a file.
     Special(PathBuf),
     File(PathBuf),
 }
 
-/// A file beside the one that is wanted, whose place it can take; removed unless it has.
+/// A temporary file beside the target. It replaces the target by a rename, and is removed on drop otherwise.
 #[derive(Debug)]
 struct Unfinished(PathBuf);
 
 impl Output {
-    /// Looks whether it can be written, before anybody waits for it.
+    /// Checks that the target can be written, before the recording starts.
     pub(super) fn open(name: Option<&str>, wanted: &Wanted) -> anyhow::Result<Self> {
         let default = || file_name(&wanted.selector.to_string(), wanted.side, Format::Svg);
         let name = name.map_or_else(default, str::to_owned);
@@ -61,12 +61,12 @@ impl Output {
         self.format
     }
 
-    /// Writes it, and says so.
+    /// Writes the recording, and prints a line with the target's name.
     pub(super) fn write(self, recorded: &[u8]) -> anyhow::Result<()> {
         let cannot = |path: &Path| format!("failed to write `{}` (choose another file with `-o FILE`)", path.display());
         let path = match self.target {
             Target::Stdout => {
-                // Whoever closes the pipe has read enough.
+                // A reader that closes the pipe has read enough.
                 return match io::stdout().write_all(recorded) {
                     Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("failed to write"),
                     _ => Ok(()),
@@ -101,7 +101,7 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // Gone once it was renamed.
+        // After a rename the file is gone, and this fails.
         fs::remove_file(&self.0).ok();
     }
 }
@@ -133,7 +133,7 @@ mod tests {
         let files = || fs::read_dir(directory.path()).unwrap().count();
         fs::write(&path, "old").unwrap();
         let output = open(&path).unwrap();
-        // Whoever is killed now leaves nothing behind.
+        // The unfinished file is removed at once, so that a kill at this point leaves nothing behind.
         assert_eq!((fs::read_to_string(&path).unwrap(), files()), ("old".into(), 1));
         output.write(b"new").unwrap();
         assert_eq!((fs::read_to_string(&path).unwrap(), files()), ("new".into(), 1));

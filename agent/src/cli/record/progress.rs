@@ -1,4 +1,4 @@
-//! What is said meanwhile, on a terminal.
+//! The progress of a recording, shown on a terminal.
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -7,10 +7,10 @@ use std::{
 
 use crate::recording::{Side, Wanted};
 
-/// How often.
+/// The time between two updates.
 pub(super) const EVERY: Duration = Duration::from_millis(500);
 
-/// The line that is written again and again; gone on drop.
+/// The progress line, which is overwritten at each update and erased on drop.
 #[derive(Debug)]
 pub(super) struct Progress {
     terminal: bool,
@@ -22,7 +22,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// `how` is it recorded?
+    /// Makes the line. `how` describes the way of recording.
     pub(super) fn new(wanted: &Wanted, how: impl Into<String>) -> Self {
         let what = format!("{} {}", wanted.selector, wanted.side.name());
         let unit = match wanted.side {
@@ -33,12 +33,12 @@ impl Progress {
         Self { terminal, begun: false, how: how.into(), what, unit, whole: wanted.duration }
     }
 
-    /// Whether there is more to show.
+    /// Returns whether a further update would be shown.
     pub(super) const fn is_shown(&self) -> bool {
         self.terminal || !self.begun
     }
 
-    /// How far it is; nothing before it has begun.
+    /// Shows the progress. Shows nothing before the recording has begun.
     pub(super) fn show(&mut self, elapsed: Option<Duration>, count: u64) {
         let Some(elapsed) = elapsed else { return };
         let Self { terminal, begun, how, what, unit, whole } = self;
@@ -47,7 +47,7 @@ impl Progress {
             say(&format!("recording {what} for {whole:.1} s, {how} (Ctrl-C ends it early)"));
         }
         if *terminal {
-            // A terminal that is gone has nobody to tell.
+            // A closed terminal has no reader, so errors are ignored.
             write!(io::stderr(), "\r\x1b[K{elapsed:.1} of {whole:.1} s, {count} {unit}").ok();
         }
     }
@@ -61,7 +61,7 @@ impl Drop for Progress {
     }
 }
 
-/// A line for people, who need not be there.
+/// Prints a line for people, who may have closed stderr.
 pub(super) fn say(line: &str) {
     writeln!(io::stderr(), "{line}").ok();
 }

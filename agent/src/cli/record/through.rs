@@ -1,4 +1,4 @@
-//! A recording through an agent that runs.
+//! A recording through a running agent.
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
@@ -15,9 +15,9 @@ use crate::{
     recording::{Selector, Wanted},
 };
 
-/// How long an agent may take to say who it is, or how far it is.
+/// The longest time for an agent to return its introduction or its progress.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long the names of the last window may take, beyond the recording.
+/// The longest time for the names of the last window, beyond the recording.
 const NAMES: Duration = Duration::from_secs(60);
 
 /// An agent that answers.
@@ -34,7 +34,7 @@ struct Far {
     samples: u64,
 }
 
-/// The agent that was named, or the one of this node if it runs.
+/// Returns the named agent, or the agent of this node if it runs.
 pub(super) async fn find(named: Option<&Client>, config: &Config, login: &Login) -> anyhow::Result<Option<Running>> {
     let client = match named {
         Some(named) => named.with(login),
@@ -43,7 +43,7 @@ pub(super) async fn find(named: Option<&Client>, config: &Config, login: &Login)
     let url = client.url();
     let (status, body) = match client.ask(Method::GET, "/status", PATIENCE).await {
         Ok(answer) => answer,
-        // An agent with TLS that is not believed is there all the same.
+        // An agent whose certificate is not trusted is still a running agent.
         Err(error) if named.is_some() || !error.is_nobody() => {
             return Err(error).with_context(|| {
                 format!(
@@ -65,7 +65,7 @@ pub(super) async fn find(named: Option<&Client>, config: &Config, login: &Login)
     }
 }
 
-/// As its configuration says.
+/// Returns a client for the address that the configuration contains.
 fn of_this_node(config: &Config) -> anyhow::Result<Client> {
     let mut listen = config.listen;
     if listen.ip().is_unspecified() {
@@ -75,7 +75,7 @@ fn of_this_node(config: &Config) -> anyhow::Result<Client> {
     Ok(Client::new(&format!("{scheme}://{listen}"))?)
 }
 
-/// Has the agent record, and hands back what it answers.
+/// Records through the agent, and returns the body of its answer.
 pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> anyhow::Result<Vec<u8>> {
     let Running { client, introduction } = agent;
     let id = format!("cli-{}-{:x}", std::process::id(), entropy());
@@ -128,7 +128,7 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
     let says = String::from_utf8_lossy(&body);
     match status {
         StatusCode::OK => Ok(body.to_vec()),
-        // What is not known to it at all, it has no words for.
+        // An agent without this endpoint returns an empty body.
         StatusCode::NOT_FOUND if says.trim().is_empty() => bail!(
             "the agent at `{}` is too old to record: {introduction} (upgrade it, or stop it and record alone)",
             client.url()
@@ -137,7 +137,7 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
     }
 }
 
-/// So that nobody else's recording is ended who has the same process id in another container.
+/// Returns a number that makes the recording's id unique: another container may have a process with the same pid.
 fn entropy() -> u128 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos()
 }
@@ -163,7 +163,7 @@ mod tests {
             for stream in &mut streams {
                 assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0, "closed without a request");
             }
-            // A question that was given up is closed.
+            // The client closes a request that it has abandoned.
             let open = streams.iter().all(|stream| stream.try_read(&mut [0]).is_err());
             assert!(open, "the recording was asked for only when the other question was given up");
             for stream in &mut streams {

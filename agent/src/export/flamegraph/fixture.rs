@@ -11,7 +11,7 @@ use crate::{
     stacks::profile::{Activity, Frame, FrameKind, Function, Stack},
 };
 
-/// What could be a function's or a cgroup's name, and must never be more than text.
+/// A hostile name of a function or cgroup. The formats must write it as text only.
 pub(super) const HOSTILE: &str = "</text></svg><script>alert('1')</script>\";]]>";
 
 pub(super) fn recording(samples: Vec<MergedSample>) -> Merged {
@@ -42,7 +42,7 @@ fn frames(kind: FrameKind, names: &[&str]) -> Vec<Arc<Frame>> {
     names.iter().enumerate().map(frame).collect()
 }
 
-/// Both stacks leaf first.
+/// Returns a wait. Both stacks are leaf first.
 pub(super) fn wait(reason: WaitReason, kernel: &[&str], user: &[&str], nanoseconds: u64) -> MergedSample {
     let frames = [frames(FrameKind::Kernel, kernel), frames(FrameKind::Native, user)].concat();
     MergedSample {
@@ -53,7 +53,7 @@ pub(super) fn wait(reason: WaitReason, kernel: &[&str], user: &[&str], nanosecon
     }
 }
 
-/// One frame with these functions, the innermost first.
+/// Returns a sample with one frame of these functions, the innermost first.
 pub(super) fn on_cpu(functions: &[&str], nanoseconds: u64) -> MergedSample {
     let function = |name: &&str| Function { name: (*name).into(), file: "src/x.rs".into(), line: 7 };
     let functions = functions.iter().map(function).collect();

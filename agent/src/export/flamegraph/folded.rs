@@ -1,4 +1,4 @@
-//! Folded stacks, as `flamegraph.pl`, inferno and speedscope read them. Pure.
+//! Writes folded stacks, in the form that `flamegraph.pl`, inferno and speedscope read. Pure.
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt::Write};
 
@@ -8,11 +8,11 @@ use crate::{
     stacks::profile::Activity,
 };
 
-/// Bytes of all lines, at most. The stacks with the least time are beyond it.
+/// The most bytes of all lines. The stacks with the least time are over the limit.
 const MOST_BYTES: usize = 8 << 20;
 
-/// One line a stack: its subject, the reason of the wait, the functions from the outermost on, and nanoseconds. Stacks
-/// beyond the bound are one line for each subject and reason, so that the sum of all lines is all time.
+/// Writes one line a stack: its subject, the reason of the wait, the functions from the outermost on, and nanoseconds.
+/// Stacks over the limit become one line for each subject and reason, so that the sum of all lines is the total time.
 pub(super) fn folded(merged: &Merged) -> String {
     folded_within(merged, MOST_BYTES)
 }
@@ -58,7 +58,7 @@ fn folded_within(merged: &Merged, most: usize) -> String {
     text
 }
 
-/// Without what ends a frame or a line.
+/// Replaces the characters that would end a frame or a line.
 fn word(name: &str) -> String {
     name.chars()
         .map(|c| {

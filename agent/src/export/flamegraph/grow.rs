@@ -1,8 +1,8 @@
-//! Samples into a tree of frames: who called what, and for how long. Pure.
+//! Builds a tree of frames from samples: callers, callees and their times. Pure.
 //!
-//! Only frames that will be seen become nodes. The widest frame is expanded first: its samples are sorted by the
-//! function that they call next, narrow callees are merged into one at once, and the wide ones wait for their turn by
-//! their width. So memory is a few words a sample and a bounded number of nodes, for any number and depth of stacks.
+//! Only frames that will be visible become nodes. The widest frame is expanded first: its samples are grouped by the
+//! function that they call next. Narrow callees are merged into one at once, and wide ones wait for their turn by their
+//! width. So memory is a few words a sample and a bounded number of nodes, for any number and depth of stacks.
 
 use std::{
     cmp::Reverse,
@@ -14,12 +14,12 @@ use std::{
 use super::tree::{Class, Node, Smaller, Step, step_of, steps_before, title};
 use crate::recording::{Merged, MergedSample, SubjectName, smaller};
 
-/// Frames that a picture has at most: browsers grow slow beyond.
+/// The most frames of a picture: browsers become slow with more.
 pub(super) const MOST_FRAMES: usize = 12_000;
-/// Frames with less than this part of all time are merged: they would be narrower than a pixel.
+/// Frames with less than this part of the total time are merged: they would be narrower than a pixel.
 pub(super) const NARROWEST: u64 = 2_000;
 
-/// The tree of a recording. With several subjects, each has a branch.
+/// Returns the tree of a recording. With several subjects, each has a branch.
 pub(super) fn tree(merged: &Merged) -> Node {
     let mut entries: Vec<Entry<'_>> =
         merged.samples().map(|(name, sample)| Entry { name, sample, steps: 0, frames: 0, functions: 0 }).collect();
@@ -44,24 +44,24 @@ pub(super) fn tree(merged: &Merged) -> Node {
     growing.finish()
 }
 
-/// A sample, and how far down its stack the tree has come.
+/// A sample, and the position in its stack that the tree has reached.
 #[derive(Clone, Copy)]
 struct Entry<'a> {
     name: &'a SubjectName,
     sample: &'a MergedSample,
-    /// How many of the steps before the frames were taken.
+    /// Number of steps before the frames that were taken.
     steps: u8,
     frames: u32,
-    /// How many functions of the next frame were taken.
+    /// Number of functions of the next frame that were taken.
     functions: u32,
 }
 
 impl<'a> Entry<'a> {
-    /// Returns numbers that are equal where the next step is equal; `None` at the end.
+    /// Returns the key of the next step, equal for equal steps; `None` at the end.
     fn next(&self, several: bool) -> Option<(usize, usize)> {
         if self.steps < steps_before(several, self.sample) {
             let of_subject = several && self.steps == 0;
-            // Steps before the frames are few, and told apart by what they say.
+            // Steps before the frames are few, and are distinguished by their names.
             return of_subject.then(|| (std::ptr::from_ref(self.name).addr(), usize::MAX)).or(Some((0, 0)));
         }
         let frames = &self.sample.stack.frames;
@@ -87,7 +87,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// A frame that is not expanded yet. The widest comes first, and of equal ones the one that was found first.
+/// A frame that is not expanded yet. The widest frame comes first; of equally wide frames the one found first.
 struct Waiting {
     parent: usize,
     step: Step,
@@ -136,9 +136,9 @@ struct Growing {
     nodes: Vec<(usize, Node)>,
     waiting: BinaryHeap<Waiting>,
     numbered: usize,
-    /// Nodes that have a frame for what was merged.
+    /// Number of nodes that have a frame for merged callees.
     merging: usize,
-    /// Reused from node to node.
+    /// Tables that are reused from node to node.
     by_place: HashMap<(usize, usize), usize>,
     by_step: HashMap<Step, usize>,
 }
@@ -149,7 +149,7 @@ impl Growing {
         self.numbered += 1;
     }
 
-    /// Makes a node, and sorts its entries by what they call.
+    /// Makes a node, and groups its entries by the function that they call.
     fn look_into(
         &mut self,
         parent: usize,
@@ -186,7 +186,7 @@ impl Growing {
         let mut callees: Vec<Callee<'a>> = Vec::new();
         for entry in entries {
             let Some(place) = entry.next(self.several) else { continue };
-            // A step without a place of its own is found by its name, and so is each new place.
+            // A step without a key is found by its name. So is a step with a new key.
             let known = if place == (0, 0) { None } else { self.by_place.get(&place).copied() };
             let callee = match known {
                 Some(callee) => callee,
@@ -209,7 +209,7 @@ impl Growing {
         callees
     }
 
-    /// Merges the frames that still wait, for which there is no room, and moves nodes to their parents.
+    /// Merges the waiting frames, for which there is no room, and moves nodes to their parents.
     fn finish(mut self) -> Node {
         for Waiting { parent, sum, .. } in self.waiting.drain() {
             if let Some((_, parent)) = self.nodes.get_mut(parent) {
@@ -258,7 +258,7 @@ mod tests {
         1 + node.children.iter().map(nodes).sum::<usize>()
     }
 
-    /// No callees have more time than their caller, and the missing time is too little to be seen.
+    /// Checks that callees have no more time than their caller, and that the missing time is too little to be visible.
     fn ensure_exact(node: &Node, least: u64) {
         let named: u64 = node.children.iter().map(|child| child.nanoseconds).sum();
         assert!(named <= node.nanoseconds, "{}: {named} of {}", node.name, node.nanoseconds);
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_tree_of_many_deep_and_varied_stacks_is_bounded() {
-        // No two of them have a function in common, but for the outermost ones.
+        // Apart from the outermost functions, no two stacks have a function in common.
         let stacks = (0..5_000_u64).map(|stack| {
             let depth = 120;
             let names: Vec<String> = (0..depth).map(|frame| format!("f{stack}_{frame}")).collect();

@@ -1,6 +1,6 @@
-//! The page: the picture, what its colours mean, and the longest stacks in words. Pure.
+//! The page of a recording: the picture, the legend of its colours, and the longest stacks as text. Pure.
 //!
-//! It needs nothing from anywhere. Without a script there is no zoom and no search, and all else is there.
+//! The page loads nothing from elsewhere. Without scripts only zoom and search are missing.
 
 use std::{fmt::Write, time::SystemTime};
 
@@ -13,20 +13,20 @@ use super::{
 };
 use crate::recording::{Merged, Side};
 
-/// What all pages look like.
+/// The style sheet that all pages share.
 pub const STYLE: &str = include_str!("page.css");
 
-/// Where an agent's page leads to; nothing in a file.
+/// The links of an agent's page; empty in a file.
 #[derive(Clone, Debug, Default)]
 pub struct Links {
-    /// Above the picture: a link and its text; `None` for where one is.
+    /// The links above the picture, each with its text; `None` for the current page.
     pub above: Vec<(Option<String>, String)>,
-    /// What may be run and shown: see [`policy`]. Empty in a file, which says it itself.
+    /// The nonce of the page's style sheet and script: see [`policy`]. Empty in a file, which makes a nonce of its own.
     pub nonce: String,
 }
 
-/// The policy of a page: nothing is loaded, nothing is sent, and only the script with the nonce runs, whatever a name
-/// that came from a pod may hold.
+/// Returns the content security policy of a page. The page loads nothing and sends nothing, and only the script with
+/// the nonce runs, even if the name of a pod contains a script.
 #[must_use]
 pub fn policy(nonce: &str) -> String {
     format!(
@@ -34,7 +34,7 @@ pub fn policy(nonce: &str) -> String {
     )
 }
 
-/// The page of a recording.
+/// Returns the page of a recording.
 #[must_use]
 pub fn page(merged: &Merged, links: &Links) -> String {
     let title = escape(&format!("{} {}", tree::title(merged), merged.side.name()));
@@ -69,7 +69,8 @@ pub fn page(merged: &Merged, links: &Links) -> String {
     html
 }
 
-/// A file's own: whoever makes a name does not know when it will be recorded.
+/// Returns the nonce of a file, made of the start and length of the recording. The author of a hostile name cannot know
+/// them beforehand.
 fn file_nonce(merged: &Merged) -> String {
     let since = merged.start.and_then(|start| start.duration_since(SystemTime::UNIX_EPOCH).ok()).unwrap_or_default();
     format!("{:x}{:x}", since.as_nanos(), merged.duration.as_nanos())

@@ -1,4 +1,4 @@
-//! The longest stacks in words, with who ended their waits. Pure.
+//! The longest stacks as text, with the wakers that ended their waits. Pure.
 
 use std::{
     cmp::Reverse,
@@ -18,21 +18,21 @@ use crate::{
     stacks::profile::Activity,
 };
 
-/// Stacks, at most.
+/// The largest number of stacks.
 const STACKS: usize = 25;
-/// Wakers of each, at most.
+/// The largest number of wakers of a stack.
 const WAKERS: usize = 3;
 
-/// Samples that differ in state and waker alone.
+/// The samples of one subject, stack and reason. They differ only in state and waker.
 struct Entry<'a> {
     name: &'a SubjectName,
     sample: &'a MergedSample,
     nanoseconds: u64,
-    /// Thread and subject.
+    /// The time by waker: thread and subject.
     wakers: BTreeMap<(&'a str, &'a str), u64>,
 }
 
-/// Adds them to a page.
+/// Adds the longest stacks to a page.
 pub(super) fn stacks(html: &mut String, merged: &Merged) {
     let (whole, several) = (merged.nanoseconds(), merged.subjects.len() > 1);
     html.push_str("<h2>Longest stacks</h2>\n");
@@ -65,9 +65,9 @@ pub(super) fn stacks(html: &mut String, merged: &Merged) {
     }
 }
 
-/// The longest first, as many as are shown.
+/// Returns the entries that are shown, the longest first.
 fn entries(merged: &Merged) -> Vec<Entry<'_>> {
-    // Equal stacks are one in a recording, so the address is enough.
+    // A recording holds equal stacks once, so the address identifies a stack.
     let mut sums: HashMap<Key, (u64, &SubjectName, &MergedSample)> = HashMap::new();
     for (name, sample) in merged.samples() {
         let (time, ..) = sums.entry(key(name, sample)).or_insert((0, name, sample));
@@ -88,7 +88,7 @@ fn entries(merged: &Merged) -> Vec<Entry<'_>> {
     entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// Addresses of a subject and a stack, and the reason.
+/// The addresses of a subject and a stack, and the reason.
 type Key = (usize, usize, Option<WaitReason>);
 
 fn key(name: &SubjectName, sample: &MergedSample) -> Key {
@@ -99,7 +99,8 @@ fn key(name: &SubjectName, sample: &MergedSample) -> Key {
     (std::ptr::from_ref(name).addr(), Arc::as_ptr(&sample.stack).addr(), reason)
 }
 
-/// The program's own function says more than the scheduler's, and a name more than an address.
+/// Returns the function that names a stack. A function of the program is better than one of the scheduler, and a name
+/// better than an address.
 fn leaf(steps: &[Step]) -> &str {
     let is_users = |class: &Class| matches!(class, Class::User | Class::Waiting { kernel: false, .. });
     let users = |(name, class): &&Step| is_users(class) && !name.contains("+0x");

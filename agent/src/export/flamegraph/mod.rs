@@ -1,8 +1,9 @@
 //! Flame graphs: recorded stacks as a picture, a page, text or pprof. Pure.
 //!
-//! Input is a [`Merged`] recording. [`grow`] lays it out as a [`tree`], grouped by whose the time is and, off the CPU, by what the wait
-//! was for: so each part of the picture has one colour, which says why. All formats have all the time, and
-//! a bound: what is too narrow to see, or beyond the bound, is merged before it takes memory.
+//! The input is a [`Merged`] recording. [`grow`] lays it out as a [`tree`], grouped by subject and, off the CPU, by the
+//! reason of the wait. So each part of the picture has one colour, which shows the reason. All formats contain the
+//! total time and have a limit: frames that are too narrow to see, or over the limit, are merged before they take
+//! memory.
 
 mod folded;
 mod grow;
@@ -22,24 +23,24 @@ pub use text::{escape, percent, real, time};
 
 use crate::recording::{Merged, Side};
 
-/// What a recording can be written as.
+/// The output formats of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A picture that browsers zoom.
     Svg,
-    /// Gzipped `perftools.profiles.Profile`, for `go tool pprof` and its kin.
+    /// Gzipped `perftools.profiles.Profile`, for `go tool pprof` and similar tools.
     Pprof,
     /// One line a stack: frames with `;` between, outermost first, and nanoseconds.
     Folded,
-    /// A page that needs nothing else.
+    /// A page that loads nothing else.
     Html,
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 4] = [Self::Svg, Self::Pprof, Self::Folded, Self::Html];
 
-    /// The value of the argument `format`.
+    /// Returns the value of the argument `format`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +51,7 @@ impl Format {
         }
     }
 
-    /// How names of its files end.
+    /// Returns the extension of its files.
     #[must_use]
     pub const fn extension(self) -> &'static str {
         match self {
@@ -59,7 +60,7 @@ impl Format {
         }
     }
 
-    /// The `Content-Type` of an answer.
+    /// Returns the `Content-Type` of an answer.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -70,26 +71,26 @@ impl Format {
         }
     }
 
-    /// The format of this name.
+    /// Returns the format with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// The format that a file's name asks for.
+    /// Returns the format for the extension of a file's name.
     #[must_use]
     pub fn of_file(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| name.ends_with(&format!(".{}", format.extension())))
     }
 }
 
-/// The style sheet's part for colours, which [`STYLE`] builds on.
+/// Returns the style sheet's rules for colours, on which [`STYLE`] builds.
 #[must_use]
 pub fn frame_style() -> String {
     svg::STYLE.to_owned() + &palette::rules()
 }
 
-/// A recording in a format.
+/// Returns a recording in a format.
 #[must_use]
 pub fn render(merged: &Merged, format: Format) -> Vec<u8> {
     match format {
@@ -100,7 +101,7 @@ pub fn render(merged: &Merged, format: Format) -> Vec<u8> {
     }
 }
 
-/// What a recording is, in a line.
+/// Returns a line that describes a recording.
 #[must_use]
 pub fn caption(merged: &Merged) -> String {
     let (time, count) = (time(merged.nanoseconds()), merged.count());

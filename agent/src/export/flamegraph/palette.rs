@@ -1,17 +1,18 @@
 //! The colours: one row per reason of a wait. Pure.
 //!
-//! Reasons differ in lightness as well as in hue, after the palettes of Okabe and Ito and of Tol, so that they stay apart
-//! for the colour-blind; the names stand in the legend and in the picture anyway. What is mostly idleness is grey.
+//! Colours differ in lightness as well as in hue, after the palettes of Okabe and Ito and of Tol, so that colour-blind
+//! people can distinguish them; the names are in the legend and in the picture, too. Reasons that are mostly idleness
+//! are grey.
 
 use std::fmt::Write;
 
 use super::tree::Class;
 use crate::model::wait::WaitReason;
 
-/// The class in style sheets, the colour on white under dark text, the colour on black under light text.
+/// The class in style sheets, the colour for dark text on a white page, and the colour for light text on a black page.
 struct Colour(&'static str, &'static str, &'static str);
 
-/// What a wait of this reason looks like.
+/// Returns the colour of a reason.
 const fn of_reason(reason: WaitReason) -> Colour {
     match reason {
         WaitReason::Futex => Colour("futex", "#e69f00", "#8a5a00"),
@@ -45,12 +46,12 @@ const fn of(class: Class) -> Colour {
     }
 }
 
-/// The class in style sheets.
+/// Returns the class in style sheets.
 pub(super) const fn class(class: Class) -> &'static str {
     of(class).0
 }
 
-/// The style sheet's rules for the frames, given the colours of the page.
+/// Returns the style sheet's rules for the frames, for pages with a light and with a dark background.
 pub(super) fn rules() -> String {
     let reasons = WaitReason::ALL.into_iter().map(of_reason);
     let colours: Vec<Colour> = reasons.chain([USER, KERNEL, ALL]).collect();
@@ -71,7 +72,7 @@ pub(super) fn rules() -> String {
 mod tests {
     use super::*;
 
-    /// Relative luminance, by WCAG 2.
+    /// Returns the relative luminance by WCAG 2.
     fn luminance(colour: &str) -> f64 {
         let channel = |at: usize| {
             let value = f64::from(u8::from_str_radix(&colour[at..at + 2], 16).unwrap()) / 255.0;

@@ -1,7 +1,7 @@
-//! pprof: `perftools.profiles.Profile`, as `go tool pprof` and its kin read it. Pure.
+//! Writes pprof: `perftools.profiles.Profile`, in the form that `go tool pprof` and similar tools read. Pure.
 //!
-//! The messages are those fields of `proto/profile.proto` in github.com/google/pprof that are used here, under their
-//! numbers there.
+//! The messages are the fields of `proto/profile.proto` in github.com/google/pprof that are used here, with their
+//! numbers from that file.
 
 use std::{collections::HashMap, io::Write as _, sync::Arc, time::SystemTime};
 
@@ -113,11 +113,11 @@ struct Function {
     filename: i64,
 }
 
-/// Samples that are written together.
+/// The number of samples that are written together.
 const SAMPLES_AT_ONCE: usize = 256;
 
-/// The recording, compressed as files of this kind are. Parts of a message that follow each other are one message, so the
-/// samples need not all be held.
+/// Returns the recording as a gzipped message, the usual form of pprof files. Parts of a message that are written one
+/// after the other are one message, so samples can be written in parts and need not all be in memory.
 pub(super) fn gzipped(merged: &Merged) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     let mut build = Builder::default();
@@ -142,13 +142,13 @@ pub(super) fn gzipped(merged: &Merged) -> Vec<u8> {
     encoder.finish().unwrap_or_default()
 }
 
-/// Whether it may be a program rather than a library.
+/// Returns whether the mapping may be a program rather than a library.
 fn is_program(mapping: &Mapping) -> bool {
     mapping.path.starts_with('/') && !mapping.path.contains(".so")
 }
 
-/// Everything once, by what it holds; ids are places in the tables, counted from 1. The content of a known address is
-/// not compared again.
+/// Builds the tables, each entry once, compared by content. Ids are positions in the tables, counted from 1. The
+/// content of a known address is not compared again.
 #[derive(Default)]
 struct Builder {
     profile: Profile,
@@ -161,7 +161,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// Writes all but the samples and what they refer to.
+    /// Writes all fields but the samples and the entries to which they refer.
     fn begin(&mut self, merged: &Merged) {
         // The first entry of the table is the empty string.
         self.text("");
@@ -175,7 +175,7 @@ impl Builder {
             self.profile.period_type = Some(self.value_type("cpu", "nanoseconds"));
             self.profile.period = i64::try_from(period.as_nanos()).unwrap_or(i64::MAX);
         }
-        // Readers take the first mapping for the program.
+        // Readers assume that the first mapping is the program.
         let frames = merged.samples().flat_map(|(_, sample)| &sample.stack.frames);
         let user = frames.filter(|frame| !frame.kind.is_kernel());
         for mapping in user.filter_map(|frame| frame.mapping.as_ref()) {
@@ -260,7 +260,7 @@ impl Builder {
         }
         let id = self.profile.mapping.len() as u64 + 1;
         let (filename, build_id) = (self.text(&mapping.path), self.text(mapping.build_id.as_deref().unwrap_or("")));
-        // Names have been looked up, as far as there are any: the reader need not try.
+        // The names were looked up already, so the reader need not look them up.
         self.profile.mapping.push(MappedFile { id, filename, build_id, has_functions: true });
         self.mappings.insert(Arc::clone(mapping), id);
         self.mappings_at.insert(address, id);
@@ -291,7 +291,7 @@ mod tests {
         Profile::decode(&*bytes).unwrap()
     }
 
-    /// Read back: values, labels and functions from the leaf on.
+    /// Returns the samples of the written profile: values, labels, and functions from the leaf on.
     fn read(merged: &Merged) -> Vec<(Vec<i64>, Vec<String>, Vec<String>)> {
         let profile = profile(merged);
         assert_eq!(profile.string_table[0], "");

@@ -1,7 +1,7 @@
-//! The picture: frames as nested `svg` elements, whose widths are shares of whatever width there is. Pure.
+//! The picture: frames as nested `svg` elements, whose widths are shares of the available width. Pure.
 //!
-//! Nesting cuts names off at the frame's edge without any script, and a picture as wide as a phone keeps its letters. The
-//! script zooms by the same attributes.
+//! Nesting cuts names off at the frame's edge without a script, and a picture as narrow as a phone keeps its font size.
+//! The script zooms by changing the same attributes.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -17,27 +17,27 @@ use crate::{
     stacks::profile::Frame,
 };
 
-/// Height of a frame and the gap below it, in pixels.
+/// The height of a frame with the gap below it, in pixels.
 pub(super) const ROW: usize = 20;
-/// Characters of a name in a picture, at most.
+/// The most characters of a name in a picture.
 const MOST_LETTERS: usize = 240;
-/// Zooms; in pages and pictures alike.
+/// The script that zooms, the same in pages and pictures.
 pub(super) const SCRIPT: &str = include_str!("zoom.js");
-/// Of the frames; in pages and pictures alike.
+/// The style sheet of the frames, the same in pages and pictures.
 pub(super) const STYLE: &str = include_str!("frames.css");
 
-/// Frames, how high they are in pixels, and how many branches have none.
+/// The frames of a picture, their total height in pixels, and the number of branches that were merged.
 pub(super) struct Picture {
     pub(super) frames: String,
     pub(super) height: usize,
     pub(super) merged: u64,
 }
 
-/// What time was for, the longest first: the branches that have a colour of their own.
+/// Returns the legend: the classes that have a colour of their own with their times, the longest first.
 pub(super) fn legend(merged: &Merged) -> Vec<(&'static str, Class, u64)> {
     let mut sums: Vec<(&'static str, Class, u64)> = Vec::new();
     for (_, sample) in merged.samples() {
-        // On the CPU it is the leaf's side of the system call boundary that tells.
+        // On the CPU the class is that of the leaf: kernel or program.
         let is_kernel = |frame: &Arc<Frame>| frame.kind.is_kernel();
         let kernel = merged.side == Side::OnCpu && sample.stack.frames.first().is_some_and(is_kernel);
         let class = tree::class_of(sample, kernel);
@@ -51,7 +51,7 @@ pub(super) fn legend(merged: &Merged) -> Vec<(&'static str, Class, u64)> {
     sums
 }
 
-/// The picture of a tree, from `top` on downwards.
+/// Draws the picture of a tree, from the position `top` on downwards.
 pub(super) fn picture(root: &Node, side: Side, top: usize) -> Picture {
     let mut drawing = Drawing { out: String::new(), deepest: 0, merged: 0, root, side, top };
     drawing.draw(root, 0.0, 0);
@@ -86,7 +86,7 @@ struct Drawing<'a> {
 }
 
 impl Drawing<'_> {
-    /// `left` is a share of all time.
+    /// Draws a node and its children. `left` is a share of the total time.
     fn draw(&mut self, node: &Node, left: f64, depth: usize) {
         let width = share(node.nanoseconds, self.root.nanoseconds);
         self.deepest = self.deepest.max(depth);
@@ -124,7 +124,7 @@ impl Drawing<'_> {
     }
 }
 
-/// A picture that needs nothing else.
+/// Returns a picture that loads nothing else.
 pub(super) fn standalone(merged: &Merged) -> String {
     const MARGIN: usize = 12;
     const LEGEND_COLUMNS: usize = 4;
@@ -194,7 +194,7 @@ mod tests {
         assert!(svg.contains("&lt;script&gt;") && !SCRIPT.contains("]]>"), "{svg}");
     }
 
-    /// What is not a tag would end the picture: XML knows no mercy.
+    /// A character that XML does not allow would make the whole picture invalid.
     #[test]
     fn whatever_the_times_are_the_picture_is_xml() {
         let waits = [1, 999, 1_000_000, 5_000_000_000].map(|ns| wait(WaitReason::Disk, &[], &[&format!("f{ns}")], ns));
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_picture_has_an_end() {
-        // Wide enough to be seen, each of them, and too many together.
+        // Each frame is wide enough to be visible, but together they are too many.
         let samples = (0..500).map(|stack| {
             let names: Vec<String> = (0..60).map(|depth| format!("f{stack}_{depth}")).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();

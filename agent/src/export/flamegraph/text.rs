@@ -1,9 +1,9 @@
-//! Times and shares as people read them, and names made harmless. Pure.
+//! Formats times and shares for people, and escapes names. Pure.
 
 use std::time::Duration;
 
-/// Makes a text harmless between tags and in quoted attributes. Characters that XML does not have, and those that turn
-/// the direction of what follows, become `U+FFFD`.
+/// Escapes a text for use between tags and in quoted attributes. Characters that XML does not allow, and characters
+/// that change the direction of the following text, become `U+FFFD`.
 #[must_use]
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -22,7 +22,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// Three digits and a unit.
+/// Formats a time with three digits and a unit.
 #[must_use]
 pub fn time(nanoseconds: u64) -> String {
     let value = real(nanoseconds);
@@ -42,7 +42,7 @@ pub fn time(nanoseconds: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// `part` of `whole`, in percent; harmless as it is.
+/// Formats `part` of `whole` in percent. The result needs no escaping.
 #[must_use]
 pub fn percent(part: u64, whole: u64) -> String {
     match share(part, whole) * 100.0 {
@@ -52,12 +52,12 @@ pub fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// `part` of `whole`, 0 to 1.
+/// Returns `part` of `whole`, from 0 to 1.
 pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { real(part) / real(whole) }
 }
 
-/// A span, in seconds.
+/// Formats a time span in seconds.
 pub(super) fn seconds(span: Duration) -> String {
     match span.as_secs_f64() {
         seconds if seconds < 99.95 => format!("{seconds:.1} s"),
@@ -65,7 +65,7 @@ pub(super) fn seconds(span: Duration) -> String {
     }
 }
 
-/// A count of nanoseconds to reckon with.
+/// Returns a count or a number of nanoseconds as a floating-point number.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "53 bits of nanoseconds are 104 days without an error")]
 pub fn real(count: u64) -> f64 {

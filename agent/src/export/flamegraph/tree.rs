@@ -8,29 +8,29 @@ use crate::{
     stacks::profile::Activity,
 };
 
-/// What a frame is, which decides its colour.
+/// The class of a frame, which decides its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Class {
-    /// All time, or that of one subject.
+    /// The total time, or the total time of one subject.
     #[default]
     All,
     /// Code in which a thread waited.
     Waiting {
-        /// What for.
+        /// The reason of the wait.
         reason: WaitReason,
-        /// Whether it is the kernel's code.
+        /// True if the code is the kernel's.
         kernel: bool,
     },
     /// The program's code.
     User,
-    /// The kernel's.
+    /// The kernel's code.
     Kernel,
 }
 
-/// One step of a stack.
+/// One step of a stack: its name and its class.
 pub(super) type Step = (Arc<str>, Class);
 
-/// Branches that were too thin, merged into one.
+/// The total of branches that were too narrow and were merged into one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Smaller {
     pub(super) branches: u64,
@@ -38,20 +38,20 @@ pub(super) struct Smaller {
     pub(super) count: u64,
 }
 
-/// A frame, with what was in it and in those that it called.
+/// A frame, with the time that it and its callees took.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) name: Arc<str>,
     pub(super) class: Class,
     pub(super) nanoseconds: u64,
     pub(super) count: u64,
-    /// The longest first; what was merged comes last, if together it can be seen.
+    /// The children, the longest first. The frame for merged branches comes last, if it is wide enough to be visible.
     pub(super) children: Vec<Self>,
-    /// Callees that have no node of their own.
+    /// The callees that have no node of their own.
     pub(super) smaller: Smaller,
 }
 
-/// The steps of a sample, outermost first: what it was for, then the functions.
+/// Returns the steps of a sample, outermost first: the reason of the wait, then the functions.
 pub(super) fn steps(sample: &MergedSample) -> Vec<Step> {
     let mut steps = Vec::with_capacity(sample.stack.frames.len() + 2);
     if let Activity::OffCpu { reason, .. } = &sample.activity {
@@ -68,15 +68,15 @@ pub(super) fn steps(sample: &MergedSample) -> Vec<Step> {
     steps
 }
 
-/// Returns how many steps a stack has before its frames: its subject, the reason of the wait, and where the walk
-/// ended.
+/// Returns the number of steps that a stack has before its frames: its subject, the reason of the wait, and where the
+/// walk ended.
 pub(super) fn steps_before(several: bool, sample: &MergedSample) -> u8 {
     let marked = sample.stack.frames.is_empty() || sample.stack.unwind != Unwind::Whole;
     u8::from(several) + u8::from(!matches!(sample.activity, Activity::OnCpu)) + u8::from(marked)
 }
 
-/// Returns a step: number `steps` of those before the frames, or else the function of these numbers, counted from the
-/// outermost on.
+/// Returns one step of a stack. If `steps` is below the number of steps before the frames, it is the index of such a
+/// step; else `frames` and `functions` select a function, counted from the outermost on.
 pub(super) fn step_of(
     name: &SubjectName,
     sample: &MergedSample,
@@ -104,7 +104,7 @@ pub(super) fn step_of(
     Some((Arc::clone(&function.name), class))
 }
 
-/// The step that says how far the walk of a stack came; `None` where it is whole.
+/// Returns the step that shows where the walk of an incomplete stack ended; `None` if the stack is whole.
 fn mark(sample: &MergedSample) -> Option<Step> {
     let text: Arc<str> = match (sample.stack.frames.is_empty(), sample.stack.unwind) {
         (true, _) => "[no stack]".into(),
@@ -114,7 +114,7 @@ fn mark(sample: &MergedSample) -> Option<Step> {
     Some((text, class_of(sample, false)))
 }
 
-/// The class of a frame of this sample.
+/// Returns the class of a frame of this sample.
 pub(super) const fn class_of(sample: &MergedSample, kernel: bool) -> Class {
     match (&sample.activity, kernel) {
         (Activity::OffCpu { reason, .. }, kernel) => Class::Waiting { reason: *reason, kernel },
@@ -123,7 +123,7 @@ pub(super) const fn class_of(sample: &MergedSample, kernel: bool) -> Class {
     }
 }
 
-/// Whose it is: the only subject, or what was asked for.
+/// Returns the title of a recording: its only subject, or else the selector.
 pub(super) fn title(merged: &Merged) -> String {
     match &*merged.subjects {
         [only] => only.name.to_string(),
@@ -132,7 +132,7 @@ pub(super) fn title(merged: &Merged) -> String {
     }
 }
 
-/// The labels of a subject.
+/// Returns the labels of a subject.
 pub(super) fn labels(name: &SubjectName) -> Vec<(&'static str, &str)> {
     match name {
         SubjectName::Cgroup(path) => vec![("cgroup", path)],

@@ -1,6 +1,6 @@
-//! The task that sends: one window at a time, over one connection, with retries.
+//! The task that sends profiles: one window at a time, over one connection, with retries.
 //!
-//! Everything a receiver can do wrong ends in a counter and in one of two states; only the change of state is logged.
+//! Each failure of a receiver ends in a counter and in one of two states. Only the change of state is logged.
 
 use std::{
     sync::{
@@ -26,14 +26,15 @@ use super::{
 };
 use crate::stacks::profile::Profile;
 
-/// How long a window is worth trying.
+/// The limits on retries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retry {
-    /// Before the second attempt; doubles with each further one.
+    /// The wait before the second attempt. It doubles with each further attempt.
     pub(super) first: Duration,
-    /// Between two attempts at most, unless the receiver asks for more.
+    /// The longest wait between two attempts, unless the receiver asks for a longer one.
     pub(super) most: Duration,
-    /// From the moment the window was queued. Each window is tried once, however old it is.
+    /// The time for all attempts, counted from when the window was queued. Each window is tried once, however old it
+    /// is.
     pub(super) max_age: Duration,
 }
 
@@ -42,13 +43,13 @@ impl Default for Retry {
         Self {
             first: Duration::from_secs(1),
             most: Duration::from_secs(30),
-            // Long enough for a receiver's rolling restart.
+            // Long enough for a rolling restart of the receiver.
             max_age: Duration::from_secs(120),
         }
     }
 }
 
-/// Written by the task and by [`super::Exporter::send`], read by anyone.
+/// The counters that the task and [`super::Exporter::send`] update.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) exports: AtomicU64,
@@ -56,7 +57,7 @@ pub(super) struct Counters {
     pub(super) lost: AtomicU64,
     pub(super) dropped: AtomicU64,
     pub(super) rejected_profiles: AtomicU64,
-    /// Windows in the queue and in work.
+    /// Number of windows that are queued or being sent.
     pub(super) unsent: AtomicU64,
 }
 
@@ -66,7 +67,7 @@ impl Counters {
     }
 }
 
-/// A window in the queue.
+/// A window in the queue, with the time when it was queued.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) profile: Profile,
@@ -100,7 +101,7 @@ impl Worker {
         while let Some(window) = windows.recv().await {
             let expires = window.since + self.retry.max_age;
             let (profile, shape) = (window.profile, Arc::clone(&self.shape));
-            // Symbol names are hashed by the megabyte here: not on a thread that serves sockets.
+            // Building a request hashes megabytes of symbol names, so it must not run on a thread that serves sockets.
             match tokio::task::spawn_blocking(move || request::requests(&profile, &shape)).await {
                 Ok(requests) => self.deliver(requests, expires).await,
                 Err(err) => self.degrade(format!("failed to build the request: {err}")),
@@ -121,7 +122,7 @@ impl Worker {
                     self.counters.lost.fetch_add(1, Ordering::Relaxed);
                 }
                 Delivery::Expired => {
-                    // The others are as old, and the receiver is not answering.
+                    // The remaining requests are as old, and the receiver does not answer.
                     let lost = 1 + u64::try_from(requests.len()).unwrap_or(u64::MAX);
                     self.counters.lost.fetch_add(lost, Ordering::Relaxed);
                     return;
@@ -133,7 +134,7 @@ impl Worker {
         }
     }
 
-    /// One request, until it is accepted, refused for good or too old.
+    /// Sends one request until the receiver accepts it, rejects it for good, or it is too old.
     async fn persist(&mut self, request: ExportProfilesServiceRequest, expires: Instant) -> Delivery {
         let request = Signal::Profiles(request);
         let mut backoff = self.retry.first;
@@ -156,7 +157,7 @@ impl Worker {
         }
     }
 
-    /// Cut short once by a shutdown; afterwards no wait is longer than the first.
+    /// Waits before a retry. A shutdown cuts the wait short; after it, no wait is longer than the first one.
     async fn rest(&mut self, wait: Duration) {
         if *self.stopped.borrow_and_update() {
             tokio::time::sleep(wait.min(self.retry.first)).await;
@@ -165,7 +166,7 @@ impl Worker {
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             changed = self.stopped.changed() => if changed.is_err() {
-                // The handle is gone without a shutdown: nobody is in a hurry.
+                // The handle was dropped without a shutdown, so the wait goes on.
                 tokio::time::sleep(wait).await;
             }
         }
@@ -196,7 +197,7 @@ impl Worker {
     }
 
     fn recover(&self) {
-        // They arrive, but will not once the old certificate has expired.
+        // Windows arrive, but will not arrive once the old certificate has expired.
         if let Some(problem) = self.sender.problem() {
             self.degrade(problem.to_owned());
             return;
@@ -207,24 +208,24 @@ impl Worker {
     }
 }
 
-/// What became of a request.
+/// The result of a request.
 enum Delivery {
     Accepted,
-    /// Accepted, but for some of its profiles.
+    /// Accepted, except for some of its profiles.
     Partial,
-    /// Not accepted, and never will be.
+    /// Rejected for good.
     Refused,
     /// Not accepted in time.
     Expired,
 }
 
-/// Half to one and a half times, so that the agents of a cluster do not come back all at once.
+/// Returns between half and one and a half times the wait, so that the agents of a cluster do not all retry at once.
 fn jittered(wait: Duration) -> Duration {
     let thousandths = u32::try_from(500 + random() % 1000).unwrap_or(1000);
     wait * thousandths / 1000
 }
 
-/// For a log line and a status page; the receiver chooses the text, and how much of it.
+/// Makes one line of at most 300 characters, for the log and the status page. The receiver chooses the text.
 pub(in crate::export) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }

@@ -25,7 +25,7 @@ use crate::{
 
 type Answer = Result<ExportProfilesServiceResponse, Status>;
 
-/// A receiver that answers each request, by its number, as the test says.
+/// A receiver that answers each request with the test's answer for its number.
 struct Receiver<F> {
     answer: F,
     seen: Arc<AtomicU64>,
@@ -321,7 +321,7 @@ async fn an_answer_that_is_too_large_is_not_read_and_the_window_not_sent_again()
     assert_eq!((stats.exports, stats.lost, seen.load(Ordering::Relaxed)), (1, 0, 1));
 }
 
-/// Where the test's log goes.
+/// The log of the test.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -347,7 +347,7 @@ impl MakeWriter<'_> for Log {
 #[tokio::test]
 async fn only_the_change_of_state_is_logged() {
     let log = Log::default();
-    // With a single subscriber in the process, a parallel test that logs first switches the event off for all.
+    // With a single subscriber in the process, a parallel test that logs first disables the event for all tests.
     let _other = tracing::Dispatch::new(tracing_subscriber::registry());
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);

@@ -2,8 +2,8 @@
 //! once.
 //!
 //! The rules are those of `ProfilesDictionary` (opentelemetry-proto 1.11): index 0 of every table is the zero value and
-//! means "not set", no entry occurs twice, and none is without a reader. The last one is kept by interning only what is
-//! about to be referred to.
+//! means "not set", no entry occurs twice, and each entry is referred to. The last rule holds because an entry is
+//! interned only when it is about to be referred to.
 
 use std::{borrow::Cow, collections::HashMap, hash::Hash, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::stacks::profile::{Frame, FrameKind, Mapping, Stack};
 
 const KERNEL: &str = "[kernel]";
 
-/// Tables in the making; [`Dictionary::finish`] turns them into the message.
+/// The tables while they are built; [`Dictionary::finish`] turns them into the message.
 #[derive(Debug)]
 pub(super) struct Dictionary<'a> {
     preset: Preset,
@@ -27,13 +27,13 @@ pub(super) struct Dictionary<'a> {
     mappings: Table<proto::Mapping>,
     locations: Table<LocationKey>,
     stacks: Table<proto::Stack>,
-    // By address: hashing a stack costs far more than hashing a pointer, and samples share stacks as stacks share
-    // mappings. The addresses stay taken for 'a.
+    // Keyed by address: hashing a stack costs far more than hashing a pointer, and samples share stacks as stacks share
+    // mappings. An address belongs to one value for 'a.
     known_mappings: HashMap<*const Mapping, i32>,
     known_stacks: HashMap<*const Stack, i32>,
 }
 
-/// `proto::Location` is not `Hash`.
+/// The key of a location, since `proto::Location` is not `Hash`.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 struct LocationKey {
     mapping: i32,
@@ -61,7 +61,7 @@ impl<'a> Dictionary<'a> {
         self.strings.intern(text.into())
     }
 
-    /// Values are strings only: receivers drop or refuse attributes of other types.
+    /// Returns the index of an attribute. Values are strings only: receivers drop or reject attributes of other types.
     pub(super) fn attribute(&mut self, key: impl Into<Cow<'a, str>>, value: impl Into<Cow<'a, str>>) -> i32 {
         let key = self.string(key);
         self.attributes.intern((key, value.into()))
@@ -71,7 +71,7 @@ impl<'a> Dictionary<'a> {
         proto::ValueType { type_strindex: self.string(name), unit_strindex: self.string(unit) }
     }
 
-    /// A stack without frames is 0, "not set".
+    /// Returns the index of a stack; 0, "not set", for a stack without frames.
     pub(super) fn stack(&mut self, stack: &'a Arc<Stack>) -> i32 {
         if let Some(&known) = self.known_stacks.get(&Arc::as_ptr(stack)) {
             return known;
@@ -97,7 +97,7 @@ impl<'a> Dictionary<'a> {
             None => 0,
         };
         let kind = match frame.kind {
-            // devfiler refuses types that are not on its list.
+            // devfiler rejects types that are not on its list.
             FrameKind::Go | FrameKind::Rust if self.preset == Preset::Devfiler => FrameKind::Native,
             kind => kind,
         };
@@ -122,13 +122,13 @@ impl<'a> Dictionary<'a> {
             ("process.executable.build_id.gnu", &mapping.build_id),
             ("process.executable.build_id.htlhash", &mapping.htlhash),
         ];
-        // devfiler makes an id of its own for a mapping without attributes, but refuses the request where there are some
-        // and the one that it looks for is not among them.
+        // devfiler makes an id of its own for a mapping without attributes. It rejects the request if a mapping has
+        // attributes without the one that it needs.
         let useless = self.preset == Preset::Devfiler && mapping.htlhash.is_none();
         let ids = ids.into_iter().filter(|_| !useless).filter_map(|(key, id)| Some((key, id.as_deref()?)));
         let attribute_indices = ids.map(|(key, id)| self.attribute(key, id)).collect();
         let filename_strindex = self.string(mapping.path.as_str());
-        // Both or neither, by the rules of the message.
+        // Both addresses are set or neither is, by the rules of the message.
         let known = mapping.start < mapping.limit;
         let index = self.mappings.intern(proto::Mapping {
             memory_start: if known { mapping.start } else { 0 },
@@ -151,7 +151,7 @@ impl<'a> Dictionary<'a> {
             mapping_table: self.mappings.into_rows().collect(),
             location_table: self.locations.into_rows().map(location).collect(),
             function_table: self.functions.into_rows().collect(),
-            // An entry that is there but empty; receivers refuse all-zero ids.
+            // The entry exists but is empty; receivers reject ids that are all zero.
             link_table: vec![proto::Link::default()],
             string_table: self.strings.into_rows().map(Cow::into_owned).collect(),
             attribute_table: self.attributes.into_rows().map(attribute).collect(),
@@ -170,12 +170,12 @@ fn location(key: LocationKey) -> proto::Location {
 }
 
 fn attribute((key_strindex, value): (i32, Cow<'_, str>)) -> proto::KeyValueAndUnit {
-    // Only the zero value at index 0 is without a key.
+    // Only the zero value at index 0 has no key.
     let value = (key_strindex != 0).then(|| AnyValue { value: Some(Value::StringValue(value.into_owned())) });
     proto::KeyValueAndUnit { key_strindex, value, unit_strindex: 0 }
 }
 
-/// Rows in the order of first sight; the zero value is row 0 from the start.
+/// A table whose rows are in the order of their first use. Row 0 is the zero value from the start.
 #[derive(Debug)]
 struct Table<K> {
     index: HashMap<K, i32>,
@@ -187,8 +187,8 @@ impl<K: Default + Eq + Hash> Table<K> {
     }
 
     fn intern(&mut self, row: K) -> i32 {
-        // A request of 3.5 MiB cannot hold 2^31 rows, and a window that is to be split into such requests cannot either:
-        // it would be in memory already, at over 100 bytes a row.
+        // A request of 3.5 MiB cannot hold 2^31 rows. Neither can a window before it is split: its rows take over 100
+        // bytes each in memory.
         let next = i32::try_from(self.index.len()).unwrap_or(i32::MAX);
         *self.index.entry(row).or_insert(next)
     }

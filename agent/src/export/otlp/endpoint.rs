@@ -1,4 +1,4 @@
-//! Where profiles go, as configured: checked before anything is sent. Pure.
+//! Checks the configured endpoint before a request is sent. Pure.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, uri::PathAndQuery};
 
@@ -7,57 +7,57 @@ use super::{
     tls::TlsError,
 };
 
-/// An endpoint, a header or a certificate that can never work.
+/// The error for an endpoint, a header or a certificate that can never work.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// None of the three forms.
+    /// The endpoint has none of the three forms.
     #[error("failed to parse endpoint `{endpoint}` (write `http://host:4317`, `https://host:4317` or `host:4317`)")]
     Syntax {
-        /// As configured.
+        /// The configured endpoint.
         endpoint: String,
     },
-    /// Neither `http` nor `https`.
+    /// The scheme is neither `http` nor `https`.
     #[error("endpoint `{endpoint}` has scheme `{scheme}` (use `http` or `https`, for gRPC too)")]
     Scheme {
-        /// As configured.
+        /// The configured endpoint.
         endpoint: String,
-        /// What it begins with.
+        /// The scheme of the endpoint.
         scheme: String,
     },
-    /// No default is assumed.
+    /// The endpoint has no port. There is no default port.
     #[error("endpoint `{endpoint}` has no port (OTLP over gRPC is 4317, over HTTP 4318)")]
     Port {
-        /// As configured.
+        /// The configured endpoint.
         endpoint: String,
     },
-    /// gRPC names the path itself.
+    /// The endpoint has a path, but gRPC sets the path itself.
     #[error("endpoint `{endpoint}` has a path (only host and port for gRPC; or set `otlp.protocol: http/protobuf`)")]
     Path {
-        /// As configured.
+        /// The configured endpoint.
         endpoint: String,
     },
-    /// Not what can follow a host in a URL.
+    /// The path cannot follow a host in a URL.
     #[error("failed to parse path `{path}` (write it as in `/v1development/profiles`)")]
     BadPath {
-        /// As configured.
+        /// The configured path.
         path: String,
     },
-    /// Not repeated here, nor anywhere else.
+    /// The endpoint contains a user name or password. The message does not repeat it.
     #[error("endpoint has a user name or password in it (use `headers`)")]
     Credentials,
-    /// Not a name or value that HTTP can carry. The value stays out of the message: it may be a token.
+    /// HTTP cannot carry this name or value. The message does not show the value: it may be a token.
     #[error("header `{name}` is not valid (lower-case name, printable ASCII value)")]
     Header {
-        /// As configured.
+        /// The configured name.
         name: String,
     },
-    /// Certificates for a connection that has none.
+    /// Certificates are configured for a connection without TLS.
     #[error("`tls` is set, but endpoint `{endpoint}` is not `https` (write `https://`, or take the keys away)")]
     Plain {
-        /// As configured.
+        /// The configured endpoint.
         endpoint: String,
     },
-    /// A file, or what is in it.
+    /// A file cannot be read, or its content cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
@@ -65,16 +65,16 @@ pub enum EndpointError {
 /// A checked endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    /// Scheme, host and port; over HTTP with the path that profiles go to.
+    /// Scheme, host and port; over HTTP also the path for profiles.
     pub(super) uri: Uri,
     pub(super) tls: bool,
 }
 
-/// Checks the settings as far as that is possible without files and a network.
+/// Checks the settings, without reading files or using the network.
 ///
 /// # Errors
 ///
-/// As [`super::Exporter::new`], except for certificates, which are read only then.
+/// The errors of [`super::Exporter::new`], except for the content of certificates, which is read only there.
 pub fn check(settings: &Settings) -> Result<(), EndpointError> {
     let target = parse(settings)?;
     parse_headers(&settings.headers)?;
@@ -120,8 +120,8 @@ pub(super) fn parse(settings: &Settings) -> Result<Target, EndpointError> {
     Ok(Target { uri, tls })
 }
 
-/// Returns the same address with the other of the two paths that OpenTelemetry has for profiles: that of its development
-/// versions, and that of a stable one. `None` for any other path.
+/// Returns the same address with the other one of OpenTelemetry's two paths for profiles: the path of the development
+/// versions, and the path of a stable version. `None` for any other path.
 pub(super) fn other_profiles_path(uri: &Uri) -> Option<Uri> {
     const PATHS: [&str; 2] = ["/v1development/profiles", "/v1/profiles"];
     let path = uri.path_and_query()?.as_str();
@@ -137,7 +137,7 @@ fn parse_path(path: &str) -> Result<PathAndQuery, EndpointError> {
     PathAndQuery::try_from(path).ok().filter(|parsed| parsed.path().starts_with('/')).ok_or_else(bad)
 }
 
-/// One slash between them, whoever brings it.
+/// Joins two paths with one slash between them.
 fn join(base: &str, path: &str) -> String {
     let (base, path) = (base.trim_end_matches('/'), path.trim().trim_start_matches('/'));
     format!("{base}/{path}")
@@ -146,7 +146,7 @@ fn join(base: &str, path: &str) -> String {
 pub(super) fn parse_headers(headers: &[(String, String)]) -> Result<HeaderMap, EndpointError> {
     let mut parsed = HeaderMap::new();
     for (name, value) in headers {
-        // gRPC would take what is under such a name for base64.
+        // gRPC would read the value of a header with such a name as base64.
         let key = HeaderName::from_lowercase(name.as_bytes()).ok().filter(|key| !key.as_str().ends_with("-bin"));
         let value = HeaderValue::from_str(value).ok().filter(|value| value.to_str().is_ok());
         let (Some(key), Some(mut value)) = (key, value) else {

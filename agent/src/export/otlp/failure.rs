@@ -1,4 +1,4 @@
-//! What a failed attempt means: its cause, and whether another one is worth it; refusals over gRPC. Pure.
+//! The cause of a failed attempt, and whether a retry may succeed; rejections over gRPC. Pure.
 //!
 //! Follows the OTLP specification ("Failures", OTLP/gRPC).
 
@@ -9,21 +9,21 @@ use tonic::{Code, Status};
 
 use super::Cause;
 
-/// Of an answer, at most. It is empty, or has a few words.
+/// The most bytes of an answer. An answer is empty, or has a few words.
 pub(super) const ANSWER_BYTES: usize = 64 * 1024;
 
-/// What came of an attempt that failed.
+/// The description of a failed attempt.
 #[derive(Debug)]
 pub(in crate::export) struct Failure {
     pub(in crate::export) cause: Cause,
     pub(in crate::export) text: String,
-    /// `None` when another attempt would fail the same way, else the wait that the receiver asks for, or zero.
+    /// `None` if a retry would fail the same way, else the wait that the receiver asks for, or zero.
     pub(in crate::export) retry: Option<Duration>,
-    /// By the receiver, so the connection works.
+    /// True if the receiver answered, so the connection works.
     pub(in crate::export) answered: bool,
-    /// The receiver cannot read the compression, or may have failed over it.
+    /// True if the receiver cannot read the compression, or may have failed because of it.
     pub(in crate::export) encoding_refused: bool,
-    /// The receiver has nothing at this path: HTTP 404.
+    /// True if the receiver serves nothing at this path: HTTP 404.
     pub(in crate::export) not_found: bool,
 }
 
@@ -32,14 +32,14 @@ impl Failure {
         Self { cause: Cause::Timeout, ..Self::without_answer(format!("no answer within {timeout:?}")) }
     }
 
-    /// The connection did not come about, or did not hold.
+    /// Returns the failure for a connection that could not be opened, or that broke.
     pub(super) fn unreachable(error: &dyn Error) -> Self {
         let text = chain(error);
         let way_out = way_out(&text);
         Self::without_answer(text + way_out)
     }
 
-    /// The agent's own fault, and the same the next time.
+    /// Returns the failure for an error of the agent itself, which a retry would repeat.
     pub(super) const fn own(text: String) -> Self {
         Self { cause: Cause::Rejected, text, retry: None, answered: true, encoding_refused: false, not_found: false }
     }
@@ -55,15 +55,15 @@ impl Failure {
         }
     }
 
-    /// Whether the request was accepted, and only the answer is over [`ANSWER_BYTES`]. A receiver may say the same of a
-    /// request, but no receiver has a limit as low as that.
+    /// Returns whether the receiver accepted the request, and only its answer is over [`ANSWER_BYTES`]. A receiver may
+    /// send the same message about a request, but no receiver has a limit this low.
     pub(super) fn is_of_answer(status: &Status) -> bool {
         status.code() == Code::OutOfRange && status.message().ends_with(&format!("limit is: {ANSWER_BYTES} bytes"))
     }
 
     pub(super) fn of(status: &Status) -> Self {
         let message = status.message();
-        // tonic attaches a source to what it made up itself; what came over the wire has none.
+        // tonic attaches a source to the statuses that it makes itself. A status from the receiver has none.
         if let Some(source) = status.source() {
             return Self::unreachable(source);
         }
@@ -73,7 +73,7 @@ impl Failure {
             ["larger than max", "too large", "exceeds maximum size"].iter().any(|hint| message.contains(hint));
         let (cause, retry) = match status.code() {
             Code::ResourceExhausted | Code::OutOfRange if too_large => (Cause::TooLarge, None),
-            // Without RetryInfo it means that the receiver cannot recover.
+            // Without RetryInfo this code means that the receiver cannot recover.
             Code::ResourceExhausted if asked.is_none() => (Cause::Rejected, None),
             Code::DeadlineExceeded => (Cause::Timeout, Some(asked.unwrap_or_default())),
             Code::Unavailable
@@ -98,7 +98,7 @@ impl Failure {
     }
 }
 
-/// What would help where no connection comes about, by the words of rustls, h2 and hyper.
+/// Returns the remedy for a connection that failed, found by the messages of rustls, h2 and hyper.
 fn way_out(text: &str) -> &'static str {
     const AUTHORITY: &str = " (set `otlp.tls.caFile` to the authority that signed the receiver's certificate)";
     const NAME: &str = " (set `otlp.tls.serverName` to a name in the receiver's certificate)";
@@ -116,16 +116,16 @@ fn way_out(text: &str) -> &'static str {
         ),
         ("InvalidContentType", " (write `http://` in `otlp.endpoint`: the receiver does not speak TLS there)"),
         ("frame with invalid size", GRPC),
-        // It has answered in its own words and hung up, while a large request was still on its way.
+        // The receiver answered in HTTP/1.1 and closed the connection while a large request was being sent.
         ("stream closed because of a broken pipe", GRPC),
-        // Whether it has spoken before the request or after.
+        // The two messages differ in whether the receiver answered before the request or after it.
         ("unexpected message from connection", HTTP),
         ("invalid HTTP version", HTTP),
     ];
     WAYS_OUT.iter().find(|(words, _)| text.contains(words)).map_or("", |(_, way_out)| way_out)
 }
 
-/// The innermost errors name the cause; the outer ones are tonic's layers.
+/// Returns an error with its sources. The innermost errors name the cause; the outer ones are tonic's layers.
 fn chain(error: &dyn Error) -> String {
     let mut texts = vec![error.to_string()];
     let mut next = error.source();
@@ -139,7 +139,7 @@ fn chain(error: &dyn Error) -> String {
     texts.join(": ")
 }
 
-/// The `retry_delay` of a `google.rpc.RetryInfo` among the details of a `google.rpc.Status`.
+/// Returns the `retry_delay` of a `google.rpc.RetryInfo` among the details of a `google.rpc.Status`.
 fn retry_delay(details: &[u8]) -> Option<Duration> {
     let status = rpc::Status::decode(details).ok()?;
     let info = status.details.iter().find(|any| any.type_url.ends_with("/google.rpc.RetryInfo"))?;
@@ -148,7 +148,7 @@ fn retry_delay(details: &[u8]) -> Option<Duration> {
     Some(Duration::new(u64::try_from(delay.seconds).unwrap_or(0), nanos))
 }
 
-/// The few fields of googleapis' `google/rpc/{status,error_details}.proto` that carry a wait.
+/// The few fields of googleapis' `google/rpc/{status,error_details}.proto` that a retry delay needs.
 pub(super) mod rpc {
     #[derive(Clone, PartialEq, prost::Message)]
     pub(in crate::export::otlp) struct Status {

@@ -1,4 +1,4 @@
-//! What receivers over HTTP and TLS can do wrong, played by a server that answers what a test says.
+//! Failures of receivers over HTTP and TLS, played by a server that sends the answers of a test.
 
 use std::{
     fs,
@@ -40,7 +40,7 @@ use super::{
 const TIMEOUT: Duration = Duration::from_millis(400);
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// A request as it arrived.
+/// A request as it was received.
 #[derive(Clone, Debug)]
 struct Seen {
     head: String,
@@ -49,7 +49,7 @@ struct Seen {
 
 type Log = Arc<Mutex<Vec<Seen>>>;
 
-/// Answers each request, by its number, with the bytes that the test says. Connections are never closed.
+/// Answers each request with the bytes that the test returns for its number. Connections are never closed.
 async fn serve(
     tls: Option<ServerConfig>,
     answer: impl Fn(usize) -> Vec<u8> + Send + Sync + 'static,
@@ -64,7 +64,7 @@ async fn serve(
             let (acceptor, answer, seen) = (acceptor.clone(), Arc::clone(&answer), Arc::clone(&seen));
             tokio::spawn(async move {
                 match acceptor {
-                    // A handshake that fails is what some tests are about.
+                    // Some tests are about a handshake that fails.
                     Some(acceptor) => {
                         if let Ok(stream) = acceptor.accept(stream).await {
                             play(stream, &*answer, &seen).await;
@@ -248,14 +248,14 @@ async fn a_connection_that_goes_silent_in_an_answer_is_given_up_and_the_next_is_
     assert_eq!(seen(&log).len(), 3);
 }
 
-/// The first connection is taken and then nothing; those after it lead to the receiver.
+/// The first connection is accepted and never answers; later ones reach the receiver.
 #[tokio::test]
 async fn a_grpc_connection_that_goes_silent_is_given_up_and_the_next_is_another() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         let (mut silent, _) = listener.accept().await.unwrap();
-        // An empty SETTINGS frame: HTTP/2 is there, but never answers.
+        // An empty SETTINGS frame: the peer uses HTTP/2, but never answers.
         silent.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
         let (mut second, _) = listener.accept().await.unwrap();
         second.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap();
@@ -284,7 +284,7 @@ async fn a_receiver_for_grpc_is_told_as_such() {
     assert!(failure.text.contains("(is it a receiver for gRPC?"), "{failure:?}");
 }
 
-/// An authority, and files of it: `ca.crt`, and what [`Authority::write`] adds.
+/// A certificate authority with its files: `ca.crt`, and the files of [`Authority::write`].
 struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: TempDir,
@@ -304,7 +304,7 @@ impl Authority {
         self.directory.path().join(file)
     }
 
-    /// A certificate for `name`, and its key, both PEM.
+    /// Returns a certificate for `name`, and its key, both PEM.
     fn issue(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap();
@@ -318,7 +318,7 @@ impl Authority {
         fs::write(to.join("tls.key"), key).unwrap();
     }
 
-    /// A server for `name`; it asks for certificates of `clients`.
+    /// Returns the configuration of a server for `name` that asks for certificates of `clients`.
     fn server(&self, name: &str, clients: Option<&Self>) -> ServerConfig {
         let (certificate, key) = self.issue(name);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -350,7 +350,7 @@ async fn a_receiver_is_believed_only_by_its_authority_and_name() {
     let named = |tls: TlsSettings| TlsSettings { server_name: Some("collector.example".to_owned()), ..tls };
 
     send(&mut secure(address, named(by(&ours)))).await.unwrap();
-    // An authority of the same name, and one of another.
+    // Another authority of the same name, and a certificate that is not an authority.
     fs::write(ours.path("other.crt"), theirs.issue("other").0).unwrap();
     for ca_file in [theirs.path("ca.crt"), ours.path("other.crt")] {
         let tls = named(TlsSettings { ca_file: Some(ca_file), ..TlsSettings::default() });

@@ -1,4 +1,4 @@
-//! What a refusal over HTTP means. Pure, but for the clock that a date is held against.
+//! The meaning of a rejection over HTTP. Pure, but for the clock that a date is compared with.
 //!
 //! Follows the OTLP specification ("Failures", OTLP/HTTP).
 
@@ -30,7 +30,7 @@ pub(super) fn of(head: &Parts, body: &[u8], compression: Compression) -> Failure
         StatusCode::PAYLOAD_TOO_LARGE => (Cause::TooLarge, None),
         _ => (Cause::Rejected, None),
     };
-    // 400 is what a receiver says that tried to parse what it could not unpack.
+    // A receiver that cannot decompress a request may fail to parse it and answer 400.
     let encoding_refused = compression != Compression::None
         && matches!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::BAD_REQUEST);
     Failure {
@@ -43,7 +43,7 @@ pub(super) fn of(head: &Parts, body: &[u8], compression: Compression) -> Failure
     }
 }
 
-/// The message of a `google.rpc.Status`, a text, or the status' own words.
+/// Returns the receiver's message: that of a `google.rpc.Status`, a text, or the standard phrase of the status.
 fn said(head: &Parts, body: &[u8]) -> String {
     let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let text = match kind {
@@ -69,7 +69,7 @@ fn way_out(status: StatusCode) -> &'static str {
     }
 }
 
-/// Seconds, or a date.
+/// Returns the time of the `Retry-After` header, which holds seconds or a date.
 fn retry_after(head: &Parts, now: SystemTime) -> Option<Duration> {
     let text = head.headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     match text.parse() {

@@ -1,6 +1,6 @@
-//! How to get to a receiver: its address, its headers, and the connections that TLS and timeouts are part of.
+//! The way to a receiver: its address, its headers, and connections with TLS and timeouts.
 //!
-//! Profiles and metrics go the same way. Nothing is connected before the first request.
+//! Profiles and metrics share this code. No connection is opened before the first request.
 
 use super::{endpoint, post::USER_AGENT};
 use std::time::Duration;
@@ -19,12 +19,12 @@ use super::{
     tls::{Tls, TlsError},
 };
 
-/// A checked address and what a connection to it needs.
+/// A checked address with the settings of a connection to it.
 #[derive(Debug)]
 pub(in crate::export) struct Link {
     target: Target,
     headers: HeaderMap,
-    /// `None` where the endpoint is not `https`.
+    /// `None` if the endpoint is not `https`.
     tls: Option<Tls>,
     server_name: Option<ServerName<'static>>,
     timeout: Duration,
@@ -48,7 +48,7 @@ impl Link {
         &self.target.uri
     }
 
-    /// Turns to the other of the two paths that OpenTelemetry has for profiles, and returns whether there is one.
+    /// Switches to the other one of OpenTelemetry's two paths for profiles, and returns whether there is one.
     pub(super) fn turn(&mut self) -> bool {
         let other = other_profiles_path(&self.target.uri);
         let is_one = other.is_some();
@@ -60,17 +60,17 @@ impl Link {
         &self.headers
     }
 
-    /// Why the certificates as they are now cannot be used.
+    /// Returns why the current certificate files cannot be used.
     pub(in crate::export) fn problem(&self) -> Option<&str> {
         self.tls.as_ref().and_then(Tls::problem)
     }
 
-    /// Looks whether certificates have changed. If so, what is open should be opened anew.
+    /// Reads the certificates again if they changed. If it returns true, open connections should be replaced.
     pub(in crate::export) fn refresh(&mut self) -> bool {
         self.tls.as_mut().is_some_and(Tls::refresh)
     }
 
-    /// For gRPC.
+    /// Returns a channel for gRPC.
     pub(in crate::export) fn channel(&self) -> Result<Channel, EndpointError> {
         let endpoint = Endpoint::from(self.target.uri.clone()).connect_timeout(self.timeout);
         let endpoint = endpoint
@@ -80,14 +80,14 @@ impl Link {
         Ok(endpoint.connect_with_connector_lazy(self.connector(Protocol::Grpc)?))
     }
 
-    /// For HTTP.
+    /// Returns a client for HTTP.
     pub(in crate::export) fn client(&self) -> Result<Client, EndpointError> {
         Ok(Client::new(self.connector(Protocol::Http)?))
     }
 
     fn connector(&self, protocol: Protocol) -> Result<HttpsConnector<HttpConnector>, EndpointError> {
         let mut tcp = HttpConnector::new();
-        // The connector around it has the say on schemes.
+        // The outer connector checks the scheme.
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(self.timeout));
@@ -107,7 +107,7 @@ impl Link {
     }
 }
 
-/// For connections that are not to be TLS: the connector wants a configuration, but has no use for it.
+/// Returns the TLS configuration for connections without TLS: the connector needs one, but never uses it.
 fn without_trust() -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder_with_provider(ring::default_provider().into());
     let builder = builder.with_safe_default_protocol_versions().map_err(TlsError::Library)?;

@@ -1,9 +1,9 @@
-//! Profiles to an OTLP receiver, over gRPC or HTTP.
+//! Sends profiles to an OTLP receiver, over gRPC or HTTP.
 //!
-//! Windows come from [`crate::stacks`]; [`Exporter::send`] hands one to a task behind a bounded queue and returns at
-//! once. What does not fit the queue, or is not accepted within the retry budget, is dropped and counted: a receiver
-//! that is down, slow or refuses costs neither time of the caller nor memory without bound. It never reads cgroups or
-//! pods; names arrive as resource attributes.
+//! Windows come from [`crate::stacks`]; [`Exporter::send`] puts a window into a bounded queue and returns at once. A
+//! window that finds no room in the queue, or is not accepted within the retry limit, is dropped and counted. So a
+//! receiver that is down, slow or rejects requests costs neither time of the caller nor unbounded memory. This module
+//! never reads cgroups or pods; names arrive as resource attributes.
 
 mod client;
 mod dictionary;
@@ -46,45 +46,45 @@ pub use tls::TlsError;
 pub(super) use transport::Signal;
 pub use trial::{try_metrics, try_profiles};
 
-/// What became of the exports since the start.
+/// The results of the exports since the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// Requests that the receiver accepted. A window is one request, or more when it is large.
     pub exports: u64,
-    /// Attempts that failed, by cause; a request that is tried again counts each time. Every cause is there, zeros too.
+    /// Attempts that failed, by cause; each retry counts. Every cause has an entry, zeros included.
     pub failures: [(Cause, u64); Cause::ALL.len()],
-    /// Requests given up: refused for good, or not accepted within the retry budget.
+    /// Requests that were dropped: rejected for good, or not accepted within the retry limit.
     pub lost: u64,
-    /// Windows refused by [`Exporter::send`] because the queue was full.
+    /// Windows that [`Exporter::send`] dropped because the queue was full.
     pub dropped: u64,
-    /// Profiles that the receiver refused out of requests that it accepted.
+    /// Profiles that the receiver rejected from requests that it accepted.
     pub rejected_profiles: u64,
-    /// Windows that wait; the one being sent is not among them.
+    /// Windows in the queue, without the one that is being sent.
     pub queue_length: usize,
-    /// Windows that can wait.
+    /// The largest number of windows in the queue.
     pub queue_capacity: usize,
-    /// For `/status`.
+    /// The state for `/status`.
     pub health: Health,
 }
 
-/// Why an attempt failed.
+/// The causes of failed attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// No connection, or the receiver asked to come back later.
+    /// There is no connection, or the receiver asked for a later retry.
     Unavailable,
-    /// No answer within [`Settings::timeout`].
+    /// No answer arrived within [`Settings::timeout`].
     Timeout,
-    /// Refused for good: not understood, not authorised, not supported.
+    /// Rejected for good: not understood, not authorised, or not supported.
     Rejected,
-    /// Over the receiver's size limit.
+    /// The request is over the receiver's size limit.
     TooLarge,
 }
 
 impl Cause {
-    /// In the order of [`Stats::failures`].
+    /// All causes, in the order of [`Stats::failures`].
     pub const ALL: [Self; 4] = [Self::Unavailable, Self::Timeout, Self::Rejected, Self::TooLarge];
 
-    /// The label value in metrics.
+    /// Returns the label value in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -96,21 +96,21 @@ impl Cause {
     }
 }
 
-/// Whether windows arrive.
+/// The state of the exports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
     /// The last window arrived whole, or there was none yet.
     Healthy,
-    /// Something failed and no window has arrived whole since, or the certificates as they are now cannot be used.
+    /// An export failed and no window has arrived whole since, or the current certificate files cannot be used.
     Degraded {
-        /// When the first of the failures was.
+        /// The time of the first of these failures.
         since: SystemTime,
-        /// The last of them, one line.
+        /// The last error, in one line.
         error: String,
     },
 }
 
-/// A handle on the task that sends.
+/// A handle to the task that sends.
 #[derive(Debug)]
 pub struct Exporter {
     queue: mpsc::Sender<Queued>,
@@ -121,10 +121,10 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Start the task; the first window opens the connection. Must be called on a tokio runtime with time and I/O.
+    /// Starts the task; the first window opens the connection. Must be called on a tokio runtime with time and I/O.
     ///
     /// # Errors
-    /// When the endpoint, a header or a certificate cannot be used. Never because the receiver is not there.
+    /// When the endpoint, a header or a certificate cannot be used. A receiver that is down is not an error.
     pub fn new(settings: Settings) -> Result<Self, EndpointError> {
         Self::with_retry(settings, Retry::default())
     }
@@ -140,9 +140,9 @@ impl Exporter {
         Ok(Self { queue, counters, health, stop, task })
     }
 
-    /// Queue one window, or drop and count it when the queue is full. Never waits.
+    /// Queues one window, or drops and counts it when the queue is full. Never waits.
     pub fn send(&self, profile: Profile) {
-        // Before the send: the task may be done with it before the next line runs.
+        // Counted before the send: the task may have sent the window before the next line runs.
         self.counters.unsent.fetch_add(1, Ordering::Relaxed);
         if self.queue.try_send(Queued { profile, since: Instant::now() }).is_err() {
             self.counters.unsent.fetch_sub(1, Ordering::Relaxed);
@@ -150,7 +150,7 @@ impl Exporter {
         }
     }
 
-    /// What happened so far.
+    /// Returns the results so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let queue_capacity = self.queue.max_capacity();
@@ -166,10 +166,10 @@ impl Exporter {
         }
     }
 
-    /// Send what waits, for `deadline` at most; the rest is dropped, and said so.
+    /// Sends the queued windows, for at most `deadline`. The rest is dropped, and its number is logged.
     pub async fn shutdown(self, deadline: Duration) {
         let Self { queue, counters, stop, mut task, .. } = self;
-        // A task that waits to try again tries now; one that has nothing left sees the queue closed and ends.
+        // A task that waits for a retry tries now. A task with an empty queue sees that the queue is closed, and ends.
         stop.send_replace(true);
         drop(queue);
         if tokio::time::timeout(deadline, &mut task).await.is_err() {
@@ -180,7 +180,8 @@ impl Exporter {
     }
 }
 
-/// Spread, not secret: std seeds its hasher keys from the system's random source.
+/// Returns a random number that is well spread but not secret: `std` seeds its hasher keys from the system's random
+/// source.
 fn random() -> u64 {
     RandomState::new().hash_one(0u8)
 }

@@ -1,8 +1,8 @@
-//! The two paths that OpenTelemetry has for profiles over HTTP, at receivers that have one of them or none.
+//! OpenTelemetry's two paths for profiles over HTTP, at receivers that have one of them or neither.
 
 use super::*;
 
-/// The path of each request.
+/// Returns the path of each request.
 fn paths(log: &Log) -> Vec<String> {
     let path = |seen: &Seen| seen.head.split(' ').nth(1).unwrap_or_default().to_owned();
     seen(log).iter().map(path).collect()
@@ -45,12 +45,12 @@ async fn a_receiver_without_either_path_is_reported_with_the_configured_one() {
     let failure = send(&mut sender).await.unwrap_err();
     assert!(failure.text.starts_with("HTTP 404: a ") && failure.retry.is_none(), "{failure:?}");
     assert_eq!((seen(&log).len(), sender.uri().path()), (2, "/base/v1development/profiles"));
-    // The other path is asked again after many requests, not with each.
+    // The other path is tried again after many requests, not with each request.
     for requests in (3..=62).chain([64]) {
         send(&mut sender).await.unwrap_err();
         assert_eq!(seen(&log).len(), requests);
     }
-    // No other path has a twin.
+    // A path outside the two has no alternative.
     let settings = Settings { path: "/ingest".into(), ..settings(format!("http://{address}"), Compression::None) };
     send(&mut Sender::new(&settings).unwrap()).await.unwrap_err();
     assert_eq!(paths(&log)[64..], ["/ingest"]);

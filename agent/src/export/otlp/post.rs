@@ -1,4 +1,4 @@
-//! Requests over HTTP/1.1: compressed, posted, and of the answer no more read than is of use.
+//! Posts compressed requests over HTTP/1.1, and reads only a bounded part of the answer.
 
 use std::io::Write;
 
@@ -17,26 +17,26 @@ use hyper_util::{
 
 use super::{failure::ANSWER_BYTES, settings::Compression};
 
-/// The name by which the agent introduces itself to servers.
+/// The `User-Agent` of the agent's requests.
 pub(in crate::export) const USER_AGENT: &str = concat!("podperf/", env!("CARGO_PKG_VERSION"));
 
-/// The only encoding that this agent speaks.
+/// The only content type that this agent sends.
 pub(in crate::export) const PROTOBUF: &str = "application/x-protobuf";
-/// Of status line and headers; hyper takes no less.
+/// The most bytes of status line and headers; hyper accepts no smaller limit.
 const HEAD_BYTES: usize = 16 * 1024;
 
-/// Connections to one receiver, kept open between requests.
+/// The connections to one receiver, kept open between requests.
 #[derive(Clone, Debug)]
 pub(in crate::export) struct Client(legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
 
-/// What a receiver answered.
+/// The answer of a receiver.
 #[derive(Debug)]
 pub(in crate::export) struct Answer {
     pub(in crate::export) head: Parts,
     pub(in crate::export) body: Result<Bytes, BadBody>,
 }
 
-/// Why the body of an answer was not read, although its head was.
+/// The reasons why the body of an answer was not read, although its head was.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::export) enum BadBody {
     #[error("the answer has more than {ANSWER_BYTES} bytes")]
@@ -50,7 +50,7 @@ impl Client {
         Self(legacy::Client::builder(TokioExecutor::new()).http1_max_buf_size(HEAD_BYTES).build(connector))
     }
 
-    /// Posts a message that is encoded already.
+    /// Posts a message that is already encoded.
     pub(super) async fn post(
         &self,
         uri: &Uri,
@@ -70,7 +70,7 @@ impl Client {
         self.send(request).await
     }
 
-    /// Sends a request as it is.
+    /// Sends a request without changes.
     pub(in crate::export) async fn send(&self, request: Request<Bytes>) -> Result<Answer, legacy::Error> {
         let (head, body) = self.0.request(request.map(Full::new)).await?.into_parts();
         let body = match Limited::new(body, ANSWER_BYTES).collect().await {
@@ -82,7 +82,7 @@ impl Client {
     }
 }
 
-/// Takes milliseconds for megabytes: not for a thread that serves sockets.
+/// Compresses a message. Megabytes take milliseconds, so this must not run on a thread that serves sockets.
 pub(super) fn compress(message: Vec<u8>, compression: Compression) -> std::io::Result<Vec<u8>> {
     match compression {
         Compression::None => Ok(message),

@@ -1,9 +1,9 @@
-//! From a [`Profile`] to the requests that carry it. Pure, but for the random profile ids.
+//! Converts a [`Profile`] to OTLP requests. Pure, but for the random profile ids.
 //!
-//! One `ResourceProfiles` per container or row of cgroups; in each an `off_cpu`/`nanoseconds` profile, a
-//! `samples`/`count` profile, or both, but never an empty one. Receivers refuse messages over 4 MiB (the default of gRPC
-//! servers, decompressed) and profiles over 16,000 samples (Pyroscope), so a window is split until each part fits: by
-//! subject first, then by samples. No sample is left out.
+//! A request has one `ResourceProfiles` per container or row of cgroups; each holds an `off_cpu`/`nanoseconds` profile,
+//! a `samples`/`count` profile, or both, but never an empty one. Receivers reject messages over 4 MiB (the default of
+//! gRPC servers, decompressed) and profiles over 16,000 samples (Pyroscope), so a window is split until each part fits:
+//! by subject first, then by samples. No sample is left out.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -28,13 +28,13 @@ use crate::{
     stacks::profile::{Activity, Profile, Sample},
 };
 
-/// Encoded, uncompressed: 4 MiB less room for what a proxy on the way adds.
+/// The largest request, encoded and uncompressed: 4 MiB less room for the data that a proxy on the way adds.
 const MAX_REQUEST_BYTES: usize = 3_584 * 1024;
 const MAX_PROFILE_SAMPLES: usize = 16_000;
-/// Of one sample, some ten bytes each: no sample may fill a request by itself.
+/// The most timestamps of one sample, about ten bytes each: no sample may fill a request by itself.
 const MAX_TIMESTAMPS: usize = 100_000;
 
-/// What one request has room for.
+/// The limits of one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) bytes: usize,
@@ -47,11 +47,11 @@ impl Default for Limits {
     }
 }
 
-/// The requests for one window, none of them empty. A single sample that is over the size limit by itself gets a
-/// request of its own, for the receiver to judge.
+/// Returns the requests for one window, none of them empty. A single sample over the size limit gets a request of its
+/// own, which the receiver may accept or reject.
 ///
-/// `profile.losses` are those of the whole window on the whole node and are repeated on every profile: they say how far
-/// it can be trusted, and must not be added up.
+/// `profile.losses` are the losses of the whole window on the whole node and are repeated on every profile: they show
+/// how complete it is, and must not be added up.
 pub(super) fn requests(profile: &Profile, shape: &Shape) -> Vec<ExportProfilesServiceRequest> {
     split(profile, shape, Limits::default())
 }
@@ -108,7 +108,7 @@ fn halves(mut part: Vec<Group<'_>>) -> Result<(Vec<Group<'_>>, Vec<Group<'_>>), 
     Ok((part, second))
 }
 
-/// When the samples were taken, what is missing from them, and what they are to look like.
+/// The time of the samples, the losses, and the form of the message.
 #[derive(Debug)]
 struct Window<'a> {
     start_ns: u64,
@@ -131,8 +131,8 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// The end is outside (`[start, start + duration)`), and clocks may disagree by a little: a timestamp outside is
-    /// moved to the nearest edge.
+    /// Returns a timestamp within the window. The window excludes its end (`[start, start + duration)`), and clocks may
+    /// differ slightly: a timestamp outside is moved to the nearest edge.
     fn clamp(&self, time: SystemTime) -> u64 {
         let last = self.start_ns.saturating_add(self.duration_ns.saturating_sub(1));
         unix_ns(time).clamp(self.start_ns, last)
@@ -143,7 +143,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// What a profile is of: each kind of sample has one of its own.
+/// The kind of a profile: each kind of sample has a profile of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     OffCpu,
@@ -165,8 +165,8 @@ impl Kind {
         }
     }
 
-    /// It must be there for waits too, although nothing is sampled: Parca refuses the request without it, and Pyroscope
-    /// takes a profile for off-CPU time only when the period is 0.
+    /// Returns the period, which waits need too, although they are not sampled: Parca rejects the request without it,
+    /// and Pyroscope accepts a profile for off-CPU time only when the period is 0.
     fn period(self, window: &Window<'_>, dictionary: &mut Dictionary<'_>) -> (proto::ValueType, i64) {
         match self {
             Self::OffCpu => (proto::ValueType::default(), 0),
@@ -217,7 +217,7 @@ fn resource_profiles<'a>(
     }
 }
 
-/// `None` without samples: receivers refuse a profile that has none.
+/// Returns the profile of one kind; `None` without samples, since receivers reject an empty profile.
 fn profile<'a>(
     kind: Kind,
     group: &Group<'a>,
@@ -246,8 +246,8 @@ fn profile<'a>(
     })
 }
 
-/// Processes that share a stack and attributes become one sample: the process is not part of the message, since every
-/// distinct set of sample attributes is a series of its own in Pyroscope.
+/// Merges the samples of processes that share a stack and attributes. The process is not part of the message, since
+/// every distinct set of sample attributes is a series of its own in Pyroscope.
 fn samples<'a>(
     kind: Kind,
     samples: &'a [Sample],
@@ -285,7 +285,7 @@ fn samples<'a>(
     merged
 }
 
-/// What a sample says of itself.
+/// Returns the attributes of a sample.
 fn attributes<'a>(sample: &'a Sample, window: &Window<'_>, dictionary: &mut Dictionary<'a>) -> Vec<i32> {
     let mut attributes = Vec::new();
     let mut push = |key: &'static str, value: &'a str| attributes.push(dictionary.attribute(key, value));
@@ -310,7 +310,7 @@ fn attributes<'a>(sample: &'a Sample, window: &Window<'_>, dictionary: &mut Dict
     attributes
 }
 
-/// For a receiver that counts timestamps and not values: as many of them as samples.
+/// Writes a timestamp per sample, for a receiver that counts timestamps and not values.
 fn one_by_one(sample: &mut proto::Sample) {
     let count = usize::try_from(sample.values[0]).unwrap_or(0).clamp(1, MAX_TIMESTAMPS);
     sample.values = vec![1; count];

@@ -90,7 +90,7 @@ fn two_cgroups() -> Profile {
     ])
 }
 
-/// `count` samples with a stack of their own, `depth` frames each; the root is shared.
+/// Returns `count` samples with a stack of their own, `depth` frames each; the root is shared.
 fn many(count: usize, depth: usize) -> Vec<Sample> {
     let stacks = (0..count).map(|row| {
         let names = (1..depth).map(|level| format!("function_{row}_{level}"));
@@ -251,7 +251,7 @@ fn a_sample_over_the_size_limit_is_left_to_the_receiver() {
     assert_eq!((requests.len(), total(&requests)), (3, nanoseconds_of(&profile)));
 }
 
-/// Both kinds of samples, and each thing that only some samples have.
+/// Returns a profile with both kinds of samples, and with each field that only some samples have.
 fn everything() -> Profile {
     let mut profile = two_cgroups();
     let first = &mut profile.subjects[0].samples;
@@ -291,7 +291,7 @@ fn samples_on_the_cpu_are_a_profile_of_their_own_with_their_period() {
             (name(kind.type_strindex), name(kind.unit_strindex), name(of.type_strindex), profile.period, values)
         })
         .collect();
-    // The second subject never ran, and has no profile of that.
+    // The second subject never ran on a CPU, so it has no on-CPU profile.
     assert_eq!(
         kinds,
         [
@@ -334,7 +334,7 @@ fn wakers_are_told_only_when_asked_for() {
     let with = waits(&[SampleAttribute::Waker]);
     let waker = "podperf.waker.thread=redis podperf.waker.subject=shop/cart-0/redis podperf.waker.stack=main;write";
     assert!(with.contains(&(waker.to_owned(), 10)) && with.len() == 4, "{with:?}");
-    // Without state and reason, what differed in these only is one sample.
+    // Without state and reason, samples that differed only in these become one.
     assert_eq!(waits(&[]), [(String::new(), 32), (String::new(), 1), (String::new(), 10)]);
     assert!(waits(&DEFAULT).iter().all(|(attributes, _)| !attributes.contains("waker")));
 }
@@ -354,7 +354,7 @@ fn attributes_from_the_configuration_never_replace_a_resources_own() {
     }
 }
 
-/// The most that a resource of a container and the configuration can have together.
+/// Returns the largest number of attributes that a container's resource and the configuration can have together.
 fn full_resource(preset: Preset) -> Vec<(String, String)> {
     (0..10 + preset.max_resource_attributes()).map(|row| (format!("key.{row}"), row.to_string())).collect()
 }
@@ -430,7 +430,7 @@ fn every_preset_keeps_every_sample() {
     }
 }
 
-/// A message that a rule is broken in, for each rule: the checks find what they are for.
+/// Breaks each rule in one message: the checks must find it.
 #[test]
 fn broken_rules_are_found() {
     type Break = fn(&mut ExportProfilesServiceRequest);

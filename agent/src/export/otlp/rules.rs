@@ -1,8 +1,8 @@
-//! What receivers ask of a message, as checks of plain values: the rules of the signal itself, and of each receiver that
-//! has a preset. Only tests use it.
+//! Checks of a message against the rules of receivers: the rules of the signal itself, and of each receiver that has a
+//! preset. Only tests use it.
 //!
-//! The rules of the signal are those of the profiling group's own tool, profcheck, with all that it can be asked for. The
-//! tool itself looks at what an agent sends in `tests/e2e/conformance.rs`; here any message can be looked at in no time.
+//! The rules of the signal are those of the profiling group's own tool, profcheck, with all its checks. The tool itself
+//! checks the messages of an agent in `tests/e2e/conformance.rs`; here a test can check any message quickly.
 
 use std::collections::HashSet;
 
@@ -12,12 +12,12 @@ use opentelemetry_proto::tonic::{
 };
 use prost::Message;
 
-/// All that is wrong, one line each.
+/// All violations, one line each.
 pub(super) type Violations = Vec<String>;
 
-/// Of a gRPC server that was not told otherwise.
+/// The default limit of a gRPC server.
 const MAX_REQUEST_BYTES: usize = 4 * 1024 * 1024;
-/// Frame types that devfiler knows; it refuses the request for any other.
+/// The frame types that devfiler knows; it rejects a request with any other.
 const DEVFILER_FRAMES: [&str; 13] = [
     "native",
     "kernel",
@@ -34,7 +34,7 @@ const DEVFILER_FRAMES: [&str; 13] = [
     "abort-marker",
 ];
 
-/// The rules of the signal.
+/// Checks the rules of the signal.
 pub(super) fn signal(request: &ExportProfilesServiceRequest) -> Violations {
     let mut broken = Vec::new();
     let Some(dictionary) = &request.dictionary else { return vec!["no dictionary".to_owned()] };
@@ -59,7 +59,7 @@ pub(super) fn signal(request: &ExportProfilesServiceRequest) -> Violations {
 
 type Hold<'a> = dyn FnMut(bool, &dyn Fn() -> String) + 'a;
 
-/// Zero values first, no row twice, and what a row says can be.
+/// Checks that each table begins with the zero value and has no row twice, and that the values of rows are possible.
 fn tables(dictionary: &proto::ProfilesDictionary, hold: &mut Hold<'_>) {
     fn table<T: Message + Default + PartialEq>(name: &str, rows: &[T], hold: &mut Hold<'_>) {
         hold(rows.first() == Some(&T::default()), &|| format!("{name}[0] is not the zero value"));
@@ -93,7 +93,7 @@ fn keys_once(whose: &str, attributes: &[i32], dictionary: &proto::ProfilesDictio
     hold(keys.len() == attributes.len(), &|| format!("{whose} has a key twice"));
 }
 
-/// Indices that something refers to.
+/// The indices to which profiles refer.
 #[derive(Default)]
 struct Used {
     strings: Vec<i32>,
@@ -137,7 +137,7 @@ fn profile_rules(
     hold(profile.profile_id.len() == 16, &|| "no id of 16 bytes".to_owned());
 }
 
-/// Each row but the first has a reader, and no reader points outside.
+/// Checks that each row but the first is referred to, and that no index is out of range.
 fn references(dictionary: &proto::ProfilesDictionary, used: Used, hold: &mut Hold<'_>) {
     let (locations, mappings) = (&dictionary.location_table, &dictionary.mapping_table);
     let (functions, attributes) = (&dictionary.function_table, &dictionary.attribute_table);
@@ -166,7 +166,7 @@ fn references(dictionary: &proto::ProfilesDictionary, used: Used, hold: &mut Hol
     read("strings", dictionary.string_table.len(), strings.chain(functions.iter().flat_map(names)).collect());
 }
 
-/// What all receivers ask beyond the signal's rules: they drop or refuse what is not so.
+/// Checks the rules of all receivers beyond those of the signal: they drop or reject a violation.
 pub(super) fn any_receiver(request: &ExportProfilesServiceRequest) -> Violations {
     let dictionary = request.dictionary.clone().unwrap_or_default();
     let mut broken = Vec::new();
@@ -207,7 +207,8 @@ pub(super) fn any_receiver(request: &ExportProfilesServiceRequest) -> Violations
     broken
 }
 
-/// Grafana Pyroscope: lines for all frames, 16,000 samples a profile, 30 label names a series of which some are its own.
+/// Grafana Pyroscope: function names, at most 16,000 samples a profile, at most 30 label names a series, which include
+/// its own.
 pub(super) fn pyroscope(request: &ExportProfilesServiceRequest) -> Violations {
     const OWN_LABELS: usize = 8;
     let dictionary = request.dictionary.clone().unwrap_or_default();
@@ -234,8 +235,8 @@ pub(super) fn pyroscope(request: &ExportProfilesServiceRequest) -> Violations {
     broken
 }
 
-/// Parca: refuses the request for an empty profile, a missing period type or a link that is not empty, and takes the
-/// lines of user frames for others.
+/// Parca: rejects a request with an empty profile, a missing period type or a link that is not empty, and assigns the
+/// lines of user frames to the wrong functions.
 pub(super) fn parca(request: &ExportProfilesServiceRequest) -> Violations {
     let dictionary = request.dictionary.clone().unwrap_or_default();
     let mut broken = Vec::new();
@@ -254,7 +255,7 @@ pub(super) fn parca(request: &ExportProfilesServiceRequest) -> Violations {
     broken
 }
 
-/// Elastic devfiler: counts timestamps instead of values; wants its own build id where a mapping has attributes.
+/// Elastic devfiler: counts timestamps instead of values; needs its own build id if a mapping has attributes.
 pub(super) fn devfiler(request: &ExportProfilesServiceRequest) -> Violations {
     let dictionary = request.dictionary.clone().unwrap_or_default();
     let mut broken = Vec::new();
@@ -295,7 +296,7 @@ pub(super) fn string(dictionary: &proto::ProfilesDictionary, index: i32) -> &str
     at(&dictionary.string_table[..], index).as_str()
 }
 
-/// Key and text of an attribute.
+/// Returns the key and text of an attribute.
 pub(super) fn attribute(dictionary: &proto::ProfilesDictionary, index: i32) -> (&str, &str) {
     let attribute = at(&dictionary.attribute_table, index);
     let value = match attribute.value.as_ref().and_then(|value| value.value.as_ref()) {

@@ -1,4 +1,4 @@
-//! One request to one receiver, with as much compression as it reads, and the certificates as they are now.
+//! Sends one request to one receiver, with the best compression that the receiver reads and the current certificates.
 
 use std::time::Duration;
 
@@ -12,19 +12,20 @@ use super::{
     transport::{Accepted, Signal, Transport},
 };
 
-/// Requests after two 404s that do not ask at the other path: a receiver without profiles is not sent all of them twice.
+/// The number of requests, after 404s at both paths, that do not try the other path. Else a receiver without profiles
+/// would get all requests twice.
 const NOT_ASKED: u32 = 60;
 
-/// The way to a receiver, and what is known of it.
+/// The way to a receiver, with the compression and the path that work there.
 #[derive(Debug)]
 pub(in crate::export) struct Sender {
     link: Link,
     transport: Transport,
     protocol: Protocol,
-    /// What the receiver is known to read, or not known not to.
+    /// The best compression that the receiver has not refused.
     compression: Compression,
     timeout: Duration,
-    /// Requests until the other path is asked again.
+    /// Number of requests until the other path is tried again.
     not_asked: u32,
 }
 
@@ -40,7 +41,7 @@ impl Sender {
         self.link.uri()
     }
 
-    /// Why the certificates as they are now cannot be used.
+    /// Returns why the current certificate files cannot be used.
     pub(in crate::export) fn problem(&self) -> Option<&str> {
         self.link.problem()
     }
@@ -50,8 +51,8 @@ impl Sender {
         self.compression
     }
 
-    /// One attempt, one more for each compression that the receiver refuses, and one at the other path for profiles where
-    /// there is nothing at this one. The other path is kept once it has accepted something.
+    /// Makes one attempt, one more for each compression that the receiver refuses, and one at the other path for
+    /// profiles if there is nothing at this path. The other path is kept once it has accepted a request.
     pub(in crate::export) async fn send(&mut self, signal: &Signal) -> Result<Accepted, Failure> {
         if self.link.refresh() {
             self.reopen()?;
@@ -88,18 +89,18 @@ impl Sender {
                 None => failure,
             };
             if failure.retry.is_none() {
-                // It was not the compression.
+                // The compression was not the cause.
                 self.compression = compression;
             }
             if !failure.answered {
-                // The connection may lead nowhere; the next attempt gets a new one.
+                // The connection may be dead; the next attempt gets a new one.
                 self.reopen()?;
             }
             return Err(failure);
         }
     }
 
-    /// Turns to the other path for profiles, and returns whether there is one that is to be asked now.
+    /// Switches to the other path for profiles, and returns whether there is one that should be tried now.
     fn turn(&mut self) -> bool {
         if self.not_asked > 0 {
             self.not_asked -= 1;
@@ -108,8 +109,8 @@ impl Sender {
         self.link.turn()
     }
 
-    /// Turns back from a path that did not accept anything, and returns the failure to report: the first one, whose path is
-    /// the configured one, unless a second request may succeed.
+    /// Switches back from a path that accepted no request, and returns the failure to report. This is the first
+    /// failure, which names the configured path, unless a retry of the second one may succeed.
     fn turn_back(&mut self, first: Failure, second: Failure) -> Failure {
         self.link.turn();
         if second.not_found {

@@ -1,33 +1,33 @@
-//! Where profiles go and in which shape, as the configuration has it. Plain values.
+//! The settings of the exporter: the receiver, and the shape of messages. Plain values.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// Where profiles go, and how long to wait.
+/// The receiver and the limits on time and memory.
 #[derive(Clone)]
 pub struct Settings {
     /// `http://host:4317`, `https://host:4317` or `host:4317` (the same as `http`). Over HTTP it may have a path.
     pub endpoint: String,
-    /// What the receiver speaks.
+    /// The protocol of the receiver.
     pub protocol: Protocol,
-    /// What comes after the endpoint's own path, over HTTP.
+    /// The path that is added to the endpoint's own path, over HTTP.
     pub path: String,
-    /// How requests are compressed, until the receiver refuses that.
+    /// The compression of requests, until the receiver refuses it.
     pub compression: Compression,
-    /// For one attempt at one request, connecting included.
+    /// The longest time of one attempt at one request, with connecting.
     pub timeout: Duration,
-    /// How many windows wait while one is being sent; at least 1.
+    /// The largest number of windows that wait while one is being sent; at least 1.
     pub queue: usize,
-    /// Sent with every request, for receivers that want a token or a tenant.
+    /// Headers that are sent with every request, such as a token or a tenant.
     pub headers: Vec<(String, String)>,
-    /// For endpoints with `https`.
+    /// The TLS settings for endpoints with `https`.
     pub tls: TlsSettings,
-    /// What the message looks like.
+    /// The shape of messages.
     pub shape: Shape,
 }
 
-/// Header values are secrets more often than not.
+/// Prints only the names of headers, since their values are often secrets.
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
@@ -45,31 +45,31 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// `otlp.protocol:`
+/// The key `otlp.protocol`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Protocol {
-    /// HTTP/2, the path is gRPC's own.
+    /// gRPC over HTTP/2; gRPC sets the path itself.
     #[serde(rename = "grpc")]
     Grpc,
-    /// HTTP/1.1.
+    /// Protobuf over HTTP/1.1.
     #[serde(rename = "http/protobuf")]
     Http,
 }
 
-/// `otlp.compression:`
+/// The key `otlp.compression`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
-    /// What every receiver is to read.
+    /// gzip, which every receiver should read.
     Gzip,
-    /// Smaller, and cheaper to make.
+    /// zstd: smaller than gzip, and takes less CPU time.
     Zstd,
-    /// As it is.
+    /// No compression.
     None,
 }
 
 impl Compression {
-    /// What to try when a receiver cannot read this.
+    /// Returns the compression to try when a receiver cannot read this one.
     #[must_use]
     pub const fn lower(self) -> Option<Self> {
         match self {
@@ -79,7 +79,7 @@ impl Compression {
         }
     }
 
-    /// As configured.
+    /// Returns the name in the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -90,52 +90,53 @@ impl Compression {
     }
 }
 
-/// `otlp.tls:`, empty values taken out.
+/// The keys of `otlp.tls`, without empty values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// Who signed the receiver's certificate; `None` is the system's roots.
+    /// The file of the authority that signed the receiver's certificate; `None` is the system's roots.
     pub ca_file: Option<PathBuf>,
-    /// The agent's own certificate, and those between it and the authority.
+    /// The file of the agent's own certificate, with the intermediate certificates.
     pub cert_file: Option<PathBuf>,
-    /// Its key.
+    /// The file of the key of the agent's certificate.
     pub key_file: Option<PathBuf>,
     /// The name in the receiver's certificate; `None` is the endpoint's host.
     pub server_name: Option<String>,
-    /// Takes any certificate.
+    /// True to accept any certificate.
     pub insecure_skip_verify: bool,
 }
 
-/// What a message looks like.
+/// The shape of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// For which receiver.
+    /// The receiver for which messages are made.
     pub preset: Preset,
-    /// What each sample says of itself.
+    /// The attributes that each sample has.
     pub sample_attributes: Vec<SampleAttribute>,
-    /// What each resource says beside its own; what it says itself stays.
+    /// Attributes that each resource has beside its own; an attribute of its own with the same name stays.
     pub resource: Vec<(String, String)>,
 }
 
-/// `otlp.preset:`
+/// The key `otlp.preset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preset {
-    /// All that is known, for the OpenTelemetry Collector and whoever is behind it.
+    /// All known data, for the OpenTelemetry Collector and the receivers behind it.
     Generic,
-    /// As generic, within Pyroscope's limits.
+    /// The same as generic, within Pyroscope's limits.
     Pyroscope,
-    /// User frames without names, which Parca finds by the build ids: from the lines of user frames it would take the
-    /// wrong ones.
+    /// User frames without names. Parca finds the names by the build ids, but would assign the lines of user frames to
+    /// the wrong functions.
     Parca,
-    /// Mappings with devfiler's build ids or none, and a timestamp for each sample on the CPU: it counts those.
+    /// Mappings with devfiler's build ids or without ids, and a timestamp for each sample on the CPU, since devfiler
+    /// counts timestamps.
     Devfiler,
 }
 
 impl Preset {
-    /// How many attributes a resource may have beside its own.
+    /// Returns the largest number of attributes that a resource may have beside its own.
     ///
-    /// Pyroscope takes 30 label names a series. Of those the resource of a container has 10, the sample 5 at most, and
-    /// 8 are Pyroscope's own.
+    /// Pyroscope accepts 30 label names a series. The resource of a container uses 10, the sample at most 6, and
+    /// Pyroscope itself 8.
     #[must_use]
     pub const fn max_resource_attributes(self) -> usize {
         match self {
@@ -145,7 +146,8 @@ impl Preset {
     }
 }
 
-/// `otlp.sampleAttributes:` what a sample can say of itself. Each distinct set is a series of its own in Pyroscope.
+/// The values of `otlp.sampleAttributes`: attributes of a sample. Each distinct set is a series of its own in
+/// Pyroscope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SampleAttribute {
@@ -153,14 +155,14 @@ pub enum SampleAttribute {
     State,
     /// `podperf.offcpu.reason`.
     Reason,
-    /// `podperf.stack.unwind`, of stacks that are not whole.
+    /// `podperf.stack.unwind`, on stacks that are not whole.
     Unwind,
-    /// `podperf.waker.thread` and `podperf.waker.subject`, of waits whose waker is known, and `podperf.waker.stack` if
-    /// that was taken.
+    /// `podperf.waker.thread` and `podperf.waker.subject`, on waits whose waker is known, and `podperf.waker.stack` if
+    /// the waker's stack was taken.
     Waker,
 }
 
 impl SampleAttribute {
-    /// Attributes of one sample at most: one each, and three of [`Self::Waker`].
+    /// The most attributes of one sample: three of [`Self::Waker`], and one of each other value.
     const MOST: usize = 6;
 }

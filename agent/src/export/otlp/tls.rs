@@ -1,8 +1,8 @@
-//! TLS to the receiver: whom to believe, and who the agent says it is.
+//! TLS to the receiver: the authorities to trust, and the agent's own certificate.
 //!
 //! The files are read again before each window, since they are replaced while the agent runs (cert-manager, Kubernetes'
-//! secrets). What cannot be used is told, and what was there before is used on. It never watches directories: the files
-//! are links into others that are exchanged as a whole.
+//! secrets). If the new files cannot be used, the agent logs the error and keeps the old ones. It watches no
+//! directories: the files are links into a directory that is replaced as a whole.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -16,44 +16,44 @@ use rustls::{
 use super::settings::TlsSettings;
 use crate::transport::pem::{PemError, PemFile};
 
-/// Why there can be no TLS.
+/// The reasons why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file.
+    /// A file cannot be read or holds no PEM.
     #[error(transparent)]
     File(#[from] PemError),
-    /// The two are not of each other.
+    /// The certificate and the key do not belong together.
     #[error(
         "failed to use `otlp.tls.certFile` and `otlp.tls.keyFile`: {source} (the key must be that of the first certificate)"
     )]
     Pair {
-        /// What the TLS library says.
+        /// The error of the TLS library.
         source: rustls::Error,
     },
-    /// One without the other.
+    /// Only one of two keys that belong together is set.
     #[error("`{given}` is set without `{missing}` (set both, or neither)")]
     Half {
-        /// What is there.
+        /// The key that is set.
         given: &'static str,
-        /// What is not.
+        /// The key that is missing.
         missing: &'static str,
     },
-    /// There is nobody to believe.
+    /// There are no root certificates to trust.
     #[error("found no root certificates (install them, set SSL_CERT_FILE, or set `otlp.tls.caFile`)")]
     NoRoots,
-    /// Not a host.
+    /// The server name is not a host.
     #[error("failed to parse `otlp.tls.serverName`: `{name}` (a host name or an address)")]
     ServerName {
-        /// As configured.
+        /// The configured name.
         name: String,
     },
-    /// Not because of the configuration.
+    /// The TLS library failed, not because of the configuration.
     #[error("failed to set up TLS")]
     Library(#[source] rustls::Error),
 }
 
 impl TlsSettings {
-    /// Whether they fit together; the files are not looked at.
+    /// Checks that the settings fit together, without reading the files.
     pub(super) fn check(&self) -> Result<(), TlsError> {
         let (cert, key) = ("otlp.tls.certFile", "otlp.tls.keyFile");
         match (&self.cert_file, &self.key_file) {
@@ -72,13 +72,13 @@ impl TlsSettings {
     }
 }
 
-/// What the files held when they could last be used.
+/// The files that are in use, with the configuration made from them.
 #[derive(Debug)]
 pub(super) struct Tls {
     settings: TlsSettings,
     files: Files,
     config: Arc<ClientConfig>,
-    /// Why the files as they are now cannot be used; one line.
+    /// The reason, in one line, why the current files cannot be used.
     problem: Option<String>,
 }
 
@@ -97,7 +97,7 @@ impl Tls {
         self.problem.as_deref()
     }
 
-    /// Reads the files again. Says whether there is a new configuration.
+    /// Reads the files again. Returns whether there is a new configuration.
     pub(super) fn refresh(&mut self) -> bool {
         let read = Files::read(&self.settings).and_then(|files| {
             if files == self.files {
@@ -126,7 +126,7 @@ impl Tls {
     }
 }
 
-/// The files that are configured.
+/// The contents of the configured files.
 #[derive(Debug, PartialEq, Eq)]
 struct Files {
     ca: Option<PemFile>,
@@ -179,7 +179,7 @@ impl Files {
     }
 }
 
-/// Believes whoever answers (`otlp.tls.insecureSkipVerify`). It still checks that the other side has the certificate's
+/// Accepts any certificate (`otlp.tls.insecureSkipVerify`). It still checks that the receiver has the certificate's
 /// key.
 #[derive(Debug)]
 struct AnyCertificate(WebPkiSupportedAlgorithms);

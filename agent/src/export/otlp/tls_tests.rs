@@ -5,14 +5,14 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A certificate that signs itself, and its key, both PEM.
+/// Returns a self-signed certificate and its key, both PEM.
 fn pair(name: &str) -> (String, String) {
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new([name.to_owned()]).unwrap().self_signed(&key).unwrap();
     (certificate.pem(), key.serialize_pem())
 }
 
-/// A directory as Kubernetes mounts a secret: the files are links into one that is replaced as a whole.
+/// A directory as Kubernetes mounts a secret: the files are links into a directory that is replaced as a whole.
 struct Secret(TempDir);
 
 impl Secret {

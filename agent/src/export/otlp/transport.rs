@@ -1,4 +1,4 @@
-//! One attempt at one request of either signal, in either protocol.
+//! Makes one attempt at one request, for either signal and either protocol.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use super::{
     settings::{Compression, Protocol},
 };
 
-/// What is sent.
+/// A request of one of the two signals.
 #[derive(Clone, Debug)]
 pub(in crate::export) enum Signal {
     Profiles(ExportProfilesServiceRequest),
@@ -38,7 +38,7 @@ impl Signal {
     }
 }
 
-/// What is open to the receiver.
+/// The open connections to the receiver.
 #[derive(Debug)]
 pub(super) enum Transport {
     Grpc(Channel),
@@ -48,14 +48,14 @@ pub(super) enum Transport {
 /// A request that the receiver accepted.
 #[derive(Debug, Default)]
 pub(in crate::export) struct Accepted {
-    /// How many profiles, or points of metrics, it refused out of it.
+    /// Number of profiles, or points of metrics, that the receiver rejected from the request.
     pub(in crate::export) rejected: u64,
-    /// What it said of that, or why that cannot be told. Empty when all is well.
+    /// The receiver's reason for them, or why the reason is unknown. Empty if nothing was rejected.
     pub(in crate::export) message: String,
 }
 
 impl Transport {
-    /// Opens no connection; the first request does.
+    /// Makes a transport. The first request opens the connection.
     pub(super) fn open(link: &Link, protocol: Protocol) -> Result<Self, EndpointError> {
         Ok(match protocol {
             Protocol::Grpc => Self::Grpc(link.channel()?),
@@ -80,10 +80,11 @@ impl Transport {
     }
 }
 
-/// The generated clients have no type in common.
+/// A macro, since the generated clients have no type in common.
 macro_rules! grpc_client {
     ($client:ident, $channel:expr, $compression:expr) => {{
-        // gRPC for Go answers in the encoding of the request without asking whether that is understood.
+        // gRPC for Go compresses its answer as the request was compressed, without checking whether the client reads
+        // that.
         let client = $client::new($channel)
             .max_decoding_message_size(ANSWER_BYTES)
             .accept_compressed(CompressionEncoding::Gzip)
@@ -119,7 +120,7 @@ async fn send_grpc(
     };
     match answer {
         Ok(accepted) => Ok(accepted),
-        // It took the request, and then said more than anyone wants to hear.
+        // The receiver accepted the request, but its answer is too long to read.
         Err(status) if Failure::is_of_answer(&status) => Ok(Accepted::unread(status.message())),
         Err(status) => Err(Failure::of(&status)),
     }
@@ -142,7 +143,7 @@ async fn send_http(
     if !head.status.is_success() {
         return Err(http_failure::of(&head, body.as_deref().unwrap_or_default(), compression));
     }
-    // Some receivers answer an empty JSON object, whatever they were asked for.
+    // Some receivers answer with an empty JSON object instead of protobuf.
     let is_protobuf = head.headers.get(http::header::CONTENT_TYPE).is_some_and(|kind| kind == PROTOBUF);
     Ok(match body {
         Ok(body) if is_protobuf => {
@@ -158,7 +159,7 @@ async fn send_http(
 
 impl Accepted {
     fn of(rejected: i64, message: &str) -> Self {
-        // 0 with a message is a warning of the receiver's.
+        // 0 with a message is a warning of the receiver, which is ignored.
         let rejected = u64::try_from(rejected).unwrap_or(0);
         let message = if rejected == 0 { String::new() } else { format!("{rejected} rejected: {message}") };
         Self { rejected, message }

@@ -1,4 +1,4 @@
-//! One request without content, for `podperf check`: a receiver that takes it would take the others.
+//! Sends one empty request, for `podperf check`: a receiver that accepts it would accept the real requests.
 
 use opentelemetry_proto::tonic::collector::{
     metrics::v1::ExportMetricsServiceRequest, profiles::v1development::ExportProfilesServiceRequest,
@@ -6,22 +6,22 @@ use opentelemetry_proto::tonic::collector::{
 
 use super::{EndpointError, Sender, Settings, Signal, one_line};
 
-/// Connects as [`super::Exporter`] does, TLS and headers included, and sends an empty request. Takes no longer than
-/// [`Settings::timeout`], but once more for each compression that the receiver cannot read. Must be called on a tokio
-/// runtime.
+/// Connects as [`super::Exporter`] does, with TLS and headers, and sends an empty request. It takes at most
+/// [`Settings::timeout`], and the same again for each compression that the receiver cannot read. Must be called on a
+/// tokio runtime.
 ///
 /// # Errors
 ///
-/// As [`super::Exporter::new`].
+/// The errors of [`super::Exporter::new`].
 pub async fn try_profiles(settings: &Settings) -> Result<Result<(), String>, EndpointError> {
     try_once(settings, Signal::Profiles(ExportProfilesServiceRequest::default())).await
 }
 
-/// The same for metrics.
+/// Sends an empty request for metrics, as [`try_profiles`] does for profiles.
 ///
 /// # Errors
 ///
-/// As [`try_profiles`].
+/// The errors of [`try_profiles`].
 pub async fn try_metrics(settings: &Settings) -> Result<Result<(), String>, EndpointError> {
     try_once(settings, Signal::Metrics(ExportMetricsServiceRequest::default())).await
 }

@@ -1,4 +1,4 @@
-//! The agent about itself: what it counts, what it lost, what it costs. Pure but for `/proc/self`.
+//! The metrics about the agent itself: its counts, losses and costs. Pure but for `/proc/self`.
 
 use crate::model::facts::FactFamily;
 use crate::telemetry::logs::{LEVELS, LogCounts};
@@ -28,38 +28,38 @@ use crate::{
     telemetry::http::ServerStats,
 };
 
-/// What the agent knows of itself beside an observation.
+/// The data about the agent that an observation does not hold.
 #[derive(Debug)]
 pub struct AgentFacts<'a> {
-    /// The families without PMU that are exported.
+    /// The exported families that need no PMU.
     pub families: Vec<FactFamily>,
-    /// Whether OpenMetrics has a series `_created` for each counter of a row.
+    /// True if OpenMetrics has a series `_created` for each counter of a row.
     pub created_series: bool,
-    /// What the node's CPUs are.
+    /// The model of the node's CPUs.
     pub cpu: &'a CpuInfo,
     /// The states of the parts.
     pub parts: &'a [Part],
-    /// Where pods come from, in a cluster.
+    /// The counts of the source of pods; `None` without a cluster.
     pub pods: Option<SourceStats>,
-    /// The profile exporter, if there is one.
+    /// The counts of the profile exporter; `None` without one.
     pub otlp: Option<otlp::Stats>,
     /// The symbolizer's counts.
     pub symbols: SymbolStats,
-    /// Frames whose files were not read, by pod or row of cgroups.
+    /// Number of frames whose files were not read, by pod or row of cgroups.
     pub unread: BTreeMap<FrameOwner, u64>,
-    /// Log messages.
+    /// The number of log messages.
     pub logs: &'a LogCounts,
-    /// What the HTTP server counts.
+    /// The counts of the HTTP server.
     pub server: ServerStats,
-    /// CPU time that readers cost.
+    /// The CPU time of answering requests.
     pub answering: Duration,
-    /// Reviews of tokens, where they are asked for.
+    /// The counts of token reviews; `None` without `server.authorization`.
     pub access: Option<AccessStats>,
-    /// Whether the last reload was taken, and when the configuration last was.
+    /// True if the last reload succeeded, and the time when the configuration was last read successfully.
     pub reload: (bool, SystemTime),
 }
 
-/// The families about the agent.
+/// Returns the families about the agent.
 pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec<Family> {
     let mut families = Vec::new();
     build_and_parts(&mut families, facts);
@@ -290,11 +290,12 @@ fn server(families: &mut Vec<Family>, facts: &AgentFacts<'_>) {
     }
 }
 
-/// The `process_*` families of every client library; what cannot be read is left out.
+/// Returns the `process_*` families that every client library has; a value that cannot be read is left out.
 fn process() -> Vec<Family> {
     let mut families = Vec::new();
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The command's name may hold spaces and brackets: the fields begin after the last bracket, with the third.
+    // The command's name may hold spaces and brackets. So the fields are counted from the last bracket, where the third
+    // begins.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3).and_then(|field| field.parse::<u64>().ok());
     let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100);
@@ -317,7 +318,7 @@ fn process() -> Vec<Family> {
     families
 }
 
-/// When the machine booted, Unix time.
+/// Returns the boot time of the machine, Unix time in seconds.
 fn boot_time() -> Option<f64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()

@@ -6,10 +6,10 @@ use super::{
     Kind::{self, Counter, Gauge},
 };
 
-/// What a family is, whoever fills it.
+/// The definition of a family.
 #[derive(Debug)]
 pub(super) struct Definition {
-    /// Without unit and `_total`.
+    /// The name without unit and `_total`.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) unit: Option<BaseUnit>,
@@ -17,7 +17,7 @@ pub(super) struct Definition {
     pub(super) labels: &'static [&'static str],
     /// One sentence without its full stop.
     pub(super) help: &'static str,
-    /// What there must be for it to be there; empty for nothing.
+    /// The condition under which the family exists; empty if it always does.
     pub(super) when: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! The exposition formats, and which one a client gets.
+//! The exposition formats, and the choice of one for a client.
 
 use std::{
     fmt::{self, Write as _},
@@ -19,7 +19,7 @@ use super::{Families, Family, Kind, Sample};
 /// An exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus text 0.0.4: what a client gets that asks for nothing.
+    /// Prometheus text 0.0.4, the default.
     Text,
     /// OpenMetrics text 1.0.0.
     OpenMetrics,
@@ -28,7 +28,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that an `Accept` header prefers; the first of equals.
+    /// Returns the format that an `Accept` header prefers; of equally preferred formats the first one.
     #[must_use]
     pub fn negotiate(accept: &str) -> Self {
         let mut best = (0.0, Self::Text);
@@ -59,7 +59,7 @@ impl Format {
         best.1
     }
 
-    /// The `Content-Type` of an answer.
+    /// Returns the `Content-Type` of an answer.
     #[must_use]
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -71,10 +71,10 @@ impl Format {
         }
     }
 
-    /// Writes families. Protobuf has the starts of counters in any case; `with_created` has OpenMetrics write them, too.
+    /// Writes families. Protobuf always has the starts of counters; with `with_created` OpenMetrics has them, too.
     pub(super) fn encode(self, families: Vec<Family>, with_created: bool) -> Result<Vec<u8>, fmt::Error> {
-        // The encoders of prometheus-client write no start of a counter. They keep the order, in which starts are
-        // added.
+        // The encoders of prometheus-client do not write starts of counters. They keep the order of series, so the
+        // starts can be added afterwards.
         let starts: Vec<_> = families.iter().flat_map(starts).collect();
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Families(families)));
@@ -92,15 +92,15 @@ impl Format {
     }
 }
 
-/// Returns the start of each series in the order in which they are written, since the epoch; `None` where a start is
-/// not known or not possible.
+/// Returns the start of each series, since the epoch, in the order in which series are written; `None` if the start is
+/// unknown or not possible.
 fn starts(family: &Family) -> impl Iterator<Item = Option<Duration>> {
     let since_epoch = |sample: &Sample| sample.created?.duration_since(UNIX_EPOCH).ok();
     let is_counter = family.kind == Kind::Counter;
     family.samples.iter().map(move |sample| since_epoch(sample).filter(|_| is_counter))
 }
 
-/// Length-delimited families, in which counters have their starts.
+/// Encodes length-delimited families, and adds the starts of counters.
 fn to_protobuf(mut families: Vec<MetricFamily>, starts: &[Option<Duration>]) -> Result<Vec<u8>, fmt::Error> {
     let metrics = families.iter_mut().flat_map(|family| &mut family.metric);
     for (metric, start) in metrics.zip(starts) {
@@ -118,7 +118,7 @@ fn to_protobuf(mut families: Vec<MetricFamily>, starts: &[Option<Duration>]) -> 
     Ok(bytes)
 }
 
-/// OpenMetrics with a line `_created` behind each counter whose start is known.
+/// Adds a line `_created` after each counter whose start is known.
 fn add_created(open_metrics: &str, starts: &[Option<Duration>]) -> Result<String, fmt::Error> {
     let mut text = String::with_capacity(2 * open_metrics.len());
     let mut starts = starts.iter();
@@ -135,8 +135,8 @@ fn add_created(open_metrics: &str, starts: &[Option<Duration>]) -> Result<String
     Ok(text)
 }
 
-/// OpenMetrics into the older text: there the family of a counter is named as its samples are, with `_total`, and
-/// units and the end mark are not known.
+/// Converts OpenMetrics to the older text format. There a counter's family has the name of its samples, with `_total`,
+/// and there are no units and no end mark.
 fn to_text_0_0_4(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut lines = open_metrics.lines().peekable();
@@ -174,7 +174,7 @@ mod tests {
         when: "",
     };
 
-    /// The gauge's start is not written: only counters have one.
+    /// Returns families for the tests. The start of the gauge is not written: only counters have one.
     fn example() -> Vec<Family> {
         let started = UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
         let oncpu = ONCPU.with(&["/a\\x2db\"c\n"], Value::seconds(1_500_000_000)).created(started);

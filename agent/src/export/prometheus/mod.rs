@@ -1,7 +1,7 @@
-//! Prometheus exposition: families of metrics, and the formats they are negotiated into.
+//! Prometheus exposition: families of metrics, and the formats in which they are written.
 //!
-//! [`workload`] and [`agent`] turn an observation into plain [`Family`]s (pure); this file has prometheus-client
-//! write them. [`mod@reference`] tells of all families that there can be, from the same tables.
+//! [`workload`] and [`agent`] turn an observation into plain [`Family`] values (pure), and this file writes them with
+//! prometheus-client. [`mod@reference`] lists all possible families, from the same tables.
 
 mod agent;
 mod families;
@@ -25,10 +25,10 @@ use crate::collector::Observation;
 use crate::model::facts;
 use families::{Definition, EXPORTED_SERIES};
 
-/// One metric family. The name is without unit and `_total`.
+/// One metric family. The name has no unit and no `_total`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Family {
-    /// Such as `podperf_cgroup_oncpu`.
+    /// The name, such as `podperf_cgroup_oncpu`.
     pub name: Cow<'static, str>,
     /// One sentence without its full stop.
     pub help: Cow<'static, str>,
@@ -36,7 +36,7 @@ pub struct Family {
     pub unit: Option<BaseUnit>,
     /// Counter or gauge.
     pub kind: Kind,
-    /// The names of its own labels, where all of its series have the same.
+    /// The names of its own labels, if all of its series have the same ones.
     pub labels: &'static [&'static str],
     /// The series.
     pub samples: Vec<Sample>,
@@ -45,39 +45,39 @@ pub struct Family {
 /// One series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// The labels that tell its row, which all series of a row share.
+    /// The labels that identify the row. All series of a row share them.
     pub row: Arc<[Label]>,
-    /// Its own labels, after those.
+    /// The labels of the series itself, which follow those of the row.
     pub labels: Vec<Label>,
     /// The value; integers stay integers.
     pub value: Value,
-    /// When the value was zero; `None` where that is not known, or the value is no counter.
+    /// The time when the value was zero; `None` if it is unknown, or the value is not a counter.
     pub created: Option<SystemTime>,
 }
 
-/// A label's name and value. Only labels of pods have names that are not ours.
+/// The name and value of a label. Only labels of pods have names that podperf does not choose.
 pub type Label = (Cow<'static, str>, Cow<'static, str>);
 
 /// The base units in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BaseUnit {
-    /// `_seconds`
+    /// Seconds, with the suffix `_seconds`.
     Seconds,
-    /// `_bytes`
+    /// Bytes, with the suffix `_bytes`.
     Bytes,
 }
 
 /// The types in use. Information is a gauge of value 1, which all formats have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge,
 }
 
 impl BaseUnit {
-    /// That of a family of [`crate::model::facts`].
+    /// Returns the unit of a family of [`crate::model::facts`].
     pub(super) const fn of(unit: facts::Unit) -> Option<Self> {
         match unit {
             facts::Unit::Seconds => Some(Self::Seconds),
@@ -85,7 +85,7 @@ impl BaseUnit {
         }
     }
 
-    /// The name's suffix.
+    /// Returns the suffix of the name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ impl BaseUnit {
 }
 
 impl Kind {
-    /// As in the line `# TYPE`.
+    /// Returns the type as in the line `# TYPE`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -106,17 +106,17 @@ impl Kind {
     }
 }
 
-/// A number.
+/// The value of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// A count.
+    /// An integer.
     Count(u64),
-    /// A measure.
+    /// A real number.
     Real(f64),
 }
 
 impl Value {
-    /// Seconds of nanoseconds.
+    /// Returns nanoseconds as seconds.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "53 bits of nanoseconds are 104 days without an error")]
     pub fn seconds(nanoseconds: u64) -> Self {
@@ -138,7 +138,7 @@ impl Family {
         Self { name: name.into(), help: help.into(), unit: None, kind, labels: &[], samples: Vec::new() }
     }
 
-    /// Adds a series; there is a value for each of the labels.
+    /// Adds a series with one value for each label.
     fn push(&mut self, labels: &[&str], value: Value) {
         debug_assert_eq!(self.labels.len(), labels.len(), "{}", self.name);
         let labels = self.labels.iter().zip(labels).map(|(&name, &value)| (name.into(), value.to_owned().into()));
@@ -157,26 +157,26 @@ impl Family {
 }
 
 impl Definition {
-    /// Without a series.
+    /// Returns the family without a series.
     fn family(&self) -> Family {
         Family { unit: self.unit, labels: self.labels, ..Family::new(self.name, self.help, self.kind) }
     }
 
-    /// With one series, which has these values of its labels.
+    /// Returns the family with one series that has these label values.
     fn with(&self, labels: &[&str], value: Value) -> Family {
         let mut family = self.family();
         family.push(labels, value);
         family
     }
 
-    /// With one series that has no labels.
+    /// Returns the family with one series that has no labels.
     fn of(&self, value: Value) -> Family {
         self.with(&[], value)
     }
 }
 
-/// All families of one scrape, in the format that the client asked for. With `zero_first`, series that are new to those
-/// who scrape are zero.
+/// Returns all families of one scrape, in the format that the client asked for. With `zero_first`, series that scrapers
+/// have not seen yet are zero.
 ///
 /// # Errors
 ///
@@ -196,7 +196,7 @@ pub fn render(
     format.encode(families, with_created)
 }
 
-/// Families as prometheus-client collects them.
+/// Families in the form that prometheus-client collects.
 #[derive(Debug)]
 struct Families(Vec<Family>);
 
@@ -214,7 +214,8 @@ impl Collector for Families {
             let mut metric = encoder.encode_descriptor(&family.name, &family.help, unit.as_ref(), kind)?;
             for sample in &family.samples {
                 if sample.row.is_empty() && sample.labels.is_empty() {
-                    // An empty label set would be written as `{}`. A series without labels is its family's only one.
+                    // An empty label set would be written as `{}`. A series without labels is the only one of its
+                    // family.
                     sample.value.encode(family.kind, metric)?;
                     break;
                 }

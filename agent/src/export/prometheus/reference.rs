@@ -1,4 +1,4 @@
-//! The reference of all families, from the tables that the families of a scrape are made of. Pure.
+//! The reference of all families, made from the tables that a scrape uses. Pure.
 
 use std::fmt::Write as _;
 
@@ -14,10 +14,10 @@ use crate::{
     model::facts::{FACTS, FactFamily, FamilyRow},
 };
 
-/// One family, whether or not this machine has it.
+/// The description of a family, which this machine may or may not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Reference {
-    /// As it is in `/metrics`.
+    /// The full name, as in `/metrics`.
     pub name: String,
     /// `counter` or `gauge`.
     #[serde(rename = "type")]
@@ -25,29 +25,29 @@ pub struct Reference {
     /// `seconds` or `bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<&'static str>,
-    /// All that its series can have.
+    /// All labels that its series may have.
     pub labels: Vec<&'static str>,
     /// One sentence without its full stop.
     pub help: String,
-    /// What there must be for it to be there; empty for nothing.
+    /// The condition under which the family exists; empty if it always does.
     pub when: String,
 }
 
-/// What the families of rows have in common, whatever the kind of row.
+/// The description that the families of all kinds of rows share.
 struct OfRows {
-    /// Without the prefix.
+    /// The name without the prefix.
     name: String,
     unit: Option<BaseUnit>,
     labels: Vec<&'static str>,
-    /// Of one row.
+    /// The number of series of one row.
     series: String,
-    /// How it is named in the configuration.
+    /// The key and value in the configuration that select it.
     asked_by: String,
     by_default: bool,
     help: &'static str,
 }
 
-/// All families, in the order of the page.
+/// Returns all families, in the order of the page.
 #[must_use]
 pub fn families() -> Vec<Reference> {
     let rows = of_rows();
@@ -55,7 +55,7 @@ pub fn families() -> Vec<Reference> {
     of_rows.chain(families::ALL.iter().map(|definition| definition.reference())).collect()
 }
 
-/// The page `docs/metrics.md`.
+/// Returns the page `docs/metrics.md`.
 #[must_use]
 pub fn markdown() -> String {
     let mut page = String::from(INTRODUCTION);
@@ -283,7 +283,7 @@ impl Definition {
     }
 }
 
-/// A family's name as text 0.0.4 has it.
+/// Returns a family's name as text 0.0.4 has it.
 fn full_name(name: &str, unit: Option<BaseUnit>, kind: Kind) -> String {
     let unit = unit.map(|unit| format!("_{}", unit.name())).unwrap_or_default();
     let total = if kind == Kind::Counter { "_total" } else { "" };
@@ -313,7 +313,7 @@ mod tests {
             let families = of_rows().into_iter().filter(|row| row.by_default && row.name.starts_with("cpu_") == event);
             families.filter_map(|row| row.series.parse::<u32>().ok()).sum::<u32>()
         };
-        // The two families of information.
+        // The two are the families of information.
         assert_eq!((of(false) + 2, of(false) + of(true) + 2), (9, 13));
     }
 

@@ -1,4 +1,4 @@
-//! What the workloads did: `podperf_container_*`, `podperf_pod_*`, `podperf_cgroup_*` and `podperf_node_*`. Pure.
+//! The metrics of workloads: `podperf_container_*`, `podperf_pod_*`, `podperf_cgroup_*` and `podperf_node_*`. Pure.
 
 use std::{borrow::Cow, sync::Arc, time::SystemTime};
 
@@ -14,10 +14,10 @@ use crate::{
     model::usage::Usage,
 };
 
-/// The row of counters while CPUs were idle.
+/// The name of the row that has the counts of idle CPUs.
 const IDLE_ROW: &str = "(idle)";
 
-/// What a row is to Prometheus: each kind has families of its own.
+/// The kind of a row: each kind has families of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Face {
     Container,
@@ -36,7 +36,7 @@ impl Face {
         }
     }
 
-    /// The labels that tell a row.
+    /// Returns the names of the labels that identify a row.
     pub(super) const fn labels(self) -> &'static [&'static str] {
         match self {
             Self::Container => &["namespace", "pod", "container"],
@@ -54,12 +54,12 @@ impl Face {
     }
 }
 
-/// A row.
+/// A row with its kind and its labels.
 struct Faced<'a> {
     face: Face,
     labels: Arc<[Label]>,
     usage: &'a Usage,
-    /// The usage as it is shown.
+    /// The usage to export, in which new values may be zero.
     shown: Cow<'a, Usage>,
     started: SystemTime,
 }
@@ -76,7 +76,7 @@ impl<'a> Faced<'a> {
     }
 }
 
-/// The labels that tell a row, with their values.
+/// Returns the labels that identify a row, with their values.
 fn labels(row: &Row) -> Arc<[Label]> {
     let values: &[&str] = match row {
         Row::Container { namespace, pod, container } => &[namespace, pod, container],
@@ -90,8 +90,8 @@ fn label(name: &'static str, value: &str) -> Label {
     (name.into(), value.to_owned().into())
 }
 
-/// The families of a snapshot. Counters that are not open have none, nor has a kind of rows of which there is no row. With
-/// `zero_first`, series that are new to those who scrape are zero.
+/// Returns the families of a snapshot. Closed counters and kinds without a row have no family. With `zero_first`,
+/// series that scrapers have not seen yet are zero.
 pub(super) fn families(
     snapshot: &Snapshot,
     counters: &[OpenCounter],
@@ -152,7 +152,7 @@ fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter], s
             Scale::Nanoseconds => (counter.family.trim_end_matches("_seconds"), Some(BaseUnit::Seconds)),
         };
         let name = format!("{}{name}", face.prefix());
-        // Counters of one family: user and kernel mode, or the shared one of raw events.
+        // Counters of one family differ in mode (user or kernel), or are raw events, which share a family.
         let index = families.iter().position(|family| family.name == name).unwrap_or_else(|| {
             let mut family = Family::new(name, counter.help, Kind::Counter);
             family.unit = unit;
@@ -163,7 +163,7 @@ fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter], s
         let mode = counter.mode.map(|mode| ("mode".into(), mode.name().into()));
         let more: Vec<Label> = event.into_iter().chain(mode).collect();
         for Faced { labels: row, usage, shown, started, .. } in rows.iter().copied() {
-            // Never on the PMU while this row ran is not the same as zero.
+            // A counter that was never on the PMU while this row ran has no series: its count is unknown, not zero.
             let of_group = |times: &[u64]| open.group.and_then(|group| times.get(group).copied());
             if of_group(&usage.running_ns) == Some(0) && of_group(&usage.enabled_ns).is_some_and(|ns| ns > 0) {
                 continue;
@@ -180,7 +180,7 @@ fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter], s
     families
 }
 
-/// What else is known of the pods and containers that have rows.
+/// Returns the information families of the pods and containers that have rows.
 fn info_families(snapshot: &Snapshot, rows: &[Faced<'_>]) -> Vec<Family> {
     let mut pods = POD_INFO.family();
     for pod in &snapshot.pods {

@@ -1,7 +1,8 @@
-//! OpenTelemetry's exporter for metrics, over the way that profiles go: it makes the request, ours carries it.
+//! Exports metrics with OpenTelemetry's exporter, which builds the request, and podperf's own sender, which sends it.
 //!
-//! In both protocols, since its own gRPC client keeps the receiver's words, refused points and a refused compression to
-//! itself, and takes headers from the environment that the file has overruled.
+//! The sender is used for both protocols. The exporter's own gRPC client does not return the receiver's message,
+//! rejected points or a refused compression, and takes headers from the environment that the configuration file has
+//! overruled.
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ use tokio::sync::Mutex;
 use super::{names::START, split::split};
 use crate::export::otlp::{EndpointError, Sender, Settings, Signal};
 
-/// As for profiles: 4 MiB, the default of gRPC servers, less room for what a proxy on the way adds.
+/// The same limit as for profiles: 4 MiB, the default of gRPC servers, less room for the data that a proxy on the way
+/// adds.
 const MAX_REQUEST_BYTES: usize = 3_584 * 1024;
 
 /// The way to a receiver of metrics.
@@ -36,14 +38,14 @@ impl Exporter {
         let sender = Sender::new(receiver)?;
         let uri = sender.uri().clone();
         let carrier = Carrier(Arc::new(Mutex::new(Carried { sender, said: None })));
-        // What is set here, no variable of OpenTelemetry's changes: they are in `receiver` already.
+        // The values that are set here override the variables of OpenTelemetry, which `receiver` already includes.
         let exporter = MetricExporter::builder()
             .with_http()
             .with_http_client(carrier.clone())
             .with_endpoint(uri.to_string())
             .with_protocol(Protocol::HttpBinary)
             .with_retry_policy(RetryPolicy::disabled())
-            // What is too large is split on the way.
+            // The carrier splits requests that are too large.
             .with_max_request_body_size(usize::MAX)
             .build()
             .ok()
@@ -55,27 +57,27 @@ impl Exporter {
         &self.uri
     }
 
-    /// One attempt. What was delivered may still have something said of it: points that were refused, or certificates
-    /// that cannot be used as they are now.
+    /// Makes one attempt. A delivered request may still return a message: points that were rejected, or certificate
+    /// files that cannot be used now.
     pub(super) async fn export(&self, metrics: &ResourceMetrics) -> Result<Option<String>, String> {
         let exported = self.exporter.export(metrics).await;
         let said = self.carrier.0.lock().await.said.take();
         match exported {
             Ok(()) => Ok(said),
-            // Its own words are no more than that there was an error, if it was on the way.
+            // If sending failed, the exporter's own error says only that there was an error.
             Err(error) => Err(said.unwrap_or_else(|| error.to_string())),
         }
     }
 }
 
-/// The client that the exporter sends with.
+/// The HTTP client that the exporter uses.
 #[derive(Clone, Debug)]
 struct Carrier(Arc<Mutex<Carried>>);
 
 #[derive(Debug)]
 struct Carried {
     sender: Sender,
-    /// Of the last export. The exporter would keep it to itself.
+    /// The receiver's message on the last export, which the exporter does not return.
     said: Option<String>,
 }
 
@@ -94,7 +96,7 @@ impl Carried {
 
 #[tonic::async_trait]
 impl HttpClient for Carrier {
-    /// Address, headers and protocol are the sender's own.
+    /// Sends the body. Address, headers and protocol are those of the sender.
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let mut carried = self.0.lock().await;
         let delivered = carried.carry(request.into_body()).await;
@@ -103,8 +105,8 @@ impl HttpClient for Carrier {
     }
 }
 
-/// Gives each point its own start, from the attribute [`START`]. The SDK gives all counters the start of the process,
-/// but rows may be older, and a row that ended and came back is younger.
+/// Sets the start of each point from its attribute [`START`]. The SDK gives all counters the start of the process, but
+/// rows may be older, and a row that ended and came back is younger.
 fn set_starts(request: &mut ExportMetricsServiceRequest) {
     let scopes = request.resource_metrics.iter_mut().flat_map(|resource| &mut resource.scope_metrics);
     for Metric { data, .. } in scopes.flat_map(|scope| &mut scope.metrics) {
@@ -154,7 +156,7 @@ mod tests {
 
     type Answer = Result<ExportMetricsServiceResponse, Status>;
 
-    /// What arrived, header `x-tenant` included, and the answers to give, the last one first.
+    /// The received requests with their header `x-tenant`, and the answers to send, the last one first.
     #[derive(Clone, Default)]
     struct Receiver {
         seen: Arc<std::sync::Mutex<Vec<(String, ExportMetricsServiceRequest)>>>,
@@ -226,7 +228,7 @@ mod tests {
         let service = MetricsServiceServer::new(receiver.clone()).accept_compressed(CompressionEncoding::Zstd);
         tokio::spawn(Server::builder().add_service(service).serve_with_incoming(TcpIncoming::from(listener)));
         let mut instruments = Instruments::new("node-1", &[]);
-        // Start and count of `/a` in each push; `/b` goes on.
+        // The start and the count of `/a` in each push, and the count of `/b`, which never ends.
         for (a, b) in [(Some((5, 10)), 1), (Some((5, 12)), 2), (None, 3), (Some((9, 3)), 4)] {
             let point = |path, (start, count): (i64, u64)| {
                 (vec![KeyValue::new("podperf.cgroup.path", path), KeyValue::new(START, start * 1_000_000_000)], count)

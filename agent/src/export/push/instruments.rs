@@ -1,5 +1,5 @@
-//! From what was observed to metrics, by the instruments of OpenTelemetry's SDK: it keeps the start of the counters, and
-//! leaves out a series that is no longer observed.
+//! Converts observations to metrics with the instruments of OpenTelemetry's SDK. The SDK keeps the start of the
+//! counters, and leaves out a series that is no longer observed.
 
 use std::{
     collections::BTreeSet,
@@ -22,14 +22,14 @@ use opentelemetry_sdk::{
 
 use super::points::{Observed, Values};
 
-/// Of one instrument. The SDK adds up what is over it, which would be a series that falls; the limits on rows are far
-/// below.
+/// The largest number of series of one instrument. The SDK adds up the series over this limit, and their sum could
+/// fall. The limits on rows are far below it.
 const MAX_SERIES: usize = 32_768;
 
-/// The instruments, each made when it first has something to observe.
+/// The instruments, each made when it first has a value.
 #[derive(Debug)]
 pub(super) struct Instruments {
-    /// They last as long as it does.
+    /// Held since the instruments end with their provider.
     _provider: SdkMeterProvider,
     meter: Meter,
     reader: SharedReader,
@@ -38,7 +38,7 @@ pub(super) struct Instruments {
 }
 
 impl Instruments {
-    /// `more` goes before what podperf says of itself.
+    /// Returns a set without instruments. The resource attributes in `more` override podperf's own.
     pub(super) fn new(node_name: &str, more: &[(String, String)]) -> Self {
         let own = [
             ("service.name", "podperf"),
@@ -59,7 +59,7 @@ impl Instruments {
         Self { _provider: provider, meter, reader, known: BTreeSet::new(), observed: Arc::default() }
     }
 
-    /// The metrics of one observation.
+    /// Returns the metrics of one observation.
     pub(super) fn collect(&mut self, observed: Observed) -> Result<ResourceMetrics, String> {
         for (name, points) in &observed {
             if self.known.insert(name.clone()) {
@@ -95,7 +95,7 @@ impl Instruments {
     }
 }
 
-/// The SDK wants a reader of its own.
+/// A reader that is shared, since the SDK takes ownership of its reader.
 #[derive(Clone, Debug)]
 struct SharedReader(Arc<ManualReader>);
 

@@ -1,7 +1,7 @@
-//! Metrics to an OTLP receiver, at an interval: the counters of `/metrics` under OpenTelemetry's names.
+//! Sends metrics to an OTLP receiver, at an interval: the counters of `/metrics` under OpenTelemetry's names.
 //!
-//! They go the way that profiles go, with one attempt an interval: the next one carries all that a lost one had. A
-//! reading counts as an export of ended rows only once it was delivered, so that no last value is lost to an outage.
+//! Metrics use the same sender as profiles, with one attempt an interval: the next push carries all values of a lost
+//! one. A reading counts as an export of ended rows only once it was delivered, so that an outage loses no last value.
 
 mod exporter;
 mod instruments;
@@ -24,20 +24,20 @@ use crate::collector::{Purpose, Reader};
 use exporter::Exporter;
 use instruments::Instruments;
 
-/// What is pushed, and where.
+/// The settings of the push.
 #[derive(Debug)]
 pub struct PushSettings {
-    /// The receiver; its shape is of no use here, but for the attributes of the resource.
+    /// The settings of the receiver. Only the resource attributes of its shape are used.
     pub receiver: Settings,
-    /// How often.
+    /// The time between two pushes.
     pub interval: Duration,
     /// The node's name.
     pub node_name: String,
-    /// The families that need no PMU, as they are configured at each moment.
+    /// The families that need no PMU, updated when the configuration changes.
     pub facts: watch::Receiver<Vec<FactFamily>>,
 }
 
-/// A handle on the task that pushes.
+/// A handle to the task that pushes.
 #[derive(Debug)]
 pub struct Push {
     stop: watch::Sender<bool>,
@@ -45,11 +45,11 @@ pub struct Push {
 }
 
 impl Push {
-    /// Start the task; the first push is an interval later. Must be called on a tokio runtime with time and I/O.
+    /// Starts the task; the first push is an interval later. Must be called on a tokio runtime with time and I/O.
     ///
     /// # Errors
     ///
-    /// When the endpoint, a header or a certificate cannot be used. Never because the receiver is not there.
+    /// When the endpoint, a header or a certificate cannot be used. A receiver that is down is not an error.
     pub fn start(settings: PushSettings, reader: Reader) -> Result<(Self, watch::Receiver<Health>), EndpointError> {
         let (health_sender, health) = watch::channel(Health::Healthy);
         let (stop, stopped) = watch::channel(false);
@@ -64,7 +64,7 @@ impl Push {
         Ok((Self { stop, task }, health))
     }
 
-    /// Push once more, for `deadline` at most.
+    /// Pushes once more, for at most `deadline`.
     pub async fn shutdown(self, deadline: Duration) {
         let Self { stop, mut task } = self;
         stop.send_replace(true);
@@ -87,7 +87,7 @@ struct Worker {
 impl Worker {
     async fn run(mut self, interval: Duration, mut stopped: watch::Receiver<bool>) {
         let mut ticks = interval_at(Instant::now() + interval, interval);
-        // After an outage one push is enough: it carries all.
+        // After an outage one push is enough, since it carries all values.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let last = tokio::select! {
@@ -109,7 +109,8 @@ impl Worker {
         let facts = self.facts.borrow().clone();
         let metrics = self.instruments.collect(points::observed(&observation, &facts))?;
         let said = self.exporter.export(&metrics).await?;
-        // The reading of a moment ago, unless the receiver took its time. Who stops is no error here.
+        // This gets the reading of a moment ago, unless the receiver was slow. An error is ignored here: the collector
+        // may have ended.
         self.reader.read_for_itself(Purpose::Export).await.ok();
         said.map_or(Ok(()), Err)
     }

@@ -1,4 +1,5 @@
-//! What rows and counters are called in OpenTelemetry. Pure. What needs no PMU has its names in [`crate::model::facts`].
+//! The OpenTelemetry names of rows and counters. Pure. Families that need no PMU have their names in
+//! [`crate::model::facts`].
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::{
     kernel::OpenCounter,
 };
 
-/// What a row is: each kind has instruments of its own.
+/// The kind of a row: each kind has instruments of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Face {
     Container,
@@ -35,13 +36,13 @@ impl Face {
         }
     }
 
-    /// The whole name of an instrument.
+    /// Returns the full name of an instrument.
     pub(super) fn instrument(self, name: &str) -> String {
         format!("podperf.{}.{name}", self.name())
     }
 }
 
-/// What tells a row from the others.
+/// Returns the attributes that identify a row.
 pub(super) fn attributes(row: &Row) -> Vec<KeyValue> {
     let text = |key: &'static str, value: &Arc<str>| KeyValue::new(key, Arc::clone(value));
     match row {
@@ -55,11 +56,11 @@ pub(super) fn attributes(row: &Row) -> Vec<KeyValue> {
     }
 }
 
-/// The attribute that carries the start of a series through OpenTelemetry's SDK, which gives all series its own start.
+/// The attribute that carries the start of a series through OpenTelemetry's SDK, which gives all series the same start.
 /// [`super::exporter`] removes it.
 pub(super) const START: &str = "podperf.start_time_unix_nano";
 
-/// What the words in a family's name count, the more telling ones first.
+/// The units of the words in a family's name. The first match counts, so more specific words come first.
 const UNITS: [(&str, &str); 6] = [
     ("misses", "{miss}"),
     ("references", "{reference}"),
@@ -69,7 +70,7 @@ const UNITS: [(&str, &str); 6] = [
     ("events", "{event}"),
 ];
 
-/// The name and unit of a counter's family.
+/// Returns the name and unit of a counter's family.
 pub(super) fn of_counter(open: &OpenCounter) -> (String, &'static str) {
     let family = open.counter.family;
     match open.counter.scale {
@@ -82,15 +83,15 @@ fn unit(family: &str) -> &'static str {
     UNITS.iter().find(|(word, _)| family.contains(word)).map_or("1", |(_, unit)| unit)
 }
 
-/// What tells a counter from others of its family.
+/// Returns the attributes that distinguish the counters of one family.
 pub(super) fn counter_attributes(open: &OpenCounter) -> Vec<KeyValue> {
     let event = open.counter.event_label.clone().map(|event| KeyValue::new("podperf.event", event));
     let mode = open.counter.mode.map(|mode| KeyValue::new("cpu.mode", cpu_mode(mode)));
     event.into_iter().chain(mode).collect()
 }
 
-/// Returns the value of OpenTelemetry's `cpu.mode`. Its conventions have `user` and `system` for containers, and no
-/// `kernel`, which is the label in `/metrics`.
+/// Returns the value of OpenTelemetry's `cpu.mode`. Its conventions have `user` and `system` for containers. They have
+/// no `kernel`, which is the label in `/metrics`.
 const fn cpu_mode(mode: Mode) -> &'static str {
     match mode {
         Mode::User => "user",

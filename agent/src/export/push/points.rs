@@ -1,4 +1,4 @@
-//! What an observation has to say, by instrument. Pure.
+//! Converts an observation to points, by instrument. Pure.
 
 use std::{
     collections::BTreeMap,
@@ -16,17 +16,17 @@ use crate::{
     model::usage::Usage,
 };
 
-/// The row of counters while CPUs were idle, as in `/metrics`.
+/// The name of the row that has the counts of idle CPUs, as in `/metrics`.
 const IDLE_ROW: &str = "(idle)";
 
-/// What one instrument observes.
+/// The points of one instrument.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Points {
     pub(super) unit: &'static str,
     pub(super) values: Values,
 }
 
-/// Attributes and total of each series. Among the attributes is [`START`].
+/// The attributes and total of each series. One of the attributes is [`START`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Values {
     Counts(Vec<(Vec<KeyValue>, u64)>),
@@ -46,10 +46,10 @@ impl Values {
     }
 }
 
-/// Instruments by name. What is no series in `/metrics` is none here.
+/// Instruments by name. They have the same series as `/metrics`.
 pub(super) type Observed = BTreeMap<String, Points>;
 
-/// A row's face, the attributes that name it, its usage, and its start.
+/// The kind of a row, the attributes that identify it, its usage, and its start.
 type Faced<'a> = (Face, Vec<KeyValue>, &'a Usage, SystemTime);
 
 pub(super) fn observed(observation: &Observation, facts: &[FactFamily]) -> Observed {
@@ -109,7 +109,7 @@ fn push_fact(observed: &mut Observed, fact: &FamilyRow, (face, attributes, usage
 fn push_counter(observed: &mut Observed, open: &OpenCounter, row: &Faced<'_>, snapshot: &Snapshot) {
     let (face, attributes, usage, started) = row;
     let Some(slot) = open.slot else { return };
-    // Never on the PMU while this row ran is not the same as zero.
+    // A counter that was never on the PMU while this row ran has no series: its count is unknown, not zero.
     let of_group = |times: &[u64]| open.group.and_then(|group| times.get(group).copied());
     if of_group(&usage.running_ns) == Some(0) && of_group(&usage.enabled_ns).is_some_and(|ns| ns > 0) {
         return;
@@ -165,7 +165,6 @@ mod tests {
             counts: vec![11, 12],
             enabled_ns: vec![5],
             running_ns: vec![5],
-            ..Usage::default()
         };
         let container = Row::Container { namespace: "shop".into(), pod: "cart-0".into(), container: "app".into() };
         let never = Usage { running_ns: vec![0], ..usage.clone() };
@@ -205,7 +204,7 @@ mod tests {
         OpenCounter { counter, slot, group, state, detail: String::new() }
     }
 
-    /// The series of an instrument, as text.
+    /// Returns the series of an instrument, as text.
     fn series(observed: &Observed, name: &str) -> Vec<(String, String)> {
         let text = |attributes: &[KeyValue]| {
             let shown = attributes.iter().filter(|it| it.key.as_str() != START);
@@ -218,7 +217,7 @@ mod tests {
         }
     }
 
-    /// The starts of an instrument's series, in seconds.
+    /// Returns the starts of an instrument's series, in seconds.
     fn starts(observed: &Observed, name: &str) -> Vec<i64> {
         let start = |attributes: &[KeyValue]| {
             let found = attributes.iter().find(|it| it.key.as_str() == START).map(|it| it.value.clone());
@@ -239,7 +238,7 @@ mod tests {
         assert_eq!(starts(&observed, "podperf.container.oncpu.time"), [6]);
         assert_eq!(starts(&observed, "podperf.node.idle.time"), [5]);
         assert_eq!(starts(&observed, "podperf.container.cpu.cycles"), [6]);
-        // `/a`, and what was counted while CPUs were idle.
+        // The two series are `/a` and the row of idle CPUs.
         assert_eq!(starts(&observed, "podperf.cgroup.cpu.cycles"), [6, 5]);
         assert_eq!(starts(&observed, "podperf.cgroup.cpu.cache.misses"), [7, 7]);
     }
@@ -263,7 +262,7 @@ mod tests {
             series(&observed, "podperf.cgroup.context_switches")[0],
             pair("podperf.cgroup.path=/a podperf.switch.kind=voluntary".to_owned(), "7")
         );
-        // What never was has no series.
+        // A reason without a wait has no series.
         assert_eq!(
             series(&observed, "podperf.container.wait.time"),
             [pair(format!("{app} podperf.offcpu.reason=disk"), "5")]

@@ -1,4 +1,4 @@
-//! Requests of a size that receivers take. Pure.
+//! Splits requests to a size that receivers accept. Pure.
 
 use opentelemetry_proto::tonic::{
     collector::metrics::v1::ExportMetricsServiceRequest,
@@ -6,7 +6,7 @@ use opentelemetry_proto::tonic::{
 };
 use prost::Message;
 
-/// Halves what is over `limit`: by metric first, then by series. A request without metrics is none.
+/// Halves requests over `limit`: by metric first, then by series. A request without metrics is dropped.
 pub(super) fn split(request: ExportMetricsServiceRequest, limit: usize) -> Vec<ExportMetricsServiceRequest> {
     let mut parts = vec![request];
     let mut requests = Vec::new();
@@ -28,12 +28,12 @@ pub(super) fn split(request: ExportMetricsServiceRequest, limit: usize) -> Vec<E
     requests
 }
 
-/// The SDK makes one resource with one scope.
+/// Returns the metrics of a request. The SDK makes one resource with one scope.
 fn metrics(request: &mut ExportMetricsServiceRequest) -> Option<&mut Vec<Metric>> {
     Some(&mut request.resource_metrics.first_mut()?.scope_metrics.first_mut()?.metrics)
 }
 
-/// The second half; `None` if there is nothing to halve.
+/// Removes the second half of the metrics and returns it; `None` if there is nothing to halve.
 fn take_half(metrics: &mut Vec<Metric>) -> Option<Vec<Metric>> {
     if metrics.len() > 1 {
         return Some(metrics.split_off(metrics.len() / 2));

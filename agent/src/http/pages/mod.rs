@@ -1,4 +1,4 @@
-//! The pages for people and the profiles that they ask for.
+//! The pages for people, and the profiles and waits that they request.
 
 pub mod overview;
 pub mod profile;

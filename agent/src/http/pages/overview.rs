@@ -1,4 +1,5 @@
-//! The page for people: who waits, for what, and how well it runs. Pure but for [`answer`].
+//! The start page: the time of each pod and cgroup on and off the CPU, the reasons of its waits, and its IPC. Pure but
+//! for [`answer`].
 
 use crate::model::facts::Fact;
 use std::{collections::HashMap, fmt::Write, sync::Arc, time::Duration};
@@ -23,10 +24,10 @@ use crate::{
     stacks::profile::{Activity, Profile},
 };
 
-/// Rows that are shown unless all are asked for: browsers grow slow beyond.
+/// The number of rows that are shown by default: browsers become slow with more.
 const ROWS: usize = 300;
 
-/// What rows are sorted by: an argument, a heading, and whether it is a measure that may be missing.
+/// The columns that rows can be sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Name,
@@ -36,11 +37,11 @@ enum Column {
     Ipc,
 }
 
-/// A row of the page; times as shares of one thread's time.
+/// A row of the page, with times as shares of one thread's time.
 #[derive(Clone, Debug)]
 struct Line {
     name: String,
-    /// `None` where no profile is of this row alone.
+    /// `None` if there is no profile of this row alone.
     selector: Option<Selector>,
     oncpu: f64,
     offcpu: [f64; WaitState::ALL.len()],
@@ -48,11 +49,11 @@ struct Line {
     reason: Option<(WaitReason, f64)>,
 }
 
-/// How long each waited for what.
+/// The waiting time in nanoseconds, by name and by reason.
 type Reasons = HashMap<String, HashMap<WaitReason, u64>>;
 
 impl Column {
-    /// In the order of the page.
+    /// All columns, in the order of the page.
     const ALL: [Self; 8] = [
         Self::Name,
         Self::OnCpu,
@@ -95,7 +96,7 @@ impl Column {
         }
     }
 
-    /// The most first, but for the IPC: the least is what one looks for.
+    /// Sorts the highest value first. For the IPC the lowest value comes first, since a low IPC is the problem.
     fn sort(self, lines: &mut [Line]) {
         let key = |line: &Line| self.value(line).map(|value| if self == Self::Ipc { value } else { -value });
         lines.sort_by(|a, b| {
@@ -108,7 +109,7 @@ impl Column {
     }
 }
 
-/// The page as it is now.
+/// Returns the page with the current values.
 pub(in crate::http) async fn answer(agent: &Agent, uri: &Uri) -> Response {
     let query = Query::of(uri);
     let wanted = query.get("sort").unwrap_or("off-cpu");
@@ -160,7 +161,7 @@ fn lines(now: &Observation, before: Option<&Observation>, over: Duration, reason
     rows.collect()
 }
 
-/// Instructions a cycle, where both were counted.
+/// Returns instructions per cycle; `None` unless both events were counted.
 fn ipc(counters: &Arc<[OpenCounter]>, now: &Usage, then: &Usage) -> Option<f64> {
     let count = |name: &str| {
         let open = counters.iter().find(|open| open.counter.name == name && open.state.is_counted())?;
@@ -171,7 +172,7 @@ fn ipc(counters: &Arc<[OpenCounter]>, now: &Usage, then: &Usage) -> Option<f64> 
     (cycles > 0.0).then(|| instructions / cycles)
 }
 
-/// What the windows say, by the names of containers, pods and cgroups.
+/// Returns the waits of the windows, by the names of containers, pods and cgroups.
 fn reasons(windows: &[Arc<Profile>]) -> Reasons {
     let mut reasons = Reasons::new();
     for subject in windows.iter().flat_map(|window| &window.subjects) {
@@ -192,7 +193,7 @@ fn reasons(windows: &[Arc<Profile>]) -> Reasons {
     reasons
 }
 
-/// The most frequent reason and its share.
+/// Returns the most frequent reason and its share.
 fn most(sums: &HashMap<WaitReason, u64>) -> Option<(WaitReason, f64)> {
     let whole: u64 = sums.values().sum();
     let (reason, sum) = sums.iter().max_by_key(|(reason, sum)| (**sum, reason.name()))?;
@@ -241,7 +242,7 @@ fn page(node: &str, lines: &[Line], sort: Column, most: usize, over: Duration, n
     html
 }
 
-/// For narrow screens, where the table has no head.
+/// Writes the links that sort the rows, for narrow screens, where the table has no head.
 fn sorting(html: &mut String, columns: &[Column], sort: Column) {
     html.push_str("<nav class=\"sorting soft\">Sorted by");
     for column in columns {
@@ -288,7 +289,7 @@ fn row(html: &mut String, line: &Line, columns: &[Column]) {
     writeln!(html, "<td data-n=\"mostly for\">{reason}</td></tr>").ok();
 }
 
-/// A share of one thread's time.
+/// Formats a share of one thread's time.
 fn percent(share: f64) -> String {
     match share * 100.0 {
         0.0 => "0".into(),

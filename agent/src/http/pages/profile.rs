@@ -26,9 +26,9 @@ use crate::{
     stacks::profile::Profile,
 };
 
-/// How long a recording is that does not say.
+/// The default length of a recording, in seconds.
 const SECONDS: f64 = 10.0;
-/// The longest id of a recording, in bytes: it is chosen by who asks, and longer ones say no more.
+/// The longest id of a recording, in bytes. The client chooses the id.
 pub const LONGEST_ID: usize = 64;
 
 /// The arguments of a request, by name.
@@ -36,7 +36,7 @@ pub const LONGEST_ID: usize = 64;
 pub struct Query(HashMap<String, String>);
 
 impl Query {
-    /// Those of an address.
+    /// Parses the arguments of an address.
     #[must_use]
     pub fn of(uri: &Uri) -> Self {
         Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
@@ -46,11 +46,11 @@ impl Query {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// What is to be recorded, as what it is to be written, and the id of the recording.
+    /// Returns the subject, activity, filter and length of the requested recording, its format, and its id.
     ///
     /// # Errors
     ///
-    /// Which argument cannot be, and what would be right.
+    /// A message that names the bad argument and the allowed values.
     pub fn wanted(&self) -> Result<(Wanted, Format, Option<&str>), String> {
         let format = self.format(Format::Svg)?;
         let (selector, side, filter, duration) = (self.selector()?, self.side()?, self.filter()?, self.duration()?);
@@ -95,7 +95,7 @@ impl Query {
     }
 }
 
-/// `GET /debug/profile?subject=...&activity=off-cpu&seconds=10&format=svg`: answers once the time is over.
+/// `GET /debug/profile?subject=...&activity=off-cpu&seconds=10&format=svg`: answers when the recording has ended.
 pub(in crate::http) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Response {
     let query = Query::of(&uri);
     let (wanted, format, id) = match query.wanted() {
@@ -117,7 +117,7 @@ pub(in crate::http) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri)
     }
 }
 
-/// `GET /debug/recordings/ID`: how far a recording is; `seconds` is null while it has not begun.
+/// `GET /debug/recordings/ID`: returns the progress of a recording. `seconds` is null before its start.
 pub(in crate::http) async fn progress(Shared(agent): Shared<Arc<Agent>>, Path(id): Path<String>) -> Response {
     let Some(control) = agent.windows().recording(&id) else { return no_recording() };
     let seconds = control.elapsed().map(|elapsed| elapsed.as_secs_f64());
@@ -125,14 +125,15 @@ pub(in crate::http) async fn progress(Shared(agent): Shared<Arc<Agent>>, Path(id
     ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
-/// `DELETE /debug/recordings/ID`: ends a recording, which is then answered with what it has.
+/// `DELETE /debug/recordings/ID`: ends a recording, whose request is then answered with the samples so far.
 pub(in crate::http) async fn end(Shared(agent): Shared<Arc<Agent>>, Path(id): Path<String>) -> Response {
     let Some(control) = agent.windows().recording(&id) else { return no_recording() };
     control.end();
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// `GET /flamegraph?subject=...&activity=off-cpu`: the last minutes, as a page unless `format` says otherwise.
+/// `GET /flamegraph?subject=...&activity=off-cpu`: draws the last minutes, as a page unless `format` names another
+/// form.
 pub(in crate::http) async fn flamegraph(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Response {
     let query = Query::of(&uri);
     let wanted = || Ok::<_, String>((query.selector()?, query.side()?, query.format(Format::Html)?));
@@ -165,7 +166,7 @@ fn answer(drawn: &Answer, name: &str, format: Format) -> Response {
     match drawn.nonce() {
         Some(nonce) => html(drawn.body(), nonce),
         None => {
-            // A file is not shown in the agent's own name.
+            // A file is sent as an attachment, so the browser does not show it as a page of the agent.
             let disposition = format!("attachment; filename=\"{name}\"");
             let headers = [(header::CONTENT_TYPE, format.content_type()), (header::CONTENT_DISPOSITION, &disposition)];
             (headers, drawn.body()).into_response()
@@ -173,7 +174,7 @@ fn answer(drawn: &Answer, name: &str, format: Format) -> Response {
     }
 }
 
-/// What a file of this recording is called.
+/// Returns the file name of a recording.
 #[must_use]
 pub fn file_name(subject: &str, side: Side, format: Format) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' };
@@ -182,7 +183,7 @@ pub fn file_name(subject: &str, side: Side, format: Format) -> String {
     format!("podperf-{subject}-{}.{}", side.name(), format.extension())
 }
 
-/// A page, with the headers that keep it from being more than that.
+/// Returns a page, with headers that restrict what the browser may do with it.
 pub(in crate::http) fn html(body: impl Into<Body>, nonce: &str) -> Response {
     let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], Into::<Body>::into(body)).into_response();
     let headers = response.headers_mut();
@@ -195,13 +196,13 @@ pub(in crate::http) fn html(body: impl Into<Body>, nonce: &str) -> Response {
     response
 }
 
-/// One for each answer: std seeds its hasher keys from the system's random source.
+/// Returns a new nonce for one answer. `std` seeds the keys of its hasher from the system's random source.
 pub(in crate::http) fn nonce() -> String {
     let half = || RandomState::new().hash_one(0_u8);
     format!("{:016x}{:016x}", half(), half())
 }
 
-/// The address of a subject's flame graph.
+/// Returns the address of a subject's flame graph.
 #[must_use]
 pub fn address(selector: &Selector, side: Side, format: Option<Format>) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
@@ -250,13 +251,13 @@ pub(in crate::http) fn failed(error: &RecordError) -> Response {
     refused
 }
 
-/// Returns after how many seconds another try may succeed.
+/// Returns the number of seconds after which a retry may succeed.
 const fn retry_after(error: &RecordError) -> Option<u64> {
     match error {
         RecordError::Drawing => Some(1),
         RecordError::Unread => Some(5),
         RecordError::Busy | RecordError::Full(_) | RecordError::Room { .. } => Some(10),
-        // Features that are given up come back after minutes.
+        // Features that are off for lack of memory or CPU time come back after minutes.
         RecordError::Memory | RecordError::Behind => Some(60),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! Long waits one by one: when each ended, whose it was, what for and by whom it was ended. Pure but for [`answer`].
+//! Lists long waits one by one, each with its end, its subject, its reason and its waker. Pure but for [`answer`].
 
 use std::{
     cmp::Reverse,
@@ -22,29 +22,29 @@ use crate::{
     stacks::profile::{Activity, Profile, Sample, Stack},
 };
 
-/// So many are told, the latest.
+/// The most waits of an answer; older waits are left out.
 const MOST: usize = 1000;
 
-/// One wait of at least `stacks.longWait`. It borrows the sample: copies of a thousand deep stacks would be some
+/// A wait of at least `stacks.longWait`. It borrows the sample: copies of a thousand deep stacks would take some
 /// megabytes.
 #[derive(Debug, Serialize)]
 struct LongWait<'a> {
-    /// When it ended, Unix time in seconds.
+    /// The end of the wait, Unix time in seconds.
     ended: f64,
     seconds: f64,
     #[serde(serialize_with = "as_text")]
     subject: &'a SubjectName,
     state: &'static str,
     reason: &'static str,
-    /// The thread that ended it, and whose that is; left out where that is not known.
+    /// The thread that ended the wait, and the subject of that thread; left out if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     waker: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waker_of: Option<&'a str>,
-    /// From where it did, outermost function first, if `stacks.wakerStacks` has that taken.
+    /// The stack of the waker, outermost function first, if `stacks.wakerStacks` is on.
     #[serde(skip_serializing_if = "Option::is_none")]
     waker_stack: Option<&'a str>,
-    /// Leaf first; files and addresses where there are no names.
+    /// The stack of the wait, leaf first, with files and addresses for frames without a name.
     #[serde(serialize_with = "by_name")]
     stack: &'a Stack,
 }
@@ -57,7 +57,7 @@ fn by_name<S: Serializer>(stack: &Stack, serializer: S) -> Result<S::Ok, S::Erro
     serializer.collect_seq(stack.frames.iter().map(|frame| frame.name()))
 }
 
-/// `GET /debug/waits?subject=...`: those of the last minutes, the latest first, as JSON.
+/// `GET /debug/waits?subject=...`: returns the long waits of the last minutes, the latest first, as JSON.
 pub(in crate::http) async fn answer(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Response {
     let selector = match Query::of(&uri).selector() {
         Ok(selector) => selector,
@@ -75,7 +75,8 @@ pub(in crate::http) async fn answer(Shared(agent): Shared<Arc<Agent>>, uri: Uri)
     }
 }
 
-/// Long waits are never summed, so each is a sample of its own; shorter ones may be one by chance.
+/// Writes the long waits of the windows as JSON. Long waits are never summed, so each is a sample of its own. A shorter
+/// wait may be a sample of its own by chance, so the length is checked, too.
 fn write(windows: &[Arc<Profile>], selector: &Selector, least: Duration) -> Vec<u8> {
     let least = u64::try_from(least.as_nanos()).unwrap_or(u64::MAX);
     let is_long = |sample: &&Sample| sample.count == 1 && length(sample) >= least && Slot::OWN.let_pass(sample.passed);
@@ -97,7 +98,7 @@ fn write(windows: &[Arc<Profile>], selector: &Selector, least: Duration) -> Vec<
     serde_json::to_vec(&waits).unwrap_or_default()
 }
 
-/// How long a single wait was.
+/// Returns the length of a single wait, in nanoseconds.
 const fn length(sample: &Sample) -> u64 {
     sample.nanoseconds.saturating_add(sample.so_far_ns)
 }

@@ -1,5 +1,5 @@
-//! Names of functions that JIT compilers made, from the maps that they write. A map that has not changed, or that
-//! several processes have, is read once.
+//! Names functions of JIT compilers by the maps that these write. A map that has not changed, or that several processes
+//! share, is read once.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// A map of a JIT compiler with the addresses that are to be looked up, and a process that has it.
+/// A JIT compiler's map with the addresses to look up, and a process that has the map.
 struct WantedMap {
     map: Arc<Object>,
     pid: Pid,
@@ -30,7 +30,7 @@ struct WantedMap {
 }
 
 impl User {
-    /// Names addresses in memory of these processes, by their maps as they are now.
+    /// Names addresses in anonymous memory of these processes, by their current maps.
     pub(super) fn name_memory(
         &mut self,
         in_memory: &[(Pid, Vec<u64>)],
@@ -59,7 +59,7 @@ impl User {
                         let place = (map.number, *call);
                         read.get(&place).cloned().or_else(|| self.names.get(&place).cloned())
                     }
-                    // There is none.
+                    // The process has no map.
                     Some(None) => Some(None),
                     None => None,
                 };
@@ -75,8 +75,8 @@ impl User {
         }
     }
 
-    /// Returns the map of a process' JIT compiler: `None` if it could not be looked for, `Some(None)` if there is
-    /// none.
+    /// Returns the map of a process' JIT compiler: `None` if the file could not be looked for in this turn,
+    /// `Some(None)` if there is no map.
     fn map_of(&mut self, pid: Pid, turn: &mut Turn) -> Option<Option<Arc<Object>>> {
         let Some(path) = map_path(pid) else { return Some(None) };
         let objects = Arc::clone(&self.objects);
@@ -127,7 +127,7 @@ mod tests {
 
     const SIZE: u64 = 1 << 20;
 
-    /// Processes that have one map, linked for each; they end and the links go with it.
+    /// Processes that share one map by hard links; the processes end and the links are removed on drop.
     struct Linked(Vec<(Child, PathBuf)>, tempfile::TempDir);
 
     impl Linked {
@@ -148,7 +148,7 @@ mod tests {
             fs::write(self.1.path().join("map"), map(name)).unwrap();
         }
 
-        /// Returns each process with an address of its own.
+        /// Returns each process with a different address.
         fn addresses(&self, from: u64) -> Vec<(Pid, Vec<u64>)> {
             let pids = self.0.iter().map(|(child, _)| Pid(child.id()));
             pids.zip(from..).map(|(pid, address)| (pid, vec![address])).collect()
@@ -165,14 +165,14 @@ mod tests {
         }
     }
 
-    /// One function that is everywhere, and others that are nowhere. Its size depends on the name.
+    /// Returns a map with one function that covers all addresses. The map's size depends on the name.
     fn map(name: &str) -> Vec<u8> {
         let mut map = format!("0 7fffffffffff {name}\n").into_bytes();
         map.resize(usize::try_from(SIZE).unwrap() + name.len(), b'\n');
         map
     }
 
-    /// Returns the name of all frames, if it is the same one, and how many of `map_bytes` are left.
+    /// Returns the name of all frames, which must be equal, and the rest of `map_bytes`.
     fn name(user: &mut User, in_memory: &[(Pid, Vec<u64>)], map_bytes: u64) -> (Result<String, Cause>, u64) {
         let deadline = Instant::now() + Duration::from_secs(3600);
         let mut turn = Turn { owner: "a".into(), deadline, map_bytes, late: false };
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(name(&mut user, &addresses, of_map - 1), (Err(Cause::FileUnreadable), of_map - 1));
         assert_eq!(name(&mut user, &addresses, of_map + 1), (Ok("first".into()), 1));
         assert_eq!(name(&mut user, &addresses, 0), (Ok("first".into()), 0));
-        // Other addresses are in the same file, which is read again.
+        // Other addresses are in the same file, which would have to be read again.
         assert_eq!(name(&mut user, &linked.addresses(0x2000), 0), (Err(Cause::FileUnreadable), 0));
         linked.change("second");
         assert_eq!(name(&mut user, &addresses, 0), (Err(Cause::FileUnreadable), 0));

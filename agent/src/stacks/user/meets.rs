@@ -1,4 +1,4 @@
-//! How long it may take to meet the processes of one pod between two windows. Pure.
+//! Limits the time for reading new processes of one pod between two windows. Pure.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,19 +8,19 @@ use std::{
 
 use crate::{model::ids::Pid, stacks::reader::is_pod};
 
-/// Enough for some 2000 processes. A read that goes on beyond it is the last one.
+/// The limit for one pod, enough for some 2000 processes. A read that exceeds it is the last one.
 const TIME: Duration = Duration::from_secs(1);
-/// For one process that is of no pod.
+/// The limit for one process outside of pods.
 const TIME_OUTSIDE: Duration = Duration::from_secs(5);
-/// Processes that are remembered as skipped.
+/// The largest number of skipped processes that are remembered.
 const MAX_SKIPPED: usize = 4096;
 
-/// What was used since the last window.
+/// The time that was used since the last window.
 #[derive(Debug, Default)]
 pub(super) struct Meets {
     used: HashMap<String, Duration>,
     skipped: HashSet<Pid>,
-    /// Before the last window, which is named by now.
+    /// Processes that were skipped before the last window; the stacks of that window are named now.
     skipped_before: HashSet<Pid>,
 }
 
@@ -30,9 +30,10 @@ impl Meets {
         self.skipped_before = mem::take(&mut self.skipped);
     }
 
-    /// The time that an owner has left to meet a process, which is skipped where there is none.
+    /// Returns the time that an owner has left to read a process. Returns `None` if no time is left; then the process
+    /// is skipped.
     pub(super) fn time_for(&mut self, owner: &str, pid: Pid) -> Option<Duration> {
-        // All that is in no cgroup of its own has one owner.
+        // All processes without a cgroup of their own share one owner, so they have a limit per process.
         if !is_pod(owner) {
             return Some(TIME_OUTSIDE);
         }
@@ -53,7 +54,7 @@ impl Meets {
         *self.used.entry(owner).or_default() += time;
     }
 
-    /// Whether a process of this window was skipped, and so was not known when it ended.
+    /// Returns whether a process of this window was skipped, so that it was unknown when it ended.
     pub(super) fn has_skipped(&self, pid: Pid) -> bool {
         self.skipped_before.contains(&pid)
     }
@@ -88,7 +89,7 @@ mod tests {
         let outcome = |pid| frames[&pid][&7].outcome;
         assert_eq!(outcome(skipped), Err(Cause::FileUnreadable));
         assert_eq!(outcome(unseen), Err(Cause::ProcessGone));
-        // It is met in the next window.
+        // The process is read in the next window.
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         assert!(user.meet(Pid(child.id())));
         child.kill().unwrap();
@@ -101,7 +102,7 @@ mod tests {
         assert_eq!(meets.time_for("pod a", Pid(1)), Some(TIME));
         meets.used("pod a".into(), TIME / 4);
         assert_eq!(meets.time_for("pod a", Pid(1)), Some(TIME / 4 * 3));
-        // A read ends when it ends.
+        // A read may exceed the limit.
         meets.used("pod a".into(), TIME * 3);
         assert_eq!(meets.time_for("pod a", Pid(2)), None);
         assert_eq!(meets.time_for("pod b", Pid(3)), Some(TIME));

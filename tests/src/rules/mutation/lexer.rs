@@ -1,11 +1,11 @@
-//! The words of a PromQL expression with their places, so that one can be replaced.
+//! Splits a PromQL expression into words with their places, so that a mutation can replace a word.
 
 use std::ops::Range;
 
 /// A word's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A number that is no duration.
+    /// A number, except a duration.
     Number,
     /// A duration: a range without its brackets, or an offset.
     Duration,
@@ -24,7 +24,7 @@ pub(super) struct Word {
     pub(super) at: Range<usize>,
 }
 
-/// Returns the words of an expression. Comments are left out.
+/// Returns the words of an expression, without comments.
 pub(super) fn words(text: &str) -> Vec<Word> {
     let bytes = text.as_bytes();
     let mut words: Vec<Word> = Vec::new();

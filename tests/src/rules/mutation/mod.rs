@@ -1,7 +1,8 @@
-//! `make rules-mutation`: each rule is spoilt, one way after the other, and promtool's tests must notice each time.
+//! `make rules-mutation`: spoils each rule in one way after the other. promtool's tests must fail each time.
 //!
-//! `operators` has the ways to spoil an expression, `lexer` the words that they work on, and `runner` runs the tests. One
-//! promtool runs at a time and takes a batch of mutants, since most of the cost of a small test is the start of a process.
+//! `operators` has the ways to spoil an expression, `lexer` splits an expression into words, and `runner` runs the
+//! tests. One promtool runs at a time with a batch of mutants, since most of the cost of a small test is the start of a
+//! process.
 
 mod lexer;
 mod operators;
@@ -13,15 +14,15 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::{Rule, RuleFile, read, root};
 
-/// Mutants that mean the same as the rule, each with the reason: rule, mutant, reason.
+/// The file of mutants that mean the same as the rule, each with the reason: rule, mutant, reason.
 pub const EQUIVALENT: &str = "tests/rules/equivalent-mutants.yaml";
 
-/// A rule that is not as it should be.
+/// A rule with a deliberate mistake.
 #[derive(Clone, Debug)]
 pub struct Mutation {
     /// The name of the rule.
     pub rule: String,
-    /// The change, in words; unique in the rule.
+    /// The description of the change, unique in the rule.
     pub what: String,
     /// The name of the rule's file.
     pub file: String,
@@ -29,8 +30,8 @@ pub struct Mutation {
     pub text: String,
 }
 
-/// Spoils each rule each way, and prints the mutants that no test notices. `filter` is a part of the rule's name. Returns
-/// whether all were noticed.
+/// Spoils each rule in each way, and prints the mutants that no test detects. `filter` is a part of the rule's name.
+/// Returns whether all mutants were detected.
 #[expect(clippy::print_stdout, reason = "the outcome of a command")]
 pub fn run(filter: Option<&str>) -> Result<bool> {
     let files = read()?;
@@ -78,7 +79,7 @@ fn equivalent() -> Result<BTreeSet<(String, String)>> {
     Ok(found)
 }
 
-/// All ways to spoil the rules of a file.
+/// Returns all mutants of the rules of a file.
 #[must_use]
 pub fn mutations(file: &RuleFile) -> Vec<Mutation> {
     let mut mutations = Vec::new();
@@ -101,7 +102,7 @@ pub fn mutations(file: &RuleFile) -> Vec<Mutation> {
     mutations
 }
 
-/// An alert that waits two minutes less, and one that waits two minutes more.
+/// Returns a mutant of an alert that waits two minutes less, and one that waits two minutes more.
 fn waits(file: &RuleFile, rule: &Rule) -> Vec<(String, usize, String)> {
     let Some(line) = rule.all.clone().find(|&line| file.lines[line].trim_start().starts_with("for: ")) else {
         return Vec::new();

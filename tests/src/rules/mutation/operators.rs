@@ -1,8 +1,9 @@
-//! The ways to spoil an expression: each number a little, each label out of its list, each function to its neighbour.
+//! The ways to spoil an expression: change a number slightly, remove a label from its list, or replace a function by a
+//! similar one.
 
 use super::lexer::{Kind, Word, words};
 
-/// Functions, aggregations and set operators with their neighbours.
+/// Functions, aggregations and set operators, each with a similar one.
 const NEIGHBOURS: &[(&str, &str)] = &[
     ("sum", "max"),
     ("max", "sum"),
@@ -30,11 +31,11 @@ const SIGNS: &[(&str, &str)] =
 /// Words before a list of labels.
 const LISTS: [&str; 3] = ["by", "on", "group_left"];
 
-/// Returns each mutant of an expression after the words for it.
+/// Returns each mutant of an expression, together with its description.
 pub(super) fn mutants(text: &str) -> Vec<(String, String)> {
     let words = words(text);
     let mut made: Vec<(String, String)> = Vec::new();
-    // The n-th of equal changes has its number, so that each has its own words.
+    // The n-th of equal changes has its number, so that each description is unique.
     let mut add = |what: String, changed: String| {
         let earlier = made.iter().filter(|(other, _)| other.split(" #").next() == Some(&what)).count();
         let what = if earlier == 0 { what } else { format!("{what} #{}", earlier + 1) };
@@ -77,7 +78,7 @@ pub(super) fn mutants(text: &str) -> Vec<(String, String)> {
                 }
             }
             Kind::Sign => {
-                // An equals sign in braces is a matcher's.
+                // An equals sign in braces belongs to a matcher.
                 let signs = SIGNS.iter().filter(|(from, _)| *from == said);
                 signs.for_each(|(_, to)| change(to));
             }
@@ -91,7 +92,7 @@ fn replaced(text: &str, word: &Word, to: &str) -> String {
     format!("{}{to}{}", &text[..word.at.start], &text[word.at.end..])
 }
 
-/// A number a little lower and a little higher. Counts are whole, quantiles are between 0 and 1.
+/// Returns a slightly lower and a slightly higher number. Counts are whole, and quantiles are between 0 and 1.
 fn numbers(said: &str, is_quantile: bool) -> Vec<String> {
     let Ok(number) = said.parse::<f64>() else { return Vec::new() };
     let is_count = said.len() == 1;
@@ -104,7 +105,7 @@ fn numbers(said: &str, is_quantile: bool) -> Vec<String> {
     } else {
         (number * 0.85, number * 1.15)
     };
-    // Few digits, so that the words for a mutant can be read.
+    // A number has few digits, so that the description of a mutant is readable.
     let short = |number: f64| format!("{}", (number * 1e6).round() / 1e6);
     vec![short(low), short(high)]
 }
@@ -129,21 +130,21 @@ fn halved(duration: &str) -> String {
     format!("{}s", seconds / 2)
 }
 
-/// `last_over_time(x[5m])` as `(x)`.
+/// Returns `last_over_time(x[5m])` as `(x)`.
 fn without_range(text: &str, words: &[Word]) -> String {
     let opened = words.iter().find(|word| &text[word.at.clone()] == "[").map_or(0, |word| word.at.start);
     let closed = words.iter().find(|word| &text[word.at.clone()] == "]").map_or(0, |word| word.at.end);
     format!("{}{}{}", &text[..words[0].at.start], &text[words[0].at.end..opened], &text[closed..])
 }
 
-/// The labels in the brackets that come next.
+/// Returns the labels in the brackets that come next.
 fn list<'a>(text: &str, words: &'a [Word]) -> Vec<&'a Word> {
     let is_open = words.first().is_some_and(|word| &text[word.at.clone()] == "(");
     let inside = words.iter().skip(1).take_while(|word| &text[word.at.clone()] != ")");
     inside.filter(|word| is_open && word.kind == Kind::Name).collect()
 }
 
-/// The text without a label and a comma beside it.
+/// Returns the text without a label and a comma beside it.
 fn without_label(text: &str, label: &Word) -> String {
     let (before, after) = (&text[..label.at.start], &text[label.at.end..]);
     match after.strip_prefix(", ") {

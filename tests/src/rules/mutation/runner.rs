@@ -1,6 +1,6 @@
 //! Runs promtool's tests on mutants, many in one process, and the quickest tests first.
 //!
-//! Stories (`scenarios_*_test.yaml`) are left out: they take seconds each, and a rule's own tests have to be enough.
+//! Stories (`scenarios_*_test.yaml`) are excluded: they take seconds each, and a rule's own tests must be enough.
 
 use std::{
     ffi::OsString,
@@ -19,22 +19,22 @@ use super::{
     Mutation,
 };
 
-/// Mutants in one process.
+/// Number of mutants in one process.
 const BATCH: usize = 50;
 
 /// The outcome for a list of mutants.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Mutants that all tests pass with, by their index.
+    /// Mutants with which all tests pass, by their index.
     pub(super) survivors: Vec<usize>,
-    /// Mutants that are no PromQL.
+    /// Number of mutants that are no PromQL.
     pub(super) invalid: usize,
 }
 
 /// A file of tests, cut into its cases.
 struct Test {
     name: OsString,
-    /// All before the first case.
+    /// The text before the first case.
     head: String,
     cases: Vec<String>,
     takes: Duration,
@@ -62,7 +62,8 @@ impl Test {
     }
 }
 
-/// Runs the tests that read a mutant's file until one fails. `is_equivalent` says of a mutant that no other test can help.
+/// Runs the tests that read a mutant's file until one fails. For a mutant that `is_equivalent`, runs only the cases
+/// with its rule.
 pub(super) fn run(
     files: &[RuleFile],
     mutations: &[Mutation],
@@ -76,7 +77,7 @@ pub(super) fn run(
     }
     tests.sort_by_key(|test| test.takes);
     let mut outcome = Outcome::default();
-    // For each mutant, the steps that are left, the next one last.
+    // For each mutant, the remaining steps, with the next one last.
     let steps = mutations.iter().map(|mutation| steps(mutation, &tests, is_equivalent(mutation)));
     let mut open: Vec<(usize, Vec<Step<'_>>)> = steps.enumerate().collect();
     loop {
@@ -103,7 +104,8 @@ pub(super) fn run(
     }
 }
 
-/// The cases that name the rule first, then all others of files that read the rule's file; the last step is the first one.
+/// Returns the steps in reverse order: first run the cases that name the rule, and then all other cases of files that
+/// read the rule's file.
 fn steps<'a>(mutation: &Mutation, tests: &'a [Test], is_equivalent: bool) -> Vec<Step<'a>> {
     let reads = |test: &&Test| test.head.contains(&format!("/{}", mutation.file));
     let mut steps = Vec::new();
@@ -120,7 +122,7 @@ fn steps<'a>(mutation: &Mutation, tests: &'a [Test], is_equivalent: bool) -> Vec
     steps
 }
 
-/// Returns the words of promtool about the next step of each mutant.
+/// Returns promtool's output for the next step of each mutant.
 fn run_batch(files: &[RuleFile], mutations: &[Mutation], batch: &[(usize, Vec<Step<'_>>)]) -> Result<Vec<String>> {
     let directory = TempDir::new()?;
     let mut paths = Vec::new();
@@ -136,7 +138,7 @@ fn run_batch(files: &[RuleFile], mutations: &[Mutation], batch: &[(usize, Vec<St
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let errors: Vec<&str> = errors.split("  FAILED:").skip(1).collect();
     let mut failed = errors.iter();
-    // Failures are on the other stream, in the same order.
+    // Failures are in the other stream, in the same order.
     Ok(parts
         .into_iter()
         .map(
@@ -147,7 +149,7 @@ fn run_batch(files: &[RuleFile], mutations: &[Mutation], batch: &[(usize, Vec<St
         .collect())
 }
 
-/// Makes a tree with the mutant and the cases of a step, and returns the path of these.
+/// Makes a tree with the mutant and the cases of a step, and returns the path of the cases.
 fn lay_out(directory: &Path, files: &[RuleFile], mutation: &Mutation, step: &Step<'_>) -> Result<PathBuf> {
     let (rules, tests) = (directory.join(RULES), directory.join(TESTS));
     fs::create_dir_all(&rules)?;
