@@ -1,7 +1,7 @@
-//! CPU time that the agent spends for its readers, apart from the cost of the sensors.
+//! CPU time that the agent spends to answer its readers. The cost of the sensors is not part of it.
 //!
-//! It is the time of all threads with certain names, by the kernel's clock of each thread, and the time that other
-//! threads charge, such as for readings that somebody asked for.
+//! The account adds up the CPU time of all threads with certain names, by the kernel's clock of each thread, and the
+//! time that other threads charge, for example for a reading that a client requested.
 
 use std::{
     collections::HashMap,
@@ -15,23 +15,23 @@ use nix::errno::Errno;
 
 use super::clock::cpu_of_thread;
 
-/// How the names of threads begin that answer: those of the HTTP server, and the one that draws.
+/// Prefixes of the names of the threads that answer: the threads of the HTTP server, and the thread that draws.
 const NAMES: &[&str] = &["podperf-http", "podperf-draw"];
 
-/// The account; clones are the same.
+/// The account of answering time; all clones share one account.
 #[derive(Clone, Debug)]
 pub struct AnsweringTime {
-    /// How the names of the threads begin that it sums.
+    /// Prefixes of the names of the threads whose time is added up.
     names: &'static [&'static str],
     account: Arc<Mutex<Account>>,
 }
 
 #[derive(Debug, Default)]
 struct Account {
-    /// Living threads, each with its time at the last look.
+    /// Living threads, each with its CPU time at the last look.
     living: HashMap<i32, Duration>,
-    /// The time of threads that have ended, up to the last look at each. It is whole: the server's threads are idle
-    /// for a minute before they end, and each reading looks at them.
+    /// The CPU time of threads that have ended, up to the last look at each. No time is missing: the server's threads
+    /// are idle for a minute before they end, and each reading looks at them.
     ended: Duration,
     charged: Duration,
 }
@@ -47,16 +47,16 @@ impl AnsweringTime {
         Self { names, account: Arc::default() }
     }
 
-    /// The time so far; never falls.
+    /// Returns the time so far; it never falls.
     #[must_use]
     pub fn total(&self) -> Duration {
         let mut account = self.lock();
-        // With the lock held: of two who look at once, the later one sees the later times.
+        // The times are read with the lock held: of two simultaneous calls, the later one then reads the later times.
         account.look(threads(Path::new("/proc/self/task"), self.names));
         account.total()
     }
 
-    /// Adds time that another thread spent for a reader.
+    /// Adds CPU time that another thread spent for a reader.
     pub fn charge(&self, time: Duration) {
         self.lock().charged += time;
     }
@@ -67,11 +67,12 @@ impl AnsweringTime {
 }
 
 impl Account {
-    /// Where the threads could not be read, all stays as it was at the last look: a thread that is not seen may live.
+    /// Updates the account with the threads that live now. After a failed read the account stays unchanged, since a
+    /// thread that was not seen may still live.
     fn look(&mut self, now: io::Result<HashMap<i32, Duration>>) {
         let Ok(now) = now else { return };
         for (thread, before) in std::mem::replace(&mut self.living, now) {
-            // The thread has ended, and its number may be another thread's.
+            // The thread has ended; its number may belong to another thread now.
             if self.living.get(&thread).is_none_or(|time| *time < before) {
                 self.ended += before;
             }
@@ -83,7 +84,7 @@ impl Account {
     }
 }
 
-/// The threads whose names begin so, with their CPU times.
+/// Returns the threads whose names begin with one of `names`, with their CPU times.
 fn threads(tasks: &Path, names: &[&str]) -> io::Result<HashMap<i32, Duration>> {
     let mut threads = HashMap::new();
     for task in fs::read_dir(tasks)? {
@@ -103,7 +104,7 @@ fn threads(tasks: &Path, names: &[&str]) -> io::Result<HashMap<i32, Duration>> {
     Ok(threads)
 }
 
-/// Returns whether the error says that the thread has ended.
+/// Returns whether the error shows that the thread has ended.
 fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
@@ -126,7 +127,7 @@ mod tests {
             (&[(1, 100)][..], 100),
             (&[(1, 150), (2, 30)], 180),
             (&[(2, 40)], 190),
-            // Another thread with the number of one that has ended.
+            // A new thread has the number of a thread that has ended.
             (&[(2, 5)], 195),
             (&[], 195),
         ] {

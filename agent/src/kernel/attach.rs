@@ -1,4 +1,4 @@
-//! How the object's programs are loaded and attached, and its maps handed over.
+//! Loads and attaches the object's programs, and gives its maps to their readers.
 
 use aya::{
     Btf,
@@ -10,8 +10,9 @@ use tracing::debug;
 
 use super::{counters::Counters, error::LoadError, flush::flush_on, load::Tracepoint, object::Object};
 
-/// The arrays of counters change hands: a second descriptor of each would be one more per event. Where another agent's
-/// counters are in them, these take their places.
+/// Moves the arrays of counters out of the object into `counters`: a second descriptor of each array would cost one
+/// more per event. With `adopted`, the arrays still hold the counters of another agent, and these counters replace
+/// them.
 pub(super) fn hand_over(
     object: &mut Object,
     counters: &mut Counters,
@@ -48,7 +49,7 @@ pub(super) fn attach_btf(
     Ok(())
 }
 
-/// Attaches the scheduling tracepoint in the wanted form, and says in which.
+/// Attaches the scheduling tracepoint in the wanted form, and returns the attached form and the program's name.
 pub(super) fn attach_scheduling(
     object: &mut Object,
     wanted: Tracepoint,
@@ -77,7 +78,7 @@ pub(super) fn load_raw(object: &mut Object, program: &'static str, tracepoint: O
     Ok(())
 }
 
-/// An iterator over tasks, which runs when it is read.
+/// Loads and attaches an iterator over tasks; its program runs when the iterator is read.
 pub(super) fn load_iter(object: &mut Object, program: &'static str, btf: &Btf) -> Result<(), LoadError> {
     let failed = |source| LoadError::refused(program, source);
     let loaded: &mut Iter =

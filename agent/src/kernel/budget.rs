@@ -1,26 +1,27 @@
-//! Which groups fit on the PMU at the same time, with some counters left for others.
+//! Finds the groups that fit on the PMU at the same time, with some counters left for other users.
 //!
-//! How many counters a CPU has, and which event goes on which, the kernel knows best: it refuses a group that would
-//! not fit on an empty PMU. So all that is wanted is opened as one group, for a moment. It never counts: its leader is a
-//! disabled software event. (A disabled hardware event would not do: on arm64 the kernel leaves it out of the sum.)
+//! Only the kernel knows the number of counters of a CPU, and the events that each counter can count: it refuses a
+//! group that would not fit on an empty PMU. So all wanted events are opened as one group for a moment. This group
+//! never counts: its leader is a disabled software event. (A disabled hardware event as leader would not work: on
+//! arm64 the kernel leaves it out of the sum.)
 
 use super::perf::open_group;
 use crate::events::{catalogue, plan::Attr};
 
-/// What stands for a counter that is left free, the first that there is: events that no CPU counts on a counter of
-/// their own come first.
+/// Events that stand for a counter that is left free; the first one that the CPU has is used. Events for which no CPU
+/// has a dedicated counter come first.
 const SPARES: [&str; 6] =
     ["branch-misses", "cache-misses", "branch-instructions", "cache-references", "instructions", "cycles"];
 
-/// `PERF_COUNT_SW_DUMMY` of `PERF_TYPE_SOFTWARE`.
+/// The event that counts nothing: `PERF_COUNT_SW_DUMMY` of `PERF_TYPE_SOFTWARE`.
 const NOTHING: (u32, u64) = (1, 9);
 
-/// What is to be left.
+/// The counters that podperf leaves free.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reserve {
-    /// Counters for others.
+    /// Number of counters for other users.
     pub(super) free: u32,
-    /// Whether the kernel's watchdog against stuck CPUs holds one that counts cycles.
+    /// Set if the kernel's watchdog against stuck CPUs holds one counter, which counts cycles.
     pub(super) watchdog: bool,
 }
 
@@ -36,21 +37,21 @@ struct Kind {
 }
 
 impl Budget {
-    /// `cpus` has one of each kind that this machine has.
+    /// Creates a budget; `cpus` has one CPU of each kind that this machine has.
     pub(super) fn new(cpus: &[u32], reserve: Reserve) -> Self {
         let kind = |cpu: &u32| Kind { cpu: *cpu, reserve: reserved(*cpu, reserve), taken: Vec::new() };
         Self(cpus.iter().map(kind).collect())
     }
 
-    /// Whether a group would fit on the empty PMUs of `cpus` (`None` is all). One that does not would be open, and
-    /// never count.
+    /// Returns whether a group would fit on the empty PMUs of `cpus` (`None`: all CPUs). A group that does not fit
+    /// could be opened, but would never count.
     pub(super) fn is_possible(&self, group: &[Attr], cpus: Option<&[u32]>) -> bool {
         let group = core(group);
         self.0.iter().filter(|kind| kind.is_among(cpus)).all(|kind| fit_on(kind.cpu, &group))
     }
 
-    /// Takes the counters of a group, if they are there. The first group is always taken: without it there is nothing
-    /// to leave counters for.
+    /// Takes the counters of a group, and returns whether they were free. The first group is always taken: without it
+    /// there is nothing to leave counters for.
     pub(super) fn take(&mut self, group: &[Attr], cpus: Option<&[u32]>) -> bool {
         let group = core(group);
         let fits =
@@ -70,7 +71,7 @@ impl Kind {
     }
 }
 
-/// Those that take counters of the CPU.
+/// Returns the events of a group that take counters of the CPU.
 fn core(group: &[Attr]) -> Vec<Attr> {
     group.iter().filter(|attr| attr.core).copied().collect()
 }

@@ -4,19 +4,19 @@ use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// `CLOCK_MONOTONIC`: what `bpf_ktime_get_ns` reads.
+/// Returns the time of `CLOCK_MONOTONIC`, which `bpf_ktime_get_ns` reads.
 #[must_use]
 pub fn monotonic() -> Duration {
     read(ClockId::CLOCK_MONOTONIC)
 }
 
-/// The same in nanoseconds.
+/// Returns the time of `CLOCK_MONOTONIC` in nanoseconds.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     u64::try_from(monotonic().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// CPU time of this process.
+/// Returns the CPU time of this process.
 #[must_use]
 pub fn process_cpu() -> Duration {
     read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
@@ -35,17 +35,18 @@ pub fn cpu_of_thread(thread: i32) -> Option<Duration> {
     clock_gettime(ClockId::from_raw((!thread << 3) | 6)).ok().map(since_zero)
 }
 
-/// It cannot fail for a clock that every Linux has.
+/// Reads a clock that every Linux has, so the read cannot fail.
 fn read(clock: ClockId) -> Duration {
     clock_gettime(clock).map_or(Duration::ZERO, since_zero)
 }
 
-/// A library that changes a process' clocks, as tests use it, may set one below zero: a cast would make that an age.
+/// Converts a time, and returns zero for a negative one: a cast would turn it into a huge duration. Libraries that
+/// change a process' clocks, as tests use them, can set a clock below zero.
 fn since_zero(time: nix::sys::time::TimeSpec) -> Duration {
     if time.tv_sec() < 0 { Duration::ZERO } else { time.into() }
 }
 
-/// The wall-clock time of a `CLOCK_MONOTONIC` instant.
+/// Returns the wall-clock time of a `CLOCK_MONOTONIC` instant, given in nanoseconds.
 #[must_use]
 pub fn wall(monotonic: u64) -> SystemTime {
     let now = SystemTime::now();

@@ -1,5 +1,8 @@
-//! What maps and programs cost. Memory is by the kernel's own account: `/proc/self/fdinfo`, which needs no capability;
-//! run times are by the programs' own, since the kernel keeps them only for who may switch that on for the machine.
+//! The cost of maps and programs.
+//!
+//! Memory comes from the kernel's account in `/proc/self/fdinfo`, which needs no capability. Run times come from the
+//! programs' own account: the kernel measures them only after a switch for the whole machine, which needs a
+//! privilege.
 
 use std::{
     collections::HashMap,
@@ -12,32 +15,35 @@ use podperf_ebpf::abi;
 use super::memory::thread_records;
 use super::{memory::threads, programs::TASKS};
 
-/// `BPF_MAP_TYPE_TASK_STORAGE`: a record for each task, which `memlock` leaves out.
+/// `BPF_MAP_TYPE_TASK_STORAGE`: one record for each task; the kernel's `memlock` does not include the records.
 const TASK_STORAGE: u64 = 29;
 
-/// How full a map is, and what it costs.
+/// The size and the cost of a map.
 #[derive(Clone, Debug)]
 pub struct MapUse {
-    /// Its name in the object.
+    /// Name of the map in the object.
     pub map: String,
-    /// Its size in entries.
+    /// The largest number of entries.
     pub max_entries: u64,
-    /// Kernel memory that the map holds; records of tasks are estimated, one for each thread of the node.
+    /// Kernel memory that the map holds, in bytes. The memory of task records is an estimate: one record for each
+    /// thread of the node.
     pub bytes: u64,
 }
 
-/// A loaded program.
+/// The cost of a loaded program.
 #[derive(Clone, Debug)]
 pub struct ProgramUse {
-    /// Its name in the object.
+    /// Name of the program in the object.
     pub program: &'static str,
-    /// Time in it, estimated from the runs that it times itself. The kernel's way into it is not in that.
+    /// Time spent in the program, in nanoseconds: an estimate from the runs that the program times itself. It does
+    /// not include the kernel's path into the program.
     pub run_time_ns: u64,
-    /// How often it ran.
+    /// Number of runs.
     pub runs: u64,
-    /// Runs that the kernel skipped to avoid recursion.
+    /// Number of runs that the kernel skipped to avoid recursion.
     pub misses: u64,
-    /// Instructions that the verifier walked: all paths together, so a measure of the program's size. Since Linux 5.16.
+    /// Number of instructions that the verifier walked on all paths together: a measure of the program's size. `None`
+    /// before Linux 5.16.
     pub verified_instructions: Option<u64>,
 }
 

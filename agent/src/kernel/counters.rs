@@ -1,4 +1,4 @@
-//! The configured events on the PMUs of all CPUs: which are open, which count now, and what became of each.
+//! The configured events on the PMUs of all CPUs: the open ones, the counting ones, and the state of each event.
 
 use std::{
     collections::BTreeMap,
@@ -26,40 +26,40 @@ use crate::events::{
     state::EventState,
 };
 
-/// Between two loops of known length.
+/// The time between two loops of known length.
 const SPIN_EVERY: Duration = Duration::from_secs(3600);
-/// CPU time in which a group's share means something.
+/// The least CPU time after which a group's share is meaningful.
 const LEAST_SHARE_NS: u64 = 50_000_000;
 
-/// How the PMU is shared.
+/// The settings for sharing the PMU with other users.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PmuSettings {
-    /// Counters of each CPU that are left to others.
+    /// Number of counters of each CPU that are left to other users.
     pub leave_free: u32,
-    /// Whether groups that do not fit at the same time take turns, and nobody is yielded to.
+    /// Set if groups that do not fit at the same time take turns. No group then makes room for other users.
     pub multiplex: bool,
     /// `kernel.perf_event_paranoid`, for messages.
     pub paranoid: Option<i32>,
-    /// Whether the kernel's watchdog holds a counter.
+    /// Set if the kernel's watchdog holds a counter.
     pub watchdog: bool,
 }
 
-/// An event of the configuration, and what became of it.
+/// A configured event and its state.
 #[derive(Clone, Debug)]
 pub struct OpenCounter {
-    /// As configured.
+    /// The event as configured.
     pub counter: Counter,
-    /// Its place in `podperf_cgroup.counts`, if it was opened.
+    /// Index of the event in `podperf_cgroup.counts`; `None` if it was not opened.
     pub slot: Option<usize>,
-    /// Its group's place in `podperf_cgroup.enabled_ns`, for hardware groups, which may be multiplexed.
+    /// Index of the event's group in `podperf_cgroup.enabled_ns`; only for hardware groups, which may be multiplexed.
     pub group: Option<usize>,
-    /// Whether it counts.
+    /// State of the event: it shows if the event counts.
     pub state: EventState,
-    /// What the kernel was asked for, or why it does not count and how that is mended.
+    /// The event that was requested from the kernel, or the reason why it does not count, with a remedy.
     pub detail: String,
 }
 
-/// All counters. They close, and stop counting, on drop.
+/// All counters. On drop they close and stop counting.
 #[derive(Debug)]
 pub(super) struct Counters {
     settings: PmuSettings,
@@ -67,14 +67,14 @@ pub(super) struct Counters {
     groups: Vec<Group>,
     /// Slot -> 1 + group, for leaders of hardware groups; see `leader_of` in counters.bpf.h.
     leader_of: Vec<u8>,
-    /// Those among the groups that take counters of the CPUs, by their index.
+    /// Indexes of the groups that take counters of the CPUs.
     core: Vec<usize>,
     neighbour: Neighbour,
-    /// CPU -> how often it has come online.
+    /// CPU -> number of times that it has come online.
     boots: BTreeMap<u32, u32>,
-    /// Enabled and running times of the last look, by CPU and group.
+    /// Enabled and running times at the last look, by CPU and group.
     times: BTreeMap<(usize, usize), (u64, u64)>,
-    /// The least share of its time that a group had on the PMU of any CPU, at the last look.
+    /// The smallest share of time that each group had on the PMU of any CPU, at the last look.
     shares: Vec<Option<f64>>,
     spun: Option<(Duration, usize)>,
     maps: Option<Maps>,
@@ -82,7 +82,7 @@ pub(super) struct Counters {
 
 #[derive(Debug)]
 struct Maps {
-    /// Slot -> its array of counters by CPU.
+    /// Slot -> its array of counters, by CPU.
     events: Vec<Map>,
     controls: Map,
 }
@@ -92,7 +92,8 @@ const YIELDED: &str = "not counted for now: others want the PMU's counters (end 
 const SHED: &str = "not counted for now: podperf costs more than `overhead.maxPercent` (raise it, or remove events)";
 
 impl Counters {
-    /// Opens what can be opened and fits. An event that the machine lacks is left out of its group and says why.
+    /// Opens the groups that can be opened and that fit. An event that the machine lacks is left out of its group,
+    /// and its `detail` has the reason.
     pub(super) fn open(plan: &Plan, cpus: &[u32], settings: PmuSettings, now: Duration) -> Self {
         let mut this = Self {
             settings,
@@ -120,36 +121,36 @@ impl Counters {
         this
     }
 
-    /// Counters that the programs read.
+    /// Returns the number of counters that the programs read.
     pub(super) fn slots(&self) -> usize {
         self.leader_of.len()
     }
 
-    /// See `leader_of` in counters.bpf.h.
+    /// Returns the value of `leader_of` in counters.bpf.h.
     pub(super) fn leader_of(&self) -> [u8; abi::PODPERF_MAX_EVENTS as usize] {
         let mut leader_of = [0; abi::PODPERF_MAX_EVENTS as usize];
         leader_of.iter_mut().zip(&self.leader_of).for_each(|(to, from)| *to = *from);
         leader_of
     }
 
-    /// The names of those, by their slots.
+    /// Returns the names of the counters that the programs read, by slot.
     pub(super) fn names(&self) -> Vec<&str> {
         self.events.iter().filter(|open| open.slot.is_some()).map(|open| open.counter.name.as_str()).collect()
     }
 
-    /// All configured events and what became of each.
+    /// Returns all configured events with their states.
     pub(super) fn events(&self) -> &[OpenCounter] {
         &self.events
     }
 
-    /// Puts the counters where the programs read them.
+    /// Puts the counters into the maps that the programs read.
     pub(super) fn hand_over(&mut self, events: Vec<Map>, controls: Map, cpus: &[u32]) -> io::Result<()> {
         self.maps = Some(Maps { events, controls });
         cpus.iter().try_for_each(|cpu| self.publish(*cpu))
     }
 
-    /// The same where programs run that an agent before this one has left, and with them its counters, whose places these
-    /// take. Only what is counted between the two is lost; `flush` is called before and after.
+    /// Puts the counters into the maps of programs that a previous agent left running, in place of that agent's
+    /// counters. `flush` is called before and after on each CPU; only the counts between the two calls are lost.
     pub(super) fn replace(
         &mut self,
         events: Vec<Map>,
@@ -167,7 +168,7 @@ impl Counters {
         raw::lookup(controls.fd().as_fd(), cpu, &mut control)?;
         let boot = control[0].boot;
         flush(cpu);
-        // Nobody reads them while they are changed.
+        // While the counters are replaced, no program may read them.
         raw::update(controls.fd().as_fd(), cpu, abi::podperf_control { events: 0, boot })?;
         self.boots.insert(cpu, boot.wrapping_add(1));
         self.publish(cpu)?;
@@ -175,7 +176,8 @@ impl Counters {
         Ok(())
     }
 
-    /// CPUs that went offline since the last call, and those that are online now: counters end with their CPU.
+    /// Follows CPUs that went offline since the last call (`gone`), and opens counters on CPUs of `online` that lack
+    /// them. The counters of a CPU end when it goes offline.
     pub(super) fn follow(&mut self, gone: &[u32], online: &[u32]) {
         let lost: Vec<u32> = self
             .boots
@@ -207,8 +209,9 @@ impl Counters {
         }
     }
 
-    /// Looks at how much of the time each group was on the PMU of each CPU, and moves at most one of them. `flush` is
-    /// called before a group stops, so that nothing it counted is lost. Whether any event's state is another one now.
+    /// Measures the share of time that each group was on the PMU of each CPU, and moves at most one group. `flush` is
+    /// called before a group stops, so that none of its counts is lost. Returns whether the state of any event has
+    /// changed.
     pub(super) fn look(&mut self, now: Duration, cpus: &[abi::podperf_cpu], flush: impl Fn()) -> bool {
         self.measure_shares(cpus);
         if !self.settings.multiplex {
@@ -226,7 +229,7 @@ impl Counters {
         self.judge()
     }
 
-    /// Marks an event whose counts cannot be, until a loop of known length says otherwise.
+    /// Marks an event as implausible; the mark stays until the next loop of known length checks the event.
     pub(super) fn doubt(&mut self, slot: usize, reason: &str) {
         let member = self.groups.iter_mut().flat_map(|group| &mut group.members).find(|member| member.slot == slot);
         if let Some(member) = member.filter(|member| member.implausible.is_none()) {
@@ -234,7 +237,7 @@ impl Counters {
         }
     }
 
-    /// Takes the last group off that still counts, to cost less; `false` when there is none.
+    /// Takes the last group that still counts off the PMU, to reduce the cost. Returns `false` if there is none.
     pub(super) fn shed_group(&mut self, flush: impl Fn()) -> bool {
         let Some(last) = self.groups.iter().rposition(|group| group.off.is_none()) else { return false };
         self.stop(last, SHED, flush);
@@ -242,7 +245,7 @@ impl Counters {
         true
     }
 
-    /// Puts the first group back that was shed; `false` when there is none.
+    /// Puts the first group that was removed for its cost back on the PMU. Returns `false` if there is none.
     pub(super) fn restore_group(&mut self) -> bool {
         let Some(first) = self.groups.iter().position(|group| group.off == Some(SHED)) else { return false };
         self.go(first);
@@ -255,7 +258,7 @@ impl Counters {
         let explain = |error: &io::Error, counter: &Counter| {
             perf_error_hint(error.raw_os_error().unwrap_or(0), counter, paranoid)
         };
-        // Each alone first, so that one event that this CPU lacks does not take its group down.
+        // Each event is opened alone first, so that one event that this CPU lacks does not fail its whole group.
         let mut members: Vec<(&Counter, Attr)> = Vec::new();
         let mut on: Option<Option<Vec<u32>>> = None;
         for counter in counters {
@@ -306,7 +309,7 @@ impl Counters {
             .enumerate()
             .map(|(index, attr)| Member { slot: slot + index, event: event + index, attr: *attr, implausible: None })
             .collect();
-        // Whole or not at all.
+        // The group is opened on all of its CPUs, or not at all.
         for &cpu in cpus {
             if let Err(Failed { member, error }) = group.open_on(cpu) {
                 let reason = members.get(member).map(|(counter, _)| explain(&error, counter)).unwrap_or_default();
@@ -349,7 +352,7 @@ impl Counters {
         self.events.push(OpenCounter { counter: counter.clone(), slot: None, group: None, state, detail });
     }
 
-    /// Tells the programs on a CPU what is open there.
+    /// Writes the counters that are open on a CPU into the programs' maps.
     fn publish(&self, cpu: u32) -> io::Result<()> {
         let Some(maps) = &self.maps else { return Ok(()) };
         let mut open = 0;
@@ -374,9 +377,9 @@ impl Counters {
         }
     }
 
-    /// Takes a group off the PMU: first nobody reads it any more, then it stops.
+    /// Takes a group off the PMU: first the programs stop reading the group, then the group stops counting.
     fn stop(&mut self, index: usize, why: &'static str, flush: impl Fn()) {
-        // What it counted until now is charged while it still may be.
+        // The counts so far are charged while the programs still read the group.
         flush();
         self.groups[index].off = Some(why);
         self.publish_everywhere();
@@ -406,7 +409,7 @@ impl Counters {
         }
     }
 
-    /// Runs a loop of known length on one CPU of each kind, each time on another one.
+    /// Runs a loop of known length on one CPU of each kind, on the next CPU of the kind each time.
     fn spin(&mut self, now: Duration, cpus: &[u32]) {
         let turn = self.spun.map_or(0, |(_, turn)| turn + 1);
         self.spun = Some((now, turn));
@@ -434,7 +437,7 @@ impl Counters {
         }
     }
 
-    /// Finds the state of each open event; whether any has changed.
+    /// Updates the state of each open event. Returns whether any state has changed.
     fn judge(&mut self) -> bool {
         let mut changed = false;
         for (group, share) in self.groups.iter().zip(&self.shares) {
@@ -459,7 +462,7 @@ impl Counters {
     }
 }
 
-/// The fastest clock of these CPUs, in GHz.
+/// Returns the fastest clock of these CPUs, in GHz.
 pub(super) fn fastest_ghz(cpus: &[u32]) -> f64 {
     cpus.iter().map(|cpu| most_ghz(*cpu)).fold(0.0, f64::max)
 }

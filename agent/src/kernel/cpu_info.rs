@@ -1,21 +1,21 @@
-//! What the CPUs are, by `/proc/cpuinfo`. Reading it is I/O; understanding it is pure.
+//! The kind of the CPUs, from `/proc/cpuinfo`. Reading is I/O; parsing is pure.
 
 use std::{collections::BTreeSet, fs};
 
-/// What tells the CPUs of one node from those of another. Distinct kinds in one machine are joined by `+`.
+/// The identity of a node's CPUs, to compare nodes. Several kinds in one machine are joined by `+`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuInfo {
-    /// `GenuineIntel`; the number of the implementer on Arm.
+    /// `GenuineIntel`; on Arm the number of the implementer.
     pub vendor: String,
-    /// The key of perf's tables of events, which is one per micro-architecture: `GenuineIntel-6-8F`, or the
-    /// identification register without variant and revision on Arm.
+    /// The key of perf's event tables, one per micro-architecture: `GenuineIntel-6-8F`; on Arm the identification
+    /// register without variant and revision.
     pub cpuid: String,
-    /// As it calls itself; empty on Arm.
+    /// The CPUs' own name for their model; empty on Arm.
     pub model_name: String,
 }
 
 impl CpuInfo {
-    /// Of this machine; empty where the kernel does not tell.
+    /// Returns the CPUs of this machine; fields that the kernel does not show are empty.
     #[must_use]
     pub fn read() -> Self {
         Self::parse(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())

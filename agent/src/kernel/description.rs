@@ -1,7 +1,8 @@
-//! What the maps of a generation hold, in words: whoever has other maps finds in them what he knows by name. Pure.
+//! A text that describes the layout of a generation's maps. An agent with another layout uses it to find the fields
+//! that it knows by name. Pure.
 //!
-//! The text is made when the object is built, from the compiler's own layout of it (`ebpf/build/layout.rs`); the names of what
-//! is counted in arrays are those of the agent's labels. It is pinned with the maps that it describes.
+//! The text is made when the object is built, from the compiler's layout of the object (`ebpf/build/layout.rs`). The
+//! names of array elements are those of the agent's labels. The text is pinned with the maps that it describes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,8 @@ use podperf_ebpf::abi;
 use super::programs::{DROPS, PROGRAMS};
 use crate::model::wait::WaitState;
 
-/// Of which record the fields that begin so are carried over. Its stack is not: nobody here knows its frames.
+/// Prefixes of the fields of a task's record that are migrated to another layout. The task's stack is not among them,
+/// since the new programs do not know its frames.
 const CARRIED: [&str; 11] = [
     "task.settled.",
     "task.left_ns",
@@ -25,10 +27,10 @@ const CARRIED: [&str; 11] = [
     "task.began_ns",
     "task.cgroup",
 ];
-/// Summed up from others where it is used.
+/// A sum of other fields, computed by the programs where it is used.
 const DERIVED: &str = "task.settled.rare";
 
-/// Where a number is, and how many there are of it.
+/// The place of a number in a struct: its offset, its size, its number of elements and their distance, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Field {
     offset: usize,
@@ -37,24 +39,24 @@ struct Field {
     apart: usize,
 }
 
-/// What the maps hold.
+/// The layout of a generation's maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Description {
     fields: BTreeMap<String, Field>,
-    /// What the elements of an array are.
+    /// Names of the elements of each array.
     names: BTreeMap<String, Vec<String>>,
 }
 
-/// How a struct of one layout becomes that of another.
+/// The copies that turn a struct of one layout into the struct of another layout.
 #[derive(Debug, Default)]
 pub(super) struct Translation {
-    /// From, to, and how many bytes.
+    /// Source offset, target offset and number of bytes of each copy.
     moves: Vec<(usize, usize, usize)>,
-    /// Fields that only one of the two has.
+    /// Fields without a counterpart in the other layout.
     astray: BTreeSet<String>,
 }
 
-/// That of this agent's own maps.
+/// Returns the description of this agent's own maps.
 pub(super) fn text() -> String {
     let waits = WaitState::ALL.map(|state| state.name().to_owned());
     let names = [
@@ -69,12 +71,12 @@ pub(super) fn text() -> String {
 }
 
 impl Description {
-    /// Of this agent's own maps.
+    /// Returns the layout of this agent's own maps.
     pub(super) fn own() -> Self {
         Self::parse(&text()).unwrap_or_default()
     }
 
-    /// `None` where it is not such a text.
+    /// Parses a description; `None` if the text is not one.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut this = Self::default();
         for line in text.lines() {
@@ -96,12 +98,12 @@ impl Description {
         Some(this).filter(|this| !this.fields.is_empty())
     }
 
-    /// What the elements of an array are.
+    /// Returns the names of an array's elements; empty for an array without names.
     pub(super) fn names(&self, array: &str) -> &[String] {
         self.names.get(array).map_or(&[], Vec::as_slice)
     }
 
-    /// How a struct of this layout becomes that of another.
+    /// Returns the translation of the struct `of` from this layout to the layout `to`.
     pub(super) fn translation(&self, to: &Self, of: &str) -> Translation {
         let prefix = format!("{of}.");
         let fields = |description: &Self| -> BTreeSet<String> {
@@ -130,7 +132,7 @@ impl Description {
         this
     }
 
-    /// Where an element of an array is: by its name, if it has one.
+    /// Returns the index of an array's element: found by its name, if it has one.
     fn place(&self, array: &str, element: Option<&String>, index: usize) -> Option<usize> {
         match element {
             Some(element) => self.names(array).iter().position(|name| name == element),
@@ -138,7 +140,8 @@ impl Description {
         }
     }
 
-    /// What programs of another layout take over of a task's record, and what of it begins anew.
+    /// Returns the fields of a task's record that programs of the layout `to` migrate, and the names of the fields
+    /// that start at zero.
     pub(super) fn carried(&self, to: &Self) -> ([abi::podperf_carried; abi::PODPERF_CARRIED as usize], Vec<String>) {
         let is_carried =
             |name: &&String| CARRIED.iter().any(|prefix| name.starts_with(prefix)) && name.as_str() != DERIVED;
@@ -160,7 +163,7 @@ impl Description {
 }
 
 impl Translation {
-    /// A value of the one layout as one of the other. What is not there is zero.
+    /// Translates a value of the one layout into the other. Fields without a source are zero.
     pub(super) fn of<T: Pod>(&self, value: &[u8]) -> T {
         let mut translated = T::zeroed();
         let bytes = bytemuck::bytes_of_mut(&mut translated);
@@ -172,7 +175,7 @@ impl Translation {
         translated
     }
 
-    /// Fields that only one of the two has.
+    /// Returns the fields without a counterpart in the other layout.
     pub(super) const fn astray(&self) -> &BTreeSet<String> {
         &self.astray
     }
@@ -196,7 +199,7 @@ mod tests {
         assert_eq!(translation.of::<[u32; 8]>(&other), [7, 0, 6, 0, 0, 0, 5, 0]);
         let astray: Vec<&str> = translation.astray().iter().map(String::as_str).collect();
         assert_eq!(astray, ["row.a z", "row.c", "row.new"]);
-        // What is cut short has what there is.
+        // A value that is cut short is translated as far as it goes.
         assert_eq!(translation.of::<[u32; 8]>(&other[..12]), [0, 0, 0, 0, 0, 0, 5, 0]);
     }
 
@@ -231,7 +234,8 @@ mod tests {
         assert!(translation.astray().is_empty());
     }
 
-    /// Another layout with the same number would be taken for this one, and its tasks' records read as ours.
+    /// Two layouts with one number would be mistaken for each other, and task records would be read with wrong
+    /// fields.
     #[test]
     fn a_layout_has_one_number() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../ebpf/layout.txt");

@@ -1,5 +1,5 @@
-//! `bpf(2)` commands that open what aya cannot with few privileges: pins of programs, of which it wants to see the types
-//! (`CAP_SYS_ADMIN`), and so iterators, too.
+//! `bpf(2)` commands for objects that aya cannot open with few privileges: for pinned programs, and so for iterators,
+//! aya also reads the types, which needs `CAP_SYS_ADMIN`.
 
 use std::{
     ffi::CString,
@@ -17,10 +17,10 @@ const OBJ_PIN: libc::c_long = 6;
 const OBJ_GET: libc::c_long = 7;
 const LINK_CREATE: libc::c_long = 28;
 const ITER_CREATE: libc::c_long = 33;
-/// Of `enum bpf_attach_type`.
+/// The iterator's value of `enum bpf_attach_type`.
 const TRACE_ITER: u32 = 28;
 
-/// Of `BPF_OBJ_PIN` and `BPF_OBJ_GET`.
+/// The attributes of `BPF_OBJ_PIN` and `BPF_OBJ_GET`.
 #[repr(C)]
 struct PinAttr {
     path: u64,
@@ -28,7 +28,7 @@ struct PinAttr {
     flags: u32,
 }
 
-/// Of `BPF_LINK_CREATE`.
+/// The attributes of `BPF_LINK_CREATE`.
 #[repr(C)]
 struct LinkAttr {
     program: u32,
@@ -37,32 +37,32 @@ struct LinkAttr {
     flags: u32,
 }
 
-/// Of `BPF_ITER_CREATE`.
+/// The attributes of `BPF_ITER_CREATE`.
 #[repr(C)]
 struct IterAttr {
     link: u32,
     flags: u32,
 }
 
-/// Opens what is pinned there.
+/// Opens the object that is pinned at `path`.
 pub(super) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     open(OBJ_GET, &PinAttr { path: path.as_ptr() as u64, fd: 0, flags: 0 })
 }
 
-/// Pins it there.
+/// Pins an object at `path`.
 pub(super) fn pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let attr = PinAttr { path: path.as_ptr() as u64, fd: number(fd), flags: 0 };
     command(OBJ_PIN, &attr).map(drop)
 }
 
-/// Attaches an iterator's program.
+/// Attaches an iterator's program, and returns the link.
 pub(super) fn attach_iterator(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     open(LINK_CREATE, &LinkAttr { program: number(program), target: 0, attach_type: TRACE_ITER, flags: 0 })
 }
 
-/// What runs an iterator's program when it is read.
+/// Returns a file that runs an iterator's program when it is read.
 pub(super) fn iterate(link: BorrowedFd<'_>) -> io::Result<File> {
     open(ITER_CREATE, &IterAttr { link: number(link), flags: 0 }).map(File::from)
 }
@@ -71,10 +71,10 @@ fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().unsigned_abs()
 }
 
-/// A command that opens something.
+/// Runs a command that opens a descriptor.
 fn open<A>(which: libc::c_long, attr: &A) -> io::Result<OwnedFd> {
     let fd = command(which, attr)?;
-    // SAFETY: the kernel has just opened it for the caller, and nobody else knows of it.
+    // SAFETY: the kernel has just opened the descriptor for this call, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(RawFd::try_from(fd).unwrap_or(-1)) })
 }
 

@@ -2,21 +2,22 @@
 
 use std::io;
 
-/// The first one after the standard streams.
+/// The first descriptor after the standard streams.
 const FIRST: libc::c_long = 3;
 
-/// Gives the calling thread a table of its own, in which only the standard streams are open. A thread that cannot end then
-/// keeps no file, lock or socket of the process open. The thread must use no descriptor of another thread afterwards, and
-/// must find its own at `/proc/thread-self/fd`: `/proc/self/fd` is the table of the first thread.
+/// Gives the calling thread its own table of descriptors, in which only the standard streams are open. A thread that
+/// cannot end then keeps no file, lock or socket of the process open. The thread must use no descriptor of another
+/// thread afterwards. It must find its own descriptors at `/proc/thread-self/fd`: `/proc/self/fd` is the table of the
+/// first thread.
 ///
 /// # Errors
 ///
-/// When the kernel is older than 5.9, or a filter of system calls refuses the call. The thread then goes on to share the
-/// table.
+/// Fails when the kernel is older than 5.9, or when a filter of system calls refuses the call. The thread then
+/// continues to share the table.
 pub(crate) fn own_descriptors() -> io::Result<()> {
     let flags = libc::c_long::from(libc::CLOSE_RANGE_UNSHARE);
-    // SAFETY: the call takes numbers only. It closes descriptors in a table that is this thread's alone by then: what other
-    // threads own stays open in theirs.
+    // SAFETY: the call takes numbers only. It closes descriptors in a table that belongs to this thread alone by
+    // then: the descriptors of other threads stay open in their table.
     let result = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_long::from(u32::MAX), flags) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -40,7 +41,7 @@ mod tests {
         });
         assert!(begins.recv().unwrap());
         drop(writer);
-        // It would wait for as long as the thread had the other end.
+        // The read would block as long as the thread had the other end open.
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
         drop(end);
         thread.join().unwrap();

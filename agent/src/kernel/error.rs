@@ -1,4 +1,4 @@
-//! The reasons for which the sensors do not start.
+//! The errors with which the sensors fail to start.
 
 use std::{io, path::PathBuf};
 
@@ -7,11 +7,11 @@ use thiserror::Error;
 
 use super::host::Unsupported;
 
-/// Why the sensors did not start.
+/// The reason why the sensors did not start.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The kernel's BTF, the object, a map or a relocation.
-    // aya's own messages hold their sources, or hide them: `{err:#}` prints each once.
+    /// The object could not be loaded, because of the kernel's BTF, the object itself, a map or a relocation.
+    // The messages of aya include their sources, or hide them: `{err:#}` prints each once.
     #[error("failed to load the BPF object (too little memory for its maps, or a seccomp profile that refuses bpf(2))")]
     Object(#[source] Box<aya::EbpfError>),
     /// The kernel's BTF could not be read.
@@ -20,37 +20,39 @@ pub enum LoadError {
     /// The verifier, or the tracepoint, refused a program.
     #[error("failed to start BPF program `{program}`")]
     Program {
-        /// Its name in the object.
+        /// Name of the program in the object.
         program: &'static str,
-        /// aya's reason; the verifier's log is in it.
+        /// The reason from aya, which includes the verifier's log.
         #[source]
         source: Box<ProgramError>,
     },
-    /// The verifier refused what only lockdown takes away, where the kernel does not show its mode: in containers.
+    /// The verifier refused helpers that only lockdown removes, on a kernel that does not show its lockdown mode, as
+    /// in a container.
     #[error("failed to start BPF program `{program}`: {}", Unsupported::Lockdown)]
     Lockdown {
-        /// Its name in the object.
+        /// Name of the program in the object.
         program: &'static str,
     },
     /// The kernel lacks features that the maps or the programs need.
     #[error(transparent)]
     Features(Unsupported),
-    /// A map or program is not in the object: agent and object are not of one build.
+    /// A map or program is not in the object: the agent and the object are from different builds.
     #[error("no `{0}` in the BPF object (rebuild podperf)")]
     Missing(&'static str),
-    /// A directory of pins could not be filled, or what is in it is not what it is to be.
+    /// A directory of pins could not be filled, or its content is not as expected.
     #[error("failed to pin in `{path}` (remove it: `podperf unpin`, or set `restart.pin: false`)")]
     Pins {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The error from the file system or from bpf(2).
         #[source]
         source: io::Error,
     },
-    /// The number of possible CPUs, which says how many bytes the kernel writes for an entry of a per-CPU map.
+    /// The number of possible CPUs could not be read. It determines the number of bytes that the kernel writes for an
+    /// entry of a per-CPU map.
     #[error("failed to read `/sys/devices/system/cpu/possible` (is sysfs mounted?)")]
     Cpus(#[source] io::Error),
-    /// A perf counter could not be put where the programs read it.
+    /// A perf counter could not be put into the map that the programs read.
     #[error("failed to hand over a perf counter")]
     Counter(#[source] io::Error),
 }
@@ -62,7 +64,7 @@ impl LoadError {
         matches!(self, Self::Lockdown { .. } | Self::Features(_))
     }
 
-    /// Of a program that was refused.
+    /// Returns the error for a program that was refused.
     pub(super) fn refused(program: &'static str, source: ProgramError) -> Self {
         match &source {
             ProgramError::LoadError { verifier_log, .. } if lacks_kernel_memory(&verifier_log.to_string()) => {
@@ -73,8 +75,9 @@ impl LoadError {
     }
 }
 
-/// Whether the verifier knows none of the helpers that read kernel memory (`bpf_tracing_func_proto` of the kernel). All
-/// kernels that podperf runs on have them, but for this.
+/// Returns whether the verifier's log shows that the helpers that read kernel memory are missing
+/// (`bpf_tracing_func_proto` of the kernel). All kernels that podperf runs on have these helpers, except under
+/// lockdown.
 fn lacks_kernel_memory(log: &str) -> bool {
     log.lines().any(|line| {
         line.contains("bpf_probe_read") && (line.contains("cannot use helper") || line.contains("unknown func"))

@@ -1,5 +1,5 @@
-//! BPF features that the programs need, asked of the running kernel once it has refused them. A kernel is judged by
-//! these and never by its number: vendors add features to older ones.
+//! BPF features that the programs need. The agent queries the running kernel for them after it has refused a map or a
+//! program. A kernel is judged by its features and never by its version: vendors add features to older kernels.
 
 use aya::{
     maps::MapType,
@@ -10,7 +10,7 @@ use aya::{
 use super::{error::LoadError, host::Unsupported};
 
 /// Returns the features that this kernel lacks, each with the first release of Linux that has it, the newest feature
-/// last. A feature that cannot be asked for, because bpf(2) is refused, is not among them.
+/// last. A feature that cannot be queried, because bpf(2) is refused, is not in the list.
 fn missing() -> Vec<&'static str> {
     let maps =
         [(MapType::RingBuf, "BPF ring buffers (Linux 5.8)"), (MapType::TaskStorage, "BPF task storage (Linux 5.11)")];
@@ -21,14 +21,14 @@ fn missing() -> Vec<&'static str> {
     let maps = maps.into_iter().filter(|(map, _)| matches!(is_map_supported(*map), Ok(false))).map(|(_, name)| name);
     let helpers = helpers
         .into_iter()
-        // Helpers of `BPF_PROG_TYPE_TRACING` cannot be asked for without a target; raw tracepoints have these too.
+        // Helpers of `BPF_PROG_TYPE_TRACING` cannot be queried without a target; raw tracepoints have them too.
         .filter(|(helper, _)| matches!(is_helper_supported(ProgramType::RawTracePoint, *helper), Ok(false)))
         .map(|(_, name)| name);
     maps.chain(helpers).collect()
 }
 
 impl LoadError {
-    /// Names the features that the kernel lacks, where that is why it refused a map or a program.
+    /// Returns an error with the features that the kernel lacks, if they are the reason for the refusal; else `self`.
     pub(super) fn or_missing_features(self) -> Self {
         match self {
             Self::Object(_) | Self::Program { .. } => self.or_missing(missing()),
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn the_running_kernel_lacks_nothing_that_the_programs_need() {
-        // Without root nothing can be asked, and nothing is named either.
+        // Without root no feature can be queried, and the list is empty too.
         assert_eq!(missing(), [""; 0]);
     }
 

@@ -1,4 +1,4 @@
-//! Charges what runs on a CPU with its time until now, so that a reading has it.
+//! Charges the running task of a CPU with its time until now, so that a reading includes this time.
 
 use tracing::debug;
 
@@ -8,8 +8,8 @@ use super::{
     raw,
 };
 
-/// Settles the running task of each CPU, one CPU after the other. Returns the mean of the moments, in
-/// `CLOCK_MONOTONIC`.
+/// Settles the running task of each CPU, one CPU after the other. Returns the mean of the moments at which that
+/// happened, in nanoseconds of `CLOCK_MONOTONIC`.
 pub(super) fn flush(object: &Object) -> u64 {
     let cpus = aya::util::online_cpus().unwrap_or_default();
     let began = monotonic_ns();
@@ -22,7 +22,7 @@ pub(super) fn flush(object: &Object) -> u64 {
     began + cpus.iter().map(settled).sum::<u64>() / (cpus.len().max(1) as u64)
 }
 
-/// Settles what is on a CPU. One that went offline has nothing to settle.
+/// Settles the running task of a CPU. A CPU that went offline has nothing to settle.
 pub(super) fn flush_on(object: &Object, cpu: u32) {
     let Some(program) = raw_program(object, "flush") else { return };
     if let Err(error) = raw::run_on(program, cpu, [0; 12]) {

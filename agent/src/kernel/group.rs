@@ -12,17 +12,17 @@ use tracing::{debug, warn};
 use super::perf;
 use crate::events::{self, plan::Attr, pmu::core_pmus};
 
-/// Events that are on the PMU at the same time, on all CPUs that have them.
+/// Events that are on the PMU at the same time, on all CPUs that have this PMU.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// Its place in the configuration, and of its times.
+    /// Index of the group in the configuration, and of its times.
     pub(super) number: usize,
     pub(super) members: Vec<Member>,
-    /// The CPUs that have it; `None` is all.
+    /// The CPUs that have the group's PMU; `None` means all CPUs.
     pub(super) cpus: Option<Vec<u32>>,
-    /// By CPU, in the order of the members.
+    /// Descriptors by CPU, in the order of the members.
     pub(super) fds: BTreeMap<u32, Vec<OwnedFd>>,
-    /// Why it is off the PMU now.
+    /// The reason why the group is off the PMU now; `None` while it counts.
     pub(super) off: Option<&'static str>,
     pub(super) hardware: bool,
 }
@@ -31,7 +31,7 @@ pub(super) struct Group {
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) slot: usize,
-    /// Its place among all events.
+    /// Index of the event among all events.
     pub(super) event: usize,
     pub(super) attr: Attr,
     pub(super) implausible: Option<String>,
@@ -47,7 +47,7 @@ pub(super) struct Failed {
 }
 
 impl Group {
-    /// Whether it takes counters of the CPUs, of which there are few.
+    /// Returns whether the group takes some of the few counters of the CPUs.
     pub(super) fn takes_core_counters(&self) -> bool {
         self.members.iter().any(|member| member.attr.core)
     }
@@ -56,7 +56,7 @@ impl Group {
         self.cpus.as_ref().is_none_or(|cpus| cpus.contains(&cpu))
     }
 
-    /// Opens it on a CPU that it belongs on, and lets it count unless it is off.
+    /// Opens the group on a CPU, unless it is open or does not belong there, and enables it unless it is off.
     pub(super) fn open_on(&mut self, cpu: u32) -> Result<(), Failed> {
         if !self.belongs_on(cpu) || self.fds.contains_key(&cpu) {
             return Ok(());
@@ -80,13 +80,13 @@ impl Group {
         Ok(())
     }
 
-    /// Those that count or do not, and the others with them. Software events need no common place on a PMU: each counts
-    /// for itself.
+    /// Returns the leaders: enabling or disabling a leader does the same to its whole group. Software events need no
+    /// place on a PMU, so each of them is its own leader.
     fn leaders<'a>(&self, fds: &'a [OwnedFd]) -> &'a [OwnedFd] {
         if self.hardware { &fds[..fds.len().min(1)] } else { fds }
     }
 
-    /// Takes it off the PMU of all CPUs. Its counts and times stand still.
+    /// Takes the group off the PMU of all CPUs. Its counts and times stop.
     pub(super) fn stop(&mut self, why: &'static str) {
         self.off = Some(why);
         for leader in self.fds.values().flat_map(|fds| self.leaders(fds)) {
@@ -96,7 +96,7 @@ impl Group {
         }
     }
 
-    /// Puts it back.
+    /// Puts the group back on the PMU of all CPUs.
     pub(super) fn go(&mut self) {
         let leaders = self.fds.iter().flat_map(|(cpu, fds)| self.leaders(fds).iter().map(move |leader| (cpu, leader)));
         for (cpu, leader) in leaders {
@@ -108,7 +108,7 @@ impl Group {
     }
 }
 
-/// The online CPUs by the PMU that they have.
+/// Returns the online CPUs, grouped by the PMU that they have.
 pub(super) fn kinds_of_cpus(cpus: &[u32]) -> Vec<Vec<u32>> {
     let mut kinds: Vec<Vec<u32>> = core_pmus(Path::new(events::SYSFS))
         .into_iter()
@@ -121,7 +121,7 @@ pub(super) fn kinds_of_cpus(cpus: &[u32]) -> Vec<Vec<u32>> {
     kinds
 }
 
-/// A CPU of each kind.
+/// Returns one CPU of each kind.
 pub(super) fn one_of_each_kind(cpus: &[u32]) -> Vec<u32> {
     kinds_of_cpus(cpus).iter().filter_map(|kind| kind.first().copied()).collect()
 }

@@ -1,6 +1,7 @@
-//! A takeover: other programs than those that run are to count from now on. They are attached beside them, with maps of
-//! their own but for what is remembered of each task, and one word says which of the two counts. What those before have
-//! counted is read once nothing is added to it any more.
+//! A takeover: programs of a new generation replace the running ones. The agent attaches the new programs beside the
+//! running ones. Each generation has its own maps, except for the records of tasks: generations of one layout share
+//! them, and a generation of another layout migrates them. One word, the active generation, decides which generation
+//! counts. The agent reads the counts of the previous generation once they no longer grow.
 
 use std::{
     collections::HashMap,
@@ -28,29 +29,30 @@ use super::{
 };
 use crate::model::ids::CgroupId;
 
-/// The name of the word's pin. It is all that generations of all layouts must agree on, with the names of the maps and
-/// programs that are used here: if it ever means something else, it gets another name.
+/// Name of the pin of the word with the active generation. Generations of all layouts must agree on this word, and on
+/// the names of the maps and programs that this file uses. If the word ever changes its meaning, it gets another
+/// name.
 pub(super) const WORD: &str = "handover";
-/// The map with the text that says what the others hold, and how large its pieces are.
+/// Name of the map with the text that describes the other maps. `PIECE` is the size of a piece of the text, in bytes.
 pub(super) const DESCRIPTION: &str = "description";
 pub(super) const PIECE: usize = abi::PODPERF_DESCRIPTION_PIECE as usize;
 
-/// What programs before these have counted. Their pins are still there.
+/// The counts of a previous generation of programs, whose pins still exist.
 #[derive(Debug)]
 pub struct Before {
     directory: PathBuf,
-    /// See [`super::Sensors::identity`].
+    /// Identity of the previous programs, see [`super::Sensors::identity`].
     pub identity: String,
-    /// All that they have counted, as this agent's own programs would have.
+    /// All counts of the previous programs, in the layout of this agent's own programs.
     pub reading: RawReading,
-    /// What only they count, or only those of this agent.
+    /// Fields without a counterpart: only the previous programs count them, or only this agent's programs.
     pub astray: Vec<String>,
     rows: Translation,
-    /// Changes of the tree that nobody has taken.
+    /// Changes of the cgroup tree that no agent has read yet.
     pub changes: Vec<CgroupRecord>,
 }
 
-/// The word as it is; `None` where there is none.
+/// Returns the word with the active generation; `None` if there is none.
 pub(super) fn word(pins: &Pins) -> Option<abi::podperf_handover> {
     let map = MapData::from_pin(pins.shared().join(WORD)).ok()?;
     let mut word: abi::podperf_handover = bytemuck::Zeroable::zeroed();
@@ -58,9 +60,10 @@ pub(super) fn word(pins: &Pins) -> Option<abi::podperf_handover> {
     Some(word)
 }
 
-/// Makes `object`, the generation `number`, count from now on instead of the previous generations. Returns what these
-/// have counted, and the names of generations that cannot be read: their counts since the last reading are lost. Their
-/// pins are removed, since a later agent could not tell which of their counts are posted.
+/// Makes `object`, the generation `number`, count from now on instead of the previous generations. Returns the counts
+/// of the previous generations, and the names of generations that cannot be read: their counts since the last reading
+/// are lost. The pins of unreadable generations are removed, since a later agent could not know which of their counts
+/// are posted.
 pub(super) fn take_over(
     pins: &Pins,
     before: Vec<Generation>,
@@ -82,19 +85,20 @@ pub(super) fn take_over(
         }
     };
     let before: Vec<_> = before.into_iter().filter_map(open).collect();
-    // What is on the CPUs is settled by those before up to here, and by these from here on.
+    // The previous programs settle the running tasks up to here, and the new programs from here on.
     for (_, object) in &before {
-        // An agent may have been killed before its programs had all that those before them remembered.
+        // The previous agent may have been killed before its programs had migrated all task records.
         carry(object);
         flush(object);
     }
     let since_ns = word(pins).map_or(0, |word| word.since_ns);
     let shared = MapData::from_pin(pins.shared().join(WORD)).map_err(io::Error::other)?;
     raw::update(shared.fd().as_fd(), 0_u32, abi::podperf_handover { generation: number, since_ns })?;
-    // It interrupts each CPU: a program that read the word before is done.
+    // The flush interrupts each CPU, so any program that read the old word has ended.
     flush(object);
     carry(object);
-    // From here on nothing may fail: these programs count, and the next agent would not read the previous ones again.
+    // From here on no step may fail: the new programs count, and the next agent would not read the previous programs
+    // again.
     let mut found = Vec::new();
     for (generation, object) in before {
         match read(pins.of(&generation.name), object, copies) {
@@ -110,14 +114,15 @@ pub(super) fn take_over(
     Ok((found, unreadable))
 }
 
-/// Has what programs of another layout remember of each task carried over now. It is anyway, task by task, when they run.
+/// Migrates the task records of a previous layout now. Without this call the programs migrate each record when its
+/// task runs.
 fn carry(object: &Object) {
     if let Err(error) = object.iterate(CARRY) {
         warn!(%error, "not carried over: tasks that do not run until the next upgrade may lose what they did before");
     }
 }
 
-/// What the maps of a generation hold; `None` where it does not say.
+/// Returns the layout of a generation's maps; `None` without a valid description.
 pub(super) fn description(directory: &Path) -> Option<Description> {
     let map = MapData::from_pin(Object::pin_of(directory, DESCRIPTION)).ok()?;
     let mut text = Vec::new();
@@ -128,7 +133,8 @@ pub(super) fn description(directory: &Path) -> Option<Description> {
 }
 
 impl Before {
-    /// Up to where each row is posted, which its agent has kept in its own words.
+    /// Translates the posted counts of each row, which the previous agent saved in its own layout, to this agent's
+    /// layout.
     pub(crate) fn posted(&self, kept: &[(u64, Vec<u64>)]) -> Vec<(u64, Vec<u64>)> {
         let translated = |(cgroup, words): &(u64, Vec<u64>)| {
             let row: abi::podperf_cgroup = self.rows.of(bytemuck::cast_slice(words));
@@ -137,7 +143,7 @@ impl Before {
         kept.iter().map(translated).collect()
     }
 
-    /// Removes the pins: what they have counted is posted and kept.
+    /// Removes the pins: the counts are posted and in the checkpoint.
     pub(super) fn forget(self) {
         match fs::remove_dir_all(&self.directory) {
             Ok(()) => info!(generation = %self.directory.display(), "taken over, and unpinned"),
@@ -190,7 +196,8 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Bef
     Ok(Before { directory, identity, reading, astray, rows, changes })
 }
 
-/// The rows, each the sum over all CPUs: of slots that are spread in another way, all are looked at.
+/// Returns the rows, each as the sum over all CPUs. All slots are read, since another layout may assign slots to
+/// cgroups in another way.
 fn read_rows(object: &Object, translation: &Translation, copies: usize) -> io::Result<Vec<RawRow>> {
     let mut rows: HashMap<u64, Vec<abi::podperf_cgroup>> = HashMap::new();
     raw::read_all(fd(object, "cgroups")?, 1, Then::Keep, |id: u64, _: &[u64]| {
@@ -204,14 +211,14 @@ fn read_rows(object: &Object, translation: &Translation, copies: usize) -> io::R
     };
     read_values(object, "rows", copies, |_: u32, copy| add(copy))?;
     read_values(object, "rows_by_id", copies, |_: u64, copy| add(copy))?;
-    // Older ones charge a wait when it ends.
+    // Programs without this map charge a wait only when it ends.
     if object.map(ROWS_SO_FAR).is_some() {
         read_values(object, ROWS_SO_FAR, 1, |_: u64, copy| add(copy))?;
     }
     Ok(rows.iter().map(|(id, parts)| RawRow { cgroup: CgroupId(*id), counts: sum(parts) }).collect())
 }
 
-/// Each value of a map, and each copy of it, as long as the map says.
+/// Calls `each` with every value of a map and every copy of it. The map's own info has the size of a value.
 fn read_values<K: bytemuck::Pod>(
     object: &Object,
     name: &'static str,

@@ -1,7 +1,7 @@
 //! The secret in the ids of stacks, wakers and call sites (`ebpf/bpf/hash.h`).
 //!
-//! It is made once, when the first programs are loaded, and pinned with what describes their maps: programs that take over
-//! go on with it.
+//! The key is made once, when the first programs are loaded. It is pinned with the description of their maps, so that
+//! programs that take over continue to use it.
 
 use std::io;
 
@@ -10,14 +10,15 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::description::Description;
 
-/// The name of its line in a description. It is a line that lists names, since all versions read such lines.
+/// Name of the key's line in a description. The line has the form of a list of names, since all versions read such
+/// lines.
 const LINE: &str = "hash_key";
-/// Below the prime of the polynomial, 2^61 - 1.
+/// Number of bits of a point, which keeps it below the prime of the polynomial, 2^61 - 1.
 const POINT_BITS: u32 = 60;
 
 const WORDS: usize = size_of::<abi::podperf_hash_key>() / size_of::<u64>();
 
-/// The key of the hashes, see the module.
+/// The secret key of the hashes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct HashKey([u64; WORDS]);
 
@@ -26,7 +27,7 @@ impl HashKey {
     ///
     /// # Errors
     ///
-    /// When the system gives no random bytes.
+    /// Fails when the system provides no random bytes.
     pub(super) fn random() -> io::Result<Self> {
         let mut words = [0; WORDS];
         let filled = SystemRandom::new().fill(bytemuck::bytes_of_mut(&mut words));
@@ -34,20 +35,20 @@ impl HashKey {
         Ok(Self(words))
     }
 
-    /// Returns the key in a description; `None` where there is none.
+    /// Returns the key in a description; `None` if it has none.
     pub(super) fn parse(description: &Description) -> Option<Self> {
         let words: Option<Vec<u64>> =
             description.names(LINE).iter().map(|word| u64::from_str_radix(word, 16).ok()).collect();
         Some(Self(words?.try_into().ok()?))
     }
 
-    /// Returns its line in a description.
+    /// Returns the key's line in a description.
     pub(super) fn line(&self) -> String {
         let words = self.0.map(|word| format!("{word:016x}"));
         format!("names {LINE} {}\n", words.join(" "))
     }
 
-    /// Returns the value of the programs' constant.
+    /// Returns the key as the value of the programs' constant.
     pub(super) fn constant(&self) -> abi::podperf_hash_key {
         let mut key: abi::podperf_hash_key = bytemuck::cast(self.0);
         key.point &= (1 << POINT_BITS) - 1;

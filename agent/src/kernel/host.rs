@@ -1,4 +1,4 @@
-//! What this machine offers: kernel, BTF, cgroup2, lockdown, capabilities. Reading it is I/O; judging it is pure.
+//! Facts of this machine: kernel, BTF, cgroup2, lockdown, capabilities. Reading them is I/O; judging them is pure.
 
 use std::{
     fs, io,
@@ -11,14 +11,16 @@ use thiserror::Error;
 use super::cpu_info::CpuInfo;
 use crate::events;
 
-/// The oldest kernel that ring 2 runs on. Older ones are tried all the same: see `features.rs`.
+/// The oldest kernel that ring 2 of the tests runs on. The agent still tries older kernels: see `features.rs`.
 pub const OLDEST_TESTED: (u32, u32) = (6, 1);
 
-/// Where the kernel describes its types.
+/// The file in which the kernel describes its types.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
-/// Where the kernel says what it keeps even from root; not there without `CONFIG_SECURITY_LOCKDOWN_LSM` or securityfs.
+/// The file with the kernel's lockdown mode, which limits even root. It does not exist without
+/// `CONFIG_SECURITY_LOCKDOWN_LSM` or securityfs.
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
-/// The mode of it that keeps BPF programs from kernel memory: `bpf_probe_read_kernel_str` is then no helper.
+/// The lockdown mode in which BPF programs cannot read kernel memory: the kernel then has no helper
+/// `bpf_probe_read_kernel_str`.
 const CONFIDENTIALITY: &str = "confidentiality";
 /// `CGROUP2_SUPER_MAGIC` of `statfs(2)`.
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
@@ -28,34 +30,35 @@ const CGROUP2_MAGIC: i64 = 0x6367_7270;
 pub struct Host {
     /// `uname -r`.
     pub kernel: String,
-    /// Whether the kernel describes its types (`CONFIG_DEBUG_INFO_BTF`).
+    /// Set if the kernel describes its types (`CONFIG_DEBUG_INFO_BTF`).
     pub btf: bool,
-    /// The cgroup2 tree: as configured, else the first mount of it.
+    /// Root of the cgroup2 tree: the configured directory, else the first cgroup2 mount.
     pub cgroup_root: Option<PathBuf>,
-    /// Whether `cgroup_root` really is one.
+    /// Set if `cgroup_root` really is a cgroup2 mount.
     pub is_cgroup2: bool,
-    /// Effective capabilities.
+    /// Effective capabilities of the agent.
     pub capabilities: Vec<Capability>,
-    /// Whether these are of a user namespace other than the machine's.
+    /// Set if the capabilities belong to a user namespace other than the machine's initial one.
     pub user_namespace: bool,
     /// `kernel.perf_event_paranoid`.
     pub perf_event_paranoid: Option<i32>,
-    /// The mode of lockdown in force: `none`, `integrity` or `confidentiality`; `None` where the kernel does not tell.
+    /// The lockdown mode in force: `none`, `integrity` or `confidentiality`; `None` where the kernel does not show
+    /// it.
     pub lockdown: Option<String>,
-    /// Whether the NMI watchdog runs (`kernel.nmi_watchdog`), which holds a counter of each CPU.
+    /// Set if the NMI watchdog runs (`kernel.nmi_watchdog`), which holds one counter of each CPU.
     pub nmi_watchdog: bool,
-    /// The CPUs' own PMU, by its name in sysfs.
+    /// Name of the CPUs' own PMU in sysfs.
     pub cpu_pmu: Option<String>,
-    /// Online CPUs.
+    /// Number of online CPUs.
     pub cpus: u32,
-    /// What they are.
+    /// Kind of the CPUs.
     pub cpu: CpuInfo,
 }
 
-/// Why podperf cannot run on this machine. The agent then exits with code 3.
+/// The reason why podperf cannot run on this machine. The agent then exits with code 3.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Unsupported {
-    /// The kernel lacks features of BPF that the programs need. Known only once it has refused them.
+    /// The kernel lacks BPF features that the programs need. This is known only after the kernel has refused them.
     #[error(
         "kernel `{release}` lacks {} (use Linux 5.15 or newer, or a kernel whose vendor has added them)",
         .missing.join(" and ")
@@ -63,34 +66,34 @@ pub enum Unsupported {
     Features {
         /// `uname -r`.
         release: String,
-        /// Each with the first release of Linux that has it.
+        /// The missing features, each with the first release of Linux that has it.
         missing: Vec<&'static str>,
     },
-    /// No BTF: the programs cannot be fitted to the kernel.
+    /// The kernel has no BTF: the programs cannot be relocated for it.
     #[error(
         "no BTF at `{BTF}` (needs a kernel built with CONFIG_DEBUG_INFO_BTF=y; in a container, mount the host's /sys)"
     )]
     Btf,
-    /// No cgroup2 tree anywhere.
+    /// The machine has no cgroup2 mount.
     #[error(
         "no cgroup2 mount in /proc/self/mountinfo (mount one: `mount -t cgroup2 none /sys/fs/cgroup`, or name the host's with `--cgroup-root DIR`)"
     )]
     NoCgroup2,
-    /// The configured directory is something else.
+    /// The configured directory is not a cgroup2 mount.
     #[error("`{0}` is not a cgroup2 mount (see `grep cgroup2 /proc/self/mountinfo`, and set `--cgroup-root DIR`)")]
     NotCgroup2(PathBuf),
-    /// The kernel keeps its memory even from root.
+    /// The kernel's lockdown denies reading of kernel memory, even to root.
     #[error(
         "kernel lockdown is `{CONFIDENTIALITY}`: no BPF program may read kernel memory (boot with `lockdown=integrity`)"
     )]
     Lockdown,
-    /// Its capabilities are worth nothing to bpf(2).
+    /// The agent runs in a user namespace, whose capabilities do not count for bpf(2).
     #[error(
         "in a user namespace, whose capabilities do not count for BPF (run it outside: in no rootless container, and \
          in a pod without `hostUsers: false`)"
     )]
     UserNamespace,
-    /// Capabilities that are not there, and what each is for.
+    /// Missing capabilities, each with its purpose.
     #[error(
         "missing {} (run as root, give the binary `setcap cap_bpf,cap_perfmon+ep`, or give the container \
          `capabilities: {{add: [BPF, PERFMON]}}`)",
@@ -100,14 +103,14 @@ pub enum Unsupported {
 }
 
 impl Unsupported {
-    /// Returns the error of the running kernel, which lacks features.
+    /// Returns the error for features that the running kernel lacks.
     pub(super) fn features(missing: Vec<&'static str>) -> Self {
         Self::Features { release: release(), missing }
     }
 }
 
 impl Host {
-    /// Reads the facts; `cgroup_root` overrides the search for the mount.
+    /// Reads the facts; `cgroup_root` replaces the search for the mount.
     #[must_use]
     pub fn read(cgroup_root: Option<&Path>) -> Self {
         let cgroup_root = cgroup_root
@@ -129,13 +132,14 @@ impl Host {
         }
     }
 
-    /// Returns whether the kernel's number is below all that are tested. The kernel may have the features all the same.
+    /// Returns whether the kernel's version is older than all tested ones. The kernel may have the features all the
+    /// same.
     #[must_use]
     pub fn is_untested(&self) -> bool {
         kernel_version(&self.kernel).is_some_and(|version| version < OLDEST_TESTED)
     }
 
-    /// Everything that keeps podperf from running here, the most basic first. Pure.
+    /// Returns all problems that keep podperf from running here, the most basic first. Pure.
     #[must_use]
     pub fn problems(&self) -> Vec<Unsupported> {
         let mut problems = Vec::new();
@@ -168,7 +172,7 @@ impl Host {
         problems
     }
 
-    /// What has no name in profiles here, each with the capability that it takes. Pure.
+    /// Returns the parts of a profile that stay without names here, each with the capability it needs. Pure.
     #[must_use]
     pub fn without_names(&self) -> Vec<String> {
         // CAP_SYSLOG for kernel names; CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other users' files.
@@ -179,7 +183,8 @@ impl Host {
             .collect()
     }
 
-    /// Whether a capability is effective; `CAP_SYS_ADMIN` stands for the two that were split off it.
+    /// Returns whether a capability is effective. `CAP_SYS_ADMIN` includes `CAP_BPF` and `CAP_PERFMON`, which were
+    /// split off it.
     #[must_use]
     pub fn has(&self, capability: Capability) -> bool {
         let split_off = matches!(capability, Capability::CAP_BPF | Capability::CAP_PERFMON);
@@ -192,13 +197,13 @@ fn release() -> String {
     nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// `5.15` of `5.15.0-91-generic`.
+/// Parses the version of a release: `5.15` of `5.15.0-91-generic`.
 fn kernel_version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// The first cgroup2 mount point of a `mountinfo`; spaces in it are octal escapes there.
+/// Returns the first cgroup2 mount point of a `mountinfo` file, in which spaces are written as octal escapes.
 fn cgroup2_mount(mountinfo: &str) -> Option<PathBuf> {
     mountinfo.lines().find_map(|line| {
         let (fields, filesystem) = line.split_once(" - ")?;
@@ -207,18 +212,19 @@ fn cgroup2_mount(mountinfo: &str) -> Option<PathBuf> {
     })
 }
 
-/// Whether a `uid_map` is that of the machine's own user namespace, in which every user is himself.
+/// Returns whether a `uid_map` is that of the initial user namespace, in which each user id maps to itself.
 fn is_whole(uid_map: &str) -> bool {
     uid_map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// `integrity` of `none [integrity] confidentiality`.
+/// Parses the mode in force: `integrity` of `none [integrity] confidentiality`.
 fn lockdown_mode(modes: &str) -> Option<String> {
     let (_, rest) = modes.split_once('[')?;
     rest.split_once(']').map(|(mode, _)| mode.to_owned())
 }
 
-/// Whether a PMU's name in sysfs is that of the CPUs themselves: x86's (the first of hybrid ones), or Arm's.
+/// Returns whether a PMU's name in sysfs is that of the CPUs' own PMU: on x86 (the first kind of a hybrid machine),
+/// or on Arm.
 fn is_cpu_pmu(name: &str) -> bool {
     matches!(name, "cpu" | "cpu_core") || name.starts_with("armv8_")
 }
@@ -232,7 +238,8 @@ fn is_cgroup2(root: &Path) -> bool {
     nix::sys::statfs::statfs(root).is_ok_and(|stat| stat.filesystem_type().0 == CGROUP2_MAGIC)
 }
 
-/// Whether `collect` sees all tasks: the kernel shows those of the reader's namespace.
+/// Returns whether the iterator `collect` sees all tasks. The kernel shows a reader only the tasks of its own PID
+/// namespace.
 #[must_use]
 pub fn in_initial_pid_namespace() -> bool {
     // `PROC_PID_INIT_INO` of the kernel's `proc_ns.h`.
@@ -249,7 +256,7 @@ fn read_trimmed(path: &str) -> io::Result<String> {
 
 #[cfg(test)]
 impl Host {
-    /// A machine that lacks nothing but a PMU.
+    /// Returns a machine that lacks only a PMU.
     pub(crate) fn example() -> Self {
         Self {
             kernel: "6.1.0-18-amd64".into(),

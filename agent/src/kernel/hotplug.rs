@@ -1,4 +1,5 @@
-//! CPUs that come and go: the kernel's own announcements, so that not even a moment offline is missed.
+//! CPUs that go offline or come online, from the kernel's announcements, so that even a short offline time is
+//! noticed.
 
 use std::{
     io,
@@ -7,17 +8,17 @@ use std::{
 
 use tracing::debug;
 
-/// The one multicast group of `NETLINK_KOBJECT_UEVENT` that the kernel writes to.
+/// The only multicast group of `NETLINK_KOBJECT_UEVENT` that the kernel writes to.
 const KERNEL: u32 = 1;
-/// Larger than any announcement (`UEVENT_BUFFER_SIZE` is 2 KiB).
+/// A buffer size larger than any announcement (`UEVENT_BUFFER_SIZE` is 2 KiB).
 const LONGEST: usize = 4096;
 
-/// The announcements.
+/// The socket that receives the announcements; `None` if it could not be opened.
 #[derive(Debug)]
 pub(super) struct Hotplug(Option<OwnedFd>);
 
 impl Hotplug {
-    /// Listens. Where that is not allowed, only CPUs that are still offline at a reading are noticed.
+    /// Opens the socket. Without permission for it, the agent notices only CPUs that are still offline at a reading.
     pub(super) fn listen() -> Self {
         let socket = listen();
         if let Err(error) = &socket {
@@ -26,12 +27,12 @@ impl Hotplug {
         Self(socket.ok())
     }
 
-    /// The CPUs that went offline (false) or came online (true) since the last call, in their order.
+    /// Returns the CPUs that went offline (false) or came online (true) since the last call, in order.
     pub(super) fn news(&self) -> Vec<(u32, bool)> {
         let Some(socket) = &self.0 else { return Vec::new() };
         let mut news = Vec::new();
         let mut buffer = [0_u8; LONGEST];
-        // SAFETY: the buffer has room for the length that is given.
+        // SAFETY: the buffer has room for the given length.
         while let Ok(length @ 1..) = usize::try_from(unsafe {
             libc::recv(socket.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
         }) {
@@ -43,24 +44,25 @@ impl Hotplug {
 
 fn listen() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: it takes no pointer.
+    // SAFETY: the call takes no pointer.
     let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_KOBJECT_UEVENT) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was just made for us.
+    // SAFETY: the descriptor was just opened by this function, which alone owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: all-zero is a valid address: numbers.
+    // SAFETY: the address consists of numbers only, so all-zero is a valid value.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     address.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).unwrap_or(0);
     address.nl_groups = KERNEL;
     let length = libc::socklen_t::try_from(size_of::<libc::sockaddr_nl>()).unwrap_or(0);
-    // SAFETY: an initialised address of the length that is given.
+    // SAFETY: the address is initialised and has the given length.
     let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
 }
 
-/// The CPU of `offline@/devices/system/cpu/cpu1\0ACTION=offline\0...`, and whether it is online now.
+/// Parses an announcement such as `offline@/devices/system/cpu/cpu1\0ACTION=offline\0...`. Returns the CPU, and
+/// whether it is online now.
 fn announced(announcement: &[u8]) -> Option<(u32, bool)> {
     let header = announcement.split(|byte| *byte == 0).next()?;
     let (action, device) = str::from_utf8(header).ok()?.split_once('@')?;

@@ -1,12 +1,12 @@
-//! What the programs are told when they are loaded, and a name for it: maps of the same name were made by the same
-//! programs, told the same.
+//! The constants and map sizes of the programs, set when they are loaded, and a name for them. Maps of the same name
+//! were made by the same programs with the same settings.
 
 use aya::EbpfLoader;
 use bytemuck::Pod;
 use podperf_ebpf::abi;
 use ring::digest::{Context, SHA256};
 
-/// Bytes of the hash that are in the name.
+/// Number of bytes of the hash in the name.
 const HASH_BYTES: usize = 8;
 
 /// The read-only data of the programs, and the sizes of the maps.
@@ -14,7 +14,7 @@ const HASH_BYTES: usize = 8;
 pub(super) struct Layout {
     globals: Vec<(&'static str, Vec<u8>)>,
     sizes: Vec<(&'static str, u32)>,
-    /// What else tells one from another.
+    /// Other settings that make a layout different.
     besides: Vec<String>,
 }
 
@@ -25,19 +25,19 @@ impl Layout {
         self
     }
 
-    /// Sets how many entries a map has.
+    /// Sets the number of entries of a map.
     pub(super) fn size(mut self, map: &'static str, entries: u32) -> Self {
         self.sizes.push((map, entries));
         self
     }
 
-    /// What is done with the programs after they are loaded.
+    /// Adds a setting that is neither a constant nor a size, such as the wanted form of the scheduling tracepoint.
     pub(super) fn besides(mut self, what: impl Into<String>) -> Self {
         self.besides.push(what.into());
         self
     }
 
-    /// Tells the loader.
+    /// Passes the constants and the sizes to the loader.
     pub(super) fn tell<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
         for (name, bytes) in &self.globals {
             loader.override_global(name, bytes.as_slice(), true);
@@ -47,7 +47,8 @@ impl Layout {
         }
     }
 
-    /// The version of what the maps hold, and a hash of the object and all that it is told: `2-0123456789abcdef`.
+    /// Returns the version of the map layout, and a hash of the object and all of its settings, such as
+    /// `2-0123456789abcdef`.
     pub(super) fn name(&self) -> String {
         let mut hash = Context::new(&SHA256);
         hash.update(podperf_ebpf::OBJECT);

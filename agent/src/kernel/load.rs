@@ -1,37 +1,37 @@
-//! What the sensors are to do, and why they did not start.
+//! The settings of the sensors.
 
 use super::{counters::PmuSettings, sampler::SampleEvent};
 
-/// What the sensors are to do.
+/// The settings of the sensors.
 #[derive(Clone, Debug)]
 pub struct SensorSettings {
-    /// Which form of the scheduling tracepoint is wanted.
+    /// The wanted form of the scheduling tracepoint.
     pub tracepoint: Tracepoint,
-    /// Whether times, waits, switches and faults are kept.
+    /// Set if the programs count times, waits, switches and faults.
     pub facts: bool,
-    /// Whether waits get stacks.
+    /// Set if waits get stacks.
     pub stacks: bool,
-    /// Waits at least this long are reported one by one; 0 reports none.
+    /// The shortest wait that is reported on its own, in nanoseconds; 0: none is reported.
     pub long_wait_ns: u64,
-    /// Waits at least this long get their waker; 0: none does.
+    /// The shortest wait that gets its waker, in nanoseconds; 0: none does.
     pub waker_after_ns: u64,
-    /// Whether wakers have their stack, too.
+    /// Set if wakers get a stack, too.
     pub waker_stacks: bool,
-    /// Stacks that a CPU walks in a second at most; 0: as many as there are.
+    /// The largest number of stacks that a CPU walks per second; 0: no limit.
     pub max_walks: u32,
-    /// Samples on each CPU in a second; 0: none.
+    /// Number of samples per second on each CPU; 0: none.
     pub oncpu_hertz: u32,
-    /// What makes them.
+    /// The event that takes the samples.
     pub oncpu_event: SampleEvent,
-    /// Whether remembered stacks are walked all the same, to count how often they are wrong.
+    /// Set if stacks of the stack cache are still walked, to count how often the cached stack is wrong.
     pub shadow: bool,
-    /// Rows of the cgroup table.
+    /// Number of rows of the cgroup table.
     pub max_cgroups: u32,
-    /// Remembered stacks.
+    /// Number of stacks in the stack cache.
     pub max_stacks: u32,
-    /// Distinct (stack, cgroup, process, activity, waker) between two readings.
+    /// The largest number of distinct (stack, cgroup, process, activity, waker) between two readings.
     pub max_samples: u32,
-    /// How the PMU is shared.
+    /// The settings for sharing the PMU with other users.
     pub pmu: PmuSettings,
 }
 
@@ -39,10 +39,10 @@ pub struct SensorSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tracepoint {
-    /// BTF-typed where the kernel takes it, else raw.
+    /// BTF-typed where the kernel accepts it, else raw.
     Auto,
     /// `tp_btf/sched_switch`.
     Btf,
-    /// `raw_tp/sched_switch`: sees only the leaving task; coming-on times are told by run times.
+    /// `raw_tp/sched_switch`: the program gets the next task as a plain address without a type.
     Raw,
 }

@@ -1,4 +1,4 @@
-//! What memory the process takes, what its container may, and what maps of given sizes will.
+//! The memory that the process takes, the limit of its container, and the estimated memory of maps of given sizes.
 
 use std::{
     fs,
@@ -9,14 +9,14 @@ use podperf_ebpf::abi;
 
 use super::{load::SensorSettings, rows::Rows, sent, start::max_oncpu_samples};
 
-/// What the kernel adds to an entry of a hash, of an LRU hash and of an array of copies.
+/// Bytes that the kernel adds to an entry of a hash, of an LRU hash and of an array with a copy for each CPU.
 const HASH_ENTRY: u64 = 64;
 const LRU_ENTRY: u64 = 72;
 const COPIES_ENTRY: u64 = 8;
-/// Those of the rings, which do not depend on the configuration.
+/// Bytes of the rings, which do not depend on the configuration.
 const RINGS: u64 = (1 << 20) + (1 << 18);
 
-/// Resident memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 #[must_use]
 pub fn resident() -> u64 {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -25,8 +25,8 @@ pub fn resident() -> u64 {
     pages * u64::try_from(page).unwrap_or(4096)
 }
 
-/// Bytes in front of a task's record (`struct bpf_local_storage_elem`), and bytes for a task that has its first record
-/// (`struct bpf_local_storage`).
+/// Bytes in front of each record of a task (`struct bpf_local_storage_elem`), and bytes that a task with any record
+/// needs once (`struct bpf_local_storage`).
 const RECORD_HEAD: u64 = 72;
 const RECORDS_OF_TASK: u64 = 192;
 
@@ -52,39 +52,40 @@ pub(super) fn threads() -> u64 {
     threads_in(&fs::read_to_string("/proc/loadavg").unwrap_or_default())
 }
 
-/// In `0.20 0.18 0.12 1/80 11206`, 80 is the number of threads, of which 1 is runnable.
+/// Reads the number of threads from `/proc/loadavg`: in `0.20 0.18 0.12 1/80 11206`, there are 80 threads, and 1 is
+/// runnable.
 fn threads_in(loadavg: &str) -> u64 {
     let counts = loadavg.split_whitespace().nth(3).and_then(|counts| counts.split_once('/'));
     counts.and_then(|(_, all)| all.parse().ok()).unwrap_or(0)
 }
 
-/// Where the limits of this process' cgroups stand, which may change while it runs.
+/// The place of the memory limits of this process' cgroups. The limits may change while the process runs.
 #[derive(Clone, Debug)]
 pub struct Limit(Option<(PathBuf, PathBuf)>);
 
 impl Limit {
-    /// Looks for them.
+    /// Looks for the limits.
     #[must_use]
     pub fn find() -> Self {
         let read = |file| fs::read_to_string(file).unwrap_or_default();
         Self(own_cgroup(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo")))
     }
 
-    /// The smallest `memory.max`, in bytes; `None` where none is set, or none can be seen.
+    /// Returns the smallest `memory.max`, in bytes; `None` if none is set or visible.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.0.as_ref().and_then(|(mount, path)| limit_of(mount, path))
     }
 }
 
-/// A cgroup2 mount in which the process' own cgroup is to be seen, and where.
+/// Returns a cgroup2 mount that shows the process' own cgroup, and the cgroup's path in the mount.
 fn own_cgroup(own: &str, mountinfo: &str) -> Option<(PathBuf, PathBuf)> {
     let path = Path::new(own.lines().find_map(|line| line.strip_prefix("0::"))?);
     mountinfo.lines().find_map(|line| {
         let (fields, filesystem) = line.split_once(" - ")?;
         let mut fields = fields.split(' ').skip(3);
         let (root, mount) = (fields.next()?, fields.next()?);
-        // The root of a mount from outside of the process' namespace is above what it can name: `/../..`.
+        // If the mount is from outside of the process' cgroup namespace, its root is above the namespace: `/../..`.
         let below = path.strip_prefix(root).ok().filter(|_| filesystem.starts_with("cgroup2 "))?;
         Some((mount.replace("\\040", " ").into(), below.to_owned()))
     })
@@ -96,8 +97,8 @@ fn limit_of(mount: &Path, path: &Path) -> Option<u64> {
     directories.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok()).min()
 }
 
-/// What the maps will take that are made by these settings, on this machine. The kernel's own account, once they are made,
-/// is [`super::Sensors::map_use`].
+/// Estimates the memory of the maps with these settings on this machine, in bytes. Once the maps exist,
+/// [`super::Sensors::map_use`] returns the kernel's own figures.
 #[must_use]
 pub fn map_bytes(settings: &SensorSettings) -> u64 {
     let copies = aya::util::nr_cpus().unwrap_or(1);
@@ -142,7 +143,7 @@ mod tests {
             33 31 0:29 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
         let found = Some(("/sys/fs/cgroup/unified".into(), "system.slice/podperf.service".into()));
         assert_eq!(own_cgroup(own, mounts), found);
-        // In a container: the host's tree is mounted, too, and begins above what the process can name.
+        // In a container: the host's tree is mounted, too, and its root is above the process' cgroup namespace.
         let mounts = "\
             40 24 0:29 /../../.. /host/sys/fs/cgroup ro - cgroup2 cgroup2 rw\n\
             41 24 0:29 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";

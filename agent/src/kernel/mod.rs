@@ -1,8 +1,8 @@
 //! Edge 1, the kernel: the only module with `unsafe`, file descriptors and aya.
 //!
-//! Owns the BPF programs and their maps, the perf counters, and what the host can and cannot do. Hands out plain
-//! values: [`RawReading`], [`records::StackRecord`], [`records::CgroupRecord`]. Refuses machines that cannot run it,
-//! by name ([`host::Unsupported`]).
+//! Owns the BPF programs and their maps and the perf counters, and finds the abilities of the host. Returns plain
+//! values: [`RawReading`], [`records::StackRecord`], [`records::CgroupRecord`]. Rejects machines that cannot run
+//! podperf, with a named reason ([`host::Unsupported`]).
 #![expect(unsafe_code, reason = "the kernel boundary: bpf(2) and perf_event_open(2) take raw pointers")]
 
 mod answering;
@@ -68,7 +68,7 @@ pub use trial::{try_counters, try_perf_event_open};
 mod tests {
     use std::{fs, path::Path};
 
-    /// Words, not lints alone: a lint may be allowed where it is in the way.
+    /// Searches the sources for words, because a lint alone could be allowed in a file.
     #[test]
     fn unsafe_code_is_here_and_nowhere_else() {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -1,4 +1,4 @@
-//! The maps and programs that run: of the object that was just loaded, or of pins that an agent before this one left.
+//! The maps and programs that run: from the object that was just loaded, or from pins of a previous agent.
 
 use super::error::LoadError;
 use std::{
@@ -20,40 +20,40 @@ use super::{
     raw,
 };
 
-/// bpffs takes no dots in names.
+/// The name of the pin of [`ORDERS`], because bpffs allows no dots in names.
 const PINNED_ORDERS: &str = "orders";
 
-/// The maps and programs. What is not pinned is gone with it.
+/// The maps and programs. Maps and programs that are not pinned end when this is dropped.
 #[derive(Default)]
 pub(super) struct Object {
     ebpf: Option<Ebpf>,
     maps: BTreeMap<String, Map>,
     programs: BTreeMap<String, Pinned>,
-    /// What attaches the programs, where this agent has attached them.
+    /// The links of the programs that this agent has attached.
     links: Vec<(&'static str, FdLink)>,
-    /// Those of programs that run when they are read.
+    /// The links of the iterators: reading one runs its program.
     iterators: Vec<(&'static str, OwnedFd)>,
 }
 
-/// A program of a pin.
+/// A program that was opened from its pin.
 enum Pinned {
-    /// What is run or attached from here.
+    /// A program that this agent runs or attaches.
     Used(Box<Program>),
-    /// What is attached, and only looked at.
+    /// A program that is attached already, and only inspected.
     Attached(OwnedFd),
 }
 
 impl Object {
-    /// Of an object that was just loaded.
+    /// Wraps an object that was just loaded.
     pub(super) fn loaded(ebpf: Ebpf) -> Self {
         Self { ebpf: Some(ebpf), ..Self::default() }
     }
 
-    /// Of the pins in a directory.
+    /// Opens the pins in a directory.
     ///
     /// # Errors
     ///
-    /// When they are not all there, or not what they are to be.
+    /// When a pin is missing, or is of another kind than expected.
     pub(super) fn pinned(directory: &Path) -> io::Result<Self> {
         let mut this = Self::default();
         for (name, path) in entries(&directory.join("maps"))? {
@@ -74,7 +74,7 @@ impl Object {
         Ok(this)
     }
 
-    /// Where the pin of a map is.
+    /// Returns the path of the pin of a map.
     pub(super) fn pin_of(directory: &Path, map: &str) -> PathBuf {
         directory.join("maps").join(map)
     }
@@ -96,7 +96,7 @@ impl Object {
         Ok(())
     }
 
-    /// Pins the programs that are loaded, and what attaches them: from then on they stay without this agent.
+    /// Pins the programs that are loaded, and their links: from then on the programs stay when this agent ends.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Object {
         self.iterators.iter().try_for_each(|(name, link)| descriptor::pin(link.as_fd(), &links.join(name)))
     }
 
-    /// Attaches an iterator's program, which is loaded.
+    /// Attaches an iterator's program, which must be loaded already.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Object {
         Ok(())
     }
 
-    /// Runs a program over all tasks; one that is not there does nothing.
+    /// Runs an iterator's program over all tasks. Does nothing if the iterator is not attached.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl Object {
     pub(super) fn iterate(&self, name: &str) -> io::Result<()> {
         let Some((_, link)) = self.iterators.iter().find(|(of, _)| *of == name) else { return Ok(()) };
         let mut tasks = descriptor::iterate(link.as_fd())?;
-        // It writes nothing; reading runs it. The kernel asks to come again when there are many.
+        // The program writes no output; reading runs it. With many tasks, the kernel asks to read again (`EAGAIN`).
         loop {
             match io::copy(&mut tasks, &mut io::sink()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -161,7 +161,7 @@ impl Object {
         pinned.chain(self.ebpf.iter().flat_map(Ebpf::maps))
     }
 
-    /// A program that is used from here.
+    /// Returns a program that this agent runs or attaches.
     pub(super) fn program(&self, name: &str) -> Option<&Program> {
         match self.programs.get(name) {
             Some(Pinned::Used(program)) => Some(program),
@@ -178,7 +178,7 @@ impl Object {
         }
     }
 
-    /// That of a program that is loaded.
+    /// Returns the descriptor of a program; `None` if the program is not loaded.
     pub(super) fn descriptor(&self, program: &str) -> Option<BorrowedFd<'_>> {
         match self.programs.get(program) {
             Some(Pinned::Attached(fd)) => Some(fd.as_fd()),
@@ -201,13 +201,13 @@ fn entries(directory: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     fs::read_dir(directory)?.map(entry).collect()
 }
 
-/// A map of the object.
+/// Returns the descriptor of a map of the object.
 pub(super) fn fd<'a>(object: &'a Object, name: &'static str) -> io::Result<BorrowedFd<'a>> {
     let data = object.map(name).and_then(raw::data);
     data.map(|data| data.fd().as_fd()).ok_or_else(|| io::Error::other(LoadError::Missing(name)))
 }
 
-/// A program that is run from here.
+/// Returns a program that this agent runs; `None` without one.
 pub(super) fn raw_program<'a>(object: &'a Object, name: &str) -> Option<&'a RawTracePoint> {
     object.program(name)?.try_into().ok()
 }
@@ -219,7 +219,7 @@ pub(super) fn identity(object: &Object) -> String {
     format!("{} {}", boot.trim(), rows.map_or(0, |info| info.id()))
 }
 
-/// A pin does not say of what kind its program is.
+/// Opens the pin of a program by its kind, which follows from the name because a pin does not show it.
 fn program_of(name: &str, path: &Path) -> Result<Pinned, ProgramError> {
     Ok(match name {
         "flush" | "forget" => Pinned::Used(Box::new(Program::RawTracePoint(RawTracePoint::from_pin(path)?))),

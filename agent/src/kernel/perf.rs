@@ -17,8 +17,8 @@ const IOC_DISABLE: libc::c_ulong = 0x2401;
 /// `PERF_FLAG_FD_CLOEXEC`.
 const CLOEXEC: libc::c_ulong = 8;
 
-/// Opens a group for all tasks on one CPU, whole or not at all; it counts once it is [`enable`]d. The error is of the
-/// event with this index.
+/// Opens a group for all tasks on one CPU, completely or not at all. The group counts once it is [`enable`]d. An error
+/// comes with the index of the event that failed.
 pub(super) fn open_group(cpu: u32, attrs: &[Attr]) -> Result<Vec<OwnedFd>, (usize, io::Error)> {
     let mut fds: Vec<OwnedFd> = Vec::with_capacity(attrs.len());
     for (index, attr) in attrs.iter().enumerate() {
@@ -28,23 +28,23 @@ pub(super) fn open_group(cpu: u32, attrs: &[Attr]) -> Result<Vec<OwnedFd>, (usiz
     Ok(fds)
 }
 
-/// Lets a group count.
+/// Makes a group count.
 pub(super) fn enable(leader: BorrowedFd<'_>) -> io::Result<()> {
     control(leader, IOC_ENABLE)
 }
 
-/// Takes a group off the PMU. Its counts and times stand still.
+/// Takes a group off the PMU. Its counts and times no longer grow.
 pub(super) fn disable(leader: BorrowedFd<'_>) -> io::Result<()> {
     control(leader, IOC_DISABLE)
 }
 
-/// The count and the times of an event since it was opened.
+/// Reads the count and the times of an event since it was opened.
 pub(super) fn read(event: BorrowedFd<'_>) -> io::Result<Growth> {
     let mut words = [0_u64; 3];
     let bytes: &mut [u8] = bytemuck::bytes_of_mut(&mut words);
     let length = nix::unistd::read(event, bytes)?;
     if length < bytes.len() {
-        // An event whose CPU has gone reads as nothing.
+        // Reading an event of a CPU that went offline returns no bytes.
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let [count, enabled_ns, running_ns] = words;
@@ -52,7 +52,7 @@ pub(super) fn read(event: BorrowedFd<'_>) -> io::Result<Growth> {
 }
 
 fn control(leader: BorrowedFd<'_>, command: libc::c_ulong) -> io::Result<()> {
-    // SAFETY: it takes no pointer.
+    // SAFETY: these commands take no pointer.
     let result = unsafe { libc::ioctl(leader.as_raw_fd(), command, 0) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -66,7 +66,8 @@ fn open(attr: &Attr, cpu: u32, leader: Option<RawFd>) -> io::Result<OwnedFd> {
     raw.read_format = READ_FORMAT;
     raw.__bindgen_anon_3.config1 = attr.config1;
     raw.__bindgen_anon_4.config2 = attr.config2;
-    // Members that join a group of another PMU while it runs may never be scheduled: it starts once it is whole.
+    // A member that joins a running group of another PMU may never be scheduled, so the group starts once it is
+    // complete.
     raw.set_disabled(leader.is_none().into());
     raw.set_exclude_user(attr.exclude_user.into());
     raw.set_exclude_kernel(attr.exclude_kernel.into());

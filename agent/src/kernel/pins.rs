@@ -1,5 +1,5 @@
-//! Pins: what keeps maps and programs in the kernel when the agent ends. A generation of them is a directory of bpffs,
-//! named by its [`super::layout::Layout`] and a number, with `maps`, `programs` and `links`.
+//! Pins keep maps and programs in the kernel when the agent ends. A generation of pins is a directory in bpffs with
+//! `maps`, `programs` and `links`. Its name is made of its [`super::layout::Layout`] and a number.
 
 use std::{
     fs::{self, File},
@@ -19,64 +19,64 @@ use super::{error::LoadError, object::Object};
 
 /// `BPF_FS_MAGIC`.
 const BPFFS: FsType = FsType(0xcafe_4a11);
-/// A generation that is not whole yet.
+/// The directory of a generation that is not complete yet.
 const UNFINISHED: &str = "unfinished";
-/// What all generations use.
+/// The directory of the pins that all generations share.
 const SHARED: &str = "shared";
 
-/// A whole generation.
+/// A complete generation.
 #[derive(Clone, Debug)]
 pub(super) struct Generation {
-    /// Its directory: layout and number.
+    /// The name of its directory: layout and number.
     pub(super) name: String,
     /// See [`super::layout::Layout::name`].
     pub(super) layout: String,
-    /// Another one each time.
+    /// A number that no other generation in the directory has.
     pub(super) number: u64,
 }
 
 impl Generation {
-    /// The version of what its maps hold.
+    /// Returns the version of the layout of its maps.
     pub(super) fn version(&self) -> &str {
         self.layout.split('-').next().unwrap_or_default()
     }
 }
 
-/// The directory of the pins. No other agent has it while this lives.
+/// The directory of the pins, locked against other agents until this is dropped.
 #[derive(Debug)]
 pub struct Pins {
     root: PathBuf,
     _lock: Flock<File>,
 }
 
-/// Why nothing can be pinned.
+/// A reason why the agent cannot pin.
 #[derive(Debug, Error)]
 pub enum PinsError {
-    /// It is no part of a bpffs.
+    /// The directory is not in a bpffs.
     #[error("`{0}` is not in a mounted bpffs (mount it: `mount -t bpf bpf /sys/fs/bpf`, or set `restart.pin: false`)")]
     NotMounted(PathBuf),
-    /// Another agent has it.
+    /// Another agent has locked the directory.
     #[error(
         "another podperf agent has its pins in `{0}` (stop it, or set another `restart.directory`; in a cluster, keep one \
          release of the chart for each node)"
     )]
     Taken(PathBuf),
-    /// It cannot be made or written to.
+    /// The directory cannot be created or written to.
     #[error("failed to use `{path}` (make it writable, or set `restart.pin: false`)")]
     Io {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The error of the kernel.
         source: io::Error,
     },
 }
 
 impl Pins {
-    /// Makes the directory if it is not there, and locks it.
+    /// Creates the directory if it does not exist, and locks it.
     ///
     /// # Errors
     ///
-    /// When it is not in a bpffs, not writable, or another agent's.
+    /// When the directory is not in a bpffs, not writable, or locked by another agent.
     pub fn open(root: &Path) -> Result<Self, PinsError> {
         let failed = |source| PinsError::Io { path: root.to_owned(), source };
         if !is_bpffs(root) {
@@ -91,11 +91,12 @@ impl Pins {
         Ok(Self { root: root.to_owned(), _lock: lock })
     }
 
-    /// Whether an agent could pin there, without a change and without the lock: how many generations there are.
+    /// Checks that an agent could pin in a directory, without a change and without the lock. Returns the number of
+    /// generations there.
     ///
     /// # Errors
     ///
-    /// When it is not in a bpffs, or not writable.
+    /// When the directory is not in a bpffs, or not writable.
     pub fn look(root: &Path) -> Result<usize, PinsError> {
         if !is_bpffs(root) {
             return Err(PinsError::NotMounted(root.to_owned()));
@@ -109,35 +110,35 @@ impl Pins {
         }
     }
 
-    /// Where everything is.
+    /// Returns the directory of all pins.
     #[must_use]
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The whole generations that are there.
+    /// Returns the complete generations in the directory.
     pub(super) fn generations(&self) -> io::Result<Vec<Generation>> {
         generations(&self.root)
     }
 
-    /// What the kernel calls a map of a generation; `None` where it is not pinned.
+    /// Returns the kernel's id of a map of a generation; `None` if the map is not pinned.
     pub(super) fn map_id(&self, generation: &Generation, map: &str) -> Option<u32> {
         let map = MapData::from_pin(Object::pin_of(&self.of(&generation.name), map)).ok()?;
         Some(map.info().ok()?.id())
     }
 
-    /// What all generations use.
+    /// Returns the directory of the pins that all generations share.
     pub(super) fn shared(&self) -> PathBuf {
         self.of(SHARED)
     }
 
-    /// An empty directory for it: no generation is left.
+    /// Creates an empty directory for the shared pins, when no generation is left.
     pub(super) fn begin_shared(&self) -> io::Result<()> {
         self.remove(SHARED)?;
         fs::create_dir(self.shared())
     }
 
-    /// The directory of one.
+    /// Returns the directory of a generation.
     pub(super) fn of(&self, generation: &str) -> PathBuf {
         self.root.join(generation)
     }
@@ -150,7 +151,8 @@ impl Pins {
         LoadError::Pins { path: self.root.clone(), source }
     }
 
-    /// An empty directory for the pins of a generation, which is not there until it is finished.
+    /// Creates an empty directory for the pins of a new generation. The generation appears under its name at
+    /// [`Self::finish`].
     pub(super) fn begin(&self) -> io::Result<PathBuf> {
         self.remove(UNFINISHED)?;
         let path = self.unfinished();
@@ -162,7 +164,7 @@ impl Pins {
         fs::rename(self.unfinished(), self.of(generation))
     }
 
-    /// Removes a generation. Its programs end, unless somebody else holds them.
+    /// Removes a generation. Its programs end, unless another process holds them.
     pub(super) fn remove(&self, generation: &str) -> io::Result<()> {
         match fs::remove_dir_all(self.of(generation)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -170,7 +172,7 @@ impl Pins {
         }
     }
 
-    /// Removes all generations and the directory, and says which there were.
+    /// Removes all generations and the directory, and returns the names of the generations.
     ///
     /// # Errors
     ///
@@ -178,7 +180,7 @@ impl Pins {
     pub fn remove_all(&self) -> io::Result<Vec<String>> {
         let generations = self.generations()?;
         match fs::remove_dir_all(&self.root) {
-            // A mount of its own, as the chart's `host.ownPinsOnly` makes it, stays and is empty.
+            // A directory that is a mount of its own (the chart's `host.ownPinsOnly`) stays and is empty.
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy && fs::read_dir(&self.root)?.next().is_none() => {
             }
             removed => removed?,
@@ -197,7 +199,7 @@ fn generations(root: &Path) -> io::Result<Vec<Generation>> {
     Ok(names?.into_iter().filter_map(generation).collect())
 }
 
-/// Whether a directory is in a bpffs, or would be.
+/// Returns true if a directory is in a bpffs, or would be there once it is created.
 fn is_bpffs(path: &Path) -> bool {
     let there = path.ancestors().find(|ancestor| ancestor.exists());
     there.is_some_and(|there| statfs(there).is_ok_and(|found| found.filesystem_type() == BPFFS))

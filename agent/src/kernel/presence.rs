@@ -1,7 +1,8 @@
 //! Tracks how long CPUs were online, and the idle time that was counted while they were offline. Pure.
 //!
-//! The programs know since when a CPU has had nothing to run, and not that it was offline: when it comes back, its idle time
-//! has all of that. The agent learns of each change within the 250 ms between two looks at the kernel's announcements.
+//! The programs know since when a CPU has had nothing to run, but not that it was offline: when it comes back, its idle
+//! time includes the time offline. The agent polls the kernel's announcements every 250 ms, so it learns of each change
+//! within that time.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +14,13 @@ pub(super) struct Presence {
 
 #[derive(Debug, Default)]
 struct Cpu {
-    /// The end of what is in `online_ns`; `None` while it is offline.
+    /// The time up to which `online_ns` is counted; `None` while the CPU is offline.
     online_since_ns: Option<u64>,
-    /// Its time online since the last reading.
+    /// The time that the CPU was online since the last reading, up to `online_since_ns`.
     online_ns: u64,
-    /// It was offline at some time since the last reading.
+    /// True if the CPU was offline at some time since the last reading.
     was_away: bool,
-    /// Its idle time as of the last reading.
+    /// The idle time of the CPU at the last reading.
     idle_ns: Option<u64>,
 }
 
@@ -42,13 +43,14 @@ impl Cpu {
 }
 
 impl Presence {
-    /// For a last reading, maybe the previous agent's, at which the CPUs were online that are online now.
+    /// Begins at the last reading, possibly of the previous agent, with the CPUs that are online now. It assumes that
+    /// the same CPUs were online then.
     pub(super) fn since(at_ns: u64, online: &[u32]) -> Self {
         let cpu = |cpu: &u32| (*cpu, Cpu { online_since_ns: Some(at_ns), ..Cpu::default() });
         Self { cpus: online.iter().map(cpu).collect() }
     }
 
-    /// A CPU went offline or came online.
+    /// Notes that a CPU went offline or came online.
     pub(super) fn note(&mut self, cpu: u32, is_online: bool, now_ns: u64) {
         let cpu = self.cpus.entry(cpu).or_default();
         cpu.count(now_ns);
@@ -59,13 +61,14 @@ impl Presence {
         }
     }
 
-    /// Ends the time since the last reading: by the CPUs that are online, and the idle time of each CPU by its number.
+    /// Ends the time since the last reading, and returns the sums. `online` are the CPUs that are online, and `idle_ns`
+    /// has the idle time of each CPU by its number.
     pub(super) fn pass(&mut self, now_ns: u64, online: &[u32], idle_ns: &[u64]) -> Passed {
-        // Somebody reads this: the list could not be read.
+        // At least one CPU runs this code, so an empty list means that it could not be read.
         if online.is_empty() {
             return Passed::default();
         }
-        // CPUs that came or went without an announcement.
+        // Notes CPUs that came or went without an announcement.
         for cpu in online {
             self.note(*cpu, true, now_ns);
         }
@@ -74,7 +77,7 @@ impl Presence {
             self.note(cpu, false, now_ns);
         }
         let mut passed = Passed::default();
-        // CPUs that were never online here have idle time of before.
+        // CPUs that have not been online since this began have idle time from before.
         for number in (0_u32..).take(idle_ns.len()) {
             self.cpus.entry(number).or_default();
         }
@@ -99,7 +102,7 @@ mod tests {
     fn cpus_that_stay_are_online_all_the_time() {
         let mut presence = Presence::since(100, &[0, 1]);
         assert_eq!(presence.pass(110, &[0, 1], &[5, 7]), Passed { online_ns: 20, offline_idle_ns: 0 });
-        // Idle time may be of a moment after the reading's.
+        // The idle time may be read a moment after the time of the reading.
         assert_eq!(presence.pass(120, &[0, 1], &[16, 8]), Passed { online_ns: 20, offline_idle_ns: 0 });
     }
 
@@ -111,7 +114,7 @@ mod tests {
         assert_eq!(presence.pass(20, &[0], &[0, 4]), Passed { online_ns: 10 + 3, offline_idle_ns: 0 });
         assert_eq!(presence.pass(1000, &[0], &[0, 4]), Passed { online_ns: 980, offline_idle_ns: 0 });
         presence.note(1, true, 1005);
-        // It was idle from 11 to 1004, and for 3 after that.
+        // CPU 1 was idle from 11 to 1004, and for another 3 after that.
         assert_eq!(presence.pass(1010, &[0, 1], &[0, 1000]), Passed { online_ns: 10 + 5, offline_idle_ns: 991 });
         assert_eq!(presence.pass(1020, &[0, 1], &[0, 1010]), Passed { online_ns: 20, offline_idle_ns: 0 });
     }

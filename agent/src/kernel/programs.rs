@@ -1,6 +1,6 @@
 //! The names of the BPF programs and of the maps that the agent writes orders to.
 //!
-//! Programs with an account and reasons for drops have their names from the ABI header, in its order.
+//! The names of programs with an account, and of the reasons for drops, come from the ABI header, in its order.
 
 pub(crate) use podperf_ebpf::DROPS;
 pub(super) use podperf_ebpf::PROGRAMS;
@@ -21,7 +21,7 @@ pub(super) const RUN: [&str; 12] = [
     SAMPLE,
 ];
 
-/// The program that samples what runs.
+/// The program that samples running tasks.
 pub(super) const SAMPLE: &str = "sample";
 /// The iterators over tasks.
 pub(super) const COLLECT: &str = "collect";

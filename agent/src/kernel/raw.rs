@@ -40,14 +40,14 @@ struct ElemAttr {
     flags: u64,
 }
 
-/// What becomes of the entries that are read.
+/// The fate of the entries that are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
     Keep,
     Delete,
 }
 
-/// The map behind aya's typed variants.
+/// Returns the map behind aya's typed variants.
 pub(super) fn data(map: &Map) -> Option<&MapData> {
     match map {
         Map::Array(data)
@@ -64,7 +64,7 @@ pub(super) fn data(map: &Map) -> Option<&MapData> {
 
 /// Calls `each` with every entry of a map: its key, and its value once (`copies` 1) or once per possible CPU.
 ///
-/// Entries that come or go meanwhile may be seen or not; none is seen twice.
+/// Entries that are added or removed meanwhile may be missed; no entry is returned twice.
 pub(super) fn read_all<K: Pod, V: Pod>(
     map: BorrowedFd<'_>,
     copies: usize,
@@ -76,7 +76,8 @@ pub(super) fn read_all<K: Pod, V: Pod>(
     read_words(map, copies * size_of::<V>() / 8, then, |key, words| each(key, bytemuck::cast_slice(words)))
 }
 
-/// The same where values are of another layout, of so many words with all copies.
+/// Calls `each` with every entry of a map like [`read_all`], for values of another layout: `words` is the number of
+/// 8-byte words of a value with all its copies.
 pub(super) fn read_words<K: Pod>(
     map: BorrowedFd<'_>,
     words: usize,
@@ -151,7 +152,7 @@ pub(super) fn update<K: Pod, V: Pod>(map: BorrowedFd<'_>, key: K, value: V) -> i
     element_command(MAP_UPDATE_ELEM, &attr)
 }
 
-/// Removes one entry; one that is not there is no error.
+/// Removes one entry. A missing entry is no error.
 pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, key: K) -> io::Result<()> {
     let attr = ElemAttr {
         map_fd: u64::from(map.as_raw_fd().cast_unsigned()),
@@ -171,7 +172,7 @@ pub(super) fn clear<K: Pod>(map: BorrowedFd<'_>) -> io::Result<()> {
     loop {
         let attr = ElemAttr {
             map_fd: u64::from(map.as_raw_fd().cast_unsigned()),
-            // Without a key: the first one.
+            // Without a key, the kernel returns the first one.
             key: 0,
             value: (&raw mut first) as u64,
             flags: 0,
@@ -185,8 +186,8 @@ pub(super) fn clear<K: Pod>(map: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 fn element_command(command: libc::c_long, attr: &ElemAttr) -> io::Result<()> {
-    // SAFETY: the callers point `key` and `value` at live values of the map's key and value size, on every CPU (the next
-    // key is written where the value would be).
+    // SAFETY: the callers point `key` and `value` at live values of the map's key and value size, on every CPU (the
+    // next key is written where the value would be).
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *attr, size_of::<ElemAttr>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -196,10 +197,10 @@ pub(super) fn run_on(program: &RawTracePoint, cpu: u32, args: [u64; 12]) -> Resu
     program.test_run(RawTracePointRunOptions { args, cpu: Some(cpu) }).map(drop)
 }
 
-/// Gives freed memory back to the system. Loading parses the kernel's types, whose freed pieces glibc would keep.
+/// Returns freed memory to the system. Loading parses the kernel's types, and glibc would keep their freed memory.
 pub(crate) fn return_free_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it touches only free memory.
+    // SAFETY: `malloc_trim` touches only free memory.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -1,4 +1,4 @@
-//! What one reading of the maps found: plain sums over CPUs.
+//! One reading of the maps: plain sums over CPUs.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::model::ids::CgroupId;
 /// The kernel's counts at one instant; all of them only ever grow.
 #[derive(Debug, Default)]
 pub struct RawReading {
-    /// `CLOCK_MONOTONIC` at which running tasks were settled, the mean of all CPUs: the counts are those of this
-    /// moment.
+    /// The time of the counts, in nanoseconds of `CLOCK_MONOTONIC`: the mean over all CPUs of the times at which their
+    /// running tasks were settled.
     pub at_ns: u64,
-    /// Per cgroup (and [`CgroupId::IDLE`]), all CPUs together.
+    /// One row per cgroup (and for [`CgroupId::IDLE`]), all CPUs together.
     pub rows: Vec<RawRow>,
     /// The per-CPU state, all CPUs together.
     pub cpu: CpuTotals,
-    /// What was lost, by `podperf_bpf_drops_total` label, in the order of `enum podperf_drop`.
+    /// Numbers of losses, by `podperf_bpf_drops_total` label, in the order of `enum podperf_drop`.
     pub drops: Vec<(&'static str, u64)>,
     /// Time that CPUs were online since the last reading, all together, in nanoseconds.
     pub online_ns: u64,
@@ -25,10 +25,10 @@ pub struct RawReading {
     pub cpus: Vec<abi::podperf_cpu>,
 }
 
-/// What a cgroup did on all CPUs.
+/// The counts of a cgroup on all CPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRow {
-    /// Whose.
+    /// The cgroup.
     pub cgroup: CgroupId,
     /// Facts and counts, as in podperf.h; without the id.
     pub counts: abi::podperf_cgroup,
@@ -39,33 +39,35 @@ pub struct RawRow {
 pub struct CpuTotals {
     /// Idle time.
     pub idle_ns: u64,
-    /// Switch-ins that were not reported and were told by the run time.
+    /// Number of switch-ins that were not reported, and were recovered from the run time.
     pub switches_recovered: u64,
-    /// Time up to those, whose counts (not times) went to who came on then.
+    /// The time before recovered switch-ins, since the last reported switch, in nanoseconds. Its counts, but not its
+    /// time, were charged to the task that was switched in.
     pub recovered_ns: u64,
-    /// Waits that are in no profile.
+    /// The time of waits that are in no profile, in nanoseconds.
     pub unprofiled_ns: u64,
-    /// Waits that should have a stack.
+    /// Number of waits that should have a stack.
     pub waits: u64,
-    /// Of these, how many walked.
+    /// Number of `waits` whose stack was walked.
     pub walks: u64,
-    /// Of these, how many only to check a remembered stack.
+    /// Number of walks that only checked a stack of the stack cache.
     pub checks: u64,
-    /// Of these, how many found another stack.
+    /// Number of checks that found another stack than the cached one.
     pub checks_wrong: u64,
-    /// Short waits over the budget of walks: others stand for them.
+    /// Number of short waits above the limit of walks: other waits represent them.
     pub sampled_out: u64,
-    /// Remembered stacks that were walked all the same, where the shadow is on.
+    /// Number of waits with a cached stack that were walked nevertheless, if the shadow is on.
     pub shadow_waits: u64,
-    /// Of these, how many were another one.
+    /// Number of `shadow_waits` whose walk found another stack than the cached one.
     pub shadow_wrong: u64,
     /// The lengths of `shadow_waits`, in nanoseconds.
     pub shadow_ns: u64,
-    /// Those of `shadow_wrong`, without waits that were looked at while they went on.
+    /// The lengths of `shadow_wrong`, in nanoseconds, without waits whose stack was seen while the task slept.
     pub shadow_wrong_ns: u64,
-    /// What the counters counted, by slot, never scaled: all that was charged to anyone.
+    /// The counts of the counters, by slot, never scaled. Counts from before a counter's first reading are left out,
+    /// because they are charged to no cgroup.
     pub counts: [u64; abi::PODPERF_MAX_EVENTS as usize],
-    /// What each program did, by its own account, in the order of `enum podperf_program`.
+    /// The runs and the time of each program, by its own account, in the order of `enum podperf_program`.
     pub programs: [abi::podperf_runs; abi::PODPERF_PROGRAMS as usize],
 }
 
@@ -97,7 +99,7 @@ impl CpuTotals {
         total
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds other totals, such as those of a previous generation.
     pub fn add(&mut self, other: &Self) {
         let mut other = *other;
         let slots = vec![(String::new(), None); abi::PODPERF_MAX_EVENTS as usize];
@@ -106,7 +108,7 @@ impl CpuTotals {
         }
     }
 
-    /// All of them, each with a label, those of counters by the names of the slots.
+    /// Returns all numbers, each with a label. The labels of counts have the names of the slots.
     pub fn numbers(&mut self, slots: &[(String, Option<usize>)]) -> Vec<(String, &mut u64)> {
         let plain = [
             ("idle_ns", &mut self.idle_ns),
@@ -132,7 +134,7 @@ impl CpuTotals {
         numbers
     }
 
-    /// Time in all programs.
+    /// Returns the time in all programs.
     #[must_use]
     pub fn programs_time(&self) -> Duration {
         Duration::from_nanos(self.programs.iter().map(|program| program.ns).sum())
@@ -161,14 +163,14 @@ impl Default for CpuTotals {
     }
 }
 
-/// A row of all CPUs together; its `id` is 0, so that it does not grow.
+/// Returns the sum of the copies of a row. Its `id` is 0, so that it does not change with the number of copies.
 pub(super) fn sum(copies: &[abi::podperf_cgroup]) -> abi::podperf_cgroup {
     let mut total: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
     let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut total));
     for copy in copies {
         let copy: &[u64] = bytemuck::cast_slice(std::slice::from_ref(copy));
         for (word, value) in words.iter_mut().zip(copy) {
-            // A task settled on two CPUs may count down on one what it counted up on the other.
+            // A task that is settled on two CPUs may add on one and subtract on the other.
             *word = word.wrapping_add(*value);
         }
     }

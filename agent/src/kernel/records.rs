@@ -1,4 +1,4 @@
-//! The records of the two rings, decoded. Pure: bytes in, values out; records that are too short are refused.
+//! Decodes the records of the two rings. Pure: bytes in, values out; records that are too short are rejected.
 
 use std::mem::offset_of;
 
@@ -9,25 +9,25 @@ use crate::model::{
     wait::WaitState,
 };
 
-/// What comes through `stack_ring`.
+/// A record of `stack_ring`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StackRecord {
     /// The frames of a stack that was not sent before.
     Stack(RawStack),
-    /// The stack (second) of a place (first) that samples named before its stack was known.
+    /// A call site (first) and its stack (second), after samples named the call site before its stack was known.
     Place(StackId, StackId),
-    /// A wait over the threshold.
+    /// A wait longer than the threshold.
     LongWait(RawSample),
-    /// Who ends waits.
+    /// A waker, which ends waits.
     Waker(RawWaker),
 }
 
-/// Addresses of a stack, both parts leaf first.
+/// The addresses of a stack. Both parts begin with the leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawStack {
-    /// Its name in [`SampleKey`].
+    /// The id of the stack in [`SampleKey`].
     pub id: StackId,
-    /// Whose it was when it was walked; others may share it.
+    /// The process in which the stack was walked; other processes may share the stack.
     pub process: Pid,
     /// Return addresses in user space.
     pub user: Vec<u64>,
@@ -35,77 +35,77 @@ pub struct RawStack {
     pub kernel: Vec<u64>,
 }
 
-/// Who ends waits.
+/// A waker: a thread or an interrupt that ends waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawWaker {
-    /// Its name in [`SampleKey`].
+    /// The id of the waker in [`SampleKey`].
     pub id: WakerId,
-    /// `None`: an interrupt, such as a timer or a network packet.
+    /// The cgroup of the waker; `None` for an interrupt, such as a timer or a network packet.
     pub cgroup: Option<CgroupId>,
     /// The thread's name.
     pub thread: String,
-    /// From where it woke, where that was taken.
+    /// The stack at the wakeup; `None` if it was not walked.
     pub stack: Option<StackId>,
 }
 
-/// Whose time, where and how.
+/// The key of a sample: process, cgroup, stacks, waker, activity and filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SampleKey {
-    /// Where: a stack, or a place whose stack may be known later. `None` when neither is known.
+    /// A stack, or a call site whose stack may be known later; `None` when neither is known.
     pub stack: Option<StackId>,
-    /// The kernel's part of it as it was seen while the thread slept, below the scheduler's functions. It is right where
-    /// `stack`, which may be a remembered one, says something else. `None`: nobody looked.
+    /// The kernel part of the stack, taken while the thread slept, without the scheduler's functions. If it differs
+    /// from `stack`, which may come from the stack cache, then `seen` is right. `None` if it was not taken.
     pub seen: Option<StackId>,
-    /// The cgroup in which it ended.
+    /// The cgroup in which the wait or the sample ended.
     pub cgroup: CgroupId,
-    /// Who ended the wait, where that is known.
+    /// The waker that ended the wait; `None` if it is not known.
     pub waker: Option<WakerId>,
     /// The process.
     pub process: Pid,
-    /// What it did.
+    /// The activity of the thread.
     pub activity: RawActivity,
-    /// Bit n: filter n lets it pass.
+    /// The filters that match: bit n for filter n.
     pub filters: u16,
 }
 
-/// What time was spent on.
+/// An activity on which a thread spent time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RawActivity {
     /// A wait of this kind.
     Wait(WaitState),
-    /// On the CPU.
+    /// Running on the CPU.
     OnCpu,
 }
 
-/// Time with one key.
+/// The time with one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawSample {
-    /// Whose, where and how.
+    /// The key of the time.
     pub key: SampleKey,
-    /// All together, without `queued_ns`.
+    /// The sum of the times, in nanoseconds, without `queued_ns`.
     pub ns: u64,
-    /// From the ends of these waits until the threads had a CPU.
+    /// The time from the ends of these waits until the threads had a CPU, in nanoseconds.
     pub queued_ns: u64,
-    /// The part of a single wait, in nanoseconds, that samples before this one have; 0 for a sum of waits.
+    /// The part of a single wait that previous samples contain, in nanoseconds; 0 for a sum of waits.
     pub so_far_ns: u64,
-    /// How many waits, or samples on the CPU.
+    /// Number of waits, or of samples on the CPU.
     pub count: u64,
-    /// When the last ended, `CLOCK_MONOTONIC`.
+    /// The end of the last wait or sample, in nanoseconds of `CLOCK_MONOTONIC`.
     pub last_ns: u64,
 }
 
 /// A change of the cgroup2 tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CgroupRecord {
-    /// A new cgroup, or a new name for one; the path is from the root of the tree. `None` when the kernel cut it
-    /// short: the tree must be walked.
+    /// A new cgroup, or a new name of a cgroup, with the path from the root of the tree. The path is `None` when the
+    /// kernel truncated it: the tree must be walked.
     Named(CgroupId, Option<String>),
     /// The cgroup was removed.
     Died(CgroupId),
 }
 
 impl SampleKey {
-    /// `None` for an activity that this version does not know.
+    /// Converts the key of a map; returns `None` for an activity that this version does not know.
     #[must_use]
     pub fn from_abi(key: &abi::podperf_sample_key) -> Option<Self> {
         let activity = match u32::from(key.activity) {

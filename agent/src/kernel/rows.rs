@@ -1,7 +1,7 @@
-//! The rows of facts and counts: their tables' sizes, how they are read, and how those of dead cgroups are freed.
+//! The rows of facts and counts: computes the sizes of their tables, reads them, and frees the rows of dead cgroups.
 //!
-//! The same row is found in several places, see cgroup.bpf.h: in the slot of its id on the CPUs where the cgroup came
-//! first, and by its id on the others.
+//! The copies of a row are in two tables, see cgroup.bpf.h: in the slot of its id on CPUs where this cgroup was the
+//! first in the slot, and by its id on the remaining CPUs.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,38 +18,39 @@ use super::{
 };
 use crate::model::ids::CgroupId;
 
-/// The map of waits that were charged while they went on.
+/// The map of the parts of waits that were charged before the waits ended.
 pub(super) const ROWS_SO_FAR: &str = "rows_so_far";
 const ARGUMENTS: usize = abi::PODPERF_FORGET_MAX as usize;
 
-/// What must be known to find a row.
+/// The sizes that are needed to find a row, and the copies to ignore.
 #[derive(Debug)]
 pub(super) struct Rows {
     slots: u32,
     copies: usize,
-    /// Copies of dead cgroups on CPUs that were offline when they were to be freed.
+    /// Copies of dead cgroups' rows that are not freed because their CPUs were offline, by CPU and cgroup.
     stale: HashSet<(usize, u64)>,
 }
 
 impl Rows {
-    /// Tables for so many cgroups, on machines with `copies` possible CPUs.
+    /// Computes the tables for `max_cgroups` cgroups, on a machine with `copies` possible CPUs.
     pub(super) fn new(max_cgroups: u32, copies: usize) -> Self {
         // A slot is the upper bits of a product, so their number is a power of two.
         let slots = max_cgroups.clamp(2, 1 << 31).next_power_of_two();
         Self { slots, copies, stale: HashSet::new() }
     }
 
-    /// Size of `rows`.
+    /// Returns the size of `rows`.
     pub(super) const fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// What the programs are told of it.
+    /// Returns the shift from a product of 32 bits to a slot; the programs use the same.
     pub(super) const fn slot_shift(&self) -> u32 {
         u32::BITS - self.slots.ilog2()
     }
 
-    /// Size of `rows_by_id`. With as many cgroups as slots, every third finds its slot taken; of few it may be more.
+    /// Returns the size of `rows_by_id`. With as many cgroups as slots, every third cgroup finds its slot taken. With
+    /// few cgroups the share may be larger.
     pub(super) fn by_id(&self) -> u32 {
         (self.slots / 2).max(64)
     }
@@ -62,7 +63,7 @@ impl Rows {
         folded.wrapping_mul(abi::PODPERF_SLOT_SPREAD) >> self.slot_shift()
     }
 
-    /// All rows, each the sum over all CPUs.
+    /// Reads all rows, each as the sum over all CPUs.
     pub(super) fn read(&self, object: &Object) -> io::Result<Vec<RawRow>> {
         let mut ids = Vec::new();
         raw::read_all(fd(object, "cgroups")?, 1, Then::Keep, |id: u64, _: &[u64]| ids.push(id))?;
@@ -87,7 +88,8 @@ impl Rows {
 
     /// Frees the rows of dead cgroups.
     pub(super) fn forget(&mut self, object: &Object, dead: &[CgroupId]) -> io::Result<()> {
-        // From here on they are not read. A program that still settles one makes it known again, with a new row.
+        // From here on these rows are not read. A program that still settles such a cgroup adds it again, with a new
+        // row.
         for id in dead {
             raw::delete(fd(object, "cgroups")?, id.0)?;
             raw::delete(fd(object, "rows_by_id")?, id.0)?;
@@ -114,7 +116,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Frees what is left on CPUs that have come back.
+    /// Frees the remaining copies on CPUs that have come back online.
     pub(super) fn follow(&mut self, object: &Object, online: &[u32]) {
         if self.stale.is_empty() {
             return;
@@ -129,7 +131,7 @@ impl Rows {
     }
 }
 
-/// Has a CPU free its copies of these rows; whether it did.
+/// Runs the program `forget` on a CPU to free its copies of these rows. Returns false if the program cannot run there.
 fn free(object: &Object, cpu: u32, ids: &[u64]) -> bool {
     let Some(program) = raw_program(object, "forget") else { return false };
     ids.chunks(ARGUMENTS).all(|ids| {

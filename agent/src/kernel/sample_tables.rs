@@ -1,4 +1,5 @@
-//! The tables in which programs sum samples: two of each kind, written in turn, so that one can be emptied.
+//! The tables in which the programs sum samples. The programs write to two tables of each kind in turn, so that the
+//! agent can empty the other one.
 
 use std::io;
 
@@ -10,14 +11,14 @@ use super::{
     records::{RawSample, SampleKey},
 };
 
-/// The tables that are written while the epoch is even, and while it is odd, with their numbers.
+/// The tables for even epochs, and the tables for odd epochs, with their numbers.
 const TABLES: [[(&str, u32); 2]; 2] = [
     [("waits_even", abi::PODPERF_WAITS_EVEN), ("oncpu_even", abi::PODPERF_ONCPU_EVEN)],
     [("waits_odd", abi::PODPERF_WAITS_ODD), ("oncpu_odd", abi::PODPERF_ONCPU_ODD)],
 ];
 
-/// Reads and empties the tables that were written in the even (0) or odd (1) epochs. Returns the samples and the first error. The
-/// samples are no longer in the tables, also if there was an error.
+/// Reads and empties the tables that were written in the even (0) or odd (1) epochs. Returns the samples and the first
+/// error. The returned samples are no longer in the tables, even if there was an error.
 pub(super) fn take(object: &Object, odd: usize) -> (Vec<RawSample>, Option<io::Error>) {
     let (mut samples, mut failed) = (Vec::new(), None);
     for (table, number) in TABLES[odd] {

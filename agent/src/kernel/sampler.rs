@@ -1,4 +1,4 @@
-//! The sampler's perf events: one per CPU, `cycles` where there is a counter for it, else a clock.
+//! The sampler's perf events: one per CPU, `cycles` if the CPUs have a counter for them, else a clock.
 
 use super::programs::SAMPLE;
 use std::collections::BTreeMap;
@@ -12,19 +12,19 @@ use tracing::debug;
 
 use super::{error::LoadError, object::Object};
 
-/// What makes samples.
+/// The event that triggers samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SampleEvent {
-    /// `cycles` where the CPUs count them, else `cpu-clock`.
+    /// `cycles` if the CPUs count them, else `cpu-clock`.
     Auto,
-    /// The PMU's cycles: samples come where interrupts are off, too. Takes a counter.
+    /// The PMU's cycles. They also sample code that runs with interrupts off, and take a counter.
     Cycles,
     /// The kernel's timer.
     CpuClock,
 }
 
-/// The attached events; closed on drop.
+/// The attached events, which close on drop.
 #[derive(Debug)]
 pub(super) struct Sampler {
     event: SampleEvent,
@@ -33,14 +33,14 @@ pub(super) struct Sampler {
 }
 
 impl Sampler {
-    /// Loads the program, if it is not there, and attaches it on each CPU.
+    /// Loads the program if no previous agent has pinned it, and attaches it on each CPU.
     ///
     /// # Errors
     ///
-    /// When the program is refused, or no CPU takes the event.
+    /// When the kernel rejects the program, or the event on a CPU.
     pub(super) fn start(object: &mut Object, wanted: SampleEvent, hertz: u32, cpus: &[u32]) -> Result<Self, LoadError> {
         let loaded = program(object)?;
-        // That of an agent before this one is there already.
+        // A program that a previous agent pinned is loaded already.
         if loaded.fd().is_err() {
             loaded.load().map_err(refused)?;
         }
@@ -62,12 +62,13 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// What makes the samples, never `auto`.
+    /// Returns the event that triggers the samples, never `auto`.
     pub(super) const fn event(&self) -> SampleEvent {
         self.event
     }
 
-    /// After CPUs went offline (`gone`, some may be back) or came: the events of those that went are dead.
+    /// Attaches the program on CPUs that came online. The events of CPUs that went offline (`gone`) are dead and are
+    /// dropped; some of these CPUs may be back.
     pub(super) fn follow(&mut self, object: &mut Object, gone: &[u32], online: &[u32]) {
         self.links.retain(|cpu, _| !gone.contains(cpu));
         for cpu in online {
@@ -87,7 +88,7 @@ impl Sampler {
         let program = program(object)?;
         let scope = PerfEventScope::AllProcessesOneCpu { cpu };
         let policy = match self.event {
-            // A fixed period: no start-up in which the kernel looks for one.
+            // With a fixed period, the kernel needs no start-up time to adjust it.
             SampleEvent::CpuClock => SamplePolicy::Period(1_000_000_000 / self.hertz.max(1)),
             SampleEvent::Cycles | SampleEvent::Auto => SamplePolicy::Frequency(self.hertz),
         };

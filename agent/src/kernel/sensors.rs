@@ -37,7 +37,7 @@ use crate::{
     model::ids::CgroupId,
 };
 
-/// The running programs. The counters close on drop, and unless they are pinned the programs detach.
+/// The running programs. On drop, the counters close, and programs that are not pinned detach.
 pub struct Sensors {
     object: Object,
     counters: Counters,
@@ -52,37 +52,38 @@ pub struct Sensors {
     tracepoint: Tracepoint,
     running: Vec<&'static str>,
     begin: Begin,
-    /// What is in none of the maps any more: totals, and losses by reason.
+    /// Totals, and losses by reason, that are no longer in any map.
     base: (CpuTotals, Vec<(&'static str, u64)>),
     before: Vec<Before>,
-    /// How often a task's record could not be made, at the last reading.
+    /// Number of task records that could not be created, at the last reading.
     records_missing: u64,
     unreadable: Vec<String>,
 }
 
-/// How counting began.
+/// The way in which counting began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// With this agent: all counts were zero.
+    /// Counting began with this agent, and all counts were zero.
     Anew,
-    /// With an agent before it, whose programs and maps run on.
+    /// A previous agent began counting, and this agent uses its programs and maps.
     Adopted,
-    /// The same, with other programs: what those before have counted is in [`Sensors::before`].
+    /// A previous agent began counting, with other programs. Their counts are in [`Sensors::before`].
     TookOver,
 }
 
 impl Sensors {
-    /// Loads the object and attaches the programs, or adopts those that an agent with the same object and the same
-    /// settings has pinned: counting begins, or goes on. Walk the cgroup tree after this, so that no cgroup is missed.
+    /// Loads the object and attaches the programs, or adopts the programs that an agent with the same object and the
+    /// same settings has pinned. Counting then begins or continues. Walk the cgroup tree after this, so that no cgroup
+    /// is missed.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses the object or a program. Events that cannot be counted are no error: see
+    /// When the kernel rejects the object or a program. Events that cannot be counted are no error: see
     /// [`Sensors::counters`].
     pub fn start(settings: &SensorSettings, plan: &Plan, pins: Option<&Pins>) -> Result<Self, LoadError> {
         let cpus = aya::util::online_cpus().unwrap_or_else(|_| vec![0]);
         let copies = aya::util::nr_cpus().map_err(|(_, source)| LoadError::Cpus(source))?;
-        // Before the counters are opened: what happens meanwhile is seen afterwards.
+        // Listens before the counters are opened: CPUs that come or go meanwhile are noticed afterwards.
         let hotplug = Hotplug::listen();
         let mut counters = Counters::open(plan, &cpus, settings.pmu, monotonic());
         let rows = Rows::new(settings.max_cgroups, copies);
@@ -110,11 +111,11 @@ impl Sensors {
         let stack_ring = take_ring(&mut object, "stack_ring")?;
         let cgroup_ring = take_ring(&mut object, "cgroup_ring")?;
         let sampled = settings.stacks && settings.oncpu_hertz > 0;
-        // Before the first samples, which by cycles come in a burst.
+        // Set before the first samples, because samples by cycles begin with a burst.
         orders.sample_busy = (settings.oncpu_event != SampleEvent::CpuClock).into();
         order(&object, orders).map_err(LoadError::Counter)?;
         let sampler = sampled.then(|| Sampler::start(&mut object, settings.oncpu_event, settings.oncpu_hertz, &cpus));
-        // All else goes on without it.
+        // The rest works without the sampler.
         let sampler = sampler.transpose().map_err(|error| format!("{:#}", anyhow::Error::new(error)));
         if matches!(&sampler, Ok(Some(sampler)) if sampler.event() == SampleEvent::CpuClock) {
             orders.sample_busy = 0;
@@ -132,7 +133,7 @@ impl Sensors {
             }
         }
         if settings.facts {
-            // These programs count now: who sleeps since before them is seen without waking up.
+            // These programs count now. This iterator shows them the tasks that have slept since before they counted.
             object.iterate(SEE).map_err(LoadError::Counter)?;
         }
         let tracepoint = if is_loaded(&object, "sched_switch_raw") { Tracepoint::Raw } else { Tracepoint::Btf };
@@ -159,14 +160,14 @@ impl Sensors {
         })
     }
 
-    /// How counting began.
+    /// Returns the way in which counting began.
     #[must_use]
     pub const fn begin(&self) -> Begin {
         self.begin
     }
 
-    /// Goes on with totals that are in none of the maps any more; losses are those labelled `drop REASON`. `read_ns` is when
-    /// the previous agent last read.
+    /// Adds totals that are no longer in any map. The losses are the entries of `drops` labelled `drop REASON`.
+    /// `read_ns` is the time of the previous agent's last reading.
     pub fn resume(&mut self, totals: &CpuTotals, drops: &BTreeMap<String, u64>, read_ns: Option<u64>) {
         if let Some(read_ns) = read_ns {
             self.presence = Presence::since(read_ns, &aya::util::online_cpus().unwrap_or_default());
@@ -175,19 +176,19 @@ impl Sensors {
         self.base = (*totals, DROPS.iter().filter_map(lost).collect());
     }
 
-    /// Totals that are in none of the maps any more, and losses by reason.
+    /// Returns the totals, and the losses by reason, that are no longer in any map.
     #[must_use]
     pub fn base(&self) -> (&CpuTotals, &[(&'static str, u64)]) {
         (&self.base.0, &self.base.1)
     }
 
-    /// What tells these counts from all others: two agents that say the same read the same rows.
+    /// Returns the identity of these counts: two agents with the same identity read the same rows.
     #[must_use]
     pub fn identity(&self) -> String {
         identity(&self.object)
     }
 
-    /// What programs before these have counted.
+    /// Returns the counts of the programs of previous generations.
     #[must_use]
     pub fn before(&self) -> &[Before] {
         &self.before
@@ -199,40 +200,41 @@ impl Sensors {
         &self.unreadable
     }
 
-    /// That is posted and kept: nobody needs it here any more.
+    /// Drops the counts of previous generations and unpins them, once the counts are reported and in the checkpoint.
     pub fn forget_before(&mut self) {
         self.before.drain(..).for_each(Before::forget);
     }
 
-    /// Which form of the scheduling tracepoint is attached.
+    /// Returns the form of the scheduling tracepoint that is attached.
     #[must_use]
     pub const fn tracepoint(&self) -> Tracepoint {
         self.tracepoint
     }
 
-    /// What makes samples on the CPU; `None` where none are wanted.
+    /// Returns the event that triggers samples on the CPU; `None` if none are wanted.
     ///
     /// # Errors
     ///
-    /// Why there are none although they are wanted.
+    /// When samples are wanted but the sampler did not start: the reason.
     pub fn samples(&self) -> Result<Option<SampleEvent>, String> {
         let sampler = self.sampler.as_ref().map_err(Clone::clone)?;
         Ok(sampler.as_ref().map(Sampler::event))
     }
 
-    /// The configured events and what became of each.
+    /// Returns the configured events, and the state of each.
     #[must_use]
     pub fn counters(&self) -> &[OpenCounter] {
         self.counters.events()
     }
 
-    /// The most that any event can count in a nanosecond of one CPU here.
+    /// Returns the largest count that any event can reach in a nanosecond of one CPU of this machine.
     #[must_use]
     pub fn most_per_ns(&self) -> f64 {
         MOST_PER_CYCLE * fastest_ghz(&aya::util::online_cpus().unwrap_or_default())
     }
 
-    /// After a reading: makes room on the PMU for others or takes it back. Whether the state of any counter changed. `doubtful` are slots whose counts cannot be.
+    /// Frees counters of the PMU for other users, or takes them back, after a reading. `doubtful` are slots with
+    /// impossible counts. Returns true if the state of any counter changed.
     pub fn tend(&mut self, reading: &RawReading, doubtful: &[usize]) -> bool {
         let gone = self.note_cpus();
         self.follow_cpus(&gone.unwrap_or_default());
@@ -244,18 +246,18 @@ impl Sensors {
         self.counters.look(monotonic(), &reading.cpus, || _ = flush(object))
     }
 
-    /// Gives up the last group of counters that still counts; `false` when none does.
+    /// Stops the last group of counters that still counts. Returns false when no group counts.
     pub fn shed_counters(&mut self) -> bool {
         let object = &self.object;
         self.counters.shed_group(|| _ = flush(object))
     }
 
-    /// Takes up again the group of counters that was given up last; `false` when there is none.
+    /// Restores the group of counters that was stopped last. Returns false when no group was stopped.
     pub fn restore_counters(&mut self) -> bool {
         self.counters.restore_group()
     }
 
-    /// Whether stacks are left out.
+    /// Leaves out stacks, or takes them again.
     ///
     /// # Errors
     ///
@@ -265,7 +267,7 @@ impl Sensors {
         self.order()
     }
 
-    /// Has the programs look at these terms of filters and no others.
+    /// Makes the programs use only these filter terms.
     ///
     /// # Errors
     ///
@@ -284,7 +286,7 @@ impl Sensors {
         order(&self.object, self.orders)
     }
 
-    /// Charges the waits that go on, for the next reading. [`Self::take_samples`] does so, too.
+    /// Charges the waits that have not ended, for the next reading. [`Self::take_samples`] does this, too.
     ///
     /// # Errors
     ///
@@ -293,16 +295,16 @@ impl Sensors {
         self.object.iterate(COLLECT)
     }
 
-    /// Settles what is on each CPU, then reads everything.
+    /// Settles the running task of each CPU, then reads all maps.
     ///
     /// # Errors
     ///
-    /// When a map cannot be read: the reading is then not usable.
+    /// When a map cannot be read. The reading is then not usable.
     pub fn read(&mut self) -> io::Result<RawReading> {
         if let Some(gone) = self.note_cpus() {
             self.follow_cpus(&gone);
         }
-        // Before the rest: a CPU that comes meanwhile is one of the next reading's.
+        // Reads this list first: a CPU that comes online meanwhile belongs to the next reading.
         let online = aya::util::online_cpus().unwrap_or_default();
         let at_ns = self.flush();
         let rows = self.rows.read(&self.object)?;
@@ -311,14 +313,14 @@ impl Sensors {
         let drops = self.drops()?;
         let idle: Vec<u64> = cpus.iter().map(|cpu| cpu.idle_ns).collect();
         let passed = self.presence.pass(at_ns, &online, &idle);
-        // Totals wrap.
+        // The totals may wrap around.
         self.base.0.idle_ns = self.base.0.idle_ns.wrapping_sub(passed.offline_idle_ns);
         let mut cpu = CpuTotals::of(&cpus);
         cpu.add(&self.base.0);
         Ok(RawReading { at_ns, rows, cpu, drops, online_ns: passed.online_ns, cpus })
     }
 
-    /// What was lost so far, by `podperf_bpf_drops_total` label.
+    /// Returns the number of losses so far, by `podperf_bpf_drops_total` label.
     ///
     /// # Errors
     ///
@@ -336,7 +338,7 @@ impl Sensors {
         Ok(drops)
     }
 
-    /// Forgets cgroups that are gone. If one of their tasks still had something to settle, a new row appears.
+    /// Frees the rows of removed cgroups. If the programs still settle a task of such a cgroup, a new row appears.
     ///
     /// # Errors
     ///
@@ -345,7 +347,7 @@ impl Sensors {
         self.rows.forget(&self.object, dead)
     }
 
-    /// Takes all new records of both rings, and follows CPUs that came or went.
+    /// Passes on all new records of both rings, and handles CPUs that came or went.
     pub fn drain(&mut self, mut stacks: impl FnMut(StackRecord), mut cgroups: impl FnMut(CgroupRecord)) {
         if let Some(gone) = self.note_cpus() {
             self.follow_cpus(&gone);
@@ -358,25 +360,25 @@ impl Sensors {
         }
     }
 
-    /// Makes the programs write to the other tables of samples, and reads and empties those that they wrote to. Waits that go
-    /// on are in them with what they have lasted so far.
+    /// Makes the programs write to the other tables of samples, then reads and empties the tables that they wrote to.
+    /// The tables include the waits that have not ended, with their time so far.
     ///
     /// # Errors
     ///
-    /// When the tables cannot be read; their samples are then taken the time after the next.
+    /// When the tables cannot be read. The call after the next one then returns their samples.
     pub fn take_samples(&mut self) -> io::Result<Vec<RawSample>> {
         let odd = self.orders.epoch & 1;
         self.orders.epoch ^= 1;
         self.order()?;
-        // A program that read the old epoch is done well before this: flushing interrupts each CPU, and programs at
-        // the context switch cannot be interrupted.
+        // After the flush, no program still uses the old epoch: flushing interrupts each CPU, and programs at the
+        // context switch cannot be interrupted.
         self.flush();
-        // The sums of tasks go into the table that is no longer written to, or stay for the next one.
+        // The sums of tasks go into the tables that programs no longer write to, or stay for the next tables.
         let unsettled = self.object.iterate(COLLECT).err();
         let (samples, untaken) = sample_tables::take(&self.object, odd as usize);
         let failed = unsettled.or(untaken);
         match failed {
-            // They are gone from the table.
+            // The samples are no longer in the table, so this returns them despite the error.
             Some(error) if !samples.is_empty() => {
                 debug!(%error, "not all samples are read");
                 Ok(samples)
@@ -386,7 +388,7 @@ impl Sensors {
         }
     }
 
-    /// Has stacks and wakers sent again when they come again, since they were forgotten here.
+    /// Makes the programs send these stacks and wakers again at their next use, because the agent has dropped them.
     ///
     /// # Errors
     ///
@@ -395,7 +397,7 @@ impl Sensors {
         sent::forget(&self.object, ids)
     }
 
-    /// What the maps hold, by the kernel's own account (`/proc/self/fdinfo`).
+    /// Returns the use and the memory of the maps, by the kernel's own account (`/proc/self/fdinfo`).
     #[must_use]
     pub fn map_use(&self) -> Vec<MapUse> {
         let mut maps: Vec<_> = self
@@ -408,19 +410,19 @@ impl Sensors {
         maps
     }
 
-    /// The programs that run, and what they did by their own account in `totals`.
+    /// Returns the programs that run, with their runs and times by their own account in `totals`.
     #[must_use]
     pub fn program_use(&self, totals: &CpuTotals) -> Vec<ProgramUse> {
         let read = |name: &&'static str| {
-            // The raw form has the account of the other.
+            // The raw form `sched_switch_raw` shares the account of `sched_switch`.
             let own = PROGRAMS.iter().position(|program| name.starts_with(program))?;
             Some(ProgramUse::read(name, self.object.descriptor(name)?, &totals.programs[own]))
         };
         self.running.iter().filter_map(read).collect()
     }
 
-    /// Notes which CPUs came and went since the last call. Returns those that went, of which some may be back; `None` when
-    /// none came or went.
+    /// Notes the CPUs that came and went since the last call. Returns the CPUs that went, and some of them may be back;
+    /// `None` when no CPU came or went.
     fn note_cpus(&mut self) -> Option<Vec<u32>> {
         let (news, now_ns) = (self.hotplug.news(), monotonic_ns());
         news.iter().for_each(|(cpu, is_online)| self.presence.note(*cpu, *is_online, now_ns));
@@ -437,7 +439,7 @@ impl Sensors {
         self.rows.follow(&self.object, &online);
     }
 
-    /// Makes the records of tasks for which the kernel had no memory when they were born.
+    /// Creates the records of tasks for which the kernel had no memory when the tasks were created.
     fn make_records(&mut self, reading: &RawReading) {
         let missing = reading.drops.iter().find(|(reason, _)| *reason == "task_storage").map_or(0, |(_, count)| *count);
         if std::mem::replace(&mut self.records_missing, missing) < missing

@@ -1,5 +1,5 @@
-//! The stacks and wakers that were sent: sets of ids, each with the ids that were sent last (`stacks_sent` in
-//! `ebpf/bpf/walk.bpf.h`).
+//! The ids of the stacks and wakers that the programs have sent. They are in sets, each with the ids that were sent
+//! last (`stacks_sent` in `ebpf/bpf/walk.bpf.h`).
 
 use std::io;
 
@@ -17,7 +17,8 @@ pub(super) fn sets(ids: u32) -> u32 {
     ids.div_ceil(abi::PODPERF_SENT_WAYS).clamp(1, 1 << 30).next_power_of_two()
 }
 
-/// Removes ids, so that they are sent when they come again. An id that is sent at this moment may be sent once more.
+/// Removes ids, so that the programs send them again at the next use. An id that is sent at this moment may be sent
+/// twice.
 pub(super) fn forget(object: &Object, ids: &[u64]) -> io::Result<()> {
     let map = fd(object, MAP)?;
     let sets = entries(object);
@@ -33,7 +34,7 @@ pub(super) fn forget(object: &Object, ids: &[u64]) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes all ids, so that they are sent when they come again.
+/// Removes all ids, so that the programs send them again at the next use.
 pub(super) fn forget_all(object: &Object) -> io::Result<()> {
     let map = fd(object, MAP)?;
     let none: abi::podperf_sent = bytemuck::Zeroable::zeroed();

@@ -1,4 +1,4 @@
-//! A loop of known length, run on a CPU of choice while its counters count.
+//! Runs a loop of known length on a chosen CPU while the CPU's counters count.
 
 use std::{fs, io, os::fd::BorrowedFd, time::Instant};
 
@@ -10,16 +10,17 @@ use nix::{
 use super::perf;
 use crate::events::plausible::{Growth, Spin};
 
-/// Two instructions each, one of them a branch: a third of a millisecond on a slow CPU.
+/// The rounds of the loop, with two instructions each: one is a branch. They take a third of a millisecond on a slow
+/// CPU.
 const ROUNDS: u64 = 1_000_000;
-/// Where the machine does not say what its fastest clock is: none is faster.
+/// The assumed fastest clock in GHz, if the machine does not report it. No CPU is faster.
 const FASTEST_GHZ: f64 = 10.0;
 
-/// Spins on `cpu`, and says what each of its counters grew by meanwhile.
+/// Runs the loop on `cpu`, and returns the growth of each of its counters meanwhile.
 ///
 /// # Errors
 ///
-/// When the calling thread may not run there.
+/// When the calling thread may not run on that CPU.
 pub(super) fn spin(cpu: u32, counters: &[BorrowedFd<'_>]) -> io::Result<(Spin, Vec<Option<Growth>>)> {
     let this_thread = Pid::from_raw(0);
     let before = sched_getaffinity(this_thread)?;
@@ -46,7 +47,7 @@ pub(super) fn spin(cpu: u32, counters: &[BorrowedFd<'_>]) -> io::Result<(Spin, V
     Ok((Spin { instructions: 2 * ROUNDS, branches: ROUNDS, wall_ns, most_ghz: most_ghz(cpu) }, grown))
 }
 
-/// The fastest clock of a CPU, in GHz.
+/// Returns the fastest clock of a CPU, in GHz.
 pub(super) fn most_ghz(cpu: u32) -> f64 {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq");
     let khz = fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<f64>().ok());
@@ -55,7 +56,7 @@ pub(super) fn most_ghz(cpu: u32) -> f64 {
 
 #[cfg(target_arch = "x86_64")]
 fn spin_for(rounds: u64) {
-    // SAFETY: it touches one register, which it declares, and the flags.
+    // SAFETY: the code changes only one register, which it declares, and the flags.
     unsafe {
         std::arch::asm!("2:", "dec {rounds}", "jnz 2b", rounds = inout(reg) rounds => _, options(nomem, nostack));
     }
@@ -63,7 +64,7 @@ fn spin_for(rounds: u64) {
 
 #[cfg(target_arch = "aarch64")]
 fn spin_for(rounds: u64) {
-    // SAFETY: it touches one register, which it declares, and the flags.
+    // SAFETY: the code changes only one register, which it declares, and the flags.
     unsafe {
         std::arch::asm!(
             "2:",

@@ -1,4 +1,4 @@
-//! How the programs come to run: adopted, if the ones that are wanted are pinned, else loaded and attached.
+//! Starts the programs: adopts them if the wanted ones are pinned, else loads and attaches them.
 
 use super::programs::TASKS;
 use std::io;
@@ -26,18 +26,18 @@ use super::{
     sent, symbols,
 };
 
-/// What is pinned.
+/// The pinned generations.
 #[derive(Default)]
 pub(super) struct Found {
-    /// What is wanted.
+    /// The generation with the wanted layout.
     pub(super) same: Option<(Generation, Object)>,
-    /// Others, which can be taken over.
+    /// Generations that cannot be adopted, but can be taken over.
     pub(super) others: Vec<Generation>,
-    /// Of these, the one that counts.
+    /// The active generation, if it is one of `others`.
     pub(super) counting: Option<Generation>,
 }
 
-/// Looks for what is pinned, and removes what is of no use.
+/// Finds the pinned generations, and removes those that cannot be used.
 pub(super) fn find(pins: &Pins, layout: &str) -> Result<Found, LoadError> {
     let failed = |source| pins.failed(source);
     let mut found = Found::default();
@@ -47,7 +47,7 @@ pub(super) fn find(pins: &Pins, layout: &str) -> Result<Found, LoadError> {
     let remembered = |generation: &Generation| pins.map_id(generation, TASKS);
     let current = counting.and_then(remembered);
     for generation in &generations {
-        // One that has given way to another layout remembers of tasks what was before that: it is read, and no more.
+        // A generation that gave way to another layout has outdated records of tasks: it is only read, not adopted.
         if generation.layout == layout && (current.is_none() || remembered(generation) == current) {
             match Object::pinned(&pins.of(&generation.name)) {
                 Ok(object) => {
@@ -73,7 +73,7 @@ pub(super) fn find(pins: &Pins, layout: &str) -> Result<Found, LoadError> {
     Ok(found)
 }
 
-/// What the programs are told.
+/// Returns the constants and map sizes with which the programs are loaded.
 pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows, copies: usize) -> Layout {
     let copies = u32::try_from(copies).unwrap_or(1);
     let max_stacks = if settings.stacks { settings.max_stacks } else { 1 };
@@ -113,12 +113,12 @@ pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows
         .size("oncpu_even", max_oncpu_samples)
         .size("oncpu_odd", max_oncpu_samples)
         .besides(format!("{:?}", settings.tracepoint))
-        // What the slots of counters are.
+        // The names of the counters by slot.
         .besides(format!("{:?}", counters.names()))
 }
 
-/// Loads the object, pins its maps where that is wanted, and attaches its programs. They count at once, unless there are
-/// others to be taken over.
+/// Loads the object, pins its maps if that is wanted, and attaches its programs. The programs count at once, unless
+/// there are other programs to take over from.
 pub(super) fn load(
     settings: &SensorSettings,
     layout: &Layout,
@@ -126,14 +126,14 @@ pub(super) fn load(
     found: &Found,
 ) -> Result<(Object, u64), LoadError> {
     let others = &found.others;
-    // The kernel's types are by far the largest thing in the agent: they are gone when this is done.
+    // The kernel's types are by far the largest data in the agent, and are freed when this function returns.
     let btf = Btf::from_sys_fs()?;
     let number = others.iter().map(|other| other.number).max().unwrap_or(0) + 1;
     let word = pins.filter(|_| !others.is_empty()).and_then(handover::word);
     let word = word.unwrap_or_else(|| abi::podperf_handover { generation: number, since_ns: monotonic_ns() });
     let carried;
     let mut loader = EbpfLoader::new();
-    // Task storage: made and filled by the programs, never touched from here.
+    // aya does not support task storage, which only the programs create and fill.
     loader.btf(Some(&btf)).allow_unsupported_maps();
     loader.override_global("loaded_at_ns", bytemuck::bytes_of(&word.since_ns), true);
     loader.override_global("generation", bytemuck::bytes_of(&number), true);
@@ -148,7 +148,7 @@ pub(super) fn load(
         }
         loader.map_pin_path(".data.handover", pins.shared().join(handover::WORD));
         if let Some(counting) = &found.counting {
-            // What is remembered of tasks is shared by all of one layout, and carried over by others.
+            // Programs of one layout share the records of tasks. Programs of another layout migrate the records.
             let theirs = pins.of(&counting.name);
             carries = counting.version() != abi::PODPERF_LAYOUT.to_string();
             loader.map_pin_path(if carries { "tasks_before" } else { TASKS }, Object::pin_of(&theirs, TASKS));
@@ -181,7 +181,7 @@ pub(super) fn load(
     for program in ["flush", "forget"] {
         load_raw(&mut object, program, None)?;
     }
-    // A switch only looks for a task's record.
+    // A switch only looks up a task's record and does not create it.
     if settings.facts {
         attach_btf(&mut object, "task_newtask", "task_newtask", &btf)?;
         let orders = abi::podperf_orders { births_since_ns: monotonic_ns(), ..bytemuck::Zeroable::zeroed() };
@@ -203,15 +203,15 @@ pub(super) fn load(
     Ok((object, number))
 }
 
-/// Returns the key of ids: that of the previous programs, if any, since records of tasks that are carried over name
-/// stacks by it.
+/// Returns the hash key for ids. It is the key of the previous programs, if any, because migrated records of tasks
+/// contain ids of stacks that were made with it.
 fn hash_key(pins: Option<&Pins>, found: &Found) -> io::Result<HashKey> {
     let before = pins.into_iter().flat_map(|pins| found.others.iter().map(|other| pins.of(&other.name)));
     let mut keys = before.filter_map(|directory| HashKey::parse(&handover::description(&directory)?));
     keys.next().map_or_else(HashKey::random, Ok)
 }
 
-/// A text for the map of it.
+/// Splits a text into the values of its map.
 fn pieces(text: &str) -> Vec<[u8; handover::PIECE]> {
     let piece = |bytes: &[u8]| {
         let mut piece = [0; handover::PIECE];
@@ -221,7 +221,8 @@ fn pieces(text: &str) -> Vec<[u8; handover::PIECE]> {
     text.as_bytes().chunks(handover::PIECE).map(piece).collect()
 }
 
-/// Has all stacks sent again: nothing is known here of those that were sent to an agent before.
+/// Makes the programs send all stacks again, because this agent does not know the stacks that a previous agent
+/// received.
 pub(super) fn forget_stacks(object: &Object) -> io::Result<()> {
     sent::forget_all(object)?;
     raw::clear::<u64>(fd(object, "stack_memo")?)
@@ -231,8 +232,8 @@ pub(super) fn is_loaded(object: &Object, program: &str) -> bool {
     object.descriptor(program).is_some()
 }
 
-/// Returns the room for samples on the CPU: those of the longest time between two readings, and at most the room for
-/// waits.
+/// Returns the table size for samples on the CPU: enough for the longest time between two readings, and at most the
+/// table size for waits.
 pub(super) fn max_oncpu_samples(settings: &SensorSettings, copies: u32) -> u32 {
     const SECONDS: u32 = 15;
     const LEAST: u32 = 256;
@@ -242,7 +243,7 @@ pub(super) fn max_oncpu_samples(settings: &SensorSettings, copies: u32) -> u32 {
     settings.oncpu_hertz.saturating_mul(copies).saturating_mul(SECONDS).max(LEAST).min(settings.max_samples)
 }
 
-/// How far apart so many in a second are; 0 for none.
+/// Returns the distance between `in_a_second` events in a second, in nanoseconds; 0 without events.
 fn apart_ns(in_a_second: u32) -> u64 {
     1_000_000_000_u64.checked_div(in_a_second.into()).unwrap_or(0)
 }

@@ -6,24 +6,24 @@ use std::{
     ops::Range,
 };
 
-/// No function is longer: what is further from a start belongs to code without a name.
+/// The largest size of a function, in bytes. An address further from a start belongs to code without a name.
 const LONGEST: u64 = 1 << 18;
 
 /// The functions of the kernel, its modules and BPF programs, as they were when they were read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct KernelFunctions {
-    /// Where they begin, ascending. A function of several names is there several times.
+    /// The addresses where the functions begin, ascending. A function with several names appears several times.
     starts: Box<[u64]>,
-    /// Where their names begin.
+    /// The offset in `names` of each function's name.
     names_at: Box<[u32]>,
-    /// Each ends with a line.
+    /// The names, each followed by a line break.
     names: Box<str>,
-    /// The beginnings of those that come and go alone, as BPF programs do.
+    /// The addresses of functions that come and go without a module, such as BPF programs.
     passing: Box<[u64]>,
 }
 
 impl KernelFunctions {
-    /// Those of now; none where the kernel hides them.
+    /// Reads the current functions; returns none if the kernel hides them.
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl KernelFunctions {
         Self::parse(BufReader::with_capacity(64 << 10, File::open("/proc/kallsyms")?))
     }
 
-    /// Lines are `ffffffff81000000 T _stext` or `ffffffffc0000000 t xfs_log_force\t[xfs]`.
+    /// Parses lines such as `ffffffff81000000 T _stext` or `ffffffffc0000000 t xfs_log_force\t[xfs]`.
     fn parse(mut lines: impl BufRead) -> io::Result<Self> {
         let (mut functions, mut names, mut passing) = (Vec::new(), String::new(), Vec::new());
         let mut line = String::new();
@@ -41,7 +41,7 @@ impl KernelFunctions {
             if let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) = (words.next(), words.next(), words.next())
                 && let Ok(address) = u64::from_str_radix(address, 16)
                 && address != 0
-                // What the compiler puts before each function is as many names again, and no code.
+                // The padding that the compiler puts before each function has no code, and would double the names.
                 && !name.starts_with("__pfx_")
                 && let Ok(at) = u32::try_from(names.len())
             {
@@ -64,27 +64,28 @@ impl KernelFunctions {
         })
     }
 
-    /// Whether none is known: the kernel hides them.
+    /// Returns true if no function is known, because the kernel hides them.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// Each name of each function with the address where it begins, ascending.
+    /// Returns each name of each function with the address where the function begins, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &str)> {
         self.starts.iter().copied().zip(self.names_at.iter().map(|at| self.name(*at)))
     }
 
-    /// The name of the function that this address is in.
+    /// Returns the name of the function that contains this address.
     #[must_use]
     pub fn at(&self, address: u64) -> Option<&str> {
         let start = self.nearest(address)?;
-        // Of several names the first that was told.
+        // A function with several names has the first one of the file.
         let first = self.starts.partition_point(|other| *other < start);
         Some(self.name(*self.names_at.get(first)?))
     }
 
-    /// Whether another read would tell the same of this address, as long as no module comes or goes.
+    /// Returns true if another read would return the same function for this address, as long as no module is loaded or
+    /// unloaded.
     #[must_use]
     pub fn is_sure_of(&self, address: u64) -> bool {
         self.nearest(address).is_some_and(|start| self.passing.binary_search(&start).is_err())
@@ -100,12 +101,12 @@ impl KernelFunctions {
         rest.split_once('\n').map_or(rest, |(name, _)| name)
     }
 
-    /// Where the kernel enters interrupts; empty where that is not told.
+    /// Returns the addresses of the code that enters interrupts; empty if they are not known.
     fn interrupt_text(&self) -> Range<u64> {
         self.between("__irqentry_text_start", "__irqentry_text_end")
     }
 
-    /// Where the function is that switches tasks; empty where that is not told.
+    /// Returns the addresses of the function that switches tasks; empty if they are not known.
     fn scheduler(&self) -> Range<u64> {
         let is_it = |name: &str| name.split('.').next() == Some("__schedule");
         let begin = self.iter().find(|(_, name)| is_it(name)).map_or(0, |(address, _)| address);
@@ -119,13 +120,14 @@ impl KernelFunctions {
     }
 }
 
-/// Where the kernel enters interrupts, and where it switches tasks; empty where it hides that.
+/// Returns the addresses of the code that enters interrupts, and of the function that switches tasks. Both are empty if
+/// the kernel hides them, or if they are not `wanted`.
 pub(super) fn text(wanted: bool) -> (Range<u64>, Range<u64>) {
     let functions = if wanted { KernelFunctions::read().unwrap_or_default() } else { KernelFunctions::default() };
     (functions.interrupt_text(), functions.scheduler())
 }
 
-/// What tells whether modules were loaded or unloaded since: the list of them.
+/// Returns the list of modules. A comparison with an earlier list shows if modules were loaded or unloaded.
 #[must_use]
 pub fn modules() -> String {
     fs::read_to_string("/proc/modules").unwrap_or_default()
