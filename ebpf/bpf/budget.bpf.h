@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The budget of walks. A CPU has so many a second, and saves them up for a second. When half of that is used up, a walk
- * is made with odds that fall with what is left, and stands for as many waits as the odds say: so no total is biased.
- * Each cgroup has a share of its own besides, so that a noisy one does not use up a quiet one's.
+ * The budget of walks. Each CPU may make a fixed number of walks a second, and saves up unused ones for about a second.
+ * When half of the budget is spent, walks are made at random: the odds fall with the rest of the budget, and each walk
+ * stands for as many waits as the odds say. So no total is biased. Besides, each cgroup has a share of its own, so that
+ * a noisy cgroup does not use up the share of a quiet one.
  */
 #ifndef PODPERF_BUDGET_BPF_H
 #define PODPERF_BUDGET_BPF_H
@@ -11,15 +12,15 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* A CPU may walk once in so long; 0: always. */
+/* The time in which the budget allows a CPU one walk, in nanoseconds; 0: no limit. */
 const volatile __u64 walk_every_ns = 0;
 
-/* What is saved up at most: 1.07 s, a power of two. */
+/* The most that a CPU saves up, in nanoseconds: 1.07 s, a power of two. */
 #define BUDGET_SAVED_NS (1ULL << 30)
-/* The odds are at worst one in 1024. */
+/* The shift from nanoseconds spent to the odds, which are at worst one in 1024. */
 #define ODDS_SHIFT 19
 
-/* Share of cgroups -> up to when it is spent; each CPU has its own. */
+/* Share of cgroups -> the time up to which it is spent, CLOCK_MONOTONIC. Each CPU has its own copy. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, PODPERF_WALK_SHARES);
@@ -27,13 +28,13 @@ struct {
 	__type(value, __u64);
 } walk_shares SEC(".maps");
 
-/* Returns the cgroup's share, below `shares`, which is a power of two. */
+/* Returns the share of `cgroup`, a number below `shares`. `shares` is a power of two. */
 static __always_inline __u32 share_of(__u64 cgroup, __u32 shares)
 {
 	return (__u64)((__u32)cgroup * PODPERF_SLOT_SPREAD) * shares >> 32;
 }
 
-/* How much of what can be saved up is spent. */
+/* Returns the spent part of the time that can be saved up, in nanoseconds. */
 static __always_inline __u64 spent(__u64 paid_ns, __u64 now)
 {
 	return paid_ns + BUDGET_SAVED_NS > now ? paid_ns + BUDGET_SAVED_NS - now : 0;
@@ -44,7 +45,10 @@ static __always_inline void pay(__u64 *paid_ns, __u64 now, __u64 price)
 	*paid_ns = now - BUDGET_SAVED_NS + spent(*paid_ns, now) + price;
 }
 
-/* Whether a stack of `cgroup` is walked now: 0 for no, else how many waits it stands for. Verified by itself. */
+/*
+ * Returns the number of waits that a walk for `cgroup` stands for, or 0 if the budget allows no walk now. The verifier
+ * checks this function separately.
+ */
 __noinline __u32 may_walk(__u64 cgroup, __u64 now)
 {
 	__u32 share = share_of(cgroup, PODPERF_WALK_SHARES), odds = 1;

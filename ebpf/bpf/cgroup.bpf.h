@@ -2,9 +2,9 @@
 /*
  * The cgroup of a task, and its row of facts and counts.
  *
- * A row is found without a hash table: each CPU has a fixed number of them, a cgroup's id tells which one is its own,
- * and the row says whose it is. Where two cgroups that run on one CPU have the same, the second one takes the slow path
- * there. So a cgroup's facts are the sum of both tables over all CPUs.
+ * A row is found without a hash table. Each CPU has a fixed number of rows (slots), a cgroup's id determines its slot,
+ * and the row holds the id of its cgroup. Where two cgroups that run on one CPU have the same slot, the second one
+ * takes the slow path there. So a cgroup's facts are the sum of both tables over all CPUs.
  */
 #ifndef PODPERF_CGROUP_BPF_H
 #define PODPERF_CGROUP_BPF_H
@@ -13,10 +13,10 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* 32 less the binary logarithm of the size of `rows`. */
+/* 32 minus the binary logarithm of the size of `rows`. */
 const volatile __u32 slot_shift = 20;
 
-/* Cgroup id -> 1 when it has rows. The programs add to it, the agent deletes those that are gone. */
+/* Cgroup id -> 1 when the cgroup has rows. The programs add ids, the agent deletes the ids of removed cgroups. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096); /* set by the agent */
@@ -25,8 +25,8 @@ struct {
 } cgroups SEC(".maps");
 
 /*
- * Slot -> facts and counts of the cgroup that came first on that CPU. The programs add to it, each CPU to its own copy;
- * the agent reads it and has `forget` free the copies of cgroups that are gone.
+ * Slot -> facts and counts of the cgroup that came first on that CPU. Each CPU adds to its own copy. The agent reads
+ * the copies, and runs `forget` to free the copies of removed cgroups.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -36,8 +36,8 @@ struct {
 } rows SEC(".maps");
 
 /*
- * Cgroup id -> facts and counts, where another one has the slot; used like `rows`. Preallocated: nothing is allocated
- * while the run queue is locked.
+ * Cgroup id -> facts and counts of a cgroup whose slot another one has; used like `rows`. Preallocated: nothing is
+ * allocated while the run queue is locked.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
@@ -53,7 +53,7 @@ static __always_inline __u64 cgroup_id(struct task_struct *task)
 	return task->cgroups->dfl_cgrp->kn->id;
 }
 
-/* This CPU's copy of the slot of `id`, whosever it is. */
+/* Returns this CPU's copy of the slot of `id`. Another cgroup may have the slot. */
 static __always_inline struct podperf_cgroup *slot_of(__u64 id)
 {
 	__u32 slot = (__u32)id * PODPERF_SLOT_SPREAD;
@@ -63,19 +63,22 @@ static __always_inline struct podperf_cgroup *slot_of(__u64 id)
 	return bpf_map_lookup_elem(&rows, &slot);
 }
 
-/* Makes `id` known to the agent, which reads the rows of those only; false when there is no room. */
+/* Adds `id` to `cgroups`: the agent reads the rows of these cgroups only. Returns false when there is no room. */
 static __always_inline bool make_known(__u64 id)
 {
 	__u64 known = 1;
 
 	if (bpf_map_lookup_elem(&cgroups, &id))
 		return true;
-	/* Another CPU may have been first: then this fails, and the second look finds it. */
+	/* Another CPU may add the id first: then this update fails, and the second lookup finds the id. */
 	bpf_map_update_elem(&cgroups, &id, &known, BPF_NOEXIST);
 	return bpf_map_lookup_elem(&cgroups, &id);
 }
 
-/* The row of `id` on a CPU where it has not got its slot: takes the slot, or finds or makes a row by id. */
+/*
+ * Returns the row of `id` on a CPU where it does not have its slot: takes the slot, or finds or makes a row by id.
+ * Returns NULL when there is no room.
+ */
 static __noinline struct podperf_cgroup *claim_row(__u64 id)
 {
 	struct podperf_cgroup *slot = slot_of(id), *row;
@@ -105,7 +108,7 @@ full:
 	return NULL;
 }
 
-/* The row of `id` on this CPU, made when it is new; NULL when there is no room. */
+/* Returns the row of `id` on this CPU, and makes it when it is new. Returns NULL when there is no room. */
 static __always_inline struct podperf_cgroup *cgroup_row(__u64 id)
 {
 	struct podperf_cgroup *row = slot_of(id);

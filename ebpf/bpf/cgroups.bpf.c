@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* The cgroup sensor: births, renames and deaths in the cgroup2 tree, so that the shortest life has a name. */
+/* The cgroup sensor: reports births, renames and deaths in the cgroup2 tree, so that the shortest life has a name. */
 #include "cpu.bpf.h"
 #include "drops.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
 
-/* Changes of the tree, for the agent. */
+/* Records of changes in the tree, for the agent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 18);
 } cgroup_ring SEC(".maps");
 
-/* Where a record is put together: too large for the BPF stack. */
+/* The buffer in which a record is built: a record is too large for the BPF stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

@@ -6,10 +6,13 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* A variable and not a map's entry: programs read it without a lookup. Written by the agent. */
+/*
+ * The agent's orders. This is a variable instead of a map entry, so that programs read it without a lookup. The agent
+ * writes it.
+ */
 volatile struct podperf_orders orders SEC(".data.orders") = {};
 
-/* CPU -> which counters are open there; written by the agent. */
+/* CPU -> the counters that are open there. The agent writes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* set by the agent */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * perf counters per cgroup. Reading one costs 60 to 120 ns, so they are read only when the cgroup on the CPU changes,
- * and what they counted meanwhile is charged to the cgroup that was recorded when it came on.
+ * The perf counters per cgroup. Reading one takes 60 to 120 ns, so the programs read them only when the cgroup on the
+ * CPU changes. The growth of a counter is charged to the cgroup that was recorded when it came on the CPU.
  */
 #ifndef PODPERF_COUNTERS_BPF_H
 #define PODPERF_COUNTERS_BPF_H
@@ -12,12 +12,15 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* Events that are open, in the order of the configuration. */
+/* Number of open events, which are in the order of the configuration. */
 const volatile __u32 nr_events = 0;
-/* Event -> 1 + its group, for the leader of a hardware group; 0 for its members and for software events. */
+/* Event -> 1 + its group for the leader of a hardware group; 0 for the group's members and for software events. */
 const volatile __u8 leader_of[PODPERF_MAX_EVENTS] = {};
 
-/* CPU -> counter of event n; filled by the agent. One map an event: the loader clamps each to the number of CPUs. */
+/*
+ * CPU -> counter of event n. The agent fills it. There is one map per event: the loader clamps each to the number of
+ * CPUs.
+ */
 #define EVENT(n)                                             \
 	struct {                                             \
 		__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY); \
@@ -32,8 +35,8 @@ const volatile __u8 leader_of[PODPERF_MAX_EVENTS] = {};
 FOR_EACH_EVENT(EVENT)
 
 /*
- * Adds what event n counted since the last call to `row`; without a row it is forgotten. The first reading of a counter
- * charges nobody: who was on the CPU since it was opened is not known.
+ * Adds the growth of event n since the last call to `row`, or discards it without a row. The first reading of a counter
+ * is charged to no cgroup: the cgroups on the CPU since the counter was opened are not known.
  */
 static __always_inline void count_event(void *event, __u32 n, struct podperf_cpu *cpu, struct podperf_cgroup *row)
 {
@@ -57,7 +60,10 @@ static __always_inline void count_event(void *event, __u32 n, struct podperf_cpu
 		cpu->running_ns[group] = value.running;
 		count = value.counter;
 	} else {
-		/* Half the price: no times. Its errors are small negative numbers, which no counter reaches. */
+		/*
+		 * This call reads no times and takes half as long. Its errors are small negative numbers, which no
+		 * counter reaches.
+		 */
 		count = bpf_perf_event_read(event, BPF_F_CURRENT_CPU);
 		if ((__s64)count < 0 && (__s64)count >= -4095) {
 			drop(PODPERF_DROP_EVENT_READ);
@@ -77,7 +83,7 @@ static __always_inline void count_event(void *event, __u32 n, struct podperf_cpu
 	if (nr_events > (n) && (open & (1U << (n)))) \
 		count_event(&event##n, n, cpu, row);
 
-/* Charges the counters to the cgroup on the CPU. `row` is the one that was last in use, mostly the same, or NULL. */
+/* Charges the counters to the cgroup on the CPU. `row` is the row that was used last, mostly the right one, or NULL. */
 static __always_inline void charge_counters(struct podperf_cpu *cpu, struct podperf_cgroup *row)
 {
 	struct podperf_control *control = this_control();

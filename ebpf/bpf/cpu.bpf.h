@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The state of a CPU, and what the programs cost there by their own account. */
+/* The state of a CPU, and the cost of the programs there, which they measure themselves. */
 #ifndef PODPERF_CPU_BPF_H
 #define PODPERF_CPU_BPF_H
 
 #include "kernel.h"
 #include "podperf.h"
 
-/* CPU -> its state; written by the programs, each on its own CPU; times, totals and accounts read by the agent. */
+/*
+ * CPU -> its state. The programs write it, each on its own CPU. The agent reads the times, the totals and the programs'
+ * costs.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* set by the agent */
@@ -21,7 +24,7 @@ static __always_inline struct podperf_cpu *this_cpu(void)
 	return bpf_map_lookup_elem(&cpus, &cpu);
 }
 
-/* The CPU that `task` is or was last on. */
+/* Returns the state of the CPU that `task` is on or was last on. */
 static __always_inline struct podperf_cpu *cpu_of(struct task_struct *task)
 {
 	__u32 cpu = task_cpu(task);
@@ -34,8 +37,11 @@ static __always_inline bool is_hot(__u32 program)
 	return program == PODPERF_PROGRAM_SCHED_SWITCH || program == PODPERF_PROGRAM_SCHED_WAKING;
 }
 
-/* Begins a run of `program`; 0 unless it is timed. All runs of the rare programs are. Of the hot ones it is one in
- * PODPERF_TIMED_EVERY: multiples of a fraction near the golden ratio are spread evenly, and in step with no workload. */
+/*
+ * Begins a run of `program`. Returns the start of the run in nanoseconds, or 0 if the run is not timed. All runs of the
+ * rare programs are timed, and one in PODPERF_TIMED_EVERY runs of the hot programs. The choice uses multiples of a
+ * fraction near the golden ratio: they are spread evenly, and in step with no workload.
+ */
 static __always_inline __u64 begin_run(struct podperf_cpu *cpu, __u32 program)
 {
 	__u64 run = cpu->programs[program].runs++;

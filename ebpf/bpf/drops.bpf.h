@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* No silent loss: every path that gives up counts why. */
+/* Counts of losses: every path that gives up counts the reason. */
 #ifndef PODPERF_DROPS_BPF_H
 #define PODPERF_DROPS_BPF_H
 
 #include "kernel.h"
 #include "podperf.h"
 
-/* enum podperf_drop -> how often; written by all programs, read by the agent. */
+/* enum podperf_drop -> number of drops. All programs write it, the agent reads it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, PODPERF_DROPS);
@@ -18,7 +18,7 @@ static __always_inline void drop(__u32 reason)
 {
 	__u64 *count = bpf_map_lookup_elem(&drops, &reason);
 
-	/* The sampler may interrupt another program here. */
+	/* The addition is atomic, since the sampler may interrupt another program here. */
 	if (count)
 		__sync_fetch_and_add(count, 1);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which filters a sample passes, as far as only the kernel knows. */
+/* The filters that a sample passes, as far as only the kernel knows the answer. */
 #ifndef PODPERF_FILTERS_BPF_H
 #define PODPERF_FILTERS_BPF_H
 
@@ -7,7 +7,7 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* The terms of all filters, as many as the orders say; written by the agent. */
+/* The terms of all filters; their number is in the orders. The agent writes them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PODPERF_FILTER_TERMS);
@@ -31,7 +31,10 @@ struct comm {
 	char name[PODPERF_COMM_MAX];
 };
 
-/* Verified by itself, as it would be on each path that leads to it. */
+/*
+ * Returns the bits of the filters whose terms all hold. The verifier checks this function separately, instead of once
+ * on each path that leads to it.
+ */
 __noinline __u32 look(struct comm *comm, __u32 pid, __u64 ns, __u32 terms)
 {
 	__u32 asked = 0, failed = 0;
@@ -65,7 +68,7 @@ __noinline __u32 look(struct comm *comm, __u32 pid, __u64 ns, __u32 terms)
 	return asked & ~failed;
 }
 
-/* The bits of the alternatives whose terms hold for `ns` of `task`'s time; 0 ns: it runs. */
+/* Returns the bits of the alternatives whose terms hold for `ns` of the time of `task`. If `ns` is 0, the task runs. */
 static __always_inline __u16 filters_of(struct task_struct *task, __u64 ns)
 {
 	__u32 terms = orders.terms;

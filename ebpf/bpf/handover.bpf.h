@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Who counts. Programs of one generation may run beside those of the next, with maps of their own but for this one and what
- * is remembered of each task, if that is of the same layout. The agent changes the word once, between two events of each CPU: what was counted up to there
- * is in the maps of the one, and what comes after in those of the other. Births and deaths of cgroups may be told by both.
+ * The takeover: only one generation of programs counts at a time. Programs of two generations may run side by side.
+ * They have separate maps, except for this one and, if the layout is the same, the task records. The agent changes the
+ * active generation once, between two events of each CPU. The counts up to then are in the maps of the previous
+ * generation, and later counts are in the maps of the next one. Both generations may report births and deaths of
+ * cgroups.
  */
 #ifndef PODPERF_HANDOVER_BPF_H
 #define PODPERF_HANDOVER_BPF_H
@@ -10,13 +12,19 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* Which generation these programs are of. */
+/* The generation of these programs. */
 const volatile __u64 generation = 0;
 
-/* A variable and not a map's entry: programs read it without a lookup. Written by the agent. */
+/*
+ * The active generation. This is a variable instead of a map entry, so that programs read it without a lookup. The
+ * agent writes it.
+ */
 volatile struct podperf_handover handover SEC(".data.handover") = {};
 
-/* What these maps hold, as a text in pieces, for agents whose own hold something else; written and read by agents. */
+/*
+ * A description of the contents of these maps, as a text in pieces. Agents write it. An agent whose own maps have other
+ * contents reads it.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* set by the agent */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The kernel's types, cut down to the fields that are read. CO-RE relocates each access to the running kernel, so
- * order and size mean nothing here. Kernels 5.15 and later.
+ * The kernel's types, reduced to the fields that the programs read. CO-RE relocates each access to the running kernel,
+ * so the order and size of fields have no meaning here. The types are those of Linux 5.15 and later.
  */
 #ifndef PODPERF_KERNEL_H
 #define PODPERF_KERNEL_H
@@ -15,7 +15,7 @@ typedef _Bool bool;
 #define true 1
 #define false 0
 
-/* include/linux/sched.h; the same on every kernel since 5.15. */
+/* From include/linux/sched.h; the same on every kernel since 5.15. */
 #define TASK_INTERRUPTIBLE 0x0001
 #define TASK_UNINTERRUPTIBLE 0x0002
 #define TASK_DEAD 0x0080
@@ -106,17 +106,20 @@ struct pt_regs {
 #error "podperf runs on x86-64 and arm64"
 #endif
 
-/* Up to 5.15, where it was in the task itself. */
+/* The task of kernels up to 5.15, where `cpu` is in the task itself. */
 struct task_struct___old {
 	__u32 cpu;
 };
 
-/* Since 6.18 tasks are throttled one by one, before with their run queue. */
+/* Since 6.18 tasks are throttled one by one. Older kernels throttle a whole run queue. */
 struct task_struct___throttled {
 	bool throttled;
 };
 
-/* Since 6.4 (commit 6ae9d5e99e1d) and 7.0: memory for task storage is allocated without the allocator's locks. */
+/*
+ * Fields of kernels that allocate memory for task storage without the allocator's locks: `bpf_ma` since 6.4 (commit
+ * 6ae9d5e99e1d), `use_kmalloc_nolock` since 7.0.
+ */
 struct bpf_local_storage_map___lists {
 	bool bpf_ma;
 };
@@ -126,10 +129,15 @@ struct bpf_local_storage_map___nolock {
 
 #pragma clang attribute pop
 
-/* The hook of sched_switch since 5.18 (commit 9c2136be0878), with the state of the task that leaves. */
+/*
+ * The hook of sched_switch since 5.18 (commit 9c2136be0878). It has the state of the task that leaves as an argument.
+ */
 typedef void (*btf_trace_sched_switch)(void *, bool, struct task_struct *, struct task_struct *, unsigned int);
 
-/* Whether task storage may be allocated with a run queue locked. Older kernels may wake kswapd for it, which locks one. */
+/*
+ * Returns true if task storage may be allocated with a run queue locked. Older kernels may wake kswapd for the
+ * allocation, which locks a run queue.
+ */
 static __always_inline bool allocates_anywhere(void)
 {
 	struct bpf_local_storage_map___lists *lists = (void *)0;
@@ -147,7 +155,7 @@ static __always_inline __u32 task_cpu(struct task_struct *task)
 	return old->cpu;
 }
 
-/* Whether `task`, which is leaving its CPU, does so because the quota of its cgroup is used up. */
+/* Returns true if `task`, which is leaving its CPU, leaves because the quota of its cgroup is used up. */
 static __always_inline bool is_throttled(struct task_struct *task)
 {
 	struct task_struct___throttled *alone = (void *)task;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The stacks of waits, remembered rather than walked. A thread that blocks again at the same place has the same
- * stack, and its user registers at the kernel's entry tell the place: their hash names a remembered stack. The
- * memory is checked: a place must give the same stack several times in a row before it is trusted, then it is checked
- * now and then, and each time that it was wrong it must prove itself for twice as long.
+ * The stack cache: stacks of waits are remembered instead of walked. A thread that blocks again at the same call site
+ * has the same stack. The hash of its user registers at the kernel's entry identifies the call site. The cache is
+ * checked: a call site must give the same stack several times in a row before it is trusted. A trusted call site is
+ * checked from time to time. Each time that its stack was wrong, it must agree twice as often as before to be trusted
+ * again.
  */
 #ifndef PODPERF_MEMO_BPF_H
 #define PODPERF_MEMO_BPF_H
@@ -13,28 +14,34 @@
 #include "tasks.bpf.h"
 #include "walk.bpf.h"
 
-/* Walks each remembered stack all the same, and counts how often it was another one. Changes nothing else. */
+/* Shadow mode: walks each cached stack as well, and counts how often the two differ. It changes nothing else. */
 const volatile bool shadow = false;
 
-/* Walks in a row that must agree before a place is trusted; doubled for each time that it was wrong. */
+/*
+ * Number of walks in a row that must agree before a call site is trusted; doubled for each time that its stack was
+ * wrong.
+ */
 #define TRUSTED_AFTER 8U
 #define MAX_DOUBLINGS 16
-/* One in so many uses of a trusted place is walked all the same; of one that is newly trusted more, and half as many
- * after each check that agrees: on one stack of a runtime's, such as Go's, many tasks wait by turns, for a while each. */
+/*
+ * One in CHECK_EVERY uses of a trusted call site is walked as well. A newly trusted one is walked more often, and half
+ * as often after each check that agrees. The reason: with a runtime such as Go's, many tasks wait on one stack in turn,
+ * each for a while.
+ */
 #define CHECK_EVERY 64
 #define CHECK_DOUBLINGS 3
-/* So many uses are made without a look at the memory; a part of the former. */
+/* Number of uses without a lookup in the cache; a divisor of CHECK_EVERY. */
 #define MEMORY_USES 16
 
 struct memo {
-	__u64 stack;  /* 0: not known, but samples name the place */
+	__u64 stack;  /* 0: unknown, but samples name the call site */
 	__u32 agreed; /* walks in a row that found this stack */
-	__u32 uses;   /* since it is trusted, and was checked */
-	__u32 wrong;  /* walks that found another one */
+	__u32 uses;   /* uses since it is trusted, or since the last check */
+	__u32 wrong;  /* walks that found another stack */
 	__u32 _pad;
 };
 
-/* Signature of a place -> its stack; written and read by the scheduling sensor only. */
+/* Id of a call site -> its stack. The sensors of scheduling and of moves write and read it, but not the sampler. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 32768); /* set by the agent */
@@ -42,23 +49,25 @@ struct {
 	__type(value, struct memo);
 } stack_memo SEC(".maps");
 
-/* What is known of a wait's stack when it begins. */
+/* The stack of a wait, as far as it is known when the wait begins. */
 struct wait_stack {
 	__u64 id;     /* see podperf_sample_key */
-	__u32 weight; /* how many short waits it stands for; 0: others stand for it if it turns out short */
-	bool walked;  /* now, and not remembered */
+	__u32 weight; /* number of short waits it stands for; 0: other waits stand for it if it is short */
+	bool walked;  /* walked now, and not taken from the cache */
 	__u8 shadow;  /* enum shadow */
 };
 
-/* What `shadow` found out of a remembered stack. */
+/* The result of a walk in shadow mode for a cached stack. */
 enum shadow {
 	SHADOW_NONE,
 	SHADOW_RIGHT,
 	SHADOW_WRONG,
 };
 
-/* epoll's calls, and their fourth argument: how long to wait. For ever is another way in the kernel, which the other
- * registers do not tell: a runtime's poller comes from one place for both. */
+/*
+ * The system calls of epoll, and their fourth argument, the timeout. A wait without a timeout takes another path in the
+ * kernel, which the other registers do not show: a runtime's poller uses one call site for both.
+ */
 #if defined(__TARGET_ARCH_x86)
 #define IS_EPOLL(regs) ((regs)->orig_ax == 232 || (regs)->orig_ax == 281)
 #define EPOLL_TIMEOUT(regs) ((__s32)(regs)->r10)
@@ -67,12 +76,17 @@ enum shadow {
 #define EPOLL_TIMEOUT(regs) ((__s32)(regs)->regs[3])
 #endif
 
-/* The place where `task`, which is current, sleeps: what the kernel saved of its user registers on entry. Even. */
+/*
+ * Returns the id of the call site where `task`, which is current, sleeps: the hash of the user registers that the
+ * kernel saved on entry. The id is even.
+ */
 static __always_inline __u64 signature(struct task_struct *task, __u32 state)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u64 words[PODPERF_SITE_WORDS] = {
-		/* A thread id is used again later, and stays the same in exec: these two tell such tasks apart. */
+		/*
+		 * A thread id is used again later, and stays the same in exec: these two words distinguish such tasks.
+		 */
 		task->start_time,
 		task->self_exec_id,
 #if defined(__TARGET_ARCH_x86)
@@ -94,7 +108,7 @@ static __always_inline __u64 signature(struct task_struct *task, __u32 state)
 	return hash_site(words, hash_key.sites);
 }
 
-/* Tells the agent the stack of a place that samples have named. */
+/* Sends the stack of a call site that samples have named to the agent. */
 static __always_inline void send_place(__u64 place, __u64 stack)
 {
 	struct podperf_place record = {.record = PODPERF_RECORD_PLACE, .place = place, .stack = stack};
@@ -103,7 +117,7 @@ static __always_inline void send_place(__u64 place, __u64 stack)
 		drop(PODPERF_DROP_STACK_RING);
 }
 
-/* From now on samples name `place`, whose stack is not known. */
+/* Adds `place`, a call site without a known stack, to the cache: from now on samples name it. */
 static __always_inline void name_place(__u64 place)
 {
 	struct memo fresh = {};
@@ -120,8 +134,8 @@ static __always_inline __u8 compare(struct podperf_cpu *cpu, bool right)
 }
 
 /*
- * The stack of the current task, which goes to sleep on the account of `cgroup`. It is walked at one line only: the
- * address to which the walk returns is one of the kernel's frames.
+ * Returns the stack of the current task, which goes to sleep and is charged to `cgroup`. Only one line calls the walk:
+ * the return address of the walk is one of the kernel's frames.
  */
 static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_struct *task, struct task *t,
 						       __u64 cgroup, __u64 now, struct podperf_cpu *cpu)
@@ -151,7 +165,7 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 		trusted = memo->agreed >= needed;
 		if (memo->agreed - needed < CHECK_DOUBLINGS)
 			check_every >>= CHECK_DOUBLINGS - (memo->agreed - needed);
-		/* Over the budget what was never wrong is believed, and so is what has proved itself since. */
+		/* Over the budget, a stack is believed if it is trusted or was never wrong. */
 		believed = trusted || !memo->wrong;
 	}
 	if (known && trusted)
@@ -160,7 +174,7 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 	if (at_hand) {
 		/* Walked for the shadow only. */
 	} else if (!known && memo) {
-		found.weight = 1; /* samples have named it */
+		found.weight = 1; /* samples have named the call site */
 		walk = 1;
 	} else if (!trusted || memo->uses >= check_every) {
 		found.weight = may_walk(cgroup, now);
@@ -168,7 +182,7 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 		if (trusted && found.weight)
 			memo->uses = 0;
 	}
-	/* The compiler must not know what is in these: it would make a path, and a call, for each case. */
+	/* Hides these values from the compiler: if it knew them, it would make a path, and a call, for each case. */
 	asm volatile("" : "+r"(walk));
 	if (walk)
 		walked = walk_stack(ctx, true);

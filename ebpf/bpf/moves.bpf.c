@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* Moves of tasks between cgroups: what a task did until then belongs to the cgroup that it leaves. */
+/* The sensor of moves between cgroups: the work of a task until its move is charged to the cgroup that it leaves. */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
 #include "counters.bpf.h"
@@ -12,7 +12,7 @@
 #include "tasks.bpf.h"
 #include "waits.bpf.h"
 
-/* `task`, which is current, has moved itself or is of a process that has. */
+/* Settles `task`, which is current, after it has moved itself or belongs to a process that has moved. */
 static __always_inline void move_current(struct task_struct *task, struct podperf_cpu *cpu)
 {
 	__u64 cgroup = cgroup_id(task);
@@ -29,7 +29,7 @@ static __always_inline void move_current(struct task_struct *task, struct podper
 	}
 }
 
-/* `task` was moved by another one while it waited: what it waited so far belongs to the cgroup that it left. */
+/* Charges the wait of `task` so far to the cgroup that it left. Another task moved it while it waited. */
 static __always_inline void move_waiting(struct task_struct *task)
 {
 	struct task *t = bpf_task_storage_get(&tasks, task, NULL, 0);
@@ -49,7 +49,10 @@ static __always_inline void move_waiting(struct task_struct *task)
 	charge_so_far(task, t, row, from, left_ns, at, orders.epoch & 1);
 }
 
-/* `task` was moved by another one. If it runs, what it did so far belongs to its old cgroup; if not, it is settled. */
+/*
+ * Settles `task`, which another task has moved. If it runs, its work so far is charged to its old cgroup; if not, its
+ * wait so far is.
+ */
 static __always_inline void move_other(struct task_struct *task)
 {
 	volatile struct podperf_cpu *its = cpu_of(task);
@@ -72,11 +75,11 @@ static __always_inline void move_other(struct task_struct *task)
 		return;
 	}
 	left_ns = *(volatile __u64 *)&t->left_ns;
-	/* The task may have left meanwhile, and be settled. A wait that began after it came on has not ended. */
+	/* The task may have left meanwhile, and be settled. A wait that began after the task came on has not ended. */
 	if (its->pid == task->pid && its->since_ns == since_ns && left_ns <= since_ns) {
 		cgroup = t->moved_to && t->moved_since_ns == since_ns ? t->moved_to : its->cgroup;
 		row = charge_facts(task, t, cgroup, &delay);
-		/* The task may leave at this moment, too: then its new wait is there, and stays. */
+		/* The task may leave at this moment, too: then `left_ns` holds its new wait, and is not changed. */
 		if (left_ns) {
 			__sync_val_compare_and_swap(&t->left_ns, left_ns, 0);
 			settle_wait(task, t, cgroup, left_ns, since_ns, delay, row);
@@ -101,7 +104,9 @@ int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct tas
 	began = begin_run(cpu, PODPERF_PROGRAM_CGROUP_ATTACH_TASK);
 	if (task != current)
 		move_other(task);
-	/* One event stands for a whole process. A sibling that runs elsewhere is settled when it leaves its CPU. */
+	/*
+	 * One event stands for a whole process. A thread that runs on another CPU is settled when it leaves that CPU.
+	 */
 	if (task->tgid == current->tgid)
 		move_current(current, cpu);
 	end_run(cpu, PODPERF_PROGRAM_CGROUP_ATTACH_TASK, began);

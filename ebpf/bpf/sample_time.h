@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The time that a sample by cycles stands for. Plain C: a test compiles it for the machine that builds. */
+/* The time that a sample by cycles stands for. This file is plain C: a test compiles it for the build machine. */
 #ifndef PODPERF_SAMPLE_TIME_H
 #define PODPERF_SAMPLE_TIME_H
 
 #include "podperf.h"
 
-/* If a CPU was busy for longer since the last sample, there was no sampler: no agent, or others had the counter. */
+/*
+ * The longest busy time since the last sample. If the busy time was longer, there was no sampler: no agent ran, or
+ * another user had the counter.
+ */
 #define SAMPLE_TIME_MOST_NS 1000000000ULL
 #define SAMPLE_TIME_MOST_SAMPLES 4
 
 /*
- * By cycles the kernel takes as many samples each second of a CPU with little to do as of a busy one. So each stands for the time
- * since the last one in which the CPU was not idle. `sample_ns` is the time between two samples of a busy CPU.
+ * Returns the time that a sample stands for, in nanoseconds. By cycles, the kernel takes as many samples each second of
+ * a nearly idle CPU as of a busy one. So each sample stands for the time since the last one in which the CPU was not
+ * idle. `sample_ns` is the time between two samples of a busy CPU.
  */
 static inline __u64 sample_time(struct podperf_cpu *cpu, __u64 now, __u64 sample_ns)
 {
@@ -24,7 +28,7 @@ static inline __u64 sample_time(struct podperf_cpu *cpu, __u64 now, __u64 sample
 	if (first)
 		return sample_ns;
 	if (idle > passed) {
-		/* Idle time that was charged late: the sample before this one had too much. */
+		/* Idle time was charged late: the previous sample stood for too much time. */
 		cpu->sampled_idle_ns -= idle - passed;
 		return 0;
 	}

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The sampler: what runs on each CPU, several times a second. A perf event calls it: cycles, or else a clock. On x86 cycles
- * interrupt as an NMI, wherever the kernel is, other programs and their maps included. So it writes only to
- * arrays, a ring buffer, and hash tables that no other program reaches: ebpf/tests/contexts.rs checks the object.
+ * The sampler: records the running task of each CPU, several times a second. A perf event calls it: cycles, or else a
+ * clock. On x86 the cycles event interrupts as an NMI at any point of the kernel, even in other programs and their
+ * maps. So the sampler writes only to arrays, a ring buffer, and hash tables that no other program reaches:
+ * ebpf/tests/contexts.rs checks the object.
  */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
@@ -14,7 +15,7 @@
 #include "samples.bpf.h"
 #include "walk.bpf.h"
 
-/* The time between two samples of a busy CPU. */
+/* The time between two samples of a busy CPU, in nanoseconds. */
 const volatile __u64 sample_ns = 0;
 
 SEC("perf_event")
@@ -30,7 +31,10 @@ int sample(void *ctx)
 
 	if (!cpu || !task->pid)
 		return 0;
-	/* Also while samples are shed: the first one after that must not stand for them. */
+	/*
+	 * This call comes first even while samples are shed: the first sample after that must not stand for the shed
+	 * ones.
+	 */
 	fresh.ns = sample_time(cpu, bpf_ktime_get_ns(), sample_ns);
 	if (!orders.sample_busy)
 		fresh.ns = sample_ns;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Time by stack, cgroup, process and activity, for profiles. */
+/* Sums of time by stack, cgroup, process and activity, for profiles. */
 #ifndef PODPERF_SAMPLES_BPF_H
 #define PODPERF_SAMPLES_BPF_H
 
@@ -11,15 +11,15 @@
 #include "podperf.h"
 #include "walk.bpf.h"
 
-/* Waits at least this long are sent one by one, with their time; 0 sends none. */
+/* The length from which waits are sent one by one, with their time, in nanoseconds; 0: none is sent. */
 const volatile __u64 long_wait_ns = 0;
-/* Keys that each of the tables has room for. */
+/* Number of keys that each of the tables has room for. */
 const volatile __u32 max_samples = 16384;
 const volatile __u32 max_oncpu_samples = 16384;
 
 /*
- * Two tables in turn for waits, and two for time on the CPU. The sampler has tables of its own, since it may be an NMI that
- * interrupts a program with a table's lock.
+ * Two tables for waits, and two for time on the CPU; the two are written in turn. The sampler has tables of its own,
+ * since it may be an NMI that interrupts a program with a table's lock.
  */
 struct sample_table {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -32,7 +32,7 @@ struct sample_table waits_odd SEC(".maps");
 struct sample_table oncpu_even SEC(".maps");
 struct sample_table oncpu_odd SEC(".maps");
 
-/* enum podperf_sample_table -> how much of it is used; the agent zeroes it with the table. */
+/* enum podperf_sample_table -> number of keys in the table. The agent zeroes it with the table. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PODPERF_SAMPLE_TABLES);
@@ -40,14 +40,17 @@ struct {
 	__type(value, struct podperf_samples_used);
 } samples_used SEC(".maps");
 
-/* Error numbers of the kernel (errno-base.h). Any other one, such as EBUSY, means that the kernel had locked the table. */
+/*
+ * Error numbers of the kernel (errno-base.h). Any other error, such as EBUSY, means that the kernel had locked the
+ * table.
+ */
 #define EEXIST 17
 #define E2BIG 7
 
 /*
- * Makes the key's sum in `table`. Returns 0, -EEXIST if another CPU was first, or another error. The table has `room` keys, and
- * a cgroup may have as many as are still free: so there is always room for one more cgroup. If `room` is 0, only the size of
- * the table is a limit.
+ * Inserts the key's sum into `table`. Returns 0, -EEXIST if another CPU was first, or another error. The table has room
+ * for `room` keys, and a cgroup may have as many keys as are still free: so there is always room for one more cgroup.
+ * If `room` is 0, only the size of the table is a limit.
  */
 static __noinline long insert(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
 			      __u32 table, __u32 room)
@@ -72,7 +75,7 @@ static __noinline long insert(void *samples, struct podperf_sample_key *key, str
 	return error;
 }
 
-/* Adds to the key's sum, or makes it. Returns an error when there is no room for it. */
+/* Adds to the key's sum, or inserts the sum. Returns an error when the table has no room or is locked. */
 static __always_inline long add_to(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
 				   __u32 table, __u32 room)
 {
@@ -95,7 +98,7 @@ static __always_inline long add_to(void *samples, struct podperf_sample_key *key
 	return 0;
 }
 
-/* Puts time off the CPU into one of the two tables. */
+/* Adds time off the CPU to one of the two tables. */
 static __always_inline long add_wait_sum(struct podperf_sample_key *key, struct podperf_sample_sum *fresh, __u32 odd)
 {
 	if (odd)
@@ -103,8 +106,10 @@ static __always_inline long add_wait_sum(struct podperf_sample_key *key, struct 
 	return add_to(&waits_even, key, fresh, PODPERF_WAITS_EVEN, max_samples);
 }
 
-/* Puts time on the CPU into one of the two tables. A cgroup over its share has one more key, without stack and process: an
- * eighth of the table is for such keys. */
+/*
+ * Adds time on the CPU to one of the two tables. A cgroup over its share has one more key, without stack and process.
+ * An eighth of the table is reserved for such keys.
+ */
 static __always_inline void add_oncpu_sample(struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
 					     __u32 odd)
 {
@@ -122,8 +127,10 @@ static __always_inline void add_oncpu_sample(struct podperf_sample_key *key, str
 		drop(error == -E2BIG ? PODPERF_DROP_SAMPLE_STACK : PODPERF_DROP_SAMPLE_BUSY);
 }
 
-/* Adds `ns` off the CPU that are in no table to the cgroup's row. Returns whether there is a row. Not for programs that may be
- * preempted: a row has one writer at a time. Verified by itself. */
+/*
+ * Adds `ns` of time off the CPU that are in no table to the cgroup's row. Returns true if there is a row. Programs that
+ * may be preempted must not call this: a row has one writer at a time. The verifier checks this function separately.
+ */
 __noinline int keep_unprofiled(__u64 cgroup, __u32 activity, __u64 ns)
 {
 	struct podperf_cgroup *row = cgroup_row(cgroup);
@@ -137,7 +144,7 @@ __noinline int keep_unprofiled(__u64 cgroup, __u32 activity, __u64 ns)
 	return true;
 }
 
-/* Adds what found no room in a table to the cgroup's row, and counts the drop that `error` stands for. */
+/* Adds a sum that found no room in a table to the cgroup's row, and counts the drop that `error` stands for. */
 static __always_inline void add_unprofiled(struct podperf_sample_key *key, struct podperf_sample_sum *sum, long error)
 {
 	if (sum->queued_ns)
@@ -148,7 +155,7 @@ static __always_inline void add_unprofiled(struct podperf_sample_key *key, struc
 		drop(error == -E2BIG ? PODPERF_DROP_SAMPLE_STACK : PODPERF_DROP_SAMPLE_BUSY);
 }
 
-/* Puts one long wait into the profile by itself; false when there is no room. */
+/* Sends one long wait to the profile by itself. Returns false when there is no room. */
 static __noinline int send_long_wait(struct podperf_sample_key *key, __u32 tid, struct podperf_sample_sum *sum,
 				     __u64 so_far_ns)
 {

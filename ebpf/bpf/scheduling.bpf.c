@@ -2,12 +2,13 @@
 /*
  * The scheduling sensor: one hook at the context switch for time, facts, counters and stacks.
  *
- * A task's facts (run time, faults, switches, ...) are kept by the kernel in the task itself. What they grew by is
- * charged when the task leaves the CPU, to the cgroup that was recorded when it came on, and with it the wait that ended
- * then: of a task that comes on nothing is touched. A wait that goes on is charged by `collect`. One that moves itself or
- * is moved between cgroups is settled in cgroup_attach_task, and one that stays on its CPU by `flush`, which the agent
- * runs on each CPU before it reads. The kernel runs tracepoints with preemption off, so a CPU's rows have one writer at a
- * time.
+ * The kernel keeps a task's facts (run time, faults, switches, ...) in the task itself. When the task leaves the CPU,
+ * their growth is charged to the cgroup that was recorded when the task came on. The wait that ended when the task came
+ * on is charged at the same time. So a task that comes on is not touched.
+ *
+ * `collect` charges a wait that goes on. cgroup_attach_task settles a task that moves itself or is moved between
+ * cgroups. `flush` settles a task that stays on its CPU: the agent runs it on each CPU before it reads. The kernel runs
+ * tracepoints with preemption off, so a CPU's rows have one writer at a time.
  */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
@@ -22,8 +23,10 @@
 #include "tasks.bpf.h"
 #include "waits.bpf.h"
 
-/* `task`, which is current, leaves the CPU in the state `was` (0: not known). Returns the row that it was charged to, or
- * NULL. */
+/*
+ * Settles `task`, which is current and leaves the CPU in the state `was` (0: unknown). Returns the row that the task
+ * was charged to, or NULL.
+ */
 static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struct *task, bool preempt, __u32 was,
 						    __u64 now, struct podperf_cpu *cpu)
 {
@@ -53,7 +56,7 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 	t->in_profile = false;
 	t->waker = 0;
 	if (t->activity >= PODPERF_RUN_QUEUE) {
-		/* Where that happened says nothing of why. */
+		/* The stack does not show why the task lost the CPU, so none is taken. */
 		t->in_profile = true;
 		t->stack = 0;
 		t->weight = 1;
@@ -72,7 +75,7 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 	return row;
 }
 
-/* `prev` makes room for the task `pid` of `cgroup`. */
+/* Handles the switch from `prev` to the task `pid` of `cgroup`. */
 static __always_inline int on_switch(void *ctx, struct task_struct *prev, bool preempt, __u32 was, __s32 pid,
 				     __u64 cgroup)
 {
@@ -102,7 +105,7 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	return on_switch(ctx, prev, preempt, was, next->pid, next->pid ? cgroup_id(next) : PODPERF_IDLE);
 }
 
-/* The twin for kernels that refuse BTF-typed tracepoints: `next` is then a bare address. */
+/* The variant for kernels that reject BTF-typed tracepoints, where `next` is a plain address. */
 SEC("raw_tp/sched_switch")
 int sched_switch_raw(struct bpf_raw_tracepoint_args *ctx)
 {
@@ -114,7 +117,7 @@ int sched_switch_raw(struct bpf_raw_tracepoint_args *ctx)
 			 pid ? BPF_CORE_READ(next, cgroups, dfl_cgrp, kn, id) : PODPERF_IDLE);
 }
 
-/* Run by the agent on each CPU before a reading: settles what is on the CPU at that moment. */
+/* Settles the task on the CPU. The agent runs this program on each CPU before a reading. */
 SEC("raw_tp")
 int flush(void *ctx)
 {
@@ -132,7 +135,7 @@ int flush(void *ctx)
 		enter(cpu, 0, PODPERF_IDLE, now);
 	} else {
 		if (facts_enabled) {
-			/* No run queue is locked where this runs. */
+			/* No run queue is locked here, so a record may be made. */
 			make_record(current);
 			t = current_task(current, now, cpu);
 			if (t)
@@ -145,8 +148,10 @@ int flush(void *ctx)
 	return 0;
 }
 
-/* Run by the agent over all tasks before it reads, and after it has switched the tables: charges the waits that go on, and moves
- * what tasks have summed to the table that the agent takes. */
+/*
+ * Charges the waits that go on, and moves the sums of tasks to the table that the agent takes. The agent runs this
+ * program over all tasks after it has switched the tables, and before it reads.
+ */
 SEC("iter/task")
 int collect(struct bpf_iter__task *ctx)
 {
@@ -169,7 +174,7 @@ int collect(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* A task is born: no lock is held yet, so its record is made now. */
+/* Makes the record of a new task at its birth, since no lock is held yet. */
 SEC("tp_btf/task_newtask")
 int BPF_PROG(task_newtask, struct task_struct *task)
 {
@@ -184,8 +189,10 @@ int BPF_PROG(task_newtask, struct task_struct *task)
 	return 0;
 }
 
-/* Makes the records of tasks that have none. The agent runs it over all tasks before these programs count, and after the
- * kernel had no memory for a record. */
+/*
+ * Makes the records of tasks that have none. The agent runs this program over all tasks before these programs count,
+ * and after the kernel had no memory for a record.
+ */
 SEC("iter/task")
 int adopt(struct bpf_iter__task *ctx)
 {
@@ -196,7 +203,10 @@ int adopt(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* Sees the tasks that wait since before these programs counted. The agent runs it over all tasks once they do. */
+/*
+ * Fills the records of tasks that wait since before these programs counted. The agent runs this program over all tasks
+ * once they count.
+ */
 SEC("iter/task")
 int see(struct bpf_iter__task *ctx)
 {
@@ -207,7 +217,7 @@ int see(struct bpf_iter__task *ctx)
 		return 0;
 	t = bpf_task_storage_get(&tasks, task, NULL, 0);
 	if (t && !t->seen && !task->on_cpu && try_lock(&t->busy)) {
-		/* One that has come on meanwhile is seen when it leaves. */
+		/* A task that has come on meanwhile is seen when it leaves. */
 		if (!task->on_cpu)
 			see_waiting(task, t);
 		unlock(&t->busy);
@@ -215,8 +225,11 @@ int see(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* Run by the agent over all tasks when these programs have taken over from others of another layout, whose records end with
- * it: of a task that does not run until programs of yet another layout take over, too. */
+/*
+ * Migrates the task records of a previous generation with another layout. The agent runs this program over all tasks
+ * after the takeover, and the previous records are deleted. So the record of a task that does not run before the next
+ * takeover is migrated, too.
+ */
 SEC("iter/task")
 int carry(struct bpf_iter__task *ctx)
 {
@@ -229,7 +242,9 @@ int carry(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* Run by the agent on each CPU when cgroups are gone, whose ids are the arguments: frees their rows there. */
+/*
+ * Frees the slots of removed cgroups on this CPU. The agent runs this program on each CPU, with their ids as arguments.
+ */
 SEC("raw_tp")
 int forget(struct bpf_raw_tracepoint_args *ctx)
 {

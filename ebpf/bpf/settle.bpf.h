@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Charges a task to a cgroup. The kernel keeps a task's facts (run time, faults, switches, ...) in the task itself: their growth
- * since the last charge is charged, and the wait before the task came on the CPU.
+ * Charges a task to a cgroup. The kernel keeps a task's facts (run time, faults, switches, ...) in the task itself.
+ * Their growth since the last charge is charged, and the wait before the task came on the CPU.
  */
 #ifndef PODPERF_SETTLE_BPF_H
 #define PODPERF_SETTLE_BPF_H
@@ -14,7 +14,7 @@
 #include "tasks.bpf.h"
 #include "waits.bpf.h"
 
-/* False: only counters are charged, no times and facts. */
+/* False if only counters are charged, without times and facts. */
 const volatile bool facts_enabled = true;
 
 #define CHARGE(field)                                       \
@@ -23,8 +23,10 @@ const volatile bool facts_enabled = true;
 		t->settled.field = now.field;               \
 	} while (0)
 
-/* Charges to `cgroup` what the facts of `task` grew by since the last charge, and says by how much its time in run queues did.
- * Returns the cgroup's row, or NULL. */
+/*
+ * Charges the growth of the facts of `task` since the last charge to `cgroup`. Writes the growth of its time in run
+ * queues to `delay`, in nanoseconds. Returns the cgroup's row, or NULL.
+ */
 static __always_inline struct podperf_cgroup *charge_facts(struct task_struct *task, struct task *t, __u64 cgroup,
 							   __u64 *delay)
 {
@@ -52,16 +54,18 @@ static __always_inline struct podperf_cgroup *charge_facts(struct task_struct *t
 }
 
 /*
- * Charges to `cgroup` what `task` did since it was last settled, and its last wait. The task is on this CPU since `at`.
- * Returns the row, or NULL.
+ * Charges to `cgroup` the work of `task` since it was last settled, and its last wait. The task is on this CPU since
+ * `at`. Returns the row, or NULL.
  */
 static __always_inline struct podperf_cgroup *settle(struct task_struct *task, struct task *t, __u64 cgroup, __u64 at)
 {
 	struct podperf_cgroup *row;
 	__u64 left_ns, delay;
 
-	/* cgroup_attach_task may run on another CPU while the task leaves this one. The program that comes second
-	 * leaves the facts to the next switch, and the wait to the program that came first. */
+	/*
+	 * cgroup_attach_task may run on another CPU while the task leaves this one. The program that comes second
+	 * leaves the facts to the next switch, and the wait to the program that came first.
+	 */
 	if (!try_lock(&t->busy)) {
 		drop(PODPERF_DROP_TASK_BUSY);
 		return NULL;
@@ -84,8 +88,10 @@ static __always_inline void end_idle(struct podperf_cpu *cpu, __u64 at)
 		cpu->idle_ns += at - cpu->since_ns;
 }
 
-/* The task `pid` comes on, on the account of `cgroup`. Nothing of its own is touched: what there is to do is done when it
- * leaves. */
+/*
+ * Records that the task `pid` comes on the CPU and is charged to `cgroup`. The task itself is not touched: it is
+ * settled when it leaves.
+ */
 static __always_inline void enter(struct podperf_cpu *cpu, __s32 pid, __u64 cgroup, __u64 now)
 {
 	cpu->pid = pid;
@@ -94,8 +100,8 @@ static __always_inline void enter(struct podperf_cpu *cpu, __s32 pid, __u64 cgro
 }
 
 /*
- * The record of `task`, which is current. When its coming on was not reported, its run time tells when it was, and the
- * CPU is made to know.
+ * Returns the record of `task`, which is current. If its switch-in was not reported, the time of the switch-in is found
+ * by the run time, and recorded in the state of the CPU.
  */
 static __always_inline struct task *current_task(struct task_struct *task, __u64 now, struct podperf_cpu *cpu)
 {
@@ -118,7 +124,7 @@ static __always_inline struct task *current_task(struct task_struct *task, __u64
 	return t;
 }
 
-/* Settles `task`, which is current: its CPU knows when it came on and on whose account. */
+/* Settles `task`, which is current. The state of its CPU has the time of its switch-in and its cgroup. */
 static __always_inline struct podperf_cgroup *settle_current(struct task_struct *task, struct task *t,
 							     struct podperf_cpu *cpu)
 {

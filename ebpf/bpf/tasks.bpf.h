@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What is remembered of each task. */
+/* The record of each task. */
 #ifndef PODPERF_TASKS_BPF_H
 #define PODPERF_TASKS_BPF_H
 
@@ -9,75 +9,79 @@
 #include "podperf.h"
 
 const volatile bool stacks_enabled = false;
-/* CLOCK_MONOTONIC when the programs were loaded: tasks that were there before count from their first sight. */
+/* CLOCK_MONOTONIC when the programs were loaded. Tasks that are older count from the first time that they are seen. */
 const volatile __u64 loaded_at_ns = 0;
-/* Whether the agent sees all tasks: its iterators see those of its own pid namespace. */
+/* True if the agent sees all tasks: its iterators see only the tasks of its own pid namespace. */
 const volatile bool sees_all_tasks = false;
-/* Whether there were programs of another layout, and where what they remember of a task is. */
+/*
+ * True if there is a previous generation with another layout. `carried` has the offsets of the fields in its task
+ * records.
+ */
 const volatile bool carries = false;
 const volatile struct podperf_carried carried[PODPERF_CARRIED] = {};
 
-/* What the kernel keeps per task. */
+/* The facts that the kernel keeps per task. */
 struct facts {
 	__u64 run_ns;
 	__u64 runqueue_ns;
 	__u64 voluntary;
 	__u64 involuntary;
-	__u64 rare; /* sum of those below: while it stays the same, none of them has changed */
+	__u64 rare; /* sum of the fields below: while it stays the same, none of them has changed */
 	__u64 migrations;
 	__u64 minor_faults;
 	__u64 major_faults;
 };
 
 /*
- * Waits of one key, summed in the task's own record, which is at hand: a thread mostly waits where it waited before. They
- * come to the table when it waits elsewhere, when it ends, and when the agent takes the table (`collect`).
+ * The sum of waits of one key, in the task's own record, which is at hand: a thread mostly waits where it waited
+ * before. The sum moves to the table when the thread waits elsewhere, when it ends, and when the agent takes the table
+ * (`collect`).
  */
 struct task_sum {
-	__u64 stack; /* this to filters: see podperf_sample_key */
+	__u64 stack; /* from here to filters: see podperf_sample_key */
 	__u64 cgroup;
 	__u64 waker;
 	__u32 activity;
 	__u32 filters;
-	__u64 ns; /* this to last_ns: see podperf_sample_sum */
+	__u64 ns; /* from here to last_ns: see podperf_sample_sum */
 	__u64 queued_ns;
 	__u64 count;
 	__u64 last_ns;
 };
 
-/* The memory of a task between its switches. The fields that every switch touches come first. */
+/* The record of a task between its switches. The fields that every switch touches come first. */
 struct task {
-	__u32 busy;        /* being settled: only one CPU at a time may */
-	__u32 activity;    /* what the wait since is, enum podperf_activity */
-	bool in_profile;   /* that wait is to be in the profile */
-	bool seen;         /* it has a record for longer than this */
-	bool walked;       /* the stack of that wait was walked and not remembered */
-	__u8 shadow;       /* enum shadow, of that wait */
-	__u32 weight;      /* of that wait, see wait_stack */
-	__u64 moved_to;    /* its cgroup, if another task moved it while it ran; 0: the cgroup that its CPU says */
-	__u64 left_ns;     /* when it left the CPU, or up to when the wait since is charged; 0: that wait is settled */
+	__u32 busy;        /* lock: only one CPU at a time may settle the task */
+	__u32 activity;    /* kind of the last wait, enum podperf_activity */
+	bool in_profile;   /* the last wait is to be in the profile */
+	bool seen;         /* the record is filled */
+	bool walked;       /* the stack of the last wait was walked, and not taken from the cache */
+	__u8 shadow;       /* enum shadow, of the last wait */
+	__u32 weight;      /* of the last wait, see wait_stack */
+	__u64 moved_to;    /* its cgroup, if another task moved it while it ran; 0: the cgroup in the CPU's state */
+	__u64 left_ns;     /* when it left the CPU, or up to when the last wait is charged; 0: that wait is settled */
 	__u64 left_run_ns; /* its run time when it left */
 	__u64 charged_ns;  /* `left_ns` of a wait that was charged while it goes on, see waits.bpf.h */
-	__u64 cgroup;      /* its cgroup when it was settled or moved last */
+	__u64 cgroup;      /* its cgroup when it was last settled or moved */
 	struct facts settled; /* its facts when they were last charged */
-	__u64 moved_since_ns; /* when it had come on the CPU when it was moved: `moved_to` holds until it leaves */
-	__u64 stack;          /* of the wait since, see podperf_sample_key */
-	__u64 waker;          /* of that wait, see podperf_sample_key */
+	__u64 moved_since_ns; /* when it came on the CPU before it was moved: `moved_to` holds until it leaves */
+	__u64 stack;          /* of the last wait, see podperf_sample_key */
+	__u64 waker;          /* of the last wait, see podperf_sample_key */
 	__u64 began_ns;       /* when the wait of `charged_ns` began */
-	__u64 seen_stack;     /* see podperf_sample_key, of the wait that began at `seen_of` */
+	__u64 seen_stack;     /* of the wait that began at `seen_of`, see podperf_sample_key */
 	__u64 seen_of;
-	__u64 queued_ns;    /* of the wait that ends: time in the run queue */
-	__u64 so_far_ns;    /* of the wait that ends: what was charged before */
+	__u64 queued_ns;    /* time in the run queue of the wait that ends */
+	__u64 so_far_ns;    /* the part of the wait that ends that was charged before */
 	__u32 filters;      /* of the wait that ends, see podperf_sample_key */
-	__u32 memory_uses;  /* how often `memory` is still believed without a look */
-	__u64 memory_place; /* where it waited last */
-	__u64 memory_stack; /* and with which stack */
+	__u32 memory_uses;  /* number of uses of `memory_stack` that remain without a lookup in the cache */
+	__u64 memory_place; /* call site of `memory_stack` */
+	__u64 memory_stack; /* stack of a trusted call site, from the cache */
 	struct task_sum sum;
-	__u32 sum_busy;  /* being changed */
-	__u32 sum_stays; /* no table had room for the sum: the next one may have */
+	__u32 sum_busy;  /* lock: the sum is being changed */
+	__u32 sum_stays; /* no table had room for the sum: the next table may have */
 };
 
-/* Task -> what is remembered of it; freed by the kernel with the task. */
+/* Task -> its record. The kernel frees the record with the task. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -85,7 +89,7 @@ struct {
 	__type(value, struct task);
 } tasks SEC(".maps");
 
-/* The same of programs of another layout, which had counted until these did: read once, and deleted by `carry`. */
+/* Task -> its record of a previous generation with another layout. It is read once, and `carry` deletes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -93,7 +97,7 @@ struct {
 	__type(value, __u64);
 } tasks_before SEC(".maps");
 
-/* Takes a lock that nobody waits for; false when another has it. */
+/* Takes a lock without waiting. Returns false when another CPU holds the lock. */
 static __always_inline bool try_lock(__u32 *busy)
 {
 	return !__sync_lock_test_and_set(busy, 1);
@@ -102,13 +106,13 @@ static __always_inline bool try_lock(__u32 *busy)
 static __always_inline void unlock(__u32 *busy)
 {
 #if defined(__TARGET_ARCH_arm64)
-	__sync_lock_test_and_set(busy, 0); /* what was written before is seen before */
+	__sync_lock_test_and_set(busy, 0); /* earlier writes become visible first */
 #else
 	*busy = 0;
 #endif
 }
 
-/* Whether waits of `task` are profiled: not those of kernel threads, which wait for work. */
+/* Returns true if waits of `task` are profiled. Waits of kernel threads are not: they wait for work. */
 static __always_inline bool wants_profile(struct task_struct *task)
 {
 	return stacks_enabled && !(task->flags & PF_KTHREAD);
@@ -127,8 +131,9 @@ static __always_inline void read_facts(struct task_struct *task, struct facts *f
 }
 
 /*
- * Fills a new record with what programs of another layout remember of the task; false when that is nothing. They have
- * settled it up to when they gave way, so what is charged here begins there. What they do not have begins now.
+ * Fills a new record from the task's record of a previous generation with another layout. Returns false if there is
+ * none. The previous generation settled the task up to the takeover, so charges begin there. Fields that the previous
+ * record does not have begin now.
  */
 static __noinline bool carry_over(struct task_struct *task, struct task *t)
 {
@@ -142,7 +147,7 @@ static __noinline bool carry_over(struct task_struct *task, struct task *t)
 		void *from = before + carried[i].from, *to = (void *)t + carried[i].to;
 		__u32 size = carried[i].size;
 
-		/* Constants to the verifier: it knows each place. */
+		/* Sizes and offsets are constants to the verifier, so it knows each address. */
 		if (size == 8)
 			*(__u64 *)to = *(__u64 *)from;
 		else if (size == 4)
@@ -154,7 +159,10 @@ static __noinline bool carry_over(struct task_struct *task, struct task *t)
 	return true;
 }
 
-/* Returns the record of `task`, and makes it if there is none. Not with a run queue locked: the allocator takes locks. */
+/*
+ * Returns the record of `task`, and makes it if there is none. On older kernels no run queue may be locked: the
+ * allocator takes locks.
+ */
 static __always_inline struct task *make_record(struct task_struct *task)
 {
 	struct task *t = bpf_task_storage_get(&tasks, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -165,9 +173,9 @@ static __always_inline struct task *make_record(struct task_struct *task)
 }
 
 /*
- * Returns the record of `task`; a run queue may be locked. `task_newtask` or `adopt` made the record. If there was no memory
- * then, or `adopt` did not see the task, the record is made here where that is safe. Kernels before 6.4 make it here only for a
- * task that is older than the programs, and only if the agent cannot see all tasks.
+ * Returns the record of `task`, or NULL; a run queue may be locked. `task_newtask` or `adopt` made the record. If there
+ * was no memory then, or `adopt` did not see the task, the record is made here where that is safe. Kernels before 6.4
+ * make it here only for a task that is older than the programs, and only if the agent cannot see all tasks.
  */
 static __always_inline struct task *find_record(struct task_struct *task)
 {
@@ -182,8 +190,8 @@ static __always_inline struct task *find_record(struct task_struct *task)
 }
 
 /*
- * Returns the record of `task`, which is on a CPU since `since_ns` (0: not known), and fills it at its first sight. A task
- * that was there before the programs counts from when it came on: what else it did until then is not known.
+ * Returns the record of `task`, which is on a CPU since `since_ns` (0: unknown), and fills it when the task is first
+ * seen. A task that is older than the programs counts from its switch-in: its work before that is not known.
  */
 static __always_inline struct task *task_of(struct task_struct *task, __u64 since_ns, __u64 now)
 {
@@ -193,7 +201,7 @@ static __always_inline struct task *task_of(struct task_struct *task, __u64 sinc
 		return NULL;
 	if (t->seen)
 		return t;
-	/* `carry` may be about to do the same on another CPU. */
+	/* `carry` may fill the same record on another CPU at this moment. */
 	if (!try_lock(&t->busy)) {
 		drop(PODPERF_DROP_TASK_BUSY);
 		return NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A wait is charged to the cgroup's row and to the profile: when it ends, and before each reading of the agent. The record's
- * `left_ns` says from where it is not charged yet.
+ * Charges waits to the cgroup's row and to the profile: when a wait ends, and before each reading of the agent. The
+ * record's `left_ns` is the time from which a wait is not charged yet.
  */
 #ifndef PODPERF_WAITS_BPF_H
 #define PODPERF_WAITS_BPF_H
@@ -15,21 +15,27 @@
 #include "samples.bpf.h"
 #include "tasks.bpf.h"
 
-/* Waits at least this long are never left to chance: if the budget has no walk for one, its place is named. */
+/*
+ * The length from which a wait is never left to chance, in nanoseconds: if the budget has no walk for it, its call site
+ * is named.
+ */
 #define CERTAIN_NS 10000000
-/* By how much the length of a wait for a CPU may differ from the kernel's own account: the clocks differ a little, and where a
- * coming on was not reported, its moment is told from run times, which may be a tick old. */
+/*
+ * The largest difference between the length of a wait for a CPU and the kernel's own account, in nanoseconds. The
+ * clocks differ a little, and the time of an unreported switch-in is found by run times, which may be a tick old.
+ */
 #define SKEW_NS 10000000
 /*
- * Waits that have gone on for so long are charged before they end. It is much more than CERTAIN_NS: the program that settles a
- * wait expects an iterator to change `left_ns` only if that is CERTAIN_NS ago. An iterator that finds a task off the CPU, and a
- * `left_ns` this old, knows that the wait goes on, or that such a program settles it at this moment.
+ * The length from which a wait is charged before it ends, in nanoseconds. It is much more than CERTAIN_NS: the program
+ * that settles a wait expects an iterator to change `left_ns` only if that is CERTAIN_NS ago. If an iterator finds a
+ * task off the CPU with a `left_ns` this old, the wait goes on, or such a program settles it at this moment.
  */
 #define GOES_ON_NS 100000000
 
 /*
- * Cgroup id -> what its waits have lasted before they ended: `offcpu_ns` and `unprofiled_ns`. The iterators write it, and not
- * the cgroup's row: they may be preempted, and a row has one writer at a time. The agent runs one iterator at a time.
+ * Cgroup id -> the time of its waits before they ended: `offcpu_ns` and `unprofiled_ns`. The iterators write it instead
+ * of the cgroup's row: they may be preempted, and a row has one writer at a time. The agent runs one iterator at a
+ * time.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -39,7 +45,9 @@ struct {
 	__type(value, struct podperf_cgroup);
 } rows_so_far SEC(".maps");
 
-/* `state` for an index: the compiler cannot take the mask for needless, and the verifier sees it wherever the value goes. */
+/*
+ * Returns `state` as an index. The compiler cannot remove the mask, and the verifier sees it wherever the value goes.
+ */
 static __always_inline __u64 index_of(__u64 state)
 {
 	_Static_assert(PODPERF_WAITS == 4, "the mask");
@@ -47,8 +55,11 @@ static __always_inline __u64 index_of(__u64 state)
 	return state;
 }
 
-/* How a task leaves the CPU. Idle kernel threads sleep uninterruptibly, but TASK_NOLOAD marks them as idle. If another CPU
- * already wakes the task, `was` is the state in which it left, on kernels that report it (since 5.18). */
+/*
+ * Returns the activity of a task that leaves the CPU. Idle kernel threads sleep uninterruptibly, but TASK_NOLOAD marks
+ * them as idle. If another CPU already wakes the task, `was` is the state in which it left, on kernels that report it
+ * (since 5.18).
+ */
 static __always_inline __u32 wait_activity(struct task_struct *task, bool preempt, __u32 was)
 {
 	__u32 state = task->__state;
@@ -62,8 +73,10 @@ static __always_inline __u32 wait_activity(struct task_struct *task, bool preemp
 	return PODPERF_INTERRUPTIBLE;
 }
 
-/* Moves the sum of the record into the table. If the table has no room and `may_stay` is set, the sum stays in the record for
- * the next table. Verified by itself. */
+/*
+ * Moves the sum of the record into the table. If the table has no room and `may_stay` is set, the sum stays in the
+ * record for the next table. The verifier checks this function separately.
+ */
 __noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd, bool may_stay)
 {
 	struct podperf_sample_key key = {};
@@ -94,7 +107,7 @@ __noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd, bool may_stay)
 	return 0;
 }
 
-/* Puts one wait into the table, or sends it. */
+/* Adds one wait to the table, or sends it. */
 static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64 cgroup, __u64 at, __u64 ns)
 {
 	struct podperf_sample_key key = {
@@ -130,8 +143,10 @@ static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64
 	return 0;
 }
 
-/* Puts a wait that has ended into the profile. t->so_far_ns of it is there, and t->queued_ns was in the run queue; `ids`
- * are those of process and thread. Verified by itself. */
+/*
+ * Adds a wait that has ended to the profile. The first `t->so_far_ns` of the wait are there already, and `t->queued_ns`
+ * of it were in the run queue. `ids` are the ids of process and thread. The verifier checks this function separately.
+ */
 __noinline int profile_wait(struct task *t, __u64 ids, __u64 cgroup, __u64 at, __u64 ns)
 {
 	struct podperf_cpu *cpu = this_cpu();
@@ -144,7 +159,7 @@ __noinline int profile_wait(struct task *t, __u64 ids, __u64 cgroup, __u64 at, _
 		cpu->sampled_out++;
 		return 0;
 	}
-	/* The long ones are few, and may be sent alone. If the record is taken, that is the agent, for a moment. */
+	/* Long waits are few, and may be sent alone. If the sum is locked, the agent holds the lock, for a moment. */
 	if (!sees_all_tasks || ns >= CERTAIN_NS || !try_lock(&t->sum_busy))
 		return add_wait(t, ids >> 32, ids, cgroup, at, ns);
 	if (t->sum_stays || sum->stack != t->stack || sum->cgroup != cgroup || sum->waker != t->waker ||
@@ -164,8 +179,10 @@ __noinline int profile_wait(struct task *t, __u64 ids, __u64 cgroup, __u64 at, _
 	return 0;
 }
 
-/* Adds the length of the wait that began at `began`, whose remembered stack was walked all the same, to the sums of the shadow.
- * Verified by itself. */
+/*
+ * Adds the length of the wait that began at `began` to the sums of shadow mode. The cached stack of the wait was walked
+ * as well. The verifier checks this function separately.
+ */
 __noinline int count_shadow(struct task *t, __u64 began, __u64 ns)
 {
 	struct podperf_cpu *cpu = this_cpu();
@@ -178,8 +195,10 @@ __noinline int count_shadow(struct task *t, __u64 began, __u64 ns)
 	return 0;
 }
 
-/* Puts the wait of `task` into the profile, or counts it as missing there. It was `ns` long and ended at `at`. Of it
- * t->so_far_ns is there already, and t->queued_ns was in the run queue. */
+/*
+ * Adds the wait of `task` to the profile, or counts it as missing there. The wait was `ns` long and ended at `at`.
+ * `t->so_far_ns` of it are there already, and `t->queued_ns` of it were in the run queue.
+ */
 static __always_inline void profile_ended_wait(struct task_struct *task, struct task *t, __u64 cgroup, __u64 at,
 					       __u64 ns)
 {
@@ -195,13 +214,16 @@ static __always_inline void profile_ended_wait(struct task_struct *task, struct 
 	keep_unprofiled(cgroup, t->activity, ns - t->so_far_ns - t->queued_ns);
 }
 
-/* When the wait of `t` began that is not charged since `left_ns`. */
+/* Returns when the wait of `t` began. It is not charged since `left_ns`. */
 static __always_inline __u64 began_of(struct task *t, __u64 left_ns)
 {
 	return t->charged_ns == left_ns ? t->began_ns : left_ns;
 }
 
-/* Takes the wait of `t` to settle it: from here on no iterator charges it. Returns since when it is not charged. */
+/*
+ * Takes the wait of `t` to settle it: from here on no iterator charges it. Returns the time since which the wait is not
+ * charged.
+ */
 static __always_inline __u64 take_wait(struct task *t, __u64 left_ns, __u64 at)
 {
 	if (at > left_ns && at - left_ns >= CERTAIN_NS)
@@ -211,9 +233,9 @@ static __always_inline __u64 take_wait(struct task *t, __u64 left_ns, __u64 at)
 }
 
 /*
- * Charges the rest of the wait of `task`, from `left_ns` until the task came on the CPU at `at`. It was in the run queue for
- * `delay` of it, after it was woken, by the kernel's own account. A task that did not sleep was there all the time: then `delay`
- * is the length.
+ * Charges the rest of the wait of `task`, from `left_ns` until the task came on the CPU at `at`. By the kernel's own
+ * account, the task was in the run queue for `delay` of that, after it was woken. A task that did not sleep was in the
+ * run queue all the time: then `delay` is the length.
  */
 static __always_inline void settle_wait(struct task_struct *task, struct task *t, __u64 cgroup, __u64 left_ns, __u64 at,
 					__u64 delay, struct podperf_cgroup *row)
@@ -246,7 +268,7 @@ static __always_inline void settle_wait(struct task_struct *task, struct task *t
 	profile_ended_wait(task, t, cgroup, at, rest + left_ns - began);
 }
 
-/* Charges the wait of a new task for its first time on a CPU. No stack is known of it. */
+/* Charges the wait of a new task for its first time on a CPU. The stack of this wait is not known. */
 static __always_inline void settle_first_wait(struct task_struct *task, struct podperf_cgroup *row, __u64 ns)
 {
 	row->offcpu_ns[PODPERF_RUN_QUEUE] += ns;
@@ -254,9 +276,12 @@ static __always_inline void settle_first_wait(struct task_struct *task, struct p
 		row->unprofiled_ns[PODPERF_RUN_QUEUE] += ns;
 }
 
-/* Returns true if the wait of `task` goes on at `at`; it is charged up to `left_ns`. A task that is woken up, but has no CPU yet,
- * is charged when it has one: how long it slept is known only then. A task that has ended waits only to be reaped. The run time
- * tells that the task has not run since: its last switch may have found no record. */
+/*
+ * Returns true if the wait of `task` goes on at `at`, which is at least GOES_ON_NS after `left_ns`. The wait is charged
+ * up to `left_ns`. A task that is woken up, but has no CPU yet, is charged when it has one: the length of its sleep is
+ * known only then. A task that has ended waits only to be reaped, and is not charged. The run time shows that the task
+ * has not run since it left the CPU: its last switch may have found no record.
+ */
 static __always_inline bool goes_on(struct task_struct *task, struct task *t, __u64 left_ns, __u64 at)
 {
 	volatile struct task_struct *its = task;
@@ -266,8 +291,8 @@ static __always_inline bool goes_on(struct task_struct *task, struct task *t, __
 }
 
 /*
- * Charges to `row` what the wait of `task` has lasted since `left_ns`, and puts it into the table `odd` of samples. The task may
- * go on at any moment: the one of the two that changes t->left_ns charges what is before it.
+ * Charges to `row` the wait of `task` since `left_ns`, and adds it to the table `odd` of samples. The task may come on
+ * a CPU at any moment: the one of the two programs that changes `t->left_ns` charges the time before it.
  */
 static __always_inline void charge_so_far(struct task_struct *task, struct task *t, struct podperf_cgroup *row,
 					  __u64 cgroup, __u64 left_ns, __u64 at, __u32 odd)
@@ -308,7 +333,7 @@ static __always_inline void charge_so_far(struct task_struct *task, struct task 
 		name_place(key.stack);
 }
 
-/* The row in which the iterators charge `cgroup`, NULL when there is no room. */
+/* Returns the row in which the iterators charge `cgroup`, or NULL when there is no room. */
 static __always_inline struct podperf_cgroup *row_so_far(__u64 cgroup)
 {
 	struct podperf_cgroup *row = bpf_map_lookup_elem(&rows_so_far, &cgroup);
@@ -324,13 +349,15 @@ static __always_inline struct podperf_cgroup *row_so_far(__u64 cgroup)
 	return row;
 }
 
-/* Returns true if the stack of `t` must be looked at: it is remembered, and may be another one. The wait began at `began`. */
+/*
+ * Returns true if the stack of `t` must be checked: it is from the cache, and may be wrong. The wait began at `began`.
+ */
 static __always_inline bool needs_a_look(struct task *t, __u64 began)
 {
 	return t->in_profile && !t->walked && t->activity < PODPERF_RUN_QUEUE && t->seen_of != began;
 }
 
-/* Charges what the wait of `task` has lasted, if it goes on, to its cgroup. For iterators. */
+/* Charges the wait of `task` so far to its cgroup, if the wait goes on. For iterators. */
 static __always_inline void charge_waiting(struct task_struct *task, struct task *t, __u32 odd)
 {
 	__u64 left_ns = *(volatile __u64 *)&t->left_ns, at = bpf_ktime_get_ns(), cgroup, began;
@@ -346,7 +373,7 @@ static __always_inline void charge_waiting(struct task_struct *task, struct task
 		return;
 	began = began_of(t, left_ns);
 	stack = bpf_map_lookup_elem(&iterator_buffer, &zero);
-	/* If the task goes on meanwhile, this is of no wait: the next one begins at another time. */
+	/* If the task comes on meanwhile, `seen_of` matches no wait: the next wait begins at another time. */
 	if (stack && needs_a_look(t, began)) {
 		t->seen_of = 0;
 		t->seen_stack = look_at(task, stack);
@@ -355,8 +382,10 @@ static __always_inline void charge_waiting(struct task_struct *task, struct task
 	charge_so_far(task, t, row, cgroup, left_ns, at, odd);
 }
 
-/* Fills the record of a task that these programs have not seen yet and that does not run. What it waits for began before they
- * counted: it is charged from now on, and its stack is not known. The record is locked. */
+/*
+ * Fills the record of a task that these programs have not seen yet and that does not run. Its wait began before these
+ * programs counted: it is charged from now on, and its stack is not known. The record is locked.
+ */
 static __always_inline void see_waiting(struct task_struct *task, struct task *t)
 {
 	if (t->seen || (task->__state & (TASK_DEAD | TASK_NEW)))

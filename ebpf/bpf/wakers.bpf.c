@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The waker sensor: who ends a wait, and whether the remembered stack of the sleeper is right. A wake-up runs in the
- * context of who makes it. In an interrupt that is whoever was interrupted, who has nothing to do with it: the frames of
- * the kernel's stack tell.
+ * The waker sensor: finds the waker that ends a wait, and checks the cached stack of the sleeper. A wake-up runs in the
+ * context of its waker. In an interrupt that context is the interrupted task, which is not the waker: the frames of the
+ * kernel's stack show the interrupt.
  */
 #include "budget.bpf.h"
 #include "cgroup.bpf.h"
@@ -14,22 +14,23 @@
 #include "waits.bpf.h"
 #include "walk.bpf.h"
 
-/* Waits at least this long get their waker. */
+/* The length from which waits get their waker, in nanoseconds. */
 const volatile __u64 waker_after_ns = 0;
-/* They get its stack, too. */
+/* True if wakers get their stack, too. */
 const volatile bool waker_stacks = false;
-/* Where the kernel's entries of interrupts are; 0: not known. */
+/* The address range of the kernel's entries of interrupts; 0: unknown. */
 const volatile __u64 irq_text_begin = 0;
 const volatile __u64 irq_text_end = 0;
 
-/* An interrupt is entered below what it does: deeper stacks are taken for no interrupt's. */
+/* The largest number of frames that are searched for the entry of an interrupt. An entry below them is not found. */
 #define WAKER_FRAMES 48
-/* No kernel's stack of a task is smaller. */
+/* The size of the smallest kernel stack of a task, in bytes. */
 #define TASK_STACK_BYTES (16 << 10)
 
 /*
- * Whether `task`, which is current, certainly runs on its own account: on its own stack, where `ctx` lies, and in a system
- * call. Interrupts of the kernel have a stack of their own, and interrupts of user space left no number of a call.
+ * Returns true if `task`, which is current, certainly runs for itself: on its own kernel stack, where `ctx` lies, and
+ * in a system call or as a kernel thread. Interrupts of the kernel have a stack of their own, and interrupts of user
+ * space leave no number of a system call.
  */
 static __always_inline bool in_system_call(void *ctx, struct task_struct *task)
 {
@@ -38,7 +39,7 @@ static __always_inline bool in_system_call(void *ctx, struct task_struct *task)
 
 	if ((__u64)ctx < begin)
 		return false;
-	/* Two comparisons, and no difference, which the verifier refuses of a pointer. */
+	/* Two comparisons replace a difference, which the verifier rejects for a pointer. */
 	asm volatile("" : "+r"(end));
 	if ((__u64)ctx >= end)
 		return false;
@@ -64,7 +65,10 @@ static __always_inline bool in_interrupt(void *ctx, struct podperf_stack *stack)
 	return false;
 }
 
-/* The id of who wakes, who is current; sent when it is new. 0: the budget of walks does not allow to find out. */
+/*
+ * Returns the id of the waker: the current task or an interrupt. Sends the waker if it is new. Returns 0 if the budget
+ * of walks does not allow to find the waker.
+ */
 static __noinline __u64 waker(void *ctx, __u64 now)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
@@ -75,7 +79,7 @@ static __noinline __u64 waker(void *ctx, __u64 now)
 
 	if (!stack)
 		return 0;
-	/* The idle task wakes nobody of its own accord. */
+	/* The idle task wakes no task itself: an interrupt does. */
 	if (current->pid) {
 		record.cgroup = cgroup_id(current);
 		if (!in_system_call(ctx, current)) {
@@ -91,7 +95,7 @@ static __noinline __u64 waker(void *ctx, __u64 now)
 		if (waker_stacks && may_walk(record.cgroup, now))
 			record.stack = walk_stack(ctx, false);
 	}
-	/* Halves of the name, since any eight bytes may be in it: see hash_word. */
+	/* The name is hashed in 32-bit words, since any bytes may be in it: see hash_word. */
 	comm = (__u32 *)record.comm;
 	record.id = hash_word(1, record.cgroup, hash_key.point);
 	record.id = hash_word(record.id, record.stack, hash_key.point);
@@ -122,7 +126,7 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 		since_ns = began_of(t, t->left_ns);
 		if (now - since_ns >= waker_after_ns) {
 			t->waker = waker(ctx, now);
-			/* It sleeps until this is done. */
+			/* The task sleeps until this is done. */
 			stack = bpf_map_lookup_elem(&walk_buffer, &zero);
 			if (stack && needs_a_look(t, since_ns) && may_walk(t->cgroup, now)) {
 				t->seen_stack = look_at(task, stack);

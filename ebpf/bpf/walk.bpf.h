@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Stacks are walked, hashed to an id, and sent once. */
+/* Walks of stacks: a stack is walked, hashed to an id, and sent once. */
 #ifndef PODPERF_WALK_BPF_H
 #define PODPERF_WALK_BPF_H
 
@@ -8,15 +8,15 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* Set by the agent: random, and the same in all generations that take over from one another. */
+/* The secret in all ids. The agent sets it: random, and the same in all generations that take over from one another. */
 const volatile struct podperf_hash_key hash_key = {.point = 1, .sites = {1, 1, 1, 1, 1, 1, 1}};
-/* The number of sets in `stacks_sent`, a power of two, less one. */
+/* The number of sets in `stacks_sent`, a power of two, minus one. */
 const volatile __u32 sent_mask = 0;
 
 /*
- * Set -> the ids that were sent last, of stacks and wakers. The agent removes ids that it has forgotten. An array, since the
- * sampler may be an NMI and writes to it as well, and an array has no lock. Two writers at one moment may lose an id; its stack
- * or waker is then sent once more.
+ * Set -> the ids of stacks and wakers that were sent last. The agent removes ids that it has forgotten. The map is an
+ * array, since the sampler may be an NMI and writes to it as well, and an array has no lock. Two writers at one moment
+ * may lose an id: then its stack or waker is sent once more.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -25,13 +25,16 @@ struct {
 	__type(value, struct podperf_sent);
 } stacks_sent SEC(".maps");
 
-/* Records for the agent: stacks, places, wakers, long waits. In an NMI the kernel only tries to lock a ring. */
+/* Records for the agent: stacks, call sites, wakers, long waits. In an NMI the kernel only tries to lock a ring. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } stack_ring SEC(".maps");
 
-/* Where a stack is walked to: too large for the BPF stack. The sampler may interrupt the other programs, and they the iterators. */
+/*
+ * Buffers for walked stacks, which are too large for the BPF stack. There are three, since the sampler may interrupt
+ * the other programs, and these may interrupt the iterators.
+ */
 struct walk_buffer {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -42,14 +45,18 @@ struct walk_buffer walk_buffer SEC(".maps");
 struct walk_buffer sampler_buffer SEC(".maps");
 struct walk_buffer iterator_buffer SEC(".maps");
 
-/* No code of a program is below the first, nor above it by as much as this shift leaves, on any kernel. */
+/*
+ * Limits of code addresses: on any kernel, a program has code neither below LOWEST_CODE nor from 2^CODE_SHIFT above it.
+ */
 #define LOWEST_CODE 0x1000ULL
 #define CODE_SHIFT 56
 
 #define FRAMES_BYTES (PODPERF_MAX_FRAMES * sizeof(__u64))
 
-/* Sends `record` unless it was sent before. No wake-up: the agent looks several times a second, and waking it here would
- * cost more than the walk. */
+/*
+ * Sends `record` unless it was sent before. The agent is not woken up: it reads the ring several times a second, and a
+ * wake-up here would cost more than the walk.
+ */
 static __always_inline void send_once(__u64 id, void *record, __u64 bytes)
 {
 	__u32 set = (id >> 1) & sent_mask;
@@ -72,9 +79,12 @@ static __always_inline void send_once(__u64 id, void *record, __u64 bytes)
 	sent->ids[0] = id;
 }
 
-/* Hashes a stack of so many bytes of frames and sends it, if it is new. Where code keeps no frame pointers, a walk may end
- * in what is no address but a value of the program's: it is no part of the stack, would make a new one each time that it
- * changes, and is nobody's business. Verified by itself. */
+/*
+ * Hashes a stack of `user` and `kernel` bytes of frames, and sends it if it is new. Returns its id. Where code keeps no
+ * frame pointers, a walk may end in a value of the program that is no address. Such a value is replaced: it is no part
+ * of the stack, would make a new stack each time that it changes, and may be private. The verifier checks this function
+ * separately.
+ */
 __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kernel, __u32 tgid)
 {
 	__u64 frames, in_user, frame, outside, hash;
@@ -87,13 +97,13 @@ __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kerne
 	}
 	in_user = user / sizeof(__u64);
 	frames = in_user + kernel / sizeof(__u64);
-	/* The first word holds the lengths, and is not 0: so lists of different lengths are never the same. */
+	/* The first word holds the lengths, and is not 0: so lists of different lengths are never equal. */
 	hash = user << 16 | kernel;
 	for (__u32 i = 0; i < 2 * PODPERF_MAX_FRAMES; i++) {
 		if (i >= frames)
 			break;
 		frame = stack->frames[i];
-		/* Without a branch, which would make two states of the verifier's of each round. */
+		/* There is no branch here, since it would double the states of the verifier in each round. */
 		outside = (frame - LOWEST_CODE) >> CODE_SHIFT;
 		outside = ((outside | -outside) & (i - in_user)) >> 63;
 		asm volatile("" : "+r"(outside));
@@ -111,12 +121,14 @@ __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kerne
 	return hash;
 }
 
-/* Where the function is that switches tasks; 0: not known. */
+/* The address range of the function that switches tasks; 0: unknown. */
 const volatile __u64 schedule_begin = 0;
 const volatile __u64 schedule_end = 0;
 
-/* How many frames are above the scheduler's in a walk by its sensor: the program, and what calls it. They change when
- * another tracer of the switch comes or goes, which must not change the stack. */
+/*
+ * Number of frames above the scheduler's in a walk by its sensor: the program, and its callers. These frames change
+ * when another tracer of the switch comes or goes, but the stack must stay the same.
+ */
 static __u32 sensor_frames;
 #define MOST_SENSOR_FRAMES 8
 
@@ -125,7 +137,10 @@ static __always_inline bool is_scheduler(__u64 address)
 	return address >= schedule_begin && address < schedule_end;
 }
 
-/* How many of `bytes` of kernel frames are above the scheduler's; 0: it is not there. Verified by itself. */
+/*
+ * Returns the number of frames above the scheduler's in `bytes` of kernel frames, or 0 if the scheduler is not there.
+ * The verifier checks this function separately.
+ */
 __noinline __u32 frames_above_scheduler(struct podperf_stack *stack, __u64 user, __u64 bytes)
 {
 	if (!stack || user > FRAMES_BYTES || bytes > FRAMES_BYTES)
@@ -139,7 +154,10 @@ __noinline __u32 frames_above_scheduler(struct podperf_stack *stack, __u64 user,
 	return 0;
 }
 
-/* The kernel's part, after `user` bytes of the other; from the scheduler on where the walk is `by_scheduler`. Bytes. */
+/*
+ * Walks the kernel's part of the stack, behind `user` bytes of user frames. If `by_scheduler` is set, the part begins
+ * at the scheduler. Returns its size in bytes, or a negative error.
+ */
 static __always_inline __s64 walk_kernel(void *ctx, struct podperf_stack *stack, __u64 user, bool by_scheduler)
 {
 	void *to = (void *)stack->frames + user;
@@ -161,7 +179,9 @@ static __always_inline __s64 walk_kernel(void *ctx, struct podperf_stack *stack,
 	return bpf_get_stack(ctx, to, FRAMES_BYTES, above & BPF_F_SKIP_FIELD_MASK);
 }
 
-/* The stack of the current task, walked to `stack` and sent, if it is new; 0 when there is none. */
+/*
+ * Walks the stack of the current task into `stack`, and sends it if it is new. Returns its id, or 0 if there is none.
+ */
 static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack, bool by_scheduler)
 {
 	__s64 bytes;
@@ -176,8 +196,10 @@ static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack, boo
 	return take_stack(stack, user, kernel, bpf_get_current_pid_tgid() >> 32);
 }
 
-/* The kernel's part of the stack of `task`, which sleeps; sent, if it is new. It begins below the scheduler's functions. 0: there
- * is none. */
+/*
+ * Reads the kernel's part of the stack of `task`, which sleeps, and sends it if it is new. The part begins below the
+ * scheduler's functions. Returns its id, or 0 if there is none.
+ */
 static __always_inline __u64 look_at(struct task_struct *task, struct podperf_stack *stack)
 {
 	__s64 bytes = bpf_get_task_stack(task, stack->frames, FRAMES_BYTES, 0);

@@ -1,5 +1,5 @@
-//! Reads from the built object which maps each program reaches, and whether the sampler may reach them: on x86 it is a
-//! non-maskable interrupt (NMI) with `cycles`, which may come while another program holds a lock of a map.
+//! Checks the maps that the programs reach in the built object. The sampler may reach only some of them: with `cycles`
+//! on x86 the sampler is a non-maskable interrupt (NMI), which may come while another program holds the lock of a map.
 #![expect(clippy::unwrap_used, reason = "where nothing else can be told, the test fails")]
 
 use std::{
@@ -17,7 +17,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The section of programs that perf events call.
 const SAMPLER: &str = "perf_event";
-/// The page with the table.
+/// The page with the table of programs and maps.
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/programs.md");
 
 /// The sections, and the context in which their programs run.
@@ -38,7 +38,7 @@ const CONTEXTS: [(&str, &str); 11] = [
 /// The maps that a program reaches, by its section and its name.
 type Reached = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// The place of a function: its section and its offset there.
+/// The section of a function, and its offset there.
 type Place = (usize, u64);
 
 const INSTRUCTION: usize = 8;
@@ -46,13 +46,13 @@ const INSTRUCTION: usize = 8;
 const LOAD_ADDRESS: u8 = 0x18;
 /// `BPF_JMP | BPF_CALL`.
 const CALL: u8 = 0x85;
-/// In the source register of a call: the target is a function of the object.
+/// The source register of a call to a function of the object.
 const PSEUDO_CALL: u8 = 1;
 
 /// The parts of an object that are needed here.
 struct Programs<'data> {
     file: object::File<'data>,
-    /// By section and offset: a function's size and name.
+    /// The size and name of each function, by section and offset.
     functions: BTreeMap<Place, (u64, String)>,
 }
 
@@ -80,7 +80,7 @@ impl<'data> Programs<'data> {
         Ok(reached)
     }
 
-    /// Adds the maps of a function, and of all that it calls.
+    /// Adds the maps of a function, and of all functions that it calls.
     fn walk(&self, function: Place, maps: &mut BTreeSet<String>, seen: &mut BTreeSet<Place>) -> Result<()> {
         if !seen.insert(function) {
             return Ok(());
@@ -127,7 +127,7 @@ impl<'data> Programs<'data> {
     }
 }
 
-/// The kind of each map; variables are in arrays.
+/// Returns the kind of each map. Variables are in arrays.
 fn kinds(bytes: &[u8]) -> Result<BTreeMap<String, bpf_map_type>> {
     let parsed = aya_obj::Object::parse(bytes)?;
     let kind = |(name, map): (&String, &aya_obj::Map)| Ok((name.clone(), bpf_map_type::try_from(map.map_type())?));
@@ -151,13 +151,13 @@ fn findings(reached: &Reached, kinds: &BTreeMap<String, bpf_map_type>, allocatin
             .collect();
         let kind = if map.starts_with('.') { Some(bpf_map_type::BPF_MAP_TYPE_ARRAY) } else { kinds.get(map).copied() };
         match kind {
-            // They have no lock.
+            // Arrays have no lock.
             Some(
                 bpf_map_type::BPF_MAP_TYPE_ARRAY
                 | bpf_map_type::BPF_MAP_TYPE_PERCPU_ARRAY
                 | bpf_map_type::BPF_MAP_TYPE_PERF_EVENT_ARRAY,
             ) => {}
-            // In an NMI the kernel only tries to take its lock (`__bpf_ringbuf_reserve`, since Linux 5.8).
+            // In an NMI the kernel only tries to lock a ring buffer (`__bpf_ringbuf_reserve`, since Linux 5.8).
             Some(bpf_map_type::BPF_MAP_TYPE_RINGBUF) => {}
             Some(bpf_map_type::BPF_MAP_TYPE_HASH) if allocating.contains(map) => {
                 findings.push(format!("`{program}` may be an NMI, and allocates in `{map}`"));
@@ -173,7 +173,7 @@ fn findings(reached: &Reached, kinds: &BTreeMap<String, bpf_map_type>, allocatin
     findings
 }
 
-/// The maps that allocate their entries when they are made.
+/// Returns the maps that allocate an entry when it is inserted.
 fn allocating(bytes: &[u8]) -> Result<BTreeSet<String>> {
     const BPF_F_NO_PREALLOC: u32 = 1;
     let maps = aya_obj::Object::parse(bytes)?.maps;
@@ -217,8 +217,8 @@ fn compile(source: &str) -> Vec<u8> {
     fs::read(to).unwrap()
 }
 
-/// Returns the findings for a map of this kind: a function writes to it, which the sampler calls, and another program
-/// if `other_calls`.
+/// Returns the findings for a map of this kind. A function writes to the map: the sampler calls this function, and
+/// so does another program if `other_calls`.
 fn shared(kind: &str, flags: &str, other_calls: bool) -> Vec<String> {
     let call = if other_calls { "touch(1)" } else { "0" };
     let bytes = compile(&format!(
@@ -261,7 +261,7 @@ fn the_table_of_programs_and_maps_is_that_of_the_object() {
     for ((section, program), maps) in &reached {
         let context = CONTEXTS.iter().find(|(of, _)| of == section);
         let (_, context) = context.unwrap_or_else(|| panic!("no context for `{section}`, where `{program}` is"));
-        // Sixteen maps are alike.
+        // One row stands for the sixteen maps `event0` to `event15`.
         let is_one_of_many = |map: &str| map.strip_prefix("event").is_some_and(|number| number != "0");
         for map in maps.iter().filter(|map| !map.starts_with(".rodata") && !is_one_of_many(map)) {
             let kind = kinds.get(map).map(|kind| format!("{kind:?}").replace("BPF_MAP_TYPE_", "").to_lowercase());

@@ -1,9 +1,9 @@
-//! The hashes that name stacks and call sites, compiled from the very header that the programs include.
+//! Tests the hashes that name stacks and call sites, compiled from the header that the programs include.
 #![expect(clippy::unwrap_used, reason = "where nothing else can be told, the test fails")]
 
 mod header;
 
-/// The polynomials' prime.
+/// The modulus of the polynomials.
 const PRIME: u128 = (1 << 61) - 1;
 const POINT: u64 = 0x0123_4567_89ab_cdef;
 const OTHER_POINT: u64 = 0x0edc_ba98_7654_3210;
@@ -16,7 +16,7 @@ struct Hashes {
     site: u64,
 }
 
-/// Compiles the header, and hashes each list with it, from the initial hash that is the first of the pair.
+/// Compiles the header, and returns the hashes of each list of words, with the point that is the first of the pair.
 fn hashes(lists: &[(u64, Vec<u64>)]) -> Vec<Hashes> {
     let lines: String = lists
         .iter()
@@ -38,13 +38,13 @@ fn hashes(lists: &[(u64, Vec<u64>)]) -> Vec<Hashes> {
     found
 }
 
-/// The same polynomial in 128-bit arithmetic.
+/// Returns the same polynomial, computed in 128-bit arithmetic.
 fn polynomial(point: u64, words: &[u64]) -> u128 {
     let (first, rest) = words.split_first().unwrap();
     rest.iter().fold(u128::from(*first), |hash, word| (hash * u128::from(point) + u128::from(*word)) % PRIME) % PRIME
 }
 
-/// Words without a pattern, always the same.
+/// Returns `count` words without a pattern, which are the same for the same seed.
 fn words(seed: u64, count: u64) -> Vec<u64> {
     let word = |at: u64| {
         let word = (seed ^ at.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -61,7 +61,7 @@ fn an_id_is_the_polynomial_of_its_words_and_odd() {
         list[0] >>= 32;
         lists.push((words(seed, 1)[0] >> 4, list));
     }
-    // The largest values that are possible.
+    // The largest possible values.
     lists.push(((1 << 60) - 1, vec![u64::from(u32::MAX), u64::MAX, u64::MAX, u64::MAX]));
     for ((point, list), found) in lists.iter().zip(hashes(&lists)) {
         let expected = polynomial(*point, list);
@@ -73,7 +73,7 @@ fn an_id_is_the_polynomial_of_its_words_and_odd() {
 
 #[test]
 fn frames_that_collide_under_one_key_do_not_under_another() {
-    // With a known point, add one to a frame, and subtract from the next frame what that adds to the hash.
+    // With a known point, adds one to a frame, and subtracts the effect of that on the hash from the next frame.
     let honest = vec![16, 0x40_1000, 0x7f00_1234_5678, 0x40_2000];
     let forged = |point: u64| {
         let mut forged = honest.clone();
@@ -94,7 +94,7 @@ fn frames_that_collide_under_one_key_do_not_under_another() {
 
 #[test]
 fn a_call_site_is_even_and_each_of_its_words_tells() {
-    // Addresses and numbers of calls have no bits above.
+    // Addresses and system call numbers have no bits above the lowest 48.
     const BITS: u32 = 48;
     let site = words(7, 7);
     let mut lists = vec![(POINT, site.clone())];
