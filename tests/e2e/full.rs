@@ -1,11 +1,7 @@
 //! A table of samples that is too small: time without room there is in the row of its cgroup, and no time stays
 //! unreported.
 
-use std::{
-    process::{Child, Command, Stdio},
-    thread,
-    time::Duration,
-};
+use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
@@ -22,10 +18,10 @@ pub(crate) const TESTS: &[Test] = tests![processes_that_find_no_room_in_the_tabl
 const PROCESSES: usize = 200;
 const TABLE: &str = "stacks: {maxSamples: 256, onCpuHertz: 0, maxWalks: 0}";
 /// The kernel side sums a thread's waits below 10 ms in the thread's own record until the agent reads the table.
-const SLEEPER: [&str; 5] = ["sleepers", "--waits", "2600", "--millis", "7"];
-/// The time between the two scrapes. The reasons of a window arrive with its samples, so each scrape lacks a part of the
-/// last window: 1 to 3 % of a time of 3 s on a busy machine, and a third of that here.
-const MEASURED: Duration = Duration::from_secs(8);
+const SLEEPER: [&str; 5] = ["sleepers", "--waits", "4000", "--millis", "7"];
+/// The readings between the two scrapes, each of a second or more. A scrape lacks a part of its last window: with one long
+/// window that was 1 to 3 % of the time.
+const READINGS: usize = 16;
 /// The share of the time that may be missing or too much.
 const MOST_OFF: f64 = 0.02;
 
@@ -43,7 +39,9 @@ fn processes_that_find_no_room_in_the_table_keep_their_time() -> Result<()> {
     // The first window of each process also has its earlier waits.
     agent.fresh_metrics()?;
     let before = at(&agent.fresh_metrics()?);
-    thread::sleep(MEASURED);
+    for _ in 1..READINGS {
+        agent.fresh_metrics()?;
+    }
     let metrics = agent.fresh_metrics()?;
     let after = at(&metrics);
     for sleeper in &mut sleepers {
