@@ -16,7 +16,7 @@ use aya::{
 
 use super::{
     descriptor,
-    programs::{ADOPT, CARRY, COLLECT, ORDERS, SEE},
+    programs::{ADOPT, CARRY, COLLECT, ORDERS, SAMPLE, SEE},
     raw,
 };
 
@@ -223,7 +223,7 @@ pub(super) fn identity(object: &Object) -> String {
 fn program_of(name: &str, path: &Path) -> Result<Pinned, ProgramError> {
     Ok(match name {
         "flush" | "forget" => Pinned::Used(Box::new(Program::RawTracePoint(RawTracePoint::from_pin(path)?))),
-        super::programs::SAMPLE => Pinned::Used(Box::new(Program::PerfEvent(PerfEvent::from_pin(path)?))),
+        SAMPLE => Pinned::Used(Box::new(Program::PerfEvent(PerfEvent::from_pin(path)?))),
         _ => Pinned::Attached(descriptor::open_pin(path).map_err(ProgramError::IOError)?),
     })
 }

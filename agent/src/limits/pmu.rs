@@ -28,6 +28,7 @@ pub(super) fn summary(events: &[(&str, EventState, &str)]) -> (State, String) {
     });
     (state, parts.collect::<Vec<_>>().join("; "))
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
