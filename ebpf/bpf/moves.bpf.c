@@ -12,14 +12,20 @@
 #include "tasks.bpf.h"
 #include "waits.bpf.h"
 
-/* Settles `task`, which is current, after it has moved itself or belongs to a process that has moved. */
+/*
+ * Settles `task`, which is current, after it has moved itself or belongs to a process that has moved. If its switch-in
+ * was not reported, it came on in the cgroup of its record.
+ */
 static __always_inline void move_current(struct task_struct *task, struct podperf_cpu *cpu)
 {
+	bool reported = cpu->pid == task->pid;
 	__u64 cgroup = cgroup_id(task);
 	struct task *t;
 
 	if (facts_enabled) {
 		t = current_task(task, bpf_ktime_get_ns(), cpu);
+		if (t && !reported && t->cgroup)
+			cpu->cgroup = t->cgroup;
 		if (t && cpu->cgroup != cgroup)
 			settle_current(task, t, cpu);
 	}
@@ -50,6 +56,37 @@ static __always_inline void move_waiting(struct task_struct *task)
 }
 
 /*
+ * Charges to the cgroup that `task` left what it ran since its last settled switch. Another task moved it. Its run time
+ * grows only where a switch was not reported: then the state of its CPU tells nothing about it.
+ */
+static __always_inline void move_unreported(struct task_struct *task)
+{
+	struct task *t = bpf_task_storage_get(&tasks, task, NULL, 0);
+	volatile struct task_struct *its = task;
+	struct podperf_cgroup *row;
+	__u64 left_ns, delay, ran;
+
+	if (!t || !t->seen || !t->cgroup)
+		return;
+	if (!try_lock(&t->busy)) {
+		drop(PODPERF_DROP_TASK_BUSY);
+		return;
+	}
+	left_ns = *(volatile __u64 *)&t->left_ns;
+	ran = its->se.sum_exec_runtime - t->left_run_ns;
+	if (ran) {
+		row = charge_facts(task, t, t->cgroup, &delay);
+		/* If it does not run, nobody knows when the wait before its run ended: its next switch charges that. */
+		if (its->on_cpu && left_ns && __sync_val_compare_and_swap(&t->left_ns, left_ns, 0) == left_ns)
+			settle_wait(task, t, t->cgroup, left_ns, bpf_ktime_get_ns() - ran, delay, row);
+		else
+			t->settled.runqueue_ns -= delay;
+		t->cgroup = cgroup_id(task);
+	}
+	unlock(&t->busy);
+}
+
+/*
  * Settles `task`, which another task has moved. If it runs, its work so far is charged to its old cgroup; if not, its
  * wait so far is.
  */
@@ -63,7 +100,9 @@ static __always_inline void move_other(struct task_struct *task)
 	if (!facts_enabled || !its)
 		return;
 	if (its->pid != task->pid) {
-		move_waiting(task);
+		move_unreported(task);
+		if (!task->on_cpu)
+			move_waiting(task);
 		return;
 	}
 	since_ns = its->since_ns;

@@ -237,13 +237,17 @@ fn a_running_thread_that_is_moved_hangs_in_its_new_cgroup() -> Result<()> {
     Ok(())
 }
 
-/// The load's sleeps are short. After each sleep it waits for the CPU, on which two other loads compute.
+/// The load's sleeps are short. After nearly each sleep it waits for the CPU, on which a realtime task computes for 8 of
+/// 10 ms: whatever else runs on the machine, the load has to wait for it.
 fn what_waits_for_a_cpu_after_it_slept_is_told_apart() -> Result<()> {
     const WAITS: u32 = 300;
     const MILLIS: u32 = 2;
     let agent = Agent::start("stacks: {maxWalks: 0}")?;
-    let _burners = [Load::start("spin --seconds 60 --cpu 0")?, Load::start("spin --seconds 60 --cpu 0")?];
-    let cgroup = TestCgroup::new("nice")?;
+    let (realtime, cgroup) = (TestCgroup::new("realtime")?, TestCgroup::new("nice")?);
+    let _bursts = Load::start(&format!(
+        "fifo --seconds 0.008 --times 3000 --pause-millis 2 --cpu 0 --cgroup {}",
+        realtime.path().display()
+    ))?;
     let mut load = Load::start(&format!(
         "sleepers --waits {WAITS} --millis {MILLIS} --nice 19 --cpu 0 --wait --cgroup {}",
         cgroup.path().display()

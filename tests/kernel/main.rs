@@ -50,6 +50,7 @@ const BY_EITHER_TRACEPOINT: &[Test] = by_either_tracepoint![
     a_burner_is_charged_what_it_burnt => truth::burner,
     a_ring_at_full_switch_rate_is_charged_to_its_two_cgroups => truth::ring,
     a_running_task_that_is_moved_is_charged_on_either_side => truth::moved,
+    a_running_task_that_is_moved_on_a_busy_machine_is_charged_on_either_side => truth::moved_often,
     a_forked_child_that_joins_is_charged_from_there_on => truth::fork_join,
     a_late_joiner_leaves_its_past_behind => truth::late_join,
     sleeps_are_interruptible_waits => waits::sleeps,

@@ -7,7 +7,7 @@ use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
     load::{cpu::CpuReport, moved::MovedReport, ring::RingReport},
-    running::{Counts, Load, ONCPU, count, is_close, oncpu_is_cpu_stat, run, time, with_faults},
+    running::{Counts, Load, ONCPU, count, cpus, is_close, oncpu_is_cpu_stat, run, time, with_faults},
 };
 
 /// The pause after the agent's first own reading. A scrape before its end returns that reading again.
@@ -37,10 +37,25 @@ pub(crate) fn moved(configuration: &str) -> Result<()> {
     let agent = Agent::start(configuration)?;
     let (from, to) = (TestCgroup::new("from")?, TestCgroup::new("to")?);
     let report: MovedReport =
-        run(&format!("moved --from {} --to {} --half-millis 500", from.path().display(), to.path().display()))?;
+        run(&format!("moved --from {} --to {} --part-millis 500", from.path().display(), to.path().display()))?;
     let metrics = agent.fresh_metrics()?;
     is_close("on-CPU time before the move", time(&metrics, ONCPU, &from, &[])?, Duration::from_nanos(report.from_ns))?;
     is_close("on-CPU time after the move", time(&metrics, ONCPU, &to, &[])?, Duration::from_nanos(report.to_ns))
+}
+
+/// On a machine whose CPUs are all busy, the kernel leaves some switch-ins unreported: the agent has to find the cgroup in
+/// which such a task came on.
+pub(crate) fn moved_often(configuration: &str) -> Result<()> {
+    const MOVES: u32 = 401;
+    let agent = Agent::start(configuration)?;
+    let busy = |cpu| Load::start(&format!("spin --idle --seconds 60 --cpu {cpu}"));
+    let _busy = (0..cpus()?).map(busy).collect::<Result<Vec<_>>>()?;
+    let (from, to) = (TestCgroup::new("from")?, TestCgroup::new("to")?);
+    let (first, second) = (from.path().display(), to.path().display());
+    let report: MovedReport = run(&format!("moved --from {first} --to {second} --part-millis 5 --moves {MOVES}"))?;
+    let metrics = agent.fresh_metrics()?;
+    is_close("on-CPU time in the first", time(&metrics, ONCPU, &from, &[])?, Duration::from_nanos(report.from_ns))?;
+    is_close("on-CPU time in the second", time(&metrics, ONCPU, &to, &[])?, Duration::from_nanos(report.to_ns))
 }
 
 pub(crate) fn fork_join(configuration: &str) -> Result<()> {

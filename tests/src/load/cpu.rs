@@ -4,6 +4,7 @@
 
 use std::io::Read as _;
 use std::path::PathBuf;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -55,6 +56,12 @@ pub struct FifoArgs {
     /// CPU seconds to burn without a switch; keep it below `sched_rt_runtime_us`
     #[arg(long, default_value_t = 0.4)]
     pub seconds: f64,
+    /// Number of times to burn
+    #[arg(long, default_value_t = 1)]
+    pub times: u32,
+    /// Pause after each time but the last
+    #[arg(long, default_value_t = 0)]
+    pub pause_millis: u64,
     /// CPU to stay on
     #[arg(long)]
     pub cpu: Option<usize>,
@@ -144,7 +151,12 @@ pub fn fifo(args: &FifoArgs) -> Result<CpuReport> {
     set_scheduler("SCHED_FIFO", libc::SCHED_FIFO, 1)?;
     let outside = Usage::of_self()?;
     cgroup::join(&args.cgroup)?;
-    process::burn(seconds(args.seconds)?)?;
+    for time in 0..args.times {
+        if time > 0 {
+            thread::sleep(Duration::from_millis(args.pause_millis));
+        }
+        process::burn(seconds(args.seconds)?)?;
+    }
     CpuReport::measure(outside)
 }
 

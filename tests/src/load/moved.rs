@@ -21,14 +21,17 @@ pub struct MovedArgs {
     /// Cgroup to which it is moved
     #[arg(long)]
     pub to: PathBuf,
-    /// CPU time to burn in each of the two
+    /// CPU time to burn before each move, and after the last
     #[arg(long, default_value_t = 250)]
-    pub half_millis: u64,
+    pub part_millis: u64,
+    /// Number of moves, to and fro
+    #[arg(long, default_value_t = 1)]
+    pub moves: u32,
 }
 
-/// CPU time before and after the move.
+/// CPU time in both cgroups.
 ///
-/// The times are the growth of `usage_usec` of the two cgroups. Only the kernel knows when the move took effect: the
+/// The times are the growth of `usage_usec` of the two cgroups. Only the kernel knows when a move took effect: the
 /// write to `cgroup.procs` may first wait for many milliseconds, while the burner continues. So nothing else may run in
 /// the two cgroups.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -39,20 +42,22 @@ pub struct MovedReport {
     pub to_ns: u64,
 }
 
-/// Burns CPU time, and moves the burner half way.
+/// Burns CPU time, and moves the burner meanwhile.
 pub fn run(args: &MovedArgs) -> Result<MovedReport> {
-    let half = Duration::from_millis(args.half_millis);
+    let part = Duration::from_millis(args.part_millis);
     let (from_before, to_before) = (cgroup::cpu_usage(&args.from)?, cgroup::cpu_usage(&args.to)?);
     let child = Child::fork(|| {
         cgroup::join(&args.from)?;
-        process::burn(half * 2)
+        process::burn(part * (args.moves + 1))
     })?;
-    while child.cpu_ns()? < process::nanos(half) {
-        thread::sleep(Duration::from_millis(1));
+    for (number, cgroup) in (1..=args.moves).zip([&args.to, &args.from].into_iter().cycle()) {
+        while child.cpu_ns()? < process::nanos(part * number) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let procs = cgroup.join("cgroup.procs");
+        fs::write(&procs, child.pid().to_string())
+            .with_context(|| format!("failed to move the burner to `{}`", procs.display()))?;
     }
-    let procs = args.to.join("cgroup.procs");
-    fs::write(&procs, child.pid().to_string())
-        .with_context(|| format!("failed to move the burner to `{}`", procs.display()))?;
     child.wait()?;
     let grown = |cgroup: &Path, before: Duration| -> Result<u64> {
         Ok(process::nanos(cgroup::cpu_usage(cgroup)?.saturating_sub(before)))
