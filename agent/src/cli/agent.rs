@@ -35,7 +35,9 @@ use crate::{
 /// The longest time from SIGTERM to the end of the process. Data that is not sent by then is lost.
 const DRAIN: Duration = Duration::from_millis(4500);
 /// The part of [`DRAIN`] in which open requests may finish.
-const DRAIN_HTTP: Duration = Duration::from_secs(1);
+const DRAIN_HTTP: Duration = Duration::from_millis(2500);
+/// The part of [`DRAIN_HTTP`] in which recordings get their last window.
+const DRAIN_RECORDINGS: Duration = Duration::from_secs(2);
 
 /// The longest time between two turns of the main loop. A change of a followed configuration file is noticed within
 /// this time.
@@ -150,9 +152,18 @@ async fn serve(
 
 async fn drain(server: http::Running, agent: Arc<Agent>, threads: Threads) {
     let deadline = Instant::now() + DRAIN;
-    // Closes running recordings, which return the samples they have. Open requests get `DRAIN_HTTP` for that.
-    agent.windows().close();
-    server.stop(DRAIN_HTTP).await;
+    let windows = agent.windows();
+    windows.end();
+    {
+        let mut stopped = std::pin::pin!(server.stop(DRAIN_HTTP));
+        tokio::select! {
+            () = &mut stopped => {}
+            () = tokio::time::sleep(DRAIN_RECORDINGS) => {
+                windows.close();
+                stopped.await;
+            }
+        }
+    }
     agent::stop(agent, threads, deadline).await;
 }
 

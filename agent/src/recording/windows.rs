@@ -142,7 +142,14 @@ impl Windows {
         self.lock().recordings.get(id).map(|(_, control)| Arc::clone(control))
     }
 
-    /// Ends all recordings with the samples so far, and accepts no new ones.
+    /// Makes all recordings end with a last window, and accepts no new ones.
+    pub fn end(&self) {
+        let mut inner = self.lock();
+        inner.closed = true;
+        inner.recordings.values().for_each(|(_, control)| control.end());
+    }
+
+    /// Ends all recordings at once, with the windows so far, and accepts no new ones.
     pub fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
@@ -299,6 +306,16 @@ mod tests {
         windows.publish(&Arc::default());
         assert!(!windows.has_memory() && ticket.control.ended.load(Ordering::Relaxed));
         assert_eq!(std::iter::from_fn(|| ticket.windows.try_recv().ok()).count(), 5, "it lost what it had");
+    }
+
+    #[test]
+    fn recordings_of_an_ending_agent_get_their_last_window() {
+        let windows = Windows::new(GivenUp::default());
+        let mut ticket = windows.enter(None).unwrap();
+        windows.end();
+        assert!(ticket.control.ended.load(Ordering::Relaxed) && windows.enter(None).is_none());
+        windows.publish(&Arc::default());
+        assert!(ticket.windows.try_recv().is_ok());
     }
 
     #[test]
