@@ -56,79 +56,69 @@ static __always_inline void move_waiting(struct task_struct *task)
 }
 
 /*
- * Charges to the cgroup that `task` left what it ran since its last settled switch. Another task moved it. Its run time
- * grows only where a switch was not reported: then the state of its CPU tells nothing about it.
- */
-static __always_inline void move_unreported(struct task_struct *task)
-{
-	struct task *t = bpf_task_storage_get(&tasks, task, NULL, 0);
-	volatile struct task_struct *its = task;
-	struct podperf_cgroup *row;
-	__u64 left_ns, delay, ran;
-
-	if (!t || !t->seen || !t->cgroup)
-		return;
-	if (!try_lock(&t->busy)) {
-		drop(PODPERF_DROP_TASK_BUSY);
-		return;
-	}
-	left_ns = *(volatile __u64 *)&t->left_ns;
-	ran = its->se.sum_exec_runtime - t->left_run_ns;
-	if (ran) {
-		row = charge_facts(task, t, t->cgroup, &delay);
-		/* If it does not run, nobody knows when the wait before its run ended: its next switch charges that. */
-		if (its->on_cpu && left_ns && __sync_val_compare_and_swap(&t->left_ns, left_ns, 0) == left_ns)
-			settle_wait(task, t, t->cgroup, left_ns, bpf_ktime_get_ns() - ran, delay, row);
-		else
-			t->settled.runqueue_ns -= delay;
-		t->cgroup = cgroup_id(task);
-	}
-	unlock(&t->busy);
-}
-
-/*
- * Settles `task`, which another task has moved. If it runs, its work so far is charged to its old cgroup; if not, its
- * wait so far is.
+ * Settles `task`, which another task has moved: its work so far is charged to its old cgroup. If it does not run, its
+ * wait so far is charged, too. If the last switch of the task was not reported, the state of the CPU tells nothing about
+ * it, and its run time has grown since its last settled switch. Until the first tick after such a switch the run time has
+ * not grown: then the next switch charges the wait before to the new cgroup.
  */
 static __always_inline void move_other(struct task_struct *task)
 {
 	volatile struct podperf_cpu *its = cpu_of(task);
+	volatile struct task_struct *now_of = task;
+	__u64 since_ns, left_ns, cgroup, delay, ran;
 	struct podperf_cgroup *row;
-	__u64 since_ns, left_ns, cgroup, delay;
 	struct task *t;
+	bool reported, holds;
 
 	if (!facts_enabled || !its)
 		return;
-	if (its->pid != task->pid) {
-		move_unreported(task);
-		if (!task->on_cpu)
-			move_waiting(task);
-		return;
-	}
 	since_ns = its->since_ns;
-	t = task_of(task, since_ns, bpf_ktime_get_ns());
+	reported = its->pid == task->pid;
+	if (reported)
+		t = task_of(task, since_ns, bpf_ktime_get_ns());
+	else
+		t = bpf_task_storage_get(&tasks, task, NULL, 0);
 	if (!t)
 		return;
 	if (!try_lock(&t->busy)) {
 		drop(PODPERF_DROP_TASK_BUSY);
-		return;
+		goto waiting;
 	}
 	left_ns = *(volatile __u64 *)&t->left_ns;
-	/* The task may have left meanwhile, and be settled. A wait that began after the task came on has not ended. */
-	if (its->pid == task->pid && its->since_ns == since_ns && left_ns <= since_ns) {
+	if (reported) {
 		cgroup = t->moved_to && t->moved_since_ns == since_ns ? t->moved_to : its->cgroup;
+		/* The task may have left meanwhile, and be settled. */
+		holds = its->pid == task->pid && its->since_ns == since_ns;
+	} else {
+		ran = now_of->se.sum_exec_runtime - t->left_run_ns;
+		cgroup = t->cgroup;
+		since_ns = bpf_ktime_get_ns() - ran;
+		holds = t->seen && cgroup && ran;
+	}
+	/* A wait that began after the task came on has not ended. */
+	if (holds && left_ns <= since_ns) {
 		row = charge_facts(task, t, cgroup, &delay);
-		/* The task may leave at this moment, too: then `left_ns` holds its new wait, and is not changed. */
-		if (left_ns) {
-			__sync_val_compare_and_swap(&t->left_ns, left_ns, 0);
-			settle_wait(task, t, cgroup, left_ns, since_ns, delay, row);
+		if (!reported && !now_of->on_cpu) {
+			/* Nobody knows when the wait before the run ended: the next switch charges it. */
+			t->settled.runqueue_ns -= delay;
+		} else if (left_ns) {
+			/* The task may leave at this moment, too: then `left_ns` holds its new wait, and is not changed. */
+			if (__sync_val_compare_and_swap(&t->left_ns, left_ns, 0) == left_ns)
+				settle_wait(task, t, cgroup, left_ns, since_ns, delay, row);
 		} else if (row && delay) {
 			settle_first_wait(task, row, delay);
 		}
-		t->moved_since_ns = since_ns;
-		t->moved_to = cgroup_id(task);
+		if (reported) {
+			t->moved_since_ns = since_ns;
+			t->moved_to = cgroup_id(task);
+		} else {
+			t->cgroup = cgroup_id(task);
+		}
 	}
 	unlock(&t->busy);
+waiting:
+	if (!reported && !now_of->on_cpu)
+		move_waiting(task);
 }
 
 SEC("tp_btf/cgroup_attach_task")
