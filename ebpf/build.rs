@@ -6,6 +6,8 @@
 mod layout;
 #[path = "build/other.rs"]
 mod other;
+#[path = "build/sensors.rs"]
+mod sensors;
 
 use std::{
     cell::RefCell,
@@ -88,19 +90,24 @@ fn build() -> Result<(), Box<dyn Error>> {
     }
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=CLANG");
-    let mut sources = PathBuf::from("bpf");
+    let names = sensors::names()?;
+    let generated = out.join("sensors");
+    sensors::write(&names, &generated)?;
+    let (mut sources, mut folder) = (PathBuf::from("bpf"), PathBuf::from(sensors::FOLDER));
     if env::var_os("CARGO_FEATURE_OTHER_LAYOUT").is_some() {
-        let others = out.join("bpf");
+        let others = out.join("other");
         other::write(&sources, &others)?;
-        sources = others;
+        other::write_sensors(&names, &folder, &others.join(sensors::FOLDER))?;
+        (sources, folder) = (others.clone(), others.join(sensors::FOLDER));
     }
+    let include = [&sources, &folder, &generated].map(|directory| format!("-I{}", directory.display()));
     let object = out.join("podperf.bpf.o");
-    compile(&sources, &object)?;
-    fs::write(out.join("layout.txt"), layout::describe(&fs::read(&object)?)?)?;
-    bindings(&sources, &out)
+    compile(&sources, &include, &object)?;
+    fs::write(out.join("layout.txt"), layout::describe(&fs::read(&object)?, &names)?)?;
+    bindings(&generated, &include, &out)
 }
 
-fn compile(sources: &Path, object: &Path) -> Result<(), Box<dyn Error>> {
+fn compile(sources: &Path, include: &[String], object: &Path) -> Result<(), Box<dyn Error>> {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let (arch, triple) = match env::var("CARGO_CFG_TARGET_ARCH")?.as_str() {
         "x86_64" => ("x86", "x86_64-linux-gnu"),
@@ -119,6 +126,7 @@ fn compile(sources: &Path, object: &Path) -> Result<(), Box<dyn Error>> {
         .arg(format!("-D__TARGET_ARCH_{arch}"))
         // Debian keeps asm/ headers per architecture, and clang does not look there for the bpf target.
         .arg(format!("-I/usr/include/{triple}"))
+        .args(include)
         // The object must contain no path of the build machine.
         .arg(format!("-ffile-prefix-map={}=.", env::current_dir()?.display()))
         .arg("-c")
@@ -134,11 +142,13 @@ fn compile(sources: &Path, object: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 /// Writes the bindings and the lists of names.
-fn bindings(sources: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
+fn bindings(generated: &Path, include: &[String], out: &Path) -> Result<(), Box<dyn Error>> {
     let values = Rc::<RefCell<BTreeMap<String, Values>>>::default();
     bindgen::Builder::default()
-        .header(sources.join("podperf.h").to_string_lossy())
-        .allowlist_file(".*/podperf\\.h")
+        .header(generated.join("abi.h").to_string_lossy())
+        .clang_args(include)
+        .allowlist_file(".*podperf\\.h")
+        .allowlist_file(format!(".*{}/[^/]*/[^/.]*\\.h", sensors::FOLDER))
         .prepend_enum_name(false)
         .layout_tests(false)
         .derive_default(false)

@@ -27,6 +27,8 @@ pub enum Configuration {
     Default,
     /// Facts and times from task fields, no stacks, no perf counters.
     Times,
+    /// The same as `Times`, and the sensor `histograms`.
+    Histograms,
     /// The same as `Times`, and both stacks of every wait; neither wakers nor samples on the CPU.
     Stacks,
     /// Only the benchmark's events, read as perf counters.
@@ -40,6 +42,7 @@ impl Configuration {
         let yaml = match self {
             Self::Default => String::new(),
             Self::Times => sections(true, false, ""),
+            Self::Histograms => sections(true, false, "") + "sensors: {histograms: {enabled: true}}\n",
             Self::Stacks => "stacks: {wakerAfter: 0s, onCpuHertz: 0}\ncounters: {groups: []}\n".to_owned(),
             Self::Counters => sections(false, false, &groups),
         };

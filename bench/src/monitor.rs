@@ -35,7 +35,7 @@ pub struct Monitor {
 }
 
 /// All monitors, in the order of the table.
-pub static MONITORS: [Monitor; 13] = [
+pub static MONITORS: [Monitor; 14] = [
     Monitor { key: "none", title: "none (the noise)", parts: &[] },
     Monitor { key: "empty", title: "empty program", parts: &[Part::EmptyProgram] },
     Monitor { key: "bare", title: "bare time per cgroup", parts: &[Part::Bare] },
@@ -46,6 +46,11 @@ pub static MONITORS: [Monitor; 13] = [
     Monitor { key: "offcputime", title: "offcputime (libbpf-tools)", parts: &[Part::OffCpuTime] },
     Monitor { key: "bpftrace", title: "bpftrace, both stacks", parts: &[Part::Bpftrace] },
     Monitor { key: "podperf-times", title: "podperf: facts, times", parts: &[Part::Agent(Configuration::Times)] },
+    Monitor {
+        key: "podperf-histograms",
+        title: "podperf: facts, times, histograms",
+        parts: &[Part::Agent(Configuration::Histograms)],
+    },
     Monitor {
         key: "podperf-stacks",
         title: "podperf: facts, times, stacks",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* The single object with all sensors, which share maps. */
+/* The single object with all programs, which share maps. */
 #include "cgroups.bpf.c"
 #include "moves.bpf.c"
 #include "sampler.bpf.c"

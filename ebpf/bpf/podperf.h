@@ -76,6 +76,7 @@ enum podperf_drop {
 	PODPERF_DROP_CGROUP_RING,  /* `cgroup_ring` was full: the agent finds the change by a walk of the tree */
 	PODPERF_DROP_STACK_SHED,   /* stacks are shed, see `shed`: the wait counts without one */
 	PODPERF_DROP_SAMPLE_BUSY, /* as SAMPLE_STACK, but the kernel had locked the table: a larger one does not help */
+	PODPERF_DROP_SENSOR_TABLE, /* the rows of a sensor are full: the sensor does not see the cgroup */
 	PODPERF_DROPS,
 };
 

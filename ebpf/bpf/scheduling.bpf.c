@@ -255,8 +255,10 @@ int forget(struct bpf_raw_tracepoint_args *ctx)
 		return 0;
 	began = begin_run(cpu, PODPERF_PROGRAM_FORGET);
 #pragma unroll
-	for (int i = 0; i < PODPERF_FORGET_MAX; i++)
+	for (int i = 0; i < PODPERF_FORGET_MAX; i++) {
 		free_slot(ctx->args[i]);
+		free_sensor_slots(ctx->args[i]);
+	}
 	end_run(cpu, PODPERF_PROGRAM_FORGET, began);
 	return 0;
 }

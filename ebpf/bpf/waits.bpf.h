@@ -12,6 +12,7 @@
 #include "kernel.h"
 #include "memo.bpf.h"
 #include "podperf.h"
+#include "riders.bpf.h"
 #include "samples.bpf.h"
 #include "tasks.bpf.h"
 
@@ -256,13 +257,14 @@ static __always_inline void settle_wait(struct task_struct *task, struct task *t
 			at = left_ns + rest;
 		}
 	}
+	began = began_of(t, left_ns);
 	if (row && state < PODPERF_WAITS) {
 		row->offcpu_ns[index_of(state)] += rest - queued;
 		row->offcpu_ns[PODPERF_RUN_QUEUE] += queued;
+		ride_wait_end(cgroup, state, rest - queued + left_ns - began, queued);
 	}
 	if (!wants_profile(task))
 		return;
-	began = began_of(t, left_ns);
 	t->queued_ns = queued;
 	t->so_far_ns = left_ns - began;
 	profile_ended_wait(task, t, cgroup, at, rest + left_ns - began);
@@ -272,6 +274,7 @@ static __always_inline void settle_wait(struct task_struct *task, struct task *t
 static __always_inline void settle_first_wait(struct task_struct *task, struct podperf_cgroup *row, __u64 ns)
 {
 	row->offcpu_ns[PODPERF_RUN_QUEUE] += ns;
+	ride_wait_end(row->id, PODPERF_RUN_QUEUE, ns, 0);
 	if (wants_profile(task))
 		row->unprofiled_ns[PODPERF_RUN_QUEUE] += ns;
 }

@@ -27,15 +27,18 @@ mod kind {
 /// Returns a line `STRUCT BYTES` for each struct, and below it `STRUCT.FIELD OFFSET SIZE COUNT APART` for each of its
 /// numbers. For an array, SIZE is the size of one element, COUNT their number, and APART the distance between two of
 /// them.
-pub(crate) fn describe(object: &[u8]) -> Result<String> {
+///
+/// The rows of the sensors follow: `struct podperf_SENSOR`.
+pub(crate) fn describe(object: &[u8], sensors: &[String]) -> Result<String> {
     let file = object::File::parse(object)?;
     let btf = file.section_by_name(".BTF").ok_or("the object has no BTF")?.data()?;
     let types = Types::parse(btf)?;
     let mut text = String::new();
-    for name in KEPT {
-        let id = types.structs.get(name).ok_or_else(|| format!("the object's BTF has no `struct {name}`"))?;
+    let rows = sensors.iter().map(|sensor| format!("podperf_{sensor}"));
+    for name in KEPT.map(str::to_owned).into_iter().chain(rows) {
+        let id = types.structs.get(&name).ok_or_else(|| format!("the object's BTF has no `struct {name}`"))?;
         text.push_str(&format!("{name} {}\n", types.get(*id)?.size));
-        types.fields(*id, name, 0, (1, 0), &mut text)?;
+        types.fields(*id, &name, 0, (1, 0), &mut text)?;
     }
     Ok(text)
 }

@@ -25,6 +25,8 @@ const CHANGES: [(&str, &str, &str); 8] = [
 
 /// Writes the sources with these changes into `to`.
 pub(crate) fn write(from: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
+    // A file of an earlier build could be found in place of a new one.
+    fs::remove_dir_all(to).ok();
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let path = entry?.path();
@@ -37,6 +39,24 @@ pub(crate) fn write(from: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
             text = text.replacen(before, after, 1);
         }
         fs::write(to.join(&name), text)?;
+    }
+    Ok(())
+}
+
+/// Writes the sensors into `to`, each with a row that has another word before its own words.
+pub(crate) fn write_sensors(names: &[String], from: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
+    const BEFORE: &str = "\t__u64 id;";
+    for name in names {
+        fs::create_dir_all(to.join(name))?;
+        for entry in fs::read_dir(from.join(name))? {
+            let path = entry?.path();
+            let file = path.file_name().unwrap_or_default();
+            let mut text = fs::read_to_string(&path)?;
+            if file.to_string_lossy() == format!("{name}.h") {
+                text = text.replacen(BEFORE, "\t__u64 id;\n\t__u64 new;", 1);
+            }
+            fs::write(to.join(name).join(file), text)?;
+        }
     }
     Ok(())
 }

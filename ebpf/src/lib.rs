@@ -9,10 +9,19 @@ pub static LAYOUT: &str = include_str!(concat!(env!("OUT_DIR"), "/layout.txt"));
 
 include!(concat!(env!("OUT_DIR"), "/names.rs"));
 
+pub mod sensor;
+
+/// The descriptions of the sensors, which the build finds in the folders of `sensors/`.
+pub mod sensors {
+    use super::sensor::Sensor;
+
+    include!(concat!(env!("OUT_DIR"), "/sensors/sensors.rs"));
+}
+
 #[repr(C, align(32))]
 struct Aligned<const N: usize>([u8; N]);
 
-/// The ABI, generated from `bpf/podperf.h`, which documents each field.
+/// The ABI, generated from `bpf/podperf.h` and from the headers of the sensors, which document each field.
 pub mod abi {
     #![allow(missing_docs, non_camel_case_types, clippy::all, reason = "generated; documented in podperf.h")]
     #![allow(unsafe_code, reason = "the derived bytemuck::Pod, which its macro checks for padding")]

@@ -52,7 +52,7 @@ pub(crate) fn dropped(metrics: &Metrics, reason: &str) -> Result<f64> {
 
 /// Checks that no time and no count is missing, by all reasons of losses.
 pub(crate) fn nothing_was_lost(metrics: &Metrics) -> Result<()> {
-    for reason in ["cgroup_table", "task_storage", "event_read", "sample_table", "sample_stack"] {
+    for reason in ["cgroup_table", "task_storage", "event_read", "sample_table", "sample_stack", "sensor_table"] {
         let count = dropped(metrics, reason)?;
         ensure!(count == 0.0, "`{reason}`: {count}");
     }

@@ -5,6 +5,7 @@ mod conservation;
 mod counters;
 mod counts;
 mod going_on;
+mod histograms;
 mod itself;
 mod keys;
 mod kills;
@@ -148,6 +149,9 @@ fn main() -> ExitCode {
         a_wait_over_two_upgrades_is_counted_whole => layouts::a_wait_over_two_upgrades,
         what_only_one_layout_has_begins_anew_and_is_named => layouts::what_is_new_is_named,
         programs_that_do_not_say_what_they_hold_are_followed_with_a_gap => layouts::without_a_description_there_is_a_gap,
+        sleeps_are_in_the_bucket_of_their_length => histograms::sleeps_are_in_the_bucket_of_their_length,
+        histograms_go_on_over_upgrades_and_kills => histograms::histograms_go_on_over_upgrades_and_kills,
+        a_queue_is_as_long_as_who_is_before => histograms::a_queue_is_as_long_as_who_is_before,
         stacks_of_equal_waits_are_remembered => stacks::are_remembered,
     ];
     suite::run(&[BY_EITHER_TRACEPOINT, going_on::TESTS, tests].concat())

@@ -14,7 +14,8 @@ use podperf_tests::{
 use crate::counts::{Inside, Worked};
 
 /// The facts that the tests compare with the truth.
-pub(crate) const FACTS: &str = "metrics: {facts: [oncpu, offcpu, context_switches, page_faults]}";
+pub(crate) const FACTS: &str = "metrics: {facts: [oncpu, offcpu, context_switches, page_faults], classicBuckets: true}\n\
+     sensors: {histograms: {enabled: true}}";
 
 /// The allowed relative deviation of a clock, as a divisor: 0.05 %.
 const CLOCKS: u32 = 2000;
@@ -42,7 +43,8 @@ pub(crate) fn counters(metrics: &Metrics) -> BTreeMap<String, f64> {
     let counters = metrics
         .samples()
         .iter()
-        .filter(|sample| sample.name.ends_with("_total") && !own.iter().any(|prefix| sample.name.starts_with(prefix)));
+        .filter(|sample| ["_total", "_bucket", "_sum", "_count"].iter().any(|suffix| sample.name.ends_with(suffix)))
+        .filter(|sample| !own.iter().any(|prefix| sample.name.starts_with(prefix)));
     counters.map(|sample| (format!("{} {:?}", sample.name, sample.labels), sample.value)).collect()
 }
 

@@ -94,7 +94,9 @@ impl CountedNode {
     pub(crate) fn scrape(&self) -> Result<String> {
         let seconds = self.begin.elapsed().as_secs_f64();
         let facts = AgentFacts {
+            sensors: Vec::new(),
             created_series: false,
+            classic_buckets: false,
             families: vec![
                 FactFamily::OnCpu,
                 FactFamily::OffCpu,
@@ -256,6 +258,7 @@ impl Does {
             counts: self.counts.map(grown).to_vec(),
             enabled_ns: vec![grown(self.oncpu); 2],
             running_ns: vec![grown(self.oncpu); 2],
+            words: Vec::new(),
         }
     }
 }

@@ -18,7 +18,7 @@ const PARTS: [(&str, &str); 2] = [
     ("All are counters.", "\"Series\" is how many"),
     ("## What the times mean", "## What nodes, pods and containers are"),
 ];
-const SOURCES: [&str; 2] = ["agent/src", "tests"];
+const SOURCES: [&str; 3] = ["agent/src", "ebpf/tests", "tests"];
 
 fn each_sentence_about_meaning_is_held_by_a_test() -> Result<()> {
     let page = fs::read_to_string(root().join(PAGE))?;
@@ -59,7 +59,8 @@ fn sentences(page: &str) -> Result<Vec<String>> {
         let part = page[from..from + to].replace("\n* ", "\n\n* ").replace("\n|", "\n\n|");
         for block in part.split("\n\n") {
             let block = block.split_whitespace().collect::<Vec<_>>().join(" ");
-            let is_sentence = !["#", "|---", "| a thread", "```yaml"].iter().any(|other| block.starts_with(other));
+            let is_sentence =
+                !["#", "|---", "| a thread", "| metric |", "```yaml"].iter().any(|other| block.starts_with(other));
             if is_sentence && !block.is_empty() {
                 // A sentence ends with a full stop or colon before the beginning of the next one.
                 let mut rest = &*block;

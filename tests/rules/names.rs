@@ -43,6 +43,8 @@ const UNUSED: &[(&str, &str)] = &[
     ("podperf_container_page_faults_total", "off by default"),
     ("podperf_container_profile_samples_total", "off by default"),
     ("podperf_container_waits_total", "off by default"),
+    ("podperf_container_runqueue_latency_seconds", "off by default"),
+    ("podperf_container_wait_duration_seconds", "off by default"),
     ("podperf_container_cpu_branch_*", "off by default"),
     ("podperf_container_cpu_bus_cycles_total", "off by default"),
     ("podperf_container_cpu_stalled_cycles_*", "off by default"),

@@ -54,11 +54,12 @@ impl Tree {
     }
 
     /// Returns whether `token` is meant to be a path: it has an ending of our files, or begins with a folder of the
-    /// root. A path with a part in capitals is a pattern, `examples/NAME/values.yaml`; a path that begins with `/` is
-    /// on the machines of users.
+    /// root. A path with a part in capitals, or with the file name `NAME` and any ending, is a pattern:
+    /// `examples/NAME/values.yaml`. A path that begins with `/` is on the machines of users.
     fn is_path(&self, token: &str) -> bool {
         let is_sign = |c: char| c.is_ascii_alphanumeric() || ['.', '_', '-', '/'].contains(&c);
-        let is_pattern = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_uppercase());
+        let is_capital = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_uppercase());
+        let is_pattern = |part: &str| is_capital(part) || part.starts_with("NAME.");
         if !token.chars().all(is_sign) || token.starts_with(['/', '-']) || token.split('/').any(is_pattern) {
             return false;
         }
@@ -163,7 +164,17 @@ fn a_path_that_is_not_there_is_found() -> Result<()> {
     for token in ["config.rs", "agent/src/config.rs", "tests/other", "docs/b.md", "src/none.rs"] {
         ensure!(tree.is_path(token) && !tree.knows(Path::new("docs/a.md"), token), "{token}");
     }
-    for token in ["text/plain", "/proc/a.txt", "docs/NAME/a.md", "cpu/event=1/", "a b.rs", ".rs", "status", "v1.5"] {
+    for token in [
+        "text/plain",
+        "/proc/a.txt",
+        "docs/NAME/a.md",
+        "docs/NAME.md",
+        "cpu/event=1/",
+        "a b.rs",
+        ".rs",
+        "status",
+        "v1.5",
+    ] {
         ensure!(!tree.is_path(token), "{token}");
     }
     let page = "a `b.md`\n```sh\n`c.md`\n```\nand `d.md`";

@@ -61,13 +61,20 @@ pub type History = (BTreeMap<String, String>, Vec<(u64, f64)>);
 impl Prometheus {
     /// Starts a Prometheus that scrapes `target` once a second. It answers queries a moment later.
     pub fn start(target: SocketAddr) -> Result<Self> {
-        let scrape = json!({"job_name": "podperf", "static_configs": [{"targets": [target]}]});
-        let global = json!({"scrape_interval": "1s", "scrape_timeout": "1s"});
-        Self::start_with(&json!({"global": global, "scrape_configs": [scrape]}), None)
+        Self::launch(&each_second(target), None, &[])
+    }
+
+    /// Starts a Prometheus that scrapes `target` once a second, and takes native histograms.
+    pub fn start_native(target: SocketAddr) -> Result<Self> {
+        Self::launch(&each_second(target), None, &["--enable-feature=native-histograms"])
     }
 
     /// Starts a Prometheus with a configuration and, if given, the text of a rule file.
     pub fn start_with(config: &Value, rules: Option<&str>) -> Result<Self> {
+        Self::launch(config, rules, &[])
+    }
+
+    fn launch(config: &Value, rules: Option<&str>, arguments: &[&str]) -> Result<Self> {
         let directory = TempDir::new()?;
         let mut config = config.clone();
         if let Some(rules) = rules {
@@ -85,6 +92,7 @@ impl Prometheus {
             .arg(format!("--config.file={}", file.display()))
             .arg(format!("--storage.tsdb.path={}", directory.path().join("data").display()))
             .arg(format!("--web.listen-address={address}"))
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(directory.path().join("log"))?)
@@ -148,6 +156,13 @@ impl Drop for Prometheus {
     fn drop(&mut self) {
         process::end(&mut self.child, Signal::SIGTERM, STOP_DEADLINE);
     }
+}
+
+/// Returns a configuration that scrapes `target` once a second.
+fn each_second(target: SocketAddr) -> Value {
+    let scrape = json!({"job_name": "podperf", "static_configs": [{"targets": [target]}]});
+    let global = json!({"scrape_interval": "1s", "scrape_timeout": "1s"});
+    json!({"global": global, "scrape_configs": [scrape]})
 }
 
 /// Returns the text in the form of a request's parameter.

@@ -21,7 +21,7 @@ use crate::{
     access::Access,
     attribution::RowRules,
     collector::{Observation, Purpose, ReadError, Reader},
-    config::{Config, Metrics, Settings},
+    config::{Config, Metrics, Settings, parts},
     export::{
         Drawer,
         otlp::{Exporter, Health},
@@ -206,7 +206,9 @@ impl Agent {
         let config = self.lock_config();
         AgentFacts {
             families: families(&config),
+            sensors: parts::sensors(&config),
             created_series: config.metrics.created_series,
+            classic_buckets: config.metrics.classic_buckets,
             cpu: &self.cpu,
             parts,
             pods: self.pods.as_ref().map(pods::Source::stats),

@@ -107,7 +107,8 @@ pub fn start(
     let push = config.otlp.metrics.enabled.then(|| {
         let receiver = config.otlp.metrics_settings();
         let interval = config.otlp.metrics.interval;
-        let settings = PushSettings { receiver, interval, node_name: node_name.clone(), facts: facts_now };
+        let sensors = parts::sensors(&config);
+        let settings = PushSettings { receiver, interval, node_name: node_name.clone(), sensors, facts: facts_now };
         Push::start(settings, reader.clone())
     });
     let (push, push_health) = push.transpose()?.unzip();
@@ -239,4 +240,7 @@ fn tell_state(
     status.set("stacks", state, detail);
     let (state, detail) = parts::samples(config, samples);
     status.set("cpu samples", state, detail);
+    for sensor in parts::sensors(config) {
+        status.set(sensor.names.sensor, State::Healthy, sensor.about);
+    }
 }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use super::NumberSet;
 use crate::{
     kernel::OpenCounter,
-    model::{facts::Fact, usage::Usage},
+    model::{facts::Fact, sensors, usage::Usage},
 };
 
 /// The labels of a usage's numbers, in their order.
@@ -38,6 +38,7 @@ impl Shape {
             .chain(slots.iter().map(|(name, _)| counter_label(name)))
             .chain((0..groups).map(|group| format!("enabled {}", leader(group))))
             .chain((0..groups).map(|group| format!("running {}", leader(group))))
+            .chain(sensors::saved_as())
             .collect();
         Self { labels, slots, groups }
     }
@@ -72,20 +73,23 @@ impl Shape {
         for (number, label) in self.numbers(&mut usage).zip(&self.labels) {
             *number = by_label.get(label.as_str()).copied().unwrap_or(0);
         }
+        if usage.words.iter().all(|word| *word == 0) {
+            usage.words = Vec::new();
+        }
         usage
     }
 
     /// Returns the indexes of numbers among the labels.
     #[must_use]
     pub fn places(&self, numbers: NumberSet) -> Vec<usize> {
-        (0..self.labels.len()).filter(|place| numbers >> place & 1 == 1).collect()
+        (0..self.labels.len().min(NumberSet::BITS as usize)).filter(|place| numbers >> place & 1 == 1).collect()
     }
 
     /// Returns the numbers at these indexes of `labels`, which may come from another agent.
     #[must_use]
     pub fn numbers_at(&self, places: &[usize], labels: &[String]) -> NumberSet {
         let at: HashSet<_> = places.iter().filter_map(|place| labels.get(*place)).collect();
-        let of = self.labels.iter().enumerate().filter(|(_, label)| at.contains(label));
+        let of = self.labels.iter().enumerate().take(NumberSet::BITS as usize).filter(|(_, label)| at.contains(label));
         of.fold(0, |numbers, (place, _)| numbers | 1 << place)
     }
 
@@ -94,6 +98,7 @@ impl Shape {
         usage.counts.resize(self.slots.len(), 0);
         usage.enabled_ns.resize(self.groups, 0);
         usage.running_ns.resize(self.groups, 0);
+        usage.words.resize(sensors::words(), 0);
         usage.all_numbers()
     }
 }
@@ -115,6 +120,7 @@ mod tests {
     fn example() -> Usage {
         let mut usage =
             Usage { counts: vec![11, 12, 13], enabled_ns: vec![14, 15], running_ns: vec![16, 17], ..Usage::default() };
+        usage.words = (1..=sensors::words() as u64).collect();
         usage.facts.numbers_mut().zip(100..).for_each(|(number, value)| *number = value);
         usage
     }
@@ -196,7 +202,8 @@ mod tests {
             "running cycles",
             "running cache-misses",
         ];
-        assert_eq!(shape.labels(), expected);
+        assert_eq!(shape.labels()[..expected.len()], expected);
+        assert_eq!(shape.labels()[expected.len()..], sensors::saved_as());
     }
 
     #[test]

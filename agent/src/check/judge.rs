@@ -30,6 +30,7 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     checks.push(programs(config, findings));
     checks.push(stacks(config, host));
     checks.extend(samples(config, findings));
+    checks.extend(sensors(config, findings));
     checks.push(perf_event_open(host, findings));
     checks.extend(findings.counters.iter().map(event));
     checks.push(nmi_watchdog(host, &findings.counters));
@@ -169,6 +170,13 @@ fn samples(config: &Config, findings: &Findings) -> Option<Check> {
     let (state, detail) = parts::samples(config, &started.samples);
     let way = "allow perf_event_open(2), see the line below, or do without: `stacks.onCpuHertz: 0`";
     Some(part("cpu samples", state, (detail, Some(way.into()))))
+}
+
+/// Makes a line of each sensor that is on; none where the programs themselves did not start.
+fn sensors(config: &Config, findings: &Findings) -> Vec<Check> {
+    let started = matches!(findings.programs, Some(Ok(_)));
+    let on = parts::sensors(config).into_iter().filter(|_| started);
+    on.map(|sensor| Check::healthy(sensor.names.sensor, sensor.about)).collect()
 }
 
 fn perf_event_open(host: &Host, findings: &Findings) -> Check {

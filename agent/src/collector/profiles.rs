@@ -78,7 +78,7 @@ impl Collector {
         let mut losses = Vec::new();
         for (reason, count) in drops {
             let new = count - self.drops_then.insert(reason, count).unwrap_or(0);
-            if new > 0 && !matches!(reason, "cgroup_table" | "event_read" | "cgroup_ring") {
+            if new > 0 && !matches!(reason, "cgroup_table" | "event_read" | "cgroup_ring" | "sensor_table") {
                 losses.push((reason, new));
             }
         }

@@ -22,14 +22,33 @@ use crate::{
 /// The last reading of each cgroup, and the layout of its counts.
 #[derive(Debug)]
 pub struct Readings {
-    /// The last counts, and the number of the last reading that had this cgroup.
-    previous: HashMap<CgroupId, (abi::podperf_cgroup, u64)>,
+    /// The last totals of each cgroup.
+    previous: HashMap<CgroupId, Previous>,
     readings: u64,
     /// Slot -> hardware group.
     groups: Vec<Option<usize>>,
     /// The most that an event can count in a nanosecond of one CPU.
     most_per_ns: f64,
 }
+
+/// The last totals of a cgroup.
+#[derive(Clone, Debug)]
+struct Previous {
+    counts: abi::podperf_cgroup,
+    /// The words of the sensors.
+    words: Vec<u64>,
+    /// The number of the last reading that had this cgroup.
+    last_had: u64,
+}
+
+impl Default for Previous {
+    fn default() -> Self {
+        Self { counts: bytemuck::Zeroable::zeroed(), words: Vec::new(), last_had: 0 }
+    }
+}
+
+/// Number of words of a row without those of the sensors.
+const COUNTS: usize = size_of::<abi::podperf_cgroup>() / size_of::<u64>();
 
 /// The count and the times of one event are read one after the other: the count may grow by this much in between.
 const BETWEEN: f64 = 1e5;
@@ -54,23 +73,26 @@ impl Readings {
         Self { previous: HashMap::new(), readings: 0, groups, most_per_ns: f64::INFINITY }
     }
 
-    /// Returns the totals of each row that already became deltas: the words of the row, without zeros at the end.
+    /// Returns the totals of each row that already became deltas: the words of the row and then those of the sensors,
+    /// without zeros at the end.
     #[must_use]
     pub fn keep(&self) -> Vec<(u64, Vec<u64>)> {
-        let words = |counts: &abi::podperf_cgroup| {
-            let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(counts));
+        let words = |previous: &Previous| {
+            let counts: &[u64] = bytemuck::cast_slice(std::slice::from_ref(&previous.counts));
+            let words = [counts, &previous.words].concat();
             words[..words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1)].to_vec()
         };
-        self.previous.iter().map(|(cgroup, (counts, _))| (cgroup.0, words(counts))).collect()
+        self.previous.iter().map(|(cgroup, previous)| (cgroup.0, words(previous))).collect()
     }
 
     /// Restores the totals that a previous agent saved.
     pub fn resume(&mut self, kept: Vec<(u64, Vec<u64>)>) {
         for (cgroup, kept) in kept {
-            let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
-            let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut counts));
+            let mut previous = Previous { last_had: self.readings, ..Previous::default() };
+            previous.words = kept.get(COUNTS..).unwrap_or_default().to_vec();
+            let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut previous.counts));
             words.iter_mut().zip(kept).for_each(|(word, kept)| *word = kept);
-            self.previous.insert(CgroupId(cgroup), (counts, self.readings));
+            self.previous.insert(CgroupId(cgroup), previous);
         }
     }
 
@@ -83,18 +105,20 @@ impl Readings {
         let mut doubtful = BTreeSet::new();
         let short = self.turns_of_short_rows(reading);
         for row in &reading.rows {
-            let new = || (bytemuck::Zeroable::zeroed(), 0);
-            let (previous, last_had) = self.previous.entry(row.cgroup).or_insert_with(new);
-            *last_had = self.readings;
-            if let Some(mut delta) = step(previous, &row.counts) {
+            let previous = self.previous.entry(row.cgroup).or_default();
+            previous.last_had = self.readings;
+            let words = step_words(&mut previous.words, &row.words);
+            let delta = step(&mut previous.counts, &row.counts);
+            if delta.is_some() || !words.is_empty() {
+                let mut delta = delta.unwrap_or_else(bytemuck::Zeroable::zeroed);
                 doubtful.extend(withhold(&self.groups, self.most_per_ns, &mut delta));
-                deltas.push((row.cgroup, usage(&self.groups, &delta, &short)));
+                deltas.push((row.cgroup, Usage { words, ..usage(&self.groups, &delta, &short) }));
                 if delta.unprofiled_ns.iter().any(|ns| *ns > 0) {
                     unprofiled.push((row.cgroup, delta.unprofiled_ns));
                 }
             }
         }
-        self.previous.retain(|_, (_, last_had)| *last_had == self.readings);
+        self.previous.retain(|_, previous| previous.last_had == self.readings);
         Deltas { usages: deltas, doubtful: doubtful.into_iter().collect(), unprofiled }
     }
 
@@ -103,7 +127,7 @@ impl Readings {
     fn turns_of_short_rows(&self, reading: &RawReading) -> Vec<Pool> {
         let mut all = vec![Pool::default(); number_of(&self.groups)];
         for row in reading.rows.iter().filter(|row| row.cgroup != CgroupId::IDLE) {
-            let previous = self.previous.get(&row.cgroup).map(|(previous, _)| previous);
+            let previous = self.previous.get(&row.cgroup).map(|previous| &previous.counts);
             for (group, pool) in all.iter_mut().enumerate() {
                 let grown = |now: &[u64], before: Option<u64>| growth(now[group], before.unwrap_or(0)).unwrap_or(0);
                 pool.add(Turns {
@@ -162,6 +186,7 @@ fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup, short: &[Pool])
         counts: counts.collect(),
         enabled_ns: delta.enabled_ns[..short.len()].to_vec(),
         running_ns: shares.iter().enumerate().map(running).collect(),
+        words: Vec::new(),
     }
 }
 
@@ -201,6 +226,19 @@ fn step(previous: &mut abi::podperf_cgroup, now: &abi::podperf_cgroup) -> Option
     (any != 0).then_some(delta)
 }
 
+/// Returns the growth of the words of the sensors, and updates `previous`; empty if no word grew.
+fn step_words(previous: &mut Vec<u64>, now: &[u64]) -> Vec<u64> {
+    previous.resize(previous.len().max(now.len()), 0);
+    let mut grown = vec![0; now.len()];
+    for ((previous, now), grown) in previous.iter_mut().zip(now).zip(&mut grown) {
+        if let Some(growth) = growth(*now, *previous) {
+            *grown = growth;
+            *previous = *now;
+        }
+    }
+    if grown.iter().all(|word| *word == 0) { Vec::new() } else { grown }
+}
+
 /// Returns the growth of one total; `None` if `now` is smaller than `before`.
 fn growth(now: u64, before: u64) -> Option<u64> {
     let growth = now.wrapping_sub(before);
@@ -221,7 +259,8 @@ mod tests {
     fn read(readings: &mut Readings, fill: impl FnOnce(&mut abi::podperf_cgroup)) -> Usage {
         let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
         fill(&mut counts);
-        let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
+        let reading =
+            RawReading { rows: vec![RawRow { cgroup: CGROUP, counts, words: Vec::new() }], ..RawReading::default() };
         readings.advance(&reading).usages.pop().map(|(_, usage)| usage).unwrap_or_default()
     }
 
@@ -286,7 +325,7 @@ mod tests {
         let row = |cgroup, count, enabled, running| {
             let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
             (counts.counts[0], counts.enabled_ns[0], counts.running_ns[0]) = (count, enabled, running);
-            RawRow { cgroup: CgroupId(cgroup), counts }
+            RawRow { cgroup: CgroupId(cgroup), counts, words: Vec::new() }
         };
         let mut readings = readings(vec![Some(0)]);
         // The group had the PMU for itself until then: the share of another interval must not scale this one.
@@ -309,7 +348,10 @@ mod tests {
         ] {
             let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
             (counts.counts, counts.enabled_ns[0], counts.running_ns[0]) = ([count; 16], enabled, enabled);
-            let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
+            let reading = RawReading {
+                rows: vec![RawRow { cgroup: CGROUP, counts, words: Vec::new() }],
+                ..RawReading::default()
+            };
             let mut deltas = readings.advance(&reading);
             assert_eq!((deltas.usages.pop().unwrap().1.counts[0], deltas.doubtful), (expected, told));
         }
@@ -335,7 +377,10 @@ mod tests {
             ([7, 0, 6, 2], vec![(CGROUP, [7, 0, 1, 2])]),
         ] {
             counts.unprofiled_ns = total;
-            let reading = RawReading { rows: vec![RawRow { cgroup: CGROUP, counts }], ..RawReading::default() };
+            let reading = RawReading {
+                rows: vec![RawRow { cgroup: CGROUP, counts, words: Vec::new() }],
+                ..RawReading::default()
+            };
             assert_eq!(readings.advance(&reading).unprofiled, expected);
         }
     }

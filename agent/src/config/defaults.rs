@@ -32,6 +32,7 @@ impl Default for Config {
             counters: Counters::default(),
             pmu: Pmu::default(),
             overhead: Overhead::default(),
+            sensors: BTreeMap::new(),
             stacks: Stacks::default(),
             otlp: Otlp::default(),
             sandbox: Sandbox::default(),
@@ -104,6 +105,7 @@ impl Default for Metrics {
             exclude_namespaces: Vec::new(),
             max_containers: 2048,
             created_series: false,
+            classic_buckets: false,
             zero_first: true,
         }
     }

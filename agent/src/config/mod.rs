@@ -11,7 +11,7 @@ mod server;
 mod text;
 mod variables;
 
-use std::{fs, io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fs, io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -22,7 +22,7 @@ use crate::{
     cgroups::{Choice, Patterns, Selection},
     filter::Filter,
     kernel::{SampleEvent, Tracepoint},
-    model::facts::FactFamily,
+    model::{facts::FactFamily, sensors},
     pods,
 };
 
@@ -52,6 +52,7 @@ pub struct Config {
     pub counters: Counters,
     pub pmu: Pmu,
     pub overhead: Overhead,
+    pub sensors: BTreeMap<String, SensorKeys>,
     pub stacks: Stacks,
     pub otlp: Otlp,
     pub sandbox: Sandbox,
@@ -141,6 +142,7 @@ pub struct Metrics {
     pub exclude_namespaces: Vec<String>,
     pub max_containers: usize,
     pub created_series: bool,
+    pub classic_buckets: bool,
     pub zero_first: bool,
 }
 
@@ -185,6 +187,14 @@ pub struct Pmu {
 pub struct Overhead {
     pub max_percent: f64,
     pub max_memory: MaxMemory,
+}
+
+/// `sensors.NAME:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
+#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
+pub struct SensorKeys {
+    pub enabled: bool,
 }
 
 /// `stacks:`
@@ -311,6 +321,7 @@ impl Config {
             ("counters", self.counters != new.counters),
             ("pmu", self.pmu != new.pmu),
             ("overhead.maxPercent", self.overhead.max_percent != new.overhead.max_percent),
+            ("sensors", self.sensors != new.sensors),
             ("stacks", self.stacks != new.stacks),
             ("otlp", self.otlp != new.otlp),
             ("sandbox", self.sandbox != new.sandbox),
@@ -375,6 +386,13 @@ impl TryFrom<Config> for Settings {
         let daemon_set = &config.restart.daemon_set;
         if !daemon_set.is_empty() && daemon_set.split('/').filter(|part| !part.is_empty()).count() != 2 {
             return Err(bad("restart.daemonSet", format!("`{daemon_set}` (as in `NAMESPACE/NAME`)")));
+        }
+        if let Some(unknown) = config.sensors.keys().find(|name| sensors::named(name).is_none()) {
+            let known = sensors::ALL.map(|sensor| sensor.names.sensor).join("`, `");
+            return Err(bad("sensors", format!("no sensor has the name `{unknown}` (there is `{known}`)")));
+        }
+        if !config.facts.enabled && config.sensors.values().any(|keys| keys.enabled) {
+            return Err(bad("sensors", "sensors need `facts.enabled: true`, which tells the cgroup that runs".into()));
         }
         let at_least = [
             ("cgroups.max", config.cgroups.max >= 16, "needs at least 16"),

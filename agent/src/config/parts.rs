@@ -9,7 +9,10 @@ use crate::{
     access::AccessSettings,
     kernel::{PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host},
     limits::memory::{Budget, Mebi, OWN_BYTES},
-    model::status::State,
+    model::{
+        sensors::{self, Sensor},
+        status::State,
+    },
     pods,
 };
 
@@ -52,8 +55,17 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         oncpu_event: config.stacks.on_cpu_event,
         shadow: config.stacks.shadow,
         max_samples: config.stacks.max_samples,
+        sensors: sensors(config),
         pmu: pmu_settings(config, host),
     }
+}
+
+/// Returns the sensors that are on. Without `facts` there is none: facts tell which cgroup runs.
+#[must_use]
+pub fn sensors(config: &Config) -> Vec<&'static Sensor> {
+    let is_on =
+        |sensor: &&Sensor| config.sensors.get(sensor.names.sensor).map_or(sensor.is_default, |keys| keys.enabled);
+    sensors::ALL.into_iter().filter(|_| config.facts.enabled).filter(is_on).collect()
 }
 
 /// Compares the sizes of the maps with the budget. If the budget is only a share of the container's memory limit, the

@@ -27,6 +27,8 @@ const CARRIED: [&str; 11] = [
     "task.began_ns",
     "task.cgroup",
 ];
+/// The structs of a description that are no rows of sensors.
+const OTHER_STRUCTS: [&str; 5] = ["podperf_cgroup", "podperf_cgroup_record", "podperf_cpu", "podperf_handover", "task"];
 /// A sum of other fields, computed by the programs where it is used.
 const DERIVED: &str = "task.settled.rare";
 
@@ -43,6 +45,8 @@ struct Field {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Description {
     fields: BTreeMap<String, Field>,
+    /// The size of each struct, in bytes.
+    sizes: BTreeMap<String, usize>,
     /// Names of the elements of each array.
     names: BTreeMap<String, Vec<String>>,
 }
@@ -88,7 +92,7 @@ impl Description {
             }
             let numbers: Vec<usize> = words.map(str::parse).collect::<Result<_, _>>().ok()?;
             match numbers[..] {
-                [_] => {}
+                [size] => _ = this.sizes.insert(name, size),
                 [offset, size, count, apart] => {
                     this.fields.insert(name, Field { offset, size, count, apart });
                 }
@@ -101,6 +105,19 @@ impl Description {
     /// Returns the names of an array's elements; empty for an array without names.
     pub(super) fn names(&self, array: &str) -> &[String] {
         self.names.get(array).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the place of each sensor's row in the words of a reading that an agent of this layout saved: the row of
+    /// the cgroup, then the rows of all sensors in alphabetical order.
+    pub(super) fn sensor_places<'a>(&'a self) -> BTreeMap<&'a str, usize> {
+        let mut next = self.sizes.get("podperf_cgroup").map_or(0, |bytes| bytes / size_of::<u64>());
+        let sensors = self.sizes.iter().filter(|(name, _)| !OTHER_STRUCTS.contains(&name.as_str()));
+        let place = |(name, bytes): (&'a String, &usize)| {
+            let place = next;
+            next += bytes / size_of::<u64>();
+            (name, place)
+        };
+        sensors.map(place).map(|(name, place)| (name.as_str(), place)).collect()
     }
 
     /// Returns the translation of the struct `of` from this layout to the layout `to`.
@@ -166,13 +183,23 @@ impl Translation {
     /// Translates a value of the one layout into the other. Fields without a source are zero.
     pub(super) fn of<T: Pod>(&self, value: &[u8]) -> T {
         let mut translated = T::zeroed();
-        let bytes = bytemuck::bytes_of_mut(&mut translated);
+        self.copy(value, bytemuck::bytes_of_mut(&mut translated));
+        translated
+    }
+
+    /// Translates a value of the one layout into the words of the other. Words without a source are zero.
+    pub(super) fn words(&self, value: &[u8], words: usize) -> Vec<u64> {
+        let mut translated = vec![0_u64; words];
+        self.copy(value, bytemuck::cast_slice_mut(&mut translated));
+        translated
+    }
+
+    fn copy(&self, value: &[u8], translated: &mut [u8]) {
         for &(from, to, size) in &self.moves {
-            if let (Some(from), Some(to)) = (value.get(from..from + size), bytes.get_mut(to..to + size)) {
+            if let (Some(from), Some(to)) = (value.get(from..from + size), translated.get_mut(to..to + size)) {
                 to.copy_from_slice(from);
             }
         }
-        translated
     }
 
     /// Returns the fields without a counterpart in the other layout.
@@ -201,6 +228,13 @@ mod tests {
         assert_eq!(astray, ["row.a z", "row.c", "row.new"]);
         // A value that is cut short is translated as far as it goes.
         assert_eq!(translation.of::<[u32; 8]>(&other[..12]), [0, 0, 0, 0, 0, 0, 5, 0]);
+    }
+
+    #[test]
+    fn rows_of_sensors_follow_the_row_of_the_cgroup() {
+        let text = "podperf_b 24\npodperf_b.id 0 8 1 8\npodperf_cgroup 376\npodperf_a 16\ntask 280\n";
+        let description = parse(text);
+        assert_eq!(description.sensor_places(), BTreeMap::from([("podperf_a", 47), ("podperf_b", 49)]));
     }
 
     #[test]
@@ -247,8 +281,8 @@ mod tests {
         assert!(
             now == known,
             "what stays in the kernel is laid out in another way than in ebpf/layout.txt: give PODPERF_LAYOUT in \
-             ebpf/bpf/podperf.h the next number, and a field that means something else another name; then \
-             `PODPERF_WRITE_GOLDEN=1 cargo test -p podperf a_layout_has_one_number` writes the file anew\n{now}"
+             ebpf/bpf/podperf.h the next number, unless only names or sensors were added, and a field that means \
+             something else another name; then `PODPERF_WRITE_GOLDEN=1 cargo test -p podperf a_layout_has_one_number` writes the file anew\n{now}"
         );
     }
 }

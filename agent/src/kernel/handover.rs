@@ -27,7 +27,10 @@ use super::{
     records::CgroupRecord,
     rows::ROWS_SO_FAR,
 };
-use crate::model::ids::CgroupId;
+use crate::model::{
+    ids::CgroupId,
+    sensors::{self, Sensor},
+};
 
 /// Name of the pin of the word with the active generation. Generations of all layouts must agree on this word, and on
 /// the names of the maps and programs that this file uses. If the word ever changes its meaning, it gets another
@@ -48,6 +51,9 @@ pub struct Before {
     /// Fields without a counterpart: only the previous programs count them, or only this agent's programs.
     pub astray: Vec<String>,
     rows: Translation,
+    /// The translation of the row of each sensor, and the place of that row among the posted words; `None` for a sensor
+    /// that the previous programs do not have.
+    sensors: Vec<(Translation, Option<usize>)>,
     /// Changes of the cgroup tree that no agent has read yet.
     pub changes: Vec<CgroupRecord>,
 }
@@ -138,7 +144,12 @@ impl Before {
     pub(crate) fn posted(&self, kept: &[(u64, Vec<u64>)]) -> Vec<(u64, Vec<u64>)> {
         let translated = |(cgroup, words): &(u64, Vec<u64>)| {
             let row: abi::podperf_cgroup = self.rows.of(bytemuck::cast_slice(words));
-            (*cgroup, bytemuck::cast_slice(std::slice::from_ref(&row)).to_vec())
+            let mut translated: Vec<u64> = bytemuck::cast_slice(std::slice::from_ref(&row)).to_vec();
+            for (sensor, (translation, place)) in sensors::ALL.iter().zip(&self.sensors) {
+                let row = place.and_then(|place| words.get(place..)).unwrap_or_default();
+                translated.extend(translation.words(bytemuck::cast_slice(row), sensor.words));
+            }
+            (*cgroup, translated)
         };
         kept.iter().map(translated).collect()
     }
@@ -157,6 +168,10 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Bef
     let ours = Description::own();
     let [rows, cpu, record] =
         ["podperf_cgroup", "podperf_cpu", "podperf_cgroup_record"].map(|of| theirs.translation(&ours, of));
+    let places = theirs.sensor_places();
+    let sensor =
+        |sensor: &&Sensor| (theirs.translation(&ours, sensor.names.row), places.get(sensor.names.row).copied());
+    let sensors: Vec<_> = sensors::ALL.iter().map(sensor).collect();
     let mut cpus: Vec<abi::podperf_cpu> = Vec::new();
     read_values(&object, "cpus", 1, |_: u32, state| cpus.push(cpu.of(state)))?;
     let mut drops: Vec<_> = DROPS.iter().map(|reason| (*reason, 0)).collect();
@@ -169,7 +184,7 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Bef
     })?;
     let reading = RawReading {
         at_ns: monotonic_ns(),
-        rows: read_rows(&object, &rows, copies)?,
+        rows: read_rows(&object, &rows, &sensors, copies)?,
         cpu: CpuTotals::of(&cpus),
         drops,
         online_ns: 0,
@@ -193,12 +208,17 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Bef
     if !astray.is_empty() {
         warn!(generation = %directory.display(), ?astray, "programs of another layout: what only one of the two counts begins anew");
     }
-    Ok(Before { directory, identity, reading, astray, rows, changes })
+    Ok(Before { directory, identity, reading, astray, rows, sensors, changes })
 }
 
 /// Returns the rows, each as the sum over all CPUs. All slots are read, since another layout may assign slots to
 /// cgroups in another way.
-fn read_rows(object: &Object, translation: &Translation, copies: usize) -> io::Result<Vec<RawRow>> {
+fn read_rows(
+    object: &Object,
+    translation: &Translation,
+    sensors: &[(Translation, Option<usize>)],
+    copies: usize,
+) -> io::Result<Vec<RawRow>> {
     let mut rows: HashMap<u64, Vec<abi::podperf_cgroup>> = HashMap::new();
     raw::read_all(fd(object, "cgroups")?, 1, Then::Keep, |id: u64, _: &[u64]| {
         rows.insert(id, Vec::new());
@@ -215,7 +235,36 @@ fn read_rows(object: &Object, translation: &Translation, copies: usize) -> io::R
     if object.map(ROWS_SO_FAR).is_some() {
         read_values(object, ROWS_SO_FAR, 1, |_: u64, copy| add(copy))?;
     }
-    Ok(rows.iter().map(|(id, parts)| RawRow { cgroup: CgroupId(*id), counts: sum(parts) }).collect())
+    let mut words = read_sensors(object, sensors, copies)?;
+    let row = |(id, parts): (&u64, &Vec<_>)| RawRow {
+        cgroup: CgroupId(*id),
+        counts: sum(parts),
+        words: words.remove(id).unwrap_or_default(),
+    };
+    Ok(rows.iter().map(row).collect())
+}
+
+/// Returns the words of the sensors by cgroup, each as the sum over all CPUs. A sensor without maps was not there.
+fn read_sensors(
+    object: &Object,
+    translations: &[(Translation, Option<usize>)],
+    copies: usize,
+) -> io::Result<HashMap<u64, Vec<u64>>> {
+    let mut words_of: HashMap<u64, Vec<u64>> = HashMap::new();
+    for ((Sensor { names, words, .. }, first), (translation, _)) in sensors::all().zip(translations) {
+        let mut add = |id: Option<u64>, copy: &[u8]| {
+            let row = translation.words(copy, *words);
+            let Some(&own) = row.first() else { return };
+            let sums = words_of.entry(id.unwrap_or(own)).or_insert_with(|| vec![0; sensors::words()]);
+            let pairs = sums[first..first + words].iter_mut().zip(&row).skip(1);
+            pairs.for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+        };
+        if object.map(names.rows).is_some() {
+            read_values(object, names.rows, copies, |_: u32, copy| add(None, copy))?;
+            read_values(object, names.rows_by_id, copies, |id: u64, copy| add(Some(id), copy))?;
+        }
+    }
+    Ok(words_of)
 }
 
 /// Calls `each` with every value of a map and every copy of it. The map's own info has the size of a value.

@@ -1,6 +1,7 @@
 //! The settings of the sensors.
 
 use super::{counters::PmuSettings, sampler::SampleEvent};
+use crate::model::sensors::Sensor;
 
 /// The settings of the sensors.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub struct SensorSettings {
     pub max_stacks: u32,
     /// The largest number of distinct (stack, cgroup, process, activity, waker) between two readings.
     pub max_samples: u32,
+    /// The sensors of [`crate::model::sensors`] that are on.
+    pub sensors: Vec<&'static Sensor>,
     /// The settings for sharing the PMU with other users.
     pub pmu: PmuSettings,
 }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use podperf_ebpf::abi;
+use podperf_ebpf::{abi, sensor::Sensor};
 
 use super::{load::SensorSettings, rows::Rows, sent, start::max_oncpu_samples};
 
@@ -102,7 +102,7 @@ fn limit_of(mount: &Path, path: &Path) -> Option<u64> {
 #[must_use]
 pub fn map_bytes(settings: &SensorSettings) -> u64 {
     let copies = aya::util::nr_cpus().unwrap_or(1);
-    let rows = Rows::new(settings.max_cgroups, copies);
+    let rows = Rows::new(settings.max_cgroups, copies, &settings.sensors);
     let row = (size_of::<abi::podperf_cgroup>() * copies) as u64;
     let of_rows = u64::from(rows.slots()) * (row + COPIES_ENTRY)
         + u64::from(rows.by_id()) * (row + HASH_ENTRY + 16)
@@ -112,7 +112,12 @@ pub fn map_bytes(settings: &SensorSettings) -> u64 {
     let of_stacks = u64::from(settings.max_stacks) * (LRU_ENTRY + 32)
         + u64::from(sent::sets(settings.max_stacks)) * size_of::<abi::podperf_sent>() as u64
         + u64::from(samples) * 2 * (HASH_ENTRY + sample);
-    of_rows + RINGS + if settings.stacks { of_stacks } else { 0 }
+    let of_sensor = |sensor: &&Sensor| {
+        let row = (sensor.words * size_of::<u64>() * copies) as u64;
+        u64::from(rows.sensor_slots()) * (row + COPIES_ENTRY) + u64::from(rows.sensor_slots()) * (row + HASH_ENTRY + 16)
+    };
+    let of_sensors: u64 = settings.sensors.iter().map(of_sensor).sum();
+    of_rows + of_sensors + RINGS + if settings.stacks { of_stacks } else { 0 }
 }
 
 #[cfg(test)]

@@ -40,6 +40,9 @@ struct ElemAttr {
     flags: u64,
 }
 
+/// Number of bytes of values that one batch of large values may take.
+const ROOM_BYTES: usize = 1 << 20;
+
 /// The fate of the entries that are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Then {
@@ -85,7 +88,7 @@ pub(super) fn read_words<K: Pod>(
     mut each: impl FnMut(K, &[u64]),
 ) -> io::Result<()> {
     let command = if then == Then::Delete { MAP_LOOKUP_AND_DELETE_BATCH } else { MAP_LOOKUP_BATCH };
-    let mut room: usize = 256;
+    let mut room = (ROOM_BYTES / (words * size_of::<u64>()).max(1)).clamp(16, 256);
     let mut keys = vec![K::zeroed(); room];
     let mut values = vec![0_u64; room * words];
     // The kernel's cursor: 4 bytes for hash maps, a key for arrays.

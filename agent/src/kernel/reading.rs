@@ -26,12 +26,14 @@ pub struct RawReading {
 }
 
 /// The counts of a cgroup on all CPUs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RawRow {
     /// The cgroup.
     pub cgroup: CgroupId,
     /// Facts and counts, as in podperf.h; without the id.
     pub counts: abi::podperf_cgroup,
+    /// The words of the sensors, see [`crate::model::sensors`]; empty for a cgroup that no sensor has seen.
+    pub words: Vec<u64>,
 }
 
 /// The sums over CPUs of `struct podperf_cpu`; nanoseconds and counts.

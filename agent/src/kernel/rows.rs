@@ -1,7 +1,7 @@
 //! The rows of facts and counts: computes the sizes of their tables, reads them, and frees the rows of dead cgroups.
 //!
 //! The copies of a row are in two tables, see cgroup.bpf.h: in the slot of its id on CPUs where this cgroup was the
-//! first in the slot, and by its id on the remaining CPUs.
+//! first in the slot, and by its id on the remaining CPUs. The rows of a sensor are in two tables of the same kind.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,27 +16,37 @@ use super::{
     raw::{self, Then},
     reading::{RawRow, sum},
 };
-use crate::model::ids::CgroupId;
+use crate::model::{
+    ids::CgroupId,
+    sensors::{self, Sensor},
+};
 
 /// The map of the parts of waits that were charged before the waits ended.
 pub(super) const ROWS_SO_FAR: &str = "rows_so_far";
 const ARGUMENTS: usize = abi::PODPERF_FORGET_MAX as usize;
+/// The number of slots of cgroups for each slot of a sensor, whose rows may be large.
+const SLOTS_OF_SENSORS: u32 = 4;
+/// The smallest number of slots of a sensor.
+const LEAST_SLOTS: u32 = 64;
 
 /// The sizes that are needed to find a row, and the copies to ignore.
 #[derive(Debug)]
 pub(super) struct Rows {
     slots: u32,
     copies: usize,
+    /// The sensors that are on, each with the place of its row in the list of words.
+    sensors: Vec<(&'static Sensor, usize)>,
     /// Copies of dead cgroups' rows that are not freed because their CPUs were offline, by CPU and cgroup.
     stale: HashSet<(usize, u64)>,
 }
 
 impl Rows {
     /// Computes the tables for `max_cgroups` cgroups, on a machine with `copies` possible CPUs.
-    pub(super) fn new(max_cgroups: u32, copies: usize) -> Self {
+    pub(super) fn new(max_cgroups: u32, copies: usize, on: &[&'static Sensor]) -> Self {
         // A slot is the upper bits of a product, so their number is a power of two.
         let slots = max_cgroups.clamp(2, 1 << 31).next_power_of_two();
-        Self { slots, copies, stale: HashSet::new() }
+        let sensors = on.iter().map(|sensor| (*sensor, sensors::first_of(sensor))).collect();
+        Self { slots, copies, sensors, stale: HashSet::new() }
     }
 
     /// Returns the size of `rows`.
@@ -49,6 +59,16 @@ impl Rows {
         u32::BITS - self.slots.ilog2()
     }
 
+    /// Returns the number of slots of each sensor that is on.
+    pub(super) fn sensor_slots(&self) -> u32 {
+        (self.slots / SLOTS_OF_SENSORS).max(LEAST_SLOTS)
+    }
+
+    /// Returns the shift from a product of 32 bits to a slot of a sensor.
+    pub(super) fn sensor_slot_shift(&self) -> u32 {
+        u32::BITS - self.sensor_slots().ilog2()
+    }
+
     /// Returns the size of `rows_by_id`. With as many cgroups as slots, every third cgroup finds its slot taken. With
     /// few cgroups the share may be larger.
     pub(super) fn by_id(&self) -> u32 {
@@ -56,11 +76,31 @@ impl Rows {
     }
 
     fn slot(&self, id: u64) -> u32 {
-        #[expect(clippy::cast_possible_truncation, reason = "the low half is what is spread over the slots")]
-        let low = id as u32;
-        let spread = low.wrapping_mul(abi::PODPERF_SLOT_SPREAD);
-        let folded = spread ^ (spread >> abi::PODPERF_SLOT_FOLD);
-        folded.wrapping_mul(abi::PODPERF_SLOT_SPREAD) >> self.slot_shift()
+        slot(id, self.slot_shift())
+    }
+
+    /// Reads the rows of the sensors, each as the sum over all CPUs.
+    fn read_sensors(&self, object: &Object, ids: &HashSet<u64>) -> io::Result<HashMap<u64, Vec<u64>>> {
+        let mut words_of: HashMap<u64, Vec<u64>> = HashMap::new();
+        for &(Sensor { names, words, .. }, first) in &self.sensors {
+            let mut add = |id: u64, copy: &[u64]| {
+                let sums = words_of.entry(id).or_insert_with(|| vec![0; sensors::words()]);
+                // The first word is the id.
+                let pairs = sums[first..first + words].iter_mut().zip(copy).skip(1);
+                pairs.for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
+            };
+            let by_id = fd(object, names.rows_by_id)?;
+            raw::read_words(by_id, self.copies * words, Then::Keep, |id, copies| {
+                copies.chunks_exact(*words).for_each(|copy| add(id, copy));
+            })?;
+            // One batch reads a slot once, whatever the number of cgroups. A dead cgroup's slot is freed later.
+            raw::read_words(fd(object, names.rows)?, self.copies * words, Then::Keep, |_: u32, copies| {
+                let lives =
+                    |(cpu, copy): &(usize, &[u64])| ids.contains(&copy[0]) && !self.stale.contains(&(*cpu, copy[0]));
+                copies.chunks_exact(*words).enumerate().filter(lives).for_each(|(_, copy)| add(copy[0], copy));
+            })?;
+        }
+        Ok(words_of)
     }
 
     /// Reads all rows, each as the sum over all CPUs.
@@ -74,6 +114,7 @@ impl Rows {
         raw::read_all(fd(object, ROWS_SO_FAR)?, 1, Then::Keep, |id: u64, row: &[_]| {
             parts_of.entry(id).or_default().extend(row);
         })?;
+        let mut words_of = self.read_sensors(object, &ids.iter().copied().collect())?;
         let rows = fd(object, "rows")?;
         let mut copies = vec![bytemuck::Zeroable::zeroed(); self.copies];
         let read = |id: u64| {
@@ -81,7 +122,7 @@ impl Rows {
             let mut parts = parts_of.remove(&id).unwrap_or_default();
             let own = |&(cpu, copy): &(usize, &abi::podperf_cgroup)| copy.id == id && !self.stale.contains(&(cpu, id));
             parts.extend(copies.iter().enumerate().filter(own).map(|(_, copy)| *copy));
-            Ok(RawRow { cgroup: CgroupId(id), counts: sum(&parts) })
+            Ok(RawRow { cgroup: CgroupId(id), counts: sum(&parts), words: words_of.remove(&id).unwrap_or_default() })
         };
         ids.into_iter().map(read).collect()
     }
@@ -103,6 +144,12 @@ impl Rows {
                 freed.insert(cpu as usize);
             }
         }
+        // Until its slots are freed, a task of a dead cgroup may make such a row again.
+        for id in dead {
+            for (sensor, _) in &self.sensors {
+                raw::delete(fd(object, sensor.names.rows_by_id)?, id.0)?;
+            }
+        }
         if freed.len() == self.copies {
             return Ok(());
         }
@@ -112,6 +159,13 @@ impl Rows {
             raw::lookup(rows, self.slot(id), &mut copies)?;
             let left = copies.iter().enumerate().filter(|(cpu, copy)| copy.id == id && !freed.contains(cpu));
             self.stale.extend(left.map(|(cpu, _)| (cpu, id)));
+            for (Sensor { names, words, .. }, _) in &self.sensors {
+                let mut copies = vec![0_u64; self.copies * words];
+                raw::lookup(fd(object, names.rows)?, slot(id, self.sensor_slot_shift()), &mut copies)?;
+                let copies = copies.chunks_exact(*words).enumerate();
+                let left = copies.filter(|(cpu, copy)| copy[0] == id && !freed.contains(cpu));
+                self.stale.extend(left.map(|(cpu, _)| (cpu, id)));
+            }
         }
         Ok(())
     }
@@ -129,6 +183,15 @@ impl Rows {
             }
         }
     }
+}
+
+/// Returns the slot of a cgroup; the programs compute the same.
+fn slot(id: u64, shift: u32) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is what is spread over the slots")]
+    let low = id as u32;
+    let spread = low.wrapping_mul(abi::PODPERF_SLOT_SPREAD);
+    let folded = spread ^ (spread >> abi::PODPERF_SLOT_FOLD);
+    folded.wrapping_mul(abi::PODPERF_SLOT_SPREAD) >> shift
 }
 
 /// Runs the program `forget` on a CPU to free its copies of these rows. Returns false if the program cannot run there.
@@ -149,7 +212,7 @@ mod tests {
     #[test]
     fn there_are_at_least_as_many_slots_as_cgroups_and_all_are_used() {
         for (max, slots) in [(16, 16), (17, 32), (4096, 4096), (5000, 8192)] {
-            let rows = Rows::new(max, 1);
+            let rows = Rows::new(max, 1, &[]);
             assert_eq!((rows.slots(), 1_u64 << (32 - rows.slot_shift())), (slots, u64::from(slots)));
         }
     }
@@ -157,7 +220,7 @@ mod tests {
     #[test]
     fn ids_at_equal_distances_are_spread_over_the_slots() {
         for distance in [1, 19, 32, 48, 60, 64] {
-            let rows = Rows::new(1024, 1);
+            let rows = Rows::new(1024, 1, &[]);
             let taken: HashSet<u32> = (0..1024).map(|n| rows.slot(2_453_381 + n * distance)).collect();
             assert!(taken.len() > 550, "{} slots at distance {distance}", taken.len());
             assert!(taken.iter().all(|slot| *slot < 1024));

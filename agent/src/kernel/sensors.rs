@@ -86,7 +86,7 @@ impl Sensors {
         // Listens before the counters are opened: CPUs that come or go meanwhile are noticed afterwards.
         let hotplug = Hotplug::listen();
         let mut counters = Counters::open(plan, &cpus, settings.pmu, monotonic());
-        let rows = Rows::new(settings.max_cgroups, copies);
+        let rows = Rows::new(settings.max_cgroups, copies, &settings.sensors);
         let layout = layout(settings, &counters, &rows, copies);
         let mut found = pins.map(|pins| find(pins, &layout.name())).transpose()?.unwrap_or_default();
         let same = found.same.take();

@@ -80,7 +80,15 @@ pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows
     let max_samples = if settings.stacks { settings.max_samples } else { 1 };
     let max_oncpu_samples = max_oncpu_samples(settings, copies);
     let (interrupts, scheduler) = symbols::text(settings.stacks);
-    Layout::default()
+    let mut layout = Layout::default();
+    for sensor in &settings.sensors {
+        let names = sensor.names;
+        layout = layout
+            .global(names.enabled, 1_u8)
+            .size(names.rows, rows.sensor_slots())
+            .size(names.rows_by_id, rows.sensor_slots());
+    }
+    layout
         .global("nr_events", u32::try_from(counters.slots()).unwrap_or(0))
         .global("leader_of", counters.leader_of())
         .global("facts_enabled", u8::from(settings.facts))
@@ -100,6 +108,7 @@ pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows
         .global("shadow", u8::from(settings.shadow))
         .global("sees_all_tasks", u8::from(in_initial_pid_namespace()))
         .global("slot_shift", rows.slot_shift())
+        .global("sensor_slot_shift", rows.sensor_slot_shift())
         .size("cgroups", settings.max_cgroups)
         .size("rows_so_far", settings.max_cgroups)
         .size("rows", rows.slots())

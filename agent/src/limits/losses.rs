@@ -16,7 +16,7 @@ struct Row {
     way_out: &'static str,
 }
 
-const ROWS: [Row; 6] = [
+const ROWS: [Row; 7] = [
     Row {
         reason: "cgroup_table",
         lost: "a cgroup found no row, and was not counted",
@@ -46,6 +46,11 @@ const ROWS: [Row; 6] = [
         reason: "sample_busy",
         lost: "the kernel had locked a table of samples, and some time is in profiles as unknown",
         way_out: "larger tables would not help; a newer kernel may",
+    },
+    Row {
+        reason: "sensor_table",
+        lost: "a cgroup found no row of a sensor, and its sensors' metrics are too small",
+        way_out: "raise `cgroups.max` and restart the agent",
     },
 ];
 

@@ -13,6 +13,7 @@ use std::{
 };
 
 use podperf_ebpf::abi;
+pub use podperf_ebpf::sensor::{Label, Unit};
 use serde::{Deserialize, Serialize};
 
 use super::wait::{Unwind, WaitReason, WaitState};
@@ -76,24 +77,6 @@ pub struct FamilyRow {
     pub series: &'static [Series],
     /// True if series of 0 are left out: most cgroups never have most of them.
     pub sparse: bool,
-}
-
-/// The unit of a family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
-    /// Seconds; the facts are in nanoseconds.
-    Seconds,
-    /// A number of things, as OpenTelemetry annotates them.
-    Things(&'static str),
-}
-
-/// The name of a label in both exporters.
-#[derive(Clone, Copy, Debug)]
-pub struct Label {
-    /// The name in `/metrics`.
-    pub name: &'static str,
-    /// The name in OpenTelemetry: that of the same attribute of profiles, if there is one.
-    pub attribute: &'static str,
 }
 
 /// The value of the label, and the fact.

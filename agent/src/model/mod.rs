@@ -1,9 +1,11 @@
-//! Types that all other modules share: ids, states of waiting threads, sums of usage, features, and states of parts.
+//! Types that all other modules share: ids, states of waiting threads, sums of usage, words of sensors, features, and states
+//! of parts.
 //! Pure.
 
 pub mod facts;
 pub mod feature;
 pub mod ids;
+pub mod sensors;
 pub mod slot;
 pub mod status;
 pub mod usage;

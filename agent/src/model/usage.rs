@@ -15,6 +15,8 @@ pub struct Usage {
     pub enabled_ns: Vec<u64>,
     /// Time for which each group was on the PMU.
     pub running_ns: Vec<u64>,
+    /// The words of the sensors, see [`super::sensors`]; empty while none is on.
+    pub words: Vec<u64>,
 }
 
 /// Time asleep with a stack from the stack cache that was checked, in nanoseconds.
@@ -44,17 +46,20 @@ impl Usage {
         add_all(&mut self.counts, &other.counts);
         add_all(&mut self.enabled_ns, &other.enabled_ns);
         add_all(&mut self.running_ns, &other.running_ns);
+        add_all(&mut self.words, &other.words);
     }
 
-    /// Returns the numbers that are shown as series, counters last. Times of groups are not among them.
+    /// Returns the numbers that are shown as series, counters last. Times of groups and words of sensors are not among
+    /// them.
     pub fn numbers(&mut self) -> impl Iterator<Item = &mut u64> {
         self.facts.numbers_mut().chain(&mut self.counts)
     }
 
-    /// Returns all numbers: those of [`Usage::numbers`], then the times of the groups, first enabled, then running.
+    /// Returns all numbers: those of [`Usage::numbers`], then the times of the groups, first enabled, then running, and
+    /// then the words of the sensors.
     pub fn all_numbers(&mut self) -> impl Iterator<Item = &mut u64> {
-        let Self { facts, counts, enabled_ns, running_ns } = self;
-        facts.numbers_mut().chain(counts).chain(enabled_ns).chain(running_ns)
+        let Self { facts, counts, enabled_ns, running_ns, words } = self;
+        facts.numbers_mut().chain(counts).chain(enabled_ns).chain(running_ns).chain(words)
     }
 }
 

@@ -12,7 +12,11 @@ pub(crate) fn run(name: &str, lines: String) -> String {
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let here = env!("CARGO_MANIFEST_DIR");
     let mut compiler = Command::new(clang);
-    compiler.args(["-O2", "-Wall", "-Werror"]).arg(format!("-I{here}/bpf")).arg(format!("{here}/tests/{name}.c"));
+    compiler
+        .args(["-O2", "-Wall", "-Werror"])
+        .arg(format!("-I{here}/bpf"))
+        .arg(format!("-I{here}/sensors"))
+        .arg(format!("{here}/tests/{name}.c"));
     let output = compiler.arg("-o").arg(&program).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 

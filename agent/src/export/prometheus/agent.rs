@@ -1,6 +1,6 @@
 //! The metrics about the agent itself: its counts, losses and costs. Pure but for `/proc/self`.
 
-use crate::model::facts::FactFamily;
+use crate::model::{facts::FactFamily, sensors::Sensor};
 use crate::telemetry::logs::{LEVELS, LogCounts};
 use std::{
     collections::BTreeMap,
@@ -33,8 +33,12 @@ use crate::{
 pub struct AgentFacts<'a> {
     /// The exported families that need no PMU.
     pub families: Vec<FactFamily>,
+    /// The sensors that are on.
+    pub sensors: Vec<&'static Sensor>,
     /// True if OpenMetrics has a series `_created` for each counter of a row.
     pub created_series: bool,
+    /// True if histograms have classic buckets, too.
+    pub classic_buckets: bool,
     /// The model of the node's CPUs.
     pub cpu: &'a CpuInfo,
     /// The states of the parts.

@@ -14,7 +14,7 @@ use prometheus_client::{
 };
 use prost::Message as _;
 
-use super::{Families, Family, Kind, Sample};
+use super::{Families, Family, Kind, Sample, Value, histogram::Form};
 
 /// An exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +72,13 @@ impl Format {
     }
 
     /// Writes families. Protobuf always has the starts of counters; with `with_created` OpenMetrics has them, too.
-    pub(super) fn encode(self, families: Vec<Family>, with_created: bool) -> Result<Vec<u8>, fmt::Error> {
+    pub(super) fn encode(self, families: Vec<Family>, form: Form, with_created: bool) -> Result<Vec<u8>, fmt::Error> {
         // The encoders of prometheus-client do not write starts of counters. They keep the order of series, so the
         // starts can be added afterwards.
-        let starts: Vec<_> = families.iter().flat_map(starts).collect();
+        let lines = (self != Self::Protobuf).then_some(form);
+        let starts: Vec<_> = families.iter().flat_map(|family| starts(family, lines)).collect();
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Families(families)));
+        registry.register_collector(Box::new(Families(families, form)));
         if self == Self::Protobuf {
             return to_protobuf(prometheus_protobuf::encode(&registry)?, &starts);
         }
@@ -93,19 +94,28 @@ impl Format {
 }
 
 /// Returns the start of each series, since the epoch, in the order in which series are written; `None` if the start is
-/// unknown or not possible.
-fn starts(family: &Family) -> impl Iterator<Item = Option<Duration>> {
+/// unknown or not possible. In a text, which `lines` is for, a histogram has several lines, and no start.
+fn starts(family: &Family, lines: Option<Form>) -> impl Iterator<Item = Option<Duration>> {
     let since_epoch = |sample: &Sample| sample.created?.duration_since(UNIX_EPOCH).ok();
-    let is_counter = family.kind == Kind::Counter;
-    family.samples.iter().map(move |sample| since_epoch(sample).filter(|_| is_counter))
+    let has_start = family.kind == Kind::Counter || (family.kind == Kind::Histogram && lines.is_none());
+    family.samples.iter().flat_map(move |sample| {
+        let lines = match (&sample.value, lines) {
+            (Value::Histogram(histogram), Some(form)) => form.lines(histogram),
+            _ => 1,
+        };
+        std::iter::repeat_n(since_epoch(sample).filter(|_| has_start), lines)
+    })
 }
 
-/// Encodes length-delimited families, and adds the starts of counters.
+/// Encodes length-delimited families, and adds the starts of counters and histograms.
 fn to_protobuf(mut families: Vec<MetricFamily>, starts: &[Option<Duration>]) -> Result<Vec<u8>, fmt::Error> {
     let metrics = families.iter_mut().flat_map(|family| &mut family.metric);
     for (metric, start) in metrics.zip(starts) {
-        if let (Some(counter), Some(start)) = (&mut metric.counter, start) {
-            let timestamp = counter.start_timestamp.get_or_insert_default();
+        let Some(start) = start else { continue };
+        let of_counter = metric.counter.as_mut().map(|counter| &mut counter.start_timestamp);
+        let of_histogram = metric.histogram.as_mut().map(|histogram| &mut histogram.start_timestamp);
+        if let Some(timestamp) = of_counter.or(of_histogram) {
+            let timestamp = timestamp.get_or_insert_default();
             timestamp.seconds = start.as_secs().try_into().unwrap_or(i64::MAX);
             timestamp.nanos = start.subsec_nanos().try_into().unwrap_or(0);
         }
@@ -160,10 +170,14 @@ fn to_text_0_0_4(open_metrics: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        BaseUnit, Kind, Value,
+        BaseUnit, Kind,
         families::{CGROUPS_TRACKED, Definition, READINGS},
     };
     use super::*;
+    use crate::model::sensors::Histogram;
+    use std::sync::Arc;
+
+    const NATIVE: Form = Form { native: true, classic: false };
 
     static ONCPU: Definition = Definition {
         name: "podperf_cgroup_oncpu",
@@ -201,7 +215,8 @@ mod tests {
 
     #[test]
     fn openmetrics_has_units_and_an_end_and_starts_where_they_are_asked_for() {
-        let text = |created| String::from_utf8(Format::OpenMetrics.encode(example(), created).unwrap()).unwrap();
+        let text =
+            |created| String::from_utf8(Format::OpenMetrics.encode(example(), NATIVE, created).unwrap()).unwrap();
         let expected = "# HELP podperf_cgroups_tracked Cgroups that live\n\
              # TYPE podperf_cgroups_tracked gauge\n\
              podperf_cgroups_tracked 3\n\
@@ -226,7 +241,7 @@ mod tests {
             READINGS.of(Value::Count(7)).created(started),
             ONCPU.with(&["/a b_total 1"], Value::Count(2)).created(started),
         ];
-        let text = String::from_utf8(Format::OpenMetrics.encode(families, true).unwrap()).unwrap();
+        let text = String::from_utf8(Format::OpenMetrics.encode(families, NATIVE, true).unwrap()).unwrap();
         for line in
             ["podperf_readings_created 5.000", "podperf_cgroup_oncpu_seconds_created{cgroup=\"/a b_total 1\"} 5.000"]
         {
@@ -236,7 +251,7 @@ mod tests {
 
     #[test]
     fn text_0_0_4_names_families_as_samples() {
-        let text = String::from_utf8(Format::Text.encode(example(), true).unwrap()).unwrap();
+        let text = String::from_utf8(Format::Text.encode(example(), NATIVE, true).unwrap()).unwrap();
         assert_eq!(
             text,
             "# HELP podperf_cgroups_tracked Cgroups that live\n\
@@ -253,7 +268,7 @@ mod tests {
 
     #[test]
     fn protobuf_is_delimited_metric_families_and_counters_have_their_starts() {
-        let bytes = Format::Protobuf.encode(example(), false).unwrap();
+        let bytes = Format::Protobuf.encode(example(), NATIVE, false).unwrap();
         let mut rest = bytes.as_slice();
         let mut next = || MetricFamily::decode_length_delimited(&mut rest).unwrap();
         let [gauge, counter, without] = [next(), next(), next()];
@@ -265,5 +280,12 @@ mod tests {
         let start = value.start_timestamp.unwrap();
         assert_eq!((value.value, start.seconds, start.nanos), (1.5, 1_700_000_000, 123_456_789));
         assert_eq!(without.metric[0].counter.as_ref().unwrap().start_timestamp, None);
+        let histogram = Histogram { sum_ns: 7, buckets: vec![1, 2], first: -18 };
+        let latency = Definition { name: "latency", kind: Kind::Histogram, ..ONCPU };
+        let latency = latency.with(&["/a"], Value::Histogram(Arc::new(histogram)));
+        let bytes = Format::Protobuf.encode(vec![latency.created(UNIX_EPOCH + Duration::from_secs(5))], NATIVE, false);
+        let family = MetricFamily::decode_length_delimited(bytes.unwrap().as_slice()).unwrap();
+        let histogram = family.metric[0].histogram.as_ref().unwrap();
+        assert_eq!((histogram.sample_count, histogram.start_timestamp.unwrap().seconds), (3, 5));
     }
 }

@@ -6,7 +6,9 @@
 mod agent;
 mod families;
 mod format;
+mod histogram;
 pub mod reference;
+mod sensors;
 mod workload;
 
 use std::{borrow::Cow, fmt, sync::Arc, time::SystemTime};
@@ -22,7 +24,7 @@ pub use agent::AgentFacts;
 pub use format::Format;
 
 use crate::collector::Observation;
-use crate::model::facts;
+use crate::model::{facts, sensors::Histogram};
 use families::{Definition, EXPORTED_SERIES};
 
 /// One metric family. The name has no unit and no `_total`.
@@ -74,6 +76,8 @@ pub enum Kind {
     Counter,
     /// A value that goes up and down.
     Gauge,
+    /// The numbers of values in buckets, and their sum.
+    Histogram,
 }
 
 impl BaseUnit {
@@ -102,17 +106,20 @@ impl Kind {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
         }
     }
 }
 
 /// The value of a series.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// An integer.
     Count(u64),
     /// A real number.
     Real(f64),
+    /// A histogram of times.
+    Histogram(Arc<Histogram>),
 }
 
 impl Value {
@@ -123,12 +130,13 @@ impl Value {
         Self::Real(nanoseconds as f64 / 1e9)
     }
 
-    fn encode(self, kind: Kind, series: MetricEncoder<'_>) -> fmt::Result {
+    fn encode(&self, kind: Kind, series: MetricEncoder<'_>, form: histogram::Form) -> fmt::Result {
         match (kind, self) {
-            (Kind::Counter, Self::Count(value)) => ConstCounter::new(value).encode(series),
-            (Kind::Counter, Self::Real(value)) => ConstCounter::new(value).encode(series),
-            (Kind::Gauge, Self::Count(value)) => ConstGauge::new(value).encode(series),
-            (Kind::Gauge, Self::Real(value)) => ConstGauge::new(value).encode(series),
+            (_, Self::Histogram(histogram)) => form.encode(histogram, series),
+            (Kind::Gauge, Self::Count(value)) => ConstGauge::new(*value).encode(series),
+            (Kind::Gauge, Self::Real(value)) => ConstGauge::new(*value).encode(series),
+            (_, Self::Count(value)) => ConstCounter::new(*value).encode(series),
+            (_, Self::Real(value)) => ConstCounter::new(*value).encode(series),
         }
     }
 }
@@ -188,17 +196,24 @@ pub fn render(
     zero_first: bool,
 ) -> Result<Vec<u8>, fmt::Error> {
     let mut families = workload::families(&observation.snapshot, &observation.counters, &facts.families, zero_first);
+    let form = histogram::Form { native: format == Format::Protobuf, classic: facts.classic_buckets };
+    if form.native || form.classic {
+        families.extend(sensors::families(&observation.snapshot, &facts.sensors));
+    }
     families.extend(agent::families(observation, facts));
     let with_created = facts.created_series && format == Format::OpenMetrics;
-    let samples = families.iter().flat_map(|family| &family.samples);
-    let series = samples.map(|sample| 1 + u64::from(with_created && sample.created.is_some())).sum();
+    let lines = |sample: &Sample| match &sample.value {
+        Value::Histogram(histogram) => form.lines(histogram) as u64,
+        _ => 1 + u64::from(with_created && sample.created.is_some()),
+    };
+    let series = families.iter().flat_map(|family| &family.samples).map(lines).sum();
     families.push(EXPORTED_SERIES.of(Value::Count(series)));
-    format.encode(families, with_created)
+    format.encode(families, form, with_created)
 }
 
 /// Families in the form that prometheus-client collects.
 #[derive(Debug)]
-struct Families(Vec<Family>);
+struct Families(Vec<Family>, histogram::Form);
 
 impl Collector for Families {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -210,16 +225,19 @@ impl Collector for Families {
             let kind = match family.kind {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,
+                Kind::Histogram => MetricType::Histogram,
             };
             let mut metric = encoder.encode_descriptor(&family.name, &family.help, unit.as_ref(), kind)?;
             for sample in &family.samples {
                 if sample.row.is_empty() && sample.labels.is_empty() {
                     // An empty label set would be written as `{}`. A series without labels is the only one of its
                     // family.
-                    sample.value.encode(family.kind, metric)?;
+                    sample.value.encode(family.kind, metric, self.1)?;
                     break;
                 }
-                sample.value.encode(family.kind, metric.encode_family(&(&*sample.row, sample.labels.as_slice()))?)?;
+                let labels = (&*sample.row, sample.labels.as_slice());
+                let series = metric.encode_family(&labels)?;
+                sample.value.encode(family.kind, series, self.1)?;
             }
         }
         Ok(())

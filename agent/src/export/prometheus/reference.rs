@@ -11,7 +11,10 @@ use super::{
 };
 use crate::{
     events::catalogue::{EVENTS, Event, SHARED_FAMILY, SHARED_HELP, Scale},
-    model::facts::{FACTS, FactFamily, FamilyRow},
+    model::{
+        facts::{FACTS, FactFamily, FamilyRow},
+        sensors::{self, Sensor},
+    },
 };
 
 /// The description of a family, which this machine may or may not have.
@@ -19,7 +22,7 @@ use crate::{
 pub struct Reference {
     /// The full name, as in `/metrics`.
     pub name: String,
-    /// `counter` or `gauge`.
+    /// `counter`, `gauge` or `histogram`.
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// `seconds` or `bytes`.
@@ -44,13 +47,14 @@ struct OfRows {
     /// The key and value in the configuration that select it.
     asked_by: String,
     by_default: bool,
+    kind: Kind,
     help: &'static str,
 }
 
 /// Returns all families, in the order of the page.
 #[must_use]
 pub fn families() -> Vec<Reference> {
-    let rows = of_rows();
+    let rows: Vec<_> = of_rows().into_iter().chain(of_sensors()).collect();
     let of_rows = Face::ALL.iter().flat_map(|face| rows.iter().map(|family| family.of(*face)));
     of_rows.chain(families::ALL.iter().map(|definition| definition.reference())).collect()
 }
@@ -68,6 +72,18 @@ pub fn markdown() -> String {
         writeln!(page, "| `{name}` | {unit} | {labels} | {series} | {default} | {help} |").ok();
     }
     page.push_str(TIMES);
+    page.push_str(SENSORS);
+    page.push_str(
+        "\n| metric | type | unit | labels | series | sensor | what it is |\n|---|---|---|---|---|---|---|\n",
+    );
+    for sensor in sensors::ALL {
+        for family in sensor.families.iter().map(|family| OfRows::of_sensor(sensor, family)) {
+            let Reference { name, kind, unit, labels: _, help, .. } = family.of(Face::Container);
+            let (unit, labels) = (unit.unwrap_or_default(), code(&family.labels));
+            let (series, sensor) = (&family.series, sensor.names.sensor);
+            writeln!(page, "| `{name}` | {kind} | {unit} | {labels} | {series} | `{sensor}` | {help} |").ok();
+        }
+    }
     page.push_str(ABOUT_THE_AGENT);
     page.push_str("\n| metric | type | unit | labels | there | what it is |\n|---|---|---|---|---|---|\n");
     for definition in families::ALL {
@@ -173,6 +189,23 @@ nowhere.
 | is stopped, or its cgroup is frozen | | | | 10 | |
 "#;
 
+const SENSORS: &str = "
+## What sensors add
+
+A sensor is off by default. Turn it on with `sensors: {NAME: {enabled: true}}`. Its families have the same twins and labels
+as those above. Values of 0 have no series.
+
+A histogram with native buckets is one series, and clients get it only over protobuf: set `scrape_native_histograms: true` in
+Prometheus 3.8 or later, or turn on the feature `native-histograms` in earlier versions. The borders are powers of two of a
+second. The receiver of `otlp.metrics` gets exponential histograms with the same borders. With `metrics.classicBuckets: true`
+all clients get classic buckets, too: 30 series for each histogram. Without it, clients that do not ask for protobuf get no
+histograms.
+
+A wait is in its histogram once it has ended, with its whole length, in the cgroup in which it ended. If no thread changes its
+cgroup during a wait, the sum of a histogram is the `offcpu` of the same state since the sensor was turned on, without the
+waits that still last. Histograms do not begin with 0 as other series do; protobuf has the time at which they were empty.
+";
+
 const ABOUT_THE_AGENT: &str = "
 ## What the counters count
 
@@ -226,9 +259,15 @@ fn of_rows() -> Vec<OfRows> {
         series: "1 an event".into(),
         asked_by: "counters.groups".into(),
         by_default: false,
+        kind: Kind::Counter,
         help: SHARED_HELP,
     });
     rows
+}
+
+fn of_sensors() -> Vec<OfRows> {
+    let of = |sensor: &'static Sensor| sensor.families.iter().map(move |family| OfRows::of_sensor(sensor, family));
+    sensors::ALL.into_iter().flat_map(of).collect()
 }
 
 impl OfRows {
@@ -241,6 +280,7 @@ impl OfRows {
             series: format!("{upto}{}", fact.series.len()),
             asked_by: format!("metrics.facts: {}", fact.family.name()),
             by_default: FactFamily::DEFAULT.contains(&fact.family),
+            kind: Kind::Counter,
             help: fact.help,
         }
     }
@@ -254,14 +294,28 @@ impl OfRows {
             series: "1".into(),
             asked_by: format!("counters.groups: {}", event.name),
             by_default: event.on_by_default,
+            kind: Kind::Counter,
             help: event.help,
+        }
+    }
+
+    fn of_sensor(sensor: &Sensor, family: &sensors::Family) -> Self {
+        Self {
+            name: family.name.into(),
+            unit: BaseUnit::of(family.unit),
+            labels: family.label.iter().map(|label| label.name).collect(),
+            series: format!("up to {}", family.series.len()),
+            asked_by: format!("sensors.{}.enabled", sensor.names.sensor),
+            by_default: sensor.is_default,
+            kind: super::sensors::kind(family),
+            help: family.help,
         }
     }
 
     fn of(&self, face: Face) -> Reference {
         Reference {
-            name: full_name(&format!("{}{}", face.prefix(), self.name), self.unit, Kind::Counter),
-            kind: Kind::Counter.name(),
+            name: full_name(&format!("{}{}", face.prefix(), self.name), self.unit, self.kind),
+            kind: self.kind.name(),
             unit: self.unit.map(BaseUnit::name),
             labels: face.labels().iter().chain(&self.labels).copied().collect(),
             help: self.help.trim_end_matches('.').into(),

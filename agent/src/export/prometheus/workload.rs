@@ -45,7 +45,7 @@ impl Face {
         }
     }
 
-    const fn of(row: &Row) -> Self {
+    pub(super) const fn of(row: &Row) -> Self {
         match row {
             Row::Container { .. } => Self::Container,
             Row::Pod { .. } => Self::Pod,
@@ -77,7 +77,7 @@ impl<'a> Faced<'a> {
 }
 
 /// Returns the labels that identify a row, with their values.
-fn labels(row: &Row) -> Arc<[Label]> {
+pub(super) fn labels(row: &Row) -> Arc<[Label]> {
     let values: &[&str] = match row {
         Row::Container { namespace, pod, container } => &[namespace, pod, container],
         Row::Pod { namespace, pod } => &[namespace, pod],
@@ -86,7 +86,7 @@ fn labels(row: &Row) -> Arc<[Label]> {
     Face::of(row).labels().iter().zip(values).map(|(&name, value)| label(name, value)).collect()
 }
 
-fn label(name: &'static str, value: &str) -> Label {
+pub(super) fn label(name: &'static str, value: &str) -> Label {
     (name.into(), value.to_owned().into())
 }
 
@@ -210,7 +210,10 @@ fn info_families(snapshot: &Snapshot, rows: &[Faced<'_>]) -> Vec<Family> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Sample, *};
+    use super::{
+        super::{Sample, histogram::Form},
+        *,
+    };
     use crate::model::{
         facts::{Fact, Facts},
         wait::WaitState,
@@ -219,6 +222,8 @@ mod tests {
         attribution::{NotExported, Shown},
         pods::{ContainerInfo, Pod, Workload, WorkloadKind},
     };
+
+    const NATIVE: Form = Form { native: true, classic: false };
 
     const ALL: [FactFamily; 9] = [
         FactFamily::OnCpu,
@@ -253,7 +258,7 @@ mod tests {
     fn value(families: &[Family], name: &str, label: &str) -> Value {
         let family = families.iter().find(|family| family.name == name).unwrap();
         let has_label = |sample: &&Sample| sample.row.iter().chain(&sample.labels).any(|(_, value)| value == label);
-        family.samples.iter().find(has_label).unwrap().value
+        family.samples.iter().find(has_label).unwrap().value.clone()
     }
 
     #[test]
@@ -283,7 +288,7 @@ mod tests {
         assert_eq!(value(&families, "podperf_cgroup_oncpu", "/a"), Value::Real(1.5));
         assert_eq!(value(&families, "podperf_cgroup_offcpu", "uninterruptible"), Value::Real(2e-9));
         assert_eq!(value(&families, "podperf_cgroup_page_faults", "major"), Value::Count(4));
-        let node: Vec<_> = families.iter().rev().take(2).map(|family| family.samples[0].value).collect();
+        let node: Vec<_> = families.iter().rev().take(2).map(|family| family.samples[0].value.clone()).collect();
         assert_eq!(node, [Value::Real(3.0), Value::Real(2.0)]);
         assert!(super::families(&snapshot, &[], &[], false).is_empty());
     }
@@ -316,7 +321,7 @@ mod tests {
             shown: Shown::ALL,
         };
         let snapshot = snapshot(vec![container("app"), container("proxy")], vec![Arc::clone(&pod)]);
-        let text = super::super::Format::Text.encode(families(&snapshot, &[], &ALL, false), false).unwrap();
+        let text = super::super::Format::Text.encode(families(&snapshot, &[], &ALL, false), NATIVE, false).unwrap();
         let text = String::from_utf8(text).unwrap();
         for line in [
             "podperf_container_oncpu_seconds_total\

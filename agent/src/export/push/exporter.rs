@@ -18,7 +18,10 @@ use opentelemetry_sdk::metrics::{data::ResourceMetrics, exporter::PushMetricExpo
 use prost::Message;
 use tokio::sync::Mutex;
 
-use super::{names::START, split::split};
+use super::{
+    names::START,
+    split::{metrics, split},
+};
 use crate::export::otlp::{EndpointError, Sender, Settings, Signal};
 
 /// The same limit as for profiles: 4 MiB, the default of gRPC servers, less room for the data that a proxy on the way
@@ -37,7 +40,7 @@ impl Exporter {
     pub(super) fn new(receiver: &Settings) -> Result<Self, EndpointError> {
         let sender = Sender::new(receiver)?;
         let uri = sender.uri().clone();
-        let carrier = Carrier(Arc::new(Mutex::new(Carried { sender, said: None })));
+        let carrier = Carrier(Arc::new(Mutex::new(Carried { sender, said: None, more: Vec::new() })));
         // The values that are set here override the variables of OpenTelemetry, which `receiver` already includes.
         let exporter = MetricExporter::builder()
             .with_http()
@@ -59,7 +62,9 @@ impl Exporter {
 
     /// Makes one attempt. A delivered request may still return a message: points that were rejected, or certificate
     /// files that cannot be used now.
-    pub(super) async fn export(&self, metrics: &ResourceMetrics) -> Result<Option<String>, String> {
+    /// `more` are metrics that the SDK cannot make; they are added to its request.
+    pub(super) async fn export(&self, metrics: &ResourceMetrics, more: Vec<Metric>) -> Result<Option<String>, String> {
+        self.carrier.0.lock().await.more = more;
         let exported = self.exporter.export(metrics).await;
         let said = self.carrier.0.lock().await.said.take();
         match exported {
@@ -79,12 +84,17 @@ struct Carried {
     sender: Sender,
     /// The receiver's message on the last export, which the exporter does not return.
     said: Option<String>,
+    /// The metrics that the next request has besides those of the SDK.
+    more: Vec<Metric>,
 }
 
 impl Carried {
     async fn carry(&mut self, body: Bytes) -> Result<Option<String>, String> {
         let mut request = ExportMetricsServiceRequest::decode(body).map_err(|error| error.to_string())?;
         set_starts(&mut request);
+        if let Some(metrics) = metrics(&mut request) {
+            metrics.append(&mut self.more);
+        }
         let mut said = None;
         for part in split(request, MAX_REQUEST_BYTES) {
             let accepted = self.sender.send(&Signal::Metrics(part)).await.map_err(|failure| failure.text)?;
@@ -210,9 +220,9 @@ mod tests {
         let service = MetricsServiceServer::new(receiver.clone()).accept_compressed(CompressionEncoding::Gzip);
         tokio::spawn(Server::builder().add_service(service).serve_with_incoming(TcpIncoming::from(listener)));
         let metrics = metrics();
-        assert_eq!(exporter.export(&metrics).await, Ok(Some("2 rejected: too old".to_owned())));
-        assert_eq!(exporter.export(&metrics).await, Err("PermissionDenied: no such tenant".to_owned()));
-        assert_eq!(exporter.export(&metrics).await, Ok(None));
+        assert_eq!(exporter.export(&metrics, Vec::new()).await, Ok(Some("2 rejected: too old".to_owned())));
+        assert_eq!(exporter.export(&metrics, Vec::new()).await, Err("PermissionDenied: no such tenant".to_owned()));
+        assert_eq!(exporter.export(&metrics, Vec::new()).await, Ok(None));
         let mut sent = ("7".to_owned(), ExportMetricsServiceRequest::from(&metrics));
         set_starts(&mut sent.1);
         let said = format!("{:?}", sent.1);
@@ -236,7 +246,7 @@ mod tests {
             let counts = a.map(|a| point("/a", a)).into_iter().chain([point("/b", (5, b))]).collect();
             let points = Points { unit: "{switch}", values: Values::Counts(counts) };
             let observed = Observed::from([("podperf.cgroup.context_switches".to_owned(), points)]);
-            assert_eq!(exporter.export(&instruments.collect(observed).unwrap()).await, Ok(None));
+            assert_eq!(exporter.export(&instruments.collect(observed).unwrap(), Vec::new()).await, Ok(None));
         }
         let mut seen = Vec::new();
         for (_, request) in receiver.seen.lock().unwrap().iter() {
@@ -263,13 +273,13 @@ mod tests {
             stream.write_all(answer.as_bytes()).await.unwrap();
             stream.read_to_end(&mut Vec::new()).await.ok();
         });
-        assert_eq!(exporter.export(&metrics()).await, Err("HTTP 503: upgrade".to_owned()));
+        assert_eq!(exporter.export(&metrics(), Vec::new()).await, Err("HTTP 503: upgrade".to_owned()));
     }
 
     #[tokio::test]
     async fn nothing_observed_is_nothing_sent() {
         let nowhere = exporter("127.0.0.1:1".parse().unwrap(), Speaks::Grpc);
-        assert!(nowhere.export(&metrics()).await.unwrap_err().contains("refused"));
-        assert_eq!(nowhere.export(&ResourceMetrics::default()).await, Ok(None));
+        assert!(nowhere.export(&metrics(), Vec::new()).await.unwrap_err().contains("refused"));
+        assert_eq!(nowhere.export(&ResourceMetrics::default(), Vec::new()).await, Ok(None));
     }
 }

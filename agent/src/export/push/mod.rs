@@ -4,12 +4,13 @@
 //! one. A reading counts as an export of ended rows only once it was delivered, so that an outage loses no last value.
 
 mod exporter;
+mod histograms;
 mod instruments;
 mod names;
 mod points;
 mod split;
 
-use crate::model::facts::FactFamily;
+use crate::model::{facts::FactFamily, sensors::Sensor};
 use std::time::{Duration, SystemTime};
 
 use tokio::{
@@ -33,6 +34,8 @@ pub struct PushSettings {
     pub interval: Duration,
     /// The node's name.
     pub node_name: String,
+    /// The sensors that are on.
+    pub sensors: Vec<&'static Sensor>,
     /// The families that need no PMU, updated when the configuration changes.
     pub facts: watch::Receiver<Vec<FactFamily>>,
 }
@@ -57,6 +60,7 @@ impl Push {
             exporter: Exporter::new(&settings.receiver)?,
             instruments: Instruments::new(&settings.node_name, &settings.receiver.shape.resource),
             reader,
+            sensors: settings.sensors,
             facts: settings.facts,
             health: health_sender,
         };
@@ -80,6 +84,7 @@ struct Worker {
     exporter: Exporter,
     instruments: Instruments,
     reader: Reader,
+    sensors: Vec<&'static Sensor>,
     facts: watch::Receiver<Vec<FactFamily>>,
     health: watch::Sender<Health>,
 }
@@ -108,7 +113,8 @@ impl Worker {
         let observation = self.reader.read_for_itself(Purpose::Look).await.map_err(|error| error.to_string())?;
         let facts = self.facts.borrow().clone();
         let metrics = self.instruments.collect(points::observed(&observation, &facts))?;
-        let said = self.exporter.export(&metrics).await?;
+        let histograms = histograms::observed(&observation.snapshot, &self.sensors);
+        let said = self.exporter.export(&metrics, histograms).await?;
         // This gets the reading of a moment ago, unless the receiver was slow. An error is ignored here: the collector
         // may have ended.
         self.reader.read_for_itself(Purpose::Export).await.ok();

@@ -165,6 +165,7 @@ mod tests {
             counts: vec![11, 12],
             enabled_ns: vec![5],
             running_ns: vec![5],
+            words: Vec::new(),
         };
         let container = Row::Container { namespace: "shop".into(), pod: "cart-0".into(), container: "app".into() };
         let never = Usage { running_ns: vec![0], ..usage.clone() };

@@ -2,7 +2,7 @@
 
 use opentelemetry_proto::tonic::{
     collector::metrics::v1::ExportMetricsServiceRequest,
-    metrics::v1::{Metric, Sum, metric::Data},
+    metrics::v1::{ExponentialHistogram, Metric, Sum, metric::Data},
 };
 use prost::Message;
 
@@ -29,7 +29,7 @@ pub(super) fn split(request: ExportMetricsServiceRequest, limit: usize) -> Vec<E
 }
 
 /// Returns the metrics of a request. The SDK makes one resource with one scope.
-fn metrics(request: &mut ExportMetricsServiceRequest) -> Option<&mut Vec<Metric>> {
+pub(super) fn metrics(request: &mut ExportMetricsServiceRequest) -> Option<&mut Vec<Metric>> {
     Some(&mut request.resource_metrics.first_mut()?.scope_metrics.first_mut()?.metrics)
 }
 
@@ -39,11 +39,18 @@ fn take_half(metrics: &mut Vec<Metric>) -> Option<Vec<Metric>> {
         return Some(metrics.split_off(metrics.len() / 2));
     }
     let metric = metrics.first_mut()?;
-    let Some(Data::Sum(sum)) = &mut metric.data else { return None };
-    if sum.data_points.len() < 2 {
-        return None;
-    }
-    let data_points = sum.data_points.split_off(sum.data_points.len() / 2);
-    let data = Some(Data::Sum(Sum { data_points, ..sum.clone() }));
-    Some(vec![Metric { data, ..metric.clone() }])
+    let data = match &mut metric.data {
+        Some(Data::Sum(sum)) if sum.data_points.len() > 1 => {
+            let data_points = sum.data_points.split_off(sum.data_points.len() / 2);
+            Data::Sum(Sum { data_points, ..*sum })
+        }
+        Some(Data::ExponentialHistogram(histogram)) if histogram.data_points.len() > 1 => {
+            let data_points = histogram.data_points.split_off(histogram.data_points.len() / 2);
+            Data::ExponentialHistogram(ExponentialHistogram { data_points, ..*histogram })
+        }
+        _ => return None,
+    };
+    let Metric { name, description, unit, metadata, .. } = &*metric;
+    let (name, description, unit) = (name.clone(), description.clone(), unit.clone());
+    Some(vec![Metric { name, description, unit, metadata: metadata.clone(), data: Some(data) }])
 }

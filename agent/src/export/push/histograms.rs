@@ -1,0 +1,139 @@
+//! Converts the histograms of an observation to exponential histograms. Pure.
+//!
+//! OpenTelemetry's SDK has no instrument that observes a whole histogram, so [`super::exporter`] adds these metrics to
+//! the request that the SDK makes.
+
+use std::{
+    collections::BTreeMap,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use opentelemetry::KeyValue;
+use opentelemetry_proto::tonic::{
+    common::v1::KeyValue as Attribute,
+    metrics::v1::{
+        AggregationTemporality, ExponentialHistogram, ExponentialHistogramDataPoint, Metric,
+        exponential_histogram_data_point::Buckets, metric::Data,
+    },
+};
+
+use super::names::{self, Face};
+use crate::{
+    attribution::{RowUsage, Snapshot},
+    model::sensors::{self, Histogram, Sensor},
+};
+
+/// Returns one metric for each family of histograms and each kind of row. Leaves out totals, and histograms without a
+/// value.
+pub(super) fn observed(snapshot: &Snapshot, on: &[&'static Sensor]) -> Vec<Metric> {
+    let mut points: BTreeMap<(String, &str), Vec<ExponentialHistogramDataPoint>> = BTreeMap::new();
+    for sensor in on {
+        let first = sensors::first_of(sensor);
+        for row in &snapshot.rows {
+            let Some(words) = row.usage.words.get(first..first + sensor.words) else { continue };
+            for family in sensor.families {
+                for series in family.series {
+                    let Some(histogram) = Histogram::of(words, series.words) else { continue };
+                    let more = family.label.map(|of| KeyValue::new(of.attribute, series.label));
+                    let name = Face::of(&row.row).instrument(family.instrument);
+                    points.entry((name, family.help)).or_default().push(point(&histogram, row, more, snapshot.taken));
+                }
+            }
+        }
+    }
+    points.into_iter().map(metric).collect()
+}
+
+fn metric(((name, help), data_points): ((String, &str), Vec<ExponentialHistogramDataPoint>)) -> Metric {
+    let aggregation_temporality = AggregationTemporality::Cumulative.into();
+    let data = Data::ExponentialHistogram(ExponentialHistogram { data_points, aggregation_temporality });
+    Metric { name, description: help.to_owned(), unit: "s".to_owned(), data: Some(data), ..Metric::default() }
+}
+
+fn point(
+    histogram: &Histogram,
+    row: &RowUsage,
+    more: Option<KeyValue>,
+    taken: SystemTime,
+) -> ExponentialHistogramDataPoint {
+    #[expect(clippy::cast_precision_loss, reason = "an f64 holds up to 2^53 ns exactly, which is 104 days")]
+    let sum = histogram.sum_ns as f64 / 1e9;
+    let attributes: Vec<_> = names::attributes(&row.row).into_iter().chain(more).collect();
+    ExponentialHistogramDataPoint {
+        attributes: attributes.iter().map(Attribute::from).collect(),
+        start_time_unix_nano: unix_ns(row.started),
+        time_unix_nano: unix_ns(taken),
+        count: histogram.count(),
+        sum: Some(sum),
+        // Bucket n ends at 2^(first+n) s. Here a bucket of index i ends at 2^(i+1) s.
+        scale: 0,
+        zero_count: histogram.buckets.first().copied().unwrap_or(0),
+        zero_threshold: 2_f64.powi(histogram.first),
+        positive: Some(Buckets {
+            offset: histogram.first,
+            bucket_counts: histogram.buckets.get(1..).unwrap_or_default().to_vec(),
+        }),
+        ..ExponentialHistogramDataPoint::default()
+    }
+}
+
+fn unix_ns(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        attribution::{NotExported, Row, Shown},
+        model::{sensors::Words, usage::Usage},
+    };
+
+    fn snapshot(words: Vec<u64>) -> Snapshot {
+        let row = Row::Cgroup("/a".into());
+        let usage = Usage { words, ..Usage::default() };
+        let started = UNIX_EPOCH + std::time::Duration::from_secs(6);
+        Snapshot {
+            taken: UNIX_EPOCH + std::time::Duration::from_secs(9),
+            started,
+            counters_started: Vec::new(),
+            rows: vec![RowUsage { row, started, container: None, usage, shown: Shown::ALL }],
+            pods: Vec::new(),
+            elsewhere: Usage::default(),
+            idle_ns: 0,
+            unaccounted_ns: 0,
+            idle: Usage::default(),
+            cgroups_tracked: 1,
+            cgroups_unresolved: 0,
+            forgotten: 0,
+            not_exported: [0; NotExported::ALL.len()],
+        }
+    }
+
+    #[test]
+    fn a_bucket_has_the_borders_of_its_index() {
+        let sensor = sensors::named("histograms").unwrap();
+        let family = &sensor.families[0];
+        let Words::Histogram { sum, first, .. } = family.series[0].words else { panic!("no histogram") };
+        let mut words = vec![0; sensors::words()];
+        let at = sensors::first_of(sensor) + sum;
+        // Two waits of at most 2^-18 s, and three between 2^-16 and 2^-15 s.
+        (words[at], words[at + 1], words[at + 4]) = (70_000, 2, 3);
+        let metrics = observed(&snapshot(words), &[sensor]);
+        assert_eq!(metrics.iter().map(|metric| &*metric.name).collect::<Vec<_>>(), ["podperf.cgroup.runqueue.latency"]);
+        let Some(Data::ExponentialHistogram(histogram)) = &metrics[0].data else { panic!("{metrics:?}") };
+        let point = &histogram.data_points[0];
+        assert_eq!(
+            (point.count, point.sum, point.zero_count, point.zero_threshold),
+            (5, Some(7e-5), 2, 2_f64.powi(-18))
+        );
+        let positive = point.positive.as_ref().unwrap();
+        // Index i of scale 0 is above 2^i and up to 2^(i+1).
+        let used = positive.bucket_counts.iter().zip(positive.offset..).find(|(count, _)| **count > 0);
+        assert_eq!((used, first), (Some((&3, -16)), -18));
+        assert_eq!((point.start_time_unix_nano, point.time_unix_nano), (6_000_000_000, 9_000_000_000));
+        assert_eq!(observed(&snapshot(vec![0; sensors::words()]), &[sensor]), []);
+        assert_eq!(observed(&snapshot(Vec::new()), &[sensor]), []);
+    }
+}

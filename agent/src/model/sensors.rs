@@ -1,0 +1,114 @@
+//! The words of all sensors in one list: the rows of the sensors of [`ALL`], one after the other. Pure.
+
+pub use podperf_ebpf::{
+    sensor::{Family, Sensor, Series, Words},
+    sensors::ALL,
+};
+
+/// Returns all sensors, each with the place of its row in the list.
+pub fn all() -> impl Iterator<Item = (&'static Sensor, usize)> {
+    ALL.into_iter().scan(0, |next, sensor| {
+        let first = *next;
+        *next += sensor.words;
+        Some((sensor, first))
+    })
+}
+
+/// Returns the length of the list.
+#[must_use]
+pub fn words() -> usize {
+    ALL.iter().map(|sensor| sensor.words).sum()
+}
+
+/// Returns the place of a sensor's row in the list.
+#[must_use]
+pub fn first_of(sensor: &Sensor) -> usize {
+    ALL.iter().take_while(|other| other.names.sensor != sensor.names.sensor).map(|other| other.words).sum()
+}
+
+/// Returns the sensor of this name.
+#[must_use]
+pub fn named(name: &str) -> Option<&'static Sensor> {
+    ALL.into_iter().find(|sensor| sensor.names.sensor == name)
+}
+
+/// Returns the name of each word in the checkpoint. Do not rename a sensor, a family or a label: a number
+/// under an unknown name is lost.
+#[must_use]
+pub fn saved_as() -> Vec<String> {
+    let mut names: Vec<String> =
+        all().flat_map(|(sensor, _)| (0..sensor.words).map(|at| format!("{} {at}", sensor.names.sensor))).collect();
+    for (sensor, first) in all() {
+        for family in sensor.families {
+            for series in family.series {
+                let (at, count) = match series.words {
+                    Words::Total(at) => (at, 1),
+                    Words::Histogram { sum, buckets, .. } => (sum, 1 + buckets),
+                };
+                for word in 0..count {
+                    let name = [sensor.names.sensor, family.name, series.label, &word.to_string()].join(" ");
+                    names[first + at + word] = name;
+                }
+            }
+        }
+    }
+    names
+}
+
+/// A histogram with buckets by powers of two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Histogram {
+    /// The sum of all values, in nanoseconds.
+    pub sum_ns: u64,
+    /// The number of values in each bucket, see [`Words::Histogram`].
+    pub buckets: Vec<u64>,
+    /// The binary logarithm of the upper border of the first bucket, in seconds.
+    pub first: i32,
+}
+
+impl Histogram {
+    /// Returns the number of values.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().fold(0, |sum, bucket| sum.saturating_add(*bucket))
+    }
+
+    /// Returns the histogram in a row of the sensor; `None` without a value.
+    #[must_use]
+    pub fn of(row: &[u64], words: Words) -> Option<Self> {
+        let Words::Histogram { sum, buckets, first } = words else { return None };
+        let all = row.get(sum..=sum + buckets)?;
+        let this = Self { sum_ns: *all.first()?, buckets: all.get(1..)?.to_vec(), first };
+        (this.count() > 0).then_some(this)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_word_has_a_name_of_its_own() {
+        let names = saved_as();
+        assert_eq!(names.len(), words());
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+        let histograms = first_of(named("histograms").unwrap());
+        assert_eq!(names[histograms + 1], "histograms wait_duration interruptible 0");
+        assert_eq!(names[histograms + 59], "histograms runqueue_latency  0");
+    }
+
+    #[test]
+    fn series_are_within_their_rows() {
+        for sensor in ALL {
+            for series in sensor.families.iter().flat_map(|family| family.series) {
+                let end = match series.words {
+                    Words::Total(at) => at + 1,
+                    Words::Histogram { sum, buckets, .. } => sum + 1 + buckets,
+                };
+                assert!(end <= sensor.words, "{}: {series:?}", sensor.names.sensor);
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The parts that all sensors share. A sensor has rows of its own: one per cgroup, found like the rows of cgroup.bpf.h,
+ * with the cgroup's id in the first word. A sensor has a quarter as many slots as `rows`, because its row may be large.
+ */
+#ifndef PODPERF_SENSOR_BPF_H
+#define PODPERF_SENSOR_BPF_H
+
+#include "drops.bpf.h"
+#include "kernel.h"
+#include "podperf.h"
+
+/* 32 minus the binary logarithm of the number of slots of each sensor; set by the agent. */
+const volatile __u32 sensor_slot_shift = 22;
+
+static __always_inline __u32 sensor_slot(__u64 id)
+{
+	__u32 slot = (__u32)id * PODPERF_SLOT_SPREAD;
+
+	slot ^= slot >> PODPERF_SLOT_FOLD;
+	return (slot * PODPERF_SLOT_SPREAD) >> sensor_slot_shift;
+}
+
+/*
+ * Defines `NAME_enabled`, the maps of the sensor, and two functions. `NAME_row` returns the row of a cgroup on this
+ * CPU, and makes it when it is new; it returns NULL when there is no room. `NAME_free` frees the slot of a cgroup on
+ * this CPU. The value of the maps is `struct podperf_NAME`. The agent gives the maps their sizes: one entry while the
+ * sensor is off.
+ */
+#define SENSOR(name)                                                                        \
+	const volatile bool name##_enabled = false;                                         \
+                                                                                            \
+	struct {                                                                            \
+		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                                    \
+		__uint(max_entries, 1);                                                     \
+		__type(key, __u32);                                                         \
+		__type(value, struct podperf_##name);                                       \
+	} name##_rows SEC(".maps");                                                         \
+                                                                                            \
+	struct {                                                                            \
+		__uint(type, BPF_MAP_TYPE_PERCPU_HASH);                                     \
+		__uint(max_entries, 1);                                                     \
+		__type(key, __u64);                                                         \
+		__type(value, struct podperf_##name);                                       \
+	} name##_rows_by_id SEC(".maps");                                                   \
+                                                                                            \
+	static const struct podperf_##name no_##name;                                       \
+                                                                                            \
+	static __noinline struct podperf_##name *name##_claim(__u64 id)                     \
+	{                                                                                   \
+		__u32 at = sensor_slot(id);                                                 \
+		struct podperf_##name *slot = bpf_map_lookup_elem(&name##_rows, &at), *row; \
+                                                                                            \
+		if (!slot)                                                                  \
+			return NULL;                                                        \
+		if (!slot->id) {                                                            \
+			slot->id = id;                                                      \
+			return slot;                                                        \
+		}                                                                           \
+		row = bpf_map_lookup_elem(&name##_rows_by_id, &id);                         \
+		if (row)                                                                    \
+			return row;                                                         \
+		bpf_map_update_elem(&name##_rows_by_id, &id, &no_##name, BPF_NOEXIST);      \
+		row = bpf_map_lookup_elem(&name##_rows_by_id, &id);                         \
+		if (!row)                                                                   \
+			drop(PODPERF_DROP_SENSOR_TABLE);                                    \
+		return row;                                                                 \
+	}                                                                                   \
+                                                                                            \
+	static __always_inline struct podperf_##name *name##_row(__u64 id)                  \
+	{                                                                                   \
+		__u32 at = sensor_slot(id);                                                 \
+		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);        \
+                                                                                            \
+		if (row && row->id == id)                                                   \
+			return row;                                                         \
+		return name##_claim(id);                                                    \
+	}                                                                                   \
+                                                                                            \
+	static __noinline int name##_free(__u64 id)                                         \
+	{                                                                                   \
+		__u32 at = sensor_slot(id);                                                 \
+		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);        \
+                                                                                            \
+		if (id && row && row->id == id)                                             \
+			__builtin_memset(row, 0, sizeof(*row));                             \
+		return 0;                                                                   \
+	}
+
+#endif

@@ -1,0 +1,67 @@
+//! Finds the sensors, each a folder of `sensors/`, and writes the code that calls them.
+//!
+//! A folder NAME has `NAME.h` (the row: `struct podperf_NAME`), `NAME.bpf.h` (`SENSOR(NAME)` and its riders) and
+//! `sensor.rs` (its description).
+
+use std::{
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The points at which riders run: their name, their parameters, and the arguments of a call.
+///
+/// `wait_end`: a task of `cgroup` has ended a wait. It was in the state `activity` for `ns` nanoseconds, and then in the
+/// run queue for `queued_ns`. If `activity` is `PODPERF_RUN_QUEUE` or `PODPERF_THROTTLED`, `queued_ns` is 0.
+const POINTS: [(&str, &str, &str); 1] =
+    [("wait_end", "__u64 cgroup, __u32 activity, __u64 ns, __u64 queued_ns", "cgroup, activity, ns, queued_ns")];
+
+/// The folder of all sensors.
+pub(crate) const FOLDER: &str = "sensors";
+
+/// Returns the names of all sensors, in alphabetical order.
+pub(crate) fn names() -> Result<Vec<String>, Box<dyn Error>> {
+    println!("cargo::rerun-if-changed={FOLDER}");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(FOLDER)? {
+        let path = entry?.path();
+        names.extend(path.is_dir().then(|| path.file_name().unwrap_or_default().to_string_lossy().into_owned()));
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Writes the headers for the programs and for bindgen, and the list of descriptions, into `to`.
+pub(crate) fn write(names: &[String], to: &Path) -> Result<(), Box<dyn Error>> {
+    fs::create_dir_all(to)?;
+    let include =
+        |suffix: &str| -> String { names.iter().map(|name| format!("#include \"{name}/{name}{suffix}\"\n")).collect() };
+    fs::write(to.join("abi.h"), format!("#include \"podperf.h\"\n{}", include(".h")))?;
+    let mut riders = include(".bpf.h");
+    for (point, parameters, arguments) in POINTS {
+        let mut calls = String::new();
+        for name in names {
+            let function = format!("{name}_on_{point}(");
+            if fs::read_to_string(Path::new(FOLDER).join(format!("{name}/{name}.bpf.h")))?.contains(&function) {
+                calls.push_str(&format!("\tif ({name}_enabled)\n\t\t{function}{arguments});\n"));
+            }
+        }
+        riders.push_str(&format!("static __always_inline void ride_{point}({parameters})\n{{\n{calls}}}\n"));
+    }
+    let frees: String = names.iter().map(|name| format!("\tif ({name}_enabled)\n\t\t{name}_free(id);\n")).collect();
+    riders.push_str(&format!("static __always_inline void free_sensor_slots(__u64 id)\n{{\n{frees}}}\n"));
+    fs::write(to.join("riders.bpf.h"), riders)?;
+    let folder = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join(FOLDER);
+    let modules = names.iter().map(|name| {
+        let file = folder.join(name).join("sensor.rs");
+        format!("#[path = {file:?}]\nmod {name};\n")
+    });
+    let all: Vec<_> = names.iter().map(|name| format!("&{name}::SENSOR")).collect();
+    let list = format!(
+        "{}/// All sensors, in alphabetical order.\npub static ALL: [&Sensor; {}] = [{}];\n",
+        modules.collect::<String>(),
+        all.len(),
+        all.join(", ")
+    );
+    Ok(fs::write(to.join("sensors.rs"), list)?)
+}

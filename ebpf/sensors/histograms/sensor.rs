@@ -1,0 +1,47 @@
+//! The description of the sensor `histograms`.
+
+use std::mem::offset_of;
+
+use crate::{
+    abi::{PODPERF_HISTOGRAM_BUCKETS, podperf_histograms},
+    sensor::{Family, Label, Sensor, Series, Unit, Words, names},
+};
+
+/// The binary logarithm of the upper border of bucket 0, in seconds, see `bucket.h`.
+const FIRST: i32 = -18;
+
+/// Returns the histogram whose first word is at this offset.
+const fn histogram(label: &'static str, offset: usize) -> Series {
+    let buckets = PODPERF_HISTOGRAM_BUCKETS as usize;
+    Series { label, words: Words::Histogram { sum: offset / size_of::<u64>(), buckets, first: FIRST } }
+}
+
+/// See README.md.
+pub(super) static SENSOR: Sensor = Sensor {
+    names: names!("histograms"),
+    about: "counts waits for a CPU, and all other waits, by their length",
+    is_default: false,
+    words: size_of::<podperf_histograms>() / size_of::<u64>(),
+    families: &[
+        Family {
+            name: "runqueue_latency",
+            instrument: "runqueue.latency",
+            help: "Length of waits for a CPU: from the wake-up, or from the loss of the CPU, until the thread runs",
+            unit: Unit::Seconds,
+            label: None,
+            series: &[histogram("", offset_of!(podperf_histograms, run_queue))],
+        },
+        Family {
+            name: "wait_duration",
+            instrument: "wait.duration",
+            help: "Length of waits that ended, without the time in the run queue after them",
+            unit: Unit::Seconds,
+            label: Some(Label { name: "state", attribute: "podperf.offcpu.state" }),
+            series: &[
+                histogram("interruptible", offset_of!(podperf_histograms, interruptible)),
+                histogram("uninterruptible", offset_of!(podperf_histograms, uninterruptible)),
+                histogram("throttled", offset_of!(podperf_histograms, throttled)),
+            ],
+        },
+    ],
+};

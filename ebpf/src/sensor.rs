@@ -1,0 +1,108 @@
+//! The description of a sensor: the agent derives its configuration, its loading, its metrics, its checkpoint and its
+//! documentation from it.
+
+/// One sensor. Its row is `struct podperf_NAME`: words of 64 bits, of which the first one is the cgroup's id.
+#[derive(Debug)]
+pub struct Sensor {
+    /// Its names.
+    pub names: Names,
+    /// A sentence without its full stop. `/status` and `podperf check` show it while the sensor is on.
+    pub about: &'static str,
+    /// True if it is on unless the configuration says otherwise.
+    pub is_default: bool,
+    /// The size of a row in words, with the id.
+    pub words: usize,
+    /// The metrics that it adds to each row.
+    pub families: &'static [Family],
+}
+
+/// The names of a sensor, see [`names!`].
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// The name of its folder, its configuration key and its part of the agent.
+    pub sensor: &'static str,
+    /// The constant of the programs that is true while it is on.
+    pub enabled: &'static str,
+    /// The map of its rows by slot.
+    pub rows: &'static str,
+    /// The map of its rows by cgroup id.
+    pub rows_by_id: &'static str,
+    /// The struct of a row.
+    pub row: &'static str,
+}
+
+/// Returns the [`Names`] of the sensor in the folder of this name.
+macro_rules! names {
+    ($name:literal) => {
+        $crate::sensor::Names {
+            sensor: $name,
+            enabled: concat!($name, "_enabled"),
+            rows: concat!($name, "_rows"),
+            rows_by_id: concat!($name, "_rows_by_id"),
+            row: concat!("podperf_", $name),
+        }
+    };
+}
+pub(crate) use names;
+
+/// A family of metrics: one for containers, one for pods, one for cgroups.
+#[derive(Debug)]
+pub struct Family {
+    /// The name in `/metrics`, after the prefix and before the unit.
+    pub name: &'static str,
+    /// The name in OpenTelemetry, after the prefix.
+    pub instrument: &'static str,
+    /// One sentence without its full stop.
+    pub help: &'static str,
+    /// The unit of all its series.
+    pub unit: Unit,
+    /// The label that distinguishes the series; `None` for a family of one series.
+    pub label: Option<Label>,
+    /// The series.
+    pub series: &'static [Series],
+}
+
+/// One series of a family.
+#[derive(Debug)]
+pub struct Series {
+    /// The value of the label; empty without a label.
+    pub label: &'static str,
+    /// The words of the row.
+    pub words: Words,
+}
+
+/// The words of a series, by their places in the row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Words {
+    /// A number that only grows.
+    Total(usize),
+    /// A histogram of times: first the sum of all values in nanoseconds, then the number of values in each bucket.
+    /// Bucket 0 holds values up to 2^`first` seconds, bucket n values above 2^(`first`+n-1) s up to 2^(`first`+n) s,
+    /// and the last bucket all longer ones, too.
+    Histogram {
+        /// The place of the sum.
+        sum: usize,
+        /// The number of buckets.
+        buckets: usize,
+        /// The binary logarithm of the upper border of bucket 0, in seconds.
+        first: i32,
+    },
+}
+
+/// The unit of a family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Seconds; the words are in nanoseconds.
+    Seconds,
+    /// A count; the text is OpenTelemetry's unit, such as `{wait}`.
+    Things(&'static str),
+}
+
+/// The name of a label in both exporters.
+#[derive(Clone, Copy, Debug)]
+pub struct Label {
+    /// The name in `/metrics`.
+    pub name: &'static str,
+    /// The attribute in OpenTelemetry; an attribute of profiles with the same meaning has the same name.
+    pub attribute: &'static str,
+}
