@@ -3,17 +3,15 @@
  * The budget of walks. Each CPU may make a fixed number of walks a second, and saves up unused ones for about a second.
  * When half of the budget is spent, walks are made at random: the odds fall with the rest of the budget, and each walk
  * stands for as many waits as the odds say. So no total is biased. Besides, each cgroup has a share of its own, so that
- * a noisy cgroup does not use up the share of a quiet one.
+ * a noisy cgroup does not use up the share of a quiet one. The agent lowers the budget while podperf costs too much.
  */
 #ifndef PODPERF_BUDGET_BPF_H
 #define PODPERF_BUDGET_BPF_H
 
+#include "control.bpf.h"
 #include "cpu.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
-
-/* The time in which the budget allows a CPU one walk, in nanoseconds; 0: no limit. */
-const volatile __u64 walk_every_ns = 0;
 
 /* The most that a CPU saves up, in nanoseconds: 1.07 s, a power of two. */
 #define BUDGET_SAVED_NS (1ULL << 30)
@@ -53,11 +51,14 @@ __noinline __u32 may_walk(__u64 cgroup, __u64 now)
 {
 	__u32 share = share_of(cgroup, PODPERF_WALK_SHARES), odds = 1;
 	__u64 *paid = bpf_map_lookup_elem(&walk_shares, &share);
-	__u64 price = walk_every_ns * PODPERF_WALK_SHARES, used;
+	__u64 walk_every_ns = orders.walk_every_ns, price = walk_every_ns * PODPERF_WALK_SHARES, used;
 	struct podperf_cpu *cpu = this_cpu();
 
 	if (!walk_every_ns || !cpu)
 		return 1;
+	/* With a small budget, a share allows one walk each time that it has been silent for long enough. */
+	if (price > BUDGET_SAVED_NS)
+		price = BUDGET_SAVED_NS;
 	if (paid && spent(*paid, now) + price <= BUDGET_SAVED_NS) {
 		pay(paid, now, price);
 		return 1;

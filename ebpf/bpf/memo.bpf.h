@@ -5,6 +5,10 @@
  * checked: a call site must give the same stack several times in a row before it is trusted. A trusted call site is
  * checked from time to time. Each time that its stack was wrong, it must agree twice as often as before to be trusted
  * again.
+ *
+ * While user frames are shed, walks find only the kernel's part of a stack. They do not confirm or replace a whole
+ * stack. A stack that they find is remembered as cut: once user frames are taken again, it is not trusted, and the next
+ * walk replaces it.
  */
 #ifndef PODPERF_MEMO_BPF_H
 #define PODPERF_MEMO_BPF_H
@@ -38,7 +42,7 @@ struct memo {
 	__u32 agreed; /* walks in a row that found this stack */
 	__u32 uses;   /* uses since it is trusted, or since the last check */
 	__u32 wrong;  /* walks that found another stack */
-	__u32 _pad;
+	__u32 cut;    /* 1: the user frames of this stack were shed */
 };
 
 /* Id of a call site -> its stack. The sensors of scheduling and of moves write and read it, but not the sampler. */
@@ -142,9 +146,10 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 {
 	__u64 place = signature(task, t->activity), walked = 0;
 	struct memo *memo = NULL;
-	struct memo fresh = {};
+	__u32 walk, check_every = CHECK_EVERY, cut = is_shed(PODPERF_SHED_USER_FRAMES);
+	struct memo fresh = {.cut = cut};
 	struct wait_stack found = {};
-	__u32 walk, check_every = CHECK_EVERY;
+	bool shadows = shadow && !cut, is_whole = false, is_stale = false;
 	bool at_hand = t->memory_place == place && t->memory_uses;
 	bool known = false, trusted = false, believed = false;
 
@@ -153,7 +158,7 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 		t->memory_uses--;
 		found.id = t->memory_stack;
 		found.weight = 1;
-		if (!shadow)
+		if (!shadows)
 			return found;
 	} else {
 		memo = bpf_map_lookup_elem(&stack_memo, &place);
@@ -162,7 +167,9 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 	if (known) {
 		__u32 needed = TRUSTED_AFTER << (memo->wrong < MAX_DOUBLINGS ? memo->wrong : MAX_DOUBLINGS);
 
-		trusted = memo->agreed >= needed;
+		is_whole = memo->cut < cut;
+		is_stale = memo->cut > cut;
+		trusted = memo->agreed >= needed && !is_stale;
 		if (memo->agreed - needed < CHECK_DOUBLINGS)
 			check_every >>= CHECK_DOUBLINGS - (memo->agreed - needed);
 		/* Over the budget, a stack is believed if it is trusted or was never wrong. */
@@ -170,13 +177,13 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 	}
 	if (known && trusted)
 		memo->uses += t->memory_place == place ? MEMORY_USES : 1;
-	walk = shadow;
+	walk = shadows;
 	if (at_hand) {
 		/* Walked for the shadow only. */
 	} else if (!known && memo) {
 		found.weight = 1; /* samples have named the call site */
 		walk = 1;
-	} else if (!trusted || memo->uses >= check_every) {
+	} else if (!trusted || (memo->uses >= check_every && !is_whole)) {
 		found.weight = may_walk(cgroup, now);
 		walk |= found.weight;
 		if (trusted && found.weight)
@@ -194,12 +201,12 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 	if (!found.weight) {
 		found.id = known ? memo->stack : place;
 		found.weight = believed;
-		if (trusted && check_every == CHECK_EVERY) {
+		if (trusted && !memo->cut && check_every == CHECK_EVERY) {
 			t->memory_place = place;
 			t->memory_stack = memo->stack;
 			t->memory_uses = MEMORY_USES - 1;
 		}
-		if (shadow && believed)
+		if (shadows && believed)
 			found.shadow = compare(cpu, walked == memo->stack);
 		return found;
 	}
@@ -210,13 +217,16 @@ static __always_inline struct wait_stack stack_of_wait(void *ctx, struct task_st
 		cpu->checks += trusted;
 		if (believed)
 			found.weight = 1;
+		if (is_whole)
+			return found;
 		if (walked == memo->stack) {
 			memo->agreed++;
 		} else {
 			cpu->checks_wrong += trusted;
 			memo->stack = walked;
 			memo->agreed = 0;
-			memo->wrong++;
+			memo->wrong += !is_stale;
+			memo->cut = cut;
 		}
 		return found;
 	}

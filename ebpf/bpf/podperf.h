@@ -28,6 +28,8 @@
 #define PODPERF_NO_ADDRESS 1 /* a user frame that cannot be an address */
 /* Number of words that identify a call site, see hash.h. */
 #define PODPERF_SITE_WORDS 7
+/* The id of the stack of a wait whose stack was not taken, see PODPERF_SHED_WAIT_STACKS. It is odd, as ids of stacks are. */
+#define PODPERF_NOT_TAKEN (~0ULL)
 /* Number of ids in one set of `stacks_sent`. */
 #define PODPERF_SENT_WAYS 4
 /* The size at which the kernel cuts the paths of its cgroup tracepoints, in bytes (TRACE_CGROUP_PATH_LEN). */
@@ -74,7 +76,7 @@ enum podperf_drop {
 	PODPERF_DROP_SAMPLE_STACK, /* the cgroup is over its share of the table: its time counts without a stack */
 	PODPERF_DROP_LONG_WAIT,    /* `stack_ring` was full: a long wait is aggregated instead */
 	PODPERF_DROP_CGROUP_RING,  /* `cgroup_ring` was full: the agent finds the change by a walk of the tree */
-	PODPERF_DROP_STACK_SHED,   /* stacks are shed, see `shed`: the wait counts without one */
+	PODPERF_DROP_STACK_SHED,   /* stacks of waits are shed, see podperf_shed: the wait counts without one */
 	PODPERF_DROP_SAMPLE_BUSY, /* as SAMPLE_STACK, but the kernel had locked the table: a larger one does not help */
 	PODPERF_DROP_SENSOR_TABLE, /* the rows of a sensor are full: the sensor does not see the cgroup */
 	PODPERF_DROPS,
@@ -106,7 +108,9 @@ struct podperf_filter_term {
 
 /* The features that the agent gives up while podperf costs too much; bits of podperf_orders.shed. */
 enum podperf_shed {
-	PODPERF_SHED_STACKS = 1,
+	PODPERF_SHED_STACKS = 1,      /* no stack is taken: neither waits nor samples on the CPU are in a table */
+	PODPERF_SHED_WAIT_STACKS = 2, /* waits have no stack of their own, but are in the tables */
+	PODPERF_SHED_USER_FRAMES = 4, /* waits with an unknown stack get its kernel part only */
 };
 
 /* The programs whose cost is counted in podperf_cpu.programs. Each value is named like its program. */
@@ -151,6 +155,7 @@ struct podperf_orders {
 	__u32 terms;       /* number of `filter_terms` in use */
 	__u32 sample_busy; /* 1: a sample stands for the busy time of its CPU since the last one; 0: for `sample_ns` */
 	__u64 births_since_ns; /* since then every new task gets its record at birth, CLOCK_MONOTONIC */
+	__u64 walk_every_ns;   /* the time in which the budget allows a CPU one walk; 0: no limit */
 };
 
 /* Value of `controls`, by CPU: the agent's orders for the CPU's counters. */
@@ -291,7 +296,7 @@ struct podperf_stack {
 	__u16 kernel_frames;
 	__u64 id;
 	__u32 tgid; /* the process in which it was walked; other processes may share it */
-	__u32 reserved;
+	__u32 cut;  /* 1: the user frames were left out, see PODPERF_SHED_USER_FRAMES */
 	__u64 frames[2 * PODPERF_MAX_FRAMES];
 };
 
@@ -344,7 +349,7 @@ _Static_assert(sizeof(struct podperf_cpu) == 128 + 24 + 176 + 256 + 128 + 56, "A
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_carried) == 8, "ABI");
-_Static_assert(sizeof(struct podperf_orders) == 24, "ABI");
+_Static_assert(sizeof(struct podperf_orders) == 32, "ABI");
 _Static_assert(sizeof(struct podperf_control) == 8, "ABI");
 _Static_assert(sizeof(struct podperf_filter_term) == 40, "ABI");
 _Static_assert(sizeof(struct podperf_sample_key) == 40, "ABI");

@@ -64,8 +64,13 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 	} else if (is_shed(PODPERF_SHED_STACKS)) {
 		drop(PODPERF_DROP_STACK_SHED);
 	} else {
-		struct wait_stack found = stack_of_wait(ctx, task, t, cpu->cgroup, now, cpu);
+		/* If the stack is shed and the wait is long, its kernel part is read while the task sleeps. */
+		struct wait_stack found = {.id = PODPERF_NOT_TAKEN, .weight = 1};
 
+		if (is_shed(PODPERF_SHED_WAIT_STACKS))
+			drop(PODPERF_DROP_STACK_SHED);
+		else
+			found = stack_of_wait(ctx, task, t, cpu->cgroup, now, cpu);
 		t->in_profile = true;
 		t->stack = found.id;
 		t->weight = found.weight;

@@ -125,7 +125,8 @@ int BPF_PROG(sched_waking, struct task_struct *task)
 		now = bpf_ktime_get_ns();
 		since_ns = began_of(t, t->left_ns);
 		if (now - since_ns >= waker_after_ns) {
-			t->waker = waker(ctx, now);
+			if (!is_shed(PODPERF_SHED_WAIT_STACKS))
+				t->waker = waker(ctx, now);
 			/* The task sleeps until this is done. */
 			stack = bpf_map_lookup_elem(&walk_buffer, &zero);
 			if (stack && needs_a_look(t, since_ns) && may_walk(t->cgroup, now)) {

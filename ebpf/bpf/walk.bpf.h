@@ -3,6 +3,7 @@
 #ifndef PODPERF_WALK_BPF_H
 #define PODPERF_WALK_BPF_H
 
+#include "control.bpf.h"
 #include "drops.bpf.h"
 #include "hash.h"
 #include "kernel.h"
@@ -82,10 +83,10 @@ static __always_inline void send_once(__u64 id, void *record, __u64 bytes)
 /*
  * Hashes a stack of `user` and `kernel` bytes of frames, and sends it if it is new. Returns its id. Where code keeps no
  * frame pointers, a walk may end in a value of the program that is no address. Such a value is replaced: it is no part
- * of the stack, would make a new stack each time that it changes, and may be private. The verifier checks this function
- * separately.
+ * of the stack, would make a new stack each time that it changes, and may be private. A stack without its user frames
+ * (`cut`) is another one than the stack of a task that has none. The verifier checks this function separately.
  */
-__noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kernel, __u32 tgid)
+__noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kernel, __u32 tgid, bool cut)
 {
 	__u64 frames, in_user, frame, outside, hash;
 
@@ -98,7 +99,7 @@ __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kerne
 	in_user = user / sizeof(__u64);
 	frames = in_user + kernel / sizeof(__u64);
 	/* The first word holds the lengths, and is not 0: so lists of different lengths are never equal. */
-	hash = user << 16 | kernel;
+	hash = (__u64)cut << 32 | user << 16 | kernel;
 	for (__u32 i = 0; i < 2 * PODPERF_MAX_FRAMES; i++) {
 		if (i >= frames)
 			break;
@@ -117,6 +118,7 @@ __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kerne
 	stack->kernel_frames = kernel / sizeof(__u64);
 	stack->id = hash;
 	stack->tgid = tgid;
+	stack->cut = cut;
 	send_once(hash, stack, offsetof(struct podperf_stack, frames) + user + kernel);
 	return hash;
 }
@@ -181,19 +183,22 @@ static __always_inline __s64 walk_kernel(void *ctx, struct podperf_stack *stack,
 
 /*
  * Walks the stack of the current task into `stack`, and sends it if it is new. Returns its id, or 0 if there is none.
+ * While user frames are shed, the stack of a wait has none. A walk by the scheduler's sensor is one of a wait.
  */
 static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack, bool by_scheduler)
 {
-	__s64 bytes;
+	bool cut = by_scheduler && is_shed(PODPERF_SHED_USER_FRAMES);
+	__s64 bytes = 0;
 	__u64 user, kernel;
 
-	bytes = bpf_get_stack(ctx, stack->frames, FRAMES_BYTES, BPF_F_USER_STACK);
+	if (!cut)
+		bytes = bpf_get_stack(ctx, stack->frames, FRAMES_BYTES, BPF_F_USER_STACK);
 	user = bytes > 0 ? bytes : 0;
 	if (user > FRAMES_BYTES)
 		return 0;
 	bytes = walk_kernel(ctx, stack, user, by_scheduler);
 	kernel = bytes > 0 ? bytes : 0;
-	return take_stack(stack, user, kernel, bpf_get_current_pid_tgid() >> 32);
+	return take_stack(stack, user, kernel, bpf_get_current_pid_tgid() >> 32, cut);
 }
 
 /*
@@ -204,7 +209,7 @@ static __always_inline __u64 look_at(struct task_struct *task, struct podperf_st
 {
 	__s64 bytes = bpf_get_task_stack(task, stack->frames, FRAMES_BYTES, 0);
 
-	return bytes > 0 ? take_stack(stack, 0, bytes, task->tgid) : 0;
+	return bytes > 0 ? take_stack(stack, 0, bytes, task->tgid, false) : 0;
 }
 
 static __noinline __u64 walk_stack(void *ctx, bool by_scheduler)

@@ -5,6 +5,7 @@ mod conservation;
 mod counters;
 mod counts;
 mod going_on;
+mod governor;
 mod histograms;
 mod itself;
 mod keys;
@@ -134,6 +135,7 @@ fn main() -> ExitCode {
         a_cpu_that_is_offline_is_not_idle: &[Need::OwnMachine, Need::Cpus(2)] => node_time::an_offline_cpu_is_not_idle,
         the_programs_account_for_their_runs: maps::needs() => itself::runs_are_the_kernels_own,
         a_cap_on_the_cost_sheds_stacks_then_counters => itself::a_cap_sheds_in_its_order,
+        a_load_over_the_cap_loses_little_and_gets_all_back => governor::a_load_over_the_cap_loses_little_and_gets_all_back,
         the_programs_have_not_grown => itself::programs_have_not_grown,
         cgroups_of_one_slot_are_counted_apart: maps::needs() => rows::cgroups_of_one_slot_are_counted_apart,
         a_dead_cgroups_slot_is_anothers: maps::needs() => rows::a_dead_cgroups_slot_is_anothers,

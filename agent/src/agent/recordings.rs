@@ -138,9 +138,9 @@ impl Agent {
 
     async fn why_nothing(&self, wanted: &Wanted, merged: &Merged) -> String {
         let (who, seconds) = (&merged.title, merged.duration.as_secs_f64());
-        let shed = self.reader.read(Purpose::Look).await.is_ok_and(|it| it.overhead.shed.contains(&Feature::Stacks));
+        let shed = self.reader.read(Purpose::Look).await.is_ok_and(|it| it.overhead.shed.contains(&Feature::Profiles));
         match wanted.side {
-            _ if shed => "stacks are given up for now, to cost less (see `overhead.maxPercent`)".into(),
+            _ if shed => "profiles are given up for now, to cost less (see `overhead.maxPercent`)".into(),
             Side::OnCpu if merged.sample_period.is_none() => "the agent takes no samples on the CPU".into(),
             Side::OnCpu => format!("`{who}` was not seen on a CPU in {seconds:.1} s (record for longer)"),
             Side::OffCpu => format!("`{who}` ended no wait in {seconds:.1} s (record for longer)"),

@@ -195,6 +195,7 @@ mod tests {
             "unwound Truncated",
             "unwound Broken",
             "unwound NoFramePointers",
+            "unwound Shed",
             "count cycles",
             "count cache-misses",
             "enabled cycles",

@@ -34,10 +34,10 @@ use crate::{
 
 /// The longest time from SIGTERM to the end of the process. Data that is not sent by then is lost.
 const DRAIN: Duration = Duration::from_millis(4500);
-/// The part of [`DRAIN`] in which open requests may finish.
-const DRAIN_HTTP: Duration = Duration::from_millis(2500);
-/// The part of [`DRAIN_HTTP`] in which recordings get their last window.
+/// The part of [`DRAIN`] in which recordings get their last window.
 const DRAIN_RECORDINGS: Duration = Duration::from_secs(2);
+/// The part of [`DRAIN`] after that in which open requests may finish.
+const DRAIN_HTTP: Duration = Duration::from_secs(1);
 
 /// The longest time between two turns of the main loop. A change of a followed configuration file is noticed within
 /// this time.
@@ -152,18 +152,8 @@ async fn serve(
 
 async fn drain(server: http::Running, agent: Arc<Agent>, threads: Threads) {
     let deadline = Instant::now() + DRAIN;
-    let windows = agent.windows();
-    windows.end();
-    {
-        let mut stopped = std::pin::pin!(server.stop(DRAIN_HTTP));
-        tokio::select! {
-            () = &mut stopped => {}
-            () = tokio::time::sleep(DRAIN_RECORDINGS) => {
-                windows.close();
-                stopped.await;
-            }
-        }
-    }
+    agent.windows().end(DRAIN_RECORDINGS).await;
+    server.stop(DRAIN_HTTP).await;
     agent::stop(agent, threads, deadline).await;
 }
 

@@ -333,7 +333,11 @@ impl Collector {
         let taken = wall(reading.at_ns);
         self.mind_the_tree(&reading);
         let Deltas { usages: mut deltas, doubtful, unprofiled } = self.readings.advance(&reading);
-        self.samples.add_unprofiled(&unprofiled, reading.at_ns, !self.upkeep.stacks_are_left_out());
+        let without_stacks = self.upkeep.stacks_are_left_out();
+        self.samples.add_unprofiled(&unprofiled, reading.at_ns, !without_stacks);
+        if without_stacks && self.settings.sample_period.is_some() {
+            readings::count_unsampled(&mut deltas);
+        }
         readings::join(&mut deltas, self.samples.take_profiled());
         deltas.append(&mut self.unposted);
         let ran_ns = deltas.iter().map(|(_, usage)| usage.facts[Fact::ON_CPU]).sum();

@@ -15,7 +15,7 @@ use crate::{
         facts::{Fact, Facts},
         ids::CgroupId,
         usage::Usage,
-        wait::WaitState,
+        wait::{Unwind, WaitState},
     },
 };
 
@@ -159,6 +159,13 @@ pub fn join(deltas: &mut Vec<(CgroupId, Usage)>, mut profiled: HashMap<CgroupId,
         }
     }
     deltas.extend(profiled.into_iter().map(|(cgroup, profiled)| (cgroup, profiled.into())));
+}
+
+/// Counts the time on the CPU as time without stacks: no samples were taken.
+pub fn count_unsampled(deltas: &mut [(CgroupId, Usage)]) {
+    for (_, usage) in deltas {
+        usage.facts[Fact::unwound(Unwind::Shed)] += usage.facts[Fact::ON_CPU];
+    }
 }
 
 /// Returns the number of groups.
@@ -383,6 +390,15 @@ mod tests {
             };
             assert_eq!(readings.advance(&reading).unprofiled, expected);
         }
+    }
+
+    #[test]
+    fn time_on_the_cpu_without_samples_is_shed() {
+        let usage = Usage { facts: Facts::from([(Fact::ON_CPU, 5), (Fact::MINOR_FAULTS, 1)]), ..Usage::default() };
+        let mut deltas = vec![(CGROUP, usage)];
+        count_unsampled(&mut deltas);
+        let facts = deltas[0].1.facts;
+        assert_eq!((facts[Fact::ON_CPU], facts[Fact::unwound(Unwind::Shed)]), (5, 5));
     }
 
     #[test]

@@ -29,6 +29,7 @@ mod layout;
 mod load;
 pub mod memory;
 mod object;
+mod orders;
 mod perf;
 mod pins;
 mod presence;
@@ -55,6 +56,7 @@ pub(crate) use descriptors::own_descriptors;
 pub use error::LoadError;
 pub use handover::Before;
 pub use load::{SensorSettings, Tracepoint};
+pub use orders::Lowered;
 pub use pins::{Pins, PinsError};
 #[cfg(test)]
 pub(crate) use programs::DROPS;

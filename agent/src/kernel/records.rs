@@ -33,6 +33,8 @@ pub struct RawStack {
     pub user: Vec<u64>,
     /// Return addresses in the kernel.
     pub kernel: Vec<u64>,
+    /// Set if addresses were left out because podperf was over its limit of CPU time.
+    pub shed: bool,
 }
 
 /// A waker: a thread or an interrupt that ends waits.
@@ -135,8 +137,9 @@ impl StackRecord {
                 let kernel = usize::from(u16::from_ne_bytes(header.get(6..8)?.try_into().ok()?));
                 let id = StackId(u64_at(header, offset_of!(abi::podperf_stack, id))?);
                 let process = Pid(u32_at(header, offset_of!(abi::podperf_stack, tgid))?);
+                let shed = u32_at(header, offset_of!(abi::podperf_stack, cut))? != 0;
                 let (user, kernel) = frames.get(..(user + kernel) * 8)?.split_at(user * 8);
-                Some(Self::Stack(RawStack { id, process, user: addresses(user), kernel: addresses(kernel) }))
+                Some(Self::Stack(RawStack { id, process, user: addresses(user), kernel: addresses(kernel), shed }))
             }
             abi::PODPERF_RECORD_PLACE => {
                 let place: abi::podperf_place = whole(bytes)?;
@@ -216,7 +219,7 @@ mod tests {
     #[test]
     fn user_and_kernel_frames_are_told_apart() {
         let record = StackRecord::decode(&stack_record(&[1, 2], &[3])).unwrap();
-        let stack = RawStack { id: StackId(77), process: Pid(4711), user: vec![1, 2], kernel: vec![3] };
+        let stack = RawStack { id: StackId(77), process: Pid(4711), user: vec![1, 2], kernel: vec![3], shed: false };
         assert_eq!(record, StackRecord::Stack(stack));
     }
 

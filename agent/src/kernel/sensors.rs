@@ -21,6 +21,7 @@ use super::{
     hotplug::Hotplug,
     load::{SensorSettings, Tracepoint},
     object::Object,
+    orders::{Lowered, apart_ns},
     pins::Pins,
     presence::Presence,
     raw::{self, Then},
@@ -49,6 +50,7 @@ pub struct Sensors {
     sampler: Result<Option<Sampler>, String>,
     copies: usize,
     orders: abi::podperf_orders,
+    max_walks: u32,
     tracepoint: Tracepoint,
     running: Vec<&'static str>,
     begin: Begin,
@@ -113,6 +115,8 @@ impl Sensors {
         let sampled = settings.stacks && settings.oncpu_hertz > 0;
         // Set before the first samples, because samples by cycles begin with a burst.
         orders.sample_busy = (settings.oncpu_event != SampleEvent::CpuClock).into();
+        // Adopted programs may have another budget, and still leave something out: the first reading decides.
+        orders.walk_every_ns = orders.walk_every_ns.max(apart_ns(settings.max_walks));
         order(&object, orders).map_err(LoadError::Counter)?;
         let sampler = sampled.then(|| Sampler::start(&mut object, settings.oncpu_event, settings.oncpu_hertz, &cpus));
         // The rest works without the sampler.
@@ -150,6 +154,7 @@ impl Sensors {
             sampler,
             copies,
             orders,
+            max_walks: settings.max_walks,
             tracepoint,
             running,
             begin,
@@ -257,13 +262,13 @@ impl Sensors {
         self.counters.restore_group()
     }
 
-    /// Leaves out stacks, or takes them again.
+    /// Makes the programs leave out these parts of their work, and do all other parts.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
-    pub fn shed_stacks(&mut self, shed: bool) -> io::Result<()> {
-        self.orders.shed = if shed { abi::PODPERF_SHED_STACKS } else { 0 };
+    pub fn lower(&mut self, lowered: Lowered) -> io::Result<()> {
+        lowered.tell(&mut self.orders, self.max_walks);
         self.order()
     }
 

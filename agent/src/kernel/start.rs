@@ -19,6 +19,7 @@ use super::{
     layout::Layout,
     load::SensorSettings,
     object::{Object, fd},
+    orders::{Lowered, apart_ns},
     pins::{Generation, Pins},
     programs::{ADOPT, CARRY, COLLECT, ORDERS, SEE},
     raw,
@@ -100,7 +101,6 @@ pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows
         .global("irq_text_end", interrupts.end)
         .global("schedule_begin", scheduler.start)
         .global("schedule_end", scheduler.end)
-        .global("walk_every_ns", apart_ns(settings.max_walks))
         .global("sample_ns", apart_ns(settings.oncpu_hertz))
         .global("max_samples", max_samples)
         .global("max_oncpu_samples", max_oncpu_samples)
@@ -193,7 +193,8 @@ pub(super) fn load(
     // A switch only looks up a task's record and does not create it.
     if settings.facts {
         attach_btf(&mut object, "task_newtask", "task_newtask", &btf)?;
-        let orders = abi::podperf_orders { births_since_ns: monotonic_ns(), ..bytemuck::Zeroable::zeroed() };
+        let mut orders = abi::podperf_orders { births_since_ns: monotonic_ns(), ..bytemuck::Zeroable::zeroed() };
+        Lowered::default().tell(&mut orders, settings.max_walks);
         fd(&object, ORDERS).and_then(|map| raw::update(map, 0_u32, orders)).map_err(LoadError::Counter)?;
         load_iter(&mut object, ADOPT, &btf)?;
         object.iterate(ADOPT).map_err(LoadError::Counter)?;
@@ -250,9 +251,4 @@ pub(super) fn max_oncpu_samples(settings: &SensorSettings, copies: u32) -> u32 {
         return 1;
     }
     settings.oncpu_hertz.saturating_mul(copies).saturating_mul(SECONDS).max(LEAST).min(settings.max_samples)
-}
-
-/// Returns the distance between `in_a_second` events in a second, in nanoseconds; 0 without events.
-fn apart_ns(in_a_second: u32) -> u64 {
-    1_000_000_000_u64.checked_div(in_a_second.into()).unwrap_or(0)
 }

@@ -1,25 +1,42 @@
-//! The cost of podperf's sensors, and the features that the agent gives up when the cost is too high. Pure. Answers to
+//! The cost of podperf's programs and of its process, and the decision to give something up for it. Pure. Answers to
 //! readers do not count: the HTTP server has a limit of its own.
 //!
-//! The order is fixed: first the stacks of waits, then groups of counters from the last to the first. Times, waits and
-//! switches stay: they are the agent's purpose. Features come back one by one once there is room.
+//! The cost is judged by its mean over periods of [`JUDGED`], because profiles are made in bursts. Over the limit, the
+//! next step of [`super::steps`] is given up. With room, steps come back: first one, and then three times as many in
+//! each further period. Between the limit and the room, one step comes back after minutes, so that a few bursts do not
+//! cost a feature for ever. If the cost is over the limit soon after a step came back, the next attempt waits twice as
+//! long, unless the cost has fallen meanwhile.
 
 use std::time::Duration;
 
-/// Share of the limit below which there is room for a feature.
-const ROOM: f64 = 0.5;
-/// Time with room after which a feature comes back.
-const QUIET: Duration = Duration::from_secs(300);
 /// Shortest window over which the cost is measured.
 const LEAST_WINDOW: Duration = Duration::from_secs(5);
+/// Shortest period over which the cost is judged. It is as long as the interval at which profiles are sent by default.
+const JUDGED: Duration = Duration::from_secs(10);
+/// Multiple of the limit above which one window is enough.
+const FAR_OVER: f64 = 2.0;
+/// Share of the limit below which there is room for a step: most steps at most double a part of the cost when they come
+/// back.
+const ROOM: f64 = 0.6;
+/// Time with room after which the first step comes back.
+const QUIET: Duration = Duration::from_secs(10);
+/// Factor from that time to the time below the limit after which a step comes back without room.
+const WITHOUT_ROOM: u32 = 30;
+/// The same time after many attempts that were too early.
+const MOST_QUIET: Duration = Duration::from_mins(30);
+/// Time after a step came back for which the cost shows whether that was too early; also the time with room at half the
+/// cost that ends the longer times.
+const PROBATION: Duration = Duration::from_secs(60);
+/// Factor from the number of steps that come back in one period to the number in the next one.
+const FASTER: usize = 3;
 
-/// The step to take.
+/// The change to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Give up the next feature.
+pub enum Change {
+    /// Give up the next step.
     Shed,
-    /// Restore the feature that was given up last.
-    Restore,
+    /// Restore this many steps, beginning with the one that was given up last; all of them if there are fewer.
+    Restore(usize),
 }
 
 /// Total CPU time of podperf since its start.
@@ -37,18 +54,46 @@ pub struct Overhead {
     /// Percent of all CPUs; 0 means no limit.
     most_percent: f64,
     cpus: u32,
+    /// The end of the last window.
     last: Option<(Duration, Cost)>,
+    /// The begin of the period that is judged next.
+    period: Option<(Duration, Cost)>,
+    /// The cost in the last window.
     percent: f64,
+    /// The number of steps that are given up.
     shed: usize,
     /// Time since which there is room.
-    quiet_since: Option<Duration>,
+    room_since: Option<Duration>,
+    /// Time since which the cost is below the limit and no step came back.
+    below_since: Option<Duration>,
+    /// Time with room after which a step comes back.
+    quiet: Duration,
+    /// The number of steps that come back next.
+    next: usize,
+    /// The last steps that came back, until their probation ends: the time, and the mean cost before it.
+    restored: Option<(Duration, f64)>,
+    /// The mean cost before the last step that came back too early.
+    too_much_at: f64,
 }
 
 impl Overhead {
     /// Creates the limit; `most_percent` is a percentage of the time of all `cpus` together.
     #[must_use]
     pub const fn new(most_percent: f64, cpus: u32) -> Self {
-        Self { most_percent, cpus, last: None, percent: 0.0, shed: 0, quiet_since: None }
+        Self {
+            most_percent,
+            cpus,
+            last: None,
+            period: None,
+            percent: 0.0,
+            shed: 0,
+            room_since: None,
+            below_since: None,
+            quiet: QUIET,
+            next: 1,
+            restored: None,
+            too_much_at: 0.0,
+        }
     }
 
     /// Returns the cost over the last window, in percent of the node's CPU time.
@@ -63,103 +108,77 @@ impl Overhead {
         self.most_percent
     }
 
-    /// Measures the cost up to `now`, and returns the step to take. At most one step per window, so that each step
-    /// shows its effect.
-    pub fn observe(&mut self, now: Duration, cost: Cost) -> Option<Step> {
+    /// Measures the cost up to `now`, and returns the change to make. The caller makes it and calls [`Self::done`].
+    pub fn observe(&mut self, now: Duration, cost: Cost) -> Option<Change> {
         let (then, before) = *self.last.get_or_insert((now, cost));
         let window = now.saturating_sub(then);
         if window < LEAST_WINDOW {
             return None;
         }
         self.last = Some((now, cost));
-        let used = cost.programs.saturating_sub(before.programs) + cost.process.saturating_sub(before.process);
-        self.percent = 100.0 * used.as_secs_f64() / (window.as_secs_f64() * f64::from(self.cpus.max(1)));
+        self.percent = self.percent_of(cost, before, window);
         if self.most_percent <= 0.0 {
             return None;
         }
-        if self.percent > self.most_percent {
-            self.quiet_since = None;
-            return Some(Step::Shed);
-        }
-        if self.shed == 0 || self.percent > self.most_percent * ROOM {
-            self.quiet_since = None;
+        let (from, at_first) = *self.period.get_or_insert((then, before));
+        let period = now.saturating_sub(from);
+        let is_far_over = self.percent > self.most_percent * FAR_OVER;
+        if period < JUDGED && !is_far_over {
             return None;
         }
-        let since = *self.quiet_since.get_or_insert(now);
-        if now.saturating_sub(since) < QUIET {
+        self.period = self.last;
+        let mean = self.percent_of(cost, at_first, period);
+        let on_probation = self.restored.filter(|(at, _)| now.saturating_sub(*at) < PROBATION);
+        if is_far_over || mean > self.most_percent {
+            if let Some((_, before)) = on_probation {
+                (self.quiet, self.too_much_at) = ((self.quiet * 2).min(MOST_QUIET), before);
+            }
+            (self.restored, self.room_since, self.below_since, self.next) = (None, None, None, 1);
+            return Some(Change::Shed);
+        }
+        if self.restored.is_some() && on_probation.is_none() {
+            (self.restored, self.quiet) = (None, QUIET);
+        }
+        if self.shed == 0 {
+            (self.room_since, self.below_since, self.next) = (None, None, 1);
             return None;
         }
-        self.quiet_since = None;
-        Some(Step::Restore)
+        let below_since = *self.below_since.get_or_insert(from);
+        let (since, quiet) = if mean > self.most_percent * ROOM {
+            (self.room_since, self.next) = (None, 1);
+            (below_since, (self.quiet * WITHOUT_ROOM).min(MOST_QUIET))
+        } else {
+            let since = *self.room_since.get_or_insert(from);
+            if mean < self.too_much_at / 2.0 && now.saturating_sub(since) >= PROBATION {
+                self.quiet = QUIET;
+            }
+            (since, self.quiet)
+        };
+        if now.saturating_sub(since) < quiet {
+            return None;
+        }
+        (self.restored, self.below_since) = (Some((now, mean)), None);
+        Some(Change::Restore(self.next))
     }
 
-    /// Notes that a step was taken.
-    pub const fn done(&mut self, step: Step) {
-        match step {
-            Step::Shed => self.shed += 1,
-            Step::Restore => self.shed = self.shed.saturating_sub(1),
+    /// Returns the cost of this time in percent of the node's CPU time.
+    fn percent_of(&self, cost: Cost, before: Cost, time: Duration) -> f64 {
+        let used = cost.programs.saturating_sub(before.programs) + cost.process.saturating_sub(before.process);
+        100.0 * used.as_secs_f64() / (time.as_secs_f64() * f64::from(self.cpus.max(1)))
+    }
+
+    /// Notes that a change was made.
+    pub const fn done(&mut self, change: Change) {
+        match change {
+            Change::Shed => self.shed += 1,
+            Change::Restore(steps) => {
+                self.shed = self.shed.saturating_sub(steps);
+                self.next = steps.saturating_mul(FASTER);
+            }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
-    }
-
-    /// Observes every 10 s on two CPUs, each time after the given milliseconds of cost; takes each returned step.
-    fn observe(overhead: &mut Overhead, millis: &[u64]) -> Vec<Option<Step>> {
-        let (mut now, mut cost) = overhead.last.unwrap_or_default();
-        if overhead.last.is_none() {
-            overhead.observe(now, cost);
-        }
-        let steps = millis.iter().map(|millis| {
-            now += at(10);
-            cost.programs += Duration::from_millis(*millis);
-            let step = overhead.observe(now, cost);
-            step.into_iter().for_each(|step| overhead.done(step));
-            step
-        });
-        steps.collect()
-    }
-
-    #[test]
-    fn the_share_is_of_all_cpus_and_of_the_last_window() {
-        let mut overhead = Overhead::new(0.0, 2);
-        observe(&mut overhead, &[400, 200]);
-        assert!((overhead.percent() - 1.0).abs() < 1e-9, "{}", overhead.percent());
-        let cost = Cost { process: at(1), ..overhead.last.unwrap().1 };
-        overhead.observe(at(21), cost);
-        assert!((overhead.percent() - 1.0).abs() < 1e-9, "too short a window");
-    }
-
-    #[test]
-    fn without_a_cap_nothing_is_given_up() {
-        assert_eq!(observe(&mut Overhead::new(0.0, 1), &[9000, 9000]), [None, None]);
-    }
-
-    #[test]
-    fn over_the_cap_something_is_given_up_each_window() {
-        let steps = observe(&mut Overhead::new(1.0, 2), &[100, 250, 250, 150, 150]);
-        assert_eq!(steps, [None, Some(Step::Shed), Some(Step::Shed), None, None]);
-    }
-
-    #[test]
-    fn with_room_for_five_minutes_it_comes_back_one_by_one() {
-        let mut overhead = Overhead::new(1.0, 2);
-        observe(&mut overhead, &[300, 300]);
-        let steps = observe(&mut overhead, &[50; 100]);
-        let restored: Vec<_> = steps.iter().enumerate().filter(|(_, step)| step.is_some()).collect();
-        assert_eq!(restored, [(30, &Some(Step::Restore)), (61, &Some(Step::Restore))]);
-    }
-
-    #[test]
-    fn just_below_the_cap_nothing_comes_back() {
-        let mut overhead = Overhead::new(1.0, 2);
-        observe(&mut overhead, &[300]);
-        assert!(observe(&mut overhead, &[150; 100]).iter().all(Option::is_none));
-    }
-}
+#[path = "cpu_tests.rs"]
+mod tests;

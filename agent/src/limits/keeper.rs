@@ -5,9 +5,8 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use super::{
-    cpu::Step,
     max_memory::MaxMemory,
-    memory::{Budget, GivenUp, Mebi, Memory, Used},
+    memory::{Budget, GivenUp, Mebi, Memory, Step, Used},
 };
 use crate::model::feature::Feature;
 use crate::{

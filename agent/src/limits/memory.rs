@@ -2,20 +2,18 @@
 //!
 //! The budget counts the process, the maps of the programs, and their records of the node's threads, which the kernel
 //! charges to the same cgroup. The order is fixed, and begins with the features that users miss least: first the caches
-//! of symbols and windows, then recordings and flame graphs, then stacks. Counts are never given up. The states and the
-//! way back are those of [`crate::limits::cpu`].
+//! of symbols and windows, then recordings and flame graphs, then stacks. Counts are never given up.
 
 use super::max_memory::MaxMemory;
 use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use super::cpu::Step;
 use crate::model::feature::Feature;
 
 /// Share of its container's limit that podperf takes as its budget, in percent. The rest is for memory outside of its
@@ -55,6 +53,15 @@ pub struct Used {
     pub maps: u64,
 }
 
+/// The step to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Give up the next feature.
+    Shed,
+    /// Restore the feature that was given up last.
+    Restore,
+}
+
 /// The budget, and the measured use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
@@ -69,7 +76,7 @@ pub struct Memory {
     anew: bool,
 }
 
-/// The features that are given up now, and the room that is left. Clones share both.
+/// The features that are given up now, and the room that is left. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct GivenUp(Arc<Shared>);
 
@@ -79,11 +86,14 @@ struct Shared {
     count: AtomicUsize,
     /// Bytes that the process may have resident before a feature is given up; `u64::MAX` without a budget.
     most_resident: AtomicU64,
+    /// `true` if the work on symbols is spread over windows, to save CPU time.
+    spreads_symbols: AtomicBool,
 }
 
 impl Default for Shared {
     fn default() -> Self {
-        Self { count: AtomicUsize::new(0), most_resident: AtomicU64::new(u64::MAX) }
+        let most_resident = AtomicU64::new(u64::MAX);
+        Self { count: AtomicUsize::new(0), most_resident, spreads_symbols: AtomicBool::new(false) }
     }
 }
 
@@ -132,6 +142,16 @@ impl GivenUp {
 
     pub(crate) fn set_most_resident(&self, bytes: u64) {
         self.0.most_resident.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if the work on symbols is spread over windows, to save CPU time.
+    #[must_use]
+    pub fn spreads_symbols(&self) -> bool {
+        self.0.spreads_symbols.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_spreads_symbols(&self, spreads: bool) {
+        self.0.spreads_symbols.store(spreads, Ordering::Relaxed);
     }
 }
 

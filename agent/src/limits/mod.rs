@@ -1,4 +1,5 @@
 //! Keeps the agent within its limits between readings: its counters on the PMU, and its cost in time and memory.
+//! [`steps`] is the list of the steps that save CPU time.
 
 pub mod cpu;
 mod keeper;
@@ -6,6 +7,7 @@ pub mod losses;
 pub mod max_memory;
 pub mod memory;
 mod pmu;
+pub mod steps;
 
 use std::sync::Arc;
 
@@ -14,13 +16,14 @@ use tracing::warn;
 use crate::model::feature::Feature;
 use crate::{
     kernel::{
-        AnsweringTime, OpenCounter, RawReading, Sensors,
+        AnsweringTime, Lowered, OpenCounter, RawReading, Sensors,
         clock::{monotonic, process_cpu},
     },
     model::status::{State, Status},
 };
-use cpu::{Cost, Overhead, Step};
+use cpu::{Change, Cost, Overhead};
 use max_memory::MaxMemory;
+use memory::GivenUp;
 use pmu::summary;
 
 pub use keeper::{MemorySettings, MemoryUse};
@@ -47,8 +50,10 @@ pub struct Upkeep {
     shed: Vec<Feature>,
     /// `true` if stacks are taken at all.
     stacks: bool,
-    /// `true` if the programs leave stacks out now; `None` for adopted programs, whose state is not known.
-    without_stacks: Option<bool>,
+    /// The work that the programs leave out now; `None` for adopted programs, whose state is not known.
+    lowered: Option<Lowered>,
+    /// The share of the state that the symbolizer reads.
+    given_up: GivenUp,
     counters: Arc<[OpenCounter]>,
     status: Status,
 }
@@ -67,10 +72,11 @@ impl Upkeep {
         let this = Self {
             overhead,
             answering,
+            given_up: memory.given_up.clone(),
             memory: keeper::Keeper::new(memory, status.clone()),
             shed: Vec::new(),
             stacks,
-            without_stacks: None,
+            lowered: None,
             counters: sensors.counters().into(),
             status,
         };
@@ -95,10 +101,10 @@ impl Upkeep {
         }
     }
 
-    /// Returns `true` if the programs leave stacks out.
+    /// Returns `true` if the programs take no stacks: neither of waits nor on the CPU.
     #[must_use]
     pub fn stacks_are_left_out(&self) -> bool {
-        self.without_stacks == Some(true)
+        self.lowered.is_some_and(|lowered| lowered.stacks)
     }
 
     /// Sets the limit of memory.
@@ -115,70 +121,60 @@ impl Upkeep {
         let answering = self.answering.total();
         let process = process_cpu().saturating_sub(answering);
         let cost = Cost { programs: reading.cpu.programs_time(), process };
-        if let Some(step) = self.overhead.observe(monotonic(), cost) {
-            changed |= self.take(step, sensors);
+        if let Some(change) = self.overhead.observe(monotonic(), cost) {
+            changed |= self.make(change, sensors);
         }
         self.memory.tend(monotonic(), map_bytes);
         // Repeats a change that the kernel has rejected.
-        self.leave_stacks_out(sensors);
+        self.lower(sensors);
         if changed {
             self.counters = sensors.counters().into();
             self.tell_counters();
         }
     }
 
-    /// Gives up a feature or restores one. Returns `true` if that changed the counters.
-    fn take(&mut self, step: Step, sensors: &mut Sensors) -> bool {
-        let feature = match step {
-            Step::Shed if self.stacks && !self.shed.contains(&Feature::Stacks) => Some(Feature::Stacks),
-            Step::Shed => Some(Feature::Counters),
-            Step::Restore => self.shed.last().copied(),
-        };
-        let done = match (step, feature) {
-            // `leave_stacks_out` does this step.
-            (_, Some(Feature::Stacks)) => true,
-            (Step::Shed, Some(Feature::Counters)) => sensors.shed_counters(),
-            (Step::Restore, Some(Feature::Counters)) => {
-                // A group that yielded meanwhile has nothing to restore.
-                sensors.restore_counters();
-                true
+    /// Gives up a feature or restores some. Returns `true` if that changed the counters.
+    fn make(&mut self, change: Change, sensors: &mut Sensors) -> bool {
+        let features = match change {
+            // `lower` gives up all features but counters.
+            Change::Shed => {
+                let next = steps::next(&self.shed, self.stacks)
+                    .find(|feature| *feature != Feature::Counters || sensors.shed_counters());
+                self.shed.extend(next);
+                next.into_iter().collect()
             }
-            (_, Some(Feature::Caches | Feature::Recordings) | None) => false,
+            Change::Restore(steps) => self.shed.split_off(self.shed.len().saturating_sub(steps)),
         };
-        if let Some(feature) = feature.filter(|_| done) {
-            self.overhead.done(step);
-            match step {
-                Step::Shed => self.shed.push(feature),
-                Step::Restore => drop(self.shed.pop()),
-            }
+        if !features.is_empty() {
+            self.overhead.done(change);
         }
-        self.tell_overhead(done || step == Step::Restore);
-        done && feature == Some(Feature::Counters)
+        let counters = features.iter().filter(|feature| **feature == Feature::Counters).count();
+        if change != Change::Shed {
+            // A group that yielded meanwhile has nothing to restore.
+            (0..counters).for_each(|_| _ = sensors.restore_counters());
+        }
+        self.tell_overhead(!features.is_empty());
+        counters > 0
     }
 
-    /// Makes the programs take stacks or leave them out, as both limits demand.
-    fn leave_stacks_out(&mut self, sensors: &mut Sensors) {
-        let without = self.shed.contains(&Feature::Stacks) || self.memory.has_given_up(Feature::Stacks);
-        if self.without_stacks == Some(without) {
+    /// Makes the programs and the symbolizer leave out what both limits demand.
+    fn lower(&mut self, sensors: &mut Sensors) {
+        self.given_up.set_spreads_symbols(self.shed.contains(&Feature::Symbols));
+        let mut lowered = steps::lowered(&self.shed);
+        lowered.stacks |= self.memory.has_given_up(Feature::Stacks);
+        if self.lowered == Some(lowered) {
             return;
         }
-        match sensors.shed_stacks(without) {
-            Ok(()) => self.without_stacks = Some(without),
+        match sensors.lower(lowered) {
+            Ok(()) => self.lowered = Some(lowered),
             Err(error) => warn!(%error, "failed to change what the programs leave out"),
         }
     }
 
     fn tell_overhead(&self, helped: bool) {
         let (percent, most) = (self.overhead.percent(), self.overhead.most_percent());
-        let shed: Vec<_> = Feature::FOR_CPU
-            .into_iter()
-            .filter_map(|feature| match (feature, self.shed.iter().filter(|shed| **shed == feature).count()) {
-                (_, 0) | (Feature::Caches | Feature::Recordings, _) => None,
-                (Feature::Stacks, _) => Some("stacks are not taken".to_owned()),
-                (Feature::Counters, groups) => Some(format!("{groups} groups of counters are off")),
-            })
-            .collect();
-        let (state, detail) = match (shed.is_empty(), helped) {
+        let given_up = steps::describe(&self.shed);
+        let (state, detail) = match (given_up.is_empty(), helped) {
             (true, true) => (State::Healthy, format!("below the cap of {most} % of the node's CPU time")),
             (true, false) => {
                 (State::Degraded, format!("{percent:.2} % of the node's CPU time, and nothing to give up"))
@@ -186,8 +182,8 @@ impl Upkeep {
             (false, _) => (
                 State::Degraded,
                 format!(
-                    "{percent:.2} % of the node's CPU time was more than `overhead.maxPercent` of {most} %: {}",
-                    shed.join(", ")
+                    "over `overhead.maxPercent` of {most} % of the node's CPU time, and {percent:.2} % when this was \
+                     decided: {given_up}"
                 ),
             ),
         };

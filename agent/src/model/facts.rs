@@ -198,7 +198,7 @@ const REASONS: [&str; WaitReason::ALL.len()] = [
     "Other",
     "Unknown",
 ];
-const UNWINDS: [&str; Unwind::ALL.len()] = ["Whole", "Truncated", "Broken", "NoFramePointers"];
+const UNWINDS: [&str; Unwind::ALL.len()] = ["Whole", "Truncated", "Broken", "NoFramePointers", "Shed"];
 
 /// One number for each [`Fact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -339,7 +339,12 @@ pub static FACTS: [FamilyRow; 9] = [
         help: "Time on and off the CPU whose stacks do not reach the function that began the thread, by the cause",
         unit: Unit::Seconds,
         label: label("cause", "podperf.stack.unwind"),
-        series: &[unwound(Unwind::Truncated), unwound(Unwind::Broken), unwound(Unwind::NoFramePointers)],
+        series: &[
+            unwound(Unwind::Truncated),
+            unwound(Unwind::Broken),
+            unwound(Unwind::NoFramePointers),
+            unwound(Unwind::Shed),
+        ],
         sparse: true,
     },
     FamilyRow {

@@ -7,24 +7,33 @@ pub enum Feature {
     Caches,
     /// Recordings and flame graphs.
     Recordings,
-    /// Stacks of waits and of running threads.
+    /// Half of the budget of walks; given up several times.
+    Walks,
+    /// Most of the time for reading symbols of a window.
+    Symbols,
+    /// User frames of waits whose stack is not known yet.
+    UserFrames,
+    /// Stacks of waits; for memory also those of samples on the CPU.
     Stacks,
     /// A group of counters; groups are given up from the last to the first.
     Counters,
+    /// Samples on the CPU, and with them all profiles.
+    Profiles,
 }
 
 impl Feature {
-    /// Features given up for CPU time, in that order; [`crate::limits::memory::ORDER`] is the order for memory.
-    pub const FOR_CPU: [Self; 2] = [Self::Stacks, Self::Counters];
-
     /// Returns the value of the label `feature`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Caches => "caches",
             Self::Recordings => "recordings",
+            Self::Walks => "walks",
+            Self::Symbols => "symbols",
+            Self::UserFrames => "user_frames",
             Self::Stacks => "stacks",
             Self::Counters => "counters",
+            Self::Profiles => "profiles",
         }
     }
 }

@@ -55,6 +55,9 @@ pub struct ConfigHash([u8; 16]);
 pub struct IdError(&'static str);
 
 impl StackId {
+    /// The stack of a wait whose stack was not taken, because podperf was over its limit (`PODPERF_NOT_TAKEN`).
+    pub const NOT_TAKEN: Self = Self(u64::MAX);
+
     /// Returns `true` for a call site, whose stack may come later.
     #[must_use]
     pub const fn is_place(self) -> bool {

@@ -41,11 +41,13 @@ pub enum Unwind {
     Broken,
     /// The walk ended early at code: the file was built without frame pointers.
     NoFramePointers,
+    /// The stack or its user frames were not taken: podperf was over its limit of CPU time or memory.
+    Shed,
 }
 
 impl Unwind {
     /// All ends, in the order of the metric's labels.
-    pub const ALL: [Self; 4] = [Self::Whole, Self::Truncated, Self::Broken, Self::NoFramePointers];
+    pub const ALL: [Self; 5] = [Self::Whole, Self::Truncated, Self::Broken, Self::NoFramePointers, Self::Shed];
 
     /// Returns the label value in metrics and profiles.
     #[must_use]
@@ -55,6 +57,7 @@ impl Unwind {
             Self::Truncated => "truncated",
             Self::Broken => "broken",
             Self::NoFramePointers => "no_frame_pointers",
+            Self::Shed => "shed",
         }
     }
 }

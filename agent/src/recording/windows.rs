@@ -142,15 +142,24 @@ impl Windows {
         self.lock().recordings.get(id).map(|(_, control)| Arc::clone(control))
     }
 
-    /// Makes all recordings end with a last window, and accepts no new ones.
-    pub fn end(&self) {
-        let mut inner = self.lock();
-        inner.closed = true;
-        inner.recordings.values().for_each(|(_, control)| control.end());
+    /// Ends all recordings, and accepts no new ones. Each recording gets a last window; if that takes longer than `most`,
+    /// it ends with the windows so far.
+    pub async fn end(&self, most: Duration) {
+        let controls: Vec<_> = {
+            let mut inner = self.lock();
+            inner.closed = true;
+            inner.recordings.values().map(|(_, control)| Arc::clone(control)).collect()
+        };
+        controls.iter().for_each(|control| control.end());
+        let deadline = Instant::now() + most;
+        while !self.lock().recordings.is_empty() && Instant::now() < deadline {
+            sleep(most / 100).await;
+        }
+        self.close();
     }
 
     /// Ends all recordings at once, with the windows so far, and accepts no new ones.
-    pub fn close(&self) {
+    fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
         inner.recordings.clear();
@@ -308,14 +317,25 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| ticket.windows.try_recv().ok()).count(), 5, "it lost what it had");
     }
 
-    #[test]
-    fn recordings_of_an_ending_agent_get_their_last_window() {
+    #[tokio::test]
+    async fn recordings_of_an_ending_agent_get_their_last_window() {
         let windows = Windows::new(GivenUp::default());
         let mut ticket = windows.enter(None).unwrap();
-        windows.end();
-        assert!(ticket.control.ended.load(Ordering::Relaxed) && windows.enter(None).is_none());
+        let end = tokio::spawn({
+            let windows = windows.clone();
+            async move { windows.end(Duration::from_secs(20)).await }
+        });
+        ticket.control.wanted_to_end().await;
+        assert!(windows.enter(None).is_none());
         windows.publish(&Arc::default());
-        assert!(ticket.windows.try_recv().is_ok());
+        assert!(ticket.windows.recv().await.is_some());
+        drop(ticket);
+        end.await.unwrap();
+        // A recording that gets no window does not hold up the end.
+        let windows = Windows::new(GivenUp::default());
+        let mut ticket = windows.enter(None).unwrap();
+        windows.end(Duration::from_millis(10)).await;
+        assert!(ticket.windows.recv().await.is_none());
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! All pods and cgroups with stacks in a window share its time. Each owner has a turn with an equal part of the time
 //! that is left, so the next owners get the unused time of earlier turns. After all first turns, an owner with too
-//! little time gets a second turn.
+//! little time gets a second turn. While podperf is over its limit of CPU time, the time is short and not divided:
+//! each window begins with another owner.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +11,38 @@ use super::{perf_map, user::Turn};
 
 /// The time for reading the files of one window, for all owners together; a window is some seconds long.
 const TIME_FOR_FILES: Duration = Duration::from_secs(5);
+/// The same time while podperf is over its limit of CPU time.
+const LITTLE_TIME_FOR_FILES: Duration = Duration::from_millis(250);
 /// The most bytes of JIT compilers' maps that are read for one owner in a window: the largest map, once. A map may
 /// change with each window.
 const MAP_BYTES: u64 = perf_map::MAX_BYTES;
 const TURNS: usize = 2;
 
-/// Gives each owner its turns. `read` gets the owner's index, and must finish within the turn.
-pub(super) fn share(owners: Vec<String>, read: impl FnMut(usize, &mut Turn)) {
-    share_of(TIME_FOR_FILES, owners, Instant::now, read);
+/// The time for the files of one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TimeForFiles {
+    /// Enough for nearly all windows.
+    Enough,
+    /// Little, so that the work is spread over windows; the number of the window.
+    Little(usize),
+}
+
+/// Gives each owner its turns in this time. `read` gets the owner's index, and must finish within the turn.
+pub(super) fn share(time: TimeForFiles, owners: Vec<String>, read: impl FnMut(usize, &mut Turn)) {
+    match time {
+        TimeForFiles::Enough => share_of(TIME_FOR_FILES, owners, Instant::now, read),
+        TimeForFiles::Little(window) => in_turn(window, owners, Instant::now() + LITTLE_TIME_FOR_FILES, read),
+    }
+}
+
+/// Lets the owners read until `deadline`, one after the other, beginning with another one in each window.
+fn in_turn(window: usize, owners: Vec<String>, deadline: Instant, mut read: impl FnMut(usize, &mut Turn)) {
+    let first = window % owners.len().max(1);
+    let mut owners: Vec<_> = owners.into_iter().enumerate().collect();
+    owners.rotate_left(first);
+    for (at, owner) in owners {
+        read(at, &mut Turn { owner, deadline, map_bytes: MAP_BYTES, late: false });
+    }
 }
 
 fn share_of(time: Duration, owners: Vec<String>, now: impl Fn() -> Instant, mut read: impl FnMut(usize, &mut Turn)) {
@@ -76,6 +101,19 @@ mod tests {
         // The parts are a quarter of 12, a third of 9, half of 8 and all of 4 seconds, then half of 3 and all of 2, in
         // whole seconds.
         assert_eq!(given(12, &[1000, 1, 1000, 1]), [3 + 1, 1, 4 + 2, 1]);
+    }
+
+    #[test]
+    fn little_time_begins_with_another_owner_in_each_window() {
+        let firsts = |window| {
+            let mut order = Vec::new();
+            in_turn(window, vec!["a".into(), "b".into(), "c".into()], Instant::now(), |at, turn| {
+                order.push((at, turn.owner.clone()));
+            });
+            order.into_iter().map(|(at, owner)| format!("{at}{owner}")).collect::<String>()
+        };
+        assert_eq!([0, 1, 5].map(firsts), ["0a1b2c", "1b2c0a", "2c0a1b"]);
+        in_turn(1, Vec::new(), Instant::now(), |_, _| unreachable!("there is no owner"));
     }
 
     #[test]

@@ -14,11 +14,11 @@ use super::{
     profile::{Activity, Profile, Sample, Stack, SubjectProfile, Waker},
     reader::Reader,
     resource::resource,
-    shares::share,
+    shares::{TimeForFiles, share},
     symbols::{NamedStack, Symbols},
     unread::FrameOwner,
 };
-use crate::model::wait::WaitReason;
+use crate::model::wait::{Unwind, WaitReason};
 use crate::{
     attribution::Subject,
     kernel::{
@@ -63,12 +63,16 @@ pub fn start(
             tracing::warn!(error = format!("{:#}", anyhow::Error::from(error)), "stacks are named without a sandbox");
         }
         let mut symbols = Symbols::new(reader);
+        let mut number = 0_usize;
         while let Some(work) = next(&windows, &met) {
             let forgets = given_up.has(Feature::Caches);
             match work {
                 Work::Window(window) => {
                     let on_its_way = Arc::clone(&window.on_its_way);
-                    let (profile, unwound) = profile(window, &mut symbols, &node_name, &counts);
+                    number = number.wrapping_add(1);
+                    let time =
+                        if given_up.spreads_symbols() { TimeForFiles::Little(number) } else { TimeForFiles::Enough };
+                    let (profile, unwound) = profile(window, &mut symbols, &node_name, &counts, time);
                     send(profile, unwound);
                     drop(on_its_way);
                     if forgets {
@@ -112,9 +116,10 @@ fn profile(
     symbols: &mut Symbols,
     node_name: &str,
     counts: &SymbolCounts,
+    time_for_files: TimeForFiles,
 ) -> (Profile, Vec<(Subject, Facts)>) {
     symbols.next_window(&window.functions);
-    let stacks = name_stacks(&window.samples, symbols, counts);
+    let stacks = name_stacks(&window.samples, symbols, counts, time_for_files);
     let wakers = name_wakers(&window.samples, &stacks);
     let mut losses = window.losses;
     let mut lost_frames = 0;
@@ -157,10 +162,12 @@ fn profile(
     (profile, unwound)
 }
 
-/// Returns the time by the completeness of the walk. Samples without a stack were not walked.
+/// Returns the time by the completeness of the walk. Samples without a stack were not walked. If that was to save CPU
+/// time, their time counts nevertheless.
 fn unwound(samples: &[Sample]) -> Facts {
     let mut times = Facts::default();
-    for sample in samples.iter().filter(|sample| !sample.stack.frames.is_empty()) {
+    let counts = |stack: &Stack| !stack.frames.is_empty() || stack.unwind == Unwind::Shed;
+    for sample in samples.iter().filter(|sample| counts(&sample.stack)) {
         times[Fact::unwound(sample.stack.unwind)] += sample.nanoseconds;
     }
     times
@@ -197,10 +204,11 @@ fn name_stacks(
     samples: &[ProfileSample],
     symbols: &mut Symbols,
     counts: &SymbolCounts,
+    time_for_files: TimeForFiles,
 ) -> HashMap<(Pid, StackId), Arc<Stack>> {
     let mut named: HashMap<(Pid, StackId), NamedStack> = HashMap::new();
     let owners: Vec<(FrameOwner, RawStacks<'_>)> = by_owner(samples).into_iter().collect();
-    share(owners.iter().map(|(owner, _)| owner.text()).collect(), |at, turn| {
+    share(time_for_files, owners.iter().map(|(owner, _)| owner.text()).collect(), |at, turn| {
         let Some((_, processes)) = owners.get(at) else { return };
         let processes: Vec<(Pid, Vec<&RawStack>)> =
             processes.iter().map(|(pid, stacks)| (*pid, stacks.values().copied().collect())).collect();
@@ -249,7 +257,6 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::model::wait::Unwind;
     use crate::model::wait::WaitState;
     use crate::{
         kernel::records::{RawActivity, RawSample, SampleKey},
@@ -279,7 +286,10 @@ mod tests {
 
     #[test]
     fn waits_are_grouped_by_row_and_none_is_lost_with_its_frames() {
-        let stack = Arc::new(RawStack { id: StackId(1), process: Pid(1), user: vec![0x10, 0x20], kernel: vec![] });
+        let (user, kernel) = (vec![0x10, 0x20], vec![]);
+        let stack = Arc::new(RawStack { id: StackId(1), process: Pid(1), user, kernel, shed: false });
+        let id = StackId::NOT_TAKEN;
+        let not_taken = Arc::new(RawStack { id, process: Pid(0), user: vec![], kernel: vec![], shed: true });
         let window = RawProfile {
             start: SystemTime::UNIX_EPOCH,
             duration: Duration::from_secs(1),
@@ -287,6 +297,7 @@ mod tests {
                 wait("/a.slice/b.service", Some(&stack), 5),
                 wait("/a.slice/b.service", None, 6),
                 wait("/", None, 7),
+                wait("/shed", Some(&not_taken), 8),
             ],
             losses: vec![],
             sample_period: None,
@@ -294,9 +305,14 @@ mod tests {
             on_its_way: Arc::default(),
         };
         let counts = SymbolCounts::default();
-        let (profile, unwound) = profile(window, &mut Symbols::new(Reader::start(true).unwrap()), "node-1", &counts);
+        let mut symbols = Symbols::new(Reader::start(true).unwrap());
+        let (profile, unwound) = profile(window, &mut symbols, "node-1", &counts, TimeForFiles::Enough);
         assert!(unwound.iter().any(|(subject, times)| *subject == Subject::Cgroup("/a.slice/b.service".into())
             && Unwind::ALL.iter().map(|unwind| times[Fact::unwound(*unwind)]).sum::<u64>() == 5));
+        assert!(
+            unwound.iter().any(|(subject, times)| *subject == Subject::Cgroup("/shed".into())
+                && times[Fact::unwound(Unwind::Shed)] == 8)
+        );
         let sum = |service: &str| -> u64 {
             let named = ("service.name".to_owned(), service.to_owned());
             let subject = profile.subjects.iter().find(|subject| subject.resource.contains(&named)).unwrap();

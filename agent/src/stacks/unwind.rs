@@ -14,6 +14,8 @@
 //!    where no thread begins, either: `NoFramePointers`.
 //! 7. All other stacks: `Whole`, because nothing contradicts it. This is a stripped program or C library, whose start
 //!    functions have no names, or a process that is gone.
+//!
+//! Stacks whose frames were left out to save CPU time are not judged: they are `Shed`.
 
 use super::profile::Frame;
 use crate::model::wait::Unwind;

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{functions::KnownFunctions, reason::Reasons};
-use crate::model::wait::{WaitReason, WaitState};
+use crate::model::wait::{Unwind, WaitReason, WaitState};
 use crate::{
     kernel::{
         records::{RawActivity, RawSample, RawStack, RawWaker, SampleKey, StackRecord},
@@ -39,6 +39,8 @@ pub struct Window {
     reasons: Reasons,
     /// The stacks, with the number of the window that last used each of them.
     stacks: HashMap<StackId, (KnownStack, u64)>,
+    /// The stack of waits whose stack was not taken ([`StackId::NOT_TAKEN`]).
+    not_taken: Arc<RawStack>,
     wakers: HashMap<WakerId, (Arc<RawWaker>, u64)>,
     /// The stacks of call sites, with the number of the reading in which each arrived: samples may arrive one reading
     /// later.
@@ -68,6 +70,7 @@ impl Window {
             functions: KnownFunctions::default(),
             reasons: Reasons::default(),
             stacks: HashMap::new(),
+            not_taken: Arc::new(not_taken()),
             wakers: HashMap::new(),
             places: HashMap::new(),
             sums: HashMap::new(),
@@ -137,10 +140,14 @@ impl Window {
     }
 
     /// Adds time off the CPU that is in a cgroup's row but in no sample, in nanoseconds by [`WaitState`]. Its stacks
-    /// and processes are unknown. If `sampled` is false, the time is in no profile.
+    /// and processes are unknown. If `sampled` is false, the time is in no profile, because no stacks are taken.
     pub fn add_unprofiled(&mut self, times: &[(CgroupId, [u64; WaitState::ALL.len()])], now_ns: u64, sampled: bool) {
         for (cgroup, by_state) in times {
-            self.profiled.entry(*cgroup).or_default().add(&Facts::of_waits_without_samples(by_state));
+            let mut facts = Facts::of_waits_without_samples(by_state);
+            if !sampled {
+                facts[Fact::unwound(Unwind::Shed)] = facts[Fact::wait(WaitReason::Unknown)];
+            }
+            self.profiled.entry(*cgroup).or_default().add(&facts);
             for (state, ns) in WaitState::ALL.into_iter().zip(*by_state).filter(|(_, ns)| *ns > 0) {
                 let key = SampleKey {
                     stack: None,
@@ -166,23 +173,27 @@ impl Window {
 
     /// Replaces the cached stack of a sample by the stack that was seen, if they differ. The new stack has the kernel
     /// part of the seen stack and the user part of the cached stack, because both entered the kernel from the same
-    /// place.
+    /// place. If the stack of the wait was not taken, it has only the part that was seen.
     fn correct(&mut self, sample: &mut RawSample) {
         let Some(id) = sample.key.seen.take() else { return };
         let stack_of = |id: StackId| self.stacks.get(&id).map(|(known, _)| Arc::clone(&known.stack));
         let Some(seen) = stack_of(id) else { return };
-        let remembered = sample.key.stack.and_then(stack_of);
+        let not_taken = sample.key.stack == Some(StackId::NOT_TAKEN);
+        let remembered =
+            if not_taken { Some(Arc::clone(&self.not_taken)) } else { sample.key.stack.and_then(stack_of) };
         let number = self.number;
         let Some(stack) = remembered else {
             self.stacks.entry(id).and_modify(|(_, used)| *used = number);
             sample.key.stack = Some(id);
             return;
         };
-        self.seen.all_ns += sample.ns;
-        if stack.kernel.ends_with(&seen.kernel) {
-            return;
+        if !not_taken {
+            self.seen.all_ns += sample.ns;
+            if stack.kernel.ends_with(&seen.kernel) {
+                return;
+            }
+            self.seen.wrong_ns += sample.ns;
         }
-        self.seen.wrong_ns += sample.ns;
         let id = stack.id.with(seen.id);
         sample.key.stack = Some(id);
         let known = self.stacks.entry(id).or_insert_with(|| {
@@ -287,6 +298,9 @@ impl Window {
 
     /// Returns a stack and marks it as used; `None` if it was lost on the way.
     pub fn stack(&mut self, id: StackId) -> Option<Arc<RawStack>> {
+        if id == StackId::NOT_TAKEN {
+            return Some(Arc::clone(&self.not_taken));
+        }
         let (known, used) = self.stacks.get_mut(&id)?;
         *used = self.number;
         Some(Arc::clone(&known.stack))
@@ -328,6 +342,11 @@ impl Window {
         }
         forgotten
     }
+}
+
+/// Returns the stack of waits whose stack was not taken: it has no frames.
+const fn not_taken() -> RawStack {
+    RawStack { id: StackId::NOT_TAKEN, process: Pid(0), user: Vec::new(), kernel: Vec::new(), shed: true }
 }
 
 fn reason(stacks: &HashMap<StackId, (KnownStack, u64)>, key: &SampleKey) -> WaitReason {

@@ -14,7 +14,7 @@ fn window() -> Window {
 }
 
 fn stack(id: StackId) -> StackRecord {
-    StackRecord::Stack(RawStack { id, process: Pid(1), user: vec![1], kernel: vec![0x110] })
+    StackRecord::Stack(RawStack { id, process: Pid(1), user: vec![1], kernel: vec![0x110], shed: false })
 }
 
 fn sample(stack: Option<StackId>, ns: u64) -> RawSample {
@@ -127,6 +127,7 @@ fn time_that_only_a_row_has_is_unknown_but_for_the_run_queue() {
     let profiled = window.take_profiled().remove(&CGROUP).unwrap();
     let of = |reason: WaitReason| profiled[Fact::wait(reason)];
     assert_eq!((of(WaitReason::Unknown), of(WaitReason::RunQueue), profiled[Fact::WAITS]), (8, 7, 0));
+    assert_eq!(profiled[Fact::unwound(Unwind::Shed)], 3, "of what is left out");
     let mut found: Vec<_> =
         window.end(false).iter().map(|sample| (sample.ns, sample.key.stack, sample.count)).collect();
     found.sort_unstable_by_key(|found| found.0);
@@ -161,7 +162,7 @@ fn a_wait_is_told_apart_from_the_run_queue_after_it() {
 fn what_was_seen_wins_over_what_is_remembered() {
     let mut window = window();
     let [right, wrong] = [StackId(11), StackId(13)];
-    let raw = |id, user, kernel| StackRecord::Stack(RawStack { id, process: Pid(1), user, kernel });
+    let raw = |id, user, kernel| StackRecord::Stack(RawStack { id, process: Pid(1), user, kernel, shed: false });
     window.record(raw(STACK, vec![1, 2], vec![0x900, 0x901, 0x110]));
     window.record(raw(right, vec![], vec![0x110]));
     window.record(raw(wrong, vec![], vec![0x210]));
@@ -195,4 +196,26 @@ fn a_place_whose_stack_stays_unknown_has_at_least_what_was_seen() {
     window.add(vec![], NOW + PLACE_PATIENCE_NS);
     assert_eq!((profiled(&mut window, WaitReason::Child), window.seen()), (5, SeenTime::default()));
     assert_eq!(window.end(false)[0].key.stack, Some(STACK));
+}
+
+/// The kernel side takes no stacks of waits, but the iterator looks at long ones.
+#[test]
+fn a_wait_whose_stack_was_not_taken_is_shed_and_has_the_reason_that_was_seen() {
+    let mut window = window();
+    let seen = RawStack { id: STACK, process: Pid(1), user: vec![], kernel: vec![0x110], shed: false };
+    window.record(StackRecord::Stack(seen));
+    let short = sample(Some(StackId::NOT_TAKEN), 5);
+    let mut long = sample(Some(StackId::NOT_TAKEN), 7);
+    long.key.seen = Some(STACK);
+    window.add(vec![short, long], NOW);
+    let profiled = window.take_profiled().remove(&CGROUP).unwrap();
+    assert_eq!((profiled[Fact::wait(WaitReason::Unknown)], profiled[Fact::wait(WaitReason::Child)]), (5, 7));
+    assert_eq!(window.seen(), SeenTime::default(), "no cached stack was checked");
+    let mut found = window.end(false);
+    found.sort_unstable_by_key(|sample| sample.ns);
+    let stacks = found.iter().map(|sample| window.stack(sample.key.stack.unwrap()).unwrap());
+    let stacks: Vec<_> = stacks.map(|stack| (stack.kernel.clone(), stack.shed)).collect();
+    assert_eq!(stacks, [(vec![], true), (vec![0x110], true)]);
+    window.forget_all();
+    assert!(window.stack(StackId::NOT_TAKEN).is_some(), "it is not sent again");
 }

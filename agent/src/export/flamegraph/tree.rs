@@ -107,6 +107,7 @@ pub(super) fn step_of(
 /// Returns the step that shows where the walk of an incomplete stack ended; `None` if the stack is whole.
 fn mark(sample: &MergedSample) -> Option<Step> {
     let text: Arc<str> = match (sample.stack.frames.is_empty(), sample.stack.unwind) {
+        (true, Unwind::Shed) => "[no stack: shed]".into(),
         (true, _) => "[no stack]".into(),
         (false, Unwind::Whole) => return None,
         (false, unwind) => format!("[callers unknown: {}]", unwind.name()).into(),

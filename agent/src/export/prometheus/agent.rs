@@ -18,7 +18,7 @@ use crate::{
     events::state::EventState,
     export::otlp,
     kernel::cpu_info::CpuInfo,
-    limits::memory::ORDER,
+    limits::{memory::ORDER, steps::STEPS},
     model::{
         feature::Feature,
         status::{Part, State},
@@ -147,7 +147,7 @@ fn overhead(families: &mut Vec<Family>, observation: &Observation) {
         let count = given_up.iter().filter(|given_up| **given_up == feature).count();
         shed.push(&[cap, feature.name()], Value::Count(count as u64));
     };
-    Feature::FOR_CPU.into_iter().for_each(|feature| push("cpu", feature, &overhead.shed));
+    STEPS.iter().for_each(|row| push("cpu", row.feature, &overhead.shed));
     ORDER.into_iter().for_each(|feature| push("memory", feature, memory.shed));
     families.extend([
         rows::OVERHEAD.of(Value::Real(overhead.percent / 100.0)),

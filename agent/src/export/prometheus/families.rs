@@ -87,7 +87,7 @@ families! {
     OVERHEAD_MEMORY_LIMIT: Gauge "podperf_overhead_memory_limit" in Bytes [],
         "The cap on that; 0 is none";
     OVERHEAD_SHED: Gauge "podperf_overhead_shed" ["cap", "feature"],
-        "Features given up to stay below the cap, of `cpu` or of `memory`; of counters, groups";
+        "Features given up to stay below the cap, of `cpu` or of `memory`; of counters, groups; of walks, halvings";
 
     BPF_DROPS: Counter "podperf_bpf_drops" ["reason"],
         "What could not be counted, by reason";
