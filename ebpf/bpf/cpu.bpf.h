@@ -38,15 +38,23 @@ static __always_inline bool is_hot(__u32 program)
 }
 
 /*
+ * Returns true if a hot program times its run of this number: one in PODPERF_TIMED_EVERY. The choice uses multiples of
+ * a fraction near the golden ratio: they are spread evenly, and in step with no workload.
+ */
+static __always_inline bool is_timed(__u64 run)
+{
+	return (__u32)run * 2654435769U <= ~0U / PODPERF_TIMED_EVERY;
+}
+
+/*
  * Begins a run of `program`. Returns the start of the run in nanoseconds, or 0 if the run is not timed. All runs of the
- * rare programs are timed, and one in PODPERF_TIMED_EVERY runs of the hot programs. The choice uses multiples of a
- * fraction near the golden ratio: they are spread evenly, and in step with no workload.
+ * rare programs are timed, and some runs of the hot programs.
  */
 static __always_inline __u64 begin_run(struct podperf_cpu *cpu, __u32 program)
 {
 	__u64 run = cpu->programs[program].runs++;
 
-	if (is_hot(program) && (__u32)run * 2654435769U > ~0U / PODPERF_TIMED_EVERY)
+	if (is_hot(program) && !is_timed(run))
 		return 0;
 	return bpf_ktime_get_ns();
 }

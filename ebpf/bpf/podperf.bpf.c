@@ -6,5 +6,8 @@
 #include "scheduling.bpf.c"
 #include "wakers.bpf.c"
 
+/* The sensors' own programs. The build writes this list. */
+#include "programs.bpf.h"
+
 /* The kernel offers its GPL-only helpers to programs with a GPL licence only. */
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

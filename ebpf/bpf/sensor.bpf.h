@@ -2,11 +2,14 @@
 /*
  * The parts that all sensors share. A sensor has rows of its own: one per cgroup, found like the rows of cgroup.bpf.h,
  * with the cgroup's id in the first word. A sensor has a quarter as many slots as `rows`, because its row may be large.
+ * A sensor may also have programs of its own, each with an account of its cost.
  */
 #ifndef PODPERF_SENSOR_BPF_H
 #define PODPERF_SENSOR_BPF_H
 
+#include "cpu.bpf.h"
 #include "drops.bpf.h"
+#include "handover.bpf.h"
 #include "kernel.h"
 #include "podperf.h"
 
@@ -22,69 +25,115 @@ static __always_inline __u32 sensor_slot(__u64 id)
 }
 
 /*
- * Defines `NAME_enabled`, the maps of the sensor, and two functions. `NAME_row` returns the row of a cgroup on this
- * CPU, and makes it when it is new; it returns NULL when there is no room. `NAME_free` frees the slot of a cgroup on
- * this CPU. The value of the maps is `struct podperf_NAME`. The agent gives the maps their sizes: one entry while the
- * sensor is off.
+ * Defines `NAME_enabled`, the maps of the sensor, and three functions. `NAME_row` returns the row of a cgroup on this
+ * CPU, and makes it when it is new; it returns NULL when there is no room. `NAME_row_without_lock` is for programs that
+ * may run while this CPU holds the lock of a map: it makes no row by id, and counts no drop. `NAME_free` frees the slot of a cgroup on this
+ * CPU. The value of the maps is `struct podperf_NAME`. The agent gives the maps their sizes: one entry while the sensor
+ * is off.
  */
-#define SENSOR(name)                                                                        \
-	const volatile bool name##_enabled = false;                                         \
-                                                                                            \
-	struct {                                                                            \
-		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                                    \
-		__uint(max_entries, 1);                                                     \
-		__type(key, __u32);                                                         \
-		__type(value, struct podperf_##name);                                       \
-	} name##_rows SEC(".maps");                                                         \
-                                                                                            \
-	struct {                                                                            \
-		__uint(type, BPF_MAP_TYPE_PERCPU_HASH);                                     \
-		__uint(max_entries, 1);                                                     \
-		__type(key, __u64);                                                         \
-		__type(value, struct podperf_##name);                                       \
-	} name##_rows_by_id SEC(".maps");                                                   \
-                                                                                            \
-	static const struct podperf_##name no_##name;                                       \
-                                                                                            \
-	static __noinline struct podperf_##name *name##_claim(__u64 id)                     \
-	{                                                                                   \
-		__u32 at = sensor_slot(id);                                                 \
-		struct podperf_##name *slot = bpf_map_lookup_elem(&name##_rows, &at), *row; \
-                                                                                            \
-		if (!slot)                                                                  \
-			return NULL;                                                        \
-		if (!slot->id) {                                                            \
-			slot->id = id;                                                      \
-			return slot;                                                        \
-		}                                                                           \
-		row = bpf_map_lookup_elem(&name##_rows_by_id, &id);                         \
-		if (row)                                                                    \
-			return row;                                                         \
-		bpf_map_update_elem(&name##_rows_by_id, &id, &no_##name, BPF_NOEXIST);      \
-		row = bpf_map_lookup_elem(&name##_rows_by_id, &id);                         \
-		if (!row)                                                                   \
-			drop(PODPERF_DROP_SENSOR_TABLE);                                    \
-		return row;                                                                 \
-	}                                                                                   \
-                                                                                            \
-	static __always_inline struct podperf_##name *name##_row(__u64 id)                  \
-	{                                                                                   \
-		__u32 at = sensor_slot(id);                                                 \
-		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);        \
-                                                                                            \
-		if (row && row->id == id)                                                   \
-			return row;                                                         \
-		return name##_claim(id);                                                    \
-	}                                                                                   \
-                                                                                            \
-	static __noinline int name##_free(__u64 id)                                         \
-	{                                                                                   \
-		__u32 at = sensor_slot(id);                                                 \
-		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);        \
-                                                                                            \
-		if (id && row && row->id == id)                                             \
-			__builtin_memset(row, 0, sizeof(*row));                             \
-		return 0;                                                                   \
+#define SENSOR(name)                                                                    \
+	const volatile bool name##_enabled = false;                                     \
+                                                                                        \
+	struct {                                                                        \
+		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                                \
+		__uint(max_entries, 1);                                                 \
+		__type(key, __u32);                                                     \
+		__type(value, struct podperf_##name);                                   \
+	} name##_rows SEC(".maps");                                                     \
+                                                                                        \
+	struct {                                                                        \
+		__uint(type, BPF_MAP_TYPE_PERCPU_HASH);                                 \
+		__uint(max_entries, 1);                                                 \
+		__type(key, __u64);                                                     \
+		__type(value, struct podperf_##name);                                   \
+	} name##_rows_by_id SEC(".maps");                                               \
+                                                                                        \
+	static const struct podperf_##name no_##name;                                   \
+                                                                                        \
+	static __noinline struct podperf_##name *name##_claim(__u64 id)                 \
+	{                                                                               \
+		__u32 at = sensor_slot(id);                                             \
+		struct podperf_##name *slot = bpf_map_lookup_elem(&name##_rows, &at);   \
+                                                                                        \
+		if (!slot)                                                              \
+			return NULL;                                                    \
+		/* Programs of a sensor may interrupt one another here. */              \
+		if (!__sync_val_compare_and_swap(&slot->id, 0, id))                     \
+			return slot;                                                    \
+		return bpf_map_lookup_elem(&name##_rows_by_id, &id);                    \
+	}                                                                               \
+                                                                                        \
+	static __noinline struct podperf_##name *name##_insert(__u64 id)                \
+	{                                                                               \
+		struct podperf_##name *row = name##_claim(id);                          \
+                                                                                        \
+		if (row)                                                                \
+			return row;                                                     \
+		bpf_map_update_elem(&name##_rows_by_id, &id, &no_##name, BPF_NOEXIST);  \
+		row = bpf_map_lookup_elem(&name##_rows_by_id, &id);                     \
+		if (!row)                                                               \
+			drop(PODPERF_DROP_SENSOR_TABLE);                                \
+		return row;                                                             \
+	}                                                                               \
+                                                                                        \
+	static __always_inline struct podperf_##name *name##_row(__u64 id)              \
+	{                                                                               \
+		__u32 at = sensor_slot(id);                                             \
+		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);    \
+                                                                                        \
+		if (row && row->id == id)                                               \
+			return row;                                                     \
+		return name##_insert(id);                                               \
+	}                                                                               \
+                                                                                        \
+	static __always_inline struct podperf_##name *name##_row_without_lock(__u64 id) \
+	{                                                                               \
+		__u32 at = sensor_slot(id);                                             \
+		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);    \
+                                                                                        \
+		if (row && row->id == id)                                               \
+			return row;                                                     \
+		return name##_claim(id);                                                \
+	}                                                                               \
+                                                                                        \
+	static __noinline int name##_free(__u64 id)                                     \
+	{                                                                               \
+		__u32 at = sensor_slot(id);                                             \
+		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);    \
+                                                                                        \
+		if (id && row && row->id == id)                                         \
+			__builtin_memset(row, 0, sizeof(*row));                         \
+		return 0;                                                               \
 	}
+
+/*
+ * Defines the accounts of a sensor's own programs: `NAME_runs`, by the place of the program in the sensor's
+ * description. `NAME_account` returns the account of a program, or NULL if another generation counts. A program begins
+ * with it, then calls `begin_own_run`, and ends with `end_own_run`.
+ */
+#define SENSOR_PROGRAMS(name, count)                                                  \
+	struct {                                                                      \
+		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                              \
+		__uint(max_entries, count);                                           \
+		__type(key, __u32);                                                   \
+		__type(value, struct podperf_runs);                                   \
+	} name##_runs SEC(".maps");                                                   \
+                                                                                      \
+	static __always_inline struct podperf_runs *name##_account(__u32 program)     \
+	{                                                                             \
+		return counts() ? bpf_map_lookup_elem(&name##_runs, &program) : NULL; \
+	}
+
+/* Begins a run of a sensor's own program, see `begin_run`. All these programs count as hot. */
+static __always_inline __u64 begin_own_run(struct podperf_runs *account)
+{
+	return is_timed(account->runs++) ? bpf_ktime_get_ns() : 0;
+}
+
+static __always_inline void end_own_run(struct podperf_runs *account, __u64 began)
+{
+	if (began)
+		account->ns += (bpf_ktime_get_ns() - began) * PODPERF_TIMED_EVERY;
+}
 
 #endif

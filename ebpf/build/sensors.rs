@@ -1,7 +1,7 @@
 //! Finds the sensors, each a folder of `sensors/`, and writes the code that calls them.
 //!
 //! A folder NAME has `NAME.h` (the row: `struct podperf_NAME`), `NAME.bpf.h` (`SENSOR(NAME)` and its riders) and
-//! `sensor.rs` (its description).
+//! `sensor.rs` (its description). A sensor with programs of its own also has `NAME.bpf.c`.
 
 use std::{
     error::Error,
@@ -51,17 +51,23 @@ pub(crate) fn write(names: &[String], to: &Path) -> Result<(), Box<dyn Error>> {
     let frees: String = names.iter().map(|name| format!("\tif ({name}_enabled)\n\t\t{name}_free(id);\n")).collect();
     riders.push_str(&format!("static __always_inline void free_sensor_slots(__u64 id)\n{{\n{frees}}}\n"));
     fs::write(to.join("riders.bpf.h"), riders)?;
+    let has_programs = |name: &&String| Path::new(FOLDER).join(format!("{name}/{name}.bpf.c")).exists();
+    let programs = names.iter().filter(has_programs).map(|name| format!("#include \"{name}/{name}.bpf.c\"\n"));
+    fs::write(to.join("programs.bpf.h"), programs.collect::<String>())?;
     let folder = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join(FOLDER);
     let modules = names.iter().map(|name| {
         let file = folder.join(name).join("sensor.rs");
         format!("#[path = {file:?}]\nmod {name};\n")
     });
     let all: Vec<_> = names.iter().map(|name| format!("&{name}::SENSOR")).collect();
+    let programs: Vec<_> = names.iter().map(|name| format!("{name}::SENSOR.programs.len()")).collect();
     let list = format!(
-        "{}/// All sensors, in alphabetical order.\npub static ALL: [&Sensor; {}] = [{}];\n",
+        "{}/// All sensors, in alphabetical order.\npub static ALL: [&Sensor; {}] = [{}];\n\
+         /// The number of programs of all sensors.\npub const PROGRAMS: usize = {};\n",
         modules.collect::<String>(),
         all.len(),
-        all.join(", ")
+        all.join(", "),
+        programs.join(" + ")
     );
     Ok(fs::write(to.join("sensors.rs"), list)?)
 }

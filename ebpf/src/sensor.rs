@@ -14,6 +14,37 @@ pub struct Sensor {
     pub words: usize,
     /// The metrics that it adds to each row.
     pub families: &'static [Family],
+    /// The programs of its own, in the order of their accounts. They are attached in this order.
+    pub programs: &'static [Program],
+    /// The maps of its own, without its rows and the accounts of its programs.
+    pub maps: &'static [Map],
+}
+
+/// A program of a sensor's own. It is attached while the sensor is on.
+#[derive(Debug)]
+pub struct Program {
+    /// Its name in the object, which begins with the name of the sensor.
+    pub name: &'static str,
+    /// The BTF-typed tracepoint that it is attached to.
+    pub tracepoint: &'static str,
+    /// The first kernel with this tracepoint, such as `Linux 5.19`. On a kernel without it the sensor is unsupported.
+    pub since: &'static str,
+    /// The context in which it runs, for docs/programs.md.
+    pub context: &'static str,
+}
+
+/// A map of a sensor's own.
+#[derive(Debug)]
+pub struct Map {
+    /// Its name in the object.
+    pub name: &'static str,
+    /// The number of entries for each slot of the sensor. There are as many slots as a quarter of `cgroups.max`.
+    pub per_slot: u32,
+    /// The size of a value, in bytes.
+    pub value_bytes: usize,
+    /// True if the next generation of programs goes on with the same map, as for waits that have begun. A value of
+    /// another meaning needs a map of another name.
+    pub is_inherited: bool,
 }
 
 /// The names of a sensor, see [`names!`].
@@ -29,6 +60,8 @@ pub struct Names {
     pub rows_by_id: &'static str,
     /// The struct of a row.
     pub row: &'static str,
+    /// The map of its programs' accounts, if it has programs.
+    pub runs: &'static str,
 }
 
 /// Returns the [`Names`] of the sensor in the folder of this name.
@@ -40,6 +73,7 @@ macro_rules! names {
             rows: concat!($name, "_rows"),
             rows_by_id: concat!($name, "_rows_by_id"),
             row: concat!("podperf_", $name),
+            runs: concat!($name, "_runs"),
         }
     };
 }

@@ -35,6 +35,13 @@ const CONTEXTS: [(&str, &str); 11] = [
     ("iter/task", "task, run by the agent"),
 ];
 
+/// Returns the context in which a program runs: of its section, or by the description of its sensor.
+fn context(section: &str, program: &str) -> Option<&'static str> {
+    let of_sensors = podperf_ebpf::sensors::ALL.into_iter().flat_map(|sensor| sensor.programs);
+    let own = of_sensors.filter(|of| of.name == program).map(|of| of.context).next();
+    own.or_else(|| CONTEXTS.iter().find(|(of, _)| *of == section).map(|(_, context)| *context))
+}
+
 /// The maps that a program reaches, by its section and its name.
 type Reached = BTreeMap<(String, String), BTreeSet<String>>;
 
@@ -198,6 +205,28 @@ fn what_the_sampler_reaches_is_safe_in_an_nmi() {
     assert_eq!(findings(&reached, &kinds, &allocating(podperf_ebpf::OBJECT).unwrap()), [""; 0]);
 }
 
+/// The sampler has stricter rules: see `findings`.
+#[test]
+fn programs_of_sensors_in_an_nmi_allocate_nothing() {
+    let (reached, kinds) = own();
+    let allocating = allocating(podperf_ebpf::OBJECT).unwrap();
+    let programs = podperf_ebpf::sensors::ALL.into_iter().flat_map(|sensor| sensor.programs);
+    for program in programs.filter(|program| program.context.contains("NMI")) {
+        let (_, maps) = reached.iter().find(|((_, name), _)| name == program.name).unwrap();
+        for map in maps.iter().filter(|map| !map.starts_with('.')) {
+            let kind = kinds[map];
+            let is_safe = matches!(
+                kind,
+                bpf_map_type::BPF_MAP_TYPE_ARRAY
+                    | bpf_map_type::BPF_MAP_TYPE_PERCPU_ARRAY
+                    | bpf_map_type::BPF_MAP_TYPE_HASH
+                    | bpf_map_type::BPF_MAP_TYPE_PERCPU_HASH
+            );
+            assert!(is_safe && !allocating.contains(map), "`{}` reaches `{map}` ({kind:?})", program.name);
+        }
+    }
+}
+
 /// Compiles a program for the kernel.
 fn compile(source: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
@@ -259,8 +288,8 @@ fn the_table_of_programs_and_maps_is_that_of_the_object() {
     let (reached, kinds) = own();
     let mut table = String::new();
     for ((section, program), maps) in &reached {
-        let context = CONTEXTS.iter().find(|(of, _)| of == section);
-        let (_, context) = context.unwrap_or_else(|| panic!("no context for `{section}`, where `{program}` is"));
+        let context =
+            context(section, program).unwrap_or_else(|| panic!("no context for `{section}`, where `{program}` is"));
         // One row stands for the sixteen maps `event0` to `event15`.
         let is_one_of_many = |map: &str| map.strip_prefix("event").is_some_and(|number| number != "0");
         for map in maps.iter().filter(|map| !map.starts_with(".rodata") && !is_one_of_many(map)) {

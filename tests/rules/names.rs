@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fs};
 
 use anyhow::{Result, ensure};
+use podperf::model::sensors;
 use podperf_tests::{
     dashboards,
     reference::{print, reference},
@@ -43,8 +44,6 @@ const UNUSED: &[(&str, &str)] = &[
     ("podperf_container_page_faults_total", "off by default"),
     ("podperf_container_profile_samples_total", "off by default"),
     ("podperf_container_waits_total", "off by default"),
-    ("podperf_container_runqueue_latency_seconds", "off by default"),
-    ("podperf_container_wait_duration_seconds", "off by default"),
     ("podperf_container_cpu_branch_*", "off by default"),
     ("podperf_container_cpu_bus_cycles_total", "off by default"),
     ("podperf_container_cpu_stalled_cycles_*", "off by default"),
@@ -161,8 +160,16 @@ fn every_family_is_in_a_rule_or_a_dashboard() -> Result<()> {
         .flat_map(|(_, expression)| promql::selectors(expression))
         .map(|selector| selector.metric)
         .collect();
+    // Sensors are off by default.
+    let of_sensors: Vec<String> = sensors::ALL
+        .iter()
+        .filter(|sensor| !sensor.is_default)
+        .flat_map(|sensor| sensor.families)
+        .map(|family| format!("podperf_container_{}_", family.name))
+        .collect();
     let excused = |name: &str| {
         UNUSED.iter().any(|(row, _)| row.strip_suffix('*').map_or(name == *row, |prefix| name.starts_with(prefix)))
+            || of_sensors.iter().any(|family| format!("{name}_").starts_with(family))
     };
     let reference = reference()?;
     for name in reference.keys() {

@@ -23,7 +23,8 @@ use crate::{
         push::{Push, PushSettings},
     },
     kernel::{
-        self, AnsweringTime, LoadError, Pins, PinsError, SampleEvent, Sensors, Tracepoint, host::Host, memory::Limit,
+        self, AnsweringTime, LoadError, Pins, PinsError, SampleEvent, SensorState, Sensors, Tracepoint, host::Host,
+        memory::Limit,
     },
     limits::{MemorySettings, cpu::Overhead, memory::GivenUp},
     model::status::{State, Status},
@@ -66,7 +67,7 @@ pub fn start(
     let keeper = pins.is_some().then(|| Keeper::new(&config.run_dir));
     let resumed = Resumed::find(keeper, &sensors, &status);
     let tracepoint = sensors.tracepoint();
-    tell_state(&status, &config, tracepoint, &sensors.samples(), host);
+    tell_state(&status, &config, tracepoint, &sensors.samples(), sensors.sensor_states(), host);
 
     let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings())).transpose()?;
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
@@ -230,6 +231,7 @@ fn tell_state(
     config: &Config,
     tracepoint: Tracepoint,
     samples: &Result<Option<SampleEvent>, String>,
+    sensors: &[SensorState],
     host: &Host,
 ) {
     let (state, detail) =
@@ -240,7 +242,7 @@ fn tell_state(
     status.set("stacks", state, detail);
     let (state, detail) = parts::samples(config, samples);
     status.set("cpu samples", state, detail);
-    for sensor in parts::sensors(config) {
-        status.set(sensor.names.sensor, State::Healthy, sensor.about);
+    for SensorState { sensor, state, detail } in sensors {
+        status.set(sensor.names.sensor, *state, detail);
     }
 }

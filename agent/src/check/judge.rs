@@ -12,7 +12,7 @@ use crate::{
     config::{Config, ConfigError, parts},
     events::{plan::Source, state::EventState},
     kernel::{
-        LoadError, OpenCounter,
+        LoadError, OpenCounter, SensorState,
         host::{Host, OLDEST_TESTED, Unsupported, in_initial_pid_namespace},
     },
     limits::memory::Budget,
@@ -30,7 +30,7 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     checks.push(programs(config, findings));
     checks.push(stacks(config, host));
     checks.extend(samples(config, findings));
-    checks.extend(sensors(config, findings));
+    checks.extend(sensors(findings));
     checks.push(perf_event_open(host, findings));
     checks.extend(findings.counters.iter().map(event));
     checks.push(nmi_watchdog(host, &findings.counters));
@@ -173,10 +173,14 @@ fn samples(config: &Config, findings: &Findings) -> Option<Check> {
 }
 
 /// Makes a line of each sensor that is on; none where the programs themselves did not start.
-fn sensors(config: &Config, findings: &Findings) -> Vec<Check> {
-    let started = matches!(findings.programs, Some(Ok(_)));
-    let on = parts::sensors(config).into_iter().filter(|_| started);
-    on.map(|sensor| Check::healthy(sensor.names.sensor, sensor.about)).collect()
+fn sensors(findings: &Findings) -> Vec<Check> {
+    let Some(Ok(started)) = &findings.programs else { return Vec::new() };
+    let check = |of: &SensorState| {
+        let (detail, way) = way_out(&of.detail);
+        let way = way.or_else(|| Some(format!("or do without: `sensors.{}.enabled: false`", of.sensor.names.sensor)));
+        part(of.sensor.names.sensor, of.state, (one_line(&detail), way))
+    };
+    started.sensors.iter().map(check).collect()
 }
 
 fn perf_event_open(host: &Host, findings: &Findings) -> Check {

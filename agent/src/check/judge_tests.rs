@@ -37,7 +37,7 @@ fn counter(event: &str, slot: Result<usize, String>) -> OpenCounter {
 }
 
 fn started(tracepoint: Tracepoint) -> Option<anyhow::Result<Started>> {
-    Some(Ok(Started { tracepoint, samples: Ok(Some(SampleEvent::CpuClock)) }))
+    Some(Ok(Started { tracepoint, samples: Ok(Some(SampleEvent::CpuClock)), sensors: Vec::new() }))
 }
 
 /// A host that has even the capabilities that only names need.
@@ -311,8 +311,10 @@ fn an_agent_that_already_runs_is_no_fault_and_another_program_is() {
 
 #[test]
 fn samples_that_cannot_be_taken_matter_only_to_those_who_want_them() {
-    let samples =
-        |samples| Findings { programs: Some(Ok(Started { tracepoint: Tracepoint::Btf, samples })), ..findings() };
+    let samples = |samples| {
+        let started = Started { tracepoint: Tracepoint::Btf, samples, sensors: Vec::new() };
+        Findings { programs: Some(Ok(started)), ..findings() }
+    };
     let refused = samples(Err("permission denied".into()));
     let (state, detail, way) = line(&refused, "cpu samples");
     assert_eq!((state, &*detail), ("degraded", "none: permission denied"));

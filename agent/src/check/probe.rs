@@ -11,7 +11,7 @@ use crate::{
     events::plan::Plan,
     export::otlp,
     kernel::{
-        self, OpenCounter, Pins, SampleEvent, SensorSettings, Sensors, Tracepoint,
+        self, OpenCounter, Pins, SampleEvent, SensorSettings, SensorState, Sensors, Tracepoint,
         host::Host,
         memory::{Limit, map_bytes},
     },
@@ -114,6 +114,8 @@ pub struct Started {
     pub tracepoint: Tracepoint,
     /// The event that makes samples on the CPU, or the reason why there are no samples.
     pub samples: Result<Option<SampleEvent>, String>,
+    /// The sensors that the configuration turns on.
+    pub sensors: Vec<SensorState>,
 }
 
 /// Loads and attaches the programs, as the agent does, and removes them again.
@@ -125,7 +127,8 @@ fn try_programs(config: &Config, host: &Host) -> anyhow::Result<Started> {
         ..parts::sensor_settings(config, host)
     };
     let sensors = Sensors::start(&settings, &Plan::default(), None)?;
-    Ok(Started { tracepoint: sensors.tracepoint(), samples: sensors.samples() })
+    let states = sensors.sensor_states().to_vec();
+    Ok(Started { tracepoint: sensors.tracepoint(), samples: sensors.samples(), sensors: states })
 }
 
 async fn try_pods(config: &Config, node_name: &str) -> Result<(State, String), pods::SourceError> {

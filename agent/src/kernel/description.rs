@@ -9,8 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytemuck::Pod;
 use podperf_ebpf::abi;
 
-use super::programs::{DROPS, PROGRAMS};
-use crate::model::wait::WaitState;
+use super::{
+    programs::{DROPS, PROGRAMS},
+    sensor_programs,
+};
+use crate::model::{sensors, wait::WaitState};
 
 /// Prefixes of the fields of a task's record that are migrated to another layout. The task's stack is not among them,
 /// since the new programs do not know its frames.
@@ -70,7 +73,10 @@ pub(super) fn text() -> String {
         ("podperf_cpu.programs.ns", PROGRAMS.map(str::to_owned).to_vec()),
         ("podperf_cpu.programs.runs", PROGRAMS.map(str::to_owned).to_vec()),
     ];
-    let names = names.map(|(array, names)| format!("names {array} {}\n", names.join(" "))).concat();
+    let with_programs = sensors::ALL.into_iter().filter(|sensor| !sensor.programs.is_empty());
+    let of_sensors = with_programs.map(|sensor| (sensor.names.runs, sensor_programs::names(sensor)));
+    let names = names.into_iter().chain(of_sensors);
+    let names: String = names.map(|(array, names)| format!("names {array} {}\n", names.join(" "))).collect();
     format!("{}{names}", podperf_ebpf::LAYOUT)
 }
 

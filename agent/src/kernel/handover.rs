@@ -26,6 +26,7 @@ use super::{
     reading::{CpuTotals, RawReading, RawRow, sum},
     records::CgroupRecord,
     rows::ROWS_SO_FAR,
+    sensor_programs::accounts,
 };
 use crate::model::{
     ids::CgroupId,
@@ -182,10 +183,11 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Bef
             *count += copies.iter().sum::<u64>();
         }
     })?;
+    let accounts = accounts(&object, copies, |sensor| theirs.names(sensor.names.runs).to_vec())?;
     let reading = RawReading {
         at_ns: monotonic_ns(),
         rows: read_rows(&object, &rows, &sensors, copies)?,
-        cpu: CpuTotals::of(&cpus),
+        cpu: CpuTotals::of(&cpus, accounts),
         drops,
         online_ns: 0,
         cpus,

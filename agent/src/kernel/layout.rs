@@ -31,6 +31,11 @@ impl Layout {
         self
     }
 
+    /// Returns the number of entries of a map; `None` if it is not set here.
+    pub(super) fn entries(&self, map: &str) -> Option<u32> {
+        self.sizes.iter().find(|(of, _)| *of == map).map(|(_, entries)| *entries)
+    }
+
     /// Adds a setting that is neither a constant nor a size, such as the wanted form of the scheduling tracepoint.
     pub(super) fn besides(mut self, what: impl Into<String>) -> Self {
         self.besides.push(what.into());

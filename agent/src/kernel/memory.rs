@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use podperf_ebpf::{abi, sensor::Sensor};
+use podperf_ebpf::{
+    abi,
+    sensor::{Map, Sensor},
+};
 
 use super::{load::SensorSettings, rows::Rows, sent, start::max_oncpu_samples};
 
@@ -114,7 +117,9 @@ pub fn map_bytes(settings: &SensorSettings) -> u64 {
         + u64::from(samples) * 2 * (HASH_ENTRY + sample);
     let of_sensor = |sensor: &&Sensor| {
         let row = (sensor.words * size_of::<u64>() * copies) as u64;
-        u64::from(rows.sensor_slots()) * (row + COPIES_ENTRY) + u64::from(rows.sensor_slots()) * (row + HASH_ENTRY + 16)
+        let entries = |map: &Map| u64::from(map.per_slot) * (HASH_ENTRY + 8 + map.value_bytes as u64);
+        let of_maps: u64 = sensor.maps.iter().map(entries).sum();
+        u64::from(rows.sensor_slots()) * (row + COPIES_ENTRY + row + HASH_ENTRY + 16 + of_maps)
     };
     let of_sensors: u64 = settings.sensors.iter().map(of_sensor).sum();
     of_rows + of_sensors + RINGS + if settings.stacks { of_stacks } else { 0 }

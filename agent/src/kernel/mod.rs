@@ -40,6 +40,7 @@ pub mod records;
 mod rows;
 mod sample_tables;
 mod sampler;
+mod sensor_programs;
 mod sensors;
 mod sent;
 mod spin;
@@ -63,6 +64,7 @@ pub(crate) use programs::DROPS;
 pub(crate) use raw::return_free_memory;
 pub use reading::{CpuTotals, RawReading, RawRow};
 pub use sampler::SampleEvent;
+pub use sensor_programs::SensorState;
 pub use sensors::{Begin, Sensors};
 pub use trial::{try_counters, try_perf_event_open};
 

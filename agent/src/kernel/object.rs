@@ -13,6 +13,7 @@ use aya::{
     maps::{Map, MapData},
     programs::{PerfEvent, Program, ProgramError, RawTracePoint, links::FdLink},
 };
+use tracing::debug;
 
 use super::{
     descriptor,
@@ -141,6 +142,17 @@ impl Object {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return result.map(drop),
             }
+        }
+    }
+
+    /// Detaches and unloads a program that this agent has loaded.
+    pub(super) fn unload(&mut self, name: &str) {
+        self.links.retain(|(of, _)| *of != name);
+        if let Some(Program::BtfTracePoint(program)) = self.program_mut(name)
+            && let Err(error) = program.unload()
+        {
+            // It was not loaded.
+            debug!(program = name, %error, "not unloaded");
         }
     }
 

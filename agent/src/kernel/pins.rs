@@ -127,6 +127,14 @@ impl Pins {
         Some(map.info().ok()?.id())
     }
 
+    /// Returns the number of entries of a map of a generation, and the size of its values in bytes; `None` if the map
+    /// is not pinned.
+    pub(super) fn sizes(&self, generation: &Generation, map: &str) -> Option<(u32, usize)> {
+        let map = MapData::from_pin(Object::pin_of(&self.of(&generation.name), map)).ok()?;
+        let info = map.info().ok()?;
+        Some((info.max_entries(), info.value_size() as usize))
+    }
+
     /// Returns the directory of the pins that all generations share.
     pub(super) fn shared(&self) -> PathBuf {
         self.of(SHARED)

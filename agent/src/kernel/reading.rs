@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use podperf_ebpf::abi;
 
-use super::programs::PROGRAMS;
-use crate::model::ids::CgroupId;
+use super::{
+    programs::PROGRAMS,
+    sensor_programs::{self, Accounts},
+};
+use crate::model::{ids::CgroupId, sensors};
 
 /// The kernel's counts at one instant; all of them only ever grow.
 #[derive(Debug, Default)]
@@ -71,11 +74,13 @@ pub struct CpuTotals {
     pub counts: [u64; abi::PODPERF_MAX_EVENTS as usize],
     /// The runs and the time of each program, by its own account, in the order of `enum podperf_program`.
     pub programs: [abi::podperf_runs; abi::PODPERF_PROGRAMS as usize],
+    /// The same of the programs of sensors.
+    pub sensor_programs: [abi::podperf_runs; sensors::PROGRAMS],
 }
 
 impl CpuTotals {
-    pub(super) fn of(cpus: &[abi::podperf_cpu]) -> Self {
-        let mut total: Self = Self::default();
+    pub(super) fn of(cpus: &[abi::podperf_cpu], sensor_programs: Accounts) -> Self {
+        let mut total = Self { sensor_programs, ..Self::default() };
         for cpu in cpus {
             total.idle_ns += cpu.idle_ns;
             total.switches_recovered += cpu.switches_recovered;
@@ -129,17 +134,29 @@ impl CpuTotals {
         ];
         let mut numbers: Vec<_> = plain.into_iter().map(|(label, number)| (label.to_owned(), number)).collect();
         numbers.extend(slots.iter().zip(&mut self.counts).map(|((name, _), count)| (format!("count {name}"), count)));
-        for (program, account) in PROGRAMS.iter().zip(&mut self.programs) {
+        let of_sensors = sensor_programs::programs().map(|(_, program)| program.name).zip(&mut self.sensor_programs);
+        for (program, account) in PROGRAMS.into_iter().zip(&mut self.programs).chain(of_sensors) {
             numbers.push((format!("runs {program}"), &mut account.runs));
             numbers.push((format!("ns {program}"), &mut account.ns));
         }
         numbers
     }
 
+    /// Returns the account of a program.
+    pub(super) fn account(&self, program: &str) -> Option<&abi::podperf_runs> {
+        if let Some(place) = sensor_programs::programs().position(|(_, of)| of.name == program) {
+            return self.sensor_programs.get(place);
+        }
+        // The raw form `sched_switch_raw` shares the account of `sched_switch`.
+        let place = PROGRAMS.iter().position(|own| program.starts_with(own))?;
+        self.programs.get(place)
+    }
+
     /// Returns the time in all programs.
     #[must_use]
     pub fn programs_time(&self) -> Duration {
-        Duration::from_nanos(self.programs.iter().map(|program| program.ns).sum())
+        let all = self.programs.iter().chain(&self.sensor_programs);
+        Duration::from_nanos(all.map(|program| program.ns).sum())
     }
 }
 
@@ -161,6 +178,7 @@ impl Default for CpuTotals {
             shadow_wrong_ns: 0,
             counts: bytemuck::Zeroable::zeroed(),
             programs: bytemuck::Zeroable::zeroed(),
+            sensor_programs: bytemuck::Zeroable::zeroed(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     object::{fd, identity},
-    programs::{ADOPT, COLLECT, DROPS, ORDERS, PROGRAMS, RUN, SEE},
+    programs::{ADOPT, COLLECT, DROPS, ORDERS, RUN, SEE},
 };
 use std::{collections::BTreeMap, io, os::fd::AsFd};
 
@@ -30,6 +30,7 @@ use super::{
     rows::Rows,
     sample_tables,
     sampler::{SampleEvent, Sampler},
+    sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
     sent,
     start::{find, forget_stacks, is_loaded, layout, load},
 };
@@ -53,6 +54,7 @@ pub struct Sensors {
     max_walks: u32,
     tracepoint: Tracepoint,
     running: Vec<&'static str>,
+    sensor_states: Vec<SensorState>,
     begin: Begin,
     /// Totals, and losses by reason, that are no longer in any map.
     base: (CpuTotals, Vec<(&'static str, u64)>),
@@ -88,15 +90,20 @@ impl Sensors {
         // Listens before the counters are opened: CPUs that come or go meanwhile are noticed afterwards.
         let hotplug = Hotplug::listen();
         let mut counters = Counters::open(plan, &cpus, settings.pmu, monotonic());
-        let rows = Rows::new(settings.max_cgroups, copies, &settings.sensors);
-        let layout = layout(settings, &counters, &rows, copies);
+        let (on, mut sensor_states) = supported(&settings.sensors);
+        let rows = Rows::new(settings.max_cgroups, copies, &on);
+        let layout = layout(settings, &on, &counters, &rows, copies);
         let mut found = pins.map(|pins| find(pins, &layout.name())).transpose()?.unwrap_or_default();
         let same = found.same.take();
         let adopted = same.is_some();
-        let (mut object, number) = match same {
-            Some((generation, object)) => (object, generation.number),
-            None => load(settings, &layout, pins, &found).map_err(LoadError::or_missing_features)?,
+        let (mut object, number, states) = match same {
+            Some((generation, object)) => {
+                let states = adopt(&object, &on);
+                (object, generation.number, states)
+            }
+            None => load(settings, &on, &layout, pins, &found).map_err(LoadError::or_missing_features)?,
         };
+        sensor_states.extend(states);
         let others = found.others;
         let begin = match (others.is_empty(), adopted) {
             (false, _) => Begin::TookOver,
@@ -141,7 +148,8 @@ impl Sensors {
             object.iterate(SEE).map_err(LoadError::Counter)?;
         }
         let tracepoint = if is_loaded(&object, "sched_switch_raw") { Tracepoint::Raw } else { Tracepoint::Btf };
-        let running = RUN.into_iter().filter(|name| is_loaded(&object, name)).collect();
+        let of_sensors = programs().map(|(_, program)| program.name);
+        let running = RUN.into_iter().chain(of_sensors).filter(|name| is_loaded(&object, name)).collect();
         raw::return_free_memory();
         Ok(Self {
             object,
@@ -157,6 +165,7 @@ impl Sensors {
             max_walks: settings.max_walks,
             tracepoint,
             running,
+            sensor_states,
             begin,
             base: Default::default(),
             before,
@@ -214,6 +223,12 @@ impl Sensors {
     #[must_use]
     pub const fn tracepoint(&self) -> Tracepoint {
         self.tracepoint
+    }
+
+    /// Returns the states of the sensors that the configuration turns on.
+    #[must_use]
+    pub fn sensor_states(&self) -> &[SensorState] {
+        &self.sensor_states
     }
 
     /// Returns the event that triggers samples on the CPU; `None` if none are wanted.
@@ -320,7 +335,7 @@ impl Sensors {
         let passed = self.presence.pass(at_ns, &online, &idle);
         // The totals may wrap around.
         self.base.0.idle_ns = self.base.0.idle_ns.wrapping_sub(passed.offline_idle_ns);
-        let mut cpu = CpuTotals::of(&cpus);
+        let mut cpu = CpuTotals::of(&cpus, accounts(&self.object, self.copies, names)?);
         cpu.add(&self.base.0);
         Ok(RawReading { at_ns, rows, cpu, drops, online_ns: passed.online_ns, cpus })
     }
@@ -418,11 +433,8 @@ impl Sensors {
     /// Returns the programs that run, with their runs and times by their own account in `totals`.
     #[must_use]
     pub fn program_use(&self, totals: &CpuTotals) -> Vec<ProgramUse> {
-        let read = |name: &&'static str| {
-            // The raw form `sched_switch_raw` shares the account of `sched_switch`.
-            let own = PROGRAMS.iter().position(|program| name.starts_with(program))?;
-            Some(ProgramUse::read(name, self.object.descriptor(name)?, &totals.programs[own]))
-        };
+        let read =
+            |name: &&'static str| Some(ProgramUse::read(name, self.object.descriptor(name)?, totals.account(name)?));
         self.running.iter().filter_map(read).collect()
     }
 

@@ -24,8 +24,10 @@ use super::{
     programs::{ADOPT, CARRY, COLLECT, ORDERS, SEE},
     raw,
     rows::Rows,
+    sensor_programs::{self, SensorState},
     sent, symbols,
 };
+use crate::model::sensors::Sensor;
 
 /// The pinned generations.
 #[derive(Default)]
@@ -75,19 +77,28 @@ pub(super) fn find(pins: &Pins, layout: &str) -> Result<Found, LoadError> {
 }
 
 /// Returns the constants and map sizes with which the programs are loaded.
-pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows, copies: usize) -> Layout {
+pub(super) fn layout(
+    settings: &SensorSettings,
+    on: &[&'static Sensor],
+    counters: &Counters,
+    rows: &Rows,
+    copies: usize,
+) -> Layout {
     let copies = u32::try_from(copies).unwrap_or(1);
     let max_stacks = if settings.stacks { settings.max_stacks } else { 1 };
     let max_samples = if settings.stacks { settings.max_samples } else { 1 };
     let max_oncpu_samples = max_oncpu_samples(settings, copies);
     let (interrupts, scheduler) = symbols::text(settings.stacks);
     let mut layout = Layout::default();
-    for sensor in &settings.sensors {
+    for sensor in on {
         let names = sensor.names;
         layout = layout
             .global(names.enabled, 1_u8)
             .size(names.rows, rows.sensor_slots())
             .size(names.rows_by_id, rows.sensor_slots());
+        for map in sensor.maps {
+            layout = layout.size(map.name, rows.sensor_slots().saturating_mul(map.per_slot));
+        }
     }
     layout
         .global("nr_events", u32::try_from(counters.slots()).unwrap_or(0))
@@ -127,13 +138,15 @@ pub(super) fn layout(settings: &SensorSettings, counters: &Counters, rows: &Rows
 }
 
 /// Loads the object, pins its maps if that is wanted, and attaches its programs. The programs count at once, unless
-/// there are other programs to take over from.
+/// there are other programs to take over from. Also returns the number of the generation, and the states of the
+/// sensors `on`.
 pub(super) fn load(
     settings: &SensorSettings,
+    on: &[&'static Sensor],
     layout: &Layout,
     pins: Option<&Pins>,
     found: &Found,
-) -> Result<(Object, u64), LoadError> {
+) -> Result<(Object, u64, Vec<SensorState>), LoadError> {
     let others = &found.others;
     // The kernel's types are by far the largest data in the agent, and are freed when this function returns.
     let btf = Btf::from_sys_fs()?;
@@ -161,6 +174,12 @@ pub(super) fn load(
             let theirs = pins.of(&counting.name);
             carries = counting.version() != abi::PODPERF_LAYOUT.to_string();
             loader.map_pin_path(if carries { "tasks_before" } else { TASKS }, Object::pin_of(&theirs, TASKS));
+            for map in on.iter().flat_map(|sensor| sensor.maps).filter(|map| map.is_inherited) {
+                if pins.sizes(counting, map.name) == layout.entries(map.name).map(|entries| (entries, map.value_bytes))
+                {
+                    loader.map_pin_path(map.name, Object::pin_of(&theirs, map.name));
+                }
+            }
             if carries && let Some(description) = handover::description(&theirs) {
                 let anew;
                 (carried, anew) = description.carried(&Description::own());
@@ -210,7 +229,8 @@ pub(super) fn load(
     if settings.stacks && settings.waker_after_ns > 0 {
         attach_btf(&mut object, "sched_waking", "sched_waking", &btf)?;
     }
-    Ok((object, number))
+    let states = sensor_programs::attach(&mut object, on, &btf);
+    Ok((object, number, states))
 }
 
 /// Returns the hash key for ids. It is the key of the previous programs, if any, because migrated records of tasks

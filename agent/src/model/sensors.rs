@@ -1,8 +1,8 @@
 //! The words of all sensors in one list: the rows of the sensors of [`ALL`], one after the other. Pure.
 
 pub use podperf_ebpf::{
-    sensor::{Family, Sensor, Series, Words},
-    sensors::ALL,
+    sensor::{Family, Program, Sensor, Series, Words},
+    sensors::{ALL, PROGRAMS},
 };
 
 /// Returns all sensors, each with the place of its row in the list.

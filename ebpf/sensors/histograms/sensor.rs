@@ -44,4 +44,6 @@ pub(super) static SENSOR: Sensor = Sensor {
             ],
         },
     ],
+    programs: &[],
+    maps: &[],
 };

@@ -197,9 +197,8 @@ pub fn render(
 ) -> Result<Vec<u8>, fmt::Error> {
     let mut families = workload::families(&observation.snapshot, &observation.counters, &facts.families, zero_first);
     let form = histogram::Form { native: format == Format::Protobuf, classic: facts.classic_buckets };
-    if form.native || form.classic {
-        families.extend(sensors::families(&observation.snapshot, &facts.sensors));
-    }
+    let of_sensors = sensors::families(&observation.snapshot, &facts.sensors).into_iter();
+    families.extend(of_sensors.filter(|family| family.kind != Kind::Histogram || form.native || form.classic));
     families.extend(agent::families(observation, facts));
     let with_created = facts.created_series && format == Format::OpenMetrics;
     let lines = |sample: &Sample| match &sample.value {

@@ -203,7 +203,7 @@ histograms.
 
 A wait is in its histogram once it has ended, with its whole length, in the cgroup in which it ended. If no thread changes its
 cgroup during a wait, the sum of a histogram is the `offcpu` of the same state since the sensor was turned on, without the
-waits that still last. Histograms do not begin with 0 as other series do; protobuf has the time at which they were empty.
+waits that still last. Series of sensors do not begin with 0 as other series do; protobuf has the time at which they were empty.
 ";
 
 const ABOUT_THE_AGENT: &str = "
