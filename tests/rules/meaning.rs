@@ -13,6 +13,8 @@ pub(crate) const TESTS: &[Test] = tests![each_sentence_about_meaning_is_held_by_
 
 const PAGE: &str = "docs/metrics.md";
 const HOLDERS: &str = "tests/rules/meaning.yaml";
+/// The folder whose folders may have a file with further entries.
+const SENSORS: &str = "ebpf/sensors";
 /// The parts of the page: their first words, and the first words after them.
 const PARTS: [(&str, &str); 2] = [
     ("All are counters.", "\"Series\" is how many"),
@@ -23,8 +25,16 @@ const SOURCES: [&str; 3] = ["agent/src", "ebpf/tests", "tests"];
 fn each_sentence_about_meaning_is_held_by_a_test() -> Result<()> {
     let page = fs::read_to_string(root().join(PAGE))?;
     let sentences = sentences(&page)?;
-    let text = fs::read_to_string(root().join(HOLDERS))?;
-    let holders: Vec<Vec<String>> = serde_yaml::from_str(&text).with_context(|| HOLDERS.to_owned())?;
+    let mut files = vec![root().join(HOLDERS)];
+    for sensor in fs::read_dir(root().join(SENSORS))? {
+        files.extend(Some(sensor?.path().join("meaning.yaml")).filter(|file| file.is_file()));
+    }
+    let mut holders: Vec<Vec<String>> = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file)?;
+        let of_file: Vec<Vec<String>> = serde_yaml::from_str(&text).with_context(|| file.display().to_string())?;
+        holders.extend(of_file);
+    }
     for sentence in &sentences {
         let is_of = |holder: &&Vec<String>| holder.first().is_some_and(|words| sentence.contains(words));
         let count = holders.iter().filter(is_of).count();
