@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use podperf_tests::load::{
-    blocked, churn, cpu, crowd, descriptors, faults, hoard, hog, instructions, lives, mixed, moved, ring, sites,
+    blocked, churn, cpu, crowd, descriptors, faults, hoard, hog, instructions, lives, locks, mixed, moved, ring, sites,
     sleepers, storm, thicket, wakeups,
 };
 use podperf_tests::process;
@@ -35,6 +35,8 @@ enum Load {
     Descriptors(descriptors::DescriptorsArgs),
     /// Fork children that burn CPU time for some milliseconds, several at a time
     Lives(lives::LivesArgs),
+    /// Wait for locks that another process holds
+    Locks(locks::LocksArgs),
     /// Burn and sleep in turn
     Mixed(mixed::MixedArgs),
     /// Wait in many threads at sixteen places of known names, shortly and long
@@ -89,6 +91,7 @@ fn run(cli: Cli) -> Result<()> {
         Load::Descriptors(args) => report(&descriptors::run(&args)?),
         Load::Hoard(args) => report(&hoard::run(&args)?),
         Load::Lives(args) => report(&lives::run(&args)?),
+        Load::Locks(args) => report(&locks::run(&args)?),
         Load::Mixed(args) => report(&mixed::run(&args)?),
         Load::Sites(args) => report(&sites::run(&args)?),
         Load::Forkjoin(args) => report(&cpu::fork_join(&args)?),

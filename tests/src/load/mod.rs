@@ -14,6 +14,7 @@ pub mod hoard;
 pub mod hog;
 pub mod instructions;
 pub mod lives;
+pub mod locks;
 pub mod mixed;
 pub mod moved;
 pub mod ring;
