@@ -1,0 +1,114 @@
+//! The description of the sensor `locks`.
+
+use std::mem::offset_of;
+
+use crate::{
+    abi::{podperf_lock_wait, podperf_lock_waits, podperf_locks},
+    sensor::{Family, Label, Map, Program, Sensor, Series, Unit, Words, names},
+};
+
+/// Returns the word at this offset.
+const fn total(label: &'static str, offset: usize) -> Series {
+    Series { label, words: Words::Total(offset / size_of::<u64>()) }
+}
+
+/// Returns a series for each kind of lock of the kernel: the word at this offset of its waits.
+const fn kinds(word: usize) -> [Series; 11] {
+    [
+        total("mmap_lock", offset_of!(podperf_locks, mmap_lock) + word),
+        total("siglock", offset_of!(podperf_locks, siglock) + word),
+        total("spinlock", offset_of!(podperf_locks, spinlock) + word),
+        total("rwlock_read", offset_of!(podperf_locks, rwlock_read) + word),
+        total("rwlock_write", offset_of!(podperf_locks, rwlock_write) + word),
+        total("rwsem_read", offset_of!(podperf_locks, rwsem_read) + word),
+        total("rwsem_write", offset_of!(podperf_locks, rwsem_write) + word),
+        total("mutex", offset_of!(podperf_locks, mutex) + word),
+        total("rt_mutex", offset_of!(podperf_locks, rt_mutex) + word),
+        total("percpu_rwsem", offset_of!(podperf_locks, percpu_rwsem) + word),
+        total("semaphore", offset_of!(podperf_locks, semaphore) + word),
+    ]
+}
+
+const LOCK: Option<Label> = Some(Label { name: "lock", attribute: "podperf.lock" });
+const TRACEPOINTS: &str = "Linux 5.19";
+const WHEREVER_LOCKS_ARE: &str = "task, interrupt or NMI, wherever the kernel waits for a lock";
+
+/// See README.md.
+pub(super) static SENSOR: Sensor = Sensor {
+    names: names!("locks"),
+    about: "counts waits for locks of the kernel and of programs, and who held these locks",
+    is_default: false,
+    words: size_of::<podperf_locks>() / size_of::<u64>(),
+    families: &[
+        Family {
+            name: "kernel_lock_wait",
+            instrument: "kernel_lock.wait",
+            help: "Time that threads waited for locks of the kernel, also while they spun",
+            unit: Unit::Seconds,
+            label: LOCK,
+            series: &kinds(offset_of!(podperf_lock_waits, ns)),
+        },
+        Family {
+            name: "kernel_lock_contentions",
+            instrument: "kernel_lock.contentions",
+            help: "Waits for locks of the kernel that ended",
+            unit: Unit::Things("{wait}"),
+            label: LOCK,
+            series: &kinds(offset_of!(podperf_lock_waits, count)),
+        },
+        Family {
+            name: "user_lock_wait",
+            instrument: "user_lock.wait",
+            help: "Time that threads were blocked in waits for locks of user space that ended",
+            unit: Unit::Seconds,
+            label: None,
+            series: &[total("", offset_of!(podperf_locks, user) + offset_of!(podperf_lock_waits, ns))],
+        },
+        Family {
+            name: "user_lock_waits",
+            instrument: "user_lock.waits",
+            help: "Waits for locks of user space that ended",
+            unit: Unit::Things("{wait}"),
+            label: None,
+            series: &[total("", offset_of!(podperf_locks, user) + offset_of!(podperf_lock_waits, count))],
+        },
+        Family {
+            name: "lock_blocking",
+            instrument: "lock.blocking",
+            help: "Time that threads, of any container, waited for locks that this one then released",
+            unit: Unit::Seconds,
+            label: Some(Label { name: "kind", attribute: "podperf.lock.kind" }),
+            series: &[
+                total("user", offset_of!(podperf_locks, user_blocking_ns)),
+                total("kernel", offset_of!(podperf_locks, kernel_blocking_ns)),
+            ],
+        },
+    ],
+    // The program at the end of a wait comes first: no wait begins that it does not see.
+    programs: &[
+        Program {
+            name: "locks_contention_end",
+            tracepoint: "contention_end",
+            since: TRACEPOINTS,
+            context: WHEREVER_LOCKS_ARE,
+        },
+        Program {
+            name: "locks_contention_begin",
+            tracepoint: "contention_begin",
+            since: TRACEPOINTS,
+            context: WHEREVER_LOCKS_ARE,
+        },
+        Program {
+            name: "locks_waking",
+            tracepoint: "sched_waking",
+            since: TRACEPOINTS,
+            context: "task, softirq or interrupt; the woken task locked, interrupts off",
+        },
+    ],
+    maps: &[Map {
+        name: "locks_waiting",
+        per_slot: 4,
+        value_bytes: size_of::<podperf_lock_wait>(),
+        is_inherited: true,
+    }],
+};

@@ -1,0 +1,208 @@
+//! The sensor `locks`. The truth is the clock of the thread that waits.
+
+use std::{fs, path::Path, thread, time::Duration};
+
+use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
+use podperf_tests::{
+    agent::{self, Agent, Metrics},
+    bpffs::Bpffs,
+    cgroup::TestCgroup,
+    load::locks::LocksReport,
+    running::{Load, count, run, time},
+    suite,
+};
+
+use crate::maps::dump;
+
+const ON: &str = "sensors: {locks: {enabled: true}}";
+const USER_WAIT: &str = "podperf_cgroup_user_lock_wait_seconds_total";
+const USER_WAITS: &str = "podperf_cgroup_user_lock_waits_total";
+const KERNEL_WAIT: &str = "podperf_cgroup_kernel_lock_wait_seconds_total";
+const CONTENTIONS: &str = "podperf_cgroup_kernel_lock_contentions_total";
+const BLOCKING: &str = "podperf_cgroup_lock_blocking_seconds_total";
+const PROGRAMS: [&str; 3] = ["locks_contention_end", "locks_contention_begin", "locks_waking"];
+
+/// The cgroups of the two processes.
+struct Both {
+    waiter: TestCgroup,
+    holder: TestCgroup,
+}
+
+impl Both {
+    fn new() -> Result<Self> {
+        Ok(Self { waiter: TestCgroup::new("waiter")?, holder: TestCgroup::new("holder")? })
+    }
+
+    fn arguments(&self, kind: &str, waits: u32) -> String {
+        let (waiter, holder) = (self.waiter.path().display(), self.holder.path().display());
+        format!("locks --kind {kind} --waits {waits} --cgroup {waiter} --holder {holder}")
+    }
+
+    /// Checks the time of the waiter, and the time that the holder has for it.
+    fn check(&self, found: Duration, truth: Duration, blocking: Duration, report: &LocksReport) -> Result<()> {
+        suite::tell(&format!("waited {found:?}, by its own clock {truth:?}; the holder has {blocking:?}"));
+        ensure!(found.abs_diff(truth) <= truth / 100, "{found:?} in the waiter's row, by its own clock {truth:?}");
+        // The time in the run queue after the wake-up is nobody's.
+        let blocked = report.blocked();
+        ensure!(blocking >= blocked * 98 / 100, "{blocking:?} of {blocked:?} in the holder's row");
+        Ok(())
+    }
+}
+
+/// Returns a time that may have no series, because it is 0.
+fn time_or_zero(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[(&str, &str)]) -> Duration {
+    time(metrics, family, cgroup, labels).unwrap_or_default()
+}
+
+pub(crate) fn a_mutex_is_waited_for_and_its_holder_is_named() -> Result<()> {
+    const WAITS: u32 = 50;
+    let agent = Agent::start(ON)?;
+    for kind in ["mutex", "pi"] {
+        let both = Both::new()?;
+        let report: LocksReport = run(&both.arguments(kind, WAITS))?;
+        let metrics = agent.fresh_metrics()?;
+        let found = time(&metrics, USER_WAIT, &both.waiter, &[])?;
+        let blocking = time(&metrics, BLOCKING, &both.holder, &[("kind", "user")])?;
+        both.check(found, report.blocked(), blocking, &report)?;
+        let waits = count(&metrics, USER_WAITS, &both.waiter, &[])?;
+        ensure!(waits == f64::from(report.waits), "{waits} waits for a lock: {report:?}");
+        ensure!(report.waits > WAITS * 9 / 10, "only {} waits", report.waits);
+        ensure!(blocking == found, "{blocking:?} in the holder's row");
+        ensure!(time(&metrics, BLOCKING, &both.waiter, &[("kind", "user")]).is_err(), "the waiter blocks");
+    }
+    Ok(())
+}
+
+/// These waits also have the value 2.
+pub(crate) fn a_condition_is_no_lock() -> Result<()> {
+    let agent = Agent::start(ON)?;
+    for kind in ["condition", "frame"] {
+        let both = Both::new()?;
+        let report: LocksReport = run(&both.arguments(kind, 20))?;
+        let metrics = agent.fresh_metrics()?;
+        // A notified thread may find the mutex locked, for a moment.
+        let found = time_or_zero(&metrics, USER_WAIT, &both.waiter, &[]);
+        ensure!(found < report.blocked() / 1000, "{found:?} of waits for a {kind}: {report:?}");
+    }
+    Ok(())
+}
+
+pub(crate) fn the_lock_of_a_file_is_waited_for_and_its_holder_is_named() -> Result<()> {
+    const WAITS: u32 = 20;
+    let agent = Agent::start(ON)?;
+    let both = Both::new()?;
+    let report: LocksReport = run(&both.arguments("inode", WAITS))?;
+    let metrics = agent.fresh_metrics()?;
+    let write = [("lock", "rwsem_write")];
+    let found = time(&metrics, KERNEL_WAIT, &both.waiter, &write)?;
+    let blocking = time(&metrics, BLOCKING, &both.holder, &[("kind", "kernel")])?;
+    both.check(found, report.waited(), blocking, &report)?;
+    let contentions = count(&metrics, CONTENTIONS, &both.waiter, &write)?;
+    ensure!(contentions == f64::from(report.waits), "{contentions} waits: {report:?}");
+    ensure!(report.waits > WAITS * 9 / 10, "only {} waits", report.waits);
+    Ok(())
+}
+
+pub(crate) fn without_the_sensor_there_is_no_program_and_no_series() -> Result<()> {
+    let agent = Agent::start("")?;
+    let both = Both::new()?;
+    let _: LocksReport = run(&both.arguments("mutex", 5))?;
+    let metrics = agent.fresh_metrics()?;
+    for family in [USER_WAIT, USER_WAITS, KERNEL_WAIT, CONTENTIONS, BLOCKING] {
+        ensure!(metrics.samples().iter().all(|sample| sample.name != family), "`{family}` has a series");
+    }
+    for program in PROGRAMS {
+        let loaded = metrics.get("podperf_bpf_program_loaded", &[("program", program)]);
+        ensure!(loaded.is_none(), "`{program}` is loaded");
+    }
+    Ok(())
+}
+
+/// With 64 slots, some of the cgroups have their row by id.
+pub(crate) fn cgroups_of_one_slot_wait_apart() -> Result<()> {
+    const CGROUPS: usize = 50;
+    let agent = Agent::start(&format!("cgroups: {{max: 256}}\n{ON}"))?;
+    let holder = TestCgroup::new("holder")?;
+    let mut cgroups = Vec::new();
+    for _ in 0..CGROUPS {
+        let waiter = TestCgroup::new("waiter")?;
+        let (path, of) = (waiter.path().display(), holder.path().display());
+        let report: LocksReport =
+            run(&format!("locks --kind mutex --waits 2 --millis 3 --cgroup {path} --holder {of}"))?;
+        cgroups.push((waiter, report));
+    }
+    // The kernel cuts names off.
+    let by_id = dump("locks_rows_by_i")?;
+    let sharing = cgroups.iter().filter(|(cgroup, _)| by_id.contains(&format!("\"key\": {},", cgroup.id()))).count();
+    ensure!(sharing > 0, "no two cgroups share a slot");
+    let metrics = agent.fresh_metrics()?;
+    for (cgroup, report) in &cgroups {
+        let waits = count(&metrics, USER_WAITS, cgroup, &[])?;
+        ensure!(waits == f64::from(report.waits), "{waits} waits: {report:?}");
+    }
+    let dropped = metrics.get("podperf_bpf_drops_total", &[("reason", "sensor_table")]);
+    ensure!(dropped == Some(0.0), "{dropped:?} waits found no row");
+    Ok(())
+}
+
+/// Agents are killed and replaced while the load runs, also by programs of another layout.
+fn goes_on(kind: &str, waits: u32, check: impl Fn(&Metrics, &Both, &LocksReport) -> Result<()>) -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let yaml = format!("{}\n{ON}", bpffs.yaml());
+    let mut agent = Agent::start(&yaml)?;
+    let both = Both::new()?;
+    let mut load = Load::start(&both.arguments(kind, waits))?;
+    let (ours, theirs) = (agent::binary()?, agent::other_layout()?);
+    let mut runs = 0.0;
+    for build in [&theirs, &ours, &ours, &theirs, &ours] {
+        thread::sleep(Duration::from_secs(1));
+        agent.restart_as(build, Signal::SIGKILL, &yaml)?;
+        let metrics = agent.fresh_metrics()?;
+        let now = metrics.get("podperf_bpf_program_runs_total", &[("program", "locks_waking")]);
+        ensure!(now.is_some_and(|now| now > runs), "{now:?} runs after {runs}");
+        runs = now.unwrap_or_default();
+    }
+    ensure!(pinned(bpffs.path())? > 0, "the programs are not pinned");
+    let report: LocksReport = load.report()?;
+    check(&agent.fresh_metrics()?, &both, &report)?;
+    agent.restart_as(&ours, Signal::SIGKILL, &bpffs.yaml())?;
+    suite::within(Duration::from_secs(20), "the sensor is off, and none of its programs is pinned", || {
+        Ok((pinned(bpffs.path())? == 0).then_some(()))
+    })
+}
+
+/// Returns the number of pinned programs and links of the sensor.
+fn pinned(directory: &Path) -> Result<usize> {
+    let mut number = 0;
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            number += pinned(&path)?;
+        } else if PROGRAMS.iter().any(|program| name == *program) {
+            number += 1;
+        }
+    }
+    Ok(number)
+}
+
+pub(crate) fn no_wait_for_a_mutex_is_lost_over_upgrades_and_kills() -> Result<()> {
+    goes_on("mutex", 800, |metrics, both, report| {
+        let waits = count(metrics, USER_WAITS, &both.waiter, &[])?;
+        ensure!(waits == f64::from(report.waits), "{waits} waits for a lock: {report:?}");
+        let found = time(metrics, USER_WAIT, &both.waiter, &[])?;
+        both.check(found, report.blocked(), time(metrics, BLOCKING, &both.holder, &[("kind", "user")])?, report)
+    })
+}
+
+/// The load nearly always waits, so a takeover comes amid a wait.
+pub(crate) fn no_wait_in_the_kernel_is_lost_over_upgrades_and_kills() -> Result<()> {
+    goes_on("inode", 350, |metrics, both, report| {
+        let write = [("lock", "rwsem_write")];
+        let waits = count(metrics, CONTENTIONS, &both.waiter, &write)?;
+        ensure!(waits == f64::from(report.waits), "{waits} waits for a lock: {report:?}");
+        let found = time(metrics, KERNEL_WAIT, &both.waiter, &write)?;
+        both.check(found, report.waited(), time(metrics, BLOCKING, &both.holder, &[("kind", "kernel")])?, report)
+    })
+}
