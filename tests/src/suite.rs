@@ -94,6 +94,12 @@ const LONG: &str = "PODPERF_LONG";
 /// The variable that allows tests to take CPUs offline and counters away.
 pub const OWN_MACHINE: &str = "PODPERF_TESTS_OWN_MACHINE";
 
+/// Returns true on a machine that runs nothing else: a guest of `make vm`.
+#[must_use]
+pub fn has_own_machine() -> bool {
+    std::env::var_os(OWN_MACHINE).is_some()
+}
+
 impl Need {
     fn lacks(self) -> Option<String> {
         match self {
@@ -102,9 +108,7 @@ impl Need {
                 let found = std::env::split_paths(&path).any(|directory| directory.join(name).exists());
                 (!found).then(|| format!("no `{name}`"))
             }
-            Self::OwnMachine => {
-                std::env::var_os(OWN_MACHINE).is_none().then(|| "not a machine of its own (see `make vm`)".to_owned())
-            }
+            Self::OwnMachine => (!has_own_machine()).then(|| "not a machine of its own (see `make vm`)".to_owned()),
             Self::Path(path) => (!std::path::Path::new(path).exists()).then(|| format!("no `{path}`")),
             Self::HardwarePmu => {
                 let pmus = fs::read_dir("/sys/bus/event_source/devices").into_iter().flatten().flatten();
@@ -151,7 +155,7 @@ type Times = Arc<Mutex<Vec<(Duration, &'static str)>>>;
 pub fn run(tests: &[Test]) -> ExitCode {
     let root = nix::unistd::geteuid().is_root();
     // An emulated machine has no time to spare. If one test runs at a time, its name is printed before it runs.
-    let is_guest = std::env::var_os(OWN_MACHINE).is_some();
+    let is_guest = has_own_machine();
     let one = is_guest || tests.iter().all(|test| test.is_alone);
     run_at_once(if one { 1 } else { AT_ONCE }, tests, (!root).then_some("not root"))
 }
