@@ -20,6 +20,9 @@ const volatile bool sees_all_tasks = false;
 const volatile bool carries = false;
 const volatile struct podperf_carried carried[PODPERF_CARRIED] = {};
 
+/* The size of the smallest kernel stack of a task, in bytes. */
+#define TASK_STACK_BYTES (16 << 10)
+
 /* The facts that the kernel keeps per task. */
 struct facts {
 	__u64 run_ns;
@@ -216,6 +219,18 @@ static __always_inline struct task *task_of(struct task_struct *task, __u64 sinc
 	t->seen = true;
 	unlock(&t->busy);
 	return t;
+}
+
+/* Returns true if `ctx` lies on the kernel stack of `task`. Interrupts of the kernel have a stack of their own. */
+static __always_inline bool is_on_stack_of(struct task_struct *task, void *ctx)
+{
+	__u64 begin = (__u64)task->stack, end = begin + TASK_STACK_BYTES;
+
+	if ((__u64)ctx < begin)
+		return false;
+	/* Two comparisons replace a difference, which the verifier rejects for a pointer. */
+	asm volatile("" : "+r"(end));
+	return (__u64)ctx < end;
 }
 
 #endif

@@ -24,8 +24,6 @@ const volatile __u64 irq_text_end = 0;
 
 /* The largest number of frames that are searched for the entry of an interrupt. An entry below them is not found. */
 #define WAKER_FRAMES 48
-/* The size of the smallest kernel stack of a task, in bytes. */
-#define TASK_STACK_BYTES (16 << 10)
 
 /*
  * Returns true if `task`, which is current, certainly runs for itself: on its own kernel stack, where `ctx` lies, and
@@ -35,13 +33,8 @@ const volatile __u64 irq_text_end = 0;
 static __always_inline bool in_system_call(void *ctx, struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u64 begin = (__u64)task->stack, end = begin + TASK_STACK_BYTES;
 
-	if ((__u64)ctx < begin)
-		return false;
-	/* Two comparisons replace a difference, which the verifier rejects for a pointer. */
-	asm volatile("" : "+r"(end));
-	if ((__u64)ctx >= end)
+	if (!is_on_stack_of(task, ctx))
 		return false;
 	if (task->flags & PF_KTHREAD)
 		return true;

@@ -314,15 +314,7 @@ static __always_inline bool is_killed(struct task_struct *task)
 /* Returns the row of the current task, which ends a wait; NULL if an interrupt ends it. */
 static __always_inline struct podperf_locks *row_of_waker(void *ctx, struct task_struct *current)
 {
-	__u64 begin = (__u64)current->stack, end = begin + TASK_STACK_BYTES;
-
-	if (!current->pid || (__u64)ctx < begin)
-		return NULL;
-	/* Two comparisons replace a difference, which the verifier rejects for a pointer. */
-	asm volatile("" : "+r"(end));
-	if ((__u64)ctx >= end)
-		return NULL;
-	return locks_row(cgroup_id(current));
+	return current->pid && is_on_stack_of(current, ctx) ? locks_row(cgroup_id(current)) : NULL;
 }
 
 /* Charges the wait of `task` for a lock of the kernel, if it waits for one, to the cgroup that wakes it. */
