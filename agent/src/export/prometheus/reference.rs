@@ -190,7 +190,7 @@ nowhere.
 "#;
 
 const SENSORS: &str = "
-## What sensors add
+## Metrics of sensors
 
 A sensor is off by default. Turn it on with `sensors: {NAME: {enabled: true}}`. Its families have the same twins and labels
 as those above. Values of 0 have no series.
