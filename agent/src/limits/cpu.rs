@@ -2,10 +2,11 @@
 //! readers do not count: the HTTP server has a limit of its own.
 //!
 //! The cost is judged by its mean over periods of [`JUDGED`], because profiles are made in bursts. Over the limit, the
-//! next step of [`super::steps`] is given up. With room, steps come back: first one, and then three times as many in
-//! each further period. Between the limit and the room, one step comes back after minutes, so that a few bursts do not
-//! cost a feature for ever. If the cost is over the limit soon after a step came back, the next attempt waits twice as
-//! long, unless the cost has fallen meanwhile.
+//! next step of [`super::steps`] is given up. Once something is given up, the mean since the last change must be over
+//! the limit, too, or that of the last minutes ([`REMEMBERED`]): so bursts do not add up while their mean is below the
+//! limit. With room, steps come back: first one, and then three times as many in each further period. Between the limit
+//! and the room, one step comes back after minutes. If the cost is over the limit soon after a step came back, the next
+//! attempt waits twice as long, unless the cost has fallen meanwhile.
 
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ use std::time::Duration;
 const LEAST_WINDOW: Duration = Duration::from_secs(5);
 /// Shortest period over which the cost is judged. It is as long as the interval at which profiles are sent by default.
 const JUDGED: Duration = Duration::from_secs(10);
+/// The longest time over which the cost is judged for a further step. The shortest is half of it, or the time since the
+/// last change.
+const REMEMBERED: Duration = Duration::from_mins(5);
 /// Multiple of the limit above which one window is enough.
 const FAR_OVER: f64 = 2.0;
 /// Share of the limit below which there is room for a step: most steps at most double a part of the cost when they come
@@ -58,6 +62,8 @@ pub struct Overhead {
     last: Option<(Duration, Cost)>,
     /// The begin of the period that is judged next.
     period: Option<(Duration, Cost)>,
+    /// The begin of the time that is judged for a further step, and of the one that follows.
+    remembered: Option<[(Duration, Cost); 2]>,
     /// The cost in the last window.
     percent: f64,
     /// The number of steps that are given up.
@@ -85,6 +91,7 @@ impl Overhead {
             cpus,
             last: None,
             period: None,
+            remembered: None,
             percent: 0.0,
             shed: 0,
             room_since: None,
@@ -128,12 +135,17 @@ impl Overhead {
         }
         self.period = self.last;
         let mean = self.percent_of(cost, at_first, period);
+        let lasting = self.lasting(now, cost);
         let on_probation = self.restored.filter(|(at, _)| now.saturating_sub(*at) < PROBATION);
         if is_far_over || mean > self.most_percent {
+            if self.shed > 0 && lasting <= self.most_percent {
+                return None;
+            }
             if let Some((_, before)) = on_probation {
                 (self.quiet, self.too_much_at) = ((self.quiet * 2).min(MOST_QUIET), before);
             }
             (self.restored, self.room_since, self.below_since, self.next) = (None, None, None, 1);
+            self.remembered = Some([(now, cost); 2]);
             return Some(Change::Shed);
         }
         if self.restored.is_some() && on_probation.is_none() {
@@ -158,7 +170,18 @@ impl Overhead {
             return None;
         }
         (self.restored, self.below_since) = (Some((now, mean)), None);
+        self.remembered = Some([(now, cost); 2]);
         Some(Change::Restore(self.next))
+    }
+
+    /// Returns the mean cost since the last change, or over [`REMEMBERED`] at most.
+    fn lasting(&mut self, now: Duration, cost: Cost) -> f64 {
+        let [first, second] = self.remembered.get_or_insert([(now, cost); 2]);
+        if now.saturating_sub(second.0) >= REMEMBERED / 2 {
+            (*first, *second) = (*second, (now, cost));
+        }
+        let (from, at_first) = *first;
+        self.percent_of(cost, at_first, now.saturating_sub(from))
     }
 
     /// Returns the cost of this time in percent of the node's CPU time.

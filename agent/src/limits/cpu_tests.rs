@@ -137,8 +137,22 @@ fn rare_bursts_do_not_add_up() {
     let mut agent = Simulated::new(CAP);
     let most = |changes: &[(u64, usize)]| changes.iter().map(|(_, steps)| *steps).max();
     let cost = |every| move |now: u64, _| if now % every < 15 { 8.0 } else { 3.3 };
-    let changes = agent.run(6 * 3600, cost(1200));
-    assert!(most(&changes) <= Some(2) && agent.given_up == 0, "{changes:?}");
+    for every in [120, 240, 300, 600, 1200] {
+        let changes = agent.run(6 * 3600, cost(every));
+        assert!(most(&changes) <= Some(2), "each {every} s: {changes:?}");
+        agent.run(600, |_, _| 1.0);
+        assert_eq!(agent.given_up, 0, "each {every} s: {changes:?}");
+    }
+}
+
+/// A step is given up for hours, and then the load grows for good.
+#[test]
+fn a_new_overload_is_answered_within_a_minute() {
+    let mut agent = Simulated::new(CAP);
+    agent.run(3 * 3600, |_, steps| if steps == 0 { 8.0 } else { 4.0 });
+    assert_eq!(agent.given_up, 1);
+    agent.run(60, |_, steps| halved(40.0, 1.0, steps));
+    assert!(halved(40.0, 1.0, agent.given_up) < CAP, "{} steps", agent.given_up);
 }
 
 #[test]
