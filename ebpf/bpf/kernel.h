@@ -18,7 +18,6 @@ typedef _Bool bool;
 /* From include/linux/sched.h; the same on every kernel since 5.15. */
 #define TASK_INTERRUPTIBLE 0x0001
 #define TASK_UNINTERRUPTIBLE 0x0002
-#define TASK_WAKEKILL 0x0100
 #define TASK_DEAD 0x0080
 #define TASK_WAKING 0x0200
 #define TASK_NOLOAD 0x0400

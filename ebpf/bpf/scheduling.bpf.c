@@ -7,8 +7,8 @@
  * on is charged at the same time. So a task that comes on is not touched.
  *
  * `collect` charges a wait that goes on. cgroup_attach_task settles a task that moves itself or is moved between
- * cgroups. `flush` settles a task that stays on its CPU: the agent runs it on each CPU before it reads. The kernel runs
- * tracepoints with preemption off, so a CPU's rows have one writer at a time.
+ * cgroups. `flush` settles a task that stays on its CPU: the agent runs it on each CPU before it reads. The kernel
+ * switches with interrupts off, and runs `flush` in an interrupt, so a CPU's rows have one writer at a time.
  */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
@@ -42,6 +42,7 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 		return NULL;
 	row = settle_current(task, t, cpu);
 	if (task->__state & TASK_DEAD) {
+		ride_exit(task->pid);
 		if (try_lock(&t->sum_busy)) {
 			flush_sum(t, task->tgid, orders.epoch & 1, false);
 			unlock(&t->sum_busy);
@@ -61,13 +62,11 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 		t->stack = 0;
 		t->weight = 1;
 		t->shadow = SHADOW_NONE;
-	} else if (is_shed(PODPERF_SHED_STACKS)) {
-		drop(PODPERF_DROP_STACK_SHED);
 	} else {
 		/* If the stack is shed and the wait is long, its kernel part is read while the task sleeps. */
 		struct wait_stack found = {.id = PODPERF_NOT_TAKEN, .weight = 1};
 
-		if (is_shed(PODPERF_SHED_WAIT_STACKS))
+		if (is_shed(PODPERF_SHED_STACKS | PODPERF_SHED_WAIT_STACKS))
 			drop(PODPERF_DROP_STACK_SHED);
 		else
 			found = stack_of_wait(ctx, task, t, cpu->cgroup, now, cpu);

@@ -28,7 +28,7 @@ static __always_inline __u32 sensor_slot(__u64 id)
  * Defines `NAME_enabled`, the maps of the sensor, and three functions. `NAME_row` returns the row of a cgroup on this
  * CPU, and makes it when it is new; it returns NULL when there is no room. `NAME_row_without_lock` is for programs that
  * may run while this CPU holds the lock of a map: it makes no row by id, and counts no drop. `NAME_free` frees the slot of a cgroup on this
- * CPU. The value of the maps is `struct podperf_NAME`. The agent gives the maps their sizes: one entry while the sensor
+ * CPU. It clears the id last, since from then on another cgroup may claim the slot. The value of the maps is `struct podperf_NAME`. The agent gives the maps their sizes: one entry while the sensor
  * is off.
  */
 #define SENSOR(name)                                                                    \
@@ -101,8 +101,10 @@ static __always_inline __u32 sensor_slot(__u64 id)
 		__u32 at = sensor_slot(id);                                             \
 		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);    \
                                                                                         \
-		if (id && row && row->id == id)                                         \
-			__builtin_memset(row, 0, sizeof(*row));                         \
+		if (!id || !row || row->id != id)                                       \
+			return 0;                                                       \
+		__builtin_memset(&row->id + 1, 0, sizeof(*row) - sizeof(row->id));      \
+		*(volatile __u64 *)&row->id = 0;                                        \
 		return 0;                                                               \
 	}
 

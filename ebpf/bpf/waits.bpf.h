@@ -197,13 +197,22 @@ __noinline int count_shadow(struct task *t, __u64 began, __u64 ns)
 }
 
 /*
+ * Returns true if the wait of `t` is added to the profile. While stacks are given up, only waits for a CPU are: they
+ * have none.
+ */
+static __always_inline bool is_profiled(struct task *t)
+{
+	return t->in_profile && (t->activity >= PODPERF_RUN_QUEUE || !is_shed(PODPERF_SHED_STACKS));
+}
+
+/*
  * Adds the wait of `task` to the profile, or counts it as missing there. The wait was `ns` long and ended at `at`.
  * `t->so_far_ns` of it are there already, and `t->queued_ns` of it were in the run queue.
  */
 static __always_inline void profile_ended_wait(struct task_struct *task, struct task *t, __u64 cgroup, __u64 at,
 					       __u64 ns)
 {
-	if (t->in_profile) {
+	if (is_profiled(t)) {
 		if (shadow && t->shadow)
 			count_shadow(t, at - ns, ns - t->queued_ns);
 		t->filters = filters_of(task, ns);
@@ -304,7 +313,7 @@ static __always_inline void charge_so_far(struct task_struct *task, struct task 
 	struct podperf_sample_sum fresh = {};
 	volatile struct task *its = t;
 	__u32 activity = its->activity, weight = its->weight;
-	bool in_profile = its->in_profile;
+	bool in_profile = is_profiled(t);
 	__u64 began = its->charged_ns == left_ns ? its->began_ns : left_ns;
 	long error = 0;
 
@@ -357,7 +366,7 @@ static __always_inline struct podperf_cgroup *row_so_far(__u64 cgroup)
  */
 static __always_inline bool needs_a_look(struct task *t, __u64 began)
 {
-	return t->in_profile && !t->walked && t->activity < PODPERF_RUN_QUEUE && t->seen_of != began;
+	return is_profiled(t) && !t->walked && t->activity < PODPERF_RUN_QUEUE && t->seen_of != began;
 }
 
 /* Charges the wait of `task` so far to its cgroup, if the wait goes on. For iterators. */

@@ -13,8 +13,12 @@ use std::{
 ///
 /// `wait_end`: a task of `cgroup` has ended a wait. It was in the state `activity` for `ns` nanoseconds, and then in the
 /// run queue for `queued_ns`. If `activity` is `PODPERF_RUN_QUEUE` or `PODPERF_THROTTLED`, `queued_ns` is 0.
-const POINTS: [(&str, &str, &str); 1] =
-    [("wait_end", "__u64 cgroup, __u32 activity, __u64 ns, __u64 queued_ns", "cgroup, activity, ns, queued_ns")];
+///
+/// `exit`: the thread `pid` has ended, and leaves its CPU for the last time.
+const POINTS: [(&str, &str, &str); 2] = [
+    ("wait_end", "__u64 cgroup, __u32 activity, __u64 ns, __u64 queued_ns", "cgroup, activity, ns, queued_ns"),
+    ("exit", "__u32 pid", "pid"),
+];
 
 /// The folder of all sensors.
 pub(crate) const FOLDER: &str = "sensors";

@@ -10,7 +10,15 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load::sleepers::SleepersReport,
     running::{Load, OFFCPU, count, run, time},
+    suite::Test,
+    tests,
 };
+
+pub(crate) const TESTS: &[Test] = tests![
+    sleeps_are_in_the_bucket_of_their_length,
+    histograms_go_on_over_upgrades_and_kills,
+    a_queue_is_as_long_as_who_is_before,
+];
 
 const ON: &str = "sensors: {histograms: {enabled: true}}\nmetrics: {classicBuckets: true}";
 const WAIT: &str = "podperf_cgroup_wait_duration_seconds";
@@ -39,7 +47,7 @@ fn sums_are_the_counters(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn sleeps_are_in_the_bucket_of_their_length() -> Result<()> {
+fn sleeps_are_in_the_bucket_of_their_length() -> Result<()> {
     const WAITS: u32 = 400;
     let agent = Agent::start(ON)?;
     let cgroup = TestCgroup::new("sleeps")?;
@@ -61,7 +69,7 @@ pub(crate) fn sleeps_are_in_the_bucket_of_their_length() -> Result<()> {
 }
 
 /// The other build has another word before the words of each row of a sensor.
-pub(crate) fn histograms_go_on_over_upgrades_and_kills() -> Result<()> {
+fn histograms_go_on_over_upgrades_and_kills() -> Result<()> {
     const WAITS: u32 = 100;
     let bpffs = Bpffs::mount()?;
     let yaml = format!("{}\n{ON}", bpffs.yaml());
@@ -81,7 +89,7 @@ pub(crate) fn histograms_go_on_over_upgrades_and_kills() -> Result<()> {
 }
 
 /// A realtime task has the CPU for 6 of 8 ms, and the load wakes up 2 ms after it last ran: it waits for 6 ms.
-pub(crate) fn a_queue_is_as_long_as_who_is_before() -> Result<()> {
+fn a_queue_is_as_long_as_who_is_before() -> Result<()> {
     const WAITS: u32 = 300;
     let agent = Agent::start(ON)?;
     let (realtime, cgroup) = (TestCgroup::new("realtime")?, TestCgroup::new("queued")?);

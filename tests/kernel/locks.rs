@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, thread, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::{self, Agent, Metrics},
@@ -10,10 +10,25 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load::locks::LocksReport,
     running::{Load, count, run, time},
-    suite,
+    suite::{self, Need, Test},
+    tests,
 };
 
-use crate::maps::dump;
+use crate::maps::{self, dump};
+
+pub(crate) fn tests() -> Vec<Test> {
+    let tests: &[Test] = tests![
+        a_mutex_is_waited_for_and_its_holder_is_named,
+        a_condition_is_no_lock,
+        the_lock_of_a_file_is_waited_for_and_its_holder_is_named,
+        without_the_sensor_there_is_no_program_and_no_series,
+        cgroups_of_one_slot_wait_apart: maps::needs(),
+        a_crowd_that_waits_takes_no_wait_of_others: &[Need::Cpus(2)],
+        no_wait_for_a_mutex_is_lost_over_upgrades_and_kills,
+        no_wait_in_the_kernel_is_lost_over_upgrades_and_kills,
+    ];
+    tests.to_vec()
+}
 
 const ON: &str = "sensors: {locks: {enabled: true}}";
 const USER_WAIT: &str = "podperf_cgroup_user_lock_wait_seconds_total";
@@ -55,7 +70,7 @@ fn time_or_zero(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[
     time(metrics, family, cgroup, labels).unwrap_or_default()
 }
 
-pub(crate) fn a_mutex_is_waited_for_and_its_holder_is_named() -> Result<()> {
+fn a_mutex_is_waited_for_and_its_holder_is_named() -> Result<()> {
     const WAITS: u32 = 50;
     let agent = Agent::start(ON)?;
     for kind in ["mutex", "pi"] {
@@ -75,7 +90,7 @@ pub(crate) fn a_mutex_is_waited_for_and_its_holder_is_named() -> Result<()> {
 }
 
 /// These waits also have the value 2.
-pub(crate) fn a_condition_is_no_lock() -> Result<()> {
+fn a_condition_is_no_lock() -> Result<()> {
     let agent = Agent::start(ON)?;
     for kind in ["condition", "frame"] {
         let both = Both::new()?;
@@ -88,7 +103,7 @@ pub(crate) fn a_condition_is_no_lock() -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn the_lock_of_a_file_is_waited_for_and_its_holder_is_named() -> Result<()> {
+fn the_lock_of_a_file_is_waited_for_and_its_holder_is_named() -> Result<()> {
     const WAITS: u32 = 20;
     let agent = Agent::start(ON)?;
     let both = Both::new()?;
@@ -104,7 +119,7 @@ pub(crate) fn the_lock_of_a_file_is_waited_for_and_its_holder_is_named() -> Resu
     Ok(())
 }
 
-pub(crate) fn without_the_sensor_there_is_no_program_and_no_series() -> Result<()> {
+fn without_the_sensor_there_is_no_program_and_no_series() -> Result<()> {
     let agent = Agent::start("")?;
     let both = Both::new()?;
     let _: LocksReport = run(&both.arguments("mutex", 5))?;
@@ -120,7 +135,7 @@ pub(crate) fn without_the_sensor_there_is_no_program_and_no_series() -> Result<(
 }
 
 /// With 64 slots, some of the cgroups have their row by id.
-pub(crate) fn cgroups_of_one_slot_wait_apart() -> Result<()> {
+fn cgroups_of_one_slot_wait_apart() -> Result<()> {
     const CGROUPS: usize = 50;
     let agent = Agent::start(&format!("cgroups: {{max: 256}}\n{ON}"))?;
     let holder = TestCgroup::new("holder")?;
@@ -143,6 +158,24 @@ pub(crate) fn cgroups_of_one_slot_wait_apart() -> Result<()> {
     }
     let dropped = metrics.get("podperf_bpf_drops_total", &[("reason", "sensor_table")]);
     ensure!(dropped == Some(0.0), "{dropped:?} waits found no row");
+    Ok(())
+}
+
+/// `locks_waiting` has room for 256 threads. One cgroup has 400 that wait.
+fn a_crowd_that_waits_takes_no_wait_of_others() -> Result<()> {
+    let agent = Agent::start(&format!("cgroups: {{max: 256}}\n{ON}"))?;
+    let (noisy, quiet) = (Both::new()?, Both::new()?);
+    let crowd = Load::start(&noisy.arguments("crowd", 1000))?;
+    let dropped = || -> Result<f64> {
+        let metrics = agent.fresh_metrics()?;
+        metrics.get("podperf_bpf_drops_total", &[("reason", "sensor_table")]).context("no drops")
+    };
+    suite::within(Duration::from_secs(20), "waits of the crowd find no room", || Ok((dropped()? > 0.0).then_some(())))?;
+    let report: LocksReport = run(&quiet.arguments("inode", 20))?;
+    drop(crowd);
+    let contentions = count(&agent.fresh_metrics()?, CONTENTIONS, &quiet.waiter, &[("lock", "rwsem_write")])?;
+    ensure!(contentions == f64::from(report.waits), "{contentions} waits beside the crowd: {report:?}");
+    ensure!(report.waits > 10, "only {} waits", report.waits);
     Ok(())
 }
 
@@ -187,7 +220,7 @@ fn pinned(directory: &Path) -> Result<usize> {
     Ok(number)
 }
 
-pub(crate) fn no_wait_for_a_mutex_is_lost_over_upgrades_and_kills() -> Result<()> {
+fn no_wait_for_a_mutex_is_lost_over_upgrades_and_kills() -> Result<()> {
     goes_on("mutex", 800, |metrics, both, report| {
         let waits = count(metrics, USER_WAITS, &both.waiter, &[])?;
         ensure!(waits == f64::from(report.waits), "{waits} waits for a lock: {report:?}");
@@ -197,7 +230,7 @@ pub(crate) fn no_wait_for_a_mutex_is_lost_over_upgrades_and_kills() -> Result<()
 }
 
 /// The load nearly always waits, so a takeover comes amid a wait.
-pub(crate) fn no_wait_in_the_kernel_is_lost_over_upgrades_and_kills() -> Result<()> {
+fn no_wait_in_the_kernel_is_lost_over_upgrades_and_kills() -> Result<()> {
     goes_on("inode", 350, |metrics, both, report| {
         let write = [("lock", "rwsem_write")];
         let waits = count(metrics, CONTENTIONS, &both.waiter, &write)?;

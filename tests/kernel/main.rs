@@ -152,17 +152,7 @@ fn main() -> ExitCode {
         a_wait_over_two_upgrades_is_counted_whole => layouts::a_wait_over_two_upgrades,
         what_only_one_layout_has_begins_anew_and_is_named => layouts::what_is_new_is_named,
         programs_that_do_not_say_what_they_hold_are_followed_with_a_gap => layouts::without_a_description_there_is_a_gap,
-        sleeps_are_in_the_bucket_of_their_length => histograms::sleeps_are_in_the_bucket_of_their_length,
-        histograms_go_on_over_upgrades_and_kills => histograms::histograms_go_on_over_upgrades_and_kills,
-        a_queue_is_as_long_as_who_is_before => histograms::a_queue_is_as_long_as_who_is_before,
-        a_mutex_is_waited_for_and_its_holder_is_named => locks::a_mutex_is_waited_for_and_its_holder_is_named,
-        a_condition_is_no_lock => locks::a_condition_is_no_lock,
-        the_lock_of_a_file_is_waited_for_and_its_holder_is_named => locks::the_lock_of_a_file_is_waited_for_and_its_holder_is_named,
-        without_the_sensor_there_is_no_program_and_no_series => locks::without_the_sensor_there_is_no_program_and_no_series,
-        cgroups_of_one_slot_wait_apart: maps::needs() => locks::cgroups_of_one_slot_wait_apart,
-        no_wait_for_a_mutex_is_lost_over_upgrades_and_kills => locks::no_wait_for_a_mutex_is_lost_over_upgrades_and_kills,
-        no_wait_in_the_kernel_is_lost_over_upgrades_and_kills => locks::no_wait_in_the_kernel_is_lost_over_upgrades_and_kills,
         stacks_of_equal_waits_are_remembered => stacks::are_remembered,
     ];
-    suite::run(&[BY_EITHER_TRACEPOINT, going_on::TESTS, tests].concat())
+    suite::run(&[BY_EITHER_TRACEPOINT, going_on::TESTS, histograms::TESTS, &locks::tests(), tests].concat())
 }

@@ -35,9 +35,11 @@ SENSOR_PROGRAMS(locks, LOCKS_PROGRAMS)
 
 /* A CPU that spins for longer than this, in nanoseconds, has missed the end of the wait. */
 #define LONGEST_SPIN_NS 1000000000ULL
-/* The same for a thread that waits for a lock while it waits for another one: five minutes. */
-#define LONGEST_OUTER_WAIT_NS 300000000000ULL
+/* The same for a thread that waits for a lock while it waits for another one. */
+#define LONGEST_OUTER_WAIT_NS 10000000000ULL
 
+/* From include/linux/sched.h: SIGKILL ends this sleep. */
+#define TASK_WAKEKILL 0x0100
 #define SIGKILL_BIT (1ULL << 8)
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -73,14 +75,6 @@ struct task_struct___locks {
 };
 
 #pragma clang attribute pop
-
-/* Thread id -> its wait for a sleeping lock of the kernel. Preallocated: nothing is allocated in the lock's slow path. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1); /* set by the agent */
-	__type(key, __u32);
-	__type(value, struct podperf_lock_wait);
-} locks_waiting SEC(".maps");
 
 /* The keys of `locks_spinning`. */
 enum spin {
@@ -180,9 +174,13 @@ static __always_inline void charge_late(void)
 
 	if (!late || !late->lock)
 		return;
-	row = bpf_map_lookup_elem(&cgroups, &late->lock) ? locks_row(late->lock) : NULL;
-	if (row)
-		charge_lock(row, late->kind, late->since_ns);
+	if (!bpf_map_lookup_elem(&cgroups, &late->lock)) {
+		drop(PODPERF_DROP_SENSOR_TABLE);
+	} else {
+		row = locks_row(late->lock);
+		if (row)
+			charge_lock(row, late->kind, late->since_ns);
+	}
 	late->lock = 0;
 }
 
@@ -198,12 +196,12 @@ static __always_inline void begin_spin(__u64 lock, __u32 flags, __u32 pid)
 
 	if (!wait)
 		return;
-	if (wait->lock && wait->lock != lock && wait->pid == pid && now - wait->since_ns < LONGEST_SPIN_NS)
+	if (wait->lock && wait->lock != lock && wait->owner == pid && now - wait->since_ns < LONGEST_SPIN_NS)
 		return;
 	wait->lock = 0;
 	wait->since_ns = now;
 	wait->kind = kind_of(lock, flags);
-	wait->pid = pid;
+	wait->owner = pid;
 	wait->lock = lock;
 }
 
@@ -216,14 +214,22 @@ static __always_inline void begin_sleep(__u64 lock, __u32 flags, __u32 pid)
 	struct podperf_lock_wait *outer = bpf_map_lookup_elem(&locks_waiting, &pid), wait = {};
 	__u64 now = bpf_ktime_get_ns();
 
-	if (outer && (outer->lock == lock ? flags & LCB_F_MUTEX : now - outer->since_ns < LONGEST_OUTER_WAIT_NS))
-		return;
+	if (outer) {
+		if (outer->lock == lock ? flags & LCB_F_MUTEX : now - outer->since_ns < LONGEST_OUTER_WAIT_NS)
+			return;
+		/* The end of the outer wait was missed. */
+		drop(PODPERF_DROP_SENSOR_TABLE);
+		forget_wait(pid, outer);
+	}
 	wait.lock = lock;
 	wait.since_ns = now;
 	wait.charged_ns = now;
 	wait.kind = kind_of(lock, flags);
-	if (bpf_map_update_elem(&locks_waiting, &pid, &wait, BPF_ANY))
+	wait.owner = lock_share(cgroup_id(bpf_get_current_task_btf()));
+	if (!take_share(wait.owner) || bpf_map_update_elem(&locks_waiting, &pid, &wait, BPF_NOEXIST)) {
 		drop(PODPERF_DROP_SENSOR_TABLE);
+		give_share(wait.owner);
+	}
 }
 
 SEC("tp_btf/contention_begin")
@@ -259,11 +265,13 @@ static __always_inline bool end_spin(__u64 lock, struct task_struct *task)
 	/* An interrupt may begin a wait here once `lock` is 0. */
 	ns = bpf_ktime_get_ns() - wait->since_ns;
 	kind = wait->kind;
-	pid = wait->pid;
+	pid = wait->owner;
 	wait->lock = 0;
-	/* The wait of another task has missed its end. */
-	if (pid != task->pid || ns >= LONGEST_SPIN_NS)
+	/* The wait of another task, or an earlier wait, has missed its end. */
+	if (pid != task->pid || ns >= LONGEST_SPIN_NS) {
+		drop(PODPERF_DROP_SENSOR_TABLE);
 		return true;
+	}
 	row = locks_row_without_lock(cgroup);
 	if (row)
 		charge_lock(row, kind, ns);
@@ -284,7 +292,7 @@ static __always_inline void end_sleep(__u64 lock, struct task_struct *task)
 	row = locks_row(cgroup_id(task));
 	if (row)
 		charge_lock(row, wait->kind, bpf_ktime_get_ns() - wait->since_ns);
-	bpf_map_delete_elem(&locks_waiting, &pid);
+	forget_wait(pid, wait);
 }
 
 SEC("tp_btf/contention_end")
@@ -351,21 +359,26 @@ static __noinline int end_user_wait(void *ctx, struct task_struct *task)
 	volatile struct task_struct *its = task;
 	struct podperf_locks *row;
 	struct task *t;
-	__u64 cgroup, left_ns, ns;
+	__u64 left_ns, ns;
 
 	if ((current->flags & PF_KTHREAD) || !releases_lock((struct pt_regs *)bpf_task_pt_regs(current)))
 		return 0;
 	t = bpf_task_storage_get(&tasks, task, NULL, 0);
-	if (!t || its->on_cpu || t->activity >= PODPERF_RUN_QUEUE)
+	if (!t || its->on_cpu)
+		return 0;
+	/* After a takeover the record of a task that sleeps is empty until `carry` or `see` fills it. */
+	if (carries && !t->seen && try_lock(&t->busy)) {
+		if (!t->seen)
+			t->seen = carry_over(task, t);
+		unlock(&t->busy);
+	}
+	if (t->activity >= PODPERF_RUN_QUEUE)
 		return 0;
 	left_ns = *(volatile __u64 *)&t->left_ns;
 	if (!left_ns)
 		return 0;
-	cgroup = t->cgroup;
-	if (!cgroup)
-		return 0;
 	ns = bpf_ktime_get_ns() - began_of(t, left_ns);
-	row = locks_row(cgroup);
+	row = locks_row(cgroup_id(task));
 	if (row) {
 		row->user.ns += ns;
 		row->user.count++;

@@ -52,7 +52,7 @@ struct podperf_lock_wait {
 	__u64 since_ns;
 	__u64 charged_ns; /* up to here the wait is charged to the cgroups that released the lock */
 	__u32 kind;       /* enum podperf_lock */
-	__u32 pid;        /* of the thread, in `locks_spinning` */
+	__u32 owner;      /* in `locks_spinning`: the thread id; in `locks_waiting`: the share of the thread's cgroup */
 };
 
 _Static_assert(__builtin_offsetof(struct podperf_locks, user) == __builtin_offsetof(struct podperf_locks, mmap_lock) +

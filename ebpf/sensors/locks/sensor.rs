@@ -105,10 +105,13 @@ pub(super) static SENSOR: Sensor = Sensor {
             context: "task, softirq or interrupt; the woken task locked, interrupts off",
         },
     ],
-    maps: &[Map {
-        name: "locks_waiting",
-        per_slot: 4,
-        value_bytes: size_of::<podperf_lock_wait>(),
-        is_inherited: true,
-    }],
+    maps: &[
+        Map {
+            name: "locks_waiting",
+            per_slot: 4,
+            value_bytes: size_of::<podperf_lock_wait>(),
+            is_inherited: true,
+        },
+        Map { name: "locks_shares", per_slot: 1, value_bytes: size_of::<u32>(), is_inherited: true },
+    ],
 };

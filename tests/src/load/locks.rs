@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use nix::sys::{
     memfd::{MFdFlags, memfd_create},
@@ -37,6 +37,8 @@ const WRITTEN: Duration = Duration::from_millis(3);
 const PAUSE: Duration = Duration::from_micros(200);
 /// The shortest time that counts as a wait. A lock that is free takes less.
 const LEAST: Duration = Duration::from_millis(1);
+/// Number of threads of [`LockKind::Crowd`].
+const CROWD: u32 = 400;
 /// Number of bytes of one write that holds the lock of a file.
 const WRITE_BYTES: usize = 96 << 20;
 
@@ -75,6 +77,8 @@ pub enum LockKind {
     Inode,
     /// For the same lock, with no pause between the writes of both processes
     Storm,
+    /// Many threads for the same lock, on the second CPU
+    Crowd,
 }
 
 /// The truth about the waits.
@@ -174,15 +178,19 @@ pub fn run(args: &LocksArgs) -> Result<LocksReport> {
                 shared.unlock()
             })
         }
-        LockKind::Inode | LockKind::Storm => {
+        LockKind::Inode | LockKind::Storm | LockKind::Crowd => {
             // On one CPU the waiter sleeps: it does not spin, because the owner of the lock does not run.
-            if args.kind == LockKind::Inode {
-                process::pin(0)?;
+            match args.kind {
+                LockKind::Inode => process::pin(0)?,
+                LockKind::Crowd => process::pin(1)?,
+                _ => {}
             }
             let file = File::from(memfd_create(c"podperf-locks", MFdFlags::empty()).context("failed to make a file")?);
-            let bytes = vec![1; if args.kind == LockKind::Inode { WRITE_BYTES } else { 1 << 16 }];
-            if args.kind == LockKind::Storm {
-                return storm(args, &file, &bytes);
+            let bytes = vec![1; if args.kind == LockKind::Storm { 1 << 16 } else { WRITE_BYTES }];
+            match args.kind {
+                LockKind::Storm => return storm(args, &file, &bytes),
+                LockKind::Crowd => return crowd(args, &file, &bytes),
+                _ => {}
             }
             let shared = shared(false)?;
             file.write_all_at(&bytes, 0)?;
@@ -236,6 +244,32 @@ fn storm(args: &LocksArgs, file: &File, bytes: &[u8]) -> Result<LocksReport> {
     report.waits = args.waits;
     child.wait()?;
     Ok(report)
+}
+
+/// Makes many threads write as often as they can, while another process makes large writes. The report has the number of
+/// threads.
+fn crowd(args: &LocksArgs, file: &File, bytes: &[u8]) -> Result<LocksReport> {
+    let holder = args.holder.clone().context("`--holder` is missing")?;
+    let child = Child::fork(|| {
+        cgroup::join(&holder)?;
+        (0..args.waits).try_for_each(|_| Ok(file.write_all_at(bytes, 0)?))
+    })?;
+    cgroup::join(&args.cgroup)?;
+    let is_over = AtomicU32::new(0);
+    thread::scope(|scope| {
+        let write = || -> Result<()> {
+            while is_over.load(Ordering::Relaxed) == 0 {
+                file.write_all_at(&[2], 0)?;
+            }
+            Ok(())
+        };
+        let writers: Vec<_> = (0..CROWD).map(|_| scope.spawn(write)).collect();
+        let ended = child.wait();
+        is_over.store(1, Ordering::Relaxed);
+        writers.into_iter().try_for_each(|writer| writer.join().unwrap_or_else(|_| bail!("a writer panicked")))?;
+        ended
+    })?;
+    Ok(LocksReport { waits: CROWD, ..LocksReport::default() })
 }
 
 /// Returns memory with a mutex, which processes that are forked later share.
