@@ -1,5 +1,5 @@
-//! The ways to spoil an expression: change a number slightly, remove a label from its list, or replace a function by a
-//! similar one.
+//! The ways to spoil an expression: change a number or an offset slightly, remove a label from its list or an
+//! alternative from a regular expression, or replace a function by a similar one.
 
 use super::lexer::{Kind, Word, words};
 
@@ -17,6 +17,8 @@ const NEIGHBOURS: &[(&str, &str)] = &[
     ("resets", "changes"),
     ("sum_over_time", "avg_over_time"),
     ("avg_over_time", "max_over_time"),
+    ("max_over_time", "avg_over_time"),
+    ("max_over_time", "min_over_time"),
     ("count_over_time", "sum_over_time"),
     ("stddev_over_time", "avg_over_time"),
     ("clamp_min", "clamp_max"),
@@ -25,6 +27,14 @@ const NEIGHBOURS: &[(&str, &str)] = &[
     ("and", "unless"),
     ("unless", "and"),
     ("or", "and"),
+];
+/// Functions without a quantile, each after the function whose place it takes.
+const WITHOUT_QUANTILE: &[(&str, &str)] = &[
+    ("quantile", "avg"),
+    ("quantile", "max"),
+    ("quantile_over_time", "avg_over_time"),
+    ("quantile_over_time", "max_over_time"),
+    ("quantile_over_time", "min_over_time"),
 ];
 const SIGNS: &[(&str, &str)] =
     &[(">", ">="), (">=", ">"), ("<", "<="), ("==", "!="), ("+", "-"), ("-", "+"), ("*", "/"), ("/", "*")];
@@ -56,6 +66,9 @@ pub(super) fn mutants(text: &str) -> Vec<(String, String)> {
                 let both = words[index - 1].at.start..word.at.end;
                 let changed = format!("{}{}", &text[..both.start], &text[both.end..]);
                 add(format!("offset {said} dropped"), changed);
+                for to in moved(said) {
+                    add(format!("offset {said} -> {to}"), replaced(text, word, &to));
+                }
             }
             Kind::Duration => change(&halved(said)),
             Kind::Name if said == "last_over_time" => {
@@ -69,6 +82,9 @@ pub(super) fn mutants(text: &str) -> Vec<(String, String)> {
             Kind::Name => {
                 let neighbours = NEIGHBOURS.iter().filter(|(from, _)| *from == said);
                 neighbours.for_each(|(_, to)| change(to));
+                for (_, to) in WITHOUT_QUANTILE.iter().filter(|(from, _)| *from == said) {
+                    add(format!("{said} -> {to}"), without_quantile(text, &words[index..], to));
+                }
             }
             Kind::Sign if said == "{" => {
                 let end = words[index..].iter().find(|word| &text[word.at.clone()] == "}");
@@ -81,6 +97,11 @@ pub(super) fn mutants(text: &str) -> Vec<(String, String)> {
                 // An equals sign in braces belongs to a matcher.
                 let signs = SIGNS.iter().filter(|(from, _)| *from == said);
                 signs.for_each(|(_, to)| change(to));
+            }
+            Kind::Text if ["=~", "!~"].contains(&before) => {
+                for (left_out, changed) in without_alternatives(said) {
+                    add(format!("{left_out} out of {said}"), replaced(text, word, &changed));
+                }
             }
             Kind::Text => {}
         }
@@ -118,16 +139,67 @@ fn is_quantile(text: &str, before: &[Word]) -> bool {
 }
 
 fn halved(duration: &str) -> String {
+    format!("{}s", seconds(duration) / 2)
+}
+
+/// Returns an offset that is an hour smaller, and one that is an hour larger. An offset of less than two hours moves by
+/// its half.
+fn moved(offset: &str) -> [String; 2] {
+    let seconds = seconds(offset);
+    let by = if seconds < 7200 { seconds / 2 } else { 3600 };
+    [seconds - by, seconds + by].map(|seconds| format!("{}m", seconds / 60))
+}
+
+fn seconds(duration: &str) -> u32 {
     let (number, unit) = duration.split_at(duration.len() - 1);
     let number: u32 = number.parse().unwrap_or(0);
-    let seconds = number
+    number
         * match unit {
             "d" => 86_400,
             "h" => 3600,
             "m" => 60,
             _ => 1,
-        };
-    format!("{}s", seconds / 2)
+        }
+}
+
+/// Returns `quantile by (a) (0.5, x)` as `to by (a) (x)`.
+fn without_quantile(text: &str, words: &[Word], to: &str) -> String {
+    let is_number = |word: &&Word| word.kind == Kind::Number;
+    let number = words.iter().find(is_number).map_or(words[0].at.end..words[0].at.end, |word| word.at.clone());
+    let after = text[number.end..].strip_prefix(',').map_or(&text[number.end..], str::trim_start);
+    format!("{}{to}{}{after}", &text[..words[0].at.start], &text[words[0].at.end..number.start])
+}
+
+/// Returns a regular expression without one of its alternatives, for each of them, together with the alternative. An
+/// optional group has one alternative to leave out: nothing.
+fn without_alternatives(regex: &str) -> Vec<(String, String)> {
+    let mut changed = Vec::new();
+    // The starts of the alternatives in each open group. The quotes are a group.
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (at, byte) in regex.bytes().enumerate() {
+        let is_first = at == 0;
+        let is_last = at + 1 == regex.len();
+        match byte {
+            b'(' => groups.push(vec![at + 1]),
+            b'"' if is_first => groups.push(vec![at + 1]),
+            b'|' => groups.last_mut().into_iter().for_each(|starts| starts.push(at + 1)),
+            b')' | b'"' if byte == b')' || is_last => {
+                let starts = groups.pop().unwrap_or_default();
+                let ends = starts.iter().skip(1).map(|start| start - 1).chain([at]);
+                let alternatives: Vec<_> = starts.iter().copied().zip(ends).collect();
+                for &(start, end) in alternatives.iter().filter(|_| alternatives.len() > 1) {
+                    // The first alternative takes the bar after it along, any later one the bar before it.
+                    let (from, to) = if start == starts[0] { (start, end + 1) } else { (start - 1, end) };
+                    changed.push((regex[start..end].to_owned(), format!("{}{}", &regex[..from], &regex[to..])));
+                }
+                if regex[at + 1..].starts_with('?') {
+                    changed.push(("?".into(), format!("{}{}", &regex[..=at], &regex[at + 2..])));
+                }
+            }
+            _ => {}
+        }
+    }
+    changed
 }
 
 /// Returns `last_over_time(x[5m])` as `(x)`.
@@ -167,8 +239,36 @@ mod tests {
         assert_eq!(of("a == 1 # 5"), ["a != 1 # 5", "a == 0 # 5", "a == 2 # 5"]);
         assert_eq!(
             of("quantile by (p) (0.5, a)"),
-            ["quantile by () (0.5, a)", "quantile by (p) (0.3, a)", "quantile by (p) (0.7, a)"]
+            [
+                "avg by (p) (a)",
+                "max by (p) (a)",
+                "quantile by () (0.5, a)",
+                "quantile by (p) (0.3, a)",
+                "quantile by (p) (0.7, a)"
+            ]
         );
+    }
+
+    #[test]
+    fn functions_become_similar_ones() {
+        assert_eq!(
+            of("max_over_time(a[2s])"),
+            ["avg_over_time(a[2s])", "min_over_time(a[2s])", "max_over_time(a[1s])"]
+        );
+        assert_eq!(
+            of("quantile_over_time(0.1, a[2s])")[..3],
+            ["avg_over_time(a[2s])", "max_over_time(a[2s])", "min_over_time(a[2s])"]
+        );
+    }
+
+    #[test]
+    fn alternatives_leave_a_regular_expression_one_by_one() {
+        assert_eq!(of("a{b=~\"x|y|z\"}"), ["a", "a{b=~\"y|z\"}", "a{b=~\"x|z\"}", "a{b=~\"x|y\"}"]);
+        assert_eq!(
+            of("a{b!~\"(x|y)(:z)?\"}"),
+            ["a", "a{b!~\"(y)(:z)?\"}", "a{b!~\"(x)(:z)?\"}", "a{b!~\"(x|y)(:z)\"}"]
+        );
+        assert_eq!(of("a{b=\"x|y\"}"), ["a"]);
     }
 
     #[test]
@@ -177,9 +277,10 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_halved_and_offsets_dropped() {
+    fn ranges_are_halved_and_offsets_dropped_or_moved() {
         assert_eq!(of("rate(a[5m])"), ["increase(a[5m])", "rate(a[150s])"]);
-        assert_eq!(of("a offset 1h"), ["a "]);
+        assert_eq!(of("a offset 1h"), ["a ", "a offset 30m", "a offset 90m"]);
+        assert_eq!(of("a offset 23h"), ["a ", "a offset 1320m", "a offset 1440m"]);
         assert_eq!(of("last_over_time(a[5m])"), ["(a)", "last_over_time(a[150s])"]);
     }
 
