@@ -79,6 +79,14 @@ pub struct FamilyRow {
     pub sparse: bool,
 }
 
+impl FamilyRow {
+    /// Returns true if all its series are counted from stacks.
+    #[must_use]
+    pub fn needs_stacks(&self) -> bool {
+        self.series.iter().all(|(_, fact)| fact.word().is_none())
+    }
+}
+
 /// The value of the label, and the fact.
 pub type Series = (&'static str, Fact);
 

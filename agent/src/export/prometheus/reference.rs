@@ -47,6 +47,8 @@ struct OfRows {
     /// The key and value in the configuration that select it.
     asked_by: String,
     by_default: bool,
+    /// True if its numbers come from stacks.
+    needs_stacks: bool,
     kind: Kind,
     help: &'static str,
 }
@@ -65,7 +67,12 @@ pub fn markdown() -> String {
     let mut page = String::from(INTRODUCTION);
     page.push_str("\n| metric | unit | labels | series | on by default | what it is |\n|---|---|---|---|---|---|\n");
     for family in of_rows() {
-        let default = if family.by_default { "yes".to_owned() } else { format!("`{}`", family.asked_by) };
+        let default = match (family.by_default, family.needs_stacks) {
+            (true, false) => "yes".to_owned(),
+            (true, true) => "with stacks".to_owned(),
+            (false, false) => format!("`{}`", family.asked_by),
+            (false, true) => format!("`{}`, with stacks", family.asked_by),
+        };
         let Reference { name, unit, .. } = family.of(Face::Container);
         let unit = unit.unwrap_or_default();
         let (labels, series, help) = (code(&family.labels), &family.series, family.help.trim_end_matches('.'));
@@ -115,8 +122,9 @@ which nobody has a name belong to it, too. This is in the series of the cgroup a
 takes 0.1 s of CPU time from one reading to the next, and 2 % of a CPU, the pod has series with `container=\"\"` for all that comes after. They are
 the rest of the pod, not its total. Their stacks stay with the cgroup above all pods.
 
-\"Series\" is how many one container has. With the defaults that is 13 on a machine with hardware counters and quiet
-stacks, 9 without counters.
+\"Series\" is how many one container has. With the defaults that is 13 on a machine with hardware counters, 9 without
+counters, and up to 19 more with stacks. \"With stacks\" is with `stacks.enabled: true`: the default of the agent, and in the
+chart the mode `profiles`. The chart's default mode `metrics` takes no stacks, and has no such series.
 ";
 
 const TIMES: &str = r#"
@@ -259,6 +267,7 @@ fn of_rows() -> Vec<OfRows> {
         series: "1 an event".into(),
         asked_by: "counters.groups".into(),
         by_default: false,
+        needs_stacks: false,
         kind: Kind::Counter,
         help: SHARED_HELP,
     });
@@ -280,6 +289,7 @@ impl OfRows {
             series: format!("{upto}{}", fact.series.len()),
             asked_by: format!("metrics.facts: {}", fact.family.name()),
             by_default: FactFamily::DEFAULT.contains(&fact.family),
+            needs_stacks: fact.needs_stacks(),
             kind: Kind::Counter,
             help: fact.help,
         }
@@ -294,6 +304,7 @@ impl OfRows {
             series: "1".into(),
             asked_by: format!("counters.groups: {}", event.name),
             by_default: event.on_by_default,
+            needs_stacks: false,
             kind: Kind::Counter,
             help: event.help,
         }
@@ -307,6 +318,7 @@ impl OfRows {
             series: format!("up to {}", family.series.len()),
             asked_by: format!("sensors.{}.enabled", sensor.names.sensor),
             by_default: sensor.is_default,
+            needs_stacks: false,
             kind: super::sensors::kind(family),
             help: family.help,
         }
@@ -319,7 +331,12 @@ impl OfRows {
             unit: self.unit.map(BaseUnit::name),
             labels: face.labels().iter().chain(&self.labels).copied().collect(),
             help: self.help.trim_end_matches('.').into(),
-            when: if self.by_default { String::new() } else { format!("with `{}`", self.asked_by) },
+            when: match (self.by_default, self.needs_stacks) {
+                (true, false) => String::new(),
+                (true, true) => "with `stacks.enabled`".into(),
+                (false, false) => format!("with `{}`", self.asked_by),
+                (false, true) => format!("with `{}` and `stacks.enabled`", self.asked_by),
+            },
         }
     }
 }
@@ -369,6 +386,10 @@ mod tests {
         };
         // The two are the families of information.
         assert_eq!((of(false) + 2, of(false) + of(true) + 2), (9, 13));
+        let with_stacks = of_rows().into_iter().filter(|row| row.by_default && row.needs_stacks);
+        let most =
+            with_stacks.filter_map(|row| row.series.trim_start_matches("up to ").parse::<u32>().ok()).sum::<u32>();
+        assert_eq!(most, 19);
     }
 
     #[test]
