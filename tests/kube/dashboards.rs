@@ -108,6 +108,7 @@ fn others(pods: &[&str], workload: &str) -> String {
         ("container_cpu_cfs_periods_total", "counter", "", 400),
         ("container_cpu_cfs_throttled_periods_total", "counter", "", 40),
         ("container_cpu_cfs_throttled_seconds_total", "counter", "", 4),
+        ("container_pressure_cpu_waiting_seconds_total", "counter", "", 4),
     ] {
         for pod in pods {
             let labels = format!("namespace=\"{SHOP}\",pod=\"{pod}\",container=\"app\"{more}");

@@ -32,6 +32,7 @@ pub(crate) const OF_OTHERS: &[&str] = &[
     "container_cpu_cfs_periods_total",
     "container_cpu_cfs_throttled_periods_total",
     "container_cpu_cfs_throttled_seconds_total",
+    "container_pressure_cpu_waiting_seconds_total",
     "up",
     "ALERTS",
 ];
