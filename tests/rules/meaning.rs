@@ -18,7 +18,7 @@ const SENSORS: &str = "ebpf/sensors";
 /// The parts of the page: their first words, and the first words after them.
 const PARTS: [(&str, &str); 2] = [
     ("All are counters.", "\"Series\" is how many"),
-    ("## What the times mean", "## What nodes, pods and containers are"),
+    ("## Meaning of the times", "## Metrics of nodes, pods, containers"),
 ];
 const SOURCES: [&str; 3] = ["agent/src", "ebpf/tests", "tests"];
 

@@ -54,14 +54,14 @@ families! {
     NODE_UNACCOUNTED: Counter "podperf_node_unaccounted" in Seconds [],
         "Time of CPUs that is in no row and not idle, all CPUs together: interrupts and what the hypervisor took, where the kernel leaves them out of the time of threads";
     NODE_CPU_INFO: Gauge "podperf_node_cpu_info" ["vendor", "cpuid", "model_name"],
-        "What the node's CPUs are; `cpuid` tells micro-architectures apart as perf does";
+        "Vendor, kind and model of the node's CPUs, always 1; `cpuid` distinguishes micro-architectures as perf does";
     POD_INFO: Gauge "podperf_pod_info" ["namespace", "pod", "uid", "workload", "workload_type", "qos_class", "priority_class"] when "in a cluster",
-        "What a pod is";
+        "Workload, classes and configured labels of a pod, always 1";
     CONTAINER_INFO: Gauge "podperf_container_info" ["namespace", "pod", "container", "container_id", "image"] when "in a cluster",
-        "The last life of a container";
+        "Id and image of a container's last life, always 1";
 
     BUILD_INFO: Gauge "podperf_build_info" ["version", "arch"],
-        "The build of this agent";
+        "Version and architecture of this agent, always 1";
     PART_STATE: Gauge "podperf_part_state" ["part", "state"],
         "State of each part of the agent: 1 for the state it is in";
 
@@ -70,7 +70,7 @@ families! {
     PMU_STATE: Gauge "podperf_pmu_event_state" ["event", "state"] when "with counters",
         "State of each configured event: 1 for the state it is in";
     PMU_INFO: Gauge "podperf_pmu_event_info" ["event", "kernel_event"] when "with counters",
-        "What the kernel was asked for";
+        "The kernel's event for each configured event, always 1";
     PMU_COUNTED: Counter "podperf_pmu_event_counted" ["event"] when "with counters",
         "Count of all CPUs, not scaled, clocks in nanoseconds: what all rows are a part of";
     PMU_ENABLED: Counter "podperf_pmu_event_enabled" in Seconds ["event"] when "with hardware counters",
@@ -85,12 +85,12 @@ families! {
     OVERHEAD_MEMORY: Gauge "podperf_overhead_memory" in Bytes [],
         "Memory that podperf takes, maps of the programs and resident memory of the process together";
     OVERHEAD_MEMORY_LIMIT: Gauge "podperf_overhead_memory_limit" in Bytes [],
-        "The cap on that; 0 is none";
+        "The cap on that memory; 0 is none";
     OVERHEAD_SHED: Gauge "podperf_overhead_shed" ["cap", "feature"],
         "Features given up to stay below the cap, of `cpu` or of `memory`; of counters, groups; of walks, halvings";
 
     BPF_DROPS: Counter "podperf_bpf_drops" ["reason"],
-        "What could not be counted, by reason";
+        "Counts, samples and stacks that the BPF programs left out, by reason";
     PROGRAM_LOADED: Gauge "podperf_bpf_program_loaded" ["program"],
         "Whether the program is loaded";
     PROGRAM_RUN_TIME: Counter "podperf_bpf_program_run_time" in Seconds ["program"],
@@ -108,38 +108,38 @@ families! {
     MAP_MEMORY: Gauge "podperf_bpf_map_memory" in Bytes ["map"],
         "Kernel memory that the map holds; of `tasks` an estimate, from the number of the node's threads";
     RECOVERED: Counter "podperf_switches_recovered" [],
-        "Switch-ins that the kernel did not report and the run time told";
+        "Switches to a thread that the kernel did not report, found by the thread's run time";
     RECOVERED_TIME: Counter "podperf_switches_recovered" in Seconds [],
-        "Time up to those: what counters counted in it went to who came on then";
+        "Time from the last reported switch to each recovered one: the counters of this time are charged to the cgroup of the reported switch";
 
     STACK_WAITS: Counter "podperf_stack_waits" [],
         "Waits that should have a stack";
     STACK_WALKS: Counter "podperf_stack_walks" [],
-        "Waits whose stack was walked; the others' was remembered";
+        "Waits whose stack was walked, and did not come from the stack cache";
     STACK_CHECKS: Counter "podperf_stack_checks" [],
         "Walks that only checked a remembered stack";
     STACK_CHECKS_WRONG: Counter "podperf_stack_checks_wrong" [],
-        "Checks that found another stack: this share of the remembered ones is wrong";
+        "Checks that found another stack; their share of all checks estimates the share of wrong stacks in the stack cache";
     STACK_SAMPLED_OUT: Counter "podperf_stack_sampled_out" [],
-        "Short waits over the budget of walks: others stand for them in profiles";
+        "Short waits over the budget of walks, for which other waits stand in profiles";
     STACK_UNPROFILED: Counter "podperf_stack_unprofiled" in Seconds [],
         "Time off the CPU that is in no profile, for the reasons in podperf_bpf_drops_total";
     STACK_SHADOW_WAITS: Counter "podperf_stack_shadow_waits" [],
-        "Remembered stacks that `stacks.shadow` walked all the same";
+        "Waits with a stack in the stack cache that `stacks.shadow` walked all the same";
     STACK_SHADOW_WRONG: Counter "podperf_stack_shadow_wrong" [],
-        "Of these, those that were another stack";
+        "Waits walked by `stacks.shadow` whose stack in the stack cache was wrong";
     STACK_SHADOW_TIME: Counter "podperf_stack_shadow_waits" in Seconds [],
-        "Time of those waits";
+        "Time of the waits that `stacks.shadow` walked";
     STACK_SHADOW_WRONG_TIME: Counter "podperf_stack_shadow_wrong" in Seconds [],
         "Time of remembered stacks that were wrong and were not corrected";
     STACK_SEEN: Counter "podperf_stack_seen" in Seconds [],
         "Sleep whose remembered stack was compared with the real one";
     STACK_SEEN_WRONG: Counter "podperf_stack_seen_wrong" in Seconds [],
-        "Part of it with another stack: profiles and reasons have the real one";
+        "Sleep whose remembered stack was not the real one; profiles and reasons have the real one";
     SYMBOLIZED: Counter "podperf_stack_symbolized_frames" [],
         "Frames that got a name";
     UNSYMBOLIZED: Counter "podperf_stack_unsymbolized_frames" ["cause"],
-        "Frames that got none, by cause";
+        "Frames without a name, by cause";
     UNREAD: Counter "podperf_stack_unread_frames" ["namespace", "pod", "cgroup"],
         "Frames of cause `file_unreadable`, by pod or row of cgroups; at most 100 series and one for all others";
     WINDOWS_DROPPED: Counter "podperf_profile_windows_dropped" [],
@@ -148,7 +148,7 @@ families! {
     KUBE_CONNECTED: Gauge "podperf_kube_watch_connected" [] when "in a cluster",
         "Whether changes of pods arrive";
     KUBE_RESTARTS: Counter "podperf_kube_watch_restarts" [] when "in a cluster",
-        "Watches begun anew and complete lists after the first";
+        "Restarts of the watch of pods, and complete lists after the first one";
     KUBE_FAILURES: Counter "podperf_kube_watch_failures" [] when "in a cluster",
         "Requests for pods that failed";
     KUBE_LAST_SYNC: Gauge "podperf_kube_watch_last_sync_timestamp" in Seconds [] when "in a cluster",
@@ -195,19 +195,19 @@ families! {
     ROWS_FORGOTTEN: Counter "podperf_rows_forgotten" [],
         "Rows of what had ended that went before `cgroups.grace` was over, since there were too many; the node's sum has their counts";
     STARTS: Counter "podperf_starts" ["how"] when "with `restart.pin`",
-        "Agents that began since counts did: `first`, `adopted` and `taken_over` (without a gap), `anew` (with one), `incomplete` (what some of the programs before had counted could not be read), `unusable` (what was kept could not be used)";
+        "Agents that started since the counts began, by how: `first`; `adopted` and `taken_over` without a gap; `anew` with a gap; `incomplete` if counts of the previous programs could not all be read; `unusable` if the checkpoint could not be used";
     KEPT_BYTES: Gauge "podperf_kept_file" in Bytes [] when "with `restart.pin`",
-        "What is kept for the next agent beside the kernel's maps";
+        "Size of the checkpoint, which the next agent reads beside the kernel's maps";
     KEPT_DURATION: Gauge "podperf_kept_write_duration" in Seconds [] when "with `restart.pin`",
-        "How long it took to write it, in the reading behind this scrape";
+        "Time to write the checkpoint, in the reading behind this scrape";
     KEPT_FAILURES: Counter "podperf_kept_write_failures" [] when "with `restart.pin`",
-        "How often it could not be written";
+        "Writes of the checkpoint that failed";
     READINGS: Counter "podperf_readings" [],
         "Readings of the kernel's maps; scrapes within a second share one";
     READING_TIME: Gauge "podperf_reading_timestamp" in Seconds [],
         "When the counts in this scrape were read, Unix time: up to a second before the scrape";
     SCRAPE_DURATION: Gauge "podperf_scrape_duration" in Seconds [],
-        "How long the reading behind this scrape took";
+        "Duration of the reading behind this scrape";
     RELOAD_SUCCESSFUL: Gauge "podperf_config_last_reload_successful" [],
         "Whether the last reading of the configuration was taken";
     RELOAD_TIME: Gauge "podperf_config_last_reload_success_timestamp" in Seconds [],

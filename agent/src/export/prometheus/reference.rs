@@ -111,7 +111,7 @@ prints the same for programs.
 Names, types, units and labels are stable from version 1.0.0 on; until then [the changelog](../CHANGELOG.md) says what
 has changed. Labels may be added to `*_info` series at any time.
 
-## What containers, pods and other cgroups did
+## Series of containers, pods and cgroups
 
 All are counters. A container's series have the labels `namespace`, `pod` and `container` beside their own. Each family
 has two twins: `podperf_pod_...`, without `container`, with `metrics.level: pod`; and `podperf_cgroup_...` with the label
@@ -128,7 +128,7 @@ chart the mode `profiles`. The chart's default mode `metrics` takes no stacks, a
 ";
 
 const TIMES: &str = r#"
-## What the times mean
+## Meaning of the times
 
 At each moment a thread does one of five things, and a second of its life is one second in exactly one of these series:
 
@@ -215,7 +215,7 @@ waits that still last. Series of sensors do not begin with 0 as other series do;
 ";
 
 const ABOUT_THE_AGENT: &str = "
-## What the counters count
+## Meaning of the counters
 
 A counter of a container counts while one of its threads is on a CPU: in user and in kernel mode, and also the interrupts that this
 CPU serves meanwhile. Where the container runs a virtual machine, what the guest does is counted, too. So on a CPU that serves a
@@ -250,7 +250,7 @@ on ([why](decisions/zero-first.md)). So `rate()` and `increase()` have the whole
 the first wait for a reason. This holds for requests with the header `X-Prometheus-Scrape-Timeout-Seconds`, which Prometheus
 sends; `curl` gets the values at once. `metrics.zeroFirst: false` turns it off.
 
-## What nodes, pods and containers are, and how the agent is
+## Metrics of nodes, pods, containers and the agent
 ";
 
 fn code(labels: &[&str]) -> String {
