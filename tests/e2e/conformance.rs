@@ -89,7 +89,8 @@ fn a_collector_accepts_all_that_it_is_sent() -> Result<()> {
         let endpoint = if protocol == "grpc" { collector.endpoint() } else { collector.http_endpoint() };
         let agent = Agent::start(&format!(
             "otlp: {{endpoint: '{endpoint}', protocol: {protocol}, compression: gzip, interval: 1s, \
-             metrics: {{enabled: true, interval: 1s}}}}"
+             metrics: {{enabled: true, interval: 1s}}}}\n\
+             sensors: {{histograms: {{enabled: true}}, locks: {{enabled: true}}}}"
         ))?;
         let cgroup = TestCgroup::new("conformance")?;
         let _load = Busy::start(&cgroup)?;

@@ -21,7 +21,8 @@ use podperf_tests::{
     cgroup::TestCgroup,
     collector::Collector,
     command::Refusal,
-    load::sleepers::SleepersReport,
+    load::{locks::LocksReport, sleepers::SleepersReport},
+    running::run,
     suite::{Test, within},
     tests,
 };
@@ -36,6 +37,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] profiles_arrive_over_http_with_mutual_tls: &[GO],
     #[beside] variables_say_where_profiles_go_and_flags_overrule_them: &[GO],
     #[beside] metrics_are_pushed_as_they_are_scraped: &[GO],
+    #[beside] totals_of_sensors_are_pushed_as_they_are_scraped: &[GO],
     #[beside] what_ended_in_an_outage_is_pushed_after_it: &[GO],
     #[beside] a_receiver_with_the_wrong_certificate_does_no_harm: &[GO],
     #[beside] a_receiver_that_wants_another_path_is_told_with_the_key: &[GO],
@@ -205,6 +207,39 @@ fn metrics_are_pushed_as_they_are_scraped() -> Result<()> {
             Ok(pushed()?.filter(|seconds| *seconds >= scraped && *seconds <= scraped + 0.01))
         })
         .with_context(|| format!("scraped {scraped}, pushed {:?}", pushed()))?;
+    }
+    Ok(())
+}
+
+fn totals_of_sensors_are_pushed_as_they_are_scraped() -> Result<()> {
+    const WAITS: u32 = 30;
+    let collector = Collector::start()?;
+    let (waiter, holder) = (TestCgroup::new("waiter")?, TestCgroup::new("holder")?);
+    let agent = Agent::start(&format!(
+        "otlp: {{endpoint: '{}', metrics: {{enabled: true, interval: 1s}}}}\n\
+         sensors: {{histograms: {{enabled: true}}, locks: {{enabled: true}}}}\nstacks: {{enabled: false}}",
+        collector.endpoint()
+    ))?;
+    let report: LocksReport = run(&format!(
+        "locks --kind mutex --waits {WAITS} --cgroup {} --holder {}",
+        waiter.path().display(),
+        holder.path().display()
+    ))?;
+    let metrics = agent.fresh_metrics()?;
+    let (waiter, holder) = (waiter.kernel_path(), holder.kernel_path());
+    for (cgroup, scraped, kind, pushed, more) in [
+        (waiter, "user_lock_waits_total", None, "user_lock.waits", ""),
+        (waiter, "user_lock_wait_seconds_total", None, "user_lock.wait", ""),
+        (holder, "lock_blocking_seconds_total", Some("user"), "lock.blocking", " podperf.lock.kind=user"),
+    ] {
+        let labels: Vec<_> = [("cgroup", cgroup)].into_iter().chain(kind.map(|kind| ("kind", kind))).collect();
+        let truth = metrics.get(&format!("podperf_cgroup_{scraped}"), &labels);
+        let truth = truth.with_context(|| format!("`{scraped}` is not scraped: {report:?}"))?;
+        let series = format!("podperf.cgroup.path={cgroup}{more}");
+        let read =
+            || Ok::<_, anyhow::Error>(collector.metric(&format!("podperf.cgroup.{pushed}"))?.get(&series).copied());
+        within(DEADLINE, "the total is pushed", || Ok(read()?.filter(|total| (total - truth).abs() < 1e-9)))
+            .with_context(|| format!("{pushed}: scraped {truth}, pushed {:?}\n{}", read(), collector.log()))?;
     }
     Ok(())
 }

@@ -23,10 +23,10 @@ use crate::{
     model::sensors::{self, Histogram, Sensor},
 };
 
-/// Returns one metric for each family of histograms and each kind of row. Leaves out totals, and histograms without a
-/// value.
+/// Returns one metric for each family of histograms and each kind of row. Leaves out histograms without a
+/// value, and totals, which are in [`super::points`].
 pub(super) fn observed(snapshot: &Snapshot, on: &[&'static Sensor]) -> Vec<Metric> {
-    let mut points: BTreeMap<(String, &str), Vec<ExponentialHistogramDataPoint>> = BTreeMap::new();
+    let mut points: BTreeMap<(String, &str, &str), Vec<ExponentialHistogramDataPoint>> = BTreeMap::new();
     for sensor in on {
         let first = sensors::first_of(sensor);
         for row in &snapshot.rows {
@@ -36,7 +36,8 @@ pub(super) fn observed(snapshot: &Snapshot, on: &[&'static Sensor]) -> Vec<Metri
                     let Some(histogram) = Histogram::of(words, series.words) else { continue };
                     let more = family.label.map(|of| KeyValue::new(of.attribute, series.label));
                     let name = Face::of(&row.row).instrument(family.instrument);
-                    points.entry((name, family.help)).or_default().push(point(&histogram, row, more, snapshot.taken));
+                    let of = (name, family.help, names::of_unit(family.unit));
+                    points.entry(of).or_default().push(point(&histogram, row, more, snapshot.taken));
                 }
             }
         }
@@ -44,10 +45,10 @@ pub(super) fn observed(snapshot: &Snapshot, on: &[&'static Sensor]) -> Vec<Metri
     points.into_iter().map(metric).collect()
 }
 
-fn metric(((name, help), data_points): ((String, &str), Vec<ExponentialHistogramDataPoint>)) -> Metric {
+fn metric(((name, help, unit), data_points): ((String, &str, &str), Vec<ExponentialHistogramDataPoint>)) -> Metric {
     let aggregation_temporality = AggregationTemporality::Cumulative.into();
     let data = Data::ExponentialHistogram(ExponentialHistogram { data_points, aggregation_temporality });
-    Metric { name, description: help.to_owned(), unit: "s".to_owned(), data: Some(data), ..Metric::default() }
+    Metric { name, description: help.to_owned(), unit: unit.to_owned(), data: Some(data), ..Metric::default() }
 }
 
 fn point(

@@ -112,7 +112,7 @@ impl Worker {
     async fn push(&mut self) -> Result<(), String> {
         let observation = self.reader.read_for_itself(Purpose::Look).await.map_err(|error| error.to_string())?;
         let facts = self.facts.borrow().clone();
-        let metrics = self.instruments.collect(points::observed(&observation, &facts))?;
+        let metrics = self.instruments.collect(points::observed(&observation, &facts, &self.sensors))?;
         let histograms = histograms::observed(&observation.snapshot, &self.sensors);
         let said = self.exporter.export(&metrics, histograms).await?;
         // This gets the reading of a moment ago, unless the receiver was slow. An error is ignored here: the collector

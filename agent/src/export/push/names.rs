@@ -9,6 +9,7 @@ use crate::{
     attribution::Row,
     events::{parse::Mode, plan::Scale},
     kernel::OpenCounter,
+    model::facts::Unit,
 };
 
 /// The kind of a row: each kind has instruments of its own.
@@ -59,6 +60,14 @@ pub(super) fn attributes(row: &Row) -> Vec<KeyValue> {
 /// The attribute that carries the start of a series through OpenTelemetry's SDK, which gives all series the same start.
 /// [`super::exporter`] removes it.
 pub(super) const START: &str = "podperf.start_time_unix_nano";
+
+/// Returns the name of a unit.
+pub(super) const fn of_unit(unit: Unit) -> &'static str {
+    match unit {
+        Unit::Seconds => "s",
+        Unit::Things(things) => things,
+    }
+}
 
 /// The units of the words in a family's name. The first match counts, so more specific words come first.
 const UNITS: [(&str, &str); 6] = [

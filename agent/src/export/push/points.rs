@@ -12,7 +12,8 @@ use crate::{
     attribution::{RowUsage, Snapshot},
     collector::Observation,
     kernel::OpenCounter,
-    model::facts::{FACTS, FactFamily, FamilyRow, Unit},
+    model::facts::{FACTS, FactFamily, FamilyRow},
+    model::sensors::{self, Sensor, Words},
     model::usage::Usage,
 };
 
@@ -52,15 +53,23 @@ pub(super) type Observed = BTreeMap<String, Points>;
 /// The kind of a row, the attributes that identify it, its usage, and its start.
 type Faced<'a> = (Face, Vec<KeyValue>, &'a Usage, SystemTime);
 
-pub(super) fn observed(observation: &Observation, facts: &[FactFamily]) -> Observed {
-    of_snapshot(&observation.snapshot, &observation.counters, facts)
+pub(super) fn observed(observation: &Observation, facts: &[FactFamily], on: &[&'static Sensor]) -> Observed {
+    of_snapshot(&observation.snapshot, &observation.counters, facts, on)
 }
 
-fn of_snapshot(snapshot: &Snapshot, counters: &[OpenCounter], facts: &[FactFamily]) -> Observed {
+fn of_snapshot(
+    snapshot: &Snapshot,
+    counters: &[OpenCounter],
+    facts: &[FactFamily],
+    on: &[&'static Sensor],
+) -> Observed {
     let mut observed = Observed::new();
     let rows: Vec<Faced<'_>> = snapshot.rows.iter().map(faced).collect();
     for fact in FACTS.iter().filter(|fact| facts.contains(&fact.family)) {
         rows.iter().for_each(|row| push_fact(&mut observed, fact, row));
+    }
+    for sensor in on {
+        rows.iter().for_each(|row| push_totals(&mut observed, sensor, row));
     }
     let idle = vec![KeyValue::new("podperf.cgroup.path", IDLE_ROW)];
     let idle = (Face::Cgroup, idle, &snapshot.idle, snapshot.started);
@@ -91,11 +100,7 @@ fn start(started: SystemTime) -> KeyValue {
 }
 
 fn push_fact(observed: &mut Observed, fact: &FamilyRow, (face, attributes, usage, started): &Faced<'_>) {
-    let unit = match fact.unit {
-        Unit::Seconds => "s",
-        Unit::Things(things) => things,
-    };
-    let values = points(observed, face.instrument(fact.instrument), unit);
+    let values = points(observed, face.instrument(fact.instrument), names::of_unit(fact.unit));
     for (label, number) in fact.series {
         let value = usage.facts[*number];
         if fact.sparse && value == 0 {
@@ -103,6 +108,23 @@ fn push_fact(observed: &mut Observed, fact: &FamilyRow, (face, attributes, usage
         }
         let more = fact.label.map(|of| KeyValue::new(of.attribute, *label)).into_iter().chain([start(*started)]);
         values.push(attributes.iter().cloned().chain(more).collect(), value);
+    }
+}
+
+/// Adds the totals of a sensor. Leaves out series whose value is 0, because most rows use only a few, and histograms,
+/// which [`super::histograms`] makes.
+fn push_totals(observed: &mut Observed, sensor: &Sensor, (face, attributes, usage, started): &Faced<'_>) {
+    let first = sensors::first_of(sensor);
+    let Some(words) = usage.words.get(first..first + sensor.words) else { return };
+    for family in sensor.families {
+        for series in family.series {
+            let Words::Total(at) = series.words else { continue };
+            let Some(total) = words.get(at).copied().filter(|total| *total > 0) else { continue };
+            let more = family.label.map(|of| KeyValue::new(of.attribute, series.label));
+            let more = more.into_iter().chain([start(*started)]);
+            points(observed, face.instrument(family.instrument), names::of_unit(family.unit))
+                .push(attributes.iter().cloned().chain(more).collect(), total);
+        }
     }
 }
 
@@ -235,7 +257,7 @@ mod tests {
     fn a_series_starts_with_its_row_or_later_with_its_counter() {
         let cycles = counter("cpu_cycles", Some(0), None, EventState::Placed);
         let misses = counter("cpu_cache_misses", Some(1), None, EventState::Placed);
-        let observed = of_snapshot(&snapshot(), &[cycles, misses], &ALL);
+        let observed = of_snapshot(&snapshot(), &[cycles, misses], &ALL, &[]);
         assert_eq!(starts(&observed, "podperf.container.oncpu.time"), [6]);
         assert_eq!(starts(&observed, "podperf.node.idle.time"), [5]);
         assert_eq!(starts(&observed, "podperf.container.cpu.cycles"), [6]);
@@ -246,7 +268,7 @@ mod tests {
 
     #[test]
     fn facts_are_told_by_row_under_the_names_of_opentelemetry() {
-        let observed = of_snapshot(&snapshot(), &[], &ALL);
+        let observed = of_snapshot(&snapshot(), &[], &ALL, &[]);
         let app = "k8s.namespace.name=shop k8s.pod.name=cart-0 k8s.container.name=app";
         let pair = |labels: String, value: &str| (labels, value.to_owned());
         assert_eq!(series(&observed, "podperf.container.oncpu.time"), [pair(app.to_owned(), "1.5")]);
@@ -275,7 +297,7 @@ mod tests {
         assert_eq!(series(&observed, "podperf.container.incomplete_stack.time"), []);
         assert_eq!(series(&observed, "podperf.node.idle.time"), [pair(String::new(), "4")]);
         assert_eq!(observed["podperf.container.oncpu.time"].unit, "s");
-        assert!(of_snapshot(&snapshot(), &[], &[]).is_empty());
+        assert!(of_snapshot(&snapshot(), &[], &[], &[]).is_empty());
     }
 
     #[test]
@@ -285,7 +307,7 @@ mod tests {
             counter("cpu_cache_misses", Some(1), None, EventState::Placed),
             counter("cpu_instructions", None, None, EventState::Unsupported),
         ];
-        let observed = of_snapshot(&snapshot(), &counters, &[]);
+        let observed = of_snapshot(&snapshot(), &counters, &[], &[]);
         let names: Vec<_> = observed.keys().map(String::as_str).collect();
         let all =
             ["cgroup.cpu.cache.misses", "cgroup.cpu.cycles", "container.cpu.cache.misses", "container.cpu.cycles"];
@@ -295,5 +317,58 @@ mod tests {
         assert_eq!(cycles, [("podperf.cgroup.path=(idle)".to_owned(), "0".to_owned())]);
         assert_eq!(series(&observed, "podperf.cgroup.cpu.cache.misses").len(), 2);
         assert_eq!(observed["podperf.container.cpu.cache.misses"].unit, "{miss}");
+    }
+
+    #[test]
+    fn totals_of_a_sensor_are_sums_with_the_unit_of_their_family() {
+        let sensor = sensors::named("locks").unwrap();
+        let mut words = vec![0; sensors::words()];
+        let first = sensors::first_of(sensor);
+        let series: Vec<_> = sensor.families.iter().flat_map(|family| family.series).collect();
+        for (value, series) in (1_u64..).zip(&series) {
+            let Words::Total(at) = series.words else { panic!("{series:?}") };
+            words[first + at] = value * 500_000_000;
+        }
+        let mut snapshot = snapshot();
+        snapshot.rows[0].usage.words = words;
+        let observed = of_snapshot(&snapshot, &[], &[], &[sensor]);
+        // The other row has no words, and so no instruments.
+        let names: Vec<_> = observed.iter().map(|(name, points)| (name.as_str(), points.unit)).collect();
+        assert_eq!(
+            names,
+            [
+                ("podperf.container.kernel_lock.contentions", "{wait}"),
+                ("podperf.container.kernel_lock.wait", "s"),
+                ("podperf.container.lock.blocking", "s"),
+                ("podperf.container.user_lock.wait", "s"),
+                ("podperf.container.user_lock.waits", "{wait}"),
+            ]
+        );
+        assert_eq!(names.iter().map(|(name, _)| self::series(&observed, name).len()).sum::<usize>(), series.len());
+        let app = "k8s.namespace.name=shop k8s.pod.name=cart-0 k8s.container.name=app";
+        let pair = |label: &str, value: &str| (format!("{app} {label}").trim_end().to_owned(), value.to_owned());
+        let waits = self::series(&observed, "podperf.container.kernel_lock.wait");
+        assert_eq!(waits[0], pair("podperf.lock=mmap_lock", "0.5"));
+        let contentions = self::series(&observed, "podperf.container.kernel_lock.contentions");
+        assert_eq!(contentions[0], pair("podperf.lock=mmap_lock", "6000000000"));
+        assert_eq!(self::series(&observed, "podperf.container.user_lock.wait"), [pair("", "11.5")]);
+        assert_eq!(starts(&observed, "podperf.container.user_lock.wait"), [6]);
+        // A sensor that is off has no instruments, and neither has one that counted nothing.
+        assert!(of_snapshot(&snapshot, &[], &[], &[]).is_empty());
+        snapshot.rows[0].usage.words = vec![0; sensors::words()];
+        assert!(of_snapshot(&snapshot, &[], &[], &[sensor]).is_empty());
+    }
+
+    #[test]
+    fn each_instrument_of_the_sensors_is_on_the_page_with_its_unit_and_attribute() {
+        let page = include_str!("../../../../docs/otlp.md");
+        for family in sensors::ALL.into_iter().flat_map(|sensor| sensor.families) {
+            let name = format!("| `podperf.container.{}` |", family.instrument);
+            let row = page.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("no row `{name}`"));
+            let unit = names::of_unit(family.unit);
+            assert!(row.contains(&format!("| `{unit}` |")), "not `{unit}`: {row}");
+            let attribute = family.label.map_or_else(|| " |".to_owned(), |label| format!("`{}`", label.attribute));
+            assert!(row.contains(&attribute), "no `{attribute}`: {row}");
+        }
     }
 }
