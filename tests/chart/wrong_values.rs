@@ -39,6 +39,8 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("config: {pmu: {leaveFree: 65}}", "/config/pmu/leaveFree", "maximum"),
     ("config: {overhead: {maxPercent: 101}}", "/config/overhead/maxPercent", "maximum"),
     ("config: {overhead: {maxMemory: 200m}}", "/config/overhead/maxMemory", "pattern"),
+    ("config: {sensors: {lokcs: {enabled: true}}}", "/config/sensors", "'lokcs' not allowed"),
+    ("config: {sensors: {locks: true}}", "/config/sensors/locks", "want object"),
     ("config: {stacks: {enabled: 'yes'}}", "/config/stacks/enabled", "want boolean"),
     ("config: {stacks: {onCpuHertz: 1001}}", "/config/stacks/onCpuHertz", "maximum"),
     ("config: {otlp: {endpoint: 'collector:4317'}}", "/config/otlp/endpoint", "pattern"),

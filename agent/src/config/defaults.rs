@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use super::{
     Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
-    PushedMetrics, Restart, Scheduling, Server, ServerLimits, Stacks, Tls,
+    PushedMetrics, Restart, Scheduling, Server, ServerLimits, Stacks, Tls, sensors,
 };
 use crate::{
     attribution::Level,
@@ -32,7 +32,7 @@ impl Default for Config {
             counters: Counters::default(),
             pmu: Pmu::default(),
             overhead: Overhead::default(),
-            sensors: BTreeMap::new(),
+            sensors: sensors::defaults(),
             stacks: Stacks::default(),
             otlp: Otlp::default(),
             sandbox: Sandbox::default(),

@@ -7,6 +7,7 @@ mod defaults;
 mod duration;
 mod otlp;
 pub mod parts;
+mod sensors;
 mod server;
 mod text;
 mod variables;
@@ -22,13 +23,14 @@ use crate::{
     cgroups::{Choice, Patterns, Selection},
     filter::Filter,
     kernel::{SampleEvent, Tracepoint},
-    model::{facts::FactFamily, sensors},
+    model::facts::FactFamily,
     pods,
 };
 
 use crate::limits::max_memory::MaxMemory;
 use crate::sandbox::Sandbox;
 pub use otlp::{Otlp, PushedMetrics, Tls};
+pub use sensors::SensorKeys;
 pub use server::{Authorization, Server, ServerLimits, ServerTls, TlsFiles};
 pub use text::BadText;
 
@@ -52,6 +54,7 @@ pub struct Config {
     pub counters: Counters,
     pub pmu: Pmu,
     pub overhead: Overhead,
+    #[serde(deserialize_with = "sensors::read")]
     pub sensors: BTreeMap<String, SensorKeys>,
     pub stacks: Stacks,
     pub otlp: Otlp,
@@ -187,14 +190,6 @@ pub struct Pmu {
 pub struct Overhead {
     pub max_percent: f64,
     pub max_memory: MaxMemory,
-}
-
-/// `sensors.NAME:`
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
-#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
-pub struct SensorKeys {
-    pub enabled: bool,
 }
 
 /// `stacks:`
@@ -387,13 +382,7 @@ impl TryFrom<Config> for Settings {
         if !daemon_set.is_empty() && daemon_set.split('/').filter(|part| !part.is_empty()).count() != 2 {
             return Err(bad("restart.daemonSet", format!("`{daemon_set}` (as in `NAMESPACE/NAME`)")));
         }
-        if let Some(unknown) = config.sensors.keys().find(|name| sensors::named(name).is_none()) {
-            let known = sensors::ALL.map(|sensor| sensor.names.sensor).join("`, `");
-            return Err(bad("sensors", format!("no sensor has the name `{unknown}` (there is `{known}`)")));
-        }
-        if !config.facts.enabled && config.sensors.values().any(|keys| keys.enabled) {
-            return Err(bad("sensors", "sensors need `facts.enabled: true`, which tells the cgroup that runs".into()));
-        }
+        sensors::check(&config)?;
         let at_least = [
             ("cgroups.max", config.cgroups.max >= 16, "needs at least 16"),
             // NaN is in no range.

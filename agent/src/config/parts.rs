@@ -10,7 +10,7 @@ use crate::{
     kernel::{PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host},
     limits::memory::{Budget, Mebi, OWN_BYTES},
     model::{
-        sensors::{self, Sensor},
+        sensors::{ALL, Sensor},
         status::State,
     },
     pods,
@@ -63,9 +63,7 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
 /// Returns the sensors that are on. Without `facts` there is none: facts tell which cgroup runs.
 #[must_use]
 pub fn sensors(config: &Config) -> Vec<&'static Sensor> {
-    let is_on =
-        |sensor: &&Sensor| config.sensors.get(sensor.names.sensor).map_or(sensor.is_default, |keys| keys.enabled);
-    sensors::ALL.into_iter().filter(|_| config.facts.enabled).filter(is_on).collect()
+    ALL.into_iter().filter(|sensor| config.facts.enabled && super::sensors::is_on(config, sensor)).collect()
 }
 
 /// Compares the sizes of the maps with the budget. If the budget is only a share of the container's memory limit, the
