@@ -223,8 +223,8 @@ impl Drop for Sleeper {
 
 /// Waits until all earlier samples have been sent and have arrived.
 fn wait_for_windows(cluster: &Cluster) -> Result<()> {
-    // A fresh scrape is necessary: a scrape of the last second would have an old number. Of the next three requests,
-    // one may be on its way already, and one may contain a window that has just ended.
+    // A fresh scrape is necessary: a scrape of the last second would have an old number. One of
+    // the next three requests may be on its way already, and one may contain a window that has just ended.
     let sent = cluster.agent.fresh_metrics()?.sum(EXPORTS, &[]);
     cluster.wait_for(EXPORTS, &[], |now| now >= sent + 3.0).map(drop)
 }

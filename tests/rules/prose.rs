@@ -1,4 +1,4 @@
-//! Comments are plain English as far as a program can tell: a comment begins with its subject or its verb.
+//! Comments are plain English as far as a program can tell: a sentence begins with its subject or its verb.
 
 use std::{
     fs,
@@ -8,7 +8,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{rules::root, suite::Test, tests};
 
-pub(crate) const TESTS: &[Test] = tests![comments_begin_with_a_subject_or_a_verb, a_comment_without_a_subject_is_found];
+pub(crate) const TESTS: &[Test] =
+    tests![sentences_begin_with_a_subject_or_a_verb, a_sentence_without_a_subject_is_found];
 
 /// Words that begin a relative clause or a question instead of a sentence.
 const NO_BEGINNING: [&str; 9] = ["What", "Who", "Whose", "Whom", "Of", "That", "Those", "Which", "How"];
@@ -50,10 +51,21 @@ fn comments(text: &str) -> Vec<(usize, String)> {
 
 /// Returns what is wrong with a comment.
 fn fault(comment: &str) -> Option<String> {
-    let first = comment.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
-    let begins = NO_BEGINNING.contains(&first).then(|| format!("begins with `{first}`"));
+    let begins = sentences(comment).into_iter().find_map(|sentence| {
+        let first = sentence.trim_start().split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+        NO_BEGINNING.contains(&first).then(|| format!("has a sentence that begins with `{first}`"))
+    });
     let lower = comment.to_lowercase();
     begins.or_else(|| Some(format!("has `{}`", NO_NOUN.iter().find(|words| is_apart(&lower, words))?)))
+}
+
+/// Returns the sentences of a comment.
+fn sentences(comment: &str) -> Vec<&str> {
+    let mut sentences = vec![comment];
+    for end in [". ", "! ", "? "] {
+        sentences = sentences.into_iter().flat_map(|text| text.split(end)).collect();
+    }
+    sentences
 }
 
 /// Returns true if the text has the words, and not only as a part of longer ones.
@@ -65,7 +77,7 @@ fn is_apart(text: &str, words: &str) -> bool {
     })
 }
 
-fn comments_begin_with_a_subject_or_a_verb() -> Result<()> {
+fn sentences_begin_with_a_subject_or_a_verb() -> Result<()> {
     let mut files = Vec::new();
     for folder in FOLDERS {
         sources(&root().join(folder), &mut files)?;
@@ -79,15 +91,16 @@ fn comments_begin_with_a_subject_or_a_verb() -> Result<()> {
     }
     ensure!(
         wrong.is_empty(),
-        "a comment begins with its subject or its verb (see CONTRIBUTING.md):\n{}",
+        "a sentence begins with its subject or its verb (see CONTRIBUTING.md):\n{}",
         wrong.join("\n")
     );
     Ok(())
 }
 
-fn a_comment_without_a_subject_is_found() -> Result<()> {
-    let text = "/// Whose it is.\nfn a() {}\n// It begins anew.\n/// Renewals\n/// of leases.\n";
+fn a_sentence_without_a_subject_is_found() -> Result<()> {
+    let text =
+        "/// Whose it is.\nfn a() {}\n// It begins anew.\n/// Renewals\n/// of leases.\n\n//! One.\n//! Of two.\n";
     let found: Vec<_> = comments(text).into_iter().map(|(line, comment)| (line, fault(&comment).is_some())).collect();
-    ensure!(found == [(1, true), (3, true), (4, false)], "{found:?}");
+    ensure!(found == [(1, true), (3, true), (4, false), (7, true)], "{found:?}");
     Ok(())
 }

@@ -24,7 +24,8 @@ pub struct LoopArgs {
     pub cgroup: Option<PathBuf>,
 }
 
-/// The work of the loop, without the process's start, report and exit. Those are the same as for a loop without turns.
+/// The work of the loop, without the process's start, report and exit. A loop without turns has the
+/// same start, report and exit.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LoopReport {
     /// Number of instructions that retired in the loop.
