@@ -66,7 +66,7 @@ test-build: ## Build what `make test` runs, and run nothing
 	CARGO="$(CARGO)" tests/other-layout.sh
 	$(CARGO) test --locked --workspace --no-run
 	@! command -v go >/dev/null || { \
-		tests/kube/build.sh && tests/collector/build.sh && tests/collector/profcheck.sh && tests/chart/build.sh helm helm-docs operators; }
+		tests/kube/build.sh && tests/prometheus/build.sh && tests/collector/build.sh && tests/collector/profcheck.sh && tests/chart/build.sh helm helm-docs operators; }
 
 test-pure: setup ## Run the tests that need neither root nor network
 	$(CARGO) test --locked -p podperf -p podperf-ebpf

@@ -17,6 +17,7 @@ const TESTED: &[(&str, &str, usize, &str)] = &[
     ("tests/chart/build.sh", "helm v", 2, "| Helm | "),
     ("tests/chart/operators/go.mod", "pkg/apis/monitoring v", 2, "| Prometheus operator | "),
     ("tests/chart/operators/go.mod", "vertical-pod-autoscaler v", 2, "| VerticalPodAutoscaler | "),
+    ("tests/prometheus/build.sh", "\nversion=", 2, "| Prometheus | "),
     ("tests/collector/builder-config.yaml", "\n  version: ", 2, "| OpenTelemetry Collector | "),
     ("Cargo.toml", "opentelemetry-proto = { version = \"", 2, "| OTLP profiles | "),
     ("Cargo.toml", "rust-version = \"", 2, "Rust "),

@@ -4,7 +4,8 @@ use std::{fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    suite::{Need, Test, tell},
+    prometheus::Version,
+    suite::{Test, tell},
     tests,
 };
 use serde_yaml::{Mapping, Value};
@@ -13,7 +14,8 @@ use crate::helm::{GO, object, root, template};
 
 pub(crate) const TESTS: &[Test] = tests![
     the_example_for_prometheus_asks_as_the_charts_monitors_do: GO,
-    promtool_takes_the_example_and_its_rules: &[Need::Program("promtool")],
+    promtool_takes_the_example_and_its_rules: Version::TWO => || the_example_is_taken(Version::Two),
+    promtool_of_prometheus_3_takes_the_example_and_its_rules: Version::THREE => || the_example_is_taken(Version::Three),
 ];
 
 const EXAMPLE: &str = "config/prometheus.yaml";
@@ -65,14 +67,15 @@ fn snake_case(relabelings: &Value) -> Result<Value> {
 
 /// promtool checks the unchanged file if it knows Kubernetes' service discovery. Debian's does not, and gets the file
 /// without it.
-fn promtool_takes_the_example_and_its_rules() -> Result<()> {
+fn the_example_is_taken(version: Version) -> Result<()> {
+    let promtool = version.program("promtool")?;
     let check = |file: &std::path::Path| -> Result<(bool, String)> {
-        let output = Command::new("promtool").args(["check", "config"]).arg(file).output()?;
+        let output = Command::new(&promtool).args(["check", "config"]).arg(file).output()?;
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         Ok((output.status.success(), said))
     };
     let (mut taken, mut says) = check(&root().join(EXAMPLE))?;
-    if says.contains("field kubernetes_sd_configs not found") {
+    if version == Version::Two && says.contains("field kubernetes_sd_configs not found") {
         tell("this promtool was built without Kubernetes: the example is checked without its `kubernetes_sd_configs`");
         let mut example = example()?;
         let job = example["scrape_configs"][0].as_mapping_mut().context("no job")?;

@@ -15,10 +15,10 @@ use podperf_tests::{
     cgroup::TestCgroup,
     command::run_load,
     load::{cpu::CpuReport, sleepers::SleepersReport},
-    prometheus::Prometheus,
+    prometheus::{Prometheus, Version},
     reference::reference,
     running::Load,
-    suite::{Need, Test, within},
+    suite::{Test, tell, within},
     tests,
 };
 use serde_json::Value;
@@ -29,10 +29,13 @@ pub(crate) const TESTS: &[Test] = tests![
     all_formats_hold_the_same_families,
     scrapes_within_a_second_share_a_reading,
     #[beside] a_scrape_holds_nothing_that_the_reference_does_not_tell,
-    #[beside] promtool_has_no_complaints: &[Need::Program("promtool")],
+    #[beside] promtool_2_has_no_complaints: Version::TWO => || promtool_has_no_complaints(Version::Two),
+    #[beside] promtool_3_has_no_complaints: Version::THREE => || promtool_has_no_complaints(Version::Three),
     status_names_every_part_and_event_with_its_state,
-    #[beside] prometheus_scrapes_every_series_unharmed: &[Need::Program("prometheus")],
-    prometheus_takes_native_histograms: &[Need::Program("prometheus")],
+    #[beside] prometheus_2_scrapes_every_series_unharmed: Version::TWO => || every_series_is_scraped_unharmed(Version::Two),
+    #[beside] prometheus_3_scrapes_every_series_unharmed: Version::THREE => || every_series_is_scraped_unharmed(Version::Three),
+    prometheus_2_takes_native_histograms: Version::TWO => || native_histograms_are_taken(Version::Two),
+    prometheus_3_takes_native_histograms: Version::THREE => || native_histograms_are_taken(Version::Three),
 ];
 
 const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0";
@@ -139,7 +142,7 @@ fn scrapes_within_a_second_share_a_reading() -> Result<()> {
     Ok(())
 }
 
-fn promtool_has_no_complaints() -> Result<()> {
+fn promtool_has_no_complaints(version: Version) -> Result<()> {
     let mut software = String::from(
         "cpu-clock, task-clock, page-faults, context-switches, cpu-migrations, minor-faults, major-faults, \
          alignment-faults, emulation-faults, cgroup-switches",
@@ -153,7 +156,7 @@ fn promtool_has_no_complaints() -> Result<()> {
     for yaml in ["", everything.as_str()] {
         let agent = Agent::start(yaml)?;
         let (_, _, text) = agent.get("/metrics", &[])?;
-        let mut promtool = Command::new("promtool")
+        let mut promtool = Command::new(version.program("promtool")?)
             .args(["check", "metrics"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -210,7 +213,7 @@ fn status_names_every_part_and_event_with_its_state() -> Result<()> {
     Ok(())
 }
 
-fn prometheus_scrapes_every_series_unharmed() -> Result<()> {
+fn every_series_is_scraped_unharmed(version: Version) -> Result<()> {
     const DEADLINE: Duration = Duration::from_secs(30);
     let slice = TestCgroup::new("prometheus")?;
     // systemd escapes a dash in a unit name like this.
@@ -219,7 +222,7 @@ fn prometheus_scrapes_every_series_unharmed() -> Result<()> {
     let truth: CpuReport = run_load(scope.path(), &["spin", "--seconds", "0.3"])?;
     // Waits for the end of the load and its last reading.
     thread::sleep(Duration::from_millis(1100));
-    let prometheus = Prometheus::start(agent.address())?;
+    let prometheus = Prometheus::start_as(version, agent.address())?;
     let first = |query: &str| -> Result<f64> {
         let found = within(DEADLINE, query, || {
             // Prometheus accepts no connections at first.
@@ -228,6 +231,8 @@ fn prometheus_scrapes_every_series_unharmed() -> Result<()> {
         found.with_context(|| prometheus.log())
     };
     first("up == 1")?;
+    let runs = prometheus.version()?;
+    ensure!(runs.starts_with(version.series()), "prometheus is {runs}");
     first("count_over_time(up[1m]) >= 3")?;
     ensure!(first("min_over_time(up[1m])")? == 1.0, "a scrape failed: {}", prometheus.log());
 
@@ -246,7 +251,7 @@ fn prometheus_scrapes_every_series_unharmed() -> Result<()> {
 }
 
 /// A realtime task has the CPU for 6 of 8 ms, and the load wakes up 2 ms after it last ran: it waits for 6 ms.
-fn prometheus_takes_native_histograms() -> Result<()> {
+fn native_histograms_are_taken(version: Version) -> Result<()> {
     const DEADLINE: Duration = Duration::from_secs(30);
     let agent = Agent::start("sensors: {histograms: {enabled: true}}")?;
     let (realtime, cgroup) = (TestCgroup::new("realtime")?, TestCgroup::new("queued")?);
@@ -258,7 +263,7 @@ fn prometheus_takes_native_histograms() -> Result<()> {
     drop(bursts);
     let (_, _, text) = agent.get("/metrics", &[])?;
     ensure!(!String::from_utf8(text)?.contains("runqueue_latency"), "a text has histograms without classic buckets");
-    let prometheus = Prometheus::start_native(agent.address())?;
+    let prometheus = Prometheus::start_native(version, agent.address())?;
     let first = |query: &str| -> Result<f64> {
         let found =
             within(DEADLINE, query, || Ok(prometheus.query(query).ok().and_then(|series| Some(series.first()?.value))));
@@ -269,6 +274,7 @@ fn prometheus_takes_native_histograms() -> Result<()> {
     let of = format!("{{cgroup=\"{}\"}}", cgroup.kernel_path());
     let latency = format!("podperf_cgroup_runqueue_latency_seconds{of}");
     let quantile = first(&format!("histogram_quantile(0.99, {latency})"))?;
+    tell(&format!("the 99th percentile is {quantile:.6} s"));
     // One bucket around the 6 ms, which are between 2^-8 and 2^-7 s.
     ensure!((2_f64.powi(-9)..2_f64.powi(-6)).contains(&quantile), "the 99th percentile is {quantile} s");
     let counter =

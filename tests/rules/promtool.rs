@@ -4,43 +4,55 @@ use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
+    prometheus::Version,
     rules::{self, RULES, TESTS as RULE_TESTS, files_in, root},
-    suite::{Need, Test},
+    suite::Test,
     tests,
 };
 
 /// The repository's address, the same as in Cargo.toml.
 const REPOSITORY: &str = "https://github.com/podperf/podperf";
 
-const PROMTOOL: &[Need] = &[Need::Program("promtool")];
-
 pub(crate) const TESTS: &[Test] = tests![
-    promtool_reads_every_rule: PROMTOOL,
-    alerts_fire_for_who_deserves_it_and_for_no_other: PROMTOOL,
+    prometheus_2_reads_every_rule: Version::TWO => || every_rule_is_read(Version::Two),
+    prometheus_3_reads_every_rule: Version::THREE => || every_rule_is_read(Version::Three),
+    alerts_fire_for_who_deserves_it_and_for_no_other: Version::TWO => || alerts_fire_for_who_deserves_it(Version::Two),
+    alerts_of_prometheus_3_fire_for_who_deserves_it_and_for_no_other: Version::THREE => || alerts_fire_for_who_deserves_it(Version::Three),
     every_alert_has_a_test_in_which_it_fires,
     alerts_keep_to_the_conventions,
-    demo_rules_fire_within_minutes: PROMTOOL,
+    demo_rules_fire_within_minutes: Version::TWO => || demo_rules_fire(Version::Two),
+    demo_rules_of_prometheus_3_fire_within_minutes: Version::THREE => || demo_rules_fire(Version::Three),
     every_group_in_a_test_is_a_group_of_the_rules,
 ];
 
+/// Runs the promtool on the path.
 pub(crate) fn promtool(arguments: &[&str], files: Vec<PathBuf>) -> Result<()> {
-    let output = Command::new("promtool").args(arguments).args(files).output().context("failed to run promtool")?;
+    promtool_of(Version::Two, arguments, files)
+}
+
+fn promtool_of(version: Version, arguments: &[&str], files: Vec<PathBuf>) -> Result<()> {
+    let mut command = Command::new(version.program("promtool")?);
+    let output = command.args(arguments).args(files).output().context("failed to run promtool")?;
     let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     ensure!(output.status.success(), "promtool {arguments:?}: {}:\n{said}", output.status);
     Ok(())
 }
 
-fn promtool_reads_every_rule() -> Result<()> {
-    promtool(&["check", "rules", "--lint=all", "--lint-fatal"], files_in(&root().join(RULES), ".yaml")?)
+fn every_rule_is_read(version: Version) -> Result<()> {
+    let files = files_in(&root().join(RULES), ".yaml")?;
+    promtool_of(version, &["check", "rules", "--lint=all", "--lint-fatal"], files)
 }
 
-fn alerts_fire_for_who_deserves_it_and_for_no_other() -> Result<()> {
-    promtool(&["test", "rules"], files_in(&root().join(RULE_TESTS), "_test.yaml")?)
+/// A window of Prometheus 3 has no point at its left end, so it holds one point less in these tests. Their loads fire
+/// with either window.
+fn alerts_fire_for_who_deserves_it(version: Version) -> Result<()> {
+    promtool_of(version, &["test", "rules"], files_in(&root().join(RULE_TESTS), "_test.yaml")?)
 }
 
-fn demo_rules_fire_within_minutes() -> Result<()> {
-    promtool(&["check", "rules", "--lint=all", "--lint-fatal"], vec![root().join("config/demo-rules.yaml")])?;
-    promtool(&["test", "rules"], files_in(&root().join("tests/rules/demo"), ".yaml")?)
+fn demo_rules_fire(version: Version) -> Result<()> {
+    let rules = vec![root().join("config/demo-rules.yaml")];
+    promtool_of(version, &["check", "rules", "--lint=all", "--lint-fatal"], rules)?;
+    promtool_of(version, &["test", "rules"], files_in(&root().join("tests/rules/demo"), ".yaml")?)
 }
 
 /// promtool ignores an unknown group, and then takes the groups in any order.

@@ -1,9 +1,10 @@
-//! A real Prometheus that scrapes agents, with its HTTP API.
+//! A real Prometheus that scrapes agents, with its HTTP API: the distribution's, and a Prometheus 3.
 
 use std::{
     collections::BTreeMap,
     fs::{self, File},
     net::SocketAddr,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -14,9 +15,45 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{agent::Sample, http, process};
+use crate::{agent::Sample, http, process, suite::Need};
 
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The builds of Prometheus that tests run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// The one on the path. It is a Prometheus 2 in Debian.
+    Two,
+    /// The one that `tests/prometheus/build.sh` builds.
+    Three,
+}
+
+impl Version {
+    /// The needs of a test with a Prometheus 2.
+    pub const TWO: &[Need] = &[Need::Program("prometheus"), Need::Program("promtool")];
+    /// The needs of a test with a Prometheus 3, which are those of its build.
+    pub const THREE: &[Need] = &[Need::Program("go")];
+
+    /// Returns the path of `prometheus` or `promtool`. Builds Prometheus 3 unless it exists.
+    pub fn program(self, name: &str) -> Result<PathBuf> {
+        if self == Self::Two {
+            return Ok(name.into());
+        }
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("prometheus/build.sh");
+        let built = Command::new(script).stderr(Stdio::inherit()).output()?;
+        ensure!(built.status.success(), "failed to build Prometheus (see above)");
+        Ok(Path::new(String::from_utf8(built.stdout)?.trim()).join(name))
+    }
+
+    /// Returns the start of its versions, such as `3.`.
+    #[must_use]
+    pub const fn series(self) -> &'static str {
+        match self {
+            Self::Two => "2.",
+            Self::Three => "3.",
+        }
+    }
+}
 
 /// A running Prometheus, which ends on drop.
 #[derive(Debug)]
@@ -59,22 +96,33 @@ struct Range {
 pub type History = (BTreeMap<String, String>, Vec<(u64, f64)>);
 
 impl Prometheus {
-    /// Starts a Prometheus that scrapes `target` once a second. It answers queries a moment later.
+    /// Starts a Prometheus 2 that scrapes `target` once a second. It answers queries a moment later.
     pub fn start(target: SocketAddr) -> Result<Self> {
-        Self::launch(&each_second(target), None, &[])
+        Self::start_as(Version::Two, target)
+    }
+
+    /// Starts a Prometheus of this version that scrapes `target` once a second.
+    pub fn start_as(version: Version, target: SocketAddr) -> Result<Self> {
+        Self::launch(version, &each_second(target), None, &[])
     }
 
     /// Starts a Prometheus that scrapes `target` once a second, and takes native histograms.
-    pub fn start_native(target: SocketAddr) -> Result<Self> {
-        Self::launch(&each_second(target), None, &["--enable-feature=native-histograms"])
+    pub fn start_native(version: Version, target: SocketAddr) -> Result<Self> {
+        let mut config = each_second(target);
+        // Prometheus has this key since 3.8, and ignores the feature since 3.9.
+        if version == Version::Three {
+            config["global"]["scrape_native_histograms"] = true.into();
+            return Self::launch(version, &config, None, &[]);
+        }
+        Self::launch(version, &config, None, &["--enable-feature=native-histograms"])
     }
 
-    /// Starts a Prometheus with a configuration and, if given, the text of a rule file.
+    /// Starts a Prometheus 2 with a configuration and, if given, the text of a rule file.
     pub fn start_with(config: &Value, rules: Option<&str>) -> Result<Self> {
-        Self::launch(config, rules, &[])
+        Self::launch(Version::Two, config, rules, &[])
     }
 
-    fn launch(config: &Value, rules: Option<&str>, arguments: &[&str]) -> Result<Self> {
+    fn launch(version: Version, config: &Value, rules: Option<&str>, arguments: &[&str]) -> Result<Self> {
         let directory = TempDir::new()?;
         let mut config = config.clone();
         if let Some(rules) = rules {
@@ -86,7 +134,7 @@ impl Prometheus {
         // JSON is YAML.
         fs::write(&file, config.to_string())?;
         let address = http::free_address()?;
-        let mut command = Command::new("prometheus");
+        let mut command = Command::new(version.program("prometheus")?);
         process::bind_to_parent(&mut command);
         let child = command
             .arg(format!("--config.file={}", file.display()))
@@ -105,6 +153,12 @@ impl Prometheus {
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the version that the server reports, such as `2.42.0`.
+    pub fn version(&self) -> Result<String> {
+        let build: BTreeMap<String, String> = self.ask("status/buildinfo")?;
+        build.get("version").cloned().context("no version")
     }
 
     /// Returns the series of an instant query.
