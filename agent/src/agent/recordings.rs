@@ -126,7 +126,7 @@ impl Agent {
             }
         }
         for window in self.windows.recent() {
-            names.extend(window.subjects.iter().map(|subject| SubjectName::of(&subject.resource)));
+            names.extend(window.subjects.iter().map(|subject| SubjectName::from(&subject.subject)));
         }
         names
     }

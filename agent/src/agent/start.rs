@@ -69,7 +69,8 @@ pub fn start(
     let tracepoint = sensors.tracepoint();
     tell_state(&status, &config, tracepoint, &sensors.samples(), sensors.sensor_states(), host);
 
-    let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings())).transpose()?;
+    let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings(), node_name.clone()));
+    let exporter = exporter.transpose()?;
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (met_sender, met) = mpsc::sync_channel(PROCESSES_WAITING);
     let (reader, collector) = collector::start(
@@ -144,22 +145,14 @@ pub fn start(
     let symbolizer = profiles
         .then(|| {
             let confined = agent.lock_config().sandbox.syscalls;
-            stacks::start(
-                windows,
-                met,
-                agent.node_name.clone(),
-                symbols,
-                given_up,
-                confined,
-                move |profile, unwound| {
-                    sender.reader.tell_unwound(unwound);
-                    let profile = Arc::new(profile);
-                    windows_out.publish(&profile);
-                    if let Some(exporter) = &sender.exporter {
-                        exporter.send(Arc::unwrap_or_clone(profile).own());
-                    }
-                },
-            )
+            stacks::start(windows, met, symbols, given_up, confined, move |profile, unwound| {
+                sender.reader.tell_unwound(unwound);
+                let profile = Arc::new(profile);
+                windows_out.publish(&profile);
+                if let Some(exporter) = &sender.exporter {
+                    exporter.send(Arc::unwrap_or_clone(profile).own());
+                }
+            })
         })
         .transpose()?;
     Ok((agent, Threads { collector, symbolizer, push, pins, daemon_set }))

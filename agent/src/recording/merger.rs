@@ -111,7 +111,7 @@ impl Merger {
             *self.losses.entry(reason).or_default() += count;
         }
         for subject in &profile.subjects {
-            let name = SubjectName::of(&subject.resource);
+            let name = SubjectName::from(&subject.subject);
             if !self.selector.has(&name) {
                 continue;
             }
@@ -256,7 +256,7 @@ fn nameless(count: u64) -> Arc<Stack> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stacks::profile::SubjectProfile;
+    use crate::{attribution::Subject, stacks::profile::SubjectProfile};
 
     fn sample(activity: Activity, nanoseconds: u64) -> Sample {
         Sample {
@@ -276,7 +276,7 @@ mod tests {
 
     fn window(second: u64, path: &str, samples: Vec<Sample>) -> Profile {
         Profile {
-            subjects: vec![SubjectProfile { resource: vec![("podperf.cgroup.path".into(), path.into())], samples }],
+            subjects: vec![SubjectProfile { subject: Subject::Cgroup(path.into()), samples }],
             start: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(second)),
             duration: Duration::from_secs(1),
             losses: vec![("stack_walk", 3)],

@@ -96,6 +96,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        attribution::Subject,
         model::wait::Unwind,
         stacks::profile::{Activity, Frame, FrameKind, Sample, SubjectProfile},
     };
@@ -110,7 +111,7 @@ mod tests {
             so_far_ns: 0,
             passed: 1,
         };
-        let subject = SubjectProfile { resource: vec![], samples: vec![sample; samples] };
+        let subject = SubjectProfile { subject: Subject::Cgroup("/a".into()), samples: vec![sample; samples] };
         let duration = Duration::from_secs(seconds);
         Arc::new(Profile { subjects: vec![subject], duration, ..Profile::default() })
     }

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use thiserror::Error;
 
-use crate::attribution::Row;
+use crate::attribution::{Row, Subject};
 
 /// The name of a profile's subject, as users write it: `namespace/pod/container`, or the path of a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,14 +47,15 @@ pub enum Selector {
 )]
 pub struct SelectorError(String);
 
-impl SubjectName {
-    /// Returns the subject's name from the attributes of a profile.
-    #[must_use]
-    pub fn of(resource: &[(String, String)]) -> Self {
-        let get = |key: &str| resource.iter().find(|(name, _)| name == key).map(|(_, value)| value.clone());
-        match (get("k8s.namespace.name"), get("k8s.pod.name"), get("k8s.container.name")) {
-            (Some(namespace), Some(pod), Some(container)) => Self::Container { namespace, pod, container },
-            _ => Self::Cgroup(get("podperf.cgroup.path").unwrap_or_default()),
+impl From<&Subject> for SubjectName {
+    fn from(subject: &Subject) -> Self {
+        match subject {
+            Subject::Cgroup(path) => Self::Cgroup(path.to_string()),
+            Subject::Container(info) => Self::Container {
+                namespace: info.pod.namespace.to_string(),
+                pod: info.pod.name.to_string(),
+                container: info.name.to_string(),
+            },
         }
     }
 }
@@ -140,7 +141,10 @@ impl From<&Row> for Selector {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::pods::{ContainerInfo, Pod};
 
     fn container(name: &str) -> SubjectName {
         SubjectName::Container { namespace: "shop".into(), pod: "cart-0".into(), container: name.into() }
@@ -176,13 +180,18 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_read_off_the_attributes() {
-        let attributes = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
-            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    fn users_write_the_name_of_a_subject_as_it_is_shown() {
+        let info = ContainerInfo {
+            pod: Arc::new(Pod { name: "cart-0".into(), ..Pod::example() }),
+            name: "web".into(),
+            image: "image".into(),
+            id: "ab".repeat(32).parse().unwrap(),
         };
-        let of_container =
-            attributes(&[("k8s.namespace.name", "shop"), ("k8s.pod.name", "cart-0"), ("k8s.container.name", "web")]);
-        assert_eq!(SubjectName::of(&of_container), container("web"));
-        assert_eq!(SubjectName::of(&attributes(&[("podperf.cgroup.path", "/a")])), cgroup("/a"));
+        for (subject, name) in
+            [(Subject::Container(Arc::new(info)), container("web")), (Subject::Cgroup("/a".into()), cgroup("/a"))]
+        {
+            assert_eq!(SubjectName::from(&subject), name);
+            assert_eq!(subject.to_string().parse(), Ok(Selector::One(name)));
+        }
     }
 }

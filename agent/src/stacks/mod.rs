@@ -23,7 +23,6 @@ mod read_at;
 mod reader;
 pub mod reason;
 mod remembered;
-mod resource;
 mod shares;
 mod symbolizer;
 mod symbols;

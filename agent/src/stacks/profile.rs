@@ -1,14 +1,18 @@
 //! The symbolized profile of one window, which [`crate::stacks`] sends to the exporters.
 
-use crate::model::wait::{Unwind, WaitState};
 use std::{
     borrow::Cow,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use crate::model::slot::Slot;
-use crate::model::wait::WaitReason;
+use crate::{
+    attribution::Subject,
+    model::{
+        slot::Slot,
+        wait::{Unwind, WaitReason, WaitState},
+    },
+};
 
 /// The time of one window, on and off the CPU, grouped by its owner. Immutable once built.
 #[derive(Clone, Debug, Default)]
@@ -28,8 +32,8 @@ pub struct Profile {
 /// The time of one container or row of cgroups.
 #[derive(Clone, Debug)]
 pub struct SubjectProfile {
-    /// Resource attributes: `service.name`, `k8s.pod.name`, `podperf.cgroup.path`, ...
-    pub resource: Vec<(String, String)>,
+    /// The container or row of cgroups.
+    pub subject: Subject,
     /// One entry per (stack, process, activity); in no order.
     pub samples: Vec<Sample>,
 }

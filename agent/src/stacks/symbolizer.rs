@@ -13,7 +13,6 @@ use super::{
     counts::{Cause, SymbolCounts},
     profile::{Activity, Profile, Sample, Stack, SubjectProfile, Waker},
     reader::Reader,
-    resource::resource,
     shares::{TimeForFiles, share},
     symbols::{NamedStack, Symbols},
     unread::FrameOwner,
@@ -51,7 +50,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub fn start(
     windows: mpsc::Receiver<RawProfile>,
     met: mpsc::Receiver<Pid>,
-    node_name: String,
     counts: SymbolCounts,
     given_up: GivenUp,
     confined: bool,
@@ -72,7 +70,7 @@ pub fn start(
                     number = number.wrapping_add(1);
                     let time =
                         if given_up.spreads_symbols() { TimeForFiles::Little(number) } else { TimeForFiles::Enough };
-                    let (profile, unwound) = profile(window, &mut symbols, &node_name, &counts, time);
+                    let (profile, unwound) = profile(window, &mut symbols, &counts, time);
                     send(profile, unwound);
                     drop(on_its_way);
                     if forgets {
@@ -114,7 +112,6 @@ fn next(windows: &mpsc::Receiver<RawProfile>, met: &mpsc::Receiver<Pid>) -> Opti
 fn profile(
     window: RawProfile,
     symbols: &mut Symbols,
-    node_name: &str,
     counts: &SymbolCounts,
     time_for_files: TimeForFiles,
 ) -> (Profile, Vec<(Subject, Facts)>) {
@@ -123,7 +120,7 @@ fn profile(
     let wakers = name_wakers(&window.samples, &stacks);
     let mut losses = window.losses;
     let mut lost_frames = 0;
-    let mut subjects: HashMap<Subject, SubjectProfile> = HashMap::new();
+    let mut subjects: HashMap<Subject, Vec<Sample>> = HashMap::new();
     for ProfileSample { subject, stack, reason, waker, passed, sample } in window.samples {
         let (key, count) = (sample.key, sample.count);
         let waker = waker.and_then(|waker| wakers.get(&Arc::as_ptr(&waker)).cloned());
@@ -132,13 +129,9 @@ fn profile(
         if stack.is_none() && reason == WaitReason::Unknown {
             lost_frames += count;
         }
-        let profile = subjects.entry(subject).or_insert_with_key(|subject| SubjectProfile {
-            resource: resource(subject, node_name),
-            samples: Vec::new(),
-        });
         let stack = stack.and_then(|stack| stacks.get(&(key.process, stack.id)).cloned()).unwrap_or_default();
         let last = clock::wall(sample.last_ns);
-        profile.samples.push(Sample {
+        subjects.entry(subject).or_default().push(Sample {
             stack,
             activity,
             nanoseconds: sample.ns,
@@ -151,9 +144,9 @@ fn profile(
     if lost_frames > 0 {
         losses.push(("stack_frames", lost_frames));
     }
-    let unwound = subjects.iter().map(|(subject, profile)| (subject.clone(), unwound(&profile.samples))).collect();
+    let unwound = subjects.iter().map(|(subject, samples)| (subject.clone(), unwound(samples))).collect();
     let profile = Profile {
-        subjects: subjects.into_values().collect(),
+        subjects: subjects.into_iter().map(|(subject, samples)| SubjectProfile { subject, samples }).collect(),
         start: Some(window.start),
         duration: window.duration,
         losses,
@@ -306,19 +299,19 @@ mod tests {
         };
         let counts = SymbolCounts::default();
         let mut symbols = Symbols::new(Reader::start(true).unwrap());
-        let (profile, unwound) = profile(window, &mut symbols, "node-1", &counts, TimeForFiles::Enough);
+        let (profile, unwound) = profile(window, &mut symbols, &counts, TimeForFiles::Enough);
         assert!(unwound.iter().any(|(subject, times)| *subject == Subject::Cgroup("/a.slice/b.service".into())
             && Unwind::ALL.iter().map(|unwind| times[Fact::unwound(*unwind)]).sum::<u64>() == 5));
         assert!(
             unwound.iter().any(|(subject, times)| *subject == Subject::Cgroup("/shed".into())
                 && times[Fact::unwound(Unwind::Shed)] == 8)
         );
-        let sum = |service: &str| -> u64 {
-            let named = ("service.name".to_owned(), service.to_owned());
-            let subject = profile.subjects.iter().find(|subject| subject.resource.contains(&named)).unwrap();
+        let sum = |path: &str| -> u64 {
+            let of = Subject::Cgroup(path.into());
+            let subject = profile.subjects.iter().find(|subject| subject.subject == of).unwrap();
             subject.samples.iter().map(|sample| sample.nanoseconds).sum()
         };
-        assert_eq!((sum("b.service"), sum("/")), (11, 7));
+        assert_eq!((sum("/a.slice/b.service"), sum("/")), (11, 7));
         assert_eq!(profile.losses, [("stack_frames", 2)]);
         assert_eq!(counts.stats(), SymbolStats { symbolized: 0, unsymbolized: [2, 0, 0, 0] });
     }

@@ -78,6 +78,7 @@ pub(super) struct Queued {
 pub(super) struct Worker {
     sender: Sender,
     shape: Arc<Shape>,
+    node_name: Arc<str>,
     retry: Retry,
     counters: Arc<Counters>,
     health: watch::Sender<Health>,
@@ -87,6 +88,7 @@ pub(super) struct Worker {
 impl Worker {
     pub(super) fn new(
         settings: Settings,
+        node_name: String,
         retry: Retry,
         counters: Arc<Counters>,
         health: watch::Sender<Health>,
@@ -94,15 +96,15 @@ impl Worker {
     ) -> Result<Self, EndpointError> {
         let sender = Sender::new(&settings)?;
         let shape = Arc::new(settings.shape);
-        Ok(Self { sender, shape, retry, counters, health, stopped })
+        Ok(Self { sender, shape, node_name: node_name.into(), retry, counters, health, stopped })
     }
 
     pub(super) async fn run(mut self, mut windows: mpsc::Receiver<Queued>) {
         while let Some(window) = windows.recv().await {
             let expires = window.since + self.retry.max_age;
-            let (profile, shape) = (window.profile, Arc::clone(&self.shape));
+            let (profile, shape, node_name) = (window.profile, Arc::clone(&self.shape), Arc::clone(&self.node_name));
             // Building a request hashes megabytes of symbol names, so it must not run on a thread that serves sockets.
-            match tokio::task::spawn_blocking(move || request::requests(&profile, &shape)).await {
+            match tokio::task::spawn_blocking(move || request::requests(&profile, &shape, &node_name)).await {
                 Ok(requests) => self.deliver(requests, expires).await,
                 Err(err) => self.degrade(format!("failed to build the request: {err}")),
             }

@@ -18,6 +18,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::*;
 use crate::{
+    attribution::Subject,
     export::otlp::{Compression, Exporter, Preset, Protocol, Stats, TlsSettings, failure::rpc},
     model::wait::{Unwind, WaitReason, WaitState},
     stacks::profile::{Activity, Frame, FrameKind, Function, Sample, Stack, SubjectProfile},
@@ -83,9 +84,10 @@ fn settings(address: SocketAddr) -> Settings {
 
 fn exporter(address: SocketAddr, max_age: Duration) -> Exporter {
     let retry = Retry { first: Duration::from_millis(10), most: Duration::from_millis(40), max_age };
-    Exporter::with_retry(settings(address), retry).unwrap()
+    Exporter::with_retry(settings(address), NODE.to_owned(), retry).unwrap()
 }
 
+const NODE: &str = "node-1";
 const PATIENT: Duration = Duration::from_secs(60);
 const HASTY: Duration = Duration::from_millis(100);
 
@@ -101,7 +103,7 @@ fn window() -> Profile {
         so_far_ns: 0,
         passed: 1,
     };
-    let cgroup = SubjectProfile { resource: Vec::new(), samples: vec![sample] };
+    let cgroup = SubjectProfile { subject: Subject::Cgroup("/a".into()), samples: vec![sample] };
     Profile { subjects: vec![cgroup], duration: Duration::from_secs(1), ..Profile::default() }
 }
 
@@ -284,9 +286,9 @@ async fn compression_is_given_up_step_by_step() {
         let (health, _) = watch::channel(Health::Healthy);
         let (_stop, stopped) = watch::channel(false);
         let settings = Settings { compression: Compression::Zstd, ..settings(address) };
-        let mut worker =
-            Worker::new(settings, Retry::default(), Arc::new(Counters::default()), health, stopped).unwrap();
-        let requests = request::requests(&window(), &worker.shape.clone());
+        let counters = Arc::new(Counters::default());
+        let mut worker = Worker::new(settings, NODE.to_owned(), Retry::default(), counters, health, stopped).unwrap();
+        let requests = request::requests(&window(), &worker.shape, NODE);
         worker.deliver(requests, Instant::now() + PATIENT).await;
         assert_eq!((worker.sender.compression(), seen.load(Ordering::Relaxed)), (left, 1));
         assert_eq!(worker.counters.failures.each_ref().map(|count| count.load(Ordering::Relaxed)), [0; 4]);
@@ -300,8 +302,9 @@ async fn a_refusal_that_is_not_for_the_compression_leaves_it_as_it_was() {
     let (health, _) = watch::channel(Health::Healthy);
     let (_stop, stopped) = watch::channel(false);
     let settings = Settings { compression: Compression::Zstd, ..settings(address) };
-    let mut worker = Worker::new(settings, Retry::default(), Arc::new(Counters::default()), health, stopped).unwrap();
-    let requests = request::requests(&window(), &worker.shape.clone());
+    let counters = Arc::new(Counters::default());
+    let mut worker = Worker::new(settings, NODE.to_owned(), Retry::default(), counters, health, stopped).unwrap();
+    let requests = request::requests(&window(), &worker.shape, NODE);
     worker.deliver(requests, Instant::now() + PATIENT).await;
     assert_eq!((worker.sender.compression(), worker.counters.lost.load(Ordering::Relaxed)), (Compression::Zstd, 1));
     assert_eq!(worker.counters.failures(Cause::Rejected), 1, "the attempts with less compression are one failure");

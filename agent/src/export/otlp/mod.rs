@@ -3,7 +3,7 @@
 //! Windows come from [`crate::stacks`]; [`Exporter::send`] puts a window into a bounded queue and returns at once. A
 //! window that finds no room in the queue, or is not accepted within the retry limit, is dropped and counted. So a
 //! receiver that is down, slow or rejects requests costs neither time of the caller nor unbounded memory. This module
-//! never reads cgroups or pods; names arrive as resource attributes.
+//! never reads cgroups or pods: a profile has the names of its subjects, and `resource` writes them in OTLP's words.
 
 mod client;
 mod dictionary;
@@ -15,6 +15,7 @@ mod http_failure;
 mod link;
 mod post;
 mod request;
+mod resource;
 #[cfg(test)]
 mod rules;
 mod sender;
@@ -121,20 +122,21 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Starts the task; the first window opens the connection. Must be called on a tokio runtime with time and I/O.
+    /// Starts the task, which names this node in each request; the first window opens the connection. Must be called on
+    /// a tokio runtime with time and I/O.
     ///
     /// # Errors
     /// When the endpoint, a header or a certificate cannot be used. A receiver that is down is not an error.
-    pub fn new(settings: Settings) -> Result<Self, EndpointError> {
-        Self::with_retry(settings, Retry::default())
+    pub fn new(settings: Settings, node_name: String) -> Result<Self, EndpointError> {
+        Self::with_retry(settings, node_name, Retry::default())
     }
 
-    fn with_retry(settings: Settings, retry: Retry) -> Result<Self, EndpointError> {
+    fn with_retry(settings: Settings, node_name: String, retry: Retry) -> Result<Self, EndpointError> {
         let capacity = settings.queue.max(1);
         let (health_sender, health) = watch::channel(Health::Healthy);
         let (stop, stopped) = watch::channel(false);
         let counters = Arc::new(Counters::default());
-        let worker = Worker::new(settings, retry, Arc::clone(&counters), health_sender, stopped)?;
+        let worker = Worker::new(settings, node_name, retry, Arc::clone(&counters), health_sender, stopped)?;
         let (queue, windows) = mpsc::channel(capacity);
         let task = tokio::spawn(worker.run(windows));
         Ok(Self { queue, counters, health, stop, task })

@@ -21,9 +21,11 @@ use prost::Message;
 use super::{
     dictionary::Dictionary,
     random,
+    resource::resource,
     settings::{Preset, SampleAttribute, Shape},
 };
 use crate::{
+    attribution::Subject,
     model::wait::Unwind,
     stacks::profile::{Activity, Profile, Sample},
 };
@@ -47,20 +49,24 @@ impl Default for Limits {
     }
 }
 
-/// Returns the requests for one window, none of them empty. A single sample over the size limit gets a request of its
-/// own, which the receiver may accept or reject.
+/// Returns the requests for one window of a node, none of them empty. A single sample over the size limit gets a request
+/// of its own, which the receiver may accept or reject.
 ///
 /// `profile.losses` are the losses of the whole window on the whole node and are repeated on every profile: they show
 /// how complete it is, and must not be added up.
-pub(super) fn requests(profile: &Profile, shape: &Shape) -> Vec<ExportProfilesServiceRequest> {
-    split(profile, shape, Limits::default())
+pub(super) fn requests(profile: &Profile, shape: &Shape, node_name: &str) -> Vec<ExportProfilesServiceRequest> {
+    split(profile, shape, node_name, Limits::default())
 }
 
-pub(super) fn split(profile: &Profile, shape: &Shape, limits: Limits) -> Vec<ExportProfilesServiceRequest> {
-    let window = Window::of(profile, shape);
+pub(super) fn split(
+    profile: &Profile,
+    shape: &Shape,
+    node_name: &str,
+    limits: Limits,
+) -> Vec<ExportProfilesServiceRequest> {
+    let window = Window::of(profile, shape, node_name);
     let groups = profile.subjects.iter().filter(|subject| !subject.samples.is_empty());
-    let groups: Vec<_> =
-        groups.map(|subject| Group { resource: &subject.resource, samples: &subject.samples }).collect();
+    let groups: Vec<_> = groups.map(|subject| Group { subject: &subject.subject, samples: &subject.samples }).collect();
 
     let mut requests = Vec::new();
     let mut parts = vec![groups];
@@ -90,7 +96,7 @@ fn fits(request: &ExportProfilesServiceRequest, limits: Limits) -> bool {
 /// Samples of one subject that go into one request.
 #[derive(Clone, Copy, Debug)]
 struct Group<'a> {
-    resource: &'a [(String, String)],
+    subject: &'a Subject,
     samples: &'a [Sample],
 }
 
@@ -108,7 +114,7 @@ fn halves(mut part: Vec<Group<'_>>) -> Result<(Vec<Group<'_>>, Vec<Group<'_>>), 
     Ok((part, second))
 }
 
-/// The time of the samples, the losses, and the form of the message.
+/// The time of the samples, the losses, the node, and the form of the message.
 #[derive(Debug)]
 struct Window<'a> {
     start_ns: u64,
@@ -116,10 +122,11 @@ struct Window<'a> {
     sample_period_ns: u64,
     losses: &'a [(&'static str, u64)],
     shape: &'a Shape,
+    node_name: &'a str,
 }
 
 impl<'a> Window<'a> {
-    fn of(profile: &'a Profile, shape: &'a Shape) -> Self {
+    fn of(profile: &'a Profile, shape: &'a Shape, node_name: &'a str) -> Self {
         let ends = profile.subjects.iter().flat_map(|subject| &subject.samples).map(|sample| sample.last);
         let start = profile.start.or_else(|| ends.max()?.checked_sub(profile.duration));
         Self {
@@ -128,6 +135,7 @@ impl<'a> Window<'a> {
             sample_period_ns: nanoseconds(profile.sample_period.unwrap_or_default()),
             losses: &profile.losses,
             shape,
+            node_name,
         }
     }
 
@@ -193,11 +201,12 @@ fn resource_profiles<'a>(
     window: &Window<'_>,
     dictionary: &mut Dictionary<'a>,
 ) -> proto::ResourceProfiles {
-    let own = |key: &str| group.resource.iter().any(|(known, _)| known == key);
-    let more = window.shape.resource.iter().filter(|(key, _)| !own(key));
-    let attributes = group.resource.iter().chain(more).map(|(key, value)| KeyValue {
-        key: key.clone(),
-        value: Some(AnyValue { value: Some(Value::StringValue(value.clone())) }),
+    let own = resource(group.subject, window.node_name);
+    let more = window.shape.resource.iter().filter(|(key, _)| own.iter().all(|(known, _)| known != key));
+    let more = more.map(|(key, value)| (key.as_str(), value.clone()));
+    let attributes = own.iter().cloned().chain(more).map(|(key, value)| KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue { value: Some(Value::StringValue(value)) }),
         ..KeyValue::default()
     });
     let scope = InstrumentationScope {

@@ -5,11 +5,14 @@ use super::{
     *,
 };
 use crate::{
+    attribution::Subject,
     model::wait::{Unwind, WaitReason, WaitState},
+    pods::{ContainerInfo, Pod, Workload, WorkloadKind},
     stacks::profile::{Frame, FrameKind, Function, Mapping, Stack, SubjectProfile, Waker},
 };
 
 const DEFAULT: [SampleAttribute; 3] = [SampleAttribute::State, SampleAttribute::Reason, SampleAttribute::Unwind];
+const NODE: &str = "node-1";
 const PRESETS: [Preset; 4] = [Preset::Generic, Preset::Pyroscope, Preset::Parca, Preset::Devfiler];
 
 fn shape(preset: Preset) -> Shape {
@@ -17,11 +20,11 @@ fn shape(preset: Preset) -> Shape {
 }
 
 fn requests(profile: &Profile) -> Vec<ExportProfilesServiceRequest> {
-    super::requests(profile, &shape(Preset::Generic))
+    super::requests(profile, &shape(Preset::Generic), NODE)
 }
 
 fn split(profile: &Profile, limits: Limits) -> Vec<ExportProfilesServiceRequest> {
-    super::split(profile, &shape(Preset::Generic), limits)
+    super::split(profile, &shape(Preset::Generic), NODE, limits)
 }
 
 fn text(dictionary: &proto::ProfilesDictionary, index: i32) -> (&str, &str) {
@@ -47,13 +50,8 @@ fn sample(stack: Vec<Frame>, state: WaitState, nanoseconds: u64) -> Sample {
 }
 
 fn profile(cgroups: Vec<(&str, Vec<Sample>)>) -> Profile {
-    let cgroups = cgroups.into_iter().map(|(path, samples)| SubjectProfile {
-        resource: vec![
-            ("service.name".to_owned(), "shop".to_owned()),
-            ("podperf.cgroup.path".to_owned(), path.to_owned()),
-        ],
-        samples,
-    });
+    let cgroups =
+        cgroups.into_iter().map(|(path, samples)| SubjectProfile { subject: Subject::Cgroup(path.into()), samples });
     Profile {
         subjects: cgroups.collect(),
         start: Some(start()),
@@ -126,7 +124,7 @@ fn a_request_keeps_all_rules_of_the_message() {
         .resource_profiles
         .iter()
         .map(|resource| {
-            let attribute = &resource.resource.as_ref().unwrap().attributes[1];
+            let attribute = &resource.resource.as_ref().unwrap().attributes[2];
             (attribute.key.as_str(), attribute.value.clone().unwrap().value.unwrap())
         })
         .collect();
@@ -306,7 +304,7 @@ fn samples_on_the_cpu_are_a_profile_of_their_own_with_their_period() {
 fn a_stack_that_is_not_whole_says_so_unless_that_is_not_wanted() {
     let unwinds = |wanted: &[SampleAttribute]| {
         let shape = Shape { sample_attributes: wanted.to_vec(), ..shape(Preset::Generic) };
-        let request = super::requests(&everything(), &shape).remove(0);
+        let request = super::requests(&everything(), &shape, NODE).remove(0);
         assert_rules(&request);
         let dictionary = request.dictionary.as_ref().unwrap();
         let rows = (0..i32::try_from(dictionary.attribute_table.len()).unwrap()).map(|row| text(dictionary, row));
@@ -321,7 +319,7 @@ fn a_stack_that_is_not_whole_says_so_unless_that_is_not_wanted() {
 fn wakers_are_told_only_when_asked_for() {
     let waits = |wanted: &[SampleAttribute]| {
         let shape = Shape { sample_attributes: wanted.to_vec(), ..shape(Preset::Generic) };
-        let request = super::requests(&everything(), &shape).remove(0);
+        let request = super::requests(&everything(), &shape, NODE).remove(0);
         assert_rules(&request);
         let dictionary = request.dictionary.as_ref().unwrap();
         let samples = profiles(&request).next().unwrap().samples.iter();
@@ -343,20 +341,36 @@ fn wakers_are_told_only_when_asked_for() {
 fn attributes_from_the_configuration_never_replace_a_resources_own() {
     let more = [("service.name", "podperf"), ("deployment.environment.name", "prod")];
     let resource = more.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-    let request = super::requests(&two_cgroups(), &Shape { resource, ..shape(Preset::Generic) }).remove(0);
+    let request = super::requests(&two_cgroups(), &Shape { resource, ..shape(Preset::Generic) }, NODE).remove(0);
     assert_rules(&request);
-    for resource in &request.resource_profiles {
+    for (resource, name) in request.resource_profiles.iter().zip(["a", "b"]) {
         let attributes = &resource.resource.as_ref().unwrap().attributes;
         let found: Vec<_> = attributes.iter().map(|attribute| attribute.key.as_str()).collect();
-        assert_eq!(found, ["service.name", "podperf.cgroup.path", "deployment.environment.name"]);
-        let Some(Value::StringValue(service)) = &attributes[0].value.as_ref().unwrap().value else { panic!() };
-        assert_eq!(service, "shop");
+        assert_eq!(found, ["host.name", "service.name", "podperf.cgroup.path", "deployment.environment.name"]);
+        let Some(Value::StringValue(service)) = &attributes[1].value.as_ref().unwrap().value else { panic!() };
+        assert_eq!(service, name);
     }
 }
 
-/// Returns the largest number of attributes that a container's resource and the configuration can have together.
-fn full_resource(preset: Preset) -> Vec<(String, String)> {
-    (0..10 + preset.max_resource_attributes()).map(|row| (format!("key.{row}"), row.to_string())).collect()
+/// Returns a container, whose resource has all attributes.
+fn container() -> Subject {
+    let workload = Workload { kind: WorkloadKind::Deployment, name: "web".into() };
+    let info = ContainerInfo {
+        pod: Arc::new(Pod { workload, ..Pod::example() }),
+        name: "app".into(),
+        image: "image".into(),
+        id: "ab".repeat(32).parse().unwrap(),
+    };
+    let subject = Subject::Container(Arc::new(info));
+    assert_eq!(resource(&subject, NODE).len(), 10);
+    subject
+}
+
+/// Returns as many configured attributes as a preset allows, and at most 18, since receivers other than Pyroscope have no
+/// limit of their own.
+fn configured(preset: Preset) -> Vec<(String, String)> {
+    let count = preset.max_resource_attributes().min(18);
+    (0..count).map(|row| (format!("key.{row}"), row.to_string())).collect()
 }
 
 #[test]
@@ -367,19 +381,16 @@ fn each_preset_keeps_the_rules_of_its_receiver_split_or_not() {
         (Preset::Parca, rules::parca),
         (Preset::Devfiler, rules::devfiler),
     ] {
-        let shape = Shape { preset, sample_attributes: wanted.clone(), resource: Vec::new() };
+        let shape = Shape { preset, sample_attributes: wanted.clone(), resource: configured(preset) };
         let with = |count: usize| {
             let mut profile = everything();
             profile.subjects.extend(self::profile(vec![("/c", many(count, 2))]).subjects);
-            for subject in &mut profile.subjects {
-                let free = full_resource(preset).len() - subject.resource.len();
-                subject.resource.extend(full_resource(preset).into_iter().take(free.min(28)));
-            }
+            profile.subjects.iter_mut().for_each(|subject| subject.subject = container());
             profile
         };
         let small = Limits { bytes: 20_000, samples: 90 };
         for (profile, limits) in [(with(16_001), Limits::default()), (with(400), small)] {
-            let requests = super::split(&profile, &shape, limits);
+            let requests = super::split(&profile, &shape, NODE, limits);
             assert!(requests.len() > 1);
             for request in &requests {
                 assert_rules(request);
@@ -391,7 +402,7 @@ fn each_preset_keeps_the_rules_of_its_receiver_split_or_not() {
 
 #[test]
 fn what_is_told_apart_by_presets_breaks_the_rules_of_others() {
-    let request = |preset| super::requests(&everything(), &shape(preset)).remove(0);
+    let request = |preset| super::requests(&everything(), &shape(preset), NODE).remove(0);
     let generic = request(Preset::Generic);
     assert!(rules::parca(&generic).contains(&"a user frame with lines".to_owned()));
     let refused = rules::devfiler(&generic);
@@ -402,14 +413,14 @@ fn what_is_told_apart_by_presets_breaks_the_rules_of_others() {
 #[test]
 fn parca_gets_names_of_kernel_frames_only_and_devfiler_a_timestamp_a_sample() {
     let names = |preset| {
-        let request = super::requests(&everything(), &shape(preset)).remove(0);
+        let request = super::requests(&everything(), &shape(preset), NODE).remove(0);
         let dictionary = request.dictionary.unwrap();
         let names = dictionary.function_table.iter().skip(1);
         names.map(|row| string(&dictionary, row.name_strindex).to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(Preset::Parca), ["schedule"]);
     assert!(names(Preset::Pyroscope).contains(&"inner".to_owned()));
-    let request = super::requests(&everything(), &shape(Preset::Devfiler)).remove(0);
+    let request = super::requests(&everything(), &shape(Preset::Devfiler), NODE).remove(0);
     let running = profiles(&request).nth(1).unwrap();
     let samples: Vec<_> = running.samples.iter().map(|it| (&it.values[..], it.timestamps_unix_nano.len())).collect();
     assert_eq!(samples, [(&[1, 1, 1][..], 3), (&[1, 1, 1][..], 3)]);
@@ -418,7 +429,7 @@ fn parca_gets_names_of_kernel_frames_only_and_devfiler_a_timestamp_a_sample() {
 #[test]
 fn every_preset_keeps_every_sample() {
     for preset in PRESETS {
-        let requests = super::split(&everything(), &shape(preset), Limits { bytes: 1_200, samples: 2 });
+        let requests = super::split(&everything(), &shape(preset), NODE, Limits { bytes: 1_200, samples: 2 });
         let sum = |kind: &str| -> i64 {
             let of_kind = requests.iter().flat_map(|request| {
                 let dictionary = request.dictionary.as_ref().unwrap();

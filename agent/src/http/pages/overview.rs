@@ -176,7 +176,7 @@ fn ipc(counters: &Arc<[OpenCounter]>, now: &Usage, then: &Usage) -> Option<f64> 
 fn reasons(windows: &[Arc<Profile>]) -> Reasons {
     let mut reasons = Reasons::new();
     for subject in windows.iter().flat_map(|window| &window.subjects) {
-        let name = SubjectName::of(&subject.resource);
+        let name = SubjectName::from(&subject.subject);
         let pod = match &name {
             SubjectName::Container { namespace, pod, .. } => Some(format!("{namespace}/{pod}")),
             SubjectName::Cgroup(_) => None,

@@ -83,7 +83,7 @@ fn write(windows: &[Arc<Profile>], selector: &Selector, least: Duration) -> Vec<
     let subjects: Vec<_> = windows
         .iter()
         .flat_map(|window| &window.subjects)
-        .map(|subject| (SubjectName::of(&subject.resource), subject))
+        .map(|subject| (SubjectName::from(&subject.subject), subject))
         .filter(|(name, _)| selector.has(name))
         .collect();
     let mut samples: Vec<_> = subjects
@@ -126,6 +126,7 @@ fn seconds(time: SystemTime) -> f64 {
 mod tests {
     use super::*;
     use crate::{
+        attribution::Subject,
         model::wait::{WaitReason, WaitState},
         stacks::profile::{SubjectProfile, Waker},
     };
@@ -153,8 +154,7 @@ mod tests {
             sample(800, 50, 1, 2),
             Sample { activity: Activity::OnCpu, ..sample(900, 60, 1, 1) },
         ];
-        let resource = vec![("podperf.cgroup.path".to_owned(), "/a".to_owned())];
-        let subject = SubjectProfile { resource, samples };
+        let subject = SubjectProfile { subject: Subject::Cgroup("/a".into()), samples };
         let window = Arc::new(Profile { subjects: vec![subject], ..Profile::default() });
         let text = write(std::slice::from_ref(&window), &Selector::All, Duration::from_millis(500));
         let found: Vec<serde_json::Value> = serde_json::from_slice(&text).unwrap();

@@ -1,10 +1,10 @@
-//! The resource attributes that tell receivers the owner of a profile. Pure.
+//! The resource attributes that name the subject of a profile. Pure.
 
 use crate::attribution::Subject;
 
-/// Returns the resource attributes of an owner, with the names of OpenTelemetry's semantic conventions if there are
-/// such names.
-pub(super) fn resource(subject: &Subject, node_name: &str) -> Vec<(String, String)> {
+/// Returns the resource attributes of a subject. They have the names of OpenTelemetry's semantic conventions where there
+/// are such names.
+pub(super) fn resource(subject: &Subject, node_name: &str) -> Vec<(&'static str, String)> {
     let mut attributes = vec![("host.name", node_name.to_owned())];
     match subject {
         Subject::Cgroup(path) => {
@@ -27,7 +27,7 @@ pub(super) fn resource(subject: &Subject, node_name: &str) -> Vec<(String, Strin
             attributes.extend(workload.kind.attribute().map(|key| (key, workload.name.to_string())));
         }
     }
-    attributes.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    attributes
 }
 
 #[cfg(test)]
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
     use crate::pods::{ContainerInfo, Pod, Workload, WorkloadKind};
 
-    fn container(kind: WorkloadKind, service_name: Option<&str>) -> BTreeMap<String, String> {
+    fn container(kind: WorkloadKind, service_name: Option<&str>) -> BTreeMap<&'static str, String> {
         let pod = Pod {
             name: "web-0".into(),
             workload: Workload { kind, name: "web".into() },
