@@ -56,7 +56,7 @@ pub struct Agent {
     cpu: CpuInfo,
     history: History,
     started: Instant,
-    exporter: Option<Exporter>,
+    exporter: Option<Arc<Exporter>>,
     /// `None` if no metrics are pushed.
     push: Option<watch::Receiver<Health>>,
     /// The currently configured families, for the metrics push.
@@ -212,7 +212,7 @@ impl Agent {
             cpu: &self.cpu,
             parts,
             pods: self.pods.as_ref().map(pods::Source::stats),
-            otlp: self.exporter.as_ref().map(Exporter::stats),
+            otlp: self.exporter.as_deref().map(Exporter::stats),
             symbols: self.symbols.stats(),
             unread: self.symbols.unread().counts(),
             logs: self.logs,

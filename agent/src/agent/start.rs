@@ -18,7 +18,7 @@ use crate::{
     config::{Config, Settings, parts},
     events::plan::Plan,
     export::{
-        Drawer,
+        Drawer, Sinks,
         otlp::Exporter,
         push::{Push, PushSettings},
     },
@@ -70,7 +70,7 @@ pub fn start(
     tell_state(&status, &config, tracepoint, &sensors.samples(), sensors.sensor_states(), host);
 
     let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings(), node_name.clone()));
-    let exporter = exporter.transpose()?;
+    let exporter = exporter.transpose()?.map(Arc::new);
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (met_sender, met) = mpsc::sync_channel(PROCESSES_WAITING);
     let (reader, collector) = collector::start(
@@ -116,13 +116,18 @@ pub fn start(
     let (push, push_health) = push.transpose()?.unzip();
     let symbols = SymbolCounts::default();
     let windows_out = Windows::new(given_up.clone());
+    let mut sinks = Sinks::default();
+    sinks.add(Arc::new(windows_out.clone()));
+    if let Some(exporter) = &exporter {
+        sinks.add(exporter.clone());
+    }
     let history = History::start(reader.clone());
     let agent = Arc::new(Agent {
         node_name,
         reader,
         status,
         pods,
-        windows: windows_out.clone(),
+        windows: windows_out,
         drawer: Drawer::new(given_up.clone()),
         cgroup_root: cgroup_root.to_owned(),
         cpu: host.cpu.clone(),
@@ -141,17 +146,13 @@ pub fn start(
         config: Mutex::new(asked),
         reload: Mutex::new((true, SystemTime::now())),
     });
-    let sender = Arc::clone(&agent);
+    let reader = agent.reader.clone();
     let symbolizer = profiles
         .then(|| {
             let confined = agent.lock_config().sandbox.syscalls;
             stacks::start(windows, met, symbols, given_up, confined, move |profile, unwound| {
-                sender.reader.tell_unwound(unwound);
-                let profile = Arc::new(profile);
-                windows_out.publish(&profile);
-                if let Some(exporter) = &sender.exporter {
-                    exporter.send(Arc::unwrap_or_clone(profile).own());
-                }
+                reader.tell_unwound(unwound);
+                sinks.take(profile);
             })
         })
         .transpose()?;

@@ -48,8 +48,9 @@ pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
         Ok(_) => warn!("a thread panicked"),
         Err(_) => warn!("the last profile was not done in time"),
     }
-    // The symbolizer held the other reference. If it hangs, the exporter's last profile is lost as well.
-    if let Some(exporter) = Arc::into_inner(agent).and_then(|agent| agent.exporter) {
+    // The symbolizer held the other reference of the exporter. If it hangs, the exporter's last profile is lost as well.
+    let exporter = Arc::into_inner(agent).and_then(|agent| agent.exporter);
+    if let Some(exporter) = exporter.and_then(Arc::into_inner) {
         exporter.shutdown(deadline.saturating_duration_since(Instant::now())).await;
     }
     // The collector has ended, so no thread needs the pins any more.

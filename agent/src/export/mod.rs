@@ -6,5 +6,7 @@ pub mod flamegraph;
 pub mod otlp;
 pub mod prometheus;
 pub mod push;
+mod sink;
 
 pub use drawing::Drawer;
+pub use sink::{ProfileSink, Sinks};

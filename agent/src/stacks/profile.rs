@@ -8,10 +8,7 @@ use std::{
 
 use crate::{
     attribution::Subject,
-    model::{
-        slot::Slot,
-        wait::{Unwind, WaitReason, WaitState},
-    },
+    model::wait::{Unwind, WaitReason, WaitState},
 };
 
 /// The time of one window, on and off the CPU, grouped by its owner. Immutable once built.
@@ -53,20 +50,8 @@ pub struct Sample {
     pub count: u64,
     /// The time of the last wait or sample.
     pub last: SystemTime,
-    /// The filters that the samples passed, see [`Slot::let_pass`].
+    /// The filters that the samples passed, see [`crate::model::slot::Slot::let_pass`].
     pub passed: u8,
-}
-
-impl Profile {
-    /// Returns the samples that pass the filter of the agent's own profiles.
-    #[must_use]
-    pub fn own(mut self) -> Self {
-        for subject in &mut self.subjects {
-            subject.samples.retain(|sample| Slot::OWN.let_pass(sample.passed));
-        }
-        self.subjects.retain(|subject| !subject.samples.is_empty());
-        self
-    }
 }
 
 /// The activity of a thread while time passed.

@@ -49,7 +49,7 @@ impl Default for Retry {
     }
 }
 
-/// The counters that the task and [`super::Exporter::send`] update.
+/// The counters that the task and [`super::Exporter::take`] update.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) exports: AtomicU64,
@@ -70,7 +70,7 @@ impl Counters {
 /// A window in the queue, with the time when it was queued.
 #[derive(Debug)]
 pub(super) struct Queued {
-    pub(super) profile: Profile,
+    pub(super) profile: Arc<Profile>,
     pub(super) since: Instant,
 }
 

@@ -19,7 +19,10 @@ use tracing_subscriber::fmt::MakeWriter;
 use super::*;
 use crate::{
     attribution::Subject,
-    export::otlp::{Compression, Exporter, Preset, Protocol, Stats, TlsSettings, failure::rpc},
+    export::{
+        ProfileSink as _,
+        otlp::{Compression, Exporter, Preset, Protocol, Stats, TlsSettings, failure::rpc},
+    },
     model::wait::{Unwind, WaitReason, WaitState},
     stacks::profile::{Activity, Frame, FrameKind, Function, Sample, Stack, SubjectProfile},
 };
@@ -91,7 +94,7 @@ const NODE: &str = "node-1";
 const PATIENT: Duration = Duration::from_secs(60);
 const HASTY: Duration = Duration::from_millis(100);
 
-fn window() -> Profile {
+fn window() -> Arc<Profile> {
     let function = Function { name: "nanosleep".into(), file: "".into(), line: 0 };
     let frame = Frame { address: 0x10, kind: FrameKind::Kernel, mapping: None, functions: vec![function] };
     let sample = Sample {
@@ -104,7 +107,7 @@ fn window() -> Profile {
         passed: 1,
     };
     let cgroup = SubjectProfile { subject: Subject::Cgroup("/a".into()), samples: vec![sample] };
-    Profile { subjects: vec![cgroup], duration: Duration::from_secs(1), ..Profile::default() }
+    Arc::new(Profile { subjects: vec![cgroup], duration: Duration::from_secs(1), ..Profile::default() })
 }
 
 async fn until(exporter: &Exporter, reached: impl Fn(&Stats) -> bool) -> Stats {
@@ -138,13 +141,13 @@ async fn windows_arrive() {
     let (listener, address) = listener().await;
     let seen = serve(listener, true, accept);
     let exporter = exporter(address, PATIENT);
-    exporter.send(window());
+    exporter.take(&window());
     let stats = until(&exporter, |stats| stats.exports == 1).await;
     assert_eq!(seen.load(Ordering::Relaxed), 1);
     assert_eq!((stats.lost, stats.dropped, stats.queue_capacity), (0, 0, 2));
     assert_eq!(stats.health, Health::Healthy);
-    exporter.send(window());
-    exporter.send(window());
+    exporter.take(&window());
+    exporter.take(&window());
     exporter.shutdown(PATIENT).await;
     assert_eq!(seen.load(Ordering::Relaxed), 3, "shutdown sends what waits");
 }
@@ -154,7 +157,7 @@ async fn a_window_without_samples_is_not_sent() {
     let (listener, address) = listener().await;
     let seen = serve(listener, true, accept);
     let exporter = exporter(address, PATIENT);
-    exporter.send(Profile::default());
+    exporter.take(&Arc::default());
     exporter.shutdown(PATIENT).await;
     assert_eq!(seen.load(Ordering::Relaxed), 0);
 }
@@ -164,7 +167,7 @@ async fn a_receiver_that_is_down_degrades_and_then_gets_the_window_when_it_is_ba
     let (port, address) = listener().await;
     drop(port);
     let exporter = exporter(address, PATIENT);
-    exporter.send(window());
+    exporter.take(&window());
     let stats = until(&exporter, |stats| failures(stats, Cause::Unavailable) >= 2).await;
     assert!(error(&stats).contains("refused"), "{stats:?}");
     let seen = serve(TcpListener::bind(address).await.unwrap(), true, accept);
@@ -177,7 +180,7 @@ async fn a_receiver_that_stays_down_loses_what_is_too_old() {
     let (port, address) = listener().await;
     drop(port);
     let exporter = exporter(address, HASTY);
-    exporter.send(window());
+    exporter.take(&window());
     let stats = until(&exporter, |stats| stats.lost == 1).await;
     assert!(failures(&stats, Cause::Unavailable) > 1);
     assert_eq!((stats.exports, stats.queue_length), (0, 0));
@@ -187,10 +190,10 @@ async fn a_receiver_that_stays_down_loses_what_is_too_old() {
 async fn a_receiver_that_never_answers_fills_the_queue_and_the_rest_is_dropped_and_counted() {
     let (silent, address) = listener().await;
     let exporter = exporter(address, PATIENT);
-    exporter.send(window());
+    exporter.take(&window());
     until(&exporter, |stats| stats.queue_length == 0).await;
     for _ in 0..10 {
-        exporter.send(window());
+        exporter.take(&window());
     }
     let stats = exporter.stats();
     assert_eq!((stats.dropped, stats.queue_length), (8, 2));
@@ -207,7 +210,7 @@ async fn a_refused_window_is_not_tried_again() {
     let (listener, address) = listener().await;
     let seen = serve(listener, true, |_| Err(Status::invalid_argument("no\nthanks")));
     let exporter = exporter(address, PATIENT);
-    exporter.send(window());
+    exporter.take(&window());
     let stats = until(&exporter, |stats| stats.lost == 1).await;
     assert_eq!(seen.load(Ordering::Relaxed), 1);
     assert_eq!(failures(&stats, Cause::Rejected), 1);
@@ -220,7 +223,7 @@ async fn a_window_over_the_size_limit_is_not_tried_again() {
     let refuse = |_| Err(Status::resource_exhausted("grpc: received message larger than max (5 vs. 4)"));
     let seen = serve(listener, true, refuse);
     let exporter = exporter(address, PATIENT);
-    exporter.send(window());
+    exporter.take(&window());
     let stats = until(&exporter, |stats| stats.lost == 1).await;
     assert_eq!((seen.load(Ordering::Relaxed), failures(&stats, Cause::TooLarge)), (1, 1));
 }
@@ -238,7 +241,7 @@ async fn a_busy_receiver_gets_the_wait_that_it_asks_for() {
     });
     let started = Instant::now();
     let exporter = exporter(address, PATIENT);
-    exporter.send(window());
+    exporter.take(&window());
     let stats = until(&exporter, |stats| stats.exports == 1).await;
     assert!(started.elapsed() >= Duration::from_millis(300));
     assert_eq!((seen.load(Ordering::Relaxed), failures(&stats, Cause::Unavailable)), (2, 1));
@@ -255,10 +258,10 @@ async fn profiles_refused_by_partial_success_are_counted_and_degrade() {
         Ok(ExportProfilesServiceResponse { partial_success: Some(partial) })
     });
     let exporter = exporter(address, PATIENT);
-    exporter.send(window());
+    exporter.take(&window());
     let stats = until(&exporter, |stats| stats.exports == 1 && stats.health != Health::Healthy).await;
     assert_eq!((stats.rejected_profiles, error(&stats)), (1, "1 rejected: no period"));
-    exporter.send(window());
+    exporter.take(&window());
     until(&exporter, |stats| stats.exports == 2 && stats.health == Health::Healthy).await;
 }
 
@@ -267,8 +270,8 @@ async fn a_receiver_without_gzip_gets_plain_requests() {
     let (listener, address) = listener().await;
     let seen = serve(listener, false, accept);
     let exporter = exporter(address, PATIENT);
-    exporter.send(window());
-    exporter.send(window());
+    exporter.take(&window());
+    exporter.take(&window());
     let stats = until(&exporter, |stats| stats.exports == 2).await;
     assert_eq!(stats.failures.map(|(_, count)| count), [0; 4]);
     assert_eq!(seen.load(Ordering::Relaxed), 2);
@@ -318,7 +321,7 @@ async fn an_answer_that_is_too_large_is_not_read_and_the_window_not_sent_again()
         Ok(ExportProfilesServiceResponse { partial_success: Some(partial) })
     });
     let exporter = exporter(address, PATIENT);
-    exporter.send(window());
+    exporter.take(&window());
     let stats = until(&exporter, |stats| stats.health != Health::Healthy).await;
     assert!(error(&stats).starts_with("accepted, but"), "{stats:?}");
     assert_eq!((stats.exports, stats.lost, seen.load(Ordering::Relaxed)), (1, 0, 1));
@@ -360,8 +363,8 @@ async fn only_the_change_of_state_is_logged() {
         _ => accept(request),
     });
     let exporter = exporter(address, PATIENT);
-    exporter.send(window());
-    exporter.send(window());
+    exporter.take(&window());
+    exporter.take(&window());
     until(&exporter, |stats| stats.exports == 2).await;
     exporter.shutdown(PATIENT).await;
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();

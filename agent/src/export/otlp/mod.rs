@@ -1,6 +1,6 @@
 //! Sends profiles to an OTLP receiver, over gRPC or HTTP.
 //!
-//! Windows come from [`crate::stacks`]; [`Exporter::send`] puts a window into a bounded queue and returns at once. A
+//! Windows come from [`crate::stacks`]; [`Exporter::take`] puts a window into a bounded queue and returns at once. A
 //! window that finds no room in the queue, or is not accepted within the retry limit, is dropped and counted. So a
 //! receiver that is down, slow or rejects requests costs neither time of the caller nor unbounded memory. This module
 //! never reads cgroups or pods: a profile has the names of its subjects, and `resource` writes them in OTLP's words.
@@ -36,7 +36,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::stacks::profile::Profile;
+use crate::{export::ProfileSink, stacks::profile::Profile};
 
 pub(super) use client::one_line;
 use client::{Counters, Queued, Retry, Worker};
@@ -56,7 +56,7 @@ pub struct Stats {
     pub failures: [(Cause, u64); Cause::ALL.len()],
     /// Requests that were dropped: rejected for good, or not accepted within the retry limit.
     pub lost: u64,
-    /// Windows that [`Exporter::send`] dropped because the queue was full.
+    /// Windows that [`Exporter::take`] dropped because the queue was full.
     pub dropped: u64,
     /// Profiles that the receiver rejected from requests that it accepted.
     pub rejected_profiles: u64,
@@ -142,16 +142,6 @@ impl Exporter {
         Ok(Self { queue, counters, health, stop, task })
     }
 
-    /// Queues one window, or drops and counts it when the queue is full. Never waits.
-    pub fn send(&self, profile: Profile) {
-        // Counted before the send: the task may have sent the window before the next line runs.
-        self.counters.unsent.fetch_add(1, Ordering::Relaxed);
-        if self.queue.try_send(Queued { profile, since: Instant::now() }).is_err() {
-            self.counters.unsent.fetch_sub(1, Ordering::Relaxed);
-            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// Returns the results so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -178,6 +168,19 @@ impl Exporter {
             task.abort();
             let windows = counters.unsent.load(Ordering::Relaxed);
             tracing::warn!(windows, "dropped profiles that were not sent before the shutdown deadline");
+        }
+    }
+}
+
+impl ProfileSink for Exporter {
+    /// Queues one window, or drops and counts it when the queue is full. Never waits.
+    fn take(&self, profile: &Arc<Profile>) {
+        // Counted before the send: the task may have sent the window before the next line runs.
+        self.counters.unsent.fetch_add(1, Ordering::Relaxed);
+        let window = Queued { profile: Arc::clone(profile), since: Instant::now() };
+        if self.queue.try_send(window).is_err() {
+            self.counters.unsent.fetch_sub(1, Ordering::Relaxed);
+            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

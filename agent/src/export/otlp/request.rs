@@ -3,7 +3,7 @@
 //! A request has one `ResourceProfiles` per container or row of cgroups; each holds an `off_cpu`/`nanoseconds` profile,
 //! a `samples`/`count` profile, or both, but never an empty one. Receivers reject messages over 4 MiB (the default of
 //! gRPC servers, decompressed) and profiles over 16,000 samples (Pyroscope), so a window is split until each part fits:
-//! by subject first, then by samples. No sample is left out.
+//! by subject first, then by samples. No sample is left out, except those that only filters of recordings pass.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     attribution::Subject,
-    model::wait::Unwind,
+    model::{slot::Slot, wait::Unwind},
     stacks::profile::{Activity, Profile, Sample},
 };
 
@@ -65,8 +65,10 @@ pub(super) fn split(
     limits: Limits,
 ) -> Vec<ExportProfilesServiceRequest> {
     let window = Window::of(profile, shape, node_name);
-    let groups = profile.subjects.iter().filter(|subject| !subject.samples.is_empty());
-    let groups: Vec<_> = groups.map(|subject| Group { subject: &subject.subject, samples: &subject.samples }).collect();
+    let own: Vec<(_, Vec<_>)> =
+        profile.subjects.iter().map(|subject| (&subject.subject, own(&subject.samples))).collect();
+    let groups = own.iter().filter(|(_, samples)| !samples.is_empty());
+    let groups: Vec<_> = groups.map(|(subject, samples)| Group { subject, samples }).collect();
 
     let mut requests = Vec::new();
     let mut parts = vec![groups];
@@ -87,6 +89,11 @@ pub(super) fn split(
     requests
 }
 
+/// Returns the samples that the filter of the agent's own profiles passes.
+fn own(samples: &[Sample]) -> Vec<&Sample> {
+    samples.iter().filter(|sample| Slot::OWN.let_pass(sample.passed)).collect()
+}
+
 fn fits(request: &ExportProfilesServiceRequest, limits: Limits) -> bool {
     let scopes = request.resource_profiles.iter().flat_map(|resource| &resource.scope_profiles);
     let mut profiles = scopes.flat_map(|scope| &scope.profiles);
@@ -97,7 +104,7 @@ fn fits(request: &ExportProfilesServiceRequest, limits: Limits) -> bool {
 #[derive(Clone, Copy, Debug)]
 struct Group<'a> {
     subject: &'a Subject,
-    samples: &'a [Sample],
+    samples: &'a [&'a Sample],
 }
 
 struct Indivisible;
@@ -259,13 +266,13 @@ fn profile<'a>(
 /// every distinct set of sample attributes is a series of its own in Pyroscope.
 fn samples<'a>(
     kind: Kind,
-    samples: &'a [Sample],
+    samples: &'a [&'a Sample],
     window: &Window<'_>,
     dictionary: &mut Dictionary<'a>,
 ) -> Vec<proto::Sample> {
     let mut merged: Vec<proto::Sample> = Vec::new();
     let mut places = HashMap::new();
-    for sample in samples.iter().filter(|sample| Kind::of(&sample.activity) == kind) {
+    for sample in samples.iter().copied().filter(|sample| Kind::of(&sample.activity) == kind) {
         let stack = dictionary.stack(&sample.stack);
         let attributes = attributes(sample, window, dictionary);
         let value = kind.value(sample);

@@ -207,6 +207,17 @@ fn nothing_is_sent_for_cgroups_without_samples() {
 }
 
 #[test]
+fn samples_that_only_a_recordings_filter_passes_are_not_sent() {
+    let mut profile = profile(vec![("/a", many(3, 2)), ("/b", many(2, 2))]);
+    profile.subjects[0].samples[1].passed = 0b10;
+    profile.subjects[0].samples[2].passed = 0b11;
+    profile.subjects[1].samples.iter_mut().for_each(|sample| sample.passed = 0b10);
+    let requests = requests(&profile);
+    assert_rules(&requests[0]);
+    assert_eq!((requests[0].resource_profiles.len(), total(&requests)), (1, 1 + 3));
+}
+
+#[test]
 fn times_outside_the_window_are_moved_to_its_edge() {
     let mut profile = profile(vec![("/a", many(2, 2))]);
     profile.subjects[0].samples[0].last = start() - Duration::from_secs(1);
