@@ -8,7 +8,7 @@ use std::io;
 use podperf_ebpf::abi;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use super::description::Description;
+use super::takeover::description::Description;
 
 /// Name of the key's line in a description. The line has the form of a list of names, since all versions read such
 /// lines.
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_key_goes_on_in_the_next_description() {
         let key = HashKey::random().unwrap();
-        let text = super::super::description::text();
+        let text = crate::kernel::takeover::description::text();
         let parse = |text: &str| HashKey::parse(&Description::parse(text).unwrap());
         assert_eq!(parse(&(text.clone() + &key.line())), Some(key));
         assert_eq!(parse(&text), None);

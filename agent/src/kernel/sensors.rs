@@ -17,12 +17,10 @@ use super::{
     counters::{Counters, OpenCounter, fastest_ghz},
     error::LoadError,
     flush::flush,
-    handover::{Before, take_over},
     hotplug::Hotplug,
     load::{SensorSettings, Tracepoint},
     object::Object,
     orders::{Lowered, apart_ns},
-    pins::Pins,
     presence::Presence,
     raw::{self, Then},
     reading::{CpuTotals, RawReading},
@@ -33,6 +31,7 @@ use super::{
     sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
     sent,
     start::{find, forget_stacks, is_loaded, layout, load},
+    takeover::{Before, Pins, handover::take_over},
 };
 use crate::{
     events::{plan::Plan, plausible::MOST_PER_CYCLE},

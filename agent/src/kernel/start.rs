@@ -11,21 +11,23 @@ use super::{
     attach::{attach_btf, attach_scheduling, load_iter, load_raw},
     clock::monotonic_ns,
     counters::Counters,
-    description::{self, Description},
     error::LoadError,
-    handover,
     hash_key::HashKey,
     host::in_initial_pid_namespace,
-    layout::Layout,
     load::SensorSettings,
     object::{Object, fd},
     orders::{Lowered, apart_ns},
-    pins::{Generation, Pins},
     programs::{ADOPT, CARRY, COLLECT, ORDERS, SEE},
     raw,
     rows::Rows,
     sensor_programs::{self, SensorState},
     sent, symbols,
+    takeover::{
+        description::{self, Description},
+        handover,
+        layout::Layout,
+        pins::{Generation, Pins},
+    },
 };
 use crate::model::sensors::Sensor;
 

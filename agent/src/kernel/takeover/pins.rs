@@ -15,7 +15,7 @@ use nix::{
 };
 use thiserror::Error;
 
-use super::{error::LoadError, object::Object};
+use crate::kernel::{error::LoadError, object::Object};
 
 /// `BPF_FS_MAGIC`.
 const BPFFS: FsType = FsType(0xcafe_4a11);
@@ -26,18 +26,18 @@ const SHARED: &str = "shared";
 
 /// A complete generation.
 #[derive(Clone, Debug)]
-pub(super) struct Generation {
+pub(in crate::kernel) struct Generation {
     /// The name of its directory: layout and number.
-    pub(super) name: String,
+    pub(in crate::kernel) name: String,
     /// See [`super::layout::Layout::name`].
-    pub(super) layout: String,
+    pub(in crate::kernel) layout: String,
     /// A number that no other generation in the directory has.
-    pub(super) number: u64,
+    pub(in crate::kernel) number: u64,
 }
 
 impl Generation {
     /// Returns the version of the layout of its maps.
-    pub(super) fn version(&self) -> &str {
+    pub(in crate::kernel) fn version(&self) -> &str {
         self.layout.split('-').next().unwrap_or_default()
     }
 }
@@ -117,63 +117,63 @@ impl Pins {
     }
 
     /// Returns the complete generations in the directory.
-    pub(super) fn generations(&self) -> io::Result<Vec<Generation>> {
+    pub(in crate::kernel) fn generations(&self) -> io::Result<Vec<Generation>> {
         generations(&self.root)
     }
 
     /// Returns the kernel's id of a map of a generation; `None` if the map is not pinned.
-    pub(super) fn map_id(&self, generation: &Generation, map: &str) -> Option<u32> {
+    pub(in crate::kernel) fn map_id(&self, generation: &Generation, map: &str) -> Option<u32> {
         let map = MapData::from_pin(Object::pin_of(&self.of(&generation.name), map)).ok()?;
         Some(map.info().ok()?.id())
     }
 
     /// Returns the number of entries of a map of a generation, and the size of its values in bytes; `None` if the map
     /// is not pinned.
-    pub(super) fn sizes(&self, generation: &Generation, map: &str) -> Option<(u32, usize)> {
+    pub(in crate::kernel) fn sizes(&self, generation: &Generation, map: &str) -> Option<(u32, usize)> {
         let map = MapData::from_pin(Object::pin_of(&self.of(&generation.name), map)).ok()?;
         let info = map.info().ok()?;
         Some((info.max_entries(), info.value_size() as usize))
     }
 
     /// Returns the directory of the pins that all generations share.
-    pub(super) fn shared(&self) -> PathBuf {
+    pub(in crate::kernel) fn shared(&self) -> PathBuf {
         self.of(SHARED)
     }
 
     /// Creates an empty directory for the shared pins, when no generation is left.
-    pub(super) fn begin_shared(&self) -> io::Result<()> {
+    pub(in crate::kernel) fn begin_shared(&self) -> io::Result<()> {
         self.remove(SHARED)?;
         fs::create_dir(self.shared())
     }
 
     /// Returns the directory of a generation.
-    pub(super) fn of(&self, generation: &str) -> PathBuf {
+    pub(in crate::kernel) fn of(&self, generation: &str) -> PathBuf {
         self.root.join(generation)
     }
 
-    pub(super) fn unfinished(&self) -> PathBuf {
+    pub(in crate::kernel) fn unfinished(&self) -> PathBuf {
         self.of(UNFINISHED)
     }
 
-    pub(super) fn failed(&self, source: io::Error) -> LoadError {
+    pub(in crate::kernel) fn failed(&self, source: io::Error) -> LoadError {
         LoadError::Pins { path: self.root.clone(), source }
     }
 
     /// Creates an empty directory for the pins of a new generation. The generation appears under its name at
     /// [`Self::finish`].
-    pub(super) fn begin(&self) -> io::Result<PathBuf> {
+    pub(in crate::kernel) fn begin(&self) -> io::Result<PathBuf> {
         self.remove(UNFINISHED)?;
         let path = self.unfinished();
         fs::create_dir(&path)?;
         Ok(path)
     }
 
-    pub(super) fn finish(&self, generation: &str) -> io::Result<()> {
+    pub(in crate::kernel) fn finish(&self, generation: &str) -> io::Result<()> {
         fs::rename(self.unfinished(), self.of(generation))
     }
 
     /// Removes a generation. Its programs end, unless another process holds them.
-    pub(super) fn remove(&self, generation: &str) -> io::Result<()> {
+    pub(in crate::kernel) fn remove(&self, generation: &str) -> io::Result<()> {
         match fs::remove_dir_all(self.of(generation)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,

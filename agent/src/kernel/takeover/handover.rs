@@ -15,37 +15,41 @@ use podperf_ebpf::abi;
 use tracing::{debug, info, warn};
 
 use super::{
-    clock::monotonic_ns,
     description::{Description, Translation},
-    error::LoadError,
-    flush::flush,
-    object::{Object, fd, identity},
     pins::{Generation, Pins},
-    programs::{CARRY, DROPS},
-    raw::{self, Then},
-    reading::{CpuTotals, RawReading, RawRow, sum},
-    records::CgroupRecord,
-    rows::ROWS_SO_FAR,
-    sensor_programs::accounts,
 };
-use crate::model::{
-    ids::CgroupId,
-    sensors::{self, Sensor},
+use crate::{
+    kernel::{
+        clock::monotonic_ns,
+        error::LoadError,
+        flush::flush,
+        object::{Object, fd, identity},
+        programs::{CARRY, DROPS},
+        raw::{self, Then},
+        reading::{CpuTotals, RawReading, RawRow, sum},
+        records::CgroupRecord,
+        rows::ROWS_SO_FAR,
+        sensor_programs::accounts,
+    },
+    model::{
+        ids::CgroupId,
+        sensors::{self, Sensor},
+    },
 };
 
 /// Name of the pin of the word with the active generation. Generations of all layouts must agree on this word, and on
 /// the names of the maps and programs that this file uses. If the word ever changes its meaning, it gets another
 /// name.
-pub(super) const WORD: &str = "handover";
+pub(in crate::kernel) const WORD: &str = "handover";
 /// Name of the map with the text that describes the other maps. `PIECE` is the size of a piece of the text, in bytes.
-pub(super) const DESCRIPTION: &str = "description";
-pub(super) const PIECE: usize = abi::PODPERF_DESCRIPTION_PIECE as usize;
+pub(in crate::kernel) const DESCRIPTION: &str = "description";
+pub(in crate::kernel) const PIECE: usize = abi::PODPERF_DESCRIPTION_PIECE as usize;
 
 /// The counts of a previous generation of programs, whose pins still exist.
 #[derive(Debug)]
 pub struct Before {
     directory: PathBuf,
-    /// Identity of the previous programs, see [`super::Sensors::identity`].
+    /// Identity of the previous programs, see [`crate::kernel::Sensors::identity`].
     pub identity: String,
     /// All counts of the previous programs, in the layout of this agent's own programs.
     pub reading: RawReading,
@@ -60,7 +64,7 @@ pub struct Before {
 }
 
 /// Returns the word with the active generation; `None` if there is none.
-pub(super) fn word(pins: &Pins) -> Option<abi::podperf_handover> {
+pub(in crate::kernel) fn word(pins: &Pins) -> Option<abi::podperf_handover> {
     let map = MapData::from_pin(pins.shared().join(WORD)).ok()?;
     let mut word: abi::podperf_handover = bytemuck::Zeroable::zeroed();
     raw::lookup(map.fd().as_fd(), 0_u32, std::slice::from_mut(&mut word)).ok()?;
@@ -71,7 +75,7 @@ pub(super) fn word(pins: &Pins) -> Option<abi::podperf_handover> {
 /// of the previous generations, and the names of generations that cannot be read: their counts since the last reading
 /// are lost. The pins of unreadable generations are removed, since a later agent could not know which of their counts
 /// are posted.
-pub(super) fn take_over(
+pub(in crate::kernel) fn take_over(
     pins: &Pins,
     before: Vec<Generation>,
     object: &Object,
@@ -130,7 +134,7 @@ fn carry(object: &Object) {
 }
 
 /// Returns the layout of a generation's maps; `None` without a valid description.
-pub(super) fn description(directory: &Path) -> Option<Description> {
+pub(in crate::kernel) fn description(directory: &Path) -> Option<Description> {
     let map = MapData::from_pin(Object::pin_of(directory, DESCRIPTION)).ok()?;
     let mut text = Vec::new();
     let append = |_: u32, pieces: &[[u8; PIECE]]| text.extend_from_slice(pieces.as_flattened());
@@ -156,7 +160,7 @@ impl Before {
     }
 
     /// Removes the pins: the counts are posted and in the checkpoint.
-    pub(super) fn forget(self) {
+    pub(in crate::kernel) fn forget(self) {
         match fs::remove_dir_all(&self.directory) {
             Ok(()) => info!(generation = %self.directory.display(), "taken over, and unpinned"),
             Err(error) => warn!(generation = %self.directory.display(), %error, "failed to unpin"),

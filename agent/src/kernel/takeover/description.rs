@@ -9,11 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytemuck::Pod;
 use podperf_ebpf::abi;
 
-use super::{
-    programs::{DROPS, PROGRAMS},
-    sensor_programs,
+use crate::{
+    kernel::{
+        programs::{DROPS, PROGRAMS},
+        sensor_programs,
+    },
+    model::{sensors, wait::WaitState},
 };
-use crate::model::{sensors, wait::WaitState};
 
 /// Prefixes of the fields of a task's record that are migrated to another layout. The task's stack is not among them,
 /// since the new programs do not know its frames.
@@ -46,7 +48,7 @@ struct Field {
 
 /// The layout of a generation's maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Description {
+pub(in crate::kernel) struct Description {
     fields: BTreeMap<String, Field>,
     /// The size of each struct, in bytes.
     sizes: BTreeMap<String, usize>,
@@ -64,7 +66,7 @@ pub(super) struct Translation {
 }
 
 /// Returns the description of this agent's own maps.
-pub(super) fn text() -> String {
+pub(in crate::kernel) fn text() -> String {
     let waits = WaitState::ALL.map(|state| state.name().to_owned());
     let names = [
         ("drops", DROPS.map(str::to_owned).to_vec()),
@@ -82,12 +84,12 @@ pub(super) fn text() -> String {
 
 impl Description {
     /// Returns the layout of this agent's own maps.
-    pub(super) fn own() -> Self {
+    pub(in crate::kernel) fn own() -> Self {
         Self::parse(&text()).unwrap_or_default()
     }
 
     /// Parses a description; `None` if the text is not one.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(in crate::kernel) fn parse(text: &str) -> Option<Self> {
         let mut this = Self::default();
         for line in text.lines() {
             let mut words = line.split(' ');
@@ -109,7 +111,7 @@ impl Description {
     }
 
     /// Returns the names of an array's elements; empty for an array without names.
-    pub(super) fn names(&self, array: &str) -> &[String] {
+    pub(in crate::kernel) fn names(&self, array: &str) -> &[String] {
         self.names.get(array).map_or(&[], Vec::as_slice)
     }
 
@@ -165,7 +167,10 @@ impl Description {
 
     /// Returns the fields of a task's record that programs of the layout `to` migrate, and the names of the fields
     /// that start at zero.
-    pub(super) fn carried(&self, to: &Self) -> ([abi::podperf_carried; abi::PODPERF_CARRIED as usize], Vec<String>) {
+    pub(in crate::kernel) fn carried(
+        &self,
+        to: &Self,
+    ) -> ([abi::podperf_carried; abi::PODPERF_CARRIED as usize], Vec<String>) {
         let is_carried =
             |name: &&String| CARRIED.iter().any(|prefix| name.starts_with(prefix)) && name.as_str() != DERIVED;
         let mut all = [bytemuck::Zeroable::zeroed(); abi::PODPERF_CARRIED as usize];

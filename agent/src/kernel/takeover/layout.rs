@@ -11,7 +11,7 @@ const HASH_BYTES: usize = 8;
 
 /// The read-only data of the programs, and the sizes of the maps.
 #[derive(Debug, Default)]
-pub(super) struct Layout {
+pub(in crate::kernel) struct Layout {
     globals: Vec<(&'static str, Vec<u8>)>,
     sizes: Vec<(&'static str, u32)>,
     /// Other settings that make a layout different.
@@ -20,30 +20,30 @@ pub(super) struct Layout {
 
 impl Layout {
     /// Sets a constant of the programs.
-    pub(super) fn global<T: Pod>(mut self, name: &'static str, value: T) -> Self {
+    pub(in crate::kernel) fn global<T: Pod>(mut self, name: &'static str, value: T) -> Self {
         self.globals.push((name, bytemuck::bytes_of(&value).to_vec()));
         self
     }
 
     /// Sets the number of entries of a map.
-    pub(super) fn size(mut self, map: &'static str, entries: u32) -> Self {
+    pub(in crate::kernel) fn size(mut self, map: &'static str, entries: u32) -> Self {
         self.sizes.push((map, entries));
         self
     }
 
     /// Returns the number of entries of a map; `None` if it is not set here.
-    pub(super) fn entries(&self, map: &str) -> Option<u32> {
+    pub(in crate::kernel) fn entries(&self, map: &str) -> Option<u32> {
         self.sizes.iter().find(|(of, _)| *of == map).map(|(_, entries)| *entries)
     }
 
     /// Adds a setting that is neither a constant nor a size, such as the wanted form of the scheduling tracepoint.
-    pub(super) fn besides(mut self, what: impl Into<String>) -> Self {
+    pub(in crate::kernel) fn besides(mut self, what: impl Into<String>) -> Self {
         self.besides.push(what.into());
         self
     }
 
     /// Passes the constants and the sizes to the loader.
-    pub(super) fn tell<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
+    pub(in crate::kernel) fn tell<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
         for (name, bytes) in &self.globals {
             loader.override_global(name, bytes.as_slice(), true);
         }
@@ -54,7 +54,7 @@ impl Layout {
 
     /// Returns the version of the map layout, and a hash of the object and all of its settings, such as
     /// `2-0123456789abcdef`.
-    pub(super) fn name(&self) -> String {
+    pub(in crate::kernel) fn name(&self) -> String {
         let mut hash = Context::new(&SHA256);
         hash.update(podperf_ebpf::OBJECT);
         for (name, bytes) in &self.globals {
