@@ -17,23 +17,33 @@ use crate::{
     model::{sensors, wait::WaitState},
 };
 
-/// Prefixes of the fields of a task's record that are migrated to another layout. The task's stack is not among them,
-/// since the new programs do not know its frames.
-const CARRIED: [&str; 11] = [
-    "task.settled.",
-    "task.left_ns",
-    "task.left_run_ns",
-    "task.moved_to",
-    "task.moved_since_ns",
-    "task.weight",
-    "task.activity",
-    "task.in_profile",
-    "task.charged_ns",
-    "task.began_ns",
-    "task.cgroup",
+/// The struct of a task's record. Its fields are migrated to another layout, except for those in `LEFT`.
+const TASK: &str = "task.";
+/// Prefixes of the fields of a task's record that begin at zero in another layout.
+const LEFT: [&str; 13] = [
+    // Locks: nobody holds them in the new record.
+    "task.busy",
+    "task.sum_busy",
+    // The new programs set it once they have filled the record.
+    "task.seen",
+    // Ids of stacks, wakers and call sites, and sums under these ids: the new programs do not know their frames.
+    "task.stack",
+    "task.waker",
+    "task.memory_",
+    "task.sum.",
+    "task.sum_stays",
+    // Properties of the walk of the last stack.
+    "task.walked",
+    "task.shadow",
+    // They have a meaning only between the programs that charge one wait.
+    "task.queued_ns",
+    "task.so_far_ns",
+    "task.filters",
 ];
 /// The structs of a description that are no rows of sensors.
 const OTHER_STRUCTS: [&str; 5] = ["podperf_cgroup", "podperf_cgroup_record", "podperf_cpu", "podperf_handover", "task"];
+/// The most fields of a task's record that are migrated.
+const MOST_CARRIED: usize = abi::PODPERF_CARRIED as usize;
 /// A sum of other fields, computed by the programs where it is used.
 const DERIVED: &str = "task.settled.rare";
 
@@ -44,6 +54,14 @@ struct Field {
     size: usize,
     count: usize,
     apart: usize,
+}
+
+impl Field {
+    /// Returns the migration of one element of a task's field to its place in another layout.
+    fn carried(&self, to: &Self, index: usize) -> Option<abi::podperf_carried> {
+        let at = |field: &Self| u16::try_from(field.offset + index * field.apart).ok();
+        Some(abi::podperf_carried { from: at(self)?, to: at(to)?, size: u32::try_from(to.size).ok()? })
+    }
 }
 
 /// The layout of a generation's maps.
@@ -166,26 +184,22 @@ impl Description {
     }
 
     /// Returns the fields of a task's record that programs of the layout `to` migrate, and the names of the fields
-    /// that start at zero.
-    pub(in crate::kernel) fn carried(
-        &self,
-        to: &Self,
-    ) -> ([abi::podperf_carried; abi::PODPERF_CARRIED as usize], Vec<String>) {
-        let is_carried =
-            |name: &&String| CARRIED.iter().any(|prefix| name.starts_with(prefix)) && name.as_str() != DERIVED;
-        let mut all = [bytemuck::Zeroable::zeroed(); abi::PODPERF_CARRIED as usize];
-        let (mut places, mut anew) = (all.iter_mut(), Vec::new());
+    /// that start at zero although they should be migrated.
+    pub(in crate::kernel) fn carried(&self, to: &Self) -> ([abi::podperf_carried; MOST_CARRIED], Vec<String>) {
+        let is_carried = |name: &&String| {
+            name.starts_with(TASK) && name.as_str() != DERIVED && !LEFT.iter().any(|prefix| name.starts_with(prefix))
+        };
+        let (mut carried, mut anew) = (Vec::new(), Vec::new());
         for (name, into) in to.fields.iter().filter(|(name, _)| is_carried(name)) {
-            let from = self.fields.get(name).filter(|from| from.size == into.size);
-            let offsets =
-                from.and_then(|from| Some((u16::try_from(from.offset).ok()?, u16::try_from(into.offset).ok()?)));
-            match (offsets, u32::try_from(into.size), places.as_slice().is_empty()) {
-                (Some((from, to)), Ok(size), false) => {
-                    places.by_ref().take(1).for_each(|place| *place = abi::podperf_carried { from, to, size });
-                }
+            let from = self.fields.get(name).filter(|from| (from.size, from.count) == (into.size, into.count));
+            let elements = from.and_then(|from| (0..into.count).map(|index| from.carried(into, index)).collect());
+            match elements {
+                Some(elements) if carried.len() + Vec::len(&elements) <= MOST_CARRIED => carried.extend(elements),
                 _ => anew.push(name.clone()),
             }
         }
+        let mut all = [bytemuck::Zeroable::zeroed(); MOST_CARRIED];
+        all[..carried.len()].copy_from_slice(&carried);
         (all, anew)
     }
 }
@@ -265,6 +279,25 @@ mod tests {
         let mut without = own.clone();
         without.fields.remove("task.settled.migrations");
         assert_eq!(without.carried(&own).1, ["task.settled.migrations"]);
+    }
+
+    #[test]
+    fn a_new_field_of_a_task_is_carried_and_over_the_limit_it_is_named() {
+        let mut new = Description::own();
+        let field = Field { offset: 280, size: 4, count: 3, apart: 4 };
+        new.fields.insert("task.zz".into(), field);
+        let (carried, anew) = new.carried(&new);
+        assert_eq!((carried.iter().filter(|field| field.from >= 280).count(), anew), (3, vec![]));
+        new.fields.insert("task.zz".into(), Field { count: 4, ..field });
+        assert_eq!(new.carried(&new).1, ["task.zz"]);
+    }
+
+    #[test]
+    fn each_exception_from_the_carried_fields_is_a_field() {
+        let own = Description::own();
+        for prefix in LEFT {
+            assert!(own.fields.keys().any(|name| name.starts_with(prefix)), "{prefix}");
+        }
     }
 
     #[test]
