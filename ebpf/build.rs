@@ -24,22 +24,40 @@ use std::{
 const TOOLS: &str = "needs clang 14 or newer, libclang and the libbpf headers: `make setup`, or on Debian and Ubuntu \
                      `apt-get install clang libclang-dev libbpf-dev`";
 
-/// Enumerations whose names the agent shows, with the prefix of their values and the constant that lists them.
-const NAMED: [(&str, &str, &str); 2] = [
-    (
-        "podperf_drop",
-        "PODPERF_DROP_",
-        "/// The reasons for drops, in the order of `enum podperf_drop`.\npub const DROPS",
-    ),
-    (
-        "podperf_program",
-        "PODPERF_PROGRAM_",
-        "/// The programs that have an account, in the order of `enum podperf_program`.\npub const PROGRAMS",
-    ),
+/// An enumeration whose names the agent shows, or has in the same order.
+struct Named {
+    enumeration: &'static str,
+    /// The prefix of its values.
+    prefix: &'static str,
+    /// The value that ends the list; `None` if all values with the prefix are in the list.
+    end: Option<&'static str>,
+    /// The constant that lists the names.
+    constant: &'static str,
+}
+
+const NAMED: [Named; 3] = [
+    Named {
+        enumeration: "podperf_drop",
+        prefix: "PODPERF_DROP_",
+        end: None,
+        constant: "/// The reasons for drops, in the order of `enum podperf_drop`.\npub const DROPS",
+    },
+    Named {
+        enumeration: "podperf_program",
+        prefix: "PODPERF_PROGRAM_",
+        end: None,
+        constant: "/// The programs that have an account, in the order of `enum podperf_program`.\npub const PROGRAMS",
+    },
+    Named {
+        enumeration: "podperf_activity",
+        prefix: "PODPERF_",
+        end: Some("PODPERF_WAITS"),
+        constant: "/// The activities that are waits, in the order of `enum podperf_activity`.\npub const WAITS",
+    },
 ];
 
-/// The values of an enumeration by their numbers.
-type Values = BTreeMap<i64, String>;
+/// The values of an enumeration, with their numbers. Two values may have one number.
+type Values = BTreeMap<String, i64>;
 
 /// Adds the derives that let map values be read as plain bytes, and collects the values of enumerations.
 #[derive(Debug, Default)]
@@ -58,7 +76,7 @@ impl bindgen::callbacks::ParseCallbacks for Abi {
             bindgen::callbacks::EnumVariantValue::Boolean(_) => return None,
         };
         let enumeration = enumeration?.trim_start_matches("enum ").to_owned();
-        self.0.borrow_mut().entry(enumeration).or_default().insert(number, name.to_owned());
+        self.0.borrow_mut().entry(enumeration).or_default().insert(name.to_owned(), number);
         None
     }
 
@@ -157,16 +175,23 @@ fn bindings(generated: &Path, include: &[String], out: &Path) -> Result<(), Box<
         .generate()
         .map_err(|err| format!("failed to read bpf/podperf.h: {err} ({TOOLS})"))?
         .write_to_file(out.join("abi.rs"))?;
-    let lists = NAMED.map(|(enumeration, prefix, constant)| list(&values.borrow(), enumeration, prefix, constant));
-    let lists = lists.into_iter().collect::<Result<String, _>>()?;
+    let lists = NAMED.iter().map(|named| list(&values.borrow(), named));
+    let lists = lists.collect::<Result<String, _>>()?;
     Ok(fs::write(out.join("names.rs"), lists)?)
 }
 
 /// Returns a constant with the names of an enumeration's values that have the prefix, in lower case and without it.
-fn list(values: &BTreeMap<String, Values>, enumeration: &str, prefix: &str, constant: &str) -> Result<String, String> {
-    let values = values.get(enumeration).ok_or_else(|| format!("no `enum {enumeration}` in bpf/podperf.h"))?;
-    let names: Vec<_> =
-        values.iter().filter_map(|(number, name)| Some((*number, name.strip_prefix(prefix)?.to_lowercase()))).collect();
+fn list(values: &BTreeMap<String, Values>, named: &Named) -> Result<String, String> {
+    let Named { enumeration, prefix, end, constant } = named;
+    let values = values.get(*enumeration).ok_or_else(|| format!("no `enum {enumeration}` in bpf/podperf.h"))?;
+    let end = match end {
+        Some(end) => *values.get(*end).ok_or_else(|| format!("no `{end}` in `enum {enumeration}`"))?,
+        None => i64::MAX,
+    };
+    let listed = values.iter().filter(|(_, number)| **number < end);
+    let mut names: Vec<_> =
+        listed.filter_map(|(name, number)| Some((*number, name.strip_prefix(prefix)?.to_lowercase()))).collect();
+    names.sort_unstable();
     if names.iter().zip(0..).any(|((number, _), place)| *number != place) {
         return Err(format!("the values of `enum {enumeration}` do not count up from 0"));
     }

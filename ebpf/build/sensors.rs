@@ -65,13 +65,33 @@ pub(crate) fn write(names: &[String], to: &Path) -> Result<(), Box<dyn Error>> {
     });
     let all: Vec<_> = names.iter().map(|name| format!("&{name}::SENSOR")).collect();
     let programs: Vec<_> = names.iter().map(|name| format!("{name}::SENSOR.programs.len()")).collect();
+    let orders = names.iter().filter(has_programs).map(|name| order(name)).collect::<Result<String, _>>()?;
     let list = format!(
         "{}/// All sensors, in alphabetical order.\npub static ALL: [&Sensor; {}] = [{}];\n\
-         /// The number of programs of all sensors.\npub const PROGRAMS: usize = {};\n",
+         /// The number of programs of all sensors.\npub const PROGRAMS: usize = {};\n{orders}",
         modules.collect::<String>(),
         all.len(),
         all.join(", "),
         programs.join(" + ")
     );
     Ok(fs::write(to.join("sensors.rs"), list)?)
+}
+
+/// Returns the assertion that a sensor describes its programs in the order of `enum NAME_program`, which is the order of
+/// their accounts.
+fn order(name: &str) -> Result<String, Box<dyn Error>> {
+    let file = Path::new(FOLDER).join(format!("{name}/{name}.bpf.c"));
+    let text = fs::read_to_string(&file)?;
+    let begin = format!("enum {name}_program {{");
+    let missing = || format!("no `{begin}` with one name in each line in `{}`", file.display());
+    let values = text.split_once(&begin).and_then(|(_, rest)| rest.split_once('}')).ok_or_else(missing)?.0;
+    let values: Vec<_> = values.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let value = |line: &&str| line.strip_suffix(',').map(str::to_lowercase);
+    let mut programs: Vec<String> = values.iter().map(value).collect::<Option<_>>().ok_or_else(missing)?;
+    // The last value is the number of programs.
+    if programs.pop() != Some(format!("{name}_programs")) {
+        return Err(missing().into());
+    }
+    let order = format!("`enum {name}_program` and the programs in {name}/sensor.rs are in the same order");
+    Ok(format!("const _: () = assert!(super::sensor::are_named({name}::SENSOR.programs, &{programs:?}), {order:?});\n"))
 }

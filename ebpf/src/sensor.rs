@@ -33,6 +33,27 @@ pub struct Program {
     pub context: &'static str,
 }
 
+/// Returns whether the programs have these names, in this order.
+pub(crate) const fn are_named(programs: &[Program], names: &[&str]) -> bool {
+    let mut at = 0;
+    while at < programs.len() && at < names.len() {
+        if !is_same(programs[at].name.as_bytes(), names[at].as_bytes()) {
+            return false;
+        }
+        at += 1;
+    }
+    programs.len() == names.len()
+}
+
+/// Returns whether two texts are equal, which `==` does not do in a constant.
+const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
+    }
+    one.len() == other.len() && at == one.len()
+}
+
 /// A map of a sensor's own.
 #[derive(Debug)]
 pub struct Map {

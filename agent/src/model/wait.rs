@@ -139,3 +139,14 @@ impl WaitReason {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_in_the_order_of_the_kernel_side() {
+        assert_eq!(WaitState::ALL.map(WaitState::name), podperf_ebpf::WAITS);
+        assert_eq!(WaitState::ALL.map(|state| state as usize), [0, 1, 2, 3]);
+    }
+}
