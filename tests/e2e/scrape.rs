@@ -33,7 +33,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] promtool_3_has_no_complaints: Version::THREE => || promtool_has_no_complaints(Version::Three),
     status_names_every_part_and_event_with_its_state,
     #[beside] prometheus_2_scrapes_every_series_unharmed: Version::TWO => || every_series_is_scraped_unharmed(Version::Two),
-    #[beside] prometheus_3_scrapes_every_series_unharmed: Version::THREE => || every_series_is_scraped_unharmed(Version::Three),
+    prometheus_3_scrapes_every_series_unharmed: Version::THREE => || every_series_is_scraped_unharmed(Version::Three),
     prometheus_2_takes_native_histograms: Version::TWO => || native_histograms_are_taken(Version::Two),
     prometheus_3_takes_native_histograms: Version::THREE => || native_histograms_are_taken(Version::Three),
 ];

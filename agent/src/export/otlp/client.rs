@@ -49,7 +49,7 @@ impl Default for Retry {
     }
 }
 
-/// The counters that the task and [`super::Exporter::take`] update.
+/// The counters that the task and [`super::Exporter`] update.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) exports: AtomicU64,
