@@ -167,6 +167,7 @@ lint: ## Check formatting, lints and documentation
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked -p podperf-tests --test node -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
 deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database is in reach, advisories

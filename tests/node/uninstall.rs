@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     node::Node,
     suite::{Test, within},
+    tests,
 };
 use serde_json::Value;
 
@@ -14,8 +15,9 @@ use crate::{
     release,
 };
 
-pub(crate) const TESTS: &[Test] =
-    &[("after_the_uninstall_nothing_is_left_on_any_node", NEEDS, after_the_uninstall_nothing_is_left_on_any_node)];
+pub(crate) const TESTS: &[Test] = tests![
+    after_the_uninstall_nothing_is_left_on_any_node: NEEDS,
+];
 
 fn after_the_uninstall_nothing_is_left_on_any_node() -> Result<()> {
     let cluster = &cluster::take_shared()?;
