@@ -92,6 +92,7 @@ rehearsal)
 e2e)
 	guest
 	image
+	release
 	need e2fsprogs has_program mke2fs
 	need kmod has_program depmod
 	need etcd-server has_program etcd

@@ -19,7 +19,7 @@ use podperf_tests::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{pods, release};
+use crate::{pods, registry::Registry, release};
 
 /// The port of the agent on each node.
 pub(crate) const AGENT_PORT: u16 = 9799;
@@ -35,6 +35,8 @@ pub(crate) const NEEDS: &[Need] = &[
     Need::Program("buildah"),
     Need::Program("debootstrap"),
     Need::Program("prometheus"),
+    Need::Program("skopeo"),
+    Need::Program("jq"),
 ];
 
 /// The cluster's nodes, and their numbers of CPUs. The first node has pods that wait for each other, and these need a
@@ -43,10 +45,13 @@ const NODES: &[(&str, Driver, u8)] = &[("node-a", Driver::Cgroupfs, 3), ("node-b
 
 static SHARED: Mutex<Option<Cluster>> = Mutex::new(None);
 
-/// A control plane and its nodes.
+/// A control plane, its nodes, and the registry of the chart and of the agent's image.
 pub(crate) struct Cluster {
     pub(crate) control_plane: ControlPlane,
     pub(crate) nodes: Vec<Node>,
+    pub(crate) registry: Registry,
+    /// The output of `helm install`.
+    pub(crate) installed: String,
 }
 
 /// The shared cluster while a test uses it.
@@ -64,9 +69,9 @@ pub(crate) fn shared() -> Result<Shared> {
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if shared.is_none() {
         let start = std::time::Instant::now();
-        let cluster = Cluster::start()?;
+        let mut cluster = Cluster::start()?;
         let ready = start.elapsed();
-        release::install(&cluster, &json!({}))?;
+        cluster.installed = release::install(&cluster, &json!({}))?;
         let installed = start.elapsed();
         pods::make_all(&cluster)?;
         release::reach(&cluster)?;
@@ -93,9 +98,9 @@ pub(crate) fn image() -> Result<PathBuf> {
 }
 
 impl Cluster {
-    /// Boots the nodes, both at once and with the agent's image, and waits until they are ready.
+    /// Boots the nodes, both at once, and waits until they are ready.
     fn start() -> Result<Self> {
-        let image = image()?;
+        let registry = Registry::start()?;
         let control_plane = ControlPlane::start_for_nodes()?;
         let boot = |(number, (name, driver, cpus)): (u8, &(&str, Driver, u8))| {
             let plan = Plan {
@@ -103,14 +108,14 @@ impl Cluster {
                 number,
                 driver: *driver,
                 cpus: *cpus,
-                images: &[&image],
+                registry: registry.address(),
                 ports: &[AGENT_PORT],
                 static_pods: &[pods::static_pod()],
             };
             Node::boot(&control_plane, &plan)
         };
         let nodes = (0..).zip(NODES).map(boot).collect::<Result<Vec<_>>>()?;
-        let mut cluster = Self { control_plane, nodes };
+        let mut cluster = Self { control_plane, nodes, registry, installed: String::new() };
         for node in &mut cluster.nodes {
             node.wait_until_ready(&mut cluster.control_plane)?;
         }

@@ -6,6 +6,7 @@ mod image;
 mod names;
 mod pods;
 mod profiles;
+mod registry;
 mod release;
 mod uninstall;
 mod upgrades;
@@ -16,7 +17,16 @@ use podperf_tests::suite;
 
 fn main() -> ExitCode {
     let code = suite::run(
-        &[image::TESTS, names::TESTS, alerts::TESTS, upgrades::TESTS, profiles::TESTS, uninstall::TESTS].concat(),
+        &[
+            image::TESTS,
+            registry::TESTS,
+            names::TESTS,
+            alerts::TESTS,
+            upgrades::TESTS,
+            profiles::TESTS,
+            uninstall::TESTS,
+        ]
+        .concat(),
     );
     cluster::end();
     code

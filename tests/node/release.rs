@@ -1,8 +1,8 @@
-//! The agent in a cluster, installed by the chart and the real helm.
+//! The agent in a cluster, installed by the real helm from the chart in the registry.
 
 use std::{
-    path::{Path, PathBuf},
-    process::{Command, Stdio},
+    path::PathBuf,
+    process::{Command, Output, Stdio},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -19,16 +19,17 @@ use crate::cluster::{AGENT_PORT, Cluster, is_ready};
 /// The namespace of the installation, and the release's name.
 pub(crate) const NAMESPACE: &str = "podperf";
 
-/// Installs the chart, and waits until an agent is ready on each node.
-pub(crate) fn install(cluster: &Cluster, values: &Value) -> Result<()> {
+/// Installs the chart, and waits until an agent is ready on each node. Returns helm's messages.
+pub(crate) fn install(cluster: &Cluster, values: &Value) -> Result<String> {
     cluster.control_plane.admin().create_namespace(NAMESPACE)?;
-    helm_with(cluster, "install", values)?;
-    cluster.nodes.iter().try_for_each(|node| agent_of(cluster, node.name()).map(drop))
+    let messages = helm_with(cluster, "install", values)?;
+    cluster.nodes.iter().try_for_each(|node| agent_of(cluster, node.name()).map(drop))?;
+    Ok(messages)
 }
 
 /// Changes the release's values. Agents that need a restart have not restarted yet.
 pub(crate) fn upgrade(cluster: &Cluster, values: &Value) -> Result<()> {
-    helm_with(cluster, "upgrade", values)
+    helm_with(cluster, "upgrade", values).map(drop)
 }
 
 /// Removes the release, and waits until it is gone.
@@ -66,6 +67,10 @@ pub(crate) fn fresh_metrics(cluster: &Cluster, node: usize) -> Result<Metrics> {
 
 /// Returns the output of `helm`.
 pub(crate) fn helm(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
+    Ok(String::from_utf8(run(cluster, arguments)?.stdout)?)
+}
+
+fn run(cluster: &Cluster, arguments: &[&str]) -> Result<Output> {
     let programs = PathBuf::from(vm::script("chart", "build.sh", &["helm"])?);
     let home = TempDir::new()?;
     let mut command = Command::new(programs.join("helm"));
@@ -80,29 +85,26 @@ pub(crate) fn helm(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
         output.status,
         cluster.describe(NAMESPACE)
     );
-    Ok(String::from_utf8(output.stdout)?)
+    Ok(output)
 }
 
-fn chart() -> Result<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/podperf");
-    Ok(path.to_str().context("a path that is not text")?.to_owned())
-}
-
-fn helm_with(cluster: &Cluster, verb: &str, values: &Value) -> Result<()> {
-    let chart = chart()?;
+/// Returns helm's messages. They name the digest of the chart.
+fn helm_with(cluster: &Cluster, verb: &str, values: &Value) -> Result<String> {
     let directory = TempDir::new()?;
     let file = directory.path().join("values.json");
     std::fs::write(&file, values.to_string())?;
     let file = format!("--values={}", file.display());
     // All agents restart at once, because no agent depends on another one.
     let at_once = "--set=updateStrategy.rollingUpdate.maxUnavailable=100%";
-    helm(cluster, &[verb, NAMESPACE, &chart, &file, at_once]).map(drop)
+    let [chart, plain, version] = &cluster.registry.chart_arguments();
+    let output = run(cluster, &[verb, NAMESPACE, chart, plain, version, &file, at_once])?;
+    Ok(String::from_utf8(output.stderr)?)
 }
 
 /// Returns the rules of the chart as a rule file of Prometheus, with these values set.
 pub(crate) fn rules(cluster: &Cluster, set: &[&str]) -> Result<String> {
-    let chart = chart()?;
-    let mut arguments = vec!["template", NAMESPACE, &chart, "--show-only=templates/prometheusrule.yaml"];
+    let [chart, plain, version] = &cluster.registry.chart_arguments();
+    let mut arguments = vec!["template", NAMESPACE, chart, plain, version, "--show-only=templates/prometheusrule.yaml"];
     for value in set {
         arguments.extend(["--set", value]);
     }

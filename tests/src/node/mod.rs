@@ -47,8 +47,8 @@ pub struct Plan<'a> {
     /// Number of CPUs. With more CPUs than this machine has, pods wait for this machine and not for each other, which
     /// the guest's scheduler cannot see.
     pub cpus: u8,
-    /// Archives of images that it has from the start, beside [`TOOLS_IMAGE`].
-    pub images: &'a [&'a Path],
+    /// A registry on this machine's loopback. The node pulls its images under this address, without TLS.
+    pub registry: SocketAddr,
     /// Ports of the guest that can be reached from this machine.
     pub ports: &'a [u16],
     /// Pods that it runs without a request from the API server.
@@ -227,12 +227,13 @@ fn pack(control_plane: &ControlPlane, plan: &Plan<'_>, built: &Path, kubelet_por
     for (number, pod) in plan.static_pods.iter().enumerate() {
         fs::write(manifests.join(format!("{number}.json")), pod.to_string())?;
     }
+    // The name of a registry in images is its address here, and the node reaches it at another address.
+    let hosts = etc.join("containerd/certs.d").join(plan.registry.to_string());
+    fs::create_dir_all(&hosts)?;
+    fs::write(hosts.join("hosts.toml"), format!("server = \"http://{GUEST_HOST}:{}\"\n", plan.registry.port()))?;
     let images = tree.path().join("images");
     fs::create_dir(&images)?;
-    let tools = built.join("tools.tar");
-    for (number, image) in [tools.as_path()].iter().chain(plan.images).enumerate() {
-        fs::copy(image, images.join(format!("{number}.tar")))?;
-    }
+    fs::copy(built.join("tools.tar"), images.join("tools.tar"))?;
     let packed = Command::new("tar").arg("-cf").arg(archive).arg("-C").arg(tree.path()).arg(".").status()?;
     ensure!(packed.success(), "tar failed ({packed})");
     Ok(())
