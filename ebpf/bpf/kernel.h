@@ -71,7 +71,7 @@ struct task_struct {
 	unsigned int __state;
 	void *stack;
 	unsigned int flags;
-	int on_cpu;
+	int on_cpu; /* this and the next field: see LOW_BYTE */
 	int on_rq;
 	struct sched_entity se;
 	struct sched_info sched_info;
@@ -128,6 +128,18 @@ struct bpf_local_storage_map___nolock {
 };
 
 #pragma clang attribute pop
+
+/*
+ * Reads the low byte of a field of a task. `on_cpu` and `on_rq` are small numbers in an int, and in a byte since Linux
+ * 7.2. The loader relocates no load whose field has another size than here. So the offset is relocated alone: the
+ * assembly keeps the compiler from moving it into the load. Both architectures are little-endian.
+ */
+#define LOW_BYTE(task, field)                                                     \
+	({                                                                        \
+		__u64 offset_ = bpf_core_field_offset(struct task_struct, field); \
+		asm volatile("" : "+r"(offset_));                                 \
+		*(volatile __u8 *)((void *)(task) + offset_);                     \
+	})
 
 /*
  * The hook of sched_switch since 5.18 (commit 9c2136be0878). It has the state of the task that leaves as an argument.

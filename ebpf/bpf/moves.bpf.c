@@ -98,7 +98,7 @@ static __always_inline void move_other(struct task_struct *task)
 	/* A wait that began after the task came on has not ended. */
 	if (holds && left_ns <= since_ns) {
 		row = charge_facts(task, t, cgroup, &delay);
-		if (!reported && !now_of->on_cpu) {
+		if (!reported && !LOW_BYTE(task, on_cpu)) {
 			/* Nobody knows when the wait before the run ended: the next switch charges it. */
 			t->settled.runqueue_ns -= delay;
 		} else if (left_ns) {
@@ -117,7 +117,7 @@ static __always_inline void move_other(struct task_struct *task)
 	}
 	unlock(&t->busy);
 waiting:
-	if (!reported && !now_of->on_cpu)
+	if (!reported && !LOW_BYTE(task, on_cpu))
 		move_waiting(task);
 }
 

@@ -220,9 +220,9 @@ int see(struct bpf_iter__task *ctx)
 	if (!task || !task->pid || !counts())
 		return 0;
 	t = bpf_task_storage_get(&tasks, task, NULL, 0);
-	if (t && !t->seen && !task->on_cpu && try_lock(&t->busy)) {
+	if (t && !t->seen && !LOW_BYTE(task, on_cpu) && try_lock(&t->busy)) {
 		/* A task that has come on meanwhile is seen when it leaves. */
-		if (!task->on_cpu)
+		if (!LOW_BYTE(task, on_cpu))
 			see_waiting(task, t);
 		unlock(&t->busy);
 	}

@@ -298,8 +298,9 @@ static __always_inline bool goes_on(struct task_struct *task, struct task *t, __
 {
 	volatile struct task_struct *its = task;
 
-	return left_ns && at >= left_ns + GOES_ON_NS && !its->on_cpu && !(its->__state & TASK_DEAD) &&
-	       its->se.sum_exec_runtime == t->left_run_ns && (t->activity >= PODPERF_RUN_QUEUE || !its->on_rq);
+	return left_ns && at >= left_ns + GOES_ON_NS && !LOW_BYTE(task, on_cpu) && !(its->__state & TASK_DEAD) &&
+	       its->se.sum_exec_runtime == t->left_run_ns &&
+	       (t->activity >= PODPERF_RUN_QUEUE || !LOW_BYTE(task, on_rq));
 }
 
 /*

@@ -356,7 +356,6 @@ static __noinline int end_kernel_wait(void *ctx, struct task_struct *task)
 static __noinline int end_user_wait(void *ctx, struct task_struct *task)
 {
 	struct task_struct *current = bpf_get_current_task_btf();
-	volatile struct task_struct *its = task;
 	struct podperf_locks *row;
 	struct task *t;
 	__u64 left_ns, ns;
@@ -364,7 +363,7 @@ static __noinline int end_user_wait(void *ctx, struct task_struct *task)
 	if ((current->flags & PF_KTHREAD) || !releases_lock((struct pt_regs *)bpf_task_pt_regs(current)))
 		return 0;
 	t = bpf_task_storage_get(&tasks, task, NULL, 0);
-	if (!t || its->on_cpu)
+	if (!t || LOW_BYTE(task, on_cpu))
 		return 0;
 	/* After a takeover the record of a task that sleeps is empty until `carry` or `see` fills it. */
 	if (carries && !t->seen && try_lock(&t->busy)) {
