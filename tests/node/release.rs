@@ -102,7 +102,7 @@ fn helm_with(cluster: &Cluster, verb: &str, values: &Value) -> Result<String> {
 }
 
 /// Returns the rules of the chart as a rule file of Prometheus, with these values set.
-pub(crate) fn rules(cluster: &Cluster, set: &[&str]) -> Result<String> {
+pub(crate) fn rules(cluster: &Cluster, set: &[String]) -> Result<String> {
     let [chart, plain, version] = &cluster.registry.chart_arguments();
     let mut arguments = vec!["template", NAMESPACE, chart, plain, version, "--show-only=templates/prometheusrule.yaml"];
     for value in set {
