@@ -47,18 +47,21 @@ pub(crate) fn moved(configuration: &str) -> Result<()> {
 /// On a machine whose CPUs are all busy, the kernel leaves some switch-ins unreported: the agent has to find the cgroup in
 /// which such a task came on.
 pub(crate) fn moved_often(configuration: &str) -> Result<()> {
-    const MOVES: u32 = 401;
+    // The CPUs of a guest take turns of up to 2 ms, also between the kernel's move and the program that settles it: the
+    // kernel and the agent differ by 1.4 ms a move there, in either direction. So a guest has few moves.
+    let (moves, part) = if suite::has_own_machine() { (41, 100) } else { (401, 5) };
     let agent = Agent::start(configuration)?;
     let busy = |cpu| Load::start(&format!("spin --idle --seconds 60 --cpu {cpu}"));
     let _busy = (0..cpus()?).map(busy).collect::<Result<Vec<_>>>()?;
     let (from, to) = (TestCgroup::new("from")?, TestCgroup::new("to")?);
     let (first, second) = (from.path().display(), to.path().display());
-    // The kernel charges the truth at ticks. An emulated CPU spends more of a part in the move.
-    let part = if suite::has_own_machine() { 10 } else { 5 };
-    let report: MovedReport = run(&format!("moved --from {first} --to {second} --part-millis {part} --moves {MOVES}"))?;
+    let report: MovedReport = run(&format!("moved --from {first} --to {second} --part-millis {part} --moves {moves}"))?;
     let metrics = agent.fresh_metrics()?;
-    is_close("on-CPU time in the first", time(&metrics, ONCPU, &from, &[])?, Duration::from_nanos(report.from_ns))?;
-    is_close("on-CPU time in the second", time(&metrics, ONCPU, &to, &[])?, Duration::from_nanos(report.to_ns))
+    let found = [time(&metrics, ONCPU, &from, &[])?, time(&metrics, ONCPU, &to, &[])?];
+    let truth = [report.from_ns, report.to_ns].map(Duration::from_nanos);
+    suite::tell(&format!("{found:?} in the two cgroups, and {truth:?} by the kernel"));
+    is_close("on-CPU time in the first", found[0], truth[0])?;
+    is_close("on-CPU time in the second", found[1], truth[1])
 }
 
 pub(crate) fn fork_join(configuration: &str) -> Result<()> {
