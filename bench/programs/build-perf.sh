@@ -3,9 +3,9 @@
 #
 # Builds a perf that has its BPF skeletons, for the side-by-side benchmark.
 #
-# Debian's own perf is built without them: `perf stat --bpf-counters` and
-# `perf record --off-cpu`, which the benchmark compares against, are missing
-# from it. The source is Debian's package `linux-source-6.1`, so that nothing
+# Debian's own perf is built without them: `perf stat --bpf-counters`,
+# `perf record --off-cpu` and `perf lock contention --use-bpf`, which the
+# benchmark compares against, are missing from it. The source is Debian's package `linux-source-6.12`, so that nothing
 # is fetched that the package manager does not check.
 #
 # usage: bench/programs/build-perf.sh [DIR]      (default target/bench-perf)
@@ -13,7 +13,7 @@
 
 set -eu
 
-source_version=6.1
+source_version=6.12
 source_archive=/usr/src/linux-source-$source_version.tar.xz
 directory=${1:-target/bench-perf}
 
@@ -21,6 +21,7 @@ directory=${1:-target/bench-perf}
 needs="
 $source_archive linux-source-$source_version
 /usr/include/libelf.h libelf-dev
+/usr/include/traceevent/event-parse.h libtraceevent-dev
 /usr/include/zlib.h zlib1g-dev
 bison bison
 clang clang
@@ -28,6 +29,7 @@ flex flex
 gcc gcc
 llvm-strip llvm
 make make
+pkg-config pkg-config
 python3 python3
 xz xz-utils
 "
@@ -63,10 +65,11 @@ unpack() {
 	rm -rf "$tree"
 	mkdir -p "$tree"
 	tar -C "$tree" --strip-components=1 --wildcards -xJf "$source_archive" \
-		--exclude='*/tools/testing/*' --exclude='*/Documentation/*' \
+		--exclude='*/tools/testing/*' \
 		"linux-source-$source_version/tools" \
 		"linux-source-$source_version/Makefile" \
-		"linux-source-$source_version/scripts/bpf_doc.py" \
+		"linux-source-$source_version/scripts" \
+		"linux-source-$source_version/arch/arm64/tools" \
 		"linux-source-$source_version/kernel/bpf/disasm.[ch]" \
 		"linux-source-$source_version/include/uapi" \
 		"linux-source-$source_version/arch/*/include/uapi"
@@ -75,7 +78,7 @@ unpack() {
 build() {
 	nice make -C "$tree/tools/perf" -j"$(nproc)" WERROR=0 BUILD_BPF_SKEL=1 \
 		NO_LIBPYTHON=1 NO_LIBPERL=1 NO_SLANG=1 NO_GTK2=1 NO_JVMTI=1 \
-		NO_LIBAUDIT=1 NO_LIBCRYPTO=1 NO_LIBTRACEEVENT=1 NO_LIBUNWIND=1 \
+		NO_LIBAUDIT=1 NO_LIBCRYPTO=1 NO_LIBUNWIND=1 \
 		NO_LIBDW_DWARF_UNWIND=1 NO_LIBBABELTRACE=1 NO_LIBNUMA=1 \
 		NO_LIBCAP=1 NO_LZMA=1 NO_LIBZSTD=1 NO_SDT=1 NO_DEMANGLE=1 \
 		NO_AUXTRACE=1 NO_LIBDEBUGINFOD=1 NO_LIBPFM4=1 \
@@ -109,7 +112,7 @@ build >"$directory/build.log" 2>&1 || {
 	exit 1
 }
 # The build goes on without what it does not find, so look at the outcome.
-for skeleton in bperf_cgroup off_cpu; do
+for skeleton in bperf_cgroup lock_contention off_cpu; do
 	[ -e "$objects/util/bpf_skel/$skeleton.skel.h" ] || {
 		echo "build-perf: perf was built without $skeleton (see $directory/build.log)" >&2
 		exit 1

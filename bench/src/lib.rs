@@ -1,5 +1,6 @@
 //! The benchmark behind `make bench`. It measures the cost per context switch beside perf, the growth of this cost, the
-//! agent at rest, the agent on a node full of pods, and the cost of profiles of frequent events.
+//! agent at rest, the agent on a node full of pods, the cost of profiles of frequent events, and the cost of a wait for a
+//! lock.
 //!
 //! A ring of two processes in two cgroups on one CPU does nothing but switch. Each monitor is measured in pairs: the
 //! ring without the monitor, and then with it. The rounds go over all monitors in turn, so that other work on the
@@ -9,6 +10,7 @@
 pub mod agent;
 mod builds;
 pub mod growth;
+pub mod locks;
 pub mod markdown;
 pub mod monitor;
 pub mod node;
@@ -85,6 +87,9 @@ pub struct BenchArgs {
     /// The arguments of `growth`
     #[command(flatten)]
     pub growth: growth::GrowthArgs,
+    /// The arguments of `locks`
+    #[command(flatten)]
+    pub locks: locks::LocksArgs,
 }
 
 /// A part of the benchmark.
@@ -100,6 +105,8 @@ pub enum Part {
     Growth,
     /// The whole agent with wake-ups, and with symbols.
     Profiles,
+    /// The cost per wait for a lock of the kernel.
+    Locks,
 }
 
 impl BenchArgs {
@@ -163,14 +170,17 @@ pub fn run(args: &BenchArgs) -> Result<String> {
     if args.wants(Part::Profiles) {
         text.push_str(&markdown::profiles(&profiles::run(&args.profiles, &agent)));
     }
+    let common = growth::Common {
+        rounds: args.rounds,
+        cpu: args.cpu,
+        settle: Duration::from_millis(args.settle_millis),
+        perf: &args.perf,
+        agent: &agent,
+    };
+    if args.wants(Part::Locks) {
+        text.push_str(&locks::run(&args.locks, &common)?);
+    }
     if args.wants(Part::Growth) {
-        let common = growth::Common {
-            rounds: args.rounds,
-            cpu: args.cpu,
-            settle: Duration::from_millis(args.settle_millis),
-            perf: &args.perf,
-            agent: &agent,
-        };
         text.push_str(&growth::run(&args.growth, &common)?);
     }
     Ok(text)

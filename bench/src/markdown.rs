@@ -7,7 +7,7 @@ use podperf_tests::load::ring::Spread;
 use super::{
     Measurement,
     profiles::{PROGRAMS, Profiles},
-    table::{GOALS, Goal, SYMBOLS_RSS_MIB, WAKEUPS_PERCENT, extra_of},
+    table::{GOALS, Goal, HISTOGRAMS_NS, SYMBOLS_RSS_MIB, WAKEUPS_PERCENT, extra_of, histograms},
 };
 
 /// Returns one row per monitor.
@@ -54,6 +54,13 @@ pub fn goals(measurements: &[Measurement]) -> String {
             ),
             None => writeln!(text, "| {of} | {to} | {at_most} | not measured | |"),
         };
+    }
+    if let Some(added) = histograms(measurements) {
+        let verdict = holds(added, HISTOGRAMS_NS);
+        let _ = writeln!(
+            text,
+            "\nHistograms add {added:+.0} ns to a BPF run of podperf-times; the goal is {HISTOGRAMS_NS:.0} ns: {verdict}."
+        );
     }
     text
 }

@@ -130,7 +130,7 @@ fn tool(name: &str, package: &str) -> Result<PathBuf> {
 }
 
 /// Waits until a tool has loaded a program, because before that it does no work.
-fn wait_for_programs(process: &mut Process) -> Result<()> {
+pub(super) fn wait_for_programs(process: &mut Process) -> Result<()> {
     let start = Instant::now();
     while Programs::of_process(process.id())?.is_empty() {
         process.check()?;

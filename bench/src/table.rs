@@ -16,13 +16,16 @@ pub(super) struct Goal {
     pub(super) at_most: f64,
 }
 
+/// The most that the histograms may add to facts and times, in ns per hop.
+pub(super) const HISTOGRAMS_NS: f64 = 10.0;
+
 pub(super) const GOALS: [Goal; 7] = [
     Goal { of: "podperf-stacks", to: "perf-both", at_most: 0.25 },
     Goal { of: "podperf-stacks", to: "perf-off-cpu", at_most: 0.65 },
     Goal { of: "podperf-stacks", to: "offcputime", at_most: 0.13 },
     Goal { of: "podperf-stacks", to: "bpftrace", at_most: 0.2 },
     Goal { of: "podperf-stacks", to: "bare", at_most: 1.6 },
-    Goal { of: "podperf-times", to: "perf-bpf", at_most: 0.25 },
+    Goal { of: "podperf-times", to: "perf-bpf", at_most: 0.12 },
     Goal { of: "podperf-counters", to: "perf-bpf", at_most: 0.6 },
 ];
 
@@ -77,7 +80,16 @@ pub fn goals(measurements: &[Measurement]) -> String {
             None => writeln!(text, "not measured"),
         };
     }
+    if let Some(added) = histograms(measurements) {
+        let _ = writeln!(text, "podperf-histograms - podperf-times: {}", verdict(added, HISTOGRAMS_NS, " ns"));
+    }
     text
+}
+
+/// Returns the ns of a BPF run that the histograms add to facts and times.
+pub(super) fn histograms(measurements: &[Measurement]) -> Option<f64> {
+    let of = |key| measurements.iter().find(|one| one.monitor.key == key)?.bpf_ns_per_run;
+    Some(of("podperf-histograms")? - of("podperf-times")?)
 }
 
 /// Returns the median extra cost of a monitor.

@@ -19,6 +19,8 @@ use crate::bpf;
 #[derive(Debug)]
 pub struct Programs {
     by_id: HashMap<u32, Runs>,
+    /// The names that are known; those of one process are not.
+    names: HashMap<u32, String>,
 }
 
 /// The kernel's measurements of a program.
@@ -34,6 +36,9 @@ pub struct Runs {
 #[derive(Deserialize)]
 struct Shown {
     id: u32,
+    /// The kernel cuts names at 15 bytes.
+    #[serde(default)]
+    name: String,
     #[serde(default)]
     run_time_ns: u64,
     #[serde(default)]
@@ -45,9 +50,8 @@ impl Programs {
     pub fn list() -> Result<Self> {
         let json = succeed(Command::new("bpftool").args(["prog", "show", "-j"]))?;
         let shown: Vec<Shown> = serde_json::from_slice(&json).context("failed to understand bpftool")?;
-        let by_id =
-            shown.into_iter().map(|one| (one.id, Runs { time_ns: one.run_time_ns, count: one.run_cnt })).collect();
-        Ok(Self { by_id })
+        let by_id = shown.iter().map(|one| (one.id, Runs { time_ns: one.run_time_ns, count: one.run_cnt })).collect();
+        Ok(Self { by_id, names: shown.into_iter().map(|one| (one.id, one.name)).collect() })
     }
 
     /// Reads the programs that a process has open, from `/proc/PID/fdinfo`.
@@ -67,7 +71,7 @@ impl Programs {
                 by_id.insert(u32::try_from(id)?, Runs { time_ns, count });
             }
         }
-        Ok(Self { by_id })
+        Ok(Self { by_id, names: HashMap::new() })
     }
 
     /// Returns whether there are no programs.
@@ -93,6 +97,14 @@ impl Programs {
     pub fn new_since(mut self, earlier: &Self) -> Self {
         self.by_id.retain(|id, _| !earlier.by_id.contains_key(id));
         self
+    }
+
+    /// Returns the sum of the runs since `before` of the programs whose names contain `part`.
+    #[must_use]
+    pub fn runs_of(&self, part: &str, before: &Self) -> Runs {
+        let by_id = self.by_id.iter().filter(|(id, _)| self.names.get(id).is_some_and(|name| name.contains(part)));
+        let by_id = by_id.map(|(id, runs)| (*id, *runs)).collect();
+        Self { by_id, names: HashMap::new() }.runs_since(before)
     }
 
     /// Returns the runs of the program that ran most often.

@@ -23,12 +23,14 @@ use clap::Args;
 
 use super::{last_cpu, progress};
 use podperf_tests::{
+    bpf,
     cgroup::TestCgroup,
     load::{
         self,
         ring::{Slice, Spread},
     },
     process,
+    programs::Programs,
 };
 use watch::{Tools, Watcher};
 
@@ -60,6 +62,9 @@ pub struct GrowthArgs {
 pub struct Cell {
     /// CPU ns per hop without and with the watcher, one pair per round.
     pub pairs: Vec<(f64, f64)>,
+    /// Mean ns of a run of the watcher's programs at a switch, by the kernel's statistics, one figure per round. It
+    /// includes the time of the statistics themselves.
+    pub bpf_ns: Vec<f64>,
     /// Number of files that the watcher's process had open.
     pub fds: Option<usize>,
     /// The reason why the watcher could not be measured.
@@ -73,6 +78,14 @@ impl Cell {
             return None;
         }
         Spread::of(self.pairs.iter().map(|(without, with)| with - without).collect())
+    }
+
+    /// Returns the ns of a BPF run over the rounds.
+    pub fn bpf_ns(&self) -> Option<Spread> {
+        if self.failure.is_some() {
+            return None;
+        }
+        Spread::of(self.bpf_ns.clone())
     }
 }
 
@@ -160,22 +173,33 @@ fn measure(args: &GrowthArgs, common: &Common<'_>) -> Result<Growth> {
 
 fn measure_pair(cell: &mut Cell, watcher: Watcher, ring: &mut Ring, tools: &Tools<'_>, settle: Duration) -> Result<()> {
     let without = ring.go_round()?;
+    let known = Programs::list()?;
     let measured = watcher.start(tools, ring.parent.kernel_path()).and_then(|mut started| {
         thread::sleep(settle);
         let fds = started.fds();
         let with = ring.go_round()?;
+        let bpf_ns = measure_programs(ring, &known)?;
         // A watcher that ended early was not measured.
         started.check()?;
-        Ok((fds, with))
+        Ok((fds, with, bpf_ns))
     });
     match measured {
-        Ok((fds, with)) => {
+        Ok((fds, with, bpf_ns)) => {
             cell.fds = fds;
             cell.pairs.push((without.cpu_ns, with.cpu_ns));
+            cell.bpf_ns.extend(bpf_ns);
         }
         Err(error) => cell.failure = Some(format!("{error:#}").trim().to_owned()),
     }
     Ok(())
+}
+
+/// Returns the mean ns of a run of the programs that are not in `known`, over one more stretch of the ring.
+fn measure_programs(ring: &mut Ring, known: &Programs) -> Result<Option<f64>> {
+    let _statistics = bpf::enable_run_statistics()?;
+    let before = Programs::list()?;
+    ring.go_round()?;
+    Ok(Programs::list()?.new_since(known).ns_per_switch(&before, u64::try_from(HOPS)?))
 }
 
 /// A ring with its cgroups, which turns on request.
