@@ -179,9 +179,9 @@ deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database
 $(TOOLS)/bin/cargo-deny:
 	$(INSTALL) cargo-deny@$(DENY_VERSION)
 
-bench: build ## Measure the price per context switch beside other tools and how it grows, the agent at rest, at scale, and with profiles (ARGS=growth)
+bench: build ## Measure the price per context switch beside other tools and how it grows, the agent at rest, at scale, with profiles, and on real servers (ARGS=growth)
 	@./setup.sh bench || echo "bench: what is missing is not measured"
-	$(if $(filter scale profiles,$(ARGS)),,bench/programs/build-perf.sh)
+	$(if $(filter scale profiles servers,$(ARGS)),,bench/programs/build-perf.sh)
 	$(CARGO) build --release --locked -p podperf-bench -p podperf-tests
 	$(SUDO) target/release/podperf-bench $(ARGS)
 

@@ -52,6 +52,11 @@ bench)
 	need bpftool has_program bpftool
 	need bpftrace has_program bpftrace
 	need libbpf-tools has_program offcputime
+	need g++ has_program c++
+	need nginx-light has_program nginx
+	need nodejs has_program node
+	need postgresql ls -d /usr/lib/postgresql
+	need redis-server has_program redis-server
 	need util-linux has_program unshare
 	;;
 test)

@@ -16,6 +16,7 @@ pub mod monitor;
 pub mod node;
 pub mod profiles;
 pub mod scale;
+pub mod servers;
 pub mod setup;
 pub mod soak;
 pub mod table;
@@ -90,6 +91,9 @@ pub struct BenchArgs {
     /// The arguments of `locks`
     #[command(flatten)]
     pub locks: locks::LocksArgs,
+    /// The arguments of `servers`
+    #[command(flatten)]
+    pub servers: servers::ServersArgs,
 }
 
 /// A part of the benchmark.
@@ -107,6 +111,8 @@ pub enum Part {
     Profiles,
     /// The cost per wait for a lock of the kernel.
     Locks,
+    /// The agent as shipped on a node of real servers, for ten minutes.
+    Servers,
 }
 
 impl BenchArgs {
@@ -169,6 +175,9 @@ pub fn run(args: &BenchArgs) -> Result<String> {
     }
     if args.wants(Part::Profiles) {
         text.push_str(&markdown::profiles(&profiles::run(&args.profiles, &agent)));
+    }
+    if args.wants(Part::Servers) {
+        text.push_str(&servers::run(&args.servers, &agent)?);
     }
     let common = growth::Common {
         rounds: args.rounds,
