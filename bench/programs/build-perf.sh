@@ -75,6 +75,13 @@ unpack() {
 		"linux-source-$source_version/arch/*/include/uapi"
 }
 
+# `perf lock contention` names the locks of run queues by the address of the kernel's `runqueues`. Kernels without
+# that name in /proc/kallsyms refuse its programs. Without these names, the rest of it is the same.
+leave_out_run_queues() {
+	sed -i -e '/^extern struct rq runqueues __ksym;$/d' -e 's/bpf_per_cpu_ptr(&runqueues, i)/NULL/' \
+		"$tree/tools/perf/util/bpf_skel/lock_contention.bpf.c"
+}
+
 build() {
 	nice make -C "$tree/tools/perf" -j"$(nproc)" WERROR=0 BUILD_BPF_SKEL=1 \
 		NO_LIBPYTHON=1 NO_LIBPERL=1 NO_SLANG=1 NO_GTK2=1 NO_JVMTI=1 \
@@ -104,6 +111,7 @@ if [ -x "$directory/perf" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$origin" ]; th
 fi
 
 unpack
+grep -q ' runqueues$' /proc/kallsyms || leave_out_run_queues
 rm -rf "$objects"
 mkdir -p "$objects"
 build >"$directory/build.log" 2>&1 || {

@@ -139,7 +139,7 @@ impl Sums {
             off_cpu: sum(OFF_CPU, &[]),
             on_cpu: sum(ON_CPU, &[]),
             incomplete: sum(INCOMPLETE, &[]),
-            samples: sum(SAMPLES, &[("profile", "on_cpu")]),
+            samples: sum(SAMPLES, &[("profile", "cpu")]),
             switches: sum(SWITCHES, &[]),
         }
     }
