@@ -79,7 +79,8 @@ pub enum Level {
 }
 
 /// Reason why a container has no row of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum NotExported {
     /// The pod's annotation opts out.
     Annotation,
@@ -95,12 +96,8 @@ impl NotExported {
 
     /// Returns the label value.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Limit => "limit",
-            Self::Namespace => "namespace",
-            Self::Annotation => "annotation",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 

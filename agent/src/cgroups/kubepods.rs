@@ -74,7 +74,8 @@ pub enum DirKind {
 }
 
 /// A pod's QoS class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum QosClass {
     /// The requests of all its containers equal their limits. Such pods have no common directory except `kubepods`.
     Guaranteed,
@@ -87,12 +88,8 @@ pub enum QosClass {
 impl QosClass {
     /// Returns the name of the kubelet's directory for the class, which is also the API's name in lower case.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Guaranteed => "guaranteed",
-            Self::Burstable => "burstable",
-            Self::BestEffort => "besteffort",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Returns the class of a directory level. The guaranteed class has no level.

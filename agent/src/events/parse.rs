@@ -55,7 +55,8 @@ pub struct Term {
 }
 
 /// The CPU mode that is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Mode {
     /// `:u`.
     User,
@@ -143,11 +144,8 @@ pub fn parse(text: &str) -> Result<Spec, ParseError> {
 impl Mode {
     /// Returns the value of the label `mode`.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::User => "user",
-            Self::Kernel => "kernel",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Returns perf's modifier.

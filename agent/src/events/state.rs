@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 /// The way an event is counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[serde(rename_all = "lowercase")]
 pub enum EventState {
     /// The event counts all the time.
@@ -24,14 +25,8 @@ impl EventState {
 
     /// Returns the state's name in metrics and messages.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Placed => "placed",
-            Self::Shared => "shared",
-            Self::Yielded => "yielded",
-            Self::Unsupported => "unsupported",
-            Self::Implausible => "implausible",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Returns whether the counts are exported. An event that is not counted has no series: a counter that stands still

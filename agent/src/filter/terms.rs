@@ -229,7 +229,7 @@ fn state(value: &str) -> Result<StateTerm, String> {
 }
 
 fn reason(value: &str) -> Result<WaitReason, String> {
-    let found = WaitReason::ALL.into_iter().find(|reason| reason.name() == value);
+    let found = WaitReason::ALL.iter().copied().find(|reason| reason.name() == value);
     found.ok_or_else(|| {
         let names: Vec<_> = WaitReason::ALL.iter().map(|reason| reason.name()).collect();
         format!("`{value}` is no reason (one of {})", names.join(", "))

@@ -15,17 +15,21 @@ use std::{
 use podperf_ebpf::abi;
 pub use podperf_ebpf::sensor::{Label, Unit};
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 use super::wait::{Unwind, WaitReason, WaitState};
 
 /// The families that need no PMU, as the configuration names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each is described in its row of `FACTS`")]
 pub enum FactFamily {
     #[serde(rename = "oncpu")]
+    #[strum(serialize = "oncpu")]
     OnCpu,
     #[serde(rename = "offcpu")]
+    #[strum(serialize = "offcpu")]
     OffCpu,
     WaitReasons,
     WaitCounts,
@@ -43,18 +47,8 @@ impl FactFamily {
 
     /// Returns the name in the configuration.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OnCpu => "oncpu",
-            Self::OffCpu => "offcpu",
-            Self::WaitReasons => "wait_reasons",
-            Self::WaitCounts => "wait_counts",
-            Self::IncompleteStacks => "incomplete_stacks",
-            Self::ContextSwitches => "context_switches",
-            Self::CpuMigrations => "cpu_migrations",
-            Self::PageFaults => "page_faults",
-            Self::ProfileSamples => "profile_samples",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The features that the agent gives up to stay within its limits.
 
 /// A feature that the agent can give up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Feature {
     /// Caches of symbols and windows.
     Caches,
@@ -24,16 +25,7 @@ pub enum Feature {
 impl Feature {
     /// Returns the value of the label `feature`.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Caches => "caches",
-            Self::Recordings => "recordings",
-            Self::Walks => "walks",
-            Self::Symbols => "symbols",
-            Self::UserFrames => "user_frames",
-            Self::Stacks => "stacks",
-            Self::Counters => "counters",
-            Self::Profiles => "profiles",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }

@@ -9,7 +9,8 @@ use serde::Serialize;
 use tracing::{info, warn};
 
 /// State of a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// Everything that was configured works.
@@ -28,13 +29,8 @@ impl State {
 
     /// Returns the name of the state.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Healthy => "healthy",
-            Self::Degraded => "degraded",
-            Self::Unsupported => "unsupported",
-            Self::Failed => "failed",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -1,5 +1,7 @@
 //! States and reasons of waits, and the ends of stack walks.
 
+use strum::VariantArray;
+
 /// State of a waiting task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitState {
@@ -63,7 +65,7 @@ impl Unwind {
 }
 
 /// The reason of a wait: the thing that a task waits for. The innermost kernel function in a row of the table decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, VariantArray)]
 pub enum WaitReason {
     /// Another thread of the program: locks, condition variables, joins, idle workers.
     Futex,
@@ -99,23 +101,7 @@ pub enum WaitReason {
 
 impl WaitReason {
     /// All reasons, in the order of the type.
-    pub const ALL: [Self; 15] = [
-        Self::Futex,
-        Self::Poll,
-        Self::Disk,
-        Self::Network,
-        Self::PageFault,
-        Self::Pipe,
-        Self::Sleep,
-        Self::KernelLock,
-        Self::Child,
-        Self::Stopped,
-        Self::MemoryLimit,
-        Self::RunQueue,
-        Self::Throttled,
-        Self::Other,
-        Self::Unknown,
-    ];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// Returns the label value in metrics and profiles.
     #[must_use]

@@ -9,7 +9,8 @@ use super::{Size, SubjectName};
 use crate::stacks::profile::{Activity, Sample, Stack};
 
 /// The samples that a recording takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Side {
     /// Waits off the CPU.
     #[default]
@@ -66,11 +67,8 @@ pub struct MergedSample {
 impl Side {
     /// Returns the value of the argument `activity`, which is also part of file names.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OffCpu => "off-cpu",
-            Self::OnCpu => "on-cpu",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Returns the side with this name.

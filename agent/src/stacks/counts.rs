@@ -8,7 +8,8 @@ use std::sync::{
 use super::unread::UnreadFrames;
 
 /// The reason why a frame has no name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Cause {
     /// The process had ended before its mappings were read.
     ProcessGone,
@@ -26,13 +27,8 @@ impl Cause {
 
     /// Returns the label value in metrics.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ProcessGone => "process_gone",
-            Self::NoMapping => "no_mapping",
-            Self::NoSymbol => "no_symbol",
-            Self::FileUnreadable => "file_unreadable",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -131,7 +131,8 @@ impl Frame {
 }
 
 /// The side of the system call boundary on which a frame lies, and the language of user code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum FrameKind {
     /// Kernel code.
     Kernel,
@@ -146,13 +147,8 @@ pub enum FrameKind {
 impl FrameKind {
     /// Returns the value of the attribute `profile.frame.type`, by OpenTelemetry's semantic conventions.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::Native => "native",
-            Self::Go => "go",
-            Self::Rust => "rust",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Returns whether this is code of the kernel.

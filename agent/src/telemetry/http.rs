@@ -9,9 +9,11 @@ use std::{
 };
 
 use axum::http::StatusCode;
+use strum::{IntoStaticStr, VariantArray};
 
 /// The reasons why the server refuses a request or closes a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Refusal {
     /// Too many connections were open, so the server closed one.
     Connections,
@@ -32,30 +34,12 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    const ALL: [Self; 8] = [
-        Self::Connections,
-        Self::Rate,
-        Self::Cpu,
-        Self::Body,
-        Self::NoToken,
-        Self::BadToken,
-        Self::Forbidden,
-        Self::Unavailable,
-    ];
+    const ALL: &[Self] = Self::VARIANTS;
 
     /// Returns the label value of the reason.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Connections => "connections",
-            Self::Rate => "rate",
-            Self::Cpu => "cpu",
-            Self::Body => "body",
-            Self::NoToken => "no_token",
-            Self::BadToken => "bad_token",
-            Self::Forbidden => "forbidden",
-            Self::Unavailable => "unavailable",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -124,7 +108,7 @@ impl ServerCounts {
         let count = |(why, count): (Refusal, &AtomicU64)| (why, count.load(Ordering::Relaxed));
         ServerStats {
             codes: self.codes.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            refusals: Refusal::ALL.into_iter().zip(&self.refusals).map(count).collect(),
+            refusals: Refusal::ALL.iter().copied().zip(&self.refusals).map(count).collect(),
             certificate_ends: Some(self.certificate_ends.load(Ordering::Relaxed)).filter(|end| *end != 0),
             share: *self.share.lock().unwrap_or_else(PoisonError::into_inner),
         }

@@ -40,7 +40,7 @@ fuzz_target!(|text: &str| {
 });
 
 fn samples(subject: &Subject) -> impl Iterator<Item = Known<'_>> {
-    let reasons = WaitReason::ALL.into_iter().map(|reason| (StateTerm::Interruptible, Some(reason)));
+    let reasons = WaitReason::ALL.iter().map(|reason| (StateTerm::Interruptible, Some(*reason)));
     let others = [(StateTerm::Uninterruptible, Some(WaitReason::ALL[0])), (StateTerm::Runnable, None)];
     let paths = ["", "/a", "/a/b"].into_iter().cycle();
     let sample = move |((state, reason), path)| Known { state, process: 1, path, subject, reason };

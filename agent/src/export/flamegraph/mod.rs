@@ -24,11 +24,13 @@ pub use text::{escape, percent, real, time};
 use crate::recording::{Merged, Side};
 
 /// The output formats of a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Format {
     /// A picture that browsers zoom.
     Svg,
     /// Gzipped `perftools.profiles.Profile`, for `go tool pprof` and similar tools.
+    #[strum(serialize = "pb")]
     Pprof,
     /// One line a stack: frames with `;` between, outermost first, and nanoseconds.
     Folded,
@@ -42,18 +44,13 @@ impl Format {
 
     /// Returns the value of the argument `format`.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Svg => "svg",
-            Self::Pprof => "pb",
-            Self::Folded => "folded",
-            Self::Html => "html",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Returns the extension of its files.
     #[must_use]
-    pub const fn extension(self) -> &'static str {
+    pub fn extension(self) -> &'static str {
         match self {
             Self::Pprof => "pb.gz",
             _ => self.name(),

@@ -53,7 +53,7 @@ pub(super) const fn class(class: Class) -> &'static str {
 
 /// Returns the style sheet's rules for the frames, for pages with a light and with a dark background.
 pub(super) fn rules() -> String {
-    let reasons = WaitReason::ALL.into_iter().map(of_reason);
+    let reasons = WaitReason::ALL.iter().copied().map(of_reason);
     let colours: Vec<Colour> = reasons.chain([USER, KERNEL, ALL]).collect();
     let mut css = String::new();
     // Writing to a string does not fail.
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn names_can_be_read_on_every_colour() {
-        let colours = WaitReason::ALL.into_iter().map(of_reason).chain([USER, KERNEL, ALL]);
+        let colours = WaitReason::ALL.iter().copied().map(of_reason).chain([USER, KERNEL, ALL]);
         for Colour(class, light, dark) in colours {
             assert!(contrast(light, "#14171a") >= 4.5, "{class}: {}", contrast(light, "#14171a"));
             assert!(contrast(dark, "#f2f4f6") >= 4.5, "{class}: {}", contrast(dark, "#f2f4f6"));
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_class_is_the_reasons_name() {
-        for reason in WaitReason::ALL {
+        for reason in WaitReason::ALL.iter().copied() {
             assert_eq!(class(Class::Waiting { reason, kernel: true }), reason.name());
         }
     }

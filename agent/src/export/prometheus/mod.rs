@@ -61,7 +61,8 @@ pub struct Sample {
 pub type Label = (Cow<'static, str>, Cow<'static, str>);
 
 /// The base units in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum BaseUnit {
     /// Seconds, with the suffix `_seconds`.
     Seconds,
@@ -70,7 +71,8 @@ pub enum BaseUnit {
 }
 
 /// The types in use. Information is a gauge of value 1, which all formats have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Kind {
     /// A value that only grows.
     Counter,
@@ -91,23 +93,16 @@ impl BaseUnit {
 
     /// Returns the suffix of the name.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Seconds => "seconds",
-            Self::Bytes => "bytes",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 
 impl Kind {
     /// Returns the type as in the line `# TYPE`.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -210,6 +210,8 @@ fn info_families(snapshot: &Snapshot, rows: &[Faced<'_>]) -> Vec<Family> {
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantArray as _;
+
     use super::{
         super::{Sample, histogram::Form},
         *,
@@ -224,18 +226,6 @@ mod tests {
     };
 
     const NATIVE: Form = Form { native: true, classic: false };
-
-    const ALL: [FactFamily; 9] = [
-        FactFamily::OnCpu,
-        FactFamily::OffCpu,
-        FactFamily::ContextSwitches,
-        FactFamily::CpuMigrations,
-        FactFamily::PageFaults,
-        FactFamily::WaitReasons,
-        FactFamily::WaitCounts,
-        FactFamily::ProfileSamples,
-        FactFamily::IncompleteStacks,
-    ];
 
     fn snapshot(rows: Vec<RowUsage>, pods: Vec<Arc<Pod>>) -> Snapshot {
         Snapshot {
@@ -263,7 +253,7 @@ mod tests {
 
     #[test]
     fn families_are_named_as_in_the_configuration() {
-        for family in ALL {
+        for &family in FactFamily::VARIANTS {
             assert_eq!(serde_yaml::to_value(family).unwrap().as_str(), Some(family.name()));
         }
     }
@@ -284,7 +274,7 @@ mod tests {
             shown: Shown::ALL,
         };
         let snapshot = snapshot(vec![row], vec![]);
-        let families = families(&snapshot, &[], &ALL, false);
+        let families = families(&snapshot, &[], FactFamily::VARIANTS, false);
         assert_eq!(value(&families, "podperf_cgroup_oncpu", "/a"), Value::Real(1.5));
         assert_eq!(value(&families, "podperf_cgroup_offcpu", "uninterruptible"), Value::Real(2e-9));
         assert_eq!(value(&families, "podperf_cgroup_page_faults", "major"), Value::Count(4));
@@ -321,7 +311,9 @@ mod tests {
             shown: Shown::ALL,
         };
         let snapshot = snapshot(vec![container("app"), container("proxy")], vec![Arc::clone(&pod)]);
-        let text = super::super::Format::Text.encode(families(&snapshot, &[], &ALL, false), NATIVE, false).unwrap();
+        let text = super::super::Format::Text
+            .encode(families(&snapshot, &[], FactFamily::VARIANTS, false), NATIVE, false)
+            .unwrap();
         let text = String::from_utf8(text).unwrap();
         for line in [
             "podperf_container_oncpu_seconds_total\

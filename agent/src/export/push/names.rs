@@ -13,7 +13,8 @@ use crate::{
 };
 
 /// The kind of a row: each kind has instruments of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum Face {
     Container,
     Pod,
@@ -29,12 +30,8 @@ impl Face {
         }
     }
 
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Container => "container",
-            Self::Pod => "pod",
-            Self::Cgroup => "cgroup",
-        }
+    fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Returns the full name of an instrument.

@@ -144,6 +144,8 @@ fn push_counter(observed: &mut Observed, open: &OpenCounter, row: &Faced<'_>, sn
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantArray as _;
+
     use super::*;
     use crate::{
         attribution::{NotExported, Row, Shown},
@@ -156,18 +158,6 @@ mod tests {
             wait::{WaitReason, WaitState},
         },
     };
-
-    const ALL: [FactFamily; 9] = [
-        FactFamily::OnCpu,
-        FactFamily::OffCpu,
-        FactFamily::WaitReasons,
-        FactFamily::WaitCounts,
-        FactFamily::IncompleteStacks,
-        FactFamily::ContextSwitches,
-        FactFamily::CpuMigrations,
-        FactFamily::PageFaults,
-        FactFamily::ProfileSamples,
-    ];
 
     fn at(second: u64) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(second)
@@ -257,7 +247,7 @@ mod tests {
     fn a_series_starts_with_its_row_or_later_with_its_counter() {
         let cycles = counter("cpu_cycles", Some(0), None, EventState::Placed);
         let misses = counter("cpu_cache_misses", Some(1), None, EventState::Placed);
-        let observed = of_snapshot(&snapshot(), &[cycles, misses], &ALL, &[]);
+        let observed = of_snapshot(&snapshot(), &[cycles, misses], FactFamily::VARIANTS, &[]);
         assert_eq!(starts(&observed, "podperf.container.oncpu.time"), [6]);
         assert_eq!(starts(&observed, "podperf.node.idle.time"), [5]);
         assert_eq!(starts(&observed, "podperf.container.cpu.cycles"), [6]);
@@ -268,7 +258,7 @@ mod tests {
 
     #[test]
     fn facts_are_told_by_row_under_the_names_of_opentelemetry() {
-        let observed = of_snapshot(&snapshot(), &[], &ALL, &[]);
+        let observed = of_snapshot(&snapshot(), &[], FactFamily::VARIANTS, &[]);
         let app = "k8s.namespace.name=shop k8s.pod.name=cart-0 k8s.container.name=app";
         let pair = |labels: String, value: &str| (labels, value.to_owned());
         assert_eq!(series(&observed, "podperf.container.oncpu.time"), [pair(app.to_owned(), "1.5")]);
