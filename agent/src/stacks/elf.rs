@@ -3,10 +3,20 @@
 //! The file is untrusted. It is read piece by piece and never mapped (truncating a mapped file kills its reader), each
 //! piece has a limit, and all arithmetic is checked. Malformed parts are left out.
 
-use super::read_at::Extent;
+use object::{
+    LittleEndian, U32,
+    elf::{
+        ELFCLASS32, ELFCLASS64, ELFDATA2LSB, ELFMAG, FileHeader32, FileHeader64, NT_GNU_BUILD_ID, NoteHeader32, PF_X,
+        PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHN_XINDEX, SHT_DYNSYM, SHT_NOTE, SHT_PROGBITS, SHT_SYMTAB,
+        SectionHeader32, SectionHeader64,
+    },
+    pod::{self, Pod},
+    read::elf::{FileHeader, ProgramHeader, SectionHeader},
+};
+
 use super::{
     go_functions::GoTable,
-    read_at::{ReadAt, number, read_exact, read_up_to},
+    read_at::{Extent, ReadAt, read_exact, read_up_to},
 };
 
 /// The largest number of sections that are read; linkers make some dozens.
@@ -17,17 +27,6 @@ const MAX_NOTES: u64 = 64 << 10;
 const MAX_BUILD_ID: usize = 64;
 /// The longest debug link: a file name, its padding and the checksum.
 const MAX_LINK: u64 = 255 + 8;
-
-const PT_LOAD: u64 = 1;
-const PT_NOTE: u64 = 4;
-const PF_X: u64 = 1;
-const SHT_PROGBITS: u64 = 1;
-const SHT_SYMTAB: u64 = 2;
-const SHT_NOTE: u64 = 7;
-const SHT_DYNSYM: u64 = 11;
-const SHF_ALLOC: u64 = 2;
-const SHF_EXECINSTR: u64 = 4;
-const NT_GNU_BUILD_ID: u64 = 3;
 
 /// The places of a symbol table and its strings in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,28 +56,36 @@ pub(super) struct Elf {
 }
 
 struct Section {
-    name: u64,
-    kind: u64,
+    name: u32,
+    kind: u32,
     flags: u64,
     address: u64,
     extent: Extent,
-    link: u64,
+    link: u32,
 }
 
 impl Elf {
     /// Parses the header; returns `None` unless this is an ELF file in this machine's byte order.
     pub(super) fn parse(file: &(impl ReadAt + ?Sized)) -> Option<Self> {
-        let mut header = [0; 64];
-        let length = read_up_to(file, 0, &mut header);
+        let mut bytes = [0; size_of::<FileHeader64<LittleEndian>>()];
+        let length = read_up_to(file, 0, &mut bytes);
+        let ident = pod::from_bytes::<FileHeader32<LittleEndian>>(&bytes).ok()?.0.e_ident;
         // Only little-endian files, as all machines that podperf supports are.
-        if length < 52 || !header.starts_with(b"\x7fELF") || header[5] != 1 || !matches!(header[4], 1 | 2) {
+        if length < size_of::<FileHeader32<LittleEndian>>() || ident.magic != ELFMAG || ident.data != ELFDATA2LSB {
             return None;
         }
-        let is_64 = header[4] == 2;
-        let mut elf = Self { is_64, ..Self::default() };
-        elf.read_segments(file, &header);
-        elf.read_sections(file, &header);
-        Some(elf)
+        match ident.class {
+            ELFCLASS32 => Some(Self::read::<FileHeader32<LittleEndian>>(file, pod::from_bytes(&bytes).ok()?.0)),
+            ELFCLASS64 => Some(Self::read::<FileHeader64<LittleEndian>>(file, pod::from_bytes(&bytes).ok()?.0)),
+            _ => None,
+        }
+    }
+
+    fn read<H: FileHeader<Endian = LittleEndian>>(file: &(impl ReadAt + ?Sized), header: &H) -> Self {
+        let mut elf = Self { is_64: header.is_type_64(), ..Self::default() };
+        elf.read_segments(file, header);
+        elf.read_sections(file, header);
+        elf
     }
 
     /// Returns the memory that this takes beside its own size, in bytes.
@@ -98,49 +105,40 @@ impl Elf {
         self.segments.iter().filter_map(inside).max_by_key(|(code, _)| *code).map(|(_, address)| address)
     }
 
-    fn read_segments(&mut self, file: &(impl ReadAt + ?Sized), header: &[u8]) {
-        let (at, size, count) = if self.is_64 {
-            (number(header, 32, 8), number(header, 54, 2), number(header, 56, 2))
-        } else {
-            (number(header, 28, 4), number(header, 42, 2), number(header, 44, 2))
-        };
-        let least = if self.is_64 { 56 } else { 32 };
-        for bytes in entries(&table(file, at, size, count, least, MAX_SEGMENTS), size) {
-            let kind = number(bytes, 0, 4);
-            let (flags, offset, address, size) = if self.is_64 {
-                (number(bytes, 4, 4), number(bytes, 8, 8), number(bytes, 16, 8), number(bytes, 32, 8))
-            } else {
-                (number(bytes, 24, 4), number(bytes, 4, 4), number(bytes, 8, 4), number(bytes, 16, 4))
-            };
+    fn read_segments<H: FileHeader<Endian = LittleEndian>>(&mut self, file: &(impl ReadAt + ?Sized), header: &H) {
+        let (at, size) = (header.e_phoff(LittleEndian).into(), header.e_phentsize(LittleEndian).into());
+        let bytes = table::<H::ProgramHeader>(file, at, size, header.e_phnum(LittleEndian).into(), MAX_SEGMENTS);
+        for segment in entries::<H::ProgramHeader>(&bytes, size) {
+            let (offset, size) = segment.file_range(LittleEndian);
             let extent = Extent { offset, size };
-            match kind {
-                PT_LOAD => self.segments.push((extent, address, flags & PF_X != 0)),
+            match segment.p_type(LittleEndian) {
+                PT_LOAD => {
+                    let is_code = segment.p_flags(LittleEndian) & PF_X != 0;
+                    self.segments.push((extent, segment.p_vaddr(LittleEndian).into(), is_code));
+                }
                 PT_NOTE => self.read_notes(file, extent),
                 _ => {}
             }
         }
     }
 
-    fn read_sections(&mut self, file: &(impl ReadAt + ?Sized), header: &[u8]) {
-        let (at, size, mut count, mut names) = if self.is_64 {
-            (number(header, 40, 8), number(header, 58, 2), number(header, 60, 2), number(header, 62, 2))
-        } else {
-            (number(header, 32, 4), number(header, 46, 2), number(header, 48, 2), number(header, 50, 2))
-        };
-        let least = if self.is_64 { 64 } else { 40 };
+    fn read_sections<H: FileHeader<Endian = LittleEndian>>(&mut self, file: &(impl ReadAt + ?Sized), header: &H) {
+        let (at, size): (u64, u64) = (header.e_shoff(LittleEndian).into(), header.e_shentsize(LittleEndian).into());
+        let (mut count, mut names): (u64, u32) =
+            (header.e_shnum(LittleEndian).into(), header.e_shstrndx(LittleEndian).into());
         if at == 0 {
             return;
         }
         // Numbers that do not fit into the header are in the first section.
-        if let Some(first) = entries(&table(file, at, size, 1, least, 1), size).next().map(|bytes| self.section(bytes))
-        {
-            count = if count == 0 { first.extent.size } else { count };
-            names = if names == 0xffff { first.link } else { names };
+        let first = table::<H::SectionHeader>(file, at, size, 1, 1);
+        if let Some(first) = entries::<H::SectionHeader>(&first, size).next() {
+            count = if count == 0 { first.sh_size(LittleEndian).into() } else { count };
+            names = if names == u32::from(SHN_XINDEX) { first.sh_link(LittleEndian) } else { names };
         }
-        let most = count.min(MAX_SECTIONS as u64);
-        self.sections = (Extent { offset: at, size: most * size.min(4 * least) }, size);
-        let sections: Vec<Section> = self.table_of_sections(file);
-        let at = |index: u64| usize::try_from(index).ok().and_then(|index| sections.get(index));
+        let (count, least) = (count.min(MAX_SECTIONS as u64), size_of::<H::SectionHeader>() as u64);
+        self.sections = (Extent { offset: at, size: count * size.min(4 * least) }, size);
+        let sections = self.table_of_sections::<H::SectionHeader>(file);
+        let at = |index: u32| usize::try_from(index).ok().and_then(|index| sections.get(index));
         let names = at(names).map(|section| section.extent);
         let is_named =
             |section: &Section, name: &[u8]| names.is_some_and(|names| is_named(file, names, section.name, name));
@@ -154,15 +152,13 @@ impl Elf {
                 SHT_SYMTAB => self.symbols = self.symbols.or_else(table),
                 SHT_DYNSYM => self.dynamic = self.dynamic.or_else(table),
                 SHT_NOTE => self.read_notes(file, section.extent),
-                SHT_PROGBITS
-                    if section.flags & SHF_EXECINSTR != 0 && text.is_none() && is_named(section, b".text\0") =>
-                {
+                SHT_PROGBITS if section.is_code() && text.is_none() && is_named(section, b".text\0") => {
                     text = Some(Extent { offset: section.address, size: section.extent.size });
                 }
                 SHT_PROGBITS if section.flags == 0 && is_named(section, b".gnu_debuglink\0") => {
                     self.debug_link = self.debug_link.take().or_else(|| debug_link(file, section.extent));
                 }
-                SHT_PROGBITS if section.flags == SHF_ALLOC && is_named(section, b".gopclntab\0") => {
+                SHT_PROGBITS if section.flags == u64::from(SHF_ALLOC) && is_named(section, b".gopclntab\0") => {
                     self.go = text.map(|text| GoTable { table: section.extent, text });
                 }
                 _ => {}
@@ -173,41 +169,24 @@ impl Elf {
     /// Returns the address and size of each section with code, by index; `None` for other sections. The table is read
     /// from the file each time, since few remembered files need it.
     pub(super) fn code(&self, file: &(impl ReadAt + ?Sized)) -> Vec<Option<Extent>> {
-        let code = |section: &Section| {
-            let is_code = section.flags & SHF_EXECINSTR != 0;
-            is_code.then_some(Extent { offset: section.address, size: section.extent.size })
-        };
-        self.table_of_sections(file).iter().map(code).collect()
-    }
-
-    fn table_of_sections(&self, file: &(impl ReadAt + ?Sized)) -> Vec<Section> {
-        let (extent, size) = self.sections;
-        let least = if self.is_64 { 64 } else { 40 };
-        let count = extent.size / size.max(1);
-        let bytes = table(file, extent.offset, size, count, least, MAX_SECTIONS);
-        entries(&bytes, size).map(|bytes| self.section(bytes)).collect()
-    }
-
-    fn section(&self, bytes: &[u8]) -> Section {
-        let (flags, address, offset, size, link) = if self.is_64 {
-            (
-                number(bytes, 8, 8),
-                number(bytes, 16, 8),
-                number(bytes, 24, 8),
-                number(bytes, 32, 8),
-                number(bytes, 40, 4),
-            )
+        let sections = if self.is_64 {
+            self.table_of_sections::<SectionHeader64<LittleEndian>>(file)
         } else {
-            (
-                number(bytes, 8, 4),
-                number(bytes, 12, 4),
-                number(bytes, 16, 4),
-                number(bytes, 20, 4),
-                number(bytes, 24, 4),
-            )
+            self.table_of_sections::<SectionHeader32<LittleEndian>>(file)
         };
-        let extent = Extent { offset, size };
-        Section { name: number(bytes, 0, 4), kind: number(bytes, 4, 4), flags, address, extent, link }
+        let code = |section: &Section| {
+            section.is_code().then_some(Extent { offset: section.address, size: section.extent.size })
+        };
+        sections.iter().map(code).collect()
+    }
+
+    fn table_of_sections<S>(&self, file: &(impl ReadAt + ?Sized)) -> Vec<Section>
+    where
+        S: SectionHeader<Endian = LittleEndian>,
+    {
+        let (extent, size) = self.sections;
+        let bytes = table::<S>(file, extent.offset, size, extent.size / size.max(1), MAX_SECTIONS);
+        entries::<S>(&bytes, size).map(Section::of).collect()
     }
 
     /// Reads the build id; the first one wins.
@@ -217,19 +196,18 @@ impl Elf {
         }
         let Some(notes) = read_exact(file, extent.offset, extent.size) else { return };
         let mut rest = &notes[..];
-        while rest.len() >= 12 {
-            let size = |at| usize::try_from(number(rest, at, 4)).unwrap_or(usize::MAX);
-            let (name_size, size, kind) = (size(0), size(4), number(rest, 8, 4));
+        while let Ok((note, name)) = pod::from_bytes::<NoteHeader32<LittleEndian>>(rest) {
+            let size = |size: U32<LittleEndian>| usize::try_from(size.get(LittleEndian)).unwrap_or(usize::MAX);
+            let (name_size, size) = (size(note.n_namesz), size(note.n_descsz));
             let padded = |size: usize| size.checked_next_multiple_of(4);
             let (Some(name_end), Some(padded_size)) =
-                (padded(name_size).and_then(|size| size.checked_add(12)), padded(size))
+                (padded(name_size).and_then(|size| size.checked_add(size_of_val(note))), padded(size))
             else {
                 return;
             };
             let Some(end) = name_end.checked_add(padded_size) else { return };
-            let name = rest.get(12..12 + name_size.min(4));
             let id = name_end.checked_add(size).and_then(|end| rest.get(name_end..end));
-            if kind == NT_GNU_BUILD_ID && name_size == 4 && name == Some(b"GNU\0") {
+            if note.n_type.get(LittleEndian) == NT_GNU_BUILD_ID && name_size == 4 && name.starts_with(b"GNU\0") {
                 self.build_id = id.filter(|id| (4..=MAX_BUILD_ID).contains(&id.len())).map(<[u8]>::to_vec);
                 return;
             }
@@ -238,25 +216,45 @@ impl Elf {
     }
 }
 
+impl Section {
+    fn of<S: SectionHeader<Endian = LittleEndian>>(header: &S) -> Self {
+        Self {
+            name: header.sh_name(LittleEndian),
+            kind: header.sh_type(LittleEndian),
+            flags: header.sh_flags(LittleEndian).into(),
+            address: header.sh_addr(LittleEndian).into(),
+            extent: Extent { offset: header.sh_offset(LittleEndian).into(), size: header.sh_size(LittleEndian).into() },
+            link: header.sh_link(LittleEndian),
+        }
+    }
+
+    fn is_code(&self) -> bool {
+        self.flags & u64::from(SHF_EXECINSTR) != 0
+    }
+}
+
 /// Reads a table of `count` entries of `size` bytes, up to the end of the file.
-fn table(file: &(impl ReadAt + ?Sized), at: u64, size: u64, count: u64, least: u64, most: usize) -> Vec<u8> {
+fn table<T>(file: &(impl ReadAt + ?Sized), at: u64, size: u64, count: u64, most: usize) -> Vec<u8> {
     // Entries may be larger than today's, up to four times.
-    if size < least || size > 4 * least {
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    if !(size_of::<T>()..=4 * size_of::<T>()).contains(&size) {
         return Vec::new();
     }
     let count = usize::try_from(count).unwrap_or(usize::MAX).min(most);
-    let size = usize::try_from(size).unwrap_or(usize::MAX);
     let mut bytes = vec![0; size * count];
     let length = read_up_to(file, at, &mut bytes);
     bytes.truncate(length);
     bytes
 }
 
-fn entries(table: &[u8], size: u64) -> impl Iterator<Item = &[u8]> {
-    table.chunks_exact(usize::try_from(size).unwrap_or(usize::MAX).max(1))
+/// Returns the entries of such a table; an entry begins with today's fields.
+fn entries<T: Pod>(table: &[u8], size: u64) -> impl Iterator<Item = &T> {
+    let entries = table.chunks_exact(usize::try_from(size).unwrap_or(usize::MAX).max(1));
+    entries.filter_map(|bytes| Some(pod::from_bytes(bytes).ok()?.0))
 }
 
-fn is_named(file: &(impl ReadAt + ?Sized), names: Extent, name: u64, expected: &[u8]) -> bool {
+fn is_named(file: &(impl ReadAt + ?Sized), names: Extent, name: u32, expected: &[u8]) -> bool {
+    let name = u64::from(name);
     let inside = name.checked_add(expected.len() as u64).is_some_and(|end| end <= names.size);
     inside
         && names

@@ -1,12 +1,19 @@
 //! Looks up the functions at addresses of an ELF file in its symbol tables. Each table is streamed once for all
 //! addresses.
 
+use object::{
+    LittleEndian,
+    elf::{STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym32, Sym64},
+    pod,
+    read::elf::Sym,
+};
+
 use super::{
     demangle::{FunctionName, Language, demangle, has_package, language},
     elf::{Elf, SymbolTable},
     go_functions,
     nearest::Nearest,
-    read_at::{Extent, ReadAt, number, read_exact, read_up_to},
+    read_at::{Extent, ReadAt, read_exact, read_up_to},
 };
 
 /// The most symbols that are read of one table: 96 MiB. A browser has a million.
@@ -15,18 +22,6 @@ const MAX_SYMBOLS: u64 = 4 << 20;
 const CHUNK: usize = 2048;
 /// The most bytes that are read of a mangled name; names of C++ templates reach some KiB.
 const MAX_MANGLED: usize = 8 << 10;
-
-const STT_NOTYPE: u64 = 0;
-const STT_FUNC: u64 = 2;
-const STT_GNU_IFUNC: u64 = 10;
-
-struct Symbol {
-    name: u64,
-    info: u64,
-    section: u64,
-    value: u64,
-    size: u64,
-}
 
 /// Returns the function at each of `addresses`, which are the file's own and ascending. The table of all functions is
 /// searched first, then the table of exported functions, then Go's own table.
@@ -39,6 +34,7 @@ pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u
         if wanted.is_empty() {
             break;
         }
+        let search = if elf.is_64 { search::<Sym64<LittleEndian>> } else { search::<Sym32<LittleEndian>> };
         for (at, name) in missing.into_iter().zip(search(elf, table, file, &wanted, unsized_too)) {
             names[at] = name;
         }
@@ -63,7 +59,7 @@ pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u
 
 /// Searches one table. A function of assembler code may have no size: then it reaches to the next function. In the
 /// table of exported functions this is wrong, because there may be other code in between.
-fn search(
+fn search<S: Sym<Endian = LittleEndian>>(
     elf: &Elf,
     table: SymbolTable,
     file: &(impl ReadAt + ?Sized),
@@ -72,28 +68,28 @@ fn search(
 ) -> Vec<Option<FunctionName>> {
     let code = elf.code(file);
     let (mut sized, mut unsized_) = (Nearest::new(wanted), Nearest::new(wanted));
-    for_each(elf, table.symbols, file, |symbol| {
-        let Some(code) = section(&code, symbol.section) else { return };
+    for_each(table.symbols, file, |symbol: &S| {
+        let Some(code) = code.get(usize::from(symbol.st_shndx(LittleEndian))).copied().flatten() else { return };
         // If several symbols name one function, the most public one wins.
-        let rank = match symbol.info >> 4 {
-            0 => 0,
-            2 => 1,
+        let rank = match symbol.st_bind() {
+            STB_LOCAL => 0,
+            STB_WEAK => 1,
             _ => 2,
         };
-        match (symbol.info & 0xf, symbol.size) {
-            (STT_FUNC | STT_GNU_IFUNC, 1..) => {
-                sized.offer(symbol.value, rank, || (symbol.value.saturating_add(symbol.size), symbol.name));
-            }
+        let name = symbol.st_name(LittleEndian);
+        let (value, size): (u64, u64) = (symbol.st_value(LittleEndian).into(), symbol.st_size(LittleEndian).into());
+        match (symbol.st_type(), size) {
+            (STT_FUNC | STT_GNU_IFUNC, 1..) => sized.offer(value, rank, || (value.saturating_add(size), name)),
             // Local symbols without a type mark data in code.
-            (STT_FUNC, 0) | (STT_NOTYPE, 0) if unsized_too && (symbol.info & 0xf == STT_FUNC || rank > 0) => {
-                unsized_.offer(symbol.value, rank, || (code.offset.saturating_add(code.size), symbol.name));
+            (kind @ (STT_FUNC | STT_NOTYPE), 0) if unsized_too && (kind == STT_FUNC || rank > 0) => {
+                unsized_.offer(value, rank, || (code.offset.saturating_add(code.size), name));
             }
             _ => {}
         }
     });
     let found = sized.take().into_iter().zip(unsized_.take()).zip(wanted);
     let best = found.map(|((sized, unsized_), wanted)| {
-        let covers = |(_, (end, _)): &(u64, (u64, u64))| wanted < end;
+        let covers = |(_, (end, _)): &(u64, (u64, u32))| wanted < end;
         let after = sized.as_ref().map_or(0, |(_, (end, _))| *end);
         let name = sized.filter(covers).or_else(|| unsized_.filter(covers).filter(|(start, _)| *start >= after))?.1.1;
         read_name(table.strings, file, name)
@@ -101,30 +97,16 @@ fn search(
     best.collect()
 }
 
-/// Returns the section with code in which a symbol lies.
-fn section(code: &[Option<Extent>], index: u64) -> Option<Extent> {
-    code.get(usize::try_from(index).ok()?).copied().flatten()
-}
-
-fn for_each(elf: &Elf, symbols: Extent, file: &(impl ReadAt + ?Sized), mut visit: impl FnMut(&Symbol)) {
-    let entry: usize = if elf.is_64 { 24 } else { 16 };
+fn for_each<S: Sym>(symbols: Extent, file: &(impl ReadAt + ?Sized), mut visit: impl FnMut(&S)) {
+    let entry = size_of::<S>();
     let mut buffer = vec![0; entry * CHUNK];
     let mut left = (symbols.size / entry as u64).min(MAX_SYMBOLS) * entry as u64;
     let mut offset = symbols.offset;
     while left > 0 {
         let length = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
         let read = read_up_to(file, offset, &mut buffer[..length]);
-        for bytes in buffer[..read].chunks_exact(entry) {
-            let field = |at, size| number(bytes, at, size);
-            let symbol = if elf.is_64 {
-                let (info, section) = (field(4, 1), field(6, 2));
-                Symbol { name: field(0, 4), info, section, value: field(8, 8), size: field(16, 8) }
-            } else {
-                let (info, section) = (field(12, 1), field(14, 2));
-                Symbol { name: field(0, 4), info, section, value: field(4, 4), size: field(8, 4) }
-            };
-            visit(&symbol);
-        }
+        let symbols = buffer[..read].chunks_exact(entry).filter_map(|bytes| pod::from_bytes(bytes).ok());
+        symbols.for_each(|(symbol, _)| visit(symbol));
         if read < length {
             return;
         }
@@ -134,7 +116,8 @@ fn for_each(elf: &Elf, symbols: Extent, file: &(impl ReadAt + ?Sized), mut visit
     }
 }
 
-fn read_name(strings: Extent, file: &(impl ReadAt + ?Sized), name: u64) -> Option<FunctionName> {
+fn read_name(strings: Extent, file: &(impl ReadAt + ?Sized), name: u32) -> Option<FunctionName> {
+    let name = u64::from(name);
     let room = strings.size.checked_sub(name)?;
     let at = strings.offset.checked_add(name)?;
     // Most names are short, so the first read is short.
