@@ -1,0 +1,115 @@
+//! The samples of the running programs: taken from their tables and rings, and left out, filtered or sent again on
+//! request.
+
+use std::io;
+
+use podperf_ebpf::abi;
+use tracing::debug;
+
+use super::Sensors;
+use crate::kernel::{
+    object::fd,
+    orders::Lowered,
+    programs::COLLECT,
+    raw,
+    records::{CgroupRecord, RawSample, StackRecord},
+    sample_tables,
+    sampler::{SampleEvent, Sampler},
+    sent,
+};
+
+impl Sensors {
+    /// Returns the event that triggers samples on the CPU; `None` if none are wanted.
+    ///
+    /// # Errors
+    ///
+    /// When samples are wanted but the sampler did not start: the reason.
+    pub fn samples(&self) -> Result<Option<SampleEvent>, String> {
+        let sampler = self.sampler.as_ref().map_err(Clone::clone)?;
+        Ok(sampler.as_ref().map(Sampler::event))
+    }
+
+    /// Makes the programs leave out these parts of their work, and do all other parts.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn lower(&mut self, lowered: Lowered) -> io::Result<()> {
+        lowered.tell(&mut self.orders, self.max_walks);
+        self.order()
+    }
+
+    /// Makes the programs use only these filter terms.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn set_filter_terms(&mut self, terms: &[abi::podperf_filter_term]) -> io::Result<()> {
+        self.orders.terms = 0;
+        self.order()?;
+        for (index, term) in (0_u32..).zip(terms) {
+            raw::update(fd(&self.object, "filter_terms")?, index, *term)?;
+        }
+        self.orders.terms = u32::try_from(terms.len()).unwrap_or(0);
+        self.order()
+    }
+
+    /// Charges the waits that have not ended, for the next reading. [`Self::take_samples`] does this, too.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn charge_waits(&self) -> io::Result<()> {
+        self.object.iterate(COLLECT)
+    }
+
+    /// Passes on all new records of both rings, and handles CPUs that came or went.
+    pub fn drain(&mut self, mut stacks: impl FnMut(StackRecord), mut cgroups: impl FnMut(CgroupRecord)) {
+        if let Some(gone) = self.note_cpus() {
+            self.follow_cpus(&gone);
+        }
+        while let Some(record) = self.cgroup_ring.next() {
+            CgroupRecord::decode(&record).into_iter().for_each(&mut cgroups);
+        }
+        while let Some(record) = self.stack_ring.next() {
+            StackRecord::decode(&record).into_iter().for_each(&mut stacks);
+        }
+    }
+
+    /// Makes the programs write to the other tables of samples, then reads and empties the tables that they wrote to.
+    /// The tables include the waits that have not ended, with their time so far.
+    ///
+    /// # Errors
+    ///
+    /// When the tables cannot be read. The call after the next one then returns their samples.
+    pub fn take_samples(&mut self) -> io::Result<Vec<RawSample>> {
+        let odd = self.orders.epoch & 1;
+        self.orders.epoch ^= 1;
+        self.order()?;
+        // After the flush, no program still uses the old epoch: flushing interrupts each CPU, and programs at the
+        // context switch cannot be interrupted.
+        self.flush();
+        // The sums of tasks go into the tables that programs no longer write to, or stay for the next tables.
+        let unsettled = self.object.iterate(COLLECT).err();
+        let (samples, untaken) = sample_tables::take(&self.object, odd as usize);
+        let failed = unsettled.or(untaken);
+        match failed {
+            // The samples are no longer in the table, so this returns them despite the error.
+            Some(error) if !samples.is_empty() => {
+                debug!(%error, "not all samples are read");
+                Ok(samples)
+            }
+            Some(error) => Err(error),
+            None => Ok(samples),
+        }
+    }
+
+    /// Makes the programs send these stacks and wakers again at their next use, because the agent has dropped them.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn forget_sent(&self, ids: &[u64]) -> io::Result<()> {
+        sent::forget(&self.object, ids)
+    }
+}
