@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use super::{Agent, Threads, families, history::History};
 use crate::{
     access::Access,
-    checkpoint::Keeper,
-    collector::{self, CollectorSettings, Reader, Resumed},
+    checkpoint::Store,
+    collector::{self, Checkpoint, CollectorSettings, Reader},
     config::{Config, Settings, parts},
     events::plan::Plan,
     export::{
@@ -64,8 +64,8 @@ pub fn start(
     let (answering, heartbeats) = (AnsweringTime::default(), Heartbeats::default());
 
     let (sensors, pins) = start_sensors(&config, host, plan, &status)?;
-    let keeper = pins.is_some().then(|| Keeper::new(&config.run_dir));
-    let resumed = Resumed::find(keeper, &sensors, &status);
+    let store = pins.is_some().then(|| Store::new(&config.run_dir));
+    let checkpoint = Checkpoint::find(store, &sensors, &status);
     let tracepoint = sensors.tracepoint();
     tell_state(&status, &config, tracepoint, &sensors.samples(), sensors.sensor_states(), host);
 
@@ -97,10 +97,10 @@ pub fn start(
             max_samples: config.stacks.max_samples as usize,
             sample_period: config.stacks.sample_period(),
         },
-        resumed,
+        checkpoint,
     )
     .with_context(|| format!("failed to walk `{}`", cgroup_root.display()))?;
-    let pins = pins.map(|pins| (pins, Keeper::new(&config.run_dir)));
+    let pins = pins.map(|pins| (pins, Store::new(&config.run_dir)));
     let daemon_set = pins.is_some().then(|| start_daemon_set(&config)).flatten();
     let pods = start_pods(&config, &node_name, &status, &reader)?;
     let access = parts::access_settings(&config);

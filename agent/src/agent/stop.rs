@@ -9,7 +9,7 @@ use std::{
 use tracing::{info, warn};
 
 use super::Agent;
-use crate::{checkpoint::Keeper, export::push::Push, kernel::Pins, pods::DaemonSet};
+use crate::{checkpoint::Store, export::push::Push, kernel::Pins, pods::DaemonSet};
 
 /// Time for the last push of metrics, out of the time that the agent has to stop.
 const LAST_PUSH: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ pub struct Threads {
     pub(super) symbolizer: Option<JoinHandle<()>>,
     pub(super) push: Option<Push>,
     /// Held until this agent has ended, so that no other agent uses the pins before.
-    pub(super) pins: Option<(Pins, Keeper)>,
+    pub(super) pins: Option<(Pins, Store)>,
     /// `None` if the configuration names no DaemonSet.
     pub(super) daemon_set: Option<DaemonSet>,
 }
@@ -54,10 +54,10 @@ pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
         exporter.shutdown(deadline.saturating_duration_since(Instant::now())).await;
     }
     // The collector has ended, so no thread needs the pins any more.
-    if let Some((pins, keeper)) = pins
+    if let Some((pins, store)) = pins
         && matches!(tokio::time::timeout_at(deadline.into(), going).await, Ok(Ok(true)))
     {
-        match pins.remove_all().and_then(|_| keeper.forget()) {
+        match pins.remove_all().and_then(|_| store.forget()) {
             Ok(_) => info!("the DaemonSet is being deleted: unpinned"),
             Err(error) => warn!(%error, "failed to unpin (run `podperf unpin` on this node)"),
         }

@@ -4,13 +4,13 @@
 //! [`Names`] finds the [`Owner`] of a cgroup from its path and the pods of the node. [`RowRules`] chooses the [`Row`]
 //! that counts the owner, and the [`Ledger`] keeps the accounts. [`Subject`] does the same for profiles.
 
-pub mod kept;
 mod ledger;
 mod node_time;
 mod owner;
 mod pods_own;
 mod rows;
-pub mod shape;
+pub mod saved_ledger;
+pub mod schema;
 mod snapshot;
 mod subject;
 mod zero_first;

@@ -79,23 +79,23 @@ impl Shown {
 impl ZeroFirst {
     /// Holds nothing back.
     pub(super) const fn off() -> Self {
-        Self::resume(NumberSet::MAX)
+        Self::restore(NumberSet::MAX)
     }
 
     /// Holds each number back at these values, until it was scraped.
     pub(super) fn hold(before: &Usage) -> Self {
         let before = (*before != Usage::default()).then(|| Arc::new(before.clone()));
-        Self { shown: Shown { held: 0, before }, ..Self::resume(0) }
+        Self { shown: Shown { held: 0, before }, ..Self::restore(0) }
     }
 
     /// Continues from the numbers that the previous agent has revealed.
-    pub(super) const fn resume(revealed: NumberSet) -> Self {
+    pub(super) const fn restore(revealed: NumberSet) -> Self {
         Self { revealed, shown: Shown::ALL, scraped: None, shown_by_ns: 0 }
     }
 
     /// Returns the revealed numbers, for the next agent. `None` means all of them. It is also returned if numbers are
     /// held back at values other than zero: the next agent would show zero, and the counter would fall.
-    pub(super) fn keep(&self) -> Option<NumberSet> {
+    pub(super) fn save(&self) -> Option<NumberSet> {
         (self.revealed != NumberSet::MAX && self.shown.before.is_none()).then_some(self.revealed)
     }
 
@@ -164,8 +164,8 @@ mod tests {
         account.note_scrape(4);
         account.reveal(5, AT_ONCE);
         assert_eq!(shown(&mut account, &usage(8, 2)), (8, 2, 2));
-        assert_eq!(account.keep().map(|revealed| revealed & 0b11), Some(0b11));
-        let mut next = ZeroFirst::resume(account.keep().unwrap());
+        assert_eq!(account.save().map(|revealed| revealed & 0b11), Some(0b11));
+        let mut next = ZeroFirst::restore(account.save().unwrap());
         assert_eq!(shown(&mut next, &usage(9, 3)), (9, 3, 3));
     }
 
@@ -187,7 +187,7 @@ mod tests {
     fn a_row_that_comes_back_begins_where_it_was() {
         let mut account = ZeroFirst::hold(&usage(100, 7));
         assert_eq!(shown(&mut account, &usage(105, 9)), (100, 7, 7));
-        assert_eq!(account.keep(), None, "another agent must not show zero");
+        assert_eq!(account.save(), None, "another agent must not show zero");
         account.note_scrape(1);
         account.reveal(2, AT_ONCE);
         assert_eq!(shown(&mut account, &usage(106, 9)), (106, 9, 9));
@@ -199,6 +199,6 @@ mod tests {
         assert_eq!(shown(&mut account, &usage(5, 1)), (5, 1, 1));
         account.note_scrape(1);
         assert!(!account.is_awaited(2));
-        assert_eq!(account.keep(), None);
+        assert_eq!(account.save(), None);
     }
 }

@@ -4,8 +4,8 @@
 //! finds the cgroups that existed before, and the sensor those that live too shortly for a walk.
 
 mod choice;
-pub mod kept;
 mod kubepods;
+pub mod saved_cgroup;
 mod selection;
 mod tree;
 mod walk;

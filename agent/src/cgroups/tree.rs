@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::kept::KeptNode;
+use super::saved_cgroup::SavedCgroup;
 use super::{DirKind, KubePath};
 use crate::model::ids::PodRef;
 use crate::{kernel::records::CgroupRecord, model::ids::CgroupId};
@@ -47,15 +47,15 @@ pub struct Place {
 impl Place {
     /// Returns the cgroup in the checkpoint's form.
     #[must_use]
-    pub fn keep(&self, id: CgroupId, died_ns: Option<u64>) -> KeptNode {
+    pub fn save(&self, id: CgroupId, died_ns: Option<u64>) -> SavedCgroup {
         let Self { path, born_ns, first_of_pod, .. } = self;
-        KeptNode { id: id.0, path: Arc::clone(path), born_ns: *born_ns, first_of_pod: *first_of_pod, died_ns }
+        SavedCgroup { id: id.0, path: Arc::clone(path), born_ns: *born_ns, first_of_pod: *first_of_pod, died_ns }
     }
 
     /// Restores the place that the previous agent saved.
     #[must_use]
-    pub fn resume(kept: &KeptNode) -> Self {
-        let KeptNode { path, born_ns, first_of_pod, .. } = kept;
+    pub fn restore(saved: &SavedCgroup) -> Self {
+        let SavedCgroup { path, born_ns, first_of_pod, .. } = saved;
         let kube = KubePath::parse(path);
         Self { path: Arc::clone(path), kube, born_ns: *born_ns, first_of_pod: *first_of_pod }
     }
@@ -73,16 +73,16 @@ impl Place {
 impl Tree {
     /// Returns all cgroups, for the checkpoint.
     #[must_use]
-    pub fn keep(&self) -> Vec<KeptNode> {
-        self.nodes.iter().map(|(id, node)| node.place.keep(*id, node.died_ns)).collect()
+    pub fn save(&self) -> Vec<SavedCgroup> {
+        self.nodes.iter().map(|(id, node)| node.place.save(*id, node.died_ns)).collect()
     }
 
     /// Restores the tree that the previous agent saved. A walk then finds later changes.
     #[must_use]
-    pub fn resume(kept: Vec<KeptNode>) -> Self {
+    pub fn restore(saved: Vec<SavedCgroup>) -> Self {
         let mut this = Self::default();
-        for node in kept {
-            let place = Place::resume(&node);
+        for node in saved {
+            let place = Place::restore(&node);
             if let Some(kube) = place.kube.filter(|_| place.is_container()) {
                 *this.pods.entry(kube.pod).or_default() += 1;
             }
@@ -256,19 +256,19 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_was_kept_knows_the_dead_and_the_first_of_a_pod() {
+    fn a_restored_tree_knows_the_dead_and_the_first_of_a_pod() {
         let mut tree = Tree::default();
         let directory = "/kubepods/pod01234567-89ab-cdef-0123-456789abcdef/";
         let [first, second] = ['a', 'b'].map(|digit| format!("{directory}{}", digit.to_string().repeat(64)));
         tree.apply(born(&first), 1);
         tree.apply(CgroupRecord::Named(CgroupId(8), Some(second)), 2);
         tree.apply(CgroupRecord::Died(ID), 3);
-        let mut resumed = Tree::resume(tree.keep());
-        assert!(resumed.died_before(ID, 4) && resumed.place(ID).unwrap().first_of_pod);
-        let place = resumed.place(CgroupId(8)).unwrap();
+        let mut restored = Tree::restore(tree.save());
+        assert!(restored.died_before(ID, 4) && restored.place(ID).unwrap().first_of_pod);
+        let place = restored.place(CgroupId(8)).unwrap();
         assert!(place.is_container() && place.born_ns == 2 && !place.first_of_pod);
-        resumed.prune(3 + REMEMBER_DEAD_NS);
-        assert!(resumed.has_pod(resumed.place(CgroupId(8)).unwrap().kube.unwrap().pod));
+        restored.prune(3 + REMEMBER_DEAD_NS);
+        assert!(restored.has_pod(restored.place(CgroupId(8)).unwrap().kube.unwrap().pod));
     }
 
     #[test]

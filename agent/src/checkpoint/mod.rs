@@ -2,12 +2,13 @@
 //! state of user space is saved in a file beside the agent's lock: accounts, names, and how far the kernel's rows were
 //! added to the accounts.
 //!
-//! [`Kept`] is the content, [`text`] its form with a checksum. [`Shape`](crate::attribution::shape::Shape) finds the
-//! place of each number in another version (pure). [`Keeper`] reads and writes the file.
+//! [`State`] is the content, [`mod@format`] its form with a checksum.
+//! [`Schema`](crate::attribution::schema::Schema) finds the place of each number in another version (pure). [`Store`]
+//! reads and writes the file.
 
-mod keeper;
-mod kept;
-pub mod text;
+pub mod format;
+mod state;
+mod store;
 
-pub use keeper::{Found, Keeper, RestartStats};
-pub use kept::Kept;
+pub use state::State;
+pub use store::{Found, RestartStats, Store};

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::run_dir;
-use crate::{checkpoint::Keeper, config::Config, kernel::Pins};
+use crate::{checkpoint::Store, config::Config, kernel::Pins};
 
 /// The flags of `podperf unpin`.
 #[derive(Debug, Args)]
@@ -31,9 +31,9 @@ pub(super) fn remove(config: &Config) -> anyhow::Result<()> {
     for generation in &pinned {
         println!("removed the pins `{}`", directory.join(generation).display());
     }
-    let keeper = Keeper::new(&config.run_dir);
-    let file = keeper.path().display().to_string();
-    let kept = keeper.forget().with_context(|| format!("failed to remove `{file}`"))?;
+    let store = Store::new(&config.run_dir);
+    let file = store.path().display().to_string();
+    let kept = store.forget().with_context(|| format!("failed to remove `{file}`"))?;
     if kept {
         println!("removed `{file}`");
     }

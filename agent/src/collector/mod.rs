@@ -6,10 +6,10 @@
 //! reading.
 
 mod cuts;
-mod kept;
 mod profiles;
 mod reader;
 pub mod readings;
+mod restart;
 mod scrapers;
 
 use crate::model::facts::Fact;
@@ -47,11 +47,11 @@ use crate::{
 use readings::{Deltas, Readings};
 
 use cuts::Cuts;
-pub use kept::Resumed;
-use kept::{Keeping, Parts};
 use profiles::Asks;
 use reader::{Changes, FirstUse, Latest, Request};
 pub use reader::{Purpose, ReadError, Reader};
+pub use restart::Checkpoint;
+use restart::{Checkpointer, Restored};
 
 /// The rings are emptied at this interval. They hold some thousand records.
 const DRAIN_EVERY: Duration = Duration::from_millis(250);
@@ -87,7 +87,7 @@ pub struct Observation {
     pub profiles_dropped: u64,
     /// The time of samples whose cached stack was checked.
     pub seen: SeenTime,
-    /// Statistics of checkpoints; `None` if no checkpoint is kept.
+    /// Statistics of checkpoints; `None` without checkpoints.
     pub restart: Option<RestartStats>,
 }
 
@@ -132,15 +132,15 @@ pub struct CollectorSettings {
 pub fn start(
     mut sensors: Sensors,
     settings: CollectorSettings,
-    resumed: Resumed,
+    checkpoint: Checkpoint,
 ) -> io::Result<(Reader, JoinHandle<()>)> {
     let (sender, requests) = mpsc::channel();
     let (pod_changes, latest) = (Changes::default(), Latest::default());
     let filters = Filters::new(settings.filter.clone());
     sensors.set_filter_terms(&filters.kernel_terms())?;
     let mut readings = Readings::new(sensors.counters(), sensors.most_per_ns());
-    let (keeping, parts) = resumed.resume(&mut sensors, &mut readings);
-    let Parts { ledger, mut tree, pods, readings_made, profiles_dropped, seen, unposted } = parts;
+    let (checkpointer, restored) = checkpoint.restore(&mut sensors, &mut readings);
+    let Restored { ledger, mut tree, pods, readings_made, profiles_dropped, seen, unposted } = restored;
     let (memory, stacks) = (settings.memory.clone(), settings.profiles.is_some());
     let answering = settings.answering.clone();
     let upkeep = Upkeep::new(settings.overhead, answering, memory, stacks, &sensors, settings.status.clone());
@@ -177,7 +177,7 @@ pub fn start(
         latest: latest.clone(),
         readings_made,
         profiles_dropped,
-        keeping,
+        checkpointer,
         unposted,
         on_the_way: Arc::default(),
         cuts: Cuts::new(),
@@ -222,7 +222,7 @@ struct Collector {
     latest: Latest,
     readings_made: u64,
     profiles_dropped: u64,
-    keeping: Keeping,
+    checkpointer: Checkpointer,
     /// Counts from before the start of this agent that are not posted to the ledger yet.
     unposted: Vec<(CgroupId, Usage)>,
     /// Each window on its way to the symbolizer holds one more reference.
@@ -355,7 +355,7 @@ impl Collector {
         self.settings.status.set("losses", state, detail);
         self.readings_made += 1;
         // The checkpoint is saved before the reading is shown, and before posted counts are forgotten.
-        self.keep(&reading);
+        self.save_checkpoint(&reading);
         self.forget_dead(&reading);
         let observation = Arc::new(Observation {
             snapshot,

@@ -76,7 +76,7 @@ impl Readings {
     /// Returns the totals of each row that already became deltas: the words of the row and then those of the sensors,
     /// without zeros at the end.
     #[must_use]
-    pub fn keep(&self) -> Vec<(u64, Vec<u64>)> {
+    pub fn save(&self) -> Vec<(u64, Vec<u64>)> {
         let words = |previous: &Previous| {
             let counts: &[u64] = bytemuck::cast_slice(std::slice::from_ref(&previous.counts));
             let words = [counts, &previous.words].concat();
@@ -86,12 +86,12 @@ impl Readings {
     }
 
     /// Restores the totals that a previous agent saved.
-    pub fn resume(&mut self, kept: Vec<(u64, Vec<u64>)>) {
-        for (cgroup, kept) in kept {
+    pub fn restore(&mut self, saved: Vec<(u64, Vec<u64>)>) {
+        for (cgroup, saved) in saved {
             let mut previous = Previous { last_had: self.readings, ..Previous::default() };
-            previous.words = kept.get(COUNTS..).unwrap_or_default().to_vec();
+            previous.words = saved.get(COUNTS..).unwrap_or_default().to_vec();
             let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut previous.counts));
-            words.iter_mut().zip(kept).for_each(|(word, kept)| *word = kept);
+            words.iter_mut().zip(saved).for_each(|(word, saved)| *word = saved);
             self.previous.insert(CgroupId(cgroup), previous);
         }
     }
@@ -369,7 +369,7 @@ mod tests {
         let mut before = readings(vec![]);
         read(&mut before, |row| (row.run_ns, row.minor_faults) = (10, 3));
         let mut after = readings(vec![]);
-        after.resume(before.keep());
+        after.restore(before.save());
         let usage = read(&mut after, |row| (row.run_ns, row.minor_faults) = (12, 3));
         assert_eq!((usage.facts[Fact::ON_CPU], usage.facts[Fact::MINOR_FAULTS]), (2, 0));
     }

@@ -178,7 +178,7 @@ impl Sensors {
 
     /// Adds totals that are no longer in any map. The losses are the entries of `drops` labelled `drop REASON`.
     /// `read_ns` is the time of the previous agent's last reading.
-    pub fn resume(&mut self, totals: &CpuTotals, drops: &BTreeMap<String, u64>, read_ns: Option<u64>) {
+    pub fn restore(&mut self, totals: &CpuTotals, drops: &BTreeMap<String, u64>, read_ns: Option<u64>) {
         if let Some(read_ns) = read_ns {
             self.presence = Presence::since(read_ns, &aya::util::online_cpus().unwrap_or_default());
         }

@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use super::kept::{KeptPod, Pods};
+use super::saved_pods::{Pods, SavedPod};
 use super::{Container, ContainerKind, Pod, PodChange};
 use crate::model::ids::{ConfigHash, ContainerId, PodRef};
 
@@ -60,18 +60,18 @@ struct Life {
 impl PodIndex {
     /// Returns the pods, for the checkpoint.
     #[must_use]
-    pub fn keep(&self, pods: &mut Pods) -> Vec<KeptPod> {
+    pub fn save(&self, pods: &mut Pods) -> Vec<SavedPod> {
         let known = self.pods.values();
-        known.map(|known| KeptPod { pod: pods.place(&known.pod), deleted_ns: known.deleted_ns }).collect()
+        known.map(|known| SavedPod { pod: pods.place(&known.pod), deleted_ns: known.deleted_ns }).collect()
     }
 
     /// Restores the index that the previous agent saved. Later changes come with the first list.
     #[must_use]
-    pub fn resume(kept: &[KeptPod], pods: &Pods) -> Self {
+    pub fn restore(saved: &[SavedPod], pods: &Pods) -> Self {
         let mut this = Self::default();
         // Living pods come last, so that a name belongs to the pod that has it now.
         for dead in [true, false] {
-            for KeptPod { pod, deleted_ns } in kept.iter().filter(|kept| kept.deleted_ns.is_some() == dead) {
+            for SavedPod { pod, deleted_ns } in saved.iter().filter(|saved| saved.deleted_ns.is_some() == dead) {
                 if let Some(pod) = pods.at(*pod) {
                     this.put(Pod::clone(pod), *deleted_ns, deleted_ns.unwrap_or(0));
                 }
@@ -324,18 +324,18 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_were_kept_have_names_before_the_first_list_and_are_not_taken_for_all() {
+    fn restored_pods_have_names_before_the_first_list_and_are_not_taken_for_all() {
         let mut index = PodIndex::default();
         let another = Pod { uid: "00000000-e3b9-43a3-acdb-de4ba71f1fa4".parse().ok(), ..pod('b', None) };
         index.apply(PodChange::All(vec![pod('a', None)]), 0);
         index.apply(PodChange::Deleted(pod('a', None)), 1);
         index.apply(PodChange::Applied(another.clone()), 2);
         let mut pods = Pods::default();
-        let kept = index.keep(&mut pods);
-        let resumed = PodIndex::resume(&kept, &Pods::of(pods.into_kept()));
-        assert!(resumed.container(id('a')).is_some() && resumed.container(id('b')).is_some());
-        assert_eq!((resumed.len(), outlook(&resumed), resumed.synced_ns()), (1, Outlook::Runs, None));
-        assert_eq!(resumed.named(&"shop".into(), &"web".into()).unwrap().uid, another.uid);
+        let saved = index.save(&mut pods);
+        let restored = PodIndex::restore(&saved, &Pods::of(pods.into_saved()));
+        assert!(restored.container(id('a')).is_some() && restored.container(id('b')).is_some());
+        assert_eq!((restored.len(), outlook(&restored), restored.synced_ns()), (1, Outlook::Runs, None));
+        assert_eq!(restored.named(&"shop".into(), &"web".into()).unwrap().uid, another.uid);
     }
 
     #[test]
@@ -404,7 +404,7 @@ mod tests {
         }
         index.prune(2000 * RETAIN_NS, has_cgroup);
         assert_eq!(index.size(), size);
-        assert_eq!(index.keep(&mut Pods::default()).len(), 1);
+        assert_eq!(index.save(&mut Pods::default()).len(), 1);
     }
 
     #[test]

@@ -18,7 +18,6 @@ mod failure;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod index;
-pub mod kept;
 mod kubelet;
 mod pending;
 #[cfg(test)]
@@ -27,6 +26,7 @@ mod pod;
 mod prune;
 mod raw;
 mod report;
+pub mod saved_pods;
 mod source;
 mod trial;
 mod watch;

@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    Kept,
-    text::{self, TextError},
+    State,
+    format::{self, FormatError},
 };
 
 const NAME: &str = "kept.state";
@@ -20,7 +20,7 @@ const MODE: u32 = 0o600;
 
 /// Reads and writes the file.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Store {
     path: PathBuf,
     boot: String,
     stats: RestartStats,
@@ -45,13 +45,13 @@ pub enum Found {
     /// No file, or a file of another boot: the reboot has ended its counts as well.
     Nothing,
     /// A whole checkpoint.
-    Kept(Box<Kept>),
+    State(Box<State>),
     /// A file that cannot be used, with the reason.
     Unusable(String),
 }
 
-impl Keeper {
-    /// Creates a keeper for the file in this directory.
+impl Store {
+    /// Creates a store for the file in this directory.
     #[must_use]
     pub fn new(directory: &Path) -> Self {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -72,12 +72,12 @@ impl Keeper {
 
     /// Reads the checkpoint of the previous agent.
     #[must_use]
-    pub fn find(&self) -> Found {
+    pub fn load(&self) -> Found {
         match fs::read(&self.path) {
-            Ok(text) => match text::decode(&text) {
-                Ok(kept) if kept.boot == self.boot => Found::Kept(Box::new(kept)),
+            Ok(text) => match format::decode(&text) {
+                Ok(state) if state.boot == self.boot => Found::State(Box::new(state)),
                 Ok(_) => Found::Nothing,
-                Err(error @ (TextError::Foreign | TextError::Version(_) | TextError::Damaged)) => {
+                Err(error @ (FormatError::Foreign | FormatError::Version(_) | FormatError::Damaged)) => {
                     Found::Unusable(error.to_string())
                 }
             },
@@ -104,9 +104,9 @@ impl Keeper {
     /// # Errors
     ///
     /// Fails if the file cannot be written; the previous file then stays.
-    pub fn keep(&mut self, kept: &Kept) -> io::Result<()> {
+    pub fn save(&mut self, state: &State) -> io::Result<()> {
         let start = Instant::now();
-        let written = self.write(kept);
+        let written = self.write(state);
         self.stats.took = start.elapsed();
         match written {
             Ok(bytes) => {
@@ -120,8 +120,8 @@ impl Keeper {
         }
     }
 
-    fn write(&self, kept: &Kept) -> io::Result<u64> {
-        let text = text::encode(kept)?;
+    fn write(&self, state: &State) -> io::Result<u64> {
+        let text = format::encode(state)?;
         let temporary = self.path.with_extension("new");
         let mut file = File::options().write(true).create(true).truncate(true).mode(MODE).open(&temporary)?;
         // The file of an earlier agent may have another mode.
@@ -156,27 +156,27 @@ mod tests {
     #[test]
     fn nobody_else_can_read_the_file() {
         let directory = tempfile::tempdir().unwrap();
-        let mut keeper = Keeper::new(directory.path());
-        let left = keeper.path().with_extension("new");
+        let mut store = Store::new(directory.path());
+        let left = store.path().with_extension("new");
         fs::write(&left, "left behind").unwrap();
         fs::set_permissions(&left, Permissions::from_mode(0o644)).unwrap();
         for _ in 0..2 {
-            keeper.keep(&Kept::default()).unwrap();
-            assert_eq!(fs::metadata(keeper.path()).unwrap().permissions().mode() & 0o7777, 0o600);
+            store.save(&State::default()).unwrap();
+            assert_eq!(fs::metadata(store.path()).unwrap().permissions().mode() & 0o7777, 0o600);
         }
     }
 
     #[test]
     fn what_is_of_another_boot_is_nothing_and_what_is_damaged_says_so() {
         let directory = tempfile::tempdir().unwrap();
-        let mut keeper = Keeper::new(directory.path());
-        assert!(matches!(keeper.find(), Found::Nothing));
-        keeper.keep(&Kept { boot: keeper.boot().to_owned(), readings: 3, ..Kept::default() }).unwrap();
-        assert!(matches!(keeper.find(), Found::Kept(kept) if kept.readings == 3));
-        keeper.keep(&Kept { boot: "another".into(), ..Kept::default() }).unwrap();
-        assert!(matches!(keeper.find(), Found::Nothing));
-        fs::write(keeper.path(), "podperf-kept 1 00000000 0\n1").unwrap();
-        assert!(matches!(keeper.find(), Found::Unusable(why) if why == "damaged"));
-        assert!(keeper.forget().unwrap() && !keeper.forget().unwrap());
+        let mut store = Store::new(directory.path());
+        assert!(matches!(store.load(), Found::Nothing));
+        store.save(&State { boot: store.boot().to_owned(), readings: 3, ..State::default() }).unwrap();
+        assert!(matches!(store.load(), Found::State(state) if state.readings == 3));
+        store.save(&State { boot: "another".into(), ..State::default() }).unwrap();
+        assert!(matches!(store.load(), Found::Nothing));
+        fs::write(store.path(), "podperf-kept 1 00000000 0\n1").unwrap();
+        assert!(matches!(store.load(), Found::Unusable(why) if why == "damaged"));
+        assert!(store.forget().unwrap() && !store.forget().unwrap());
     }
 }

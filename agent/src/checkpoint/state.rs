@@ -1,7 +1,7 @@
 //! The content of the checkpoint: plain values. Times are `CLOCK_MONOTONIC` in nanoseconds unless the field says
 //! otherwise.
 
-use crate::{attribution::kept::KeptLedger, cgroups::kept::KeptNode, pods::kept::KeptPod};
+use crate::{attribution::saved_ledger::SavedLedger, cgroups::saved_cgroup::SavedCgroup, pods::saved_pods::SavedPod};
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -10,18 +10,19 @@ use crate::{model::usage::SeenTime, pods::Pod};
 
 /// All values of the checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-pub struct Kept {
+pub struct State {
     /// Identity of the counts in the kernel ([`crate::kernel::Sensors::identity`]).
     pub identity: String,
     /// Identities of earlier counts that are already in the accounts. Their programs may still be pinned.
-    pub folded: Vec<String>,
+    #[serde(rename = "folded")]
+    pub counted: Vec<String>,
     /// Id of the boot that the times belong to.
     pub boot: String,
     /// Start of the first agent in this series of restarts, Unix time in nanoseconds.
     pub started_unix_ns: u64,
     /// Number of agent starts, by kind of start.
     pub starts: BTreeMap<String, u64>,
-    /// Labels of the numbers of usages, see [`crate::attribution::shape::Shape`].
+    /// Labels of the numbers of usages, see [`crate::attribution::schema::Schema`].
     pub labels: Vec<String>,
     /// The counter's name and its group, by slot.
     pub slots: Vec<(String, Option<usize>)>,
@@ -40,11 +41,12 @@ pub struct Kept {
     #[serde(default)]
     pub seen: SeenTime,
     /// The cgroups.
-    pub tree: Vec<KeptNode>,
+    pub tree: Vec<SavedCgroup>,
     /// The pods, each once. Other fields refer to a pod by its index in this list.
     pub pods: Vec<Pod>,
     /// The reported pods, with the time of their deletion.
-    pub told: Vec<KeptPod>,
+    #[serde(rename = "told")]
+    pub reported: Vec<SavedPod>,
     /// The accounts.
-    pub ledger: KeptLedger,
+    pub ledger: SavedLedger,
 }

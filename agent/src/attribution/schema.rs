@@ -11,14 +11,14 @@ use crate::{
 
 /// The labels of a usage's numbers, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct Schema {
     labels: Vec<String>,
     slots: Vec<(String, Option<usize>)>,
     groups: usize,
 }
 
-impl Shape {
-    /// Returns the shape of usages with these counters.
+impl Schema {
+    /// Returns the schema of usages with these counters.
     #[must_use]
     pub fn of(counters: &[OpenCounter]) -> Self {
         let mut slots: Vec<_> =
@@ -27,7 +27,7 @@ impl Shape {
         Self::of_slots(slots.into_iter().map(|(_, name, group)| (name, group)).collect())
     }
 
-    /// Returns the shape for the names and groups of the counters, by slot.
+    /// Returns the schema for the names and groups of the counters, by slot.
     #[must_use]
     pub fn of_slots(slots: Vec<(String, Option<usize>)>) -> Self {
         let groups = slots.iter().filter_map(|(_, group)| *group).max().map_or(0, |last| last + 1);
@@ -113,8 +113,8 @@ pub fn counter_label(name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn slots(names: &[(&str, Option<usize>)]) -> Shape {
-        Shape::of_slots(names.iter().map(|(name, group)| ((*name).to_owned(), *group)).collect())
+    fn slots(names: &[(&str, Option<usize>)]) -> Schema {
+        Schema::of_slots(names.iter().map(|(name, group)| ((*name).to_owned(), *group)).collect())
     }
 
     fn example() -> Usage {
@@ -127,11 +127,11 @@ mod tests {
 
     #[test]
     fn a_usage_comes_back_as_it_was() {
-        let shape = slots(&[("cycles", Some(0)), ("instructions", Some(0)), ("cache-misses", Some(1))]);
-        let words = shape.words(&example());
-        assert_eq!(words.len(), shape.labels().len());
-        assert_eq!(shape.usage(&words, shape.labels()), example());
-        assert_eq!(shape.words(&Usage::default()), [0_u64; 0]);
+        let schema = slots(&[("cycles", Some(0)), ("instructions", Some(0)), ("cache-misses", Some(1))]);
+        let words = schema.words(&example());
+        assert_eq!(words.len(), schema.labels().len());
+        assert_eq!(schema.usage(&words, schema.labels()), example());
+        assert_eq!(schema.words(&Usage::default()), [0_u64; 0]);
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
     /// A changed name loses the number that was saved under the old name: add a name, never change one.
     #[test]
     fn labels_are_what_every_version_has_written() {
-        let shape = slots(&[("cycles", Some(0)), ("cache-misses", Some(1))]);
+        let schema = slots(&[("cycles", Some(0)), ("cache-misses", Some(1))]);
         let expected = [
             "oncpu",
             "voluntary_switches",
@@ -203,16 +203,16 @@ mod tests {
             "running cycles",
             "running cache-misses",
         ];
-        assert_eq!(shape.labels()[..expected.len()], expected);
-        assert_eq!(shape.labels()[expected.len()..], sensors::saved_as());
+        assert_eq!(schema.labels()[..expected.len()], expected);
+        assert_eq!(schema.labels()[expected.len()..], sensors::saved_as());
     }
 
     #[test]
     fn labels_are_told_apart() {
-        let shape = slots(&[("cycles", Some(0)), ("cache-misses", Some(1))]);
-        let mut labels = shape.labels().to_vec();
+        let schema = slots(&[("cycles", Some(0)), ("cache-misses", Some(1))]);
+        let mut labels = schema.labels().to_vec();
         labels.sort_unstable();
         labels.dedup();
-        assert_eq!(labels.len(), shape.labels().len());
+        assert_eq!(labels.len(), schema.labels().len());
     }
 }

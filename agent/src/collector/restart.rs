@@ -11,9 +11,9 @@ use tracing::warn;
 use super::Collector;
 use super::readings::{Deltas, Readings};
 use crate::{
-    attribution::{Ledger, shape::Shape},
+    attribution::{Ledger, schema::Schema},
     cgroups::Tree,
-    checkpoint::{Found, Keeper, Kept},
+    checkpoint::{self, Found, Store},
     kernel::{Before, Begin, CpuTotals, RawReading, Sensors, clock::monotonic_ns},
     model::{
         facts::Facts,
@@ -21,29 +21,29 @@ use crate::{
         status::{State, Status},
         usage::Usage,
     },
-    pods::{PodIndex, kept::Pods},
+    pods::{PodIndex, saved_pods::Pods},
 };
 
 const PART: &str = "restart";
 
 /// The checkpoint of the previous agent, and the store for new checkpoints.
 #[derive(Debug)]
-pub struct Resumed {
-    keeper: Option<Keeper>,
-    kept: Option<Kept>,
+pub struct Checkpoint {
+    store: Option<Store>,
+    state: Option<checkpoint::State>,
     started: SystemTime,
 }
 
-impl Resumed {
-    /// Looks for a checkpoint of the previous agent; without a keeper, no checkpoint is read or written. Reports in the
+impl Checkpoint {
+    /// Looks for a checkpoint of the previous agent; without a store, no checkpoint is read or written. Reports in the
     /// status how this agent starts, and logs a warning for counts that are lost.
     #[must_use]
-    pub fn find(keeper: Option<Keeper>, sensors: &Sensors, status: &Status) -> Self {
+    pub fn find(store: Option<Store>, sensors: &Sensors, status: &Status) -> Self {
         let now = SystemTime::now();
-        let Some(mut keeper) = keeper else { return Self { keeper: None, kept: None, started: now } };
-        let file = keeper.path().display().to_string();
-        let found = match keeper.find() {
-            Found::Kept(kept) => Ok(Some(*kept)),
+        let Some(mut store) = store else { return Self { store: None, state: None, started: now } };
+        let file = store.path().display().to_string();
+        let found = match store.load() {
+            Found::State(saved) => Ok(Some(*saved)),
             Found::Nothing => Ok(None),
             Found::Unusable(why) => Err(why),
         };
@@ -74,11 +74,11 @@ impl Resumed {
             }
         };
         status.set(PART, State::Healthy, detail);
-        let kept = found.unwrap_or_default();
-        keeper.began(kept.as_ref().map(|kept| &kept.starts), how);
-        let since_epoch = |kept: &Kept| UNIX_EPOCH + Duration::from_nanos(kept.started_unix_ns);
-        let started = kept.as_ref().map_or(now, since_epoch);
-        Self { keeper: Some(keeper), kept, started }
+        let saved = found.unwrap_or_default();
+        store.began(saved.as_ref().map(|saved| &saved.starts), how);
+        let since_epoch = |saved: &checkpoint::State| UNIX_EPOCH + Duration::from_nanos(saved.started_unix_ns);
+        let started = saved.as_ref().map_or(now, since_epoch);
+        Self { store: Some(store), state: saved, started }
     }
 }
 
@@ -99,7 +99,7 @@ const LOST: &str = "what ended rows had counted, and counts that waited for a na
 
 /// The restored state of the collector.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct Restored {
     pub(super) ledger: Ledger,
     pub(super) tree: Tree,
     pub(super) pods: PodIndex,
@@ -112,36 +112,36 @@ pub(super) struct Parts {
 
 /// The place where the collector saves its checkpoints.
 #[derive(Debug)]
-pub(super) struct Keeping {
-    keeper: Option<Keeper>,
-    shape: Shape,
+pub(super) struct Checkpointer {
+    store: Option<Store>,
+    schema: Schema,
     started: SystemTime,
     identity: String,
     failed: bool,
 }
 
-impl Resumed {
+impl Checkpoint {
     /// Restores the state from the checkpoint, and adds the counts of previous programs that it does not include yet.
-    pub(super) fn resume(self, sensors: &mut Sensors, readings: &mut Readings) -> (Keeping, Parts) {
-        let shape = Shape::of(sensors.counters());
+    pub(super) fn restore(self, sensors: &mut Sensors, readings: &mut Readings) -> (Checkpointer, Restored) {
+        let schema = Schema::of(sensors.counters());
         let identity = sensors.identity();
-        let (is_kept, kept) = (self.kept.is_some(), self.kept.unwrap_or_default());
-        let theirs = Shape::of_slots(kept.slots);
-        let same_rows = kept.identity == identity;
+        let (has_checkpoint, saved) = (self.state.is_some(), self.state.unwrap_or_default());
+        let theirs = Schema::of_slots(saved.slots);
+        let same_rows = saved.identity == identity;
         // The totals of these programs begin at zero. If the identity of the checkpoint is known here, its base is
         // added; otherwise, the totals that the previous agent had shown are added.
-        let is_before = |before: &Before| before.identity == kept.identity;
+        let is_before = |before: &Before| before.identity == saved.identity;
         let known = same_rows || sensors.before().iter().any(is_before);
-        let mut totals = if known { kept.base } else { kept.shown };
+        let mut totals = if known { saved.base } else { saved.shown };
         let mut unposted = Vec::new();
-        let mut tree = Tree::resume(kept.tree);
-        for before in sensors.before().iter().filter(|before| !kept.folded.contains(&before.identity)) {
+        let mut tree = Tree::restore(saved.tree);
+        for before in sensors.before().iter().filter(|before| !saved.counted.contains(&before.identity)) {
             let mut rows = Readings::of_groups(theirs.slots().iter().map(|(_, group)| *group).collect());
             if is_before(before) {
-                rows.resume(before.posted(&kept.posted));
+                rows.restore(before.posted(&saved.posted));
             }
             let Deltas { usages: deltas, unprofiled, .. } = rows.advance(&before.reading);
-            let as_ours = |usage: &Usage| shape.usage(&theirs.words(usage), theirs.labels());
+            let as_ours = |usage: &Usage| schema.usage(&theirs.words(usage), theirs.labels());
             unposted.extend(deltas.iter().map(|(cgroup, usage)| (*cgroup, as_ours(usage))));
             unposted.extend(
                 unprofiled.iter().map(|(cgroup, times)| (*cgroup, Facts::of_waits_without_samples(times).into())),
@@ -154,93 +154,93 @@ impl Resumed {
         }
         // The time since the last reading is not counted as CPU time if the counts in that time are lost.
         let without_gap = known && sensors.unreadable().is_empty();
-        sensors.resume(&totals_of(&totals, &shape), &totals, kept.ledger.read_ns.filter(|_| without_gap));
+        sensors.restore(&totals_of(&totals, &schema), &totals, saved.ledger.read_ns.filter(|_| without_gap));
         if same_rows {
-            readings.resume(kept.posted);
+            readings.restore(saved.posted);
         }
-        let pods = Pods::of(kept.pods);
-        let mut ledger = Ledger::resume(kept.ledger, &kept.labels, &shape, &pods, self.started, SystemTime::now());
-        if !is_kept && sensors.begin() != Begin::Anew {
+        let pods = Pods::of(saved.pods);
+        let mut ledger = Ledger::restore(saved.ledger, &saved.labels, &schema, &pods, self.started, SystemTime::now());
+        if !has_checkpoint && sensors.begin() != Begin::Anew {
             ledger.show_found_counts(monotonic_ns());
         }
-        let parts = Parts {
+        let restored = Restored {
             ledger,
             tree,
-            pods: PodIndex::resume(&kept.told, &pods),
-            readings_made: kept.readings,
-            profiles_dropped: kept.profiles_dropped,
-            seen: kept.seen,
+            pods: PodIndex::restore(&saved.reported, &pods),
+            readings_made: saved.readings,
+            profiles_dropped: saved.profiles_dropped,
+            seen: saved.seen,
             unposted,
         };
-        (Keeping { keeper: self.keeper, shape, started: self.started, identity, failed: false }, parts)
+        (Checkpointer { store: self.store, schema, started: self.started, identity, failed: false }, restored)
     }
 }
 
 impl Collector {
     /// Saves all changes of this reading in the checkpoint. Only then the reading may be shown: an agent that restores
     /// the checkpoint never shows smaller counts.
-    pub(super) fn keep(&mut self, reading: &RawReading) {
-        let Some(keeper) = &self.keeping.keeper else { return };
-        let shape = &self.keeping.shape;
+    pub(super) fn save_checkpoint(&mut self, reading: &RawReading) {
+        let Some(store) = &self.checkpointer.store else { return };
+        let schema = &self.checkpointer.schema;
         let mut pods = Pods::default();
-        let told = self.pods.as_ref().map(|index| index.keep(&mut pods)).unwrap_or_default();
-        let ledger = self.ledger.keep(shape, &mut pods);
+        let reported = self.pods.as_ref().map(|index| index.save(&mut pods)).unwrap_or_default();
+        let ledger = self.ledger.save(schema, &mut pods);
         let (base, base_drops) = self.sensors.base();
-        let kept = Kept {
-            identity: self.keeping.identity.clone(),
-            folded: self.sensors.before().iter().map(|before| before.identity.clone()).collect(),
-            boot: keeper.boot().to_owned(),
-            started_unix_ns: unix_ns(self.keeping.started),
-            starts: keeper.stats().starts.clone(),
-            labels: shape.labels().to_vec(),
-            slots: shape.slots().to_vec(),
-            posted: self.readings.keep(),
-            base: totals(base, base_drops.iter().map(|(reason, count)| (*reason, *count)), shape),
-            shown: totals(&reading.cpu, reading.drops.iter().copied(), shape),
+        let saved = checkpoint::State {
+            identity: self.checkpointer.identity.clone(),
+            counted: self.sensors.before().iter().map(|before| before.identity.clone()).collect(),
+            boot: store.boot().to_owned(),
+            started_unix_ns: unix_ns(self.checkpointer.started),
+            starts: store.stats().starts.clone(),
+            labels: schema.labels().to_vec(),
+            slots: schema.slots().to_vec(),
+            posted: self.readings.save(),
+            base: totals(base, base_drops.iter().map(|(reason, count)| (*reason, *count)), schema),
+            shown: totals(&reading.cpu, reading.drops.iter().copied(), schema),
             readings: self.readings_made,
             profiles_dropped: self.profiles_dropped,
             seen: self.samples.seen(),
-            tree: self.tree.keep(),
-            pods: pods.into_kept(),
-            told,
+            tree: self.tree.save(),
+            pods: pods.into_saved(),
+            reported,
             ledger,
         };
-        let Some(keeper) = &mut self.keeping.keeper else { return };
-        let written = keeper.keep(&kept);
+        let Some(store) = &mut self.checkpointer.store else { return };
+        let written = store.save(&saved);
         let failed = written.is_err();
         if let Err(error) = written {
             let detail = format!(
                 "failed to write `{}`: {error} (a restart now would lose counts; make room, or set `restart.pin: false`)",
-                keeper.path().display()
+                store.path().display()
             );
             self.settings.status.set(PART, State::Degraded, detail);
-        } else if self.keeping.failed {
+        } else if self.checkpointer.failed {
             self.settings.status.set(PART, State::Healthy, "what a restart needs is kept again");
         }
-        self.keeping.failed = failed;
+        self.checkpointer.failed = failed;
         if !failed {
             self.sensors.forget_before();
         }
     }
 
-    /// Returns the restart statistics for the metrics; `None` if no checkpoint is kept.
-    pub(super) fn restart_stats(&self) -> Option<crate::checkpoint::RestartStats> {
-        self.keeping.keeper.as_ref().map(|keeper| keeper.stats().clone())
+    /// Returns the restart statistics for the metrics; `None` without checkpoints.
+    pub(super) fn restart_stats(&self) -> Option<checkpoint::RestartStats> {
+        self.checkpointer.store.as_ref().map(|store| store.stats().clone())
     }
 }
 
-fn totals<'a>(cpu: &CpuTotals, drops: impl Iterator<Item = (&'a str, u64)>, shape: &Shape) -> BTreeMap<String, u64> {
+fn totals<'a>(cpu: &CpuTotals, drops: impl Iterator<Item = (&'a str, u64)>, schema: &Schema) -> BTreeMap<String, u64> {
     let mut cpu = *cpu;
     let mut totals: BTreeMap<String, u64> =
-        cpu.numbers(shape.slots()).into_iter().map(|(label, number)| (label, *number)).collect();
+        cpu.numbers(schema.slots()).into_iter().map(|(label, number)| (label, *number)).collect();
     totals.extend(drops.map(|(reason, count)| (format!("drop {reason}"), count)));
     totals.retain(|_, number| *number != 0);
     totals
 }
 
-fn totals_of(totals: &BTreeMap<String, u64>, shape: &Shape) -> CpuTotals {
+fn totals_of(totals: &BTreeMap<String, u64>, schema: &Schema) -> CpuTotals {
     let mut cpu = CpuTotals::default();
-    for (label, number) in cpu.numbers(shape.slots()) {
+    for (label, number) in cpu.numbers(schema.slots()) {
         *number = totals.get(&label).copied().unwrap_or(0);
     }
     cpu

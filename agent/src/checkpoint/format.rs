@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::Kept;
+use super::State;
 
 /// Version of the file. Raise it when a field changes its meaning.
 const VERSION: u32 = 1;
@@ -10,7 +10,7 @@ const MAGIC: &str = "podperf-kept";
 
 /// Reason why a file is not used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum TextError {
+pub enum FormatError {
     /// The first line is not podperf's.
     #[error("not a file of podperf's")]
     Foreign,
@@ -27,8 +27,8 @@ pub enum TextError {
 /// # Errors
 ///
 /// Never fails for this agent's checkpoint: all keys of its maps are strings.
-pub fn encode(kept: &Kept) -> serde_json::Result<Vec<u8>> {
-    let body = serde_json::to_vec(kept)?;
+pub fn encode(state: &State) -> serde_json::Result<Vec<u8>> {
+    let body = serde_json::to_vec(state)?;
     let mut text = format!("{MAGIC} {VERSION} {:08x} {}\n", crc32fast::hash(&body), body.len()).into_bytes();
     text.extend(body);
     Ok(text)
@@ -39,23 +39,23 @@ pub fn encode(kept: &Kept) -> serde_json::Result<Vec<u8>> {
 /// # Errors
 ///
 /// Fails if a single bit has changed since the write, or if another version wrote the file.
-pub fn decode(text: &[u8]) -> Result<Kept, TextError> {
-    let end = text.iter().position(|byte| *byte == b'\n').ok_or(TextError::Foreign)?;
+pub fn decode(text: &[u8]) -> Result<State, FormatError> {
+    let end = text.iter().position(|byte| *byte == b'\n').ok_or(FormatError::Foreign)?;
     let (head, body) = (&text[..end], &text[end + 1..]);
-    let head = std::str::from_utf8(head).ok().ok_or(TextError::Foreign)?;
+    let head = std::str::from_utf8(head).ok().ok_or(FormatError::Foreign)?;
     let [MAGIC, version, checksum, length] = head.split(' ').collect::<Vec<_>>()[..] else {
-        return Err(TextError::Foreign);
+        return Err(FormatError::Foreign);
     };
     match version.parse() {
         Ok(VERSION) => {}
-        Ok(other) => return Err(TextError::Version(other)),
-        Err(_) => return Err(TextError::Foreign),
+        Ok(other) => return Err(FormatError::Version(other)),
+        Err(_) => return Err(FormatError::Foreign),
     }
     let whole = *length == body.len().to_string() && *checksum == format!("{:08x}", crc32fast::hash(body));
     if !whole {
-        return Err(TextError::Damaged);
+        return Err(FormatError::Damaged);
     }
-    serde_json::from_slice(body).ok().ok_or(TextError::Damaged)
+    serde_json::from_slice(body).ok().ok_or(FormatError::Damaged)
 }
 
 #[cfg(test)]
@@ -64,16 +64,17 @@ mod tests {
     use crate::{
         attribution::{
             Row,
-            kept::{KeptAccount, KeptLedger, KeptWaiting},
+            saved_ledger::{SavedAccount, SavedLedger, SavedWaiting},
         },
-        cgroups::kept::KeptNode,
-        pods::{Pod, kept::KeptPod},
+        cgroups::saved_cgroup::SavedCgroup,
+        pods::{Pod, saved_pods::SavedPod},
     };
 
-    fn example() -> Kept {
-        let node = KeptNode { id: 7, path: "/a\n\"b".into(), born_ns: 1, first_of_pod: true, died_ns: Some(u64::MAX) };
+    fn example() -> State {
+        let node =
+            SavedCgroup { id: 7, path: "/a\n\"b".into(), born_ns: 1, first_of_pod: true, died_ns: Some(u64::MAX) };
         let row = Row::Container { namespace: "shop".into(), pod: "web".into(), container: "app".into() };
-        let account = KeptAccount {
+        let account = SavedAccount {
             row,
             usage: vec![1, 2, u64::MAX],
             started_unix_ns: Some(4),
@@ -83,24 +84,24 @@ mod tests {
             hidden: true,
             revealed: Some(vec![0, 3]),
         };
-        Kept {
+        State {
             identity: "boot 4".into(),
             posted: vec![(7, vec![0, 5])],
             shown: [("idle_ns".to_owned(), 5)].into(),
             tree: vec![node.clone()],
             pods: vec![Pod::example()],
-            told: vec![KeptPod { pod: 0, deleted_ns: None }],
-            ledger: KeptLedger {
+            reported: vec![SavedPod { pod: 0, deleted_ns: None }],
+            ledger: SavedLedger {
                 accounts: vec![account],
-                waiting: vec![KeptWaiting { cgroup: 9, usage: vec![], since_ns: 2, place: Some(node) }],
-                ..KeptLedger::default()
+                waiting: vec![SavedWaiting { cgroup: 9, usage: vec![], since_ns: 2, place: Some(node) }],
+                ..SavedLedger::default()
             },
-            ..Kept::default()
+            ..State::default()
         }
     }
 
     #[test]
-    fn what_was_kept_comes_back() {
+    fn a_saved_state_comes_back() {
         assert_eq!(decode(&encode(&example()).unwrap()).as_ref(), Ok(&example()));
     }
 
@@ -126,7 +127,7 @@ mod tests {
     fn another_version_is_told_from_damage() {
         let text = String::from_utf8(encode(&example()).unwrap()).unwrap();
         let newer = text.replacen("podperf-kept 1 ", "podperf-kept 2 ", 1);
-        assert_eq!(decode(newer.as_bytes()), Err(TextError::Version(2)));
-        assert_eq!(decode(b"nonsense\n"), Err(TextError::Foreign));
+        assert_eq!(decode(newer.as_bytes()), Err(FormatError::Version(2)));
+        assert_eq!(decode(b"nonsense\n"), Err(FormatError::Foreign));
     }
 }

@@ -9,7 +9,7 @@ use crate::model::ids::ContainerId;
 
 /// A reported pod.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct KeptPod {
+pub struct SavedPod {
     /// The pod's index in the checkpoint's list of pods.
     pub pod: usize,
     /// Time at which the pod was deleted; `None` while it exists.
@@ -18,7 +18,7 @@ pub struct KeptPod {
 
 /// One life of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct KeptContainer {
+pub struct SavedContainer {
     pod: usize,
     name: Arc<str>,
     image: Arc<str>,
@@ -41,7 +41,7 @@ impl Pods {
 
     /// Returns all pods, for the checkpoint.
     #[must_use]
-    pub fn into_kept(self) -> Vec<Pod> {
+    pub fn into_saved(self) -> Vec<Pod> {
         self.pods.into_iter().map(Arc::unwrap_or_clone).collect()
     }
 
@@ -60,15 +60,15 @@ impl Pods {
     }
 
     /// Returns a container in the checkpoint's form.
-    pub fn keep_container(&mut self, info: &ContainerInfo) -> KeptContainer {
+    pub fn save_container(&mut self, info: &ContainerInfo) -> SavedContainer {
         let pod = self.place(&info.pod);
-        KeptContainer { pod, name: Arc::clone(&info.name), image: Arc::clone(&info.image), id: info.id }
+        SavedContainer { pod, name: Arc::clone(&info.name), image: Arc::clone(&info.image), id: info.id }
     }
 
     /// Restores a container of the checkpoint; `None` if its pod is missing.
     #[must_use]
-    pub fn container(&self, kept: KeptContainer) -> Option<Arc<ContainerInfo>> {
-        let KeptContainer { pod, name, image, id } = kept;
+    pub fn container(&self, saved: SavedContainer) -> Option<Arc<ContainerInfo>> {
+        let SavedContainer { pod, name, image, id } = saved;
         Some(Arc::new(ContainerInfo { pod: Arc::clone(self.at(pod)?), name, image, id }))
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// A cgroup of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub struct KeptNode {
+pub struct SavedCgroup {
     /// The cgroup's id.
     pub id: u64,
     /// Path from the root of the tree.
