@@ -34,7 +34,7 @@ use crate::{
         clock::{monotonic_ns, thread_cpu, wall},
         records::{RawSample, StackRecord},
     },
-    limits::{MemorySettings, OverheadUse, Upkeep, cpu::Overhead, losses::Losses},
+    limits::{Limits, MemorySettings, OverheadUse, cpu::Overhead, losses::Losses},
     model::{
         ids::{CgroupId, Pid},
         status::{State, Status},
@@ -143,7 +143,7 @@ pub fn start(
     let Restored { ledger, mut tree, pods, readings_made, profiles_dropped, seen, unposted } = restored;
     let (memory, stacks) = (settings.memory.clone(), settings.profiles.is_some());
     let answering = settings.answering.clone();
-    let upkeep = Upkeep::new(settings.overhead, answering, memory, stacks, &sensors, settings.status.clone());
+    let limits = Limits::new(settings.overhead, answering, memory, stacks, &sensors, settings.status.clone());
     let mut samples = Window::new(settings.max_stacks, settings.max_samples, seen);
     if settings.profiles.is_some() {
         samples.learn_functions();
@@ -157,7 +157,7 @@ pub fn start(
     let drops_then = drops_then.into_iter().collect();
     let mut collector = Collector {
         sensors,
-        upkeep,
+        limits,
         readings,
         tree,
         not_found: HashSet::new(),
@@ -190,7 +190,7 @@ pub fn start(
 #[derive(Debug)]
 struct Collector {
     sensors: Sensors,
-    upkeep: Upkeep,
+    limits: Limits,
     readings: Readings,
     tree: Tree,
     /// Cgroups with counts that the last walk did not find.
@@ -263,7 +263,7 @@ impl Collector {
                     self.settings.rules = *rules;
                     reply.send(()).ok();
                 }
-                Ok(Request::MaxMemory(max)) => self.upkeep.set_max_memory(max),
+                Ok(Request::MaxMemory(max)) => self.limits.set_max_memory(max),
                 Ok(Request::Pods) => {
                     let changes = self.pod_changes.lock().unwrap_or_else(PoisonError::into_inner).take();
                     if let Some(pods) = &mut self.pods {
@@ -333,7 +333,7 @@ impl Collector {
         let taken = wall(reading.at_ns);
         self.mind_the_tree(&reading);
         let Deltas { usages: mut deltas, doubtful, unprofiled } = self.readings.advance(&reading);
-        let without_stacks = self.upkeep.stacks_are_left_out();
+        let without_stacks = self.limits.stacks_are_left_out();
         self.samples.add_unprofiled(&unprofiled, reading.at_ns, !without_stacks);
         if without_stacks && self.settings.sample_period.is_some() {
             readings::count_unsampled(&mut deltas);
@@ -342,7 +342,7 @@ impl Collector {
         deltas.append(&mut self.unposted);
         let ran_ns = deltas.iter().map(|(_, usage)| usage.facts[Fact::ON_CPU]).sum();
         let maps = self.sensors.map_use();
-        self.upkeep.tend(&mut self.sensors, &reading, &doubtful, maps.iter().map(|map| map.bytes).sum());
+        self.limits.apply(&mut self.sensors, &reading, &doubtful, maps.iter().map(|map| map.bytes).sum());
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         self.ledger.begin_reading(taken, reading.at_ns);
         self.ledger.reveal(self.latest.scrapes());
@@ -350,7 +350,7 @@ impl Collector {
         self.ledger.post(deltas, &names, &self.settings.rules, reading.at_ns);
         self.ledger.settle(&names, &self.settings.rules, reading.at_ns);
         let snapshot = self.ledger.snapshot(taken, reading.cpu.idle_ns, &names);
-        self.tell_names(&snapshot);
+        self.report_names(&snapshot);
         let (state, detail) = self.losses.note(&reading.drops, reading.at_ns);
         self.settings.status.set("losses", state, detail);
         self.readings_made += 1;
@@ -359,8 +359,8 @@ impl Collector {
         self.forget_dead(&reading);
         let observation = Arc::new(Observation {
             snapshot,
-            counters: self.upkeep.counters(),
-            overhead: self.upkeep.overhead(),
+            counters: self.limits.counters(),
+            overhead: self.limits.overhead(),
             cpu: reading.cpu,
             cgroup_rows: reading.rows.len(),
             drops: reading.drops,
@@ -424,7 +424,7 @@ impl Collector {
     }
 
     /// Reports in the status whether the containers on this node have names.
-    fn tell_names(&self, snapshot: &Snapshot) {
+    fn report_names(&self, snapshot: &Snapshot) {
         if self.pods.is_none() {
             return;
         }

@@ -241,7 +241,7 @@ impl Sensors {
 
     /// Frees counters of the PMU for other users, or takes them back, after a reading. `doubtful` are slots with
     /// impossible counts. Returns true if the state of any counter changed.
-    pub fn tend(&mut self, reading: &RawReading, doubtful: &[usize]) -> bool {
+    pub fn update_counters(&mut self, reading: &RawReading, doubtful: &[usize]) -> bool {
         let gone = self.note_cpus();
         self.follow_cpus(&gone.unwrap_or_default());
         self.make_records(reading);

@@ -6,51 +6,51 @@
 use crate::model::status::State;
 
 /// Time for which a loss is reported after it was last seen, in nanoseconds.
-const TOLD_FOR_NS: u64 = 60_000_000_000;
+const REPORTED_FOR_NS: u64 = 60_000_000_000;
 
 /// One reason of losses.
 struct Row {
     /// Name of the reason in `podperf_bpf_drops_total`.
     reason: &'static str,
     lost: &'static str,
-    way_out: &'static str,
+    remedy: &'static str,
 }
 
 const ROWS: [Row; 7] = [
     Row {
         reason: "cgroup_table",
         lost: "a cgroup found no row, and was not counted",
-        way_out: "raise `cgroups.max` and restart the agent",
+        remedy: "raise `cgroups.max` and restart the agent",
     },
     Row {
         reason: "task_storage",
         lost: "the kernel had no memory for a thread's record, and did not count the thread",
-        way_out: "is the node out of memory?",
+        remedy: "is the node out of memory?",
     },
     Row {
         reason: "event_read",
         lost: "a counter could not be read",
-        way_out: "does someone else take counters away? A restart of the agent opens them anew",
+        remedy: "does someone else take counters away? A restart of the agent opens them anew",
     },
     Row {
         reason: "sample_table",
         lost: "time found neither room in profiles nor a row; metrics have it",
-        way_out: "raise `stacks.maxSamples` and restart the agent",
+        remedy: "raise `stacks.maxSamples` and restart the agent",
     },
     Row {
         reason: "sample_stack",
         lost: "a cgroup had too many stacks, and its time is in profiles as unknown",
-        way_out: "raise `stacks.maxSamples` and restart the agent",
+        remedy: "raise `stacks.maxSamples` and restart the agent",
     },
     Row {
         reason: "sample_busy",
         lost: "the kernel had locked a table of samples, and some time is in profiles as unknown",
-        way_out: "larger tables would not help; a newer kernel may",
+        remedy: "larger tables would not help; a newer kernel may",
     },
     Row {
         reason: "sensor_table",
         lost: "a cgroup found no row of a sensor, and its sensors' metrics are too small",
-        way_out: "raise `cgroups.max` and restart the agent",
+        remedy: "raise `cgroups.max` and restart the agent",
     },
 ];
 
@@ -74,20 +74,20 @@ impl Losses {
 
     /// Applies the losses of a reading, and returns the state and its detail.
     pub fn note(&mut self, drops: &[(&'static str, u64)], now_ns: u64) -> (State, String) {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for (row, seen) in ROWS.iter().zip(&mut self.0) {
             let count = count(drops, row.reason);
             if count > seen.count {
                 *seen = Seen { count, last_ns: Some(now_ns) };
             }
-            if seen.last_ns.is_some_and(|last_ns| now_ns.saturating_sub(last_ns) < TOLD_FOR_NS) {
-                told.push(format!("`{}`, {count} times: {} ({})", row.reason, row.lost, row.way_out));
+            if seen.last_ns.is_some_and(|last_ns| now_ns.saturating_sub(last_ns) < REPORTED_FOR_NS) {
+                reported.push(format!("`{}`, {count} times: {} ({})", row.reason, row.lost, row.remedy));
             }
         }
-        if told.is_empty() {
+        if reported.is_empty() {
             (State::Healthy, "none in the last minute".into())
         } else {
-            (State::Degraded, told.join("; "))
+            (State::Degraded, reported.join("; "))
         }
     }
 }
@@ -103,7 +103,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn a_loss_is_told_with_its_way_out_until_it_is_a_minute_old() {
+    fn a_loss_is_reported_with_its_remedy_until_it_is_a_minute_old() {
         let mut losses = Losses::default();
         assert_eq!(losses.note(&[("cgroup_table", 0)], SECOND).0, State::Healthy);
         let (state, says) = losses.note(&[("cgroup_table", 7), ("event_read", 0)], 2 * SECOND);

@@ -2,10 +2,10 @@
 //! [`steps`] is the list of the steps that save CPU time.
 
 pub mod cpu;
-mod keeper;
 pub mod losses;
 pub mod max_memory;
 pub mod memory;
+mod memory_limiter;
 mod pmu;
 pub mod steps;
 
@@ -24,9 +24,10 @@ use crate::{
 use cpu::{Change, Cost, Overhead};
 use max_memory::MaxMemory;
 use memory::GivenUp;
+use memory_limiter::MemoryLimiter;
 use pmu::summary;
 
-pub use keeper::{MemorySettings, MemoryUse};
+pub use memory_limiter::{MemorySettings, MemoryUse};
 
 /// The agent's cost, and the features that it has given up.
 #[derive(Clone, Debug, Default)]
@@ -43,10 +44,10 @@ pub struct OverheadUse {
 
 /// Keeps all limits.
 #[derive(Debug)]
-pub struct Upkeep {
+pub struct Limits {
     overhead: Overhead,
     answering: AnsweringTime,
-    memory: keeper::Keeper,
+    memory: MemoryLimiter,
     shed: Vec<Feature>,
     /// `true` if stacks are taken at all.
     stacks: bool,
@@ -58,7 +59,7 @@ pub struct Upkeep {
     status: Status,
 }
 
-impl Upkeep {
+impl Limits {
     /// Creates the limits and reports the states for the first time.
     #[must_use]
     pub fn new(
@@ -73,14 +74,14 @@ impl Upkeep {
             overhead,
             answering,
             given_up: memory.given_up.clone(),
-            memory: keeper::Keeper::new(memory, status.clone()),
+            memory: MemoryLimiter::new(memory, status.clone()),
             shed: Vec::new(),
             stacks,
             lowered: None,
             counters: sensors.counters().into(),
             status,
         };
-        this.tell_counters();
+        this.report_counters();
         this
     }
 
@@ -114,8 +115,8 @@ impl Upkeep {
 
     /// Applies the limits after a reading. `doubtful` are the slots of counters that grew by an impossible amount;
     /// `map_bytes` is the size of the maps.
-    pub fn tend(&mut self, sensors: &mut Sensors, reading: &RawReading, doubtful: &[usize], map_bytes: u64) {
-        let mut changed = sensors.tend(reading, doubtful);
+    pub fn apply(&mut self, sensors: &mut Sensors, reading: &RawReading, doubtful: &[usize], map_bytes: u64) {
+        let mut changed = sensors.update_counters(reading, doubtful);
         // Keep this order. Time spent for readers between the two calls then counts as cost only until the next
         // reading.
         let answering = self.answering.total();
@@ -124,12 +125,12 @@ impl Upkeep {
         if let Some(change) = self.overhead.observe(monotonic(), cost) {
             changed |= self.make(change, sensors);
         }
-        self.memory.tend(monotonic(), map_bytes);
+        self.memory.update(monotonic(), map_bytes);
         // Repeats a change that the kernel has rejected.
         self.lower(sensors);
         if changed {
             self.counters = sensors.counters().into();
-            self.tell_counters();
+            self.report_counters();
         }
     }
 
@@ -153,7 +154,7 @@ impl Upkeep {
             // A group that yielded meanwhile has nothing to restore.
             (0..counters).for_each(|_| _ = sensors.restore_counters());
         }
-        self.tell_overhead(!features.is_empty());
+        self.report_overhead(!features.is_empty());
         counters > 0
     }
 
@@ -171,7 +172,7 @@ impl Upkeep {
         }
     }
 
-    fn tell_overhead(&self, helped: bool) {
+    fn report_overhead(&self, helped: bool) {
         let (percent, most) = (self.overhead.percent(), self.overhead.most_percent());
         let given_up = steps::describe(&self.shed);
         let (state, detail) = match (given_up.is_empty(), helped) {
@@ -190,7 +191,7 @@ impl Upkeep {
         self.status.set("overhead", state, detail);
     }
 
-    fn tell_counters(&self) {
+    fn report_counters(&self) {
         let events: Vec<_> =
             self.counters.iter().map(|open| (&*open.counter.name, open.state, &*open.detail)).collect();
         let (state, detail) = summary(&events);

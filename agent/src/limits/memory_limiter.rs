@@ -44,7 +44,7 @@ pub struct MemoryUse {
 
 /// Holds podperf to its budget, see the module.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct MemoryLimiter {
     memory: Memory,
     settings: MemorySettings,
     /// `true` if the last needed step could be taken.
@@ -52,11 +52,11 @@ pub(super) struct Keeper {
     status: Status,
 }
 
-impl Keeper {
+impl MemoryLimiter {
     pub(super) fn new(settings: MemorySettings, status: Status) -> Self {
         let mut this = Self { memory: Memory::default(), settings, helped: true, status };
         this.follow_limit();
-        this.tell();
+        this.report();
         this
     }
 
@@ -73,14 +73,14 @@ impl Keeper {
     }
 
     /// Measures the memory, and gives up or restores at most one feature.
-    pub(super) fn tend(&mut self, now: Duration, map_bytes: u64) {
+    pub(super) fn update(&mut self, now: Duration, map_bytes: u64) {
         self.follow_limit();
         let used = Used { process: resident(), maps: map_bytes };
         let step = self.memory.observe(now, used);
         self.settings.given_up.set_most_resident(self.memory.most_resident());
         let Some(step) = step else {
             self.helped |= !self.memory.is_near();
-            return self.tell();
+            return self.report();
         };
         self.helped = (self.settings.stacks || step == Step::Restore) && self.memory.take(step);
         if self.helped {
@@ -92,7 +92,7 @@ impl Keeper {
                 Step::Restore => info!(given_up = now, used, "there is memory again, something comes back"),
             }
         }
-        self.tell();
+        self.report();
     }
 
     /// A container's limit may change while it runs.
@@ -104,7 +104,7 @@ impl Keeper {
         }
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         let MemoryUse { used, budget, shed } = self.used();
         let Some(budget) = budget else {
             let detail = "without a budget: `overhead.maxMemory` is 0, or the container has no limit";
