@@ -83,13 +83,13 @@ impl Checkpoint {
 }
 
 fn taken_over(before: &[Before]) -> String {
-    let astray: BTreeSet<_> =
-        before.iter().flat_map(|before| &before.astray).map(|field| format!("`{field}`")).collect();
-    let astray = Vec::from_iter(astray).join(", ");
-    let anew = if astray.is_empty() {
+    let unmatched: BTreeSet<_> =
+        before.iter().flat_map(|before| &before.unmatched).map(|field| format!("`{field}`")).collect();
+    let unmatched = Vec::from_iter(unmatched).join(", ");
+    let anew = if unmatched.is_empty() {
         String::new()
     } else {
-        format!(", and what only one of them has begins anew: {astray}")
+        format!(", and what only one of them has begins anew: {unmatched}")
     };
     format!("other programs have taken over from those of the agent before{anew}")
 }

@@ -13,7 +13,7 @@ use super::{counters::Counters, error::LoadError, flush::flush_on, load::Tracepo
 /// Moves the arrays of counters out of the object into `counters`: a second descriptor of each array would cost one
 /// more per event. With `adopted`, the arrays still hold the counters of another agent, and these counters replace
 /// them.
-pub(super) fn hand_over(
+pub(super) fn pass_counters(
     object: &mut Object,
     counters: &mut Counters,
     cpus: &[u32],
@@ -26,12 +26,12 @@ pub(super) fn hand_over(
     let mut take = |name: &'static str| object.take_map(name).ok_or(LoadError::Missing(name));
     let events = EVENTS.into_iter().map(&mut take).collect::<Result<_, _>>()?;
     let controls = take("controls")?;
-    let handed_over = if adopted && counters.slots() > 0 {
+    let passed = if adopted && counters.slots() > 0 {
         counters.replace(events, controls, cpus, |cpu| flush_on(object, cpu))
     } else {
-        counters.hand_over(events, controls, cpus)
+        counters.pass(events, controls, cpus)
     };
-    handed_over.map_err(LoadError::Counter)
+    passed.map_err(LoadError::Counter)
 }
 
 pub(super) fn attach_btf(

@@ -137,7 +137,7 @@ impl Counters {
     }
 
     /// Puts the counters into the maps that the programs read.
-    pub(super) fn hand_over(&mut self, events: Vec<Map>, controls: Map, cpus: &[u32]) -> io::Result<()> {
+    pub(super) fn pass(&mut self, events: Vec<Map>, controls: Map, cpus: &[u32]) -> io::Result<()> {
         self.maps = Some(Maps { events, controls });
         cpus.iter().try_for_each(|cpu| self.publish(*cpu))
     }

@@ -20,7 +20,7 @@ pub struct Lowered {
 
 impl Lowered {
     /// Applies this to the orders. `max_walks` is the configured budget of a CPU in a second; 0 means no limit.
-    pub(super) fn tell(self, orders: &mut abi::podperf_orders, max_walks: u32) {
+    pub(super) fn apply(self, orders: &mut abi::podperf_orders, max_walks: u32) {
         let bits = [
             (self.stacks, abi::PODPERF_SHED_STACKS),
             (self.wait_stacks, abi::PODPERF_SHED_WAIT_STACKS),
@@ -42,22 +42,22 @@ pub(super) fn apart_ns(in_a_second: u32) -> u64 {
 mod tests {
     use super::*;
 
-    fn told(lowered: Lowered, max_walks: u32) -> (u32, u64) {
+    fn applied(lowered: Lowered, max_walks: u32) -> (u32, u64) {
         let mut orders: abi::podperf_orders = bytemuck::Zeroable::zeroed();
-        lowered.tell(&mut orders, max_walks);
+        lowered.apply(&mut orders, max_walks);
         (orders.shed, orders.walk_every_ns)
     }
 
     #[test]
     fn each_halving_doubles_the_time_between_walks() {
         let halved = |walk_halvings| Lowered { walk_halvings, ..Lowered::default() };
-        assert_eq!([0, 1, 4].map(|times| told(halved(times), 5000)), [(0, 200_000), (0, 400_000), (0, 3_200_000)]);
-        assert_eq!([0, 1].map(|times| told(halved(times), 0)), [(0, 0), (0, 400_000)], "there is no limit to halve");
+        assert_eq!([0, 1, 4].map(|times| applied(halved(times), 5000)), [(0, 200_000), (0, 400_000), (0, 3_200_000)]);
+        assert_eq!([0, 1].map(|times| applied(halved(times), 0)), [(0, 0), (0, 400_000)], "there is no limit to halve");
     }
 
     #[test]
     fn each_part_has_its_bit() {
-        let shed = |lowered| told(lowered, 1).0;
+        let shed = |lowered| applied(lowered, 1).0;
         assert_eq!(shed(Lowered { stacks: true, ..Lowered::default() }), abi::PODPERF_SHED_STACKS);
         assert_eq!(shed(Lowered { wait_stacks: true, ..Lowered::default() }), abi::PODPERF_SHED_WAIT_STACKS);
         let most = Lowered { user_frames: true, wait_stacks: true, ..Lowered::default() };

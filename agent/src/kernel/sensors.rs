@@ -10,7 +10,7 @@ use podperf_ebpf::abi;
 use tracing::debug;
 
 use super::{
-    attach::{hand_over, take_ring},
+    attach::{pass_counters, take_ring},
     clock::{monotonic, monotonic_ns},
     cost::{MapUse, ProgramUse},
     counters::{Counters, OpenCounter, fastest_ghz},
@@ -28,7 +28,7 @@ use super::{
     sampler::{SampleEvent, Sampler},
     sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
     start::{find, forget_stacks, is_loaded, layout, load},
-    takeover::{Before, Pins, handover::take_over},
+    takeover::{Before, Pins, generations::take_over},
 };
 use crate::{
     events::{plan::Plan, plausible::MOST_PER_CYCLE},
@@ -112,7 +112,7 @@ impl Sensors {
         if adopted {
             forget_stacks(&object).map_err(LoadError::Counter)?;
         }
-        hand_over(&mut object, &mut counters, &cpus, adopted)?;
+        pass_counters(&mut object, &mut counters, &cpus, adopted)?;
         let stack_ring = take_ring(&mut object, "stack_ring")?;
         let cgroup_ring = take_ring(&mut object, "cgroup_ring")?;
         let sampled = settings.stacks && settings.oncpu_hertz > 0;

@@ -24,7 +24,7 @@ use super::{
     sent, symbols,
     takeover::{
         description::{self, Description},
-        handover,
+        generations,
         layout::Layout,
         pins::{Generation, Pins},
     },
@@ -47,7 +47,7 @@ pub(super) fn find(pins: &Pins, layout: &str) -> Result<Found, LoadError> {
     let failed = |source| pins.failed(source);
     let mut found = Found::default();
     let generations = pins.generations().map_err(failed)?;
-    let word = handover::word(pins);
+    let word = generations::word(pins);
     let counting = generations.iter().find(|generation| word.is_some_and(|word| word.generation == generation.number));
     let remembered = |generation: &Generation| pins.map_id(generation, TASKS);
     let current = counting.and_then(remembered);
@@ -63,7 +63,7 @@ pub(super) fn find(pins: &Pins, layout: &str) -> Result<Found, LoadError> {
                     warn!(generation = generation.name, %error, "what is pinned is not whole, and is removed")
                 }
             }
-        } else if word.is_some() && handover::description(&pins.of(&generation.name)).is_some() {
+        } else if word.is_some() && generations::description(&pins.of(&generation.name)).is_some() {
             found.others.push(generation.clone());
             continue;
         } else {
@@ -153,7 +153,7 @@ pub(super) fn load(
     // The kernel's types are by far the largest data in the agent, and are freed when this function returns.
     let btf = Btf::from_sys_fs()?;
     let number = others.iter().map(|other| other.number).max().unwrap_or(0) + 1;
-    let word = pins.filter(|_| !others.is_empty()).and_then(handover::word);
+    let word = pins.filter(|_| !others.is_empty()).and_then(generations::word);
     let word = word.unwrap_or_else(|| abi::podperf_handover { generation: number, since_ns: monotonic_ns() });
     let carried;
     let mut loader = EbpfLoader::new();
@@ -170,7 +170,7 @@ pub(super) fn load(
         if others.is_empty() {
             pins.begin_shared().map_err(|source| pins.failed(source))?;
         }
-        loader.map_pin_path(".data.handover", pins.shared().join(handover::WORD));
+        loader.map_pin_path(".data.handover", pins.shared().join(generations::WORD));
         if let Some(counting) = &found.counting {
             // Programs of one layout share the records of tasks. Programs of another layout migrate the records.
             let theirs = pins.of(&counting.name);
@@ -182,7 +182,7 @@ pub(super) fn load(
                     loader.map_pin_path(map.name, Object::pin_of(&theirs, map.name));
                 }
             }
-            if carries && let Some(description) = handover::description(&theirs) {
+            if carries && let Some(description) = generations::description(&theirs) {
                 let anew;
                 (carried, anew) = description.carried(&Description::own());
                 if !anew.is_empty() {
@@ -193,13 +193,13 @@ pub(super) fn load(
             }
         }
     }
-    layout.tell(&mut loader);
+    layout.apply(&mut loader);
     let description = pieces(&(description::text() + &key.line()));
     loader.map_max_entries("description", u32::try_from(description.len()).unwrap_or(u32::MAX));
     let ebpf = loader.load(podperf_ebpf::OBJECT).map_err(|error| LoadError::Object(Box::new(error)))?;
     let mut object = Object::loaded(ebpf);
     for (index, piece) in (0_u32..).zip(&description) {
-        raw::update(fd(&object, handover::DESCRIPTION).map_err(LoadError::Counter)?, index, *piece)
+        raw::update(fd(&object, generations::DESCRIPTION).map_err(LoadError::Counter)?, index, *piece)
             .map_err(LoadError::Counter)?;
     }
     if let Some(pins) = pins {
@@ -215,7 +215,7 @@ pub(super) fn load(
     if settings.facts {
         attach_btf(&mut object, "task_newtask", "task_newtask", &btf)?;
         let mut orders = abi::podperf_orders { births_since_ns: monotonic_ns(), ..bytemuck::Zeroable::zeroed() };
-        Lowered::default().tell(&mut orders, settings.max_walks);
+        Lowered::default().apply(&mut orders, settings.max_walks);
         fd(&object, ORDERS).and_then(|map| raw::update(map, 0_u32, orders)).map_err(LoadError::Counter)?;
         load_iter(&mut object, ADOPT, &btf)?;
         object.iterate(ADOPT).map_err(LoadError::Counter)?;
@@ -239,18 +239,18 @@ pub(super) fn load(
 /// contain ids of stacks that were made with it.
 fn hash_key(pins: Option<&Pins>, found: &Found) -> io::Result<HashKey> {
     let before = pins.into_iter().flat_map(|pins| found.others.iter().map(|other| pins.of(&other.name)));
-    let mut keys = before.filter_map(|directory| HashKey::parse(&handover::description(&directory)?));
+    let mut keys = before.filter_map(|directory| HashKey::parse(&generations::description(&directory)?));
     keys.next().map_or_else(HashKey::random, Ok)
 }
 
 /// Splits a text into the values of its map.
-fn pieces(text: &str) -> Vec<[u8; handover::PIECE]> {
+fn pieces(text: &str) -> Vec<[u8; generations::PIECE]> {
     let piece = |bytes: &[u8]| {
-        let mut piece = [0; handover::PIECE];
+        let mut piece = [0; generations::PIECE];
         piece[..bytes.len()].copy_from_slice(bytes);
         piece
     };
-    text.as_bytes().chunks(handover::PIECE).map(piece).collect()
+    text.as_bytes().chunks(generations::PIECE).map(piece).collect()
 }
 
 /// Makes the programs send all stacks again, because this agent does not know the stacks that a previous agent

@@ -35,7 +35,7 @@ impl Sensors {
     ///
     /// When the kernel refuses.
     pub fn lower(&mut self, lowered: Lowered) -> io::Result<()> {
-        lowered.tell(&mut self.orders, self.max_walks);
+        lowered.apply(&mut self.orders, self.max_walks);
         self.order()
     }
 

@@ -80,7 +80,7 @@ pub(super) struct Translation {
     /// Source offset, target offset and number of bytes of each copy.
     moves: Vec<(usize, usize, usize)>,
     /// Fields without a counterpart in the other layout.
-    astray: BTreeSet<String>,
+    unmatched: BTreeSet<String>,
 }
 
 /// Returns the description of this agent's own maps.
@@ -156,17 +156,17 @@ impl Description {
         };
         let (theirs, ours) = (fields(self), fields(to));
         let mut this =
-            Translation { astray: theirs.symmetric_difference(&ours).cloned().collect(), ..Default::default() };
+            Translation { unmatched: theirs.symmetric_difference(&ours).cloned().collect(), ..Default::default() };
         for name in theirs.intersection(&ours) {
             let (Some(from), Some(into)) = (self.fields.get(name), to.fields.get(name)) else { continue };
             if from.size != into.size {
-                this.astray.insert(name.clone());
+                this.unmatched.insert(name.clone());
                 continue;
             }
             for index in 0..into.count {
                 let Some(there) = self.place(name, to.names(name).get(index), index).filter(|at| *at < from.count)
                 else {
-                    this.astray.extend(to.names(name).get(index).map(|element| format!("{name} {element}")));
+                    this.unmatched.extend(to.names(name).get(index).map(|element| format!("{name} {element}")));
                     continue;
                 };
                 this.moves.push((from.offset + there * from.apart, into.offset + index * into.apart, into.size));
@@ -228,8 +228,8 @@ impl Translation {
     }
 
     /// Returns the fields without a counterpart in the other layout.
-    pub(super) const fn astray(&self) -> &BTreeSet<String> {
-        &self.astray
+    pub(super) const fn unmatched(&self) -> &BTreeSet<String> {
+        &self.unmatched
     }
 }
 
@@ -249,8 +249,8 @@ mod tests {
         let translation = parse(OTHER).translation(&parse(OWN), "row");
         let other: Vec<u8> = [9_u32, 9, 5, 9, 6, 7].iter().flat_map(|word| word.to_ne_bytes()).collect();
         assert_eq!(translation.of::<[u32; 8]>(&other), [7, 0, 6, 0, 0, 0, 5, 0]);
-        let astray: Vec<&str> = translation.astray().iter().map(String::as_str).collect();
-        assert_eq!(astray, ["row.a z", "row.c", "row.new"]);
+        let unmatched: Vec<&str> = translation.unmatched().iter().map(String::as_str).collect();
+        assert_eq!(unmatched, ["row.a z", "row.c", "row.new"]);
         // A value that is cut short is translated as far as it goes.
         assert_eq!(translation.of::<[u32; 8]>(&other[..12]), [0, 0, 0, 0, 0, 0, 5, 0]);
     }
@@ -309,7 +309,7 @@ mod tests {
             bytemuck::bytes_of(&translation.of::<abi::podperf_cgroup>(bytemuck::bytes_of(&row))),
             bytemuck::bytes_of(&row)
         );
-        assert!(translation.astray().is_empty());
+        assert!(translation.unmatched().is_empty());
     }
 
     /// Two layouts with one number would be mistaken for each other, and task records would be read with wrong

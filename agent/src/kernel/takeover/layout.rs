@@ -43,7 +43,7 @@ impl Layout {
     }
 
     /// Passes the constants and the sizes to the loader.
-    pub(in crate::kernel) fn tell<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
+    pub(in crate::kernel) fn apply<'a>(&'a self, loader: &mut EbpfLoader<'a>) {
         for (name, bytes) in &self.globals {
             loader.override_global(name, bytes.as_slice(), true);
         }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_of_all_that_the_programs_are_told() {
+    fn a_name_depends_on_all_settings_of_the_programs() {
         let of = |value: u32, entries: u32, besides: &str| {
             Layout::default().global("value", value).size("map", entries).besides(besides).name()
         };

@@ -54,7 +54,7 @@ pub struct Before {
     /// All counts of the previous programs, in the layout of this agent's own programs.
     pub reading: RawReading,
     /// Fields without a counterpart: only the previous programs count them, or only this agent's programs.
-    pub astray: Vec<String>,
+    pub unmatched: Vec<String>,
     rows: Translation,
     /// The translation of the row of each sensor, and the place of that row among the posted words; `None` for a sensor
     /// that the previous programs do not have.
@@ -210,11 +210,11 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Bef
     }
     let unknown =
         reasons.iter().filter(|reason| !DROPS.contains(&reason.as_str())).map(|reason| format!("drops {reason}"));
-    let astray: Vec<_> = rows.astray().union(cpu.astray()).cloned().chain(unknown).collect();
-    if !astray.is_empty() {
-        warn!(generation = %directory.display(), ?astray, "programs of another layout: what only one of the two counts begins anew");
+    let unmatched: Vec<_> = rows.unmatched().union(cpu.unmatched()).cloned().chain(unknown).collect();
+    if !unmatched.is_empty() {
+        warn!(generation = %directory.display(), astray = ?unmatched, "programs of another layout: what only one of the two counts begins anew");
     }
-    Ok(Before { directory, identity, reading, astray, rows, sensors, changes })
+    Ok(Before { directory, identity, reading, unmatched, rows, sensors, changes })
 }
 
 /// Returns the rows, each as the sum over all CPUs. All slots are read, since another layout may assign slots to
