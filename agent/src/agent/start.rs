@@ -72,7 +72,7 @@ pub fn start(
     let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings(), node_name.clone()));
     let exporter = exporter.transpose()?.map(Arc::new);
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
-    let (met_sender, met) = mpsc::sync_channel(PROCESSES_WAITING);
+    let (process_sender, processes) = mpsc::sync_channel(PROCESSES_WAITING);
     let (reader, collector) = collector::start(
         sensors,
         CollectorSettings {
@@ -92,7 +92,7 @@ pub fn start(
             },
             profiles: profiles.then_some((config.otlp.interval, window_sender)),
             filter,
-            met: met_sender,
+            new_processes: process_sender,
             max_stacks: config.stacks.max_stacks as usize,
             max_samples: config.stacks.max_samples as usize,
             sample_period: config.stacks.sample_period(),
@@ -150,7 +150,7 @@ pub fn start(
     let symbolizer = profiles
         .then(|| {
             let confined = agent.lock_config().sandbox.syscalls;
-            stacks::start(windows, met, symbols, given_up, confined, move |profile, unwound| {
+            stacks::start(windows, processes, symbols, given_up, confined, move |profile, unwound| {
                 reader.tell_unwound(unwound);
                 sinks.take(profile);
             })

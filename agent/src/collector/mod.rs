@@ -115,7 +115,7 @@ pub struct CollectorSettings {
     /// The filter of the agent's own profiles.
     pub filter: Filter,
     /// The channel to the symbolizer for processes with new stacks, which it reads before they end.
-    pub met: mpsc::SyncSender<Pid>,
+    pub new_processes: mpsc::SyncSender<Pid>,
     /// The largest number of cached stacks.
     pub max_stacks: usize,
     /// The largest number of samples that wait for the name of their pod.
@@ -165,7 +165,7 @@ pub fn start(
         pod_changes: Changes::clone(&pod_changes),
         ledger,
         nameless: Vec::new(),
-        met: HashSet::new(),
+        seen_processes: HashSet::new(),
         samples,
         filters,
         window: (SystemTime::now(), Instant::now()),
@@ -202,7 +202,7 @@ struct Collector {
     /// Samples of the last windows whose pod had no name yet.
     nameless: Vec<(Place, RawSample)>,
     /// Processes of new stacks in this window, with their outermost addresses.
-    met: HashSet<(Pid, Option<u64>)>,
+    seen_processes: HashSet<(Pid, Option<u64>)>,
     /// The samples since the last profile.
     samples: Window,
     /// The filter of the agent's own profiles, and the filters of recordings.
@@ -300,14 +300,15 @@ impl Collector {
     fn drain(&mut self) {
         let now_ns = monotonic_ns();
         let (tree, samples) = (&mut self.tree, &mut self.samples);
-        let (met, meet, most) = (&mut self.met, &self.settings.met, self.settings.max_stacks);
+        let (seen, new_processes, most) =
+            (&mut self.seen_processes, &self.settings.new_processes, self.settings.max_stacks);
         self.sensors.drain(
             |record| {
                 if let StackRecord::Stack(stack) = &record {
                     // An exec gives a process new addresses. If the channel is full, the process is read together with
                     // its window.
-                    if met.len() < most && met.insert((stack.process, stack.user.last().copied())) {
-                        meet.try_send(stack.process).ok();
+                    if seen.len() < most && seen.insert((stack.process, stack.user.last().copied())) {
+                        new_processes.try_send(stack.process).ok();
                     }
                 }
                 samples.record(record);

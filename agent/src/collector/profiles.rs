@@ -96,7 +96,7 @@ impl Collector {
         };
         let handed_on = taker.try_send(profile).is_ok();
         self.profiles_dropped += u64::from(!handed_on);
-        self.met.clear();
+        self.seen_processes.clear();
         let without_stacks = self.settings.memory.given_up.has(Feature::Stacks);
         let forgotten = if without_stacks { self.samples.forget_all() } else { self.samples.forget() };
         if let Err(error) = self.sensors.forget_sent(&forgotten) {

@@ -33,7 +33,7 @@ impl KnownFunctions {
     }
 
     /// Notes the addresses of a stack.
-    pub(super) fn meet(&mut self, kernel: &[u64]) {
+    pub(super) fn note(&mut self, kernel: &[u64]) {
         if self.table.is_empty() {
             return;
         }

@@ -56,7 +56,7 @@ impl Objects {
     }
 
     /// Returns the object of a file; each content is read once.
-    pub(super) fn meet(&self, file: &Watched<'_>) -> io::Result<Arc<Object>> {
+    pub(super) fn object(&self, file: &Watched<'_>) -> io::Result<Arc<Object>> {
         let id = FileId::of(&file.file)?;
         if let Some(object) = self.lock().known.get(&id) {
             return Ok(Arc::clone(object));

@@ -145,7 +145,7 @@ pub(super) fn object_of(process: Pid, vma: &Vma, objects: &Objects, pulse: &Puls
     let Backing::File(file) = &vma.backing else { return None };
     pulse.at(Place::Device(file.device.clone()));
     pulse.beat().ok()?;
-    objects.meet(&Watched { file: open_mapped(process, vma, file).ok()?, pulse }).ok()
+    objects.object(&Watched { file: open_mapped(process, vma, file).ok()?, pulse }).ok()
 }
 
 /// Returns the executable mappings of a process; an empty list for a process that has ended or is a kernel thread.

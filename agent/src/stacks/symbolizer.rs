@@ -38,9 +38,9 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile and the
-/// completeness of its stack walks. Between windows, it reads the mappings of processes that were `met` with a new
-/// stack, so that they have names even if they end before their window does. While caches are `given_up`, it remembers
-/// nothing between windows.
+/// completeness of its stack walks. Between windows, it reads the mappings of `processes` with a new stack, so that
+/// they have names even if they end before their window does. While caches are `given_up`, it remembers nothing between
+/// windows.
 ///
 /// With `confined`, this thread and the thread for files can only read from then on, because the files are untrusted.
 ///
@@ -49,7 +49,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// When the thread cannot be started.
 pub fn start(
     windows: mpsc::Receiver<RawProfile>,
-    met: mpsc::Receiver<Pid>,
+    processes: mpsc::Receiver<Pid>,
     counts: SymbolCounts,
     given_up: GivenUp,
     confined: bool,
@@ -62,7 +62,7 @@ pub fn start(
         }
         let mut symbols = Symbols::new(reader);
         let mut number = 0_usize;
-        while let Some(work) = next(&windows, &met) {
+        while let Some(work) = next(&windows, &processes) {
             let forgets = given_up.has(Feature::Caches);
             match work {
                 Work::Window(window) => {
@@ -80,8 +80,8 @@ pub fn start(
                         return_free_memory();
                     }
                 }
-                Work::Met(_) if forgets => {}
-                Work::Met(process) => symbols.meet(process),
+                Work::Process(_) if forgets => {}
+                Work::Process(process) => symbols.prefetch(process),
             }
         }
     })
@@ -89,19 +89,19 @@ pub fn start(
 
 enum Work {
     Window(RawProfile),
-    Met(Pid),
+    Process(Pid),
 }
 
 /// Returns the next work: a waiting window comes before all processes. Returns `None` when no more windows come.
-fn next(windows: &mpsc::Receiver<RawProfile>, met: &mpsc::Receiver<Pid>) -> Option<Work> {
+fn next(windows: &mpsc::Receiver<RawProfile>, processes: &mpsc::Receiver<Pid>) -> Option<Work> {
     loop {
         match windows.try_recv() {
             Ok(window) => return Some(Work::Window(window)),
             Err(mpsc::TryRecvError::Disconnected) => return None,
             Err(mpsc::TryRecvError::Empty) => {}
         }
-        match met.recv_timeout(LOOK_EVERY) {
-            Ok(process) => return Some(Work::Met(process)),
+        match processes.recv_timeout(LOOK_EVERY) {
+            Ok(process) => return Some(Work::Process(process)),
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => return windows.recv().ok().map(Work::Window),
         }
@@ -317,9 +317,9 @@ mod tests {
     }
 
     #[test]
-    fn windows_do_not_wait_for_those_who_are_met() {
+    fn windows_do_not_wait_for_processes() {
         let (window_sender, windows) = mpsc::sync_channel(2);
-        let (met_sender, met) = mpsc::sync_channel(8);
+        let (process_sender, processes) = mpsc::sync_channel(8);
         let window = || RawProfile {
             start: SystemTime::UNIX_EPOCH,
             duration: Duration::ZERO,
@@ -329,19 +329,19 @@ mod tests {
             functions: Arc::default(),
             on_its_way: Arc::default(),
         };
-        let next = || next(&windows, &met);
+        let next = || next(&windows, &processes);
         for pid in 0..3 {
-            met_sender.send(Pid(pid)).unwrap();
+            process_sender.send(Pid(pid)).unwrap();
         }
-        assert!(matches!(next(), Some(Work::Met(Pid(0)))));
+        assert!(matches!(next(), Some(Work::Process(Pid(0)))));
         window_sender.send(window()).unwrap();
         assert!(matches!(next(), Some(Work::Window(_))));
-        assert!(matches!(next(), Some(Work::Met(Pid(1)))));
+        assert!(matches!(next(), Some(Work::Process(Pid(1)))));
         // Windows are still processed after the channel of processes has closed.
-        drop(met_sender);
+        drop(process_sender);
         window_sender.send(window()).unwrap();
         assert!(matches!(next(), Some(Work::Window(_))));
-        assert!(matches!(next(), Some(Work::Met(Pid(2)))));
+        assert!(matches!(next(), Some(Work::Process(Pid(2)))));
         drop(window_sender);
         assert!(next().is_none());
     }

@@ -31,7 +31,7 @@ const STACK_BYTES: usize = 160;
 const TWIN_BYTES: usize = 64;
 const FRAME_BYTES: usize = 256;
 /// The largest number of new processes that are read in a second: each may take half a millisecond.
-const MEETS_PER_SECOND: u32 = 50;
+const PREFETCHES_PER_SECOND: u32 = 50;
 
 /// The names of addresses, remembered as long as they cannot change.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub(super) struct Symbols {
     stacks: Remembered<(u64, StackId), NamedStack>,
     /// The number of the process that last had a stack: a process that is gone may have been forked from it.
     twins: Remembered<StackId, u64>,
-    meets: (Instant, u32),
+    prefetches: (Instant, u32),
     /// Set if files were read: this takes memory that is freed again.
     read_files: bool,
 }
@@ -63,7 +63,7 @@ impl Symbols {
 
     /// Returns the same symbolizer without remembered symbols.
     pub(super) fn forget(self) -> Self {
-        Self { meets: self.meets, read_files: self.read_files, ..Self::of(self.user.forget()) }
+        Self { prefetches: self.prefetches, read_files: self.read_files, ..Self::of(self.user.forget()) }
     }
 
     fn of(user: User) -> Self {
@@ -74,7 +74,7 @@ impl Symbols {
             kernel_mapping: Arc::new(Mapping { path: "[kernel]".into(), ..Mapping::default() }),
             stacks: Remembered::new(STACKS_BYTES),
             twins: Remembered::new(TWINS_BYTES),
-            meets: (Instant::now(), 0),
+            prefetches: (Instant::now(), 0),
             read_files: false,
         }
     }
@@ -99,13 +99,13 @@ impl Symbols {
     }
 
     /// Reads the mappings of a process with a new stack, before it ends.
-    pub(super) fn meet(&mut self, process: Pid) {
-        let (since, met) = &mut self.meets;
+    pub(super) fn prefetch(&mut self, process: Pid) {
+        let (since, prefetches) = &mut self.prefetches;
         if since.elapsed() >= Duration::from_secs(1) {
-            (*since, *met) = (Instant::now(), 0);
+            (*since, *prefetches) = (Instant::now(), 0);
         }
-        if *met < MEETS_PER_SECOND {
-            *met += u32::from(self.user.meet(process));
+        if *prefetches < PREFETCHES_PER_SECOND {
+            *prefetches += u32::from(self.user.prefetch(process));
         }
     }
 
@@ -311,12 +311,12 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_has_the_names_of_what_was_met() {
+    fn a_process_that_is_gone_has_the_names_that_were_prefetched() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let address = code_of(&child);
         let pid = Pid(child.id());
         let mut symbols = symbols();
-        symbols.meet(pid);
+        symbols.prefetch(pid);
         child.kill().unwrap();
         child.wait().unwrap();
         let named = name(&mut symbols, pid, &stack(vec![address]));

@@ -1,7 +1,7 @@
 //! Names user addresses: keeps known processes, their files, and the functions that were looked up.
 
 mod jit;
-mod meets;
+mod prefetch;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use self::meets::Meets;
+use self::prefetch::PrefetchTime;
 use super::{
     counts::Cause,
     demangle::{FunctionName, Language, MAX_NAME},
@@ -80,7 +80,7 @@ pub(super) struct User {
     no_text: Arc<str>,
     vdso: Vdso,
     window: u32,
-    meets: Meets,
+    prefetch_time: PrefetchTime,
 }
 
 /// The addresses of one file whose functions must be looked up.
@@ -103,13 +103,13 @@ impl User {
             no_text: "".into(),
             vdso: Vdso::default(),
             window: 1,
-            meets: Meets::default(),
+            prefetch_time: PrefetchTime::default(),
         }
     }
 
     /// Returns the same tables without remembered files and names.
     pub(super) fn forget(self) -> Self {
-        Self { meets: self.meets, ..Self::new(self.reader) }
+        Self { prefetch_time: self.prefetch_time, ..Self::new(self.reader) }
     }
 
     /// Starts the next window.
@@ -119,21 +119,21 @@ impl User {
         self.objects.next_window();
         self.names.next_window();
         self.frames.next_window();
-        self.meets.next_window();
+        self.prefetch_time.next_window();
     }
 
     /// Reads the mappings of a process and their files, so that the process may end. Returns whether the process was
     /// new. For a known process, this reads one small file.
-    pub(super) fn meet(&mut self, pid: Pid) -> bool {
+    pub(super) fn prefetch(&mut self, pid: Pid) -> bool {
         let Some(life) = Life::of(pid) else { return false };
         if self.processes.get(&pid).is_some_and(|known| known.life == life) {
             return false;
         }
         let (owner, start) = (owner_of(pid), Instant::now());
-        let Some(time) = self.meets.time_for(&owner, pid) else { return false };
+        let Some(time) = self.prefetch_time.time_for(&owner, pid) else { return false };
         let mut turn = Turn { owner, deadline: start + time, map_bytes: 0, late: false };
         let process = self.read(pid, life, &mut turn);
-        let is_met = process.is_some();
+        let is_read = process.is_some();
         if let Some(mut process) = process {
             let all = (0..process.spans.len()).collect();
             self.identify(&mut process, &all, &mut turn);
@@ -141,8 +141,8 @@ impl User {
             process.read_in = 0;
             self.keep(process);
         }
-        self.meets.used(turn.owner, start.elapsed());
-        is_met
+        self.prefetch_time.used(turn.owner, start.elapsed());
+        is_read
     }
 
     /// Returns the number of a process with its mappings; known mappings are not read again. Returns `None` for a
@@ -179,7 +179,7 @@ impl User {
     /// Returns the frames in files, and the addresses in memory that a JIT compiler may have written.
     fn frames_in_files(&mut self, pid: Pid, calls: &BTreeSet<u64>, turn: &mut Turn) -> (HashMap<u64, Named>, Vec<u64>) {
         let Some(mut process) = self.current(pid, turn) else {
-            let unread = Life::of(pid).is_some() || self.meets.has_skipped(pid);
+            let unread = Life::of(pid).is_some() || self.prefetch_time.has_skipped(pid);
             let cause = if unread { Cause::FileUnreadable } else { Cause::ProcessGone };
             let gone = |call: &u64| (*call, unnamed(*call, Place::Unknown, cause));
             return (calls.iter().map(gone).collect(), Vec::new());

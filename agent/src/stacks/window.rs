@@ -99,7 +99,7 @@ impl Window {
         match record {
             StackRecord::Stack(stack) => {
                 let reason = self.reasons.of(&stack.kernel);
-                self.functions.meet(&stack.kernel);
+                self.functions.note(&stack.kernel);
                 let known = KnownStack { reason, stack: Arc::new(stack) };
                 self.stacks.insert(known.stack.id, (known, self.number));
             }

@@ -81,7 +81,7 @@ impl User {
         let Some(path) = map_path(pid) else { return Some(None) };
         let objects = Arc::clone(&self.objects);
         self.run(turn, pid, reader::Place::Own, move |pulse| {
-            objects.meet(&Watched { file: open_below(pid, &path).ok()?, pulse }).ok()
+            objects.object(&Watched { file: open_below(pid, &path).ok()?, pulse }).ok()
         })
     }
 

@@ -17,14 +17,14 @@ const MAX_SKIPPED: usize = 4096;
 
 /// The time that was used since the last window.
 #[derive(Debug, Default)]
-pub(super) struct Meets {
+pub(super) struct PrefetchTime {
     used: HashMap<String, Duration>,
     skipped: HashSet<Pid>,
     /// Processes that were skipped before the last window; the stacks of that window are named now.
     skipped_before: HashSet<Pid>,
 }
 
-impl Meets {
+impl PrefetchTime {
     pub(super) fn next_window(&mut self) {
         self.used.clear();
         self.skipped_before = mem::take(&mut self.skipped);
@@ -76,8 +76,8 @@ mod tests {
         let mut children = [(); 2].map(|()| Command::new("sleep").arg("1000").spawn().unwrap());
         let [skipped, unseen] = [children[0].id(), children[1].id()].map(Pid);
         let mut user = User::new(Reader::start(true).unwrap());
-        user.meets.used("pod a".into(), TIME);
-        assert_eq!(user.meets.time_for("pod a", skipped), None);
+        user.prefetch_time.used("pod a".into(), TIME);
+        assert_eq!(user.prefetch_time.time_for("pod a", skipped), None);
         for child in &mut children {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -91,37 +91,37 @@ mod tests {
         assert_eq!(outcome(unseen), Err(Cause::ProcessGone));
         // The process is read in the next window.
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        assert!(user.meet(Pid(child.id())));
+        assert!(user.prefetch(Pid(child.id())));
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
     #[test]
     fn one_owner_uses_up_its_own_time_only_and_has_it_again_in_the_next_window() {
-        let mut meets = Meets::default();
-        assert_eq!(meets.time_for("pod a", Pid(1)), Some(TIME));
-        meets.used("pod a".into(), TIME / 4);
-        assert_eq!(meets.time_for("pod a", Pid(1)), Some(TIME / 4 * 3));
+        let mut prefetch = PrefetchTime::default();
+        assert_eq!(prefetch.time_for("pod a", Pid(1)), Some(TIME));
+        prefetch.used("pod a".into(), TIME / 4);
+        assert_eq!(prefetch.time_for("pod a", Pid(1)), Some(TIME / 4 * 3));
         // A read may exceed the limit.
-        meets.used("pod a".into(), TIME * 3);
-        assert_eq!(meets.time_for("pod a", Pid(2)), None);
-        assert_eq!(meets.time_for("pod b", Pid(3)), Some(TIME));
-        meets.used("/".into(), TIME * 3);
-        assert_eq!(meets.time_for("/", Pid(3)), Some(TIME_OUTSIDE));
-        meets.next_window();
-        assert_eq!(meets.time_for("pod a", Pid(4)), Some(TIME));
-        assert_eq!([1, 2, 3, 4].map(|pid| meets.has_skipped(Pid(pid))), [false, true, false, false]);
-        meets.next_window();
-        assert!(!meets.has_skipped(Pid(2)));
+        prefetch.used("pod a".into(), TIME * 3);
+        assert_eq!(prefetch.time_for("pod a", Pid(2)), None);
+        assert_eq!(prefetch.time_for("pod b", Pid(3)), Some(TIME));
+        prefetch.used("/".into(), TIME * 3);
+        assert_eq!(prefetch.time_for("/", Pid(3)), Some(TIME_OUTSIDE));
+        prefetch.next_window();
+        assert_eq!(prefetch.time_for("pod a", Pid(4)), Some(TIME));
+        assert_eq!([1, 2, 3, 4].map(|pid| prefetch.has_skipped(Pid(pid))), [false, true, false, false]);
+        prefetch.next_window();
+        assert!(!prefetch.has_skipped(Pid(2)));
     }
 
     #[test]
     fn few_skipped_processes_are_remembered() {
-        let mut meets = Meets::default();
-        meets.used("pod a".into(), TIME);
+        let mut prefetch = PrefetchTime::default();
+        prefetch.used("pod a".into(), TIME);
         for pid in 0..2 * MAX_SKIPPED {
-            assert_eq!(meets.time_for("pod a", Pid(pid.try_into().unwrap())), None);
+            assert_eq!(prefetch.time_for("pod a", Pid(pid.try_into().unwrap())), None);
         }
-        assert_eq!(meets.skipped.len(), MAX_SKIPPED);
+        assert_eq!(prefetch.skipped.len(), MAX_SKIPPED);
     }
 }
