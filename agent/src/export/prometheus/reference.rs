@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     BaseUnit, Kind,
     families::{self, Definition},
-    workload::Face,
+    workload::RowKind,
 };
 use crate::{
     events::catalogue::{EVENTS, Event, SHARED_FAMILY, SHARED_HELP, Scale},
@@ -57,7 +57,7 @@ struct OfRows {
 #[must_use]
 pub fn families() -> Vec<Reference> {
     let rows: Vec<_> = of_rows().into_iter().chain(of_sensors()).collect();
-    let of_rows = Face::ALL.iter().flat_map(|face| rows.iter().map(|family| family.of(*face)));
+    let of_rows = RowKind::ALL.iter().flat_map(|row_kind| rows.iter().map(|family| family.of(*row_kind)));
     of_rows.chain(families::ALL.iter().map(|definition| definition.reference())).collect()
 }
 
@@ -73,7 +73,7 @@ pub fn markdown() -> String {
             (false, false) => format!("`{}`", family.asked_by),
             (false, true) => format!("`{}`, with stacks", family.asked_by),
         };
-        let Reference { name, unit, .. } = family.of(Face::Container);
+        let Reference { name, unit, .. } = family.of(RowKind::Container);
         let unit = unit.unwrap_or_default();
         let (labels, series, help) = (code(&family.labels), &family.series, family.help.trim_end_matches('.'));
         writeln!(page, "| `{name}` | {unit} | {labels} | {series} | {default} | {help} |").ok();
@@ -85,7 +85,7 @@ pub fn markdown() -> String {
     );
     for sensor in sensors::ALL {
         for family in sensor.families.iter().map(|family| OfRows::of_sensor(sensor, family)) {
-            let Reference { name, kind, unit, labels: _, help, .. } = family.of(Face::Container);
+            let Reference { name, kind, unit, labels: _, help, .. } = family.of(RowKind::Container);
             let (unit, labels) = (unit.unwrap_or_default(), code(&family.labels));
             let (series, sensor) = (&family.series, sensor.names.sensor);
             writeln!(page, "| `{name}` | {kind} | {unit} | {labels} | {series} | `{sensor}` | {help} |").ok();
@@ -324,12 +324,12 @@ impl OfRows {
         }
     }
 
-    fn of(&self, face: Face) -> Reference {
+    fn of(&self, row_kind: RowKind) -> Reference {
         Reference {
-            name: full_name(&format!("{}{}", face.prefix(), self.name), self.unit, self.kind),
+            name: full_name(&format!("{}{}", row_kind.prefix(), self.name), self.unit, self.kind),
             kind: self.kind.name(),
             unit: self.unit.map(BaseUnit::name),
-            labels: face.labels().iter().chain(&self.labels).copied().collect(),
+            labels: row_kind.labels().iter().chain(&self.labels).copied().collect(),
             help: self.help.trim_end_matches('.').into(),
             when: match (self.by_default, self.needs_stacks) {
                 (true, false) => String::new(),

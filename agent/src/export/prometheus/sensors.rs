@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     BaseUnit, Family, Kind, Label, Value,
-    workload::{Face, label, labels},
+    workload::{RowKind, label, labels},
 };
 use crate::{
     attribution::{RowUsage, Snapshot},
@@ -20,7 +20,7 @@ pub(super) fn families(snapshot: &Snapshot, on: &[&'static Sensor]) -> Vec<Famil
     let mut families = Vec::new();
     for sensor in on {
         for family in sensor.families {
-            families.extend(Face::ALL.iter().map(|face| self::family(snapshot, sensor, family, *face)));
+            families.extend(RowKind::ALL.iter().map(|row_kind| self::family(snapshot, sensor, family, *row_kind)));
         }
     }
     families.retain(|family| !family.samples.is_empty());
@@ -33,11 +33,11 @@ pub(super) fn kind(family: &sensors::Family) -> Kind {
     if is_histogram { Kind::Histogram } else { Kind::Counter }
 }
 
-fn family(snapshot: &Snapshot, sensor: &Sensor, of: &sensors::Family, face: Face) -> Family {
-    let mut family = Family::new(format!("{}{}", face.prefix(), of.name), of.help, kind(of));
+fn family(snapshot: &Snapshot, sensor: &Sensor, of: &sensors::Family, row_kind: RowKind) -> Family {
+    let mut family = Family::new(format!("{}{}", row_kind.prefix(), of.name), of.help, kind(of));
     family.unit = BaseUnit::of(of.unit);
     let first = sensors::first_of(sensor);
-    for RowUsage { row, usage, started, .. } in snapshot.rows.iter().filter(|row| Face::of(&row.row) == face) {
+    for RowUsage { row, usage, started, .. } in snapshot.rows.iter().filter(|row| RowKind::of(&row.row) == row_kind) {
         let Some(words) = usage.words.get(first..first + sensor.words) else { continue };
         let row = labels(row);
         for series in of.series {

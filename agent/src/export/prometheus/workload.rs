@@ -19,13 +19,13 @@ const IDLE_ROW: &str = "(idle)";
 
 /// The kind of a row: each kind has families of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Face {
+pub(super) enum RowKind {
     Container,
     Pod,
     Cgroup,
 }
 
-impl Face {
+impl RowKind {
     pub(super) const ALL: [Self; 3] = [Self::Container, Self::Pod, Self::Cgroup];
 
     pub(super) const fn prefix(self) -> &'static str {
@@ -55,8 +55,8 @@ impl Face {
 }
 
 /// A row with its kind and its labels.
-struct Faced<'a> {
-    face: Face,
+struct NamedRow<'a> {
+    row_kind: RowKind,
     labels: Arc<[Label]>,
     usage: &'a Usage,
     /// The usage to export, in which new values may be zero.
@@ -64,10 +64,10 @@ struct Faced<'a> {
     started: SystemTime,
 }
 
-impl<'a> Faced<'a> {
+impl<'a> NamedRow<'a> {
     fn of(row: &'a RowUsage, zero_first: bool) -> Self {
         Self {
-            face: Face::of(&row.row),
+            row_kind: RowKind::of(&row.row),
             labels: labels(&row.row),
             usage: &row.usage,
             shown: if zero_first { row.shown.of(&row.usage) } else { Cow::Borrowed(&row.usage) },
@@ -83,7 +83,7 @@ pub(super) fn labels(row: &Row) -> Arc<[Label]> {
         Row::Pod { namespace, pod } => &[namespace, pod],
         Row::Cgroup(path) => &[path],
     };
-    Face::of(row).labels().iter().zip(values).map(|(&name, value)| label(name, value)).collect()
+    RowKind::of(row).labels().iter().zip(values).map(|(&name, value)| label(name, value)).collect()
 }
 
 pub(super) fn label(name: &'static str, value: &str) -> Label {
@@ -99,23 +99,23 @@ pub(super) fn families(
     zero_first: bool,
 ) -> Vec<Family> {
     let mut families = Vec::new();
-    let rows: Vec<Faced<'_>> = snapshot.rows.iter().map(|row| Faced::of(row, zero_first)).collect();
-    for face in Face::ALL {
-        let mut rows: Vec<&Faced<'_>> = rows.iter().filter(|row| row.face == face).collect();
+    let rows: Vec<NamedRow<'_>> = snapshot.rows.iter().map(|row| NamedRow::of(row, zero_first)).collect();
+    for row_kind in RowKind::ALL {
+        let mut rows: Vec<&NamedRow<'_>> = rows.iter().filter(|row| row.row_kind == row_kind).collect();
         if rows.is_empty() {
             continue;
         }
         let wanted = FACTS.iter().filter(|fact| facts.contains(&fact.family));
-        families.extend(wanted.map(|fact| fact_family(fact, face, &rows)));
-        let idle = Faced {
-            face,
+        families.extend(wanted.map(|fact| fact_family(fact, row_kind, &rows)));
+        let idle = NamedRow {
+            row_kind,
             labels: labels(&Row::Cgroup(IDLE_ROW.into())),
             usage: &snapshot.idle,
             shown: Cow::Borrowed(&snapshot.idle),
             started: snapshot.started,
         };
-        rows.extend((face == Face::Cgroup).then_some(&idle));
-        families.extend(counter_families(face, &rows, counters, snapshot));
+        rows.extend((row_kind == RowKind::Cgroup).then_some(&idle));
+        families.extend(counter_families(row_kind, &rows, counters, snapshot));
     }
     if !facts.is_empty() {
         families.push(NODE_IDLE.of(Value::seconds(snapshot.idle_ns)).created(snapshot.started));
@@ -126,10 +126,10 @@ pub(super) fn families(
     families
 }
 
-fn fact_family(fact: &FamilyRow, face: Face, rows: &[&Faced<'_>]) -> Family {
-    let mut family = Family::new(format!("{}{}", face.prefix(), fact.name), fact.help, Kind::Counter);
+fn fact_family(fact: &FamilyRow, row_kind: RowKind, rows: &[&NamedRow<'_>]) -> Family {
+    let mut family = Family::new(format!("{}{}", row_kind.prefix(), fact.name), fact.help, Kind::Counter);
     family.unit = BaseUnit::of(fact.unit);
-    for Faced { labels: row, usage, shown, started, .. } in rows.iter().copied() {
+    for NamedRow { labels: row, usage, shown, started, .. } in rows.iter().copied() {
         for (label, number) in fact.series {
             if fact.sparse && usage.facts[*number] == 0 {
                 continue;
@@ -143,7 +143,12 @@ fn fact_family(fact: &FamilyRow, face: Face, rows: &[&Faced<'_>]) -> Family {
     family
 }
 
-fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter], snapshot: &Snapshot) -> Vec<Family> {
+fn counter_families(
+    row_kind: RowKind,
+    rows: &[&NamedRow<'_>],
+    counters: &[OpenCounter],
+    snapshot: &Snapshot,
+) -> Vec<Family> {
     let mut families: Vec<Family> = Vec::new();
     for open in counters {
         let (Some(slot), counter, true) = (open.slot, &open.counter, open.state.is_counted()) else { continue };
@@ -151,7 +156,7 @@ fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter], s
             Scale::Count => (counter.family, None),
             Scale::Nanoseconds => (counter.family.trim_end_matches("_seconds"), Some(BaseUnit::Seconds)),
         };
-        let name = format!("{}{name}", face.prefix());
+        let name = format!("{}{name}", row_kind.prefix());
         // Counters of one family differ in mode (user or kernel), or are raw events, which share a family.
         let index = families.iter().position(|family| family.name == name).unwrap_or_else(|| {
             let mut family = Family::new(name, counter.help, Kind::Counter);
@@ -162,7 +167,7 @@ fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter], s
         let event = counter.event_label.as_deref().map(|event| label("event", event));
         let mode = counter.mode.map(|mode| ("mode".into(), mode.name().into()));
         let more: Vec<Label> = event.into_iter().chain(mode).collect();
-        for Faced { labels: row, usage, shown, started, .. } in rows.iter().copied() {
+        for NamedRow { labels: row, usage, shown, started, .. } in rows.iter().copied() {
             // A counter that was never on the PMU while this row ran has no series: its count is unknown, not zero.
             let of_group = |times: &[u64]| open.group.and_then(|group| times.get(group).copied());
             if of_group(&usage.running_ns) == Some(0) && of_group(&usage.enabled_ns).is_some_and(|ns| ns > 0) {
@@ -181,7 +186,7 @@ fn counter_families(face: Face, rows: &[&Faced<'_>], counters: &[OpenCounter], s
 }
 
 /// Returns the information families of the pods and containers that have rows.
-fn info_families(snapshot: &Snapshot, rows: &[Faced<'_>]) -> Vec<Family> {
+fn info_families(snapshot: &Snapshot, rows: &[NamedRow<'_>]) -> Vec<Family> {
     let mut pods = POD_INFO.family();
     for pod in &snapshot.pods {
         let uid = pod.uid.map(|uid| uid.to_string()).unwrap_or_default();
@@ -200,7 +205,7 @@ fn info_families(snapshot: &Snapshot, rows: &[Faced<'_>]) -> Vec<Family> {
         pods.push_of_row(&Arc::default(), labels, Value::Count(1), None);
     }
     let mut containers = CONTAINER_INFO.family();
-    for (RowUsage { container, .. }, Faced { labels: row, .. }) in snapshot.rows.iter().zip(rows) {
+    for (RowUsage { container, .. }, NamedRow { labels: row, .. }) in snapshot.rows.iter().zip(rows) {
         let Some(info) = container else { continue };
         let more = vec![("container_id".into(), info.id.to_string().into()), label("image", &info.image)];
         containers.push_of_row(row, more, Value::Count(1), None);

@@ -40,7 +40,7 @@ impl Exporter {
     pub(super) fn new(receiver: &Settings) -> Result<Self, EndpointError> {
         let sender = Sender::new(receiver)?;
         let uri = sender.uri().clone();
-        let carrier = Carrier(Arc::new(Mutex::new(Carried { sender, said: None, more: Vec::new() })));
+        let carrier = Carrier(Arc::new(Mutex::new(Carried { sender, message: None, more: Vec::new() })));
         // The values that are set here override the variables of OpenTelemetry, which `receiver` already includes.
         let exporter = MetricExporter::builder()
             .with_http()
@@ -66,11 +66,11 @@ impl Exporter {
     pub(super) async fn export(&self, metrics: &ResourceMetrics, more: Vec<Metric>) -> Result<Option<String>, String> {
         self.carrier.0.lock().await.more = more;
         let exported = self.exporter.export(metrics).await;
-        let said = self.carrier.0.lock().await.said.take();
+        let message = self.carrier.0.lock().await.message.take();
         match exported {
-            Ok(()) => Ok(said),
+            Ok(()) => Ok(message),
             // If sending failed, the exporter's own error says only that there was an error.
-            Err(error) => Err(said.unwrap_or_else(|| error.to_string())),
+            Err(error) => Err(message.unwrap_or_else(|| error.to_string())),
         }
     }
 }
@@ -83,7 +83,7 @@ struct Carrier(Arc<Mutex<Carried>>);
 struct Carried {
     sender: Sender,
     /// The receiver's message on the last export, which the exporter does not return.
-    said: Option<String>,
+    message: Option<String>,
     /// The metrics that the next request has besides those of the SDK.
     more: Vec<Metric>,
 }
@@ -95,12 +95,12 @@ impl Carried {
         if let Some(metrics) = metrics(&mut request) {
             metrics.append(&mut self.more);
         }
-        let mut said = None;
+        let mut message = None;
         for part in split(request, MAX_REQUEST_BYTES) {
             let accepted = self.sender.send(&Signal::Metrics(part)).await.map_err(|failure| failure.text)?;
-            said = Some(accepted.message).filter(|said| !said.is_empty()).or(said);
+            message = Some(accepted.message).filter(|message| !message.is_empty()).or(message);
         }
-        Ok(self.sender.problem().map(str::to_owned).or(said))
+        Ok(self.sender.problem().map(str::to_owned).or(message))
     }
 }
 
@@ -110,7 +110,7 @@ impl HttpClient for Carrier {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let mut carried = self.0.lock().await;
         let delivered = carried.carry(request.into_body()).await;
-        carried.said = delivered.clone().unwrap_or_else(Some);
+        carried.message = delivered.clone().unwrap_or_else(Some);
         delivered.map(|_| Response::default()).map_err(HttpError::from)
     }
 }
@@ -225,8 +225,8 @@ mod tests {
         assert_eq!(exporter.export(&metrics, Vec::new()).await, Ok(None));
         let mut sent = ("7".to_owned(), ExportMetricsServiceRequest::from(&metrics));
         set_starts(&mut sent.1);
-        let said = format!("{:?}", sent.1);
-        assert!(said.contains("start_time_unix_nano: 5000000000") && !said.contains(START), "{said}");
+        let message = format!("{:?}", sent.1);
+        assert!(message.contains("start_time_unix_nano: 5000000000") && !message.contains(START), "{message}");
         assert_eq!(*receiver.seen.lock().unwrap(), [sent.clone(), sent.clone(), sent]);
     }
 

@@ -17,7 +17,7 @@ use opentelemetry_proto::tonic::{
     },
 };
 
-use super::names::{self, Face};
+use super::names::{self, RowKind};
 use crate::{
     attribution::{RowUsage, Snapshot},
     model::sensors::{self, Histogram, Sensor},
@@ -35,7 +35,7 @@ pub(super) fn observed(snapshot: &Snapshot, on: &[&'static Sensor]) -> Vec<Metri
                 for series in family.series {
                     let Some(histogram) = Histogram::of(words, series.words) else { continue };
                     let more = family.label.map(|of| KeyValue::new(of.attribute, series.label));
-                    let name = Face::of(&row.row).instrument(family.instrument);
+                    let name = RowKind::of(&row.row).instrument(family.instrument);
                     let of = (name, family.help, names::of_unit(family.unit));
                     points.entry(of).or_default().push(point(&histogram, row, more, snapshot.taken));
                 }

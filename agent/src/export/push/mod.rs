@@ -114,11 +114,11 @@ impl Worker {
         let facts = self.facts.borrow().clone();
         let metrics = self.instruments.collect(points::observed(&observation, &facts, &self.sensors))?;
         let histograms = histograms::observed(&observation.snapshot, &self.sensors);
-        let said = self.exporter.export(&metrics, histograms).await?;
+        let message = self.exporter.export(&metrics, histograms).await?;
         // This gets the reading of a moment ago, unless the receiver was slow. An error is ignored here: the collector
         // may have ended.
         self.reader.read_for_itself(Purpose::Export).await.ok();
-        said.map_or(Ok(()), Err)
+        message.map_or(Ok(()), Err)
     }
 
     fn degrade(&self, error: &str) {

@@ -15,13 +15,13 @@ use crate::{
 /// The kind of a row: each kind has instruments of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
-pub(super) enum Face {
+pub(super) enum RowKind {
     Container,
     Pod,
     Cgroup,
 }
 
-impl Face {
+impl RowKind {
     pub(super) const fn of(row: &Row) -> Self {
         match row {
             Row::Container { .. } => Self::Container,

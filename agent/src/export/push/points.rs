@@ -7,7 +7,7 @@ use std::{
 
 use opentelemetry::KeyValue;
 
-use super::names::{self, Face, START};
+use super::names::{self, RowKind, START};
 use crate::{
     attribution::{RowUsage, Snapshot},
     collector::Observation,
@@ -51,7 +51,7 @@ impl Values {
 pub(super) type Observed = BTreeMap<String, Points>;
 
 /// The kind of a row, the attributes that identify it, its usage, and its start.
-type Faced<'a> = (Face, Vec<KeyValue>, &'a Usage, SystemTime);
+type NamedRow<'a> = (RowKind, Vec<KeyValue>, &'a Usage, SystemTime);
 
 pub(super) fn observed(observation: &Observation, facts: &[FactFamily], on: &[&'static Sensor]) -> Observed {
     of_snapshot(&observation.snapshot, &observation.counters, facts, on)
@@ -64,7 +64,7 @@ fn of_snapshot(
     on: &[&'static Sensor],
 ) -> Observed {
     let mut observed = Observed::new();
-    let rows: Vec<Faced<'_>> = snapshot.rows.iter().map(faced).collect();
+    let rows: Vec<NamedRow<'_>> = snapshot.rows.iter().map(faced).collect();
     for fact in FACTS.iter().filter(|fact| facts.contains(&fact.family)) {
         rows.iter().for_each(|row| push_fact(&mut observed, fact, row));
     }
@@ -72,7 +72,7 @@ fn of_snapshot(
         rows.iter().for_each(|row| push_totals(&mut observed, sensor, row));
     }
     let idle = vec![KeyValue::new("podperf.cgroup.path", IDLE_ROW)];
-    let idle = (Face::Cgroup, idle, &snapshot.idle, snapshot.started);
+    let idle = (RowKind::Cgroup, idle, &snapshot.idle, snapshot.started);
     for open in counters.iter().filter(|open| open.state.is_counted()) {
         rows.iter().chain([&idle]).for_each(|row| push_counter(&mut observed, open, row, snapshot));
     }
@@ -86,8 +86,8 @@ fn of_snapshot(
     observed
 }
 
-fn faced(row: &RowUsage) -> Faced<'_> {
-    (Face::of(&row.row), names::attributes(&row.row), &row.usage, row.started)
+fn faced(row: &RowUsage) -> NamedRow<'_> {
+    (RowKind::of(&row.row), names::attributes(&row.row), &row.usage, row.started)
 }
 
 fn points<'a>(observed: &'a mut Observed, name: String, unit: &'static str) -> &'a mut Values {
@@ -99,8 +99,8 @@ fn start(started: SystemTime) -> KeyValue {
     KeyValue::new(START, i64::try_from(since.as_nanos()).unwrap_or(i64::MAX))
 }
 
-fn push_fact(observed: &mut Observed, fact: &FamilyRow, (face, attributes, usage, started): &Faced<'_>) {
-    let values = points(observed, face.instrument(fact.instrument), names::of_unit(fact.unit));
+fn push_fact(observed: &mut Observed, fact: &FamilyRow, (row_kind, attributes, usage, started): &NamedRow<'_>) {
+    let values = points(observed, row_kind.instrument(fact.instrument), names::of_unit(fact.unit));
     for (label, number) in fact.series {
         let value = usage.facts[*number];
         if fact.sparse && value == 0 {
@@ -113,7 +113,7 @@ fn push_fact(observed: &mut Observed, fact: &FamilyRow, (face, attributes, usage
 
 /// Adds the totals of a sensor. Leaves out series whose value is 0, because most rows use only a few, and histograms,
 /// which [`super::histograms`] makes.
-fn push_totals(observed: &mut Observed, sensor: &Sensor, (face, attributes, usage, started): &Faced<'_>) {
+fn push_totals(observed: &mut Observed, sensor: &Sensor, (row_kind, attributes, usage, started): &NamedRow<'_>) {
     let first = sensors::first_of(sensor);
     let Some(words) = usage.words.get(first..first + sensor.words) else { return };
     for family in sensor.families {
@@ -122,14 +122,14 @@ fn push_totals(observed: &mut Observed, sensor: &Sensor, (face, attributes, usag
             let Some(total) = words.get(at).copied().filter(|total| *total > 0) else { continue };
             let more = family.label.map(|of| KeyValue::new(of.attribute, series.label));
             let more = more.into_iter().chain([start(*started)]);
-            points(observed, face.instrument(family.instrument), names::of_unit(family.unit))
+            points(observed, row_kind.instrument(family.instrument), names::of_unit(family.unit))
                 .push(attributes.iter().cloned().chain(more).collect(), total);
         }
     }
 }
 
-fn push_counter(observed: &mut Observed, open: &OpenCounter, row: &Faced<'_>, snapshot: &Snapshot) {
-    let (face, attributes, usage, started) = row;
+fn push_counter(observed: &mut Observed, open: &OpenCounter, row: &NamedRow<'_>, snapshot: &Snapshot) {
+    let (row_kind, attributes, usage, started) = row;
     let Some(slot) = open.slot else { return };
     // A counter that was never on the PMU while this row ran has no series: its count is unknown, not zero.
     let of_group = |times: &[u64]| open.group.and_then(|group| times.get(group).copied());
@@ -139,7 +139,7 @@ fn push_counter(observed: &mut Observed, open: &OpenCounter, row: &Faced<'_>, sn
     let (name, unit) = names::of_counter(open);
     let more = names::counter_attributes(open).into_iter().chain([start(snapshot.counter_started(slot, *started))]);
     let attributes = attributes.iter().cloned().chain(more).collect();
-    points(observed, face.instrument(&name), unit).push(attributes, usage.counts.get(slot).copied().unwrap_or(0));
+    points(observed, row_kind.instrument(&name), unit).push(attributes, usage.counts.get(slot).copied().unwrap_or(0));
 }
 
 #[cfg(test)]
