@@ -89,7 +89,7 @@ impl Agent {
     }
 
     /// Sets the state of a part that is outside of the agent.
-    pub fn tell(&self, part: &'static str, state: State, detail: &str) {
+    pub fn set_state(&self, part: &'static str, state: State, detail: &str) {
         self.status.set(part, state, detail);
     }
 
@@ -184,7 +184,7 @@ impl Agent {
         let mut parts = self.status.parts();
         // The exporters keep their own state, and log its changes themselves.
         let endpoint = self.lock_config().otlp.endpoint.clone();
-        let mut tell = |part, health| {
+        let mut push = |part, health| {
             let (state, detail) = match health {
                 Health::Healthy => (State::Healthy, endpoint.clone()),
                 Health::Degraded { error, .. } => (State::Degraded, format!("{endpoint}: {error}")),
@@ -192,10 +192,10 @@ impl Agent {
             parts.push(Part { part, state, detail });
         };
         if let Some(exporter) = &self.exporter {
-            tell("profile export", exporter.stats().health);
+            push("profile export", exporter.stats().health);
         }
         if let Some(health) = &self.push {
-            tell("metrics export", health.borrow().clone());
+            push("metrics export", health.borrow().clone());
         }
         parts
     }

@@ -7,7 +7,7 @@ use crate::{
     collector::{Observation, Purpose},
     config::{self, Settings, parts},
     model::feature::Feature,
-    recording::{self, Merged, RecordError, Selector, Side, SubjectName, Ticket, Wanted},
+    recording::{self, Merged, RecordError, Registration, Selector, Side, SubjectName, Wanted},
 };
 
 /// Number of similar names that an error suggests for an unknown name.
@@ -19,7 +19,7 @@ impl Agent {
     /// # Errors
     ///
     /// Fails if there are too many recordings, or too little memory.
-    pub fn enter(&self, id: Option<&str>) -> Result<Ticket, RecordError> {
+    pub fn enter(&self, id: Option<&str>) -> Result<Registration, RecordError> {
         self.has_memory()?;
         // A recording may hold as much as the windows of the last minutes.
         self.drawer.has_room(self.windows.version().1)?;
@@ -40,13 +40,13 @@ impl Agent {
     /// # Errors
     ///
     /// Fails if the name is unknown, if stacks are not taken, or if there were none.
-    pub async fn record(&self, ticket: Ticket, wanted: &Wanted) -> Result<Merged, RecordError> {
+    pub async fn record(&self, registration: Registration, wanted: &Wanted) -> Result<Merged, RecordError> {
         self.takes(wanted.side)?;
         self.know(&wanted.selector).await?;
         if let Some(label) = config::label_not_kept(&wanted.filter, &self.lock_config()) {
             return Err(RecordError::NotTaken(label));
         }
-        let merged = recording::record(&self.reader, ticket, wanted).await?;
+        let merged = recording::record(&self.reader, registration, wanted).await?;
         if merged.subjects.is_empty() {
             return Err(RecordError::Nothing(self.why_nothing(wanted, &merged).await));
         }

@@ -67,7 +67,7 @@ pub fn start(
     let store = pins.is_some().then(|| Store::new(&config.run_dir));
     let checkpoint = Checkpoint::find(store, &sensors, &status);
     let tracepoint = sensors.tracepoint();
-    tell_state(&status, &config, tracepoint, &sensors.samples(), sensors.sensor_states(), host);
+    set_states(&status, &config, tracepoint, &sensors.samples(), sensors.sensor_states(), host);
 
     let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings(), node_name.clone()));
     let exporter = exporter.transpose()?.map(Arc::new);
@@ -151,7 +151,7 @@ pub fn start(
         .then(|| {
             let confined = agent.lock_config().sandbox.syscalls;
             stacks::start(windows, processes, symbols, given_up, confined, move |profile, unwound| {
-                reader.tell_unwound(unwound);
+                reader.send_unwound(unwound);
                 sinks.take(profile);
             })
         })
@@ -216,11 +216,11 @@ fn start_pods(
         }
     };
     let reader = reader.clone();
-    Ok(Some(pods::start(settings, status.clone(), move |change| reader.tell(change))?))
+    Ok(Some(pods::start(settings, status.clone(), move |change| reader.send_pod(change))?))
 }
 
 /// Sets the first state of each part, in the words that `/status` and the metrics use.
-fn tell_state(
+fn set_states(
     status: &Status,
     config: &Config,
     tracepoint: Tracepoint,

@@ -8,7 +8,7 @@ fn counts_wait_for_the_name_of_their_pod() {
     node.read(SECOND, &[(20, 5)]);
     node.died(20, 2 * SECOND);
     node.tree.prune(PATIENCE + SECOND);
-    node.tell(PodChange::Applied(pod("web", &[("app", Some('a'))])), 3 * SECOND);
+    node.apply(PodChange::Applied(pod("web", &[("app", Some('a'))])), 3 * SECOND);
     node.read(4 * SECOND, &[]);
     assert_eq!((node.container("web", "app"), node.snapshot().cgroups_unresolved), (Some(5), 0));
 }
@@ -20,7 +20,7 @@ fn a_pod_that_the_api_does_not_know_is_unresolved_once_patience_is_over() {
     assert_eq!(node.cgroup(UNRESOLVED), None);
     node.read(PATIENCE + 1, &[]);
     assert_eq!((node.cgroup(UNRESOLVED), node.snapshot().cgroups_unresolved), (Some(5), 0));
-    node.tell(PodChange::Applied(pod("web", &[("app", Some('a'))])), PATIENCE + 2);
+    node.apply(PodChange::Applied(pod("web", &[("app", Some('a'))])), PATIENCE + 2);
     node.read(PATIENCE + 3, &[(20, 1)]);
     assert_eq!((node.cgroup(UNRESOLVED), node.container("web", "app")), (Some(5), Some(1)), "late, but no count moves");
 }
@@ -28,14 +28,14 @@ fn a_pod_that_the_api_does_not_know_is_unresolved_once_patience_is_over() {
 #[test]
 fn patience_begins_anew_when_the_api_is_back() {
     let mut node = Node::of_cluster(&[], vec![]);
-    node.tell(PodChange::Disconnected, 1);
+    node.apply(PodChange::Disconnected, 1);
     node.born(20, &path('a'), 2);
     node.read(2 * PATIENCE, &[(20, 5)]);
     assert_eq!(node.snapshot().cgroups_unresolved, 1);
-    node.tell(PodChange::Connected, 2 * PATIENCE);
+    node.apply(PodChange::Connected, 2 * PATIENCE);
     node.read(3 * PATIENCE, &[]);
     assert_eq!(node.cgroup(UNRESOLVED), None);
-    node.tell(PodChange::Applied(pod("web", &[("app", Some('a'))])), 3 * PATIENCE);
+    node.apply(PodChange::Applied(pod("web", &[("app", Some('a'))])), 3 * PATIENCE);
     node.read(3 * PATIENCE, &[]);
     assert_eq!(node.container("web", "app"), Some(5));
 }
@@ -91,7 +91,7 @@ fn a_pod_that_computes_outside_of_its_containers_has_a_row_for_it() {
     assert_eq!((node.container("web", "app"), node.total()), (Some(5), ENOUGH_NS / 2 * 5 + 12));
     // Its row ends like the rows of containers.
     (20..=22).for_each(|id| node.died(id, 0));
-    node.tell(PodChange::Deleted(pod("web", &[("app", Some('a'))])), PATIENCE + 105 * SECOND);
+    node.apply(PodChange::Deleted(pod("web", &[("app", Some('a'))])), PATIENCE + 105 * SECOND);
     node.read(PATIENCE + 106 * SECOND, &[]);
     node.ledger.exported();
     node.ledger.exported();
@@ -131,7 +131,7 @@ fn a_restarted_container_adds_to_its_series() {
     let mut node = Node::of_cluster(&[(21, &path('a'))], vec![pod("web", &[("app", Some('a'))])]);
     node.read(0, &[(21, 5)]);
     node.died(21, 1);
-    node.tell(PodChange::Applied(pod("web", &[("app", Some('b'))])), 2);
+    node.apply(PodChange::Applied(pod("web", &[("app", Some('b'))])), 2);
     node.born(22, &path('b'), 2);
     node.read(3, &[(22, 7)]);
     assert_eq!(node.container("web", "app"), Some(12));
@@ -165,7 +165,7 @@ fn a_container_that_is_over_ends_after_its_grace_and_goes_on_if_it_starts_again(
         node.ledger.exported();
     }
     assert_eq!((node.container("web", "app"), node.snapshot().pods.len(), node.total()), (None, 0, 5));
-    node.tell(PodChange::Applied(pod("web", &[("app", Some('b'))])), 2 * GRACE);
+    node.apply(PodChange::Applied(pod("web", &[("app", Some('b'))])), 2 * GRACE);
     node.born(22, &path('b'), 2 * GRACE);
     node.read(2 * GRACE, &[(22, 7)]);
     assert_eq!((node.container("web", "app"), node.total()), (Some(12), 12));
@@ -175,7 +175,7 @@ fn a_container_that_is_over_ends_after_its_grace_and_goes_on_if_it_starts_again(
 fn a_deleted_pods_containers_end_after_their_grace() {
     let mut node = Node::of_cluster(&[(21, &path('a'))], vec![pod("web", &[("app", Some('a'))])]);
     node.read(0, &[(21, 5)]);
-    node.tell(PodChange::Deleted(pod("web", &[("app", Some('a'))])), 1);
+    node.apply(PodChange::Deleted(pod("web", &[("app", Some('a'))])), 1);
     node.died(21, 1);
     for now_ns in [2, 3, 3 + GRACE] {
         assert_eq!(node.container("web", "app"), Some(5));
@@ -189,12 +189,12 @@ fn a_deleted_pods_containers_end_after_their_grace() {
 fn of_two_pods_with_one_name_in_turn_the_series_go_on_and_the_information_is_the_newests() {
     let mut node = Node::of_cluster(&[(21, &path('a'))], vec![pod("web-0", &[("app", Some('a'))])]);
     node.read(0, &[(21, 5)]);
-    node.tell(PodChange::Deleted(pod("web-0", &[("app", Some('a'))])), 1);
+    node.apply(PodChange::Deleted(pod("web-0", &[("app", Some('a'))])), 1);
     node.died(21, 1);
     let second = "00000000-0000-4000-8000-000000000002";
     let mut successor = pod("web-0", &[("app", Some('b'))]);
     successor.uid = second.parse().ok();
-    node.tell(PodChange::Applied(successor), 2);
+    node.apply(PodChange::Applied(successor), 2);
     node.born(22, &path_in(second, 'b'), 2);
     node.read(3, &[(22, 7)]);
     assert_eq!(node.container("web-0", "app"), Some(12));
@@ -237,7 +237,7 @@ fn a_pod_that_no_longer_wants_to_be_told_apart_ends_after_its_grace() {
     node.read(0, &[(21, 5)]);
     let mut quiet = pod("web", &[("app", Some('a'))]);
     quiet.scrape = false;
-    node.tell(PodChange::Applied(quiet), 1);
+    node.apply(PodChange::Applied(quiet), 1);
     for now_ns in [2, 3, 3 + GRACE] {
         node.read(now_ns, &[(21, 1)]);
         node.ledger.exported();

@@ -42,11 +42,11 @@ impl Node {
     /// A node of a cluster, with a list of pods as of second 0.
     fn of_cluster(nodes: &[(u64, &str)], pods: Vec<Pod>) -> Self {
         let mut node = Self { pods: Some(PodIndex::default()), ..Self::new(nodes) };
-        node.tell(PodChange::All(pods), 0);
+        node.apply(PodChange::All(pods), 0);
         node
     }
 
-    fn tell(&mut self, change: PodChange, now_ns: u64) {
+    fn apply(&mut self, change: PodChange, now_ns: u64) {
         self.pods.as_mut().unwrap().apply(change, now_ns);
     }
 
@@ -250,7 +250,7 @@ fn an_account_that_ended_and_comes_back_has_another_start_after_its_last_counts(
     assert_eq!(started(&node, &app), Some((first.0, 10)), "a start stays");
 
     node.died(20, 3 * SECOND);
-    node.tell(PodChange::Deleted(pod("db-0", &[("app", Some('a'))])), 3 * SECOND);
+    node.apply(PodChange::Deleted(pod("db-0", &[("app", Some('a'))])), 3 * SECOND);
     let (mut now, mut last_shown) = (4 * SECOND, 0);
     loop {
         node.read(now, &[]);
@@ -267,7 +267,7 @@ fn an_account_that_ended_and_comes_back_has_another_start_after_its_last_counts(
     // The pod of a StatefulSet comes back under its name.
     let uid = "11111111-e3b9-43a3-acdb-de4ba71f1fa4";
     let next = Pod { uid: Some(uid.parse().unwrap()), ..pod("db-0", &[("app", Some('b'))]) };
-    node.tell(PodChange::Applied(next), now);
+    node.apply(PodChange::Applied(next), now);
     node.born(21, &path_in(uid, 'b'), now + 1);
     node.read(now + 10 * SECOND, &[(21, 3)]);
     let (start, count) = started(&node, &app).unwrap();
@@ -316,7 +316,7 @@ fn a_new_row_is_zero_in_its_first_scrape_and_one_that_comes_back_is_as_it_was() 
     node.read(13 + GRACE, &[]);
     assert_eq!(scraped(&node, &app), None);
 
-    node.tell(PodChange::Applied(pod("web", &[("app", Some('b'))])), 2 * GRACE);
+    node.apply(PodChange::Applied(pod("web", &[("app", Some('b'))])), 2 * GRACE);
     node.born(22, &path('b'), 2 * GRACE);
     node.read(2 * GRACE, &[(22, 7)]);
     assert_eq!((scraped(&node, &app), node.container("web", "app")), (Some(5), Some(12)));

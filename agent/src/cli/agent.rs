@@ -110,7 +110,7 @@ async fn serve(
     let root = host.cgroup_root.as_deref().unwrap_or(Path::new("/sys/fs/cgroup"));
     let (agent, threads) = agent::start(settings, plan, host, root, &LOG_COUNTS)?;
 
-    agent.tell("sandbox", State::Healthy, confined);
+    agent.set_state("sandbox", State::Healthy, confined);
 
     let url = bound.url();
     let mut server = bound.start(Arc::clone(&agent))?;

@@ -243,7 +243,7 @@ impl Reader {
     }
 
     /// Sends a change of a pod. The number of waiting changes is bounded, see [`Pending`].
-    pub fn tell(&self, change: PodChange) {
+    pub fn send_pod(&self, change: PodChange) {
         let (first, lost) = self.pods.lock().unwrap_or_else(PoisonError::into_inner).push(change);
         if first {
             self.requests.send(Request::Pods).ok();
@@ -254,7 +254,7 @@ impl Reader {
     }
 
     /// Sends how far the walks of a window's stacks came.
-    pub fn tell_unwound(&self, times: Vec<(Subject, Facts)>) {
+    pub fn send_unwound(&self, times: Vec<(Subject, Facts)>) {
         self.requests.send(Request::Unwound(times)).ok();
     }
 

@@ -141,7 +141,7 @@ impl Bound {
                     }
                     let (share, state, says) = budget.look(monotonic(), agent.answering().total());
                     counts.takes(share);
-                    agent.tell("server", state, &says);
+                    agent.set_state("server", state, &says);
                     continue;
                 }
                 () = &mut again, if held.is_some() => {}

@@ -41,7 +41,7 @@ pub(super) struct Case {
     pub(super) source: Source,
     pub(super) kubeconfig: NamedTempFile,
     status: Status,
-    told: Arc<Mutex<Vec<String>>>,
+    sent: Arc<Mutex<Vec<String>>>,
 }
 
 impl Case {
@@ -63,18 +63,18 @@ impl Case {
     }
 
     fn start(pace: Pace, settings: SourceSettings, kubeconfig: NamedTempFile) -> Self {
-        let told = Arc::new(Mutex::new(Vec::new()));
+        let sent = Arc::new(Mutex::new(Vec::new()));
         let status = Status::default();
         let changes = {
-            let told = Arc::clone(&told);
-            move |change: PodChange| told.lock().unwrap().push(describe(&change))
+            let sent = Arc::clone(&sent);
+            move |change: PodChange| sent.lock().unwrap().push(describe(&change))
         };
         let source = start_at(pace, settings, status.clone(), Box::new(changes)).unwrap();
-        Self { source, status, told, kubeconfig }
+        Self { source, status, sent, kubeconfig }
     }
 
-    pub(super) fn told(&self) -> Vec<String> {
-        self.told.lock().unwrap().clone()
+    pub(super) fn sent(&self) -> Vec<String> {
+        self.sent.lock().unwrap().clone()
     }
 
     pub(super) fn part(&self) -> Part {
@@ -88,13 +88,13 @@ impl Case {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        panic!("not {what}: {:?}\n{:?}\n{:?}", self.told(), self.part(), self.source.stats());
+        panic!("not {what}: {:?}\n{:?}\n{:?}", self.sent(), self.part(), self.source.stats());
     }
 
     /// Waits until the source has sent exactly these changes.
-    pub(super) async fn tells(&self, expected: &[&str]) {
-        self.until("told", |case| case.told().len() >= expected.len()).await;
-        assert_eq!(self.told(), expected);
+    pub(super) async fn sends(&self, expected: &[&str]) {
+        self.until("told", |case| case.sent().len() >= expected.len()).await;
+        assert_eq!(self.sent(), expected);
     }
 }
 

@@ -7,7 +7,7 @@ use kube::core::WatchEvent;
 
 use super::{
     Pod,
-    prune::{Keep, Teller},
+    prune::{Origin, PruneRules},
     raw::{RawList, RawPod},
 };
 
@@ -17,8 +17,8 @@ const DEEP: usize = 120;
 /// Reads a text as a list of pods, and as a single pod: alone, in a list, and in each event of a watch.
 pub fn object(text: &str) {
     let keys = ["app", "app.kubernetes.io/name", "app_kubernetes_io_name", "teamName"].map(str::to_owned);
-    let teller = if text.len() % 2 == 0 { Teller::Kubelet } else { Teller::Api { node: "node-1".into() } };
-    let keep = Keep::new(&keys, &keys, teller);
+    let origin = if text.len() % 2 == 0 { Origin::Kubelet } else { Origin::Api { node: "node-1".into() } };
+    let keep = PruneRules::new(&keys, &keys, origin);
     if let Ok(list) = serde_json::from_str::<RawList>(text) {
         list.items.into_iter().filter_map(|raw| keep.prune(raw)).for_each(|pod| check(&pod));
     }

@@ -17,7 +17,7 @@ use super::{
     backoff::{Backoff, Pace},
     credentials::Credentials,
     failure::{Failure, Remedy, Server},
-    prune::Keep,
+    prune::PruneRules,
     report::Reporter,
 };
 
@@ -26,7 +26,7 @@ use super::{
 pub(super) struct Kubelet {
     pub(super) credentials: Credentials,
     pub(super) server: Server,
-    pub(super) keep: Keep,
+    pub(super) keep: PruneRules,
     pub(super) pace: Pace,
     pub(super) interval: Duration,
     pub(super) poke: Arc<Notify>,

@@ -15,8 +15,8 @@ async fn a_kubelet_is_asked_again_and_again() {
     })
     .await;
     let case = Case::kubelet(server.address, Duration::from_millis(20));
-    case.until("polled", |case| case.told().len() >= 4).await;
-    assert_eq!(case.told()[..4], ["all web", "connected", "all ", "all db web"]);
+    case.until("polled", |case| case.sent().len() >= 4).await;
+    assert_eq!(case.sent()[..4], ["all web", "connected", "all ", "all db web"]);
     assert_eq!((case.part().state, &*case.part().detail), (State::Healthy, "2 pods of node `node-1` by kubelet"));
     assert_eq!((case.source.stats().restarts, case.source.stats().pods), (0, 2));
     assert!(server.seen("")[0].starts_with("GET /pods"));
@@ -26,12 +26,12 @@ async fn a_kubelet_is_asked_again_and_again() {
 async fn a_poked_kubelet_is_asked_at_once_but_not_too_often() {
     let server = Played::start(|_, _| list("", &["web"])).await;
     let case = Case::kubelet(server.address, Duration::from_secs(3600));
-    case.tells(&["all web", "connected"]).await;
+    case.sends(&["all web", "connected"]).await;
     for _ in 0..4 {
         case.source.poke();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    case.until("poked", |case| case.told().len() == 3).await;
+    case.until("poked", |case| case.sent().len() == 3).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(server.seen("").len(), 2, "what pokes asked for was there");
 }
@@ -56,8 +56,8 @@ async fn a_kubelet_that_denies_names_what_to_grant() {
             server.address
         )
     );
-    case.until("polled", |case| case.told().len() >= 5).await;
-    assert_eq!(case.told()[..5], ["all web", "connected", "disconnected", "all db", "connected"]);
+    case.until("polled", |case| case.sent().len() >= 5).await;
+    assert_eq!(case.sent()[..5], ["all web", "connected", "disconnected", "all db", "connected"]);
     let stats = case.source.stats();
     assert_eq!((stats.failures, stats.restarts), (3, 1));
 }

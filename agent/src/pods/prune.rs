@@ -11,28 +11,28 @@ use crate::model::ids::ContainerId;
 
 /// The labels and annotations to keep, by key, with their names in Prometheus.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Keep {
+pub(super) struct PruneRules {
     labels: Vec<(String, Arc<str>)>,
     annotations: Vec<(String, Arc<str>)>,
-    teller: Teller,
+    origin: Origin,
 }
 
 /// The source of the pods, which decides whether the agent accepts a pod as static: any user may write an annotation.
 #[derive(Clone, Debug)]
-pub(super) enum Teller {
+pub(super) enum Origin {
     /// The API server, for the pods of this node. Its copy of a static pod has the node as owner.
     Api { node: Arc<str> },
     /// The node's kubelet, which writes the pod's origin into each pod.
     Kubelet,
 }
 
-impl Default for Teller {
+impl Default for Origin {
     fn default() -> Self {
         Self::Api { node: "".into() }
     }
 }
 
-impl Teller {
+impl Origin {
     fn is_static(&self, pod: &RawMeta) -> bool {
         let annotation = |key: &str| pod.annotations.get(key);
         match self {
@@ -45,11 +45,11 @@ impl Teller {
     }
 }
 
-impl Keep {
+impl PruneRules {
     /// Creates the rules from keys as the pod spells them. The name of a key does not depend on the other keys of a
     /// pod.
-    pub(super) fn new(labels: &[String], annotations: &[String], teller: Teller) -> Self {
-        Self { labels: named("label", labels), annotations: named("annotation", annotations), teller }
+    pub(super) fn new(labels: &[String], annotations: &[String], origin: Origin) -> Self {
+        Self { labels: named("label", labels), annotations: named("annotation", annotations), origin }
     }
 
     /// Returns the pod; `None` without a name or a namespace, which every real pod has.
@@ -61,7 +61,7 @@ impl Keep {
         let label = |key: &str| metadata.labels.get(key).map(String::as_str);
         let annotation = |key: &str| metadata.annotations.get(key).map(String::as_str);
         let owner = metadata.owner_references.iter().find(|owner| owner.controller);
-        let is_static = self.teller.is_static(&metadata);
+        let is_static = self.origin.is_static(&metadata);
         let workload = if is_static {
             Workload::of_static(&metadata.name)
         } else {

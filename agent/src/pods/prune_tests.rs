@@ -23,11 +23,11 @@ fn container_id(digit: char) -> Option<ContainerId> {
 }
 
 fn prune(pod: Value) -> Pod {
-    told_by(Teller::Api { node: "node-1".into() }, pod)
+    pruned_from(Origin::Api { node: "node-1".into() }, pod)
 }
 
-fn told_by(teller: Teller, pod: Value) -> Pod {
-    Keep::new(&[], &[], teller).prune(serde_json::from_value(pod).unwrap()).unwrap()
+fn pruned_from(origin: Origin, pod: Value) -> Pod {
+    PruneRules::new(&[], &[], origin).prune(serde_json::from_value(pod).unwrap()).unwrap()
 }
 
 fn names(pod: &Pod) -> Vec<(&str, ContainerKind)> {
@@ -136,10 +136,10 @@ fn a_pod_keeps_what_names_it_and_nothing_else() {
 #[test]
 fn configured_labels_and_annotations_are_kept_under_the_names_of_kube_state_metrics() {
     let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
-    let keep = Keep::new(
+    let keep = PruneRules::new(
         &keys(&["team", "app.kubernetes.io/name", "absent"]),
         &keys(&["example.com/costCentre", "resource.opentelemetry.io/service.name"]),
-        Teller::default(),
+        Origin::default(),
     );
     let pod = keep.prune(serde_json::from_value(web()).unwrap()).unwrap();
     let labels: Vec<_> = pod.labels.iter().map(|(name, value)| (&**name, &**value)).collect();
@@ -186,12 +186,12 @@ fn a_static_pod_is_found_by_its_hash() {
             "annotations": {"kubernetes.io/config.source": "file"}
         }
     });
-    let own = told_by(Teller::Kubelet, own);
+    let own = pruned_from(Origin::Kubelet, own);
     assert_eq!((own.uid, own.config_hash), (None, HASH.parse().ok()));
     assert_eq!(own.workload, mirror.workload);
     // A pod that a kubelet has from the API server is not static.
     let other = json!({"name": "x", "namespace": "y", "annotations": {"kubernetes.io/config.source": "api"}});
-    assert_eq!(told_by(Teller::Kubelet, json!({"metadata": other})).workload.kind, WorkloadKind::BarePod);
+    assert_eq!(pruned_from(Origin::Kubelet, json!({"metadata": other})).workload.kind, WorkloadKind::BarePod);
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_hash_that_anybody_may_have_written_is_not_believed() {
         assert_eq!(pod.config_hash, None, "{told}");
     }
     // A kubelet overwrites the source in each pod.
-    let told = told_by(Teller::Kubelet, pod(from_api, node("node-1")));
+    let told = pruned_from(Origin::Kubelet, pod(from_api, node("node-1")));
     assert_eq!(told.config_hash, None);
 }
 
@@ -277,7 +277,7 @@ fn what_is_missing_null_or_garbled_is_empty() {
         []
     );
     let nameless: RawPod = serde_json::from_value(json!({"metadata": {"name": "x"}})).unwrap();
-    assert_eq!(Keep::default().prune(nameless), None);
+    assert_eq!(PruneRules::default().prune(nameless), None);
 }
 
 #[test]

@@ -151,7 +151,7 @@ impl Reporter {
             ),
             pods => (State::Healthy, format!("{pods} pods of node `{node_name}` by {by}")),
         };
-        self.tell(state, detail);
+        self.set_state(state, detail);
     }
 
     /// Reports that changes may be missed from now on, although no attempt has failed yet.
@@ -162,7 +162,7 @@ impl Reporter {
             self.stats().connected = false;
             (self.changes)(PodChange::Disconnected);
         }
-        self.tell(State::Degraded, reason.to_owned());
+        self.set_state(State::Degraded, reason.to_owned());
     }
 
     /// Reports a failed attempt.
@@ -174,7 +174,7 @@ impl Reporter {
         self.down(reason);
     }
 
-    fn tell(&mut self, state: State, detail: String) {
+    fn set_state(&mut self, state: State, detail: String) {
         if state != State::Healthy {
             let news = self.warned.len() < REASONS && self.warned.insert(detail.clone());
             if news && state == self.state {
@@ -249,7 +249,7 @@ mod tests {
         })
         .await;
         let case = Case::watch(server.address);
-        case.tells(&["all web", "connected"]).await;
+        case.sends(&["all web", "connected"]).await;
         assert_eq!(case.source.stats().failures, 5);
         drop(case);
         let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();

@@ -15,7 +15,7 @@ use super::{
     failure::ServerKind,
     kubelet::Kubelet,
     pod::PodChange,
-    prune::{Keep, Teller},
+    prune::{Origin, PruneRules},
     report::{Changes, Reporter, Stats},
     watch::Watch,
 };
@@ -98,11 +98,12 @@ pub(super) fn start_at(
     };
     let server = credentials.server(kind)?;
 
-    let teller = match &source {
-        SourceKind::Watch => Teller::Api { node: node_name.as_str().into() },
-        SourceKind::Kubelet(_) => Teller::Kubelet,
+    let origin = match &source {
+        SourceKind::Watch => Origin::Api { node: node_name.as_str().into() },
+        SourceKind::Kubelet(_) => Origin::Kubelet,
     };
-    let (stats, poke, keep) = (Stats::default(), Arc::<Notify>::default(), Keep::new(&labels, &annotations, teller));
+    let (stats, poke, keep) =
+        (Stats::default(), Arc::<Notify>::default(), PruneRules::new(&labels, &annotations, origin));
     let reporter = Reporter::new(status, Arc::clone(&stats), changes, node_name.clone(), by);
     let task = match source {
         SourceKind::Watch => tokio::spawn(Watch { credentials, server, node_name, keep, pace, reporter }.run()),

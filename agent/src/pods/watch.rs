@@ -22,7 +22,7 @@ use super::{
     backoff::{Backoff, Pace, random},
     credentials::Credentials,
     failure::{Failure, Remedy, Server},
-    prune::Keep,
+    prune::PruneRules,
     raw::RawPod,
     report::Reporter,
 };
@@ -37,7 +37,7 @@ pub(super) struct Watch {
     pub(super) credentials: Credentials,
     pub(super) server: Server,
     pub(super) node_name: String,
-    pub(super) keep: Keep,
+    pub(super) keep: PruneRules,
     pub(super) pace: Pace,
     pub(super) reporter: Reporter,
 }

@@ -33,7 +33,7 @@ async fn a_list_comes_first_and_then_every_change() {
     .await;
     let case = Case::watch(server.address);
     assert_eq!(case.part().detail, "waiting for the first list of pods");
-    case.tells(&["all web", "connected", "applied db", "applied db", "deleted web"]).await;
+    case.sends(&["all web", "connected", "applied db", "applied db", "deleted web"]).await;
     assert_eq!((case.part().state, &*case.part().detail), (State::Healthy, "1 pods of node `node-1` by watch"));
     let stats = case.source.stats();
     assert!(stats.connected && stats.last_sync.is_some(), "{stats:?}");
@@ -59,7 +59,7 @@ async fn a_watch_that_ends_is_taken_up_where_it_was_in_silence() {
     .await;
     let case = Case::watch(server.address);
     case.until("watched again", |_| server.seen("watch=true").len() == 3).await;
-    case.tells(&["all web", "connected", "applied db"]).await;
+    case.sends(&["all web", "connected", "applied db"]).await;
     let watches = server.seen("watch=true");
     for (watch, version) in watches.iter().zip(["10", "20", "21"]) {
         assert!(watch.contains(&format!("resourceVersion={version} ")), "{watch}");
@@ -93,7 +93,7 @@ async fn a_watch_that_breaks_is_taken_up_where_it_was_and_said_so() {
     })
     .await;
     let case = Case::watch(server.address);
-    case.tells(&["all web", "connected", "applied db", "disconnected", "connected", "deleted web"]).await;
+    case.sends(&["all web", "connected", "applied db", "disconnected", "connected", "deleted web"]).await;
     let stats = case.source.stats();
     assert_eq!((stats.connected, stats.restarts, stats.pods), (true, 1, 1), "{stats:?}");
     assert!(stats.failures >= 1);
@@ -120,7 +120,7 @@ async fn a_forgotten_version_is_listed_anew_whether_an_event_or_the_answer_tells
     })
     .await;
     let case = Case::watch(server.address);
-    case.tells(&["all web", "connected", "disconnected", "all web db", "all db", "connected"]).await;
+    case.sends(&["all web", "connected", "disconnected", "all web db", "all db", "connected"]).await;
     let stats = case.source.stats();
     assert_eq!((stats.connected, stats.restarts, stats.failures, stats.pods), (true, 2, 2, 1));
     let lists: Vec<_> = server.seen("").into_iter().filter(|head| !is_watch(head)).collect();
@@ -139,7 +139,7 @@ async fn a_version_that_was_forgotten_in_the_meantime_costs_no_further_wait() {
     .await;
     let an_hour = Duration::from_secs(3600);
     let case = Case::watch_with(Pace { first: an_hour, most: an_hour, ..pace() }, server.address);
-    case.tells(&["all web", "connected", "disconnected", "all db", "connected"]).await;
+    case.sends(&["all web", "connected", "disconnected", "all db", "connected"]).await;
 }
 
 #[tokio::test]
@@ -162,9 +162,9 @@ async fn a_denied_list_names_what_to_grant_and_is_tried_again() {
     assert_eq!((case.part().state, &*case.part().detail), (State::Degraded, detail));
     assert_eq!(case.source.stats().last_error.as_deref(), Some(detail));
     assert_eq!(case.source.stats().last_sync, None);
-    assert!(case.told().is_empty());
+    assert!(case.sent().is_empty());
     granted.store(true, Ordering::Relaxed);
-    case.tells(&["all web", "connected"]).await;
+    case.sends(&["all web", "connected"]).await;
     assert_eq!(case.source.stats().restarts, 0, "there was nothing to start anew");
 }
 
@@ -183,7 +183,7 @@ async fn a_refused_token_is_read_anew() {
     assert!(detail.ends_with("token not accepted (expired, or of another cluster?)"), "{detail}");
     assert!(!detail.contains("secret"), "{detail}");
     fs::write(&case.kubeconfig, kubeconfig_for(server.address, "renewed")).unwrap();
-    case.tells(&["all web", "connected"]).await;
+    case.sends(&["all web", "connected"]).await;
 }
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn garbage_is_said_to_be_garbage_and_asked_for_again() {
     })
     .await;
     let case = Case::watch(server.address);
-    case.tells(&["all web", "connected", "disconnected", "all db", "connected", "disconnected", "all db", "connected"])
+    case.sends(&["all web", "connected", "disconnected", "all db", "connected", "disconnected", "all db", "connected"])
         .await;
     assert_eq!(case.source.stats().failures, 7);
 }
@@ -221,7 +221,7 @@ async fn a_silent_server_is_not_waited_for_forever() {
     })
     .await;
     let case = Case::watch(server.address);
-    case.tells(&["all web", "connected", "disconnected", "connected"]).await;
+    case.sends(&["all web", "connected", "disconnected", "connected"]).await;
     assert_eq!(server.seen("").len(), 5);
     let stats = case.source.stats();
     assert_eq!((stats.failures, stats.restarts), (2, 1));
@@ -241,7 +241,7 @@ async fn a_watch_that_is_slow_to_go_on_may_miss_changes_meanwhile() {
     })
     .await;
     let case = Case::watch(server.address);
-    case.tells(&["all web", "connected", "disconnected", "connected"]).await;
+    case.sends(&["all web", "connected", "disconnected", "connected"]).await;
     let stats = case.source.stats();
     assert_eq!((stats.failures, stats.restarts), (0, 1), "slow is not failed");
 }
@@ -251,7 +251,7 @@ async fn a_watch_without_bookmarks_is_given_up() {
     let server = Played::start(|_, head| if is_watch(head) { quiet_watch() } else { list("10", &["web"]) }).await;
     let case = Case::watch_with(Pace { idle: Duration::from_millis(50), ..pace() }, server.address);
     case.until("watched again", |_| server.seen("watch=true").len() >= 3).await;
-    assert_eq!(case.told(), ["all web", "connected"]);
+    assert_eq!(case.sent(), ["all web", "connected"]);
     assert_eq!(case.source.stats().failures, 0);
 }
 
@@ -260,7 +260,7 @@ async fn a_server_that_is_gone_is_found_again() {
     let server = Played::start(|_, head| if is_watch(head) { quiet_watch() } else { list("10", &["web"]) }).await;
     let address = server.address;
     let case = Case::watch(address);
-    case.tells(&["all web", "connected"]).await;
+    case.sends(&["all web", "connected"]).await;
     drop(server);
     case.until("disconnected", |case| case.source.stats().failures >= 2).await;
     let detail = case.part().detail;
@@ -271,7 +271,7 @@ async fn a_server_that_is_gone_is_found_again() {
         Answer::Lines(vec![event("ADDED", pod("db", "11"))], End::Stay)
     })
     .await;
-    case.tells(&["all web", "connected", "disconnected", "connected", "applied db"]).await;
+    case.sends(&["all web", "connected", "disconnected", "connected", "applied db"]).await;
     assert_eq!(case.source.stats().restarts, 1);
 }
 
@@ -282,12 +282,12 @@ async fn a_node_without_pods_may_be_misspelled() {
     })
     .await;
     let case = Case::watch_with(pace(), server.address);
-    case.tells(&["all ", "connected", "applied web"]).await;
+    case.sends(&["all ", "connected", "applied web"]).await;
     assert_eq!(case.part().state, State::Healthy);
     drop(server);
     let server = Played::start(|_, head| if is_watch(head) { quiet_watch() } else { list("10", &[]) }).await;
     let case = Case::watch(server.address);
-    case.tells(&["all ", "connected"]).await;
+    case.sends(&["all ", "connected"]).await;
     assert_eq!(case.part().state, State::Degraded);
     assert!(case.part().detail.starts_with("no pods of node `node-1` by watch (is that the node's name?"));
 }
@@ -303,7 +303,7 @@ async fn a_node_that_had_pods_is_the_right_one_without_them() {
     })
     .await;
     let case = Case::watch(server.address);
-    case.tells(&["all web", "connected", "deleted web"]).await;
+    case.sends(&["all web", "connected", "deleted web"]).await;
     assert_eq!((case.part().state, &*case.part().detail), (State::Healthy, "0 pods of node `node-1` by watch"));
 }
 

@@ -18,4 +18,4 @@ pub use merger::{Merger, smaller};
 pub use recent::{Recent, Size};
 pub use recorder::{LONGEST, RecordError, SHORTEST, Wanted, record};
 pub use selector::{Selector, SelectorError, SubjectName};
-pub use windows::{Control, Ticket, Windows};
+pub use windows::{Control, Registration, Windows};

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use thiserror::Error;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Merged, Merger, Selector, Side, Ticket};
+use super::{Merged, Merger, Registration, Selector, Side};
 use crate::{
     collector::{ReadError, Reader},
     filter::{Filter, Full},
@@ -113,36 +113,36 @@ impl Drop for AtWork<'_> {
 /// # Errors
 ///
 /// When the current window cannot be cut.
-pub async fn record(reader: &Reader, mut ticket: Ticket, wanted: &Wanted) -> Result<Merged, RecordError> {
-    let (slot, cut) = ticket.begin(reader, wanted.filter.clone()).await??;
+pub async fn record(reader: &Reader, mut registration: Registration, wanted: &Wanted) -> Result<Merged, RecordError> {
+    let (slot, cut) = registration.begin(reader, wanted.filter.clone()).await??;
     let _filter = AtWork { reader, slot };
     let cut = cut.ok_or(RecordError::Behind)?;
     let mut merger = Merger::new(wanted.side, wanted.selector.clone(), slot);
-    ticket.control.begin();
+    registration.control.begin();
     let end = Instant::now() + wanted.duration;
     // The window that was cut, and earlier windows still in the symbolizer, belong to the time before the recording.
     let mut before = true;
     loop {
         tokio::select! {
             () = sleep_until(end) => break,
-            () = ticket.control.wanted_to_end() => break,
-            window = ticket.windows.recv() => match window {
+            () = registration.control.wanted_to_end() => break,
+            window = registration.windows.recv() => match window {
                 Some(window) if before => before = window.start != Some(cut),
-                Some(window) => merger = add(merger, window, &ticket).await,
+                Some(window) => merger = add(merger, window, &registration).await,
                 None => return Ok(merger.finish()),
             },
         }
     }
-    let last = ticket.cut(reader).await?;
+    let last = registration.cut(reader).await?;
     if last.is_none() {
         merger.lost("window");
     }
     while last.is_some() {
-        match timeout(ON_THE_WAY, ticket.windows.recv()).await {
+        match timeout(ON_THE_WAY, registration.windows.recv()).await {
             Ok(Some(window)) if before => before = window.start != Some(cut),
             Ok(Some(window)) => {
                 let is_last = window.start == last;
-                merger = add(merger, window, &ticket).await;
+                merger = add(merger, window, &registration).await;
                 if is_last {
                     break;
                 }
@@ -158,14 +158,14 @@ pub async fn record(reader: &Reader, mut ticket: Ticket, wanted: &Wanted) -> Res
 }
 
 /// Adds a window on a blocking thread: a large one takes milliseconds, in which the runtime must answer other requests.
-async fn add(mut merger: Merger, window: Arc<Profile>, ticket: &Ticket) -> Merger {
+async fn add(mut merger: Merger, window: Arc<Profile>, registration: &Registration) -> Merger {
     let added = tokio::task::spawn_blocking(move || {
         merger.add(&window);
         merger
     });
     match added.await {
         Ok(merger) => {
-            ticket.control.set_count(merger.count());
+            registration.control.set_count(merger.count());
             merger
         }
         Err(error) => std::panic::resume_unwind(error.into_panic()),

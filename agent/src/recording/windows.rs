@@ -64,7 +64,7 @@ pub struct Control {
 
 /// The place of a recording. Dropping it frees the place.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct Registration {
     pub(super) windows: mpsc::Receiver<Arc<Profile>>,
     pub(super) control: Arc<Control>,
     id: String,
@@ -118,7 +118,7 @@ impl Windows {
     /// Adds a recording with an id that no other recording has. Returns `None` when there are too many recordings, the
     /// id is taken, or the agent is ending.
     #[must_use]
-    pub fn enter(&self, id: Option<&str>) -> Option<Ticket> {
+    pub fn enter(&self, id: Option<&str>) -> Option<Registration> {
         let mut inner = self.lock();
         inner.numbered += 1;
         let id = id.map_or_else(|| inner.numbered.to_string(), str::to_owned);
@@ -133,7 +133,7 @@ impl Windows {
             end: Notify::new(),
         });
         inner.recordings.insert(id.clone(), (sender, Arc::clone(&control)));
-        Some(Ticket { windows, control, id, hub: self.clone() })
+        Some(Registration { windows, control, id, hub: self.clone() })
     }
 
     /// Returns the recording with this id, if it is in progress.
@@ -205,7 +205,7 @@ impl Control {
     }
 }
 
-impl Ticket {
+impl Registration {
     /// Cuts the current window, once there is a permit, and returns the start of that window. Returns `None` if the
     /// window was lost.
     pub(super) async fn cut(&self, reader: &Reader) -> Result<Option<SystemTime>, ReadError> {
@@ -265,7 +265,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.hub.lock().recordings.remove(&self.id);
     }
@@ -278,27 +278,27 @@ mod tests {
     #[test]
     fn places_are_few_and_free_again() {
         let windows = Windows::new(GivenUp::default());
-        let mut tickets: Vec<_> = (0..MOST_RECORDINGS).map(|_| windows.enter(None).unwrap()).collect();
+        let mut registrations: Vec<_> = (0..MOST_RECORDINGS).map(|_| windows.enter(None).unwrap()).collect();
         assert!(windows.enter(None).is_none());
-        tickets.pop();
+        registrations.pop();
         assert!(windows.enter(None).is_some());
     }
 
     #[test]
     fn an_id_is_one_recordings_while_it_is_in_progress() {
         let windows = Windows::new(GivenUp::default());
-        let ticket = windows.enter(Some("a")).unwrap();
+        let registration = windows.enter(Some("a")).unwrap();
         assert!(windows.enter(Some("a")).is_none() && windows.recording("a").is_some());
-        drop(ticket);
+        drop(registration);
         assert!(windows.recording("a").is_none() && windows.enter(Some("a")).is_some());
     }
 
     #[test]
     fn a_window_reaches_pages_and_recordings_and_a_slow_one_holds_nobody_up() {
         let windows = Windows::new(GivenUp::default());
-        let mut ticket = windows.enter(None).unwrap();
+        let mut registration = windows.enter(None).unwrap();
         (0..2 * WAITING).for_each(|_| windows.publish(&Arc::default()));
-        assert_eq!(std::iter::from_fn(|| ticket.windows.try_recv().ok()).count(), WAITING);
+        assert_eq!(std::iter::from_fn(|| registration.windows.try_recv().ok()).count(), WAITING);
         assert_eq!(windows.recent().len(), 2 * WAITING);
     }
 
@@ -306,44 +306,46 @@ mod tests {
     fn what_is_given_up_for_memory_is_not_kept_and_recordings_in_progress_end() {
         let given_up = GivenUp::default();
         let windows = Windows::new(given_up.clone());
-        let mut ticket = windows.enter(None).unwrap();
+        let mut registration = windows.enter(None).unwrap();
         (0..3).for_each(|_| windows.publish(&Arc::default()));
         given_up.set(1);
         windows.publish(&Arc::default());
-        assert!(windows.recent().len() == 1 && windows.has_memory() && !ticket.control.ended.load(Ordering::Relaxed));
+        assert!(
+            windows.recent().len() == 1 && windows.has_memory() && !registration.control.ended.load(Ordering::Relaxed)
+        );
         given_up.set(2);
         windows.publish(&Arc::default());
-        assert!(!windows.has_memory() && ticket.control.ended.load(Ordering::Relaxed));
-        assert_eq!(std::iter::from_fn(|| ticket.windows.try_recv().ok()).count(), 5, "it lost what it had");
+        assert!(!windows.has_memory() && registration.control.ended.load(Ordering::Relaxed));
+        assert_eq!(std::iter::from_fn(|| registration.windows.try_recv().ok()).count(), 5, "it lost what it had");
     }
 
     #[tokio::test]
     async fn recordings_of_an_ending_agent_get_their_last_window() {
         let windows = Windows::new(GivenUp::default());
-        let mut ticket = windows.enter(None).unwrap();
+        let mut registration = windows.enter(None).unwrap();
         let end = tokio::spawn({
             let windows = windows.clone();
             async move { windows.end(Duration::from_secs(20)).await }
         });
-        ticket.control.wanted_to_end().await;
+        registration.control.wanted_to_end().await;
         assert!(windows.enter(None).is_none());
         windows.publish(&Arc::default());
-        assert!(ticket.windows.recv().await.is_some());
-        drop(ticket);
+        assert!(registration.windows.recv().await.is_some());
+        drop(registration);
         end.await.unwrap();
         // A recording that gets no window does not hold up the end.
         let windows = Windows::new(GivenUp::default());
-        let mut ticket = windows.enter(None).unwrap();
+        let mut registration = windows.enter(None).unwrap();
         windows.end(Duration::from_millis(10)).await;
-        assert!(ticket.windows.recv().await.is_none());
+        assert!(registration.windows.recv().await.is_none());
     }
 
     #[test]
     fn after_the_close_there_is_nothing_to_wait_for() {
         let windows = Windows::new(GivenUp::default());
-        let mut ticket = windows.enter(None).unwrap();
+        let mut registration = windows.enter(None).unwrap();
         windows.close();
-        assert!(matches!(ticket.windows.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
+        assert!(matches!(registration.windows.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
         assert!(windows.enter(None).is_none());
     }
 }

@@ -84,9 +84,9 @@ async fn wait_for_pods(agent: &Agent) {
 }
 
 async fn watched(agent: &Agent, wanted: &Wanted) -> anyhow::Result<Merged> {
-    let ticket = agent.enter(None)?;
-    let control = ticket.control();
-    let recording = agent.record(ticket, wanted);
+    let registration = agent.enter(None)?;
+    let control = registration.control();
+    let recording = agent.record(registration, wanted);
     tokio::pin!(recording);
     let mut progress = Progress::new(wanted, "alone");
     let mut ticks = interval(EVERY);

@@ -84,9 +84,9 @@ impl Output {
                 path
             }
         };
-        progress::say(&format!("wrote {} ({} KiB)", path.display(), recorded.len().div_ceil(1024)));
+        progress::print(&format!("wrote {} ({} KiB)", path.display(), recorded.len().div_ceil(1024)));
         if io::stderr().is_terminal() && self.format == Format::Pprof {
-            progress::say(&format!("  look at it with: go tool pprof -http=: {}", path.display()));
+            progress::print(&format!("  look at it with: go tool pprof -http=: {}", path.display()));
         }
         Ok(())
     }

@@ -44,7 +44,7 @@ impl Progress {
         let Self { terminal, begun, how, what, unit, whole } = self;
         let (elapsed, whole) = (elapsed.min(*whole).as_secs_f64(), whole.as_secs_f64());
         if !std::mem::replace(begun, true) {
-            say(&format!("recording {what} for {whole:.1} s, {how} (Ctrl-C ends it early)"));
+            print(&format!("recording {what} for {whole:.1} s, {how} (Ctrl-C ends it early)"));
         }
         if *terminal {
             // A closed terminal has no reader, so errors are ignored.
@@ -62,6 +62,6 @@ impl Drop for Progress {
 }
 
 /// Prints a line for people, who may have closed stderr.
-pub(super) fn say(line: &str) {
+pub(super) fn print(line: &str) {
     writeln!(io::stderr(), "{line}").ok();
 }

@@ -102,11 +102,11 @@ pub(in crate::http) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri)
         Ok(wanted) => wanted,
         Err(error) => return refusal(StatusCode::BAD_REQUEST, &error),
     };
-    let ticket = match agent.enter(id) {
-        Ok(ticket) => ticket,
+    let registration = match agent.enter(id) {
+        Ok(registration) => registration,
         Err(error) => return failed(&error),
     };
-    let merged = match agent.record(ticket, &wanted).await {
+    let merged = match agent.record(registration, &wanted).await {
         Ok(merged) => merged,
         Err(error) => return failed(&error),
     };
