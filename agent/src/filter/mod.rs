@@ -5,7 +5,7 @@
 //! sample has this bit if they hold. The agent tests the other terms (namespace, pod, reason), so that a pod whose name
 //! arrives late is not missed.
 
-mod parse;
+mod grammar;
 mod slots;
 mod terms;
 
@@ -67,7 +67,7 @@ impl Filter {
             column: expression.chars().count(),
             message,
         };
-        let alternatives = parse::alternatives(expression, MAX_ALTERNATIVES)?;
+        let alternatives = grammar::alternatives(expression, MAX_ALTERNATIVES)?;
         let mut bits = 0;
         for terms in alternatives {
             let mut alternative = Alternative::default();

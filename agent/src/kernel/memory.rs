@@ -10,7 +10,7 @@ use podperf_ebpf::{
     sensor::{Map, Sensor},
 };
 
-use super::{load::SensorSettings, rows::Rows, sent, start::max_oncpu_samples};
+use super::{adopt_or_load::max_oncpu_samples, load::SensorSettings, rows::Rows, sent};
 
 /// Bytes that the kernel adds to an entry of a hash, of an LRU hash and of an array with a copy for each CPU.
 const HASH_ENTRY: u64 = 64;

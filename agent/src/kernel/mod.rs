@@ -5,6 +5,7 @@
 //! podperf, with a named reason ([`host::Unsupported`]).
 #![expect(unsafe_code, reason = "the kernel boundary: bpf(2) and perf_event_open(2) take raw pointers")]
 
+mod adopt_or_load;
 mod answering;
 mod attach;
 mod budget;
@@ -40,7 +41,6 @@ mod sensor_programs;
 mod sensors;
 mod sent;
 mod spin;
-mod start;
 pub mod symbols;
 mod takeover;
 mod trial;

@@ -10,6 +10,7 @@ use podperf_ebpf::abi;
 use tracing::debug;
 
 use super::{
+    adopt_or_load::{find, forget_stacks, is_loaded, layout, load},
     attach::{pass_counters, take_ring},
     clock::{monotonic, monotonic_ns},
     cost::{MapUse, ProgramUse},
@@ -27,7 +28,6 @@ use super::{
     rows::Rows,
     sampler::{SampleEvent, Sampler},
     sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
-    start::{find, forget_stacks, is_loaded, layout, load},
     takeover::{Before, Pins, generations::take_over},
 };
 use crate::{

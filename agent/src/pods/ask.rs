@@ -7,8 +7,8 @@ use tokio::time::timeout;
 use tracing::{Dispatch, instrument::WithSubscriber};
 
 use super::{
-    failure::{Failure, Server, position},
-    raw::RawList,
+    raw_pod::RawList,
+    request_failure::{Failure, Server, position},
 };
 
 /// Suppresses kube's log lines: kube logs each failed request as an error, and logs unparsable answers in full. The

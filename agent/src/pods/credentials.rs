@@ -18,7 +18,7 @@ use kube::{
 use thiserror::Error;
 use tracing::Dispatch;
 
-use super::failure::{Failure, Remedy, Server, ServerKind};
+use super::request_failure::{Failure, Remedy, Server, ServerKind};
 
 /// Directory of the service account's files, where Kubernetes mounts them.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -1,7 +1,7 @@
 use std::fs;
 
 use super::{
-    super::{ask, failure::ServerKind},
+    super::{ask, request_failure::ServerKind},
     *,
 };
 

@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 use super::{
     ask::quietly,
     credentials::Credentials,
-    failure::{Server, ServerKind},
+    request_failure::{Server, ServerKind},
 };
 
 /// Timeout of one request.

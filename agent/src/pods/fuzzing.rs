@@ -8,7 +8,7 @@ use kube::core::WatchEvent;
 use super::{
     Pod,
     prune::{Origin, PruneRules},
-    raw::{RawList, RawPod},
+    raw_pod::{RawList, RawPod},
 };
 
 /// Nesting depth of the input up to which `serde_json` can also parse the pod inside a list or an event.

@@ -16,9 +16,9 @@ use super::{
     ask,
     backoff::{Backoff, Pace},
     credentials::Credentials,
-    failure::{Failure, Remedy, Server},
     prune::PruneRules,
-    report::Reporter,
+    reporter::Reporter,
+    request_failure::{Failure, Remedy, Server},
 };
 
 /// The kubelet source.

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{
     pod::{Container, ContainerKind, Pod},
-    raw::{RawContainer, RawContainerStatus, RawMeta, RawOwner, RawPod},
+    raw_pod::{RawContainer, RawContainerStatus, RawMeta, RawOwner, RawPod},
     workload::Workload,
 };
 use crate::model::ids::ContainerId;

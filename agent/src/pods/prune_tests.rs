@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    super::{raw::RawList, workload::WorkloadKind},
+    super::{raw_pod::RawList, workload::WorkloadKind},
     *,
 };
 use crate::model::ids::PodUid;

@@ -1,6 +1,6 @@
 //! A source of pods: its settings, its start and its state.
 
-use super::report::SourceStats;
+use super::reporter::SourceStats;
 use std::{
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
@@ -12,11 +12,11 @@ use tokio::{sync::Notify, task::JoinHandle};
 use super::{
     backoff::Pace,
     credentials::{Credentials, SourceError},
-    failure::ServerKind,
     kubelet::Kubelet,
     pod::PodChange,
     prune::{Origin, PruneRules},
-    report::{Changes, Reporter, Stats},
+    reporter::{Changes, Reporter, Stats},
+    request_failure::ServerKind,
     watch::Watch,
 };
 use crate::model::status::Status;

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     backoff::Pace,
     credentials::SourceError,
-    report::{PART, WAITING},
+    reporter::{PART, WAITING},
     source::{SourceSettings, start_at},
 };
 use crate::model::status::{State, Status};

@@ -21,10 +21,10 @@ use super::{
     ask::{self, quietly},
     backoff::{Backoff, Pace, random},
     credentials::Credentials,
-    failure::{Failure, Remedy, Server},
     prune::PruneRules,
-    raw::RawPod,
-    report::Reporter,
+    raw_pod::RawPod,
+    reporter::Reporter,
+    request_failure::{Failure, Remedy, Server},
 };
 
 /// Longest duration of a watch and the range of its random reduction, in seconds: otherwise all clients that a server

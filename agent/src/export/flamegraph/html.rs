@@ -6,10 +6,9 @@ use std::{fmt::Write, time::SystemTime};
 
 use super::{
     caption,
+    formatting::{escape, percent, time},
     grow::tree,
-    longest, palette, svg,
-    text::{escape, percent, time},
-    tree,
+    longest, palette, svg, tree,
 };
 use crate::recording::{Merged, Side};
 

@@ -8,8 +8,8 @@ use std::{
 };
 
 use super::{
+    formatting::{escape, percent, time},
     palette,
-    text::{escape, percent, time},
     tree::{self, Class, Step},
 };
 use crate::{

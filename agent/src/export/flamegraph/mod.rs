@@ -6,20 +6,20 @@
 //! memory.
 
 mod folded;
+mod formatting;
 mod grow;
 mod html;
 mod longest;
 mod palette;
 mod pprof;
 mod svg;
-mod text;
 mod tree;
 
 #[cfg(test)]
 mod fixture;
 
+pub use formatting::{escape, percent, real, time};
 pub use html::{Links, STYLE, page, policy};
-pub use text::{escape, percent, real, time};
 
 use crate::recording::{Merged, Side};
 
@@ -102,7 +102,7 @@ pub fn render(merged: &Merged, format: Format) -> Vec<u8> {
 #[must_use]
 pub fn caption(merged: &Merged) -> String {
     let (time, count) = (time(merged.nanoseconds()), merged.count());
-    let over = text::seconds(merged.duration);
+    let over = formatting::seconds(merged.duration);
     let plural = if count == 1 { "" } else { "s" };
     match merged.side {
         Side::OffCpu => format!("{time} of waiting in {count} wait{plural} that ended within {over}"),

@@ -7,9 +7,9 @@ use std::{fmt::Write, sync::Arc};
 
 use super::{
     caption,
+    formatting::{escape, percent, real, share, time},
     grow::{MOST_FRAMES, NARROWEST, tree},
     palette,
-    text::{escape, percent, real, share, time},
     tree::{self, Class, Node},
 };
 use crate::{

@@ -237,5 +237,5 @@ fn line(text: &str) -> String {
 }
 
 #[cfg(test)]
-#[path = "failure_tests.rs"]
+#[path = "request_failure_tests.rs"]
 mod tests;
