@@ -222,7 +222,7 @@ fn over_the_limit_counts_are_the_pods_and_the_containers_are_counted() {
 }
 
 #[test]
-fn pods_that_are_not_to_be_told_apart_are_counted_together() {
+fn pods_without_a_row_of_their_own_are_counted_together() {
     let mut quiet = pod("web", &[("app", Some('a'))]);
     quiet.scrape = false;
     let mut node = Node::of_cluster(&[(21, &path('a'))], vec![quiet]);
@@ -232,7 +232,7 @@ fn pods_that_are_not_to_be_told_apart_are_counted_together() {
 }
 
 #[test]
-fn a_pod_that_no_longer_wants_to_be_told_apart_ends_after_its_grace() {
+fn a_pod_that_opts_out_ends_after_its_grace() {
     let mut node = Node::of_cluster(&[(21, &path('a'))], vec![pod("web", &[("app", Some('a'))])]);
     node.read(0, &[(21, 5)]);
     let mut quiet = pod("web", &[("app", Some('a'))]);

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_told_apart() {
+    fn labels_are_distinct() {
         let schema = slots(&[("cycles", Some(0)), ("cache-misses", Some(1))]);
         let mut labels = schema.labels().to_vec();
         labels.sort_unstable();

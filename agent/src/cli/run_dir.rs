@@ -114,16 +114,16 @@ fn another(path: &Path) -> anyhow::Error {
 /// Returns the error text for an agent that holds the lock, with the remedy. In a pod the chart sets `runDir`, and the
 /// pid would be from another pid namespace.
 fn another_runs(path: &Path, pid: Option<u32>, in_pod: bool) -> String {
-    let way_out = "stop it, or set another `runDir`";
+    let remedy = "stop it, or set another `runDir`";
     match pid {
         _ if in_pod => format!(
             "another podperf agent is running on this node: it holds `{}` (keep one release of the chart for each node: \
              `helm list --all-namespaces` shows the other one)",
             path.display()
         ),
-        Some(pid) => format!("another podperf agent is running, pid {pid} ({way_out})"),
+        Some(pid) => format!("another podperf agent is running, pid {pid} ({remedy})"),
         // The other agent has not written its pid yet, or runs in another pid namespace.
-        None => format!("another podperf agent is running: it holds `{}` ({way_out})", path.display()),
+        None => format!("another podperf agent is running: it holds `{}` ({remedy})", path.display()),
     }
 }
 

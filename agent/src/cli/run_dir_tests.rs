@@ -34,7 +34,7 @@ fn what_is_no_directory_is_refused_as_by_the_agent() {
 }
 
 #[test]
-fn the_pid_of_a_lock_that_is_held_is_told() {
+fn the_pid_of_a_lock_that_is_held_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let first = lock(directory.path()).unwrap();
     assert_eq!(probe(directory.path()).unwrap(), Some(std::process::id()));
@@ -46,7 +46,7 @@ fn the_pid_of_a_lock_that_is_held_is_told() {
 }
 
 #[test]
-fn in_a_pod_the_way_out_is_the_charts() {
+fn in_a_pod_the_remedy_is_the_charts() {
     let says = |pid, in_pod| another_runs(Path::new("/run/podperf/agent.lock"), pid, in_pod);
     for pid in [None, Some(7)] {
         let text = says(pid, true);

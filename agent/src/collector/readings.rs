@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_that_no_clock_allows_is_withheld_and_told() {
+    fn growth_that_no_clock_allows_is_withheld_and_reported() {
         let mut readings = readings(vec![Some(0), None]);
         for (count, enabled, expected, told) in [
             (1_000_000, 1_000_000, 1_000_000, vec![]),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_is_in_no_sample_is_told_by_cgroup_and_state() {
+    fn time_that_is_in_no_sample_is_reported_by_cgroup_and_state() {
         let mut readings = readings(vec![]);
         let mut counts: abi::podperf_cgroup = bytemuck::Zeroable::zeroed();
         for (total, expected) in [

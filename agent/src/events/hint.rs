@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_the_event_is_told_from_a_kernel_without_it() {
+    fn a_machine_without_the_event_is_distinguished_from_a_kernel_without_it() {
         assert!(
             hint(ENOENT, "cycles", None).starts_with("not counted by this CPU or hypervisor (a VM needs a virtual PMU")
         );
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_refusal_has_its_way_out_in_brackets() {
+    fn every_refusal_has_its_remedy_in_brackets() {
         for event in ["cycles", "cycles:u", "faults", "cpu/event=1/", "nowhere/event=1/"] {
             let counter = counter(event);
             for errno in 0..200 {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_conflicts_are_told_apart() {
+    fn limits_and_conflicts_are_distinguished() {
         assert!(hint(EMFILE, "cycles", None).contains("LimitNOFILE"));
         assert!(hint(EBUSY, "cycles", None).contains("exclusively"));
         assert!(hint(EINVAL, "cycles", None).contains("too few counters for the group"));

@@ -37,7 +37,7 @@ fn a_named_event_is_its_row() {
 }
 
 #[test]
-fn events_without_a_family_share_one_and_are_told_apart_by_label() {
+fn events_without_a_family_share_one_and_are_distinguished_by_label() {
     for (event, label, asked) in [
         ("faults:u", "faults", "PERF_TYPE_SOFTWARE:2:u"),
         ("r1a8:k", "r1a8", "PERF_TYPE_RAW:0x1a8:k"),

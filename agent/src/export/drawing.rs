@@ -132,14 +132,14 @@ impl Drawer {
         key: DrawingKey,
         draw: impl FnOnce(&[Arc<Profile>]) -> Drawn + Send + 'static,
     ) -> Result<Answer, RecordError> {
-        if let Some(kept) = self.kept(&key, windows.version().0) {
+        if let Some(kept) = self.cached(&key, windows.version().0) {
             return Ok(kept);
         }
         let _place = self.places.try_acquire().ok().ok_or(RecordError::Drawing)?;
         let turn = self.turn().await?;
         let (version, size) = windows.version();
         // The previous request may have asked for the same drawing.
-        if let Some(kept) = self.kept(&key, version) {
+        if let Some(kept) = self.cached(&key, version) {
             return Ok(kept);
         }
         self.reserve(size)?;
@@ -216,7 +216,7 @@ impl Drawer {
         answer.await.ok().ok_or(RecordError::Broken)
     }
 
-    fn kept(&self, key: &DrawingKey, version: u64) -> Option<Answer> {
+    fn cached(&self, key: &DrawingKey, version: u64) -> Option<Answer> {
         let answers = lock(&self.answers);
         let last = answers.last.as_ref();
         last.filter(|(of, then, _)| of == key && *then == version).map(|(.., answer)| answer.clone())

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_one_machine_are_all_told() {
+    fn kinds_of_one_machine_are_all_listed() {
         let arm = |part: &str| {
             format!(
                 "processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x3\n\

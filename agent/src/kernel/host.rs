@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pmu_of_the_cpus_is_told_from_those_of_devices() {
+    fn the_pmu_of_the_cpus_is_distinguished_from_those_of_devices() {
         for (name, is) in
             [("cpu", true), ("cpu_core", true), ("armv8_pmuv3_0", true), ("msr", false), ("uprobe", false)]
         {

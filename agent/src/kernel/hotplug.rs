@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_cpus_that_come_or_go_are_told() {
+    fn only_cpus_that_come_or_go_are_reported() {
         assert_eq!(announced(b"offline@/devices/system/cpu/cpu12\0ACTION=offline\0SUBSYSTEM=cpu\0"), Some((12, false)));
         assert_eq!(announced(b"online@/devices/system/cpu/cpu1\0ACTION=online\0"), Some((1, true)));
         for other in [

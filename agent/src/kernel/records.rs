@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn user_and_kernel_frames_are_told_apart() {
+    fn user_and_kernel_frames_are_distinguished() {
         let record = StackRecord::decode(&stack_record(&[1, 2], &[3])).unwrap();
         let stack = RawStack { id: StackId(77), process: Pid(4711), user: vec![1, 2], kernel: vec![3], shed: false };
         assert_eq!(record, StackRecord::Stack(stack));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_stack_is_told_from_what_has() {
+    fn samples_with_and_without_a_stack_are_distinguished() {
         let mut key: abi::podperf_sample_key = bytemuck::Zeroable::zeroed();
         assert_eq!(SampleKey::from_abi(&key).unwrap().stack, None);
         key.activity = u16::try_from(abi::PODPERF_ACTIVITIES).unwrap();

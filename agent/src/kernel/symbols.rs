@@ -172,7 +172,7 @@ nonsense
     }
 
     #[test]
-    fn each_is_told_in_order_with_all_its_names() {
+    fn each_is_visited_in_order_with_all_its_names() {
         let table = table();
         let names: Vec<&str> = table.iter().map(|(_, name)| name).collect();
         assert_eq!(names, ["_stext", "_text", "do_work", "schedule", "nf_hook", "bpf_prog_1234_walk"]);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_a_pod_are_no_more_than_the_bound_and_its_last_is_told() {
+    fn changes_of_a_pod_are_no_more_than_the_bound_and_its_last_is_sent() {
         let mut pending = Pending::new(100);
         for life in 0..10_000_u32 {
             pending.push(PodChange::Applied(pod(1, u8::try_from(life % 200).unwrap())));

@@ -155,7 +155,7 @@ fn configured_labels_and_annotations_are_kept_under_the_names_of_kube_state_metr
 }
 
 #[test]
-fn keys_with_one_name_are_told_apart() {
+fn keys_with_one_name_are_distinguished() {
     let names: Vec<_> = named("label", &["a-b".into(), "a.b".into(), "a-b".into(), "HTTPPort2X".into()])
         .into_iter()
         .map(|(key, name)| format!("{key} {name}"))

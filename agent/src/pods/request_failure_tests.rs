@@ -94,7 +94,7 @@ fn a_connection_that_fails_names_the_cause_and_what_to_look_at() {
 }
 
 #[test]
-fn what_a_plugin_printed_is_not_told() {
+fn the_output_of_a_plugin_is_not_reported() {
     use std::os::unix::process::ExitStatusExt;
     let out = std::process::Output {
         status: std::process::ExitStatus::from_raw(256),

@@ -104,7 +104,7 @@ async fn a_watch_that_breaks_is_taken_up_where_it_was_and_said_so() {
 }
 
 #[tokio::test]
-async fn a_forgotten_version_is_listed_anew_whether_an_event_or_the_answer_tells_it() {
+async fn a_forgotten_version_is_listed_again_whether_an_event_or_the_answer_reports_it() {
     let gone = |number| match number {
         1 => {
             Answer::Lines(vec![event("ERROR", refusal(410, "Expired", "too old resource version: 1 (2)"))], End::Close)

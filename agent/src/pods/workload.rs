@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workloads_are_told_by_owner_and_labels() {
+    fn workloads_are_identified_by_owner_and_labels() {
         let hash = ("pod-template-hash", "5d4f8c7b9");
         let rollout = ("rollouts-pod-template-hash", "5d4f8c7b9");
         for (owner, label, kind, name) in [

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_of_rustc_is_told_from_one_of_cpp() {
+    fn a_symbol_of_rustc_is_distinguished_from_one_of_cpp() {
         for (symbol, expected) in [
             ("_ZN4core3fmt5write17h0123456789abcdefE", Language::Rust),
             ("_ZN4core3fmt5write17h0123456789abcdefE.llvm.123", Language::Rust),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_is_told_from_a_part_of_a_c_function() {
+    fn a_package_is_distinguished_from_a_part_of_a_c_function() {
         for symbol in ["main.main", "runtime.goexit.abi0", "github.com/a/b.(*T).M", "type:.eq.main.T"] {
             assert!(has_package(symbol), "{symbol}");
         }

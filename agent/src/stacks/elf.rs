@@ -360,7 +360,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_tells_its_build_id_its_link_and_where_its_code_is() {
+    fn the_build_id_the_link_and_the_addresses_of_code_are_read() {
         let file = example::file();
         let elf = Elf::parse(&file[..]).unwrap();
         assert_eq!(elf.build_id, Some(vec![0xab; 20]));

@@ -111,7 +111,7 @@ garbage
 ";
 
     #[test]
-    fn executable_mappings_are_told_apart_by_what_is_behind_them() {
+    fn executable_mappings_are_distinguished_by_what_is_behind_them() {
         let vmas = parse(TEXT.as_bytes());
         let file = |path: &str, device: &str, inode| {
             Backing::File(FileMapping { path: path.to_owned(), device: device.to_owned(), inode })

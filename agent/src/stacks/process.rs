@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_told_by_its_start_and_its_program() {
+    fn a_process_is_identified_by_its_start_and_its_program() {
         let stat = |state: &str, start: u64, code: u64| {
             let zeros = "0 ".repeat(18);
             format!("7 (a ) b) {state} {zeros}{start} 1 2 3 {code} 5 6 7 8")

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outermost_frame_tells_how_far_the_walk_came() {
+    fn the_outermost_frame_shows_how_far_the_walk_came() {
         use Place::{File, Memory, Nowhere, Unknown};
         use Unwind::{Broken, NoFramePointers, Whole};
         let leaf = ("/usr/lib/libc.so.6", "nanosleep", File);

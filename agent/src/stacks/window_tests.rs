@@ -64,7 +64,7 @@ fn samples_of_a_place_wait_for_its_stack() {
 }
 
 #[test]
-fn what_has_waited_too_long_or_to_the_end_is_told_without_a_stack() {
+fn a_sample_that_waited_too_long_or_to_the_end_is_sent_without_a_stack() {
     for (later, last) in [(PLACE_PATIENCE_NS, false), (0, true)] {
         let mut window = window();
         window.add(vec![sample(Some(PLACE), 5)], NOW);
@@ -135,7 +135,7 @@ fn time_that_only_a_row_has_is_unknown_but_for_the_run_queue() {
 }
 
 #[test]
-fn a_wait_is_told_apart_from_the_run_queue_after_it() {
+fn a_wait_is_distinguished_from_the_run_queue_after_it() {
     let mut window = window();
     window.record(stack(STACK));
     let mut wait = sample(Some(STACK), 30);

@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_family_is_there_once_and_is_told_in_one_sentence() {
+    fn every_family_is_there_once_and_is_described_in_one_sentence() {
         let mut seen = HashSet::new();
         for family in families() {
             assert!(seen.insert(family.name.clone()), "{} twice", family.name);

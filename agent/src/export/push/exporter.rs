@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_receiver_over_grpc_says_is_told_and_it_gets_the_compression_that_it_reads() {
+    async fn the_message_of_a_receiver_over_grpc_is_reported_and_it_gets_the_compression_that_it_reads() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let exporter = exporter(listener.local_addr().unwrap(), Speaks::Grpc);
         let partial = ExportMetricsPartialSuccess { rejected_data_points: 2, error_message: "too old".to_owned() };
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_receiver_over_http_says_is_told() {
+    async fn the_message_of_a_receiver_over_http_is_reported() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let exporter = exporter(listener.local_addr().unwrap(), Speaks::Http);
         tokio::spawn(async move {

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_told_by_row_under_the_names_of_opentelemetry() {
+    fn facts_are_sent_by_row_under_the_names_of_opentelemetry() {
         let observed = of_snapshot(&snapshot(), &[], FactFamily::VARIANTS, &[]);
         let app = "k8s.namespace.name=shop k8s.pod.name=cart-0 k8s.container.name=app";
         let pair = |labels: String, value: &str| (labels, value.to_owned());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_told_where_they_counted_and_idle_is_a_row() {
+    fn counters_are_sent_where_they_counted_and_idle_is_a_row() {
         let counters = [
             counter("cpu_cycles", Some(0), Some(0), EventState::Placed),
             counter("cpu_cache_misses", Some(1), None, EventState::Placed),

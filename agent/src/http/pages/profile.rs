@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_refused_for_a_while_is_told_when_to_come_back() {
+    fn a_refusal_for_a_while_has_the_time_of_the_next_attempt() {
         let room = RecordError::Room { needs: crate::limits::memory::Mebi(30 << 20) };
         for (error, seconds) in
             [(RecordError::Drawing, "1"), (RecordError::Unread, "5"), (room, "10"), (RecordError::Memory, "60")]

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_long_wait_comes_first_and_no_other_is_told() {
+    fn the_latest_long_wait_comes_first_and_no_other_is_listed() {
         let samples = vec![
             sample(600, 10, 1, 1),
             sample(700, 20, 1, 1),
