@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 
 use super::{
-    backoff::Pace,
+    pace::Pace,
     played::{Answer, End},
     pod::PodChange,
     source::{KubeletSettings, Source, SourceKind, SourceSettings, start_at},

@@ -14,12 +14,13 @@ use tokio::{
 
 use super::{
     ask,
-    backoff::{Backoff, Pace},
     credentials::Credentials,
+    pace::Pace,
     prune::PruneRules,
     reporter::Reporter,
     request_failure::{Failure, Remedy, Server},
 };
+use crate::transport::backoff::Backoff;
 
 /// The kubelet source.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ pub(super) struct Kubelet {
 impl Kubelet {
     pub(super) async fn run(mut self) {
         let mut client = None;
-        let mut backoff = Backoff::new(self.pace);
+        let mut backoff = Backoff::new(self.pace.first, self.pace.most);
         loop {
             let began = Instant::now();
             match self.poll(&mut client).await {

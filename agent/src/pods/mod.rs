@@ -9,7 +9,6 @@
 //! DaemonSet is being deleted (`daemonset`).
 
 mod ask;
-mod backoff;
 #[cfg(test)]
 mod case;
 mod credentials;
@@ -18,6 +17,7 @@ mod daemonset;
 pub mod fuzzing;
 mod index;
 mod kubelet;
+mod pace;
 mod pending;
 #[cfg(test)]
 mod played;

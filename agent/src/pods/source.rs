@@ -10,9 +10,9 @@ use std::{
 use tokio::{sync::Notify, task::JoinHandle};
 
 use super::{
-    backoff::Pace,
     credentials::{Credentials, SourceError},
     kubelet::Kubelet,
+    pace::Pace,
     pod::PodChange,
     prune::{Origin, PruneRules},
     reporter::{Changes, Reporter, Stats},

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    backoff::Pace,
     credentials::SourceError,
+    pace::Pace,
     reporter::{PART, WAITING},
     source::{SourceSettings, start_at},
 };

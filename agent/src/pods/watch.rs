@@ -19,13 +19,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     ask::{self, quietly},
-    backoff::{Backoff, Pace, random},
     credentials::Credentials,
+    pace::Pace,
     prune::PruneRules,
     raw_pod::RawPod,
     reporter::Reporter,
     request_failure::{Failure, Remedy, Server},
 };
+use crate::{model::random::random_below, transport::backoff::Backoff};
 
 /// Longest duration of a watch and the range of its random reduction, in seconds: otherwise all clients that a server
 /// lost at once would return at once.
@@ -56,7 +57,7 @@ struct Session {
 impl Watch {
     pub(super) async fn run(mut self) {
         let mut session = Session::default();
-        let mut backoff = Backoff::new(self.pace);
+        let mut backoff = Backoff::new(self.pace.first, self.pace.most);
         loop {
             let Err(failure) = self.watch(&mut session, &mut backoff).await;
             self.reporter.failed(&failure.text);
@@ -129,7 +130,7 @@ impl Watch {
         let (most, spread) = WATCH_SECONDS;
         let params = WatchParams {
             field_selector: Some(self.selector()),
-            timeout: Some(most - random(spread)),
+            timeout: Some(most - random_below(spread)),
             ..WatchParams::default()
         };
         let request = request()

@@ -1,3 +1,4 @@
 //! Network code that several parts of the agent share.
 
+pub(crate) mod backoff;
 pub mod pem;

@@ -19,17 +19,17 @@ use tokio::{
 use super::{
     Cause, EndpointError, Health,
     failure::Failure,
-    random, request,
+    request,
     sender::Sender,
     settings::{Settings, Shape},
     transport::Signal,
 };
-use crate::stacks::profile::Profile;
+use crate::{stacks::profile::Profile, transport::backoff::Backoff};
 
 /// The limits on retries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retry {
-    /// The wait before the second attempt. It doubles with each further attempt.
+    /// The shortest wait before the second attempt. It doubles with each further attempt.
     pub(super) first: Duration,
     /// The longest wait between two attempts, unless the receiver asks for a longer one.
     pub(super) most: Duration,
@@ -139,7 +139,7 @@ impl Worker {
     /// Sends one request until the receiver accepts it, rejects it for good, or it is too old.
     async fn persist(&mut self, request: ExportProfilesServiceRequest, expires: Instant) -> Delivery {
         let request = Signal::Profiles(request);
-        let mut backoff = self.retry.first;
+        let mut backoff = Backoff::new(self.retry.first, self.retry.most);
         loop {
             let failure = match self.attempt(&request).await {
                 Ok(delivery) => return delivery,
@@ -150,11 +150,10 @@ impl Worker {
             let Some(at_least) = failure.retry else {
                 return Delivery::Refused;
             };
-            let wait = jittered(backoff).max(at_least);
+            let wait = backoff.next().max(at_least);
             if Instant::now().checked_add(wait).is_none_or(|next| next > expires) {
                 return Delivery::Expired;
             }
-            backoff = (backoff * 2).min(self.retry.most);
             self.rest(wait).await;
         }
     }
@@ -219,12 +218,6 @@ enum Delivery {
     Refused,
     /// Not accepted in time.
     Expired,
-}
-
-/// Returns between half and one and a half times the wait, so that the agents of a cluster do not all retry at once.
-fn jittered(wait: Duration) -> Duration {
-    let thousandths = u32::try_from(500 + random() % 1000).unwrap_or(1000);
-    wait * thousandths / 1000
 }
 
 /// Makes one line of at most 300 characters, for the log and the status page. The receiver chooses the text.

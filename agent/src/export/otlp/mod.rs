@@ -25,7 +25,6 @@ mod transport;
 mod trial;
 
 use std::{
-    hash::{BuildHasher, RandomState},
     sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime},
 };
@@ -183,10 +182,4 @@ impl ProfileSink for Exporter {
             self.counters.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
-}
-
-/// Returns a random number that is well spread but not secret: `std` seeds its hasher keys from the system's random
-/// source.
-fn random() -> u64 {
-    RandomState::new().hash_one(0u8)
 }

@@ -20,13 +20,12 @@ use prost::Message;
 
 use super::{
     dictionary::Dictionary,
-    random,
     resource::resource,
     settings::{Preset, SampleAttribute, Shape},
 };
 use crate::{
     attribution::Subject,
-    model::{slot::Slot, wait::Unwind},
+    model::{random::random, slot::Slot, wait::Unwind},
     stacks::profile::{Activity, Profile, Sample},
 };
 

@@ -1,11 +1,6 @@
 //! Recordings and flame graphs over HTTP.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -22,6 +17,7 @@ use crate::export::{
 use crate::{
     agent::Agent,
     filter::Filter,
+    model::random::random,
     recording::{LONGEST, Merged, Merger, RecordError, SHORTEST, Selector, Side, Wanted},
     stacks::profile::Profile,
 };
@@ -196,10 +192,9 @@ pub(in crate::http) fn html(body: impl Into<Body>, nonce: &str) -> Response {
     response
 }
 
-/// Returns a new nonce for one answer. `std` seeds the keys of its hasher from the system's random source.
+/// Returns a new nonce for one answer.
 pub(in crate::http) fn nonce() -> String {
-    let half = || RandomState::new().hash_one(0_u8);
-    format!("{:016x}{:016x}", half(), half())
+    format!("{:016x}{:016x}", random(), random())
 }
 
 /// Returns the address of a subject's flame graph.
