@@ -55,7 +55,6 @@ use rendered::Rendered;
 use routes::Shown;
 pub use running::Running;
 use tls::Certificate;
-pub use tls::ServerTlsError;
 
 /// The period at which certificate files are read again.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

@@ -9,23 +9,10 @@ use rustls::{ServerConfig, crypto::ring};
 
 use super::expiry;
 use crate::config::TlsFiles;
-use crate::transport::pem::{PemError, PemFile};
-
-/// The reasons why the server has no TLS.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerTlsError {
-    /// A file cannot be read or holds no PEM.
-    #[error(transparent)]
-    File(#[from] PemError),
-    /// The certificate and the key do not belong together, or one of them cannot be used.
-    #[error(
-        "failed to use `server.tls.certFile` and `server.tls.keyFile`: {0} (the key must be that of the first certificate)"
-    )]
-    Pair(#[source] rustls::Error),
-    /// The TLS library failed, not because of the configuration.
-    #[error("failed to set up TLS")]
-    Library(#[source] rustls::Error),
-}
+use crate::transport::{
+    pem::{PemError, PemFile},
+    tls::TlsError,
+};
 
 /// The certificate that is in use, with the contents of its files.
 #[derive(Debug)]
@@ -38,7 +25,7 @@ pub(super) struct Certificate {
 }
 
 impl Certificate {
-    pub(super) fn read(paths: TlsFiles) -> Result<Self, ServerTlsError> {
+    pub(super) fn read(paths: TlsFiles) -> Result<Self, TlsError> {
         let files = read(&paths)?;
         let (config, ends) = use_files(&files)?;
         Ok(Self { paths, files, config, ends, problem: None })
@@ -55,7 +42,7 @@ impl Certificate {
 
     /// Reads the files again.
     pub(super) fn refresh(&mut self) {
-        let new = read(&self.paths).map_err(ServerTlsError::from).and_then(|files| {
+        let new = read(&self.paths).map_err(TlsError::from).and_then(|files| {
             if files == self.files {
                 return Ok(None);
             }
@@ -83,13 +70,14 @@ fn read(paths: &TlsFiles) -> Result<(PemFile, PemFile), PemError> {
     Ok((PemFile::read("server.tls.certFile", &paths.cert)?, PemFile::read("server.tls.keyFile", &paths.key)?))
 }
 
-fn use_files((cert, key): &(PemFile, PemFile)) -> Result<(Arc<ServerConfig>, i64), ServerTlsError> {
+fn use_files((cert, key): &(PemFile, PemFile)) -> Result<(Arc<ServerConfig>, i64), TlsError> {
     let chain = cert.certificates()?;
     let ends = chain.iter().filter_map(|certificate| expiry::not_after(certificate)).min().unwrap_or_default();
     let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder.with_safe_default_protocol_versions().map_err(ServerTlsError::Library)?;
+    let builder = builder.with_safe_default_protocol_versions().map_err(TlsError::Library)?;
     let builder = builder.with_no_client_auth();
-    let mut config = builder.with_single_cert(chain, key.private_key()?).map_err(ServerTlsError::Pair)?;
+    let mut config =
+        builder.with_single_cert(chain, key.private_key()?).map_err(|source| TlsError::pair(cert, key, source))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok((Arc::new(config), ends))
 }

@@ -1,4 +1,8 @@
-//! Network code that several parts of the agent share.
+//! Connections out of the agent, for receivers of profiles and metrics, other agents, and the commands: TLS, an HTTP
+//! client, compression, and delays between attempts. The client of the API server is kube's own.
 
 pub(crate) mod backoff;
+pub mod compression;
+pub(crate) mod http;
 pub mod pem;
+pub mod tls;

@@ -62,6 +62,10 @@ impl PemFile {
         }
     }
 
+    pub(crate) const fn name(&self) -> &'static str {
+        self.key
+    }
+
     /// Returns all certificates of the file; at least one.
     pub(crate) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, PemError> {
         let parsed: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&self.bytes).collect();

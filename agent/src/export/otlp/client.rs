@@ -18,11 +18,11 @@ use tokio::{
 
 use super::{
     Cause, EndpointError, Health,
+    attempt::Signal,
     failure::Failure,
     request,
     sender::Sender,
     settings::{Settings, Shape},
-    transport::Signal,
 };
 use crate::{stacks::profile::Profile, transport::backoff::Backoff};
 

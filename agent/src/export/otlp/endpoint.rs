@@ -2,10 +2,10 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, uri::PathAndQuery};
 
-use super::{
-    settings::{Protocol, Settings},
-    tls::TlsError,
-};
+use rustls::pki_types::ServerName;
+
+use super::settings::{Protocol, Settings, TlsSettings};
+use crate::transport::tls::TlsError;
 
 /// The error for an endpoint, a header or a certificate that can never work.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +57,20 @@ pub enum EndpointError {
         /// The configured endpoint.
         endpoint: String,
     },
+    /// Only one of two keys that belong together is set.
+    #[error("`{given}` is set without `{missing}` (set both, or neither)")]
+    Half {
+        /// The key that is set.
+        given: &'static str,
+        /// The key that is missing.
+        missing: &'static str,
+    },
+    /// The server name is not a host.
+    #[error("failed to parse `otlp.tls.serverName`: `{name}` (a host name or an address)")]
+    ServerName {
+        /// The configured name.
+        name: String,
+    },
     /// A file cannot be read, or its content cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -78,11 +92,27 @@ pub(super) struct Target {
 pub fn check(settings: &Settings) -> Result<(), EndpointError> {
     let target = parse(settings)?;
     parse_headers(&settings.headers)?;
-    settings.tls.check()?;
-    if !target.tls && settings.tls != super::settings::TlsSettings::default() {
+    check_tls(&settings.tls)?;
+    if !target.tls && settings.tls != TlsSettings::default() {
         return Err(EndpointError::Plain { endpoint: settings.endpoint.clone() });
     }
     Ok(())
+}
+
+fn check_tls(tls: &TlsSettings) -> Result<(), EndpointError> {
+    let (cert, key) = ("otlp.tls.certFile", "otlp.tls.keyFile");
+    match (&tls.cert_file, &tls.key_file) {
+        (Some(_), None) => Err(EndpointError::Half { given: cert, missing: key }),
+        (None, Some(_)) => Err(EndpointError::Half { given: key, missing: cert }),
+        _ => server_name(tls).map(drop),
+    }
+}
+
+pub(super) fn server_name(tls: &TlsSettings) -> Result<Option<ServerName<'static>>, EndpointError> {
+    let parse = |name: &String| {
+        ServerName::try_from(name.clone()).ok().ok_or_else(|| EndpointError::ServerName { name: name.clone() })
+    };
+    tls.server_name.as_ref().map(parse).transpose()
 }
 
 pub(super) fn parse(settings: &Settings) -> Result<Target, EndpointError> {
@@ -163,7 +193,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::export::otlp::{Compression, Preset, Shape, TlsSettings};
+    use crate::export::otlp::{Compression, Preset, Shape};
 
     fn settings(endpoint: &str, protocol: Protocol) -> Settings {
         Settings {
@@ -238,6 +268,18 @@ mod tests {
         assert!(matches!(check(&plain), Err(EndpointError::Plain { .. })));
         let secure = Settings { tls, ..settings("https://a:1", Protocol::Grpc) };
         check(&secure).unwrap();
+    }
+
+    #[test]
+    fn tls_keys_that_do_not_fit_together_are_refused() {
+        let file = Some("/nowhere".into());
+        let half = TlsSettings { key_file: file.clone(), ..TlsSettings::default() };
+        let says = |tls| check_tls(&tls).unwrap_err().to_string();
+        assert!(says(half).contains("`otlp.tls.keyFile` is set without `otlp.tls.certFile`"));
+        let half = TlsSettings { cert_file: file, ..TlsSettings::default() };
+        assert!(says(half).contains("`otlp.tls.certFile` is set without `otlp.tls.keyFile`"));
+        let name = TlsSettings { server_name: Some("a b".to_owned()), ..TlsSettings::default() };
+        assert!(says(name).contains("failed to parse `otlp.tls.serverName`: `a b`"));
     }
 
     #[test]

@@ -32,9 +32,9 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     Cause, Compression, Preset, Protocol, Settings, Shape, TlsSettings,
+    attempt::{Accepted, Signal},
     failure::Failure,
     sender::Sender,
-    transport::{Accepted, Signal},
 };
 
 const TIMEOUT: Duration = Duration::from_millis(400);

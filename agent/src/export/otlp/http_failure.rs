@@ -14,9 +14,11 @@ use prost::Message;
 use super::{
     Cause,
     failure::{Failure, rpc},
-    post::PROTOBUF,
-    settings::Compression,
 };
+use crate::transport::compression::Compression;
+
+/// The only content type that this agent sends.
+pub(super) const PROTOBUF: &str = "application/x-protobuf";
 
 pub(super) fn of(head: &Parts, body: &[u8], compression: Compression) -> Failure {
     let status = head.status;

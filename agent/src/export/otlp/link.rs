@@ -2,31 +2,32 @@
 //!
 //! Profiles and metrics share this code. No connection is opened before the first request.
 
-use super::{endpoint, post::USER_AGENT};
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
-use http::{HeaderMap, Uri};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
-use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName};
+use http::{HeaderMap, Uri, Version};
 use tonic::transport::{Channel, Endpoint};
 
 use super::{
     EndpointError,
-    endpoint::{Target, other_profiles_path, parse, parse_headers},
-    post::Client,
-    settings::{Protocol, Settings},
-    tls::{Tls, TlsError},
+    endpoint::{self, Target, other_profiles_path, parse, parse_headers, server_name},
+    failure::ANSWER_BYTES,
+    settings::{Settings, TlsSettings},
 };
+use crate::transport::{
+    http::{Client, Connector, connector},
+    tls::{Tls, TlsSources},
+};
+
+/// The `User-Agent` of the agent's requests.
+pub(super) const USER_AGENT: &str = concat!("podperf/", env!("CARGO_PKG_VERSION"));
 
 /// A checked address with the settings of a connection to it.
 #[derive(Debug)]
 pub(in crate::export) struct Link {
     target: Target,
-    headers: HeaderMap,
+    pub(super) headers: HeaderMap,
     /// `None` if the endpoint is not `https`.
     tls: Option<Tls>,
-    server_name: Option<ServerName<'static>>,
     timeout: Duration,
 }
 
@@ -34,14 +35,8 @@ impl Link {
     pub(in crate::export) fn new(settings: &Settings) -> Result<Self, EndpointError> {
         endpoint::check(settings)?;
         let target = parse(settings)?;
-        let tls = target.tls.then(|| Tls::new(&settings.tls)).transpose()?;
-        Ok(Self {
-            target,
-            headers: parse_headers(&settings.headers)?,
-            tls,
-            server_name: settings.tls.server_name()?,
-            timeout: settings.timeout,
-        })
+        let tls = if target.tls { Some(Tls::new(sources(&settings.tls)?)?) } else { None };
+        Ok(Self { target, headers: parse_headers(&settings.headers)?, tls, timeout: settings.timeout })
     }
 
     pub(in crate::export) const fn uri(&self) -> &Uri {
@@ -54,10 +49,6 @@ impl Link {
         let is_one = other.is_some();
         self.target.uri = other.unwrap_or_else(|| self.target.uri.clone());
         is_one
-    }
-
-    pub(in crate::export) const fn headers(&self) -> &HeaderMap {
-        &self.headers
     }
 
     /// Returns why the current certificate files cannot be used.
@@ -73,43 +64,28 @@ impl Link {
     /// Returns a channel for gRPC.
     pub(in crate::export) fn channel(&self) -> Result<Channel, EndpointError> {
         let endpoint = Endpoint::from(self.target.uri.clone()).connect_timeout(self.timeout);
-        let endpoint = endpoint
-            .user_agent(USER_AGENT)
-            .ok()
-            .ok_or_else(|| EndpointError::Syntax { endpoint: self.target.uri.to_string() })?;
-        Ok(endpoint.connect_with_connector_lazy(self.connector(Protocol::Grpc)?))
+        let syntax = || EndpointError::Syntax { endpoint: self.target.uri.to_string() };
+        let endpoint = endpoint.user_agent(USER_AGENT).ok().ok_or_else(syntax)?;
+        Ok(endpoint.connect_with_connector_lazy(self.connector(Version::HTTP_2)?))
     }
 
-    /// Returns a client for HTTP.
+    /// Returns a client for HTTP/1.1.
     pub(in crate::export) fn client(&self) -> Result<Client, EndpointError> {
-        Ok(Client::new(self.connector(Protocol::Http)?))
+        Ok(Client::new(self.connector(Version::HTTP_11)?, ANSWER_BYTES))
     }
 
-    fn connector(&self, protocol: Protocol) -> Result<HttpsConnector<HttpConnector>, EndpointError> {
-        let mut tcp = HttpConnector::new();
-        // The outer connector checks the scheme.
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(self.timeout));
-        let config = match &self.tls {
-            Some(tls) => tls.config().clone(),
-            None => without_trust()?,
-        };
-        let builder = HttpsConnectorBuilder::new().with_tls_config(config);
-        let mut builder = if self.tls.is_some() { builder.https_only() } else { builder.https_or_http() };
-        if let Some(name) = &self.server_name {
-            builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone()));
-        }
-        Ok(match protocol {
-            Protocol::Grpc => builder.enable_http2().wrap_connector(tcp),
-            Protocol::Http => builder.enable_http1().wrap_connector(tcp),
-        })
+    fn connector(&self, version: Version) -> Result<Connector, EndpointError> {
+        Ok(connector(self.tls.as_ref(), version, Some(self.timeout))?)
     }
 }
 
-/// Returns the TLS configuration for connections without TLS: the connector needs one, but never uses it.
-fn without_trust() -> Result<ClientConfig, TlsError> {
-    let builder = ClientConfig::builder_with_provider(ring::default_provider().into());
-    let builder = builder.with_safe_default_protocol_versions().map_err(TlsError::Library)?;
-    Ok(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
+fn sources(tls: &TlsSettings) -> Result<TlsSources, EndpointError> {
+    let file = |key, path: &Option<PathBuf>| path.clone().map(|path| (key, path));
+    Ok(TlsSources {
+        ca: file("otlp.tls.caFile", &tls.ca_file),
+        pair: file("otlp.tls.certFile", &tls.cert_file).zip(file("otlp.tls.keyFile", &tls.key_file)),
+        server_name: server_name(tls)?,
+        insecure_skip_verify: tls.insecure_skip_verify,
+        without_roots: "install them, set SSL_CERT_FILE, or set `otlp.tls.caFile`",
+    })
 }

@@ -5,6 +5,7 @@
 //! receiver that is down, slow or rejects requests costs neither time of the caller nor unbounded memory. This module
 //! never reads cgroups or pods: a profile has the names of its subjects, and `resource` writes them in OTLP's words.
 
+mod attempt;
 mod client;
 mod dictionary;
 pub mod endpoint;
@@ -13,15 +14,12 @@ mod failure;
 mod faults_tests;
 mod http_failure;
 mod link;
-mod post;
 mod request;
 mod resource;
 #[cfg(test)]
 mod rules;
 mod sender;
 mod settings;
-mod tls;
-mod transport;
 mod trial;
 
 use std::{
@@ -37,13 +35,13 @@ use tokio::{
 
 use crate::{export::ProfileSink, stacks::profile::Profile};
 
+pub use crate::transport::compression::Compression;
+pub(super) use attempt::Signal;
 pub(super) use client::one_line;
 use client::{Counters, Queued, Retry, Worker};
 pub use endpoint::EndpointError;
 pub(super) use sender::Sender;
-pub use settings::{Compression, Preset, Protocol, SampleAttribute, Settings, Shape, TlsSettings};
-pub use tls::TlsError;
-pub(super) use transport::Signal;
+pub use settings::{Preset, Protocol, SampleAttribute, Settings, Shape, TlsSettings};
 pub use trial::{try_metrics, try_profiles};
 
 /// The results of the exports since the start.

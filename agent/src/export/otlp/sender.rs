@@ -6,11 +6,12 @@ use http::Uri;
 
 use super::{
     EndpointError,
+    attempt::{Accepted, Connections, Signal},
     failure::Failure,
     link::Link,
-    settings::{Compression, Protocol, Settings},
-    transport::{Accepted, Signal, Transport},
+    settings::{Protocol, Settings},
 };
+use crate::transport::compression::Compression;
 
 /// The number of requests, after 404s at both paths, that do not try the other path. Else a receiver without profiles
 /// would get all requests twice.
@@ -20,7 +21,7 @@ const NOT_ASKED: u32 = 60;
 #[derive(Debug)]
 pub(in crate::export) struct Sender {
     link: Link,
-    transport: Transport,
+    connections: Connections,
     protocol: Protocol,
     /// The best compression that the receiver has not refused.
     compression: Compression,
@@ -32,9 +33,9 @@ pub(in crate::export) struct Sender {
 impl Sender {
     pub(in crate::export) fn new(settings: &Settings) -> Result<Self, EndpointError> {
         let link = Link::new(settings)?;
-        let transport = Transport::open(&link, settings.protocol)?;
+        let connections = Connections::open(&link, settings.protocol)?;
         let Settings { protocol, compression, timeout, .. } = *settings;
-        Ok(Self { link, transport, protocol, compression, timeout, not_asked: 0 })
+        Ok(Self { link, connections, protocol, compression, timeout, not_asked: 0 })
     }
 
     pub(in crate::export) const fn uri(&self) -> &Uri {
@@ -60,7 +61,7 @@ impl Sender {
         let compression = self.compression;
         let mut not_found: Option<Failure> = None;
         loop {
-            let attempt = self.transport.attempt(&self.link, signal.clone(), self.compression, self.timeout).await;
+            let attempt = self.connections.attempt(&self.link, signal.clone(), self.compression, self.timeout).await;
             let failure = match attempt {
                 Ok(accepted) => {
                     if self.compression != compression {
@@ -120,7 +121,8 @@ impl Sender {
     }
 
     fn reopen(&mut self) -> Result<(), Failure> {
-        self.transport = Transport::open(&self.link, self.protocol).map_err(|error| Failure::own(error.to_string()))?;
+        self.connections =
+            Connections::open(&self.link, self.protocol).map_err(|error| Failure::own(error.to_string()))?;
         Ok(())
     }
 }

@@ -4,6 +4,8 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+use crate::transport::compression::Compression;
+
 /// The receiver and the limits on time and memory.
 #[derive(Clone)]
 pub struct Settings {
@@ -54,40 +56,6 @@ pub enum Protocol {
     /// Protobuf over HTTP/1.1.
     #[serde(rename = "http/protobuf")]
     Http,
-}
-
-/// The key `otlp.compression`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Compression {
-    /// gzip, which every receiver should read.
-    Gzip,
-    /// zstd: smaller than gzip, and takes less CPU time.
-    Zstd,
-    /// No compression.
-    None,
-}
-
-impl Compression {
-    /// Returns the compression to try when a receiver cannot read this one.
-    #[must_use]
-    pub const fn lower(self) -> Option<Self> {
-        match self {
-            Self::Zstd => Some(Self::Gzip),
-            Self::Gzip => Some(Self::None),
-            Self::None => None,
-        }
-    }
-
-    /// Returns the name in the configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Gzip => "gzip",
-            Self::Zstd => "zstd",
-            Self::None => "none",
-        }
-    }
 }
 
 /// The keys of `otlp.tls`, without empty values.

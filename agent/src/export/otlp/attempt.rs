@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{
+    HeaderMap, HeaderValue, Method, Request,
+    header::{self, CONTENT_ENCODING, CONTENT_TYPE},
+};
 use opentelemetry_proto::tonic::collector::{
     metrics::v1::{ExportMetricsServiceRequest, metrics_service_client::MetricsServiceClient},
     profiles::v1development::{
@@ -11,16 +14,16 @@ use opentelemetry_proto::tonic::collector::{
     },
 };
 use prost::Message;
-use tonic::{Extensions, Request, codec::CompressionEncoding, metadata::MetadataMap, transport::Channel};
+use tonic::{Extensions, codec::CompressionEncoding, metadata::MetadataMap, transport::Channel};
 
 use super::{
     EndpointError,
     failure::{ANSWER_BYTES, Failure},
-    http_failure,
-    link::Link,
-    post::{Answer, Client, PROTOBUF, compress},
-    settings::{Compression, Protocol},
+    http_failure::{self, PROTOBUF},
+    link::{Link, USER_AGENT},
+    settings::Protocol,
 };
+use crate::transport::{compression::Compression, http::Client};
 
 /// A request of one of the two signals.
 #[derive(Clone, Debug)]
@@ -40,7 +43,7 @@ impl Signal {
 
 /// The open connections to the receiver.
 #[derive(Debug)]
-pub(super) enum Transport {
+pub(super) enum Connections {
     Grpc(Channel),
     Http(Box<Client>),
 }
@@ -54,8 +57,8 @@ pub(in crate::export) struct Accepted {
     pub(in crate::export) message: String,
 }
 
-impl Transport {
-    /// Makes a transport. The first request opens the connection.
+impl Connections {
+    /// Makes the client. The first request opens the connection.
     pub(super) fn open(link: &Link, protocol: Protocol) -> Result<Self, EndpointError> {
         Ok(match protocol {
             Protocol::Grpc => Self::Grpc(link.channel()?),
@@ -72,7 +75,7 @@ impl Transport {
     ) -> Result<Accepted, Failure> {
         let answer = async {
             match self {
-                Self::Grpc(channel) => send_grpc(channel.clone(), link.headers(), signal, compression).await,
+                Self::Grpc(channel) => send_grpc(channel.clone(), &link.headers, signal, compression).await,
                 Self::Http(client) => send_http(client, link, signal, compression).await,
             }
         };
@@ -107,13 +110,13 @@ async fn send_grpc(
     let answer = match signal {
         Signal::Profiles(request) => {
             let mut client = grpc_client!(ProfilesServiceClient, channel, compression);
-            let answer = client.export(Request::from_parts(headers, Extensions::default(), request)).await;
+            let answer = client.export(tonic::Request::from_parts(headers, Extensions::default(), request)).await;
             let partial = |it: ExportProfilesServiceResponse| it.partial_success.unwrap_or_default();
             answer.map(|it| partial(it.into_inner())).map(|it| Accepted::of(it.rejected_profiles, &it.error_message))
         }
         Signal::Metrics(request) => {
             let mut client = grpc_client!(MetricsServiceClient, channel, compression);
-            let answer = client.export(Request::from_parts(headers, Extensions::default(), request)).await;
+            let answer = client.export(tonic::Request::from_parts(headers, Extensions::default(), request)).await;
             let partial = answer.map(|it| it.into_inner().partial_success.unwrap_or_default());
             partial.map(|it| Accepted::of(it.rejected_data_points, &it.error_message))
         }
@@ -132,19 +135,27 @@ async fn send_http(
     signal: Signal,
     compression: Compression,
 ) -> Result<Accepted, Failure> {
-    let body = tokio::task::spawn_blocking(move || compress(signal.encode(), compression)).await;
+    let body = tokio::task::spawn_blocking(move || compression.compress(signal.encode())).await;
     let body = match body {
         Ok(Ok(body)) => Bytes::from(body),
         Ok(Err(error)) => return Err(Failure::own(format!("failed to compress the request: {error}"))),
         Err(error) => return Err(Failure::own(format!("failed to encode the request: {error}"))),
     };
-    let answer = client.post(link.uri(), link.headers(), body, compression).await;
-    let Answer { head, body } = answer.map_err(|error| Failure::unreachable(&error))?;
+    let mut request = Request::new(body);
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = link.uri().clone();
+    *request.headers_mut() = link.headers.clone();
+    request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROTOBUF));
+    request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+    if compression != Compression::None {
+        request.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(compression.name()));
+    }
+    let (head, body) = client.send(request).await.map_err(|error| Failure::unreachable(&error))?;
     if !head.status.is_success() {
         return Err(http_failure::of(&head, body.as_deref().unwrap_or_default(), compression));
     }
     // Some receivers answer with an empty JSON object instead of protobuf.
-    let is_protobuf = head.headers.get(http::header::CONTENT_TYPE).is_some_and(|kind| kind == PROTOBUF);
+    let is_protobuf = head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind == PROTOBUF);
     Ok(match body {
         Ok(body) if is_protobuf => {
             // The answers of all signals have the same fields.

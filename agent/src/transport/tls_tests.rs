@@ -36,13 +36,12 @@ impl Secret {
         fs::rename(new, self.0.path().join("..data")).unwrap();
     }
 
-    fn settings(&self) -> TlsSettings {
-        let file = |name: &str| Some(self.0.path().join(name));
-        TlsSettings {
-            ca_file: file("ca.crt"),
-            cert_file: file("tls.crt"),
-            key_file: file("tls.key"),
-            ..TlsSettings::default()
+    fn sources(&self) -> TlsSources {
+        let file = |key, name: &str| (key, self.0.path().join(name));
+        TlsSources {
+            ca: Some(file("otlp.tls.caFile", "ca.crt")),
+            pair: Some((file("otlp.tls.certFile", "tls.crt"), file("otlp.tls.keyFile", "tls.key"))),
+            ..TlsSources::default()
         }
     }
 }
@@ -51,7 +50,7 @@ impl Secret {
 fn changed_files_are_taken_and_unchanged_ones_are_not() {
     let (certificate, key) = pair("old");
     let secret = Secret::new(&certificate, &key);
-    let mut tls = Tls::new(&secret.settings()).unwrap();
+    let mut tls = Tls::new(secret.sources()).unwrap();
     assert!(!tls.refresh());
     let (certificate, key) = pair("new");
     secret.replace("2", &certificate, &key);
@@ -64,7 +63,7 @@ fn changed_files_are_taken_and_unchanged_ones_are_not() {
 fn files_that_cannot_be_used_are_told_and_the_old_ones_stay() {
     let (certificate, key) = pair("old");
     let secret = Secret::new(&certificate, &key);
-    let mut tls = Tls::new(&secret.settings()).unwrap();
+    let mut tls = Tls::new(secret.sources()).unwrap();
     let old = Arc::clone(&tls.config);
     secret.replace("2", &pair("new").0, &key);
     assert!(!tls.refresh());
@@ -87,7 +86,7 @@ fn files_that_hold_something_else_are_refused_by_the_name_of_their_key() {
     let refusal = |ca: &str, certificate: &str, key: &str| {
         let secret = Secret::new(certificate, key);
         fs::write(secret.0.path().join("1/ca.crt"), ca).unwrap();
-        Tls::new(&secret.settings()).unwrap_err().to_string()
+        Tls::new(secret.sources()).unwrap_err().to_string()
     };
     assert!(refusal("", &certificate, &key).contains("`otlp.tls.caFile`"));
     assert!(refusal(&key, &certificate, &key).contains("no certificate in it"));
@@ -99,18 +98,7 @@ fn files_that_hold_something_else_are_refused_by_the_name_of_their_key() {
 #[test]
 fn keys_and_certificates_are_never_shown() {
     let (certificate, key) = pair("a");
-    let tls = Tls::new(&Secret::new(&certificate, &key).settings()).unwrap();
+    let tls = Tls::new(Secret::new(&certificate, &key).sources()).unwrap();
     let shown = format!("{:?}", tls.files);
     assert!(shown.contains("tls.key") && !shown.contains("bytes") && !shown.contains("BEGIN"), "{shown}");
-}
-
-#[test]
-fn what_does_not_fit_together_is_refused_before_any_file_is_read() {
-    let file = Some(PathBuf::from("/nowhere"));
-    let half = TlsSettings { key_file: file.clone(), ..TlsSettings::default() };
-    assert!(half.check().unwrap_err().to_string().contains("`otlp.tls.keyFile` is set without `otlp.tls.certFile`"));
-    let half = TlsSettings { cert_file: file, ..TlsSettings::default() };
-    assert!(half.check().unwrap_err().to_string().contains("`otlp.tls.certFile` is set without `otlp.tls.keyFile`"));
-    let name = TlsSettings { server_name: Some("a b".to_owned()), ..TlsSettings::default() };
-    assert!(matches!(name.check(), Err(TlsError::ServerName { .. })));
 }
