@@ -1,9 +1,15 @@
 //! Collects the findings: all the I/O of a check. Each part is bounded in time.
 
 use std::{
-    io::{self, Read, Write},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     time::Duration,
+};
+
+use bytes::Bytes;
+use http::{
+    Request, Version,
+    header::{CONNECTION, HOST},
 };
 
 use crate::{
@@ -18,6 +24,7 @@ use crate::{
     limits::memory::Budget,
     model::status::State,
     pods,
+    transport::http::{Client, connector},
 };
 
 /// The longest wait for the API server or the kubelet, and for the OTLP receiver. All are asked at the same time.
@@ -25,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest wait for the server that has the port.
 const NEIGHBOUR: Duration = Duration::from_secs(1);
 /// The largest answer that is read from that server, in bytes.
-const ANSWER_BYTES: u64 = 64 * 1024;
+const ANSWER_BYTES: usize = 1 << 20;
 /// Number of entries in the kernel's tables. The tables are removed a moment later.
 const SMALLEST: u32 = 256;
 
@@ -170,28 +177,30 @@ async fn try_listen(listen: SocketAddr, bind: impl Future<Output = anyhow::Resul
         Err(error) => error,
     };
     let in_use = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse);
-    let asked = tokio::time::timeout(NEIGHBOUR, tokio::task::spawn_blocking(move || ask_neighbour(listen)));
-    if in_use && let Ok(Ok(Some(agent))) = asked.await {
+    if in_use && let Ok(Some(agent)) = tokio::time::timeout(NEIGHBOUR, ask_neighbour(listen)).await {
         return Ok(Listen::Podperf(agent));
     }
     Err(error)
 }
 
 /// Returns the first line of the agent's `/status`, if an agent answers.
-fn ask_neighbour(mut address: SocketAddr) -> Option<String> {
-    if address.ip().is_unspecified() {
-        address.set_ip(match address {
-            SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
-            SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::LOCALHOST),
-        });
+async fn ask_neighbour(listen: SocketAddr) -> Option<String> {
+    let request = Request::get(format!("http://{}/status", reachable(listen)));
+    let request = request.header(HOST, "podperf").header(CONNECTION, "close").body(Bytes::new()).ok()?;
+    let client = Client::new(connector(None, Version::HTTP_11, None).ok()?, ANSWER_BYTES);
+    introduction(&client.send(request).await.ok()?.1.ok()?)
+}
+
+/// Returns an address at which a server of this node answers: the loopback if it listens on all addresses.
+pub(crate) fn reachable(mut listen: SocketAddr) -> SocketAddr {
+    if listen.ip().is_unspecified() {
+        listen.set_ip(if listen.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
     }
-    let mut stream = TcpStream::connect_timeout(&address, NEIGHBOUR).ok()?;
-    stream.set_read_timeout(Some(NEIGHBOUR)).ok()?;
-    stream.set_write_timeout(Some(NEIGHBOUR)).ok()?;
-    stream.write_all(b"GET /status HTTP/1.1\r\nhost: podperf\r\nconnection: close\r\n\r\n").ok()?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES).read_to_end(&mut answer).ok()?;
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let (_, body) = answer.split_once("\r\n\r\n")?;
-    body.lines().next().filter(|line| line.starts_with("podperf ")).map(str::to_owned)
+    listen
+}
+
+/// Returns `podperf VERSION on node NAME`, the first line of an agent's `/status`; `None` for other programs.
+pub(crate) fn introduction(body: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(body);
+    text.lines().next().filter(|line| line.starts_with("podperf ")).map(str::to_owned)
 }

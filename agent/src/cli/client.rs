@@ -1,53 +1,43 @@
 //! Requests to an agent. Each request has its own connection.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use clap::Args;
-use http_body_util::{BodyExt, Empty};
 use hyper::{
-    Method, Request, StatusCode, Uri,
+    Method, Request, StatusCode, Uri, Version,
     body::Bytes,
-    header::{AUTHORIZATION, CONNECTION, HOST, HeaderValue},
+    header::{AUTHORIZATION, CONNECTION, HeaderValue},
 };
-use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName};
+use rustls::pki_types::ServerName;
 use thiserror::Error;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-    time::timeout,
-};
-use tokio_rustls::TlsConnector;
+use tokio::{net::TcpStream, time::timeout};
 
 use super::overrides;
-use crate::transport::pem::{PemError, PemFile};
+use crate::transport::{
+    http::{self, Connector, NoAnswer, connector},
+    tls::{Tls, TlsError, TlsSources},
+};
 
 /// The longest time to connect, TLS included.
 const CONNECT: Duration = Duration::from_secs(2);
+/// The maximum size of an answer, in bytes. An agent never has this much memory.
+const ANSWER_BYTES: usize = 1 << 30;
 
 /// The reasons why a request has no answer.
 #[derive(Debug, Error)]
 pub(super) enum ClientError {
-    #[error("no connection within {} s", CONNECT.as_secs())]
-    Slow,
-    #[error("no answer in time")]
-    NoAnswer,
     #[error(transparent)]
-    Connect(#[from] std::io::Error),
+    Connect(#[from] io::Error),
     #[error(transparent)]
-    Http(#[from] hyper::Error),
+    Answer(#[from] NoAnswer),
     #[error(transparent)]
     Request(#[from] hyper::http::Error),
-    #[error("failed to set up TLS: {0}")]
-    Tls(#[from] rustls::Error),
     #[error(transparent)]
-    File(#[from] PemError),
-    #[error("found no root certificates (set `--ca-file FILE`)")]
-    NoRoots,
+    Tls(#[from] TlsError),
     #[error("bad server name `{0}` (a host name or an address)")]
     ServerName(String),
     #[error("failed to read token `{}`: {source} (set `--token-file FILE`)", path.display())]
-    Token { path: PathBuf, source: std::io::Error },
+    Token { path: PathBuf, source: io::Error },
     #[error("failed to use token `{}`: it is not one line of text", .0.display())]
     BadToken(PathBuf),
     #[error("a token would be sent in clear text (name the agent by `https://`)")]
@@ -58,9 +48,8 @@ impl ClientError {
     /// Returns whether probably no agent listens at the address.
     pub(super) fn is_nobody(&self) -> bool {
         match self {
-            // `InvalidData` is a failed TLS handshake, such as an unexpected certificate: a server listens there.
-            Self::Connect(error) => error.kind() != std::io::ErrorKind::InvalidData,
-            Self::Slow | Self::NoAnswer | Self::Http(_) => true,
+            Self::Connect(_) => true,
+            Self::Answer(answer) => !answer.is_of_tls(),
             _ => false,
         }
     }
@@ -136,27 +125,35 @@ impl Client {
         path: &str,
         patience: Duration,
     ) -> Result<(StatusCode, Bytes), ClientError> {
-        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url()));
         if let Some(token) = self.token()? {
             request = request.header(AUTHORIZATION, token);
         }
-        let request = request.header(CONNECTION, "close").body(Empty::<Bytes>::new())?;
-        let connect = async {
-            let stream = TcpStream::connect(&self.authority).await?;
-            Ok::<_, ClientError>(match &self.tls {
-                Some(host) => {
-                    let name = self.login.server_name.as_ref().unwrap_or(host);
-                    let parsed = ServerName::try_from(name.clone());
-                    let Ok(parsed) = parsed else { return Err(ClientError::ServerName(name.clone())) };
-                    let stream = TlsConnector::from(self.login.config()?).connect(parsed, stream).await?;
-                    Box::new(stream) as Box<dyn Stream>
-                }
-                None => Box::new(stream),
-            })
+        let request = request.header(CONNECTION, "close").body(Bytes::new())?;
+        let connector = match self.connector() {
+            Ok(connector) => connector,
+            // Bad files matter only if a server listens: without one, `record` records alone.
+            Err(error) => {
+                let connect = timeout(CONNECT, TcpStream::connect(&self.authority)).await;
+                return Err(connect.ok().ok_or(NoAnswer::Slow(CONNECT))?.map_or_else(Into::into, |_| error));
+            }
         };
-        let Ok(connected) = timeout(CONNECT, connect).await else { return Err(ClientError::Slow) };
-        let stream = connected?;
-        timeout(patience, exchange(stream, request)).await.unwrap_or(Err(ClientError::NoAnswer))
+        Ok(http::Client::new(connector, ANSWER_BYTES).ask(request, CONNECT, patience).await?)
+    }
+
+    fn connector(&self) -> Result<Connector, ClientError> {
+        let Some(host) = &self.tls else { return Ok(connector(None, Version::HTTP_11, None)?) };
+        let name = self.login.server_name.as_ref().unwrap_or(host);
+        let Ok(server_name) = ServerName::try_from(name.clone()) else {
+            return Err(ClientError::ServerName(name.clone()));
+        };
+        let tls = Tls::new(TlsSources {
+            ca: self.login.ca_file.clone().map(|path| ("--ca-file", path)),
+            server_name: Some(server_name),
+            without_roots: "set `--ca-file FILE`",
+            ..TlsSources::default()
+        })?;
+        Ok(connector(Some(&tls), Version::HTTP_11, None)?)
     }
 
     fn token(&self) -> Result<Option<HeaderValue>, ClientError> {
@@ -172,58 +169,6 @@ impl Client {
         value.set_sensitive(true);
         Ok(Some(value))
     }
-}
-
-impl Login {
-    fn config(&self) -> Result<Arc<ClientConfig>, ClientError> {
-        let mut roots = RootCertStore::empty();
-        match &self.ca_file {
-            Some(path) => {
-                let file = PemFile::read("--ca-file", path)?;
-                if roots.add_parsable_certificates(file.certificates()?).0 == 0 {
-                    return Err(file.lacks("usable certificate").into());
-                }
-            }
-            None => {
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
-        }
-        if roots.is_empty() {
-            return Err(ClientError::NoRoots);
-        }
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-        let builder = builder.with_safe_default_protocol_versions()?;
-        Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
-    }
-}
-
-/// A connection, with TLS or without.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-async fn exchange(stream: Box<dyn Stream>, request: Request<Empty<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let answer = async {
-        let answer = sender.send_request(request).await?;
-        let status = answer.status();
-        Ok::<_, hyper::Error>((status, answer.into_body().collect().await?.to_bytes()))
-    };
-    tokio::pin!(answer, connection);
-    // The connection may end before the answer is returned. The loop then continues until the answer is there.
-    let mut open = true;
-    loop {
-        tokio::select! {
-            answer = &mut answer => return Ok(answer?),
-            ended = &mut connection, if open => { ended?; open = false; }
-        }
-    }
-}
-
-/// Returns `podperf VERSION on node NAME`, the first line of an agent's `/status`; `None` for other programs.
-pub(super) fn introduction(body: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(body);
-    text.lines().next().filter(|line| line.starts_with("podperf ")).map(str::to_owned)
 }
 
 /// Returns the message of an agent that refuses the request; `None` for any other answer.

@@ -12,9 +12,10 @@ use hyper::{Method, StatusCode};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    client::{Client, Login, introduction, refusal},
+    client::{Client, Login, refusal},
     time,
 };
+use crate::check::probe::introduction;
 
 /// The longest time for one answer. The agent reads the kernel for each answer.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -7,6 +7,8 @@ use std::{error::Error, fmt::Display, time::Duration};
 
 use kube::{client::AuthError, core::Status};
 
+use crate::transport::http::causes;
+
 /// The user name of requests without credentials.
 const ANONYMOUS: &str = "system:anonymous";
 
@@ -217,11 +219,7 @@ pub(super) fn position(error: &serde_json::Error) -> String {
 
 /// Returns the text of the innermost error; the outer errors are only layers.
 fn cause(error: &(dyn Error + 'static)) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    line(&innermost.to_string())
+    line(&causes(error).last().unwrap_or(error).to_string())
 }
 
 /// Returns the first line of a server's message, cut to `LONGEST` characters. A page of HTML is replaced by a fixed

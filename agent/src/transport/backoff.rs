@@ -9,7 +9,7 @@ use crate::model::random::random_below;
 pub(crate) struct Backoff {
     first: Duration,
     most: Duration,
-    /// The longest possible last delay.
+    /// The maximum of the previous delay.
     limit: Duration,
 }
 

@@ -1,16 +1,21 @@
-//! An HTTP/1.1 client with a limit on the size of an answer, and the connector that it shares with gRPC. It
+//! An HTTP/1.1 client with limits on the time and the size of an answer, and the connector that it shares with gRPC. It
 //! uses no proxy and follows no redirect.
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error, io, iter::successors, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Version, response::Parts};
+use http::{Request, StatusCode, Version, response::Parts};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper_rustls::{DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName};
 use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
+    client::legacy::{
+        self,
+        connect::{HttpConnector, capture_connection},
+    },
     rt::TokioExecutor,
 };
+use tokio::time::timeout;
+
 use super::tls::{Tls, TlsError, without_trust};
 
 /// The most bytes of status line and headers; hyper accepts no smaller limit.
@@ -61,6 +66,36 @@ pub(crate) enum BadBody {
     Broken,
 }
 
+/// The reasons why a request has no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    #[error("no connection within {} s", .0.as_secs())]
+    Slow(Duration),
+    #[error("no answer in time")]
+    Silence,
+    /// The innermost error names the cause; the outer ones are the client's layers.
+    #[error("{}", causes(.0).last().unwrap_or(.0))]
+    Failed(legacy::Error),
+    #[error(transparent)]
+    Body(#[from] BadBody),
+}
+
+impl NoAnswer {
+    /// Returns whether TLS failed, for example because of an unexpected certificate. Then a server listens there.
+    pub(crate) fn is_of_tls(&self) -> bool {
+        matches!(self, Self::Failed(error) if causes(error).any(<dyn Error>::is::<rustls::Error>))
+    }
+}
+
+/// Returns the error with its causes, the outermost first.
+pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    successors(Some(error), |&error| match error.downcast_ref().and_then(io::Error::get_ref) {
+        // `io::Error::source` skips the error that it wraps.
+        Some(inner) => Some(inner),
+        None => error.source(),
+    })
+}
+
 impl Client {
     /// Makes a client that reads at most `most_bytes` of the body of an answer. The first request opens the connection.
     pub(crate) fn new(connector: Connector, most_bytes: usize) -> Self {
@@ -77,5 +112,89 @@ impl Client {
             Err(_) => Err(BadBody::Broken),
         };
         Ok((head, body))
+    }
+
+    /// Sends a request, and returns the status and the body of the answer. `to_connect` is the longest time to connect,
+    /// TLS included, and `patience` is the longest time for the answer after that.
+    pub(crate) async fn ask(
+        &self,
+        mut request: Request<Bytes>,
+        to_connect: Duration,
+        patience: Duration,
+    ) -> Result<(StatusCode, Bytes), NoAnswer> {
+        let mut connection = capture_connection(&mut request);
+        let connected = timeout(to_connect, async { drop(connection.wait_for_connection_metadata().await) });
+        let mut answer = pin!(self.send(request));
+        let answer = tokio::select! {
+            answer = &mut answer => Ok(answer),
+            connected = connected => match connected {
+                Ok(()) => timeout(patience, answer).await,
+                Err(_) => return Err(NoAnswer::Slow(to_connect)),
+            },
+        };
+        let Ok(answer) = answer else { return Err(NoAnswer::Silence) };
+        let (head, body) = answer.map_err(NoAnswer::Failed)?;
+        Ok((head.status, body?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
+    use super::{super::tls::TlsSources, *};
+
+    /// Asks a server that reads a request and sends these bytes. The connection stays open.
+    async fn ask(tls: Option<&Tls>, answer: &str) -> Result<(StatusCode, Bytes), NoAnswer> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let request = Request::get(format!("{scheme}://{}/", listener.local_addr().unwrap()));
+        let client = Client::new(connector(tls, Version::HTTP_11, None).unwrap(), 8);
+        let limit = Duration::from_secs(1);
+        let server = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.read_buf(&mut Vec::new()).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            answer = client.ask(request.body(Bytes::new()).unwrap(), limit, limit) => answer,
+            () = server => unreachable!(),
+        }
+    }
+
+    fn any_certificate() -> Tls {
+        Tls::new(TlsSources { insecure_skip_verify: true, ..TlsSources::default() }).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_bounded_in_time_and_size() {
+        let answer = ask(None, "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno").await.unwrap();
+        assert_eq!(answer, (StatusCode::NOT_FOUND, Bytes::from("no")));
+        let large = ask(None, "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n123456789").await.unwrap_err();
+        assert_eq!(large.to_string(), "the answer has more than 8 bytes");
+        let half = ask(None, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n1").await.unwrap_err();
+        assert_eq!(half.to_string(), "no answer in time");
+        let head = ask(None, &format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "x".repeat(HEAD_BYTES))).await.unwrap_err();
+        assert!(matches!(head, NoAnswer::Failed(_)), "{head}");
+    }
+
+    #[tokio::test]
+    async fn the_time_to_connect_includes_tls() {
+        let slow = ask(Some(&any_certificate()), "").await.unwrap_err();
+        assert_eq!((slow.to_string().as_str(), slow.is_of_tls()), ("no connection within 1 s", false));
+    }
+
+    #[tokio::test]
+    async fn a_server_with_unexpected_tls_differs_from_no_server() {
+        let plain = ask(Some(&any_certificate()), "HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap_err();
+        assert!(plain.is_of_tls() && plain.to_string().starts_with("received corrupt message"), "{plain}");
+        let client = Client::new(connector(None, Version::HTTP_11, None).unwrap(), 8);
+        let request = Request::get("http://127.0.0.1:1/").body(Bytes::new()).unwrap();
+        let nobody = client.ask(request, Duration::from_secs(1), Duration::from_secs(1)).await.unwrap_err();
+        assert!(!nobody.is_of_tls() && nobody.to_string().starts_with("Connection refused"), "{nobody}");
     }
 }

@@ -28,8 +28,8 @@ pub enum TlsError {
     #[error("found no root certificates ({0})")]
     NoRoots(&'static str),
     /// The TLS library failed, not because of the configuration.
-    #[error("failed to set up TLS")]
-    Library(#[source] rustls::Error),
+    #[error("failed to set up TLS: {0}")]
+    Library(rustls::Error),
 }
 
 /// A file, with the key or flag by which errors name it.

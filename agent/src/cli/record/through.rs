@@ -9,7 +9,8 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::progress::{EVERY, Progress};
 use crate::{
-    cli::client::{Client, Login, introduction, refusal},
+    check::probe::{introduction, reachable},
+    cli::client::{Client, Login, refusal},
     config::Config,
     export::flamegraph::Format,
     recording::{Selector, Wanted},
@@ -67,12 +68,8 @@ pub(super) async fn find(named: Option<&Client>, config: &Config, login: &Login)
 
 /// Returns a client for the address that the configuration contains.
 fn of_this_node(config: &Config) -> anyhow::Result<Client> {
-    let mut listen = config.listen;
-    if listen.ip().is_unspecified() {
-        listen.set_ip(if listen.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() });
-    }
     let scheme = if config.server.tls_files().is_some() { "https" } else { "http" };
-    Ok(Client::new(&format!("{scheme}://{listen}"))?)
+    Ok(Client::new(&format!("{scheme}://{}", reachable(config.listen)))?)
 }
 
 /// Records through the agent, and returns the body of its answer.

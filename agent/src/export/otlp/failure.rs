@@ -8,6 +8,7 @@ use prost::Message;
 use tonic::{Code, Status};
 
 use super::Cause;
+use crate::transport::http::causes;
 
 /// The most bytes of an answer. An answer is empty, or has a few words.
 pub(super) const ANSWER_BYTES: usize = 64 * 1024;
@@ -33,7 +34,7 @@ impl Failure {
     }
 
     /// Returns the failure for a connection that could not be opened, or that broke.
-    pub(super) fn unreachable(error: &dyn Error) -> Self {
+    pub(super) fn unreachable(error: &(dyn Error + 'static)) -> Self {
         let text = chain(error);
         let way_out = way_out(&text);
         Self::without_answer(text + way_out)
@@ -126,16 +127,9 @@ fn way_out(text: &str) -> &'static str {
 }
 
 /// Returns an error with its sources. The innermost errors name the cause; the outer ones are tonic's layers.
-fn chain(error: &dyn Error) -> String {
-    let mut texts = vec![error.to_string()];
-    let mut next = error.source();
-    while let Some(error) = next {
-        let text = error.to_string();
-        if texts.last() != Some(&text) {
-            texts.push(text);
-        }
-        next = error.source();
-    }
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut texts: Vec<_> = causes(error).map(ToString::to_string).collect();
+    texts.dedup();
     texts.join(": ")
 }
 
