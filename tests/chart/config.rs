@@ -105,7 +105,7 @@ fn only_what_the_agent_does_not_follow_restarts_it() -> Result<()> {
         "config: {counters: {groups: [[cycles]]}}",
         "http: {port: 9800}",
         "http: {tls: {secretName: x}}",
-        "config: {server: {limits: {connections: 8}}}",
+        "config: {server: {limits: {maxPercent: 8}}}",
         "{mode: profiles, http: {acceptOpenProfiles: true}}",
     ] {
         ensure!(checksum(restarts)? != plain, "`{restarts}` changes nothing until somebody restarts the agents");

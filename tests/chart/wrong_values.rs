@@ -30,7 +30,8 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("config: {counters: {groups: [cycles]}}", "/config/counters/groups/0", "want array"),
     ("config: {server: {tls: {certFile: /x}}}", "/config/server", "'tls' not allowed"),
     ("config: {server: {authorization: {enabled: true}}}", "/config/server/authorization", "'enabled' not allowed"),
-    ("config: {server: {limits: {connections: 1}}}", "/config/server/limits/connections", "minimum"),
+    ("config: {server: {limits: {maxPercent: 101}}}", "/config/server/limits/maxPercent", "maximum"),
+    ("config: {server: {limits: {connections: 8}}}", "/config/server/limits", "'connections' not allowed"),
     (
         "http: {authorization: {readers: [{kind: Robot, name: x}]}}",
         "/http/authorization/readers/0/kind",

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::{Agent, Metrics, STOP_DEADLINE},
+    agent::{Agent, Metrics, STOP_DEADLINE, testing},
     cgroup::TestCgroup,
     collector::{Collector, Sample},
     command::run_load,
@@ -202,7 +202,7 @@ fn long_waits_have_their_own_stack() -> Result<()> {
 
 /// Runs a load in shadow mode, beside the sampler: the agent walks each cached stack as well, and compares both.
 fn is_right_meanwhile(whose: &str, load: &mut Command, mut meanwhile: impl FnMut() -> Result<()>) -> Result<()> {
-    let agent = Agent::start("stacks: {shadow: true, maxWalks: 0}")?;
+    let agent = Agent::start(&(testing("shadow=true") + "stacks: {maxWalks: 0}"))?;
     process::bind_to_parent(load);
     load.stdin(Stdio::null()).stdout(Stdio::null());
     let mut wrong = Vec::new();

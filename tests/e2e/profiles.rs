@@ -24,6 +24,7 @@ use podperf_tests::{
     command::{load_command, run_load},
     load::{blocked::BlockedReport, cpu::CpuReport, sleepers::SleepersReport},
     process,
+    running::RAW,
     suite::{Need, Test, within},
     tests,
 };
@@ -228,11 +229,7 @@ fn a_wait_arrives_with_its_whole_stack_and_all_its_time() -> Result<()> {
 }
 
 fn the_raw_tracepoint_gives_the_same_stacks() -> Result<()> {
-    Run::new("scheduling: {tracepoint: raw}", &["sleepers"], Duration::from_secs(1))?.check(
-        "interruptible",
-        "sleep",
-        "nanosleep",
-    )
+    Run::new(RAW, &["sleepers"], Duration::from_secs(1))?.check("interruptible", "sleep", "nanosleep")
 }
 
 fn a_long_wait_arrives_once() -> Result<()> {

@@ -61,7 +61,7 @@ fn a_wrong_value_is_refused_with_its_key() -> Result<()> {
     expect_bad("cgroups: {include: ['/a', '(']}", &["bad value for `cgroups.include`", "`(`"])?;
     expect_bad("cgroups: {exclude: ['[']}", &["bad value for `cgroups.exclude`", "`[`"])?;
     expect_bad("logLevel: loud", &["bad value for `logLevel`", "error, warn, info, debug, trace"])?;
-    expect_bad("scheduling: {tracepoint: any}", &["scheduling.tracepoint: unknown variant `any`", "`auto`"])
+    expect_bad("stacks: {onCpuEvent: any}", &["stacks.onCpuEvent: unknown variant `any`", "`auto`"])
 }
 
 fn an_event_that_does_not_exist_is_refused_with_the_nearest() -> Result<()> {

@@ -33,6 +33,9 @@ const KILL_DEADLINE: Duration = Duration::from_secs(15);
 /// Longer than a reading is reused: a scrape after this pause gets a new reading, or one made during the pause.
 pub const COALESCED_FOR: Duration = Duration::from_millis(1100);
 
+/// The start of a line of the configuration that is an option of the agent, see [`testing`].
+const TESTING: &str = "# --testing ";
+
 /// The header that Prometheus sends.
 pub const SCRAPE_TIMEOUT: (&str, &str) = ("X-Prometheus-Scrape-Timeout-Seconds", "10");
 
@@ -77,7 +80,8 @@ pub fn other_layout() -> Result<PathBuf> {
 
 /// Returns a command line of the agent with a configuration file of its own, in which `listen` and `runDir` are set. If
 /// `yaml` has no `overhead`, the agent has no cap, because loads that only switch would exceed it. Without a `server`
-/// key the agent answers at any rate, and without a `restart` key it pins nothing.
+/// key the agent answers at any rate, and without a `restart` key it pins nothing. Each line of [`testing`] becomes an
+/// option.
 pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
     command_of(&binary()?, directory, yaml)
 }
@@ -94,7 +98,17 @@ fn command_at(program: &Path, directory: &Path, yaml: &str, listen: SocketAddr) 
     fs::write(&config, format!("listen: {listen}\nrunDir: {}\n{yaml}\n{cap}{rate}{pins}", directory.display()))?;
     let mut command = Command::new(program);
     command.args(["agent", "--config"]).arg(config);
+    for setting in yaml.lines().filter_map(|line| line.strip_prefix(TESTING)) {
+        command.args(["--testing", setting]);
+    }
     Ok(command)
+}
+
+/// Returns a line for a configuration that stands for the agent's option `--testing KEY=VALUE`. The agent itself reads
+/// the line as a comment.
+#[must_use]
+pub fn testing(setting: &str) -> String {
+    format!("{TESTING}{setting}\n")
 }
 
 fn spawn(command: &mut Command) -> Result<(Child, Arc<Mutex<String>>)> {

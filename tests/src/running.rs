@@ -17,8 +17,8 @@ use crate::{agent::Metrics, cgroup::TestCgroup, load, process};
 
 /// The agent's default: the BTF-typed tracepoint, if the kernel supports it.
 pub const BTF: &str = "";
-/// The configuration of the raw tracepoint, for other kernels.
-pub const RAW: &str = "scheduling: {tracepoint: raw}\n";
+/// The raw tracepoint, for other kernels: a line as that of [`crate::agent::testing`].
+pub const RAW: &str = "# --testing tracepoint=raw\n";
 /// Returns a configuration with page faults, which are not among the default series.
 pub fn with_faults(configuration: &str) -> String {
     format!("metrics: {{facts: [oncpu, context_switches, page_faults]}}\n{configuration}")

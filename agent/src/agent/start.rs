@@ -149,7 +149,7 @@ pub fn start(
     let reader = agent.reader.clone();
     let symbolizer = profiles
         .then(|| {
-            let confined = agent.lock_config().sandbox.syscalls;
+            let confined = agent.lock_config().testing.sandbox;
             stacks::start(windows, processes, symbols, given_up, confined, move |profile, unwound| {
                 reader.send_unwound(unwound);
                 sinks.take(profile);
@@ -229,7 +229,7 @@ fn set_states(
     host: &Host,
 ) {
     let (state, detail) =
-        parts::scheduling(config.scheduling.tracepoint, tracepoint, kernel::host::in_initial_pid_namespace());
+        parts::scheduling(config.testing.tracepoint, tracepoint, kernel::host::in_initial_pid_namespace());
     status.set("scheduling sensor", state, detail);
     status.set("cgroup sensor", State::Healthy, "births and deaths from the kernel");
     let (state, detail) = parts::stacks(config, host);

@@ -114,8 +114,8 @@ fn programs(config: &Config, findings: &Findings) -> Check {
         }
         Some(Ok(got)) => {
             let (state, detail) =
-                parts::scheduling(config.scheduling.tracepoint, got.tracepoint, in_initial_pid_namespace());
-            let way = "a kernel with BTF-typed tracepoints, or `scheduling.tracepoint: raw` if that will do";
+                parts::scheduling(config.testing.tracepoint, got.tracepoint, in_initial_pid_namespace());
+            let way = "a kernel with BTF-typed tracepoints";
             part(NAME, state, (format!("loaded and attached: {detail}"), Some(way.into())))
         }
         Some(Err(error)) if error.downcast_ref().is_some_and(LoadError::is_unsupported) => {

@@ -227,7 +227,7 @@ fn programs_that_the_kernel_refuses_say_what_stands_in_the_way() {
     let raw = Findings { programs: started(Tracepoint::Raw), ..findings() };
     assert_eq!(line(&raw, "bpf programs").0, "degraded");
     let mut config = Config::default();
-    config.scheduling.tracepoint = Tracepoint::Raw;
+    config.testing.tracepoint = Tracepoint::Raw;
     let report = judge(&config, &raw);
     assert_eq!(line_of(&report, "bpf programs"), ("healthy", "loaded and attached: raw tracepoint".into(), "".into()));
 }

@@ -85,7 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let config = &settings.config;
     // A kubeconfig may name programs that make tokens.
     let has_kubeconfig = !config.kubernetes.kubeconfig.as_os_str().is_empty();
-    let confined = sandbox::enter(&config.sandbox, parts::wants_profiles(config), &host, has_kubeconfig)?;
+    let confined = sandbox::enter(config.testing.sandbox, parts::wants_profiles(config), &host, has_kubeconfig)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("failed to start the runtime")?;
     let served = runtime.block_on(serve(arguments, settings, &plan, &host, &log_level, &confined));
@@ -103,7 +103,7 @@ async fn serve(
     confined: &str,
 ) -> anyhow::Result<()> {
     let config = &settings.config;
-    let bound = http::bind(config.listen, config.server.tls_files(), config.server.limits).await?;
+    let bound = http::bind(config.listen, config.server.tls_files(), parts::server_limits(config)).await?;
     let mut hangup = signal(SignalKind::hangup()).context("failed to watch SIGHUP")?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;

@@ -1,6 +1,5 @@
 //! `podperf check`: reports which parts of the agent would work on this machine, before the agent starts.
 
-use crate::{config::Config, http};
 use std::{
     io::{self, IsTerminal, Write},
     process::ExitCode,
@@ -15,7 +14,8 @@ use super::{
 };
 use crate::{
     check::{Report, judge::judge, probe::Findings, table},
-    config::Settings,
+    config::{Settings, parts},
+    http,
     kernel::host::Host,
 };
 
@@ -48,8 +48,9 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let run_dir = run_dir::probe(&settings.config.run_dir);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Impossible)?;
-    let Config { listen, server, .. } = &settings.config;
-    let bind = async { http::bind(*listen, server.tls_files(), server.limits).await.map(drop) };
+    let config = &settings.config;
+    let bind = http::bind(config.listen, config.server.tls_files(), parts::server_limits(config));
+    let bind = async { bind.await.map(drop) };
     let findings = runtime.block_on(Findings::gather(&settings, &plan, host, run_dir, bind));
     // Name lookups that still run are abandoned: their time is over.
     runtime.shutdown_background();

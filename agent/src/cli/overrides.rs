@@ -9,7 +9,7 @@ use clap::Args;
 use podperf_ebpf::abi;
 
 use crate::{
-    config::{Config, ConfigError, Identity},
+    config::{Config, ConfigError, Identity, Testing},
     events::{
         self,
         plan::{self, Limits, Plan, PlanError},
@@ -51,6 +51,9 @@ pub(super) struct NodeOverrides {
     /// A kubeconfig file [default: the service account of the agent's pod].
     #[arg(long, value_name = "FILE", help_heading = KUBERNETES)]
     kubeconfig: Option<PathBuf>,
+    /// A setting that only the tests of podperf change.
+    #[arg(long, value_name = "KEY=VALUE", hide = true)]
+    testing: Vec<String>,
 }
 
 impl Overrides {
@@ -96,6 +99,7 @@ impl NodeOverrides {
         if let Some(kubeconfig) = &self.kubeconfig {
             config.kubernetes.kubeconfig.clone_from(kubeconfig);
         }
+        config.testing = Testing::read(&self.testing)?;
         Ok(config)
     }
 }

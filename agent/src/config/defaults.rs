@@ -5,14 +5,14 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use super::{
     Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
-    PushedMetrics, Restart, Scheduling, Server, ServerLimits, Stacks, Tls, sensors,
+    PushedMetrics, Restart, Server, ServerLimits, Stacks, Testing, Tls, sensors,
 };
 use crate::{
     attribution::Level,
     export::otlp::{Compression, Preset, Protocol, SampleAttribute},
-    kernel::{SampleEvent, Tracepoint},
+    kernel::SampleEvent,
+    limits::max_memory::MaxMemory,
 };
-use crate::{limits::max_memory::MaxMemory, sandbox::Sandbox};
 
 impl Default for Config {
     fn default() -> Self {
@@ -27,7 +27,6 @@ impl Default for Config {
             identity: Identity::Auto,
             kubernetes: Kubernetes::default(),
             metrics: Metrics::default(),
-            scheduling: Scheduling::default(),
             facts: Facts::default(),
             counters: Counters::default(),
             pmu: Pmu::default(),
@@ -35,20 +34,14 @@ impl Default for Config {
             sensors: sensors::defaults(),
             stacks: Stacks::default(),
             otlp: Otlp::default(),
-            sandbox: Sandbox::default(),
+            testing: Testing::default(),
         }
     }
 }
 
 impl Default for ServerLimits {
     fn default() -> Self {
-        Self {
-            connections: 64,
-            requests_per_second: 50,
-            max_percent: 5.0,
-            header_bytes: 16_384,
-            header_timeout: Duration::from_secs(10),
-        }
+        Self { requests_per_second: 50, max_percent: 5.0 }
     }
 }
 
@@ -111,12 +104,6 @@ impl Default for Metrics {
     }
 }
 
-impl Default for Scheduling {
-    fn default() -> Self {
-        Self { tracepoint: Tracepoint::Auto }
-    }
-}
-
 impl Default for Facts {
     fn default() -> Self {
         Self { enabled: true }
@@ -158,7 +145,6 @@ impl Default for Stacks {
             max_stacks: 32_768,
             max_samples: 16_384,
             filter: String::new(),
-            shadow: false,
         }
     }
 }

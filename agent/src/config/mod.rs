@@ -9,6 +9,7 @@ mod otlp;
 pub mod parts;
 mod sensors;
 mod server;
+mod testing;
 mod text;
 mod variables;
 
@@ -22,16 +23,16 @@ use crate::{
     attribution::{Level, RowRules},
     cgroups::{Choice, Patterns, Selection},
     filter::Filter,
-    kernel::{SampleEvent, Tracepoint},
+    kernel::SampleEvent,
     model::facts::FactFamily,
     pods,
 };
 
 use crate::limits::max_memory::MaxMemory;
-use crate::sandbox::Sandbox;
 pub use otlp::{Otlp, PushedMetrics, Tls};
 pub use sensors::SensorKeys;
-pub use server::{Authorization, Server, ServerLimits, ServerTls, TlsFiles};
+pub use server::{Authorization, Limits, Server, ServerLimits, ServerTls, TlsFiles};
+pub use testing::Testing;
 pub use text::BadText;
 
 /// The configuration file.
@@ -49,7 +50,6 @@ pub struct Config {
     pub identity: Identity,
     pub kubernetes: Kubernetes,
     pub metrics: Metrics,
-    pub scheduling: Scheduling,
     pub facts: Facts,
     pub counters: Counters,
     pub pmu: Pmu,
@@ -58,7 +58,8 @@ pub struct Config {
     pub sensors: BTreeMap<String, SensorKeys>,
     pub stacks: Stacks,
     pub otlp: Otlp,
-    pub sandbox: Sandbox,
+    #[serde(skip)]
+    pub testing: Testing,
 }
 
 /// `restart:`
@@ -149,14 +150,6 @@ pub struct Metrics {
     pub zero_first: bool,
 }
 
-/// `scheduling:`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
-#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
-pub struct Scheduling {
-    pub tracepoint: Tracepoint,
-}
-
 /// `facts:`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
@@ -209,7 +202,6 @@ pub struct Stacks {
     pub max_stacks: u32,
     pub max_samples: u32,
     pub filter: String,
-    pub shadow: bool,
 }
 
 /// The smallest `stacks.maxStacks` and `stacks.maxSamples` that can be configured.
@@ -242,6 +234,9 @@ pub enum ConfigError {
         /// The error, and the values that are allowed.
         message: String,
     },
+    /// `--testing` has an unknown key or an impossible value.
+    #[error("bad value for `--testing`: {0} (only tests of podperf use this option: see CONTRIBUTING.md)")]
+    Testing(String),
     /// An environment variable has an impossible value.
     #[error("bad value of environment variable `{name}`: {message}")]
     Variable {
@@ -311,7 +306,6 @@ impl Config {
             ("identity", self.identity != new.identity),
             ("kubernetes", self.kubernetes != new.kubernetes),
             ("metrics.level", self.metrics.level != new.metrics.level),
-            ("scheduling", self.scheduling != new.scheduling),
             ("facts", self.facts != new.facts),
             ("counters", self.counters != new.counters),
             ("pmu", self.pmu != new.pmu),
@@ -319,7 +313,6 @@ impl Config {
             ("sensors", self.sensors != new.sensors),
             ("stacks", self.stacks != new.stacks),
             ("otlp", self.otlp != new.otlp),
-            ("sandbox", self.sandbox != new.sandbox),
         ];
         changed.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect()
     }

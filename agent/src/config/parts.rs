@@ -4,7 +4,7 @@
 use super::LEAST_STACKS;
 use std::{path::Path, time::Duration};
 
-use super::{Config, ConfigError, Identity, PodSource};
+use super::{Config, ConfigError, Identity, Limits, PodSource, ServerLimits};
 use crate::{
     access::AccessSettings,
     kernel::{PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host},
@@ -42,7 +42,7 @@ pub fn wants_pods(config: &Config) -> bool {
 #[must_use]
 pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
     SensorSettings {
-        tracepoint: config.scheduling.tracepoint,
+        tracepoint: config.testing.tracepoint,
         facts: config.facts.enabled,
         stacks: wants_profiles(config),
         long_wait_ns: nanoseconds(config.stacks.long_wait),
@@ -53,7 +53,7 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         max_walks: config.stacks.max_walks,
         oncpu_hertz: config.stacks.on_cpu_hertz,
         oncpu_event: config.stacks.on_cpu_event,
-        shadow: config.stacks.shadow,
+        shadow: config.testing.shadow,
         max_samples: config.stacks.max_samples,
         sensors: sensors(config),
         pmu: pmu_settings(config, host),
@@ -162,6 +162,14 @@ pub fn access_settings(config: &Config) -> Option<AccessSettings> {
         },
         audiences: authorization.audiences.clone(),
     })
+}
+
+/// Returns the limits of the server.
+#[must_use]
+pub fn server_limits(config: &Config) -> Limits {
+    let ServerLimits { requests_per_second, max_percent } = config.server.limits;
+    let (connections, header_timeout) = (config.testing.connections, config.testing.header_timeout);
+    Limits { connections, requests_per_second, max_percent, header_timeout }
 }
 
 /// Returns the state that follows from the form of the scheduling tracepoint, given the configured one.

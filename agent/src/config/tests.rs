@@ -79,10 +79,7 @@ fn values_that_cannot_be_are_refused_with_their_key() {
         ("server: {tls: {certFile: /x}}", "bad value for `server.tls`: needs both `certFile` and `keyFile`"),
         ("server: {authorization: {enabled: true}}", "bad value for `server.authorization.enabled`: tokens would be"),
         ("server: {authorization: {audiences: [x]}}", "bad value for `server.authorization.audiences`: no tokens"),
-        ("server: {limits: {connections: 1}}", "bad value for `server.limits.connections`: needs 4 to 4096"),
         ("server: {limits: {maxPercent: .nan}}", "bad value for `server.limits.maxPercent`: needs 0 to 100"),
-        ("server: {limits: {headerBytes: 1}}", "bad value for `server.limits.headerBytes`: needs 8192"),
-        ("server: {limits: {headerTimeout: 1ms}}", "bad value for `server.limits.headerTimeout`: needs at least 1s"),
         ("{facts: {enabled: false}, otlp: {endpoint: 'http://x:1'}}", "bad value for `stacks.enabled`"),
     ] {
         assert!(refusal(yaml).starts_with(start), "{yaml}: {}", refusal(yaml));

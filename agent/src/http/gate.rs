@@ -24,7 +24,7 @@ use crate::{
     kernel::clock::monotonic,
 };
 use crate::{
-    config::ServerLimits,
+    config::Limits,
     telemetry::http::{Refusal, ServerCounts},
 };
 
@@ -58,7 +58,7 @@ pub(super) enum Admitted {
 
 impl Gate {
     pub(super) fn new(
-        limits: ServerLimits,
+        limits: Limits,
         budget: Arc<Budget>,
         access: Option<Arc<Access>>,
         counts: Arc<ServerCounts>,
@@ -230,11 +230,10 @@ mod tests {
     }
 
     fn gate(requests_per_second: u32) -> (Gate, Arc<ServerCounts>) {
-        let limits = ServerLimits {
+        let limits = Limits {
             connections: 4,
             requests_per_second,
             max_percent: 0.0,
-            header_bytes: 8192,
             header_timeout: std::time::Duration::from_secs(1),
         };
         let counts = Arc::<ServerCounts>::default();

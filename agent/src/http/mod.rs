@@ -39,7 +39,7 @@ use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 use tracing::warn;
 
-use crate::config::{ServerLimits, TlsFiles};
+use crate::config::{Limits, TlsFiles};
 use crate::{
     agent::Agent,
     kernel::clock::monotonic,
@@ -65,6 +65,8 @@ const LOOKS_WHEN_QUIET: u32 = 10;
 const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(20);
 /// The pause before a refusal is sent while the server is over its limit: refusals cost CPU time, too.
 const BEFORE_REFUSING: Duration = Duration::from_secs(1);
+/// The maximum size of the request line and the headers of a request.
+const HEADER_BYTES: usize = 16 * 1024;
 /// The pause after an error of the listener itself, such as no free file descriptor.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -73,7 +75,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Bound {
     listener: TcpListener,
     tls: Option<Certificate>,
-    limits: ServerLimits,
+    limits: Limits,
     address: SocketAddr,
 }
 
@@ -82,7 +84,7 @@ pub struct Bound {
 /// # Errors
 ///
 /// When the address is in use, not of this machine, or not allowed, or the certificate cannot be used.
-pub async fn bind(listen: SocketAddr, tls: Option<TlsFiles>, limits: ServerLimits) -> anyhow::Result<Bound> {
+pub async fn bind(listen: SocketAddr, tls: Option<TlsFiles>, limits: Limits) -> anyhow::Result<Bound> {
     let tls = tls.map(Certificate::read).transpose()?;
     let listener = TcpListener::bind(listen).await.with_context(|| {
         format!("failed to listen on `{listen}` (is the port in use? set `listen` or `--listen ADDR:PORT`)")
@@ -187,7 +189,7 @@ impl Bound {
 struct One {
     router: Router,
     gate: Arc<Gate>,
-    limits: ServerLimits,
+    limits: Limits,
     from: IpAddr,
 }
 
@@ -229,7 +231,7 @@ impl One {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(limits.header_timeout)
-            .max_buf_size(limits.header_bytes)
+            .max_buf_size(HEADER_BYTES)
             .serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
         tokio::select! {

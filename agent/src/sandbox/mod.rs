@@ -9,7 +9,6 @@
 mod capabilities;
 mod syscalls;
 
-use serde::{Deserialize, Serialize};
 use std::fs;
 
 use anyhow::Context;
@@ -18,48 +17,29 @@ use caps::Capability;
 use crate::kernel::host::Host;
 pub(crate) use syscalls::confine_reader;
 
-/// `sandbox:`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
-#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
-pub struct Sandbox {
-    pub capabilities: bool,
-    pub syscalls: bool,
-}
-
-impl Default for Sandbox {
-    fn default() -> Self {
-        Self { capabilities: true, syscalls: true }
-    }
-}
-
 /// Drops privileges that the agent does not need, and returns the remaining ones as text. Must be called while the
-/// process has one thread. The process can run programs afterwards only if `programs` is true.
+/// process has one thread. Drops nothing if `is_on` is false. The process can run programs afterwards only if `programs`
+/// is true.
 ///
 /// # Errors
 ///
 /// When the process has more than one thread, or the kernel refuses.
-pub fn enter(config: &Sandbox, profiles: bool, host: &Host, programs: bool) -> anyhow::Result<String> {
+pub fn enter(is_on: bool, profiles: bool, host: &Host, programs: bool) -> anyhow::Result<String> {
     let threads = fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(1);
     anyhow::ensure!(threads == 1, "failed to drop privileges: there are {threads} threads already");
-    let mut says = Vec::new();
-    if config.capabilities {
-        let left = capabilities::keep(profiles, host.perf_event_paranoid);
-        let left = left.context("failed to drop capabilities (set `sandbox.capabilities: false`)")?;
-        let mut names: Vec<_> = left.into_iter().map(short).collect();
-        names.sort();
-        says.push(format!("capabilities {}", names.join(", ")));
-    } else {
-        says.push("all capabilities kept: `sandbox.capabilities` is false".into());
+    if !is_on {
+        return Ok("all privileges kept: `--testing sandbox=false`".into());
     }
-    if config.syscalls {
-        syscalls::confine_process(programs)
-            .context("failed to give up system calls (set `sandbox.syscalls: false`)")?;
-        says.push("no system calls that it never makes".into());
-    } else {
-        says.push("all system calls kept: `sandbox.syscalls` is false".into());
-    }
-    Ok(says.join("; "))
+    let left = capabilities::keep(profiles, host.perf_event_paranoid);
+    let left =
+        left.context("failed to drop capabilities (use a seccomp profile that allows capset(2) and prctl(2))")?;
+    let mut names: Vec<_> = left.into_iter().map(short).collect();
+    names.sort();
+    syscalls::confine_process(programs).context(
+        "failed to give up system calls (use a kernel with CONFIG_SECCOMP_FILTER=y, and a seccomp profile that allows \
+         seccomp(2) and prctl(2))",
+    )?;
+    Ok(format!("capabilities {}; no system calls that it never makes", names.join(", ")))
 }
 
 /// Returns the name as charts write it.

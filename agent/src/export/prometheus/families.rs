@@ -125,11 +125,11 @@ families! {
     STACK_UNPROFILED: Counter "podperf_stack_unprofiled" in Seconds [],
         "Time off the CPU that is in no profile, for the reasons in podperf_bpf_drops_total";
     STACK_SHADOW_WAITS: Counter "podperf_stack_shadow_waits" [],
-        "Waits with a stack in the stack cache that `stacks.shadow` walked all the same";
+        "Waits with a stack in the stack cache that a test walked all the same";
     STACK_SHADOW_WRONG: Counter "podperf_stack_shadow_wrong" [],
-        "Waits walked by `stacks.shadow` whose stack in the stack cache was wrong";
+        "Waits walked by a test whose stack in the stack cache was wrong";
     STACK_SHADOW_TIME: Counter "podperf_stack_shadow_waits" in Seconds [],
-        "Time of the waits that `stacks.shadow` walked";
+        "Time of the waits that a test walked";
     STACK_SHADOW_WRONG_TIME: Counter "podperf_stack_shadow_wrong" in Seconds [],
         "Time of remembered stacks that were wrong and were not corrected";
     STACK_SEEN: Counter "podperf_stack_seen" in Seconds [],

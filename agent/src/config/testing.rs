@@ -1,0 +1,106 @@
+//! The settings that only the tests of podperf change. The file and the chart do not have them: the hidden option
+//! `--testing KEY=VALUE` sets them, and CONTRIBUTING lists them. A setting that an operator needs is a key of the file.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{ConfigError, duration, text};
+use crate::kernel::Tracepoint;
+
+/// The settings that only tests change, with their own defaults.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
+pub struct Testing {
+    /// The form of the scheduling tracepoint. With `auto`, the agent uses the raw one if the kernel rejects the
+    /// BTF-typed one.
+    pub tracepoint: Tracepoint,
+    /// Walks every stack, also the cached ones, and counts how often the cached stack was wrong.
+    pub shadow: bool,
+    /// The agent gives up the capabilities and system calls that it does not need.
+    pub sandbox: bool,
+    /// Maximum number of open connections of the server, at least 4.
+    pub connections: usize,
+    /// Maximum time for a TLS handshake and for the headers of a request, and the time for which an idle connection
+    /// stays open.
+    #[serde(with = "duration")]
+    pub header_timeout: Duration,
+}
+
+impl Default for Testing {
+    fn default() -> Self {
+        Self {
+            tracepoint: Tracepoint::Auto,
+            shadow: false,
+            sandbox: true,
+            connections: 64,
+            header_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Testing {
+    /// Returns the defaults, changed by `KEY=VALUE` each.
+    ///
+    /// # Errors
+    ///
+    /// When one has no `=`, an unknown key or an impossible value.
+    pub fn read(given: &[String]) -> Result<Self, ConfigError> {
+        let mut lines = String::new();
+        for one in given {
+            let (key, value) =
+                one.split_once('=').ok_or_else(|| ConfigError::Testing(format!("`{one}` is not KEY=VALUE")))?;
+            lines += &format!("{key}: {value}\n");
+        }
+        let read: Option<Self> = text::keys(&lines).map_err(ConfigError::Testing)?;
+        let testing = read.unwrap_or_default();
+        // The server keeps places for the kubelet and for a Prometheus.
+        if testing.connections < 4 {
+            return Err(ConfigError::Testing("`connections` needs at least 4".into()));
+        }
+        Ok(testing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(given: &[&str]) -> Result<Testing, String> {
+        let given: Vec<_> = given.iter().map(ToString::to_string).collect();
+        Testing::read(&given).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn each_setting_changes_one_default() {
+        assert_eq!(read(&[]), Ok(Testing::default()));
+        let wanted =
+            Testing { tracepoint: Tracepoint::Raw, header_timeout: Duration::from_secs(600), ..Testing::default() };
+        assert_eq!(read(&["tracepoint=raw", "headerTimeout=10m"]), Ok(wanted));
+    }
+
+    #[test]
+    fn a_bad_setting_is_refused_with_its_name() {
+        for (given, says) in [
+            ("shadow", "`shadow` is not KEY=VALUE"),
+            ("shado=true", "unknown key `shado`"),
+            ("tracepoint=any", "tracepoint: unknown variant `any`"),
+            ("headerTimeout=soon", "headerTimeout: "),
+            ("connections=1", "`connections` needs at least 4"),
+        ] {
+            let message = read(&[given]).unwrap_err();
+            assert!(message.starts_with("bad value for `--testing`: ") && message.contains(says), "{message}");
+            assert!(message.ends_with("(only tests of podperf use this option: see CONTRIBUTING.md)"), "{message}");
+        }
+    }
+
+    #[test]
+    fn contributing_lists_every_setting() {
+        let page = include_str!("../../../CONTRIBUTING.md");
+        let message = read(&["x=1"]).unwrap_err();
+        let (_, keys) = message.split_once("(one of ").unwrap();
+        for key in keys.split(')').next().unwrap().split(", ") {
+            assert!(page.contains(&format!("| {key} |")), "CONTRIBUTING.md does not explain {key}");
+        }
+    }
+}
