@@ -99,6 +99,7 @@ fn only_what_the_agent_does_not_follow_restarts_it() -> Result<()> {
     for restarts in [
         "config: {cgroups: {max: 8192}}",
         "config: {metrics: {level: pod}}",
+        "config: {metrics: {facts: []}}",
         "config: {pmu: {leaveFree: 0}}",
         "config: {overhead: {maxPercent: 1}}",
         "config: {identity: none}",

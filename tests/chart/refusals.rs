@@ -22,7 +22,6 @@ fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
             "{mode: profiles, config: {stacks: {enabled: false}}}",
             "config.stacks.enabled: the mode `profiles` would have",
         ),
-        ("{mode: profiles, config: {facts: {enabled: false}}}", "config.facts.enabled: the mode `profiles` needs"),
         (HTTPS, "config.otlp.endpoint: the mode `metrics` has no profiles to send"),
         ("config: {otlp: {metrics: {enabled: true}}}", "config.otlp.metrics.enabled: pushing metrics needs a receiver"),
         (&format!("{{mode: profiles, {OPEN}, {TLS}}}"), "otlp.tls.secretName: certificates are for an https endpoint"),

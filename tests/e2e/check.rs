@@ -56,7 +56,7 @@ pub(crate) const TESTS: &[Test] = tests![
 
 const SETPRIV: Need = Need::Program("setpriv");
 const UNSHARE: Need = Need::Program("unshare");
-const NO_EVENTS: &str = "counters: {enabled: false}\nstacks: {onCpuHertz: 0}";
+const NO_EVENTS: &str = "counters: {groups: []}\nstacks: {onCpuHertz: 0}";
 const NO_PINS: &str = "restart: {pin: false}";
 const DEFAULT_EVENTS: [&str; 4] = ["cycles", "instructions", "cache-references", "cache-misses"];
 const DEADLINE: Duration = Duration::from_secs(20);

@@ -195,7 +195,7 @@ fn a_probe_asks_every_address_and_fails_by_name() -> Result<()> {
     ensure!(said.contains("FAIL  http://nobody.invalid:1  failed to look it up"), "{said}");
     // Without facts and counters the agent is ready and exports no facts.
     drop(agent);
-    let idle = Agent::start("facts: {enabled: false}\ncounters: {enabled: false}")?;
+    let idle = Agent::start("metrics: {facts: []}\nstacks: {enabled: false}\ncounters: {groups: []}")?;
     let (code, said) = probe(&[&format!("http://{}", idle.address())])?;
     ensure!(code == Some(1) && said.contains("ready, but counts nothing"), "{code:?}: {said}");
     Ok(())

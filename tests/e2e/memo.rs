@@ -277,7 +277,7 @@ fn ten_thousand_threads_lose_no_time() -> Result<()> {
 }
 
 fn ten_thousand_threads_have_their_stacks_where_there_is_room() -> Result<()> {
-    let room = "stacks: {onCpuHertz: 0, maxWalks: 0, maxSamples: 65536, maxStacks: 262144}\noverhead: {maxPercent: 0}";
+    let room = "stacks: {onCpuHertz: 0, maxWalks: 0, maxSamples: 131072}\noverhead: {maxPercent: 0}";
     let (agent, cgroup, report) = of_ten_thousand_threads(room)?;
     let metrics = agent.fresh_metrics()?;
     metrics.ensure_profiles_cover(cgroup.kernel_path())?;

@@ -259,9 +259,6 @@ fn an_agent_that_cannot_record_is_named() -> Result<()> {
     };
     let agent = Agent::start("stacks: {enabled: false}")?;
     refusal(agent.address(), &["no off-cpu stacks are taken", "set `stacks.enabled: true`"])?;
-    drop(agent);
-    let agent = Agent::start("facts: {enabled: false}")?;
-    refusal(agent.address(), &["no off-cpu stacks are taken", "set `facts.enabled: true`"])?;
     let old = server("podperf 0.0.1 on node a\n")?;
     refusal(old, &["too old to record", "podperf 0.0.1 on node a", "upgrade it"])?;
     refusal(server("nginx")?, &["no podperf agent answers", "another program"])

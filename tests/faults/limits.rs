@@ -175,11 +175,11 @@ fn given_up(metrics: &Metrics) -> Result<[f64; 3]> {
 }
 
 fn maps_larger_than_the_budget_of_memory_are_refused_by_name() -> Result<()> {
-    const SIZES: &str = "cgroups: {max: 2048}\nstacks: {maxStacks: 65536, maxSamples: 32768}\n";
+    const SIZES: &str = "cgroups: {max: 2048}\nstacks: {maxSamples: 32768}\n";
     let directory = TempDir::new()?;
     let refusal =
         Refusal::of(&mut agent::command(directory.path(), &format!("{SIZES}overhead: {{maxMemory: 30Mi}}"))?)?;
-    refusal.expect(2, &["`overhead.maxMemory`: 30 MiB is too little", "`stacks.maxStacks`", "`cgroups.max`"])?;
+    refusal.expect(2, &["`overhead.maxMemory`: 30 MiB is too little", "`stacks.maxSamples`", "`cgroups.max`"])?;
     let mebi = refusal.says.split("sizes take ").nth(1).and_then(|rest| rest.split(' ').next());
     let said: f64 = mebi.context("no size of the maps")?.parse()?;
     // The expected size is the maps' later size. The metric does not include the rings.

@@ -25,7 +25,7 @@ const DEGRADED: i32 = 1;
 fn check_says_beforehand_whether_pods_will_have_names() -> Result<()> {
     let spoilt = Spoilt::start(AN_HOUR)?;
     let of = |node: &str, code: i32, says: &[&str]| -> Result<()> {
-        let config = configuration(&spoilt.credentials, node, "", "counters: {enabled: false}");
+        let config = configuration(&spoilt.credentials, node, "", "counters: {groups: []}");
         let directory = TempDir::new()?;
         let agent = agent::command(directory.path(), &config)?;
         let mut command = Command::new(agent.get_program());

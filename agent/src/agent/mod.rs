@@ -61,6 +61,8 @@ pub struct Agent {
     push: Option<watch::Receiver<Health>>,
     /// The currently configured families, for the metrics push.
     facts: watch::Sender<Vec<FactFamily>>,
+    /// Whether the programs have measured facts since the start.
+    measures_facts: bool,
     symbols: SymbolCounts,
     logs: &'static LogCounts,
     server: Arc<ServerCounts>,
@@ -205,7 +207,7 @@ impl Agent {
     pub fn facts<'a>(&'a self, parts: &'a [Part]) -> AgentFacts<'a> {
         let config = self.lock_config();
         AgentFacts {
-            families: families(&config),
+            families: config.metrics.facts.clone(),
             sensors: parts::sensors(&config),
             created_series: config.metrics.created_series,
             classic_buckets: config.metrics.classic_buckets,
@@ -243,12 +245,17 @@ impl Agent {
         self.reader.set_max_memory(new.overhead.max_memory);
         let restart = {
             let mut config = self.lock_config();
-            let restart = config.needs_restart(&new);
+            let mut restart = config.needs_restart(&new);
             config.log_level = new.log_level;
             config.cgroups = new.cgroups;
             config.overhead.max_memory = new.overhead.max_memory;
             config.metrics = Metrics { level, ..new.metrics };
-            self.facts.send_replace(families(&config));
+            if !self.measures_facts && !config.metrics.facts.is_empty() {
+                // Facts that are not measured would be exported as zero.
+                config.metrics.facts.clear();
+                restart.push("metrics.facts");
+            }
+            self.facts.send_replace(config.metrics.facts.clone());
             restart
         };
         *self.lock_reload() = (true, SystemTime::now());
@@ -266,9 +273,4 @@ impl Agent {
     fn lock_config(&self) -> MutexGuard<'_, Config> {
         self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns the families of facts that are exported.
-fn families(config: &Config) -> Vec<FactFamily> {
-    if config.facts.enabled { config.metrics.facts.clone() } else { Vec::new() }
 }

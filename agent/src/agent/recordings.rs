@@ -74,13 +74,13 @@ impl Agent {
     }
 
     fn takes(&self, side: Side) -> Result<(), RecordError> {
-        let config = self.lock_config();
-        if parts::wants_profiles(&config) {
+        if parts::wants_profiles(&self.lock_config()) {
             return Ok(());
         }
-        let key = if config.stacks.enabled { "facts.enabled" } else { "stacks.enabled" };
         let side = side.name();
-        Err(RecordError::NotTaken(format!("no {side} stacks are taken (set `{key}: true` and restart the agent)")))
+        Err(RecordError::NotTaken(format!(
+            "no {side} stacks are taken (set `stacks.enabled: true` and restart the agent)"
+        )))
     }
 
     /// Checks that the selector names an existing subject.

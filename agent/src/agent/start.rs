@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context;
 use tokio::sync::watch;
 
-use super::{Agent, Threads, families, history::History};
+use super::{Agent, Threads, history::History};
 use crate::{
     access::Access,
     checkpoint::Store,
@@ -93,7 +93,7 @@ pub fn start(
             profiles: profiles.then_some((config.otlp.interval, window_sender)),
             filter,
             new_processes: process_sender,
-            max_stacks: config.stacks.max_stacks as usize,
+            max_stacks: config.stacks.cached() as usize,
             max_samples: config.stacks.max_samples as usize,
             sample_period: config.stacks.sample_period(),
         },
@@ -105,7 +105,7 @@ pub fn start(
     let pods = start_pods(&config, &node_name, &status, &reader)?;
     let access = parts::access_settings(&config);
     let access = access.map(|settings| Access::new(settings, status.clone())).transpose()?.map(Arc::new);
-    let (facts, facts_now) = watch::channel(families(&config));
+    let (facts, facts_now) = watch::channel(config.metrics.facts.clone());
     let push = config.otlp.metrics.enabled.then(|| {
         let receiver = config.otlp.metrics_settings();
         let interval = config.otlp.metrics.interval;
@@ -136,6 +136,7 @@ pub fn start(
         exporter,
         push: push_health,
         facts,
+        measures_facts: parts::wants_facts(&config),
         symbols: symbols.clone(),
         logs,
         server: Arc::default(),

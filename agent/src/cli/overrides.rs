@@ -106,9 +106,8 @@ impl NodeOverrides {
 
 /// Returns the plan of the configured events.
 pub(super) fn plan(config: &Config) -> Result<Plan, PlanError> {
-    let groups: &[_] = if config.counters.enabled { &config.counters.groups } else { &[] };
     let limits = Limits { events: abi::PODPERF_MAX_EVENTS as usize, groups: abi::PODPERF_MAX_GROUPS as usize };
-    plan::plan(groups, Path::new(events::SYSFS), limits)
+    plan::plan(&config.counters.groups, Path::new(events::SYSFS), limits)
 }
 
 /// Returns the configured cgroup2 mount; with `None` the agent searches for one.

@@ -4,8 +4,8 @@ use crate::model::facts::FactFamily;
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::{
-    Cgroups, Config, Counters, Facts, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
-    PushedMetrics, Restart, Server, ServerLimits, Stacks, Testing, Tls, sensors,
+    Cgroups, Config, Counters, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource, PushedMetrics,
+    Restart, Server, ServerLimits, Stacks, Testing, Tls, sensors,
 };
 use crate::{
     attribution::Level,
@@ -27,7 +27,6 @@ impl Default for Config {
             identity: Identity::Auto,
             kubernetes: Kubernetes::default(),
             metrics: Metrics::default(),
-            facts: Facts::default(),
             counters: Counters::default(),
             pmu: Pmu::default(),
             overhead: Overhead::default(),
@@ -104,19 +103,10 @@ impl Default for Metrics {
     }
 }
 
-impl Default for Facts {
-    fn default() -> Self {
-        Self { enabled: true }
-    }
-}
-
 impl Default for Counters {
     fn default() -> Self {
         let group = |events: [&str; 2]| events.map(str::to_owned).to_vec();
-        Self {
-            enabled: true,
-            groups: vec![group(["cycles", "instructions"]), group(["cache-references", "cache-misses"])],
-        }
+        Self { groups: vec![group(["cycles", "instructions"]), group(["cache-references", "cache-misses"])] }
     }
 }
 
@@ -142,7 +132,6 @@ impl Default for Stacks {
             on_cpu_hertz: 49,
             on_cpu_event: SampleEvent::Auto,
             max_walks: 5000,
-            max_stacks: 32_768,
             max_samples: 16_384,
             filter: String::new(),
         }

@@ -50,7 +50,6 @@ pub struct Config {
     pub identity: Identity,
     pub kubernetes: Kubernetes,
     pub metrics: Metrics,
-    pub facts: Facts,
     pub counters: Counters,
     pub pmu: Pmu,
     pub overhead: Overhead,
@@ -150,20 +149,11 @@ pub struct Metrics {
     pub zero_first: bool,
 }
 
-/// `facts:`
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
-#[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
-pub struct Facts {
-    pub enabled: bool,
-}
-
 /// `counters:`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Counters {
-    pub enabled: bool,
     pub groups: Vec<Vec<String>>,
 }
 
@@ -199,13 +189,14 @@ pub struct Stacks {
     pub on_cpu_hertz: u32,
     pub on_cpu_event: SampleEvent,
     pub max_walks: u32,
-    pub max_stacks: u32,
     pub max_samples: u32,
     pub filter: String,
 }
 
-/// The smallest `stacks.maxStacks` and `stacks.maxSamples` that can be configured.
-pub const LEAST_STACKS: (u32, u32) = (1024, 256);
+/// The smallest `stacks.maxSamples` that can be configured.
+pub const LEAST_SAMPLES: u32 = 256;
+/// The smallest number of stacks in the stack cache.
+const LEAST_STACKS: u32 = 1024;
 
 /// The reasons why a configuration is rejected. The agent then exits with code 2.
 #[derive(Debug, Error)]
@@ -306,7 +297,6 @@ impl Config {
             ("identity", self.identity != new.identity),
             ("kubernetes", self.kubernetes != new.kubernetes),
             ("metrics.level", self.metrics.level != new.metrics.level),
-            ("facts", self.facts != new.facts),
             ("counters", self.counters != new.counters),
             ("pmu", self.pmu != new.pmu),
             ("overhead.maxPercent", self.overhead.max_percent != new.overhead.max_percent),
@@ -319,6 +309,13 @@ impl Config {
 }
 
 impl Stacks {
+    /// Returns the number of stacks in the stack cache: two for each sample of the table. A wait at a new place needs an
+    /// entry in both, and the cache also keeps the places of earlier samples.
+    #[must_use]
+    pub fn cached(&self) -> u32 {
+        self.max_samples.saturating_mul(2).max(LEAST_STACKS)
+    }
+
     /// Returns the time that one sample on the CPU stands for; `None` where no samples are taken.
     #[must_use]
     pub fn sample_period(&self) -> Option<Duration> {
@@ -381,8 +378,7 @@ impl TryFrom<Config> for Settings {
             // NaN is in no range.
             ("overhead.maxPercent", (0.0..=100.0).contains(&config.overhead.max_percent), "needs 0 to 100"),
             ("pmu.leaveFree", config.pmu.leave_free <= 64, "needs at most 64"),
-            ("stacks.maxStacks", config.stacks.max_stacks >= LEAST_STACKS.0, "needs at least 1024"),
-            ("stacks.maxSamples", config.stacks.max_samples >= LEAST_STACKS.1, "needs at least 256"),
+            ("stacks.maxSamples", config.stacks.max_samples >= LEAST_SAMPLES, "needs at least 256"),
             ("stacks.onCpuHertz", config.stacks.on_cpu_hertz <= 1000, "needs at most 1000"),
             ("otlp.interval", config.otlp.interval >= Duration::from_secs(1), "needs at least 1s"),
             ("otlp.timeout", config.otlp.timeout >= Duration::from_millis(100), "needs at least 100ms"),
@@ -396,9 +392,6 @@ impl TryFrom<Config> for Settings {
         ];
         if let Some((key, _, message)) = at_least.into_iter().find(|(_, holds, _)| !holds) {
             return Err(bad(key, message.into()));
-        }
-        if !config.facts.enabled && config.stacks.enabled && !config.otlp.endpoint.is_empty() {
-            return Err(bad("stacks.enabled", "stacks need `facts.enabled: true`, which measures the waits".into()));
         }
         let node_name = Some(config.node_name.clone())
             .filter(|name| !name.is_empty())

@@ -1,7 +1,7 @@
 //! The settings that the configuration gives each part, and the states that the parts report. The agent and `podperf
 //! check` share them. Pure, except for the check whether this is a pod.
 
-use super::LEAST_STACKS;
+use super::LEAST_SAMPLES;
 use std::{path::Path, time::Duration};
 
 use super::{Config, ConfigError, Identity, Limits, PodSource, ServerLimits};
@@ -16,10 +16,17 @@ use crate::{
     pods,
 };
 
+/// Returns whether the facts are measured: for their metrics, for stacks, whose waits they measure, or for a sensor,
+/// which needs to know the cgroup that runs.
+#[must_use]
+pub fn wants_facts(config: &Config) -> bool {
+    !config.metrics.facts.is_empty() || wants_profiles(config) || !sensors(config).is_empty()
+}
+
 /// Returns whether stacks are taken.
 #[must_use]
 pub fn wants_profiles(config: &Config) -> bool {
-    config.stacks.enabled && config.facts.enabled
+    config.stacks.enabled
 }
 
 /// Returns whether profiles are sent to a receiver.
@@ -43,11 +50,11 @@ pub fn wants_pods(config: &Config) -> bool {
 pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
     SensorSettings {
         tracepoint: config.testing.tracepoint,
-        facts: config.facts.enabled,
+        facts: wants_facts(config),
         stacks: wants_profiles(config),
         long_wait_ns: nanoseconds(config.stacks.long_wait),
         max_cgroups: config.cgroups.max,
-        max_stacks: config.stacks.max_stacks,
+        max_stacks: config.stacks.cached(),
         waker_after_ns: nanoseconds(config.stacks.waker_after),
         waker_stacks: config.stacks.waker_stacks,
         max_walks: config.stacks.max_walks,
@@ -60,10 +67,10 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
     }
 }
 
-/// Returns the sensors that are on. Without `facts` there is none: facts tell which cgroup runs.
+/// Returns the sensors that are on.
 #[must_use]
 pub fn sensors(config: &Config) -> Vec<&'static Sensor> {
-    ALL.into_iter().filter(|sensor| config.facts.enabled && super::sensors::is_on(config, sensor)).collect()
+    ALL.into_iter().filter(|sensor| super::sensors::is_on(config, sensor)).collect()
 }
 
 /// Compares the sizes of the maps with the budget. If the budget is only a share of the container's memory limit, the
@@ -87,22 +94,20 @@ pub fn fit_maps(
     if budget.limit.is_none() {
         let message = format!(
             "{} is too little: maps of the configured sizes take {maps}, and the agent some {own} by itself (raise it, or \
-             lower `stacks.maxStacks`, `stacks.maxSamples` or `cgroups.max`)",
+             lower `stacks.maxSamples` or `cgroups.max`)",
             Mebi(budget.bytes)
         );
         return Err(ConfigError::Value { key: "overhead.maxMemory", message });
     }
-    while !fits(config) && (config.stacks.max_stacks, config.stacks.max_samples) != LEAST_STACKS {
-        let (stacks, samples) = LEAST_STACKS;
-        config.stacks.max_stacks = (config.stacks.max_stacks / 2).max(stacks);
-        config.stacks.max_samples = (config.stacks.max_samples / 2).max(samples);
+    while !fits(config) && config.stacks.max_samples != LEAST_SAMPLES {
+        config.stacks.max_samples = (config.stacks.max_samples / 2).max(LEAST_SAMPLES);
     }
-    let (stacks, samples) = (config.stacks.max_stacks, config.stacks.max_samples);
+    let (stacks, samples) = (config.stacks.cached(), config.stacks.max_samples);
     let enough = if fits(config) { "" } else { ", which is still too much" };
     Ok(Some(format!(
         "maps of the configured sizes would take {maps}, and the agent some {own} by itself: there is room for {stacks} \
-         stacks and {samples} samples{enough} (raise the container's limit, or lower `stacks.maxStacks`, \
-         `stacks.maxSamples` or `cgroups.max`)"
+         stacks and {samples} samples{enough} (raise the container's limit, or lower `stacks.maxSamples` or \
+         `cgroups.max`)"
     )))
 }
 
@@ -193,9 +198,6 @@ pub fn stacks(config: &Config, host: &Host) -> (State, String) {
     if !config.stacks.enabled {
         return (State::Healthy, "not taken: `stacks.enabled` is false".into());
     }
-    if !wants_profiles(config) {
-        return (State::Healthy, "not taken: `facts.enabled` is false, and facts measure the waits".into());
-    }
     let missing = host.without_names();
     if missing.is_empty() {
         (State::Healthy, "kernel and user stacks of every wait".into())
@@ -232,7 +234,7 @@ mod tests {
 
     /// Returns the size of maps with 1 KiB per stack and 4 MiB of fixed size.
     fn map_bytes(config: &Config) -> u64 {
-        (4 << 20) + (u64::from(config.stacks.max_stacks) << 10)
+        (4 << 20) + (u64::from(config.stacks.cached()) << 10)
     }
 
     #[test]
@@ -243,7 +245,7 @@ mod tests {
         let error = fit_maps(&mut config, Budget::of(MaxMemory::Bytes(55 << 20), None), map_bytes).unwrap_err();
         let says = error.to_string();
         assert!(says.starts_with("bad value for `overhead.maxMemory`: 55 MiB is too little: maps"), "{says}");
-        assert!(says.contains("36 MiB") && says.contains("20 MiB") && says.contains("`stacks.maxStacks`"), "{says}");
+        assert!(says.contains("36 MiB") && says.contains("20 MiB") && says.contains("`stacks.maxSamples`"), "{says}");
         assert_eq!(config, Config::default());
     }
 
@@ -251,11 +253,11 @@ mod tests {
     fn maps_that_do_not_fit_a_containers_limit_are_made_smaller_and_the_agent_starts() {
         let mut config = Config::default();
         let says = fit_maps(&mut config, Some(Budget::share_of(41 << 20)), map_bytes).unwrap().unwrap();
-        assert_eq!((config.stacks.max_stacks, config.stacks.max_samples), (8192, 4096));
+        assert_eq!((config.stacks.cached(), config.stacks.max_samples), (8192, 4096));
         assert!(says.contains("8192 stacks and 4096 samples (raise"), "{says}");
         assert_eq!(config.cgroups, Config::default().cgroups);
         let says = fit_maps(&mut config, Some(Budget::share_of(20 << 20)), map_bytes).unwrap().unwrap();
-        assert_eq!((config.stacks.max_stacks, config.stacks.max_samples), LEAST_STACKS);
+        assert_eq!((config.stacks.cached(), config.stacks.max_samples), (1024, LEAST_SAMPLES));
         assert!(says.contains("still too much"), "{says}");
     }
 }

@@ -37,8 +37,5 @@ pub(super) fn check(config: &Config) -> Result<(), ConfigError> {
         let known = ALL.map(|sensor| sensor.names.sensor).join("`, `");
         return bad(format!("no sensor has the name `{unknown}` (there is `{known}`)"));
     }
-    if !config.facts.enabled && ALL.iter().any(|sensor| !sensor.is_default && is_on(config, sensor)) {
-        return bad("sensors need `facts.enabled: true`, which tells the cgroup that runs".into());
-    }
     Ok(())
 }

@@ -80,7 +80,6 @@ fn values_that_cannot_be_are_refused_with_their_key() {
         ("server: {authorization: {enabled: true}}", "bad value for `server.authorization.enabled`: tokens would be"),
         ("server: {authorization: {audiences: [x]}}", "bad value for `server.authorization.audiences`: no tokens"),
         ("server: {limits: {maxPercent: .nan}}", "bad value for `server.limits.maxPercent`: needs 0 to 100"),
-        ("{facts: {enabled: false}, otlp: {endpoint: 'http://x:1'}}", "bad value for `stacks.enabled`"),
     ] {
         assert!(refusal(yaml).starts_with(start), "{yaml}: {}", refusal(yaml));
     }
@@ -95,6 +94,14 @@ fn keys_that_need_a_restart_are_named() {
     new.cgroups.max = 17;
     new.listen = SocketAddr::from(([127, 0, 0, 1], 1));
     assert_eq!(old.needs_restart(&new), ["listen", "cgroups.max"]);
+}
+
+#[test]
+fn facts_are_measured_if_something_needs_them() {
+    let wants = |yaml: &str| parts::wants_facts(&Config::parse(yaml).unwrap());
+    let nothing = "{metrics: {facts: []}, stacks: {enabled: false}}";
+    assert!(wants("") && wants("metrics: {facts: []}") && wants("stacks: {enabled: false}") && !wants(nothing));
+    assert!(wants("{metrics: {facts: []}, stacks: {enabled: false}, sensors: {locks: {enabled: true}}}"));
 }
 
 #[test]
@@ -117,6 +124,4 @@ fn a_sensor_that_is_not_in_the_file_keeps_its_default() {
     assert_eq!(Config::parse("sensors: {}").unwrap(), Config::default());
     let message = refusal("sensors: {lokcs: {enabled: true}}");
     assert!(message.contains("no sensor has the name `lokcs` (there is `histograms`, `locks`)"), "{message}");
-    let message = refusal("{facts: {enabled: false}, sensors: {locks: {enabled: true}}}");
-    assert!(message.contains("sensors need `facts.enabled: true`"), "{message}");
 }

@@ -6,8 +6,11 @@ use thiserror::Error;
 use super::Config;
 
 /// The keys that older versions had, and the remedy.
-const REMOVED: [(&str, &str); 6] = [
+const REMOVED: [(&str, &str); 9] = [
     ("scheduling", "delete it, podperf chooses the tracepoint"),
+    ("facts", "delete it; without facts set `metrics.facts: []` and `stacks.enabled: false`"),
+    ("counters.enabled", "delete it; without events set `counters.groups: []`"),
+    ("stacks.maxStacks", "delete it, the stack cache has twice the entries of `stacks.maxSamples`"),
     ("sandbox", "delete it, podperf always gives up what it does not need"),
     ("stacks.shadow", "delete it, only tests of podperf used it"),
     ("server.limits.connections", "delete it, the limit is 64"),

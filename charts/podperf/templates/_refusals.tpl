@@ -75,9 +75,6 @@
 {{- if and (eq .Values.mode "profiles") (eq $stacks "false") -}}
 {{- fail "config.stacks.enabled: the mode `profiles` would have privileges that nothing uses (set mode: metrics)" -}}
 {{- end -}}
-{{- if and (eq .Values.mode "profiles") (not (dig "facts" "enabled" true $config)) -}}
-{{- fail "config.facts.enabled: the mode `profiles` needs the facts, which measure the waits (leave it out, or set mode: metrics)" -}}
-{{- end -}}
 {{- end -}}
 
 {{- define "podperf.refuseOtlp" -}}

@@ -57,10 +57,9 @@ pub(super) async fn record(settings: Settings, wanted: &Wanted, format: Format) 
 /// Returns the configuration of a recording: stacks only, of cgroups as deep as the selector needs, without a receiver.
 fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
     let mut config = settings.config;
-    config.counters.enabled = false;
+    config.counters.groups.clear();
     // The pins belong to an agent, so a recording pins nothing.
     config.restart.pin = false;
-    config.facts.enabled = true;
     config.stacks.enabled = true;
     config.otlp.endpoint.clear();
     // A recording has no server.
