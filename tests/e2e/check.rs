@@ -1,15 +1,6 @@
 //! `podperf check`: each line is true in each situation, and a check never disturbs a running agent.
 
-use std::{
-    fs,
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpListener},
-    os::unix::fs::chown,
-    path::Path,
-    process::Command,
-    thread,
-    time::Duration,
-};
+use std::{fs, net::TcpListener, os::unix::fs::chown, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::{sys::utsname::uname, unistd::pipe};
@@ -26,7 +17,7 @@ use podperf_tests::{
 use tempfile::TempDir;
 
 use crate::{
-    checked::{Output, Report, command},
+    checked::{Output, Report, api_server, command, kubeconfig, silent_server},
     nobody::{ForNobody, NOBODY},
 };
 
@@ -102,27 +93,27 @@ fn has_pmu() -> bool {
 fn check_says_what_is_true_of_this_machine() -> Result<()> {
     let report = report("")?;
     let kernel = uname()?.release().to_string_lossy().into_owned();
-    report.expect("kernel", "healthy", &[&kernel])?;
-    report.expect("btf", "healthy", &[])?;
-    report.expect("cgroup2", "healthy", &[&format!("`{}`", cgroup::mount_point()?.display())])?;
-    report.expect("lockdown", "healthy", &[])?;
-    report.expect("capabilities", "healthy", &["CAP_BPF and CAP_PERFMON"])?;
-    report.expect("bpf programs", "healthy", &["loaded and attached: btf tracepoint"])?;
-    report.expect("stacks", "healthy", &["kernel and user stacks of every wait"])?;
+    report.line("kernel")?.names(&[&kernel])?;
+    report.expect("btf", "btf-found", "healthy")?;
+    report.expect("cgroup2", "cgroup2-found", "healthy")?.names(&[&cgroup::mount_point()?.display().to_string()])?;
+    report.expect("lockdown", "lockdown-open", "healthy")?;
+    report.expect("capabilities", "capabilities-held", "healthy")?;
+    report.expect("bpf programs", "programs-attached", "healthy")?;
+    report.expect("stacks", "stacks-taken", "healthy")?;
     let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")?;
-    report.expect("perf_event_open", "healthy", &["allowed", paranoid.trim()])?;
-    report.expect("listen", "healthy", &["is free"])?;
-    report.expect("run directory", "healthy", &["can be written"])?;
+    report.expect("perf_event_open", "perf-allowed", "healthy")?.names(&[paranoid.trim()])?;
+    report.expect("listen", "listen-free", "healthy")?;
+    report.expect("run directory", "run-directory-writable", "healthy")?;
     let events: Vec<_> = DEFAULT_EVENTS.iter().map(|event| report.line(event)).collect::<Result<_>>()?;
     if has_pmu() {
         // The number of counters that the PMU has does not matter here.
         ensure!(events[0].state != "unsupported", "a PMU without cycles: {events:?}");
     } else {
         for event in events {
-            report.expect(&event.check, "unsupported", &["not counted by this CPU or hypervisor", "virtual PMU"])?;
+            report.expect(&event.check, "event-unsupported", "unsupported")?;
         }
         report.expect_verdict("degraded", &DEFAULT_EVENTS)?;
-        report.expect("nmi watchdog", "healthy", &[])?;
+        report.expect("nmi watchdog", "watchdog-off", "healthy")?;
     }
     Ok(())
 }
@@ -133,13 +124,13 @@ fn check_without_events_is_usable() -> Result<()> {
     ensure!(report.line("cycles").is_err(), "an event that nobody wants: {report:#?}");
     // Every kernel counts this event.
     let report = self::report("counters: {groups: [[page-faults]]}")?;
-    report.expect("page-faults", "placed", &[])?;
+    report.expect("page-faults", "event-placed", "placed")?;
     report.expect_verdict("usable", &[])
 }
 
 fn check_as_nobody_names_the_capabilities() -> Result<()> {
-    const BPF: &str = "CAP_BPF (to load the BPF programs)";
-    const PERFMON: &str = "CAP_PERFMON (to attach them and to open perf events)";
+    const BPF: &str = "CAP_BPF ";
+    const PERFMON: &str = "CAP_PERFMON ";
     let nobody = ForNobody::new()?;
     for (capabilities, missing, there) in [
         (None, &[BPF, PERFMON][..], &[][..]),
@@ -147,18 +138,18 @@ fn check_as_nobody_names_the_capabilities() -> Result<()> {
         (Some("+perfmon"), &[BPF], &[PERFMON]),
     ] {
         let report = Report::of(|| nobody.command(&command(nobody.directory(), NO_EVENTS)?, capabilities))?;
-        report.expect("capabilities", "unsupported", missing)?;
-        report.expect("capabilities", "unsupported", &["run as root", "setcap", "[BPF, PERFMON]"])?;
+        report.expect("capabilities", "capabilities-missing", "unsupported")?.names(missing)?;
         let words = report.line("capabilities")?.agents_words();
         ensure!(there.iter().all(|name| !words.contains(name)), "{words}");
-        report.expect("bpf programs", "unsupported", &["for want of: capabilities"])?;
+        report.expect("bpf programs", "programs-not-tried", "unsupported")?.names(&["capabilities"])?;
         report.expect_verdict("unusable", &["capabilities", "bpf programs"])?;
         // The agent reports the same error.
         Refusal::of(&mut nobody.agent("", capabilities)?)?.expect(3, &[&words])?;
     }
     let report = Report::of(|| nobody.command(&command(nobody.directory(), "")?, None))?;
-    report.expect("perf_event_open", "degraded", &["permission denied", "needs CAP_PERFMON", "perf_event_paranoid"])?;
-    report.expect("cycles", "unsupported", &[])
+    report.expect("perf_event_open", "perf-refused", "degraded")?.names(&["CAP_PERFMON", "perf_event_paranoid"])?;
+    report.expect("cycles", "event-unsupported", "unsupported")?;
+    Ok(())
 }
 
 fn check_with_two_capabilities_says_the_same_as_root() -> Result<()> {
@@ -184,8 +175,14 @@ fn check_names_the_capabilities_that_names_in_profiles_take() -> Result<()> {
         ("+bpf,+perfmon,+syslog,+sys_ptrace", &[]),
     ] {
         let report = Report::of(|| nobody.command(&command(nobody.directory(), &yaml)?, Some(capabilities)))?;
-        let state = if missing.is_empty() { "healthy" } else { "degraded" };
-        report.expect("stacks", state, missing)?;
+        match missing {
+            [] => report.expect("stacks", "stacks-taken", "healthy")?,
+            missing => {
+                let line = report.expect("stacks", "stacks-without-names", "degraded")?;
+                line.names(missing)?;
+                line
+            }
+        };
         let words = report.line("stacks")?.agents_words();
         ensure!(words.contains("CAP_SYSLOG") == missing.contains(&"CAP_SYSLOG"), "{capabilities}: {words}");
     }
@@ -196,11 +193,7 @@ fn check_in_a_container_without_capabilities_names_them() -> Result<()> {
     let dropped = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"];
     let container = [&["unshare", "--mount", "--pid", "--fork"][..], &dropped].concat();
     let report = report_through(&container, NO_EVENTS)?;
-    report.expect(
-        "capabilities",
-        "unsupported",
-        &["CAP_BPF", "CAP_PERFMON", "`capabilities: {add: [BPF, PERFMON]}`"],
-    )?;
+    report.expect("capabilities", "capabilities-missing", "unsupported")?.names(&["CAP_BPF", "CAP_PERFMON"])?;
     // Everything else is as on the host.
     report.expect_verdict("unusable", &["capabilities", "bpf programs"])?;
     let added = ["setpriv", "--bounding-set=-all,+bpf,+perfmon", "--inh-caps=-all"];
@@ -210,29 +203,30 @@ fn check_in_a_container_without_capabilities_names_them() -> Result<()> {
 
 fn check_in_a_rootless_container_names_its_user_namespace() -> Result<()> {
     let report = report_through(&["unshare", "--user", "--map-root-user", "--mount"], NO_EVENTS)?;
-    report.expect("capabilities", "unsupported", &["in a user namespace", "`hostUsers: false`"])?;
+    report.expect("capabilities", "capabilities-user-namespace", "unsupported")?;
     report.expect_verdict("unusable", &["capabilities", "bpf programs"])
 }
 
 fn check_without_the_kernels_types_names_them() -> Result<()> {
     let report = among_other_mounts("mount -t tmpfs none /sys/kernel/btf", NO_EVENTS)?;
-    report.expect("btf", "unsupported", &["no BTF at `/sys/kernel/btf/vmlinux`", "CONFIG_DEBUG_INFO_BTF=y"])?;
-    report.expect("bpf programs", "unsupported", &["for want of: btf"])?;
+    report.expect("btf", "btf-missing", "unsupported")?;
+    report.expect("bpf programs", "programs-not-tried", "unsupported")?.names(&["btf"])?;
     report.expect_verdict("unusable", &["btf", "bpf programs"])
 }
 
 fn check_without_cgroup2_names_it() -> Result<()> {
     let report = among_other_mounts("umount --all --lazy --types cgroup2", NO_EVENTS)?;
-    report.expect("cgroup2", "unsupported", &["no cgroup2 mount", "--cgroup-root DIR"])?;
+    report.expect("cgroup2", "cgroup2-missing", "unsupported")?;
     report.expect_verdict("unusable", &["cgroup2", "bpf programs"])?;
     let report = self::report(&format!("{NO_EVENTS}\ncgroups: {{root: /proc}}"))?;
-    report.expect("cgroup2", "unsupported", &["`/proc` is not a cgroup2 mount"])
+    report.expect("cgroup2", "cgroup2-wrong", "unsupported")?.names(&["`/proc`"])
 }
 
 fn check_tells_an_untested_kernel_and_tries_it() -> Result<()> {
     let report = report_through(&["setarch", "--uname-2.6"], NO_EVENTS)?;
-    report.expect("kernel", "healthy", &["2.6.", "not tested; podperf is tested on"])?;
-    report.expect("bpf programs", "healthy", &["loaded and attached"])
+    report.expect("kernel", "kernel-untested", "healthy")?.names(&["2.6."])?;
+    report.expect("bpf programs", "programs-attached", "healthy")?;
+    Ok(())
 }
 
 fn check_under_a_seccomp_profile_names_the_call() -> Result<()> {
@@ -244,12 +238,12 @@ fn check_under_a_seccomp_profile_names_the_call() -> Result<()> {
     };
     let events = "counters: {groups: [[page-faults]]}";
     let report = refusing(libc::SYS_perf_event_open, events)?;
-    report.expect("perf_event_open", "degraded", &["permission denied", "a seccomp profile that allows"])?;
-    report.expect("cpu samples", "degraded", &["Operation not permitted", "stacks.onCpuHertz: 0"])?;
+    report.expect("perf_event_open", "perf-refused", "degraded")?.names(&["seccomp"])?;
+    report.expect("cpu samples", "samples-refused", "degraded")?.names(&["Operation not permitted"])?;
     report.expect_verdict("degraded", &["cpu samples", "perf_event_open", "page-faults"])?;
     refusing(libc::SYS_perf_event_open, NO_EVENTS)?.expect_verdict("usable", &[])?;
     let report = refusing(libc::SYS_bpf, events)?;
-    report.expect("bpf programs", "failed", &["Operation not permitted", "allow bpf(2)", "seccomp"])?;
+    report.expect("bpf programs", "programs-forbidden", "failed")?.names(&["Operation not permitted"])?;
     report.expect_verdict("unusable", &["bpf programs"])?;
     // The exit code 1 would mean that the agent starts.
     let directory = TempDir::new()?;
@@ -268,8 +262,8 @@ fn check_beside_an_agent_says_so_and_leaves_it_alone() -> Result<()> {
         Ok(command)
     })?;
     report.expect_verdict("usable", &[])?;
-    report.expect("listen", "healthy", &[&address, "an agent answers: podperf "])?;
-    report.expect("run directory", "healthy", &[&format!("the agent with pid {}", agent.pid())])?;
+    report.expect("listen", "listen-agent", "healthy")?.names(&[&address])?;
+    report.expect("run directory", "run-directory-agent", "healthy")?.names(&[&format!("pid {}", agent.pid())])?;
     agent.check()?;
     ensure!(agent.fresh_metrics()?.get("podperf_cgroup_oncpu_seconds_total", &[]).is_some(), "{}", agent.log());
     // The check creates none of the agent's files.
@@ -277,7 +271,8 @@ fn check_beside_an_agent_says_so_and_leaves_it_alone() -> Result<()> {
     let run_dir = directory.path().join("run");
     let text = format!("listen: 127.0.0.1:0\nrunDir: {}", run_dir.display());
     let report = Report::of(|| podperf("check", directory.path(), &text))?;
-    report.expect("run directory", "healthy", &[&run_dir.display().to_string()])?;
+    let line = report.expect("run directory", "run-directory-writable", "healthy")?;
+    line.names(&[&run_dir.display().to_string()])?;
     ensure!(!run_dir.exists(), "the check made `{}`", run_dir.display());
     Ok(())
 }
@@ -289,7 +284,7 @@ fn check_where_another_program_listens_is_refused_as_the_agent_is() -> Result<()
         command.args(["--listen", &address]);
         Ok(command)
     })?;
-    report.expect("listen", "failed", &[&format!("failed to listen on `{address}`"), "is the port in use?"])?;
+    report.expect("listen", "listen-failed", "failed")?.names(&[&address])?;
     report.expect_verdict("unusable", &["listen"])
 }
 
@@ -301,48 +296,38 @@ fn check_of_a_run_directory_that_cannot_be_is_refused_as_the_agent_is() -> Resul
     let text = format!("listen: 127.0.0.1:0\nrunDir: {}\n{NO_EVENTS}\n{NO_PINS}", run_dir.display());
     let report = Report::of(|| podperf("check", directory.path(), &text))?;
     let lock = format!("failed to open lock `{}/agent.lock`", run_dir.display());
-    report.expect("run directory", "failed", &[&lock, "set `runDir` to a writable directory"])?;
+    let line = report.expect("run directory", "run-directory-failed", "failed")?;
+    line.names(&[&lock, "`runDir`"])?;
     report.expect_verdict("unusable", &["run directory"])?;
-    Refusal::of(&mut podperf("agent", directory.path(), &text)?)?
-        .expect(1, &[&lock, "(set `runDir` to a writable directory)"])
+    Refusal::of(&mut podperf("agent", directory.path(), &text)?)?.expect(1, &[&lock, "`runDir`"])
 }
 
 fn check_says_what_is_left_to_the_next_agent_and_changes_nothing() -> Result<()> {
     let bpffs = Bpffs::mount()?;
     let yaml = format!("{NO_EVENTS}\n{}", bpffs.yaml());
-    report(&yaml)?.expect("restart", "healthy", &["where none are yet"])?;
+    report(&yaml)?.expect("restart", "restart-empty", "healthy")?;
     ensure!(!bpffs.pins().exists(), "the check made `{}`", bpffs.pins().display());
     let agent = Agent::start(&yaml)?;
-    report(&yaml)?.expect("restart", "healthy", &["where some are"])?;
+    report(&yaml)?.expect("restart", "restart-kept", "healthy")?;
     drop(agent);
     bpffs.make_read_only()?;
     let read_only = report(&yaml)?;
-    read_only.expect(
-        "restart",
-        "degraded",
-        &["counts end with the agent", "Read-only file system", "make it writable"],
-    )?;
+    read_only.expect("restart", "restart-failed", "degraded")?.names(&["Read-only file system"])?;
     read_only.expect_verdict("degraded", &["restart"])?;
     let elsewhere = TempDir::new()?;
     let yaml = format!("{NO_EVENTS}\nrestart: {{directory: {}/podperf}}", elsewhere.path().display());
     let report = report(&yaml)?;
-    report.expect("restart", "degraded", &["not in a mounted bpffs", "mount -t bpf bpf /sys/fs/bpf"])?;
+    let mount = "mount -t bpf bpf /sys/fs/bpf";
+    report.expect("restart", "restart-failed", "degraded")?.names(&[mount])?;
     ensure!(!elsewhere.path().join("podperf").exists(), "the check made it");
     Ok(())
 }
 
 fn check_of_a_receiver_that_is_down_is_degraded() -> Result<()> {
     let report = report(&format!("{NO_EVENTS}\notlp: {{endpoint: 'http://{NOWHERE}'}}"))?;
-    let says = [&format!("http://{NOWHERE}: "), "Connection refused", "set `otlp.endpoint`"];
-    report.expect("profile export", "degraded", &says)?;
+    let line = report.expect("profile export", "export-failed", "degraded")?;
+    line.names(&[NOWHERE, "Connection refused", "`otlp.endpoint`"])?;
     report.expect_verdict("degraded", &["profile export"])
-}
-
-/// Starts a server that accepts connections and never answers.
-fn silent_server() -> Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(("127.0.0.1", 0))?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
 }
 
 fn check_of_servers_that_never_answer_is_over_in_time() -> Result<()> {
@@ -355,9 +340,10 @@ fn check_of_servers_that_never_answer_is_over_in_time() -> Result<()> {
         directory.path().display()
     );
     let report = Report::of(|| podperf("check", directory.path(), &text))?;
-    report.expect("pods", "degraded", &["failed to hear from the API server", "is it overloaded?"])?;
-    report.expect("profile export", "degraded", &["no answer within 5s"])?;
-    report.expect("listen", "failed", &["failed to listen"])
+    report.expect("pods", "pods-refused", "degraded")?;
+    report.expect("profile export", "export-failed", "degraded")?.names(&["5s"])?;
+    report.expect("listen", "listen-failed", "failed")?;
+    Ok(())
 }
 
 fn check_of_a_collector_sends_it_no_profile() -> Result<()> {
@@ -365,60 +351,29 @@ fn check_of_a_collector_sends_it_no_profile() -> Result<()> {
     for (endpoint, protocol) in [(collector.endpoint(), "grpc"), (collector.http_endpoint(), "http/protobuf")] {
         let otlp = format!("{{endpoint: '{endpoint}', protocol: {protocol}, metrics: {{enabled: true}}}}");
         let report = report(&format!("{NO_EVENTS}\notlp: {otlp}"))?;
-        report.expect("profile export", "healthy", &[&endpoint, "takes profiles"])?;
-        report.expect("metrics export", "healthy", &[&endpoint, "takes metrics"])?;
-        report.expect("stacks", "healthy", &["kernel and user stacks of every wait"])?;
+        for name in ["profile export", "metrics export"] {
+            report.expect(name, "export-accepted", "healthy")?.names(&[&endpoint])?;
+        }
+        report.expect("stacks", "stacks-taken", "healthy")?;
         report.expect_verdict("usable", &[])?;
     }
     ensure!(collector.profiles()?.is_empty(), "profiles arrived: {:?}", collector.profiles()?);
     Ok(())
 }
 
-/// Returns `identity` and `kubernetes` for a server without TLS. The credentials are in `directory`.
-fn kubeconfig(directory: &Path, server: SocketAddr) -> Result<String> {
-    let path = directory.join("kubeconfig");
-    let text = serde_json::json!({
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": format!("http://{server}")}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-    });
-    fs::write(&path, text.to_string())?;
-    Ok(format!("identity: kubernetes\nnodeName: a-node\nkubernetes: {{kubeconfig: {}}}", path.display()))
-}
-
-/// Starts a server that answers every request with this status and body until the test ends.
-fn api_server(status: u16, body: &'static str) -> Result<SocketAddr> {
-    let listener = TcpListener::bind(("127.0.0.1", 0))?;
-    let address = listener.local_addr()?;
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { continue };
-            let mut head = Vec::new();
-            let mut byte = [0];
-            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
-                head.extend(byte);
-            }
-            let length = body.len();
-            write!(stream, "HTTP/1.1 {status} -\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}").ok();
-        }
-    });
-    Ok(address)
-}
-
 fn check_of_pods_says_what_the_agent_says() -> Result<()> {
     const FORBIDDEN: &str = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","reason":"Forbidden",
         "message":"pods is forbidden: User \"system:serviceaccount:ns:acc\" cannot list resource \"pods\" in API group \"\" at the cluster scope","code":403}"#;
-    for (server, says) in [
-        (api_server(403, FORBIDDEN)?, "may not list `pods` at the cluster scope"),
-        (api_server(401, "who?")?, "failed to log in"),
-        (api_server(200, "<html>")?, "is something else there, a proxy?"),
+    for (server, named) in [
+        (api_server(403, FORBIDDEN)?, "`pods` at the cluster scope"),
+        (api_server(401, "who?")?, "log in"),
+        (api_server(200, "<html>")?, "proxy"),
         (NOWHERE.parse()?, "Connection refused"),
     ] {
         let directory = TempDir::new()?;
         let yaml = format!("{NO_EVENTS}\n{}", kubeconfig(directory.path(), server)?);
         let report = report(&yaml)?;
-        report.expect("pods", "degraded", &[says])?;
+        report.expect("pods", "pods-refused", "degraded")?.names(&[named])?;
         report.expect_verdict("degraded", &["pods"])?;
         let agent = Agent::start(&yaml)?;
         let words = report.line("pods")?.agents_words();
@@ -436,13 +391,14 @@ fn check_of_pods_says_what_the_agent_says() -> Result<()> {
 fn check_without_credentials_is_unusable() -> Result<()> {
     let yaml = format!("{NO_EVENTS}\nidentity: kubernetes\nkubernetes: {{kubeconfig: /nonexistent}}");
     let report = report(&yaml)?;
-    report.expect("pods", "failed", &["failed to use kubeconfig `/nonexistent`", "`--kubeconfig FILE`"])?;
+    report.expect("pods", "pods-no-credentials", "failed")?.names(&["`/nonexistent`", "`--kubeconfig FILE`"])?;
     report.expect_verdict("unusable", &["pods"])?;
     // The agent does not start for the same reason.
     let directory = TempDir::new()?;
     let words = report.line("pods")?.agents_words();
     Refusal::of(&mut agent::command(directory.path(), &yaml)?)?.expect(2, &[&words])?;
-    self::report(&format!("{NO_EVENTS}\nidentity: none"))?.expect("pods", "healthy", &["`identity: none`"])
+    self::report(&format!("{NO_EVENTS}\nidentity: none"))?.expect("pods", "pods-off", "healthy")?;
+    Ok(())
 }
 
 fn check_refuses_bad_configuration_and_arguments_as_the_agent_does() -> Result<()> {

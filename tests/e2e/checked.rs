@@ -1,9 +1,13 @@
-//! Runs `podperf check` for the tests: its output in both forms, and its exit code.
+//! Runs `podperf check` for the tests: its output in both forms, its exit code, and servers for it to ask.
 
 use std::{
     fmt::Write as _,
+    fs,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener},
     path::Path,
     process::{Command, Stdio},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -37,6 +41,7 @@ pub(crate) struct Report {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Line {
+    pub(crate) id: String,
     pub(crate) check: String,
     pub(crate) state: String,
     pub(crate) detail: String,
@@ -82,13 +87,11 @@ impl Report {
         self.checks.iter().find(|line| line.check == check).with_context(|| format!("no line `{check}` in {self:#?}"))
     }
 
-    /// Checks that a line is in this state and contains all of these words.
-    pub(crate) fn expect(&self, check: &str, state: &str, says: &[&str]) -> Result<()> {
+    /// Checks that a line has this code and this state.
+    pub(crate) fn expect(&self, check: &str, id: &str, state: &str) -> Result<&Line> {
         let line = self.line(check)?;
-        let text = line.agents_words();
-        let right = line.state == state && says.iter().all(|what| text.contains(what));
-        ensure!(right, "not `{state}` with {says:?}: {line:?}");
-        Ok(())
+        ensure!((line.id.as_str(), line.state.as_str()) == (id, state), "not `{id}`, `{state}`: {line:?}");
+        Ok(line)
     }
 
     /// Checks the verdict, and that exactly these lines are the reason.
@@ -126,7 +129,7 @@ impl Report {
             }
         }
         let mut expected = String::new();
-        for (index, Line { check, state, detail, fix }) in self.checks.iter().enumerate() {
+        for (index, Line { id: _, check, state, detail, fix }) in self.checks.iter().enumerate() {
             write!(expected, "\n{check} / {state} / {detail}")?;
             // Lines with the same remedy share it: the table prints it after the last of them.
             let next = self.checks.get(index + 1).map(|line| (&line.detail, &line.fix));
@@ -140,8 +143,55 @@ impl Report {
 }
 
 impl Line {
+    /// Checks that the line names these things: a path, an address, a capability, a setting.
+    pub(crate) fn names(&self, things: &[&str]) -> Result<()> {
+        let words = self.agents_words();
+        let missing: Vec<_> = things.iter().filter(|thing| !words.contains(**thing)).collect();
+        ensure!(missing.is_empty(), "it does not name {missing:?}: {self:?}");
+        Ok(())
+    }
+
     /// Returns detail and remedy in the agent's form.
     pub(crate) fn agents_words(&self) -> String {
         self.fix.as_ref().map_or_else(|| self.detail.clone(), |fix| format!("{} ({fix})", self.detail))
     }
+}
+
+/// Starts a server that accepts connections and never answers.
+pub(crate) fn silent_server() -> Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// Returns `identity` and `kubernetes` for a server without TLS. The credentials are in `directory`.
+pub(crate) fn kubeconfig(directory: &Path, server: SocketAddr) -> Result<String> {
+    let path = directory.join("kubeconfig");
+    let text = serde_json::json!({
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": format!("http://{server}")}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    });
+    fs::write(&path, text.to_string())?;
+    Ok(format!("identity: kubernetes\nnodeName: a-node\nkubernetes: {{kubeconfig: {}}}", path.display()))
+}
+
+/// Starts a server that answers every request with this status and body until the test ends.
+pub(crate) fn api_server(status: u16, body: &'static str) -> Result<SocketAddr> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { continue };
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|read| read == 1) {
+                head.extend(byte);
+            }
+            let length = body.len();
+            write!(stream, "HTTP/1.1 {status} -\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}").ok();
+        }
+    });
+    Ok(address)
 }

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, testing},
     cgroup::TestCgroup,
     load, process,
     suite::{Test, tell},
@@ -28,7 +28,7 @@ const MOST_OFF: f64 = 0.02;
 /// The same processes find no room in each window. Their sums must not stay in their records, because no metric covers
 /// these.
 fn processes_that_find_no_room_in_the_table_keep_their_time() -> Result<()> {
-    let agent = Agent::start(TABLE)?;
+    let agent = Agent::start(&(testing("maxStacks=32768") + TABLE))?;
     let cgroup = TestCgroup::new("full")?;
     let mut sleepers = (0..PROCESSES).map(|_| sleeper(&cgroup)).collect::<Result<Vec<Child>>>()?;
     let at = |metrics: &Metrics| {

@@ -277,8 +277,8 @@ fn ten_thousand_threads_lose_no_time() -> Result<()> {
 }
 
 fn ten_thousand_threads_have_their_stacks_where_there_is_room() -> Result<()> {
-    let room = "stacks: {onCpuHertz: 0, maxWalks: 0, maxSamples: 131072}\noverhead: {maxPercent: 0}";
-    let (agent, cgroup, report) = of_ten_thousand_threads(room)?;
+    let room = "stacks: {onCpuHertz: 0, maxWalks: 0, maxSamples: 65536}\noverhead: {maxPercent: 0}";
+    let (agent, cgroup, report) = of_ten_thousand_threads(&(testing("maxStacks=262144") + room))?;
     let metrics = agent.fresh_metrics()?;
     metrics.ensure_profiles_cover(cgroup.kernel_path())?;
     let labels = [("cgroup", cgroup.kernel_path())];

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, thread, time::Duration};
 
 use anyhow::{Result, ensure};
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, testing},
     cgroup::TestCgroup,
     command::run_load,
     load::storm::StormReport,
@@ -57,8 +57,8 @@ impl Times {
 
 fn a_storm_of_processes_leaves_a_quiet_cgroup_its_reasons() -> Result<()> {
     // No cap: the cost of the storm would turn stacks off for all cgroups.
-    let agent =
-        Agent::start(&format!("overhead: {{maxPercent: 0}}\nstacks: {{onCpuHertz: 0, maxSamples: {SAMPLES}}}"))?;
+    let yaml = format!("overhead: {{maxPercent: 0}}\nstacks: {{onCpuHertz: 0, maxSamples: {SAMPLES}}}");
+    let agent = Agent::start(&(testing("maxStacks=32768") + &yaml))?;
     let (quiet, noisy) = (TestCgroup::new("quiet")?, TestCgroup::new("noisy")?);
     // One thread with one kind of wait. Its sum is in its own record, and reaches the table last.
     let _sleeper = Held::start(&quiet, &["sleepers", "--waits", "1000000", "--millis", "5", "--fifo"])?;

@@ -24,7 +24,7 @@ const DEGRADED: i32 = 1;
 
 fn check_says_beforehand_whether_pods_will_have_names() -> Result<()> {
     let spoilt = Spoilt::start(AN_HOUR)?;
-    let of = |node: &str, code: i32, says: &[&str]| -> Result<()> {
+    let of = |node: &str, code: i32, id: &str, names: &[&str]| -> Result<()> {
         let config = configuration(&spoilt.credentials, node, "", "counters: {groups: []}");
         let directory = TempDir::new()?;
         let agent = agent::command(directory.path(), &config)?;
@@ -34,16 +34,19 @@ fn check_says_beforehand_whether_pods_will_have_names() -> Result<()> {
         let checks = report["checks"].as_array().context("no lines")?;
         let pods = checks.iter().find(|line| line["check"] == "pods").context("no line `pods`")?;
         let words = [&pods["detail"], &pods["fix"]].map(|text| text.as_str().unwrap_or_default()).join(" ");
-        let right = output.status.code() == Some(code) && says.iter().all(|what| words.contains(what));
-        ensure!(right, "not {code} with {says:?}: {report:#}");
+        let right = output.status.code() == Some(code) && pods["id"] == id;
+        ensure!(
+            right && names.iter().all(|name| words.contains(name)),
+            "not {code}, `{id}` with {names:?}: {report:#}"
+        );
         Ok(())
     };
     // The credentials are right, but nothing proves the node's name.
-    of(NODE, DEGRADED, &["no pods of node `a-node` by watch", "set `nodeName`"])?;
+    of(NODE, DEGRADED, "pods-none", &["`a-node`", "`nodeName`"])?;
     let _pod = spoilt.kubelet.pod(SHOP, "cart", Qos::Burstable, &["web"])?;
-    of(NODE, USABLE, &["1 pods of node `a-node` by watch"])?;
-    of("another-node", DEGRADED, &["no pods of node `another-node` by watch"])?;
+    of(NODE, USABLE, "pods-known", &["1 pods", "`a-node`"])?;
+    of("another-node", DEGRADED, "pods-none", &["`another-node`"])?;
     spoilt.plane.revoke()?;
-    let refused = ["may not list `pods` at the cluster scope", "service account `podperf/podperf`", "config/rbac.yaml"];
-    within(SOON, "the role is gone", || Ok(of(NODE, DEGRADED, &refused).ok()))
+    let refused = ["`podperf/podperf`", "config/rbac.yaml"];
+    within(SOON, "the role is gone", || Ok(of(NODE, DEGRADED, "pods-refused", &refused).ok()))
 }

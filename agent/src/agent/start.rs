@@ -93,7 +93,7 @@ pub fn start(
             profiles: profiles.then_some((config.otlp.interval, window_sender)),
             filter,
             new_processes: process_sender,
-            max_stacks: config.stacks.cached() as usize,
+            max_stacks: config.max_stacks() as usize,
             max_samples: config.stacks.max_samples as usize,
             sample_period: config.stacks.sample_period(),
         },

@@ -4,8 +4,9 @@ use aya::programs::ProgramError;
 use caps::Capability;
 
 use super::{
-    Check, Report, Verdict,
-    probe::{Findings, Listen, NoExport},
+    Check, Code, Remedy, Report, Verdict,
+    probe::{Findings, Listen, NoExport, Pods},
+    report::Said,
     text::{one_line, way_out, way_out_of},
 };
 use crate::{
@@ -13,14 +14,15 @@ use crate::{
     events::{plan::Source, state::EventState},
     kernel::{
         LoadError, OpenCounter, SensorState,
-        host::{Host, OLDEST_TESTED, Unsupported, in_initial_pid_namespace},
+        host::{Host, OLDEST_TESTED, Unsupported},
     },
     limits::memory::Budget,
     model::status::State,
+    pods::{SourceError, Trial},
 };
 
-/// The detail of a line, and the remedy.
-type Said = (String, Option<String>);
+/// The name of the line of the programs.
+const PROGRAMS: &str = "bpf programs";
 
 /// Makes the report.
 #[must_use]
@@ -34,10 +36,7 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     checks.push(perf_event_open(host, findings));
     checks.extend(findings.counters.iter().map(event));
     checks.push(nmi_watchdog(host, &findings.counters));
-    checks.push(match &findings.pods {
-        Ok((state, detail)) => part("pods", *state, way_out(detail)),
-        Err(error) => Check::failed("pods", way_out(&error.to_string())),
-    });
+    checks.push(pods(&findings.pods));
     let endpoint = &config.otlp.endpoint;
     checks.extend(findings.export.as_ref().map(|tried| export("profile export", "profiles", endpoint, tried)));
     checks.extend(findings.metrics_export.as_ref().map(|tried| export("metrics export", "metrics", endpoint, tried)));
@@ -55,14 +54,37 @@ fn event(open: &OpenCounter) -> Check {
         EventState::Placed => (open.detail.clone(), None),
         _ => way_out(&open.detail),
     };
-    Check::new(&open.counter.name, open.state.name(), verdict, said)
+    let id = match open.state {
+        EventState::Placed => Code::EventPlaced,
+        EventState::Shared => Code::EventShared,
+        EventState::Yielded => Code::EventYielded,
+        EventState::Unsupported => Code::EventUnsupported,
+        EventState::Implausible => Code::EventImplausible,
+    };
+    Check::new(id, &open.counter.name, open.state.name(), verdict, said)
 }
 
 /// Makes the line of a part of the agent. The agent runs without this part.
-fn part(name: &str, state: State, said: Said) -> Check {
+fn part(id: Code, name: &str, state: State, said: Said) -> Check {
     match state {
-        State::Healthy => Check::healthy(name, said.0),
-        state => Check::new(name, state.name(), Verdict::Degraded, said),
+        State::Healthy => Check::healthy(id, name, said.0),
+        state => Check::new(id, name, state.name(), Verdict::Degraded, said),
+    }
+}
+
+fn pods(found: &Result<Pods, SourceError>) -> Check {
+    const NAME: &str = "pods";
+    match found {
+        Ok(Pods::Off(reason)) => Check::healthy(Code::PodsOff, NAME, *reason),
+        Ok(Pods::Tried(Trial { state, detail, connected })) => {
+            let id = match state {
+                State::Healthy => Code::PodsKnown,
+                _ if *connected => Code::PodsNone,
+                _ => Code::PodsRefused,
+            };
+            part(id, NAME, *state, way_out(detail))
+        }
+        Err(error) => Check::failed(Code::PodsNoCredentials, NAME, way_out(&error.to_string())),
     }
 }
 
@@ -75,76 +97,87 @@ fn machine(host: &Host) -> Vec<Check> {
         None => "not in force, as far as can be seen from here".to_owned(),
         Some(mode) => format!("`{mode}`"),
     };
+    let kernel = if host.is_untested() { Code::KernelUntested } else { Code::KernelTested };
     let healthy = [
-        ("kernel", format!("{}{untested}; podperf is tested on {major}.{minor} and newer", host.kernel)),
-        ("btf", "the kernel describes its types".into()),
-        ("cgroup2", format!("`{cgroup_root}`")),
-        ("lockdown", lockdown),
-        ("capabilities", "CAP_BPF and CAP_PERFMON".into()),
+        (kernel, "kernel", format!("{}{untested}; podperf is tested on {major}.{minor} and newer", host.kernel)),
+        (Code::BtfFound, "btf", "the kernel describes its types".into()),
+        (Code::Cgroup2Found, "cgroup2", format!("`{cgroup_root}`")),
+        (Code::LockdownOpen, "lockdown", lockdown),
+        (Code::CapabilitiesHeld, "capabilities", "CAP_BPF and CAP_PERFMON".into()),
     ];
     let problems = host.problems();
-    let line = |(name, detail): (&str, String)| {
-        let problem = problems.iter().find(|problem| check_of(problem) == name);
+    let line = |(id, name, detail): (Code, &str, String)| {
+        let problem = problems.iter().find(|problem| check_of(problem).1 == name);
         problem.map_or_else(
-            || Check::healthy(name, detail),
-            |problem| Check::unsupported(name, way_out(&problem.to_string())),
+            || Check::healthy(id, name, detail),
+            |problem| Check::unsupported(check_of(problem).0, name, way_out(&problem.to_string())),
         )
     };
     healthy.into_iter().map(line).collect()
 }
 
-/// Returns the name of the line that reports a problem.
-const fn check_of(problem: &Unsupported) -> &'static str {
+/// Returns the code of a problem, and the name of the line that reports it.
+const fn check_of(problem: &Unsupported) -> (Code, &'static str) {
     match problem {
-        Unsupported::Features { .. } => "kernel",
-        Unsupported::Btf => "btf",
-        Unsupported::NoCgroup2 | Unsupported::NotCgroup2(_) => "cgroup2",
-        Unsupported::Lockdown => "lockdown",
-        Unsupported::UserNamespace | Unsupported::Capabilities(_) => "capabilities",
+        Unsupported::Features { .. } => (Code::ProgramsFeatures, PROGRAMS),
+        Unsupported::Btf => (Code::BtfMissing, "btf"),
+        Unsupported::NoCgroup2 => (Code::Cgroup2Missing, "cgroup2"),
+        Unsupported::NotCgroup2(_) => (Code::Cgroup2Wrong, "cgroup2"),
+        Unsupported::Lockdown => (Code::LockdownConfidentiality, "lockdown"),
+        Unsupported::UserNamespace => (Code::CapabilitiesUserNamespace, "capabilities"),
+        Unsupported::Capabilities(_) => (Code::CapabilitiesMissing, "capabilities"),
     }
 }
 
 fn programs(config: &Config, findings: &Findings) -> Check {
-    const NAME: &str = "bpf programs";
+    const NAME: &str = PROGRAMS;
     match &findings.programs {
         None => {
-            let named: Vec<_> = findings.host.problems().iter().map(check_of).collect();
-            let said = (format!("not tried, for want of: {}", named.join(", ")), Some("mend those first".into()));
-            Check::unsupported(NAME, said)
+            let problems = findings.host.problems();
+            let named: Vec<_> = problems.iter().map(|problem| check_of(problem).1).collect();
+            let detail = format!("not tried, missing: {}", named.join(", "));
+            Check::unsupported(Code::ProgramsNotTried, NAME, (detail, Some(Remedy::FixFirst)))
         }
         Some(Ok(got)) => {
-            let (state, detail) =
-                parts::scheduling(config.testing.tracepoint, got.tracepoint, in_initial_pid_namespace());
-            let way = "a kernel with BTF-typed tracepoints";
-            part(NAME, state, (format!("loaded and attached: {detail}"), Some(way.into())))
+            let (state, detail) = parts::scheduling(config.testing.tracepoint, got.tracepoint, got.sees_all_tasks);
+            let id = if state == State::Healthy { Code::ProgramsAttached } else { Code::ProgramsRawTracepoint };
+            part(id, NAME, state, (format!("loaded and attached: {detail}"), Some(Remedy::BtfTracepoints)))
         }
-        Some(Err(error)) if error.downcast_ref().is_some_and(LoadError::is_unsupported) => {
-            Check::unsupported(NAME, way_out(&error.to_string()))
-        }
-        Some(Err(error)) => Check::failed(NAME, load_error(error)),
+        Some(Err(error)) => match error.downcast_ref() {
+            Some(LoadError::Lockdown { .. }) => {
+                Check::unsupported(Code::ProgramsLockdown, NAME, way_out(&error.to_string()))
+            }
+            Some(LoadError::Features(_)) => {
+                Check::unsupported(Code::ProgramsFeatures, NAME, way_out(&error.to_string()))
+            }
+            _ => {
+                let (id, said) = load_error(error);
+                Check::failed(id, NAME, said)
+            }
+        },
     }
 }
 
 /// Returns the failed step and the kernel's reason. The errors between these two are the library's, and name one of
 /// many maps.
-fn load_error(error: &anyhow::Error) -> Said {
+fn load_error(error: &anyhow::Error) -> (Code, Said) {
     let (what, way) = way_out(&error.to_string());
-    let Some(cause) = error.chain().skip(1).last() else { return (what, way) };
+    let Some(cause) = error.chain().skip(1).last() else { return (Code::ProgramsFailed, (what, way)) };
     let refusal = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
-    let (cause, refusal) = match verifier_log(error) {
+    let (detail, code, remedy) = match (verifier_log(error), refusal) {
         // The verifier rejects a program with EACCES or EINVAL, and its log has the reason.
-        Some(log) => (format!("the verifier refused it: {log}"), refusal.filter(|errno| *errno == libc::ENOMEM)),
-        None => (cause.to_string(), refusal),
+        (Some(log), Some(libc::ENOMEM)) => (verifier_says(&log), Code::ProgramsNoMemory, Remedy::MoreMemory),
+        (Some(log), _) => (verifier_says(&log), Code::ProgramsRejected, Remedy::ReportBug),
+        (None, Some(libc::EPERM | libc::EACCES)) => (cause.to_string(), Code::ProgramsForbidden, Remedy::AllowBpf),
+        (None, Some(libc::ENOSYS)) => (cause.to_string(), Code::ProgramsNoBpf, Remedy::BuildBpf),
+        (None, Some(libc::ENOMEM)) => (cause.to_string(), Code::ProgramsNoMemory, Remedy::MoreMemory),
+        (None, _) => (cause.to_string(), Code::ProgramsFailed, Remedy::ReportBug),
     };
-    let way = match refusal {
-        Some(libc::EPERM | libc::EACCES) => {
-            "allow bpf(2): the capabilities are there, so a seccomp profile or a security module stands in the way"
-        }
-        Some(libc::ENOSYS) => "a kernel built with CONFIG_BPF_SYSCALL=y, or a seccomp profile that allows bpf(2)",
-        Some(libc::ENOMEM) => "more memory for this container, or for the machine",
-        _ => "report this as a bug, with the kernel's version",
-    };
-    (one_line(&format!("{what}: {cause}")), Some(way.into()))
+    (code, (one_line(&format!("{what}: {detail}")), Some(remedy)))
+}
+
+fn verifier_says(log: &str) -> String {
+    format!("the verifier refused it: {log}")
 }
 
 /// Returns the verifier's log for a rejected program.
@@ -159,26 +192,40 @@ fn stacks(config: &Config, host: &Host) -> Check {
     let missing: Vec<_> = [Capability::CAP_SYSLOG, Capability::CAP_SYS_PTRACE]
         .into_iter()
         .filter(|capability| !host.has(*capability))
-        .map(|capability| capability.to_string())
         .collect();
-    part("stacks", state, (detail, Some(format!("give it {}, or do without these names", missing.join(" and ")))))
+    let id = match parts::wants_profiles(config) {
+        false => Code::StacksOff,
+        true if missing.is_empty() => Code::StacksTaken,
+        true => Code::StacksWithoutNames,
+    };
+    part(id, "stacks", state, (detail, Some(Remedy::GrantNames(missing))))
 }
 
 /// Makes the line of samples; `None` where the programs themselves did not start.
 fn samples(config: &Config, findings: &Findings) -> Option<Check> {
     let Some(Ok(started)) = &findings.programs else { return None };
     let (state, detail) = parts::samples(config, &started.samples);
-    let way = "allow perf_event_open(2), see the line below, or do without: `stacks.onCpuHertz: 0`";
-    Some(part("cpu samples", state, (detail, Some(way.into()))))
+    let id = match started.samples {
+        Ok(Some(_)) => Code::SamplesTaken,
+        Ok(None) => Code::SamplesOff,
+        Err(_) => Code::SamplesRefused,
+    };
+    Some(part(id, "cpu samples", state, (detail, Some(Remedy::AllowSamples))))
 }
 
 /// Makes a line of each sensor that is on; none where the programs themselves did not start.
 fn sensors(findings: &Findings) -> Vec<Check> {
     let Some(Ok(started)) = &findings.programs else { return Vec::new() };
     let check = |of: &SensorState| {
+        let name = of.sensor.names.sensor;
         let (detail, way) = way_out(&of.detail);
-        let way = way.or_else(|| Some(format!("or do without: `sensors.{}.enabled: false`", of.sensor.names.sensor)));
-        part(of.sensor.names.sensor, of.state, (one_line(&detail), way))
+        let way = way.unwrap_or(Remedy::TurnSensorOff(name));
+        let id = match of.state {
+            State::Healthy => Code::SensorCounts,
+            State::Unsupported => Code::SensorUnsupported,
+            State::Degraded | State::Failed => Code::SensorRefused,
+        };
+        part(id, name, of.state, (one_line(&detail), Some(way)))
     };
     started.sensors.iter().map(check).collect()
 }
@@ -189,11 +236,13 @@ fn perf_event_open(host: &Host, findings: &Findings) -> Check {
     match &findings.perf_event_open {
         Ok(()) if host.has(Capability::CAP_PERFMON) => {
             let detail = format!("allowed; kernel.perf_event_paranoid, {paranoid}, does not matter with CAP_PERFMON");
-            Check::healthy(NAME, detail)
+            Check::healthy(Code::PerfAllowed, NAME, detail)
         }
-        Ok(()) => Check::healthy(NAME, format!("allowed; kernel.perf_event_paranoid is {paranoid}")),
-        Err(_) if findings.counters.is_empty() => Check::healthy(NAME, "refused, but no events are configured"),
-        Err(reason) => Check::degraded(NAME, way_out(reason)),
+        Ok(()) => Check::healthy(Code::PerfAllowed, NAME, format!("allowed; kernel.perf_event_paranoid is {paranoid}")),
+        Err(_) if findings.counters.is_empty() => {
+            Check::healthy(Code::PerfNotNeeded, NAME, "refused, but no events are configured")
+        }
+        Err(reason) => Check::degraded(Code::PerfRefused, NAME, way_out(reason)),
     }
 }
 
@@ -202,45 +251,44 @@ fn nmi_watchdog(host: &Host, counters: &[OpenCounter]) -> Check {
     const NAME: &str = "nmi watchdog";
     let Some(pmu) = host.cpu_pmu.as_deref().filter(|_| host.nmi_watchdog) else {
         let detail = if host.nmi_watchdog { "on, but the CPUs have no counter that it could hold" } else { "off" };
-        return Check::healthy(NAME, detail);
+        return Check::healthy(Code::WatchdogOff, NAME, detail);
     };
     let is_hardware = |open: &&OpenCounter| matches!(&open.counter.source, Source::Attr(attr) if !attr.is_software());
     let left_out = counters.iter().filter(is_hardware).any(|open| event(open).verdict != Verdict::Usable);
     if left_out {
-        let said = (
-            format!("on: it may hold a counter of each CPU (PMU `{pmu}`), and not all events could be placed"),
-            Some("`sysctl kernel.nmi_watchdog=0`, and in /etc/sysctl.d for good".into()),
-        );
-        return Check::degraded(NAME, said);
+        let detail = format!("on: it may hold a counter of each CPU (PMU `{pmu}`), and not all events could be placed");
+        return Check::degraded(Code::WatchdogInTheWay, NAME, (detail, Some(Remedy::TurnWatchdogOff)));
     }
-    Check::healthy(NAME, format!("on: it may hold a counter of each CPU (PMU `{pmu}`), and the events fit beside it"))
+    let detail = format!("on: it may hold a counter of each CPU (PMU `{pmu}`), and the events fit beside it");
+    Check::healthy(Code::WatchdogFits, NAME, detail)
 }
 
 fn export(name: &str, what: &str, endpoint: &str, tried: &Result<(), NoExport>) -> Check {
     match tried {
-        Ok(()) => Check::healthy(name, format!("{endpoint} takes {what}")),
+        Ok(()) => Check::healthy(Code::ExportAccepted, name, format!("{endpoint} takes {what}")),
         Err(NoExport::Receiver(error)) => {
-            let (what, fix) = way_out(&format!("{endpoint}: {error}"));
-            Check::degraded(name, (what, fix.or_else(|| Some(receiver_way_out(error).into()))))
+            let (what, way) = way_out(error);
+            let (id, remedy) = receiver(&what);
+            Check::degraded(id, name, (format!("{endpoint}: {what}"), Some(way.unwrap_or(remedy))))
         }
-        Err(NoExport::Configuration(error)) => Check::failed(name, way_out(error)),
+        Err(NoExport::Configuration(error)) => Check::failed(Code::ExportBadConfiguration, name, way_out(error)),
     }
 }
 
-/// Returns the remedy that fits the error text of the receiver, of gRPC or of the system.
-fn receiver_way_out(error: &str) -> &'static str {
+/// Returns the code and the remedy for an error of the receiver, of gRPC, of TLS or of the system. `error` has no remedy.
+fn receiver(error: &str) -> (Code, Remedy) {
     let lower = error.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     if has(&["unimplemented", "unknown service"]) {
-        "switch the signal on in the receiver: it takes OTLP, but not this"
-    } else if has(&["unauthenticated", "permissiondenied"]) {
-        "set `otlp.headers` to what the receiver asks for"
-    } else if has(&["certificate", "tls", "unknownissuer"]) {
-        "set `otlp.tls.caFile` to the authority that signed the receiver's certificate"
+        (Code::ExportSignalOff, Remedy::SwitchSignalOn)
+    } else if has(&["unauthenticated", "permissiondenied", "http 401", "http 403", "certificaterequired"]) {
+        (Code::ExportUnauthenticated, Remedy::SetHeaders)
+    } else if has(&["invalid peer certificate"]) {
+        (Code::ExportUntrusted, Remedy::TrustAuthority)
     } else if has(&["dns", "lookup", "name or service", "name resolution"]) {
-        "check the name in `otlp.endpoint`; with `hostNetwork`, `dnsPolicy` must be `ClusterFirstWithHostNet`"
+        (Code::ExportUnknownHost, Remedy::CheckName)
     } else {
-        "start an OTLP receiver there, or set `otlp.endpoint` and `otlp.protocol` to where one is"
+        (Code::ExportFailed, Remedy::StartReceiver)
     }
 }
 
@@ -248,9 +296,11 @@ fn listen(config: &Config, listen: &anyhow::Result<Listen>) -> Check {
     const NAME: &str = "listen";
     let address = config.listen;
     match listen {
-        Ok(Listen::Free) => Check::healthy(NAME, format!("{address} is free")),
-        Ok(Listen::Podperf(agent)) => Check::healthy(NAME, format!("at {address} an agent answers: {agent}")),
-        Err(error) => Check::failed(NAME, way_out_of(error)),
+        Ok(Listen::Free) => Check::healthy(Code::ListenFree, NAME, format!("{address} is free")),
+        Ok(Listen::Podperf(agent)) => {
+            Check::healthy(Code::ListenAgent, NAME, format!("at {address} an agent answers: {agent}"))
+        }
+        Err(error) => Check::failed(Code::ListenFailed, NAME, way_out_of(error)),
     }
 }
 
@@ -258,11 +308,12 @@ fn memory(found: &Result<(Option<Budget>, Option<String>), ConfigError>) -> Chec
     const NAME: &str = "memory";
     match found {
         Ok((None, _)) => {
-            Check::healthy(NAME, "without a budget: `overhead.maxMemory` is 0, or the container has no limit")
+            let detail = "without a budget: `overhead.maxMemory` is 0, or the container has no limit";
+            Check::healthy(Code::MemoryNoBudget, NAME, detail)
         }
-        Ok((Some(budget), None)) => Check::healthy(NAME, format!("the maps fit into {budget}")),
-        Ok((Some(_), Some(reduced))) => Check::degraded(NAME, way_out(reduced)),
-        Err(error) => Check::failed(NAME, way_out(&error.to_string())),
+        Ok((Some(budget), None)) => Check::healthy(Code::MemoryFits, NAME, format!("the maps fit into {budget}")),
+        Ok((Some(_), Some(reduced))) => Check::degraded(Code::MemoryReduced, NAME, way_out(reduced)),
+        Err(error) => Check::failed(Code::MemoryTooSmall, NAME, way_out(&error.to_string())),
     }
 }
 
@@ -270,9 +321,11 @@ fn run_directory(config: &Config, run_dir: &anyhow::Result<Option<u32>>) -> Chec
     const NAME: &str = "run directory";
     let path = config.run_dir.display();
     match run_dir {
-        Ok(None) => Check::healthy(NAME, format!("`{path}` can be written")),
-        Ok(Some(pid)) => Check::healthy(NAME, format!("`{path}` is that of the agent with pid {pid}")),
-        Err(error) => Check::failed(NAME, way_out_of(error)),
+        Ok(None) => Check::healthy(Code::RunDirectoryWritable, NAME, format!("`{path}` can be written")),
+        Ok(Some(pid)) => {
+            Check::healthy(Code::RunDirectoryAgent, NAME, format!("`{path}` is that of the agent with pid {pid}"))
+        }
+        Err(error) => Check::failed(Code::RunDirectoryFailed, NAME, way_out_of(error)),
     }
 }
 
@@ -280,15 +333,15 @@ fn run_directory(config: &Config, run_dir: &anyhow::Result<Option<u32>>) -> Chec
 fn restart(config: &Config, findings: &Findings) -> Check {
     const NAME: &str = "restart";
     let path = config.restart.directory.display();
+    let kept =
+        |id, some| Check::healthy(id, NAME, format!("counts stay when the agent ends, in `{path}`, where {some}"));
     match &findings.pins {
-        None => Check::healthy(NAME, "counts end with the agent: `restart.pin` is false"),
-        Some(Ok(0)) => {
-            Check::healthy(NAME, format!("counts stay when the agent ends, in `{path}`, where none are yet"))
-        }
-        Some(Ok(_)) => Check::healthy(NAME, format!("counts stay when the agent ends, in `{path}`, where some are")),
+        None => Check::healthy(Code::RestartOff, NAME, "counts end with the agent: `restart.pin` is false"),
+        Some(Ok(0)) => kept(Code::RestartEmpty, "none are yet"),
+        Some(Ok(_)) => kept(Code::RestartKept, "some are"),
         Some(Err(error)) => {
             let (what, fix) = way_out_of(error);
-            Check::degraded(NAME, (format!("counts end with the agent: {what}"), fix))
+            Check::degraded(Code::RestartFailed, NAME, (format!("counts end with the agent: {what}"), fix))
         }
     }
 }

@@ -18,11 +18,10 @@ use crate::{
     export::otlp,
     kernel::{
         self, OpenCounter, Pins, SampleEvent, SensorSettings, SensorState, Sensors, Tracepoint,
-        host::Host,
+        host::{Host, in_initial_pid_namespace},
         memory::{Limit, map_bytes},
     },
     limits::memory::Budget,
-    model::status::State,
     pods,
     transport::http::{Client, connector},
 };
@@ -47,8 +46,8 @@ pub struct Findings {
     pub perf_event_open: Result<(), String>,
     /// The configured events and the state of each.
     pub counters: Vec<OpenCounter>,
-    /// The state that the part `pods` would have, or the reason why the agent would not start.
-    pub pods: Result<(State, String), pods::SourceError>,
+    /// The answer about the node's pods, or the reason why the agent would not start.
+    pub pods: Result<Pods, pods::SourceError>,
     /// The answer of the receiver of profiles; `None` without a receiver.
     pub export: Option<Result<(), NoExport>>,
     /// The answer of the receiver of pushed metrics; `None` without a receiver.
@@ -61,6 +60,15 @@ pub struct Findings {
     pub run_dir: anyhow::Result<Option<u32>>,
     /// The number of pinned generations of programs, or the reason why none can be pinned; `None` where pinning is off.
     pub pins: Option<anyhow::Result<usize>>,
+}
+
+/// The answer about the node's pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pods {
+    /// Names of pods are not asked for, and why.
+    Off(&'static str),
+    /// The outcome of one attempt.
+    Tried(pods::Trial),
 }
 
 /// The reason why nothing can be sent.
@@ -119,6 +127,8 @@ fn try_memory(config: &Config, host: &Host) -> Result<(Option<Budget>, Option<St
 pub struct Started {
     /// The form in which the scheduling tracepoint was attached.
     pub tracepoint: Tracepoint,
+    /// The processes of the whole node are visible here.
+    pub sees_all_tasks: bool,
     /// The event that makes samples on the CPU, or the reason why there are no samples.
     pub samples: Result<Option<SampleEvent>, String>,
     /// The sensors that the configuration turns on.
@@ -135,13 +145,18 @@ fn try_programs(config: &Config, host: &Host) -> anyhow::Result<Started> {
     };
     let sensors = Sensors::start(&settings, &Plan::default(), None)?;
     let states = sensors.sensor_states().to_vec();
-    Ok(Started { tracepoint: sensors.tracepoint(), samples: sensors.samples(), sensors: states })
+    Ok(Started {
+        tracepoint: sensors.tracepoint(),
+        sees_all_tasks: in_initial_pid_namespace(),
+        samples: sensors.samples(),
+        sensors: states,
+    })
 }
 
-async fn try_pods(config: &Config, node_name: &str) -> Result<(State, String), pods::SourceError> {
+async fn try_pods(config: &Config, node_name: &str) -> Result<Pods, pods::SourceError> {
     match parts::pod_settings(config, node_name) {
-        Ok(settings) => pods::try_once(settings, PATIENCE).await,
-        Err(reason) => Ok((State::Healthy, reason.into())),
+        Ok(settings) => pods::try_once(settings, PATIENCE).await.map(Pods::Tried),
+        Err(reason) => Ok(Pods::Off(reason)),
     }
 }
 

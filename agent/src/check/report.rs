@@ -2,7 +2,11 @@
 
 use serde::Serialize;
 
+use super::{Code, Remedy};
 use crate::model::status::State;
+
+/// The detail of a line, and the remedy.
+pub(super) type Said = (String, Option<Remedy>);
 
 /// The state of the agent that can be expected on this machine. Each is the exit code of `podperf check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -37,6 +41,8 @@ impl Verdict {
 /// One thing that the agent needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
+    /// The code of the finding.
+    pub id: Code,
     /// The name of the thing; for an event, its configured name.
     pub check: String,
     /// The state of a part ([`State`]) or of an event.
@@ -45,7 +51,7 @@ pub struct Check {
     pub detail: String,
     /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fix: Option<String>,
+    pub fix: Option<Remedy>,
     /// The verdict for the agent.
     #[serde(skip)]
     pub verdict: Verdict,
@@ -62,29 +68,29 @@ pub struct Report {
 
 impl Check {
     /// The thing is there.
-    pub(super) fn healthy(check: &str, detail: impl Into<String>) -> Self {
-        Self::new(check, State::Healthy.name(), Verdict::Usable, (detail.into(), None))
+    pub(super) fn healthy(id: Code, check: &str, detail: impl Into<String>) -> Self {
+        Self::new(id, check, State::Healthy.name(), Verdict::Usable, (detail.into(), None))
     }
 
     /// The thing is missing, and the agent runs without it.
-    pub(super) fn degraded(check: &str, said: (String, Option<String>)) -> Self {
-        Self::new(check, State::Degraded.name(), Verdict::Degraded, said)
+    pub(super) fn degraded(id: Code, check: &str, said: Said) -> Self {
+        Self::new(id, check, State::Degraded.name(), Verdict::Degraded, said)
     }
 
     /// The machine does not have the thing, and the agent does not run without it.
-    pub(super) fn unsupported(check: &str, said: (String, Option<String>)) -> Self {
-        Self::new(check, State::Unsupported.name(), Verdict::Unusable, said)
+    pub(super) fn unsupported(id: Code, check: &str, said: Said) -> Self {
+        Self::new(id, check, State::Unsupported.name(), Verdict::Unusable, said)
     }
 
     /// The thing should be there, and the agent does not run without it.
-    pub(super) fn failed(check: &str, said: (String, Option<String>)) -> Self {
-        Self::new(check, State::Failed.name(), Verdict::Unusable, said)
+    pub(super) fn failed(id: Code, check: &str, said: Said) -> Self {
+        Self::new(id, check, State::Failed.name(), Verdict::Unusable, said)
     }
 
     /// Any other state; `said` is the finding and the remedy.
-    pub(super) fn new(check: &str, state: &'static str, verdict: Verdict, said: (String, Option<String>)) -> Self {
+    pub(super) fn new(id: Code, check: &str, state: &'static str, verdict: Verdict, said: Said) -> Self {
         let (detail, fix) = said;
-        Self { check: check.to_owned(), state, detail, fix, verdict }
+        Self { id, check: check.to_owned(), state, detail, fix, verdict }
     }
 }
 
@@ -101,9 +107,9 @@ mod tests {
 
     #[test]
     fn the_worst_line_decides() {
-        let healthy = || Check::healthy("a", "there");
-        let degraded = || Check::degraded("b", ("away".into(), None));
-        let failed = || Check::failed("c", ("broken".into(), None));
+        let healthy = || Check::healthy(Code::BtfFound, "a", "there");
+        let degraded = || Check::degraded(Code::BtfMissing, "b", ("away".into(), None));
+        let failed = || Check::failed(Code::BtfMissing, "c", ("broken".into(), None));
         for (checks, verdict, code) in [
             (vec![], Verdict::Usable, 0),
             (vec![healthy()], Verdict::Usable, 0),
@@ -117,11 +123,12 @@ mod tests {
 
     #[test]
     fn json_has_the_keys_that_are_promised() {
-        let check = Check::degraded("b", ("away".into(), Some("bring it".into())));
-        let report = serde_json::to_string(&Report::from(vec![Check::healthy("a", "there"), check])).unwrap();
+        let check = Check::degraded(Code::PodsNone, "b", ("away".into(), Some(Remedy::Words("bring it".into()))));
+        let report =
+            serde_json::to_string(&Report::from(vec![Check::healthy(Code::BtfFound, "a", "there"), check])).unwrap();
         assert_eq!(
             report,
-            r#"{"verdict":"degraded","checks":[{"check":"a","state":"healthy","detail":"there"},{"check":"b","state":"degraded","detail":"away","fix":"bring it"}]}"#
+            r#"{"verdict":"degraded","checks":[{"id":"btf-found","check":"a","state":"healthy","detail":"there"},{"id":"pods-none","check":"b","state":"degraded","detail":"away","fix":"bring it"}]}"#
         );
     }
 }

@@ -22,8 +22,8 @@ pub fn render(report: &Report, colours: bool) -> String {
         // Lines with the same detail and remedy print the remedy once, after the last of them.
         let next = report.checks.get(index + 1);
         let again = next.is_some_and(|next| (&next.detail, &next.fix) == (&check.detail, &check.fix));
-        if let Some(fix) = check.fix.as_deref().filter(|_| !again) {
-            wrapped(&mut table, FIX, FIX.len(), fix);
+        if let Some(fix) = check.fix.as_ref().filter(|_| !again) {
+            wrapped(&mut table, FIX, FIX.len(), &fix.to_string());
         }
     }
     table.push('\n');
@@ -82,16 +82,20 @@ fn wrapped(table: &mut String, head: &str, indent: usize, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{Code, Remedy},
+        *,
+    };
 
     fn check(name: &str, detail: &str, fix: Option<&str>) -> Check {
-        Check::degraded(name, (detail.into(), fix.map(str::to_owned)))
+        Check::degraded(Code::BtfMissing, name, (detail.into(), fix.map(|fix| Remedy::Words(fix.into()))))
     }
 
     #[test]
     fn columns_are_aligned_and_long_texts_wrapped() {
         let long = "what failed and why it did, in more words than there is room for on one line";
-        let report = Report::from(vec![Check::healthy("a", "there"), check("a long name", long, Some(long))]);
+        let report =
+            Report::from(vec![Check::healthy(Code::BtfFound, "a", "there"), check("a long name", long, Some(long))]);
         assert_eq!(
             render(&report, false),
             "\
@@ -129,7 +133,8 @@ name)
 
     #[test]
     fn colours_change_nothing_else() {
-        let report = Report::from(vec![Check::healthy("a", "there"), check("b", "away", Some("bring it"))]);
+        let report =
+            Report::from(vec![Check::healthy(Code::BtfFound, "a", "there"), check("b", "away", Some("bring it"))]);
         let coloured = render(&report, true);
         assert!(coloured.contains("\x1b[32mhealthy\x1b[0m"), "{coloured}");
         let plain =

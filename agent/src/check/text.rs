@@ -1,10 +1,12 @@
 //! Splits the agent's error texts, which end with the remedy in brackets. Pure.
 
+use super::{Remedy, report::Said};
+
 /// Number of characters shown from the start and from the end of a long text, such as the verifier's log.
 const LONGEST: (usize, usize) = (200, 300);
 
 /// Splits `what failed (the way out)` into `what failed` and `the way out`, the remedy.
-pub(super) fn way_out(text: &str) -> (String, Option<String>) {
+pub(super) fn way_out(text: &str) -> Said {
     let text = text.trim_end();
     let whole = || (one_line(text), None);
     let Some(inside) = text.strip_suffix(')') else { return whole() };
@@ -21,14 +23,14 @@ pub(super) fn way_out(text: &str) -> (String, Option<String>) {
     match open.map(|(at, _)| (inside[..at].strip_suffix(' '), &inside[at + 1..])) {
         // The standard library appends brackets with `os error` to the system's errors.
         Some((Some(what), way)) if !what.is_empty() && !way.starts_with("os error ") => {
-            (one_line(what), Some(one_line(way)))
+            (one_line(what), Some(Remedy::Words(one_line(way))))
         }
         _ => whole(),
     }
 }
 
 /// Splits an error's text in the same way, and appends the error's causes to the first part.
-pub(super) fn way_out_of(error: &anyhow::Error) -> (String, Option<String>) {
+pub(super) fn way_out_of(error: &anyhow::Error) -> Said {
     let (mut what, way) = way_out(&error.to_string());
     for cause in error.chain().skip(1) {
         what.push_str(": ");
@@ -54,12 +56,12 @@ mod tests {
 
     use super::*;
 
-    fn split(text: &str) -> (String, Option<String>) {
+    fn split(text: &str) -> Said {
         way_out(text)
     }
 
-    fn parts(what: &str, way: Option<&str>) -> (String, Option<String>) {
-        (what.into(), way.map(str::to_owned))
+    fn parts(what: &str, way: Option<&str>) -> Said {
+        (what.into(), way.map(|way| Remedy::Words(way.into())))
     }
 
     #[test]

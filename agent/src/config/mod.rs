@@ -283,6 +283,13 @@ impl Config {
         text::read(text)
     }
 
+    /// Returns the number of stacks in the stack cache: two for each sample of the table. A wait at a new place needs an
+    /// entry in both, and the cache also keeps the places of earlier samples.
+    #[must_use]
+    pub fn max_stacks(&self) -> u32 {
+        self.testing.max_stacks.unwrap_or_else(|| self.stacks.max_samples.saturating_mul(2).max(LEAST_STACKS))
+    }
+
     /// Returns the keys that differ in `new` and that only a restart can change.
     #[must_use]
     pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
@@ -309,13 +316,6 @@ impl Config {
 }
 
 impl Stacks {
-    /// Returns the number of stacks in the stack cache: two for each sample of the table. A wait at a new place needs an
-    /// entry in both, and the cache also keeps the places of earlier samples.
-    #[must_use]
-    pub fn cached(&self) -> u32 {
-        self.max_samples.saturating_mul(2).max(LEAST_STACKS)
-    }
-
     /// Returns the time that one sample on the CPU stands for; `None` where no samples are taken.
     #[must_use]
     pub fn sample_period(&self) -> Option<Duration> {

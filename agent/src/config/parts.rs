@@ -54,7 +54,7 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         stacks: wants_profiles(config),
         long_wait_ns: nanoseconds(config.stacks.long_wait),
         max_cgroups: config.cgroups.max,
-        max_stacks: config.stacks.cached(),
+        max_stacks: config.max_stacks(),
         waker_after_ns: nanoseconds(config.stacks.waker_after),
         waker_stacks: config.stacks.waker_stacks,
         max_walks: config.stacks.max_walks,
@@ -102,7 +102,7 @@ pub fn fit_maps(
     while !fits(config) && config.stacks.max_samples != LEAST_SAMPLES {
         config.stacks.max_samples = (config.stacks.max_samples / 2).max(LEAST_SAMPLES);
     }
-    let (stacks, samples) = (config.stacks.cached(), config.stacks.max_samples);
+    let (stacks, samples) = (config.max_stacks(), config.stacks.max_samples);
     let enough = if fits(config) { "" } else { ", which is still too much" };
     Ok(Some(format!(
         "maps of the configured sizes would take {maps}, and the agent some {own} by itself: there is room for {stacks} \
@@ -234,7 +234,7 @@ mod tests {
 
     /// Returns the size of maps with 1 KiB per stack and 4 MiB of fixed size.
     fn map_bytes(config: &Config) -> u64 {
-        (4 << 20) + (u64::from(config.stacks.cached()) << 10)
+        (4 << 20) + (u64::from(config.max_stacks()) << 10)
     }
 
     #[test]
@@ -253,11 +253,11 @@ mod tests {
     fn maps_that_do_not_fit_a_containers_limit_are_made_smaller_and_the_agent_starts() {
         let mut config = Config::default();
         let says = fit_maps(&mut config, Some(Budget::share_of(41 << 20)), map_bytes).unwrap().unwrap();
-        assert_eq!((config.stacks.cached(), config.stacks.max_samples), (8192, 4096));
+        assert_eq!((config.max_stacks(), config.stacks.max_samples), (8192, 4096));
         assert!(says.contains("8192 stacks and 4096 samples (raise"), "{says}");
         assert_eq!(config.cgroups, Config::default().cgroups);
         let says = fit_maps(&mut config, Some(Budget::share_of(20 << 20)), map_bytes).unwrap().unwrap();
-        assert_eq!((config.stacks.cached(), config.stacks.max_samples), (1024, LEAST_SAMPLES));
+        assert_eq!((config.max_stacks(), config.stacks.max_samples), (1024, LEAST_SAMPLES));
         assert!(says.contains("still too much"), "{says}");
     }
 }

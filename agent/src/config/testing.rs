@@ -15,6 +15,8 @@ pub struct Testing {
     /// The form of the scheduling tracepoint. With `auto`, the agent uses the raw one if the kernel rejects the
     /// BTF-typed one.
     pub tracepoint: Tracepoint,
+    /// Number of stacks in the stack cache; `None` follows from `stacks.maxSamples`.
+    pub max_stacks: Option<u32>,
     /// Walks every stack, also the cached ones, and counts how often the cached stack was wrong.
     pub shadow: bool,
     /// The agent gives up the capabilities and system calls that it does not need.
@@ -31,6 +33,7 @@ impl Default for Testing {
     fn default() -> Self {
         Self {
             tracepoint: Tracepoint::Auto,
+            max_stacks: None,
             shadow: false,
             sandbox: true,
             connections: 64,

@@ -44,5 +44,5 @@ pub use prune::label_name;
 pub use reporter::SourceStats;
 pub(crate) use request_failure::{Remedy, Server, ServerKind};
 pub use source::{KubeletSettings, Source, SourceKind, SourceSettings, start};
-pub use trial::try_once;
+pub use trial::{Trial, try_once};
 pub use workload::{Workload, WorkloadKind};

@@ -87,7 +87,7 @@ credentials as often as not, so that they are in a Secret, and not in the Config
 {{- $cgroups := omit $config.cgroups "depth" "include" "exclude" "grace" -}}
 {{- $metrics := pick (default dict $config.metrics) "level" -}}
 {{- /* Without any fact the agent may not measure facts, and only a restart changes that. */ -}}
-{{- if not (dig "metrics" "facts" (list "default") $config) }}{{ $_ := set $metrics "facts" list }}{{ end -}}
+{{- if not (dig "facts" (list "default") (default dict $config.metrics)) }}{{ $_ := set $metrics "facts" list }}{{ end -}}
 {{- $overhead := omit (default dict $config.overhead) "maxMemory" -}}
 {{- $parts := dict "cgroups" $cgroups "metrics" $metrics "overhead" $overhead -}}
 {{- mergeOverwrite (omit $config "logLevel" "cgroups" "metrics" "overhead") $parts | toYaml | sha256sum -}}
