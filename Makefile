@@ -92,6 +92,16 @@ dashboards: ## Hold each dashboard against the types that Grafana publishes, of 
 	npm --prefix target/dashboards ci --ignore-scripts --no-audit --no-fund
 	node tests/dashboards/check.mjs target/dashboards
 
+.PHONY: dashboard-pictures
+BROWSER ?= chromium
+PICTURES := target/dashboard-pictures
+# Needs a network, node, go for the Prometheus, and a Chromium.
+dashboard-pictures: ## Draw docs/dashboards/*.png by Grafana's published parts, from made-up series in a Prometheus (BROWSER=chromium)
+	@mkdir -p $(PICTURES)
+	cp tests/dashboards/draw/* $(PICTURES)
+	npm --prefix $(PICTURES) ci --ignore-scripts --no-audit --no-fund
+	prometheus=$$(tests/prometheus/build.sh) && node $(PICTURES)/draw.mjs . "$$prometheus" $(BROWSER)
+
 e2e: ## Install the chart on real nodes of a real cluster, in guests under QEMU (ARGS=FILTER for some tests)
 	@./setup.sh e2e
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
