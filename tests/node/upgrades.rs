@@ -32,8 +32,7 @@ const FOLLOWED_WITHIN: Duration = Duration::from_secs(120);
 fn helm_test_asks_the_agent() -> Result<()> {
     let shared = cluster::shared()?;
     let cluster = shared.get()?;
-    // The cluster has no DNS, and no connection between pods of different nodes. The test host can connect to both, so
-    // it asks.
+    // The cluster has no DNS, so the test names one agent, by its port on the test host.
     let ask = |port: u16| -> Result<String> {
         let url = format!("http://{GUEST_HOST}:{port}");
         release::upgrade(cluster, &json!({"tests": {"url": url, "wait": "5s"}}))?;

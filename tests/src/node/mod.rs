@@ -2,7 +2,7 @@
 //! plane on this machine.
 //!
 //! The address of this machine's loopback is [`GUEST_HOST`] in the guest. Servers in the guest are reached through the
-//! ports that it was booted with. Pods are reached from their node only.
+//! ports that it was booted with. Pods reach each other over a network of the nodes, and this machine reaches no pod.
 
 mod console;
 
@@ -40,14 +40,15 @@ const LAST_LINES: usize = 25;
 pub struct Plan<'a> {
     /// The node's name in the cluster.
     pub name: &'a str,
-    /// The node's number, from 0. Each node has another one.
+    /// The node's number, from 0 to 3. Each node has another one.
     pub number: u8,
     /// The maker of its pods' cgroups. With [`Driver::Systemd`], systemd is its first process.
     pub driver: Driver,
     /// Number of CPUs. With more CPUs than this machine has, pods wait for this machine and not for each other, which
     /// the guest's scheduler cannot see.
     pub cpus: u8,
-    /// A registry on this machine's loopback. The node pulls its images under this address, without TLS.
+    /// A registry on this machine's loopback. The node pulls its images under this address, without TLS. It also takes
+    /// the place of Docker Hub.
     pub registry: SocketAddr,
     /// Ports of the guest that can be reached from this machine.
     pub ports: &'a [u16],
@@ -110,6 +111,10 @@ impl Node {
             command.arg("-drive").arg(format!("if=none,format=raw,id={id},{how},file={}", file.display()));
         }
         command.args(["-netdev", &network, "-device", "virtio-net-pci,netdev=net,romfile="]);
+        // The nodes of a control plane share a network: a multicast group on the loopback, with the API server's port.
+        let group = format!("socket,id=nodes,mcast=239.192.0.1:{},localaddr=127.0.0.1", control_plane.address().port());
+        let card = format!("virtio-net-pci,netdev=nodes,romfile=,mac=52:54:00:0a:f5:{:02x}", plan.number);
+        command.args(["-netdev", &group, "-device", &card]);
         command.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=console"]);
         command.arg("-chardev").arg(format!("socket,id=console,server=on,wait=off,path={}", socket.display()));
         command.arg("-serial").arg(format!("file:{}", directory.path().join("log").display()));
@@ -232,9 +237,11 @@ fn pack(control_plane: &ControlPlane, plan: &Plan<'_>, built: &Path, kubelet_por
         fs::write(manifests.join(format!("{number}.json")), pod.to_string())?;
     }
     // The name of a registry in images is its address here, and the node reaches it at another address.
-    let hosts = etc.join("containerd/certs.d").join(plan.registry.to_string());
-    fs::create_dir_all(&hosts)?;
-    fs::write(hosts.join("hosts.toml"), format!("server = \"http://{GUEST_HOST}:{}\"\n", plan.registry.port()))?;
+    for name in [plan.registry.to_string().as_str(), "docker.io"] {
+        let hosts = etc.join("containerd/certs.d").join(name);
+        fs::create_dir_all(&hosts)?;
+        fs::write(hosts.join("hosts.toml"), format!("server = \"http://{GUEST_HOST}:{}\"\n", plan.registry.port()))?;
+    }
     let images = tree.path().join("images");
     fs::create_dir(&images)?;
     fs::copy(built.join("tools.tar"), images.join("tools.tar"))?;
