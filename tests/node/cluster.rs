@@ -99,7 +99,7 @@ pub(crate) fn image() -> Result<PathBuf> {
 
 impl Cluster {
     /// Boots the nodes, both at once, and waits until they are ready.
-    fn start() -> Result<Self> {
+    pub(crate) fn start() -> Result<Self> {
         let registry = Registry::start()?;
         let control_plane = ControlPlane::start_for_nodes()?;
         let boot = |(number, (name, driver, cpus)): (u8, &(&str, Driver, u8))| {

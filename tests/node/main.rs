@@ -6,6 +6,7 @@ mod image;
 mod names;
 mod pods;
 mod profiles;
+mod quickstart;
 mod registry;
 mod release;
 mod uninstall;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
             upgrades::TESTS,
             profiles::TESTS,
             uninstall::TESTS,
+            quickstart::TESTS,
         ]
         .concat(),
     );

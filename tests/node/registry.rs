@@ -79,6 +79,14 @@ impl Registry {
         self.address
     }
 
+    /// Pushes the image of an archive under a name without the registry, such as `library/busybox:1`. `archive` has the
+    /// form `FILE`, or `FILE:TAG` for one of the archive's tags.
+    pub(crate) fn push_image(&self, archive: &str, name: &str) -> Result<()> {
+        let mut command = Command::new("skopeo");
+        command.args(["copy", "--quiet", "--dest-tls-verify=false", &format!("docker-archive:{archive}")]);
+        output(command.arg(format!("docker://{}/{name}", self.address))).map(drop)
+    }
+
     /// Returns helm's arguments for the chart, as users name it.
     pub(crate) fn chart_arguments(&self) -> [String; 3] {
         let (name, _) = self.chart.split_once('@').unwrap_or((&self.chart, ""));

@@ -11,7 +11,7 @@ use podperf_tests::{
 use serde_json::Value;
 
 use crate::{
-    cluster::{self, NEEDS},
+    cluster::{self, Cluster, NEEDS},
     release,
 };
 
@@ -21,24 +21,27 @@ pub(crate) const TESTS: &[Test] = tests![
 
 fn after_the_uninstall_nothing_is_left_on_any_node() -> Result<()> {
     let cluster = &cluster::take_shared()?;
+    let uids = running_agents(cluster)?;
+    release::uninstall(cluster)?;
+    ensure_nothing_is_left(cluster, &uids)
+}
+
+/// Returns the pod UID of each node's agent, and checks that each agent has a cgroup and BPF objects.
+pub(crate) fn running_agents(cluster: &Cluster) -> Result<Vec<String>> {
     let uids = cluster.nodes.iter().map(|node| {
         let agent = release::agent_of(cluster, node.name())?;
-        agent.metadata.uid.context("an agent without a UID")
-    });
-    let uids = uids.collect::<Result<Vec<_>>>()?;
-    // systemd writes the id with underscores.
-    let cgroups = |node: &Node, uid: &str| {
-        let pattern = uid.replace('-', "?");
-        node.run(&format!("find /sys/fs/cgroup -type d -name '*{pattern}*' 2>/dev/null; true"))
-    };
-    for (node, uid) in cluster.nodes.iter().zip(&uids) {
+        let uid = agent.metadata.uid.context("an agent without a UID")?;
         let before = bpf(node)?;
         ensure!(before.iter().all(|(_, objects)| !objects.is_empty()), "{}: {before:?}", node.name());
-        ensure!(!cgroups(node, uid)?.is_empty(), "the agent of {} has no cgroup", node.name());
-    }
+        ensure!(!cgroups(node, &uid)?.is_empty(), "the agent of {} has no cgroup", node.name());
+        Ok(uid)
+    });
+    uids.collect()
+}
 
-    release::uninstall(cluster)?;
-    for (node, uid) in cluster.nodes.iter().zip(&uids) {
+/// Checks that these agents have left nothing on their nodes, and their release nothing in the cluster.
+pub(crate) fn ensure_nothing_is_left(cluster: &Cluster, uids: &[String]) -> Result<()> {
+    for (node, uid) in cluster.nodes.iter().zip(uids) {
         within(Duration::from_secs(60), "the agent is gone from its node", || {
             Ok((cgroups(node, uid)?.is_empty() && bpf(node)?.iter().all(|(_, objects)| objects.is_empty()))
                 .then_some(()))
@@ -54,6 +57,13 @@ fn after_the_uninstall_nothing_is_left_on_any_node() -> Result<()> {
     let left = cluster.control_plane.admin_kubectl(&arguments)?;
     ensure!(left.is_empty(), "left in the cluster: {left}");
     Ok(())
+}
+
+/// Returns the cgroups of a pod.
+fn cgroups(node: &Node, uid: &str) -> Result<String> {
+    // systemd writes the id with underscores.
+    let pattern = uid.replace('-', "?");
+    node.run(&format!("find /sys/fs/cgroup -type d -name '*{pattern}*' 2>/dev/null; true"))
 }
 
 /// Returns the BPF programs, links and maps of a node, without the runtime's and systemd's own, which are attached to

@@ -232,6 +232,12 @@ impl ControlPlane {
         self.kubectl(&self.admin_credentials, arguments)
     }
 
+    /// Returns the directory of `kubectl`.
+    #[must_use]
+    pub fn programs(&self) -> &Path {
+        &self.programs
+    }
+
     /// Returns the kubeconfig of [`Self::admin`].
     #[must_use]
     pub fn admin_kubeconfig(&self) -> PathBuf {
