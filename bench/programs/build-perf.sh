@@ -75,8 +75,8 @@ unpack() {
 		"linux-source-$source_version/arch/*/include/uapi"
 }
 
-# `perf lock contention` names the locks of run queues by the address of the kernel's `runqueues`. Kernels without
-# that name in /proc/kallsyms refuse its programs. Without these names, the rest of it is the same.
+# `perf lock contention` finds the locks of run queues through the kernel's symbol `runqueues`. A kernel without this
+# symbol in /proc/kallsyms rejects perf's programs. This removes only the names of these locks.
 leave_out_run_queues() {
 	sed -i -e '/^extern struct rq runqueues __ksym;$/d' -e 's/bpf_per_cpu_ptr(&runqueues, i)/NULL/' \
 		"$tree/tools/perf/util/bpf_skel/lock_contention.bpf.c"

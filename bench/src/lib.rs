@@ -1,6 +1,6 @@
 //! The benchmark behind `make bench`. It measures the cost per context switch beside perf, the growth of this cost, the
-//! agent at rest, the agent on a node full of pods, the cost of profiles of frequent events, and the cost of a wait for a
-//! lock.
+//! agent at rest, the agent on a node full of pods, the cost of profiles of frequent events, the cost of a wait for a
+//! lock, and the agent on a node of real servers.
 //!
 //! A ring of two processes in two cgroups on one CPU does nothing but switch. Each monitor is measured in pairs: the
 //! ring without the monitor, and then with it. The rounds go over all monitors in turn, so that other work on the

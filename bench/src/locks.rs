@@ -215,9 +215,10 @@ fn compare(args: &LocksArgs, common: &Common<'_>, scratch: &TempDir) -> Result<(
     let Started::Agent(agent) = Watcher::Podperf.start(common, scratch.path(), &output)? else {
         unreachable!("podperf is the agent");
     };
-    let perf = Watcher::PerfByCgroup.start(common, scratch.path(), &output)?;
     thread::sleep(common.settle);
+    // Both windows begin here and end after the load; nothing else on the machine waits for locks as much.
     let before = of_metrics(&agent.fresh_metrics()?);
+    let perf = Watcher::PerfByCgroup.start(common, scratch.path(), &output)?;
     storm(args)?;
     drop(perf);
     let after = of_metrics(&agent.fresh_metrics()?);

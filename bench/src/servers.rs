@@ -1,12 +1,13 @@
-//! The agent as shipped on a node of real servers: its cost, what it gives up for that, and what is left to read.
+//! The agent as shipped on a node of real servers: its cost, the features that it gives up to save CPU time, and the
+//! waits that still have a reason.
 //!
 //! Each load of `bench/programs/servers` runs in a cgroup of its own. The agent starts cold, and is scraped at a fixed
 //! interval. Nothing is asserted.
 
 use std::{
     fmt::Write as _,
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt as _,
+    fs,
+    os::unix::fs::chown,
     path::Path,
     process::{Child, Command, Stdio},
     thread,
@@ -34,11 +35,13 @@ const LOADS: [(&str, &str); 6] = [
     ("redis", "redis-server"),
     ("postgres", "postgresql"),
 ];
+/// The user of the servers, as in `run.sh`.
+const NOBODY: u32 = 65_534;
 /// The time for the servers and their clients to start.
 const STARTS: Duration = Duration::from_secs(10);
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 const SCRAPE_EVERY: Duration = Duration::from_secs(10);
-/// The least share of the waiting time that has its reason, at every scrape.
+/// The least share of the waiting time with a known reason, at every scrape, in percent.
 const REASONS_PERCENT: f64 = 90.0;
 const CAP_PERCENT: f64 = 5.0;
 /// The default facts, and the number of samples.
@@ -92,7 +95,7 @@ impl Load {
     fn start(name: &'static str) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         // The servers run as nobody.
-        fs::set_permissions(directory.path(), Permissions::from_mode(0o777))?;
+        chown(directory.path(), Some(NOBODY), Some(NOBODY))?;
         let cgroup = TestCgroup::new(name)?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/servers/run.sh");
         let mut command = Command::new("sh");
@@ -183,7 +186,7 @@ pub fn run(args: &ServersArgs, program: &Path) -> Result<String> {
     let all: Vec<_> = loads.iter().map(|load| &load.cgroup).collect();
     let first = agent.fresh_metrics()?;
     let (mut before, mut last, mut intervals) = (Sums::of(&first, &all), first.clone(), Vec::new());
-    let rounds = args.server_seconds / SCRAPE_EVERY.as_secs();
+    let rounds = (args.server_seconds / SCRAPE_EVERY.as_secs()).max(1);
     for round in 1..=rounds {
         thread::sleep(SCRAPE_EVERY);
         last = agent.fresh_metrics()?;
@@ -211,7 +214,11 @@ pub fn run(args: &ServersArgs, program: &Path) -> Result<String> {
         cpus()?,
         SCRAPE_EVERY.as_secs()
     );
-    for load in &loads {
+    for load in &mut loads {
+        if let Err(error) = load.check() {
+            absent.push(format!("{} ({error:#}, while it was watched)", load.name));
+            continue;
+        }
         let sums = Sums::of(&last, &[&load.cgroup]).since(Sums::of(&first, &[&load.cgroup]));
         writeln!(
             text,
@@ -231,7 +238,7 @@ pub fn run(args: &ServersArgs, program: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Returns what is given up at a scrape.
+/// Returns the features that are given up at a scrape.
 fn shed(metrics: &Metrics) -> String {
     let shed = metrics.samples().iter().filter(|sample| sample.name == "podperf_overhead_shed" && sample.value > 0.0);
     let shed: Vec<_> =

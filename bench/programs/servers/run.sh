@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Run one load of `podperf-bench servers` until it is killed: run.sh NAME DIR PORT. It keeps its files in DIR, which any
-# user may write to, and listens at 127.0.0.1:PORT.
+# Run one load of `podperf-bench servers` until it is killed: run.sh NAME DIR PORT. It keeps its files in DIR, which
+# belongs to the user nobody, and listens at 127.0.0.1:PORT.
 set -eu
 
 name=$1 dir=$2 port=$3
