@@ -19,7 +19,7 @@ use crate::bpf;
 #[derive(Debug)]
 pub struct Programs {
     by_id: HashMap<u32, Runs>,
-    /// The names that are known; those of one process are not.
+    /// The names by id. The map is empty after `of_process`.
     names: HashMap<u32, String>,
 }
 

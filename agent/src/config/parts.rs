@@ -16,8 +16,8 @@ use crate::{
     pods,
 };
 
-/// Returns whether the facts are measured: for their metrics, for stacks, whose waits they measure, or for a sensor,
-/// which needs to know the cgroup that runs.
+/// Returns whether the agent measures facts. Their metrics need them, and so do stacks (for the length of waits) and
+/// sensors (for the cgroup that runs).
 #[must_use]
 pub fn wants_facts(config: &Config) -> bool {
     !config.metrics.facts.is_empty() || wants_profiles(config) || !sensors(config).is_empty()
@@ -182,7 +182,7 @@ pub fn server_limits(config: &Config) -> Limits {
 pub fn scheduling(wanted: Tracepoint, got: Tracepoint, sees_all_tasks: bool) -> (State, String) {
     let (state, mut detail) = match got {
         Tracepoint::Raw if wanted != Tracepoint::Raw => {
-            (State::Degraded, "raw tracepoint: wake-ups are told by run times".to_owned())
+            (State::Degraded, "raw tracepoint: wake-ups are found by run times".to_owned())
         }
         _ => (State::Healthy, format!("{got:?} tracepoint").to_lowercase()),
     };

@@ -43,11 +43,11 @@ impl Default for Testing {
 }
 
 impl Testing {
-    /// Returns the defaults, changed by `KEY=VALUE` each.
+    /// Returns the defaults with these changes, `KEY=VALUE` each.
     ///
     /// # Errors
     ///
-    /// When one has no `=`, an unknown key or an impossible value.
+    /// When a change has no `=`, an unknown key or an impossible value.
     pub fn read(given: &[String]) -> Result<Self, ConfigError> {
         let mut lines = String::new();
         for one in given {

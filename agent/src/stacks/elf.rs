@@ -247,7 +247,8 @@ fn table<T>(file: &(impl ReadAt + ?Sized), at: u64, size: u64, count: u64, most:
     bytes
 }
 
-/// Returns the entries of such a table; an entry begins with today's fields.
+/// Returns the entries of a table. An entry may have more bytes than the fields that are known today; these fields come
+/// first.
 fn entries<T: Pod>(table: &[u8], size: u64) -> impl Iterator<Item = &T> {
     let entries = table.chunks_exact(usize::try_from(size).unwrap_or(usize::MAX).max(1));
     entries.filter_map(|bytes| Some(pod::from_bytes(bytes).ok()?.0))

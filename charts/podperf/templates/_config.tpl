@@ -86,7 +86,7 @@ credentials as often as not, so that they are in a Secret, and not in the Config
 {{- with include "podperf.otlpHeaders" . }}{{ $_ := set $config "headers" . }}{{ end -}}
 {{- $cgroups := omit $config.cgroups "depth" "include" "exclude" "grace" -}}
 {{- $metrics := pick (default dict $config.metrics) "level" -}}
-{{- /* Without any fact the agent may not measure facts, and only a restart changes that. */ -}}
+{{- /* If the list of facts is empty, the agent may not measure facts. Only a restart starts the measuring. */ -}}
 {{- if not (dig "facts" (list "default") (default dict $config.metrics)) }}{{ $_ := set $metrics "facts" list }}{{ end -}}
 {{- $overhead := omit (default dict $config.overhead) "maxMemory" -}}
 {{- $parts := dict "cgroups" $cgroups "metrics" $metrics "overhead" $overhead -}}

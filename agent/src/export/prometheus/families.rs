@@ -125,13 +125,13 @@ families! {
     STACK_UNPROFILED: Counter "podperf_stack_unprofiled" in Seconds [],
         "Time off the CPU that is in no profile, for the reasons in podperf_bpf_drops_total";
     STACK_SHADOW_WAITS: Counter "podperf_stack_shadow_waits" [],
-        "Waits with a stack in the stack cache that a test walked all the same";
+        "Waits with a cached stack that were walked all the same; 0 outside of podperf's tests";
     STACK_SHADOW_WRONG: Counter "podperf_stack_shadow_wrong" [],
-        "Waits walked by a test whose stack in the stack cache was wrong";
+        "Waits of podperf_stack_shadow_waits_total whose cached stack was wrong";
     STACK_SHADOW_TIME: Counter "podperf_stack_shadow_waits" in Seconds [],
-        "Time of the waits that a test walked";
+        "Time of the waits in podperf_stack_shadow_waits_total";
     STACK_SHADOW_WRONG_TIME: Counter "podperf_stack_shadow_wrong" in Seconds [],
-        "Time of remembered stacks that were wrong and were not corrected";
+        "Time of the waits in podperf_stack_shadow_wrong_total, without those that were corrected";
     STACK_SEEN: Counter "podperf_stack_seen" in Seconds [],
         "Sleep whose remembered stack was compared with the real one";
     STACK_SEEN_WRONG: Counter "podperf_stack_seen_wrong" in Seconds [],

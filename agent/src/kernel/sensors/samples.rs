@@ -1,5 +1,5 @@
-//! The samples of the running programs: taken from their tables and rings, and left out, filtered or sent again on
-//! request.
+//! Takes the samples of the running programs from their tables and rings, and sets the samples that the programs leave
+//! out, filter or send again.
 
 use std::io;
 
@@ -23,7 +23,7 @@ impl Sensors {
     ///
     /// # Errors
     ///
-    /// When samples are wanted but the sampler did not start: the reason.
+    /// The reason why the sampler did not start, if samples are wanted.
     pub fn samples(&self) -> Result<Option<SampleEvent>, String> {
         let sampler = self.sampler.as_ref().map_err(Clone::clone)?;
         Ok(sampler.as_ref().map(Sampler::event))
