@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, testing},
     cgroup::TestCgroup,
     running::{Load, cpus},
     suite::{tell, within},
@@ -21,6 +21,8 @@ const INCOMPLETE: &str = "podperf_cgroup_incomplete_stack_seconds_total";
 const SAMPLES: &str = "podperf_cgroup_profile_samples_total";
 const CONFIG: &str = "metrics: {facts: [oncpu, offcpu, wait_reasons, incomplete_stacks, profile_samples]}\n\
                       otlp: {interval: 5s}\nstacks: {onCpuEvent: cpu-clock, maxSamples: 65536}\n";
+/// The size of the stack cache. A larger one holds all stacks of the load, which then costs little without a cap.
+const CACHED: &str = "maxStacks=32768";
 /// The steps that this test sees, in the order of giving up, and how often each can be given up.
 const STEPS: [(&str, f64); 5] =
     [("walks", 4.0), ("symbols", 1.0), ("user_frames", 1.0), ("stacks", 1.0), ("profiles", 1.0)];
@@ -43,12 +45,12 @@ pub(crate) fn a_load_over_the_cap_loses_little_and_gets_all_back() -> Result<()>
     let _sleepers =
         Load::start(&format!("sleepers --waits 100000 --millis 300 --cgroup {}", sleeping.path().display()))?;
     let loaded = {
-        let agent = Agent::start(&format!("overhead: {{maxPercent: 0}}\n{CONFIG}"))?;
+        let agent = Agent::start(&format!("{}overhead: {{maxPercent: 0}}\n{CONFIG}", testing(CACHED)))?;
         thread::sleep(Duration::from_secs(20));
         cost(&agent.fresh_metrics()?)?
     };
     let cap = loaded * OF_LOADED;
-    let agent = Agent::start(&format!("overhead: {{maxPercent: {}}}\n{CONFIG}", cap * 100.0))?;
+    let agent = Agent::start(&format!("{}overhead: {{maxPercent: {}}}\n{CONFIG}", testing(CACHED), cap * 100.0))?;
 
     let mut seen: Vec<(f64, [f64; 5])> = Vec::new();
     let mut changed = Instant::now();
