@@ -38,20 +38,25 @@ pub enum Configuration {
 impl Configuration {
     /// Starts an agent of this configuration.
     pub fn start(self, program: &Path) -> Result<Agent> {
+        Agent::start_program(program, &self.yaml())
+    }
+
+    fn yaml(self) -> String {
         let groups = format!("[{}]", EVENTS.join(", "));
-        let yaml = match self {
+        match self {
             Self::Default => String::new(),
-            Self::Times => sections(true, false, ""),
-            Self::Histograms => sections(true, false, "") + "sensors: {histograms: {enabled: true}}\n",
+            Self::Times => without_stacks(true, ""),
+            Self::Histograms => without_stacks(true, "") + "sensors: {histograms: {enabled: true}}\n",
             Self::Stacks => "stacks: {wakerAfter: 0s, onCpuHertz: 0}\ncounters: {groups: []}\n".to_owned(),
-            Self::Counters => sections(false, false, &groups),
-        };
-        Agent::start_program(program, &yaml)
+            Self::Counters => without_stacks(false, &groups),
+        }
     }
 }
 
-pub(super) fn sections(facts: bool, stacks: bool, groups: &str) -> String {
-    format!("facts:\n  enabled: {facts}\nstacks:\n  enabled: {stacks}\ncounters:\n  groups: [{groups}]\n")
+/// Returns a configuration without stacks, with these groups of counters.
+pub(super) fn without_stacks(facts: bool, groups: &str) -> String {
+    let metrics = if facts { "" } else { "metrics: {facts: []}\n" };
+    format!("{metrics}stacks: {{enabled: false}}\ncounters: {{groups: [{groups}]}}\n")
 }
 
 /// The agent's resource use while it serves scrapes and does nothing else.
@@ -110,4 +115,25 @@ pub(super) fn memory_mib(pid: u32, name: &str) -> Result<f64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let kib: f64 = line.with_context(|| format!("failed to find `{name}`"))?.trim_end_matches("kB").trim().parse()?;
     Ok(kib / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use podperf::config::Config;
+
+    use super::*;
+    use crate::{growth::watch::ROOM, locks::LOCKS, servers::FACTS};
+
+    /// A key that the agent does not know would end each part of the benchmark.
+    #[test]
+    fn the_agent_takes_each_configuration() {
+        use Configuration::{Counters, Default, Histograms, Stacks, Times};
+        let whole = [Default, Times, Histograms, Stacks, Counters].map(Configuration::yaml);
+        let with = [CAP.to_owned() + FACTS, without_stacks(true, "") + LOCKS, without_stacks(false, "[cycles]") + ROOM];
+        for yaml in whole.iter().chain(&with) {
+            if let Err(error) = Config::parse(yaml) {
+                panic!("{error}: {yaml}");
+            }
+        }
+    }
 }

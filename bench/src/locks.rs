@@ -8,7 +8,6 @@
 use std::{
     fmt::Write as _,
     fs,
-    path::Path,
     process::{Command, Stdio},
     thread,
 };
@@ -20,13 +19,19 @@ use podperf_tests::{
     agent::{Agent, Metrics},
     bpf,
     cgroup::TestCgroup,
-    load::{self, ring::Spread},
-    process,
+    load::{locks::LocksReport, ring::Spread},
     programs::{Programs, Runs},
+    running::run as run_load,
 };
 use tempfile::TempDir;
 
-use super::{agent::sections, growth::Common, monitor::Process, progress, setup::wait_for_programs};
+use super::{
+    agent::without_stacks,
+    growth::{Common, watch::Started},
+    monitor::Process,
+    progress,
+    setup::wait_for_programs,
+};
 
 /// `podperf-bench locks`.
 #[derive(Args, Clone, Debug)]
@@ -36,6 +41,10 @@ pub struct LocksArgs {
     pub writes: u32,
 }
 
+/// The sensor.
+pub(crate) const LOCKS: &str = "sensors: {locks: {enabled: true}}\n";
+/// The file of perf's result in the scratch directory.
+const PERF_OUTPUT: &str = "perf.csv";
 /// The ways to watch locks, in the order of the table.
 const WATCHERS: [Watcher; 3] = [Watcher::Podperf, Watcher::PerfByCgroup, Watcher::Perf];
 
@@ -45,12 +54,6 @@ enum Watcher {
     Podperf,
     PerfByCgroup,
     Perf,
-}
-
-/// A running watcher, which ends on drop.
-enum Started {
-    Agent(Agent),
-    Perf(Process),
 }
 
 /// One round of one watcher.
@@ -79,31 +82,30 @@ impl Watcher {
         }
     }
 
-    /// Starts the watcher, and waits until its programs are loaded. perf writes its result to `output`.
-    fn start(self, common: &Common<'_>, scratch: &Path, output: &Path) -> Result<Started> {
-        if self == Self::Podperf {
-            let yaml = sections(true, false, "") + "sensors: {locks: {enabled: true}}\n";
-            return Ok(Started::Agent(Agent::start_program(common.agent, &yaml)?));
-        }
-        let mut command = Command::new(common.perf);
-        command.args(["lock", "contention", "--all-cpus", "--use-bpf", "--field-separator", ","]);
-        command.args(if self == Self::PerfByCgroup { &["--lock-cgroup"][..] } else { &[] });
-        command.arg("--output").arg(output);
-        let log = scratch.join("perf.log");
-        command.stdout(Stdio::null()).stderr(fs::File::create(&log)?);
-        let mut perf = Process::spawn("perf-lock", &mut command, Signal::SIGINT, log)?;
-        wait_for_programs(&mut perf)?;
-        Ok(Started::Perf(perf))
+    /// Starts the watcher, and waits until its programs are loaded.
+    fn start(self, common: &Common<'_>, scratch: &TempDir) -> Result<Started> {
+        Ok(match self {
+            Self::Podperf => Started::Agent(start_agent(common)?),
+            Self::PerfByCgroup => Started::Perf(start_perf(common, scratch, &["--lock-cgroup"])?),
+            Self::Perf => Started::Perf(start_perf(common, scratch, &[])?),
+        })
     }
 }
 
-impl Started {
-    fn check(&mut self) -> Result<()> {
-        match self {
-            Self::Agent(agent) => agent.check(),
-            Self::Perf(perf) => perf.check(),
-        }
-    }
+fn start_agent(common: &Common<'_>) -> Result<Agent> {
+    Agent::start_program(common.agent, &(without_stacks(true, "") + LOCKS))
+}
+
+/// Starts perf, which writes its result to [`PERF_OUTPUT`] when it ends.
+fn start_perf(common: &Common<'_>, scratch: &TempDir, more: &[&str]) -> Result<Process> {
+    let mut command = Command::new(common.perf);
+    command.args(["lock", "contention", "--all-cpus", "--use-bpf", "--field-separator", ","]).args(more);
+    command.arg("--output").arg(scratch.path().join(PERF_OUTPUT));
+    let log = scratch.path().join("perf.log");
+    command.stdout(Stdio::null()).stderr(fs::File::create(&log)?);
+    let mut perf = Process::spawn("perf-lock", &mut command, Signal::SIGINT, log)?;
+    wait_for_programs(&mut perf)?;
+    Ok(perf)
 }
 
 /// Measures everything, and returns the text to print.
@@ -180,7 +182,7 @@ fn goals(rounds: &[Vec<Round>; WATCHERS.len()]) -> String {
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
 fn measure(watcher: Watcher, args: &LocksArgs, common: &Common<'_>, scratch: &TempDir) -> Result<Round> {
     let known = Programs::list()?;
-    let mut started = watcher.start(common, scratch.path(), &scratch.path().join("perf.csv"))?;
+    let mut started = watcher.start(common, scratch)?;
     thread::sleep(common.settle);
     let _statistics = bpf::enable_run_statistics()?;
     let before = Programs::list()?;
@@ -189,7 +191,7 @@ fn measure(watcher: Watcher, args: &LocksArgs, common: &Common<'_>, scratch: &Te
     let after = Programs::list()?.new_since(&known);
     let all = after.runs_since(&before);
     // The kernel cuts `locks_contention_end` off.
-    let begin_and_end = after.runs_of("contentio", &before);
+    let begin_and_end = after.named("contentio").runs_since(&before);
     ensure!(begin_and_end.count > 0, "no program ran at a wait");
     // As many runs begin a wait as end one, except for mutexes, which are rare here.
     let waits = begin_and_end.count as f64 / 2.0;
@@ -200,30 +202,23 @@ fn measure(watcher: Watcher, args: &LocksArgs, common: &Common<'_>, scratch: &Te
 /// Runs one stretch of the load.
 fn storm(args: &LocksArgs) -> Result<()> {
     let (waiter, holder) = (TestCgroup::new("waiter")?, TestCgroup::new("holder")?);
-    let mut command = Command::new(load::binary()?);
-    command.args(["locks", "--kind", "storm", "--waits", &args.writes.to_string(), "--cgroup"]);
-    command.arg(waiter.path()).arg("--holder").arg(holder.path());
-    let output = process::bind_to_parent(command.stdin(Stdio::null()).stderr(Stdio::inherit())).output();
-    let status = output.context("failed to run the load")?.status;
-    ensure!(status.success(), "the load ended badly: {status}");
+    let (waiter, holder, writes) = (waiter.path().display(), holder.path().display(), args.writes);
+    let _: LocksReport = run_load(&format!("locks --kind storm --waits {writes} --cgroup {waiter} --holder {holder}"))?;
     Ok(())
 }
 
 /// Lets both watch the same load, and returns the waits of podperf and of perf.
 fn compare(args: &LocksArgs, common: &Common<'_>, scratch: &TempDir) -> Result<(Waits, Waits)> {
-    let output = scratch.path().join("both.csv");
-    let Started::Agent(agent) = Watcher::Podperf.start(common, scratch.path(), &output)? else {
-        unreachable!("podperf is the agent");
-    };
+    let agent = start_agent(common)?;
     thread::sleep(common.settle);
-    // Both windows begin here and end after the load; nothing else on the machine waits for locks as much.
+    // The start of perf waits for locks, and perf does not count these waits: podperf's window begins after it.
+    let perf = start_perf(common, scratch, &["--lock-cgroup"])?;
     let before = of_metrics(&agent.fresh_metrics()?);
-    let perf = Watcher::PerfByCgroup.start(common, scratch.path(), &output)?;
     storm(args)?;
     drop(perf);
     let after = of_metrics(&agent.fresh_metrics()?);
     let podperf = Waits { count: after.count - before.count, seconds: after.seconds - before.seconds };
-    Ok((podperf, of_perf(&fs::read_to_string(&output)?)?))
+    Ok((podperf, of_perf(&fs::read_to_string(scratch.path().join(PERF_OUTPUT))?)?))
 }
 
 fn of_metrics(metrics: &Metrics) -> Waits {

@@ -9,7 +9,7 @@ use std::{
     fs,
     os::unix::fs::chown,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     thread,
     time::Duration,
 };
@@ -19,8 +19,7 @@ use clap::Args;
 use podperf_tests::{
     agent::{Agent, Metrics},
     cgroup::TestCgroup,
-    http, process,
-    suite::within,
+    http,
 };
 use tempfile::TempDir;
 
@@ -39,13 +38,12 @@ const LOADS: [(&str, &str); 6] = [
 const NOBODY: u32 = 65_534;
 /// The time for the servers and their clients to start.
 const STARTS: Duration = Duration::from_secs(10);
-const ENDS_WITHIN: Duration = Duration::from_secs(20);
 const SCRAPE_EVERY: Duration = Duration::from_secs(10);
 /// The least share of the waiting time with a known reason, at every scrape, in percent.
 const REASONS_PERCENT: f64 = 90.0;
 const CAP_PERCENT: f64 = 5.0;
 /// The default facts, and the number of samples.
-const FACTS: &str =
+pub(crate) const FACTS: &str =
     "metrics: {facts: [oncpu, offcpu, wait_reasons, incomplete_stacks, context_switches, profile_samples]}\n";
 
 const WAIT: &str = "podperf_cgroup_wait_seconds_total";
@@ -71,8 +69,8 @@ struct Load {
     directory: TempDir,
 }
 
-/// Sums over the loads at one scrape.
-#[derive(Clone, Copy, Debug, Default)]
+/// Sums over the loads.
+#[derive(Clone, Copy, Debug)]
 struct Sums {
     waiting: f64,
     unknown: f64,
@@ -98,11 +96,10 @@ impl Load {
         chown(directory.path(), Some(NOBODY), Some(NOBODY))?;
         let cgroup = TestCgroup::new(name)?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/servers/run.sh");
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo $$ >\"$1/cgroup.procs\" && shift && exec \"$@\"", "sh"]).arg(cgroup.path());
+        let mut command = cgroup.command();
         command.arg(script).arg(name).arg(directory.path()).arg(http::free_address()?.port().to_string());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(directory.path().join("log"))?);
-        let child = process::bind_to_parent(&mut command).spawn().context("failed to start `sh`")?;
+        let child = command.spawn().context("failed to start `sh`")?;
         Ok(Self { name, child, cgroup, directory })
     }
 
@@ -120,19 +117,16 @@ impl Drop for Load {
     fn drop(&mut self) {
         let _ = fs::write(self.cgroup.path().join("cgroup.kill"), "1");
         let _ = self.child.wait();
-        let events = self.cgroup.path().join("cgroup.events");
-        let _ = within(ENDS_WITHIN, "the load has ended", || {
-            Ok(fs::read_to_string(&events)?.contains("populated 0").then_some(()))
-        });
     }
 }
 
 impl Sums {
-    fn of(metrics: &Metrics, cgroups: &[&TestCgroup]) -> Self {
+    /// Returns the growth between two scrapes.
+    fn between(before: &Metrics, after: &Metrics, cgroups: &[&TestCgroup]) -> Self {
         let sum = |name: &str, labels: &[(&str, &str)]| -> f64 {
             let of = |cgroup: &&TestCgroup| {
                 let labels: Vec<_> = labels.iter().copied().chain([("cgroup", cgroup.kernel_path())]).collect();
-                metrics.sum(name, &labels)
+                after.sum(name, &labels) - before.sum(name, &labels)
             };
             cgroups.iter().map(of).sum()
         };
@@ -144,18 +138,6 @@ impl Sums {
             incomplete: sum(INCOMPLETE, &[]),
             samples: sum(SAMPLES, &[("profile", "cpu")]),
             switches: sum(SWITCHES, &[]),
-        }
-    }
-
-    fn since(self, before: Self) -> Self {
-        Self {
-            waiting: self.waiting - before.waiting,
-            unknown: self.unknown - before.unknown,
-            off_cpu: self.off_cpu - before.off_cpu,
-            on_cpu: self.on_cpu - before.on_cpu,
-            incomplete: self.incomplete - before.incomplete,
-            samples: self.samples - before.samples,
-            switches: self.switches - before.switches,
         }
     }
 
@@ -185,14 +167,13 @@ pub fn run(args: &ServersArgs, program: &Path) -> Result<String> {
     let agent = Agent::start_program(program, &(CAP.to_owned() + FACTS))?;
     let all: Vec<_> = loads.iter().map(|load| &load.cgroup).collect();
     let first = agent.fresh_metrics()?;
-    let (mut before, mut last, mut intervals) = (Sums::of(&first, &all), first.clone(), Vec::new());
+    let (mut last, mut intervals) = (first.clone(), Vec::new());
     let rounds = (args.server_seconds / SCRAPE_EVERY.as_secs()).max(1);
     for round in 1..=rounds {
         thread::sleep(SCRAPE_EVERY);
-        last = agent.fresh_metrics()?;
-        let now = Sums::of(&last, &all);
-        let grown = now.since(before);
-        before = now;
+        let now = agent.fresh_metrics()?;
+        let grown = Sums::between(&last, &now, &all);
+        last = now;
         let interval = Interval {
             cost_percent: 100.0 * last.get("podperf_overhead_ratio", &[]).unwrap_or_default(),
             reasons_percent: grown.reasons_percent(),
@@ -219,7 +200,7 @@ pub fn run(args: &ServersArgs, program: &Path) -> Result<String> {
             absent.push(format!("{} ({error:#}, while it was watched)", load.name));
             continue;
         }
-        let sums = Sums::of(&last, &[&load.cgroup]).since(Sums::of(&first, &[&load.cgroup]));
+        let sums = Sums::between(&first, &last, &[&load.cgroup]);
         writeln!(
             text,
             "| {} | {:.0} | {:.0} | {:.1} % | {:.1} | {:.1} % |",

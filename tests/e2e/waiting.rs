@@ -13,7 +13,7 @@ use podperf_tests::{
     agent::{self, Agent},
     cgroup::TestCgroup,
     hung_fs::{HungFs, Reads},
-    load, process,
+    load,
     suite::{Need, Test, within},
     tests,
 };
@@ -35,9 +35,7 @@ struct Waiting(Child);
 
 impl Waiting {
     fn start(cgroup: &TestCgroup, program: &str, arguments: &[&str]) -> Result<Self> {
-        let mut command = Command::new("sh");
-        process::bind_to_parent(&mut command);
-        command.args(["-c", "echo $$ >\"$0/cgroup.procs\" && exec \"$@\""]).arg(cgroup.path());
+        let mut command = cgroup.command();
         command.arg(program).args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         Ok(Self(command.spawn().context("failed to start a load")?))

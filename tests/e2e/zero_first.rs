@@ -37,8 +37,8 @@ const SLEEPS: Duration = Duration::from_millis(1500);
 /// Sleeps and burns in its own cgroup, and removes it. Returns the cgroup's path and its CPU time.
 fn job(name: &str) -> Result<(String, Duration)> {
     let cgroup = TestCgroup::new(name)?;
-    let script = format!("echo 0 > \"$0/cgroup.procs\" && exec sleep {}", SLEEPS.as_secs_f64());
-    let status = Command::new("sh").args(["-c", &script]).arg(cgroup.path()).stdin(Stdio::null()).status()?;
+    let seconds = SLEEPS.as_secs_f64().to_string();
+    let status = cgroup.command().args(["sleep", &seconds]).stdin(Stdio::null()).status()?;
     ensure!(status.success(), "the sleeper ended badly: {status}");
     let _: CpuReport = run_load(cgroup.path(), &["spin", "--seconds", BURNS])?;
     Ok((cgroup.kernel_path().to_owned(), cgroup.cpu_usage()?))

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process;
+use std::process::{self, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -79,6 +79,16 @@ impl TestCgroup {
     pub fn add(&self, pid: u32) -> Result<()> {
         let procs = self.path.join("cgroup.procs");
         fs::write(&procs, pid.to_string()).with_context(|| format!("failed to write {pid} to `{}`", procs.display()))
+    }
+
+    /// Returns a command whose process joins this cgroup and then becomes the program of the command's arguments. The
+    /// process ends with this one.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut command = Command::new("sh");
+        crate::process::bind_to_parent(&mut command);
+        command.args(["-c", "echo 0 >\"$0\" && exec \"$@\""]).arg(self.path.join("cgroup.procs"));
+        command
     }
 
     fn create(path: PathBuf) -> Result<Self> {

@@ -18,9 +18,15 @@ use crate::bpf;
 /// pairs are measured.
 #[derive(Debug)]
 pub struct Programs {
-    by_id: HashMap<u32, Runs>,
-    /// The names by id. The map is empty after `of_process`.
-    names: HashMap<u32, String>,
+    by_id: HashMap<u32, Program>,
+}
+
+/// One loaded program.
+#[derive(Debug)]
+struct Program {
+    /// The name, which the kernel cuts at 15 bytes; empty where only the runs were read.
+    name: String,
+    runs: Runs,
 }
 
 /// The kernel's measurements of a program.
@@ -36,7 +42,6 @@ pub struct Runs {
 #[derive(Deserialize)]
 struct Shown {
     id: u32,
-    /// The kernel cuts names at 15 bytes.
     #[serde(default)]
     name: String,
     #[serde(default)]
@@ -50,8 +55,11 @@ impl Programs {
     pub fn list() -> Result<Self> {
         let json = succeed(Command::new("bpftool").args(["prog", "show", "-j"]))?;
         let shown: Vec<Shown> = serde_json::from_slice(&json).context("failed to understand bpftool")?;
-        let by_id = shown.iter().map(|one| (one.id, Runs { time_ns: one.run_time_ns, count: one.run_cnt })).collect();
-        Ok(Self { by_id, names: shown.into_iter().map(|one| (one.id, one.name)).collect() })
+        let by_id = shown.into_iter().map(|one| {
+            let runs = Runs { time_ns: one.run_time_ns, count: one.run_cnt };
+            (one.id, Program { name: one.name, runs })
+        });
+        Ok(Self { by_id: by_id.collect() })
     }
 
     /// Reads the programs that a process has open, from `/proc/PID/fdinfo`.
@@ -68,10 +76,10 @@ impl Programs {
             if let (Some(id), Some(time_ns), Some(count)) =
                 (number("prog_id"), number("run_time_ns"), number("run_cnt"))
             {
-                by_id.insert(u32::try_from(id)?, Runs { time_ns, count });
+                by_id.insert(u32::try_from(id)?, Program { name: String::new(), runs: Runs { time_ns, count } });
             }
         }
-        Ok(Self { by_id, names: HashMap::new() })
+        Ok(Self { by_id })
     }
 
     /// Returns whether there are no programs.
@@ -84,10 +92,9 @@ impl Programs {
     #[must_use]
     pub fn runs_since(&self, before: &Self) -> Runs {
         let mut sum = Runs::default();
-        for (id, runs) in &self.by_id {
-            let old = before.by_id.get(id).copied().unwrap_or_default();
-            sum.time_ns += runs.time_ns.saturating_sub(old.time_ns);
-            sum.count += runs.count.saturating_sub(old.count);
+        for runs in self.each_since(before) {
+            sum.time_ns += runs.time_ns;
+            sum.count += runs.count;
         }
         sum
     }
@@ -99,18 +106,17 @@ impl Programs {
         self
     }
 
-    /// Returns the sum of the runs since `before` of the programs whose names contain `part`.
+    /// Returns the programs whose names contain `part`.
     #[must_use]
-    pub fn runs_of(&self, part: &str, before: &Self) -> Runs {
-        let by_id = self.by_id.iter().filter(|(id, _)| self.names.get(id).is_some_and(|name| name.contains(part)));
-        let by_id = by_id.map(|(id, runs)| (*id, *runs)).collect();
-        Self { by_id, names: HashMap::new() }.runs_since(before)
+    pub fn named(mut self, part: &str) -> Self {
+        self.by_id.retain(|_, program| program.name.contains(part));
+        self
     }
 
     /// Returns the runs of the program that ran most often.
     #[must_use]
     pub fn busiest(&self) -> Option<Runs> {
-        self.by_id.values().copied().max_by_key(|runs| runs.count)
+        self.by_id.values().map(|program| program.runs).max_by_key(|runs| runs.count)
     }
 
     /// Returns the mean ns per run since `before`, summed over the programs that ran about as often as the ring
@@ -118,15 +124,21 @@ impl Programs {
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
     pub fn ns_per_switch(&self, before: &Self, switches: u64) -> Option<f64> {
         let mut sum = None;
-        for (id, runs) in &self.by_id {
-            let old = before.by_id.get(id).copied().unwrap_or_default();
-            let count = runs.count.saturating_sub(old.count);
-            if count > switches / 2 {
-                let mean = runs.time_ns.saturating_sub(old.time_ns) as f64 / count as f64;
-                sum = Some(sum.unwrap_or(0.0) + mean);
-            }
+        for runs in self.each_since(before).filter(|runs| runs.count > switches / 2) {
+            sum = Some(sum.unwrap_or(0.0) + runs.time_ns as f64 / runs.count as f64);
         }
         sum
+    }
+
+    /// Returns the runs of each program since `before`.
+    fn each_since(&self, before: &Self) -> impl Iterator<Item = Runs> {
+        self.by_id.iter().map(|(id, program)| {
+            let old = before.by_id.get(id).map_or_else(Runs::default, |program| program.runs);
+            Runs {
+                time_ns: program.runs.time_ns.saturating_sub(old.time_ns),
+                count: program.runs.count.saturating_sub(old.count),
+            }
+        })
     }
 }
 

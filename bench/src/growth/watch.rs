@@ -17,7 +17,7 @@ use nix::{
 };
 use podperf_tests::agent::Agent;
 
-use crate::{agent::sections, monitor::Process};
+use crate::{agent::without_stacks, monitor::Process};
 
 /// The events. A watcher takes the first ones of this list; the first six are also the events of the other parts.
 const EVENTS: [&str; 12] = [
@@ -39,7 +39,7 @@ const EVENTS: [&str; 12] = [
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Room for the largest ring and the machine's own cgroups.
-const ROOM: &str = "cgroups: {max: 8192}\n";
+pub(crate) const ROOM: &str = "cgroups: {max: 8192}\n";
 
 /// One way to watch the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,7 +110,7 @@ impl Watcher {
     pub fn start(self, tools: &Tools<'_>, parent: &str) -> Result<Started> {
         let groups = |count: usize| format!("[{}]", EVENTS[..count].join(", "));
         let agent = |facts: bool, groups: &str| {
-            Ok(Started::Agent(Agent::start_program(tools.agent, &(sections(facts, false, groups) + ROOM))?))
+            Ok(Started::Agent(Agent::start_program(tools.agent, &(without_stacks(facts, groups) + ROOM))?))
         };
         match self {
             Self::Nobody => Ok(Started::Nobody),
