@@ -61,7 +61,7 @@ pub struct Agent {
     push: Option<watch::Receiver<Health>>,
     /// The currently configured families, for the metrics push.
     facts: watch::Sender<Vec<FactFamily>>,
-    /// Whether the programs have measured facts since the start.
+    /// True if the programs measure facts, which is fixed at the start.
     measures_facts: bool,
     symbols: SymbolCounts,
     logs: &'static LogCounts,

@@ -6,7 +6,7 @@ use caps::Capability;
 use super::{
     Check, Code, Remedy, Report, Verdict,
     probe::{Findings, Listen, NoExport, Pods},
-    report::Said,
+    report::Finding,
     text::{one_line, way_out, way_out_of},
 };
 use crate::{
@@ -50,7 +50,7 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
 /// Makes the line of a configured event. Its state is the event's state.
 fn event(open: &OpenCounter) -> Check {
     let verdict = if open.state.is_counted() { Verdict::Usable } else { Verdict::Degraded };
-    let said = match open.state {
+    let finding = match open.state {
         EventState::Placed => (open.detail.clone(), None),
         _ => way_out(&open.detail),
     };
@@ -61,14 +61,14 @@ fn event(open: &OpenCounter) -> Check {
         EventState::Unsupported => Code::EventUnsupported,
         EventState::Implausible => Code::EventImplausible,
     };
-    Check::new(id, &open.counter.name, open.state.name(), verdict, said)
+    Check::new(id, &open.counter.name, open.state.name(), verdict, finding)
 }
 
 /// Makes the line of a part of the agent. The agent runs without this part.
-fn part(id: Code, name: &str, state: State, said: Said) -> Check {
+fn part(id: Code, name: &str, state: State, finding: Finding) -> Check {
     match state {
-        State::Healthy => Check::healthy(id, name, said.0),
-        state => Check::new(id, name, state.name(), Verdict::Degraded, said),
+        State::Healthy => Check::healthy(id, name, finding.0),
+        state => Check::new(id, name, state.name(), Verdict::Degraded, finding),
     }
 }
 
@@ -151,8 +151,8 @@ fn programs(config: &Config, findings: &Findings) -> Check {
                 Check::unsupported(Code::ProgramsFeatures, NAME, way_out(&error.to_string()))
             }
             _ => {
-                let (id, said) = load_error(error);
-                Check::failed(id, NAME, said)
+                let (id, finding) = load_error(error);
+                Check::failed(id, NAME, finding)
             }
         },
     }
@@ -160,14 +160,14 @@ fn programs(config: &Config, findings: &Findings) -> Check {
 
 /// Returns the failed step and the kernel's reason. The errors between these two are the library's, and name one of
 /// many maps.
-fn load_error(error: &anyhow::Error) -> (Code, Said) {
+fn load_error(error: &anyhow::Error) -> (Code, Finding) {
     let (what, way) = way_out(&error.to_string());
     let Some(cause) = error.chain().skip(1).last() else { return (Code::ProgramsFailed, (what, way)) };
     let refusal = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
     let (detail, code, remedy) = match (verifier_log(error), refusal) {
         // The verifier rejects a program with EACCES or EINVAL, and its log has the reason.
-        (Some(log), Some(libc::ENOMEM)) => (verifier_says(&log), Code::ProgramsNoMemory, Remedy::MoreMemory),
-        (Some(log), _) => (verifier_says(&log), Code::ProgramsRejected, Remedy::ReportBug),
+        (Some(log), Some(libc::ENOMEM)) => (rejection(&log), Code::ProgramsNoMemory, Remedy::MoreMemory),
+        (Some(log), _) => (rejection(&log), Code::ProgramsRejected, Remedy::ReportBug),
         (None, Some(libc::EPERM | libc::EACCES)) => (cause.to_string(), Code::ProgramsForbidden, Remedy::AllowBpf),
         (None, Some(libc::ENOSYS)) => (cause.to_string(), Code::ProgramsNoBpf, Remedy::BuildBpf),
         (None, Some(libc::ENOMEM)) => (cause.to_string(), Code::ProgramsNoMemory, Remedy::MoreMemory),
@@ -176,7 +176,7 @@ fn load_error(error: &anyhow::Error) -> (Code, Said) {
     (code, (one_line(&format!("{what}: {detail}")), Some(remedy)))
 }
 
-fn verifier_says(log: &str) -> String {
+fn rejection(log: &str) -> String {
     format!("the verifier refused it: {log}")
 }
 

@@ -164,21 +164,21 @@ async fn try_export(config: &Config) -> Option<Result<(), NoExport>> {
     if !parts::sends_profiles(config) {
         return None;
     }
-    Some(told(otlp::try_profiles(&in_time(config.otlp.settings())).await))
+    Some(outcome(otlp::try_profiles(&in_time(config.otlp.settings())).await))
 }
 
 async fn try_metrics_export(config: &Config) -> Option<Result<(), NoExport>> {
     if !config.otlp.metrics.enabled {
         return None;
     }
-    Some(told(otlp::try_metrics(&in_time(config.otlp.metrics_settings())).await))
+    Some(outcome(otlp::try_metrics(&in_time(config.otlp.metrics_settings())).await))
 }
 
 fn in_time(settings: otlp::Settings) -> otlp::Settings {
     otlp::Settings { timeout: settings.timeout.min(PATIENCE), ..settings }
 }
 
-fn told(tried: Result<Result<(), String>, otlp::EndpointError>) -> Result<(), NoExport> {
+fn outcome(tried: Result<Result<(), String>, otlp::EndpointError>) -> Result<(), NoExport> {
     match tried {
         Ok(answer) => answer.map_err(NoExport::Receiver),
         Err(error) => Err(NoExport::Configuration(error.to_string())),

@@ -6,7 +6,7 @@ use super::{Code, Remedy};
 use crate::model::status::State;
 
 /// The detail of a line, and the remedy.
-pub(super) type Said = (String, Option<Remedy>);
+pub(super) type Finding = (String, Option<Remedy>);
 
 /// The state of the agent that can be expected on this machine. Each is the exit code of `podperf check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -73,23 +73,23 @@ impl Check {
     }
 
     /// The thing is missing, and the agent runs without it.
-    pub(super) fn degraded(id: Code, check: &str, said: Said) -> Self {
-        Self::new(id, check, State::Degraded.name(), Verdict::Degraded, said)
+    pub(super) fn degraded(id: Code, check: &str, finding: Finding) -> Self {
+        Self::new(id, check, State::Degraded.name(), Verdict::Degraded, finding)
     }
 
     /// The machine does not have the thing, and the agent does not run without it.
-    pub(super) fn unsupported(id: Code, check: &str, said: Said) -> Self {
-        Self::new(id, check, State::Unsupported.name(), Verdict::Unusable, said)
+    pub(super) fn unsupported(id: Code, check: &str, finding: Finding) -> Self {
+        Self::new(id, check, State::Unsupported.name(), Verdict::Unusable, finding)
     }
 
     /// The thing should be there, and the agent does not run without it.
-    pub(super) fn failed(id: Code, check: &str, said: Said) -> Self {
-        Self::new(id, check, State::Failed.name(), Verdict::Unusable, said)
+    pub(super) fn failed(id: Code, check: &str, finding: Finding) -> Self {
+        Self::new(id, check, State::Failed.name(), Verdict::Unusable, finding)
     }
 
-    /// Any other state; `said` is the finding and the remedy.
-    pub(super) fn new(id: Code, check: &str, state: &'static str, verdict: Verdict, said: Said) -> Self {
-        let (detail, fix) = said;
+    /// Any other state; `finding` is the finding and the remedy.
+    pub(super) fn new(id: Code, check: &str, state: &'static str, verdict: Verdict, finding: Finding) -> Self {
+        let (detail, fix) = finding;
         Self { id, check: check.to_owned(), state, detail, fix, verdict }
     }
 }

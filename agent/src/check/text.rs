@@ -1,12 +1,12 @@
 //! Splits the agent's error texts, which end with the remedy in brackets. Pure.
 
-use super::{Remedy, report::Said};
+use super::{Remedy, report::Finding};
 
 /// Number of characters shown from the start and from the end of a long text, such as the verifier's log.
 const LONGEST: (usize, usize) = (200, 300);
 
 /// Splits `what failed (the way out)` into `what failed` and `the way out`, the remedy.
-pub(super) fn way_out(text: &str) -> Said {
+pub(super) fn way_out(text: &str) -> Finding {
     let text = text.trim_end();
     let whole = || (one_line(text), None);
     let Some(inside) = text.strip_suffix(')') else { return whole() };
@@ -30,7 +30,7 @@ pub(super) fn way_out(text: &str) -> Said {
 }
 
 /// Splits an error's text in the same way, and appends the error's causes to the first part.
-pub(super) fn way_out_of(error: &anyhow::Error) -> Said {
+pub(super) fn way_out_of(error: &anyhow::Error) -> Finding {
     let (mut what, way) = way_out(&error.to_string());
     for cause in error.chain().skip(1) {
         what.push_str(": ");
@@ -56,11 +56,11 @@ mod tests {
 
     use super::*;
 
-    fn split(text: &str) -> Said {
+    fn split(text: &str) -> Finding {
         way_out(text)
     }
 
-    fn parts(what: &str, way: Option<&str>) -> Said {
+    fn parts(what: &str, way: Option<&str>) -> Finding {
         (what.into(), way.map(|way| Remedy::Words(way.into())))
     }
 

@@ -202,39 +202,11 @@ fn name(pod: &Pod) -> (Arc<str>, Arc<str>) {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
-    use tracing_subscriber::fmt::MakeWriter;
-
-    use super::{
-        super::{
-            case::{Case, is_watch, list, quiet_watch, refused},
-            played::{Answer, Played},
-        },
-        *,
+    use super::super::{
+        case::{Case, is_watch, list, quiet_watch, refused},
+        played::{Answer, Played},
     };
-
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl MakeWriter<'_> for Log {
-        type Writer = Self;
-
-        fn make_writer(&self) -> Self {
-            self.clone()
-        }
-    }
+    use crate::telemetry::test_log::Log;
 
     #[tokio::test]
     async fn each_reason_is_warned_of_once_and_kube_is_not_heard() {
@@ -252,7 +224,7 @@ mod tests {
         case.sends(&["all web", "connected"]).await;
         assert_eq!(case.source.stats().failures, 5);
         drop(case);
-        let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let log = log.text();
         for (what, times) in
             [("waiting for", 1), ("etcd is away", 1), ("is something else there", 1), ("1 pods of node", 1), ("", 4)]
         {

@@ -3,3 +3,5 @@
 pub mod heartbeat;
 pub mod http;
 pub mod logs;
+#[cfg(test)]
+pub(crate) mod test_log;

@@ -1,7 +1,4 @@
-use std::{
-    net::SocketAddr,
-    sync::{Mutex, PoisonError},
-};
+use std::net::SocketAddr;
 
 use opentelemetry_proto::tonic::collector::profiles::v1development::{
     ExportProfilesPartialSuccess, ExportProfilesServiceResponse,
@@ -14,7 +11,6 @@ use tonic::{
     codec::CompressionEncoding,
     transport::{Server, server::TcpIncoming},
 };
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::*;
 use crate::{
@@ -25,6 +21,7 @@ use crate::{
     },
     model::wait::{Unwind, WaitReason, WaitState},
     stacks::profile::{Activity, Frame, FrameKind, Function, Sample, Stack, SubjectProfile},
+    telemetry::test_log::Log,
 };
 
 type Answer = Result<ExportProfilesServiceResponse, Status>;
@@ -327,29 +324,6 @@ async fn an_answer_that_is_too_large_is_not_read_and_the_window_not_sent_again()
     assert_eq!((stats.exports, stats.lost, seen.load(Ordering::Relaxed)), (1, 0, 1));
 }
 
-/// The log of the test.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Log {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
-}
-
 #[tokio::test]
 async fn only_the_change_of_state_is_logged() {
     let log = Log::default();
@@ -367,7 +341,7 @@ async fn only_the_change_of_state_is_logged() {
     exporter.take(&window());
     until(&exporter, |stats| stats.exports == 2).await;
     exporter.shutdown(PATIENT).await;
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let log = log.text();
     assert_eq!(log.matches("failed to export profiles").count(), 1, "{log}");
     assert_eq!(log.matches("exporting profiles again").count(), 1, "{log}");
 }
