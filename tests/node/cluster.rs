@@ -26,18 +26,23 @@ pub(crate) const AGENT_PORT: u16 = 9799;
 /// The time limit. An emulated machine is slow, and this machine may have other work.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// The needs of the tests of this ring.
-pub(crate) const NEEDS: &[Need] = &[
-    Need::Program("go"),
-    Need::Program("etcd"),
-    Need::Program("mke2fs"),
-    Need::Program("depmod"),
-    Need::Program("buildah"),
-    Need::Program("debootstrap"),
-    Need::Program("prometheus"),
-    Need::Program("skopeo"),
-    Need::Program("jq"),
-];
+/// The needs of the tests that share the cluster.
+pub(crate) const NEEDS: &[Need] = &needs_and("prometheus");
+
+/// Returns the needs of a cluster, and one more program.
+pub(crate) const fn needs_and(program: &'static str) -> [Need; 9] {
+    [
+        Need::Program("go"),
+        Need::Program("etcd"),
+        Need::Program("mke2fs"),
+        Need::Program("depmod"),
+        Need::Program("buildah"),
+        Need::Program("debootstrap"),
+        Need::Program("skopeo"),
+        Need::Program("jq"),
+        Need::Program(program),
+    ]
+}
 
 /// The cluster's nodes, and their numbers of CPUs. The first node has pods that wait for each other, and these need a
 /// CPU of their own.

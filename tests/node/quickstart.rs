@@ -22,26 +22,17 @@ use tempfile::TempDir;
 
 use crate::{
     cluster::{self, Cluster, is_ready},
-    pods, uninstall,
+    pods,
+    registry::{VERSION, sources},
+    uninstall,
 };
 
 pub(crate) const TESTS: &[Test] = tests![
     the_quickstarts_commands_lead_to_a_firing_alert: NEEDS,
 ];
 
-const NEEDS: &[Need] = &[
-    Need::Program("go"),
-    Need::Program("etcd"),
-    Need::Program("mke2fs"),
-    Need::Program("depmod"),
-    Need::Program("buildah"),
-    Need::Program("debootstrap"),
-    Need::Program("skopeo"),
-    Need::Program("jq"),
-    Need::Program("curl"),
-];
+const NEEDS: &[Need] = &cluster::needs_and("curl");
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PAGE: &str = "docs/quickstart.md";
 const ALERT: &str = "PodperfDemoThrottled";
 const DEMO: &str = "podperf-demo";
@@ -93,13 +84,9 @@ fn fill_registry(cluster: &Cluster, page: &Page) -> Result<()> {
 
 /// Returns the image of a manifest of the demo.
 fn image_of(name: &str) -> Result<String> {
-    let text = fs::read_to_string(root().join(format!("config/demo/{name}.yaml")))?;
+    let text = fs::read_to_string(sources().join(format!("config/demo/{name}.yaml")))?;
     let image = text.lines().find_map(|line| line.trim().strip_prefix("image: "));
     image.map(str::to_owned).with_context(|| format!("config/demo/{name}.yaml has no image"))
-}
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Prints how long each step took.
@@ -125,7 +112,7 @@ struct Page {
 
 impl Page {
     fn read() -> Result<Self> {
-        Ok(Self { text: fs::read_to_string(root().join(PAGE))? })
+        Ok(Self { text: fs::read_to_string(sources().join(PAGE))? })
     }
 
     /// Returns the `sh` blocks between a heading and the next one.
@@ -340,7 +327,7 @@ impl<'a> Reader<'a> {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.current_dir(root()).stdin(Stdio::null());
+        command.current_dir(sources()).stdin(Stdio::null());
         command.env("PATH", &self.path).env("HOME", self.home.path());
         command.env("KUBECONFIG", self.cluster.control_plane.admin_kubeconfig());
         process::bind_to_parent(&mut command);

@@ -32,7 +32,7 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A running registry, which ends on drop.
 pub(crate) struct Registry {
@@ -175,7 +175,8 @@ fn status(agent: &Pod) -> Result<&ContainerStatus> {
     status.context("an agent without a container")
 }
 
-fn sources() -> PathBuf {
+/// Returns the root of the repository.
+pub(crate) fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
