@@ -44,7 +44,12 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct rq {
+	__u64 clock;
+};
+
 struct cfs_rq {
+	struct rq *rq; /* with CONFIG_FAIR_GROUP_SCHED */
 	int throttle_count;
 };
 
@@ -130,16 +135,18 @@ struct bpf_local_storage_map___nolock {
 #pragma clang attribute pop
 
 /*
- * Reads the low byte of a field of a task. `on_cpu` and `on_rq` are small numbers in an int, and in a byte since Linux
- * 7.2. The loader relocates no load whose field has another size than here. So the offset is relocated alone: the
- * assembly keeps the compiler from moving it into the load. Both architectures are little-endian.
+ * Reads the low byte of a field, for fields whose size is not the same on all kernels. `on_cpu` and `on_rq` are small
+ * numbers in an int, and in a byte since Linux 7.2. The loader relocates no load whose field has another size than here.
+ * So the offset is relocated alone: the assembly keeps the compiler from moving it into the load. Both architectures are
+ * little-endian.
  */
-#define LOW_BYTE(task, field)                                                     \
-	({                                                                        \
-		__u64 offset_ = bpf_core_field_offset(struct task_struct, field); \
-		asm volatile("" : "+r"(offset_));                                 \
-		*(volatile __u8 *)((void *)(task) + offset_);                     \
+#define LOW_BYTE_OF(type, record, field)                            \
+	({                                                          \
+		__u64 offset_ = bpf_core_field_offset(type, field); \
+		asm volatile("" : "+r"(offset_));                   \
+		*(volatile __u8 *)((void *)(record) + offset_);     \
 	})
+#define LOW_BYTE(task, field) LOW_BYTE_OF(struct task_struct, task, field)
 
 /*
  * The hook of sched_switch since 5.18 (commit 9c2136be0878). It has the state of the task that leaves as an argument.

@@ -14,7 +14,7 @@
  * or changes its meaning. The agent finds a moved field by its name (layout.txt), so a field with another meaning needs
  * another name.
  */
-#define PODPERF_LAYOUT 5
+#define PODPERF_LAYOUT 6
 /* The largest number of fields that are migrated from a task record of another layout. */
 #define PODPERF_CARRIED 20
 /*
@@ -111,6 +111,7 @@ enum podperf_shed {
 	PODPERF_SHED_STACKS = 1,      /* no stack is taken: neither waits nor samples on the CPU are in a table */
 	PODPERF_SHED_WAIT_STACKS = 2, /* waits have no stack of their own, but are in the tables */
 	PODPERF_SHED_USER_FRAMES = 4, /* waits with an unknown stack get its kernel part only */
+	PODPERF_SHED_SENSORS = 8,     /* sensors with programs of their own begin nothing new */
 };
 
 /* The programs whose cost is counted in podperf_cpu.programs. Each value is named like its program. */
@@ -192,8 +193,10 @@ struct podperf_cgroup {
 
 /* Value of `cpus`, by CPU. */
 struct podperf_cpu {
-	__u64 cgroup;   /* the cgroup that the task on the CPU is charged to */
-	__u64 since_ns; /* when that task came on, CLOCK_MONOTONIC; 0: unknown */
+	__u64 cgroup;          /* the cgroup that the task on the CPU is charged to */
+	__u64 since_ns;        /* when that task came on, CLOCK_MONOTONIC; 0: unknown */
+	__u64 clock_behind_ns; /* CLOCK_MONOTONIC minus the clock of the run queue, see clock.bpf.h */
+	__u64 clock_until_ns;  /* the time of the run queue's clock until which this difference holds */
 	__u64 idle_ns;
 	__u64 switches_recovered; /* unreported switch-ins, found by the run time */
 	__u64 recovered_ns;  /* from the last reported switch to these: its counts went to the cgroup of that switch */
@@ -219,7 +222,7 @@ struct podperf_cpu {
 	__u64 uncounted[PODPERF_MAX_EVENTS]; /* of counts, the part before the first reading: charged to no cgroup */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
-	__u64 reserved[5]; /* whole cache lines, since each CPU writes its own */
+	__u64 reserved[3]; /* whole cache lines, since each CPU writes its own */
 };
 
 /*
@@ -234,8 +237,9 @@ struct podperf_sample_key {
 	__u64 cgroup;
 	__u64 waker; /* id of the waker that ended the wait, see PODPERF_RECORD_WAKER; 0: unknown */
 	__u32 tgid;
-	__u16 activity; /* enum podperf_activity */
-	__u16 filters;  /* bit n: filter n lets the sample pass */
+	__u8 activity; /* enum podperf_activity */
+	__u8 lock;     /* 1 + enum podperf_lock, if the sensor `locks` saw the end of a wait for a lock; else 0 */
+	__u16 filters; /* bit n: filter n lets the sample pass */
 };
 
 struct podperf_sample_sum {
@@ -345,7 +349,7 @@ struct podperf_cgroup_record {
 
 _Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64 + 32, "ABI");
 _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one cache line");
-_Static_assert(sizeof(struct podperf_cpu) == 128 + 24 + 176 + 256 + 128 + 56, "ABI");
+_Static_assert(sizeof(struct podperf_cpu) == 144 + 24 + 176 + 256 + 128 + 40, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_carried) == 8, "ABI");

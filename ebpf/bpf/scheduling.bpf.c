@@ -11,6 +11,7 @@
  * switches with interrupts off, and runs `flush` in an interrupt, so a CPU's rows have one writer at a time.
  */
 #include "cgroup.bpf.h"
+#include "clock.bpf.h"
 #include "control.bpf.h"
 #include "counters.bpf.h"
 #include "cpu.bpf.h"
@@ -52,6 +53,8 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 	t->activity = wait_activity(task, preempt, was);
 	t->left_ns = now;
 	t->left_run_ns = task->se.sum_exec_runtime;
+	t->lock = 0;
+	ride_wait_begin(task, t);
 	if (!wants_profile(task))
 		return row;
 	t->in_profile = false;
@@ -91,7 +94,7 @@ static __always_inline int on_switch(void *ctx, struct task_struct *prev, bool p
 		return 0;
 	began = begin_run(cpu, PODPERF_PROGRAM_SCHED_SWITCH);
 	if (facts_enabled) {
-		now = bpf_ktime_get_ns();
+		now = switch_time(prev, cpu);
 		row = leave(ctx, prev, preempt, was, now, cpu);
 	}
 	if (nr_events && cgroup != cpu->cgroup)

@@ -16,6 +16,7 @@
 /* 32 minus the binary logarithm of the number of slots of each sensor; set by the agent. */
 const volatile __u32 sensor_slot_shift = 22;
 
+/* Returns the slot of a cgroup. It is the same for all sensors, so the points of riders find it once. */
 static __always_inline __u32 sensor_slot(__u64 id)
 {
 	__u32 slot = (__u32)id * PODPERF_SLOT_SPREAD;
@@ -76,14 +77,18 @@ static __always_inline __u32 sensor_slot(__u64 id)
 		return row;                                                             \
 	}                                                                               \
                                                                                         \
-	static __always_inline struct podperf_##name *name##_row(__u64 id)              \
+	static __always_inline struct podperf_##name *name##_row_at(__u32 at, __u64 id) \
 	{                                                                               \
-		__u32 at = sensor_slot(id);                                             \
 		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);    \
                                                                                         \
 		if (row && row->id == id)                                               \
 			return row;                                                     \
 		return name##_insert(id);                                               \
+	}                                                                               \
+                                                                                        \
+	static __always_inline struct podperf_##name *name##_row(__u64 id)              \
+	{                                                                               \
+		return name##_row_at(sensor_slot(id), id);                              \
 	}                                                                               \
                                                                                         \
 	static __always_inline struct podperf_##name *name##_row_without_lock(__u64 id) \

@@ -44,7 +44,8 @@ struct task_sum {
 	__u64 stack; /* from here to filters: see podperf_sample_key */
 	__u64 cgroup;
 	__u64 waker;
-	__u32 activity;
+	__u16 activity;
+	__u16 lock;
 	__u32 filters;
 	__u64 ns; /* from here to last_ns: see podperf_sample_sum */
 	__u64 queued_ns;
@@ -54,8 +55,11 @@ struct task_sum {
 
 /* The record of a task between its switches. The fields that every switch touches come first. */
 struct task {
-	__u32 busy;        /* lock: only one CPU at a time may settle the task */
-	__u32 activity;    /* kind of the last wait, enum podperf_activity */
+	__u32 busy;    /* lock: only one CPU at a time may settle the task */
+	__u8 activity; /* kind of the last wait, enum podperf_activity */
+	__u8 lock;     /* of the last wait, see podperf_sample_key */
+	__u8 call;     /* the system call of the last wait, set and read by the sensor `syscalls` */
+	__u8 reserved;
 	bool in_profile;   /* the last wait is to be in the profile */
 	bool seen;         /* the record is filled */
 	bool walked;       /* the stack of the last wait was walked, and not taken from the cache */

@@ -91,6 +91,7 @@ __noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd, bool may_stay)
 	key.waker = t->sum.waker;
 	key.tgid = tgid;
 	key.activity = t->sum.activity;
+	key.lock = t->sum.lock;
 	key.filters = t->sum.filters;
 	fresh.ns = t->sum.ns;
 	fresh.queued_ns = t->sum.queued_ns;
@@ -118,6 +119,7 @@ static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64
 	    .waker = t->waker,
 	    .tgid = tgid,
 	    .activity = t->activity,
+	    .lock = t->lock,
 	    .filters = t->filters,
 	};
 	struct podperf_sample_sum fresh = {
@@ -164,12 +166,13 @@ __noinline int profile_wait(struct task *t, __u64 ids, __u64 cgroup, __u64 at, _
 	if (!sees_all_tasks || ns >= CERTAIN_NS || !try_lock(&t->sum_busy))
 		return add_wait(t, ids >> 32, ids, cgroup, at, ns);
 	if (t->sum_stays || sum->stack != t->stack || sum->cgroup != cgroup || sum->waker != t->waker ||
-	    sum->activity != t->activity || sum->filters != t->filters) {
+	    sum->activity != t->activity || sum->lock != t->lock || sum->filters != t->filters) {
 		flush_sum(t, ids >> 32, orders.epoch & 1, false);
 		sum->stack = t->stack;
 		sum->cgroup = cgroup;
 		sum->waker = t->waker;
 		sum->activity = t->activity;
+		sum->lock = t->lock;
 		sum->filters = t->filters;
 	}
 	sum->ns += (ns - t->queued_ns) * t->weight;
@@ -270,7 +273,7 @@ static __always_inline void settle_wait(struct task_struct *task, struct task *t
 	if (row && state < PODPERF_WAITS) {
 		row->offcpu_ns[index_of(state)] += rest - queued;
 		row->offcpu_ns[PODPERF_RUN_QUEUE] += queued;
-		ride_wait_end(cgroup, state, rest - queued + left_ns - began, queued);
+		ride_wait_end(cgroup, t->call, state, rest - queued + left_ns - began, queued);
 	}
 	if (!wants_profile(task))
 		return;
@@ -283,7 +286,7 @@ static __always_inline void settle_wait(struct task_struct *task, struct task *t
 static __always_inline void settle_first_wait(struct task_struct *task, struct podperf_cgroup *row, __u64 ns)
 {
 	row->offcpu_ns[PODPERF_RUN_QUEUE] += ns;
-	ride_wait_end(row->id, PODPERF_RUN_QUEUE, ns, 0);
+	ride_wait_end(row->id, 0, PODPERF_RUN_QUEUE, ns, 0);
 	if (wants_profile(task))
 		row->unprofiled_ns[PODPERF_RUN_QUEUE] += ns;
 }
@@ -414,6 +417,7 @@ static __always_inline void see_waiting(struct task_struct *task, struct task *t
 		t->weight = 1;
 		t->in_profile = wants_profile(task);
 	}
+	ride_wait_begin(task, t);
 	t->seen = true;
 }
 

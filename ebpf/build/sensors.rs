@@ -9,15 +9,39 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The points at which riders run: their name, their parameters, and the arguments of a call.
+/// A point at which riders run.
+struct Point {
+    name: &'static str,
+    parameters: &'static str,
+    /// Code that runs once before all riders.
+    before: &'static str,
+    /// The arguments of each rider.
+    arguments: &'static str,
+}
+
+/// The points.
 ///
-/// `wait_end`: a task of `cgroup` has ended a wait. It was in the state `activity` for `ns` nanoseconds, and then in the
-/// run queue for `queued_ns`. If `activity` is `PODPERF_RUN_QUEUE` or `PODPERF_THROTTLED`, `queued_ns` is 0.
+/// `wait_begin`: `task`, whose record is `t`, leaves its CPU, or was found asleep. `t->activity` says how it left.
+///
+/// `wait_end`: a task of `cgroup` has ended a wait, which began with `call` in its record. It was in the state
+/// `activity` for `ns` nanoseconds, and then in the run queue for `queued_ns`. If `activity` is `PODPERF_RUN_QUEUE` or
+/// `PODPERF_THROTTLED`, `queued_ns` is 0. `slot` is the slot of `cgroup` in the rows of each sensor.
 ///
 /// `exit`: the thread `pid` has ended, and leaves its CPU for the last time.
-const POINTS: [(&str, &str, &str); 2] = [
-    ("wait_end", "__u64 cgroup, __u32 activity, __u64 ns, __u64 queued_ns", "cgroup, activity, ns, queued_ns"),
-    ("exit", "__u32 pid", "pid"),
+const POINTS: [Point; 3] = [
+    Point {
+        name: "wait_begin",
+        parameters: "struct task_struct *task, struct task *t",
+        before: "",
+        arguments: "task, t",
+    },
+    Point {
+        name: "wait_end",
+        parameters: "__u64 cgroup, __u8 call, __u32 activity, __u64 ns, __u64 queued_ns",
+        before: "\t__u32 slot = sensor_slot(cgroup);\n\n",
+        arguments: "slot, cgroup, call, activity, ns, queued_ns",
+    },
+    Point { name: "exit", parameters: "__u32 pid", before: "", arguments: "pid" },
 ];
 
 /// The folder of all sensors.
@@ -42,13 +66,17 @@ pub(crate) fn write(names: &[String], to: &Path) -> Result<(), Box<dyn Error>> {
         |suffix: &str| -> String { names.iter().map(|name| format!("#include \"{name}/{name}{suffix}\"\n")).collect() };
     fs::write(to.join("abi.h"), format!("#include \"podperf.h\"\n{}", include(".h")))?;
     let mut riders = include(".bpf.h");
-    for (point, parameters, arguments) in POINTS {
-        let mut calls = String::new();
+    for Point { name: point, parameters, before, arguments } in POINTS {
+        let (mut all_off, mut calls) = (Vec::new(), String::new());
         for name in names {
             let function = format!("{name}_on_{point}(");
             if fs::read_to_string(Path::new(FOLDER).join(format!("{name}/{name}.bpf.h")))?.contains(&function) {
+                all_off.push(format!("!{name}_enabled"));
                 calls.push_str(&format!("\tif ({name}_enabled)\n\t\t{function}{arguments});\n"));
             }
+        }
+        if !calls.is_empty() {
+            calls = format!("\tif ({})\n\t\treturn;\n{before}{calls}", all_off.join(" && "));
         }
         riders.push_str(&format!("static __always_inline void ride_{point}({parameters})\n{{\n{calls}}}\n"));
     }

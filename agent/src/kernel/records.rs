@@ -249,9 +249,9 @@ mod tests {
     fn samples_with_and_without_a_stack_are_distinguished() {
         let mut key: abi::podperf_sample_key = bytemuck::Zeroable::zeroed();
         assert_eq!(SampleKey::from_abi(&key).unwrap().stack, None);
-        key.activity = u16::try_from(abi::PODPERF_ACTIVITIES).unwrap();
+        key.activity = u8::try_from(abi::PODPERF_ACTIVITIES).unwrap();
         assert_eq!(SampleKey::from_abi(&key), None);
-        (key.activity, key.stack) = (u16::try_from(abi::PODPERF_ON_CPU).unwrap(), 3);
+        (key.activity, key.stack) = (u8::try_from(abi::PODPERF_ON_CPU).unwrap(), 3);
         let key = SampleKey::from_abi(&key).unwrap();
         assert_eq!((key.stack, key.activity), (Some(StackId(3)), RawActivity::OnCpu));
     }

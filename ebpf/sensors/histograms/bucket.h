@@ -15,6 +15,8 @@
  * waits of 2^31 ns (2.1 s) and more.
  */
 #define PODPERF_UNITS 4611686018ULL
+/* A wait shorter than this, in nanoseconds, is in bucket 0. */
+#define PODPERF_FIRST_NS 3814
 /* Number of bits of the upper border of bucket 0 in units. */
 #define PODPERF_FIRST_BITS 12
 
@@ -59,6 +61,9 @@ static inline __u32 bucket_of(__u64 ns, __u32 buckets)
 	/* From 2^39 ns (550 s) on the product would not fit 64 bits. Such a wait is in the last bucket anyway. */
 	if (ns >= 1ULL << 39)
 		return buckets - 1;
+	/* Most waits for a CPU are this short. */
+	if (ns < PODPERF_FIRST_NS)
+		return 0;
 	units = ns < 1ULL << 31 ? ns * PODPERF_UNITS >> 32 : (ns >> 8) * PODPERF_UNITS >> 24;
 	bits = bits_of(units);
 	if (bits <= PODPERF_FIRST_BITS)

@@ -25,9 +25,9 @@ static __always_inline void observe(struct podperf_histograms *row, __u32 activi
 }
 
 /* This function is global: the verifier checks it once, instead of at each call. */
-__noinline int histograms_on_wait_end(__u64 cgroup, __u32 activity, __u64 ns, __u64 queued_ns)
+__noinline int histograms_add(__u32 slot, __u64 cgroup, __u32 activity, __u64 ns, __u64 queued_ns)
 {
-	struct podperf_histograms *row = histograms_row(cgroup);
+	struct podperf_histograms *row = histograms_row_at(slot, cgroup);
 
 	if (!row || activity >= PODPERF_WAITS)
 		return 0;
@@ -36,6 +36,12 @@ __noinline int histograms_on_wait_end(__u64 cgroup, __u32 activity, __u64 ns, __
 		observe(row, PODPERF_RUN_QUEUE, queued_ns);
 	observe(row, activity, ns);
 	return 0;
+}
+
+static __always_inline void histograms_on_wait_end(__u32 slot, __u64 cgroup, __u8 call, __u32 activity, __u64 ns,
+						   __u64 queued_ns)
+{
+	histograms_add(slot, cgroup, activity, ns, queued_ns);
 }
 
 #endif

@@ -239,7 +239,8 @@ int BPF_PROG(locks_contention_begin, void *lock, unsigned int flags)
 	__u32 pid = bpf_get_current_task_btf()->pid;
 	__u64 began;
 
-	if (!account)
+	/* While sensors are shed, no wait begins; those that have begun end as always. */
+	if (!account || is_shed(PODPERF_SHED_SENSORS))
 		return 0;
 	began = begin_own_run(account);
 	/* An interrupt of the idle task spins for nobody. */
@@ -332,6 +333,7 @@ static __noinline int end_kernel_wait(void *ctx, struct task_struct *task)
 	struct podperf_locks *row;
 	__u32 pid = task->pid;
 	__u64 since_ns;
+	struct task *t;
 
 	wait = bpf_map_lookup_elem(&locks_waiting, &pid);
 	if (!wait)
@@ -340,6 +342,9 @@ static __noinline int end_kernel_wait(void *ctx, struct task_struct *task)
 	wait->charged_ns = bpf_ktime_get_ns();
 	if (is_killed(task))
 		return 0;
+	t = bpf_task_storage_get(&tasks, task, NULL, 0);
+	if (t)
+		t->lock = 1 + wait->kind;
 	/* Readers of a percpu_rwsem wait for each other's grace periods, which an interrupt may end on a task's stack. */
 	if (wait->kind == PODPERF_LOCK_PERCPU_RWSEM)
 		return 0;
@@ -377,6 +382,7 @@ static __noinline int end_user_wait(void *ctx, struct task_struct *task)
 	if (!left_ns)
 		return 0;
 	ns = bpf_ktime_get_ns() - began_of(t, left_ns);
+	t->lock = 1 + PODPERF_LOCK_USER;
 	row = locks_row(cgroup_id(task));
 	if (row) {
 		row->user.ns += ns;
@@ -401,7 +407,7 @@ int BPF_PROG(locks_waking, struct task_struct *task)
 	/* Idle kernel threads sleep uninterruptibly, but are marked. */
 	if ((task->__state & (TASK_UNINTERRUPTIBLE | TASK_RTLOCK_WAIT)) && !(task->__state & TASK_NOLOAD))
 		end_kernel_wait(ctx, task);
-	else if (!(task->flags & PF_KTHREAD) && may_wait_for_lock((struct pt_regs *)bpf_task_pt_regs(task)))
+	else if (!is_shed(PODPERF_SHED_SENSORS) && !(task->flags & PF_KTHREAD) && may_wait_for_lock((struct pt_regs *)bpf_task_pt_regs(task)))
 		end_user_wait(ctx, task);
 	end_own_run(account, began);
 	return 0;

@@ -18,6 +18,7 @@ enum podperf_lock {
 	PODPERF_LOCK_PERCPU_RWSEM,
 	PODPERF_LOCK_SEMAPHORE,
 	PODPERF_LOCKS,
+	PODPERF_LOCK_USER = PODPERF_LOCKS, /* a lock of user space */
 };
 
 /* The waits for one kind of lock. */

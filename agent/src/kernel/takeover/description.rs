@@ -20,7 +20,7 @@ use crate::{
 /// The struct of a task's record. Its fields are migrated to another layout, except for those in `LEFT`.
 const TASK: &str = "task.";
 /// Prefixes of the fields of a task's record that begin at zero in another layout.
-const LEFT: [&str; 13] = [
+const LEFT: [&str; 14] = [
     // Locks: nobody holds them in the new record.
     "task.busy",
     "task.sum_busy",
@@ -32,6 +32,8 @@ const LEFT: [&str; 13] = [
     "task.memory_",
     "task.sum.",
     "task.sum_stays",
+    // A place in another list of system calls. The programs find the call again.
+    "task.call",
     // Properties of the walk of the last stack.
     "task.walked",
     "task.shadow",
@@ -40,6 +42,8 @@ const LEFT: [&str; 13] = [
     "task.so_far_ns",
     "task.filters",
 ];
+/// Part of the names of fields without a meaning.
+const RESERVED: &str = "reserved";
 /// The structs of a description that are no rows of sensors.
 const OTHER_STRUCTS: [&str; 5] = ["podperf_cgroup", "podperf_cgroup_record", "podperf_cpu", "podperf_handover", "task"];
 /// The most fields of a task's record that are migrated.
@@ -57,10 +61,12 @@ struct Field {
 }
 
 impl Field {
-    /// Returns the migration of one element of a task's field to its place in another layout.
+    /// Returns the migration of one element of a task's field to its place in another layout. A field may be shorter in
+    /// one of the layouts: the values fit, and their low bytes come first.
     fn carried(&self, to: &Self, index: usize) -> Option<abi::podperf_carried> {
         let at = |field: &Self| u16::try_from(field.offset + index * field.apart).ok();
-        Some(abi::podperf_carried { from: at(self)?, to: at(to)?, size: u32::try_from(to.size).ok()? })
+        let size = u32::try_from(self.size.min(to.size)).ok()?;
+        Some(abi::podperf_carried { from: at(self)?, to: at(to)?, size })
     }
 }
 
@@ -151,7 +157,7 @@ impl Description {
         let prefix = format!("{of}.");
         let fields = |description: &Self| -> BTreeSet<String> {
             let names =
-                description.fields.keys().filter(|name| name.starts_with(&prefix) && !name.contains("reserved"));
+                description.fields.keys().filter(|name| name.starts_with(&prefix) && !name.contains(RESERVED));
             names.cloned().collect()
         };
         let (theirs, ours) = (fields(self), fields(to));
@@ -187,11 +193,12 @@ impl Description {
     /// that start at zero although they should be migrated.
     pub(in crate::kernel) fn carried(&self, to: &Self) -> ([abi::podperf_carried; MOST_CARRIED], Vec<String>) {
         let is_carried = |name: &&String| {
-            name.starts_with(TASK) && name.as_str() != DERIVED && !LEFT.iter().any(|prefix| name.starts_with(prefix))
+            let is_left = name.contains(RESERVED) || LEFT.iter().any(|prefix| name.starts_with(prefix));
+            name.starts_with(TASK) && name.as_str() != DERIVED && !is_left
         };
         let (mut carried, mut anew) = (Vec::new(), Vec::new());
         for (name, into) in to.fields.iter().filter(|(name, _)| is_carried(name)) {
-            let from = self.fields.get(name).filter(|from| (from.size, from.count) == (into.size, into.count));
+            let from = self.fields.get(name).filter(|from| from.count == into.count);
             let elements = from.and_then(|from| (0..into.count).map(|index| from.carried(into, index)).collect());
             match elements {
                 Some(elements) if carried.len() + Vec::len(&elements) <= MOST_CARRIED => carried.extend(elements),
@@ -274,7 +281,7 @@ mod tests {
         let own = Description::own();
         let (carried, anew) = own.carried(&own);
         let used: Vec<_> = carried.iter().take_while(|field| field.size > 0).collect();
-        assert_eq!((used.len(), anew), (17, vec![]));
+        assert_eq!((used.len(), anew), (18, vec![]));
         assert!(used.iter().all(|field| field.from == field.to && [1, 4, 8].contains(&field.size)));
         let mut without = own.clone();
         without.fields.remove("task.settled.migrations");
@@ -282,13 +289,24 @@ mod tests {
     }
 
     #[test]
+    fn a_field_of_a_task_may_become_shorter() {
+        let (own, mut longer) = (Description::own(), Description::own());
+        longer.fields.insert("task.activity".into(), Field { offset: 4, size: 4, count: 1, apart: 4 });
+        for (from, to) in [(&own, &longer), (&longer, &own)] {
+            let (carried, anew) = from.carried(to);
+            let activity = carried.iter().find(|field| (field.from, field.to) == (4, 4)).unwrap();
+            assert_eq!((activity.size, anew), (1, vec![]));
+        }
+    }
+
+    #[test]
     fn a_new_field_of_a_task_is_carried_and_over_the_limit_it_is_named() {
         let mut new = Description::own();
-        let field = Field { offset: 280, size: 4, count: 3, apart: 4 };
+        let field = Field { offset: 280, size: 4, count: 2, apart: 4 };
         new.fields.insert("task.zz".into(), field);
         let (carried, anew) = new.carried(&new);
-        assert_eq!((carried.iter().filter(|field| field.from >= 280).count(), anew), (3, vec![]));
-        new.fields.insert("task.zz".into(), Field { count: 4, ..field });
+        assert_eq!((carried.iter().filter(|field| field.from >= 280).count(), anew), (2, vec![]));
+        new.fields.insert("task.zz".into(), Field { count: 3, ..field });
         assert_eq!(new.carried(&new).1, ["task.zz"]);
     }
 

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Adds each wait to the system call in which the thread waited. There is no hook at system calls: the kernel keeps the
+ * number of the call in the registers that it saved at the entry.
+ */
+#ifndef PODPERF_SYSCALLS_BPF_H
+#define PODPERF_SYSCALLS_BPF_H
+
+#include "kernel.h"
+#include "sensor.bpf.h"
+#include "syscalls.h"
+#include "tasks.bpf.h"
+
+SENSOR(syscalls)
+
+#define CALL_VALUE(name, x86, arm64) CALL_##name,
+
+/* The words of a row, in their order. */
+enum call {
+	CALL_OTHER,
+	CALL_NONE,
+	PODPERF_CALLS_OF_BOTH(CALL_VALUE) PODPERF_CALLS_OF_X86(CALL_VALUE) CALLS,
+};
+_Static_assert(sizeof(struct podperf_syscalls) == (1 + CALLS) * sizeof(__u64), "the order of enum call");
+
+/* Numbers from here on are "other". */
+#define CALL_NUMBERS 512
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct pt_regs___mode {
+	__u64 cs;     /* x86 */
+	__u64 pstate; /* arm64 */
+};
+#pragma clang attribute pop
+
+/* The number of a system call -> enum call. */
+#if defined(__TARGET_ARCH_x86)
+#define CALL_PLACE(name, x86, arm64) [x86] = CALL_##name,
+#define CALLS_HERE PODPERF_CALLS_OF_BOTH(CALL_PLACE) PODPERF_CALLS_OF_X86(CALL_PLACE)
+#define CALL_NUMBER(regs) ((__s64)(regs)->orig_ax)
+/* From arch/x86/include/asm/segment.h: the code segment of 32-bit programs. Newer kernels have a shorter field. */
+#define IS_32_BIT(regs) (LOW_BYTE_OF(struct pt_regs___mode, regs, cs) == 0x23)
+#elif defined(__TARGET_ARCH_arm64)
+#define CALL_PLACE(name, x86, arm64) [arm64] = CALL_##name,
+#define CALLS_HERE PODPERF_CALLS_OF_BOTH(CALL_PLACE)
+#define CALL_NUMBER(regs) ((__s64)(regs)->syscallno)
+/* From arch/arm64/include/uapi/asm/ptrace.h: PSR_MODE32_BIT. */
+#define IS_32_BIT(regs) (LOW_BYTE_OF(struct pt_regs___mode, regs, pstate) & 0x10)
+#endif
+const volatile __u8 call_places[CALL_NUMBERS] = {CALLS_HERE};
+
+/* Returns the system call, enum call, in which `task` sleeps. */
+static __always_inline __u8 call_of(struct task_struct *task)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__s64 number = CALL_NUMBER(regs);
+
+	if ((task->flags & PF_KTHREAD) || number < 0)
+		return CALL_NONE;
+	if (number >= CALL_NUMBERS || IS_32_BIT(regs))
+		return CALL_OTHER;
+	return call_places[number];
+}
+
+static __always_inline void syscalls_on_wait_begin(struct task_struct *task, struct task *t)
+{
+	if (t->activity < PODPERF_RUN_QUEUE)
+		t->call = call_of(task);
+}
+
+static __always_inline void syscalls_on_wait_end(__u32 slot, __u64 cgroup, __u8 call, __u32 activity, __u64 ns,
+						 __u64 queued_ns)
+{
+	struct podperf_syscalls *row;
+	__u64 at = call;
+
+	if (activity >= PODPERF_RUN_QUEUE)
+		return;
+	row = syscalls_row_at(slot, cgroup);
+	/* The mask is in assembly, because the compiler would remove it. It bounds the index for the verifier. */
+	asm volatile("%0 &= 255" : "+r"(at));
+	if (row && at < CALLS)
+		(&row->other)[at] += ns;
+}
+
+#endif
