@@ -27,8 +27,8 @@ pub enum Configuration {
     Default,
     /// Facts and times from task fields, no stacks, no perf counters.
     Times,
-    /// The same as `Times`, and the sensor `histograms`.
-    Histograms,
+    /// The same as `Times`, and the sensor of this name.
+    Sensor(&'static str),
     /// The same as `Times`, and both stacks of every wait; neither wakers nor samples on the CPU.
     Stacks,
     /// Only the benchmark's events, read as perf counters.
@@ -46,7 +46,7 @@ impl Configuration {
         match self {
             Self::Default => String::new(),
             Self::Times => without_stacks(true, ""),
-            Self::Histograms => without_stacks(true, "") + "sensors: {histograms: {enabled: true}}\n",
+            Self::Sensor(name) => without_stacks(true, "") + &format!("sensors: {{{name}: {{enabled: true}}}}\n"),
             Self::Stacks => "stacks: {wakerAfter: 0s, onCpuHertz: 0}\ncounters: {groups: []}\n".to_owned(),
             Self::Counters => without_stacks(false, &groups),
         }
@@ -122,15 +122,16 @@ mod tests {
     use podperf::config::Config;
 
     use super::*;
-    use crate::{growth::watch::ROOM, locks::LOCKS, servers::FACTS};
+    use crate::{growth::watch::ROOM, locks::LOCKS, servers::FACTS, table::RIDERS};
 
     /// A key that the agent does not know would end each part of the benchmark.
     #[test]
     fn the_agent_takes_each_configuration() {
-        use Configuration::{Counters, Default, Histograms, Stacks, Times};
-        let whole = [Default, Times, Histograms, Stacks, Counters].map(Configuration::yaml);
+        use Configuration::{Counters, Default, Sensor, Stacks, Times};
+        let riders = RIDERS.map(|rider| Sensor(rider.sensor).yaml());
+        let whole = [Default, Times, Stacks, Counters].map(Configuration::yaml);
         let with = [CAP.to_owned() + FACTS, without_stacks(true, "") + LOCKS, without_stacks(false, "[cycles]") + ROOM];
-        for yaml in whole.iter().chain(&with) {
+        for yaml in whole.iter().chain(&riders).chain(&with) {
             if let Err(error) = Config::parse(yaml) {
                 panic!("{error}: {yaml}");
             }

@@ -7,7 +7,7 @@ use podperf_tests::load::ring::Spread;
 use super::{
     Measurement,
     profiles::{PROGRAMS, Profiles},
-    table::{GOALS, Goal, HISTOGRAMS_NS, SYMBOLS_RSS_MIB, WAKEUPS_PERCENT, extra_of, histograms},
+    table::{GOALS, Goal, RIDERS, SYMBOLS_RSS_MIB, WAKEUPS_PERCENT, extra_of},
 };
 
 /// Returns one row per monitor.
@@ -55,11 +55,13 @@ pub fn goals(measurements: &[Measurement]) -> String {
             None => writeln!(text, "| {of} | {to} | {at_most} | not measured | |"),
         };
     }
-    if let Some(added) = histograms(measurements) {
-        let verdict = holds(added, HISTOGRAMS_NS);
+    for rider in RIDERS {
+        let Some(added) = rider.adds(measurements) else { continue };
+        let verdict = holds(added, rider.most_ns);
         let _ = writeln!(
             text,
-            "\nHistograms add {added:+.0} ns to a BPF run of podperf-times; the goal is {HISTOGRAMS_NS:.0} ns: {verdict}."
+            "\nThe sensor `{}` adds {added:+.0} ns to a BPF run of podperf-times; the goal is {:.0} ns: {verdict}.",
+            rider.sensor, rider.most_ns
         );
     }
     text

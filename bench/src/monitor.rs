@@ -35,7 +35,7 @@ pub struct Monitor {
 }
 
 /// All monitors, in the order of the table.
-pub static MONITORS: [Monitor; 14] = [
+pub static MONITORS: [Monitor; 15] = [
     Monitor { key: "none", title: "none (the noise)", parts: &[] },
     Monitor { key: "empty", title: "empty program", parts: &[Part::EmptyProgram] },
     Monitor { key: "bare", title: "bare time per cgroup", parts: &[Part::Bare] },
@@ -49,7 +49,12 @@ pub static MONITORS: [Monitor; 14] = [
     Monitor {
         key: "podperf-histograms",
         title: "podperf: facts, times, histograms",
-        parts: &[Part::Agent(Configuration::Histograms)],
+        parts: &[Part::Agent(Configuration::Sensor("histograms"))],
+    },
+    Monitor {
+        key: "podperf-syscalls",
+        title: "podperf: facts, times, system calls",
+        parts: &[Part::Agent(Configuration::Sensor("syscalls"))],
     },
     Monitor {
         key: "podperf-stacks",

@@ -16,8 +16,18 @@ pub(super) struct Goal {
     pub(super) at_most: f64,
 }
 
-/// The most that the histograms may add to facts and times, in ns per hop.
-pub(super) const HISTOGRAMS_NS: f64 = 10.0;
+/// A sensor that rides on the program at the context switch.
+pub(super) struct Rider {
+    pub(super) sensor: &'static str,
+    /// The most that it may add to facts and times, in ns of a BPF run.
+    pub(super) most_ns: f64,
+    monitor: &'static str,
+}
+
+pub(super) const RIDERS: [Rider; 2] = [
+    Rider { sensor: "histograms", most_ns: 10.0, monitor: "podperf-histograms" },
+    Rider { sensor: "syscalls", most_ns: 5.0, monitor: "podperf-syscalls" },
+];
 
 pub(super) const GOALS: [Goal; 7] = [
     Goal { of: "podperf-stacks", to: "perf-both", at_most: 0.25 },
@@ -80,16 +90,20 @@ pub fn goals(measurements: &[Measurement]) -> String {
             None => writeln!(text, "not measured"),
         };
     }
-    if let Some(added) = histograms(measurements) {
-        let _ = writeln!(text, "podperf-histograms - podperf-times: {}", verdict(added, HISTOGRAMS_NS, " ns"));
+    for rider in RIDERS {
+        if let Some(added) = rider.adds(measurements) {
+            let _ = writeln!(text, "{} - podperf-times: {}", rider.monitor, verdict(added, rider.most_ns, " ns"));
+        }
     }
     text
 }
 
-/// Returns the ns of a BPF run that the histograms add to facts and times.
-pub(super) fn histograms(measurements: &[Measurement]) -> Option<f64> {
-    let of = |key| measurements.iter().find(|one| one.monitor.key == key)?.bpf_ns_per_run;
-    Some(of("podperf-histograms")? - of("podperf-times")?)
+impl Rider {
+    /// Returns the ns of a BPF run that the sensor adds to facts and times.
+    pub(super) fn adds(&self, measurements: &[Measurement]) -> Option<f64> {
+        let of = |key| measurements.iter().find(|one| one.monitor.key == key)?.bpf_ns_per_run;
+        Some(of(self.monitor)? - of("podperf-times")?)
+    }
 }
 
 /// Returns the median extra cost of a monitor.

@@ -241,11 +241,16 @@ SEC("iter/task")
 int carry(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
+	struct task *t;
 
-	if (!task || !carries || !counts())
+	if (!task || !carries || !counts() || !bpf_task_storage_get(&tasks_before, task, NULL, 0) || !make_record(task))
 		return 0;
-	if (bpf_task_storage_get(&tasks_before, task, NULL, 0) && make_record(task) && task_of(task, 0, 0))
-		bpf_task_storage_delete(&tasks_before, task);
+	t = task_of(task, 0, 0);
+	if (!t)
+		return 0;
+	if (!LOW_BYTE(task, on_cpu))
+		ride_wait_begin(task, t);
+	bpf_task_storage_delete(&tasks_before, task);
 	return 0;
 }
 

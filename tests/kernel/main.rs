@@ -20,6 +20,7 @@ mod restart;
 mod rows;
 mod sharing;
 mod stacks;
+mod syscalls;
 mod truth;
 mod waits;
 
@@ -154,5 +155,8 @@ fn main() -> ExitCode {
         programs_that_do_not_say_what_they_hold_are_followed_with_a_gap => layouts::without_a_description_there_is_a_gap,
         stacks_of_equal_waits_are_remembered => stacks::are_remembered,
     ];
-    suite::run(&[BY_EITHER_TRACEPOINT, going_on::TESTS, histograms::TESTS, &locks::tests(), tests].concat())
+    suite::run(
+        &[BY_EITHER_TRACEPOINT, going_on::TESTS, histograms::TESTS, &locks::tests(), &syscalls::tests(), tests]
+            .concat(),
+    )
 }

@@ -51,5 +51,6 @@ pub(super) static SENSOR: Sensor = Sensor {
     maps: &[],
 };
 
-/// Each word of a row but the id has a series.
-const _: () = assert!(SENSOR.families[0].series.len() + 1 == SENSOR.words);
+/// Each word from `other` on has a series.
+const _: () =
+    assert!(SENSOR.families[0].series.len() == SENSOR.words - offset_of!(podperf_syscalls, other) / size_of::<u64>());

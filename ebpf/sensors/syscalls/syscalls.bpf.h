@@ -21,7 +21,9 @@ enum call {
 	CALL_NONE,
 	PODPERF_CALLS_OF_BOTH(CALL_VALUE) PODPERF_CALLS_OF_X86(CALL_VALUE) CALLS,
 };
-_Static_assert(sizeof(struct podperf_syscalls) == (1 + CALLS) * sizeof(__u64), "the order of enum call");
+_Static_assert(sizeof(struct podperf_syscalls) ==
+		   __builtin_offsetof(struct podperf_syscalls, other) + CALLS * sizeof(__u64),
+	       "the order of enum call");
 
 /* Numbers from here on are "other". */
 #define CALL_NUMBERS 512

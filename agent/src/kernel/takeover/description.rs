@@ -156,8 +156,7 @@ impl Description {
     pub(super) fn translation(&self, to: &Self, of: &str) -> Translation {
         let prefix = format!("{of}.");
         let fields = |description: &Self| -> BTreeSet<String> {
-            let names =
-                description.fields.keys().filter(|name| name.starts_with(&prefix) && !name.contains(RESERVED));
+            let names = description.fields.keys().filter(|name| name.starts_with(&prefix) && !name.contains(RESERVED));
             names.cloned().collect()
         };
         let (theirs, ours) = (fields(self), fields(to));

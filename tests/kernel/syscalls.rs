@@ -1,0 +1,108 @@
+//! The sensor `syscalls`. The truth is the system call that the load makes, and the counters of the same time.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use nix::sys::signal::Signal;
+use podperf_tests::{
+    agent::{self, Agent, Metrics},
+    bpffs::Bpffs,
+    cgroup::TestCgroup,
+    load::blocked::BlockedReport,
+    process,
+    running::{Load, OFFCPU, run, time},
+    suite::Test,
+    tests,
+};
+
+use crate::reasons::DISK;
+
+#[cfg(target_arch = "x86_64")]
+mod bits_32;
+
+pub(crate) fn tests() -> Vec<Test> {
+    let tests: &[Test] = tests![
+        waits_are_in_the_call_that_slept,
+        waits_for_a_disk_are_in_their_call_and_those_for_pages_in_none: &[DISK],
+        a_call_over_an_upgrade_keeps_its_name,
+    ];
+    #[cfg(target_arch = "x86_64")]
+    let tests = [tests, bits_32::TESTS].concat();
+    tests.to_vec()
+}
+
+const ON: &str = "sensors: {syscalls: {enabled: true}}";
+const WAIT: &str = "podperf_cgroup_syscall_wait_seconds_total";
+
+/// Returns the time in all of these calls.
+fn waited(metrics: &Metrics, cgroup: &TestCgroup, calls: &[&str]) -> Duration {
+    // A call without waits has no series.
+    calls.iter().filter_map(|call| time(metrics, WAIT, cgroup, &[("syscall", call)]).ok()).sum()
+}
+
+/// Checks that all calls together are the counters of both kinds of sleep, to the nanosecond. The load has ended.
+fn calls_are_the_counters(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
+    let counter = |state| time(metrics, OFFCPU, cgroup, &[("state", state)]).unwrap_or_default();
+    let counters = counter("interruptible") + counter("uninterruptible");
+    let calls = Duration::from_secs_f64(metrics.sum(WAIT, &[("cgroup", cgroup.kernel_path())]));
+    ensure!(calls.abs_diff(counters) < Duration::from_micros(1), "{calls:?} in all calls, and {counters:?} asleep");
+    Ok(())
+}
+
+/// Checks the calls of loads that block: the name of the load, and the calls in which it may wait.
+fn blocked(cases: &[(&str, &[&str])]) -> Result<()> {
+    let agent = Agent::start(ON)?;
+    for (on, calls) in cases {
+        let cgroup = TestCgroup::new(on)?;
+        let (path, directory) = (cgroup.path().display(), env!("CARGO_TARGET_TMPDIR"));
+        let report: BlockedReport = run(&format!("blocked --on {on} --cgroup {path} --directory {directory}"))?;
+        let metrics = agent.fresh_metrics()?;
+        calls_are_the_counters(&metrics, &cgroup)?;
+        let (found, truth) = (waited(&metrics, &cgroup, calls), Duration::from_nanos(report.waited_ns));
+        let all = Duration::from_secs_f64(metrics.sum(WAIT, &[("cgroup", cgroup.kernel_path())]));
+        // The rest of the load's sleep is its start and its end.
+        ensure!(found <= truth && found >= all.mul_f64(0.9), "{on}: {found:?} of {all:?} in {calls:?}, in {truth:?}");
+        ensure!(found > Duration::from_millis(1), "{on}: only {found:?} in {calls:?}");
+    }
+    Ok(())
+}
+
+/// The C library decides between an older and a newer call.
+fn waits_are_in_the_call_that_slept() -> Result<()> {
+    blocked(&[
+        ("futex", &["futex"]),
+        ("network", &["recvfrom"]),
+        ("pipe", &["read"]),
+        ("poll", &["poll", "ppoll"]),
+        ("sleep", &["nanosleep", "clock_nanosleep"]),
+    ])
+}
+
+fn waits_for_a_disk_are_in_their_call_and_those_for_pages_in_none() -> Result<()> {
+    blocked(&[("disk", &["fdatasync"]), ("page-fault", &["(none)"])])
+}
+
+/// A load blocks in a read over two upgrades, to another layout and back.
+fn a_call_over_an_upgrade_keeps_its_name() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let yaml = format!("{}\n{ON}", bpffs.yaml());
+    let mut agent = Agent::start(&yaml)?;
+    let cgroup = TestCgroup::new("over")?;
+    let mut load = Load::start(&format!("faults --pages 1 --switches 1 --wait --cgroup {}", cgroup.path().display()))?;
+    load.wait_for_word("ready")?;
+    load.go_on()?;
+    load.wait_for_word("done")?;
+    load.wait_until_blocked()?;
+    let began = process::monotonic_ns()?;
+    for build in [agent::other_layout()?, agent::binary()?] {
+        agent.restart_as(&build, Signal::SIGTERM, &yaml)?;
+        agent.fresh_metrics()?;
+    }
+    let least = Duration::from_nanos(process::monotonic_ns()? - began);
+    load.go_on()?;
+    load.end()?;
+    let metrics = agent.fresh_metrics()?;
+    let (found, other) = (waited(&metrics, &cgroup, &["read"]), waited(&metrics, &cgroup, &["(other)"]));
+    ensure!(found >= least, "{found:?} in `read`, {other:?} in other calls, of at least {least:?}");
+    Ok(())
+}
