@@ -35,12 +35,16 @@ struct Named {
     constant: &'static str,
 }
 
+/// The enumeration that the reasons for drops of the sensors follow.
+const DROPS: &str = "podperf_drop";
+
 const NAMED: [Named; 3] = [
     Named {
-        enumeration: "podperf_drop",
+        enumeration: DROPS,
         prefix: "PODPERF_DROP_",
         end: None,
-        constant: "/// The reasons for drops, in the order of `enum podperf_drop`.\npub const DROPS",
+        constant: "/// The reasons for drops: `enum podperf_drop`, then those of each sensor, in the order of the map.\n\
+                   pub const DROPS",
     },
     Named {
         enumeration: "podperf_program",
@@ -110,7 +114,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-env-changed=CLANG");
     let names = sensors::names()?;
     let generated = out.join("sensors");
-    sensors::write(&names, &generated)?;
+    let drops = sensors::write(&names, &generated)?;
     let (mut sources, mut folder) = (PathBuf::from("bpf"), PathBuf::from(sensors::FOLDER));
     if env::var_os("CARGO_FEATURE_OTHER_LAYOUT").is_some() {
         let others = out.join("other");
@@ -122,7 +126,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     let object = out.join("podperf.bpf.o");
     compile(&sources, &include, &object)?;
     fs::write(out.join("layout.txt"), layout::describe(&fs::read(&object)?, &names)?)?;
-    bindings(&generated, &include, &out)
+    bindings(&generated, &include, &drops, &out)
 }
 
 fn compile(sources: &Path, include: &[String], object: &Path) -> Result<(), Box<dyn Error>> {
@@ -159,8 +163,8 @@ fn compile(sources: &Path, include: &[String], object: &Path) -> Result<(), Box<
     Ok(())
 }
 
-/// Writes the bindings and the lists of names.
-fn bindings(generated: &Path, include: &[String], out: &Path) -> Result<(), Box<dyn Error>> {
+/// Writes the bindings and the lists of names. `drops` are the reasons for drops of the sensors.
+fn bindings(generated: &Path, include: &[String], drops: &[String], out: &Path) -> Result<(), Box<dyn Error>> {
     let values = Rc::<RefCell<BTreeMap<String, Values>>>::default();
     bindgen::Builder::default()
         .header(generated.join("abi.h").to_string_lossy())
@@ -175,13 +179,15 @@ fn bindings(generated: &Path, include: &[String], out: &Path) -> Result<(), Box<
         .generate()
         .map_err(|err| format!("failed to read bpf/podperf.h: {err} ({TOOLS})"))?
         .write_to_file(out.join("abi.rs"))?;
-    let lists = NAMED.iter().map(|named| list(&values.borrow(), named));
+    let more = |named: &Named| if named.enumeration == DROPS { drops } else { &[] };
+    let lists = NAMED.iter().map(|named| list(&values.borrow(), named, more(named)));
     let lists = lists.collect::<Result<String, _>>()?;
     Ok(fs::write(out.join("names.rs"), lists)?)
 }
 
-/// Returns a constant with the names of an enumeration's values that have the prefix, in lower case and without it.
-fn list(values: &BTreeMap<String, Values>, named: &Named) -> Result<String, String> {
+/// Returns a constant with the names of an enumeration's values that have the prefix, in lower case and without it, and
+/// then `more` names.
+fn list(values: &BTreeMap<String, Values>, named: &Named, more: &[String]) -> Result<String, String> {
     let Named { enumeration, prefix, end, constant } = named;
     let values = values.get(*enumeration).ok_or_else(|| format!("no `enum {enumeration}` in bpf/podperf.h"))?;
     let end = match end {
@@ -195,6 +201,6 @@ fn list(values: &BTreeMap<String, Values>, named: &Named) -> Result<String, Stri
     if names.iter().zip(0..).any(|((number, _), place)| *number != place) {
         return Err(format!("the values of `enum {enumeration}` do not count up from 0"));
     }
-    let names: Vec<_> = names.into_iter().map(|(_, name)| name).collect();
+    let names: Vec<_> = names.into_iter().map(|(_, name)| name).chain(more.iter().cloned()).collect();
     Ok(format!("{constant}: [&str; {}] = {names:?};\n", names.len()))
 }

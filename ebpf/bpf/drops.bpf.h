@@ -5,11 +5,12 @@
 
 #include "kernel.h"
 #include "podperf.h"
+#include "sensor_drops.h"
 
-/* enum podperf_drop -> number of drops. All programs write it, the agent reads it. */
+/* enum podperf_drop, or a sensor's enum NAME_drop -> number of drops. All programs write it, the agent reads it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, PODPERF_DROPS);
+	__uint(max_entries, PODPERF_ALL_DROPS);
 	__type(key, __u32);
 	__type(value, __u64);
 } drops SEC(".maps");

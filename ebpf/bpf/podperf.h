@@ -63,7 +63,10 @@ enum podperf_activity {
 	PODPERF_ACTIVITIES,
 };
 
-/* The reasons for lost counts; each is a label of podperf_bpf_drops_total. */
+/*
+ * The reasons for lost counts; each is a label of podperf_bpf_drops_total. The reasons of the sensors' own follow after
+ * the last one: enum NAME_drop.
+ */
 enum podperf_drop {
 	PODPERF_DROP_TASK_STORAGE, /* no memory for a task's record: its facts are lost until it has one */
 	PODPERF_DROP_TASK_BUSY,    /* settled on two CPUs at once: charged at the next switch instead */

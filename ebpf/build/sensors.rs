@@ -59,9 +59,11 @@ pub(crate) fn names() -> Result<Vec<String>, Box<dyn Error>> {
     Ok(names)
 }
 
-/// Writes the headers for the programs and for bindgen, and the list of descriptions, into `to`.
-pub(crate) fn write(names: &[String], to: &Path) -> Result<(), Box<dyn Error>> {
+/// Writes the headers for the programs and for bindgen, and the list of descriptions, into `to`. Returns the reasons for
+/// drops of all sensors, which follow those of `enum podperf_drop`.
+pub(crate) fn write(names: &[String], to: &Path) -> Result<Vec<String>, Box<dyn Error>> {
     fs::create_dir_all(to)?;
+    let (drops, are_reasons) = drops(names, &to.join("sensor_drops.h"))?;
     let include =
         |suffix: &str| -> String { names.iter().map(|name| format!("#include \"{name}/{name}{suffix}\"\n")).collect() };
     fs::write(to.join("abi.h"), format!("#include \"podperf.h\"\n{}", include(".h")))?;
@@ -96,30 +98,66 @@ pub(crate) fn write(names: &[String], to: &Path) -> Result<(), Box<dyn Error>> {
     let orders = names.iter().filter(has_programs).map(|name| order(name)).collect::<Result<String, _>>()?;
     let list = format!(
         "{}/// All sensors, in alphabetical order.\npub static ALL: [&Sensor; {}] = [{}];\n\
-         /// The number of programs of all sensors.\npub const PROGRAMS: usize = {};\n{orders}",
+         /// The number of programs of all sensors.\npub const PROGRAMS: usize = {};\n{orders}{are_reasons}",
         modules.collect::<String>(),
         all.len(),
         all.join(", "),
         programs.join(" + ")
     );
-    Ok(fs::write(to.join("sensors.rs"), list)?)
+    fs::write(to.join("sensors.rs"), list)?;
+    Ok(drops)
 }
 
 /// Returns the assertion that a sensor describes its programs in the order of `enum NAME_program`, which is the order of
 /// their accounts.
 fn order(name: &str) -> Result<String, Box<dyn Error>> {
     let file = Path::new(FOLDER).join(format!("{name}/{name}.bpf.c"));
-    let text = fs::read_to_string(&file)?;
-    let begin = format!("enum {name}_program {{");
-    let missing = || format!("no `{begin}` with one name in each line in `{}`", file.display());
-    let values = text.split_once(&begin).and_then(|(_, rest)| rest.split_once('}')).ok_or_else(missing)?.0;
-    let values: Vec<_> = values.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let value = |line: &&str| line.strip_suffix(',').map(str::to_lowercase);
-    let mut programs: Vec<String> = values.iter().map(value).collect::<Option<_>>().ok_or_else(missing)?;
-    // The last value is the number of programs.
-    if programs.pop() != Some(format!("{name}_programs")) {
-        return Err(missing().into());
-    }
+    let programs = values(&file, &format!("enum {name}_program {{"), &format!("{name}_programs"))?
+        .ok_or_else(|| format!("no `enum {name}_program` in `{}`", file.display()))?;
     let order = format!("`enum {name}_program` and the programs in {name}/sensor.rs are in the same order");
     Ok(format!("const _: () = assert!(super::sensor::are_named({name}::SENSOR.programs, &{programs:?}), {order:?});\n"))
+}
+
+/// Returns the reasons for drops of all sensors: the values of each `enum NAME_drop` in NAME.bpf.h. Also returns the
+/// assertions that the sensors describe them in the same order. Writes `NAME_FIRST_DROP`, the first value of each
+/// enumeration, and `PODPERF_ALL_DROPS`, the number of all reasons, into `header`.
+fn drops(names: &[String], header: &Path) -> Result<(Vec<String>, String), Box<dyn Error>> {
+    let (mut drops, mut are_reasons, mut defines) = (Vec::new(), String::new(), String::new());
+    for name in names {
+        let (first, prefix) = (format!("{}_FIRST_DROP", name.to_uppercase()), format!("{name}_drop_"));
+        defines.push_str(&format!("#define {first} (PODPERF_DROPS + {})\n", drops.len()));
+        let file = Path::new(FOLDER).join(format!("{name}/{name}.bpf.h"));
+        let mut own = values(&file, &format!("enum {name}_drop {{"), &format!("{name}_drops"))?.unwrap_or_default();
+        if let Some(begin) = own.first_mut() {
+            let counts = begin.strip_suffix(&format!(" = {}", first.to_lowercase()));
+            *begin = counts.ok_or_else(|| format!("`enum {name}_drop` does not begin with `{first}`"))?.to_owned();
+        }
+        let label = |value: &String| Some(format!("{name}_{}", value.strip_prefix(&prefix)?));
+        let labels = own.iter().map(label).collect::<Option<Vec<_>>>();
+        let labels = labels.ok_or_else(|| format!("a value of `enum {name}_drop` does not begin with `{prefix}`"))?;
+        let order = format!("`enum {name}_drop` and the drops in {name}/sensor.rs are in the same order");
+        are_reasons.push_str(&format!(
+            "const _: () = assert!(super::sensor::are_reasons({name}::SENSOR.drops, &{labels:?}), {order:?});\n"
+        ));
+        drops.extend(labels);
+    }
+    defines.push_str(&format!("#define PODPERF_ALL_DROPS (PODPERF_DROPS + {})\n", drops.len()));
+    fs::write(header, defines)?;
+    Ok((drops, are_reasons))
+}
+
+/// Returns the values of an enumeration in lower case, without the last value, which is the number of values. The
+/// enumeration has one value in each line. Returns `None` if it is not in the file.
+fn values(file: &Path, begin: &str, number: &str) -> Result<Option<Vec<String>>, Box<dyn Error>> {
+    let text = fs::read_to_string(file)?;
+    let Some((_, rest)) = text.split_once(begin) else { return Ok(None) };
+    let wrong = || format!("`{begin}` has not one name in each line and then `{number}` in `{}`", file.display());
+    let lines = rest.split_once('}').ok_or_else(wrong)?.0.lines();
+    let lines = lines.map(|line| line.split("/*").next().unwrap_or_default().trim()).filter(|line| !line.is_empty());
+    let value = |line: &str| line.strip_suffix(',').map(str::to_lowercase);
+    let mut values: Vec<String> = lines.map(value).collect::<Option<_>>().ok_or_else(wrong)?;
+    if values.pop().as_deref() != Some(number) {
+        return Err(wrong().into());
+    }
+    Ok(Some(values))
 }

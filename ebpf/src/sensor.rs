@@ -18,6 +18,18 @@ pub struct Sensor {
     pub programs: &'static [Program],
     /// The maps of its own, without its rows and the accounts of its programs.
     pub maps: &'static [Map],
+    /// The reasons for drops of its own, in the order of `enum NAME_drop`. All sensors share `sensor_table`, for a table
+    /// without room.
+    pub drops: &'static [DropReason],
+}
+
+/// A reason for which a sensor does not count something.
+#[derive(Debug)]
+pub struct DropReason {
+    /// Its name, which begins with the name of the sensor: the label in `podperf_bpf_drops_total`.
+    pub name: &'static str,
+    /// A sentence without its full stop: the loss. The part `losses` shows it.
+    pub lost: &'static str,
 }
 
 /// A program of a sensor's own. It is attached while the sensor is on.
@@ -43,6 +55,18 @@ pub(crate) const fn are_named(programs: &[Program], names: &[&str]) -> bool {
         at += 1;
     }
     programs.len() == names.len()
+}
+
+/// Returns whether the reasons have these names, in this order.
+pub(crate) const fn are_reasons(reasons: &[DropReason], names: &[&str]) -> bool {
+    let mut at = 0;
+    while at < reasons.len() && at < names.len() {
+        if !is_same(reasons[at].name.as_bytes(), names[at].as_bytes()) {
+            return false;
+        }
+        at += 1;
+    }
+    reasons.len() == names.len()
 }
 
 /// Returns whether two texts are equal, which `==` does not do in a constant.

@@ -16,7 +16,7 @@ use crate::{
     attribution::{Owner, Subject},
     filter::{Filter, Full, Known},
     kernel::{clock::monotonic_ns, records::RawSample, return_free_memory},
-    model::{feature::Feature, ids::WakerId, slot::Slot},
+    model::{feature::Feature, ids::WakerId, sensors, slot::Slot},
     stacks::{ProfileSample, RawProfile, RawProfileWaker},
 };
 
@@ -37,6 +37,12 @@ pub(super) enum Asks {
 enum Cut {
     Window(oneshot::Sender<Option<SystemTime>>),
     Filter(Slot, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
+}
+
+/// Returns `true` if profiles lack what the kernel side drops for this reason.
+fn is_of_profiles(reason: &str) -> bool {
+    !matches!(reason, "cgroup_table" | "event_read" | "cgroup_ring" | "sensor_table")
+        && sensors::drops().all(|own| own.name != reason)
 }
 
 impl Collector {
@@ -78,7 +84,7 @@ impl Collector {
         let mut losses = Vec::new();
         for (reason, count) in drops {
             let new = count - self.drops_then.insert(reason, count).unwrap_or(0);
-            if new > 0 && !matches!(reason, "cgroup_table" | "event_read" | "cgroup_ring" | "sensor_table") {
+            if new > 0 && is_of_profiles(reason) {
                 losses.push((reason, new));
             }
         }

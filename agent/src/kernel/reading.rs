@@ -20,7 +20,7 @@ pub struct RawReading {
     pub rows: Vec<RawRow>,
     /// The per-CPU state, all CPUs together.
     pub cpu: CpuTotals,
-    /// Numbers of losses, by `podperf_bpf_drops_total` label, in the order of `enum podperf_drop`.
+    /// Numbers of losses, by `podperf_bpf_drops_total` label, in the order of the map.
     pub drops: Vec<(&'static str, u64)>,
     /// Time that CPUs were online since the last reading, all together, in nanoseconds.
     pub online_ns: u64,

@@ -149,6 +149,7 @@ pub(super) fn names(sensor: &'static Sensor) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::DROPS;
 
     #[test]
     fn tracepoints_are_among_the_names_of_types() {
@@ -164,7 +165,16 @@ mod tests {
         };
         let sensor = |programs: &'static [Program]| -> &'static Sensor {
             let names = sensors::ALL[0].names;
-            let of = Sensor { names, about: "", is_default: false, words: 1, families: &[], programs, maps: &[] };
+            let of = Sensor {
+                names,
+                about: "",
+                is_default: false,
+                words: 1,
+                families: &[],
+                programs,
+                maps: &[],
+                drops: &[],
+            };
             Box::leak(Box::new(of))
         };
         let wanted = [sensor(program("there")), sensor(program("not_there")), sensor(&[])];
@@ -176,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_programs_begin_with_their_sensor() {
+    fn names_of_programs_maps_and_drops_begin_with_their_sensor() {
         for (sensor, program) in programs() {
             assert!(program.name.starts_with(&format!("{}_", sensor.names.sensor)), "{}", program.name);
         }
@@ -184,5 +194,12 @@ mod tests {
         for (sensor, map) in maps {
             assert!(map.name.starts_with(&format!("{}_", sensor.names.sensor)), "{}", map.name);
         }
+        for sensor in sensors::ALL {
+            for own in sensor.drops {
+                assert!(own.name.starts_with(&format!("{}_", sensor.names.sensor)), "{}", own.name);
+                assert_eq!(DROPS.iter().filter(|reason| **reason == own.name).count(), 1, "{}", own.name);
+            }
+        }
+        assert_eq!(DROPS.len(), abi::PODPERF_DROPS as usize + sensors::drops().count());
     }
 }

@@ -3,7 +3,9 @@
 //! The kernel side counts each loss by its reason (`podperf_bpf_drops_total`). This module lists the reasons that make
 //! a number too small. A record that is sent again, found again or added to another one is no loss.
 
-use crate::model::status::State;
+use std::collections::BTreeMap;
+
+use crate::model::{sensors, status::State};
 
 /// Time for which a loss is reported after it was last seen, in nanoseconds.
 const REPORTED_FOR_NS: u64 = 60_000_000_000;
@@ -54,9 +56,19 @@ const ROWS: [Row; 7] = [
     },
 ];
 
-/// The losses so far, and their times.
+/// Returns all reasons: those of [`ROWS`], then those of the sensors.
+fn rows() -> impl Iterator<Item = Row> {
+    let row = |own: &sensors::DropReason| Row {
+        reason: own.name,
+        lost: own.lost,
+        remedy: "the other counts of the sensor are right",
+    };
+    ROWS.into_iter().chain(sensors::drops().map(row))
+}
+
+/// The losses so far, and their times, by reason.
 #[derive(Debug, Default)]
-pub struct Losses([Seen; ROWS.len()]);
+pub struct Losses(BTreeMap<&'static str, Seen>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
@@ -69,13 +81,14 @@ impl Losses {
     /// Creates a list that ignores the losses in `drops`, which previous agents have counted.
     #[must_use]
     pub fn since(drops: &[(&'static str, u64)]) -> Self {
-        Self(std::array::from_fn(|row| Seen { count: count(drops, ROWS[row].reason), last_ns: None }))
+        Self(rows().map(|row| (row.reason, Seen { count: count(drops, row.reason), last_ns: None })).collect())
     }
 
     /// Applies the losses of a reading, and returns the state and its detail.
     pub fn note(&mut self, drops: &[(&'static str, u64)], now_ns: u64) -> (State, String) {
         let mut reported = Vec::new();
-        for (row, seen) in ROWS.iter().zip(&mut self.0) {
+        for row in rows() {
+            let seen = self.0.entry(row.reason).or_default();
             let count = count(drops, row.reason);
             if count > seen.count {
                 *seen = Seen { count, last_ns: Some(now_ns) };
@@ -116,6 +129,13 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_of_a_sensor_is_reported_in_its_own_words() {
+        let (state, says) = Losses::default().note(&[("locks_missed_end", 3)], SECOND);
+        assert_eq!(state, State::Degraded);
+        assert!(says.starts_with("`locks_missed_end`, 3 times: the end of a wait"), "{says}");
+    }
+
+    #[test]
     fn what_was_lost_before_is_no_news() {
         let mut losses = Losses::since(&[("cgroup_table", 7)]);
         assert_eq!(losses.note(&[("cgroup_table", 7)], SECOND).0, State::Healthy);
@@ -130,7 +150,7 @@ mod tests {
 
     #[test]
     fn every_reason_is_one_that_the_kernel_side_has() {
-        for row in ROWS {
+        for row in rows() {
             assert!(crate::kernel::DROPS.contains(&row.reason), "{}", row.reason);
         }
     }

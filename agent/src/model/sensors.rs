@@ -1,7 +1,7 @@
 //! The words of all sensors in one list: the rows of the sensors of [`ALL`], one after the other. Pure.
 
 pub use podperf_ebpf::{
-    sensor::{Family, Program, Sensor, Series, Words},
+    sensor::{DropReason, Family, Program, Sensor, Series, Words},
     sensors::{ALL, PROGRAMS},
 };
 
@@ -30,6 +30,11 @@ pub fn first_of(sensor: &Sensor) -> usize {
 #[must_use]
 pub fn named(name: &str) -> Option<&'static Sensor> {
     ALL.into_iter().find(|sensor| sensor.names.sensor == name)
+}
+
+/// Returns the reasons for drops of all sensors' own.
+pub fn drops() -> impl Iterator<Item = &'static DropReason> {
+    ALL.into_iter().flat_map(|sensor| sensor.drops)
 }
 
 /// Returns the name of each word in the checkpoint. Do not rename a sensor, a family or a label: a number

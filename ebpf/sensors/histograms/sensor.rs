@@ -46,4 +46,5 @@ pub(super) static SENSOR: Sensor = Sensor {
     ],
     programs: &[],
     maps: &[],
+    drops: &[],
 };

@@ -158,7 +158,7 @@ static __always_inline void keep_late(__u64 cgroup, __u32 kind, __u64 ns)
 	struct podperf_lock_wait *late = spin_of(SPIN_LATE);
 
 	if (!late || late->lock) {
-		drop(PODPERF_DROP_SENSOR_TABLE);
+		drop(LOCKS_DROP_LATE_ROW);
 		return;
 	}
 	late->since_ns = ns;
@@ -175,7 +175,7 @@ static __always_inline void charge_late(void)
 	if (!late || !late->lock)
 		return;
 	if (!bpf_map_lookup_elem(&cgroups, &late->lock)) {
-		drop(PODPERF_DROP_SENSOR_TABLE);
+		drop(LOCKS_DROP_LATE_ROW);
 	} else {
 		row = locks_row(late->lock);
 		if (row)
@@ -218,7 +218,7 @@ static __always_inline void begin_sleep(__u64 lock, __u32 flags, __u32 pid)
 		if (outer->lock == lock ? flags & LCB_F_MUTEX : now - outer->since_ns < LONGEST_OUTER_WAIT_NS)
 			return;
 		/* The end of the outer wait was missed. */
-		drop(PODPERF_DROP_SENSOR_TABLE);
+		drop(LOCKS_DROP_MISSED_END);
 		forget_wait(pid, outer);
 	}
 	wait.lock = lock;
@@ -270,7 +270,7 @@ static __always_inline bool end_spin(__u64 lock, struct task_struct *task)
 	wait->lock = 0;
 	/* The wait of another task, or an earlier wait, has missed its end. */
 	if (pid != task->pid || ns >= LONGEST_SPIN_NS) {
-		drop(PODPERF_DROP_SENSOR_TABLE);
+		drop(LOCKS_DROP_MISSED_END);
 		return true;
 	}
 	row = locks_row_without_lock(cgroup);
@@ -407,7 +407,8 @@ int BPF_PROG(locks_waking, struct task_struct *task)
 	/* Idle kernel threads sleep uninterruptibly, but are marked. */
 	if ((task->__state & (TASK_UNINTERRUPTIBLE | TASK_RTLOCK_WAIT)) && !(task->__state & TASK_NOLOAD))
 		end_kernel_wait(ctx, task);
-	else if (!is_shed(PODPERF_SHED_SENSORS) && !(task->flags & PF_KTHREAD) && may_wait_for_lock((struct pt_regs *)bpf_task_pt_regs(task)))
+	else if (!is_shed(PODPERF_SHED_SENSORS) && !(task->flags & PF_KTHREAD) &&
+		 may_wait_for_lock((struct pt_regs *)bpf_task_pt_regs(task)))
 		end_user_wait(ctx, task);
 	end_own_run(account, began);
 	return 0;

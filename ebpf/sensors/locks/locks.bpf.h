@@ -11,6 +11,13 @@
 
 SENSOR(locks)
 
+/* The reasons for drops of the sensor's own, in the order of sensor.rs. */
+enum locks_drop {
+	LOCKS_DROP_MISSED_END = LOCKS_FIRST_DROP, /* the next wait found a wait that should have ended */
+	LOCKS_DROP_LATE_ROW, /* a second wait before `charge_late`, or the cgroup was removed before it */
+	LOCKS_DROPS,
+};
+
 /* Thread id -> its wait for a sleeping lock of the kernel. Preallocated: nothing is allocated in the lock's slow path. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

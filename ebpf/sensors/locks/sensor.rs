@@ -4,7 +4,7 @@ use std::mem::offset_of;
 
 use crate::{
     abi::{podperf_lock_wait, podperf_lock_waits, podperf_locks},
-    sensor::{Family, Label, Map, Program, Sensor, Series, Unit, Words, names},
+    sensor::{DropReason, Family, Label, Map, Program, Sensor, Series, Unit, Words, names},
 };
 
 /// Returns the word at this offset.
@@ -113,5 +113,15 @@ pub(super) static SENSOR: Sensor = Sensor {
             is_inherited: true,
         },
         Map { name: "locks_shares", per_slot: 1, value_bytes: size_of::<u32>(), is_inherited: true },
+    ],
+    drops: &[
+        DropReason {
+            name: "locks_missed_end",
+            lost: "the end of a wait for a lock of the kernel was not seen, and the wait is not counted",
+        },
+        DropReason {
+            name: "locks_late_row",
+            lost: "a cgroup got its row of the sensor too late, and a wait for a spinning lock is not counted",
+        },
     ],
 };

@@ -49,6 +49,7 @@ pub(super) static SENSOR: Sensor = Sensor {
     }],
     programs: &[],
     maps: &[],
+    drops: &[],
 };
 
 /// Each word from `other` on has a series.
