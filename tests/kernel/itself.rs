@@ -111,33 +111,40 @@ impl Sub for Runs {
     }
 }
 
-/// The agent gives up the stacks of waits little by little, then the groups from the last to the first, then samples on
+/// The agent gives up the stacks of waits little by little, with the sensor between, then the groups from the last to the first, then samples on
 /// the CPU. Times and waits stay.
 pub(crate) fn a_cap_sheds_in_its_order() -> Result<()> {
     let agent = Agent::start(
         "overhead: {maxPercent: 0.00001}\ncounters: {groups: [[cpu-clock], [task-clock]]}\n\
-         stacks: {onCpuEvent: cpu-clock}\n",
+         sensors: {locks: {enabled: true}}\nstacks: {onCpuEvent: cpu-clock}\n",
     )?;
     let mut order = Vec::new();
     let metrics = within(SHED, "everything is given up", || {
         thread::sleep(Duration::from_secs(1));
         let metrics = agent.metrics()?;
         let shed = |feature| metrics.get("podperf_overhead_shed", &[("feature", feature)]).context("no such feature");
-        let stacks = [shed("walks")?, shed("symbols")?, shed("user_frames")?, shed("stacks")?, shed("profiles")?];
-        let now = (stacks, shed("counters")?, counted(&metrics, "cpu-clock"), counted(&metrics, "task-clock"));
+        let features = ["walks", "symbols", "sensors", "user_frames", "stacks", "profiles"];
+        let features: Vec<_> = features.into_iter().map(shed).collect::<Result<_>>()?;
+        let now = (features, shed("counters")?, counted(&metrics, "cpu-clock"), counted(&metrics, "task-clock"));
+        let is_all = now.0[5] == 1.0;
         if order.last() != Some(&now) {
             order.push(now);
         }
-        Ok((now.0[4] == 1.0).then_some(metrics))
+        Ok(is_all.then_some(metrics))
     })?;
-    let of_stacks = [[0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0]];
-    let of_stacks = of_stacks.into_iter().chain([[4.0, 0.0, 0.0, 0.0], [4.0, 1.0, 0.0, 0.0], [4.0, 1.0, 1.0, 0.0]]);
-    let mut expected: Vec<_> = of_stacks
-        .map(|[walks, symbols, frames, stacks]| ([walks, symbols, frames, stacks, 0.0], 0.0, true, true))
-        .collect();
-    let (all, profiles) = ([4.0, 1.0, 1.0, 1.0, 0.0], [4.0, 1.0, 1.0, 1.0, 1.0]);
-    expected.extend([(all, 0.0, true, true), (all, 1.0, true, false), (all, 2.0, false, false)]);
-    expected.push((profiles, 2.0, false, false));
+    // The times that each of these features is given up, in the order of giving up; counters come before profiles.
+    let times = [4, 1, 1, 1, 1].map(f64::from);
+    let mut now = vec![0.0; 6];
+    let mut expected = vec![(now.clone(), 0.0, true, true)];
+    for (feature, times) in times.into_iter().enumerate() {
+        while now[feature] < times {
+            now[feature] += 1.0;
+            expected.push((now.clone(), 0.0, true, true));
+        }
+    }
+    expected.extend([(now.clone(), 1.0, true, false), (now.clone(), 2.0, false, false)]);
+    now[5] = 1.0;
+    expected.push((now, 2.0, false, false));
     // A busy machine may not show each state.
     let mut states = expected.iter();
     let in_order = order.iter().all(|now| states.any(|state| state == now));

@@ -19,6 +19,7 @@ mod reasons;
 mod restart;
 mod rows;
 mod sharing;
+mod shed_sensors;
 mod stacks;
 mod syscalls;
 mod truth;
@@ -138,6 +139,7 @@ fn main() -> ExitCode {
         the_programs_account_for_their_runs: maps::needs() => itself::runs_are_the_kernels_own,
         a_cap_on_the_cost_sheds_stacks_then_counters => itself::a_cap_sheds_in_its_order,
         a_load_over_the_cap_loses_little_and_gets_all_back => governor::a_load_over_the_cap_loses_little_and_gets_all_back,
+        a_sensor_over_the_cap_begins_nothing_and_ends_what_has_begun => shed_sensors::a_sensor_begins_nothing_and_ends_what_has_begun,
         the_programs_have_not_grown => itself::programs_have_not_grown,
         cgroups_of_one_slot_are_counted_apart: maps::needs() => rows::cgroups_of_one_slot_are_counted_apart,
         a_dead_cgroups_slot_is_anothers: maps::needs() => rows::a_dead_cgroups_slot_is_anothers,

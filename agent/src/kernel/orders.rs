@@ -10,6 +10,8 @@ const WALKS_WITHOUT_LIMIT: u32 = 5000;
 pub struct Lowered {
     /// Number of times that the budget of walks is halved.
     pub walk_halvings: u32,
+    /// Set if sensors with programs of their own begin nothing new.
+    pub sensors: bool,
     /// Set if waits with an unknown stack get its kernel part only.
     pub user_frames: bool,
     /// Set if waits have no stack of their own.
@@ -25,6 +27,7 @@ impl Lowered {
             (self.stacks, abi::PODPERF_SHED_STACKS),
             (self.wait_stacks, abi::PODPERF_SHED_WAIT_STACKS),
             (self.user_frames, abi::PODPERF_SHED_USER_FRAMES),
+            (self.sensors, abi::PODPERF_SHED_SENSORS),
         ];
         orders.shed = bits.into_iter().filter(|(shed, _)| *shed).fold(0, |all, (_, bit)| all | bit);
         let halved = self.walk_halvings > 0;
@@ -60,6 +63,7 @@ mod tests {
         let shed = |lowered| applied(lowered, 1).0;
         assert_eq!(shed(Lowered { stacks: true, ..Lowered::default() }), abi::PODPERF_SHED_STACKS);
         assert_eq!(shed(Lowered { wait_stacks: true, ..Lowered::default() }), abi::PODPERF_SHED_WAIT_STACKS);
+        assert_eq!(shed(Lowered { sensors: true, ..Lowered::default() }), abi::PODPERF_SHED_SENSORS);
         let most = Lowered { user_frames: true, wait_stacks: true, ..Lowered::default() };
         assert_eq!(shed(most), abi::PODPERF_SHED_USER_FRAMES | abi::PODPERF_SHED_WAIT_STACKS);
     }

@@ -16,7 +16,7 @@ use tracing::warn;
 use crate::model::feature::Feature;
 use crate::{
     kernel::{
-        AnsweringTime, Lowered, OpenCounter, RawReading, Sensors,
+        AnsweringTime, Lowered, OpenCounter, RawReading, SensorState, Sensors,
         clock::{monotonic, process_cpu},
     },
     model::status::{State, Status},
@@ -26,8 +26,13 @@ use max_memory::MaxMemory;
 use memory::GivenUp;
 use memory_limiter::MemoryLimiter;
 use pmu::summary;
+use steps::Present;
 
 pub use memory_limiter::{MemorySettings, MemoryUse};
+
+/// Describes a sensor that is given up.
+const GIVEN_UP: &str = "given up to stay below `overhead.maxPercent`: its counters stand still, except for what had \
+                        begun before";
 
 /// The agent's cost, and the features that it has given up.
 #[derive(Clone, Debug, Default)]
@@ -49,8 +54,9 @@ pub struct Limits {
     answering: AnsweringTime,
     memory: MemoryLimiter,
     shed: Vec<Feature>,
-    /// `true` if stacks are taken at all.
-    stacks: bool,
+    present: Present,
+    /// The sensors that can be given up: those with programs of their own, which run. Riders cost too little.
+    own_programs: Vec<SensorState>,
     /// The work that the programs leave out now; `None` for adopted programs, whose state is not known.
     lowered: Option<Lowered>,
     /// The share of the state that the symbolizer reads.
@@ -70,13 +76,16 @@ impl Limits {
         sensors: &Sensors,
         status: Status,
     ) -> Self {
+        let is_costly = |of: &&SensorState| !of.sensor.programs.is_empty() && of.state == State::Healthy;
+        let own_programs: Vec<_> = sensors.sensor_states().iter().filter(is_costly).cloned().collect();
         let this = Self {
             overhead,
             answering,
             given_up: memory.given_up.clone(),
             memory: MemoryLimiter::new(memory, status.clone()),
             shed: Vec::new(),
-            stacks,
+            present: Present { stacks, sensors: !own_programs.is_empty() },
+            own_programs,
             lowered: None,
             counters: sensors.counters().into(),
             status,
@@ -139,7 +148,7 @@ impl Limits {
         let features = match change {
             // `lower` gives up all features but counters.
             Change::Shed => {
-                let next = steps::next(&self.shed, self.stacks)
+                let next = steps::next(&self.shed, self.present)
                     .find(|feature| *feature != Feature::Counters || sensors.shed_counters());
                 self.shed.extend(next);
                 next.into_iter().collect()
@@ -167,7 +176,11 @@ impl Limits {
             return;
         }
         match sensors.lower(lowered) {
-            Ok(()) => self.lowered = Some(lowered),
+            Ok(()) => {
+                if self.lowered.replace(lowered).is_some_and(|before| before.sensors) != lowered.sensors {
+                    self.report_sensors(lowered.sensors);
+                }
+            }
             Err(error) => warn!(%error, "failed to change what the programs leave out"),
         }
     }
@@ -189,6 +202,13 @@ impl Limits {
             ),
         };
         self.status.set("overhead", state, detail);
+    }
+
+    fn report_sensors(&self, are_given_up: bool) {
+        for SensorState { sensor, state, detail } in &self.own_programs {
+            let (state, detail) = if are_given_up { (State::Degraded, GIVEN_UP) } else { (*state, detail.as_str()) };
+            self.status.set(sensor.names.sensor, state, detail);
+        }
     }
 
     fn report_counters(&self) {

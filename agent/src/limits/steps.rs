@@ -17,8 +17,27 @@ pub struct Row {
     price: &'static str,
 }
 
+/// The features that there are to give up, besides counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Present {
+    /// Set if stacks are taken.
+    pub stacks: bool,
+    /// Set if a sensor with programs of its own runs.
+    pub sensors: bool,
+}
+
+impl Present {
+    const fn has(self, feature: Feature) -> bool {
+        match feature {
+            Feature::Counters => true,
+            Feature::Sensors => self.sensors,
+            _ => self.stacks,
+        }
+    }
+}
+
 /// The steps, in the order of giving up.
-pub const STEPS: [Row; 6] = [
+pub const STEPS: [Row; 7] = [
     Row {
         feature: Feature::Walks,
         times: 4,
@@ -30,6 +49,14 @@ pub const STEPS: [Row; 6] = [
         times: 1,
         lowers: |_| "files of symbols are read slowly".into(),
         price: "new programs get their names some windows later",
+    },
+    // A sensor answers one question, and a storm of its events may be the whole cost. All later steps take something from
+    // each pod. The steps before it leave all sums as they are.
+    Row {
+        feature: Feature::Sensors,
+        times: 1,
+        lowers: |_| "sensors with programs of their own begin nothing new".into(),
+        price: "their counters stand still",
     },
     Row {
         feature: Feature::UserFrames,
@@ -61,10 +88,10 @@ fn times(given_up: &[Feature], feature: Feature) -> usize {
     given_up.iter().filter(|of| **of == feature).count()
 }
 
-/// Returns the features that can be given up next, the first one first. Without `stacks`, only counters can.
-pub fn next(given_up: &[Feature], stacks: bool) -> impl Iterator<Item = Feature> {
+/// Returns the features that can be given up next, the first one first.
+pub fn next(given_up: &[Feature], present: Present) -> impl Iterator<Item = Feature> {
     let rest = STEPS.iter().filter(move |row| times(given_up, row.feature) < row.times);
-    rest.map(|row| row.feature).filter(move |feature| stacks || *feature == Feature::Counters)
+    rest.map(|row| row.feature).filter(move |feature| present.has(*feature))
 }
 
 /// Returns the work that the programs leave out.
@@ -72,6 +99,7 @@ pub fn next(given_up: &[Feature], stacks: bool) -> impl Iterator<Item = Feature>
 pub fn lowered(given_up: &[Feature]) -> Lowered {
     Lowered {
         walk_halvings: u32::try_from(times(given_up, Feature::Walks)).unwrap_or(u32::MAX),
+        sensors: given_up.contains(&Feature::Sensors),
         user_frames: given_up.contains(&Feature::UserFrames),
         wait_stacks: given_up.contains(&Feature::Stacks),
         stacks: given_up.contains(&Feature::Profiles),
@@ -91,11 +119,11 @@ mod tests {
     use super::*;
 
     /// Gives up all that can be given up, with this number of groups of counters.
-    fn all(stacks: bool, groups: usize) -> Vec<Feature> {
+    fn all(present: Present, groups: usize) -> Vec<Feature> {
         let mut given_up = Vec::new();
         loop {
             let off = times(&given_up, Feature::Counters);
-            let mut can = next(&given_up, stacks).filter(|feature| *feature != Feature::Counters || off < groups);
+            let mut can = next(&given_up, present).filter(|feature| *feature != Feature::Counters || off < groups);
             let Some(feature) = can.next() else { break };
             drop(can);
             given_up.push(feature);
@@ -103,17 +131,29 @@ mod tests {
         given_up
     }
 
+    const STACKS: Present = Present { stacks: true, sensors: false };
+    const SENSORS: Present = Present { stacks: false, sensors: true };
+    const BOTH: Present = Present { stacks: true, sensors: true };
+
     #[test]
     fn walks_come_first_and_samples_on_the_cpu_last() {
         use Feature::{Counters, Profiles, Stacks, Symbols, UserFrames, Walks};
         let expected = [Walks, Walks, Walks, Walks, Symbols, UserFrames, Stacks, Counters, Counters, Profiles];
-        assert_eq!(all(true, 2), expected);
-        assert_eq!(all(false, 2), [Counters; 2]);
+        assert_eq!(all(STACKS, 2), expected);
+        assert_eq!(all(Present::default(), 2), [Counters; 2]);
+    }
+
+    #[test]
+    fn sensors_are_given_up_before_anything_that_each_pod_has() {
+        use Feature::{Counters, Profiles, Sensors, Stacks, Symbols, UserFrames, Walks};
+        let expected = [Walks, Walks, Walks, Walks, Symbols, Sensors, UserFrames, Stacks, Counters, Profiles];
+        assert_eq!(all(BOTH, 1), expected);
+        assert_eq!(all(SENSORS, 1), [Sensors, Counters]);
     }
 
     #[test]
     fn each_step_lowers_something_else() {
-        let given_up = all(true, 1);
+        let given_up = all(BOTH, 1);
         let states: Vec<_> = (0..=given_up.len()).map(|steps| describe(&given_up[..steps])).collect();
         assert!(states[0].is_empty() && states.windows(2).all(|pair| pair[0] != pair[1]), "{states:#?}");
         assert_eq!(
@@ -121,6 +161,7 @@ mod tests {
             "the budget of walks is 1/4 of `stacks.maxWalks` (fewer short waits stand for all of them)"
         );
         let lowered = lowered(&given_up);
-        assert_eq!(lowered, Lowered { walk_halvings: 4, user_frames: true, wait_stacks: true, stacks: true });
+        let most = Lowered { walk_halvings: 4, sensors: true, user_frames: true, wait_stacks: true, stacks: true };
+        assert_eq!(lowered, most);
     }
 }

@@ -12,6 +12,8 @@ pub enum Feature {
     Walks,
     /// Most of the time for reading symbols of a window.
     Symbols,
+    /// The events that sensors with programs of their own count.
+    Sensors,
     /// User frames of waits whose stack is not known yet.
     UserFrames,
     /// Stacks of waits; for memory also those of samples on the CPU.

@@ -1,0 +1,160 @@
+//! The cap on the agent's CPU time gives up a sensor with programs of its own: they begin nothing new, and end what has
+//! begun.
+
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    os::fd::OwnedFd,
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::{pty::openpty, sys::signal::Signal};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    bpffs::Bpffs,
+    cgroup::TestCgroup,
+    load::locks::LocksReport,
+    process::bind_to_parent,
+    running::{count, run, time},
+    suite::{tell, within},
+};
+
+const CONTENTIONS: &str = "podperf_cgroup_kernel_lock_contentions_total";
+const WAIT: &str = "podperf_cgroup_kernel_lock_wait_seconds_total";
+const USER_WAITS: &str = "podperf_cgroup_user_lock_waits_total";
+const MUTEX: [(&str, &str); 1] = [("lock", "mutex")];
+const WRITE: [(&str, &str); 1] = [("lock", "rwsem_write")];
+/// A cap that the agent always exceeds.
+const TINY: f64 = 0.00001;
+const NO_CAP: f64 = 0.0;
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Two readers of a terminal. The first one holds a mutex of the kernel until a line comes, and the second one waits for
+/// this mutex.
+struct Terminal {
+    keys: File,
+    readers: [Child; 2],
+}
+
+impl Terminal {
+    /// Begins a wait of a process in this cgroup.
+    fn begin_wait(waiter: &TestCgroup) -> Result<Self> {
+        let terminal = openpty(None, None).context("failed to open a terminal")?;
+        let holder = reader(&terminal.slave)?;
+        blocked_in(&holder, "wait_woken")?;
+        let second = reader(&terminal.slave)?;
+        waiter.add(second.id())?;
+        // The kernel leaves the functions of mutexes out, and reports their caller.
+        blocked_in(&second, "n_tty_read")?;
+        Ok(Self { keys: terminal.master.into(), readers: [holder, second] })
+    }
+
+    /// Ends the wait: each reader gets a line, and ends.
+    fn end_wait(mut self) -> Result<()> {
+        self.keys.write_all(b"\n\n").context("failed to write to a terminal")?;
+        for reader in &mut self.readers {
+            ensure!(reader.wait()?.success(), "a reader ended badly");
+        }
+        Ok(())
+    }
+}
+
+/// Starts a process that reads one line.
+fn reader(terminal: &OwnedFd) -> Result<Child> {
+    let mut command = Command::new("head");
+    bind_to_parent(&mut command);
+    command.args(["-n", "1"]).stdin(terminal.try_clone()?).stdout(Stdio::null());
+    command.spawn().context("failed to start `head`")
+}
+
+/// Waits until a process sleeps in this function of the kernel.
+fn blocked_in(process: &Child, function: &str) -> Result<()> {
+    within(DEADLINE, &format!("a reader is in `{function}`"), || {
+        thread::sleep(Duration::from_millis(1));
+        Ok((fs::read_to_string(format!("/proc/{}/wchan", process.id()))? == function).then_some(()))
+    })
+}
+
+/// Returns a count that may have no series, because it is 0.
+fn count_or_zero(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[(&str, &str)]) -> f64 {
+    count(metrics, family, cgroup, labels).unwrap_or_default()
+}
+
+fn runs(metrics: &Metrics, program: &str) -> Result<f64> {
+    metrics.get("podperf_bpf_program_runs_total", &[("program", program)]).with_context(|| format!("no `{program}`"))
+}
+
+fn state(metrics: &Metrics, part: &str, state: &str) -> bool {
+    metrics.get("podperf_part_state", &[("part", part), ("state", state)]) == Some(1.0)
+}
+
+/// Makes waits for locks of both kinds in a new cgroup. Returns the cgroup and the number of waits of each kind.
+fn make_waits() -> Result<(TestCgroup, [f64; 2])> {
+    let (waiter, holder) = (TestCgroup::new("waiter")?, TestCgroup::new("holder")?);
+    let mut waits = [0.0; 2];
+    for (kind, waits) in ["inode", "mutex"].iter().zip(&mut waits) {
+        let (waiter, holder) = (waiter.path().display(), holder.path().display());
+        let report: LocksReport = run(&format!("locks --kind {kind} --waits 20 --cgroup {waiter} --holder {holder}"))?;
+        ensure!(report.waits > 10, "only {} waits", report.waits);
+        *waits = f64::from(report.waits);
+    }
+    Ok((waiter, waits))
+}
+
+/// Without stacks, the sensor is the first step. An agent without a cap adopts the programs while nothing begins.
+pub(crate) fn a_sensor_begins_nothing_and_ends_what_has_begun() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let yaml = |cap: f64| {
+        let pins = bpffs.yaml();
+        format!(
+            "{pins}\nsensors: {{locks: {{enabled: true}}}}\nstacks: {{enabled: false}}\noverhead: {{maxPercent: {cap}}}"
+        )
+    };
+    let mut agent = Agent::start(&yaml(NO_CAP))?;
+    let [before, during] = [TestCgroup::new("before")?, TestCgroup::new("during")?];
+    let begun_before = Terminal::begin_wait(&before)?;
+
+    agent.restart(Signal::SIGKILL, &yaml(TINY))?;
+    within(DEADLINE, "the sensor is given up", || {
+        thread::sleep(Duration::from_millis(500));
+        let shed = agent.metrics()?.sum("podperf_overhead_shed", &[("cap", "cpu"), ("feature", "sensors")]);
+        Ok((shed == 1.0).then_some(()))
+    })?;
+    let then = agent.fresh_metrics()?;
+    begun_before.end_wait()?;
+    let begun_during = Terminal::begin_wait(&during)?;
+    let (waiter, _) = make_waits()?;
+    let metrics = agent.fresh_metrics()?;
+    ensure!(state(&metrics, "locks", "degraded"), "the part `locks` is not degraded");
+    let status = String::from_utf8(agent.get("/status", &[])?.2)?;
+    for line in ["sensors with programs of their own begin nothing new", "its counters stand still"] {
+        ensure!(status.contains(line), "no `{line}` in\n{status}");
+    }
+    let whole = time(&metrics, WAIT, &before, &MUTEX)?;
+    tell(&format!("the wait that had begun before took {whole:?}"));
+    ensure!(count(&metrics, CONTENTIONS, &before, &MUTEX)? == 1.0, "the wait that had begun before has not ended");
+    let new = [
+        count_or_zero(&metrics, CONTENTIONS, &waiter, &WRITE),
+        count_or_zero(&metrics, USER_WAITS, &waiter, &[]),
+        count_or_zero(&metrics, CONTENTIONS, &during, &MUTEX),
+    ];
+    ensure!(new == [0.0; 3], "waits that began while the sensor was given up: {new:?}");
+    let [begun, ended] = ["locks_contention_begin", "locks_contention_end"];
+    ensure!(runs(&metrics, begun)? == runs(&then, begun)?, "`{begun}` has worked");
+    ensure!(runs(&metrics, ended)? > runs(&then, ended)?, "`{ended}` has not run");
+
+    agent.restart(Signal::SIGKILL, &yaml(NO_CAP))?;
+    agent.fresh_metrics()?;
+    begun_during.end_wait()?;
+    let (waiter, waits) = make_waits()?;
+    let metrics = agent.fresh_metrics()?;
+    ensure!(state(&metrics, "locks", "healthy"), "the part `locks` is not healthy");
+    let unseen = count_or_zero(&metrics, CONTENTIONS, &during, &MUTEX);
+    ensure!(unseen == 0.0, "{unseen} waits whose begin was not seen");
+    let found = [count(&metrics, CONTENTIONS, &waiter, &WRITE)?, count(&metrics, USER_WAITS, &waiter, &[])?];
+    ensure!(found == waits, "{found:?} new waits, by their own count {waits:?}");
+    Ok(())
+}
