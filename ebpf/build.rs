@@ -38,7 +38,7 @@ struct Named {
 /// The enumeration that the reasons for drops of the sensors follow.
 const DROPS: &str = "podperf_drop";
 
-const NAMED: [Named; 3] = [
+const NAMED: [Named; 4] = [
     Named {
         enumeration: DROPS,
         prefix: "PODPERF_DROP_",
@@ -57,6 +57,12 @@ const NAMED: [Named; 3] = [
         prefix: "PODPERF_",
         end: Some("PODPERF_WAITS"),
         constant: "/// The activities that are waits, in the order of `enum podperf_activity`.\npub const WAITS",
+    },
+    Named {
+        enumeration: "podperf_lock",
+        prefix: "PODPERF_LOCK_",
+        end: None,
+        constant: "/// The kinds of locks, in the order of `enum podperf_lock`.\npub const LOCKS",
     },
 ];
 
@@ -189,7 +195,9 @@ fn bindings(generated: &Path, include: &[String], drops: &[String], out: &Path) 
 /// then `more` names.
 fn list(values: &BTreeMap<String, Values>, named: &Named, more: &[String]) -> Result<String, String> {
     let Named { enumeration, prefix, end, constant } = named;
-    let values = values.get(*enumeration).ok_or_else(|| format!("no `enum {enumeration}` in bpf/podperf.h"))?;
+    let values = values
+        .get(*enumeration)
+        .ok_or_else(|| format!("no `enum {enumeration}` in bpf/podperf.h or in the header of a sensor"))?;
     let end = match end {
         Some(end) => *values.get(*end).ok_or_else(|| format!("no `{end}` in `enum {enumeration}`"))?,
         None => i64::MAX,

@@ -3,7 +3,8 @@
 use std::mem::offset_of;
 
 use crate::{
-    abi::{podperf_lock_wait, podperf_lock_waits, podperf_locks},
+    LOCKS,
+    abi::{PODPERF_LOCKS, podperf_lock_wait, podperf_lock_waits, podperf_locks},
     sensor::{DropReason, Family, Label, Map, Program, Sensor, Series, Unit, Words, names},
 };
 
@@ -12,21 +13,19 @@ const fn total(label: &'static str, offset: usize) -> Series {
     Series { label, words: Words::Total(offset / size_of::<u64>()) }
 }
 
+/// The number of kinds of locks of the kernel, which come before the lock of user space.
+const KINDS: usize = PODPERF_LOCKS as usize;
+
 /// Returns a series for each kind of lock of the kernel: the word at this offset of its waits.
-const fn kinds(word: usize) -> [Series; 11] {
-    [
-        total("mmap_lock", offset_of!(podperf_locks, mmap_lock) + word),
-        total("siglock", offset_of!(podperf_locks, siglock) + word),
-        total("spinlock", offset_of!(podperf_locks, spinlock) + word),
-        total("rwlock_read", offset_of!(podperf_locks, rwlock_read) + word),
-        total("rwlock_write", offset_of!(podperf_locks, rwlock_write) + word),
-        total("rwsem_read", offset_of!(podperf_locks, rwsem_read) + word),
-        total("rwsem_write", offset_of!(podperf_locks, rwsem_write) + word),
-        total("mutex", offset_of!(podperf_locks, mutex) + word),
-        total("rt_mutex", offset_of!(podperf_locks, rt_mutex) + word),
-        total("percpu_rwsem", offset_of!(podperf_locks, percpu_rwsem) + word),
-        total("semaphore", offset_of!(podperf_locks, semaphore) + word),
-    ]
+const fn kinds(word: usize) -> [Series; KINDS] {
+    let mut series = [const { total("", 0) }; KINDS];
+    let mut kind = 0;
+    while kind < KINDS {
+        let waits = offset_of!(podperf_locks, mmap_lock) + kind * size_of::<podperf_lock_waits>();
+        series[kind] = total(LOCKS[kind], waits + word);
+        kind += 1;
+    }
+    series
 }
 
 const LOCK: Option<Label> = Some(Label { name: "lock", attribute: "podperf.lock" });
