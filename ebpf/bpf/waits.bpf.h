@@ -131,9 +131,12 @@ static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64
 	long error;
 
 	if (ns >= CERTAIN_NS) {
+		/* Earlier samples of a wait for a lock lack the lock: the agent must know how much is in these. */
+		bool alone = (long_wait_ns && ns >= long_wait_ns) || (t->lock && t->so_far_ns);
+
 		if (!t->weight && !(t->stack & 1))
 			name_place(t->stack);
-		if (long_wait_ns && ns >= long_wait_ns && send_long_wait(&key, pid, &fresh, t->so_far_ns))
+		if (alone && send_long_wait(&key, pid, &fresh, t->so_far_ns))
 			return 0;
 	} else {
 		fresh.ns *= t->weight;
