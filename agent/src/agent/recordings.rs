@@ -6,7 +6,7 @@ use super::Agent;
 use crate::{
     collector::{Observation, Purpose},
     config::{self, Settings, parts},
-    model::feature::Feature,
+    model::{feature::Feature, lock::Lock},
     recording::{self, Merged, RecordError, Registration, Selector, Side, SubjectName, Wanted},
 };
 
@@ -73,14 +73,27 @@ impl Agent {
         }
     }
 
+    /// Returns true if the configuration turns on the sensor that finds waits for locks.
+    #[must_use]
+    pub fn finds_locks(&self) -> bool {
+        parts::sensors(&self.lock_config()).iter().any(|sensor| sensor.names.sensor == Lock::SENSOR)
+    }
+
     fn takes(&self, side: Side) -> Result<(), RecordError> {
-        if parts::wants_profiles(&self.lock_config()) {
-            return Ok(());
+        if !parts::wants_profiles(&self.lock_config()) {
+            let side = side.name();
+            return Err(RecordError::NotTaken(format!(
+                "no {side} stacks are taken (set `stacks.enabled: true` and restart the agent)"
+            )));
         }
-        let side = side.name();
-        Err(RecordError::NotTaken(format!(
-            "no {side} stacks are taken (set `stacks.enabled: true` and restart the agent)"
-        )))
+        if side == Side::Locks && !self.finds_locks() {
+            return Err(RecordError::NotTaken(
+                "the sensor `locks` is off, which finds waits for locks (set `sensors.locks.enabled: true` and restart \
+                 the agent)"
+                    .into(),
+            ));
+        }
+        Ok(())
     }
 
     /// Checks that the selector names an existing subject.
@@ -143,6 +156,10 @@ impl Agent {
             _ if shed => "profiles are given up for now, to cost less (see `overhead.maxPercent`)".into(),
             Side::OnCpu if merged.sample_period.is_none() => "the agent takes no samples on the CPU".into(),
             Side::OnCpu => format!("`{who}` was not seen on a CPU in {seconds:.1} s (record for longer)"),
+            Side::Locks => format!(
+                "`{who}` ended no wait for a lock in {seconds:.1} s (record for longer; the sensor `locks` needs \
+                 Linux 5.19)"
+            ),
             Side::OffCpu => format!("`{who}` ended no wait in {seconds:.1} s (record for longer)"),
         }
     }

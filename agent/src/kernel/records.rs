@@ -6,6 +6,7 @@ use podperf_ebpf::abi;
 
 use crate::model::{
     ids::{CgroupId, Pid, StackId, WakerId},
+    lock::Lock,
     wait::WaitState,
 };
 
@@ -50,7 +51,7 @@ pub struct RawWaker {
     pub stack: Option<StackId>,
 }
 
-/// The key of a sample: process, cgroup, stacks, waker, activity and filters.
+/// The key of a sample: process, cgroup, stacks, waker, activity, lock and filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SampleKey {
     /// A stack, or a call site whose stack may be known later; `None` when neither is known.
@@ -66,6 +67,8 @@ pub struct SampleKey {
     pub process: Pid,
     /// The activity of the thread.
     pub activity: RawActivity,
+    /// The lock that the thread waited for; `None` for other waits, and while the sensor `locks` is off.
+    pub lock: Option<Lock>,
     /// The filters that match: bit n for filter n.
     pub filters: u16,
 }
@@ -88,7 +91,7 @@ pub struct RawSample {
     pub ns: u64,
     /// The time from the ends of these waits until the threads had a CPU, in nanoseconds.
     pub queued_ns: u64,
-    /// The part of a single wait that previous samples contain, in nanoseconds; 0 for a sum of waits.
+    /// The part of these waits that previous samples contain, in nanoseconds; 0 for a sum of the kernel's.
     pub so_far_ns: u64,
     /// Number of waits, or of samples on the CPU.
     pub count: u64,
@@ -121,6 +124,7 @@ impl SampleKey {
             waker: Some(WakerId(key.waker)).filter(|id| id.0 != 0),
             process: Pid(key.tgid),
             activity,
+            lock: Lock::from_abi(key.lock),
             filters: key.filters,
         })
     }
@@ -254,6 +258,15 @@ mod tests {
         (key.activity, key.stack) = (u8::try_from(abi::PODPERF_ON_CPU).unwrap(), 3);
         let key = SampleKey::from_abi(&key).unwrap();
         assert_eq!((key.stack, key.activity), (Some(StackId(3)), RawActivity::OnCpu));
+    }
+
+    #[test]
+    fn a_lock_that_this_version_does_not_know_is_no_lock() {
+        let lock = |number| {
+            let key = abi::podperf_sample_key { lock: number, ..bytemuck::Zeroable::zeroed() };
+            SampleKey::from_abi(&key).unwrap().lock.map(Lock::name)
+        };
+        assert_eq!([0, 1, 12, 13].map(lock), [None, Some("mmap_lock"), Some("user"), None]);
     }
 
     #[test]

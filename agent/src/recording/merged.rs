@@ -1,4 +1,5 @@
-//! A recording: the time of the selected subjects in some windows, on or off the CPU, by stack. Pure.
+//! A recording: the time of the selected subjects in some windows, on or off the CPU or in waits for locks, by
+//! stack. Pure.
 
 use std::{
     sync::Arc,
@@ -17,6 +18,8 @@ pub enum Side {
     OffCpu,
     /// Samples on the CPU.
     OnCpu,
+    /// The waits off the CPU that were for a lock, each with its whole length when it has ended.
+    Locks,
 }
 
 /// The merged samples of the selected subjects. Immutable once made.
@@ -65,6 +68,9 @@ pub struct MergedSample {
 }
 
 impl Side {
+    /// All sides, in the order of pages.
+    pub const ALL: [Self; 3] = [Self::OffCpu, Self::OnCpu, Self::Locks];
+
     /// Returns the value of the argument `activity`, which is also part of file names.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -74,14 +80,21 @@ impl Side {
     /// Returns the side with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
-        [Self::OffCpu, Self::OnCpu].into_iter().find(|side| side.name() == name)
+        Self::ALL.into_iter().find(|side| side.name() == name)
     }
 
     pub(super) fn has(self, sample: &Sample) -> bool {
-        match sample.activity {
-            Activity::OnCpu => self == Self::OnCpu,
-            Activity::OffCpu { .. } => self == Self::OffCpu,
+        match (self, &sample.activity) {
+            (Self::OnCpu, Activity::OnCpu) | (Self::OffCpu, Activity::OffCpu { .. }) => true,
+            (Self::Locks, Activity::OffCpu { lock, .. }) => lock.is_some(),
+            _ => false,
         }
+    }
+
+    /// Returns true if the values of this side's samples are times of waits.
+    #[must_use]
+    pub const fn is_waits(self) -> bool {
+        matches!(self, Self::OffCpu | Self::Locks)
     }
 }
 

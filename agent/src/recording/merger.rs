@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     model::{
+        lock::Lock,
         slot::Slot,
         wait::{Unwind, WaitReason, WaitState},
     },
@@ -25,11 +26,15 @@ const MOST_SUMS: usize = 50_000;
 /// The most bytes that the stacks of a merger take.
 const MOST_BYTES: usize = 24 << 20;
 
-/// The key of a sum: the stack, the reason of the wait, and the address of the waker.
+/// The state, the reason and the lock of a wait. The lock is `None` unless waits for locks are recorded: so the waits off
+/// the CPU have the same sums with the sensor `locks` as without it.
+type Wait = (WaitState, WaitReason, Option<Lock>);
+
+/// The key of a sum: the stack, the wait, and the address of the waker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     stack: Number,
-    wait: Option<(WaitState, WaitReason)>,
+    wait: Option<Wait>,
     waker: Option<usize>,
 }
 
@@ -49,11 +54,14 @@ struct Smaller {
     count: u64,
 }
 
+/// The numbers of a state and a reason, and the lock.
+type Order = (u8, u8, Option<Lock>);
+
 /// The sums of one subject.
 #[derive(Debug, Default)]
 struct Sums {
     kept: HashMap<Key, Sum>,
-    smaller: BTreeMap<Option<(u8, u8)>, (Activity, Smaller)>,
+    smaller: BTreeMap<Option<Order>, (Activity, Smaller)>,
 }
 
 /// Merges windows within a limit. If there are too many stacks, the ones with the least time become one, so that totals
@@ -130,8 +138,9 @@ impl Merger {
         }
         let (wait, waker) = match &sample.activity {
             Activity::OnCpu => (None, None),
-            Activity::OffCpu { state, reason, waker } => {
-                (Some((*state, *reason)), waker.as_ref().map(|waker| self.wakers.same(waker)))
+            Activity::OffCpu { state, reason, waker, lock } => {
+                let lock = lock.filter(|_| self.side == Side::Locks);
+                (Some((*state, *reason, lock)), waker.as_ref().map(|waker| self.wakers.same(waker)))
             }
         };
         let stack = self.stacks.number(&sample.stack);
@@ -139,12 +148,13 @@ impl Merger {
         if !self.subjects.contains_key(name) {
             self.subjects.insert(name.clone(), Sums::default());
         }
+        let before = if self.side == Side::Locks { sample.so_far_ns } else { 0 };
         let Some(sums) = self.subjects.get_mut(name) else { return };
         let sum = sums.kept.entry(key).or_insert_with(|| {
             self.sums += 1;
             Sum { nanoseconds: 0, count: 0, waker }
         });
-        sum.nanoseconds = sum.nanoseconds.saturating_add(sample.nanoseconds);
+        sum.nanoseconds = sum.nanoseconds.saturating_add(sample.nanoseconds).saturating_add(before);
         sum.count = sum.count.saturating_add(sample.count);
         self.count = self.count.saturating_add(sample.count);
     }
@@ -228,7 +238,7 @@ impl Merger {
 
 impl Sums {
     fn merge(&mut self, key: Key, sum: &Sum) {
-        let order = key.wait.map(|(state, reason)| (state as u8, reason as u8));
+        let order = key.wait.map(|(state, reason, lock)| (state as u8, reason as u8, lock));
         let (_, smaller) = self.smaller.entry(order).or_insert_with(|| (activity(key.wait, None), Smaller::default()));
         smaller.sums += 1;
         smaller.nanoseconds = smaller.nanoseconds.saturating_add(sum.nanoseconds);
@@ -236,8 +246,8 @@ impl Sums {
     }
 }
 
-fn activity(wait: Option<(WaitState, WaitReason)>, waker: Option<Arc<Waker>>) -> Activity {
-    wait.map_or(Activity::OnCpu, |(state, reason)| Activity::OffCpu { state, reason, waker })
+fn activity(wait: Option<Wait>, waker: Option<Arc<Waker>>) -> Activity {
+    wait.map_or(Activity::OnCpu, |(state, reason, lock)| Activity::OffCpu { state, reason, waker, lock })
 }
 
 /// Returns the name of a frame that stands for `count` stacks or branches.
@@ -271,7 +281,7 @@ mod tests {
     }
 
     fn wait(reason: WaitReason) -> Activity {
-        Activity::OffCpu { state: WaitState::Interruptible, reason, waker: None }
+        Activity::OffCpu { state: WaitState::Interruptible, reason, waker: None, lock: None }
     }
 
     fn window(second: u64, path: &str, samples: Vec<Sample>) -> Profile {
@@ -282,6 +292,33 @@ mod tests {
             losses: vec![("stack_walk", 3)],
             sample_period: None,
         }
+    }
+
+    #[test]
+    fn waits_for_locks_are_recorded_whole_and_by_kind() {
+        let waits = |reason, number, nanoseconds, so_far_ns| {
+            let activity =
+                Activity::OffCpu { state: WaitState::Interruptible, reason, waker: None, lock: Lock::from_abi(number) };
+            Sample { so_far_ns, ..sample(activity, nanoseconds) }
+        };
+        let samples = vec![
+            waits(WaitReason::KernelLock, 8, 5, 0),
+            waits(WaitReason::KernelLock, 7, 6, 100),
+            waits(WaitReason::KernelLock, 8, 7, 0),
+            waits(WaitReason::Sleep, 0, 1000, 0),
+            sample(Activity::OnCpu, 1000),
+        ];
+        let windows = [Arc::new(window(1, "/a", samples))];
+        let told = |side| {
+            let merged = Merger::merge(&windows, side, Selector::All);
+            let told = |sample: &MergedSample| match &sample.activity {
+                Activity::OffCpu { lock, .. } => (lock.map(Lock::name), sample.nanoseconds),
+                Activity::OnCpu => panic!(),
+            };
+            merged.samples().map(|(_, sample)| told(sample)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(Side::Locks), [(Some("rwsem_write"), 106), (Some("mutex"), 12)]);
+        assert_eq!(told(Side::OffCpu), [(None, 1000), (None, 18)]);
     }
 
     #[test]

@@ -8,7 +8,10 @@ use std::{
 
 use crate::{
     attribution::Subject,
-    model::wait::{Unwind, WaitReason, WaitState},
+    model::{
+        lock::Lock,
+        wait::{Unwind, WaitReason, WaitState},
+    },
 };
 
 /// The time of one window, on and off the CPU, grouped by its owner. Immutable once built.
@@ -44,7 +47,8 @@ pub struct Sample {
     pub activity: Activity,
     /// The time of all these waits or samples, in nanoseconds.
     pub nanoseconds: u64,
-    /// For a single wait, the part of it that earlier samples contain, in nanoseconds; 0 for a sum of waits.
+    /// The part of these waits that earlier samples contain, in nanoseconds. It is known for waits that have a sample of
+    /// their own in the kernel: long ones, and waits for locks.
     pub so_far_ns: u64,
     /// The number of waits, or of samples on the CPU.
     pub count: u64,
@@ -67,6 +71,8 @@ pub enum Activity {
         reason: WaitReason,
         /// The thread that ended the wait; `None` if it is unknown.
         waker: Option<Arc<Waker>>,
+        /// The lock that it waited for; `None` for other waits, and while the sensor `locks` is off.
+        lock: Option<Lock>,
     },
 }
 

@@ -22,7 +22,7 @@ use crate::{
     attribution::Subject,
     kernel::{
         clock,
-        records::{RawActivity, RawStack},
+        records::{RawActivity, RawStack, SampleKey},
         return_free_memory,
     },
     limits::memory::GivenUp,
@@ -124,7 +124,7 @@ fn profile(
     for ProfileSample { subject, stack, reason, waker, passed, sample } in window.samples {
         let (key, count) = (sample.key, sample.count);
         let waker = waker.and_then(|waker| wakers.get(&Arc::as_ptr(&waker)).cloned());
-        let activity = activity(key.activity, reason, waker);
+        let activity = activity(key, reason, waker);
         // A preempted thread has no stack by design.
         if stack.is_none() && reason == WaitReason::Unknown {
             lost_frames += count;
@@ -166,10 +166,10 @@ fn unwound(samples: &[Sample]) -> Facts {
     times
 }
 
-fn activity(raw: RawActivity, reason: WaitReason, waker: Option<Arc<Waker>>) -> Activity {
-    match raw {
+fn activity(key: SampleKey, reason: WaitReason, waker: Option<Arc<Waker>>) -> Activity {
+    match key.activity {
         RawActivity::OnCpu => Activity::OnCpu,
-        RawActivity::Wait(state) => Activity::OffCpu { state, reason, waker },
+        RawActivity::Wait(state) => Activity::OffCpu { state, reason, waker, lock: key.lock },
     }
 }
 
@@ -250,12 +250,8 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::model::wait::WaitState;
-    use crate::{
-        kernel::records::{RawActivity, RawSample, SampleKey},
-        model::ids::CgroupId,
-        stacks::counts::SymbolStats,
-    };
+    use crate::model::{lock::Lock, wait::WaitState};
+    use crate::{kernel::records::RawSample, model::ids::CgroupId, stacks::counts::SymbolStats};
 
     fn wait(row: &str, stack: Option<&Arc<RawStack>>, ns: u64) -> ProfileSample {
         let key = SampleKey {
@@ -265,6 +261,7 @@ mod tests {
             waker: None,
             process: Pid(u32::MAX / 2),
             activity: RawActivity::Wait(WaitState::Interruptible),
+            lock: None,
             filters: 1,
         };
         ProfileSample {
@@ -314,6 +311,18 @@ mod tests {
         assert_eq!((sum("/a.slice/b.service"), sum("/")), (11, 7));
         assert_eq!(profile.losses, [("stack_frames", 2)]);
         assert_eq!(counts.stats(), SymbolStats { symbolized: 0, unsymbolized: [2, 0, 0, 0] });
+    }
+
+    #[test]
+    fn a_wait_keeps_its_lock() {
+        let mut key = wait("/", None, 1).sample.key;
+        key.lock = Lock::from_abi(12);
+        let Activity::OffCpu { lock, .. } = activity(key, WaitReason::Futex, None) else { panic!() };
+        assert_eq!(lock.map(Lock::name), Some("user"));
+        assert_eq!(
+            activity(SampleKey { activity: RawActivity::OnCpu, ..key }, WaitReason::Futex, None),
+            Activity::OnCpu
+        );
     }
 
     #[test]

@@ -156,6 +156,7 @@ impl Window {
                     waker: None,
                     process: Pid(0),
                     activity: RawActivity::Wait(state),
+                    lock: None,
                     filters: 0,
                 };
                 if sampled {
@@ -221,9 +222,9 @@ impl Window {
         self.correct(&mut sample);
         let queued_ns = std::mem::take(&mut sample.queued_ns);
         if queued_ns > 0 {
-            // Time in the run queue has no stack: the stack belongs to the wait before it.
+            // Time in the run queue has no stack and no lock: they belong to the wait before it.
             let activity = RawActivity::Wait(WaitState::RunQueue);
-            let key = SampleKey { stack: None, waker: None, activity, ..sample.key };
+            let key = SampleKey { stack: None, waker: None, activity, lock: None, ..sample.key };
             self.profiled.entry(key.cgroup).or_default()[Fact::wait(WaitReason::RunQueue)] += queued_ns;
             self.sum(RawSample { key, ns: queued_ns, so_far_ns: 0, count: 0, ..sample });
         }
@@ -253,6 +254,7 @@ impl Window {
             Entry::Occupied(mut sum) => {
                 let sum = sum.get_mut();
                 sum.ns += sample.ns;
+                sum.so_far_ns += sample.so_far_ns;
                 sum.count += sample.count;
                 sum.last_ns = sum.last_ns.max(sample.last_ns);
             }

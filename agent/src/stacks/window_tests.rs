@@ -1,6 +1,7 @@
 use super::*;
 use crate::model::facts::Fact;
 use crate::model::ids::Pid;
+use crate::model::lock::Lock;
 
 const NOW: u64 = 1_000_000_000;
 const CGROUP: CgroupId = CgroupId(7);
@@ -25,6 +26,7 @@ fn sample(stack: Option<StackId>, ns: u64) -> RawSample {
         waker: None,
         process: Pid(1),
         activity: RawActivity::Wait(WaitState::Interruptible),
+        lock: None,
         filters: 0,
     };
     RawSample { key, ns, queued_ns: 0, so_far_ns: 0, count: 1, last_ns: ns }
@@ -46,6 +48,21 @@ fn samples_of_one_key_are_summed_and_long_waits_stay_alone() {
     found.sort_unstable();
     assert_eq!(found, [(11, 2, 6), (500, 1, 500)]);
     assert!(window.end(true).is_empty(), "told once");
+}
+
+#[test]
+fn a_lock_is_that_of_the_wait_and_not_of_the_queue_after_it() {
+    let mut window = window();
+    window.record(stack(STACK));
+    let user = Lock::from_abi(12);
+    let mut wait = sample(Some(STACK), 40);
+    (wait.key.lock, wait.queued_ns, wait.so_far_ns) = (user, 3, 100);
+    window.add(vec![wait, RawSample { so_far_ns: 200, ..wait }, sample(Some(STACK), 5)], NOW);
+    let told = |it: &RawSample| (it.ns, it.so_far_ns, it.key.lock, it.key.activity);
+    let mut found: Vec<_> = window.end(false).iter().map(told).collect();
+    found.sort_unstable_by_key(|(ns, ..)| *ns);
+    let [asleep, queued] = [WaitState::Interruptible, WaitState::RunQueue].map(RawActivity::Wait);
+    assert_eq!(found, [(5, 0, None, asleep), (6, 0, None, queued), (80, 300, user, asleep)]);
 }
 
 #[test]

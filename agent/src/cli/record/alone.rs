@@ -15,11 +15,12 @@ use super::{
 };
 use crate::{
     agent::{self, Agent},
-    config::{Server, Settings},
+    config::{SensorKeys, Server, Settings},
     export::flamegraph::{self, Format},
     kernel::host::Host,
     limits::max_memory::MaxMemory,
-    recording::{Merged, Selector, SubjectName, Wanted},
+    model::lock::Lock,
+    recording::{Merged, Selector, Side, SubjectName, Wanted},
     telemetry::logs::LogCounts,
 };
 
@@ -68,6 +69,9 @@ fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
     // The user asked for the recording, and it is short: no limits.
     config.overhead.max_percent = 0.0;
     config.overhead.max_memory = MaxMemory::None;
+    if wanted.side == Side::Locks {
+        config.sensors.insert(Lock::SENSOR.to_owned(), SensorKeys { enabled: true });
+    }
     if let Selector::One(SubjectName::Cgroup(path)) | Selector::Below(path) = &wanted.selector {
         config.cgroups.depth = config.cgroups.depth.max(path.matches('/').count());
     }

@@ -38,11 +38,14 @@ pub(super) struct Arguments {
     #[arg(long)]
     all: bool,
     /// Record where threads waited, and what for. This is the default.
-    #[arg(long, conflicts_with = "on_cpu")]
+    #[arg(long, conflicts_with_all = ["on_cpu", "locks"])]
     off_cpu: bool,
     /// Record where threads ran.
     #[arg(long)]
     on_cpu: bool,
+    /// Record where threads waited for locks off the CPU. An agent must have the sensor `locks`.
+    #[arg(long, conflicts_with = "on_cpu")]
+    locks: bool,
     /// Length of the recording, at least 1s and at most 5m.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     duration: Duration,
@@ -51,7 +54,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "EXPR")]
     filter: Option<Filter>,
     /// The file: .svg and .html are flame graphs, .pb.gz is for pprof, .folded for other tools; `-` is stdout, folded
-    /// [default: podperf-SUBJECT-off-cpu.svg, or -on-cpu].
+    /// [default: podperf-SUBJECT-off-cpu.svg, or -on-cpu, -locks].
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
     #[command(flatten)]
@@ -75,7 +78,11 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let wanted = Wanted {
         selector: arguments.subject.clone().unwrap_or(Selector::All),
-        side: if arguments.on_cpu { Side::OnCpu } else { Side::OffCpu },
+        side: match arguments {
+            Arguments { on_cpu: true, .. } => Side::OnCpu,
+            Arguments { locks: true, .. } => Side::Locks,
+            _ => Side::OffCpu,
+        },
         filter: arguments.filter.clone().unwrap_or_default(),
         duration: arguments.duration,
     };

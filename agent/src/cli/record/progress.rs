@@ -26,7 +26,7 @@ impl Progress {
     pub(super) fn new(wanted: &Wanted, how: impl Into<String>) -> Self {
         let what = format!("{} {}", wanted.selector, wanted.side.name());
         let unit = match wanted.side {
-            Side::OffCpu => "waits",
+            Side::OffCpu | Side::Locks => "waits",
             Side::OnCpu => "samples",
         };
         let terminal = io::stderr().is_terminal();

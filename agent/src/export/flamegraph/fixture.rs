@@ -6,7 +6,10 @@ use std::{
 };
 
 use crate::{
-    model::wait::{Unwind, WaitReason, WaitState},
+    model::{
+        lock::Lock,
+        wait::{Unwind, WaitReason, WaitState},
+    },
     recording::{Merged, MergedSample, MergedSubject, Side, SubjectName},
     stacks::profile::{Activity, Frame, FrameKind, Function, Stack},
 };
@@ -47,10 +50,19 @@ pub(super) fn wait(reason: WaitReason, kernel: &[&str], user: &[&str], nanosecon
     let frames = [frames(FrameKind::Kernel, kernel), frames(FrameKind::Native, user)].concat();
     MergedSample {
         stack: Arc::new(Stack { frames, unwind: Unwind::Whole }),
-        activity: Activity::OffCpu { state: WaitState::Interruptible, reason, waker: None },
+        activity: Activity::OffCpu { state: WaitState::Interruptible, reason, waker: None, lock: None },
         nanoseconds,
         count: 1,
     }
+}
+
+/// Returns a recording of one wait for a mutex of the kernel.
+pub(super) fn waiting_for_mutex(nanoseconds: u64) -> Merged {
+    let mut sample = wait(WaitReason::KernelLock, &["mutex_lock"], &["main"], nanoseconds);
+    if let Activity::OffCpu { lock, .. } = &mut sample.activity {
+        *lock = Lock::from_abi(8);
+    }
+    Merged { side: Side::Locks, ..recording(vec![sample]) }
 }
 
 /// Returns a sample with one frame of these functions, the innermost first.

@@ -2,17 +2,14 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, fmt::Write};
 
-use super::tree::steps;
-use crate::{
-    recording::{Merged, smaller},
-    stacks::profile::Activity,
-};
+use super::tree::{cause, steps};
+use crate::recording::{Merged, smaller};
 
 /// The most bytes of all lines. The stacks with the least time are over the limit.
 const MOST_BYTES: usize = 8 << 20;
 
-/// Writes one line a stack: its subject, the reason of the wait, the functions from the outermost on, and nanoseconds.
-/// Stacks over the limit become one line for each subject and reason, so that the sum of all lines is the total time.
+/// Writes one line a stack: its subject, the cause of the wait, the functions from the outermost on, and nanoseconds.
+/// Stacks over the limit become one line for each subject and cause, so that the sum of all lines is the total time.
 pub(super) fn folded(merged: &Merged) -> String {
     folded_within(merged, MOST_BYTES)
 }
@@ -39,9 +36,9 @@ fn folded_within(merged: &Merged, most: usize) -> String {
             lines.insert(line.clone(), sample.nanoseconds);
         } else {
             line.truncate(subject);
-            if let Activity::OffCpu { reason, .. } = &sample.activity {
+            if let Some(cause) = cause(sample) {
                 line.push(';');
-                line.push_str(reason.name());
+                line.push_str(cause);
             }
             let (stacks, time) = beyond.entry(line.clone()).or_default();
             (*stacks, *time) = (*stacks + 1, time.saturating_add(sample.nanoseconds));
@@ -85,6 +82,12 @@ mod tests {
             wait(WaitReason::Disk, &["io_schedule", "vfs_read"], &["read", "main"], 12),
         ]);
         assert_eq!(folded(&merged), "/a;disk;main;read;vfs_read;io_schedule 42\n");
+    }
+
+    #[test]
+    fn below_the_subject_is_the_lock_where_waits_for_locks_were_recorded() {
+        assert_eq!(folded(&waiting_for_mutex(42)), "/a;mutex;main;mutex_lock 42\n");
+        assert_eq!(folded_within(&waiting_for_mutex(42), 0), "/a;mutex;(1 smaller) 42\n");
     }
 
     #[test]

@@ -54,6 +54,7 @@ pub fn page(merged: &Merged, links: &Links) -> String {
     if merged.subjects.is_empty() {
         let why = match merged.side {
             Side::OffCpu => "Waits are shown once they have ended and their window is over.",
+            Side::Locks => "Waits for locks are shown once they have ended and their window is over.",
             Side::OnCpu if merged.sample_period.is_none() => "No samples on the CPU are taken.",
             Side::OnCpu => "It was not seen on a CPU.",
         };
@@ -139,7 +140,7 @@ fn graph(html: &mut String, merged: &Merged) {
 fn reasons(html: &mut String, merged: &Merged) {
     let (whole, all) = (merged.nanoseconds(), svg::legend(merged));
     let heading = match merged.side {
-        Side::OffCpu => "What it waited for",
+        Side::OffCpu | Side::Locks => "What it waited for",
         Side::OnCpu => "Where it ran",
     };
     write!(
@@ -181,6 +182,17 @@ mod tests {
         for foreign in ["http://", "https://", "src=", "@import", "url(", "style=\""] {
             assert!(!page.contains(foreign), "{foreign}");
         }
+    }
+
+    #[test]
+    fn waits_for_locks_are_named_so_and_coloured_by_their_reason() {
+        let page = page(&waiting_for_mutex(42), &Links::default());
+        for part in
+            ["42 ns of waiting for locks in 1 wait", "/a locks</h1>", "<title>mutex: 42 ns, 100 %, 1 wait</title>"]
+        {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        assert!(page.contains("<li><i class=\"kernel_lock\"></i>kernel_lock 100 %</li>"), "{page}");
     }
 
     #[test]

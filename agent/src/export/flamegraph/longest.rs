@@ -13,8 +13,8 @@ use super::{
     tree::{self, Class, Step},
 };
 use crate::{
-    model::wait::WaitReason,
-    recording::{Merged, MergedSample, Side, SubjectName},
+    model::{lock::Lock, wait::WaitReason},
+    recording::{Merged, MergedSample, SubjectName},
     stacks::profile::Activity,
 };
 
@@ -23,7 +23,7 @@ const STACKS: usize = 25;
 /// The largest number of wakers of a stack.
 const WAKERS: usize = 3;
 
-/// The samples of one subject, stack and reason. They differ only in state and waker.
+/// The samples of one subject, stack, reason and lock. They differ only in state and waker.
 struct Entry<'a> {
     name: &'a SubjectName,
     sample: &'a MergedSample,
@@ -38,7 +38,7 @@ pub(super) fn stacks(html: &mut String, merged: &Merged) {
     html.push_str("<h2>Longest stacks</h2>\n");
     for entry in entries(merged) {
         let steps = tree::steps(entry.sample);
-        let reasons = usize::from(merged.side == Side::OffCpu);
+        let reasons = usize::from(merged.side.is_waits());
         let telling = if reasons == 1 { steps.first() } else { steps.last() };
         let class = telling.map_or("all", |(_, class)| palette::class(*class));
         let whose = if several { escape(&entry.name.to_string()) + " " } else { String::new() };
@@ -88,13 +88,13 @@ fn entries(merged: &Merged) -> Vec<Entry<'_>> {
     entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// The addresses of a subject and a stack, and the reason.
-type Key = (usize, usize, Option<WaitReason>);
+/// The addresses of a subject and a stack, the reason, and the lock.
+type Key = (usize, usize, Option<(WaitReason, Option<Lock>)>);
 
 fn key(name: &SubjectName, sample: &MergedSample) -> Key {
     let reason = match &sample.activity {
         Activity::OnCpu => None,
-        Activity::OffCpu { reason, .. } => Some(*reason),
+        Activity::OffCpu { reason, lock, .. } => Some((*reason, *lock)),
     };
     (std::ptr::from_ref(name).addr(), Arc::as_ptr(&sample.stack).addr(), reason)
 }

@@ -106,6 +106,7 @@ pub fn caption(merged: &Merged) -> String {
     let plural = if count == 1 { "" } else { "s" };
     match merged.side {
         Side::OffCpu => format!("{time} of waiting in {count} wait{plural} that ended within {over}"),
+        Side::Locks => format!("{time} of waiting for locks in {count} wait{plural} that ended within {over}"),
         Side::OnCpu => format!("{time} on the CPU in {count} sample{plural} within {over}"),
     }
 }

@@ -167,10 +167,15 @@ impl Builder {
         self.text("");
         let types = match merged.side {
             Side::OffCpu => [("off_cpu", "nanoseconds"), ("waits", "count")],
+            Side::Locks => [("lock_wait", "nanoseconds"), ("waits", "count")],
             Side::OnCpu => [("samples", "count"), ("cpu", "nanoseconds")],
         };
         self.profile.sample_type = types.map(|(kind, unit)| self.value_type(kind, unit)).to_vec();
-        self.profile.default_sample_type = self.text(if merged.side == Side::OffCpu { "off_cpu" } else { "cpu" });
+        self.profile.default_sample_type = match merged.side {
+            Side::OffCpu => self.text("off_cpu"),
+            Side::Locks => self.text("lock_wait"),
+            Side::OnCpu => self.text("cpu"),
+        };
         if let Some(period) = merged.sample_period.filter(|_| merged.side == Side::OnCpu) {
             self.profile.period_type = Some(self.value_type("cpu", "nanoseconds"));
             self.profile.period = i64::try_from(period.as_nanos()).unwrap_or(i64::MAX);
@@ -210,8 +215,10 @@ impl Builder {
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let (time, count) = (signed(sample.nanoseconds), signed(sample.count));
         let mut labels = tree::labels(name);
-        if let Activity::OffCpu { state, reason, waker } = &sample.activity {
-            labels.extend([("reason", reason.name()), ("state", state.name())]);
+        if let Activity::OffCpu { state, reason, waker, lock } = &sample.activity {
+            labels.push(("reason", reason.name()));
+            labels.extend(lock.map(|lock| ("lock", lock.name())));
+            labels.push(("state", state.name()));
             if let Some(waker) = waker {
                 labels.extend([("waker_thread", &*waker.thread), ("waker", &waker.subject)]);
             }
@@ -221,7 +228,7 @@ impl Builder {
         }
         let sample = Sample {
             location_id: sample.stack.frames.iter().map(|frame| self.location(frame)).collect(),
-            value: if side == Side::OffCpu { vec![time, count] } else { vec![count, time] },
+            value: if side.is_waits() { vec![time, count] } else { vec![count, time] },
             label: labels.iter().map(|(key, text)| Label { key: self.text(key), text: self.text(text) }).collect(),
         };
         self.profile.sample.push(sample);
@@ -323,6 +330,21 @@ mod tests {
         assert_eq!(labels, &["cgroup=/a"]);
         let profile = profile(&merged);
         assert_eq!((profile.period, profile.location.len()), (10_000_000, 1));
+    }
+
+    #[test]
+    fn a_wait_for_a_lock_has_its_own_type_and_the_lock() {
+        let merged = waiting_for_mutex(42);
+        let [(values, labels, _)] = &*read(&merged) else { panic!("not one sample") };
+        assert_eq!(
+            (values, &labels[2..]),
+            (&vec![42, 1], &["lock=mutex", "state=interruptible"].map(str::to_owned)[..])
+        );
+        let profile = profile(&merged);
+        let text = |place: i64| &*profile.string_table[usize::try_from(place).unwrap()];
+        let types: Vec<_> = profile.sample_type.iter().map(|it| (text(it.kind), text(it.unit))).collect();
+        assert_eq!(types, [("lock_wait", "nanoseconds"), ("waits", "count")]);
+        assert_eq!(text(profile.default_sample_type), "lock_wait");
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl Drawing<'_> {
         self.merged += node.smaller.branches;
         let plural = if node.count == 1 { "" } else { "s" };
         let unit = match self.side {
-            Side::OffCpu => "wait",
+            Side::OffCpu | Side::Locks => "wait",
             Side::OnCpu => "sample",
         };
         let (class, kernel) = match node.class {

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    model::wait::{Unwind, WaitReason},
+    model::{
+        lock::Lock,
+        wait::{Unwind, WaitReason},
+    },
     recording::{Merged, MergedSample, SubjectName},
     stacks::profile::Activity,
 };
@@ -51,11 +54,11 @@ pub(super) struct Node {
     pub(super) smaller: Smaller,
 }
 
-/// Returns the steps of a sample, outermost first: the reason of the wait, then the functions.
+/// Returns the steps of a sample, outermost first: the cause of the wait, then the functions.
 pub(super) fn steps(sample: &MergedSample) -> Vec<Step> {
     let mut steps = Vec::with_capacity(sample.stack.frames.len() + 2);
-    if let Activity::OffCpu { reason, .. } = &sample.activity {
-        steps.push((reason.name().into(), class_of(sample, false)));
+    if let Some(cause) = cause(sample) {
+        steps.push((cause.into(), class_of(sample, false)));
     }
     steps.extend(mark(sample));
     for frame in sample.stack.frames.iter().rev() {
@@ -68,7 +71,15 @@ pub(super) fn steps(sample: &MergedSample) -> Vec<Step> {
     steps
 }
 
-/// Returns the number of steps that a stack has before its frames: its subject, the reason of the wait, and where the
+/// Returns the name of the cause of a wait: the lock in a recording of waits for locks, else the reason.
+pub(super) fn cause(sample: &MergedSample) -> Option<&'static str> {
+    match &sample.activity {
+        Activity::OnCpu => None,
+        Activity::OffCpu { reason, lock, .. } => Some(lock.map_or(reason.name(), Lock::name)),
+    }
+}
+
+/// Returns the number of steps that a stack has before its frames: its subject, the cause of the wait, and where the
 /// walk ended.
 pub(super) fn steps_before(several: bool, sample: &MergedSample) -> u8 {
     let marked = sample.stack.frames.is_empty() || sample.stack.unwind != Unwind::Whole;
@@ -87,9 +98,9 @@ pub(super) fn step_of(
 ) -> Option<Step> {
     if steps < steps_before(several, sample) {
         let at = steps.checked_sub(u8::from(several));
-        return match (at, &sample.activity) {
+        return match (at, cause(sample)) {
             (None, _) => Some((name.to_string().into(), Class::All)),
-            (Some(0), Activity::OffCpu { reason, .. }) => Some((reason.name().into(), class_of(sample, false))),
+            (Some(0), Some(cause)) => Some((cause.into(), class_of(sample, false))),
             _ => mark(sample),
         };
     }

@@ -96,7 +96,12 @@ fn window() -> Arc<Profile> {
     let frame = Frame { address: 0x10, kind: FrameKind::Kernel, mapping: None, functions: vec![function] };
     let sample = Sample {
         stack: Arc::new(Stack { frames: vec![Arc::new(frame)], unwind: Unwind::Whole }),
-        activity: Activity::OffCpu { state: WaitState::Interruptible, reason: WaitReason::Sleep, waker: None },
+        activity: Activity::OffCpu {
+            state: WaitState::Interruptible,
+            reason: WaitReason::Sleep,
+            waker: None,
+            lock: None,
+        },
         nanoseconds: 5,
         count: 1,
         last: SystemTime::now(),

@@ -1,7 +1,7 @@
 //! Converts a [`Profile`] to OTLP requests. Pure, but for the random profile ids.
 //!
 //! A request has one `ResourceProfiles` per container or row of cgroups; each holds an `off_cpu`/`nanoseconds` profile,
-//! a `samples`/`count` profile, or both, but never an empty one. Receivers reject messages over 4 MiB (the default of
+//! a `samples`/`count` profile and a `lock_wait`/`nanoseconds` profile, but never an empty one. Receivers reject messages over 4 MiB (the default of
 //! gRPC servers, decompressed) and profiles over 16,000 samples (Pyroscope), so a window is split until each part fits:
 //! by subject first, then by samples. No sample is left out, except those that only filters of recordings pass.
 
@@ -157,18 +157,23 @@ impl<'a> Window<'a> {
     }
 }
 
-/// The kind of a profile: each kind of sample has a profile of its own.
+/// The kind of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     OffCpu,
     OnCpu,
+    /// The waits for locks, which are in the profile for off-CPU time, too.
+    Locks,
 }
 
 impl Kind {
-    const fn of(activity: &Activity) -> Self {
-        match activity {
-            Activity::OnCpu => Self::OnCpu,
-            Activity::OffCpu { .. } => Self::OffCpu,
+    const ALL: [Self; 3] = [Self::OffCpu, Self::OnCpu, Self::Locks];
+
+    const fn has(self, activity: &Activity) -> bool {
+        match (self, activity) {
+            (Self::OffCpu, Activity::OffCpu { .. }) | (Self::OnCpu, Activity::OnCpu) => true,
+            (Self::Locks, Activity::OffCpu { lock, .. }) => lock.is_some(),
+            _ => false,
         }
     }
 
@@ -176,15 +181,18 @@ impl Kind {
         match self {
             Self::OffCpu => dictionary.value_type("off_cpu", "nanoseconds"),
             Self::OnCpu => dictionary.value_type("samples", "count"),
+            Self::Locks => dictionary.value_type("lock_wait", "nanoseconds"),
         }
     }
 
     /// Returns the period, which waits need too, although they are not sampled: Parca rejects the request without it,
-    /// and Pyroscope accepts a profile for off-CPU time only when the period is 0.
+    /// and Pyroscope accepts a profile for off-CPU time only when the period is 0. For types that it does not know,
+    /// Pyroscope takes the profile's name from the type of the period, so waits for locks have one.
     fn period(self, window: &Window<'_>, dictionary: &mut Dictionary<'_>) -> (proto::ValueType, i64) {
         match self {
             Self::OffCpu => (proto::ValueType::default(), 0),
             Self::OnCpu => (dictionary.value_type("cpu", "nanoseconds"), signed(window.sample_period_ns)),
+            Self::Locks => (dictionary.value_type("lock_wait", "count"), 1),
         }
     }
 
@@ -192,6 +200,8 @@ impl Kind {
         signed(match self {
             Self::OffCpu => sample.nanoseconds,
             Self::OnCpu => sample.count,
+            // The sensor counts a wait when it ends, and so does this profile: no earlier sample has the lock.
+            Self::Locks => sample.nanoseconds.saturating_add(sample.so_far_ns),
         })
     }
 }
@@ -220,7 +230,7 @@ fn resource_profiles<'a>(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..InstrumentationScope::default()
     };
-    let profiles = [Kind::OffCpu, Kind::OnCpu].into_iter().filter_map(|kind| profile(kind, group, window, dictionary));
+    let profiles = Kind::ALL.into_iter().filter_map(|kind| profile(kind, group, window, dictionary));
     proto::ResourceProfiles {
         scope_profiles: vec![proto::ScopeProfiles {
             scope: Some(scope),
@@ -271,9 +281,9 @@ fn samples<'a>(
 ) -> Vec<proto::Sample> {
     let mut merged: Vec<proto::Sample> = Vec::new();
     let mut places = HashMap::new();
-    for sample in samples.iter().copied().filter(|sample| Kind::of(&sample.activity) == kind) {
+    for sample in samples.iter().copied().filter(|sample| kind.has(&sample.activity)) {
         let stack = dictionary.stack(&sample.stack);
-        let attributes = attributes(sample, window, dictionary);
+        let attributes = attributes(kind, sample, window, dictionary);
         let value = kind.value(sample);
         let timestamp = window.clamp(sample.last);
         match places.entry((stack, attributes)) {
@@ -300,12 +310,16 @@ fn samples<'a>(
     merged
 }
 
-/// Returns the attributes of a sample.
-fn attributes<'a>(sample: &'a Sample, window: &Window<'_>, dictionary: &mut Dictionary<'a>) -> Vec<i32> {
+/// Returns the attributes of a sample in a profile of this kind. A wait for a lock has the lock in place of the state,
+/// which follows from the lock.
+fn attributes<'a>(kind: Kind, sample: &'a Sample, window: &Window<'_>, dictionary: &mut Dictionary<'a>) -> Vec<i32> {
     let mut attributes = Vec::new();
     let mut push = |key: &'static str, value: &'a str| attributes.push(dictionary.attribute(key, value));
-    if let Activity::OffCpu { state, reason, waker } = &sample.activity {
-        if window.wants(SampleAttribute::State) {
+    if let Activity::OffCpu { state, reason, waker, lock } = &sample.activity {
+        let lock = lock.filter(|_| kind == Kind::Locks);
+        if let Some(lock) = lock {
+            push("podperf.lock", lock.name());
+        } else if window.wants(SampleAttribute::State) {
             push("podperf.offcpu.state", state.name());
         }
         if window.wants(SampleAttribute::Reason) {

@@ -10,6 +10,8 @@ use crate::{
     stacks::profile::{Frame, FrameKind, Function, Mapping, Stack, SubjectProfile, Waker},
 };
 
+#[path = "lock_tests.rs"]
+mod locks;
 #[path = "preset_tests.rs"]
 mod presets;
 
@@ -45,7 +47,7 @@ fn frame(kind: FrameKind, name: &str, mapping: Option<&Arc<Mapping>>) -> Frame {
 fn sample(stack: Vec<Frame>, state: WaitState, nanoseconds: u64) -> Sample {
     let last = start() + Duration::from_nanos(nanoseconds);
     let frames: Vec<_> = stack.into_iter().map(Arc::new).collect();
-    let activity = Activity::OffCpu { state, reason: WaitReason::Other, waker: None };
+    let activity = Activity::OffCpu { state, reason: WaitReason::Other, waker: None, lock: None };
     let stack = Arc::new(Stack { frames, unwind: Unwind::Whole });
     Sample { stack, activity, nanoseconds, so_far_ns: 0, count: 1, last, passed: 1 }
 }

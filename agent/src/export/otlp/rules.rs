@@ -198,8 +198,11 @@ pub(super) fn any_receiver(request: &ExportProfilesServiceRequest) -> Violations
             (string(&dictionary, kind.type_strindex), string(&dictionary, kind.unit_strindex))
         };
         let types = (unit(profile.sample_type), unit(profile.period_type), profile.period > 0);
-        let known =
-            [(("off_cpu", "nanoseconds"), ("", ""), false), (("samples", "count"), ("cpu", "nanoseconds"), true)];
+        let known = [
+            (("off_cpu", "nanoseconds"), ("", ""), false),
+            (("samples", "count"), ("cpu", "nanoseconds"), true),
+            (("lock_wait", "nanoseconds"), ("lock_wait", "count"), true),
+        ];
         if !known.contains(&types) {
             broken.push(format!("unknown types {types:?}"));
         }

@@ -119,7 +119,7 @@ impl Preset {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SampleAttribute {
-    /// `podperf.offcpu.state`.
+    /// `podperf.offcpu.state`; waits for locks have `podperf.lock` instead.
     State,
     /// `podperf.offcpu.reason`.
     Reason,
@@ -132,5 +132,5 @@ pub enum SampleAttribute {
 
 impl SampleAttribute {
     /// The most attributes of one sample: three of [`Self::Waker`], and one of each other value.
-    const MOST: usize = 6;
+    pub(super) const MOST: usize = 6;
 }

@@ -60,7 +60,7 @@ impl Query {
 
     fn side(&self) -> Result<Side, String> {
         self.get("activity").map_or(Ok(Side::OffCpu), |name| {
-            Side::named(name).ok_or_else(|| format!("bad `activity` `{name}` (`off-cpu` or `on-cpu`)"))
+            Side::named(name).ok_or_else(|| format!("bad `activity` `{name}` (`off-cpu`, `on-cpu` or `locks`)"))
         })
     }
 
@@ -141,7 +141,7 @@ pub(in crate::http) async fn flamegraph(Shared(agent): Shared<Arc<Agent>>, uri: 
         return failed(&error);
     }
     let name = file_name(&selector.to_string(), side, format);
-    let links = query.get("format").is_none().then(|| links(&selector, side));
+    let links = query.get("format").is_none().then(|| links(&selector, side, agent.finds_locks()));
     let what = if links.is_some() { Drawing::Page(side) } else { Drawing::File(side, format) };
     let key = DrawingKey { what, selector: selector.clone() };
     let draw = move |windows: &[Arc<Profile>]| draw(&Merger::merge(windows, side, selector), format, links);
@@ -211,9 +211,10 @@ pub fn address(selector: &Selector, side: Side, format: Option<Format>) -> Strin
     format!("/flamegraph?{}", query.finish())
 }
 
-fn links(selector: &Selector, side: Side) -> Links {
+/// Returns the links of a flame graph. Without the sensor `locks` there is no link to the waits for locks.
+fn links(selector: &Selector, side: Side, locks: bool) -> Links {
     let mut above = vec![(Some("/".into()), "All pods and cgroups".into())];
-    for other in [Side::OffCpu, Side::OnCpu] {
+    for other in Side::ALL.into_iter().filter(|other| *other != Side::Locks || locks) {
         above.push(((other != side).then(|| address(selector, other, None)), other.name().into()));
     }
     for format in Format::ALL {
@@ -290,7 +291,7 @@ mod tests {
         assert!(query("seconds=0.01").duration().unwrap_err().contains("at least 1, at most 300"));
         assert_eq!(query("seconds=1").duration(), Ok(Duration::from_secs(1)));
         assert!(query(&format!("id={}", "x".repeat(65))).id().is_err() && query("id=x").id() == Ok(Some("x")));
-        assert!(query("activity=both").side().unwrap_err().contains("`off-cpu` or `on-cpu`"));
+        assert!(query("activity=both").side().unwrap_err().contains("`off-cpu`, `on-cpu` or `locks`"));
         assert!(query("format=png").format(Format::Svg).is_err() && query("subject=a").selector().is_err());
     }
 
@@ -304,6 +305,19 @@ mod tests {
             assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE, "{error}");
             assert_eq!(refused.headers()[header::RETRY_AFTER], seconds, "{error}");
         }
+    }
+
+    #[test]
+    fn waits_for_locks_have_a_link_only_where_the_sensor_is_on() {
+        let texts = |locks| links(&Selector::All, Side::OffCpu, locks).above.into_iter().map(|(_, text)| text);
+        let rest = |text: &String| text != "locks";
+        assert_eq!(
+            (texts(true).filter(rest).count(), texts(true).count()),
+            (texts(false).count(), 1 + texts(false).count())
+        );
+        assert!(texts(false).all(|text| text != "locks"));
+        let address = address(&Selector::All, Side::Locks, None);
+        assert_eq!(Query::of(&address.parse().unwrap()).side(), Ok(Side::Locks));
     }
 
     #[test]

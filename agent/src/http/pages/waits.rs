@@ -104,7 +104,7 @@ const fn length(sample: &Sample) -> u64 {
 }
 
 fn wait<'a>(subject: &'a SubjectName, sample: &'a Sample) -> Option<LongWait<'a>> {
-    let Activity::OffCpu { state, reason, waker } = &sample.activity else { return None };
+    let Activity::OffCpu { state, reason, waker, .. } = &sample.activity else { return None };
     Some(LongWait {
         ended: seconds(sample.last),
         seconds: Duration::from_nanos(length(sample)).as_secs_f64(),
@@ -135,7 +135,7 @@ mod tests {
         let waker = Some(Arc::new(Waker { thread: "writer".into(), subject: "/b".into(), stack: None }));
         Sample {
             stack: Arc::new(Stack::default()),
-            activity: Activity::OffCpu { state: WaitState::Interruptible, reason: WaitReason::Pipe, waker },
+            activity: Activity::OffCpu { state: WaitState::Interruptible, reason: WaitReason::Pipe, waker, lock: None },
             nanoseconds: millis * 750_000,
             so_far_ns: millis * 250_000,
             count,
