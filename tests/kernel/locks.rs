@@ -8,6 +8,7 @@ use podperf_tests::{
     agent::{self, Agent, Metrics},
     bpffs::Bpffs,
     cgroup::TestCgroup,
+    http,
     load::locks::LocksReport,
     running::{Load, count, run, time},
     suite::{self, Need, Test},
@@ -21,6 +22,7 @@ pub(crate) fn tests() -> Vec<Test> {
         a_mutex_is_waited_for_and_its_holder_is_named,
         a_condition_is_no_lock,
         the_lock_of_a_file_is_waited_for_and_its_holder_is_named,
+        waits_for_locks_are_a_profile_with_the_stack_and_the_holder,
         without_the_sensor_there_is_no_program_and_no_series,
         cgroups_of_one_slot_wait_apart: maps::needs(),
         a_crowd_that_waits_takes_no_wait_of_others: &[Need::Cpus(2)],
@@ -119,6 +121,94 @@ fn the_lock_of_a_file_is_waited_for_and_its_holder_is_named() -> Result<()> {
     Ok(())
 }
 
+/// A recording of waits for locks in one format. It ends when the load has ended.
+fn record_locks(agent: &Agent, format: &str) -> Result<String> {
+    let path = format!("/debug/profile?activity=locks&seconds=60&id={format}&format={format}");
+    let (status, _, body) = http::get_within(Duration::from_secs(90), agent.address(), &path)?;
+    let body = String::from_utf8(body)?;
+    ensure!(status == 200, "{status}: {body}");
+    Ok(body)
+}
+
+/// Returns the load's report, the recording as folded stacks, and the recording as a page, which has the wakers.
+fn recorded(agent: &Agent, arguments: &str) -> Result<(LocksReport, String, String)> {
+    const FORMATS: [&str; 2] = ["folded", "html"];
+    let of = |format: &str, method: &str| {
+        http::ask(agent.address(), &format!("{method} /debug/recordings/{format}"), &[], "")
+    };
+    suite::within(Duration::from_secs(60), "names of the first windows", || {
+        let (status, ..) = agent.get("/debug/profile?seconds=1", &[])?;
+        Ok((status == 200).then_some(()))
+    })?;
+    thread::scope(|scope| {
+        let recordings = FORMATS.map(|format| scope.spawn(move || record_locks(agent, format)));
+        let report = suite::within(Duration::from_secs(20), "both recordings begin", || {
+            let begun = FORMATS.iter().all(|format| {
+                of(format, "GET").is_ok_and(|(_, _, body)| String::from_utf8_lossy(&body).contains("\"seconds\":0."))
+            });
+            Ok(begun.then_some(()))
+        })
+        .and_then(|()| {
+            let mut load = Load::start(arguments)?;
+            // Each scrape is a reading, so a part of a long wait is in a sample before the wait ends.
+            thread::scope(|scrapes| {
+                let report = scrapes.spawn(move || load.report());
+                while !report.is_finished() {
+                    agent.fresh_metrics()?;
+                    thread::sleep(Duration::from_millis(50));
+                }
+                report.join().expect("the load's thread panicked")
+            })
+        });
+        for format in FORMATS {
+            of(format, "DELETE")?;
+        }
+        let [folded, page] = recordings.map(|recording| recording.join().expect("the client panicked"));
+        Ok((report?, folded?, page?))
+    })
+}
+
+/// Returns the time of all lines of folded stacks that begin so.
+fn folded_time(folded: &str, begin: &str) -> Result<Duration> {
+    let lines = folded.lines().filter(|line| line.starts_with(begin));
+    let times = lines.filter_map(|line| line.rsplit(' ').next()).map(str::parse::<u64>);
+    Ok(Duration::from_nanos(times.sum::<Result<_, _>>()?))
+}
+
+/// The holder sleeps while it has the mutex, as long as the waiter waits. Its sleep is no wait for a lock.
+fn waits_for_locks_are_a_profile_with_the_stack_and_the_holder() -> Result<()> {
+    let agent = Agent::start(ON)?;
+    // 20 ms are over before a reading sees them, and 300 ms go on during some readings.
+    for (kind, waits, millis, lock, frame) in [
+        ("mutex", 50, 20, "user", "futex"),
+        ("mutex", 10, 300, "user", "futex"),
+        ("inode", 20, 20, "rwsem_write", "rwsem_down_write"),
+    ] {
+        let both = Both::new()?;
+        let (report, folded, page) = recorded(&agent, &format!("{} --millis {millis}", both.arguments(kind, waits)))?;
+        let metrics = agent.fresh_metrics()?;
+        let (waiter, holder) = (both.waiter.kernel_path(), both.holder.kernel_path());
+        let found = folded_time(&folded, &format!("{waiter};{lock};"))?;
+        let truth = match lock {
+            "user" => time(&metrics, USER_WAIT, &both.waiter, &[])?,
+            _ => report.blocked(),
+        };
+        suite::tell(&format!("{kind}, {millis} ms: {found:?} with stacks of {truth:?}"));
+        ensure!(found.abs_diff(truth) <= truth * 3 / 100, "{kind}: {found:?} of {truth:?}: {folded}");
+        let all = folded_time(&folded, &format!("{waiter};"))?;
+        ensure!(all - found <= truth / 100, "{kind}: {:?} of other locks: {folded}", all - found);
+        let slept = folded_time(&folded, &format!("{holder};"))?;
+        ensure!(slept <= truth / 50, "{kind}: the holder has {slept:?}: {folded}");
+        let begin = format!("{waiter};{lock};");
+        let lines: Vec<_> = folded.lines().filter(|line| line.starts_with(&begin)).collect();
+        let with_stack = lines.iter().any(|line| line.contains(frame) && line.contains("podperf_tests::load::locks"));
+        ensure!(with_stack, "{kind}: no stack with `{frame}`: {lines:#?}");
+        let waker = format!("woken by <b>podperf-load</b> of {holder}<");
+        ensure!(page.contains(&waker), "{kind}: no `{waker}` in the page");
+    }
+    Ok(())
+}
+
 fn without_the_sensor_there_is_no_program_and_no_series() -> Result<()> {
     let agent = Agent::start("")?;
     let both = Both::new()?;
@@ -127,6 +217,9 @@ fn without_the_sensor_there_is_no_program_and_no_series() -> Result<()> {
     for family in [USER_WAIT, USER_WAITS, KERNEL_WAIT, CONTENTIONS, BLOCKING] {
         ensure!(metrics.samples().iter().all(|sample| sample.name != family), "`{family}` has a series");
     }
+    let (status, _, refusal) = agent.get("/debug/profile?activity=locks", &[])?;
+    let refusal = String::from_utf8(refusal)?;
+    ensure!(status == 409 && refusal.contains("`sensors.locks.enabled: true`"), "{status}: {refusal}");
     for program in PROGRAMS {
         let loaded = metrics.get("podperf_bpf_program_loaded", &[("program", program)]);
         ensure!(loaded.is_none(), "`{program}` is loaded");
