@@ -43,7 +43,7 @@ run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT 
 # Unit tests first, on an otherwise idle machine. Then the test programs that watch the machine run one after the other, and the
 # chart's and the rules' rings beside them: locks keep a test that must be alone apart from all others (tests/src/suite.rs).
 # Together the three lists are all test programs, and tests/rules holds them to it.
-UNITS := --lib --test bucket --test calls --test clock --test contexts --test hash --test sample_time
+UNITS := --lib --test bucket --test calls --test contexts --test hash --test sample_time
 RINGS := --test e2e --test faults --test kernel --test kube
 ASIDE := --test chart --test rules
 TEST := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \

@@ -44,12 +44,7 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
-struct rq {
-	__u64 clock;
-};
-
 struct cfs_rq {
-	struct rq *rq; /* with CONFIG_FAIR_GROUP_SCHED */
 	int throttle_count;
 };
 

@@ -35,24 +35,28 @@ static __always_inline void move_current(struct task_struct *task, struct podper
 	}
 }
 
-/* Charges the wait of `task` so far to the cgroup that it left. Another task moved it while it waited. */
-static __always_inline void move_waiting(struct task_struct *task)
+/*
+ * Charges the wait of `task` so far to the cgroup that it left. Another task moved it while it waited. Its stack is not
+ * part of its caller's: the stacks of all calls together are limited.
+ */
+static __noinline int move_waiting(struct task_struct *task)
 {
 	struct task *t = bpf_task_storage_get(&tasks, task, NULL, 0);
 	__u64 at = bpf_ktime_get_ns(), left_ns, from, to = cgroup_id(task);
 	struct podperf_cgroup *row;
 
 	if (!t)
-		return;
+		return 0;
 	left_ns = *(volatile __u64 *)&t->left_ns;
 	from = t->cgroup;
 	t->cgroup = to;
 	if (!from || from == to || !goes_on(task, t, left_ns, at))
-		return;
+		return 0;
 	row = cgroup_row(from);
 	if (!row)
-		return;
+		return 0;
 	charge_so_far(task, t, row, from, left_ns, at, orders.epoch & 1);
+	return 0;
 }
 
 /*

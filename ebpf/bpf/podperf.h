@@ -196,10 +196,8 @@ struct podperf_cgroup {
 
 /* Value of `cpus`, by CPU. */
 struct podperf_cpu {
-	__u64 cgroup;          /* the cgroup that the task on the CPU is charged to */
-	__u64 since_ns;        /* when that task came on, CLOCK_MONOTONIC; 0: unknown */
-	__u64 clock_behind_ns; /* CLOCK_MONOTONIC minus the clock of the run queue, see clock.bpf.h */
-	__u64 clock_until_ns;  /* the time of the run queue's clock until which this difference holds */
+	__u64 cgroup;   /* the cgroup that the task on the CPU is charged to */
+	__u64 since_ns; /* when that task came on, CLOCK_MONOTONIC; 0: unknown */
 	__u64 idle_ns;
 	__u64 switches_recovered; /* unreported switch-ins, found by the run time */
 	__u64 recovered_ns;  /* from the last reported switch to these: its counts went to the cgroup of that switch */
@@ -225,7 +223,7 @@ struct podperf_cpu {
 	__u64 uncounted[PODPERF_MAX_EVENTS]; /* of counts, the part before the first reading: charged to no cgroup */
 	__u64 enabled_ns[PODPERF_MAX_GROUPS];
 	__u64 running_ns[PODPERF_MAX_GROUPS];
-	__u64 reserved[3]; /* whole cache lines, since each CPU writes its own */
+	__u64 reserved[5]; /* whole cache lines, since each CPU writes its own */
 };
 
 /*
@@ -352,7 +350,7 @@ struct podperf_cgroup_record {
 
 _Static_assert(sizeof(struct podperf_cgroup) == 64 + 24 + 128 + 64 + 64 + 32, "ABI");
 _Static_assert(__builtin_offsetof(struct podperf_cgroup, migrations) == 64, "one cache line");
-_Static_assert(sizeof(struct podperf_cpu) == 144 + 24 + 176 + 256 + 128 + 40, "ABI");
+_Static_assert(sizeof(struct podperf_cpu) == 128 + 24 + 176 + 256 + 128 + 56, "ABI");
 _Static_assert(sizeof(struct podperf_cpu) % 64 == 0, "cache lines");
 _Static_assert(sizeof(struct podperf_handover) == 16, "ABI");
 _Static_assert(sizeof(struct podperf_carried) == 8, "ABI");

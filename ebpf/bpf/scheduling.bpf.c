@@ -11,7 +11,6 @@
  * switches with interrupts off, and runs `flush` in an interrupt, so a CPU's rows have one writer at a time.
  */
 #include "cgroup.bpf.h"
-#include "clock.bpf.h"
 #include "control.bpf.h"
 #include "counters.bpf.h"
 #include "cpu.bpf.h"
@@ -94,7 +93,7 @@ static __always_inline int on_switch(void *ctx, struct task_struct *prev, bool p
 		return 0;
 	began = begin_run(cpu, PODPERF_PROGRAM_SCHED_SWITCH);
 	if (facts_enabled) {
-		now = switch_time(prev, cpu);
+		now = bpf_ktime_get_ns();
 		row = leave(ctx, prev, preempt, was, now, cpu);
 	}
 	if (nr_events && cgroup != cpu->cgroup)
@@ -223,7 +222,12 @@ int see(struct bpf_iter__task *ctx)
 	if (!task || !task->pid || !counts())
 		return 0;
 	t = bpf_task_storage_get(&tasks, task, NULL, 0);
-	if (t && !t->seen && !LOW_BYTE(task, on_cpu) && try_lock(&t->busy)) {
+	if (!t || LOW_BYTE(task, on_cpu))
+		return 0;
+	if (t->seen) {
+		/* The riders of these programs may be others than those that saw the wait begin. */
+		ride_wait_begin(task, t);
+	} else if (try_lock(&t->busy)) {
 		/* A task that has come on meanwhile is seen when it leaves. */
 		if (!LOW_BYTE(task, on_cpu))
 			see_waiting(task, t);

@@ -143,8 +143,11 @@ fn recorded(agent: &Agent, arguments: &str) -> Result<(LocksReport, String, Stri
     thread::scope(|scope| {
         let recordings = FORMATS.map(|format| scope.spawn(move || record_locks(agent, format)));
         let report = suite::within(Duration::from_secs(20), "both recordings begin", || {
+            // `seconds` is null before the start.
             let begun = FORMATS.iter().all(|format| {
-                of(format, "GET").is_ok_and(|(_, _, body)| String::from_utf8_lossy(&body).contains("\"seconds\":0."))
+                of(format, "GET").is_ok_and(|(status, _, body)| {
+                    status == 200 && !String::from_utf8_lossy(&body).contains("\"seconds\":null")
+                })
             });
             Ok(begun.then_some(()))
         })

@@ -10,7 +10,7 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load::blocked::BlockedReport,
     process,
-    running::{Load, OFFCPU, run, time},
+    running::{Load, OFFCPU, ONCPU, run, time},
     suite::Test,
     tests,
 };
@@ -25,6 +25,7 @@ pub(crate) fn tests() -> Vec<Test> {
         waits_are_in_the_call_that_slept,
         waits_for_a_disk_are_in_their_call_and_those_for_pages_in_none: &[DISK],
         a_call_over_an_upgrade_keeps_its_name,
+        a_call_that_began_before_the_sensor_has_its_name,
     ];
     #[cfg(target_arch = "x86_64")]
     let tests = [tests, bits_32::TESTS].concat();
@@ -55,13 +56,16 @@ fn blocked(cases: &[(&str, &[&str])]) -> Result<()> {
     for (on, calls) in cases {
         let cgroup = TestCgroup::new(on)?;
         let (path, directory) = (cgroup.path().display(), env!("CARGO_TARGET_TMPDIR"));
+        let stolen = process::stolen()?;
         let report: BlockedReport = run(&format!("blocked --on {on} --cgroup {path} --directory {directory}"))?;
         let metrics = agent.fresh_metrics()?;
         calls_are_the_counters(&metrics, &cgroup)?;
         let (found, truth) = (waited(&metrics, &cgroup, calls), Duration::from_nanos(report.waited_ns));
-        let all = Duration::from_secs_f64(metrics.sum(WAIT, &[("cgroup", cgroup.kernel_path())]));
-        // The rest of the load's sleep is its start and its end.
-        ensure!(found <= truth && found >= all.mul_f64(0.9), "{on}: {found:?} of {all:?} in {calls:?}, in {truth:?}");
+        // In the rest of the time, the load was on a CPU or waited for one, or had none.
+        let elsewhere =
+            time(&metrics, ONCPU, &cgroup, &[])? + time(&metrics, OFFCPU, &cgroup, &[("state", "run_queue")])?;
+        let least = truth.saturating_sub(elsewhere + process::stolen()?.saturating_sub(stolen)).mul_f64(0.9);
+        ensure!(found >= least && found <= truth, "{on}: {found:?} in {calls:?}, and the load waited {truth:?}");
         ensure!(found > Duration::from_millis(1), "{on}: only {found:?} in {calls:?}");
     }
     Ok(())
@@ -82,27 +86,50 @@ fn waits_for_a_disk_are_in_their_call_and_those_for_pages_in_none() -> Result<()
     blocked(&[("disk", &["fdatasync"]), ("page-fault", &["(none)"])])
 }
 
-/// A load blocks in a read over two upgrades, to another layout and back.
-fn a_call_over_an_upgrade_keeps_its_name() -> Result<()> {
-    let bpffs = Bpffs::mount()?;
-    let yaml = format!("{}\n{ON}", bpffs.yaml());
-    let mut agent = Agent::start(&yaml)?;
-    let cgroup = TestCgroup::new("over")?;
+/// Starts a load that blocks in a read.
+fn reader(cgroup: &TestCgroup) -> Result<Load> {
     let mut load = Load::start(&format!("faults --pages 1 --switches 1 --wait --cgroup {}", cgroup.path().display()))?;
     load.wait_for_word("ready")?;
     load.go_on()?;
     load.wait_for_word("done")?;
     load.wait_until_blocked()?;
-    let began = process::monotonic_ns()?;
+    Ok(load)
+}
+
+/// Ends the read, and checks that its whole wait since `began_ns` is in `read`.
+fn is_a_read(agent: &Agent, cgroup: &TestCgroup, mut load: Load, began_ns: u64) -> Result<()> {
+    let least = Duration::from_nanos(process::monotonic_ns()? - began_ns);
+    load.go_on()?;
+    load.end()?;
+    let metrics = agent.fresh_metrics()?;
+    let (found, other) = (waited(&metrics, cgroup, &["read"]), waited(&metrics, cgroup, &["(other)"]));
+    ensure!(found >= least, "{found:?} in `read`, {other:?} in other calls, of at least {least:?}");
+    Ok(())
+}
+
+/// From one layout to another, and back.
+fn a_call_over_an_upgrade_keeps_its_name() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let yaml = format!("{}\n{ON}", bpffs.yaml());
+    let mut agent = Agent::start(&yaml)?;
+    let cgroup = TestCgroup::new("over")?;
+    let load = reader(&cgroup)?;
+    let began_ns = process::monotonic_ns()?;
     for build in [agent::other_layout()?, agent::binary()?] {
         agent.restart_as(&build, Signal::SIGTERM, &yaml)?;
         agent.fresh_metrics()?;
     }
-    let least = Duration::from_nanos(process::monotonic_ns()? - began);
-    load.go_on()?;
-    load.end()?;
-    let metrics = agent.fresh_metrics()?;
-    let (found, other) = (waited(&metrics, &cgroup, &["read"]), waited(&metrics, &cgroup, &["(other)"]));
-    ensure!(found >= least, "{found:?} in `read`, {other:?} in other calls, of at least {least:?}");
-    Ok(())
+    is_a_read(&agent, &cgroup, load, began_ns)
+}
+
+/// The programs of both agents have one layout, and share the records of tasks.
+fn a_call_that_began_before_the_sensor_has_its_name() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let mut agent = Agent::start(&bpffs.yaml())?;
+    let cgroup = TestCgroup::new("before")?;
+    let load = reader(&cgroup)?;
+    let began_ns = process::monotonic_ns()?;
+    agent.fresh_metrics()?;
+    agent.restart_as(&agent::binary()?, Signal::SIGTERM, &format!("{}\n{ON}", bpffs.yaml()))?;
+    is_a_read(&agent, &cgroup, load, began_ns)
 }

@@ -342,8 +342,9 @@ static __noinline int end_kernel_wait(void *ctx, struct task_struct *task)
 	wait->charged_ns = bpf_ktime_get_ns();
 	if (is_killed(task))
 		return 0;
+	/* The record of a task that has not left its CPU holds the wait before this one. */
 	t = bpf_task_storage_get(&tasks, task, NULL, 0);
-	if (t)
+	if (t && !LOW_BYTE(task, on_cpu) && t->activity < PODPERF_RUN_QUEUE)
 		t->lock = 1 + wait->kind;
 	/* Readers of a percpu_rwsem wait for each other's grace periods, which an interrupt may end on a task's stack. */
 	if (wait->kind == PODPERF_LOCK_PERCPU_RWSEM)

@@ -25,6 +25,10 @@ _Static_assert(sizeof(struct podperf_syscalls) ==
 		   __builtin_offsetof(struct podperf_syscalls, other) + CALLS * sizeof(__u64),
 	       "the order of enum call");
 
+/* From include/linux/sched.h: threads that the kernel makes in a process. Their registers are those of their creator. */
+#define PF_IO_WORKER 0x00000010
+#define PF_USER_WORKER 0x00004000
+
 /* Numbers from here on are "other". */
 #define CALL_NUMBERS 512
 
@@ -57,7 +61,7 @@ static __always_inline __u8 call_of(struct task_struct *task)
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__s64 number = CALL_NUMBER(regs);
 
-	if ((task->flags & PF_KTHREAD) || number < 0)
+	if ((task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER)) || number < 0)
 		return CALL_NONE;
 	if (number >= CALL_NUMBERS || IS_32_BIT(regs))
 		return CALL_OTHER;
