@@ -21,6 +21,7 @@ enum call {
 	CALL_NONE,
 	PODPERF_CALLS_OF_BOTH(CALL_VALUE) PODPERF_CALLS_OF_X86(CALL_VALUE) CALLS,
 };
+_Static_assert(CALLS <= 128, "the mask");
 _Static_assert(sizeof(struct podperf_syscalls) ==
 		   __builtin_offsetof(struct podperf_syscalls, other) + CALLS * sizeof(__u64),
 	       "the order of enum call");
@@ -74,19 +75,24 @@ static __always_inline void syscalls_on_wait_begin(struct task_struct *task, str
 		t->call = call_of(task);
 }
 
+/* This function is global: the verifier checks it once, and Linux 6.1 keeps the bounds of few values at a time. */
+__noinline int syscalls_add(__u32 slot, __u64 cgroup, __u32 call, __u64 ns)
+{
+	struct podperf_syscalls *row = syscalls_row_at(slot, cgroup);
+	__u64 at = call;
+
+	/* The mask is in assembly, because the compiler would remove it. It bounds the index for the verifier. */
+	asm volatile("%0 &= 127" : "+r"(at));
+	if (row && at < CALLS)
+		(&row->other)[at] += ns;
+	return 0;
+}
+
 static __always_inline void syscalls_on_wait_end(__u32 slot, __u64 cgroup, __u8 call, __u32 activity, __u64 ns,
 						 __u64 queued_ns)
 {
-	struct podperf_syscalls *row;
-	__u64 at = call;
-
-	if (activity >= PODPERF_RUN_QUEUE)
-		return;
-	row = syscalls_row_at(slot, cgroup);
-	/* The mask is in assembly, because the compiler would remove it. It bounds the index for the verifier. */
-	asm volatile("%0 &= 255" : "+r"(at));
-	if (row && at < CALLS)
-		(&row->other)[at] += ns;
+	if (activity < PODPERF_RUN_QUEUE)
+		syscalls_add(slot, cgroup, call, ns);
 }
 
 #endif
