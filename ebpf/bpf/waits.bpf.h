@@ -131,7 +131,10 @@ static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64
 	long error;
 
 	if (ns >= CERTAIN_NS) {
-		/* Earlier samples of a wait for a lock lack the lock: the agent must know how much is in these. */
+		/*
+		 * If a part of a wait for a lock was sent before, that sample has no lock. So the end is sent alone, with
+		 * `so_far_ns`, and the agent adds the earlier part to the profile of locks.
+		 */
 		bool alone = (long_wait_ns && ns >= long_wait_ns) || (t->lock && t->so_far_ns);
 
 		if (!t->weight && !(t->stack & 1))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Compares the numbers of system calls of arm64 with the kernel's header for all new architectures. */
 #define __ARCH_WANT_NEW_STAT
+#define __ARCH_WANT_RENAMEAT
 #define __ARCH_WANT_SYS_CLONE3
 #include <asm-generic/unistd.h>
 

@@ -72,6 +72,7 @@
 	F(recvfrom, 45, 207)         \
 	F(recvmmsg, 299, 243)        \
 	F(recvmsg, 47, 212)          \
+	F(renameat, 264, 38)         \
 	F(renameat2, 316, 276)       \
 	F(restart_syscall, 219, 128) \
 	F(rt_sigsuspend, 130, 133)   \
@@ -86,6 +87,7 @@
 	F(splice, 275, 76)           \
 	F(statx, 332, 291)           \
 	F(sync, 162, 81)             \
+	F(sync_file_range, 277, 84)  \
 	F(syncfs, 306, 267)          \
 	F(truncate, 76, 45)          \
 	F(umount2, 166, 39)          \
@@ -96,26 +98,24 @@
 	F(write, 1, 64)              \
 	F(writev, 20, 66)
 
-/* These are no system calls of arm64, where programs use newer ones instead. */
-#define PODPERF_CALLS_OF_X86(F)    \
-	F(access, 21, 0)           \
-	F(creat, 85, 0)            \
-	F(epoll_wait, 232, 0)      \
-	F(fork, 57, 0)             \
-	F(getdents, 78, 0)         \
-	F(lstat, 6, 0)             \
-	F(mkdir, 83, 0)            \
-	F(open, 2, 0)              \
-	F(pause, 34, 0)            \
-	F(poll, 7, 0)              \
-	F(readlink, 89, 0)         \
-	F(rename, 82, 0)           \
-	F(renameat, 264, 0)        \
-	F(rmdir, 84, 0)            \
-	F(select, 23, 0)           \
-	F(stat, 4, 0)              \
-	F(sync_file_range, 277, 0) \
-	F(unlink, 87, 0)           \
+/* arm64 does not have these calls; programs use newer ones there. */
+#define PODPERF_CALLS_OF_X86(F) \
+	F(access, 21, 0)        \
+	F(creat, 85, 0)         \
+	F(epoll_wait, 232, 0)   \
+	F(fork, 57, 0)          \
+	F(getdents, 78, 0)      \
+	F(lstat, 6, 0)          \
+	F(mkdir, 83, 0)         \
+	F(open, 2, 0)           \
+	F(pause, 34, 0)         \
+	F(poll, 7, 0)           \
+	F(readlink, 89, 0)      \
+	F(rename, 82, 0)        \
+	F(rmdir, 84, 0)         \
+	F(select, 23, 0)        \
+	F(stat, 4, 0)           \
+	F(unlink, 87, 0)        \
 	F(vfork, 58, 0)
 
 #define PODPERF_CALL_FIELD(name, x86, arm64) __u64 name;
