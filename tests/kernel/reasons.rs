@@ -39,30 +39,50 @@ pub(crate) const CPU_CONTROLLER: Need = Need::Controller("cpu");
 /// The controller of memory limits.
 pub(crate) const MEMORY_CONTROLLER: Need = Need::Controller("memory");
 
+/// A load `blocked` that has ended.
+pub(crate) struct Blocked {
+    pub(crate) cgroup: TestCgroup,
+    pub(crate) metrics: Metrics,
+    report: BlockedReport,
+    stolen: Duration,
+}
+
+impl Blocked {
+    /// Runs the load in a cgroup of its own, in the kind of wait `on`.
+    pub(crate) fn run(agent: &Agent, on: &str) -> Result<Self> {
+        let cgroup = TestCgroup::new(on)?;
+        let (path, directory) = (cgroup.path().display(), env!("CARGO_TARGET_TMPDIR"));
+        let stolen = process::stolen()?;
+        let report = run(&format!("blocked --on {on} --cgroup {path} --directory {directory}"))?;
+        let stolen = process::stolen()?.saturating_sub(stolen);
+        Ok(Self { metrics: agent.fresh_metrics()?, cgroup, report, stolen })
+    }
+
+    /// Compares the time that a metric has for these waits with the load's own. In the rest of the time, the load was on
+    /// a CPU or waited for one. Time that a hypervisor took from a CPU is in no row: a virtual disk may take much of it.
+    pub(crate) fn is_found(&self, what: &str, found: Duration) -> Result<()> {
+        let Self { cgroup, metrics, report, stolen } = self;
+        let truth = Duration::from_nanos(report.waited_ns);
+        let elsewhere = time(metrics, ONCPU, cgroup, &[])? + time(metrics, OFFCPU, cgroup, &[("state", "run_queue")])?;
+        let least = truth.saturating_sub(elsewhere + *stolen).mul_f64(0.9);
+        ensure!(
+            found >= least && found <= truth,
+            "{what}: {found:?}, and the load waited {truth:?}, with {stolen:?} stolen"
+        );
+        Ok(())
+    }
+}
+
 /// Checks that all waits of a load have this reason, and that their time is the metrics' time by state.
 pub(crate) fn blocked(cases: &[(&str, &str)]) -> Result<()> {
     /// The largest number of waits of the same kind that the load's process makes as it starts and before it ends.
     const OTHERS: f64 = 5.0;
     let agent = Agent::start(COUNTED)?;
     for (on, reason) in cases {
-        let cgroup = TestCgroup::new(on)?;
-        let (path, directory) = (cgroup.path().display(), env!("CARGO_TARGET_TMPDIR"));
-        let stolen = process::stolen()?;
-        let report: BlockedReport = run(&format!("blocked --on {on} --cgroup {path} --directory {directory}"))?;
-        let stolen = process::stolen()?.saturating_sub(stolen);
-        let metrics = agent.fresh_metrics()?;
-        let waited = waited(&metrics, &cgroup, reason)?;
-        // In the rest of the time, the load was on a CPU or waited for one. Time that a hypervisor took from a CPU is
-        // in no row: a virtual disk may take much of it.
-        let truth = Duration::from_nanos(report.waited_ns);
-        let elsewhere =
-            time(&metrics, ONCPU, &cgroup, &[])? + time(&metrics, OFFCPU, &cgroup, &[("state", "run_queue")])?;
-        let least = truth.saturating_sub(elsewhere + stolen).mul_f64(0.9);
-        ensure!(
-            waited >= least && waited <= truth,
-            "{on}: {waited:?} of `{reason}`, and the load waited {truth:?}, with {stolen:?} stolen"
-        );
-        let (waits, times) = (count(&metrics, WAITS, &cgroup, &[("reason", reason)])?, f64::from(report.waits));
+        let load = Blocked::run(&agent, on)?;
+        let Blocked { cgroup, metrics, report, .. } = &load;
+        load.is_found(&format!("{on}: waits for `{reason}`"), waited(metrics, cgroup, reason)?)?;
+        let (waits, times) = (count(metrics, WAITS, cgroup, &[("reason", reason)])?, f64::from(report.waits));
         // A file read waits in several steps, or not at all if the file is in memory. A byte in a pipe may have come
         // while its reader queued for a CPU. All other loads wait once each time.
         let (least, most) = match *on {

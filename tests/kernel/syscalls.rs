@@ -8,14 +8,13 @@ use podperf_tests::{
     agent::{self, Agent, Metrics},
     bpffs::Bpffs,
     cgroup::TestCgroup,
-    load::blocked::BlockedReport,
     process,
-    running::{Load, OFFCPU, ONCPU, run, time},
+    running::{Load, OFFCPU, time},
     suite::Test,
     tests,
 };
 
-use crate::reasons::DISK;
+use crate::reasons::{Blocked, DISK};
 
 #[cfg(target_arch = "x86_64")]
 mod bits_32;
@@ -54,18 +53,10 @@ fn calls_are_the_counters(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> 
 fn blocked(cases: &[(&str, &[&str])]) -> Result<()> {
     let agent = Agent::start(ON)?;
     for (on, calls) in cases {
-        let cgroup = TestCgroup::new(on)?;
-        let (path, directory) = (cgroup.path().display(), env!("CARGO_TARGET_TMPDIR"));
-        let stolen = process::stolen()?;
-        let report: BlockedReport = run(&format!("blocked --on {on} --cgroup {path} --directory {directory}"))?;
-        let metrics = agent.fresh_metrics()?;
-        calls_are_the_counters(&metrics, &cgroup)?;
-        let (found, truth) = (waited(&metrics, &cgroup, calls), Duration::from_nanos(report.waited_ns));
-        // In the rest of the time, the load was on a CPU or waited for one, or had none.
-        let elsewhere =
-            time(&metrics, ONCPU, &cgroup, &[])? + time(&metrics, OFFCPU, &cgroup, &[("state", "run_queue")])?;
-        let least = truth.saturating_sub(elsewhere + process::stolen()?.saturating_sub(stolen)).mul_f64(0.9);
-        ensure!(found >= least && found <= truth, "{on}: {found:?} in {calls:?}, and the load waited {truth:?}");
+        let load = Blocked::run(&agent, on)?;
+        calls_are_the_counters(&load.metrics, &load.cgroup)?;
+        let found = waited(&load.metrics, &load.cgroup, calls);
+        load.is_found(&format!("{on}: waits in {calls:?}"), found)?;
         ensure!(found > Duration::from_millis(1), "{on}: only {found:?} in {calls:?}");
     }
     Ok(())
