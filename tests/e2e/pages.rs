@@ -216,7 +216,7 @@ fn programs_get_the_index_as_text() -> Result<()> {
         );
     }
     for (path, says) in [
-        ("/flamegraph?activity=both", "bad `activity` `both` (`off-cpu` or `on-cpu`)"),
+        ("/flamegraph?activity=both", "bad `activity` `both` (`off-cpu`, `on-cpu` or `locks`)"),
         ("/flamegraph?subject=x", "bad subject `x`"),
         ("/debug/profile?seconds=301", "bad `seconds` `301` (at least 1, at most 300)"),
         ("/debug/profile?seconds=0.01", "bad `seconds` `0.01` (at least 1, at most 300)"),
