@@ -40,7 +40,6 @@ prepare() {
 		$sudo env DEBIAN_FRONTEND=noninteractive chroot "$root.part" \
 			apt-get -q install -y --no-install-recommends $packages &&
 		$sudo rm -rf "$root.part/var/cache/apt" &&
-		$sudo mkdir -p "$root.part$sources" "$root.part$cargo_home" &&
 		$sudo mv "$root.part" "$root"
 }
 
@@ -61,6 +60,7 @@ cargo fetch --quiet --locked --target "$arch-unknown-linux-gnu"
 exec $sudo unshare --mount sh -c '
 	root=$1 sources=$2 cargo_home=$3 user=$4
 	shift 4
+	mkdir -p "$root$sources" "$root$cargo_home"
 	mount --bind "$sources" "$root$sources"
 	mount --bind "$cargo_home" "$root$cargo_home"
 	mount -t proc proc "$root/proc"

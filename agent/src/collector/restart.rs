@@ -14,7 +14,7 @@ use crate::{
     attribution::{Ledger, schema::Schema},
     cgroups::Tree,
     checkpoint::{self, Found, Store},
-    kernel::{Before, Begin, CpuTotals, RawReading, Sensors, clock::monotonic_ns},
+    kernel::{Begin, CpuTotals, Previous, RawReading, Sensors, clock::monotonic_ns},
     model::{
         facts::Facts,
         ids::CgroupId,
@@ -49,27 +49,27 @@ impl Checkpoint {
         };
         let (how, detail) = match (&found, sensors.begin()) {
             (Ok(Some(_)), Begin::Adopted) => {
-                ("adopted", "the programs and counts of the agent before go on".to_owned())
+                ("adopted", "the programs and counts of the previous agent go on".to_owned())
             }
             (Ok(Some(_)), Begin::TookOver) if !sensors.unreadable().is_empty() => {
                 let lost = sensors.unreadable().join("`, `");
                 (
                     "incomplete",
-                    format!("{}, without {GAP}, of `{lost}`: it cannot be read", taken_over(sensors.before())),
+                    format!("{}, without {GAP}, of `{lost}`: it cannot be read", taken_over(sensors.previous())),
                 )
             }
-            (Ok(Some(_)), Begin::TookOver) => ("taken_over", taken_over(sensors.before())),
+            (Ok(Some(_)), Begin::TookOver) => ("taken_over", taken_over(sensors.previous())),
             (Ok(Some(_)), Begin::Anew) => {
-                warn!(lost = GAP, "the agent before had other programs or settings, or its pins are gone");
-                ("anew", format!("the series of the agent before go on, without {GAP}"))
+                warn!(lost = GAP, "the previous agent had other programs or settings, or its pins are gone");
+                ("anew", format!("the series of the previous agent go on, without {GAP}"))
             }
             (Ok(None), Begin::Anew) => ("first", "counts begin with this agent, and stay when it ends".to_owned()),
             (Ok(None), Begin::Adopted | Begin::TookOver) => {
-                warn!(file, lost = LOST, "the programs of an agent before go on, but what it kept is not there");
-                ("adopted", format!("the programs of the agent before go on, without {LOST}"))
+                warn!(file, lost = LOST, "the programs of a previous agent go on, but its state is not there");
+                ("adopted", format!("the programs of the previous agent go on, without {LOST}"))
             }
             (Err(why), _) => {
-                warn!(file, why, lost = LOST, "what the agent before kept cannot be used");
+                warn!(file, why, lost = LOST, "the state of the previous agent cannot be used");
                 ("unusable", format!("`{file}` cannot be used ({why}): this agent goes on without {LOST}"))
             }
         };
@@ -82,16 +82,16 @@ impl Checkpoint {
     }
 }
 
-fn taken_over(before: &[Before]) -> String {
+fn taken_over(previous: &[Previous]) -> String {
     let unmatched: BTreeSet<_> =
-        before.iter().flat_map(|before| &before.unmatched).map(|field| format!("`{field}`")).collect();
+        previous.iter().flat_map(|generation| &generation.unmatched).map(|field| format!("`{field}`")).collect();
     let unmatched = Vec::from_iter(unmatched).join(", ");
     let anew = if unmatched.is_empty() {
         String::new()
     } else {
         format!(", and what only one of them has begins anew: {unmatched}")
     };
-    format!("other programs have taken over from those of the agent before{anew}")
+    format!("other programs have taken over from those of the previous agent{anew}")
 }
 
 const GAP: &str = "what was counted since its last reading";
@@ -130,27 +130,29 @@ impl Checkpoint {
         let same_rows = saved.identity == identity;
         // The totals of these programs begin at zero. If the identity of the checkpoint is known here, its base is
         // added; otherwise, the totals that the previous agent had shown are added.
-        let is_before = |before: &Before| before.identity == saved.identity;
-        let known = same_rows || sensors.before().iter().any(is_before);
+        let is_saved = |generation: &Previous| generation.identity == saved.identity;
+        let known = same_rows || sensors.previous().iter().any(is_saved);
         let mut totals = if known { saved.base } else { saved.shown };
         let mut unposted = Vec::new();
         let mut tree = Tree::restore(saved.tree);
-        for before in sensors.before().iter().filter(|before| !saved.counted.contains(&before.identity)) {
+        for generation in sensors.previous().iter().filter(|it| !saved.counted.contains(&it.identity)) {
             let mut rows = Readings::of_groups(theirs.slots().iter().map(|(_, group)| *group).collect());
-            if is_before(before) {
-                rows.restore(before.posted(&saved.posted));
+            if is_saved(generation) {
+                rows.restore(generation.posted(&saved.posted));
             }
-            let Deltas { usages: deltas, unprofiled, .. } = rows.advance(&before.reading);
+            let Deltas { usages: deltas, unprofiled, .. } = rows.advance(&generation.reading);
             let as_ours = |usage: &Usage| schema.usage(&theirs.words(usage), theirs.labels());
             unposted.extend(deltas.iter().map(|(cgroup, usage)| (*cgroup, as_ours(usage))));
             unposted.extend(
                 unprofiled.iter().map(|(cgroup, times)| (*cgroup, Facts::of_waits_without_samples(times).into())),
             );
-            for (label, number) in self::totals(&before.reading.cpu, before.reading.drops.iter().copied(), &theirs) {
+            for (label, number) in
+                self::totals(&generation.reading.cpu, generation.reading.drops.iter().copied(), &theirs)
+            {
                 let total = totals.entry(label).or_default();
                 *total = total.wrapping_add(number);
             }
-            before.changes.iter().for_each(|change| tree.apply(change.clone(), monotonic_ns()));
+            generation.changes.iter().for_each(|change| tree.apply(change.clone(), monotonic_ns()));
         }
         // The time since the last reading is not counted as CPU time if the counts in that time are lost.
         let without_gap = known && sensors.unreadable().is_empty();
@@ -188,7 +190,7 @@ impl Collector {
         let (base, base_drops) = self.sensors.base();
         let saved = checkpoint::State {
             identity: self.checkpointer.identity.clone(),
-            counted: self.sensors.before().iter().map(|before| before.identity.clone()).collect(),
+            counted: self.sensors.previous().iter().map(|it| it.identity.clone()).collect(),
             boot: store.boot().to_owned(),
             started_unix_ns: unix_ns(self.checkpointer.started),
             starts: store.stats().starts.clone(),
@@ -219,7 +221,7 @@ impl Collector {
         }
         self.checkpointer.failed = failed;
         if !failed {
-            self.sensors.forget_before();
+            self.sensors.forget_previous();
         }
     }
 

@@ -186,7 +186,7 @@ pub(super) fn load(
                 let anew;
                 (carried, anew) = description.carried(&Description::own());
                 if !anew.is_empty() {
-                    warn!(?anew, "what the programs before do not remember of tasks begins anew");
+                    warn!(?anew, "the previous programs do not keep these fields of tasks: they begin anew");
                 }
                 loader.override_global("carries", bytemuck::bytes_of(&1_u8), true);
                 loader.override_global("carried", bytemuck::bytes_of(&carried), true);

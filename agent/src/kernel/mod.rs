@@ -61,7 +61,7 @@ pub use reading::{CpuTotals, RawReading, RawRow};
 pub use sampler::SampleEvent;
 pub use sensor_programs::SensorState;
 pub use sensors::{Begin, Sensors};
-pub use takeover::{Before, Pins, PinsError};
+pub use takeover::{Pins, PinsError, Previous};
 pub use trial::{try_counters, try_perf_event_open};
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use super::{
     rows::Rows,
     sampler::{SampleEvent, Sampler},
     sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
-    takeover::{Before, Pins, generations::take_over},
+    takeover::{Pins, Previous, generations::take_over},
 };
 use crate::{
     events::{plan::Plan, plausible::MOST_PER_CYCLE},
@@ -54,7 +54,7 @@ pub struct Sensors {
     begin: Begin,
     /// Totals, and losses by reason, that are no longer in any map.
     base: (CpuTotals, Vec<(&'static str, u64)>),
-    before: Vec<Before>,
+    previous: Vec<Previous>,
     /// Number of task records that could not be created, at the last reading.
     records_missing: u64,
     unreadable: Vec<String>,
@@ -67,7 +67,7 @@ pub enum Begin {
     Anew,
     /// A previous agent began counting, and this agent uses its programs and maps.
     Adopted,
-    /// A previous agent began counting, with other programs. Their counts are in [`Sensors::before`].
+    /// A previous agent began counting, with other programs. Their counts are in [`Sensors::previous`].
     TookOver,
 }
 
@@ -128,7 +128,7 @@ impl Sensors {
             orders.sample_busy = 0;
             order(&object, orders).map_err(LoadError::Counter)?;
         }
-        let (mut before, mut unreadable) = (Vec::new(), Vec::new());
+        let (mut previous, mut unreadable) = (Vec::new(), Vec::new());
         if let Some(pins) = pins {
             let failed = |source| pins.failed(source);
             if !adopted {
@@ -136,7 +136,7 @@ impl Sensors {
                 object.pin_programs(&pins.unfinished()).and_then(|()| pins.finish(&name)).map_err(failed)?;
             }
             if !others.is_empty() {
-                (before, unreadable) = take_over(pins, others, &object, number, copies).map_err(failed)?;
+                (previous, unreadable) = take_over(pins, others, &object, number, copies).map_err(failed)?;
             }
         }
         if settings.facts {
@@ -164,7 +164,7 @@ impl Sensors {
             sensor_states,
             begin,
             base: Default::default(),
-            before,
+            previous,
             records_missing: 0,
             unreadable,
         })
@@ -200,8 +200,8 @@ impl Sensors {
 
     /// Returns the counts of the programs of previous generations.
     #[must_use]
-    pub fn before(&self) -> &[Before] {
-        &self.before
+    pub fn previous(&self) -> &[Previous] {
+        &self.previous
     }
 
     /// Returns the previous generations that could not be read: their counts since the last reading are lost.
@@ -211,8 +211,8 @@ impl Sensors {
     }
 
     /// Drops the counts of previous generations and unpins them, once the counts are reported and in the checkpoint.
-    pub fn forget_before(&mut self) {
-        self.before.drain(..).for_each(Before::forget);
+    pub fn forget_previous(&mut self) {
+        self.previous.drain(..).for_each(Previous::forget);
     }
 
     /// Returns the form of the scheduling tracepoint that is attached.

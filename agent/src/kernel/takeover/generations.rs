@@ -47,7 +47,7 @@ pub(in crate::kernel) const PIECE: usize = abi::PODPERF_DESCRIPTION_PIECE as usi
 
 /// The counts of a previous generation of programs, whose pins still exist.
 #[derive(Debug)]
-pub struct Before {
+pub struct Previous {
     directory: PathBuf,
     /// Identity of the previous programs, see [`crate::kernel::Sensors::identity`].
     pub identity: String,
@@ -77,11 +77,11 @@ pub(in crate::kernel) fn word(pins: &Pins) -> Option<abi::podperf_handover> {
 /// are posted.
 pub(in crate::kernel) fn take_over(
     pins: &Pins,
-    before: Vec<Generation>,
+    previous: Vec<Generation>,
     object: &Object,
     number: u64,
     copies: usize,
-) -> io::Result<(Vec<Before>, Vec<String>)> {
+) -> io::Result<(Vec<Previous>, Vec<String>)> {
     let mut unreadable = Vec::new();
     let mut lose = |generation: &Generation, error: io::Error| {
         let generation = generation.name.clone();
@@ -95,9 +95,9 @@ pub(in crate::kernel) fn take_over(
             None
         }
     };
-    let before: Vec<_> = before.into_iter().filter_map(open).collect();
+    let previous: Vec<_> = previous.into_iter().filter_map(open).collect();
     // The previous programs settle the running tasks up to here, and the new programs from here on.
-    for (_, object) in &before {
+    for (_, object) in &previous {
         // The previous agent may have been killed before its programs had migrated all task records.
         carry(object);
         flush(object);
@@ -111,9 +111,9 @@ pub(in crate::kernel) fn take_over(
     // From here on no step may fail: the new programs count, and the next agent would not read the previous programs
     // again.
     let mut found = Vec::new();
-    for (generation, object) in before {
+    for (generation, object) in previous {
         match read(pins.of(&generation.name), object, copies) {
-            Ok(before) => found.push(before),
+            Ok(previous) => found.push(previous),
             Err(error) => lose(&generation, error),
         }
     }
@@ -143,7 +143,7 @@ pub(in crate::kernel) fn description(directory: &Path) -> Option<Description> {
     Description::parse(text.trim_end_matches('\0'))
 }
 
-impl Before {
+impl Previous {
     /// Translates the posted counts of each row, which the previous agent saved in its own layout, to this agent's
     /// layout.
     pub(crate) fn posted(&self, kept: &[(u64, Vec<u64>)]) -> Vec<(u64, Vec<u64>)> {
@@ -168,7 +168,7 @@ impl Before {
     }
 }
 
-fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Before> {
+fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Previous> {
     let theirs = description(&directory).ok_or_else(|| io::Error::other("it does not say what it holds"))?;
     let ours = Description::own();
     let [rows, cpu, record] =
@@ -214,7 +214,7 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Bef
     if !unmatched.is_empty() {
         warn!(generation = %directory.display(), astray = ?unmatched, "programs of another layout: what only one of the two counts begins anew");
     }
-    Ok(Before { directory, identity, reading, unmatched, rows, sensors, changes })
+    Ok(Previous { directory, identity, reading, unmatched, rows, sensors, changes })
 }
 
 /// Returns the rows, each as the sum over all CPUs. All slots are read, since another layout may assign slots to

@@ -8,5 +8,5 @@ pub(super) mod generations;
 pub(super) mod layout;
 pub(super) mod pins;
 
-pub use generations::Before;
+pub use generations::Previous;
 pub use pins::{Pins, PinsError};
