@@ -7,8 +7,8 @@
 //! the cost low after each reading, [`checkpoint`] saves the accounts for the next agent, and [`telemetry`] counts
 //! the agent's own work. [`access`] decides who may read, and [`sandbox`] restricts the agent itself. [`events`]
 //! plans the configured perf events, [`model`] has the plain types that modules share, and [`transport`]
-//! connects out of the agent. [`cli`] reads the command line, [`config`] reads the settings, [`agent`] starts and stops the parts, and
-//! [`check`] tries them once. `agent/layers.txt` has their order.
+//! connects out of the agent. [`cli`] reads the command line, [`config`] reads the settings, [`agent`] starts and stops
+//! the parts, and [`check`] tries them once. `agent/layers.txt` has their order.
 
 pub mod access;
 pub mod agent;
