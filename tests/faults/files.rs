@@ -54,7 +54,8 @@ fn an_agent_starts_although_its_run_directory_is_full() -> Result<()> {
 /// Returns the command line of the same agent with another run directory, and its configuration file in `directory`.
 fn with_run_dir(directory: &Path, run_dir: &Path, agent: &Command) -> Command {
     let config = directory.join("podperf.yaml");
-    fs::write(&config, format!("listen: 127.0.0.1:0\nrunDir: {}\n", run_dir.display())).ok();
+    let text = format!("listen: 127.0.0.1:0\nrunDir: {}\nrestart: {{pin: false}}\n", run_dir.display());
+    fs::write(&config, text).ok();
     let mut command = Command::new(agent.get_program());
     command.args(["agent", "--config"]).arg(config);
     command

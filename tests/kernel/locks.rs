@@ -247,7 +247,7 @@ fn cgroups_of_one_slot_wait_apart() -> Result<()> {
         cgroups.push((waiter, report));
     }
     // The kernel cuts names off.
-    let by_id = dump("locks_rows_by_i")?;
+    let by_id = dump(&agent, "locks_rows_by_i")?;
     let sharing = cgroups.iter().filter(|(cgroup, _)| by_id.contains(&format!("\"key\": {},", cgroup.id()))).count();
     ensure!(sharing > 0, "no two cgroups share a slot");
     let metrics = agent.fresh_metrics()?;

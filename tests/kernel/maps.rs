@@ -1,9 +1,10 @@
 //! The BTF of the maps gives field names to programs that dump them.
 
-use std::{env, fs, process::Command};
+use std::{collections::HashSet, env, fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport, running::run, suite::Need};
+use serde::Deserialize;
 
 /// The usual place of `bpftool`, which is not on every user's path.
 const SYSTEM: &str = "/usr/sbin/bpftool";
@@ -16,7 +17,7 @@ pub(crate) fn needs() -> &'static [Need] {
 pub(crate) fn dumps_have_field_names() -> Result<()> {
     // Each reading empties the table, every ten seconds without a scrape. Waits below 10 ms are in the tasks' own
     // records until then.
-    let _agent = Agent::start("")?;
+    let agent = Agent::start("")?;
     let cgroup = TestCgroup::new("maps")?;
     let _: SleepersReport = run(&format!("sleepers --waits 50 --millis 20 --cgroup {}", cgroup.path().display()))?;
     for (map, fields) in [
@@ -27,8 +28,8 @@ pub(crate) fn dumps_have_field_names() -> Result<()> {
         ("stack_memo", &["agreed", "uses", "wrong"]),
     ] {
         let dump = match map {
-            "samples" => dump("waits_even")? + &dump("waits_odd")?,
-            _ => dump(map)?,
+            "samples" => dump(&agent, "waits_even")? + &dump(&agent, "waits_odd")?,
+            _ => dump(&agent, map)?,
         };
         for field in fields {
             ensure!(dump.contains(&format!("\"{field}\":")), "no `{field}` in the dump of `{map}`:\n{dump:.400}");
@@ -36,15 +37,36 @@ pub(crate) fn dumps_have_field_names() -> Result<()> {
     }
     for (map, field) in [("cgroups", "key"), ("rows", "id")] {
         let line = format!("\"{field}\": {}", cgroup.id());
-        ensure!(dump(map)?.contains(&line), "no {} in the dump of `{map}`", cgroup.id());
+        ensure!(dump(&agent, map)?.contains(&line), "no {} in the dump of `{map}`", cgroup.id());
     }
     Ok(())
 }
 
-/// Returns a map of all running agents in `bpftool`'s form.
-pub(crate) fn dump(map: &str) -> Result<String> {
+/// Returns a map of this agent in `bpftool`'s form. Other agents on the machine, and pins that an agent left, have maps
+/// of the same names.
+pub(crate) fn dump(agent: &Agent, map: &str) -> Result<String> {
+    let mut own = HashSet::new();
+    for file in fs::read_dir(format!("/proc/{}/fdinfo", agent.pid()))? {
+        // A file of another kind may be closed meanwhile.
+        let text = fs::read_to_string(file?.path()).unwrap_or_default();
+        own.extend(text.lines().find_map(|line| line.strip_prefix("map_id:")?.trim().parse::<u64>().ok()));
+    }
+    let shown: Vec<Shown> = serde_json::from_str(&bpftool(&["--json", "map", "show"])?)?;
+    let id = shown.iter().find(|shown| shown.name.as_deref() == Some(map) && own.contains(&shown.id));
+    let id = id.with_context(|| format!("the agent has no map `{map}`"))?.id;
+    bpftool(&["map", "dump", "id", &id.to_string()])
+}
+
+/// One map in `bpftool map show --json`.
+#[derive(Deserialize)]
+struct Shown {
+    id: u64,
+    name: Option<String>,
+}
+
+fn bpftool(arguments: &[&str]) -> Result<String> {
     let path = format!("{}:/usr/sbin", env::var("PATH").unwrap_or_default());
-    let output = Command::new("bpftool").env("PATH", path).args(["map", "dump", "name", map]).output();
+    let output = Command::new("bpftool").env("PATH", path).args(arguments).output();
     let output = output.context("failed to run bpftool")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "bpftool failed: {text}{}", String::from_utf8_lossy(&output.stderr));

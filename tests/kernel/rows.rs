@@ -40,7 +40,7 @@ pub(crate) fn cgroups_of_one_slot_are_counted_apart() -> Result<()> {
             run(&format!("spin --cpu 0 --seconds 0.02 --cgroup {}", cgroup.path().display()))
         };
         burn()?;
-        let second = dump("rows_by_id")?.contains(&format!("\"key\": {}", cgroup.id()));
+        let second = dump(&agent, "rows_by_id")?.contains(&format!("\"key\": {}", cgroup.id()));
         if second {
             // The row exists now.
             burn()?;
@@ -74,20 +74,20 @@ pub(crate) fn a_dead_cgroups_slot_is_anothers() -> Result<()> {
         is_close(path, Duration::try_from_secs_f64(found)?, Duration::from_nanos(life.usage_ns))?;
     }
     // On a busy machine, the agent may learn of the last cgroups a reading later.
-    let mut kept = slots_of(&lives)?;
+    let mut kept = slots_of(&agent, &lives)?;
     for _ in 0..READINGS {
         if kept.is_empty() {
             return Ok(());
         }
         agent.fresh_metrics()?;
-        kept = slots_of(&lives)?;
+        kept = slots_of(&agent, &lives)?;
     }
     bail!("{} of {} dead cgroups still have a slot: {:?}", kept.len(), lives.len(), kept.first());
 }
 
 /// Returns the cgroups that have a slot, each with the slot's content, and whether the kernel side knows the cgroup.
-fn slots_of(lives: &[ShortLife]) -> Result<Vec<(u64, String, bool)>> {
-    let (rows, known) = (dump("rows")?, dump("cgroups")?);
+fn slots_of(agent: &Agent, lives: &[ShortLife]) -> Result<Vec<(u64, String, bool)>> {
+    let (rows, known) = (dump(agent, "rows")?, dump(agent, "cgroups")?);
     let slots: Vec<&str> = rows.split("\"id\": ").skip(1).collect();
     let slot_of = |life: &ShortLife| {
         let slot = slots.iter().find(|slot| slot.starts_with(&format!("{},", life.id)))?;

@@ -29,6 +29,8 @@ const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The number of tests that are printed with their time.
 const SLOWEST: usize = 10;
+/// The usual directory of pins. What a test leaves there goes on counting beside all later tests.
+const PINS: &str = "/sys/fs/bpf/podperf";
 /// The variable that makes the runner print the times of all tests.
 const TIMES: &str = "PODPERF_TIMES";
 /// Number of tests of one ring that run at the same time. They mostly wait, so the number exceeds the CPUs of a small
@@ -191,9 +193,10 @@ fn trials(tests: &[Test], lacks: Option<&str>, times: &Times) -> Vec<Trial> {
         let times = Arc::clone(times);
         let test = move || {
             let _turn = turn(is_alone)?;
-            let start = Instant::now();
+            let (start, pins) = (Instant::now(), fs::exists(PINS)?);
             let outcome = body();
             times.lock().unwrap_or_else(PoisonError::into_inner).push((start.elapsed(), name));
+            ensure!(pins || !fs::exists(PINS)?, "an agent left its pins in `{PINS}`");
             outcome
         };
         Trial::test(title, move || test().map_err(|error| Failed::from(format!("{error:#}"))))
