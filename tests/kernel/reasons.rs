@@ -189,7 +189,7 @@ pub(crate) fn preempted() -> Result<()> {
 
 /// A burner with a quota of a fifth of a CPU waits for four fifths of the time. The kernel counts the same time.
 pub(crate) fn throttled(stacks: bool) -> Result<()> {
-    switch_on("cpu")?;
+    cgroup::switch_on("cpu")?;
     let agent = Agent::start(if stacks { WITHOUT_BUDGET } else { "stacks: {enabled: false}" })?;
     let cgroup = TestCgroup::new("throttled")?;
     fs::write(cgroup.path().join("cpu.max"), "20000 100000").context("failed to set a quota")?;
@@ -214,7 +214,7 @@ pub(crate) fn throttled(stacks: bool) -> Result<()> {
 /// Over `memory.high`, the kernel makes a thread sleep on its way back to user mode, after any access that touched the
 /// page.
 pub(crate) fn over_the_limit_of_memory() -> Result<()> {
-    switch_on("memory")?;
+    cgroup::switch_on("memory")?;
     let agent = Agent::start(WITHOUT_BUDGET)?;
     let cgroup = TestCgroup::new("high")?;
     fs::write(cgroup.path().join("memory.high"), "8M").context("failed to set a limit")?;
@@ -233,13 +233,6 @@ pub(crate) fn over_the_limit_of_memory() -> Result<()> {
         "{found:?}, and {queued:?} in the run queue, of {waited:?} to {at_most:?}"
     );
     Ok(())
-}
-
-/// Enables a controller for the cgroups below the root.
-fn switch_on(controller: &str) -> Result<()> {
-    let root = cgroup::mount_point()?;
-    fs::write(root.join("cgroup.subtree_control"), format!("+{controller}"))
-        .with_context(|| format!("failed to switch on the controller `{controller}`"))
 }
 
 /// A thread is on the CPU, waits for it, or waits for something else, so the sum of these times is the wall time. Time

@@ -240,16 +240,22 @@ impl Agent {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for a line of the log that contains `text`, and returns the first such line.
+    /// Waits for a line of the log that contains `text`, and returns the first such line. The deadline is extended as
+    /// that of [`Self::wait`].
     pub fn wait_for_log(&mut self, text: &str, deadline: Duration) -> Result<String> {
         let start = Instant::now();
+        let mut waited = Waited::begin(&[self.pid()]);
         loop {
             let log = self.log();
             if let Some(line) = log.lines().find(|line| line.contains(text)) {
                 return Ok(line.to_owned());
             }
             self.check()?;
-            ensure!(start.elapsed() < deadline, "podperf did not say `{text}` in {deadline:?}:\n{log}");
+            let (took, without_cpu) = (start.elapsed(), waited.total());
+            ensure!(
+                took <= deadline + without_cpu,
+                "podperf did not say `{text}` in {deadline:?}: it took {took:?}, {without_cpu:?} of it without a CPU:\n{log}"
+            );
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -121,6 +121,12 @@ pub fn join(directory: &Path) -> Result<()> {
     fs::write(&procs, "0").with_context(|| format!("failed to join `{}`", procs.display()))
 }
 
+/// Enables a controller for the cgroups below the root.
+pub fn switch_on(controller: &str) -> Result<()> {
+    fs::write(mount_point()?.join("cgroup.subtree_control"), format!("+{controller}"))
+        .with_context(|| format!("failed to switch on the controller `{controller}`"))
+}
+
 /// Returns `usage_usec` of the cgroup `directory`.
 pub fn cpu_usage(directory: &Path) -> Result<Duration> {
     let file = directory.join("cpu.stat");

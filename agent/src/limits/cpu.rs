@@ -2,11 +2,12 @@
 //! readers do not count: the HTTP server has a limit of its own.
 //!
 //! The cost is judged by its mean over periods of [`JUDGED`], because profiles are made in bursts. Over the limit, the
-//! next step of [`super::steps`] is given up. Once something is given up, the mean since the last change must be over
-//! the limit, too, or that of the last minutes ([`REMEMBERED`]): so bursts do not add up while their mean is below the
-//! limit. With room, steps come back: first one, and then three times as many in each further period. Between the limit
-//! and the room, one step comes back after minutes. If the cost is over the limit soon after a step came back, the next
-//! attempt waits twice as long, unless the cost has fallen meanwhile.
+//! next step of [`super::steps`] is given up. The first window after that is judged only if it is far over the limit,
+//! since it contains work that had begun before; so is the first window after the start. Once something is given up, the
+//! mean since the last change must be over the limit, too, or that of the last minutes ([`REMEMBERED`]): so bursts do
+//! not add up while their mean is below the limit. With room, steps come back: first one, and then three times as many
+//! in each further period. Between the limit and the room, one step comes back after minutes. If the cost is over the
+//! limit soon after a step came back, the next attempt waits twice as long, unless the cost has fallen meanwhile.
 
 use std::time::Duration;
 
@@ -60,7 +61,7 @@ pub struct Overhead {
     cpus: u32,
     /// The end of the last window.
     last: Option<(Duration, Cost)>,
-    /// The begin of the period that is judged next.
+    /// The begin of the period that is judged next; `None` until the first window after the start or a step has ended.
     period: Option<(Duration, Cost)>,
     /// The begin of the time that is judged for a further step, and of the one that follows.
     remembered: Option<[(Duration, Cost); 2]>,
@@ -127,14 +128,19 @@ impl Overhead {
         if self.most_percent <= 0.0 {
             return None;
         }
-        let (from, at_first) = *self.period.get_or_insert((then, before));
-        let period = now.saturating_sub(from);
         let is_far_over = self.percent > self.most_percent * FAR_OVER;
-        if period < JUDGED && !is_far_over {
-            return None;
-        }
+        let (from, at_first) = match self.period {
+            Some((from, _)) if !is_far_over && now.saturating_sub(from) < JUDGED => return None,
+            Some(period) => period,
+            None if is_far_over => (then, before),
+            // The first window is not judged.
+            None => {
+                self.period = self.last;
+                return None;
+            }
+        };
         self.period = self.last;
-        let mean = self.percent_of(cost, at_first, period);
+        let mean = self.percent_of(cost, at_first, now.saturating_sub(from));
         let lasting = self.lasting(now, cost);
         let on_probation = self.restored.filter(|(at, _)| now.saturating_sub(*at) < PROBATION);
         if is_far_over || mean > self.most_percent {
@@ -146,6 +152,7 @@ impl Overhead {
             }
             (self.restored, self.room_since, self.below_since, self.next) = (None, None, None, 1);
             self.remembered = Some([(now, cost); 2]);
+            self.period = None;
             return Some(Change::Shed);
         }
         if self.restored.is_some() && on_probation.is_none() {

@@ -73,20 +73,30 @@ fn without_a_cap_nothing_is_given_up() {
 
 #[test]
 fn a_cold_start_gives_up_little_and_for_less_than_a_minute() {
-    let changes = Simulated::new(CAP).run(600, |now, _| if now < 10 { 6.0 } else { 1.0 });
-    assert_eq!(changes, [(10, 1), (20, 0)]);
+    assert_eq!(Simulated::new(CAP).run(600, |now, _| if now < 10 { 6.0 } else { 1.0 }), []);
+    let changes = Simulated::new(CAP).run(600, |now, _| if now < 15 { 6.0 } else { 1.0 });
+    assert_eq!(changes, [(15, 1), (30, 0)]);
 }
 
 #[test]
 fn a_lasting_overload_takes_as_many_steps_as_it_needs_and_no_other() {
     let mut agent = Simulated::new(CAP);
     let changes = agent.run(3600, |_, steps| halved(22.0, 2.0, steps));
-    assert_eq!(changes[..3], [(5, 1), (10, 2), (20, 3)]);
+    assert_eq!(changes[..3], [(5, 1), (10, 2), (25, 3)]);
     // The cost stays between the room and the limit. Each attempt takes ten seconds.
-    assert_eq!(changes[3..], [(320, 2), (330, 3), (930, 2), (940, 3), (2140, 2), (2150, 3)]);
+    assert_eq!(changes[3..], [(330, 2), (340, 3), (945, 2), (955, 3), (2160, 2), (2170, 3)]);
     // Nothing more can be given up.
     agent.run(3600, |_, _| 20.0);
     assert_eq!(agent.given_up, STEPS);
+}
+
+/// Each step halves the cost, which is seen a window later: the steps of a simulation with a delay of one window.
+#[test]
+fn a_step_that_is_seen_late_is_enough() {
+    let mut agent = Simulated::new(CAP);
+    let last = std::cell::Cell::new(0);
+    let changes = agent.run(60, |_, steps| halved(9.0, 0.0, last.replace(steps)));
+    assert_eq!(changes, [(15, 1)], "the cost is 4.5 with one step");
 }
 
 #[test]
@@ -118,7 +128,7 @@ fn a_load_that_oscillates_around_the_cap_rarely_makes_steps_come_and_go() {
 #[test]
 fn a_load_near_the_cap_does_not_make_steps_come_and_go() {
     let changes = Simulated::new(CAP).run(3600, |now, steps| halved(if now % 10 == 0 { 5.3 } else { 4.9 }, 1.0, steps));
-    assert!(changes[0] == (10, 1) && changes.len() < 10, "{changes:?}");
+    assert!(changes[0] == (15, 1) && changes.len() < 10, "{changes:?}");
 }
 
 /// Profiles are named and sent each 10 s, in one of two windows.
@@ -161,7 +171,7 @@ fn attempts_that_are_too_early_become_rare() {
     let mut agent = Simulated::new(CAP);
     let changes = agent.run(3600, |_, steps| if steps == 0 { 8.0 } else { 2.0 });
     let restored: Vec<_> = changes.iter().filter(|(_, steps)| *steps == 0).map(|(at, _)| *at).collect();
-    assert_eq!(restored, [20, 50, 100, 190, 360, 690, 1340, 2630]);
+    assert_eq!(restored, [30, 65, 120, 215, 390, 725, 1380, 2675]);
     // When the load falls, the next attempt does not wait for half an hour.
     let changes = agent.run(80, |_, _| 0.5);
     assert_eq!((changes.len(), agent.given_up), (1, 0), "{changes:?}");
