@@ -137,7 +137,8 @@ fn a_full_table_of_cgroups_is_told_with_the_way_out() -> Result<()> {
 /// A node that swaps, or a frozen cgroup, stops the agent like SIGSTOP.
 fn an_agent_that_stood_still_finds_what_it_missed() -> Result<()> {
     let mut agent = Agent::start("")?;
-    agent.fresh_metrics()?;
+    let rows = || agent.fresh_metrics()?.get("podperf_bpf_map_entries", &[("map", "cgroups")]).context("no entries");
+    let rows_before = rows()?;
     agent.signal(Signal::SIGSTOP)?;
     let parent = TestCgroup::new("missed")?;
     // The ring of births and deaths has room for some thousand events.
@@ -158,6 +159,9 @@ fn an_agent_that_stood_still_finds_what_it_missed() -> Result<()> {
         })?;
         is_close("the dead that nobody announced", Duration::try_from_secs_f64(found)?, truth)?;
     }
+    within(SOON, "the dead that nobody announced leave their rows", || {
+        Ok((rows()? < rows_before + 10.0).then_some(()))
+    })?;
     nothing_was_lost(&serves_and_counts(&mut agent)?)?;
     row(
         "ring buffer overrun: the agent stood still (SIGSTOP) while 4,000 cgroups came and went",

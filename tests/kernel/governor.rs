@@ -11,7 +11,7 @@ use podperf_tests::{
     agent::{Agent, Metrics, testing},
     cgroup::{self, TestCgroup},
     running::{Load, cpus},
-    suite::{tell, within},
+    suite::{has_own_machine, tell, within},
 };
 
 const WAIT: &str = "podperf_cgroup_wait_seconds_total";
@@ -43,8 +43,11 @@ pub(crate) fn a_load_over_the_cap_loses_little_and_gets_all_back() -> Result<()>
     // leave the agent without a CPU in an emulated guest.
     cgroup::switch_on("cpu").ok();
     let (busy, sleeping) = (TestCgroup::new("busy")?, TestCgroup::new("sleeping")?);
-    let threads = 32 * cpus()?;
-    let thicket = format!("thicket --threads {threads} --micros 1000 --cgroup {}", busy.path().display());
+    // In an emulated machine, a walk takes ten times as long. If the load took all of its CPU time, the load would do
+    // more with all that the agent gives up.
+    let (threads, micros) = if has_own_machine() { (8, 8_000) } else { (32, 1_000) };
+    let threads = threads * cpus()?;
+    let thicket = format!("thicket --threads {threads} --micros {micros} --cgroup {}", busy.path().display());
     let _sleepers =
         Load::start(&format!("sleepers --waits 100000 --millis 300 --cgroup {}", sleeping.path().display()))?;
     // The load leaves little CPU time for the start of an agent, so it begins after the agent.

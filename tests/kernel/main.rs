@@ -143,6 +143,7 @@ fn main() -> ExitCode {
         the_programs_have_not_grown => itself::programs_have_not_grown,
         cgroups_of_one_slot_are_counted_apart: maps::needs() => rows::cgroups_of_one_slot_are_counted_apart,
         a_dead_cgroups_slot_is_anothers: maps::needs() => rows::a_dead_cgroups_slot_is_anothers,
+        a_row_without_its_cgroup_is_freed: maps::needs() => rows::a_row_without_its_cgroup_is_freed,
         dumped_maps_have_field_names: maps::needs() => maps::dumps_have_field_names,
         a_damaged_file_is_named_and_the_kernels_counts_go_on => restart::what_is_kept_may_be_damaged,
         an_ordinary_end_loses_nothing => restart::an_ordinary_end_loses_nothing,

@@ -42,9 +42,22 @@ pub(crate) fn dumps_have_field_names() -> Result<()> {
     Ok(())
 }
 
-/// Returns a map of this agent in `bpftool`'s form. Other agents on the machine, and pins that an agent left, have maps
-/// of the same names.
+/// Returns a map of this agent in `bpftool`'s form.
 pub(crate) fn dump(agent: &Agent, map: &str) -> Result<String> {
+    bpftool(&["map", "dump", "id", &id(agent, map)?])
+}
+
+/// Deletes a cgroup's entry from a map of this agent.
+pub(crate) fn delete(agent: &Agent, map: &str, cgroup: &TestCgroup) -> Result<()> {
+    let id = id(agent, map)?;
+    let key = cgroup.id().to_ne_bytes().map(|byte| byte.to_string());
+    let key: Vec<&str> = key.iter().map(String::as_str).collect();
+    bpftool(&[&["map", "delete", "id", &id, "key"], &key[..]].concat()).map(drop)
+}
+
+/// Returns the id of a map of this agent. Other agents on the machine, and pins that an agent left, have maps of the same
+/// names.
+fn id(agent: &Agent, map: &str) -> Result<String> {
     let mut own = HashSet::new();
     for file in fs::read_dir(format!("/proc/{}/fdinfo", agent.pid()))? {
         // A file of another kind may be closed meanwhile.
@@ -53,8 +66,7 @@ pub(crate) fn dump(agent: &Agent, map: &str) -> Result<String> {
     }
     let shown: Vec<Shown> = serde_json::from_str(&bpftool(&["--json", "map", "show"])?)?;
     let id = shown.iter().find(|shown| shown.name.as_deref() == Some(map) && own.contains(&shown.id));
-    let id = id.with_context(|| format!("the agent has no map `{map}`"))?.id;
-    bpftool(&["map", "dump", "id", &id.to_string()])
+    Ok(id.with_context(|| format!("the agent has no map `{map}`"))?.id.to_string())
 }
 
 /// One map in `bpftool map show --json`.

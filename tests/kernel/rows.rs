@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::{Agent, Metrics},
+    bpffs::Bpffs,
     cgroup::TestCgroup,
     load::{
         churn::{ChurnReport, ShortLife},
@@ -13,7 +15,7 @@ use podperf_tests::{
     running::{ONCPU, is_close, oncpu_is_cpu_stat, run},
 };
 
-use crate::maps::dump;
+use crate::maps::{delete, dump};
 
 /// Few slots, so that cgroups share and reuse them. They are enough for the other cgroups of the machine.
 const FEW: &str = "cgroups: {max: 256}\n";
@@ -83,6 +85,33 @@ pub(crate) fn a_dead_cgroups_slot_is_anothers() -> Result<()> {
         kept = slots_of(&agent, &lives)?;
     }
     bail!("{} of {} dead cgroups still have a slot: {:?}", kept.len(), lives.len(), kept.first());
+}
+
+/// A sensor may leave such a row, or an agent that ends while it frees rows.
+pub(crate) fn a_row_without_its_cgroup_is_freed() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let mut agent = Agent::start(&bpffs.yaml())?;
+    let cgroup = TestCgroup::new("orphan")?;
+    let other = TestCgroup::new("other")?;
+    for cgroup in [&cgroup, &other] {
+        let _: CpuReport = run(&format!("spin --seconds 0.02 --cgroup {}", cgroup.path().display()))?;
+    }
+    agent.fresh_metrics()?;
+    delete(&agent, "cgroups", &cgroup)?;
+    let has_row = |agent: &Agent, cgroup: &TestCgroup| -> Result<bool> {
+        Ok(dump(agent, "rows")?.contains(&format!("\"id\": {},", cgroup.id())))
+    };
+    agent.fresh_metrics()?;
+    ensure!(has_row(&agent, &cgroup)?, "the row is gone without a sweep");
+    agent.restart(Signal::SIGKILL, &bpffs.yaml())?;
+    for _ in 0..READINGS {
+        agent.fresh_metrics()?;
+        if !has_row(&agent, &cgroup)? {
+            ensure!(has_row(&agent, &other)?, "the row of a cgroup is gone");
+            return oncpu_is_cpu_stat(&agent.fresh_metrics()?, &other);
+        }
+    }
+    bail!("the row without its cgroup is kept");
 }
 
 /// Returns the cgroups that have a slot, each with the slot's content, and whether the kernel side knows the cgroup.

@@ -4,7 +4,7 @@ use super::*;
 use crate::model::facts::{Fact, Facts};
 use crate::{
     attribution::{Level, pods_own::ENOUGH_NS},
-    cgroups::{Choice, Selection, Tree},
+    cgroups::{Choice, Found, Selection, Tree},
     kernel::records::CgroupRecord,
     model::ids::ContainerId,
     pods::{Container, ContainerKind, PodChange, PodIndex},
@@ -27,7 +27,8 @@ struct Node {
 impl Node {
     fn new(nodes: &[(u64, &str)]) -> Self {
         let mut tree = Tree::default();
-        tree.walked(nodes.iter().map(|(id, path)| (CgroupId(*id), (*path).to_owned())).collect(), 0);
+        let cgroups = nodes.iter().map(|(id, path)| (CgroupId(*id), (*path).to_owned())).collect();
+        tree.walked(Found { cgroups, ..Found::default() }, 0);
         let rules = RowRules {
             selection: Selection { depth: 2, paths: Choice::default() },
             namespaces: Choice::default(),

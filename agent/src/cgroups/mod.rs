@@ -14,4 +14,4 @@ pub use choice::{Choice, PatternError, Patterns};
 pub use kubepods::{ContainerDir, DirKind, KubePath, QosClass, Runtime};
 pub use selection::Selection;
 pub use tree::{Place, Tree};
-pub use walk::walk;
+pub use walk::{Found, walk};

@@ -6,12 +6,14 @@ use std::{
 };
 
 use super::saved_cgroup::SavedCgroup;
-use super::{DirKind, KubePath};
+use super::{DirKind, Found, KubePath};
 use crate::model::ids::PodRef;
 use crate::{kernel::records::CgroupRecord, model::ids::CgroupId};
 
 /// Time for which a dead cgroup's path is kept, in nanoseconds: its last tasks may still add counts.
 const REMEMBER_DEAD_NS: u64 = 60_000_000_000;
+/// Time for which the row of a missing cgroup is kept if walks cannot find all cgroups, in nanoseconds.
+const KEEP_MISSING_NS: u64 = 300_000_000_000;
 /// Largest number of remembered dead cgroups. In a storm those that died first go first.
 const MAX_DEAD: usize = 65_536;
 
@@ -21,8 +23,12 @@ pub struct Tree {
     nodes: HashMap<CgroupId, Node>,
     /// Number of container directories of each pod, the lately dead included.
     pods: HashMap<PodRef, usize>,
+    /// Cgroups with counts that no walk found and no record named, each with the time of the first such walk.
+    missing: HashMap<CgroupId, u64>,
     /// `true` after the kernel cut a path short, or could not report a change: only a walk finds the true state.
     stale: bool,
+    /// `true` if the last walk found all cgroups of the machine.
+    is_whole: bool,
 }
 
 #[derive(Debug)]
@@ -104,20 +110,37 @@ impl Tree {
         }
     }
 
-    /// Applies a walk that began at `now_ns`: cgroups that the walk did not find are dead.
-    pub fn walked(&mut self, mut found: Vec<(CgroupId, String)>, now_ns: u64) {
+    /// Applies a walk that began at `now_ns`: cgroups that the walk did not find are dead, except below directories that
+    /// could not be read.
+    pub fn walked(&mut self, found: Found, now_ns: u64) {
         self.stale = false;
-        let living: HashSet<_> = found.iter().map(|(id, _)| *id).collect();
+        let living: HashSet<_> = found.cgroups.iter().map(|(id, _)| *id).collect();
         for (id, node) in &mut self.nodes {
-            if !living.contains(id) {
+            if !living.contains(id) && !found.may_miss(&node.place.path) {
                 node.died_ns.get_or_insert(now_ns);
             }
         }
+        self.is_whole = found.unreadable.is_empty() && living.contains(&CgroupId::ROOT);
+        let mut cgroups = found.cgroups;
         // The kernel assigns growing ids, so this is the order of creation.
-        found.sort_unstable_by_key(|(id, _)| *id);
-        for (id, path) in found {
+        cgroups.sort_unstable_by_key(|(id, _)| *id);
+        for (id, path) in cgroups {
             self.put(id, path, now_ns);
         }
+    }
+
+    /// Notes the cgroups with counts that a walk at `now_ns` did not find. All others are found, or have no counts.
+    pub fn note_missing(&mut self, ids: &HashSet<CgroupId>, now_ns: u64) {
+        self.missing.retain(|id, _| ids.contains(id));
+        for id in ids {
+            self.missing.entry(*id).or_insert(now_ns);
+        }
+    }
+
+    /// Returns `true` if the last walk did not find a cgroup with this id. The next walk would not find it either.
+    #[must_use]
+    pub fn is_missing(&self, id: CgroupId) -> bool {
+        self.missing.contains_key(&id)
     }
 
     /// Returns `true` if only a walk can find the tree's state.
@@ -160,10 +183,16 @@ impl Tree {
         self.len() == 0
     }
 
-    /// Returns `true` if `id` died before `before_ns`: a reading after that time contains all counts of its tasks.
+    /// Returns `true` if `id` died before `before_ns`: a reading after that time contains all counts of its tasks. A
+    /// missing cgroup is dead if walks find all cgroups of the machine. Otherwise it counts as dead after some minutes, so
+    /// that it does not keep its place in the kernel's tables for ever; if it lives, it gets a new row.
     #[must_use]
     pub fn died_before(&self, id: CgroupId, before_ns: u64) -> bool {
-        self.nodes.get(&id).and_then(|node| node.died_ns).is_some_and(|died| died < before_ns)
+        let died_ns = match self.nodes.get(&id) {
+            Some(node) => node.died_ns,
+            None => self.missing.get(&id).map(|at| at + if self.is_whole { 0 } else { KEEP_MISSING_NS }),
+        };
+        died_ns.is_some_and(|died| died < before_ns)
     }
 
     /// Removes cgroups that died long ago.
@@ -272,13 +301,39 @@ mod tests {
     }
 
     #[test]
+    fn a_cgroup_that_no_walk_of_the_whole_tree_finds_is_dead() {
+        let unreadable = || vec!["/deep".to_owned()];
+        let cases = [
+            (CgroupId::ROOT, vec![], 4),
+            (CgroupId(300), vec![], 4 + KEEP_MISSING_NS),
+            (CgroupId::ROOT, unreadable(), 4 + KEEP_MISSING_NS),
+        ];
+        for (root, unreadable, dead_at) in cases {
+            let mut tree = Tree::default();
+            tree.walked(Found { cgroups: vec![(root, "/".into())], unreadable }, 0);
+            let ids = HashSet::from([ID]);
+            tree.note_missing(&ids, 3);
+            tree.note_missing(&ids, 5);
+            assert!(tree.is_missing(ID) && !tree.died_before(ID, dead_at - 1) && tree.died_before(ID, dead_at));
+            // A record may come after the walk.
+            tree.apply(born("/late"), 6);
+            assert!(!tree.died_before(ID, u64::MAX));
+            tree.note_missing(&HashSet::new(), 8);
+            assert!(!tree.is_missing(ID));
+        }
+    }
+
+    #[test]
     fn a_walk_mends_what_was_lost() {
         let mut tree = Tree::default();
         tree.apply(born("/gone"), 0);
         tree.apply(CgroupRecord::Named(CgroupId(8), None), 0);
         assert!(tree.is_stale());
-        tree.walked(vec![(CgroupId(8), "/long".into())], 5);
-        assert!(!tree.is_stale());
+        let mut found = Found { cgroups: vec![(CgroupId(8), "/long".into())], unreadable: vec!["/".into()] };
+        tree.walked(found.clone(), 5);
+        assert!(!tree.is_stale() && tree.len() == 2, "a directory could not be read");
+        found.unreadable = vec!["/other".into()];
+        tree.walked(found, 5);
         assert_eq!(tree.living().map(|place| &*place.path).collect::<Vec<_>>(), ["/long"]);
     }
 }

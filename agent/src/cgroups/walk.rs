@@ -1,37 +1,90 @@
 //! One walk of the tree: the id of a cgroup is the inode number of its directory.
 
-use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs::{self, DirEntry},
+    io::{self, ErrorKind},
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
+
+use nix::errno::Errno;
 
 use crate::model::ids::CgroupId;
 
-/// Returns every cgroup below `root`, itself included, with its path from `root`. Leaves out cgroups that vanish during
-/// the walk.
+/// The cgroups that a walk found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// Each cgroup with its path from the root of the walk.
+    pub cgroups: Vec<(CgroupId, String)>,
+    /// Paths of directories that could not be read in full: cgroups below them may live and be not found.
+    pub unreadable: Vec<String>,
+}
+
+impl Found {
+    /// Returns `true` if a cgroup of this path may live although the walk did not find it.
+    #[must_use]
+    pub fn may_miss(&self, path: &str) -> bool {
+        let is_below = |directory: &String| path.strip_prefix(directory.trim_end_matches('/'));
+        self.unreadable.iter().filter_map(is_below).any(|rest| rest.starts_with('/'))
+    }
+}
+
+/// Returns every cgroup below `root`, itself included. Leaves out cgroups that vanish during the walk.
 ///
 /// # Errors
 ///
 /// Fails if `root` itself cannot be read.
-pub fn walk(root: &Path) -> io::Result<Vec<(CgroupId, String)>> {
-    let mut found = vec![(CgroupId(fs::metadata(root)?.ino()), "/".to_owned())];
-    let mut next = 0;
-    while next < found.len() {
-        let path = found[next].1.clone();
+pub fn walk(root: &Path) -> io::Result<Found> {
+    let mut cgroups = vec![(CgroupId(fs::metadata(root)?.ino()), "/".to_owned())];
+    let (mut next, mut unreadable) = (0, Vec::new());
+    while next < cgroups.len() {
+        let path = cgroups[next].1.clone();
         next += 1;
-        let Ok(entries) = fs::read_dir(root.join(&path[1..])) else { continue };
-        for entry in entries.flatten() {
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let entries = match fs::read_dir(root.join(&path[1..])) {
+            Ok(entries) => entries,
+            Err(error) if has_vanished(&error) => continue,
+            Err(_) => {
+                unreadable.push(path);
                 continue;
             }
-            let Ok(metadata) = entry.metadata() else { continue };
-            let name = entry.file_name();
-            let parent = path.trim_end_matches('/');
-            found.push((CgroupId(metadata.ino()), format!("{parent}/{}", name.to_string_lossy())));
+        };
+        let mut is_whole = true;
+        for entry in entries {
+            match entry.and_then(|entry| directory(&entry)) {
+                Ok(Some((id, name))) => cgroups.push((id, format!("{}/{name}", path.trim_end_matches('/')))),
+                Ok(None) => {}
+                Err(error) => is_whole &= has_vanished(&error),
+            }
+        }
+        if !is_whole {
+            unreadable.push(path);
         }
     }
-    Ok(found)
+    Ok(Found { cgroups, unreadable })
+}
+
+/// Returns the id and the name of a directory, and `None` for a file.
+fn directory(entry: &DirEntry) -> io::Result<Option<(CgroupId, String)>> {
+    if !entry.file_type()?.is_dir() {
+        return Ok(None);
+    }
+    Ok(Some((CgroupId(entry.metadata()?.ino()), entry.file_name().to_string_lossy().into_owned())))
+}
+
+/// Returns `true` for the errors of a cgroup that is removed during the walk.
+fn has_vanished(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ENODEV as i32)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
+    use nix::{
+        fcntl::{OFlag, openat},
+        sys::stat::{Mode, mkdirat},
+    };
+
     use super::*;
 
     #[test]
@@ -39,9 +92,30 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("a.slice/b.scope")).unwrap();
         fs::write(root.path().join("cgroup.procs"), "").unwrap();
-        let mut paths: Vec<_> = walk(root.path()).unwrap().into_iter().map(|(_, path)| path).collect();
+        let found = walk(root.path()).unwrap();
+        assert_eq!(found.unreadable, [""; 0]);
+        let mut paths: Vec<_> = found.cgroups.into_iter().map(|(_, path)| path).collect();
         paths.sort();
         assert_eq!(paths, ["/", "/a.slice", "/a.slice/b.scope"]);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_read_is_named() {
+        // Not even root can list this directory: its path is longer than the kernel takes.
+        let root = tempfile::tempdir().unwrap();
+        let name = "d".repeat(200);
+        let mut directory = File::open(root.path()).unwrap();
+        for _ in 0..=4096 / name.len() {
+            mkdirat(&directory, &*name, Mode::S_IRWXU).unwrap();
+            directory = openat(&directory, &*name, OFlag::O_DIRECTORY, Mode::empty()).unwrap().into();
+        }
+        let found = walk(root.path()).unwrap();
+        let [directory] = &found.unreadable[..] else { panic!("{:?}", found.unreadable) };
+        assert!(directory.starts_with(&format!("/{name}/")));
+        let missed = ["/a", "/deep", directory, &format!("{directory}/a"), &format!("{directory}a/b")];
+        assert_eq!(missed.map(|path| found.may_miss(path)), [false, false, false, true, false]);
+        let all = Found { cgroups: Vec::new(), unreadable: vec!["/".into()] };
+        assert!(all.may_miss("/a/b"));
     }
 
     #[test]

@@ -160,7 +160,6 @@ pub fn start(
         limits,
         readings,
         tree,
-        not_found: HashSet::new(),
         pods: settings.patience.is_some().then_some(pods),
         pod_changes: Changes::clone(&pod_changes),
         ledger,
@@ -193,8 +192,6 @@ struct Collector {
     limits: Limits,
     readings: Readings,
     tree: Tree,
-    /// Cgroups with counts that the last walk did not find.
-    not_found: HashSet<CgroupId>,
     /// The pods of this node; `None` if no source of pods is connected.
     pods: Option<PodIndex>,
     pod_changes: Changes,
@@ -393,15 +390,14 @@ impl Collector {
             let ids = reading.rows.iter().map(|row| row.cgroup);
             ids.filter(|id| *id != CgroupId::IDLE && tree.place(*id).is_none()).collect()
         };
-        // The next walk would not find a cgroup that the last walk did not find.
-        let news = !unknown(&self.tree).is_subset(&self.not_found);
+        let news = unknown(&self.tree).iter().any(|id| !self.tree.is_missing(*id));
         if !news && !self.tree.is_stale() && lost(&reading.drops) == before {
             return;
         }
         match walk(&self.settings.cgroup_root) {
             Ok(found) => {
                 self.tree.walked(found, monotonic_ns());
-                self.not_found = unknown(&self.tree);
+                self.tree.note_missing(&unknown(&self.tree), monotonic_ns());
             }
             Err(error) => warn!(root = %self.settings.cgroup_root.display(), %error, "failed to walk the cgroup tree"),
         }
@@ -413,10 +409,9 @@ impl Collector {
         let Some(last_ns) = self.read_at_ns.replace(reading.at_ns) else { return };
         let ids = reading.rows.iter().map(|row| row.cgroup);
         let dead: Vec<_> = ids.filter(|id| self.tree.died_before(*id, last_ns)).collect();
-        if !dead.is_empty()
-            && let Err(error) = self.sensors.forget_cgroups(&dead)
-        {
-            debug!(cgroups = dead.len(), %error, "not forgotten");
+        self.readings.forget(&self.sensors.forget_cgroups(&dead));
+        if let Err(error) = self.sensors.sweep(reading.at_ns) {
+            debug!(%error, "no sweep");
         }
         self.tree.prune(reading.at_ns);
         if let Some(pods) = &mut self.pods {

@@ -122,6 +122,11 @@ impl Readings {
         Deltas { usages: deltas, doubtful: doubtful.into_iter().collect(), unprofiled }
     }
 
+    /// Forgets cgroups whose rows are freed: if a row returns, it starts from zero.
+    pub fn forget(&mut self, cgroups: &[CgroupId]) {
+        cgroups.iter().for_each(|cgroup| drop(self.previous.remove(cgroup)));
+    }
+
     /// Returns the turns on the PMU of short rows since the last call, by group. Short rows cannot be scaled by their
     /// own turns.
     fn turns_of_short_rows(&self, reading: &RawReading) -> Vec<Pool> {
@@ -407,5 +412,8 @@ mod tests {
         read(&mut readings, |row| row.run_ns = 10);
         readings.advance(&RawReading::default());
         assert_eq!(read(&mut readings, |row| row.run_ns = 3).facts[Fact::ON_CPU], 3);
+        // A late task made the row again before a reading without it.
+        readings.forget(&[CGROUP]);
+        assert_eq!(read(&mut readings, |row| row.run_ns = 2).facts[Fact::ON_CPU], 2);
     }
 }

@@ -16,6 +16,7 @@ mod rendered;
 mod routes;
 mod running;
 mod tls;
+mod unread;
 
 use std::{
     io,

@@ -18,6 +18,7 @@ use super::pages::{overview, profile, waits};
 use super::{
     Source,
     rendered::{Encoding, Form, Rendered},
+    unread::Unread,
 };
 use crate::{
     agent::Agent,
@@ -48,10 +49,10 @@ pub(super) struct Shown {
 
 /// Returns the router with all paths. None of them accepts a body.
 pub(super) fn router(agent: Arc<Agent>, shown: &Shown) -> Router {
-    let (rendered, pulse) = (shown.rendered.clone(), Arc::clone(&shown.pulse));
+    let (rendered, unread, pulse) = (shown.rendered.clone(), Unread::default(), Arc::clone(&shown.pulse));
     Router::new()
         .route("/", get(index))
-        .route(METRICS, get(move |agent, from, headers| metrics(agent, from, rendered, headers)))
+        .route(METRICS, get(move |agent, from, headers| metrics(agent, from, (rendered, unread), headers)))
         .route("/livez", get(move || livez(pulse)))
         .route("/readyz", get(readyz))
         .route("/status", get(status))
@@ -78,9 +79,13 @@ async fn index(Shared(agent): Shared<Arc<Agent>>, uri: Uri, headers: HeaderMap) 
 async fn metrics(
     Shared(agent): Shared<Arc<Agent>>,
     Extension(Source(from)): Extension<Source>,
-    rendered: Rendered,
+    (rendered, unread): (Rendered, Unread),
     headers: HeaderMap,
 ) -> Response {
+    if !unread.has_room(from) {
+        let says = "podperf: this address has not read its last answers (read them faster, or ask for gzip)\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "10")], says).into_response();
+    }
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let format = Format::negotiate(header(header::ACCEPT));
     let encoding = Encoding::negotiate(header(header::ACCEPT_ENCODING));
@@ -97,6 +102,7 @@ async fn metrics(
     });
     match body {
         Ok(body) => {
+            let body = unread.hold(from, body);
             let mut response = ([(header::CONTENT_TYPE, format.content_type())], body).into_response();
             if encoding == Encoding::Gzip {
                 response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));

@@ -26,6 +26,8 @@ pub(super) const ROWS_SO_FAR: &str = "rows_so_far";
 const ARGUMENTS: usize = abi::PODPERF_FORGET_MAX as usize;
 /// The number of slots of cgroups for each slot of a sensor, whose rows may be large.
 const SLOTS_OF_SENSORS: u32 = 4;
+/// The time between two sweeps, in nanoseconds.
+const SWEEP_EVERY_NS: u64 = 300_000_000_000;
 /// The smallest number of slots of a sensor.
 const LEAST_SLOTS: u32 = 64;
 
@@ -38,6 +40,10 @@ pub(super) struct Rows {
     sensors: Vec<(&'static Sensor, usize)>,
     /// Copies of dead cgroups' rows that are not freed because their CPUs were offline, by CPU and cgroup.
     stale: HashSet<(usize, u64)>,
+    /// The time of the last sweep.
+    swept_ns: u64,
+    /// Cgroups with a row that were not in the kernel's list of cgroups in the last sweep.
+    suspects: HashSet<u64>,
 }
 
 impl Rows {
@@ -46,7 +52,7 @@ impl Rows {
         // A slot is the upper bits of a product, so their number is a power of two.
         let slots = max_cgroups.clamp(2, 1 << 31).next_power_of_two();
         let sensors = on.iter().map(|sensor| (*sensor, sensors::first_of(sensor))).collect();
-        Self { slots, copies, sensors, stale: HashSet::new() }
+        Self { slots, copies, sensors, stale: HashSet::new(), swept_ns: 0, suspects: HashSet::new() }
     }
 
     /// Returns the size of `rows`.
@@ -127,27 +133,39 @@ impl Rows {
         ids.into_iter().map(read).collect()
     }
 
-    /// Frees the rows of dead cgroups.
-    pub(super) fn forget(&mut self, object: &Object, dead: &[CgroupId]) -> io::Result<()> {
+    /// Frees the rows of dead cgroups, and returns the cgroups that no reading returns from here on. The other cgroups are
+    /// in the next reading.
+    pub(super) fn forget(&mut self, object: &Object, dead: &[CgroupId]) -> Vec<CgroupId> {
         // From here on these rows are not read. A program that still settles such a cgroup adds it again, with a new
         // row.
-        for id in dead {
-            raw::delete(fd(object, "cgroups")?, id.0)?;
-            raw::delete(fd(object, "rows_by_id")?, id.0)?;
-            raw::delete(fd(object, ROWS_SO_FAR)?, id.0)?;
+        let is_out = |id: &&CgroupId| {
+            let deleted = fd(object, "cgroups").and_then(|cgroups| raw::delete(cgroups, id.0));
+            deleted.inspect_err(|error| debug!(%id, %error, "not forgotten")).is_ok()
+        };
+        let forgotten: Vec<_> = dead.iter().filter(is_out).copied().collect();
+        let ids: Vec<u64> = forgotten.iter().map(|id| id.0).collect();
+        if let Err(error) = self.free_rows(object, &ids) {
+            debug!(cgroups = ids.len(), %error, "not all rows are freed, the next sweep does it");
+        }
+        forgotten
+    }
+
+    fn free_rows(&mut self, object: &Object, ids: &[u64]) -> io::Result<()> {
+        for id in ids {
+            raw::delete(fd(object, "rows_by_id")?, *id)?;
+            raw::delete(fd(object, ROWS_SO_FAR)?, *id)?;
         }
         let online = aya::util::online_cpus().unwrap_or_default();
-        let ids: Vec<u64> = dead.iter().map(|id| id.0).collect();
         let mut freed = HashSet::new();
         for cpu in online {
-            if free(object, cpu, &ids) {
+            if free(object, cpu, ids) {
                 freed.insert(cpu as usize);
             }
         }
         // Until its slots are freed, a task of a dead cgroup may make such a row again.
-        for id in dead {
+        for id in ids {
             for (sensor, _) in &self.sensors {
-                raw::delete(fd(object, sensor.names.rows_by_id)?, id.0)?;
+                raw::delete(fd(object, sensor.names.rows_by_id)?, *id)?;
             }
         }
         if freed.len() == self.copies {
@@ -155,7 +173,7 @@ impl Rows {
         }
         let rows = fd(object, "rows")?;
         let mut copies: Vec<abi::podperf_cgroup> = vec![bytemuck::Zeroable::zeroed(); self.copies];
-        for id in ids {
+        for &id in ids {
             raw::lookup(rows, self.slot(id), &mut copies)?;
             let left = copies.iter().enumerate().filter(|(cpu, copy)| copy.id == id && !freed.contains(cpu));
             self.stale.extend(left.map(|(cpu, _)| (cpu, id)));
@@ -168,6 +186,56 @@ impl Rows {
             }
         }
         Ok(())
+    }
+
+    /// Frees rows of cgroups that are not in the kernel's list of cgroups, so that no reading returns them and nothing
+    /// else frees them: a sensor may make such a row for a cgroup that found no room in the list, or that is forgotten.
+    /// Such a row is freed when two sweeps find it. The first sweep is at the start, and then one every five minutes; if
+    /// a sweep finds such rows, the next one is at the next reading.
+    pub(super) fn sweep(&mut self, object: &Object, now_ns: u64) -> io::Result<()> {
+        if self.suspects.is_empty() && self.swept_ns > 0 && now_ns.saturating_sub(self.swept_ns) < SWEEP_EVERY_NS {
+            return Ok(());
+        }
+        self.swept_ns = now_ns;
+        let found = self.without_cgroup(object)?;
+        let (orphans, suspects): (Vec<u64>, _) = found.into_iter().partition(|id| self.suspects.contains(id));
+        self.suspects = suspects.into_iter().collect();
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        debug!(rows = orphans.len(), "rows without a cgroup are freed");
+        self.free_rows(object, &orphans)
+    }
+
+    /// Returns the cgroups that have a row and are not in the kernel's list of cgroups.
+    fn without_cgroup(&self, object: &Object) -> io::Result<HashSet<u64>> {
+        let mut ids = HashSet::new();
+        let is_used = |cpu: usize, id: u64| id != 0 && !self.stale.contains(&(cpu, id));
+        raw::read_all(fd(object, "rows")?, self.copies, Then::Keep, |_: u32, copies: &[abi::podperf_cgroup]| {
+            ids.extend(
+                copies.iter().map(|copy| copy.id).enumerate().filter(|(cpu, id)| is_used(*cpu, *id)).map(|of| of.1),
+            );
+        })?;
+        raw::read_all(fd(object, "rows_by_id")?, self.copies, Then::Keep, |id: u64, _: &[abi::podperf_cgroup]| {
+            ids.insert(id);
+        })?;
+        raw::read_all(fd(object, ROWS_SO_FAR)?, 1, Then::Keep, |id: u64, _: &[abi::podperf_cgroup]| {
+            ids.insert(id);
+        })?;
+        for (Sensor { names, words, .. }, _) in &self.sensors {
+            raw::read_words(fd(object, names.rows)?, self.copies * words, Then::Keep, |_: u32, copies| {
+                let copies = copies.chunks_exact(*words).map(|copy| copy[0]).enumerate();
+                ids.extend(copies.filter(|(cpu, id)| is_used(*cpu, *id)).map(|of| of.1));
+            })?;
+            raw::read_words(fd(object, names.rows_by_id)?, self.copies * words, Then::Keep, |id: u64, _| {
+                ids.insert(id);
+            })?;
+        }
+        // Last, so that a cgroup that appears meanwhile is not among those without a cgroup.
+        raw::read_all(fd(object, "cgroups")?, 1, Then::Keep, |id: u64, _: &[u64]| {
+            ids.remove(&id);
+        })?;
+        Ok(ids)
     }
 
     /// Frees the remaining copies on CPUs that have come back online.

@@ -310,13 +310,19 @@ impl Sensors {
         Ok(drops)
     }
 
-    /// Frees the rows of removed cgroups. If the programs still settle a task of such a cgroup, a new row appears.
+    /// Frees the rows of removed cgroups, and returns those that no reading returns from here on. If the programs still
+    /// settle a task of such a cgroup, a new row appears.
+    pub fn forget_cgroups(&mut self, dead: &[CgroupId]) -> Vec<CgroupId> {
+        self.rows.forget(&self.object, dead)
+    }
+
+    /// Frees rows that no reading returns, at the start and then every five minutes.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses.
-    pub fn forget_cgroups(&mut self, dead: &[CgroupId]) -> io::Result<()> {
-        self.rows.forget(&self.object, dead)
+    /// When the kernel refuses. The next sweep then frees the rows.
+    pub fn sweep(&mut self, now_ns: u64) -> io::Result<()> {
+        self.rows.sweep(&self.object, now_ns)
     }
 
     /// Returns the use and the memory of the maps, by the kernel's own account (`/proc/self/fdinfo`).

@@ -122,8 +122,10 @@ which nobody has a name belong to it, too. This is in the series of the cgroup a
 takes 0.1 s of CPU time from one reading to the next, and 2 % of a CPU, the pod has series with `container=\"\"` for all that comes after. They are
 the rest of the pod, not its total. Their stacks stay with the cgroup above all pods.
 
-\"Series\" is how many one container has. With the defaults that is 13 on a machine with hardware counters, 9 without
-counters, and up to 19 more with stacks. \"With stacks\" is with `stacks.enabled: true`: the default of the agent, and in the
+\"Series\" is how many one container has. With the defaults that is 11 on a machine with hardware counters, 7 without
+counters, and up to 19 more with stacks. `podperf_container_info` adds one for each container, and `podperf_pod_info` one for
+each pod. `metrics.level` is `container` (the default), `pod` or `node`: at `node` all pods together are one cgroup. \"With
+stacks\" is with `stacks.enabled: true`: the default of the agent, and in the
 chart the mode `profiles`. The chart's default mode `metrics` takes no stacks, and has no such series.
 ";
 
@@ -146,16 +148,16 @@ So for the threads of a container, but for what the kernel leaves out of threads
 oncpu + offcpu{run_queue} + offcpu{throttled} + offcpu{interruptible} + offcpu{uninterruptible} = lives of its threads
 ```
 
-* A blocked thread that is woken up and waits for a CPU is in the run queue from then on. Its wait is charged when it has a CPU,
-  since only then it is known when it was woken. Since Linux 6.12 the kernel may leave a blocked thread in the run queue for some
-  milliseconds; its wait is charged as much later.
+* A blocked thread that is woken up and waits for a CPU is in the run queue from then on. The wait for the CPU is charged when
+  the thread has a CPU, since only then the time of the wake-up is known. Since Linux 6.12 the kernel may leave a blocked
+  thread in the run queue for some milliseconds; the wait of that thread is charged as much later.
 * A new thread is in the run queue until it runs for the first time.
 * A wait counts while it goes on, once it has lasted 0.1 s: a thread that has hung for an hour has an hour in its series, and a
   second more each second. Threads that were blocked when podperf started count from its start. An agent in a container
   needs `hostPID: true` for both: without it a wait counts when it ends, and not at all if it began before the agent.
-* A thread that moves to another cgroup leaves its time so far behind, also if it is blocked. If a whole process moves, the
-  kernel reports one of its threads. The threads that run and this one leave their time behind; the other blocked threads take
-  what was not charged yet, at most the time since the last reading, to the new cgroup.
+* A thread that moves to another cgroup leaves its time so far behind, also if the thread is blocked. If a whole process
+  moves, the kernel reports one of its threads. The reported thread and the threads that run leave their time behind; each
+  other blocked thread takes the time that was not charged yet, at most since the last reading, to the new cgroup.
 * Before Linux 6.18 the kernel stops a whole run queue when a quota is used up. Then `throttled` has the threads that left the
   CPU for that reason; threads that wake up later, or were in the queue before, are in `run_queue`.
 * Time of a running thread that its CPU spends on interrupts, and time in which a virtual machine has no physical CPU for it,
@@ -179,9 +181,8 @@ not known. `wait` and `offcpu` differ in three cases:
   minutes.
 
 `waits` counts the waits that have ended, by the same reasons. For a reason for which threads are blocked, the rate of `wait` divided
-by the rate of `waits` is the mean length of a wait, if waits are short beside the interval. It is not for `run_queue` and
-`unknown`: they have time of threads that were woken or born and then queued, and of waits that were lost, which are counted
-nowhere.
+by the rate of `waits` is the mean length of a wait, if waits are short beside the interval. Do not divide for `run_queue` and
+`unknown`: their `wait` contains time that no ended wait stands for.
 
 | a thread, for ten seconds | `oncpu` | `run_queue` | `throttled` | `interruptible` | `uninterruptible` |
 |---|---|---|---|---|---|
