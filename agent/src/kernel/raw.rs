@@ -118,14 +118,19 @@ pub(super) fn read_words<K: Pod>(
                 continue;
             }
             Some(libc::EINTR) => continue,
-            None | Some(libc::ENOENT) => {}
-            Some(_) => return error.map_or(Ok(()), Err),
+            _ => {}
         }
-        for (key, values) in keys.iter().zip(values.chunks_exact(words)).take(attr.count as usize) {
+        let is_end = error.as_ref().is_none_or(|error| error.raw_os_error() == Some(libc::ENOENT));
+        // After another error the number is that of the entries before it, which may be deleted already. If the kernel
+        // refused the command as a whole, the number is as it was.
+        let count = if is_end || (attr.count as usize) < room { attr.count as usize } else { 0 };
+        for (key, values) in keys.iter().zip(values.chunks_exact(words)).take(count) {
             each(*key, values);
         }
-        if error.is_some() {
-            return Ok(());
+        match error {
+            Some(_) if is_end => return Ok(()),
+            Some(error) => return Err(error),
+            None => {}
         }
         mem::swap(&mut cursor, &mut next);
         first = false;

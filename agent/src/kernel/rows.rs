@@ -5,7 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io,
+    io, mem,
 };
 
 use podperf_ebpf::abi;
@@ -42,7 +42,7 @@ pub(super) struct Rows {
     stale: HashSet<(usize, u64)>,
     /// The time of the last sweep.
     swept_ns: u64,
-    /// Cgroups with a row that were not in the kernel's list of cgroups in the last sweep.
+    /// Cgroups with a row that the sweep of the last reading did not find in the kernel's list of cgroups.
     suspects: HashSet<u64>,
 }
 
@@ -190,19 +190,19 @@ impl Rows {
 
     /// Frees rows of cgroups that are not in the kernel's list of cgroups, so that no reading returns them and nothing
     /// else frees them: a sensor may make such a row for a cgroup that found no room in the list, or that is forgotten.
-    /// Such a row is freed when two sweeps find it. The first sweep is at the start, and then one every five minutes; if
-    /// a sweep finds such rows, the next one is at the next reading.
+    /// The first sweep is at the start, and then one every five minutes. What is found is freed if it is still there at
+    /// the next reading.
     pub(super) fn sweep(&mut self, object: &Object, now_ns: u64) -> io::Result<()> {
-        if self.suspects.is_empty() && self.swept_ns > 0 && now_ns.saturating_sub(self.swept_ns) < SWEEP_EVERY_NS {
+        let suspects = mem::take(&mut self.suspects);
+        if suspects.is_empty() && self.swept_ns > 0 && now_ns.saturating_sub(self.swept_ns) < SWEEP_EVERY_NS {
             return Ok(());
         }
-        self.swept_ns = now_ns;
         let found = self.without_cgroup(object)?;
-        let (orphans, suspects): (Vec<u64>, _) = found.into_iter().partition(|id| self.suspects.contains(id));
-        self.suspects = suspects.into_iter().collect();
-        if orphans.is_empty() {
+        if suspects.is_empty() {
+            (self.swept_ns, self.suspects) = (now_ns, found);
             return Ok(());
         }
+        let orphans: Vec<u64> = found.intersection(&suspects).copied().collect();
         debug!(rows = orphans.len(), "rows without a cgroup are freed");
         self.free_rows(object, &orphans)
     }

@@ -30,8 +30,8 @@ pub(super) fn take(object: &Object, odd: usize) -> (Vec<RawSample>, Option<io::E
         };
         let unused: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();
         let taken = fd(object, table).and_then(|map| raw::read_all(map, 1, Then::Delete, take));
-        let emptied = fd(object, "samples_used").and_then(|map| raw::update(map, number, unused));
-        failed = failed.or(taken.err()).or(emptied.err());
+        let emptied = taken.and_then(|()| fd(object, "samples_used").and_then(|map| raw::update(map, number, unused)));
+        failed = failed.or(emptied.err());
     }
     (samples, failed)
 }

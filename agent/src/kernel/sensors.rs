@@ -210,9 +210,9 @@ impl Sensors {
         &self.unreadable
     }
 
-    /// Drops the counts of previous generations and unpins them, once the counts are reported and in the checkpoint.
+    /// Unpins previous generations and drops their counts, once the counts are reported and in the checkpoint.
     pub fn forget_previous(&mut self) {
-        self.previous.drain(..).for_each(Previous::forget);
+        self.previous.retain_mut(|generation| !generation.forget());
     }
 
     /// Returns the form of the scheduling tracepoint that is attached.

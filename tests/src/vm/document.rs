@@ -10,9 +10,10 @@ use super::outcome::Outcome;
 const HEAD: &str = "\
 # Kernels
 
-Ring 2 of the tests (`tests/kernel`), each of which holds the real agent against a load with a known truth, on a row of
-Debian's kernels. `make vm` writes this file: it builds podperf without shared libraries, boots each kernel in an
-emulated machine, and runs the tests there. No hardware virtualization is needed, so every machine gives the same table.
+This page has the results of ring 2 of the tests (`tests/kernel`) on a row of Debian's kernels. Each test compares the
+agent's numbers with a load whose numbers are known. `make vm` writes this file: it builds podperf without shared
+libraries, boots each kernel in an emulated machine, and runs the tests there. No hardware virtualization is needed, so
+every machine gives the same table. With each change, `make vm-x86` runs the short tests on Linux 6.1.
 
 Time in the guests is counted in instructions (`-icount`), so what else the host does is not seen.
 

@@ -5,7 +5,7 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
+    fs, io, mem,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
 };
@@ -61,6 +61,8 @@ pub struct Previous {
     sensors: Vec<(Translation, Option<usize>)>,
     /// Changes of the cgroup tree that no agent has read yet.
     pub changes: Vec<CgroupRecord>,
+    /// True after a failure to remove the pins is logged.
+    is_told: bool,
 }
 
 /// Returns the word with the active generation; `None` if there is none.
@@ -159,12 +161,21 @@ impl Previous {
         kept.iter().map(translated).collect()
     }
 
-    /// Removes the pins: the counts are posted and in the checkpoint.
-    pub(in crate::kernel) fn forget(self) {
+    /// Removes the pins: the counts are posted and in the checkpoint. Returns true once they are gone. Until then the
+    /// checkpoint must name this generation as counted.
+    pub(in crate::kernel) fn forget(&mut self) -> bool {
+        let generation = self.directory.display();
         match fs::remove_dir_all(&self.directory) {
-            Ok(()) => info!(generation = %self.directory.display(), "taken over, and unpinned"),
-            Err(error) => warn!(generation = %self.directory.display(), %error, "failed to unpin"),
+            Ok(()) => info!(%generation, "taken over, and unpinned"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                if !mem::replace(&mut self.is_told, true) {
+                    warn!(%generation, %error, "failed to unpin, each reading tries it again");
+                }
+                return false;
+            }
         }
+        true
     }
 }
 
@@ -214,7 +225,7 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Pre
     if !unmatched.is_empty() {
         warn!(generation = %directory.display(), astray = ?unmatched, "programs of another layout: what only one of the two counts begins anew");
     }
-    Ok(Previous { directory, identity, reading, unmatched, rows, sensors, changes })
+    Ok(Previous { directory, identity, reading, unmatched, rows, sensors, changes, is_told: false })
 }
 
 /// Returns the rows, each as the sum over all CPUs. All slots are read, since another layout may assign slots to
