@@ -29,7 +29,8 @@ const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The number of tests that are printed with their time.
 const SLOWEST: usize = 10;
-/// The usual directory of pins. What a test leaves there goes on counting beside all later tests.
+/// The usual directory of pins. Programs that a test leaves there go on counting beside
+/// all later tests.
 const PINS: &str = "/sys/fs/bpf/podperf";
 /// The variable that makes the runner print the times of all tests.
 const TIMES: &str = "PODPERF_TIMES";

@@ -190,8 +190,8 @@ impl Rows {
 
     /// Frees rows of cgroups that are not in the kernel's list of cgroups, so that no reading returns them and nothing
     /// else frees them: a sensor may make such a row for a cgroup that found no room in the list, or that is forgotten.
-    /// The first sweep is at the start, and then one every five minutes. What is found is freed if it is still there at
-    /// the next reading.
+    /// The first sweep is at the start, and then one every five minutes. The rows that it finds are freed if they are still
+    /// there at the next reading.
     pub(super) fn sweep(&mut self, object: &Object, now_ns: u64) -> io::Result<()> {
         let suspects = mem::take(&mut self.suspects);
         if suspects.is_empty() && self.swept_ns > 0 && now_ns.saturating_sub(self.swept_ns) < SWEEP_EVERY_NS {
