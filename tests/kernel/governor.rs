@@ -65,7 +65,8 @@ pub(crate) fn a_load_over_the_cap_loses_little_and_gets_all_back() -> Result<()>
     let mut changed = Instant::now();
     let before = within(ENOUGH, "enough is given up", || {
         thread::sleep(Duration::from_secs(2));
-        let metrics = agent.metrics()?;
+        // On a machine without a free CPU, an answer may come too late for the client.
+        let Ok(metrics) = agent.metrics() else { return Ok(None) };
         let now = given_up(&metrics);
         let last = seen.last().map_or([0.0; 5], |(_, last)| *last);
         if now != last {
