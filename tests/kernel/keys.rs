@@ -1,15 +1,16 @@
 //! The secret in the ids of stacks: random, and the same while counting continues.
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{agent::Agent, bpffs::Bpffs};
+
+use crate::maps::bpftool;
 
 /// After a takeover, the new programs must give stacks the same ids as the previous ones.
 pub(crate) fn a_key_outlives_its_agent() -> Result<()> {
@@ -34,10 +35,8 @@ pub(crate) fn a_key_outlives_its_agent() -> Result<()> {
 fn key(bpffs: &Bpffs) -> Result<String> {
     let pins = find(&bpffs.pins(), "description")?;
     let [pin] = &pins[..] else { anyhow::bail!("not one description: {pins:?}") };
-    let path = format!("{}:/usr/sbin", env::var("PATH").unwrap_or_default());
-    let output = Command::new("bpftool").env("PATH", path).args(["--json", "map", "dump", "pinned"]).arg(pin).output();
-    let output = output.context("failed to run bpftool")?;
-    let dump: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let pin = pin.display().to_string();
+    let dump: serde_json::Value = serde_json::from_str(&bpftool(&["--json", "map", "dump", "pinned", &pin])?)?;
     let pieces = dump.as_array().context("no entries")?.iter();
     let bytes = pieces.flat_map(|piece| piece["value"].as_array().into_iter().flatten());
     let bytes: Option<Vec<u8>> =

@@ -3,7 +3,9 @@
 use std::{collections::HashSet, env, fs, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport, running::run, suite::Need};
+use podperf_tests::{
+    agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport, programs::succeed, running::run, suite::Need,
+};
 use serde::Deserialize;
 
 /// The usual place of `bpftool`, which is not on every user's path.
@@ -76,11 +78,8 @@ struct Shown {
     name: Option<String>,
 }
 
-fn bpftool(arguments: &[&str]) -> Result<String> {
+/// Returns the output of `bpftool`.
+pub(crate) fn bpftool(arguments: &[&str]) -> Result<String> {
     let path = format!("{}:/usr/sbin", env::var("PATH").unwrap_or_default());
-    let output = Command::new("bpftool").env("PATH", path).args(arguments).output();
-    let output = output.context("failed to run bpftool")?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(output.status.success(), "bpftool failed: {text}{}", String::from_utf8_lossy(&output.stderr));
-    Ok(text)
+    Ok(String::from_utf8(succeed(Command::new("bpftool").env("PATH", path).args(arguments))?)?)
 }

@@ -29,8 +29,7 @@ const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The number of tests that are printed with their time.
 const SLOWEST: usize = 10;
-/// The usual directory of pins. Programs that a test leaves there go on counting beside
-/// all later tests.
+/// The usual directory of pins. Programs that a test leaves there go on counting beside all later tests.
 const PINS: &str = "/sys/fs/bpf/podperf";
 /// The variable that makes the runner print the times of all tests.
 const TIMES: &str = "PODPERF_TIMES";
@@ -197,8 +196,9 @@ fn trials(tests: &[Test], lacks: Option<&str>, times: &Times) -> Vec<Trial> {
             let (start, pins) = (Instant::now(), fs::exists(PINS)?);
             let outcome = body();
             times.lock().unwrap_or_else(PoisonError::into_inner).push((start.elapsed(), name));
+            outcome?;
             ensure!(pins || !fs::exists(PINS)?, "an agent left its pins in `{PINS}`");
-            outcome
+            Ok(())
         };
         Trial::test(title, move || test().map_err(|error| Failed::from(format!("{error:#}"))))
             .with_ignored_flag(lacks.is_some())

@@ -10,7 +10,7 @@ use podperf_ebpf::abi;
 
 use crate::{
     events::multiplexing::{Pool, Share, Turns},
-    kernel::{OpenCounter, RawReading},
+    kernel::{OpenCounter, RawReading, RawRow},
     model::{
         facts::{Fact, Facts},
         ids::CgroupId,
@@ -46,9 +46,6 @@ impl Default for Previous {
         Self { counts: bytemuck::Zeroable::zeroed(), words: Vec::new(), last_had: 0 }
     }
 }
-
-/// Number of words of a row without those of the sensors.
-const COUNTS: usize = size_of::<abi::podperf_cgroup>() / size_of::<u64>();
 
 /// The count and the times of one event are read one after the other: the count may grow by this much in between.
 const BETWEEN: f64 = 1e5;
@@ -89,7 +86,7 @@ impl Readings {
     pub fn restore(&mut self, saved: Vec<(u64, Vec<u64>)>) {
         for (cgroup, saved) in saved {
             let mut previous = Previous { last_had: self.readings, ..Previous::default() };
-            previous.words = saved.get(COUNTS..).unwrap_or_default().to_vec();
+            previous.words = saved.get(RawRow::WORDS..).unwrap_or_default().to_vec();
             let words: &mut [u64] = bytemuck::cast_slice_mut(std::slice::from_mut(&mut previous.counts));
             words.iter_mut().zip(saved).for_each(|(word, saved)| *word = saved);
             self.previous.insert(CgroupId(cgroup), previous);
@@ -260,7 +257,6 @@ fn growth(now: u64, before: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::RawRow;
 
     const CGROUP: CgroupId = CgroupId(42);
 

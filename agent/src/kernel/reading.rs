@@ -39,6 +39,11 @@ pub struct RawRow {
     pub words: Vec<u64>,
 }
 
+impl RawRow {
+    /// The number of words of facts and counts, without those of the sensors.
+    pub const WORDS: usize = size_of::<abi::podperf_cgroup>() / size_of::<u64>();
+}
+
 /// The sums over CPUs of `struct podperf_cpu`; nanoseconds and counts.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuTotals {

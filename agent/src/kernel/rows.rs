@@ -5,7 +5,9 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io, mem,
+    io,
+    iter::once,
+    mem,
 };
 
 use podperf_ebpf::abi;
@@ -24,6 +26,8 @@ use crate::model::{
 /// The map of the parts of waits that were charged before the waits ended.
 pub(super) const ROWS_SO_FAR: &str = "rows_so_far";
 const ARGUMENTS: usize = abi::PODPERF_FORGET_MAX as usize;
+// A row of facts and counts begins with its id, as the rows of sensors do.
+const _: () = assert!(mem::offset_of!(abi::podperf_cgroup, id) == 0);
 /// The number of slots of cgroups for each slot of a sensor, whose rows may be large.
 const SLOTS_OF_SENSORS: u32 = 4;
 /// The time between two sweeps, in nanoseconds.
@@ -151,6 +155,9 @@ impl Rows {
     }
 
     fn free_rows(&mut self, object: &Object, ids: &[u64]) -> io::Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
         for id in ids {
             raw::delete(fd(object, "rows_by_id")?, *id)?;
             raw::delete(fd(object, ROWS_SO_FAR)?, *id)?;
@@ -210,29 +217,20 @@ impl Rows {
     /// Returns the cgroups that have a row and are not in the kernel's list of cgroups.
     fn without_cgroup(&self, object: &Object) -> io::Result<HashSet<u64>> {
         let mut ids = HashSet::new();
-        let is_used = |cpu: usize, id: u64| id != 0 && !self.stale.contains(&(cpu, id));
-        raw::read_all(fd(object, "rows")?, self.copies, Then::Keep, |_: u32, copies: &[abi::podperf_cgroup]| {
-            ids.extend(
-                copies.iter().map(|copy| copy.id).enumerate().filter(|(cpu, id)| is_used(*cpu, *id)).map(|of| of.1),
-            );
-        })?;
-        raw::read_all(fd(object, "rows_by_id")?, self.copies, Then::Keep, |id: u64, _: &[abi::podperf_cgroup]| {
-            ids.insert(id);
-        })?;
-        raw::read_all(fd(object, ROWS_SO_FAR)?, 1, Then::Keep, |id: u64, _: &[abi::podperf_cgroup]| {
-            ids.insert(id);
-        })?;
-        for (Sensor { names, words, .. }, _) in &self.sensors {
-            raw::read_words(fd(object, names.rows)?, self.copies * words, Then::Keep, |_: u32, copies| {
-                let copies = copies.chunks_exact(*words).map(|copy| copy[0]).enumerate();
-                ids.extend(copies.filter(|(cpu, id)| is_used(*cpu, *id)).map(|of| of.1));
+        let of_sensors =
+            self.sensors.iter().map(|(Sensor { names, words, .. }, _)| (names.rows, names.rows_by_id, *words));
+        for (rows, rows_by_id, words) in once(("rows", "rows_by_id", RawRow::WORDS)).chain(of_sensors) {
+            raw::read_words(fd(object, rows)?, self.copies * words, Then::Keep, |_: u32, copies| {
+                // The first word is the id, and 0 in a free copy.
+                let copies = copies.chunks_exact(words).map(|copy| copy[0]).enumerate();
+                let used = copies.filter(|(cpu, id)| *id != 0 && !self.stale.contains(&(*cpu, *id)));
+                ids.extend(used.map(|(_, id)| id));
             })?;
-            raw::read_words(fd(object, names.rows_by_id)?, self.copies * words, Then::Keep, |id: u64, _| {
-                ids.insert(id);
-            })?;
+            raw::read_words(fd(object, rows_by_id)?, self.copies * words, Then::Keep, |id: u64, _| ids.extend([id]))?;
         }
+        raw::read_words(fd(object, ROWS_SO_FAR)?, RawRow::WORDS, Then::Keep, |id: u64, _| ids.extend([id]))?;
         // Last, so that a cgroup that appears meanwhile is not among those without a cgroup.
-        raw::read_all(fd(object, "cgroups")?, 1, Then::Keep, |id: u64, _: &[u64]| {
+        raw::read_words(fd(object, "cgroups")?, 1, Then::Keep, |id: u64, _| {
             ids.remove(&id);
         })?;
         Ok(ids)
