@@ -38,7 +38,8 @@ SENSOR_PROGRAMS(locks, LOCKS_PROGRAMS)
 /* The same for a thread that waits for a lock while it waits for another one. */
 #define LONGEST_OUTER_WAIT_NS 10000000000ULL
 
-/* From include/linux/sched.h: SIGKILL ends this sleep. */
+/* From include/linux/sched.h: the state of a task that does not sleep; and SIGKILL ends this sleep. */
+#define TASK_RUNNING 0
 #define TASK_WAKEKILL 0x0100
 #define SIGKILL_BIT (1ULL << 8)
 
@@ -206,8 +207,18 @@ static __always_inline void begin_spin(__u64 lock, __u32 flags, __u32 pid)
 }
 
 /*
+ * Returns true if a begin is in the midst of a wait for a mutex. `__mutex_lock_common` reports MUTEX|SPIN, and MUTEX
+ * before it sleeps. It reports both again if another task takes the mutex before the woken one: the state of the task is
+ * that of its sleep by then.
+ */
+static __always_inline bool is_amid_wait(__u32 flags)
+{
+	return flags & LCB_F_MUTEX && (!(flags & LCB_F_SPIN) || bpf_get_current_task_btf()->__state != TASK_RUNNING);
+}
+
+/*
  * Begins to wait for a sleeping lock. A mutex begins more than once if the task spins and sleeps; all are one wait. A
- * wait for another sleeping lock within this wait is part of it.
+ * wait for another sleeping lock within this wait is part of it. A wait whose first begin was not seen is not counted.
  */
 static __always_inline void begin_sleep(__u64 lock, __u32 flags, __u32 pid)
 {
@@ -221,6 +232,8 @@ static __always_inline void begin_sleep(__u64 lock, __u32 flags, __u32 pid)
 		drop(LOCKS_DROP_MISSED_END);
 		forget_wait(pid, outer);
 	}
+	if (is_amid_wait(flags))
+		return;
 	wait.lock = lock;
 	wait.since_ns = now;
 	wait.charged_ns = now;
