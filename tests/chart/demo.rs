@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    pages, process,
+    golden, pages, process,
     suite::{Need, Test, tell},
     tests,
 };
@@ -30,15 +30,13 @@ pub(crate) const TESTS: &[Test] = tests![
     the_demo_runs_in_a_restricted_namespace,
     the_demo_program_changes_its_table_when_the_file_is_there: &[Need::Program("python3")],
     the_demo_prometheus_finds_its_configuration_and_all_rules: &[Need::Program("promtool")],
-    the_demo_rules_for_the_operator_are_those_of_the_file: GO,
+    the_demo_rules_for_the_operator_are_generated_from_the_file: GO,
     the_manifest_that_unpins_looks_where_agents_of_the_chart_pin: NEEDS,
     the_certificate_of_the_page_has_the_name_that_is_asked_for: GO,
 ];
 
 /// `kubernetes-validate` is a program in Python.
 const NEEDS: &[Need] = &[Need::Program("go"), Need::Program("python3")];
-/// The variable that `make chart-golden` sets.
-const WRITE: &str = "PODPERF_WRITE_GOLDEN";
 const RULES: &str = "config/demo-rules.yaml";
 const OPERATOR_RULES: &str = "config/demo/prometheusrule.yaml";
 
@@ -181,18 +179,15 @@ fn without_targets(config: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A PrometheusRule cannot name a file, so it contains the file's text. `make chart-golden` writes it.
-fn the_demo_rules_for_the_operator_are_those_of_the_file() -> Result<()> {
+/// A PrometheusRule cannot name a file, so it contains the file's text. `make golden` writes it.
+fn the_demo_rules_for_the_operator_are_generated_from_the_file() -> Result<()> {
     let path = root().join(OPERATOR_RULES);
     let text = fs::read_to_string(&path)?;
     let head = text.split_inclusive("\nspec:\n").next().context("no spec")?;
     let rules = fs::read_to_string(root().join(RULES))?;
     let indented: String = rules.lines().map(|line| format!("  {line}").trim_end().to_owned() + "\n").collect();
     let fresh = format!("{head}{indented}");
-    if std::env::var_os(WRITE).is_some() {
-        fs::write(&path, &fresh)?;
-    }
-    ensure!(fs::read_to_string(&path)? == fresh, "{OPERATOR_RULES} is not {RULES} (`make chart-golden`)");
+    golden::expect(&path, &fresh)?;
     let rule = of_kind("PrometheusRule", "podperf-demo")?;
     let expected: Value = serde_yaml::from_str(&rules)?;
     ensure!(rule["spec"] == expected, "{rule:?}");

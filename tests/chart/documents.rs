@@ -4,6 +4,7 @@ use std::{fs, path::Path, process::Command as Shell};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
+    golden,
     pages::{self, Command},
     suite::Test,
     tests,
@@ -19,9 +20,6 @@ pub(crate) const TESTS: &[Test] = tests![
     chart_and_agent_have_one_version,
     the_page_on_installing_names_each_capability: GO,
 ];
-
-/// The variable that `make chart-golden` sets.
-const WRITE: &str = "PODPERF_WRITE_GOLDEN";
 
 fn every_value_has_its_explanation_above_it() -> Result<()> {
     let text = fs::read_to_string(chart().join("values.yaml"))?;
@@ -58,12 +56,7 @@ fn the_readme_is_generated_from_the_values() -> Result<()> {
         program("helm-docs")?.args(["--dry-run", "--log-level=error", "--chart-search-root"]).arg(chart()).output()?;
     // The program prints an additional line break.
     let fresh = format!("{}\n", said(&made)?.trim());
-    let readme = chart().join("README.md");
-    if std::env::var_os(WRITE).is_some() {
-        fs::write(&readme, &fresh)?;
-    }
-    ensure!(fs::read_to_string(&readme)? == fresh, "not as values.yaml and README.md.gotmpl say (`make chart-golden`)");
-    Ok(())
+    golden::expect(&chart().join("README.md"), &fresh)
 }
 
 /// The test runs each command unchanged, with `template` instead of the installation.

@@ -1,6 +1,6 @@
 //! Three of the examples render to `examples/NAME/rendered`, byte for byte, so a review shows the effect of a changed
-//! template. `make chart-golden` writes them again. For all other examples the test renders and validates, and does not
-//! keep the text.
+//! template. `make golden` writes them again. Rules and dashboards are not among them: `tests/chart/rules.rs` compares
+//! them with `charts/podperf/files`. For all other examples the test renders and validates, and does not keep the text.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,12 +9,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use podperf_tests::{suite::Test, tests};
+use podperf_tests::{golden, suite::Test, tests};
 
 use crate::helm::{GO, arguments_of, chart, helm, notes, said, value_files};
 
 pub(crate) const TESTS: &[Test] = tests![
-    examples_render_as_they_did: GO,
+    examples_render_as_they_were_generated: GO,
     all_values_of_ci_and_examples_pass_the_strict_lint: GO,
     the_package_holds_what_is_installed_and_nothing_else: GO,
 ];
@@ -23,37 +23,37 @@ pub(crate) const TESTS: &[Test] = tests![
 const KEPT: [&str; 3] = ["default", "operator-full", "openshift"];
 /// The examples that only have to render.
 const OTHERS: [&str; 6] = ["air-gapped", "gke", "guarded", "kubernetes-1.29", "minimal", "profiles"];
-/// The variable that `make chart-golden` sets.
-const WRITE: &str = "PODPERF_WRITE_GOLDEN";
+/// The files whose text is that of `charts/podperf/files`.
+const ARRIVE_AS_WRITTEN: [&str; 2] = ["grafanadashboards.yaml", "prometheusrule.yaml"];
 
-fn examples_render_as_they_did() -> Result<()> {
+fn examples_render_as_they_were_generated() -> Result<()> {
     let mut different = Vec::new();
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(chart().join("examples"))? {
         let directory = entry?.path();
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let fresh = render(&directory.join("values.yaml")).with_context(|| name.clone())?;
-        let golden = directory.join("rendered");
+        let folder = directory.join("rendered");
         if KEPT.contains(&&*name) {
-            if std::env::var_os(WRITE).is_some() {
-                write(&golden, &fresh)?;
+            if golden::is_written() {
+                write(&folder, &fresh)?;
             }
-            let kept = read(&golden)?;
+            let kept = read(&folder)?;
             let files = fresh.keys().chain(kept.keys()).collect::<BTreeSet<_>>();
             let changed = files.into_iter().filter(|file| fresh.get(*file) != kept.get(*file));
             different.extend(changed.map(|file| format!("{name}/{}", file.display())));
         } else {
-            ensure!(!golden.exists(), "the text of example `{name}` is not kept, and `{}` exists", golden.display());
+            ensure!(!folder.exists(), "the text of example `{name}` is not kept, and `{}` exists", folder.display());
         }
         names.insert(name);
     }
-    ensure!(different.is_empty(), "not as they were (`make chart-golden`, and look at the difference): {different:?}");
+    ensure!(different.is_empty(), "not as they were (`make golden`, and look at the difference): {different:?}");
     let wanted: BTreeSet<_> = KEPT.into_iter().chain(OTHERS).map(str::to_owned).collect();
     ensure!(names == wanted, "the examples are {names:?}, not {wanted:?}");
     Ok(())
 }
 
-/// Returns all files of a rendering by their paths, and the notes.
+/// Returns the files of a rendering that are kept, by their paths, and the notes.
 fn render(values: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let text = fs::read_to_string(values)?;
     let directory = tempfile::tempdir()?;
@@ -62,6 +62,7 @@ fn render(values: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let more = arguments_of(&text);
     said(&helm(["template", "--output-dir", &out].iter().chain(&common).chain(&more))?)?;
     let mut files = read(&directory.path().join("podperf/templates"))?;
+    files.retain(|path, _| !ARRIVE_AS_WRITTEN.iter().any(|file| path == Path::new(file)));
     files.insert("NOTES.txt".into(), notes(&chart, &text, &more)?);
     Ok(files)
 }

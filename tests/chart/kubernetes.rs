@@ -19,8 +19,8 @@ use podperf_tests::{
 use crate::helm::{GO, arguments_of, objects, program, root, said, template, value_files};
 
 pub(crate) const TESTS: &[Test] = tests![
-    every_rendering_is_what_the_oldest_kubernetes_takes: NEEDS => || every_rendering_is_taken(0),
-    every_rendering_is_what_kubernetes_takes: NEEDS => || every_rendering_is_taken(1),
+    #[rings] every_rendering_is_what_the_oldest_kubernetes_takes: NEEDS => || every_rendering_is_taken(0),
+    #[rings] every_rendering_is_what_kubernetes_takes: NEEDS => || every_rendering_is_taken(1),
     every_rendering_is_what_the_newest_kubernetes_takes: NEEDS => || every_rendering_is_taken(2),
     a_field_that_kubernetes_does_not_have_is_noticed: NEEDS,
     every_object_of_an_operator_is_what_it_takes: GO,

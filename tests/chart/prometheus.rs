@@ -15,7 +15,7 @@ use crate::helm::{GO, object, root, template};
 pub(crate) const TESTS: &[Test] = tests![
     the_example_for_prometheus_asks_as_the_charts_monitors_do: GO,
     promtool_takes_the_example_and_its_rules: Version::TWO => || the_example_is_taken(Version::Two),
-    promtool_of_prometheus_3_takes_the_example_and_its_rules: Version::THREE => || the_example_is_taken(Version::Three),
+    #[rings] promtool_of_prometheus_3_takes_the_example_and_its_rules: Version::THREE => || the_example_is_taken(Version::Three),
 ];
 
 const EXAMPLE: &str = "config/prometheus.yaml";

@@ -1,11 +1,13 @@
 //! Rule and dashboard files reach the cluster unchanged, except for the changes that the values request.
 //!
-//! The rules here are this test's own: it tests how the chart renders any rules.
+//! Most rules here are this test's own: they test how the chart renders any rules. The chart's own files have to arrive
+//! as well.
 
 use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
+    rules::files_in,
     suite::{Need, Test},
     tests,
 };
@@ -102,9 +104,46 @@ fn alert(values: &str) -> Result<Value> {
     Ok(groups(values)?["groups"][1]["rules"][0].clone())
 }
 
+/// Returns the chart's files of a folder: their names without the ending, and their texts.
+fn files(folder: &str, ending: &str) -> Result<Vec<(String, String)>> {
+    let paths = files_in(&chart().join("files").join(folder), ending)?;
+    let file = |path: &PathBuf| {
+        let name = path.file_name().context("no name")?.to_string_lossy();
+        Ok((name.trim_end_matches(ending).to_owned(), fs::read_to_string(path)?))
+    };
+    paths.iter().map(file).collect()
+}
+
+/// Returns the chart's objects of a kind, sorted by name. Each has the namespace of the release, and these labels
+/// beside those of the DaemonSet.
+fn arrived(values: &str, kind: &str, labels: &[(&str, &str)]) -> Result<Vec<Value>> {
+    let rendered = template_of(&chart(), values, &[])?;
+    let common = object(&rendered, "DaemonSet")?["metadata"]["labels"].clone();
+    let mut found = objects(&rendered)?;
+    found.retain(|object| object["kind"] == kind && object["data"]["podperf.yaml"].is_null());
+    for object in &found {
+        let metadata = &object["metadata"];
+        let mut wanted = common.clone();
+        for (key, value) in labels {
+            wanted[*key] = (*value).into();
+        }
+        ensure!(metadata["namespace"] == "podperf" && metadata["labels"] == wanted, "{metadata:?}");
+    }
+    found.sort_by_key(|object| object["metadata"]["name"].as_str().map(str::to_owned));
+    Ok(found)
+}
+
 fn rules_arrive_as_they_are_written() -> Result<()> {
     let written: Value = serde_yaml::from_str(RULES)?;
     ensure!(groups("")? == written);
+    let values = "{commonLabels: {team: a}, prometheusRule: {enabled: true, additionalLabels: {release: b}}}";
+    let rules = arrived(values, "PrometheusRule", &[("release", "b")])?;
+    let files = files("rules", ".yaml")?;
+    ensure!(rules.len() == files.len(), "{} files, {} objects", files.len(), rules.len());
+    for (rule, (name, text)) in rules.iter().zip(files) {
+        let written: Value = serde_yaml::from_str(&text)?;
+        ensure!(rule["metadata"]["name"] == *name && rule["spec"] == written, "{name} is not as written");
+    }
     Ok(())
 }
 
@@ -303,6 +342,22 @@ fn dashboards_arrive_as_they_are_written() -> Result<()> {
     let text = dashboard["spec"]["json"].as_str().context("no dashboard")?;
     ensure!(serde_yaml::from_str::<Value>(text)? == written, "{text}");
     ensure!(dashboard["spec"]["folder"] == "waits" && dashboard["metadata"]["name"] == "podperf-waits");
+
+    let values =
+        "{commonLabels: {team: a}, dashboards: {configMaps: {enabled: true}, grafanaOperator: {enabled: true}}}";
+    let maps = arrived(values, "ConfigMap", &[("grafana_dashboard", "1")])?;
+    let dashboards = arrived(values, "GrafanaDashboard", &[])?;
+    let files = files("dashboards", ".json")?;
+    ensure!(maps.len() == files.len() && dashboards.len() == files.len(), "{} files", files.len());
+    for ((map, dashboard), (name, text)) in maps.iter().zip(&dashboards).zip(files) {
+        let (text, spec) = (text.trim(), &dashboard["spec"]);
+        ensure!(map["metadata"]["name"] == name.replace("podperf-", "podperf-dashboard-"), "{name}");
+        ensure!(map["data"][format!("{name}.json")] == text, "{name} is not as written");
+        ensure!(dashboard["metadata"]["name"] == *name && spec["json"] == text, "{name} is not as written");
+        let selector = &spec["instanceSelector"]["matchLabels"]["dashboards"];
+        ensure!(spec["folder"] == "podperf" && selector == "grafana" && spec["resyncPeriod"] == "10m", "{spec:?}");
+        ensure!(spec["allowCrossNamespaceImport"] == true, "{spec:?}");
+    }
     Ok(())
 }
 

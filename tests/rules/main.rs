@@ -6,14 +6,14 @@ mod imports;
 mod layers;
 mod links;
 mod lint;
-mod meaning;
+mod named;
 mod names;
 mod noise;
 mod paths;
 mod promtool;
-mod prose;
 mod release;
 mod repository;
+mod rings;
 mod runbooks;
 mod workflows;
 
@@ -30,12 +30,12 @@ fn main() -> ExitCode {
         links::TESTS,
         release::TESTS,
         repository::TESTS,
+        rings::TESTS,
         workflows::TESTS,
         layers::TESTS,
         lint::TESTS,
         paths::TESTS,
-        prose::TESTS,
-        meaning::TESTS,
+        named::TESTS,
         dashboards::TESTS,
     ];
     suite::run_beside_others(&tests.concat())

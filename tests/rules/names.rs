@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs};
 use anyhow::{Result, ensure};
 use podperf::model::sensors;
 use podperf_tests::{
-    dashboards,
+    dashboards, golden,
     reference::{print, reference},
     rules::{self, files_in, promql, root},
     suite::{Test, tell},
@@ -13,7 +13,7 @@ use podperf_tests::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
-    the_reference_is_what_the_agent_prints,
+    the_reference_is_generated_by_the_agent,
     rules_and_dashboards_name_metrics_that_there_are,
     pages_name_metrics_that_there_are,
     every_family_is_in_a_rule_or_a_dashboard,
@@ -107,10 +107,8 @@ fn expressions() -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-fn the_reference_is_what_the_agent_prints() -> Result<()> {
-    let page = fs::read_to_string(root().join("docs/metrics.md"))?;
-    ensure!(page == print("markdown")?, "docs/metrics.md differs (write it: `podperf metrics > docs/metrics.md`)");
-    Ok(())
+fn the_reference_is_generated_by_the_agent() -> Result<()> {
+    golden::expect(&root().join("docs/metrics.md"), &print("markdown")?)
 }
 
 fn rules_and_dashboards_name_metrics_that_there_are() -> Result<()> {

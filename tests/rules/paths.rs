@@ -7,14 +7,16 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{rules::root, suite::Test, tests};
+use podperf_tests::{
+    rules::{all_files, root},
+    suite::Test,
+    tests,
+};
 
 pub(crate) const TESTS: &[Test] = tests![every_path_of_the_documents_is_there, a_path_that_is_not_there_is_found,];
 
 /// Names with these endings are files of this repository.
 const ENDINGS: [&str; 10] = ["rs", "c", "h", "md", "yaml", "toml", "sh", "json", "tpl", "txt"];
-/// Folders without files of this repository: build outputs, and the output of fuzz targets.
-const SKIPPED: [&str; 4] = ["target", ".git", "tests/fuzz/target", "tests/fuzz/artifacts"];
 /// Folders of modules that a page may name by the file's name alone. Pages name files of tests by their path.
 const SOURCES: [&str; 2] = ["agent/src", "ebpf"];
 /// Exceptions from these rules: page and path.
@@ -27,26 +29,9 @@ struct Tree {
 }
 
 impl Tree {
-    fn read(root: &Path) -> Result<Self> {
-        let mut this = Self { files: BTreeSet::new(), folders: BTreeSet::new() };
-        let mut folders = vec![PathBuf::new()];
-        while let Some(folder) = folders.pop() {
-            let entries = fs::read_dir(root.join(&folder)).with_context(|| folder.display().to_string())?;
-            for entry in entries {
-                let entry = entry?;
-                let path = folder.join(entry.file_name());
-                if SKIPPED.iter().any(|skipped| path == Path::new(skipped)) {
-                    continue;
-                }
-                if entry.file_type()?.is_dir() {
-                    folders.push(path);
-                } else {
-                    this.files.insert(path);
-                }
-            }
-            this.folders.insert(folder);
-        }
-        Ok(this)
+    fn of(files: BTreeSet<PathBuf>) -> Self {
+        let folders = files.iter().flat_map(|file| file.ancestors().skip(1)).map(Path::to_owned).collect();
+        Self { files, folders }
     }
 
     fn has(&self, path: &Path) -> bool {
@@ -121,7 +106,7 @@ fn tokens(document: &str) -> impl Iterator<Item = &str> {
 
 fn every_path_of_the_documents_is_there() -> Result<()> {
     let root = root();
-    let tree = Tree::read(&root)?;
+    let tree = Tree::of(all_files()?);
     let (mut count, mut missing) = (0, Vec::new());
     let mut excepted = BTreeSet::new();
     for file in &tree.files {
@@ -145,17 +130,8 @@ fn every_path_of_the_documents_is_there() -> Result<()> {
 }
 
 fn a_path_that_is_not_there_is_found() -> Result<()> {
-    let set = |paths: &[&str]| paths.iter().map(PathBuf::from).collect();
-    let tree = Tree {
-        files: set(&[
-            "agent/src/config/mod.rs",
-            "agent/src/status.rs",
-            "tests/chart/config.rs",
-            "docs/a.md",
-            "Makefile",
-        ]),
-        folders: set(&["", "agent", "agent/src", "agent/src/config", "tests", "tests/chart", "docs"]),
-    };
+    let files = ["agent/src/config/mod.rs", "agent/src/status.rs", "tests/chart/config.rs", "docs/a.md", "Makefile"];
+    let tree = Tree::of(files.map(PathBuf::from).into());
     for token in ["status.rs", "config/mod.rs", "agent/src/config", "tests/chart/config.rs", "docs/", "a.md", "../a.md"]
     {
         ensure!(tree.is_path(token) && tree.knows(Path::new("docs/a.md"), token), "{token}");

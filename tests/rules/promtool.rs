@@ -15,13 +15,13 @@ const REPOSITORY: &str = "https://github.com/podperf/podperf";
 
 pub(crate) const TESTS: &[Test] = tests![
     prometheus_2_reads_every_rule: Version::TWO => || every_rule_is_read(Version::Two),
-    prometheus_3_reads_every_rule: Version::THREE => || every_rule_is_read(Version::Three),
+    #[rings] prometheus_3_reads_every_rule: Version::THREE => || every_rule_is_read(Version::Three),
     alerts_fire_for_who_deserves_it_and_for_no_other: Version::TWO => || alerts_fire_for_who_deserves_it(Version::Two),
-    alerts_of_prometheus_3_fire_for_who_deserves_it_and_for_no_other: Version::THREE => || alerts_fire_for_who_deserves_it(Version::Three),
+    #[rings] alerts_of_prometheus_3_fire_for_who_deserves_it_and_for_no_other: Version::THREE => || alerts_fire_for_who_deserves_it(Version::Three),
     every_alert_has_a_test_in_which_it_fires,
     alerts_keep_to_the_conventions,
     demo_rules_fire_within_minutes: Version::TWO => || demo_rules_fire(Version::Two),
-    demo_rules_of_prometheus_3_fire_within_minutes: Version::THREE => || demo_rules_fire(Version::Three),
+    #[rings] demo_rules_of_prometheus_3_fire_within_minutes: Version::THREE => || demo_rules_fire(Version::Three),
     every_group_in_a_test_is_a_group_of_the_rules,
 ];
 

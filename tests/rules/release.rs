@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_section_of_a_mebibyte_in_the_changelog_is_found: GIT,
     a_commit_that_is_not_on_main_is_refused: GIT,
     a_tree_with_changes_is_refused: GIT,
+    a_commit_whose_rings_have_not_run_is_refused: GIT,
     an_index_has_exactly_the_wanted_architectures: JQ,
     an_image_of_another_commit_is_refused: JQ,
     files_of_a_release_depend_on_the_image_alone: JQ,
@@ -98,6 +99,16 @@ fn a_tree_with_changes_is_refused() -> Result<()> {
     fs::write(checkout.tree.path().join("new.rs"), "")?;
     let said = checkout.check(&changes).err().context("taken")?.to_string();
     ensure!(said.contains("not the commit that is checked out"), "{said}");
+    Ok(())
+}
+
+fn a_commit_whose_rings_have_not_run_is_refused() -> Result<()> {
+    let checkout = Checkout::new()?;
+    checkout.let_rings("{ echo kernel: no passed run; exit 1; }")?;
+    checkout.git(&["commit", "--quiet", "--all", "--message", "two"])?;
+    checkout.git(&["update-ref", "refs/remotes/origin/main", "HEAD"])?;
+    let said = checkout.check(&format!("## {VERSION}\n\n* A change.\n")).err().context("taken")?.to_string();
+    ensure!(said.contains("kernel: no passed run") && said.contains("docs/rings.md"), "{said}");
     Ok(())
 }
 
@@ -274,11 +285,20 @@ impl Checkout {
             fs::create_dir_all(path.parent().context("no directory")?)?;
             fs::copy(root().join(name), path)?;
         }
+        checkout.let_rings("exit 0")?;
         checkout.git(&["init", "--quiet"])?;
         checkout.git(&["add", "."])?;
         checkout.git(&["commit", "--quiet", "--message", "one"])?;
         checkout.git(&["update-ref", "refs/remotes/origin/main", "HEAD"])?;
         Ok(checkout)
+    }
+
+    /// Makes the script that knows the runs of rings answer so.
+    fn let_rings(&self, answer: &str) -> Result<()> {
+        let script = self.tree.path().join("tests/rings.sh");
+        fs::create_dir_all(self.tree.path().join("tests"))?;
+        fs::write(&script, format!("#!/bin/sh\n[ \"$*\" = 'check --release' ] && {answer}\n"))?;
+        Ok(fs::set_permissions(script, Permissions::from_mode(0o755))?)
     }
 
     fn git(&self, arguments: &[&str]) -> Result<()> {

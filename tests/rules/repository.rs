@@ -1,12 +1,13 @@
 //! Addresses of the repository and of its published artifacts follow from `repository` in the workspace's `Cargo.toml`.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{rules::root, suite::Test, tests};
+use podperf_tests::{
+    rules::{all_files, root},
+    suite::Test,
+    tests,
+};
 
 pub(crate) const TESTS: &[Test] =
     tests![the_repository_has_one_address_everywhere, another_address_of_the_repository_is_noticed,];
@@ -20,13 +21,19 @@ const SECTIONS: &[&str] =
     &["actions", "attestations", "commit", "compare", "discussions", "issues", "pull", "pulls", "releases", "security"];
 /// Endings of files that are built or drawn, and contain no address.
 const NOT_TEXT: &[&str] = &["png", "svg", "gz", "zst", "pb", "o"];
+/// The folder of inputs that fuzzers made.
+const FOREIGN: &str = "tests/fuzz/corpus";
 
 fn the_repository_has_one_address_everywhere() -> Result<()> {
     let mut found = 0;
     let mut wrong = Vec::new();
-    for file in files()? {
-        let Ok(text) = fs::read_to_string(&file) else { continue };
-        let name = file.strip_prefix(root()).unwrap_or(&file).display();
+    let is_text = |file: &PathBuf| {
+        let is_drawn = file.extension().is_some_and(|extension| NOT_TEXT.iter().any(|kind| extension == *kind));
+        !is_drawn && !file.starts_with(FOREIGN)
+    };
+    for file in all_files()?.into_iter().filter(is_text) {
+        let Ok(text) = fs::read_to_string(root().join(&file)) else { continue };
+        let name = file.display();
         for (number, line) in text.lines().enumerate() {
             let (count, complaints) = look(line);
             found += count;
@@ -150,30 +157,5 @@ fn file_exists(rest: &str) -> Result<()> {
     let (_, path) = rest.split_once('/').context("no branch and path")?;
     let path = path.split('#').next().unwrap_or(path);
     ensure!(root().join(path).exists(), "no `{path}` in the tree");
-    Ok(())
-}
-
-/// Returns all files of the tree, without build outputs.
-fn files() -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    walk(&root(), &mut files)?;
-    ensure!(files.len() > 300, "only {} files", files.len());
-    Ok(files)
-}
-
-fn walk(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in fs::read_dir(directory).with_context(|| directory.display().to_string())? {
-        let entry = entry?;
-        let path = entry.path();
-        let name = entry.file_name();
-        if entry.file_type()?.is_dir() {
-            let is_built = ["target", ".git", "node_modules", "corpus"].iter().any(|built| name == *built);
-            if !is_built {
-                walk(&path, files)?;
-            }
-        } else if !path.extension().is_some_and(|extension| NOT_TEXT.iter().any(|kind| extension == *kind)) {
-            files.push(path);
-        }
-    }
     Ok(())
 }

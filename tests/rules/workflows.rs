@@ -1,4 +1,5 @@
-//! Workflows run pinned actions with the least rights, and call only commands that work on any machine.
+//! Workflows call only commands that work on any machine, and a release takes its steps in their order. Pinned actions,
+//! rights, kept tokens, triggers and pasted expressions are for zizmor (`make lint`).
 
 use std::{collections::BTreeSet, fs};
 
@@ -11,8 +12,8 @@ use podperf_tests::{
 use serde_yaml::{Mapping, Value};
 
 pub(crate) const TESTS: &[Test] = tests![
-    actions_are_pinned_by_commit_and_say_their_version,
-    workflows_have_no_rights_and_jobs_name_theirs,
+    an_action_has_one_version_in_all_workflows,
+    workflows_have_no_rights_of_their_own_and_jobs_have_a_time_limit,
     workflows_call_doors_only,
     only_the_job_that_runs_no_build_may_publish,
     a_release_takes_every_step,
@@ -43,7 +44,7 @@ const BUILDS: &[&str] =
     &["make ", "mkdir -p target && make ", ".ci/tools ", ".ci/release image", ".ci/release archive"];
 
 /// Doors that take packages from the mirror of a Debian machine.
-const ON_DEBIAN: &[&str] = &["make test", "make vm-x86", "make release-rehearsal", "make image", "make e2e"];
+const ON_DEBIAN: &[&str] = &["make test", "make rings", "make release-rehearsal", "make image", "make e2e"];
 
 /// Workflows by the names of their files.
 fn workflows() -> Result<Vec<(String, String, Value)>> {
@@ -79,41 +80,23 @@ fn steps(job: &Value) -> Result<&Vec<Value>> {
     job["steps"].as_sequence().context("no steps")
 }
 
-fn actions_are_pinned_by_commit_and_say_their_version() -> Result<()> {
-    let mut pins = BTreeSet::new();
-    for (name, text, _) in workflows()? {
-        for line in text.lines().filter_map(|line| line.split_once("uses: ").map(|(_, rest)| rest)) {
-            let (action, rest) = line.split_once('@').with_context(|| format!("{name}: {line}"))?;
-            let (commit, version) = rest.split_once(" # v").with_context(|| format!("{name}: no version: {line}"))?;
-            let is_commit = commit.len() == 40 && commit.chars().all(|c| c.is_ascii_hexdigit());
-            ensure!(is_commit, "{name}: `{action}` is not pinned by a commit");
-            let is_version =
-                version.split('.').count() == 3 && version.split('.').all(|part| part.parse::<u32>().is_ok());
-            ensure!(is_version, "{name}: `{version}` of `{action}` is no whole version");
-            pins.insert((action.to_owned(), commit.to_owned()));
-        }
-    }
-    let actions: BTreeSet<_> = pins.iter().map(|(action, _)| action).collect();
-    ensure!(actions.len() == pins.len(), "an action has two versions: {pins:?}");
-    ensure!(actions.len() > 5, "only {actions:?}");
+fn an_action_has_one_version_in_all_workflows() -> Result<()> {
+    let texts: Vec<_> = workflows()?.into_iter().map(|(_, text, _)| text).collect();
+    let lines = texts.iter().flat_map(|text| text.lines());
+    let pins: BTreeSet<_> = lines.filter_map(|line| Some(line.split_once("uses: ")?.1)).collect();
+    let actions: BTreeSet<_> = pins.iter().filter_map(|pin| pin.split('@').next()).collect();
+    ensure!(actions.len() == pins.len() && actions.len() > 5, "{pins:?}");
+    ensure!(pins.iter().all(|pin| pin.contains(" # v")), "a pin without its version: {pins:?}");
     Ok(())
 }
 
-fn workflows_have_no_rights_and_jobs_name_theirs() -> Result<()> {
-    for (name, text, workflow) in workflows()? {
-        let rights = workflow["permissions"].as_mapping();
-        ensure!(rights.is_some_and(Mapping::is_empty), "{name} gives rights to all of its jobs");
+/// A job without a limit may run for six hours.
+fn workflows_have_no_rights_of_their_own_and_jobs_have_a_time_limit() -> Result<()> {
+    for (name, _, workflow) in workflows()? {
+        ensure!(workflow["permissions"].as_mapping().is_some_and(Mapping::is_empty), "{name} has rights");
         for (job, body) in jobs(&workflow)? {
-            let rights =
-                body["permissions"].as_mapping().with_context(|| format!("{name}: {job:?} names no rights"))?;
-            ensure!(!rights.is_empty(), "{name}: {job:?} has no rights");
-            ensure!(body["timeout-minutes"].is_u64(), "{name}: {job:?} may run for six hours");
-            for step in steps(body)? {
-                let is_checkout = step["uses"].as_str().is_some_and(|uses| uses.starts_with("actions/checkout@"));
-                ensure!(!is_checkout || step["with"]["persist-credentials"] == false, "{name}: {job:?} keeps a token");
-            }
+            ensure!(body["timeout-minutes"].is_u64(), "{name}: {job:?} has no limit");
         }
-        ensure!(!text.contains("pull_request_target"), "{name} runs strangers' changes with rights");
     }
     Ok(())
 }
@@ -126,8 +109,6 @@ fn workflows_call_doors_only() -> Result<()> {
                 count += 1;
                 let is_door = DOORS.iter().any(|door| run.starts_with(door));
                 ensure!(is_door && !run.trim().contains('\n'), "{name}: {job:?} runs `{run}`");
-                // GitHub pastes an expression before the shell sees the line, so a tag could be a command.
-                ensure!(!run.contains("${{"), "{name}: {job:?} pastes into `{run}`");
             }
         }
     }
@@ -300,13 +281,13 @@ fn a_build_without_a_date_says_none() -> Result<()> {
 
 /// `make test` has three lists of test programs. Each program is in one of them.
 fn make_test_runs_every_test_program_once() -> Result<()> {
-    let makefile = fs::read_to_string(root().join("Makefile"))?;
+    let script = fs::read_to_string(root().join("tests/land.sh"))?;
     let list = |name: &str| -> Result<Vec<&str>> {
-        let line = makefile.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" := "));
+        let line = script.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix("=\"")?.strip_suffix('"'));
         let words = line.with_context(|| format!("no `{name}`"))?.split_whitespace();
         Ok(words.filter(|word| !word.starts_with("--")).collect())
     };
-    let mut run = [list("UNITS")?, list("RINGS")?, list("ASIDE")?].concat();
+    let mut run = [list("units")?, list("rings")?, list("aside")?].concat();
     run.sort_unstable();
 
     let manifest = fs::read_to_string(root().join("tests/Cargo.toml"))?;

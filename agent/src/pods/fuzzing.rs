@@ -17,7 +17,7 @@ const DEEP: usize = 120;
 /// Reads a text as a list of pods, and as a single pod: alone, in a list, and in each event of a watch.
 pub fn object(text: &str) {
     let keys = ["app", "app.kubernetes.io/name", "app_kubernetes_io_name", "teamName"].map(str::to_owned);
-    let origin = if text.len() % 2 == 0 { Origin::Kubelet } else { Origin::Api { node: "node-1".into() } };
+    let origin = if text.len().is_multiple_of(2) { Origin::Kubelet } else { Origin::Api { node: "node-1".into() } };
     let keep = PruneRules::new(&keys, &keys, origin);
     if let Ok(list) = serde_json::from_str::<RawList>(text) {
         list.items.into_iter().filter_map(|raw| keep.prune(raw)).for_each(|pod| check(&pod));
@@ -31,7 +31,7 @@ pub fn object(text: &str) {
     // A pod is the same, whether it comes alone, in a list or in an event.
     let list: RawList = serde_json::from_str(&format!("{{\"kind\":\"PodList\",\"items\":[{text}]}}")).unwrap();
     let listed: Vec<_> = list.items.into_iter().map(|raw| keep.prune(raw)).collect();
-    assert_eq!(listed, [pod.clone()]);
+    assert_eq!(listed, std::slice::from_ref(&pod));
     for kind in ["ADDED", "MODIFIED", "DELETED"] {
         let event: WatchEvent<RawPod> =
             serde_json::from_str(&format!("{{\"type\":\"{kind}\",\"object\":{text}}}")).unwrap();

@@ -1,6 +1,3 @@
-//! The watch and the kubelet report pods, whose owners choose names, labels and annotations.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|text: &str| podperf::pods::fuzzing::object(text));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| podperf_fuzz::check("kube_object", bytes));

@@ -6,6 +6,7 @@ pub mod mutation;
 pub mod promql;
 
 use std::{
+    collections::BTreeSet,
     fs,
     ops::Range,
     path::{Path, PathBuf},
@@ -47,6 +48,28 @@ pub fn root() -> PathBuf {
 pub const RULES: &str = "charts/podperf/files/rules";
 /// The directory of promtool's tests for these rules.
 pub const TESTS: &str = "tests/rules";
+
+/// Folders without files of this repository: build outputs, and the output of fuzz targets.
+const BUILT: [&str; 4] = [".git", "artifacts", "node_modules", "target"];
+
+/// Returns all files of the repository, from its root.
+pub fn all_files() -> Result<BTreeSet<PathBuf>> {
+    let root = root();
+    let (mut files, mut folders) = (BTreeSet::new(), vec![PathBuf::new()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root.join(&folder)).with_context(|| folder.display().to_string())? {
+            let entry = entry?;
+            let path = folder.join(entry.file_name());
+            if !entry.file_type()?.is_dir() {
+                files.insert(path);
+            } else if !BUILT.iter().any(|built| path.ends_with(built)) {
+                folders.push(path);
+            }
+        }
+    }
+    ensure!(files.len() > 300, "only {} files", files.len());
+    Ok(files)
+}
 
 /// Returns the files of a directory with this ending, sorted.
 pub fn files_in(directory: &Path, ending: &str) -> Result<Vec<PathBuf>> {
