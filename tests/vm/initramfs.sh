@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pack what a guest boots: initramfs.sh OUT PROGRAMS TREE..., where PROGRAMS is a directory of static programs and each
+# Pack what a guest boots: initramfs.sh OUT PROGRAMS TREE..., where PROGRAMS is a directory of programs and each
 # TREE one that unpack.sh made. Of the trees it takes programs and shared libraries, no data.
 set -eu
 

@@ -45,8 +45,6 @@ pub(super) struct Emulator {
 pub(super) struct Session {
     /// The text of its console.
     pub(super) console: String,
-    /// Time from the start of the emulator to the first process of the guest.
-    pub(super) boot: Option<Duration>,
     /// Time from the start of the emulator to its end.
     pub(super) whole: Duration,
     /// The reason why it was stopped, if it was.
@@ -80,7 +78,7 @@ impl Emulator {
     }
 
     /// Boots the row's kernel with this initramfs, and reads its console until it powers off.
-    pub(super) fn boot(&self, row: &Row, initramfs: &Path, tests: &[&str], log: &Path) -> Result<Session> {
+    pub(super) fn boot(&self, row: &Row, initramfs: &Path, tests: &[String], log: &Path) -> Result<Session> {
         let (work, tests) = match row.work {
             Work::Some(only) if tests.is_empty() => ("tests", only.to_owned()),
             Work::Tests | Work::Some(_) => ("tests", tests.join(" ")),
@@ -138,7 +136,7 @@ fn listen(mut child: Child, log: &Path, deadline: Duration) -> Result<Session> {
         }
     });
     let mut log = File::create(log).with_context(|| format!("failed to create `{}`", log.display()))?;
-    let (mut console, mut boot, mut cut) = (String::new(), None, None);
+    let (mut console, mut cut) = (String::new(), None);
     let pid = Pid::from_raw(i32::try_from(child.id())?);
     loop {
         if process::cpu_ns_of(pid).is_ok_and(|ns| Duration::from_nanos(ns) > deadline) {
@@ -147,9 +145,6 @@ fn listen(mut child: Child, log: &Path, deadline: Duration) -> Result<Session> {
         }
         match lines.recv_timeout(LOOK_EVERY) {
             Ok(line) => {
-                if boot.is_none() && line.contains("vm: up ") {
-                    boot = Some(start.elapsed());
-                }
                 writeln!(log, "{line}")?;
                 console.push_str(&line);
                 console.push('\n');
@@ -164,5 +159,5 @@ fn listen(mut child: Child, log: &Path, deadline: Duration) -> Result<Session> {
     if cut.is_none() && !console.contains("vm: end") {
         cut = Some(format!("QEMU ended early ({status})"));
     }
-    Ok(Session { console, boot, whole: start.elapsed(), cut })
+    Ok(Session { console, whole: start.elapsed(), cut })
 }

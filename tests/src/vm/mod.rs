@@ -6,14 +6,16 @@
 mod document;
 mod guest;
 mod outcome;
+mod record;
 pub mod rows;
 
 use std::{
     collections::{HashMap, hash_map::Entry},
+    env::consts::ARCH,
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -21,6 +23,7 @@ use clap::Args;
 
 use guest::Emulator;
 use outcome::{Outcome, Report};
+use record::Record;
 use rows::{Machine, ROWS, Row};
 
 /// `podperf-vm`.
@@ -29,28 +32,25 @@ pub struct VmArgs {
     /// Rows to boot, all if absent
     #[arg(long, value_delimiter = ',')]
     pub rows: Vec<String>,
-    /// Rows that are not booted: their last logs are read again
-    #[arg(long, value_delimiter = ',')]
-    pub logged: Vec<String>,
     /// Run only the tests of ring 2 whose names contain this
     #[arg(long)]
     pub filter: Option<String>,
+    /// Run only the tests of ring 2 with these whole names, and fail if one of them cannot run
+    #[arg(long, value_delimiter = ',', conflicts_with_all = ["filter", "quick"])]
+    pub only: Vec<String>,
     /// Leave out tests that take long and differ little between kernels
     #[arg(long)]
     pub quick: bool,
-    /// Write the table here when all rows have run in full
+    /// Boot the programs of a debug build, which are built already on a machine that runs the tests
+    #[arg(long, requires = "only")]
+    pub dev: bool,
+    /// Renew the columns of these rows in this page, and their records in the folder of the same name, by a run of all
+    /// tests
     #[arg(long)]
     pub document: Option<PathBuf>,
-}
-
-/// The result of one row.
-#[derive(Debug)]
-struct Ran {
-    row: &'static Row,
-    report: Report,
-    boot: Option<Duration>,
-    whole: Option<Duration>,
-    qemu: String,
+    /// Boot nothing: name the rows whose record in `docs/kernels` is missing, failed, or of older programs
+    #[arg(long, conflicts_with_all = ["rows", "filter", "only", "quick", "dev"])]
+    pub check: bool,
 }
 
 /// Tests that a quick run leaves out: the other tracepoint, long counting, and most of the tests of restarts.
@@ -71,32 +71,109 @@ const LONG: &[&str] = &[
 
 /// Boots the rows, one after the other, and prints the results on stdout. Returns `false` if anything failed.
 pub fn run(args: &VmArgs) -> Result<bool> {
-    let rows = chosen(&args.rows)?;
-    let mut tests: Vec<&str> = args.filter.iter().map(String::as_str).collect();
-    let skip = format!("skip={}", LONG.join(","));
-    if args.quick {
-        tests.push(&skip);
+    if args.check {
+        return check(args.document.as_deref());
     }
+    let rows = chosen(&args.rows)?;
+    let mut tests: Vec<String> = args.filter.iter().cloned().collect();
+    if args.quick {
+        tests.push(format!("skip={}", LONG.join(",")));
+    }
+    if !args.only.is_empty() {
+        tests.push(format!("only={}", args.only.join(",")));
+    }
+    // A record says which programs it is of, so it is of a commit.
+    let mut page = args.document.as_deref().filter(|_| tests.is_empty());
+    if page.is_some() && !git(&["status", "--porcelain", "--", "ebpf"])?.is_empty() {
+        print("vm: this run gets no record: `ebpf` has uncommitted changes (commit them, then run again)\n");
+        page = None;
+    }
+    let programs = if page.is_some() { programs()? } else { "-".to_owned() };
     let mut initramfs: HashMap<Machine, PathBuf> = HashMap::new();
-    let is_logged = |row: &Row| args.logged.iter().any(|name| name == row.name);
-    for row in rows.iter().filter(|row| !is_logged(row)) {
+    for row in &rows {
         if let Entry::Vacant(absent) = initramfs.entry(row.machine) {
-            absent.insert(pack(row.machine)?);
+            absent.insert(pack(row.machine, args.dev)?);
         }
     }
     let mut all = Vec::new();
-    for row in &rows {
-        let ran = if is_logged(row) { logged(row)? } else { boot(row, &initramfs[&row.machine], &tests)? };
-        say(&ran);
-        all.push(ran);
+    for row in rows {
+        let record = boot(row, &initramfs[&row.machine], &tests, &args.only, &programs)?;
+        if let Some(page) = page {
+            let path = record_of(&page.with_extension(""), row);
+            fs::write(&path, record.text()).with_context(|| format!("failed to write `{}`", path.display()))?;
+        }
+        all.push((row.name, record));
     }
-    print(&document::text(&all));
-    let failed = all.iter().flat_map(|ran| &ran.report.tests).any(|test| matches!(test.outcome, Outcome::Failed(_)));
-    if let Some(document) = args.document.as_ref().filter(|_| rows.len() == ROWS.len() && tests.is_empty()) {
-        fs::write(document, document::markdown(&all))
-            .with_context(|| format!("failed to write `{}`", document.display()))?;
+    let columns: Vec<_> = all.iter().map(|(name, record)| (*name, record)).collect();
+    print(&document::text(&columns, &programs));
+    if let Some(page) = page {
+        write(page)?;
     }
-    Ok(!failed)
+    Ok(!all.iter().any(|(_, record)| record.has_failed()))
+}
+
+/// Returns the names of the rows whose record in `docs/kernels` is missing, failed, or not of the programs of the last
+/// commit.
+///
+/// # Errors
+///
+/// When a record cannot be read, or git does not know the commit.
+pub fn outdated() -> Result<Vec<String>> {
+    Ok(record::outdated(&records(&sources().join("docs/kernels"))?, &programs()?))
+}
+
+/// Prints the names of the outdated rows, and returns whether there are none. A page gets its marks again.
+fn check(page: Option<&Path>) -> Result<bool> {
+    if let Some(page) = page {
+        write(page)?;
+    }
+    let outdated = outdated()?;
+    if !outdated.is_empty() {
+        let rows = outdated.join(",");
+        print(&format!("vm: no good record of these programs: {rows} (run `make vm ROWS={rows}`)\n"));
+    }
+    Ok(outdated.is_empty())
+}
+
+/// Writes the page of all records.
+fn write(page: &Path) -> Result<()> {
+    let records = records(&page.with_extension(""))?;
+    let columns: Vec<_> = records.iter().filter_map(|(name, record)| Some((*name, record.as_ref()?))).collect();
+    fs::write(page, document::markdown(&columns, &programs()?))
+        .with_context(|| format!("failed to write `{}`", page.display()))
+}
+
+/// Returns the records of all rows, in the order of the table.
+fn records(directory: &Path) -> Result<Vec<(&'static str, Option<Record>)>> {
+    let read = |row: &'static Row| {
+        let path = record_of(directory, row);
+        let record = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok((row.name, None)),
+            text => text.map_err(Into::into).and_then(|text| Record::parse(&text)),
+        };
+        Ok((row.name, Some(record.with_context(|| format!("failed to read `{}`", path.display()))?)))
+    };
+    ROWS.iter().map(read).collect()
+}
+
+fn record_of(directory: &Path, row: &Row) -> PathBuf {
+    directory.join(format!("{}.txt", row.name))
+}
+
+/// Returns the id of the BPF programs of the last commit.
+fn programs() -> Result<String> {
+    git(&["rev-parse", "--short=12", "HEAD:ebpf"])
+}
+
+fn git(arguments: &[&str]) -> Result<String> {
+    said(Command::new("git").arg("-C").arg(sources()).args(arguments))
+}
+
+/// Returns what a command prints on stdout.
+fn said(command: &mut Command) -> Result<String> {
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("failed to run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?} failed: {}", output.status);
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Row>> {
@@ -108,30 +185,39 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Row>> {
     names.iter().map(|name| find(name).with_context(|| format!("no row `{name}` (there are {})", known()))).collect()
 }
 
-fn boot(row: &'static Row, initramfs: &Path, tests: &[&str]) -> Result<Ran> {
+/// Boots one row, and prints its results as soon as they are known.
+fn boot(row: &'static Row, initramfs: &Path, tests: &[String], only: &[String], programs: &str) -> Result<Record> {
     let emulator = Emulator::fetch(row.machine)?;
-    let session = emulator.boot(row, initramfs, tests, &log(row))?;
-    let report = Report::read(row, &session.console, session.cut.as_deref());
-    Ok(Ran { row, report, boot: session.boot, whole: Some(session.whole), qemu: emulator.version()? })
-}
-
-/// Returns a row's result from its last log.
-fn logged(row: &'static Row) -> Result<Ran> {
-    let log = log(row);
-    let console = fs::read(&log).with_context(|| format!("failed to read `{}` (boot the row)", log.display()))?;
-    let report = Report::read(row, &String::from_utf8_lossy(&console), None);
-    Ok(Ran { row, report, boot: None, whole: None, qemu: Emulator::fetch(row.machine)?.version()? })
-}
-
-fn log(row: &Row) -> PathBuf {
-    directory().join(format!("{}.log", row.name))
+    let log = directory().join(format!("{}.log", row.name));
+    let session = emulator.boot(row, initramfs, tests, &log)?;
+    let mut report = Report::read(row, &session.console, session.cut.as_deref());
+    report.require(only);
+    let version = emulator.version()?;
+    let facts = [
+        report.kernel.unwrap_or_else(|| "did not boot".to_owned()),
+        row.machine.arch().to_owned(),
+        version.split(" (").next().unwrap_or_default().replace("emulator version ", ""),
+        said(Command::new("date").args(["-u", "+%F"]))?,
+        programs.to_owned(),
+        report.verified.unwrap_or_else(|| "-".to_owned()),
+    ];
+    let record = Record { facts, tests: report.tests };
+    print(&document::line((row.name, &record), session.whole));
+    for test in &record.tests {
+        if let Outcome::Failed(message) = &test.outcome {
+            print(&format!("vm: {} FAILED {}: {message}\n", row.name, test.test));
+        }
+    }
+    Ok(record)
 }
 
 /// Builds and packs the initramfs that this machine boots. Cargo decides which parts are up to date.
-fn pack(machine: Machine) -> Result<PathBuf> {
+fn pack(machine: Machine, dev: bool) -> Result<PathBuf> {
     let arch = machine.arch();
-    let programs = script("vm", "build.sh", &[arch])?;
-    let out = directory().join(format!("{arch}.cpio")).display().to_string();
+    ensure!(!dev || arch == ARCH, "a debug build is for {ARCH} only, not for {arch} (leave out `--dev`)");
+    let (name, programs) =
+        if dev { ("dev", script("vm", "dev.sh", &[])?) } else { (arch, script("vm", "build.sh", &[arch])?) };
+    let out = directory().join(format!("{name}.cpio")).display().to_string();
     let mut pack = vec![out.clone(), programs];
     for (package, parts) in machine.tools() {
         pack.push(script("vm", "unpack.sh", &[rows::TOOLS_SUITE, machine.debian_arch(), package, parts])?);
@@ -167,16 +253,6 @@ pub fn script(directory: &str, name: &str, arguments: &[&str]) -> Result<String>
     let line = text.trim();
     ensure!(!line.contains('\n'), "`tests/{directory}/{name}` printed more than a path: {line}");
     Ok(line.to_owned())
-}
-
-/// Prints one row's line, and its failures, as soon as they are known.
-fn say(ran: &Ran) {
-    print(&document::line(ran));
-    for test in &ran.report.tests {
-        if let Outcome::Failed(message) = &test.outcome {
-            print(&format!("vm: {} FAILED {}: {message}\n", ran.row.name, test.test));
-        }
-    }
 }
 
 #[expect(clippy::print_stdout, reason = "the result is for the terminal")]

@@ -2,7 +2,10 @@
 
 use serde::Deserialize;
 
-use super::rows::{Row, Work};
+use super::{
+    record::VERIFIED,
+    rows::{Row, Work},
+};
 
 /// The name of the test that fails when a guest does not come to its end.
 const GUEST: &str = "the_guest_comes_to_its_end";
@@ -34,6 +37,8 @@ pub(super) struct Ended {
 pub(super) struct Report {
     /// `uname -r`.
     pub(super) kernel: Option<String>,
+    /// The sizes of the BPF programs, in the words of the test that printed them.
+    pub(super) verified: Option<String>,
     /// The tests, in the order in which they ran.
     pub(super) tests: Vec<Ended>,
 }
@@ -67,6 +72,8 @@ impl Report {
                     ("suite", "ok" | "failed") => suite = true,
                     _ => {}
                 }
+            } else if let Some(sizes) = line.strip_prefix(VERIFIED).and_then(|line| line.strip_prefix(": ")) {
+                report.verified = Some(sizes.to_owned());
             } else if let Some(word) = line.split_once("vm: ").map(|(_, word)| word) {
                 match word.split_once(' ') {
                     Some(("up", kernel)) => report.kernel = Some(kernel.to_owned()),
@@ -89,6 +96,23 @@ impl Report {
             report.tests.push(Ended { test: GUEST.to_owned(), outcome: Outcome::Failed(message) });
         }
         report
+    }
+
+    /// Turns each of these tests that did not run into a failure.
+    pub(super) fn require(&mut self, names: &[String]) {
+        for name in names {
+            match self.tests.iter_mut().find(|test| test.test == *name) {
+                Some(Ended { outcome, .. }) => {
+                    if let Outcome::Unsupported(reason) = outcome {
+                        *outcome = Outcome::Failed(format!("did not run: {reason}"));
+                    }
+                }
+                None => {
+                    let outcome = Outcome::Failed("has no outcome".to_owned());
+                    self.tests.push(Ended { test: name.clone(), outcome });
+                }
+            }
+        }
     }
 }
 
@@ -144,6 +168,22 @@ mod tests {
                 Outcome::Failed("\"no scrape within 7ms: the machine is too busy\"".to_owned()),
             ]
         );
+    }
+
+    #[test]
+    fn a_required_test_that_did_not_run_is_a_failure() {
+        let tests = line("a", "ok", "") + &line("b (skipped: no `perf`)", "ignored", "") + &line("c", "failed", "no");
+        let mut report = Report::read(&TESTS, &whole(&tests), None);
+        report.require(&["a", "b", "c", "d"].map(str::to_owned));
+        let failed: Vec<_> = report.tests.iter().filter(|test| matches!(test.outcome, Outcome::Failed(_))).collect();
+        assert_eq!(failed.iter().map(|ended| ended.test.as_str()).collect::<Vec<_>>(), ["b", "c", "d"]);
+        assert_eq!(failed[2].outcome, Outcome::Failed("has no outcome".to_owned()));
+    }
+
+    #[test]
+    fn the_sizes_of_the_programs_are_read() {
+        let console = whole("\n  verified instructions: 5 in `sample`\r\n");
+        assert_eq!(Report::read(&TESTS, &console, None).verified.as_deref(), Some("5 in `sample`"));
     }
 
     #[test]

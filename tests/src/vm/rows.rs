@@ -105,10 +105,10 @@ impl Machine {
     }
 
     /// Returns the guest's Debian packages beside podperf's own programs, each with the pattern of the dependencies to
-    /// include.
+    /// include. A debug build needs the libraries of C and of gcc.
     pub fn tools(self) -> &'static [(&'static str, &'static str)] {
         const BUSYBOX: (&str, &str) = ("busybox-static", "busybox-static");
-        const BPFTOOL: (&str, &str) = ("bpftool", "(bpftool|lib(c6|elf1t64|zstd1|cap2)|zlib1g)");
+        const BPFTOOL: (&str, &str) = ("bpftool,libgcc-s1", "(bpftool|lib(c6|elf1t64|zstd1|cap2|gcc-s1)|zlib1g)");
         const PERF: (&str, &str) = ("linux-perf", "(linux-perf|lib.*|zlib1g)");
         match self {
             Self::X86_64 => &[BUSYBOX, BPFTOOL],
