@@ -1,8 +1,11 @@
 # The only door: CI and the documentation call nothing else.
 CARGO ?= cargo
-SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PODPERF_KILLS,PODPERF_SEED)
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PODPERF_KILLS,PODPERF_SEED,PODPERF_LANDING)
 # What cargo runs test programs through; it takes no empty one. With LONG=1, tests are as large as they get.
 RUNNER = $(or $(SUDO),env) $(if $(LONG),env PODPERF_LONG=1)
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER = $(RUNNER)
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER = $(RUNNER)
+export CARGO
 CONFIG ?= config/podperf.yaml
 # cargo-deny and cargo-fuzz are tools, not dependencies: they are built once and kept.
 TOOLS ?= $(HOME)/.cache/podperf/tools
@@ -16,9 +19,11 @@ FUZZ_FLAGS := --fuzz-dir tests/fuzz --target-dir target/fuzz --sanitizer none
 FUZZ_SECONDS ?= 600
 FUZZ_TARGETS := $(basename $(notdir $(wildcard tests/fuzz/fuzz_targets/*.rs)))
 SOAK_MINUTES ?= 60
+# It judges workflows; a wheel of PyPI holds the program.
+ZIZMOR_VERSION := 1.32.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build image run test ignored test-build test-pure collector chart chart-golden rules-mutation release-rehearsal e2e faults kube kills soak vm vm-build vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
+.PHONY: help setup build image run test rings rings-build rings-check ignored test-build test-tools test-pure collector chart golden rules-mutation release-rehearsal e2e faults kube kills soak vm vm-land vm-build vm-x86 vm-arm64 fuzz fuzz-build lint deny bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -40,33 +45,34 @@ release-rehearsal: ## Make a release of the last commit, without signatures, in 
 run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT ...")
 	$(SUDO) target/release/podperf agent --config $(CONFIG) $(ARGS)
 
-# Unit tests first, on an otherwise idle machine. Then the test programs that watch the machine run one after the other, and the
-# chart's and the rules' rings beside them: locks keep a test that must be alone apart from all others (tests/src/suite.rs).
-# Together the three lists are all test programs, and tests/rules holds them to it.
-UNITS := --lib --test bucket --test calls --test contexts --test hash --test sample_time
-RINGS := --test e2e --test faults --test kernel --test kube
-ASIDE := --test chart --test rules
-TEST := CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
-	$(CARGO) test --locked --workspace --no-fail-fast
+test: test-build ## Run the tests that must pass before a change lands (12 to 20 minutes); those that the machine cannot run say so
+	tests/land.sh
 
-test: test-build ## Run all tests; those that need root or another program say so when they cannot run
-	@mkdir -p target; status=0; \
-	$(TEST) $(UNITS) || status=1; \
-	$(TEST) $(ASIDE) >target/aside.log 2>&1 & aside=$$!; \
-	trap 'kill $$aside' INT TERM; \
-	$(TEST) $(RINGS) || status=1; \
-	wait $$aside || status=1; \
-	cat target/aside.log; exit $$status
+rings: rings-build ## Run all tests of each ring that has no passed run of this commit, and write docs/rings.md
+	tests/rings.sh run
+
+rings-%: rings-build ## The same for one ring: make rings-kernel
+	tests/rings.sh run $*
+
+rings-check: ## Print the rings that have no passed run of this commit (ARGS="kernel kube" for some, ARGS=--release for all and the kernels)
+	@tests/rings.sh check $(ARGS)
 
 ignored: ## Name what `make test | tee target/test.log` left out; fail for a reason that tests/ignored.txt does not list
-	@$(CARGO) run --quiet --locked -p podperf-tests --bin podperf-ignored -- target/test.log
+	@target/debug/podperf-ignored target/test.log
 
 test-build: ## Build what `make test` runs, and run nothing
+	@tests/kept-target.sh
 	@./setup.sh test
-	CARGO="$(CARGO)" tests/other-layout.sh
-	$(CARGO) test --locked --workspace --no-run
+	$(CARGO) build --locked --workspace --bins --tests
+
+test-tools: ## Build the tools that `make test` needs and that are not of this repository, each once
 	@! command -v go >/dev/null || { \
-		tests/kube/build.sh && tests/prometheus/build.sh && tests/collector/build.sh && tests/collector/profcheck.sh && tests/chart/build.sh helm helm-docs operators; }
+		tests/kube/build.sh && tests/collector/build.sh && tests/chart/build.sh helm helm-docs operators && go tool pprof -h >/dev/null 2>&1 || :; }
+	@tests/chart/validator.sh
+
+rings-build: test-build test-tools
+	tests/other-layout.sh
+	@! command -v go >/dev/null || { tests/prometheus/build.sh && tests/collector/profcheck.sh; }
 
 test-pure: setup ## Run the tests that need neither root nor network
 	$(CARGO) test --locked -p podperf -p podperf-ebpf
@@ -76,8 +82,10 @@ chart: ## Lint the Helm chart and run its tests (ring 6) alone
 	$(CARGO) build --locked -p podperf -p podperf-tests --bins
 	$(CARGO) test --locked -p podperf-tests --test chart
 
-chart-golden: ## Write what the chart's examples render to, and its README, anew
-	PODPERF_WRITE_GOLDEN=1 $(MAKE) chart
+golden: ## Write again all that is generated from code: pages, tables, the chart's README and examples
+	@./setup.sh chart
+	$(CARGO) build --locked --workspace --bins
+	PODPERF_WRITE_GOLDEN=1 $(CARGO) test --locked --workspace --lib --test contexts --test chart --test rules -- generated
 
 rules-mutation: ## Spoil each alert and recording rule, one at a time, and want the tests to notice
 	@./setup.sh test
@@ -88,8 +96,8 @@ rules-mutation: ## Spoil each alert and recording rule, one at a time, and want 
 # Needs a network and node; the tests of `make test` check what needs neither.
 dashboards: ## Hold each dashboard against the types that Grafana publishes, of its oldest version here and of its newest
 	@mkdir -p target/dashboards
-	cp tests/dashboards/package.json tests/dashboards/package-lock.json target/dashboards
-	npm --prefix target/dashboards ci --ignore-scripts --no-audit --no-fund
+	cp tests/dashboards/package.json target/dashboards
+	npm --prefix target/dashboards install --ignore-scripts --no-audit --no-fund
 	node tests/dashboards/check.mjs target/dashboards
 
 .PHONY: dashboard-pictures
@@ -99,14 +107,12 @@ PICTURES := target/dashboard-pictures
 dashboard-pictures: ## Draw docs/dashboards/*.png by Grafana's published parts, from made-up series in a Prometheus (BROWSER=chromium)
 	@mkdir -p $(PICTURES)
 	cp tests/dashboards/draw/* $(PICTURES)
-	npm --prefix $(PICTURES) ci --ignore-scripts --no-audit --no-fund
+	npm --prefix $(PICTURES) install --ignore-scripts --no-audit --no-fund
 	prometheus=$$(tests/prometheus/build.sh) && node $(PICTURES)/draw.mjs . "$$prometheus" $(BROWSER)
 
 e2e: ## Install the chart on real nodes of a real cluster, in guests under QEMU (ARGS=FILTER for some tests)
 	@./setup.sh e2e
-	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
-		$(CARGO) test --locked -p podperf-tests --test node -- $(ARGS)
+	$(CARGO) test --locked -p podperf-tests --test node -- $(ARGS)
 
 faults: ## Make each fault at its largest, and print what users see and what was lost (ARGS=FILTER for some)
 
@@ -120,27 +126,29 @@ faults kube collector: LONG := 1
 faults kube collector:
 	@./setup.sh test
 	$(CARGO) build --locked --workspace
-	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
-		$(CARGO) test --locked -p podperf-tests --test $(or $(RING),$@) -- $(ARGS)
+	$(CARGO) test --locked -p podperf-tests --test $(or $(RING),$@) -- $(ARGS)
 
 kills: export PODPERF_KILLS ?= 100
 kills: ## Kill the agent at random moments, and hold its counts against the kernel's (PODPERF_KILLS=100, PODPERF_SEED=N to repeat)
 	@./setup.sh test
-	CARGO="$(CARGO)" tests/other-layout.sh
+	tests/other-layout.sh
 	$(CARGO) build --locked --workspace
-	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$(RUNNER)" \
-		$(CARGO) test --locked -p podperf-tests --test kernel -- kills_at_random_moments $(ARGS)
+	$(CARGO) test --locked -p podperf-tests --test kernel -- kills_at_random_moments $(ARGS)
 
 soak: build ## Keep the agent under churn, and say whether anything grows or gets lost (SOAK_MINUTES=60)
 	$(CARGO) build --release --locked -p podperf-bench -p podperf-tests --bin podperf-soak --bin podperf-load
 	$(SUDO) target/release/podperf-soak --minutes $(SOAK_MINUTES)
 
-vm: ## Run the kernel tests on a row of kernels under QEMU, and write docs/kernels.md (ROWS=6.1,6.12 for some)
+vm: ## Run the kernel tests on a row of kernels under QEMU, and renew these rows of docs/kernels.md (ROWS=6.1,6.12 for some)
 	@./setup.sh vm
 	$(CARGO) build --locked -p podperf-tests --bin podperf-vm
 	target/debug/podperf-vm $(if $(ROWS),--rows $(ROWS)) --document docs/kernels.md $(ARGS)
+
+# Each change must pass these tests in a guest, on the oldest kernel that Debian still ships.
+LAND := the_programs_load,a_burner_is_charged_what_it_burnt,switches_and_faults_are_exact
+vm-land: test-build ## Run three of the kernel tests on Linux 6.1 under QEMU, with the programs of a debug build
+	@./setup.sh vm
+	target/debug/podperf-vm --rows 6.1 --dev --only $(LAND)
 
 vm-build: ## Build what the x86 guests run, and run nothing
 	@./setup.sh vm
@@ -154,8 +162,12 @@ vm-arm64: ## The arm64 kernel alone, on a CPU with hardware counters
 
 fuzz: $(FUZZ_TARGETS:%=fuzz-%) ## Feed the parsers anything, each for a while (FUZZ_SECONDS=600), with -j as many at once
 
+# The fuzzers have the agent's versions of all crates; cargo adds those that only fuzzing needs.
+tests/fuzz/Cargo.lock: Cargo.lock
+	cp $< $@
+
 # All are built at once: each run finds its own up to date.
-fuzz-build: $(FUZZ)
+fuzz-build: $(FUZZ) tests/fuzz/Cargo.lock
 	@./setup.sh fuzz
 	$< build $(FUZZ_FLAGS)
 
@@ -172,7 +184,10 @@ lint: ## Check formatting, lints and documentation
 	@if command -v go >/dev/null; then \
 		tools=$$(.ci/tools actionlint) && "$$tools/actionlint"; \
 	else echo "lint: workflows NOT checked: no \`go\` in PATH to build actionlint with"; fi
-	shellcheck -x .ci/release .ci/rehearsal .ci/tools
+	@if python3 -c 'import ensurepip' 2>/dev/null; then \
+		zizmor=$$(tests/python-once.sh zizmor $(ZIZMOR_VERSION) zizmor) && "$$zizmor" --offline --no-progress --quiet .github; \
+	else echo "lint: workflows NOT checked: no \`python3\` with venv to install zizmor in"; fi
+	shellcheck -x .ci/release .ci/rehearsal .ci/run .ci/tools tests/kept-target.sh tests/land.sh tests/rings.sh tests/python-once.sh tests/chart/validator.sh
 	clang-format --dry-run --Werror ebpf/bpf/* ebpf/sensors/*/*.[ch] bench/programs/*.c
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml --check

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what building (`build`, `image`, `release`), checking (`lint`, `fuzz`), testing (`test`, `chart`, `vm`, `e2e`) or measuring
-# (`bench`) needs, where it is missing.
+# Installs what building (`build`, `image`, `release`), checking (`lint`, `fuzz`), testing (`test`, `chart`, `vm`, `e2e`), landing
+# (`ci`) or measuring (`bench`) needs, where it is missing.
 # As root or with sudo it uses apt-get; elsewhere it names the packages and fails.
 set -eu
 
@@ -17,6 +17,26 @@ image() { # What builds the image where there is no container registry.
 release() { # Programs that pack and push a release.
 	need skopeo has_program skopeo
 	need jq has_program jq
+}
+lint() {
+	need clang-format has_program clang-format
+	need shellcheck has_program shellcheck
+	need python3-venv python3 -c 'import ensurepip'
+}
+test_() {
+	need prometheus has_program promtool
+	need jq has_program jq
+	need bpftool has_program bpftool
+	need util-linux has_program setpriv
+	need etcd-server has_program etcd
+	need faketime has_program faketime
+	need chromium has_program chromium
+	need python3-venv python3 -c 'import ensurepip'
+}
+vm() {
+	guest
+	need cpio has_program cpio
+	need debootstrap has_program debootstrap
 }
 need() { # need PACKAGE TEST...: PACKAGE is missing when TEST fails
 	package=$1
@@ -43,10 +63,7 @@ need libbpf-dev test -e /usr/include/bpf/bpf_helpers.h
 need gcc has_program cc
 case "${1:-build}" in
 build) ;;
-lint)
-	need clang-format has_program clang-format
-	need shellcheck has_program shellcheck
-	;;
+lint) lint ;;
 fuzz) need g++ has_program c++ ;;
 bench)
 	need bpftool has_program bpftool
@@ -59,26 +76,18 @@ bench)
 	need redis-server has_program redis-server
 	need util-linux has_program unshare
 	;;
-test)
-	need prometheus has_program promtool
-	need jq has_program jq
-	need bpftool has_program bpftool
-	need util-linux has_program setpriv
-	need etcd-server has_program etcd
-	need faketime has_program faketime
-	need chromium has_program chromium
-	need python3-venv python3 -c 'import ensurepip'
+test) test_ ;;
+ci)
+	lint
+	test_
+	vm
 	;;
 chart)
 	need prometheus has_program promtool
 	need etcd-server has_program etcd
 	need python3-venv python3 -c 'import ensurepip'
 	;;
-vm)
-	guest
-	need cpio has_program cpio
-	need debootstrap has_program debootstrap
-	;;
+vm) vm ;;
 image)
 	guest
 	image
@@ -104,7 +113,7 @@ e2e)
 	need prometheus has_program promtool
 	;;
 *)
-	echo "usage: setup.sh [build|image|release|rehearsal|lint|fuzz|bench|test|chart|vm|e2e]" >&2
+	echo "usage: setup.sh [build|image|release|rehearsal|lint|fuzz|bench|test|ci|chart|vm|e2e]" >&2
 	exit 2
 	;;
 esac

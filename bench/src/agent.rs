@@ -38,7 +38,7 @@ pub enum Configuration {
 impl Configuration {
     /// Starts an agent of this configuration.
     pub fn start(self, program: &Path) -> Result<Agent> {
-        Agent::start_program(program, &self.yaml())
+        Agent::start_to_measure(program, &self.yaml())
     }
 
     fn yaml(self) -> String {

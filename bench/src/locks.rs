@@ -93,7 +93,7 @@ impl Watcher {
 }
 
 fn start_agent(common: &Common<'_>) -> Result<Agent> {
-    Agent::start_program(common.agent, &(without_stacks(true, "") + LOCKS))
+    Agent::start_to_measure(common.agent, &(without_stacks(true, "") + LOCKS))
 }
 
 /// Starts perf, which writes its result to [`PERF_OUTPUT`] when it ends.

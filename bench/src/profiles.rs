@@ -115,7 +115,7 @@ pub fn run(args: &ProfilesArgs, program: &Path) -> Profiles {
 }
 
 fn cost(args: &ProfilesArgs, program: &Path) -> Result<Cost> {
-    let mut agent = Agent::start_program(program, CAP)?;
+    let mut agent = Agent::start_to_measure(program, CAP)?;
     thread::sleep(REST_AFTER);
     progress(&format!("profiles: {} wake-ups a second for {} s", args.wakeups, args.profile_seconds));
     let own = stretch(args, &agent)?;
@@ -200,7 +200,7 @@ fn stretch(args: &ProfilesArgs, agent: &Agent) -> Result<Stretch> {
 }
 
 fn memory(args: &ProfilesArgs, program: &Path) -> Result<Memory> {
-    let mut agent = Agent::start_program(program, CAP)?;
+    let mut agent = Agent::start_to_measure(program, CAP)?;
     thread::sleep(REST_AFTER);
     progress(&format!("profiles: the symbols of {PROGRAMS} programs"));
     let (cgroup, directory) = (TestCgroup::new("symbols")?, tempfile::tempdir()?);

@@ -98,7 +98,7 @@ pub fn run(program: &Path, scrapes: usize) -> Result<Scale> {
     let mut measure = |node: &Node, title, more: &str, formats: &[Format]| -> Result<()> {
         let yaml = node.configuration() + COUNTERS + more;
         let start = Instant::now();
-        let mut agent = Agent::start_program(program, &yaml)?;
+        let mut agent = Agent::start_to_measure(program, &yaml)?;
         let expected = if more == BY_POD { 0 } else { node.containers() };
         wait_for_names(&agent, expected).with_context(|| agent.log())?;
         let names_after = start.elapsed();

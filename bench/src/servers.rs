@@ -164,7 +164,7 @@ pub fn run(args: &ServersArgs, program: &Path) -> Result<String> {
             false
         }
     });
-    let agent = Agent::start_program(program, &(CAP.to_owned() + FACTS))?;
+    let agent = Agent::start_to_measure(program, &(CAP.to_owned() + FACTS))?;
     let all: Vec<_> = loads.iter().map(|load| &load.cgroup).collect();
     let first = agent.fresh_metrics()?;
     let (mut last, mut intervals) = (first.clone(), Vec::new());

@@ -17,15 +17,15 @@ use podperf_tests::{
 use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] the_short_version_is_one_line_and_the_long_one_names_what_was_built => versions,
-    #[beside] bash_takes_the_completions_and_offers_the_commands: &[Need::Program("bash")] => bash_takes_the_completions,
-    #[beside] each_command_of_the_help_has_a_manual_page_and_a_row_in_the_docs => every_command_is_documented,
-    #[beside] an_error_has_one_prefix_whoever_finds_it => an_error_has_one_prefix,
-    #[beside] broken_yaml_is_named_with_its_place,
-    #[beside] a_time_without_a_unit_is_refused_with_an_example => a_time_without_a_unit_is_refused,
-    #[beside] a_recording_of_nobody_is_refused_with_both_ways_to_name_somebody => a_recording_of_nobody_is_refused,
-    #[beside] a_flag_is_before_the_variable_and_that_before_the_file_for_the_nodes_name => the_nodes_name,
-    #[beside] in_a_pod_a_second_agent_is_told_of_the_release_and_not_of_a_pid => a_second_agent_in_a_pod,
+    #[land] #[beside] the_short_version_is_one_line_and_the_long_one_names_what_was_built => versions,
+    #[land] #[beside] bash_takes_the_completions_and_offers_the_commands: &[Need::Program("bash")] => bash_takes_the_completions,
+    #[land] #[beside] each_command_of_the_help_has_a_manual_page_and_a_row_in_the_docs => every_command_is_documented,
+    #[land] #[beside] an_error_has_one_prefix_whoever_finds_it => an_error_has_one_prefix,
+    #[land] #[beside] broken_yaml_is_named_with_its_place,
+    #[land] #[beside] a_time_without_a_unit_is_refused_with_an_example => a_time_without_a_unit_is_refused,
+    #[land] #[beside] a_recording_of_nobody_is_refused_with_both_ways_to_name_somebody => a_recording_of_nobody_is_refused,
+    #[land] #[beside] a_flag_is_before_the_variable_and_that_before_the_file_for_the_nodes_name => the_nodes_name,
+    #[land] #[beside] in_a_pod_a_second_agent_is_told_of_the_release_and_not_of_a_pid => a_second_agent_in_a_pod,
 ];
 
 const BAD_ARGUMENTS: i32 = 2;

@@ -27,7 +27,7 @@ use crate::profiles::{DEADLINE, GO};
 
 pub(crate) const TESTS: &[Test] = tests![
     #[beside] a_collector_accepts_all_that_it_is_sent: &[GO],
-    #[beside] a_request_that_a_collector_refuses_is_found: &[GO],
+    #[land] #[beside] a_request_that_a_collector_refuses_is_found: &[GO],
     #[beside] requests_in_the_shape_of_each_preset_pass_profcheck: &[GO] => requests_pass_profcheck,
     #[beside] profcheck_refuses_tables_that_have_rows_twice: &[GO],
 ];

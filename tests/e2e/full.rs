@@ -1,7 +1,11 @@
 //! A table of samples that is too small: time without room there is in the row of its cgroup, and no time stays
 //! unreported.
 
-use std::process::{Child, Command, Stdio};
+use std::{
+    process::{Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
@@ -19,9 +23,10 @@ const PROCESSES: usize = 200;
 const TABLE: &str = "stacks: {maxSamples: 256, onCpuHertz: 0, maxWalks: 0}";
 /// The kernel side sums a thread's waits below 10 ms in the thread's own record until the agent reads the table.
 const SLEEPER: [&str; 5] = ["sleepers", "--waits", "4000", "--millis", "7"];
-/// The readings between the two scrapes, each of a second or more. A scrape lacks a part of its last window: with one long
-/// window that was 1 to 3 % of the time.
-const READINGS: usize = 16;
+/// The windows between the two scrapes, each of this length or more. A scrape lacks a part of its last window: with one
+/// long window that was 1 to 3 % of the time.
+const WINDOWS: usize = 16;
+const WINDOW: Duration = Duration::from_secs(1);
 /// The share of the time that may be missing or too much.
 const MOST_OFF: f64 = 0.02;
 
@@ -36,13 +41,17 @@ fn processes_that_find_no_room_in_the_table_keep_their_time() -> Result<()> {
         let of = |name| metrics.sum(name, &labels);
         (of("podperf_cgroup_offcpu_seconds_total"), of("podperf_cgroup_wait_seconds_total"))
     };
+    let window = || {
+        thread::sleep(WINDOW);
+        agent.fresh_metrics()
+    };
     // The first window of each process also has its earlier waits.
-    agent.fresh_metrics()?;
-    let before = at(&agent.fresh_metrics()?);
-    for _ in 1..READINGS {
-        agent.fresh_metrics()?;
+    window()?;
+    let before = at(&window()?);
+    for _ in 1..WINDOWS {
+        window()?;
     }
-    let metrics = agent.fresh_metrics()?;
+    let metrics = window()?;
     let after = at(&metrics);
     for sleeper in &mut sleepers {
         sleeper.kill().ok();

@@ -66,8 +66,10 @@ fn others_have_names(hung: &HungFs, agent: &mut Option<Agent>, stuck: &TestCgrou
     }
     // The agent counts the hanging program's frames for its cgroup, once a window had such frames.
     let its_own = [("cgroup", stuck.kernel_path())];
-    let metrics = agent.fresh_metrics()?;
-    ensure!(metrics.get(UNREAD, &its_own).is_some_and(|frames| frames > 0.0), "no {UNREAD} {its_own:?}");
+    let metrics = within(DEADLINE, "the frames of the hanging program are counted", || {
+        let metrics = agent.fresh_metrics()?;
+        Ok(metrics.get(UNREAD, &its_own).is_some_and(|frames| frames > 0.0).then_some(metrics))
+    })?;
     ensure!(metrics.get(UNREAD, &[("cgroup", quiet.kernel_path())]).is_none(), "the other's are counted as well");
     let readers = threads(agent.pid())?.iter().filter(|(name, _)| name == READER).count();
     ensure!(readers == 2, "{readers} threads read files instead of the one that hangs and its successor");

@@ -16,14 +16,14 @@ use podperf_tests::{
 use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] sigterm_and_sigint_end_it_and_leave_no_program_behind: &[Need::Program("bpftool")],
-    #[beside] a_changed_depth_takes_effect_without_a_restart,
-    #[beside] a_changed_log_level_takes_effect_without_a_restart,
-    #[beside] a_change_that_needs_a_restart_is_named,
-    #[beside] a_broken_file_keeps_the_old_configuration,
-    #[beside] a_followed_file_takes_effect_by_itself_and_loses_no_count,
-    #[beside] flags_override_the_file,
-    #[beside] a_probe_asks_every_address_and_fails_by_name,
+    #[land] #[beside] sigterm_and_sigint_end_it_and_leave_no_program_behind: &[Need::Program("bpftool")],
+    #[land] #[beside] a_changed_depth_takes_effect_without_a_restart,
+    #[land] #[beside] a_changed_log_level_takes_effect_without_a_restart,
+    #[land] #[beside] a_change_that_needs_a_restart_is_named,
+    #[land] #[beside] a_broken_file_keeps_the_old_configuration,
+    #[land] #[beside] a_followed_file_takes_effect_by_itself_and_loses_no_count,
+    #[land] #[beside] flags_override_the_file,
+    #[land] #[beside] a_probe_asks_every_address_and_fails_by_name,
 ];
 
 const LOG_DEADLINE: Duration = Duration::from_secs(10);

@@ -15,10 +15,18 @@ use podperf_tests::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
+    #[land]
+    #[measures]
     connections_that_are_held_open_keep_no_scrape_out,
+    #[land]
+    #[measures]
     headers_that_do_not_end_are_given_up,
+    #[land]
     headers_that_are_too_large_and_bodies_are_refused,
+    #[land]
+    #[measures]
     who_asks_too_often_is_told_and_probes_are_answered,
+    #[land]
     the_agent_listens_where_it_is_told_to_and_nowhere_else,
 ];
 

@@ -325,6 +325,7 @@ fn a_tenth_of_the_walks_leaves_totals() -> Result<()> {
     };
     // The load's threads have ended when it blocks: profiles have all their waits.
     let mut before = 0.0;
+    within(DEADLINE, "the load has done its work", || Ok(load.is_done().then_some(())))?;
     within(DEADLINE, "the waits are over", || {
         let now = waits()?;
         let over = now > 90_000.0 && now == before;

@@ -20,12 +20,12 @@ use tempfile::TempDir;
 use crate::{profiles::Held, recorded::Recording};
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] the_page_of_the_node_leads_to_flame_graphs: BROWSER,
+    #[land] #[beside] the_page_of_the_node_leads_to_flame_graphs: BROWSER,
     #[beside] pages_fit_a_phone: BROWSER,
-    #[beside] a_tap_zooms_and_a_search_finds: BROWSER,
-    #[beside] a_hostile_cgroup_is_only_text: BROWSER,
-    #[beside] recorded_files_open_in_a_browser: BROWSER,
-    #[beside] programs_get_the_index_as_text,
+    #[land] #[beside] a_tap_zooms_and_a_search_finds: BROWSER,
+    #[land] #[beside] a_hostile_cgroup_is_only_text: BROWSER,
+    #[land] #[beside] recorded_files_open_in_a_browser: BROWSER,
+    #[land] #[beside] programs_get_the_index_as_text,
 ];
 
 const BROWSER: &[Need] = &[Need::Program("chromium")];

@@ -10,10 +10,13 @@ use podperf_tests::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
+    #[land]
     #[beside]
     each_mode_has_the_capabilities_that_the_chart_names_and_no_others,
+    #[land]
     #[beside]
     the_reader_of_strangers_files_has_a_filter_of_its_own,
+    #[land]
     #[beside]
     restrictions_can_be_turned_off,
 ];

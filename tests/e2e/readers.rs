@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    net::{IpAddr, TcpStream},
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -21,8 +21,9 @@ use nix::{
     unistd::Pid,
 };
 use podperf_tests::{
-    agent::{Agent, COALESCED_FOR},
+    agent::{Agent, SHARES_READINGS},
     cgroup::TestCgroup,
+    deadline::Timed,
     http, process,
     suite::{Test, long, within},
     tests,
@@ -66,7 +67,7 @@ impl Reader {
         let (stop, address) = (Arc::<AtomicBool>::default(), agent.address());
         let stopped = Arc::clone(&stop);
         let ask = move || {
-            let (mut codes, mut kept) = (Vec::new(), None::<TcpStream>);
+            let (mut codes, mut kept) = (Vec::new(), None::<Timed>);
             while !stopped.load(Ordering::Relaxed) {
                 let start = Instant::now();
                 let stream = kept.take().map_or_else(|| http::connect_from(source, address), Ok);
@@ -105,7 +106,7 @@ fn cpu_of(agent: &Agent) -> Result<Duration> {
 fn what_readers_cost_makes_the_sensors_give_up_nothing() -> Result<()> {
     let parent = TestCgroup::new("readers")?;
     let _crowd = Crowd::start(&parent, CGROUPS)?;
-    let agent = Agent::start(&format!("{DEFAULTS}{MANY}"))?;
+    let agent = Agent::start(&format!("{DEFAULTS}{MANY}{SHARES_READINGS}"))?;
     // No stacks: in a test build, the search for the first symbols goes over the cap without any reader.
     let before = within(Duration::from_secs(60), "its start is over", || {
         let metrics = agent.fresh_metrics()?;
@@ -145,7 +146,7 @@ fn what_readers_cost_makes_the_sensors_give_up_nothing() -> Result<()> {
 fn a_second_scrape_of_a_reading_costs_a_tenth_of_the_first() -> Result<()> {
     let parent = TestCgroup::new("readers")?;
     let _crowd = Crowd::start(&parent, CGROUPS)?;
-    let agent = Agent::start(&format!("{DEFAULTS}{MANY}"))?;
+    let agent = Agent::start(&format!("{DEFAULTS}{MANY}{SHARES_READINGS}"))?;
     agent.fresh_metrics()?;
     for (name, headers) in [
         ("text", &[][..]),
@@ -158,7 +159,7 @@ fn a_second_scrape_of_a_reading_costs_a_tenth_of_the_first() -> Result<()> {
     ] {
         let (mut first, mut again, mut bytes) = (Vec::new(), Vec::new(), 0);
         within(PATIENCE, "a reading is scraped five times within a second, for the third time", || {
-            thread::sleep(COALESCED_FOR);
+            thread::sleep(agent.coalesced_for());
             let mut stream = http::connect_from(loopback(1), agent.address())?;
             let mut ask = || -> Result<(Duration, Vec<u8>)> {
                 let before = cpu_of(&agent)?;
@@ -188,7 +189,8 @@ fn a_second_scrape_of_a_reading_costs_a_tenth_of_the_first() -> Result<()> {
 }
 
 fn over_the_servers_cap_pages_are_refused_and_scrapes_go_on() -> Result<()> {
-    let agent = Agent::start("server: {limits: {maxPercent: 0.01, requestsPerSecond: 0}}\noverhead: {}")?;
+    let limits = "server: {limits: {maxPercent: 0.01, requestsPerSecond: 0}}\noverhead: {}\n";
+    let agent = Agent::start(&format!("{limits}{SHARES_READINGS}"))?;
     let page = || agent.get("/", &[("Accept", "text/html")]);
     let head = within(SOON, "a page is refused", || {
         let (code, head, _) = page()?;
@@ -225,7 +227,7 @@ fn over_the_servers_cap_pages_are_refused_and_scrapes_go_on() -> Result<()> {
 }
 
 fn one_reader_uses_up_nobody_elses_rate() -> Result<()> {
-    let agent = Agent::start(DEFAULTS)?;
+    let agent = Agent::start(&format!("{DEFAULTS}{SHARES_READINGS}"))?;
     let scrape = |source: u8| -> Result<u16> {
         let mut stream = http::connect_from(loopback(source), agent.address())?;
         Ok(http::get_again(&mut stream, "/metrics", &[])?.0)

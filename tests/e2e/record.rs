@@ -28,16 +28,14 @@ use crate::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] a_recording_alone_has_the_loads_own_time,
-    #[beside] a_recording_through_an_agent_has_the_loads_own_time,
-    #[beside] recordings_at_the_same_time_have_the_same_in_every_format: &[Need::Program("go")],
-    a_recording_has_only_its_own_time,
-    a_fifth_recording_is_refused,
-    #[beside] a_recording_is_answered_when_the_agent_ends,
-    #[beside] a_deep_cgroup_is_recorded_alone,
-    #[beside] what_cannot_be_recorded_is_said_with_the_way_out,
-    #[beside] an_agent_that_cannot_record_is_named,
-    #[beside] a_recording_alone_takes_root: &[Need::Program("setpriv")],
+    #[land] #[beside] #[measures] recordings_have_the_loads_own_time_in_every_format: &[Need::Program("go")],
+    #[land] #[measures] a_recording_has_only_its_own_time,
+    #[land] a_fifth_recording_is_refused,
+    #[land] #[beside] a_recording_is_answered_when_the_agent_ends,
+    #[land] #[beside] a_deep_cgroup_is_recorded_alone,
+    #[land] #[beside] what_cannot_be_recorded_is_said_with_the_way_out,
+    #[land] #[beside] an_agent_that_cannot_record_is_named,
+    #[land] #[beside] a_recording_alone_takes_root: &[Need::Program("setpriv")],
 ];
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -66,42 +64,33 @@ fn slept_meanwhile(cgroup: &TestCgroup, recordings: &mut [Recording]) -> Result<
     load.finish()
 }
 
-fn has_the_loads_own_time(arguments: &[&str]) -> Result<()> {
-    let cgroup = TestCgroup::new("recorded")?;
-    let arguments = [&[cgroup.kernel_path()][..], &UNTIL_INTERRUPTED, arguments].concat();
-    let mut recording = Recording::start("", "folded", &arguments)?;
-    let truth = slept_meanwhile(&cgroup, std::slice::from_mut(&mut recording))?;
-    let folded = recording.finish()?;
-    ensure_near(slept(&folded)?, truth.blocked(), "the load's own account")?;
-    let whose = format!("{};sleep;", cgroup.kernel_path());
-    let text = String::from_utf8(folded)?;
-    ensure!(text.lines().any(|line| line.starts_with(&whose) && line.contains("nanosleep")), "{text}");
-    ensure!(text.lines().all(|line| line.starts_with(cgroup.kernel_path())), "others are in it: {text}");
-    Ok(())
-}
-
-fn a_recording_alone_has_the_loads_own_time() -> Result<()> {
-    has_the_loads_own_time(&[])
-}
-
-fn a_recording_through_an_agent_has_the_loads_own_time() -> Result<()> {
-    let agent = Agent::start("")?;
-    has_the_loads_own_time(&["--agent", &format!("http://{}", agent.address())])
-}
-
-fn recordings_at_the_same_time_have_the_same_in_every_format() -> Result<()> {
+fn recordings_have_the_loads_own_time_in_every_format() -> Result<()> {
     // The interval is short, so windows also end in the middle of a recording.
     let agent = Agent::start("otlp: {interval: 1s}")?;
     knows_its_node(&agent)?;
-    let url = agent.address().to_string();
-    let cgroup = TestCgroup::new("formats")?;
-    let arguments = [&[cgroup.kernel_path(), "--off-cpu", "--agent", &url][..], &UNTIL_INTERRUPTED].concat();
-    let start = |extension: &&str| Recording::start("", extension, &arguments);
-    let mut recordings = ["folded", "svg", "html", "pb.gz"].iter().map(start).collect::<Result<Vec<_>>>()?;
+    let (address, url) = (agent.address().to_string(), format!("http://{}", agent.address()));
+    let cgroup = TestCgroup::new("recorded")?;
+    let start = |extension: &str, arguments: &[&str]| {
+        Recording::start("", extension, &[&[cgroup.kernel_path()][..], &UNTIL_INTERRUPTED, arguments].concat())
+    };
+    let off_cpu = ["--off-cpu", "--agent", &address];
+    let mut recordings = [
+        start("folded", &[])?,
+        start("folded", &["--agent", &url])?,
+        start("svg", &off_cpu)?,
+        start("html", &off_cpu)?,
+        start("pb.gz", &off_cpu)?,
+    ];
     let truth = slept_meanwhile(&cgroup, &mut recordings)?;
     let files = recordings.into_iter().map(Recording::finish).collect::<Result<Vec<_>>>()?;
-    let [folded, svg, html, pprof] = &*files else { anyhow::bail!("not four files") };
-    ensure_near(slept(folded)?, truth.blocked(), "the load's own account")?;
+    let [alone, folded, svg, html, pprof] = &*files else { anyhow::bail!("not five files") };
+    for folded in [alone, folded] {
+        ensure_near(slept(folded)?, truth.blocked(), "the load's own account")?;
+        let whose = format!("{};sleep;", cgroup.kernel_path());
+        let text = std::str::from_utf8(folded)?;
+        ensure!(text.lines().any(|line| line.starts_with(&whose) && line.contains("nanosleep")), "{text}");
+        ensure!(text.lines().all(|line| line.starts_with(cgroup.kernel_path())), "others are in it: {text}");
+    }
     for picture in [svg, html] {
         let text = std::str::from_utf8(picture)?;
         let frame = text.lines().find(|line| line.contains("<title>podperf_wait_inner: "));

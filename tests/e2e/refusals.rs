@@ -1,4 +1,5 @@
-//! Configurations and machines that the agent refuses, its error messages, and its exit codes.
+//! Configurations and machines that the agent refuses, its error messages, and its exit codes. `check.rs` compares the
+//! words for missing features of the kernel and missing capabilities.
 
 use std::{fs, net::TcpListener, os::unix::fs::chown, process::Command};
 
@@ -16,24 +17,20 @@ use tempfile::TempDir;
 use crate::nobody::ForNobody;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] a_mistyped_key_is_refused_with_its_path_and_the_nearest,
-    #[beside] a_wrong_value_is_refused_with_its_key,
-    #[beside] an_event_that_does_not_exist_is_refused_with_the_nearest,
-    #[beside] a_file_that_is_no_configuration_is_refused,
-    #[beside] wrong_flags_are_refused,
-    #[beside] a_port_in_use_is_named,
-    #[beside] a_second_agent_is_refused_with_the_pid_of_the_first,
-    #[beside] a_run_directory_that_cannot_be_written_is_named: &[SETPRIV],
-    #[beside] missing_capabilities_are_named_with_what_they_are_for: &[SETPRIV],
-    #[beside] two_capabilities_suffice_to_run_without_root: &[SETPRIV],
-    #[beside] a_kernel_without_its_types_is_refused: &[UNSHARE],
-    #[beside] a_machine_without_cgroup2_is_refused: &[UNSHARE],
-    #[beside] a_root_that_is_no_cgroup2_mount_is_named,
-    #[beside] a_kernel_is_judged_by_its_features_and_not_by_its_number: &[Need::Program("setarch")],
+    #[land] #[beside] a_mistyped_key_is_refused_with_its_path_and_the_nearest,
+    #[land] #[beside] a_wrong_value_is_refused_with_its_key,
+    #[land] #[beside] an_event_that_does_not_exist_is_refused_with_the_nearest,
+    #[land] #[beside] a_file_that_is_no_configuration_is_refused,
+    #[land] #[beside] wrong_flags_are_refused,
+    #[land] #[beside] a_port_in_use_is_named,
+    #[land] #[beside] a_second_agent_is_refused_with_the_pid_of_the_first,
+    #[land] #[beside] a_run_directory_that_cannot_be_written_is_named: &[SETPRIV],
+    #[land] #[beside] two_capabilities_suffice_to_run_without_root: &[SETPRIV],
+    #[land] #[beside] a_root_that_is_no_cgroup2_mount_is_named,
+    #[land] #[beside] a_kernel_is_judged_by_its_features_and_not_by_its_number: &[Need::Program("setarch")],
 ];
 
 const SETPRIV: Need = Need::Program("setpriv");
-const UNSHARE: Need = Need::Program("unshare");
 const FAILED: i32 = 1;
 const BAD_CONFIGURATION: i32 = 2;
 const UNSUPPORTED: i32 = 3;
@@ -140,23 +137,6 @@ fn a_run_directory_that_cannot_be_written_is_named() -> Result<()> {
     refusal.expect(FAILED, &[&says, "set another `runDir`"])
 }
 
-fn missing_capabilities_are_named_with_what_they_are_for() -> Result<()> {
-    const BPF: &str = "CAP_BPF (to load the BPF programs)";
-    const PERFMON: &str = "CAP_PERFMON (to attach them and to open perf events)";
-    let nobody = ForNobody::new()?;
-    for (capabilities, missing, there) in [
-        (None, &[BPF, PERFMON][..], &[][..]),
-        (Some("+bpf"), &[PERFMON], &[BPF]),
-        (Some("+perfmon"), &[BPF], &[PERFMON]),
-    ] {
-        let refusal = Refusal::of(&mut nobody.agent("", capabilities)?)?;
-        refusal.expect(UNSUPPORTED, missing)?;
-        refusal.expect(UNSUPPORTED, &["error: missing CAP_", "run as root", "setcap"])?;
-        ensure!(there.iter().all(|name| !refusal.says.contains(name)), "{capabilities:?}: {}", refusal.says);
-    }
-    Ok(())
-}
-
 fn two_capabilities_suffice_to_run_without_root() -> Result<()> {
     let nobody = ForNobody::new()?;
     let yaml = "otlp: {endpoint: 'http://127.0.0.1:1'}";
@@ -171,26 +151,6 @@ fn two_capabilities_suffice_to_run_without_root() -> Result<()> {
         ensure!(stacks.contains(says), "no `{says}` in: {text}");
     }
     Ok(())
-}
-
-/// Runs the agent in its own mount namespace, after a shell command.
-fn among_other_mounts(script: &str, says: &[&str]) -> Result<()> {
-    let directory = TempDir::new()?;
-    let script = format!("{script} && exec \"$@\"");
-    let command = agent::command(directory.path(), "")?;
-    let refusal = Refusal::of(&mut through(&["unshare", "--mount", "sh", "-c", &script, "sh"], &command)?)?;
-    refusal.expect(UNSUPPORTED, says)
-}
-
-fn a_kernel_without_its_types_is_refused() -> Result<()> {
-    among_other_mounts(
-        "mount -t tmpfs none /sys/kernel/btf",
-        &["no BTF at `/sys/kernel/btf/vmlinux`", "CONFIG_DEBUG_INFO_BTF=y"],
-    )
-}
-
-fn a_machine_without_cgroup2_is_refused() -> Result<()> {
-    among_other_mounts("umount --all --lazy --types cgroup2", &["no cgroup2 mount", "--cgroup-root DIR"])
 }
 
 fn a_root_that_is_no_cgroup2_mount_is_named() -> Result<()> {

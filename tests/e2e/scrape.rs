@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, SHARES_READINGS},
     cgroup::TestCgroup,
     command::run_load,
     load::{cpu::CpuReport, sleepers::SleepersReport},
@@ -24,15 +24,15 @@ use podperf_tests::{
 use serde_json::Value;
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_started_agent_is_alive_and_ready,
-    the_accept_header_chooses_the_format,
-    all_formats_hold_the_same_families,
-    scrapes_within_a_second_share_a_reading,
-    #[beside] a_scrape_holds_nothing_that_the_reference_does_not_tell,
-    #[beside] promtool_2_has_no_complaints: Version::TWO => || promtool_has_no_complaints(Version::Two),
+    #[land] a_started_agent_is_alive_and_ready,
+    #[land] the_accept_header_chooses_the_format,
+    #[land] all_formats_hold_the_same_families,
+    #[land] #[measures] scrapes_within_a_second_share_a_reading,
+    #[land] #[beside] a_scrape_holds_nothing_that_the_reference_does_not_tell,
+    #[land] #[beside] promtool_2_has_no_complaints: Version::TWO => || promtool_has_no_complaints(Version::Two),
     #[beside] promtool_3_has_no_complaints: Version::THREE => || promtool_has_no_complaints(Version::Three),
-    status_names_every_part_and_event_with_its_state,
-    #[beside] prometheus_2_scrapes_every_series_unharmed: Version::TWO => || every_series_is_scraped_unharmed(Version::Two),
+    #[land] status_names_every_part_and_event_with_its_state,
+    #[land] #[beside] prometheus_2_scrapes_every_series_unharmed: Version::TWO => || every_series_is_scraped_unharmed(Version::Two),
     prometheus_3_scrapes_every_series_unharmed: Version::THREE => || every_series_is_scraped_unharmed(Version::Three),
     prometheus_2_takes_native_histograms: Version::TWO => || native_histograms_are_taken(Version::Two),
     prometheus_3_takes_native_histograms: Version::THREE => || native_histograms_are_taken(Version::Three),
@@ -132,7 +132,7 @@ fn varint(bytes: &mut &[u8]) -> Result<usize> {
 }
 
 fn scrapes_within_a_second_share_a_reading() -> Result<()> {
-    let agent = Agent::start("")?;
+    let agent = Agent::start(SHARES_READINGS)?;
     let readings = |metrics: Metrics| metrics.get("podperf_readings_total", &[]).context("no count of readings");
     let first = readings(agent.fresh_metrics()?)?;
     let second = readings(agent.metrics()?)?;

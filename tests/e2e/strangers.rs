@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::Agent,
+    agent::{Agent, SHARES_READINGS},
     certificates::Authority,
     http,
     https::{Https, Stream},
@@ -121,7 +121,7 @@ impl Guarded {
         });
         fs::write(path.join("kubeconfig"), kubeconfig.to_string())?;
         let agent = Agent::start(&format!(
-            "identity: none\nkubernetes: {{kubeconfig: {path}/kubeconfig}}\nserver:\n  tls: {{certFile: {path}/tls.crt, \
+            "{SHARES_READINGS}identity: none\nkubernetes: {{kubeconfig: {path}/kubeconfig}}\nserver:\n  tls: {{certFile: {path}/tls.crt, \
              keyFile: {path}/tls.key}}\n  authorization: {{enabled: true}}\n",
             path = path.display(),
         ))?;

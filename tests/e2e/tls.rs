@@ -26,12 +26,16 @@ use podperf_tests::{
 use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
+    #[land]
     #[beside]
     a_certificate_is_replaced_without_a_scrape_lost,
+    #[land]
     #[beside]
     with_tls_nothing_is_said_in_clear_text,
+    #[land]
     #[beside]
     probe_and_record_ask_an_agent_with_tls,
+    #[land]
     #[beside]
     certificates_that_cannot_be_used_are_refused_by_their_key,
 ];

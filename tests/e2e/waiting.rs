@@ -20,7 +20,7 @@ use podperf_tests::{
 
 pub(crate) const TESTS: &[Test] = tests![
     who_reads_from_a_file_server_that_hangs_is_blocked: &[Need::Path("/dev/fuse")],
-    without_the_nodes_process_ids_a_wait_counts_when_it_ends,
+    #[land] #[measures] without_the_nodes_process_ids_a_wait_counts_when_it_ends,
 ];
 
 const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";
@@ -89,6 +89,7 @@ fn is_blocked(agent: &Agent, serves: Reads, state: &str) -> Result<()> {
     reads.replace(Waiting::start(&cgroup, "tail", &["-c", "1", &hung.program().to_string_lossy()])?);
     thread::sleep(A_WHILE);
     let (first, then) = blocked(agent, &cgroup, state)?;
+    thread::sleep(A_WHILE);
     let (last, now) = blocked(agent, &cgroup, state)?;
     let off = (last - first) - (now - then);
     ensure!(first > 0.0 && off.abs() < OFF, "{first} s and then {last} s, and {} s have passed", now - then);

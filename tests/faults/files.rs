@@ -18,10 +18,10 @@ use crate::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
-    an_agent_starts_although_its_run_directory_is_full: UNSHARE,
-    a_run_directory_that_is_read_only_is_named: UNSHARE,
-    a_bpffs_that_is_read_only_costs_what_is_left_to_the_next_agent,
-    a_recording_for_a_full_disk_says_so_and_harms_nobody: UNSHARE,
+    #[land] an_agent_starts_although_its_run_directory_is_full: UNSHARE,
+    #[land] a_run_directory_that_is_read_only_is_named: UNSHARE,
+    #[land] #[exact] a_bpffs_that_is_read_only_costs_what_is_left_to_the_next_agent,
+    #[land] a_recording_for_a_full_disk_says_so_and_harms_nobody: UNSHARE,
 ];
 
 const UNSHARE: &[Need] = &[Need::Program("unshare")];
@@ -57,7 +57,8 @@ fn with_run_dir(directory: &Path, run_dir: &Path, agent: &Command) -> Command {
     let text = format!("listen: 127.0.0.1:0\nrunDir: {}\nrestart: {{pin: false}}\n", run_dir.display());
     fs::write(&config, text).ok();
     let mut command = Command::new(agent.get_program());
-    command.args(["agent", "--config"]).arg(config);
+    // The options of a test agent follow its configuration.
+    command.args(["agent", "--config"]).arg(config).args(agent.get_args().skip(3));
     command
 }
 

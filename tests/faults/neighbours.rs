@@ -13,7 +13,11 @@ use podperf_tests::{
 
 use crate::table::{nothing_was_lost, row, serves_and_counts};
 
-pub(crate) const TESTS: &[Test] = tests![two_agents_on_a_node_count_each_for_itself,];
+pub(crate) const TESTS: &[Test] = tests![
+    #[land]
+    #[measures]
+    two_agents_on_a_node_count_each_for_itself,
+];
 
 fn two_agents_on_a_node_count_each_for_itself() -> Result<()> {
     let mut agents = [Agent::start("")?, Agent::start("")?];

@@ -1,6 +1,6 @@
 //! Cgroups that come and go, and cgroups whose counts are in another cgroup's row.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
@@ -77,7 +77,8 @@ pub(crate) fn excluded_cgroups_are_in_their_ancestor() -> Result<()> {
 }
 
 pub(crate) fn a_dead_row_ends_after_two_scrapes() -> Result<()> {
-    let agent = Agent::start("cgroups: {grace: 1s}\n")?;
+    const GRACE: Duration = Duration::from_secs(1);
+    let agent = Agent::start(&format!("cgroups: {{grace: {}s}}\n", GRACE.as_secs()))?;
     let parent = TestCgroup::new("parent")?;
     let child = parent.child("child")?;
     let kernel_path = child.kernel_path().to_owned();
@@ -98,6 +99,8 @@ pub(crate) fn a_dead_row_ends_after_two_scrapes() -> Result<()> {
         let found = found.with_context(|| format!("no row at scrape {scrape} after the death"))?;
         is_close("the dead", Duration::try_from_secs_f64(found)?, truth)?;
         is_close("the parent", time(&metrics, ONCPU, &parent, &[])?, own)?;
+        // The grace period begins at the first reading without the cgroup. Without two scrapes the row stays after it.
+        thread::sleep(GRACE);
     }
     let metrics = agent.fresh_metrics()?;
     ensure!(metrics.get(ONCPU, &[("cgroup", &kernel_path)]).is_none(), "the dead row is still there");

@@ -22,14 +22,14 @@ use podperf_tests::{
 use crate::kills::PROGRAMS;
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_wait_is_counted_up_to_each_reading => || is_counted_up_to_each_reading(WITH_STACKS),
+    #[land] #[measures] a_wait_is_counted_up_to_each_reading => || is_counted_up_to_each_reading(WITH_STACKS),
     a_wait_is_counted_up_to_each_reading_without_stacks => || is_counted_up_to_each_reading(WITHOUT_STACKS),
-    a_thread_that_hangs_before_the_agent_starts_counts_from_its_start,
-    a_blocked_thread_that_is_moved_leaves_its_time_behind,
+    #[land] #[measures] a_thread_that_hangs_before_the_agent_starts_counts_from_its_start,
+    #[land] #[measures] a_blocked_thread_that_is_moved_leaves_its_time_behind,
     a_thread_that_hangs_uninterruptibly_before_the_agent_starts,
-    a_wait_goes_on_over_restarts_and_upgrades,
+    #[exact] a_wait_goes_on_over_restarts_and_upgrades,
     a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was,
-    a_running_thread_that_is_moved_hangs_in_its_new_cgroup,
+    #[land] #[measures] a_running_thread_that_is_moved_hangs_in_its_new_cgroup,
     what_waits_for_a_cpu_after_it_slept_is_told_apart,
 ];
 
@@ -41,7 +41,7 @@ const WITHOUT_STACKS: &str = "stacks: {enabled: false}";
 /// chosen the next task.
 const A_SWITCH: Duration = Duration::from_micros(10);
 /// The agent charges an unfinished wait after this time.
-const CHARGED_AFTER: Duration = Duration::from_millis(100);
+pub(crate) const CHARGED_AFTER: Duration = Duration::from_millis(100);
 
 /// Starts a thread that hangs, and does nothing else.
 fn hanging(cgroup: &TestCgroup) -> Result<Load> {
@@ -64,7 +64,9 @@ struct Read {
 }
 
 impl Read {
+    /// Each wait is charged up to the reading, also a wait that a reading or a move has just charged.
     fn new(agent: &Agent, cgroup: &TestCgroup) -> Result<Self> {
+        thread::sleep(CHARGED_AFTER);
         let metrics = agent.fresh_metrics()?;
         let seconds = |name| Duration::try_from_secs_f64(metrics.get(name, &[]).context(name)?).context(name);
         let (at, took) = (seconds("podperf_reading_timestamp_seconds")?, seconds("podperf_scrape_duration_seconds")?);

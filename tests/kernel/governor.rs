@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{Agent, Metrics, testing},
+    agent::{Agent, Metrics, SHARES_READINGS, testing},
     cgroup::{self, TestCgroup},
     running::{Load, cpus},
     suite::{has_own_machine, tell, within},
@@ -50,15 +50,17 @@ pub(crate) fn a_load_over_the_cap_loses_little_and_gets_all_back() -> Result<()>
     let thicket = format!("thicket --threads {threads} --micros {micros} --cgroup {}", busy.path().display());
     let _sleepers =
         Load::start(&format!("sleepers --waits 100000 --millis 300 --cgroup {}", sleeping.path().display()))?;
+    let settings = testing(CACHED) + SHARES_READINGS;
     // The load leaves little CPU time for the start of an agent, so it begins after the agent.
     let loaded = {
-        let agent = Agent::start(&format!("{}overhead: {{maxPercent: 0}}\n{CONFIG}", testing(CACHED)))?;
+        let agent = Agent::start(&format!("{settings}overhead: {{maxPercent: 0}}\n{CONFIG}"))?;
         let _load = Load::start(&thicket)?;
         thread::sleep(Duration::from_secs(20));
         cost(&agent.fresh_metrics()?)?
     };
     let cap = loaded * OF_LOADED;
-    let mut agent = Agent::start(&format!("{}overhead: {{maxPercent: {}}}\n{CONFIG}", testing(CACHED), cap * 100.0))?;
+    let capped = format!("{settings}overhead: {{maxPercent: {}}}\n{CONFIG}", cap * 100.0);
+    let mut agent = Agent::start(&capped)?;
     let load = Load::start(&thicket)?;
 
     let mut seen: Vec<(f64, [f64; 5])> = Vec::new();

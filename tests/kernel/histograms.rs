@@ -15,7 +15,10 @@ use podperf_tests::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
+    #[land]
+    #[measures]
     sleeps_are_in_the_bucket_of_their_length,
+    #[exact]
     histograms_go_on_over_upgrades_and_kills,
     a_queue_is_as_long_as_who_is_before,
 ];

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{self, Agent, COALESCED_FOR, Metrics, Sample},
+    agent::{self, Agent, Metrics, Sample},
     bpffs::Bpffs,
     cgroup::TestCgroup,
     load::churn::ChurnReport,
@@ -126,7 +126,7 @@ impl Victim {
 
     fn kill_in_a_reading(&mut self, moment: Moment) -> Result<&'static str> {
         // Without this pause the agent would return the previous reading again.
-        thread::sleep(COALESCED_FOR);
+        thread::sleep(self.agent.coalesced_for());
         let (kept, new) = (self.kept(), self.kept().with_extension("new"));
         let before = written(&kept);
         let _answer = self.agent.begin_scrape()?;

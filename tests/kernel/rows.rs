@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
     agent::{Agent, Metrics},
@@ -13,6 +13,7 @@ use podperf_tests::{
         cpu::CpuReport,
     },
     running::{ONCPU, is_close, oncpu_is_cpu_stat, run},
+    suite::within,
 };
 
 use crate::maps::{delete, dump};
@@ -22,8 +23,8 @@ const FEW: &str = "cgroups: {max: 256}\n";
 /// The largest number of cgroups at once that fit beside the machine's own.
 const AT_ONCE: usize = 180;
 
-/// The number of readings after the last cgroups, until their slots must be free.
-const READINGS: usize = 10;
+/// The time in which readings free the slots of the last cgroups.
+const FREED: Duration = Duration::from_secs(15);
 
 fn nothing_was_dropped(metrics: &Metrics) -> Result<()> {
     let dropped = metrics.get("podperf_bpf_drops_total", &[("reason", "cgroup_table")]).context("no drops")?;
@@ -76,15 +77,13 @@ pub(crate) fn a_dead_cgroups_slot_is_anothers() -> Result<()> {
         is_close(path, Duration::try_from_secs_f64(found)?, Duration::from_nanos(life.usage_ns))?;
     }
     // On a busy machine, the agent may learn of the last cgroups a reading later.
-    let mut kept = slots_of(&agent, &lives)?;
-    for _ in 0..READINGS {
-        if kept.is_empty() {
-            return Ok(());
-        }
+    let mut kept = Vec::new();
+    let freed = within(FREED, "all dead cgroups have lost their slot", || {
         agent.fresh_metrics()?;
         kept = slots_of(&agent, &lives)?;
-    }
-    bail!("{} of {} dead cgroups still have a slot: {:?}", kept.len(), lives.len(), kept.first());
+        Ok(kept.is_empty().then_some(()))
+    });
+    freed.with_context(|| format!("{} of {} dead cgroups have a slot: {:?}", kept.len(), lives.len(), kept.first()))
 }
 
 /// A sensor may leave such a row, or an agent that ends while it frees rows.
@@ -104,14 +103,12 @@ pub(crate) fn a_row_without_its_cgroup_is_freed() -> Result<()> {
     agent.fresh_metrics()?;
     ensure!(has_row(&agent, &cgroup)?, "the row is gone without a sweep");
     agent.restart(Signal::SIGKILL, &bpffs.yaml())?;
-    for _ in 0..READINGS {
+    within(FREED, "the row without its cgroup is freed", || {
         agent.fresh_metrics()?;
-        if !has_row(&agent, &cgroup)? {
-            ensure!(has_row(&agent, &other)?, "the row of a cgroup is gone");
-            return oncpu_is_cpu_stat(&agent.fresh_metrics()?, &other);
-        }
-    }
-    bail!("the row without its cgroup is kept");
+        Ok((!has_row(&agent, &cgroup)?).then_some(()))
+    })?;
+    ensure!(has_row(&agent, &other)?, "the row of a cgroup is gone");
+    oncpu_is_cpu_stat(&agent.fresh_metrics()?, &other)
 }
 
 /// Returns the cgroups that have a slot, each with the slot's content, and whether the kernel side knows the cgroup.

@@ -1,6 +1,6 @@
 //! The sensor `syscalls`. The truth is the system call that the load makes, and the counters of the same time.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
@@ -14,17 +14,20 @@ use podperf_tests::{
     tests,
 };
 
-use crate::reasons::{Blocked, DISK};
+use crate::{
+    going_on::CHARGED_AFTER,
+    reasons::{Blocked, DISK},
+};
 
 #[cfg(target_arch = "x86_64")]
 mod bits_32;
 
 pub(crate) fn tests() -> Vec<Test> {
     let tests: &[Test] = tests![
-        waits_are_in_the_call_that_slept,
+        #[land] #[measures] waits_are_in_the_call_that_slept,
         waits_for_a_disk_are_in_their_call_and_those_for_pages_in_none: &[DISK],
-        a_call_over_an_upgrade_keeps_its_name,
-        a_call_that_began_before_the_sensor_has_its_name,
+        #[exact] a_call_over_an_upgrade_keeps_its_name,
+        #[land] #[measures] a_call_that_began_before_the_sensor_has_its_name,
     ];
     #[cfg(target_arch = "x86_64")]
     let tests = [tests, bits_32::TESTS].concat();
@@ -84,6 +87,8 @@ fn reader(cgroup: &TestCgroup) -> Result<Load> {
     load.go_on()?;
     load.wait_for_word("done")?;
     load.wait_until_blocked()?;
+    // From now on a reading charges a part of the wait.
+    thread::sleep(CHARGED_AFTER);
     Ok(load)
 }
 

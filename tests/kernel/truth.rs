@@ -11,8 +11,8 @@ use podperf_tests::{
     suite,
 };
 
-/// The pause after the agent's first own reading. A scrape before its end returns that reading again.
-const COALESCED: Duration = Duration::from_millis(1500);
+/// The time between two readings of a task that runs on.
+const RUNS_FOR: Duration = Duration::from_millis(1500);
 
 pub(crate) fn burner(configuration: &str) -> Result<()> {
     let agent = Agent::start(configuration)?;
@@ -106,7 +106,8 @@ pub(crate) fn last_move() -> Result<()> {
 pub(crate) fn fifo() -> Result<()> {
     let agent = Agent::start("")?;
     for _ in 0..5 {
-        thread::sleep(COALESCED);
+        // A scrape sooner would return the agent's last reading again.
+        thread::sleep(agent.coalesced_for());
         let cgroup = TestCgroup::new("fifo")?;
         let mut load = Load::start(&format!("fifo --seconds 0.4 --cpu 1 --hold --cgroup {}", cgroup.path().display()))?;
         while cgroup.cpu_usage()? < Duration::from_millis(100) {
@@ -147,7 +148,7 @@ pub(crate) fn running_on() -> Result<()> {
         thread::sleep(Duration::from_millis(1));
     }
     let read = || -> Result<_> {
-        thread::sleep(COALESCED);
+        thread::sleep(RUNS_FOR);
         let before = load.cpu_time()?;
         let found = time(&agent.metrics()?, ONCPU, &cgroup, &[])?;
         Ok((before, found, load.cpu_time()?))

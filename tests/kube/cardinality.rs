@@ -15,14 +15,14 @@ use podperf_tests::{
 use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] at_the_level_of_pods_a_pod_is_one_row_with_its_sandbox: NEEDS,
-    at_the_level_of_the_node_all_pods_are_one_row: NEEDS,
-    #[beside] excluded_namespaces_are_counted_together: NEEDS,
-    #[beside] only_included_namespaces_have_series: NEEDS,
-    #[beside] a_pod_can_opt_out_from_the_start: NEEDS,
-    #[beside] a_pod_that_opts_out_later_loses_its_series_and_no_count: NEEDS,
-    #[beside] containers_over_the_limit_are_counted_together_until_there_is_room: NEEDS,
-    #[beside] a_reload_changes_the_namespaces_and_says_that_the_level_needs_a_restart: NEEDS,
+    #[land] #[beside] at_the_level_of_pods_a_pod_is_one_row_with_its_sandbox: NEEDS,
+    #[land] at_the_level_of_the_node_all_pods_are_one_row: NEEDS,
+    #[land] #[beside] excluded_namespaces_are_counted_together: NEEDS,
+    #[land] #[beside] only_included_namespaces_have_series: NEEDS,
+    #[land] #[beside] a_pod_can_opt_out_from_the_start: NEEDS,
+    #[land] #[beside] a_pod_that_opts_out_later_loses_its_series_and_no_count: NEEDS,
+    #[land] #[beside] containers_over_the_limit_are_counted_together_until_there_is_room: NEEDS,
+    #[land] #[beside] a_reload_changes_the_namespaces_and_says_that_the_level_needs_a_restart: NEEDS,
 ];
 
 const POD_ONCPU: &str = "podperf_pod_oncpu_seconds_total";

@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] check_says_beforehand_whether_pods_will_have_names: NEEDS,
+    #[land] #[beside] check_says_beforehand_whether_pods_will_have_names: NEEDS,
 ];
 
 const AN_HOUR: Duration = Duration::from_secs(3600);

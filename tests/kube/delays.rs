@@ -16,7 +16,7 @@ use podperf_tests::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_container_of_20_ms_is_in_the_first_scrape_after_its_status: NEEDS,
+    #[land] #[measures] a_container_of_20_ms_is_in_the_first_scrape_after_its_status: NEEDS,
     a_status_makes_a_named_series_in_a_moment: NEEDS,
 ];
 

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use crate::counted::CountedNode;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] every_curl_of_the_pages_is_answered: &[NEEDS[0], NEEDS[1], Need::Program("curl")],
-    #[beside] the_example_for_prometheus_calls_agents_by_their_nodes_and_pods_as_they_do: &[NEEDS[0], NEEDS[1], Need::Program("prometheus")],
+    #[land] #[beside] every_curl_of_the_pages_is_answered: &[NEEDS[0], NEEDS[1], Need::Program("curl")],
+    #[land] #[beside] the_example_for_prometheus_calls_agents_by_their_nodes_and_pods_as_they_do: &[NEEDS[0], NEEDS[1], Need::Program("prometheus")],
 ];
 
 const DEADLINE: Duration = Duration::from_secs(60);

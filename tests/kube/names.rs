@@ -18,15 +18,15 @@ use podperf_tests::{
 use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] a_container_has_its_pods_name_under_either_driver: NEEDS,
-    #[beside] each_kind_of_container_has_its_own_name_and_its_own_time: NEEDS,
-    #[beside] a_static_pod_is_found_by_the_hash_in_its_path: NEEDS,
-    #[beside] the_sandbox_is_kept_apart_from_the_containers: NEEDS,
-    #[beside] a_pod_that_computes_outside_of_its_containers_has_series_of_its_own: NEEDS,
-    #[beside] a_cgroup_inside_a_container_adds_to_it: NEEDS,
-    #[beside] the_owner_of_a_pod_names_its_workload: NEEDS,
-    #[beside] labels_and_annotations_are_told_where_asked_for_and_only_there: NEEDS,
-    #[beside] containers_older_than_the_agent_have_series_at_the_first_scrape: NEEDS,
+    #[land] #[beside] a_container_has_its_pods_name_under_either_driver: NEEDS,
+    #[land] #[beside] each_kind_of_container_has_its_own_name_and_its_own_time: NEEDS,
+    #[land] #[beside] a_static_pod_is_found_by_the_hash_in_its_path: NEEDS,
+    #[land] #[beside] the_sandbox_is_kept_apart_from_the_containers: NEEDS,
+    #[land] #[beside] a_pod_that_computes_outside_of_its_containers_has_series_of_its_own: NEEDS,
+    #[land] #[beside] a_cgroup_inside_a_container_adds_to_it: NEEDS,
+    #[land] #[beside] the_owner_of_a_pod_names_its_workload: NEEDS,
+    #[land] #[beside] labels_and_annotations_are_told_where_asked_for_and_only_there: NEEDS,
+    #[land] #[beside] containers_older_than_the_agent_have_series_at_the_first_scrape: NEEDS,
 ];
 
 const INFO: &str = "podperf_pod_info";

@@ -26,7 +26,7 @@ pub(crate) const TESTS: &[Test] = tests![
     an_agent_that_starts_in_an_outage_says_so_and_keeps_the_counts: NEEDS,
     what_a_paused_server_tells_late_is_not_too_late: NEEDS,
     what_changed_while_the_server_forgot_its_history_is_right_after_it: NEEDS,
-    in_an_outage_under_load_no_counter_falls_and_no_count_is_lost: NEEDS,
+    #[exact] in_an_outage_under_load_no_counter_falls_and_no_count_is_lost: NEEDS,
 ];
 
 /// The patience: the agent then names lives that no status names, once it is up to date.

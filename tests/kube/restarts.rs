@@ -25,8 +25,8 @@ use podperf_tests::{
 use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = tests![
-    a_restart_loop_is_one_series_that_never_falls: PROMETHEUS,
-    a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it: PROMETHEUS,
+    #[exact] a_restart_loop_is_one_series_that_never_falls: PROMETHEUS,
+    #[exact] a_successor_goes_on_under_its_name_and_is_the_only_pod_of_it: PROMETHEUS,
     a_container_that_is_over_ends_after_its_grace: PROMETHEUS,
 ];
 

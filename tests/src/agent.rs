@@ -30,8 +30,19 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 pub const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// The time after which a dropped agent is killed.
 const KILL_DEADLINE: Duration = Duration::from_secs(15);
-/// Longer than a reading is reused: a scrape after this pause gets a new reading, or one made during the pause.
-pub const COALESCED_FOR: Duration = Duration::from_millis(1100);
+/// The time for which an agent returns a reading again, by its default.
+const COALESCE_BY_DEFAULT: Duration = Duration::from_secs(1);
+/// The time for which an agent in tests returns a reading again, see [`SHARES_READINGS`].
+const COALESCE: Duration = Duration::from_millis(10);
+/// Readings take less than this. A reading that ends this long after a call began after the call.
+const READING: Duration = Duration::from_millis(100);
+/// Longer than an agent returns a reading again by its default: a scrape after this pause gets a new reading, or one
+/// made during the pause.
+pub const COALESCED_FOR: Duration = COALESCE_BY_DEFAULT.saturating_add(READING);
+
+/// A line for the configuration of an agent that returns a reading for a second, as in production. The agent itself
+/// reads the line as a comment. Without this line, nearly each request in a test makes a reading of its own.
+pub const SHARES_READINGS: &str = "# readings are shared\n";
 
 /// The start of a line of the configuration that is an option of the agent, see [`testing`].
 const TESTING: &str = "# --testing ";
@@ -47,6 +58,7 @@ pub struct Agent {
     log: Arc<Mutex<String>>,
     directory: TempDir,
     program: PathBuf,
+    shares_readings: bool,
 }
 
 /// One scrape.
@@ -81,7 +93,7 @@ pub fn other_layout() -> Result<PathBuf> {
 /// Returns a command line of the agent with a configuration file of its own, in which `listen` and `runDir` are set. If
 /// `yaml` has no `overhead`, the agent has no cap, because loads that only switch would exceed it. Without a `server`
 /// key the agent answers at any rate, and without a `restart` key it pins nothing. Each line of [`testing`] becomes an
-/// option.
+/// option. Without [`SHARES_READINGS`] the agent hardly shares a reading.
 pub fn command(directory: &Path, yaml: &str) -> Result<Command> {
     command_of(&binary()?, directory, yaml)
 }
@@ -98,6 +110,9 @@ fn command_at(program: &Path, directory: &Path, yaml: &str, listen: SocketAddr) 
     fs::write(&config, format!("listen: {listen}\nrunDir: {}\n{yaml}\n{cap}{rate}{pins}", directory.display()))?;
     let mut command = Command::new(program);
     command.args(["agent", "--config"]).arg(config);
+    if !yaml.contains(SHARES_READINGS) {
+        command.arg("--testing").arg(format!("coalesce={}ms", COALESCE.as_millis()));
+    }
     for setting in yaml.lines().filter_map(|line| line.strip_prefix(TESTING)) {
         command.args(["--testing", setting]);
     }
@@ -138,6 +153,12 @@ impl Agent {
         Self::start_changed(program, yaml, |_| ())
     }
 
+    /// Starts any build of the agent that shares readings as in production. The agent gets no option that an older build
+    /// may not know.
+    pub fn start_to_measure(program: &Path, yaml: &str) -> Result<Self> {
+        Self::start_program(program, &format!("{yaml}\n{SHARES_READINGS}"))
+    }
+
     /// Starts an agent in the same way, with a changed command line or environment.
     pub fn start_changed(program: &Path, yaml: &str, change: impl FnOnce(&mut Command)) -> Result<Self> {
         let directory = TempDir::new()?;
@@ -145,7 +166,14 @@ impl Agent {
         change(&mut command);
         let (child, log) = spawn(&mut command)?;
         let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut agent = Self { child, address: unknown, log, directory, program: program.to_owned() };
+        let mut agent = Self {
+            child,
+            address: unknown,
+            log,
+            directory,
+            program: program.to_owned(),
+            shares_readings: yaml.contains(SHARES_READINGS),
+        };
         agent.wait_until_ready()?;
         Ok(agent)
     }
@@ -197,6 +225,7 @@ impl Agent {
         program.clone_into(&mut self.program);
         let mut command = command_at(&self.program, self.directory.path(), yaml, self.address)?;
         (self.child, self.log) = spawn(&mut command)?;
+        self.shares_readings = yaml.contains(SHARES_READINGS);
         Ok(())
     }
 
@@ -273,7 +302,7 @@ impl Agent {
         http::get(self.address, path, headers)
     }
 
-    /// Scrapes the agent; the reading may be up to a second old.
+    /// Scrapes the agent; the reading may be as old as the agent returns it again.
     pub fn metrics(&self) -> Result<Metrics> {
         self.metrics_with(&[])
     }
@@ -297,9 +326,15 @@ impl Agent {
         Ok(stream)
     }
 
+    /// Returns the pause after which a scrape gets a reading that began after the pause did.
+    #[must_use]
+    pub const fn coalesced_for(&self) -> Duration {
+        if self.shares_readings { COALESCED_FOR } else { COALESCE.saturating_add(READING) }
+    }
+
     /// Scrapes a reading that began after this call.
     pub fn fresh_metrics(&self) -> Result<Metrics> {
-        thread::sleep(COALESCED_FOR);
+        thread::sleep(self.coalesced_for());
         self.metrics()
     }
 

@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+
+use crate::deadline::Deadline;
 
 /// The longest wait for the last process of a dropped cgroup to end.
 const REMOVAL_DEADLINE: Duration = Duration::from_secs(10);
@@ -105,9 +107,9 @@ impl Drop for TestCgroup {
         // cgroup.kill reaches the whole subtree. Kernels before 5.14 lack it, and there a remaining process only gets
         // the time until the deadline.
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
-        let deadline = Instant::now() + REMOVAL_DEADLINE;
+        let deadline = Deadline::begin(REMOVAL_DEADLINE);
         while let Err(error) = remove_tree(&self.path) {
-            if error.kind() == ErrorKind::NotFound || Instant::now() > deadline {
+            if error.kind() == ErrorKind::NotFound || deadline.left().is_zero() {
                 break;
             }
             thread::sleep(Duration::from_millis(5));

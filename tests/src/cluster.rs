@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::{
-    agent::{self, Agent, Metrics},
+    agent::{self, Agent, Metrics, SHARES_READINGS},
     cgroup::TestCgroup,
     control_plane::{ControlPlane, Credentials, SharedPlane},
     kubelet::{Driver, Finished, Kubelet, Qos, Runtime},
@@ -210,7 +210,7 @@ impl<P> Cluster<P> {
 pub fn configuration(credentials: &Credentials, node: &str, kubernetes: &str, yaml: &str) -> String {
     let kubeconfig = credentials.kubeconfig();
     format!(
-        "identity: kubernetes\nnodeName: {node}\nkubernetes: {{kubeconfig: '{}', {kubernetes}}}\n{yaml}\n",
+        "{SHARES_READINGS}identity: kubernetes\nnodeName: {node}\nkubernetes: {{kubeconfig: '{}', {kubernetes}}}\n{yaml}\n",
         kubeconfig.display()
     )
 }

@@ -10,15 +10,14 @@ use std::{
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::{http, process};
+use crate::{http, process, suite::within};
 pub use telemetry::{Kind, Taken};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -134,14 +133,13 @@ impl Collector {
             .spawn()
             .context("failed to start the Collector")?;
         let mut collector = Self { child, grpc, http, telemetry, scheme, directory };
-        let start = Instant::now();
-        while [grpc, http].iter().any(|address| TcpStream::connect(address).is_err()) {
+        within(START_DEADLINE, "the Collector listens", || {
             if let Some(status) = collector.child.try_wait()? {
                 bail!("the Collector ended ({status}):\n{}", collector.log());
             }
-            ensure!(start.elapsed() < START_DEADLINE, "the Collector does not listen:\n{}", collector.log());
-            thread::sleep(Duration::from_millis(50));
-        }
+            Ok([grpc, http].iter().all(|address| TcpStream::connect(address).is_ok()).then_some(()))
+        })
+        .with_context(|| collector.log())?;
         Ok(collector)
     }
 

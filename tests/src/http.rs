@@ -3,10 +3,14 @@
 use std::{
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    ops::Range,
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
+
+use crate::deadline::Timed;
 
 pub(crate) const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -20,8 +24,7 @@ pub fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<
 
 /// Sends `GET` like [`get`], to a server that may take this long.
 pub fn get_within(deadline: Duration, address: SocketAddr, path: &str) -> Result<Answer> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(deadline))?;
+    let mut stream = Timed::new(TcpStream::connect(address)?, deadline);
     exchange(&mut stream, address, &format!("GET {path}"), &[], "")
 }
 
@@ -35,13 +38,12 @@ pub fn post_json(address: SocketAddr, path: &str, json: &str) -> Result<(u16, St
 
 /// Sends any request without TLS: `METHOD PATH`, more headers and content.
 pub fn ask(address: SocketAddr, request: &str, headers: &[(&str, &str)], content: &str) -> Result<Answer> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
+    let mut stream = Timed::new(TcpStream::connect(address)?, ANSWER_DEADLINE);
     exchange(&mut stream, address, request, headers, content)
 }
 
 /// Connects from this loopback address.
-pub fn connect_from(source: IpAddr, address: SocketAddr) -> Result<TcpStream> {
+pub fn connect_from(source: IpAddr, address: SocketAddr) -> Result<Timed> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let connected = runtime.block_on(async {
         let socket = tokio::net::TcpSocket::new_v4()?;
@@ -50,8 +52,7 @@ pub fn connect_from(source: IpAddr, address: SocketAddr) -> Result<TcpStream> {
     });
     let stream = connected.with_context(|| format!("failed to connect from {source}"))?;
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
-    Ok(stream)
+    Ok(Timed::new(stream, ANSWER_DEADLINE))
 }
 
 /// Sends one of several `GET` requests on a connection that stays open.
@@ -110,7 +111,18 @@ pub fn get_text(address: SocketAddr, path: &str) -> Result<(u16, String)> {
     Ok((status, String::from_utf8(body)?))
 }
 
-/// Returns a loopback address whose port is free at this moment.
+/// Returns a loopback address whose port is free at this moment, and which nobody else gets: it is below the ports that
+/// the kernel hands out, and each test program begins at another place.
 pub fn free_address() -> Result<SocketAddr> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?)
+    const PORTS: Range<u32> = 10_000..32_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(256);
+    for _ in PORTS {
+        let number = begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(PORTS.start + number % (PORTS.end - PORTS.start))?;
+        if let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) {
+            return Ok(listener.local_addr()?);
+        }
+    }
+    bail!("no free port in {PORTS:?}")
 }

@@ -13,14 +13,17 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, pem::PemObject as _},
 };
 
-use crate::http::{ANSWER_DEADLINE, Answer, connect_from, exchange};
+use crate::{
+    deadline::Timed,
+    http::{ANSWER_DEADLINE, Answer, connect_from, exchange},
+};
 
 /// A client's TLS settings with the trusted authority.
 #[derive(Clone, Debug)]
 pub struct Https(Arc<ClientConfig>);
 
 /// A connection with TLS.
-pub type Stream = StreamOwned<ClientConnection, TcpStream>;
+pub type Stream = StreamOwned<ClientConnection, Timed>;
 
 impl Https {
     /// Trusts the certificates of this authority.
@@ -34,9 +37,7 @@ impl Https {
 
     /// Connects, and completes the TLS handshake.
     pub fn connect(&self, address: SocketAddr) -> Result<Stream> {
-        let socket = TcpStream::connect(address)?;
-        socket.set_read_timeout(Some(ANSWER_DEADLINE))?;
-        self.shake_hands(socket, address)
+        self.shake_hands(Timed::new(TcpStream::connect(address)?, ANSWER_DEADLINE), address)
     }
 
     /// Connects from this loopback address.
@@ -44,7 +45,7 @@ impl Https {
         self.shake_hands(connect_from(source, address)?, address)
     }
 
-    fn shake_hands(&self, mut socket: TcpStream, address: SocketAddr) -> Result<Stream> {
+    fn shake_hands(&self, mut socket: Timed, address: SocketAddr) -> Result<Stream> {
         let mut client = ClientConnection::new(Arc::clone(&self.0), ServerName::from(address.ip()))?;
         while client.is_handshaking() {
             client.complete_io(&mut socket)?;

@@ -11,7 +11,11 @@ pub mod cluster;
 pub mod collector;
 pub mod command;
 pub mod control_plane;
+#[cfg(test)]
+mod corpus;
 pub mod dashboards;
+pub mod deadline;
+pub mod golden;
 pub mod hotplug;
 pub mod http;
 pub mod https;
@@ -32,3 +36,4 @@ pub mod suite;
 pub mod system_programs;
 pub mod vm;
 pub mod waited;
+pub mod weather;

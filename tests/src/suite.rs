@@ -1,9 +1,15 @@
 //! Runs the tests of a ring. A test is alone on the machine unless its row has the mark `#[beside]`. A test that lacks
 //! something on the machine is ignored, and the runner counts it and prints its name.
 //!
+//! `make test` runs the rows that must pass before a change lands, in two parts: all rows that run beside others, and
+//! then the rows that are alone. It tries a failure again that may be noise of the machine ([`again`]). Any other run of
+//! a ring runs all rows, each once.
+//!
 //! Rings run as several programs, also from several checkouts, and share two locks. A test that is alone holds the
 //! first lock exclusively, and tests beside others share it. The second lock is a turnstile: a test holds it while it
 //! waits to be alone, so that no further test starts beside the tests that still run.
+
+mod again;
 
 use std::{
     cmp::Reverse,
@@ -12,7 +18,7 @@ use std::{
     process::ExitCode,
     sync::{Arc, Mutex, PoisonError},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -22,7 +28,8 @@ use nix::{
     sys::statfs::{FsType, TMPFS_MAGIC, statfs},
 };
 
-use crate::cgroup;
+use crate::{cgroup, deadline::Deadline, weather::Begin};
+use again::{Failure, Outcome};
 
 /// `RAMFS_MAGIC` of the kernel's `magic.h`.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
@@ -35,7 +42,10 @@ const PINS: &str = "/sys/fs/bpf/podperf";
 const TIMES: &str = "PODPERF_TIMES";
 /// Number of tests of one ring that run at the same time. They mostly wait, so the number exceeds the CPUs of a small
 /// machine.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 3;
+
+/// The variable that makes a ring run one part of a landing: `beside` or `alone`.
+const LANDING: &str = "PODPERF_LANDING";
 
 /// One test. [`tests!`](crate::tests) makes the rows of a ring.
 #[derive(Clone, Copy, Debug)]
@@ -46,27 +56,60 @@ pub struct Test {
     pub needs: &'static [Need],
     /// The test itself.
     pub body: fn() -> Result<()>,
-    /// `true` if no other test may run at the same time.
-    pub is_alone: bool,
+    /// `true` if other tests may run at the same time.
+    pub is_beside: bool,
+    /// The failures that may be noise of the machine.
+    pub noise: Noise,
+    /// Whether `make test` runs the test; `None` leaves it to the ring.
+    pub lands: Option<bool>,
+}
+
+/// The failures of a test that may be noise of the machine. `make test` tries these again ([`again`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noise {
+    /// A missed deadline.
+    Late,
+    /// None: the test counts kills, restarts, layouts, or values that never fall.
+    Never,
+    /// Any error: the test compares times of this machine.
+    Any,
 }
 
 /// Returns rows of tests. A row is `name`, `name: NEEDS` or `name: NEEDS => body`; without a body, the function of that
-/// name is the test. The mark `#[beside]` allows a test to run while other tests do. Such a test asserts nothing that
-/// needs a machine of its own, such as sums over all rows, costs, budgets, tight times, or the absence of other pods.
+/// name is the test. Marks before the name say when and how it runs:
+///
+/// * `#[land]`: also in `make test`. Without it, a row runs in `make rings` only. Rings that need no root land whole,
+///   and there the mark `#[rings]` leaves a row to `make rings`.
+/// * `#[beside]`: other tests may run at the same time. Such a test asserts nothing that needs a machine of its own,
+///   such as sums over all rows, costs, budgets, or the absence of other pods.
+/// * `#[exact]` and `#[measures]`: the failures that may be noise are [`Noise::Never`] and [`Noise::Any`]; without one,
+///   [`Noise::Late`].
 #[macro_export]
 macro_rules! tests {
     (@needs) => { &[] };
     (@needs $needs:expr) => { $needs };
     (@body $name:ident) => { $name };
     (@body $name:ident $body:expr) => { $body };
-    (@is_alone) => { true };
-    (@is_alone beside) => { false };
-    ($($(#[$class:ident])? $name:ident $(: $needs:expr)? $(=> $body:expr)?),* $(,)?) => {
+    (@lands land $($rest:ident)*) => { Some(true) };
+    (@lands rings $($rest:ident)*) => { Some(false) };
+    (@lands $($rest:ident)*) => { None };
+    (@is_beside beside $($rest:ident)*) => { true };
+    (@is_beside $first:ident $($rest:ident)*) => { $crate::tests!(@is_beside $($rest)*) };
+    (@is_beside) => { false };
+    (@noise exact) => { $crate::suite::Noise::Never };
+    (@noise measures) => { $crate::suite::Noise::Any };
+    (@noise land $($rest:ident)*) => { $crate::tests!(@noise $($rest)*) };
+    (@noise rings $($rest:ident)*) => { $crate::tests!(@noise $($rest)*) };
+    (@noise beside $($rest:ident)*) => { $crate::tests!(@noise $($rest)*) };
+    (@noise) => { $crate::suite::Noise::Late };
+    ($($(#[$mark:ident])* $name:ident $(: $needs:expr)? $(=> $body:expr)?),* $(,)?) => {
         &[$($crate::suite::Test {
             name: stringify!($name),
             needs: $crate::tests!(@needs $($needs)?),
             body: $crate::tests!(@body $name $($body)?),
-            is_alone: $crate::tests!(@is_alone $($class)?),
+            is_beside: $crate::tests!(@is_beside $($mark)*),
+            noise: $crate::tests!(@noise $($mark)*),
+            lands: $crate::tests!(@lands $($mark)*),
         }),*]
     };
 }
@@ -92,6 +135,9 @@ pub enum Need {
 
 /// The variable that makes tests with a variable size run at their largest size.
 const LONG: &str = "PODPERF_LONG";
+
+/// The variable that limits a ring to some of its tests: their whole names, with commas between them.
+const ONLY: &str = "PODPERF_ONLY";
 
 /// The variable that allows tests to take CPUs offline and counters away.
 pub const OWN_MACHINE: &str = "PODPERF_TESTS_OWN_MACHINE";
@@ -147,8 +193,31 @@ pub fn is_core_pmu(name: &str) -> bool {
     ["cpu", "cpu_core"].contains(&name) || name.starts_with("armv8_")
 }
 
-/// The tests that have run, with the duration of each.
-type Times = Arc<Mutex<Vec<(Duration, &'static str)>>>;
+/// The rows that a run takes from a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// All rows, each once.
+    Whole,
+    /// The rows of a landing that run beside others. Failures that may be noise are left to the next part.
+    Beside,
+    /// The other rows of a landing, and then, again, the failures of both parts that may be noise.
+    Alone,
+}
+
+impl Part {
+    fn chosen() -> Result<Self> {
+        match std::env::var(LANDING).as_deref() {
+            Err(_) => Ok(Self::Whole),
+            Ok("beside") => Ok(Self::Beside),
+            Ok("alone") => Ok(Self::Alone),
+            Ok(other) => anyhow::bail!("{LANDING} is `{other}` (it is `beside` or `alone`, or is not set)"),
+        }
+    }
+
+    fn has(self, test: &Test, lands: bool) -> bool {
+        self == Self::Whole || test.lands.unwrap_or(lands) && test.is_beside == (self == Self::Beside)
+    }
+}
 
 /// Runs the tests of one ring: first the tests beside others, and then the remaining tests one by one. A test that
 /// lacks something on the machine is ignored, and printed with the missing thing. At the end it prints the slowest
@@ -158,22 +227,73 @@ pub fn run(tests: &[Test]) -> ExitCode {
     let root = nix::unistd::geteuid().is_root();
     // An emulated machine has no time to spare. If one test runs at a time, its name is printed before it runs.
     let is_guest = has_own_machine();
-    let one = is_guest || tests.iter().all(|test| test.is_alone);
-    run_at_once(if one { 1 } else { AT_ONCE }, tests, (!root).then_some("not root"))
+    let one = is_guest || tests.iter().all(|test| !test.is_beside);
+    run_ring(if one { 1 } else { AT_ONCE }, tests, (!root).then_some("not root"), false)
 }
 
-/// Runs a ring that needs no root. All of its tests run beside others, one per CPU at a time.
+/// Runs a ring that needs no root. All of its tests run beside others, one per CPU at a time, and all land that are not
+/// marked otherwise.
 #[must_use]
 pub fn run_beside_others(tests: &[Test]) -> ExitCode {
-    let tests: Vec<_> = tests.iter().map(|&test| Test { is_alone: false, ..test }).collect();
-    run_at_once(thread::available_parallelism().map_or(1, usize::from), &tests, None)
+    let tests: Vec<_> = tests.iter().map(|&test| Test { is_beside: true, ..test }).collect();
+    run_ring(thread::available_parallelism().map_or(1, usize::from), &tests, None, true)
 }
 
-fn run_at_once(count: usize, tests: &[Test], lacks: Option<&str>) -> ExitCode {
+fn run_ring(count: usize, tests: &[Test], lacks: Option<&str>, lands: bool) -> ExitCode {
+    match ring(count, tests, lacks, lands) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(101),
+        Err(error) => {
+            tell(&format!("the ring cannot run: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns whether the part of the ring passed.
+fn ring(count: usize, tests: &[Test], lacks: Option<&str>, lands: bool) -> Result<bool> {
+    let part = Part::chosen()?;
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(count);
+    let named = only(tests, std::env::var(ONLY).ok().as_deref())?;
+    let rows: Vec<Test> = named.into_iter().filter(|test| part.has(test, lands)).collect();
     let times = Times::default();
-    let conclusion = libtest_mimic::run(&arguments, trials(tests, lacks, &times));
+    let once = |arguments: &Arguments, rows: &[Test]| {
+        run_once(arguments, rows, |test| test.lacks(lacks), &|test| turn(test.is_beside), &times)
+    };
+    let mut first = once(&arguments, &rows);
+    print_longest(&times);
+    match part {
+        Part::Whole => return Ok(first.failed == 0),
+        Part::Beside => {
+            let (noise, broken) = first.split();
+            again::leave(&noise)?;
+            return Ok(broken == 0);
+        }
+        Part::Alone => first.add(again::take(tests)?),
+    }
+    let verdict = again::settle(first, |rows| {
+        tell(&format!("again, alone, in this weather: {}", crate::weather::wait_for_calm()));
+        let alone: Vec<_> = rows.iter().map(|&test| Test { is_beside: false, ..test }).collect();
+        once(&Arguments { test_threads: Some(1), ..Arguments::default() }, &alone)
+    });
+    verdict.report()?;
+    Ok(verdict.is_green())
+}
+
+/// Returns the tests that the value of [`ONLY`] names, or all tests without it.
+fn only(tests: &[Test], names: Option<&str>) -> Result<Vec<Test>> {
+    let find = |name: &str| {
+        let test = tests.iter().find(|test| test.name == name).copied();
+        test.with_context(|| format!("failed to find test `{name}` of `{ONLY}` in this ring"))
+    };
+    names.map_or_else(|| Ok(tests.to_vec()), |names| names.split(',').map(find).collect())
+}
+
+/// The tests that have run, with the duration of each.
+type Times = Arc<Mutex<Vec<(Duration, &'static str)>>>;
+
+fn print_longest(times: &Times) {
     let mut times = std::mem::take(&mut *times.lock().unwrap_or_else(PoisonError::into_inner));
     times.sort_by_key(|&(time, _)| Reverse(time));
     if std::env::var_os(TIMES).is_none() {
@@ -183,34 +303,61 @@ fn run_at_once(count: usize, tests: &[Test], lacks: Option<&str>) -> ExitCode {
     if !lines.is_empty() {
         tell(&format!("the longest tests:{lines}"));
     }
-    conclusion.exit_code()
 }
 
-fn trials(tests: &[Test], lacks: Option<&str>, times: &Times) -> Vec<Trial> {
-    let trial = |&Test { name, needs, body, is_alone }: &Test| {
-        let lacks = lacks.map(str::to_owned).or_else(|| needs.iter().find_map(|need| need.lacks()));
-        let title = lacks.as_ref().map_or_else(|| name.to_owned(), |lacks| format!("{name} (skipped: {lacks})"));
-        let times = Arc::clone(times);
-        let test = move || {
-            let _turn = turn(is_alone)?;
-            let (start, pins) = (Instant::now(), fs::exists(PINS)?);
-            let outcome = body();
-            times.lock().unwrap_or_else(PoisonError::into_inner).push((start.elapsed(), name));
-            outcome?;
-            ensure!(pins || !fs::exists(PINS)?, "an agent left its pins in `{PINS}`");
-            Ok(())
+impl Test {
+    /// Returns what the machine lacks for the test.
+    fn lacks(&self, ring: Option<&str>) -> Option<String> {
+        ring.map(str::to_owned).or_else(|| self.needs.iter().find_map(|need| need.lacks()))
+    }
+}
+
+/// Runs rows once, and returns their failures. `turn` returns what a test holds while it runs.
+fn run_once<T: 'static>(
+    arguments: &Arguments,
+    rows: &[Test],
+    lacks: impl Fn(&Test) -> Option<String>,
+    turn: &'static (impl Fn(&Test) -> Result<T> + Sync),
+    times: &Times,
+) -> Outcome {
+    let failures = Arc::new(Mutex::new(Vec::new()));
+    let trial = |test: &Test| {
+        let (test, times, failures) = (*test, Arc::clone(times), Arc::clone(&failures));
+        let lacks = lacks(&test);
+        let title =
+            lacks.as_ref().map_or_else(|| test.name.to_owned(), |lacks| format!("{} (skipped: {lacks})", test.name));
+        let body = move || {
+            let _turn = turn(&test).map_err(|error| Failed::from(format!("{error:#}")))?;
+            let begin = Begin::now();
+            let outcome = run_clean(&test);
+            times.lock().unwrap_or_else(PoisonError::into_inner).push((begin.elapsed(), test.name));
+            outcome.map_err(|error| {
+                let failure = Failure::of(test, &error, begin.weather());
+                failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
+                Failed::from(format!("{error:#}"))
+            })
         };
-        Trial::test(title, move || test().map_err(|error| Failed::from(format!("{error:#}"))))
-            .with_ignored_flag(lacks.is_some())
+        Trial::test(title, body).with_ignored_flag(lacks.is_some())
     };
-    let (alone, beside): (Vec<_>, Vec<_>) = tests.iter().partition(|test| test.is_alone);
-    beside.into_iter().chain(alone).map(trial).collect()
+    let (beside, alone): (Vec<_>, Vec<_>) = rows.iter().partition(|test| test.is_beside);
+    let conclusion = libtest_mimic::run(arguments, beside.into_iter().chain(alone).map(trial).collect());
+    let failures = std::mem::take(&mut *failures.lock().unwrap_or_else(PoisonError::into_inner));
+    Outcome { failed: usize::try_from(conclusion.num_failed).unwrap_or(usize::MAX), failures }
+}
+
+/// Runs a test, and checks that it leaves no pins.
+fn run_clean(test: &Test) -> Result<()> {
+    let pins = fs::exists(PINS)?;
+    (test.body)()?;
+    ensure!(pins || !fs::exists(PINS)?, "{}", again::PINS_LEFT);
+    Ok(())
 }
 
 /// Waits until a test may run, and returns the lock that the test must hold.
-fn turn(is_alone: bool) -> Result<Flock<File>> {
+fn turn(is_beside: bool) -> Result<Flock<File>> {
     let _turnstile = lock("podperf-tests.turnstile", FlockArg::LockExclusive)?;
-    lock("podperf-tests.lock", if is_alone { FlockArg::LockExclusive } else { FlockArg::LockShared })
+    let how = if is_beside { FlockArg::LockShared } else { FlockArg::LockExclusive };
+    lock("podperf-tests.lock", how)
 }
 
 fn lock(name: &str, how: FlockArg) -> Result<Flock<File>> {
@@ -226,14 +373,31 @@ pub fn tell(figure: &str) {
     writeln!(io::stderr(), "\n  {figure}").ok();
 }
 
-/// Calls `look` until it returns a value, and returns an error at the deadline.
-pub fn within<T>(deadline: Duration, what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
-    let start = Instant::now();
+/// Calls `look` until it returns a value, and returns an error at the [`Deadline`].
+pub fn within<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let deadline = Deadline::begin(limit);
     loop {
         if let Some(found) = look()? {
             return Ok(found);
         }
-        ensure!(start.elapsed() < deadline, "not within {deadline:?}: {what}");
+        deadline.check(|| what.to_owned())?;
         thread::sleep(LOOK_EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_runs_only_the_named_tests_and_rejects_an_unknown_name() -> Result<()> {
+        let test = |name| Test { name, ..crate::tests![any => || Ok(())][0] };
+        let ring = ["a_burner", "a_burner_by_the_raw_tracepoint", "a_ring"].map(test);
+        let names = |only| -> Result<Vec<_>> { Ok(super::only(&ring, only)?.iter().map(|test| test.name).collect()) };
+        assert_eq!(names(None)?.len(), 3);
+        assert_eq!(names(Some("a_ring,a_burner"))?, ["a_ring", "a_burner"]);
+        let error = names(Some("a_ring,a_rin")).err().context("a part of a name was accepted")?;
+        assert!(error.to_string().contains("`a_rin`"), "{error}");
+        Ok(())
     }
 }

@@ -81,6 +81,7 @@ pub fn start(
             patience: parts::wants_pods(&config).then_some(config.kubernetes.patience),
             status: status.clone(),
             overhead: Overhead::new(config.overhead.max_percent, host.cpus),
+            coalesce: config.testing.coalesce,
             answering: answering.clone(),
             heartbeat: heartbeats.kernel.clone(),
             memory: MemorySettings {

@@ -57,8 +57,6 @@ use restart::{Checkpointer, Restored};
 const DRAIN_EVERY: Duration = Duration::from_millis(250);
 /// The longest time between two readings: each reading lets rows of dead cgroups leave the kernel's table.
 const READ_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
-/// The shortest time between two readings: a request within this time gets the last reading.
-const COALESCE_FOR: Duration = Duration::from_secs(1);
 
 /// The result of a reading.
 #[derive(Clone, Debug)]
@@ -104,6 +102,8 @@ pub struct CollectorSettings {
     pub status: Status,
     /// The cap on the CPU time that podperf may take.
     pub overhead: Overhead,
+    /// The shortest time between two readings: a request within this time gets the last reading.
+    pub coalesce: Duration,
     /// The account of readers; it is charged with the readings that they request.
     pub answering: AnsweringTime,
     /// The cap on the memory that podperf may take.
@@ -135,7 +135,7 @@ pub fn start(
     checkpoint: Checkpoint,
 ) -> io::Result<(Reader, JoinHandle<()>)> {
     let (sender, requests) = mpsc::channel();
-    let (pod_changes, latest) = (Changes::default(), Latest::default());
+    let (pod_changes, latest) = (Changes::default(), Latest::new(settings.coalesce));
     let filters = Filters::new(settings.filter.clone());
     sensors.set_filter_terms(&filters.kernel_terms())?;
     let mut readings = Readings::new(sensors.counters(), sensors.most_per_ns());
@@ -238,7 +238,7 @@ impl Collector {
             self.drain();
             match request {
                 Ok(Request::Read { purpose, charged, reply }) => {
-                    let observation = self.observation(COALESCE_FOR, charged);
+                    let observation = self.observation(self.settings.coalesce, charged);
                     // A second use of the same reading is no new export and no new scrape.
                     let new = if observation.is_ok() { self.latest.export(purpose) } else { FirstUse::default() };
                     if new.export {

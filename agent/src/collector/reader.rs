@@ -4,14 +4,14 @@ use std::{
     io,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use thiserror::Error;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use super::{COALESCE_FOR, Observation, scrapers::Scrapers};
+use super::{Observation, scrapers::Scrapers};
 use crate::{
     attribution::{RowRules, Scrapes, Subject},
     filter::{Filter, Full},
@@ -69,9 +69,12 @@ pub struct Reader {
     latest: Latest,
 }
 
-/// The last reading, which is returned for one second without waking the collector. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Latest(Arc<Mutex<Known>>);
+/// The last reading, which is returned for a time without waking the collector. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) struct Latest {
+    known: Arc<Mutex<Known>>,
+    returned_for: Duration,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -114,6 +117,11 @@ impl std::fmt::Debug for Request {
 }
 
 impl Latest {
+    /// Returns a place without a reading. Each reading in it is returned for `returned_for`.
+    pub(super) fn new(returned_for: Duration) -> Self {
+        Self { known: Arc::default(), returned_for }
+    }
+
     pub(super) fn publish(&self, at: Instant, observation: &Arc<Observation>) {
         let published = Published { at, observation: Arc::clone(observation), exported: false, scraped: false };
         self.lock().published = Some(published);
@@ -134,20 +142,20 @@ impl Latest {
         self.lock().scrapers.scrapes(Instant::now())
     }
 
-    /// Returns the reading if it is at most one second old. Returns `None` for the first export and the first scrape of
-    /// a reading, because the collector must count them.
+    /// Returns the reading if it is younger than `returned_for`. Returns `None` for the first export and the first scrape
+    /// of a reading, because the collector must count them.
     fn get(&self, purpose: Purpose) -> Option<Arc<Observation>> {
         let mut known = self.lock();
         if let Purpose::Scrape(address) = purpose {
             known.scrapers.note(address, Instant::now());
         }
-        let published = known.published.as_ref().filter(|published| published.at.elapsed() < COALESCE_FOR)?;
+        let published = known.published.as_ref().filter(|published| published.at.elapsed() < self.returned_for)?;
         let new = (purpose.exports() && !published.exported) || (purpose.scrapes() && !published.scraped);
         (!new).then(|| Arc::clone(&published.observation))
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -27,7 +27,13 @@ pub struct Testing {
     /// stays open.
     #[serde(with = "duration")]
     pub header_timeout: Duration,
+    /// The time for which a reading is returned again, at most 1 s.
+    #[serde(with = "duration")]
+    pub coalesce: Duration,
 }
+
+/// The default of `coalesce`, and its largest value: the server drops rendered answers after two seconds.
+const LONGEST_COALESCE: Duration = Duration::from_secs(1);
 
 impl Default for Testing {
     fn default() -> Self {
@@ -38,6 +44,7 @@ impl Default for Testing {
             sandbox: true,
             connections: 64,
             header_timeout: Duration::from_secs(10),
+            coalesce: LONGEST_COALESCE,
         }
     }
 }
@@ -60,6 +67,9 @@ impl Testing {
         // The server keeps places for the kubelet and for a Prometheus.
         if testing.connections < 4 {
             return Err(ConfigError::Testing("`connections` needs at least 4".into()));
+        }
+        if testing.coalesce > LONGEST_COALESCE {
+            return Err(ConfigError::Testing("`coalesce` may be at most `1s`".into()));
         }
         Ok(testing)
     }
@@ -90,6 +100,7 @@ mod tests {
             ("tracepoint=any", "tracepoint: unknown variant `any`"),
             ("headerTimeout=soon", "headerTimeout: "),
             ("connections=1", "`connections` needs at least 4"),
+            ("coalesce=2s", "`coalesce` may be at most `1s`"),
         ] {
             let message = read(&[given]).unwrap_err();
             assert!(message.starts_with("bad value for `--testing`: ") && message.contains(says), "{message}");

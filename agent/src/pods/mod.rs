@@ -13,7 +13,6 @@ mod ask;
 mod case;
 mod credentials;
 mod daemonset;
-#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod index;
 mod kubelet;

@@ -10,7 +10,6 @@ mod elf;
 mod elf_symbols;
 mod files;
 mod functions;
-#[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod go_functions;
 mod maps;

@@ -110,7 +110,7 @@ impl Watcher {
     pub fn start(self, tools: &Tools<'_>, parent: &str) -> Result<Started> {
         let groups = |count: usize| format!("[{}]", EVENTS[..count].join(", "));
         let agent = |facts: bool, groups: &str| {
-            Ok(Started::Agent(Agent::start_program(tools.agent, &(without_stacks(facts, groups) + ROOM))?))
+            Ok(Started::Agent(Agent::start_to_measure(tools.agent, &(without_stacks(facts, groups) + ROOM))?))
         };
         match self {
             Self::Nobody => Ok(Started::Nobody),

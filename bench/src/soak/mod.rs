@@ -120,7 +120,7 @@ impl fmt::Display for Report {
 /// Runs the churn, and returns the result.
 pub fn run(arguments: SoakArgs) -> Result<Report> {
     let length = Duration::try_from_secs_f64(arguments.minutes * 60.0)?;
-    let mut agent = Agent::start(&(CONFIG.to_owned() + GRACES[0]))?;
+    let mut agent = Agent::start_to_measure(&agent::binary()?, &(CONFIG.to_owned() + GRACES[0]))?;
     let cgroup = TestCgroup::new("soak")?;
     let mut account = Account::default();
     let (begin, first) = reading(&agent, &mut account)?;

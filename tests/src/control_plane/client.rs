@@ -1,6 +1,6 @@
 //! A blocking client of the API server, for tests that have no runtime. Each call has a deadline.
 
-use std::{fmt, path::Path, sync::Arc, time::Duration};
+use std::{fmt, path::Path, pin::pin, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use http::{Method, Request};
@@ -19,6 +19,8 @@ use kube::{
 };
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
+
+use crate::deadline::Deadline;
 
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -154,8 +156,16 @@ impl Client {
 
     fn wait<T>(&self, answer: impl Future<Output = kube::Result<T>>) -> Result<T> {
         // The timer needs the runtime, so the future is made inside of it.
-        let answer = self.runtime.block_on(async { tokio::time::timeout(self.deadline, answer).await });
-        Ok(answer.with_context(|| format!("no answer from the API server in {:?}", self.deadline))??)
+        let deadline = Deadline::begin(self.deadline);
+        self.runtime.block_on(async {
+            let mut answer = pin!(answer);
+            loop {
+                if let Ok(answer) = tokio::time::timeout(deadline.left(), &mut answer).await {
+                    return Ok(answer?);
+                }
+                deadline.check(|| "the API server answers".into())?;
+            }
+        })
     }
 }
 

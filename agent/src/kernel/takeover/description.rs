@@ -337,7 +337,8 @@ mod tests {
     fn a_layout_has_one_number() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../ebpf/layout.txt");
         let now = format!("layout {}\n{}", abi::PODPERF_LAYOUT, text());
-        if std::env::var_os("PODPERF_WRITE_GOLDEN").is_some() {
+        // Not `make golden`: that would keep the number of another layout.
+        if std::env::var_os("PODPERF_WRITE_LAYOUT").is_some() {
             std::fs::write(file, &now).unwrap();
         }
         let known = std::fs::read_to_string(file).unwrap();
@@ -345,7 +346,7 @@ mod tests {
             now == known,
             "what stays in the kernel is laid out in another way than in ebpf/layout.txt: give PODPERF_LAYOUT in \
              ebpf/bpf/podperf.h the next number, unless only names or sensors were added, and a field that means \
-             something else another name; then `PODPERF_WRITE_GOLDEN=1 cargo test -p podperf a_layout_has_one_number` writes the file anew\n{now}"
+             something else another name; then `PODPERF_WRITE_LAYOUT=1 cargo test -p podperf a_layout_has_one_number` writes the file anew\n{now}"
         );
     }
 }

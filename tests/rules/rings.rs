@@ -1,0 +1,134 @@
+//! The record of whole rings: a run counts for the files that it ran with.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    process::{Command, Output},
+};
+
+use anyhow::{Result, ensure};
+use podperf_tests::{
+    rules::root,
+    suite::{Need, Test},
+    tests,
+};
+use tempfile::TempDir;
+
+pub(crate) const TESTS: &[Test] = tests![
+    a_ring_counts_until_one_of_its_files_changes: &[Need::Program("git")],
+    the_page_of_rings_has_a_line_for_known_rings_only,
+];
+
+/// An invented checkout whose ring `kernel` says this.
+struct Checkout {
+    tree: TempDir,
+    says: &'static str,
+}
+
+impl Checkout {
+    fn new() -> Result<Self> {
+        let tree = TempDir::new()?;
+        for folder in ["ebpf", "agent", "tests/kernel", "tests/src", "docs", "target/debug"] {
+            fs::create_dir_all(tree.path().join(folder))?;
+            fs::write(tree.path().join(folder).join("file"), folder)?;
+        }
+        fs::write(tree.path().join("Cargo.lock"), "")?;
+        fs::write(tree.path().join(".gitignore"), "/target\n/cargo\n")?;
+        fs::copy(root().join("tests/rings.sh"), tree.path().join("tests/rings.sh"))?;
+        let page = fs::read_to_string(root().join("docs/rings.md"))?;
+        let head: Vec<&str> = page.lines().take_while(|line| !line.starts_with("|---")).collect();
+        fs::write(tree.path().join("docs/rings.md"), head.join("\n") + "\n|---|---|---|---|---|---|---|---|\n")?;
+        let this = Self { tree, says: "" };
+        program(&this.tree.path().join("target/debug/podperf-ignored"), "exit 0")?;
+        this.git(&["init", "--quiet"])?;
+        this.commit()?;
+        Ok(this)
+    }
+
+    fn git(&self, arguments: &[&str]) -> Result<()> {
+        let mut command = Command::new("git");
+        command.args(["-c", "user.name=a", "-c", "user.email=a@example.com"]).args(arguments);
+        ensure!(command.current_dir(self.tree.path()).status()?.success(), "git {arguments:?}");
+        Ok(())
+    }
+
+    fn commit(&self) -> Result<()> {
+        self.git(&["add", "--all"])?;
+        self.git(&["commit", "--quiet", "--message", "a change"])
+    }
+
+    fn write(&self, file: &str, text: &str) -> Result<()> {
+        Ok(fs::write(self.tree.path().join(file), text)?)
+    }
+
+    fn rings(&self, arguments: &[&str]) -> Result<Output> {
+        let cargo = self.tree.path().join("cargo");
+        program(&cargo, self.says)?;
+        Ok(Command::new("tests/rings.sh").args(arguments).env("CARGO", cargo).current_dir(self.tree.path()).output()?)
+    }
+
+    /// Returns what is due.
+    fn due(&self) -> Result<String> {
+        let output = self.rings(&["check", "kernel"])?;
+        let says = String::from_utf8(output.stdout)?;
+        ensure!(output.status.success() == says.is_empty(), "{}: {says}", output.status);
+        Ok(says)
+    }
+}
+
+fn program(path: &Path, says: &str) -> Result<()> {
+    fs::write(path, format!("#!/bin/sh\n{says}\n"))?;
+    Ok(fs::set_permissions(path, Permissions::from_mode(0o755))?)
+}
+
+fn a_ring_counts_until_one_of_its_files_changes() -> Result<()> {
+    const PASSES: &str = "echo 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured'";
+    let mut checkout = Checkout::new()?;
+    ensure!(checkout.due()?.contains("make rings-kernel"), "nothing has run");
+
+    for (says, outcome) in [
+        ("echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored'; exit 101", "| kernel | 2 | 1 | 0 |"),
+        ("exit 0", "| kernel | 0 | 1 | 0 |"),
+        (PASSES, "| kernel | 3 | 0 | 1 |"),
+    ] {
+        checkout.says = says;
+        let output = checkout.rings(&["run", "kernel"])?;
+        let page = fs::read_to_string(checkout.tree.path().join("docs/rings.md"))?;
+        ensure!(page.contains(outcome) && page.matches("| kernel |").count() == 1, "{page}");
+        ensure!(output.status.success() == checkout.due()?.is_empty(), "{says}: {output:?}");
+        ensure!(output.status.success() == (says == PASSES), "{says}: {output:?}");
+    }
+    // The record itself is no file of a ring, and a ring that has passed does not run again.
+    checkout.commit()?;
+    ensure!(checkout.due()?.is_empty(), "the record made itself old");
+    checkout.says = "exit 1";
+    ensure!(checkout.rings(&["run", "kernel"])?.status.success(), "it ran again");
+
+    checkout.write("ebpf/file", "/* a comment */")?;
+    checkout.says = PASSES;
+    ensure!(checkout.due()?.is_empty(), "what is not committed counts");
+    checkout.commit()?;
+    ensure!(checkout.due()?.contains("with ebpf as of HEAD"), "{}", checkout.due()?);
+    checkout.write("agent/file", "not committed")?;
+    let output = checkout.rings(&["run", "kernel"])?;
+    let says = String::from_utf8(output.stderr)?;
+    ensure!(!output.status.success() && says.contains("not recorded") && !checkout.due()?.is_empty(), "{says}");
+    Ok(())
+}
+
+fn the_page_of_rings_has_a_line_for_known_rings_only() -> Result<()> {
+    let script = fs::read_to_string(root().join("tests/rings.sh"))?;
+    let page = fs::read_to_string(root().join("docs/rings.md"))?;
+    for line in page.lines().skip_while(|line| !line.starts_with("|---")).skip(1) {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [ring, passed, failed, ignored, seconds, _, commit, inputs] = cells[..] else {
+            anyhow::bail!("not a ring: {line}")
+        };
+        let is_number = |text: &str| text.parse::<u32>().is_ok();
+        ensure!([passed, failed, ignored, seconds].into_iter().all(is_number), "no numbers: {line}");
+        ensure!(commit.len() == 12 && inputs.split(' ').all(|input| input.contains(':')), "no ids: {line}");
+        ensure!(script.contains(&format!("{ring}) ")) || script.contains(&format!("{ring} | ")), "no ring `{ring}`");
+    }
+    Ok(())
+}
