@@ -1,6 +1,6 @@
 # The only door: CI and the documentation call nothing else.
 CARGO ?= cargo
-SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PODPERF_KILLS,PODPERF_SEED,PODPERF_LANDING)
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PODPERF_KILLS,PODPERF_SEED,PODPERF_LANDING,PODPERF_ONLY)
 # What cargo runs test programs through; it takes no empty one. With LONG=1, tests are as large as they get.
 RUNNER = $(or $(SUDO),env) $(if $(LONG),env PODPERF_LONG=1)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER = $(RUNNER)
@@ -48,7 +48,7 @@ run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT 
 test: test-build ## Run the tests that must pass before a change lands (12 to 20 minutes); those that the machine cannot run say so
 	tests/land.sh
 
-rings: rings-build ## Run all tests of each ring that has no passed run of this commit, and write docs/rings.md
+rings: rings-build ## Run all tests of each ring that has no passed run of this commit, and write docs/rings.md (ALL=1 for each ring)
 	tests/rings.sh run
 
 rings-%: rings-build ## The same for one ring: make rings-kernel
@@ -191,14 +191,13 @@ lint: ## Check formatting, lints and documentation
 	clang-format --dry-run --Werror ebpf/bpf/* ebpf/sensors/*/*.[ch] bench/programs/*.c
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml --check
-	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --locked -p podperf-tests --test node -- -D warnings
+	$(CARGO) clippy --locked --workspace --lib --bins --tests --test node -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --no-deps --document-private-items
 
-deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database is in reach, advisories
+deny: $(TOOLS)/bin/cargo-deny ## Check licences, sources and, where its database is in reach, advisories (ADVISORIES=1 to fail where it is not)
 	$< check bans licenses sources
 	@$< check advisories || { code=$$?; \
-		$< fetch db >/dev/null 2>&1 && exit $$code; \
+		{ [ -n "$(ADVISORIES)" ] || $< fetch db >/dev/null 2>&1; } && exit $$code; \
 		echo "deny: advisories NOT checked: the advisory database is out of reach"; }
 
 $(TOOLS)/bin/cargo-deny:

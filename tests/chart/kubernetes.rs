@@ -19,9 +19,14 @@ use podperf_tests::{
 use crate::helm::{GO, arguments_of, objects, program, root, said, template, value_files};
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[rings] every_rendering_is_what_the_oldest_kubernetes_takes: NEEDS => || every_rendering_is_taken(0),
-    #[rings] every_rendering_is_what_kubernetes_takes: NEEDS => || every_rendering_is_taken(1),
-    every_rendering_is_what_the_newest_kubernetes_takes: NEEDS => || every_rendering_is_taken(2),
+    #[rings] every_rendering_is_what_older_kubernetes_takes: NEEDS => || {
+        let minors = minors()?;
+        every_rendering_is_taken(minors.split_last().context("no version")?.1)
+    },
+    every_rendering_is_what_the_newest_kubernetes_takes: NEEDS => || {
+        let minors = minors()?;
+        every_rendering_is_taken(&minors[minors.len() - 1..])
+    },
     a_field_that_kubernetes_does_not_have_is_noticed: NEEDS,
     every_object_of_an_operator_is_what_it_takes: GO,
 ];
@@ -88,10 +93,7 @@ pub(crate) fn validate(text: &str, minor: u32) -> Result<()> {
     Ok(())
 }
 
-/// Takes a third of the versions: a test that needs the machine for itself waits for this whole test.
-fn every_rendering_is_taken(third: usize) -> Result<()> {
-    let minors = minors()?;
-    let minors = minors.chunks(minors.len().div_ceil(3)).nth(third).context("fewer than three versions")?;
+fn every_rendering_is_taken(minors: &[u32]) -> Result<()> {
     let mut checked = 0;
     let files = value_files()?;
     for minor in minors {

@@ -19,9 +19,9 @@ use crate::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[land] #[beside] the_example_collector_shows_what_it_takes_and_passes_it_on: &[GO],
+    #[beside] the_example_collector_shows_what_it_takes_and_passes_it_on: &[GO],
     #[land] #[beside] the_agent_takes_the_example_for_pyroscope,
-    #[land] #[beside] a_collector_takes_what_is_sent_by_the_example_for_pyroscope: &[GO],
+    #[beside] a_collector_takes_what_is_sent_by_the_example_for_pyroscope: &[GO],
 ];
 
 const PYROSCOPE: &str = "config/pyroscope.yaml";

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{Agent, testing},
+    agent::{Agent, NO_STACKS, testing},
     http,
     suite::{Test, within},
     tests,
@@ -50,7 +50,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 }
 
 fn connections_that_are_held_open_keep_no_scrape_out() -> Result<()> {
-    let agent = Agent::start(&(testing("connections=8") + &testing("headerTimeout=10m")))?;
+    let agent = Agent::start(&(testing("connections=8") + &testing("headerTimeout=10m") + NO_STACKS))?;
     let mut held = (0..24).map(|_| begun(&agent)).collect::<Result<Vec<_>>>()?;
     for _ in 0..5 {
         for stream in &mut held {
@@ -67,7 +67,7 @@ fn connections_that_are_held_open_keep_no_scrape_out() -> Result<()> {
 }
 
 fn headers_that_do_not_end_are_given_up() -> Result<()> {
-    let agent = Agent::start(&testing("headerTimeout=1s"))?;
+    let agent = Agent::start(&(testing("headerTimeout=1s") + NO_STACKS))?;
     let mut slow = begun(&agent)?;
     let mut silent = TcpStream::connect(agent.address())?;
     silent.set_read_timeout(Some(SOON))?;
@@ -80,7 +80,7 @@ fn headers_that_do_not_end_are_given_up() -> Result<()> {
 }
 
 fn headers_that_are_too_large_and_bodies_are_refused() -> Result<()> {
-    let agent = Agent::start("server: {limits: {}}")?;
+    let agent = Agent::start(&format!("{NO_STACKS}server: {{limits: {{}}}}"))?;
     let (most, too_much) = ("x".repeat(15_000), "x".repeat(40_000));
     let (code, _, _) = agent.get("/metrics", &[("X-Large", &most)])?;
     ensure!(code == 200, "15000 bytes of headers: {code}");
@@ -102,7 +102,7 @@ fn headers_that_are_too_large_and_bodies_are_refused() -> Result<()> {
 }
 
 fn who_asks_too_often_is_told_and_probes_are_answered() -> Result<()> {
-    let agent = Agent::start("server: {limits: {requestsPerSecond: 2}}")?;
+    let agent = Agent::start(&format!("{NO_STACKS}server: {{limits: {{requestsPerSecond: 2}}}}"))?;
     let (mut served, mut refused) = (0, 0);
     // The burst is the rate of one second: two requests. All 50 requests would need 24 seconds at this rate, and take
     // far less here.
@@ -128,7 +128,7 @@ fn who_asks_too_often_is_told_and_probes_are_answered() -> Result<()> {
 }
 
 fn the_agent_listens_where_it_is_told_to_and_nowhere_else() -> Result<()> {
-    let agent = Agent::start("")?;
+    let agent = Agent::start(NO_STACKS)?;
     let mut listening = Vec::new();
     for file in ["tcp", "tcp6", "udp", "udp6"] {
         let table = std::fs::read_to_string(format!("/proc/{}/net/{file}", agent.pid()))?;

@@ -20,13 +20,13 @@ use podperf_tests::{
 use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[land] #[beside] a_stripped_program_has_the_names_of_its_debug_file: &[GO, CC, OBJCOPY] => stripped_program_has_names,
+    #[beside] a_stripped_program_has_the_names_of_its_debug_file: &[GO, CC, OBJCOPY] => stripped_program_has_names,
     #[land] #[beside] names_of_cpp_and_rust_are_as_they_were_written: &[GO, CXX, RUST] => names_are_as_written,
-    #[land] #[beside] a_go_program_without_a_symbol_table_has_names: &[GO] => go_program_has_names,
+    #[beside] a_go_program_without_a_symbol_table_has_names: &[GO] => go_program_has_names,
     #[land] #[beside] code_made_at_run_time_has_the_names_of_its_map: &[GO, CC, UNSHARE] => code_made_at_run_time_has_names,
     maps_that_were_made_to_harm_do_none: &[GO, CC, UNSHARE],
     one_cgroups_maps_take_no_names_from_another: &[GO, CC, UNSHARE],
-    #[land] #[beside] a_program_that_only_its_container_has_is_named: &[GO, CC, UNSHARE] => program_of_a_container_is_named,
+    #[beside] a_program_that_only_its_container_has_is_named: &[GO, CC, UNSHARE] => program_of_a_container_is_named,
     #[land] #[beside] a_deleted_program_is_named: &[GO, CC] => deleted_program_is_named,
     #[land] #[beside] a_process_that_is_gone_is_named: &[GO, CC] => process_that_is_gone_is_named,
     symbols_of_fifty_programs_fit_into_80_mib: &[GO, CC] => symbols_of_fifty_programs_fit,

@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] pages_fit_a_phone: BROWSER,
     #[land] #[beside] a_tap_zooms_and_a_search_finds: BROWSER,
     #[land] #[beside] a_hostile_cgroup_is_only_text: BROWSER,
-    #[land] #[beside] recorded_files_open_in_a_browser: BROWSER,
+    #[beside] recorded_files_open_in_a_browser: BROWSER,
     #[land] #[beside] programs_get_the_index_as_text,
 ];
 

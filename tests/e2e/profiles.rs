@@ -31,15 +31,15 @@ use podperf_tests::{
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] #[measures] a_wait_arrives_with_its_whole_stack_and_all_its_time: &[GO],
-    #[land] #[beside] #[measures] the_raw_tracepoint_gives_the_same_stacks: &[GO],
-    #[land] #[beside] #[measures] a_long_wait_arrives_once: &[GO],
-    #[land] #[beside] #[measures] a_deep_recursion_is_cut_off_and_told: &[GO],
-    #[land] #[beside] #[measures] an_uninterruptible_wait_arrives_as_such: &[GO],
+    #[beside] the_raw_tracepoint_gives_the_same_stacks: &[GO],
+    #[beside] a_long_wait_arrives_once: &[GO],
+    #[beside] a_deep_recursion_is_cut_off_and_told: &[GO],
+    #[beside] an_uninterruptible_wait_arrives_as_such: &[GO],
     #[land] #[beside] #[measures] profiles_tell_the_reasons_that_metrics_tell: &[GO, DISK],
-    #[land] #[beside] #[measures] the_last_window_is_sent_before_the_end: &[GO],
-    #[land] #[beside] #[measures] a_receiver_that_is_down_does_no_harm,
-    #[land] #[beside] #[measures] a_receiver_that_never_answers_does_no_harm,
-    #[land] #[measures] a_receiver_that_answers_garbage_does_no_harm,
+    #[land] #[measures] the_last_window_is_sent_before_the_end: &[GO],
+    #[land] #[beside] a_receiver_that_is_down_does_no_harm,
+    #[beside] a_receiver_that_never_answers_does_no_harm,
+    a_receiver_that_answers_garbage_does_no_harm,
 ];
 
 /// The loads' files need a disk: a memory file system has no disk to wait for.

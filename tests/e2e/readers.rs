@@ -21,7 +21,7 @@ use nix::{
     unistd::Pid,
 };
 use podperf_tests::{
-    agent::{Agent, SHARES_READINGS},
+    agent::{Agent, NO_STACKS, SHARES_READINGS},
     cgroup::TestCgroup,
     deadline::Timed,
     http, process,
@@ -190,7 +190,7 @@ fn a_second_scrape_of_a_reading_costs_a_tenth_of_the_first() -> Result<()> {
 
 fn over_the_servers_cap_pages_are_refused_and_scrapes_go_on() -> Result<()> {
     let limits = "server: {limits: {maxPercent: 0.01, requestsPerSecond: 0}}\noverhead: {}\n";
-    let agent = Agent::start(&format!("{limits}{SHARES_READINGS}"))?;
+    let agent = Agent::start(&format!("{limits}{SHARES_READINGS}{NO_STACKS}"))?;
     let page = || agent.get("/", &[("Accept", "text/html")]);
     let head = within(SOON, "a page is refused", || {
         let (code, head, _) = page()?;
@@ -227,7 +227,7 @@ fn over_the_servers_cap_pages_are_refused_and_scrapes_go_on() -> Result<()> {
 }
 
 fn one_reader_uses_up_nobody_elses_rate() -> Result<()> {
-    let agent = Agent::start(&format!("{DEFAULTS}{SHARES_READINGS}"))?;
+    let agent = Agent::start(&format!("{DEFAULTS}{SHARES_READINGS}{NO_STACKS}"))?;
     let scrape = |source: u8| -> Result<u16> {
         let mut stream = http::connect_from(loopback(source), agent.address())?;
         Ok(http::get_again(&mut stream, "/metrics", &[])?.0)
@@ -249,7 +249,7 @@ fn one_reader_uses_up_nobody_elses_rate() -> Result<()> {
 }
 
 fn an_agent_whose_reading_is_slow_lives_and_one_that_hangs_does_not() -> Result<()> {
-    let agent = Agent::start("restart: {pin: false}")?;
+    let agent = Agent::start(NO_STACKS)?;
     let livez = || http::get_text(agent.address(), "/livez");
     ensure!(livez()?.0 == 200, "{:?}", livez()?);
     let mut collector = None;

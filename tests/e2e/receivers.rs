@@ -32,17 +32,17 @@ use crate::profiles::{DEADLINE, GO, Held, does_no_harm, is_wait, nanoseconds};
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] profiles_arrive_over_grpc_in_each_compression: &[GO],
-    #[land] #[beside] profiles_arrive_over_http_although_the_receiver_reads_no_zstd: &[GO],
+    #[beside] profiles_arrive_over_http_although_the_receiver_reads_no_zstd: &[GO],
     #[land] #[beside] profiles_arrive_over_mutual_tls_and_certificates_may_be_replaced: &[GO],
-    #[land] #[beside] profiles_arrive_over_http_with_mutual_tls: &[GO],
-    #[land] #[beside] variables_say_where_profiles_go_and_flags_overrule_them: &[GO],
+    #[beside] profiles_arrive_over_http_with_mutual_tls: &[GO],
+    #[beside] variables_say_where_profiles_go_and_flags_overrule_them: &[GO],
     #[land] #[beside] metrics_are_pushed_as_they_are_scraped: &[GO],
     #[land] #[beside] totals_of_sensors_are_pushed_as_they_are_scraped: &[GO],
     #[beside] what_ended_in_an_outage_is_pushed_after_it: &[GO],
     #[beside] a_receiver_with_the_wrong_certificate_does_no_harm: &[GO],
-    #[land] #[beside] a_receiver_that_wants_another_path_is_told_with_the_key: &[GO],
-    #[land] #[beside] a_receiver_of_the_other_protocol_is_told_with_the_key: &[GO],
-    #[land] #[beside] a_receiver_over_http_that_goes_silent_does_no_harm,
+    #[beside] a_receiver_that_wants_another_path_is_told_with_the_key: &[GO],
+    #[beside] a_receiver_of_the_other_protocol_is_told_with_the_key: &[GO],
+    #[beside] a_receiver_over_http_that_goes_silent_does_no_harm,
     a_receiver_over_http_that_never_ends_its_answer_does_no_harm,
     #[land] #[beside] bad_variables_and_certificates_are_refused_by_their_name,
 ];

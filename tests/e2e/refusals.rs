@@ -5,7 +5,7 @@ use std::{fs, net::TcpListener, os::unix::fs::chown, process::Command};
 
 use anyhow::{Result, ensure};
 use podperf_tests::{
-    agent::{self, Agent},
+    agent::{self, Agent, NO_STACKS},
     cgroup,
     command::{Refusal, Started, through},
     http::get_text,
@@ -112,7 +112,7 @@ fn a_port_in_use_is_named() -> Result<()> {
 }
 
 fn a_second_agent_is_refused_with_the_pid_of_the_first() -> Result<()> {
-    let first = Agent::start("")?;
+    let first = Agent::start(NO_STACKS)?;
     let mut second = agent::command(first.directory(), "")?;
     let pid = first.pid();
     Refusal::of(&mut second)?.expect(FAILED, &[&format!("another podperf agent is running, pid {pid} "), "runDir"])?;

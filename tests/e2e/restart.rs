@@ -27,7 +27,7 @@ use crate::lifecycle::{is_loaded, programs_of};
 pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] #[exact] unpin_leaves_nothing_and_says_what_there_was: &[Need::Program("bpftool")],
     #[land] #[beside] #[exact] a_second_agent_is_refused_and_the_firsts_pins_are_untouched,
-    #[land] #[beside] another_user_can_neither_take_the_lock_nor_read_what_is_kept: &[Need::Program("setpriv"), Need::Program("flock")],
+    #[land] #[beside] #[exact] another_user_can_neither_take_the_lock_nor_read_what_is_kept: &[Need::Program("setpriv"), Need::Program("flock")],
     #[land] #[beside] without_a_bpffs_the_agent_says_what_is_lost,
     #[exact] the_next_agent_takes_the_stacks_that_one_gave_up,
     #[exact] prometheus_sees_no_reset_over_kills: &[Need::Program("prometheus")],

@@ -29,7 +29,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] all_formats_hold_the_same_families,
     #[land] #[measures] scrapes_within_a_second_share_a_reading,
     #[land] #[beside] a_scrape_holds_nothing_that_the_reference_does_not_tell,
-    #[land] #[beside] promtool_2_has_no_complaints: Version::TWO => || promtool_has_no_complaints(Version::Two),
+    #[beside] promtool_2_has_no_complaints: Version::TWO => || promtool_has_no_complaints(Version::Two),
     #[beside] promtool_3_has_no_complaints: Version::THREE => || promtool_has_no_complaints(Version::Three),
     #[land] status_names_every_part_and_event_with_its_state,
     #[land] #[beside] prometheus_2_scrapes_every_series_unharmed: Version::TWO => || every_series_is_scraped_unharmed(Version::Two),

@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use podperf_tests::{
-    agent::{self, Agent, Metrics},
+    agent::{self, Agent, Metrics, NO_STACKS},
     certificates::Authority,
     command::Refusal,
     http,
@@ -28,6 +28,7 @@ use tempfile::TempDir;
 pub(crate) const TESTS: &[Test] = tests![
     #[land]
     #[beside]
+    #[exact]
     a_certificate_is_replaced_without_a_scrape_lost,
     #[land]
     #[beside]
@@ -74,7 +75,7 @@ impl Files {
     fn yaml(&self) -> String {
         let path = self.directory.path().display();
         format!(
-            "server: {{tls: {{certFile: {path}/tls.crt, keyFile: {path}/tls.key}}, limits: {{requestsPerSecond: 0}}}}"
+            "server: {{tls: {{certFile: {path}/tls.crt, keyFile: {path}/tls.key}}, limits: {{requestsPerSecond: 0}}}}\n{NO_STACKS}"
         )
     }
 }
@@ -152,7 +153,7 @@ fn podperf(arguments: &[&str]) -> Result<(bool, String)> {
 
 fn probe_and_record_ask_an_agent_with_tls() -> Result<()> {
     let files = Files::new()?;
-    let agent = Agent::start(&files.yaml())?;
+    let agent = Agent::start(&files.yaml().replace(NO_STACKS, ""))?;
     let (url, ca) = (format!("https://127.0.0.1:{}", agent.address().port()), files.ca().display().to_string());
     let (well, says) = podperf(&["probe", &url, "--ca-file", &ca, "--wait", "20s"])?;
     ensure!(well && says.contains("ready"), "{says}");

@@ -26,7 +26,7 @@ use crate::table::{dropped, nothing_was_lost, row, serves_and_counts};
 
 pub(crate) const TESTS: &[Test] = tests![
     a_storm_of_cgroups_costs_no_count,
-    #[land] #[measures] a_full_table_of_cgroups_is_told_with_the_way_out,
+    #[land] a_full_table_of_cgroups_is_told_with_the_way_out,
     an_agent_that_stood_still_finds_what_it_missed,
     a_process_has_no_names_of_the_one_whose_id_it_got: &[Need::Path(LAST_PID)],
 ];

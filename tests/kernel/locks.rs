@@ -20,9 +20,9 @@ use crate::maps::{self, dump};
 pub(crate) fn tests() -> Vec<Test> {
     let tests: &[Test] = tests![
         #[land] #[measures] a_mutex_is_waited_for_and_its_holder_is_named,
-        #[land] #[measures] a_condition_is_no_lock,
+        a_condition_is_no_lock,
         the_lock_of_a_file_is_waited_for_and_its_holder_is_named,
-        #[land] #[measures] waits_for_locks_are_a_profile_with_the_stack_and_the_holder,
+        waits_for_locks_are_a_profile_with_the_stack_and_the_holder,
         #[land] without_the_sensor_there_is_no_program_and_no_series,
         cgroups_of_one_slot_wait_apart: maps::needs(),
         a_crowd_that_waits_takes_no_wait_of_others: &[Need::Cpus(2)],

@@ -30,7 +30,7 @@ const AGENT: &str = "podperf-x7k2p";
 
 /// Requests that need hardware counters go to a node with hardware counters and invented readings.
 fn every_curl_of_the_pages_is_answered() -> Result<()> {
-    let cluster = Cluster::start("", "")?;
+    let cluster = Cluster::start("", "stacks: {enabled: true}")?;
     let finished = cluster.run_once("cart", "web")?;
     cluster.wait_for_cpu("cart", "web", finished.cpu)?;
     let node = CountedNode::new()?;
@@ -59,7 +59,7 @@ fn every_curl_of_the_pages_is_answered() -> Result<()> {
 /// The targets are static, because Debian's Prometheus was built without Kubernetes. They have the labels of
 /// Kubernetes' service discovery.
 fn the_example_for_prometheus_calls_agents_by_their_nodes_and_pods_as_they_do() -> Result<()> {
-    let cluster = Cluster::start("", "")?;
+    let cluster = Cluster::start("", "stacks: {enabled: true}")?;
     let finished = cluster.run_once("cart", "web")?;
     cluster.wait_for_cpu("cart", "web", finished.cpu)?;
     let directory = root().join("config").canonicalize()?;

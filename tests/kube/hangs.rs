@@ -41,7 +41,7 @@ const OFF: f64 = 2.0;
 
 fn a_pod_that_hangs_is_told_while_it_does() -> Result<()> {
     let hangs = if long() { HANGS_LONG } else { HANGS };
-    let cluster = Cluster::join(Spoilt::start(2 * HANGS_LONG)?, "", "")?;
+    let cluster = Cluster::join(Spoilt::start(2 * HANGS_LONG)?, "", "stacks: {enabled: true}")?;
     cluster.wait_for_connection()?;
     let without_stacks = Agent::start(&configuration(&cluster.credentials, NODE, "", "stacks: {enabled: false}"))?;
     let agents = [("stacks", &cluster.agent), ("counts", &without_stacks)];

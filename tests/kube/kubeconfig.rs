@@ -21,12 +21,12 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[land] #[beside] a_kubeconfig_that_cannot_be_used_is_refused,
-    #[land] #[beside] a_cluster_without_credentials_is_refused,
-    #[land] a_server_that_cannot_prove_itself_is_told_until_it_can: NEEDS,
-    #[land] a_port_where_no_api_server_is_costs_no_count: NEEDS,
-    #[land] #[beside] flags_override_the_files_identity_and_kubeconfig: NEEDS,
-    #[land] #[beside] without_an_identity_pods_are_cgroups_like_all_others: NEEDS,
+    #[beside] a_kubeconfig_that_cannot_be_used_is_refused,
+    #[beside] a_cluster_without_credentials_is_refused,
+    a_server_that_cannot_prove_itself_is_told_until_it_can: NEEDS,
+    #[land] #[exact] a_port_where_no_api_server_is_costs_no_count: NEEDS,
+    #[beside] flags_override_the_files_identity_and_kubeconfig: NEEDS,
+    #[beside] without_an_identity_pods_are_cgroups_like_all_others: NEEDS,
 ];
 
 const AN_HOUR: Duration = Duration::from_secs(3600);

@@ -18,11 +18,11 @@ use podperf_tests::{
 use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[land] #[beside] each_of_a_pods_hundred_containers_has_its_own_counts: NEEDS,
+    #[beside] each_of_a_pods_hundred_containers_has_its_own_counts: NEEDS,
     #[land] #[beside] names_of_the_longest_are_whole: NEEDS,
     #[land] #[beside] configured_labels_and_annotations_are_told_as_they_are: NEEDS,
     annotations_that_nobody_asked_for_take_no_memory: NEEDS,
-    #[land] #[beside] #[exact] a_pod_that_changes_a_thousand_times_keeps_its_counts: NEEDS,
+    #[beside] #[exact] a_pod_that_changes_a_thousand_times_keeps_its_counts: NEEDS,
 ];
 
 const POD_INFO: &str = "podperf_pod_info";

@@ -25,9 +25,9 @@ use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] #[measures] the_waits_of_each_container_arrive_under_its_own_names: NEEDS,
-    #[land] #[beside] #[measures] the_annotation_names_the_service_of_a_profile: NEEDS,
+    #[beside] the_annotation_names_the_service_of_a_profile: NEEDS,
     a_pod_is_recorded_and_shown_by_its_name: NEEDS,
-    #[land] #[beside] #[measures] waits_whose_name_comes_later_than_their_window_lose_nothing: NEEDS,
+    #[beside] waits_whose_name_comes_later_than_their_window_lose_nothing: NEEDS,
 ];
 
 const EXPORTS: &str = "podperf_otlp_exports_total";

@@ -18,13 +18,13 @@ use serde_json::json;
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land] without_a_status_the_only_container_of_a_pod_has_its_name: NEEDS,
-    #[land] without_a_status_one_of_two_containers_is_counted_with_all_pods: NEEDS,
-    #[land] a_status_of_a_container_that_is_not_there_makes_no_series: NEEDS,
-    #[land] a_container_id_that_is_none_is_passed_over: NEEDS,
+    without_a_status_one_of_two_containers_is_counted_with_all_pods: NEEDS,
+    a_status_of_a_container_that_is_not_there_makes_no_series: NEEDS,
+    a_container_id_that_is_none_is_passed_over: NEEDS,
     #[land] a_pod_that_the_api_does_not_know_is_unresolved_until_it_does: NEEDS,
-    #[land] a_pod_and_its_successor_of_the_same_name_share_the_series: NEEDS,
-    #[land] a_pod_that_is_deleted_before_it_ends_has_its_last_counts: NEEDS,
-    #[land] a_node_name_that_no_pod_has_is_doubted: NEEDS,
+    #[land] #[exact] a_pod_and_its_successor_of_the_same_name_share_the_series: NEEDS,
+    #[land] #[exact] a_pod_that_is_deleted_before_it_ends_has_its_last_counts: NEEDS,
+    a_node_name_that_no_pod_has_is_doubted: NEEDS,
 ];
 
 const PATIENCE: &str = "patience: 2s";

@@ -10,14 +10,20 @@ use podperf_tests::{
     tests,
 };
 
+/// The tests of alerts over days: half of the time of all tests of alerts.
+const DAYS: &str = "scenarios_days_test.yaml";
 /// The repository's address, the same as in Cargo.toml.
 const REPOSITORY: &str = "https://github.com/podperf/podperf";
 
 pub(crate) const TESTS: &[Test] = tests![
     prometheus_2_reads_every_rule: Version::TWO => || every_rule_is_read(Version::Two),
     #[rings] prometheus_3_reads_every_rule: Version::THREE => || every_rule_is_read(Version::Three),
-    alerts_fire_for_who_deserves_it_and_for_no_other: Version::TWO => || alerts_fire_for_who_deserves_it(Version::Two),
-    #[rings] alerts_of_prometheus_3_fire_for_who_deserves_it_and_for_no_other: Version::THREE => || alerts_fire_for_who_deserves_it(Version::Three),
+    alerts_fire_for_who_deserves_it_and_for_no_other: Version::TWO => || alerts_fire_for_who_deserves_it(Version::Two, false),
+    #[rings] alerts_over_days_fire_for_who_deserves_it_and_for_no_other: Version::TWO => || alerts_fire_for_who_deserves_it(Version::Two, true),
+    #[rings] alerts_of_prometheus_3_fire_for_who_deserves_it_and_for_no_other: Version::THREE => || {
+        alerts_fire_for_who_deserves_it(Version::Three, false)?;
+        alerts_fire_for_who_deserves_it(Version::Three, true)
+    },
     every_alert_has_a_test_in_which_it_fires,
     alerts_keep_to_the_conventions,
     demo_rules_fire_within_minutes: Version::TWO => || demo_rules_fire(Version::Two),
@@ -45,8 +51,10 @@ fn every_rule_is_read(version: Version) -> Result<()> {
 
 /// A window of Prometheus 3 has no point at its left end, so it holds one point less in these tests. Their loads fire
 /// with either window.
-fn alerts_fire_for_who_deserves_it(version: Version) -> Result<()> {
-    promtool_of(version, &["test", "rules"], files_in(&root().join(RULE_TESTS), "_test.yaml")?)
+fn alerts_fire_for_who_deserves_it(version: Version, over_days: bool) -> Result<()> {
+    let mut files = files_in(&root().join(RULE_TESTS), "_test.yaml")?;
+    files.retain(|file| file.ends_with(DAYS) == over_days);
+    promtool_of(version, &["test", "rules"], files)
 }
 
 fn demo_rules_fire(version: Version) -> Result<()> {

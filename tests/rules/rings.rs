@@ -17,6 +17,7 @@ use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
     a_ring_counts_until_one_of_its_files_changes: &[Need::Program("git")],
+    a_kernel_is_due_without_a_passed_record_of_these_programs: &[Need::Program("git")],
     the_page_of_rings_has_a_line_for_known_rings_only,
 ];
 
@@ -29,12 +30,16 @@ struct Checkout {
 impl Checkout {
     fn new() -> Result<Self> {
         let tree = TempDir::new()?;
-        for folder in ["ebpf", "agent", "tests/kernel", "tests/src", "docs", "target/debug"] {
+        for folder in [".cargo", "agent", "docs/kernels", "ebpf", "target/debug", "tests/kernel", "tests/src"] {
             fs::create_dir_all(tree.path().join(folder))?;
             fs::write(tree.path().join(folder).join("file"), folder)?;
         }
-        fs::write(tree.path().join("Cargo.lock"), "")?;
+        let files = ["Cargo.lock", "Cargo.toml", "Makefile", "rust-toolchain.toml", "setup.sh", "tests/Cargo.toml"];
+        for file in files.iter().chain(&["tests/built-once.sh", "tests/other-layout.sh"]) {
+            fs::write(tree.path().join(file), "")?;
+        }
         fs::write(tree.path().join(".gitignore"), "/target\n/cargo\n")?;
+        fs::write(tree.path().join("docs/kernels.md"), "|  | 5.10 | 6.1 |\n")?;
         fs::copy(root().join("tests/rings.sh"), tree.path().join("tests/rings.sh"))?;
         let page = fs::read_to_string(root().join("docs/rings.md"))?;
         let head: Vec<&str> = page.lines().take_while(|line| !line.starts_with("|---")).collect();
@@ -70,7 +75,11 @@ impl Checkout {
 
     /// Returns what is due.
     fn due(&self) -> Result<String> {
-        let output = self.rings(&["check", "kernel"])?;
+        self.due_of("kernel")
+    }
+
+    fn due_of(&self, ring: &str) -> Result<String> {
+        let output = self.rings(&["check", ring])?;
         let says = String::from_utf8(output.stdout)?;
         ensure!(output.status.success() == says.is_empty(), "{}: {says}", output.status);
         Ok(says)
@@ -99,11 +108,15 @@ fn a_ring_counts_until_one_of_its_files_changes() -> Result<()> {
         ensure!(output.status.success() == checkout.due()?.is_empty(), "{says}: {output:?}");
         ensure!(output.status.success() == (says == PASSES), "{says}: {output:?}");
     }
-    // The record itself is no file of a ring, and a ring that has passed does not run again.
+    // The record itself is no file of a ring, not even of one that is about all files. It does not run again.
+    ensure!(checkout.rings(&["run", "rules"])?.status.success() && checkout.due_of("rules")?.is_empty(), "all files");
     checkout.commit()?;
-    ensure!(checkout.due()?.is_empty(), "the record made itself old");
+    ensure!(checkout.due()?.is_empty() && checkout.due_of("rules")?.is_empty(), "the record made itself old");
     checkout.says = "exit 1";
     ensure!(checkout.rings(&["run", "kernel"])?.status.success(), "it ran again");
+    checkout.write("docs/file", "a word")?;
+    checkout.commit()?;
+    ensure!(checkout.due()?.is_empty() && !checkout.due_of("rules")?.is_empty(), "a page is no file of all");
 
     checkout.write("ebpf/file", "/* a comment */")?;
     checkout.says = PASSES;
@@ -114,6 +127,30 @@ fn a_ring_counts_until_one_of_its_files_changes() -> Result<()> {
     let output = checkout.rings(&["run", "kernel"])?;
     let says = String::from_utf8(output.stderr)?;
     ensure!(!output.status.success() && says.contains("not recorded") && !checkout.due()?.is_empty(), "{says}");
+    // A change during the run is one that the run may have had, or not.
+    checkout.commit()?;
+    checkout.says = "echo 'test result: ok. 3 passed; 0 failed'; echo >agent/late";
+    let output = checkout.rings(&["run", "kernel"])?;
+    ensure!(!output.status.success() && !checkout.due()?.is_empty(), "{output:?}");
+    Ok(())
+}
+
+fn a_kernel_is_due_without_a_passed_record_of_these_programs() -> Result<()> {
+    let checkout = Checkout::new()?;
+    let head = Command::new("git").args(["rev-parse", "HEAD:ebpf"]).current_dir(checkout.tree.path()).output()?;
+    let programs = String::from_utf8(head.stdout)?;
+    let programs = format!("programs: {}\n", &programs[..12]);
+    ensure!(checkout.due_of("kernels")?.lines().count() == 2, "no records");
+    checkout.write("docs/kernels/5.10.txt", &format!("{programs}\na_test passed\n"))?;
+    for (record, is_due) in [
+        (format!("{programs}\na_test unsupported no PMU\n"), true),
+        (format!("{programs}\na_test passed\nanother FAILED why\n"), true),
+        ("programs: 0123456789ab\n\na_test passed\n".to_owned(), true),
+        (format!("{programs}\na_test passed\n"), false),
+    ] {
+        checkout.write("docs/kernels/6.1.txt", &record)?;
+        ensure!(checkout.due_of("kernels")?.contains("`6.1`") == is_due, "{record}");
+    }
     Ok(())
 }
 

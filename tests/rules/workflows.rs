@@ -287,7 +287,7 @@ fn make_test_runs_every_test_program_once() -> Result<()> {
         let words = line.with_context(|| format!("no `{name}`"))?.split_whitespace();
         Ok(words.filter(|word| !word.starts_with("--")).collect())
     };
-    let mut run = [list("units")?, list("rings")?, list("aside")?].concat();
+    let mut run = [list("units")?, list("rings")?].concat();
     run.sort_unstable();
 
     let manifest = fs::read_to_string(root().join("tests/Cargo.toml"))?;

@@ -1,13 +1,17 @@
 //! The agent in tests: a separate process with its own lock and a port that it picks.
 
 use std::{
+    cell::Cell,
     collections::BTreeMap,
     fs,
     io::{BufRead as _, BufReader, Write as _},
     net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -44,6 +48,9 @@ pub const COALESCED_FOR: Duration = COALESCE_BY_DEFAULT.saturating_add(READING);
 /// reads the line as a comment. Without this line, nearly each request in a test makes a reading of its own.
 pub const SHARES_READINGS: &str = "# readings are shared\n";
 
+/// A line for the configuration of an agent whose test is not about stacks. Such an agent starts in half of the time.
+pub const NO_STACKS: &str = "stacks: {enabled: false}\n";
+
 /// The start of a line of the configuration that is an option of the agent, see [`testing`].
 const TESTING: &str = "# --testing ";
 
@@ -54,11 +61,25 @@ pub const SCRAPE_TIMEOUT: (&str, &str) = ("X-Prometheus-Scrape-Timeout-Seconds",
 #[derive(Debug)]
 pub struct Agent {
     child: Child,
+    /// Whether the test wants the child to end, or knows that it has.
+    may_end: AtomicBool,
     address: SocketAddr,
     log: Arc<Mutex<String>>,
     directory: TempDir,
     program: PathBuf,
     shares_readings: bool,
+}
+
+/// The text about an agent that ended before the test wanted it to.
+pub(crate) const ENDED_EARLY: &str = "podperf ended early";
+
+thread_local! {
+    static ENDED: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Returns what is known about an [`Agent`] of this thread that ended unasked, once.
+pub(crate) fn take_ended() -> Option<String> {
+    ENDED.take()
 }
 
 /// One scrape.
@@ -168,6 +189,7 @@ impl Agent {
         let unknown = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut agent = Self {
             child,
+            may_end: AtomicBool::new(false),
             address: unknown,
             log,
             directory,
@@ -224,7 +246,9 @@ impl Agent {
     pub fn begin_again(&mut self, program: &Path, yaml: &str) -> Result<()> {
         program.clone_into(&mut self.program);
         let mut command = command_at(&self.program, self.directory.path(), yaml, self.address)?;
+        self.note_end();
         (self.child, self.log) = spawn(&mut command)?;
+        self.may_end = AtomicBool::new(false);
         self.shares_readings = yaml.contains(SHARES_READINGS);
         Ok(())
     }
@@ -289,10 +313,20 @@ impl Agent {
         }
     }
 
+    /// Notes an end that the test did not want, for [`take_ended`].
+    fn note_end(&mut self) {
+        if !self.may_end.load(Ordering::Relaxed)
+            && let Ok(Some(status)) = self.child.try_wait()
+        {
+            ENDED.set(Some(format!("{ENDED_EARLY} ({status}):\n{}", self.log())));
+        }
+    }
+
     /// Returns an error with the agent's log, if the agent has ended.
     pub fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
-            bail!("podperf ended early ({status}):\n{}", self.log());
+            self.may_end.store(true, Ordering::Relaxed);
+            bail!("{ENDED_EARLY} ({status}):\n{}", self.log());
         }
         Ok(())
     }
@@ -340,6 +374,9 @@ impl Agent {
 
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
+        if matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGKILL) {
+            self.may_end.store(true, Ordering::Relaxed);
+        }
         Ok(kill(Pid::from_raw(i32::try_from(self.pid())?), signal)?)
     }
 
@@ -358,6 +395,7 @@ impl Agent {
                 self.log()
             );
             if let Some(status) = ended {
+                self.may_end.store(true, Ordering::Relaxed);
                 return Ok(status);
             }
             thread::sleep(Duration::from_millis(10));
@@ -367,6 +405,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
+        self.note_end();
         process::end(&mut self.child, Signal::SIGTERM, KILL_DEADLINE);
     }
 }

@@ -21,14 +21,14 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::{
     fcntl::{Flock, FlockArg},
     sys::statfs::{FsType, TMPFS_MAGIC, statfs},
 };
 
-use crate::{cgroup, deadline::Deadline, weather::Begin};
+use crate::{agent, cgroup, deadline::Deadline, weather::Begin};
 use again::{Failure, Outcome};
 
 /// `RAMFS_MAGIC` of the kernel's `magic.h`.
@@ -92,7 +92,8 @@ macro_rules! tests {
     (@body $name:ident $body:expr) => { $body };
     (@lands land $($rest:ident)*) => { Some(true) };
     (@lands rings $($rest:ident)*) => { Some(false) };
-    (@lands $($rest:ident)*) => { None };
+    (@lands $first:ident $($rest:ident)*) => { $crate::tests!(@lands $($rest)*) };
+    (@lands) => { None };
     (@is_beside beside $($rest:ident)*) => { true };
     (@is_beside $first:ident $($rest:ident)*) => { $crate::tests!(@is_beside $($rest)*) };
     (@is_beside) => { false };
@@ -321,8 +322,10 @@ fn run_once<T: 'static>(
     times: &Times,
 ) -> Outcome {
     let failures = Arc::new(Mutex::new(Vec::new()));
+    let passed = Arc::new(Mutex::new(Vec::new()));
     let trial = |test: &Test| {
-        let (test, times, failures) = (*test, Arc::clone(times), Arc::clone(&failures));
+        let (test, times) = (*test, Arc::clone(times));
+        let (passed, failures) = (Arc::clone(&passed), Arc::clone(&failures));
         let lacks = lacks(&test);
         let title =
             lacks.as_ref().map_or_else(|| test.name.to_owned(), |lacks| format!("{} (skipped: {lacks})", test.name));
@@ -331,24 +334,32 @@ fn run_once<T: 'static>(
             let begin = Begin::now();
             let outcome = run_clean(&test);
             times.lock().unwrap_or_else(PoisonError::into_inner).push((begin.elapsed(), test.name));
-            outcome.map_err(|error| {
+            if let Err(error) = outcome {
                 let failure = Failure::of(test, &error, begin.weather());
                 failures.lock().unwrap_or_else(PoisonError::into_inner).push(failure);
-                Failed::from(format!("{error:#}"))
-            })
+                return Err(Failed::from(format!("{error:#}")));
+            }
+            passed.lock().unwrap_or_else(PoisonError::into_inner).push(test.name);
+            Ok(())
         };
         Trial::test(title, body).with_ignored_flag(lacks.is_some())
     };
     let (beside, alone): (Vec<_>, Vec<_>) = rows.iter().partition(|test| test.is_beside);
     let conclusion = libtest_mimic::run(arguments, beside.into_iter().chain(alone).map(trial).collect());
     let failures = std::mem::take(&mut *failures.lock().unwrap_or_else(PoisonError::into_inner));
-    Outcome { failed: usize::try_from(conclusion.num_failed).unwrap_or(usize::MAX), failures }
+    let passed = std::mem::take(&mut *passed.lock().unwrap_or_else(PoisonError::into_inner));
+    Outcome { failed: usize::try_from(conclusion.num_failed).unwrap_or(usize::MAX), failures, passed }
 }
 
-/// Runs a test, and checks that it leaves no pins.
+/// Runs a test, and checks that no agent of it ended unasked, and that it leaves no pins.
 fn run_clean(test: &Test) -> Result<()> {
     let pins = fs::exists(PINS)?;
-    (test.body)()?;
+    agent::take_ended();
+    let outcome = (test.body)();
+    if let Some(ended) = agent::take_ended() {
+        return outcome.and_then(|()| Err(anyhow!("the test had not noticed"))).context(ended);
+    }
+    outcome?;
     ensure!(pins || !fs::exists(PINS)?, "{}", again::PINS_LEFT);
     Ok(())
 }

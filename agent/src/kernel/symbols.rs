@@ -37,8 +37,9 @@ impl KernelFunctions {
         let (mut functions, mut names, mut passing) = (Vec::new(), String::new(), Vec::new());
         let mut line = String::new();
         while lines.read_line(&mut line)? > 0 {
-            let mut words = line.split_ascii_whitespace();
-            if let (Some(address), Some("t" | "T" | "w" | "W"), Some(name)) = (words.next(), words.next(), words.next())
+            if let Some((address, rest)) = line.trim_end().split_once(' ')
+                && let Some(("t" | "T" | "w" | "W", rest)) = rest.split_once(' ')
+                && let (name, module) = rest.split_once('\t').unwrap_or((rest, ""))
                 && let Ok(address) = u64::from_str_radix(address, 16)
                 && address != 0
                 // The padding that the compiler puts before each function has no code, and would double the names.
@@ -48,7 +49,7 @@ impl KernelFunctions {
                 functions.push((address, at));
                 names.push_str(name);
                 names.push('\n');
-                if matches!(words.next(), Some("[bpf]" | "[__builtin__ftrace]" | "[__builtin__kprobes]")) {
+                if matches!(module, "[bpf]" | "[__builtin__ftrace]" | "[__builtin__kprobes]") {
                     passing.push(address);
                 }
             }

@@ -15,16 +15,16 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{Noise, Test, tell};
-use crate::{deadline, rules::root, weather::Weather};
+use crate::{agent::ENDED_EARLY, deadline, rules::root, weather::Weather};
 
 /// The number of runs of a test, with the first.
 const RUNS: usize = 3;
 /// A ring with more unsteady tests fails: those that failed in calm weather, and all.
 const MOST_IN_CALM: usize = 3;
 const MOST: usize = 8;
-/// Errors with these texts are never noise.
 pub(super) const PINS_LEFT: &str = "an agent left its pins in `/sys/fs/bpf/podperf`";
-const ENDED_EARLY: &str = "podperf ended early";
+/// Errors with these texts are never noise.
+const NEVER: [&str; 3] = [ENDED_EARLY, PINS_LEFT, "panicked at"];
 
 /// A test that returned an error.
 #[derive(Clone, Debug)]
@@ -42,6 +42,8 @@ pub(super) struct Outcome {
     pub(super) failed: usize,
     /// The tests that returned an error.
     pub(super) failures: Vec<Failure>,
+    /// The tests that ran and passed.
+    pub(super) passed: Vec<&'static str>,
 }
 
 /// A test that passed in a later run.
@@ -62,7 +64,7 @@ impl Failure {
     /// Judges the error of a test that ran in this weather.
     pub(super) fn of(test: Test, error: &anyhow::Error, weather: Weather) -> Self {
         let text = format!("{error:#}");
-        let is_never = test.noise == Noise::Never || text.contains(ENDED_EARLY) || text.contains(PINS_LEFT);
+        let is_never = test.noise == Noise::Never || NEVER.iter().any(|never| text.contains(never));
         let may_be_noise = !is_never && (test.noise == Noise::Any || deadline::is_late(error));
         Self { test, text, weather, may_be_noise }
     }
@@ -94,11 +96,19 @@ pub(super) fn settle(first: Outcome, mut run: impl FnMut(&[Test]) -> Outcome) ->
         }
         let rows: Vec<Test> = waiting.iter().map(|failure| failure.test).collect();
         let again = run(&rows);
-        broken += again.failed.saturating_sub(again.failures.len());
-        let failed = |failure: &Failure| again.failures.iter().any(|again| again.test.name == failure.test.name);
-        let (failures, passed): (Vec<_>, Vec<_>) = waiting.into_iter().partition(failed);
-        unsteady.extend(passed.into_iter().map(|failure| Unsteady { failure, passed_in }));
-        waiting = failures;
+        let may_pass = |failure: &Failure| {
+            again.failures.iter().any(|again| again.test.name == failure.test.name && again.may_be_noise)
+        };
+        for failure in std::mem::take(&mut waiting) {
+            if again.passed.contains(&failure.test.name) {
+                unsteady.push(Unsteady { failure, passed_in });
+            } else if may_pass(&failure) {
+                waiting.push(failure);
+            } else {
+                // Another error, a panic, or no run at all.
+                broken += 1;
+            }
+        }
     }
     Verdict { broken: broken + waiting.len(), unsteady }
 }
@@ -148,8 +158,9 @@ pub(super) fn leave(noise: &[Failure]) -> Result<()> {
 
 /// Takes the failures that the part beside others has left.
 pub(super) fn take(tests: &[Test]) -> Result<Vec<Failure>> {
-    let text = fs::read_to_string(left()).unwrap_or_default();
-    fs::remove_file(left()).ok();
+    let text = fs::read_to_string(left());
+    let text = text.with_context(|| format!("no `{}`: the part beside others has not run", left().display()))?;
+    fs::remove_file(left())?;
     read(&text, tests)
 }
 
@@ -268,6 +279,20 @@ mod tests {
     }
 
     #[test]
+    fn a_later_run_with_another_error_or_without_a_result_is_broken() {
+        static RUN: AtomicUsize = AtomicUsize::new(0);
+        let rows: &[Test] = crate::tests![changes => || {
+            ensure!(RUN.fetch_add(1, Ordering::Relaxed) == 0, "a count was lost");
+            Ok(Deadline::begin(std::time::Duration::ZERO).check(|| "it is there".into())?)
+        }];
+        assert_eq!((seen(&land(rows, STORM)), RUN.load(Ordering::Relaxed)), ((1, 0, false), 2));
+        let failure = Failure { test: rows[0], text: String::new(), weather: STORM, may_be_noise: true };
+        let nothing = || Outcome { failed: 0, failures: Vec::new(), passed: Vec::new() };
+        let verdict = settle(Outcome { failed: 1, failures: vec![failure], ..nothing() }, |_| nothing());
+        assert_eq!(seen(&verdict), (1, 0, false), "it did not run");
+    }
+
+    #[test]
     fn exact_rows_panics_and_agents_that_ended_are_never_tried_again() {
         let rows: &[Test] = crate::tests![#[exact] exact => fails_once!()];
         assert_eq!(seen(&land(rows, STORM)), (1, 0, false));
@@ -279,7 +304,7 @@ mod tests {
             Ok(())
         }];
         assert_eq!((seen(&land(rows, STORM)), PANICS.load(Ordering::Relaxed)), ((1, 0, false), 1));
-        for text in ["podperf ended early (signal: 11)", PINS_LEFT] {
+        for text in ["podperf ended early (signal: 11)", PINS_LEFT, "thread 'main' panicked at agent/src/a.rs:1:1"] {
             let test = crate::tests![#[measures] gone => || Ok(())][0];
             assert!(!Failure::of(test, &anyhow::anyhow!("{text}"), STORM).may_be_noise, "{text}");
         }
