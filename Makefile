@@ -48,10 +48,10 @@ run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT 
 test: test-build ## Run the tests that must pass before a change lands (12 to 20 minutes); those that the machine cannot run say so
 	tests/land.sh
 
-rings: rings-build ## Run all tests of each ring that has no passed run of this commit, and write docs/rings.md (ALL=1 for each ring)
+rings: ## Run all tests of each ring that has no passed run of this commit, and write docs/rings.md (ALL=1 for each ring)
 	tests/rings.sh run
 
-rings-%: rings-build ## The same for one ring: make rings-kernel
+rings-%: ## The same for one ring: make rings-kernel
 	tests/rings.sh run $*
 
 rings-check: ## Print the rings that have no passed run of this commit (ARGS="kernel kube" for some, ARGS=--release for all and the kernels)
@@ -61,7 +61,6 @@ ignored: ## Name what `make test | tee target/test.log` left out; fail for a rea
 	@target/debug/podperf-ignored target/test.log
 
 test-build: ## Build what `make test` runs, and run nothing
-	@tests/kept-target.sh
 	@./setup.sh test
 	$(CARGO) build --locked --workspace --bins --tests
 

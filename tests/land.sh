@@ -10,14 +10,17 @@ rings="e2e kube chart rules faults kernel"
 logs=target/landing
 status=0
 
-run() { ${CARGO:-cargo} test --locked --workspace --no-fail-fast "$@"; }
+# run ARGUMENT...: replaces its shell. A test that hangs must not hold the machine's lock for ever.
+run() { exec timeout --kill-after=30 40m "${CARGO:-cargo}" test --locked --workspace --no-fail-fast "$@"; }
 # part NAME START: tells how long it took.
 part() { echo "land: $1 took $((SECONDS - $2)) s"; }
 
 rm -rf "$logs"
 mkdir -p "$logs"
+# Each job is a process group, so that all of it ends with this script.
+set -m
 declare -A jobs
-trap 'kill "${jobs[@]}" 2>/dev/null || :' EXIT
+trap 'for job in "${jobs[@]}"; do kill -- "-$job" 2>/dev/null; done' EXIT
 nice -n -5 make --no-print-directory vm-land >"$logs/guest.log" 2>&1 &
 jobs[guest]=$!
 # A ring whose programs are still being built waits for them.
@@ -26,12 +29,12 @@ jobs[tools]=$!
 
 start=$SECONDS
 # shellcheck disable=SC2086 # one word per argument
-run $units || status=1
+(run $units) || status=1
 part units "$start"
 
 start=$SECONDS
 for ring in $rings; do
-	PODPERF_LANDING=beside run --test "$ring" >"$logs/$ring.log" 2>&1 &
+	(export PODPERF_LANDING=beside && run --test "$ring" >"$logs/$ring.log" 2>&1) &
 	jobs[$ring]=$!
 done
 for job in "${!jobs[@]}"; do
@@ -46,7 +49,7 @@ part "what runs beside others" "$start"
 
 for ring in $rings; do
 	start=$SECONDS
-	PODPERF_LANDING=alone run --test "$ring" || status=1
+	(export PODPERF_LANDING=alone && run --test "$ring") || status=1
 	part "\`$ring\` alone" "$start"
 done
 exit $status

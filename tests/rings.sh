@@ -8,6 +8,9 @@
 # of another folder leaves it valid.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# No test must see it.
+all=${ALL:-}
+unset ALL
 
 page=docs/rings.md
 # What `make rings` runs, in this order. `deny` needs no machine of its own, and `node` boots a cluster.
@@ -18,21 +21,24 @@ say() { echo "rings: $*" >&2; }
 # The pages of results: a run changes them, and no test depends on them.
 results='docs/(rings\.md|kernels\.md|kernels/.*)'
 # What is compiled, and how; and how the tests are run.
-built="Cargo.lock Cargo.toml .cargo rust-toolchain.toml agent tests/Cargo.toml tests/src tests/built-once.sh Makefile setup.sh tests/rings.sh"
+built="Cargo.lock Cargo.toml .cargo rust-toolchain.toml agent ebpf tests/Cargo.toml tests/src tests/built-once.sh tests/other-layout.sh"
+built="$built Makefile setup.sh tests/rings.sh tests/ignored.txt"
+pages="README.md ARCHITECTURE.md CHANGELOG.md CODE_OF_CONDUCT.md CONTRIBUTING.md SECURITY.md charts config docs"
 
 # inputs RING: what the outcome of the ring depends on, a file or folder per word.
 inputs() {
 	case $1 in
-	kernel | faults) echo "$built ebpf tests/$1 tests/other-layout.sh" ;;
-	e2e) echo "$built ebpf tests/e2e tests/other-layout.sh tests/collector tests/prometheus charts config docs/command.md" ;;
-	kube) echo "$built ebpf tests/kube tests/collector tests/prometheus charts config" ;;
+	kernel) echo "$built tests/kernel" ;;
+	e2e) echo "$built tests/e2e tests/collector tests/prometheus charts config docs/command.md" ;;
+	kube) echo "$built tests/kube tests/collector tests/prometheus $pages" ;;
+	faults) echo "$built tests/faults tests/kube" ;;
 	# Its rules are about all files.
 	rules) echo . ;;
-	chart) echo "$built tests/chart tests/python-once.sh tests/kube tests/prometheus tests/collector charts config docs" ;;
-	guests) echo "$built ebpf tests/kernel tests/vm tests/other-layout.sh" ;;
+	chart) echo "$built tests/chart tests/python-once.sh tests/kube tests/prometheus tests/collector $pages" ;;
+	guests) echo "$built tests/kernel tests/vm" ;;
 	fuzz) echo "$built tests/fuzz" ;;
 	deny) echo "Cargo.lock deny.toml" ;;
-	node) echo "$built ebpf bench tests/node tests/image tests/kube charts config docs/quickstart.md Dockerfile .ci" ;;
+	node) echo "$built bench tests/node tests/image tests/kube tests/vm tests/chart tests/prometheus charts config docs/quickstart.md Dockerfile .ci" ;;
 	*)
 		say "no ring \`$1\` (${rings[*]} deny node)"
 		exit 2
@@ -40,11 +46,11 @@ inputs() {
 	esac
 }
 
-# id PATH: what git calls its contents at HEAD, without the pages of results.
+# id PATH: what git calls its contents at HEAD, without the pages of results; `none` if it is not there.
 id() {
 	case $1 in
 	. | docs) git ls-tree -r HEAD -- "$1" | grep -Ev "	$results\$" | git hash-object --stdin ;;
-	*) git rev-parse "HEAD:$1" ;;
+	*) git rev-parse --verify --quiet "HEAD:$1" || echo none ;;
 	esac
 }
 
@@ -61,7 +67,11 @@ ids() {
 cell() { sed -n "s/^| $1 | //p" "$page" | awk -F ' \\| ' -v number="$2" '{ sub(/ \|$/, ""); print $number }'; }
 
 # is_valid RING: whether its last run passed, with the inputs of HEAD.
-is_valid() { [ "$(cell "$1" 2)" = 0 ] && [ "$(cell "$1" 7)" = "$(ids "$1")" ]; }
+is_valid() {
+	local now
+	now=$(ids "$1")
+	[ "$(cell "$1" 2)" = 0 ] && [ "$(cell "$1" 7)" = "$now" ] && [[ $now != *:none* ]]
+}
 
 # due RING: prints why the ring must run, and fails; nothing if it need not. `kernels` stands for the columns of that page.
 due() {
@@ -144,15 +154,16 @@ run)
 	unset PODPERF_LANDING PODPERF_ONLY PODPERF_KILLS PODPERF_SEED
 	mkdir -p target/rings
 	for ring; do
-		if [ -z "${ALL:-}" ] && is_valid "$ring"; then
+		before=$(state "$ring") || before=
+		if [ -z "$all" ] && [ -n "$before" ] && is_valid "$ring"; then
 			say "$ring: passed with these inputs on $(cell "$ring" 5)"
 			continue
 		fi
 		log=target/rings/$ring.log
 		start=$SECONDS
 		code=0
-		before=$(state "$ring") || before=
-		run "$ring" 2>&1 | tee "$log" || code=$?
+		# What runs must be built of what is recorded.
+		{ make --no-print-directory rings-build && run "$ring"; } 2>&1 | tee "$log" || code=$?
 		took=$((SECONDS - start))
 		read -r passed failed ignored < <(counts "$log")
 		# A ring that ends without a count has failed, whatever it says.

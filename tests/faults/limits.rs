@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use crate::table::{dropped, nothing_was_lost, row, serves_and_counts};
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[land] without_locked_memory_all_is_counted: PRLIMIT,
+    #[land] #[measures] without_locked_memory_all_is_counted: PRLIMIT,
     an_agent_without_a_file_descriptor_to_spare_goes_on_counting: PRLIMIT,
     an_agent_that_gets_no_more_memory_answers_or_ends_by_name: PRLIMIT,
     an_agent_near_its_budget_of_memory_gives_up_all_but_counts,

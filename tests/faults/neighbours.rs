@@ -15,6 +15,7 @@ use crate::table::{nothing_was_lost, row, serves_and_counts};
 
 pub(crate) const TESTS: &[Test] = tests![
     #[land]
+    #[measures]
     two_agents_on_a_node_count_each_for_itself,
 ];
 

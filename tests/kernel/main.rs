@@ -132,7 +132,7 @@ fn main() -> ExitCode {
         twice_as_many_events_as_counters_take_turns: &[pmu::PMU, Need::OwnMachine] => sharing::turns_are_scaled_and_nothing_falls,
         #[land] #[measures] cgroups_of_a_few_milliseconds_have_rows => cgroups::short_lives_have_rows,
         #[land] #[measures] cgroups_below_the_depth_are_counted_in_their_ancestor => cgroups::deep_cgroups_are_in_their_ancestor,
-        excluded_cgroups_are_counted_in_their_ancestor => cgroups::excluded_cgroups_are_in_their_ancestor,
+        #[land] #[measures] excluded_cgroups_are_counted_in_their_ancestor => cgroups::excluded_cgroups_are_in_their_ancestor,
         #[land] #[exact] a_dead_row_ends_after_two_scrapes_and_no_other_jumps => cgroups::a_dead_row_ends_after_two_scrapes,
         a_cpu_that_goes_and_comes_back_is_counted: &[Need::OwnMachine, Need::Cpus(2)] => podperf_tests::hotplug::counters_follow_a_cpu_off_and_on,
         a_cpu_that_is_offline_is_not_idle: &[Need::OwnMachine, Need::Cpus(2)] => node_time::an_offline_cpu_is_not_idle,

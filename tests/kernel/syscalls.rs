@@ -27,7 +27,7 @@ pub(crate) fn tests() -> Vec<Test> {
         waits_are_in_the_call_that_slept,
         waits_for_a_disk_are_in_their_call_and_those_for_pages_in_none: &[DISK],
         #[exact] a_call_over_an_upgrade_keeps_its_name,
-        a_call_that_began_before_the_sensor_has_its_name,
+        #[land] #[measures] a_call_that_began_before_the_sensor_has_its_name,
     ];
     #[cfg(target_arch = "x86_64")]
     let tests = [tests, bits_32::TESTS].concat();

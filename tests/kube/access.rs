@@ -14,7 +14,7 @@ use podperf_tests::{
 use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[beside] each_may_read_what_a_role_says_and_nothing_else: NEEDS,
+    #[land] #[beside] each_may_read_what_a_role_says_and_nothing_else: NEEDS,
     #[beside] without_an_api_server_only_what_is_known_is_answered: NEEDS,
     #[land] #[beside] an_agent_that_may_not_review_lets_nobody_in_and_says_why: NEEDS,
 ];

@@ -20,7 +20,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] excluded_namespaces_are_counted_together: NEEDS,
     #[land] #[beside] only_included_namespaces_have_series: NEEDS,
     #[land] #[beside] a_pod_can_opt_out_from_the_start: NEEDS,
-    #[land] #[beside] #[exact] a_pod_that_opts_out_later_loses_its_series_and_no_count: NEEDS,
+    #[land] #[beside] a_pod_that_opts_out_later_loses_its_series_and_no_count: NEEDS,
     #[land] #[beside] containers_over_the_limit_are_counted_together_until_there_is_room: NEEDS,
     #[land] #[beside] a_reload_changes_the_namespaces_and_says_that_the_level_needs_a_restart: NEEDS,
 ];

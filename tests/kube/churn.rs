@@ -53,7 +53,7 @@ struct Churn<'a> {
 }
 
 fn of_hundreds_of_containers_a_minute_every_count_has_its_name() -> Result<()> {
-    let cluster = Cluster::start("", "")?;
+    let cluster = Cluster::start("", "stacks: {enabled: true}")?;
     let containers = if long() { MANY_CONTAINERS } else { CONTAINERS };
     let churn = Churn {
         kubelet: &cluster.kubelet,

@@ -187,7 +187,7 @@ fn what_changed_while_the_server_forgot_its_history_is_right_after_it() -> Resul
 
 fn in_an_outage_under_load_no_counter_falls_and_no_count_is_lost() -> Result<()> {
     let (outage, count) = if long() { LONG_OUTAGE } else { OUTAGE };
-    let mut cluster = Cluster::start_own(SHORT_PATIENCE, "")?;
+    let mut cluster = Cluster::start_own(SHORT_PATIENCE, "stacks: {enabled: true}")?;
     let mut busy = cluster.kubelet.pod(SHOP, "busy", Qos::Burstable, &["app"])?;
     let mut pods = pods(&cluster, "lone", count, &["app"])?;
     // The load runs longer than the test.

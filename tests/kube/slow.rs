@@ -18,7 +18,7 @@ use crate::line::{Line, Way};
 
 pub(crate) const TESTS: &[Test] = tests![
     #[beside] a_list_over_a_slow_line_arrives: NEEDS,
-    #[land] #[beside] #[exact] an_event_that_is_cut_in_the_middle_is_not_lost: NEEDS,
+    #[land] #[beside] an_event_that_is_cut_in_the_middle_is_not_lost: NEEDS,
     #[beside] a_line_that_is_dead_at_the_start_is_told_and_tried_again: NEEDS,
     #[land] #[beside] a_watch_whose_answer_hesitates_is_not_called_connected: NEEDS,
 ];

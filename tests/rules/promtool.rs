@@ -80,7 +80,9 @@ fn every_group_in_a_test_is_a_group_of_the_rules() -> Result<()> {
 
 fn every_alert_has_a_test_in_which_it_fires() -> Result<()> {
     let tests = files_in(&root().join(RULE_TESTS), "_test.yaml")?;
-    let tests: String = tests.iter().map(std::fs::read_to_string).collect::<std::io::Result<_>>()?;
+    // `make test` runs all others.
+    let tests = tests.into_iter().filter(|file| !file.ends_with(DAYS));
+    let tests: String = tests.map(std::fs::read_to_string).collect::<std::io::Result<_>>()?;
     let lines: Vec<&str> = tests.lines().collect();
     for file in rules::read()? {
         for alert in file.rules.iter().filter(|rule| rule.is_alert) {

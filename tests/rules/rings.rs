@@ -34,10 +34,11 @@ impl Checkout {
             fs::create_dir_all(tree.path().join(folder))?;
             fs::write(tree.path().join(folder).join("file"), folder)?;
         }
-        let files = ["Cargo.lock", "Cargo.toml", "Makefile", "rust-toolchain.toml", "setup.sh", "tests/Cargo.toml"];
-        for file in files.iter().chain(&["tests/built-once.sh", "tests/other-layout.sh"]) {
+        let files = ["Cargo.lock", "Cargo.toml", "rust-toolchain.toml", "setup.sh", "tests/Cargo.toml"];
+        for file in files.iter().chain(&["tests/built-once.sh", "tests/other-layout.sh", "tests/ignored.txt"]) {
             fs::write(tree.path().join(file), "")?;
         }
+        fs::write(tree.path().join("Makefile"), "rings-build:\n")?;
         fs::write(tree.path().join(".gitignore"), "/target\n/cargo\n")?;
         fs::write(tree.path().join("docs/kernels.md"), "|  | 5.10 | 6.1 |\n")?;
         fs::copy(root().join("tests/rings.sh"), tree.path().join("tests/rings.sh"))?;
@@ -132,6 +133,18 @@ fn a_ring_counts_until_one_of_its_files_changes() -> Result<()> {
     checkout.says = "echo 'test result: ok. 3 passed; 0 failed'; echo >agent/late";
     let output = checkout.rings(&["run", "kernel"])?;
     ensure!(!output.status.success() && !checkout.due()?.is_empty(), "{output:?}");
+    checkout.commit()?;
+    checkout.says = "echo 'test result: ok. 3 passed; 0 failed'; echo >agent/later; git add agent; \
+                     git -c user.name=a -c user.email=a@example.com commit --quiet --message later";
+    let output = checkout.rings(&["run", "kernel"])?;
+    ensure!(!output.status.success() && !checkout.due()?.is_empty(), "of another commit: {output:?}");
+
+    checkout.says = PASSES;
+    ensure!(checkout.rings(&["run", "kernel"])?.status.success() && checkout.due()?.is_empty(), "it passes again");
+    fs::remove_file(checkout.tree.path().join("setup.sh"))?;
+    checkout.commit()?;
+    checkout.rings(&["run", "kernel"])?;
+    ensure!(!checkout.due()?.is_empty(), "a run without one of its files counts");
     Ok(())
 }
 

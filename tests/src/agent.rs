@@ -18,7 +18,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::{
+        signal::{Signal, kill},
+        wait::{Id, WaitPidFlag, WaitStatus, waitid},
+    },
     unistd::Pid,
 };
 use tempfile::TempDir;
@@ -72,6 +75,8 @@ pub struct Agent {
 
 /// The text about an agent that ended before the test wanted it to.
 pub(crate) const ENDED_EARLY: &str = "podperf ended early";
+/// The text of a panic in a log. An optimized agent aborts; one of a debug build goes on without the thread.
+pub(crate) const PANICKED: &str = "panicked at";
 
 thread_local! {
     static ENDED: Cell<Option<String>> = const { Cell::new(None) };
@@ -236,7 +241,8 @@ impl Agent {
             self.signal(signal)?;
             // The CPUs of a guest are emulated. The guest cannot measure how long they wait for the host's CPUs.
             let is_guest = std::env::var_os(OWN_MACHINE).is_some();
-            self.wait(if is_guest { KILL_DEADLINE } else { STOP_DEADLINE })?;
+            let status = self.wait(if is_guest { KILL_DEADLINE } else { STOP_DEADLINE })?;
+            ensure!(signal == Signal::SIGKILL || status.success(), "podperf ended with {status}:\n{}", self.log());
         }
         Ok(())
     }
@@ -313,12 +319,14 @@ impl Agent {
         }
     }
 
-    /// Notes an end that the test did not want, for [`take_ended`].
+    /// Notes an end that the test did not want, and a panic of any thread, for [`take_ended`].
     fn note_end(&mut self) {
         if !self.may_end.load(Ordering::Relaxed)
             && let Ok(Some(status)) = self.child.try_wait()
         {
             ENDED.set(Some(format!("{ENDED_EARLY} ({status}):\n{}", self.log())));
+        } else if self.log().contains(PANICKED) {
+            ENDED.set(Some(format!("a thread of podperf {PANICKED} some line:\n{}", self.log())));
         }
     }
 
@@ -374,7 +382,12 @@ impl Agent {
 
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        if matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGKILL) {
+        // An agent that has ended already accepts signals, too.
+        let runs = waitid(
+            Id::Pid(Pid::from_raw(i32::try_from(self.pid())?)),
+            WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT,
+        );
+        if matches!(signal, Signal::SIGTERM | Signal::SIGINT | Signal::SIGKILL) && runs == Ok(WaitStatus::StillAlive) {
             self.may_end.store(true, Ordering::Relaxed);
         }
         Ok(kill(Pid::from_raw(i32::try_from(self.pid())?), signal)?)
@@ -407,6 +420,9 @@ impl Drop for Agent {
     fn drop(&mut self) {
         self.note_end();
         process::end(&mut self.child, Signal::SIGTERM, KILL_DEADLINE);
+        // It may have panicked while it ended.
+        self.may_end.store(true, Ordering::Relaxed);
+        self.note_end();
     }
 }
 

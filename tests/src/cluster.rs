@@ -169,10 +169,15 @@ impl<P> Cluster<P> {
     /// the deadline, the error is that of a wrong count, and not of a missed deadline.
     pub fn wait_for_cpu(&self, pod: &str, container: &str, truth: Duration) -> Result<Metrics> {
         let labels = [("namespace", SHOP), ("pod", pod), ("container", container)];
-        let found = self.wait_for(ONCPU, &labels, |seconds| is_close(seconds, truth));
-        match found {
-            Err(error) if self.agent.metrics()?.get(ONCPU, &labels).is_some() => Err(anyhow!("{error:#}")),
-            found => found,
+        let mut last = None;
+        let found = within(SOON, "the time is right", || {
+            let metrics = self.agent.metrics()?;
+            last = metrics.get(ONCPU, &labels);
+            Ok(last.is_some_and(|seconds| is_close(seconds, truth)).then_some(metrics))
+        });
+        match last {
+            Some(seconds) => found.map_err(|_late| anyhow!("{pod}/{container} has {seconds} s instead of {truth:?}")),
+            None => found.with_context(|| format!("{pod}/{container} has no time:\n{}", self.agent.log())),
         }
     }
 

@@ -33,7 +33,7 @@ use again::{Failure, Outcome};
 
 /// `RAMFS_MAGIC` of the kernel's `magic.h`.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The number of tests that are printed with their time.
 const SLOWEST: usize = 10;
 /// The usual directory of pins. Programs that a test leaves there go on counting beside all later tests.

@@ -15,7 +15,12 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::{Noise, Test, tell};
-use crate::{agent::ENDED_EARLY, deadline, rules::root, weather::Weather};
+use crate::{
+    agent::{ENDED_EARLY, PANICKED},
+    deadline,
+    rules::root,
+    weather::Weather,
+};
 
 /// The number of runs of a test, with the first.
 const RUNS: usize = 3;
@@ -24,7 +29,7 @@ const MOST_IN_CALM: usize = 3;
 const MOST: usize = 8;
 pub(super) const PINS_LEFT: &str = "an agent left its pins in `/sys/fs/bpf/podperf`";
 /// Errors with these texts are never noise.
-const NEVER: [&str; 3] = [ENDED_EARLY, PINS_LEFT, "panicked at"];
+const NEVER: [&str; 3] = [ENDED_EARLY, PINS_LEFT, PANICKED];
 
 /// A test that returned an error.
 #[derive(Clone, Debug)]
@@ -96,14 +101,13 @@ pub(super) fn settle(first: Outcome, mut run: impl FnMut(&[Test]) -> Outcome) ->
         }
         let rows: Vec<Test> = waiting.iter().map(|failure| failure.test).collect();
         let again = run(&rows);
-        let may_pass = |failure: &Failure| {
-            again.failures.iter().any(|again| again.test.name == failure.test.name && again.may_be_noise)
-        };
         for failure in std::mem::take(&mut waiting) {
+            let later = again.failures.iter().find(|again| again.test.name == failure.test.name && again.may_be_noise);
             if again.passed.contains(&failure.test.name) {
                 unsteady.push(Unsteady { failure, passed_in });
-            } else if may_pass(&failure) {
-                waiting.push(failure);
+            } else if let Some(later) = later {
+                // The failure in the calmer weather says more.
+                waiting.push(if later.weather.is_calm() { later.clone() } else { failure });
             } else {
                 // Another error, a panic, or no run at all.
                 broken += 1;
@@ -286,10 +290,16 @@ mod tests {
             Ok(Deadline::begin(std::time::Duration::ZERO).check(|| "it is there".into())?)
         }];
         assert_eq!((seen(&land(rows, STORM)), RUN.load(Ordering::Relaxed)), ((1, 0, false), 2));
-        let failure = Failure { test: rows[0], text: String::new(), weather: STORM, may_be_noise: true };
+        let failure = |text: &str, weather| Failure { test: rows[0], text: text.into(), weather, may_be_noise: true };
         let nothing = || Outcome { failed: 0, failures: Vec::new(), passed: Vec::new() };
-        let verdict = settle(Outcome { failed: 1, failures: vec![failure], ..nothing() }, |_| nothing());
-        assert_eq!(seen(&verdict), (1, 0, false), "it did not run");
+        let first = || Outcome { failed: 1, failures: vec![failure("beside", STORM)], ..nothing() };
+        assert_eq!(seen(&settle(first(), |_| nothing())), (1, 0, false), "it did not run");
+
+        let calm = || Outcome { failed: 1, failures: vec![failure("alone", CALM)], ..nothing() };
+        let mut later = vec![Outcome { passed: vec![rows[0].name], ..nothing() }, calm()];
+        let verdict = settle(first(), |_| later.pop().unwrap_or_else(nothing));
+        assert_eq!((seen(&verdict), verdict.unsteady[0].failure.text.as_str()), ((0, 1, true), "alone"));
+        assert!(verdict.unsteady[0].failure.weather.is_calm(), "the failure alone is the one that is told");
     }
 
     #[test]
