@@ -159,11 +159,16 @@ run)
 			say "$ring: passed with these inputs on $(cell "$ring" 5)"
 			continue
 		fi
+		# What runs must be built of what is recorded.
+		make --no-print-directory rings-build || {
+			say "$ring: it cannot be built"
+			status=1
+			continue
+		}
 		log=target/rings/$ring.log
 		start=$SECONDS
 		code=0
-		# What runs must be built of what is recorded.
-		{ make --no-print-directory rings-build && run "$ring"; } 2>&1 | tee "$log" || code=$?
+		run "$ring" 2>&1 | tee "$log" || code=$?
 		took=$((SECONDS - start))
 		read -r passed failed ignored < <(counts "$log")
 		# A ring that ends without a count has failed, whatever it says.

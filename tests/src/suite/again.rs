@@ -27,6 +27,8 @@ const RUNS: usize = 3;
 /// A ring with more unsteady tests fails: those that failed in calm weather, and all.
 const MOST_IN_CALM: usize = 3;
 const MOST: usize = 8;
+/// The number of characters of an error that are kept.
+const MOST_OF_TEXT: usize = 300;
 pub(super) const PINS_LEFT: &str = "an agent left its pins in `/sys/fs/bpf/podperf`";
 /// Errors with these texts are never noise.
 const NEVER: [&str; 3] = [ENDED_EARLY, PINS_LEFT, PANICKED];
@@ -133,7 +135,7 @@ impl Verdict {
         let (date, commit) = (said("date", &["-u", "+%FT%TZ"]), said("git", &["rev-parse", "--short", "HEAD"]));
         let mut kept = String::new();
         for Unsteady { failure: Failure { test, text, weather, .. }, passed_in } in &self.unsteady {
-            let (name, text) = (test.name, one_line(text));
+            let (name, text) = (test.name, end_of(&one_line(text)));
             let hint = if weather.is_calm() { ": look for a race" } else { "" };
             tell(&format!("unsteady: {ring} {name} passed in run {passed_in} ({weather}){hint}: {text}"));
             let _ = writeln!(kept, "{date}\t{commit}\t{ring}\t{name}\t{passed_in}\t{weather}\t{text}");
@@ -185,6 +187,11 @@ fn read(text: &str, tests: &[Test]) -> Result<Vec<Failure>> {
         Ok(Failure { test, text: text.to_owned(), weather, may_be_noise: true })
     };
     text.lines().map(failure).collect()
+}
+
+/// Returns the end of a line: the cause of an error stands behind its contexts, such as a log.
+fn end_of(line: &str) -> String {
+    line.chars().skip(line.chars().count().saturating_sub(MOST_OF_TEXT)).collect()
 }
 
 fn one_line(text: &str) -> String {
@@ -338,7 +345,12 @@ mod tests {
         let failure = Failure { test: rows[1], text: "a\n\tb".into(), weather: STORM, may_be_noise: true };
         let found = read(&write(&[failure]), rows)?;
         assert_eq!((found[0].test.name, found[0].text.as_str(), found[0].weather), ("two", "a b", STORM));
-        assert!(read("three\t0\t0\tx\n", rows).is_err() && read("two\n", rows).is_err());
+        assert_eq!(end_of(&("log ".repeat(MOST_OF_TEXT) + "why")).chars().count(), MOST_OF_TEXT);
+        assert!(
+            end_of("a log: why").ends_with("why")
+                && read("three\t0\t0\tx\n", rows).is_err()
+                && read("two\n", rows).is_err()
+        );
         Ok(())
     }
 }
