@@ -1,6 +1,6 @@
 # The only door: CI and the documentation call nothing else.
 CARGO ?= cargo
-SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PODPERF_KILLS,PODPERF_SEED,PODPERF_LANDING,PODPERF_ONLY)
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo --preserve-env=PATH,PODPERF_KILLS,PODPERF_SEED,PODPERF_LANDING,PODPERF_ONLY,PODPERF_TIMES,PODPERF_WRITE_GOLDEN,PODPERF_WRITE_LAYOUT)
 # What cargo runs test programs through; it takes no empty one. With LONG=1, tests are as large as they get.
 RUNNER = $(or $(SUDO),env) $(if $(LONG),env PODPERF_LONG=1)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER = $(RUNNER)
@@ -45,16 +45,16 @@ release-rehearsal: ## Make a release of the last commit, without signatures, in 
 run: build ## Build the agent and run it until Ctrl-C (ARGS="--listen ADDR:PORT ...")
 	$(SUDO) target/release/podperf agent --config $(CONFIG) $(ARGS)
 
-test: test-build ## Run the tests that must pass before a change lands (12 to 20 minutes); those that the machine cannot run say so
+test: test-build ## Run the tests that must pass before a change lands (a quarter of an hour); those that the machine cannot run say so
 	tests/land.sh
 
-rings: ## Run all tests of each ring that has no passed run of this commit, and write docs/rings.md (ALL=1 for each ring)
+rings: ## Run each whole ring of tests that has no passed run of these files, and write docs/rings.md (make rings-kernel for one, ALL=1 for all)
 	tests/rings.sh run
 
 rings-%: ## The same for one ring: make rings-kernel
 	tests/rings.sh run $*
 
-rings-check: ## Print the rings that have no passed run of this commit (ARGS="kernel kube" for some, ARGS=--release for all and the kernels)
+rings-check: ## Print the rings of `make rings` that have no passed run of these files (ARGS=node for another, ARGS=--release for all and the kernels)
 	@tests/rings.sh check $(ARGS)
 
 ignored: ## Name what `make test | tee target/test.log` left out; fail for a reason that tests/ignored.txt does not list
@@ -73,6 +73,7 @@ rings-build: test-build test-tools
 	tests/other-layout.sh
 	@! command -v go >/dev/null || { tests/prometheus/build.sh && tests/collector/profcheck.sh; }
 
+test-pure: RUNNER := env
 test-pure: setup ## Run the tests that need neither root nor network
 	$(CARGO) test --locked -p podperf -p podperf-ebpf
 

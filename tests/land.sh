@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tests that must pass before a change lands, behind `make test`, which has built them: unit tests; then all that runs
 # beside other tests; then, on a machine that runs nothing else, the tests that are alone. A guest begins first. It is one
-# thread, so it goes first as well, where that is allowed: else it would be the last to end.
+# thread, so it has a higher priority, if the user may set one: else it would be the last to end.
 # shellcheck disable=SC2030,SC2031 # each ring has a shell of its own
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit

@@ -1,5 +1,5 @@
-//! Time limits that know the machine: a limit grows by the time in which the machine had no CPU to give, at most
-//! threefold. So a limit is tight on an idle machine and holds on a busy one.
+//! Time limits that know the machine: a limit grows by the time in which some task waited for a CPU or the host took one,
+//! at most threefold.
 
 use std::{
     fmt,

@@ -82,7 +82,7 @@ pub enum Noise {
 ///   and there the mark `#[rings]` leaves a row to `make rings`.
 /// * `#[beside]`: other tests may run at the same time. Such a test asserts nothing that needs a machine of its own,
 ///   such as sums over all rows, costs, budgets, or the absence of other pods.
-/// * `#[exact]` and `#[measures]`: the failures that may be noise are [`Noise::Never`] and [`Noise::Any`]; without one,
+/// * `#[exact]` and `#[measures]`, which stand last: the failures that may be noise are [`Noise::Never`] and [`Noise::Any`]; without one,
 ///   [`Noise::Late`].
 #[macro_export]
 macro_rules! tests {

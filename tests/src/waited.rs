@@ -32,7 +32,7 @@ impl Waited {
     }
 
     /// Returns the extension up to now: the longest wait of a thread of each process, the calling thread's wait, and
-    /// the time in which a CPU was without its host. Threads that have ended count with the values of the previous
+    /// the time that the host took of a CPU. Threads that have ended count with the values of the previous
     /// call.
     pub fn total(&mut self) -> Duration {
         let longest = |(pid, before): &mut (u32, BTreeMap<u32, (Duration, Duration)>)| {

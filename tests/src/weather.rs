@@ -62,7 +62,7 @@ impl Begin {
 }
 
 impl Weather {
-    /// Returns whether a failure in this weather is no effect of the machine.
+    /// Returns whether the machine was too quiet to cause a failure.
     #[must_use]
     pub fn is_calm(&self) -> bool {
         self.waited < CALM_WAITED && self.stolen < CALM_STOLEN

@@ -1,8 +1,6 @@
 //! The second and third run of a failure that may be noise of the machine. Such a test runs again, alone and on a quiet
 //! machine. It is broken if it fails each time, and unsteady if it passes later. Too many unsteady tests fail a ring,
 //! since a real fault may hide among them.
-//!
-//! A panic, an agent that ended early, pins that were left and each row of [`Noise::Never`] are never tried again.
 
 use std::{
     fmt::Write as _,
