@@ -66,6 +66,8 @@ pub struct Agent {
     child: Child,
     /// Whether the test wants the child to end, or knows that it has.
     may_end: AtomicBool,
+    /// Whether a panic is one of the ends that the test expects.
+    may_panic: bool,
     address: SocketAddr,
     log: Arc<Mutex<String>>,
     directory: TempDir,
@@ -195,6 +197,7 @@ impl Agent {
         let mut agent = Self {
             child,
             may_end: AtomicBool::new(false),
+            may_panic: false,
             address: unknown,
             log,
             directory,
@@ -325,9 +328,14 @@ impl Agent {
             && let Ok(Some(status)) = self.child.try_wait()
         {
             ENDED.set(Some(format!("{ENDED_EARLY} ({status}):\n{}", self.log())));
-        } else if self.log().contains(PANICKED) {
+        } else if !self.may_panic && self.log().contains(PANICKED) {
             ENDED.set(Some(format!("a thread of podperf {PANICKED} some line:\n{}", self.log())));
         }
+    }
+
+    /// Says that the agent may panic, as one without memory may.
+    pub fn expect_panics(&mut self) {
+        self.may_panic = true;
     }
 
     /// Returns an error with the agent's log, if the agent has ended.
