@@ -134,7 +134,7 @@ fn every_query_of_the_dashboards_finds_data() -> Result<()> {
     let facts = "metrics: {facts: [oncpu, offcpu, wait_reasons, incomplete_stacks, context_switches]}";
     // Any machine counts a software event.
     let counters = "counters: {groups: [[cycles, instructions], [cache-references, cache-misses], [cpu-clock]]}";
-    let otlp = "otlp: {endpoint: 'http://127.0.0.1:1', interval: 2s}";
+    let otlp = "stacks: {enabled: true}\notlp: {endpoint: 'http://127.0.0.1:1', interval: 2s}";
     let bpffs = Bpffs::mount()?;
     let cluster = Cluster::start("", &format!("{facts}\n{counters}\n{otlp}\n{}", bpffs.yaml()))?;
     let mut pods = Vec::new();

@@ -32,7 +32,7 @@ pub(crate) const TESTS: &[Test] = tests![
 const PODS: u32 = 250;
 const CLIENTS: usize = 64;
 /// Windows are short, so that they are soon full.
-const YAML: &str = "# --testing connections=128\notlp: {interval: 2s}\nserver: {limits: {requestsPerSecond: 0, maxPercent: 0}}\noverhead: {maxPercent: 0}";
+const YAML: &str = "# --testing connections=128\nstacks: {enabled: true}\notlp: {interval: 2s}\nserver: {limits: {requestsPerSecond: 0, maxPercent: 0}}\noverhead: {maxPercent: 0}";
 const MOST_ABOVE_REST: u64 = 64 << 20;
 /// The time limit of a drawing: it takes seconds in a debug build, and four requests may wait.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -94,7 +94,7 @@ fn the_annotation_names_the_service_of_a_profile() -> Result<()> {
 }
 
 fn a_pod_is_recorded_and_shown_by_its_name() -> Result<()> {
-    let cluster = Cluster::start("", "otlp: {interval: 1s}")?;
+    let cluster = Cluster::start("", "stacks: {enabled: true}\notlp: {interval: 1s}")?;
     let mut pod = cluster.kubelet.run(of_deployment("cart", &["web", "log"])?)?;
     let running = [pod.start("web", Duration::ZERO)?, pod.start("log", Duration::ZERO)?];
     pod.report()?;
@@ -176,7 +176,7 @@ fn waits_whose_name_comes_later_than_their_window_lose_nothing() -> Result<()> {
 /// Starts a receiver of profiles, and an agent that sends one each second.
 fn start() -> Result<(Collector, Cluster)> {
     let collector = Collector::start()?;
-    let otlp = format!("otlp: {{endpoint: '{}', interval: 1s}}", collector.endpoint());
+    let otlp = format!("stacks: {{enabled: true}}\notlp: {{endpoint: '{}', interval: 1s}}", collector.endpoint());
     let cluster = Cluster::start("", &otlp)?;
     Ok((collector, cluster))
 }

@@ -64,9 +64,9 @@ pub const SCRAPE_TIMEOUT: (&str, &str) = ("X-Prometheus-Scrape-Timeout-Seconds",
 #[derive(Debug)]
 pub struct Agent {
     child: Child,
-    /// Whether the test wants the child to end, or knows that it has.
+    /// The test wants the child to end, or knows that it has.
     may_end: AtomicBool,
-    /// Whether a panic is one of the ends that the test expects.
+    /// The test expects that the agent may panic.
     may_panic: bool,
     address: SocketAddr,
     log: Arc<Mutex<String>>,
@@ -250,12 +250,13 @@ impl Agent {
         Ok(())
     }
 
-    /// Waits until the agent has ended, and starts another one in its directory and at its address. Does not wait until
-    /// the new agent is ready.
+    /// Starts another agent in its directory and at its address, once this one was told to end. Does not wait until the
+    /// new agent is ready.
     pub fn begin_again(&mut self, program: &Path, yaml: &str) -> Result<()> {
         program.clone_into(&mut self.program);
         let mut command = command_at(&self.program, self.directory.path(), yaml, self.address)?;
         self.note_end();
+        self.note_panic();
         (self.child, self.log) = spawn(&mut command)?;
         self.may_end = AtomicBool::new(false);
         self.shares_readings = yaml.contains(SHARES_READINGS);
@@ -322,13 +323,18 @@ impl Agent {
         }
     }
 
-    /// Notes an end that the test did not want, and a panic of any thread, for [`take_ended`].
+    /// Notes an end that the test did not want, for [`take_ended`].
     fn note_end(&mut self) {
         if !self.may_end.load(Ordering::Relaxed)
             && let Ok(Some(status)) = self.child.try_wait()
         {
             ENDED.set(Some(format!("{ENDED_EARLY} ({status}):\n{}", self.log())));
-        } else if !self.may_panic && self.log().contains(PANICKED) {
+        }
+    }
+
+    /// Notes a panic of any thread, for [`take_ended`].
+    fn note_panic(&self) {
+        if !self.may_panic && self.log().contains(PANICKED) {
             ENDED.set(Some(format!("a thread of podperf {PANICKED} some line:\n{}", self.log())));
         }
     }
@@ -428,9 +434,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         self.note_end();
         process::end(&mut self.child, Signal::SIGTERM, KILL_DEADLINE);
-        // It may have panicked while it ended.
-        self.may_end.store(true, Ordering::Relaxed);
-        self.note_end();
+        self.note_panic();
     }
 }
 

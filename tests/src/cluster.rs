@@ -176,7 +176,7 @@ impl<P> Cluster<P> {
             Ok(last.is_some_and(|seconds| is_close(seconds, truth)).then_some(metrics))
         });
         match last {
-            Some(seconds) => found.map_err(|_late| anyhow!("{pod}/{container} has {seconds} s instead of {truth:?}")),
+            Some(seconds) => found.map_err(|late| anyhow!("{pod}/{container} has {seconds} s instead of {truth:?}: {late:#}")),
             None => found.with_context(|| format!("{pod}/{container} has no time:\n{}", self.agent.log())),
         }
     }
@@ -216,10 +216,10 @@ impl<P> Cluster<P> {
     }
 }
 
-/// Returns the agent's configuration in a cluster. Without a key about stacks or profiles in `yaml`, it has no stacks.
+/// Returns the agent's configuration in a cluster. Without a key `stacks` in `yaml`, it has none.
 pub fn configuration(credentials: &Credentials, node: &str, kubernetes: &str, yaml: &str) -> String {
     let kubeconfig = credentials.kubeconfig();
-    let stacks = if yaml.contains("stacks:") || yaml.contains("otlp:") { "" } else { NO_STACKS };
+    let stacks = if yaml.contains("stacks:") { "" } else { NO_STACKS };
     format!(
         "{SHARES_READINGS}{stacks}identity: kubernetes\nnodeName: {node}\nkubernetes: {{kubeconfig: '{}', {kubernetes}}}\n{yaml}\n",
         kubeconfig.display()
