@@ -71,9 +71,18 @@ fn the_accept_header_chooses_the_format() -> Result<()> {
 }
 
 fn all_formats_hold_the_same_families() -> Result<()> {
+    const DEADLINE: Duration = Duration::from_secs(30);
     let agent = Agent::start("counters: {groups: [[cpu-clock, page-faults]]}")?;
     let body = |accept: &str| agent.get("/metrics", &[("Accept", accept)]).map(|(_, _, body)| body);
-    let text = String::from_utf8(body("text/plain")?)?;
+    let text_of = |accept: &str| Ok::<_, anyhow::Error>(String::from_utf8(body(accept)?)?);
+    let series = |text: &str| -> BTreeSet<String> {
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        lines.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()
+    };
+    let (text, open_metrics, protobuf) = within(DEADLINE, "no series begins between the scrapes", || {
+        let (text, open_metrics, protobuf) = (text_of("text/plain")?, text_of(OPEN_METRICS)?, body(PROTOBUF)?);
+        Ok((series(&text) == series(&text_of("text/plain")?)).then_some((text, open_metrics, protobuf)))
+    })?;
     let families = |text: &str| -> BTreeSet<String> {
         text.lines().filter_map(|line| Some(line.strip_prefix("# TYPE ")?.split_once(' ')?.0.to_owned())).collect()
     };
@@ -83,16 +92,10 @@ fn all_formats_hold_the_same_families() -> Result<()> {
     }
 
     // In OpenMetrics, a counter's family name has no `_total`, and the names of its samples have it.
-    let open_metrics = String::from_utf8(body(OPEN_METRICS)?)?;
     let short = |family: &String| family.trim_end_matches("_total").to_owned();
     ensure!(families(&open_metrics) == expected.iter().map(short).collect(), "OpenMetrics differs:\n{open_metrics}");
-    let series = |text: &str| -> BTreeSet<String> {
-        let lines = text.lines().filter(|line| !line.starts_with('#'));
-        lines.filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned())).collect()
-    };
     ensure!(series(&open_metrics) == series(&text), "OpenMetrics has other series:\n{open_metrics}\n{text}");
 
-    let protobuf = body(PROTOBUF)?;
     let decoded: BTreeSet<String> = delimited(&protobuf)?.into_iter().map(name_of).collect::<Result<_>>()?;
     ensure!(decoded == expected, "protobuf has other families: {decoded:?}");
     Ok(())
