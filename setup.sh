@@ -30,6 +30,7 @@ test_() {
 	need util-linux has_program setpriv
 	need etcd-server has_program etcd
 	need faketime has_program faketime
+	need musl-tools has_program musl-gcc
 	need chromium has_program chromium
 	need python3-venv python3 -c 'import ensurepip'
 }

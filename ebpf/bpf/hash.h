@@ -56,4 +56,14 @@ static inline __u64 hash_site(const __u64 *words, const volatile __u64 *factors)
 	return (hash ^ hash >> 32) & ~1ULL;
 }
 
+/*
+ * Adds a word of the stack to the hash of a recipe (`agrees` in copies.bpf.h). The agent makes the same hash. It has no
+ * key: a recipe is only compared with stacks of the process that it was made for.
+ */
+static inline __u64 hash_slot(__u64 hash, __u64 word)
+{
+	hash = (hash ^ word) * 0x9E3779B97F4A7C15ULL;
+	return hash ^ hash >> 29;
+}
+
 #endif

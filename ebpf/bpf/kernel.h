@@ -23,7 +23,11 @@ typedef _Bool bool;
 #define TASK_NOLOAD 0x0400
 #define TASK_NEW 0x0800
 #define TASK_RTLOCK_WAIT 0x1000
+#define PF_IO_WORKER 0x00000010
+#define PF_USER_WORKER 0x00004000
 #define PF_KTHREAD 0x00200000
+/* Threads of the kernel. A kernel thread inside a process (io_uring, vhost) has the registers of its creator. */
+#define PF_OF_KERNEL (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER)
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -66,6 +70,25 @@ struct thread_info {
 	__u32 cpu;
 };
 
+struct mm_struct {
+	unsigned long start_code;
+	unsigned long end_code;
+	unsigned long start_stack;
+};
+
+#if defined(__TARGET_ARCH_x86)
+struct thread_struct {
+	unsigned long fsbase;
+};
+#elif defined(__TARGET_ARCH_arm64)
+struct thread_words {
+	unsigned long tp_value;
+};
+struct thread_struct {
+	struct thread_words uw;
+};
+#endif
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
@@ -84,15 +107,18 @@ struct task_struct {
 	unsigned long maj_flt;
 	struct css_set *cgroups;
 	__u64 self_exec_id;
+	struct task_struct *group_leader;
 	char comm[16];
+	struct mm_struct *mm;
+	struct thread_struct thread;
 };
 
 #if defined(__TARGET_ARCH_x86)
 struct pt_regs {
-	unsigned long bp;
-	unsigned long r10;
+	unsigned long r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di;
 	unsigned long orig_ax;
 	unsigned long ip;
+	unsigned long cs;
 	unsigned long sp;
 };
 #elif defined(__TARGET_ARCH_arm64)
@@ -100,6 +126,7 @@ struct pt_regs {
 	__u64 regs[31];
 	__u64 sp;
 	__u64 pc;
+	__u64 pstate;
 	__s32 syscallno;
 };
 #else
@@ -168,6 +195,66 @@ static __always_inline __u32 task_cpu(struct task_struct *task)
 		return task->thread_info.cpu;
 	return old->cpu;
 }
+
+/*
+ * The user registers of a task, in the numbers of DWARF; whether its program has 64 bits; and its thread pointer. A
+ * thread rarely changes the pointer, so the value of its last switch is good.
+ */
+#if defined(__TARGET_ARCH_x86)
+#define USER_CS 0x33 /* the low byte of the code segment of programs of 64 bits; newer kernels have a shorter field */
+
+static __always_inline void copy_registers(__u64 *to, struct pt_regs *regs)
+{
+	to[0] = regs->ax;
+	to[1] = regs->dx;
+	to[2] = regs->cx;
+	to[3] = regs->bx;
+	to[4] = regs->si;
+	to[5] = regs->di;
+	to[6] = regs->bp;
+	to[7] = regs->sp;
+	to[8] = regs->r8;
+	to[9] = regs->r9;
+	to[10] = regs->r10;
+	to[11] = regs->r11;
+	to[12] = regs->r12;
+	to[13] = regs->r13;
+	to[14] = regs->r14;
+	to[15] = regs->r15;
+	to[16] = regs->ip;
+}
+
+static __always_inline bool is_64(struct pt_regs *regs)
+{
+	return LOW_BYTE_OF(struct pt_regs, regs, cs) == USER_CS;
+}
+
+static __always_inline __u64 thread_pointer(struct task_struct *task)
+{
+	return task->thread.fsbase;
+}
+#elif defined(__TARGET_ARCH_arm64)
+#define MODE_32 0x10 /* PSR_MODE32_BIT in arch/arm64/include/uapi/asm/ptrace.h */
+
+static __always_inline void copy_registers(__u64 *to, struct pt_regs *regs)
+{
+#pragma unroll
+	for (int i = 0; i < 31; i++)
+		to[i] = regs->regs[i];
+	to[31] = regs->sp;
+	to[32] = regs->pc;
+}
+
+static __always_inline bool is_64(struct pt_regs *regs)
+{
+	return !(LOW_BYTE_OF(struct pt_regs, regs, pstate) & MODE_32);
+}
+
+static __always_inline __u64 thread_pointer(struct task_struct *task)
+{
+	return task->thread.uw.tp_value;
+}
+#endif
 
 /* Returns true if `task`, which is leaving its CPU, leaves because the quota of its cgroup is used up. */
 static __always_inline bool is_throttled(struct task_struct *task)

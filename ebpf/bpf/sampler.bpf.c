@@ -7,6 +7,7 @@
  */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
+#include "copies.bpf.h"
 #include "cpu.bpf.h"
 #include "filters.bpf.h"
 #include "kernel.h"
@@ -17,6 +18,22 @@
 
 /* The time between two samples of a busy CPU, in nanoseconds. */
 const volatile __u64 sample_ns = 0;
+
+/* Sends a copy of the stack of `task`, which is current, with the sample. Returns false if that failed. */
+static __always_inline bool copy_sample(void *ctx, struct task_struct *task, struct podperf_stack *stack,
+					struct podperf_sample_key *key, struct podperf_sample_sum *sum)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct podperf_copy *copy = bpf_map_lookup_elem(&sampler_copy, &cpu);
+
+	if (!copy)
+		return false;
+	copy->key = *key;
+	copy->ns = sum->ns;
+	copy->at_ns = sum->last_ns;
+	copy->kernel = kernel_part_to(ctx, stack, false);
+	return send_copy(task, copy, NULL);
+}
 
 SEC("perf_event")
 int sample(void *ctx)
@@ -47,9 +64,11 @@ int sample(void *ctx)
 	key.cgroup = cgroup_id(task);
 	key.tgid = task->tgid;
 	key.filters = filters_of(task, 0);
-	key.stack = walk_to(ctx, stack, false);
 	fresh.last_ns = began;
-	add_oncpu_sample(&key, &fresh, orders.epoch & 1);
+	if (!has_copy(task) || !copy_sample(ctx, task, stack, &key, &fresh)) {
+		key.stack = walk_to(ctx, stack, false);
+		add_oncpu_sample(&key, &fresh, orders.epoch & 1);
+	}
 	end_run(cpu, PODPERF_PROGRAM_SAMPLE, began);
 	return 0;
 }

@@ -68,6 +68,12 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 		/* If the stack is shed and the wait is long, its kernel part is read while the task sleeps. */
 		struct wait_stack found = {.id = PODPERF_NOT_TAKEN, .weight = 1};
 
+		if (!is_shed(PODPERF_SHED_STACKS | PODPERF_SHED_WAIT_STACKS | PODPERF_SHED_USER_FRAMES) &&
+		    has_copy(task)) {
+			stack_of_copied_wait(ctx, task, t, now);
+			t->in_profile = true;
+			return row;
+		}
 		if (is_shed(PODPERF_SHED_STACKS | PODPERF_SHED_WAIT_STACKS))
 			drop(PODPERF_DROP_STACK_SHED);
 		else

@@ -86,7 +86,7 @@ __noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd, bool may_stay)
 
 	if (!t || !t->sum.count)
 		return 0;
-	key.stack = t->sum.stack;
+	key.stack = stack_of_copy(t->sum.stack);
 	key.cgroup = t->sum.cgroup;
 	key.waker = t->sum.waker;
 	key.tgid = tgid;
@@ -113,7 +113,7 @@ __noinline int flush_sum(struct task *t, __u32 tgid, __u32 odd, bool may_stay)
 static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64 cgroup, __u64 at, __u64 ns)
 {
 	struct podperf_sample_key key = {
-	    .stack = t->stack,
+	    .stack = stack_of_copy(t->stack),
 	    .seen = ns >= CERTAIN_NS && t->seen_of == at - ns ? t->seen_stack : 0,
 	    .cgroup = cgroup,
 	    .waker = t->waker,
@@ -327,7 +327,7 @@ static __always_inline void charge_so_far(struct task_struct *task, struct task 
 	__u64 began = its->charged_ns == left_ns ? its->began_ns : left_ns;
 	long error = 0;
 
-	key.stack = its->stack;
+	key.stack = stack_of_copy(its->stack);
 	key.seen = its->seen_of == began ? its->seen_stack : 0;
 	if (activity >= PODPERF_WAITS)
 		return;
@@ -372,11 +372,14 @@ static __always_inline struct podperf_cgroup *row_so_far(__u64 cgroup)
 }
 
 /*
- * Returns true if the stack of `t` must be checked: it is from the cache, and may be wrong. The wait began at `began`.
+ * Returns true if the stack of `t` must be checked: it is from the cache, and may be wrong, or it is a copy that the agent
+ * has not unwound, perhaps one for an agent that has ended. The wait began at `began`.
  */
 static __always_inline bool needs_a_look(struct task *t, __u64 began)
 {
-	return is_profiled(t) && !t->walked && t->activity < PODPERF_RUN_QUEUE && t->seen_of != began;
+	bool is_known = t->walked && (!copies_enabled || (stack_of_copy(t->stack) & 1));
+
+	return is_profiled(t) && !is_known && t->activity < PODPERF_RUN_QUEUE && t->seen_of != began;
 }
 
 /* Charges the wait of `task` so far to its cgroup, if the wait goes on. For iterators. */

@@ -132,7 +132,7 @@ const volatile __u64 schedule_end = 0;
  * when another tracer of the switch comes or goes, but the stack must stay the same.
  */
 static __u32 sensor_frames;
-#define MOST_SENSOR_FRAMES 8
+#define MOST_SENSOR_FRAMES 12
 
 static __always_inline bool is_scheduler(__u64 address)
 {

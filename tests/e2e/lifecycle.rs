@@ -114,7 +114,7 @@ fn a_change_that_needs_a_restart_is_named() -> Result<()> {
     let text = fs::read_to_string(&config)?;
     let changed = text.replace("listen: 127.0.0.1:0", "listen: 127.0.0.1:1") + "\notlp: {queue: 3}\n";
     ensure!(changed.contains("127.0.0.1:1"), "{text}");
-    fs::write(&config, changed)?;
+    agent::replace_config(agent.directory(), &changed)?;
     agent.signal(Signal::SIGHUP)?;
     let line = agent.wait_for_log("need a restart", LOG_DEADLINE)?;
     ensure!(line.contains("WARN") && line.contains("listen, otlp"), "{line}");
@@ -169,10 +169,8 @@ fn a_followed_file_takes_effect_by_itself_and_loses_no_count() -> Result<()> {
     let _: CpuReport = run_load(cgroup.path(), &["spin", "--seconds", "0.1"])?;
     let before = oncpu(&agent)?;
     ensure!(before > 0.09, "its row has {before}");
-    let directory = agent.directory().to_owned();
-    let changed = fs::read_to_string(directory.join("podperf.yaml"))?.replace("depth: 1", "depth: 1, grace: 1m");
-    fs::write(directory.join("new"), changed)?;
-    fs::rename(directory.join("new"), directory.join("podperf.yaml"))?;
+    let config = fs::read_to_string(agent.directory().join("podperf.yaml"))?;
+    agent::replace_config(agent.directory(), &config.replace("depth: 1", "depth: 1, grace: 1m"))?;
     agent.wait_for_log("configuration reloaded", LOG_DEADLINE)?;
     let _: CpuReport = run_load(cgroup.path(), &["spin", "--seconds", "0.1"])?;
     let after = oncpu(&agent)?;

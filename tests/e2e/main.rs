@@ -14,6 +14,7 @@ mod hung;
 mod lifecycle;
 mod limits;
 mod memo;
+mod musl;
 mod names;
 mod nobody;
 mod pages;
@@ -51,7 +52,8 @@ fn main() -> ExitCode {
     let server = [limits::TESTS, readers::TESTS, strangers::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     let waits = [waiting::TESTS, zero_first::TESTS].concat();
-    let stacks = [memo::TESTS, names::TESTS, hung::TESTS, filters::TESTS, storm::TESTS, full::TESTS].concat();
+    let stacks =
+        [memo::TESTS, names::TESTS, hung::TESTS, musl::TESTS, filters::TESTS, storm::TESTS, full::TESTS].concat();
     let shown = [record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, waits, server, receivers, stacks, shown].concat())
 }

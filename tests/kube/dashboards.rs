@@ -79,7 +79,7 @@ const NEED_COUNTERS: &[(&str, &str)] = &[
 #[rustfmt::skip]
 const EMPTY: &[(&str, &str, &str)] = &[
     ("podperf-workload", "All replicas", "IPC needs counters"),
-    ("podperf-pod", "Stacks that are cut off", "those of the loads are whole"),
+    ("podperf-pod", "Stacks that are cut off or guessed", "those of the loads are whole"),
 ];
 
 /// Loads besides the played kubelet's loads. Drop kills them.

@@ -135,7 +135,8 @@ fn command_at(program: &Path, directory: &Path, yaml: &str, listen: SocketAddr) 
     let cap = if yaml.contains("overhead:") { "" } else { "overhead: {maxPercent: 0}\n" };
     let rate = if yaml.contains("server:") { "" } else { "server: {limits: {requestsPerSecond: 0}}\n" };
     let pins = if yaml.contains("restart:") { "" } else { "restart: {pin: false}\n" };
-    fs::write(&config, format!("listen: {listen}\nrunDir: {}\n{yaml}\n{cap}{rate}{pins}", directory.display()))?;
+    let text = format!("listen: {listen}\nrunDir: {}\n{yaml}\n{cap}{rate}{pins}", directory.display());
+    replace_config(directory, &text)?;
     let mut command = Command::new(program);
     command.args(["agent", "--config"]).arg(config);
     if !yaml.contains(SHARES_READINGS) {
@@ -145,6 +146,14 @@ fn command_at(program: &Path, directory: &Path, yaml: &str, listen: SocketAddr) 
         command.args(["--testing", setting]);
     }
     Ok(command)
+}
+
+/// Replaces an agent's configuration file at once, as the kubelet does. An agent that reads a file while it is written may
+/// find it empty, which is a valid configuration.
+pub fn replace_config(directory: &Path, text: &str) -> Result<()> {
+    let new = directory.join("new.yaml");
+    fs::write(&new, text)?;
+    Ok(fs::rename(new, directory.join("podperf.yaml"))?)
 }
 
 /// Returns a line for a configuration that stands for the agent's option `--testing KEY=VALUE`. The agent itself reads

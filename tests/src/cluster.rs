@@ -176,7 +176,9 @@ impl<P> Cluster<P> {
             Ok(last.is_some_and(|seconds| is_close(seconds, truth)).then_some(metrics))
         });
         match last {
-            Some(seconds) => found.map_err(|late| anyhow!("{pod}/{container} has {seconds} s instead of {truth:?}: {late:#}")),
+            Some(seconds) => {
+                found.map_err(|late| anyhow!("{pod}/{container} has {seconds} s instead of {truth:?}: {late:#}"))
+            }
             None => found.with_context(|| format!("{pod}/{container} has no time:\n{}", self.agent.log())),
         }
     }

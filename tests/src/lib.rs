@@ -25,6 +25,7 @@ pub mod kubelet;
 pub mod load;
 pub mod node;
 pub mod pages;
+pub mod pprof;
 pub mod process;
 pub mod programs;
 pub mod prometheus;

@@ -14,7 +14,7 @@ use super::{Agent, Threads, history::History};
 use crate::{
     access::Access,
     checkpoint::Store,
-    collector::{self, Checkpoint, CollectorSettings, Reader},
+    collector::{self, Checkpoint, CollectorSettings, Reader, UnwinderChannels},
     config::{Config, Settings, parts},
     events::plan::Plan,
     export::{
@@ -30,7 +30,7 @@ use crate::{
     model::status::{State, Status},
     pods::{self, DaemonSet},
     recording::Windows,
-    stacks::{self, SymbolCounts},
+    stacks::{self, SymbolCounts, unwinder},
     telemetry::{heartbeat::Heartbeats, logs::LogCounts},
 };
 
@@ -39,6 +39,8 @@ const WINDOWS_WAITING: usize = 4;
 /// Largest number of new processes that wait for the symbolizer. Above it, less is known about a process that ends
 /// soon.
 const PROCESSES_WAITING: usize = 256;
+/// Largest number of batches of unwound stacks that wait for the collector.
+const UNWOUND_WAITING: usize = 16;
 
 /// Loads the sensors and starts the threads. Must be called on a tokio runtime.
 ///
@@ -63,7 +65,7 @@ pub fn start(
     let given_up = GivenUp::default();
     let (answering, heartbeats) = (AnsweringTime::default(), Heartbeats::default());
 
-    let (sensors, pins) = start_sensors(&config, host, plan, &status)?;
+    let (mut sensors, pins) = start_sensors(&config, host, plan, &status)?;
     let store = pins.is_some().then(|| Store::new(&config.run_dir));
     let checkpoint = Checkpoint::find(store, &sensors, &status);
     let tracepoint = sensors.tracepoint();
@@ -73,6 +75,15 @@ pub fn start(
     let exporter = exporter.transpose()?.map(Arc::new);
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (process_sender, processes) = mpsc::sync_channel(PROCESSES_WAITING);
+    let (unwinder, unwound) = match sensors.take_copies() {
+        Some(copies) => {
+            let (results, unwound) = mpsc::sync_channel(UNWOUND_WAITING);
+            let (orders, ordered) = mpsc::channel();
+            let thread = unwinder::start(copies, results, ordered, config.testing.sandbox)?;
+            (Some(thread), Some(UnwinderChannels { unwound, orders }))
+        }
+        None => (None, None),
+    };
     let (reader, collector) = collector::start(
         sensors,
         CollectorSettings {
@@ -94,6 +105,7 @@ pub fn start(
             profiles: profiles.then_some((config.otlp.interval, window_sender)),
             filter,
             new_processes: process_sender,
+            unwinder: unwound,
             max_stacks: config.max_stacks() as usize,
             max_samples: config.stacks.max_samples as usize,
             sample_period: config.stacks.sample_period(),
@@ -158,7 +170,7 @@ pub fn start(
             })
         })
         .transpose()?;
-    Ok((agent, Threads { collector, symbolizer, push, pins, daemon_set }))
+    Ok((agent, Threads { collector, unwinder, symbolizer, push, pins, daemon_set }))
 }
 /// Returns the handle that finds out at the end whether the DaemonSet is being deleted; `None` without a configured
 /// name.

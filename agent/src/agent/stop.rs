@@ -18,6 +18,8 @@ const LAST_PUSH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Threads {
     pub(super) collector: JoinHandle<()>,
+    /// `None` if stacks are not copied.
+    pub(super) unwinder: Option<JoinHandle<()>>,
     pub(super) symbolizer: Option<JoinHandle<()>>,
     pub(super) push: Option<Push>,
     /// Held until this agent has ended, so that no other agent uses the pins before.
@@ -27,7 +29,7 @@ pub struct Threads {
 }
 /// Ends the threads and sends the data that they still hold, until `deadline`. The HTTP server must have ended before.
 pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
-    let Threads { collector, symbolizer, push, pins, daemon_set } = threads;
+    let Threads { collector, unwinder, symbolizer, push, pins, daemon_set } = threads;
     let going = tokio::spawn(async move {
         match daemon_set {
             Some(daemon_set) => daemon_set.is_going().await,
@@ -40,8 +42,10 @@ pub async fn stop(agent: Arc<Agent>, threads: Threads, deadline: Instant) {
     }
     agent.reader.stop();
     let joined = tokio::task::spawn_blocking(move || {
-        let symbolizer = symbolizer.map(JoinHandle::join);
-        [Some(collector.join()), symbolizer].into_iter().flatten().all(|result| result.is_ok())
+        // The other threads end when the collector no longer sends to them.
+        let collector = collector.join();
+        let others = [unwinder, symbolizer].map(|thread| thread.map(JoinHandle::join));
+        [Some(collector)].into_iter().chain(others).flatten().all(|result| result.is_ok())
     });
     match tokio::time::timeout_at(deadline.into(), joined).await {
         Ok(Ok(true)) => {}

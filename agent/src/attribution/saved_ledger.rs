@@ -271,7 +271,7 @@ mod tests {
         let disk = usage.facts[Fact::wait(WaitReason::Disk)];
         assert_eq!((usage.facts[Fact::ON_CPU], states, disk), (101, [108, 109, 0, 0], 113));
         let unwound = Unwind::ALL.map(|unwind| usage.facts[Fact::unwound(unwind)]);
-        assert_eq!((unwound, &usage.counts), ([126, 127, 128, 129, 0], &vec![130, 131]));
+        assert_eq!((unwound, &usage.counts), ([126, 127, 128, 129, 0, 0, 0], &vec![130, 131]));
         assert_eq!(&*restored.accounts[&app].container.as_ref().unwrap().pod.workload.name, "web");
     }
 

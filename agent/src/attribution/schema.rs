@@ -196,6 +196,8 @@ mod tests {
             "unwound Broken",
             "unwound NoFramePointers",
             "unwound Shed",
+            "unwound Guessed",
+            "unwound Cut",
             "count cycles",
             "count cache-misses",
             "enabled cycles",

@@ -5,6 +5,7 @@
 //! table of stacks, so they need no locks. Readings are coalesced: a request within a second after a reading gets that
 //! reading.
 
+mod copies;
 mod cuts;
 mod profiles;
 mod reader;
@@ -46,6 +47,7 @@ use crate::{
 };
 use readings::{Deltas, Readings};
 
+pub use copies::UnwinderChannels;
 use cuts::Cuts;
 use profiles::Asks;
 use reader::{Changes, FirstUse, Latest, Request};
@@ -116,6 +118,8 @@ pub struct CollectorSettings {
     pub filter: Filter,
     /// The channel to the symbolizer for processes with new stacks, which it reads before they end.
     pub new_processes: mpsc::SyncSender<Pid>,
+    /// The channels from and to the thread that unwinds copied stacks; `None` if stacks are not copied.
+    pub unwinder: Option<UnwinderChannels>,
     /// The largest number of cached stacks.
     pub max_stacks: usize,
     /// The largest number of samples that wait for the name of their pod.
@@ -293,8 +297,9 @@ impl Collector {
         }
     }
 
-    /// Reads the new records from the rings.
+    /// Reads the new records from the rings, and takes unwound stacks.
     fn drain(&mut self) {
+        let unwound = self.unwound();
         let now_ns = monotonic_ns();
         let (tree, samples) = (&mut self.tree, &mut self.samples);
         let (seen, new_processes, most) =
@@ -312,6 +317,7 @@ impl Collector {
             },
             |record| tree.apply(record, now_ns),
         );
+        self.add_unwound(unwound);
     }
 
     /// Returns the last observation if it is younger than `age`; otherwise makes a new one. If `charged`, the account

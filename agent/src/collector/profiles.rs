@@ -68,6 +68,7 @@ impl Collector {
             return None;
         }
         let taker = taker.clone();
+        self.catch_up();
         if let Err(error) = self.take_samples() {
             // The attempt is repeated four times a second.
             if !std::mem::replace(&mut self.samples_fail, true) {
@@ -108,6 +109,7 @@ impl Collector {
         if let Err(error) = self.sensors.forget_sent(&forgotten) {
             debug!(%error, "stacks not forgotten");
         }
+        self.forget_recipes(&forgotten);
         if without_stacks && !forgotten.is_empty() {
             return_free_memory();
         }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use super::{
     Cgroups, Config, Counters, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource, PushedMetrics,
-    Restart, Server, ServerLimits, Stacks, Testing, Tls, sensors,
+    Restart, Server, ServerLimits, Stacks, Testing, Tls, Unwinding, sensors,
 };
 use crate::{
     attribution::Level,
@@ -134,6 +134,7 @@ impl Default for Stacks {
             max_walks: 5000,
             max_samples: 16_384,
             filter: String::new(),
+            unwind: Unwinding::FramePointers,
         }
     }
 }

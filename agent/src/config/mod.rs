@@ -191,6 +191,17 @@ pub struct Stacks {
     pub max_walks: u32,
     pub max_samples: u32,
     pub filter: String,
+    pub unwind: Unwinding,
+}
+
+/// `stacks.unwind:`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unwinding {
+    /// The agent unwinds copies of user stacks by the tables in the files.
+    Tables,
+    /// The kernel walks user stacks by frame pointers.
+    FramePointers,
 }
 
 /// The smallest `stacks.maxSamples` that can be configured.

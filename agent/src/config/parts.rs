@@ -4,7 +4,7 @@
 use super::LEAST_SAMPLES;
 use std::{path::Path, time::Duration};
 
-use super::{Config, ConfigError, Identity, Limits, PodSource, ServerLimits};
+use super::{Config, ConfigError, Identity, Limits, PodSource, ServerLimits, Unwinding};
 use crate::{
     access::AccessSettings,
     kernel::{PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host},
@@ -58,6 +58,7 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         waker_after_ns: nanoseconds(config.stacks.waker_after),
         waker_stacks: config.stacks.waker_stacks,
         max_walks: config.stacks.max_walks,
+        copies: config.stacks.unwind == Unwinding::Tables,
         oncpu_hertz: config.stacks.on_cpu_hertz,
         oncpu_event: config.stacks.on_cpu_event,
         shadow: config.testing.shadow,

@@ -10,6 +10,7 @@ use tracing::warn;
 use super::{
     attach::{attach_btf, attach_scheduling, load_iter, load_raw},
     clock::monotonic_ns,
+    copies,
     counters::Counters,
     error::LoadError,
     hash_key::HashKey,
@@ -90,6 +91,7 @@ pub(super) fn layout(
     let max_stacks = if settings.stacks { settings.max_stacks } else { 1 };
     let max_samples = if settings.stacks { settings.max_samples } else { 1 };
     let max_oncpu_samples = max_oncpu_samples(settings, copies);
+    let of_copies = copies::Sizes::of(max_stacks, copies, settings.stacks && settings.copies);
     let (interrupts, scheduler) = symbols::text(settings.stacks);
     let mut layout = Layout::default();
     for sensor in on {
@@ -101,6 +103,9 @@ pub(super) fn layout(
         for map in sensor.maps {
             layout = layout.size(map.name, rows.sensor_slots().saturating_mul(map.per_slot));
         }
+    }
+    for name in copies::BUFFERS {
+        layout = layout.size(name, of_copies.buffers);
     }
     layout
         .global("nr_events", u32::try_from(counters.slots()).unwrap_or(0))
@@ -119,6 +124,7 @@ pub(super) fn layout(
         .global("max_oncpu_samples", max_oncpu_samples)
         .global("sent_mask", sent::sets(max_stacks) - 1)
         .global("shadow", u8::from(settings.shadow))
+        .global("copies_enabled", u8::from(settings.copies))
         .global("sees_all_tasks", u8::from(in_initial_pid_namespace()))
         .global("slot_shift", rows.slot_shift())
         .global("sensor_slot_shift", rows.sensor_slot_shift())
@@ -130,6 +136,10 @@ pub(super) fn layout(
         .size("controls", copies)
         .size("stack_memo", max_stacks)
         .size("stacks_sent", sent::sets(max_stacks))
+        .size(copies::RING, of_copies.ring)
+        .size(copies::RECIPES, of_copies.recipes)
+        .size(copies::PAGES, of_copies.pages)
+        .size(copies::STACKS, of_copies.stacks)
         .size("waits_even", max_samples)
         .size("waits_odd", max_samples)
         .size("oncpu_even", max_oncpu_samples)
@@ -257,7 +267,8 @@ fn pieces(text: &str) -> Vec<[u8; generations::PIECE]> {
 /// received.
 pub(super) fn forget_stacks(object: &Object) -> io::Result<()> {
     sent::forget_all(object)?;
-    raw::clear::<u64>(fd(object, "stack_memo")?)
+    raw::clear::<u64>(fd(object, "stack_memo")?)?;
+    copies::forget_all(object)
 }
 
 pub(super) fn is_loaded(object: &Object, program: &str) -> bool {

@@ -20,6 +20,9 @@ pub struct SensorSettings {
     pub waker_stacks: bool,
     /// The largest number of stacks that a CPU walks per second; 0: no limit.
     pub max_walks: u32,
+    /// Set if user stacks are copied, and unwound by the tables of the files; otherwise the kernel walks them by frame
+    /// pointers.
+    pub copies: bool,
     /// Number of samples per second on each CPU; 0: none.
     pub oncpu_hertz: u32,
     /// The event that takes the samples.

@@ -10,7 +10,7 @@ use podperf_ebpf::{
     sensor::{Map, Sensor},
 };
 
-use super::{adopt_or_load::max_oncpu_samples, load::SensorSettings, rows::Rows, sent};
+use super::{adopt_or_load::max_oncpu_samples, copies::Sizes, load::SensorSettings, rows::Rows, sent};
 
 /// Bytes that the kernel adds to an entry of a hash, of an LRU hash and of an array with a copy for each CPU.
 const HASH_ENTRY: u64 = 64;
@@ -18,6 +18,9 @@ const LRU_ENTRY: u64 = 72;
 const COPIES_ENTRY: u64 = 8;
 /// Bytes of the rings, which do not depend on the configuration.
 const RINGS: u64 = (1 << 20) + (1 << 18);
+
+/// Bytes of a CPU's buffer for the check of a recipe.
+const BYTES_OF_WORDS: u64 = 8 * abi::PODPERF_RECIPE_NEAR as u64;
 
 /// Returns the resident memory of this process, in bytes.
 #[must_use]
@@ -111,10 +114,18 @@ pub fn map_bytes(settings: &SensorSettings) -> u64 {
         + u64::from(rows.by_id()) * (row + HASH_ENTRY + 16)
         + u64::from(settings.max_cgroups) * (HASH_ENTRY + 16);
     let sample = (size_of::<abi::podperf_sample_key>() + size_of::<abi::podperf_sample_sum>()) as u64;
-    let samples = settings.max_samples + max_oncpu_samples(settings, u32::try_from(copies).unwrap_or(1));
+    let cpus = u32::try_from(copies).unwrap_or(1);
+    let samples = settings.max_samples + max_oncpu_samples(settings, cpus);
     let of_stacks = u64::from(settings.max_stacks) * (LRU_ENTRY + 32)
         + u64::from(sent::sets(settings.max_stacks)) * size_of::<abi::podperf_sent>() as u64
         + u64::from(samples) * 2 * (HASH_ENTRY + sample);
+    let Sizes { ring, recipes, pages, stacks, buffers } =
+        Sizes::of(settings.max_stacks, cpus, settings.stacks && settings.copies);
+    let of_copies = u64::from(recipes) * (HASH_ENTRY + 8 + size_of::<abi::podperf_recipe>() as u64)
+        + u64::from(pages) * (HASH_ENTRY + 8 + size_of::<abi::podperf_copy_pages>() as u64)
+        + u64::from(stacks) * (HASH_ENTRY + 16)
+        + u64::from(buffers) * (2 * size_of::<abi::podperf_copy>() as u64 + BYTES_OF_WORDS)
+        + u64::from(ring);
     let of_sensor = |sensor: &&Sensor| {
         let row = (sensor.words * size_of::<u64>() * copies) as u64;
         let entries = |map: &Map| u64::from(map.per_slot) * (HASH_ENTRY + 8 + map.value_bytes as u64);
@@ -122,7 +133,7 @@ pub fn map_bytes(settings: &SensorSettings) -> u64 {
         u64::from(rows.sensor_slots()) * (row + COPIES_ENTRY + row + HASH_ENTRY + 16 + of_maps)
     };
     let of_sensors: u64 = settings.sensors.iter().map(of_sensor).sum();
-    of_rows + of_sensors + RINGS + if settings.stacks { of_stacks } else { 0 }
+    of_rows + of_sensors + of_copies + RINGS + if settings.stacks { of_stacks } else { 0 }
 }
 
 #[cfg(test)]

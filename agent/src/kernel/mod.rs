@@ -12,6 +12,7 @@ mod budget;
 #[cfg(test)]
 mod call;
 pub mod clock;
+pub mod copies;
 mod cost;
 mod counters;
 pub mod cpu_info;

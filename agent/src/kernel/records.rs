@@ -7,7 +7,7 @@ use podperf_ebpf::abi;
 use crate::model::{
     ids::{CgroupId, Pid, StackId, WakerId},
     lock::Lock,
-    wait::WaitState,
+    wait::{Unwind, WaitState},
 };
 
 /// A record of `stack_ring`.
@@ -34,8 +34,9 @@ pub struct RawStack {
     pub user: Vec<u64>,
     /// Return addresses in the kernel.
     pub kernel: Vec<u64>,
-    /// Set if addresses were left out because podperf was over its limit of CPU time.
-    pub shed: bool,
+    /// The end of the user part, if it is known: the agent has unwound it, or podperf was over its limit of CPU time
+    /// and left it out. `None` if the kernel walked it by frame pointers.
+    pub end: Option<Unwind>,
 }
 
 /// A waker: a thread or an interrupt that ends waits.
@@ -142,8 +143,9 @@ impl StackRecord {
                 let id = StackId(u64_at(header, offset_of!(abi::podperf_stack, id))?);
                 let process = Pid(u32_at(header, offset_of!(abi::podperf_stack, tgid))?);
                 let shed = u32_at(header, offset_of!(abi::podperf_stack, cut))? != 0;
+                let end = shed.then_some(Unwind::Shed);
                 let (user, kernel) = frames.get(..(user + kernel) * 8)?.split_at(user * 8);
-                Some(Self::Stack(RawStack { id, process, user: addresses(user), kernel: addresses(kernel), shed }))
+                Some(Self::Stack(RawStack { id, process, user: addresses(user), kernel: addresses(kernel), end }))
             }
             abi::PODPERF_RECORD_PLACE => {
                 let place: abi::podperf_place = whole(bytes)?;
@@ -223,7 +225,7 @@ mod tests {
     #[test]
     fn user_and_kernel_frames_are_distinguished() {
         let record = StackRecord::decode(&stack_record(&[1, 2], &[3])).unwrap();
-        let stack = RawStack { id: StackId(77), process: Pid(4711), user: vec![1, 2], kernel: vec![3], shed: false };
+        let stack = RawStack { id: StackId(77), process: Pid(4711), user: vec![1, 2], kernel: vec![3], end: None };
         assert_eq!(record, StackRecord::Stack(stack));
     }
 

@@ -13,6 +13,7 @@ use super::{
     adopt_or_load::{find, forget_stacks, is_loaded, layout, load},
     attach::{pass_counters, take_ring},
     clock::{monotonic, monotonic_ns},
+    copies::Copies,
     cost::{MapUse, ProgramUse},
     counters::{Counters, OpenCounter, fastest_ghz},
     error::LoadError,
@@ -44,6 +45,8 @@ pub struct Sensors {
     rows: Rows,
     stack_ring: RingBuf<MapData>,
     cgroup_ring: RingBuf<MapData>,
+    /// `None` once another thread has them, or if stacks are not copied.
+    stack_copies: Option<Copies>,
     sampler: Result<Option<Sampler>, String>,
     copies: usize,
     orders: abi::podperf_orders,
@@ -115,6 +118,7 @@ impl Sensors {
         pass_counters(&mut object, &mut counters, &cpus, adopted)?;
         let stack_ring = take_ring(&mut object, "stack_ring")?;
         let cgroup_ring = take_ring(&mut object, "cgroup_ring")?;
+        let stack_copies = (settings.stacks && settings.copies).then(|| Copies::of(&mut object)).transpose()?;
         let sampled = settings.stacks && settings.oncpu_hertz > 0;
         // Set before the first samples, because samples by cycles begin with a burst.
         orders.sample_busy = (settings.oncpu_event != SampleEvent::CpuClock).into();
@@ -155,6 +159,7 @@ impl Sensors {
             rows,
             stack_ring,
             cgroup_ring,
+            stack_copies,
             sampler,
             copies,
             orders,

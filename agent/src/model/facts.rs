@@ -200,7 +200,8 @@ const REASONS: [&str; WaitReason::ALL.len()] = [
     "Other",
     "Unknown",
 ];
-const UNWINDS: [&str; Unwind::ALL.len()] = ["Whole", "Truncated", "Broken", "NoFramePointers", "Shed"];
+const UNWINDS: [&str; Unwind::ALL.len()] =
+    ["Whole", "Truncated", "Broken", "NoFramePointers", "Shed", "Guessed", "Cut"];
 
 /// One number for each [`Fact`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,7 +289,7 @@ const WAIT_TIMES: [Series; WaitReason::ALL.len()] = by_reason(WAIT);
 const WAIT_COUNTS: [Series; WaitReason::ALL.len()] = by_reason(WAITS_FOR);
 
 /// One row for each family.
-pub static FACTS: [FamilyRow; 9] = [
+pub static FACTS: [FamilyRow; 10] = [
     FamilyRow {
         family: FactFamily::OnCpu,
         name: "oncpu",
@@ -346,7 +347,18 @@ pub static FACTS: [FamilyRow; 9] = [
             unwound(Unwind::Broken),
             unwound(Unwind::NoFramePointers),
             unwound(Unwind::Shed),
+            unwound(Unwind::Cut),
         ],
+        sparse: true,
+    },
+    FamilyRow {
+        family: FactFamily::IncompleteStacks,
+        name: "guessed_stack",
+        instrument: "guessed_stack.time",
+        help: "Time on and off the CPU whose stacks are whole, but with guessed callers in code without unwind tables",
+        unit: Unit::Seconds,
+        label: None,
+        series: &[("", Fact::unwound(Unwind::Guessed))],
         sparse: true,
     },
     FamilyRow {

@@ -41,15 +41,22 @@ pub enum Unwind {
     Truncated,
     /// The walk reached an address without code.
     Broken,
-    /// The walk ended early at code: the file was built without frame pointers.
+    /// The walk ended early at code without frame pointers. With unwind tables: at code without one, and neither its
+    /// instructions nor a frame pointer gave a caller.
     NoFramePointers,
     /// The stack or its user frames were not taken: podperf was over its limit of CPU time or memory.
     Shed,
+    /// The walk reached the outermost function, but guessed callers in code without unwind tables: frames may be missing
+    /// or wrong.
+    Guessed,
+    /// The copy of the stack ended before the stack did, or it could not be unwound in time.
+    Cut,
 }
 
 impl Unwind {
     /// All ends, in the order of the metric's labels.
-    pub const ALL: [Self; 5] = [Self::Whole, Self::Truncated, Self::Broken, Self::NoFramePointers, Self::Shed];
+    pub const ALL: [Self; 7] =
+        [Self::Whole, Self::Truncated, Self::Broken, Self::NoFramePointers, Self::Shed, Self::Guessed, Self::Cut];
 
     /// Returns the label value in metrics and profiles.
     #[must_use]
@@ -60,6 +67,8 @@ impl Unwind {
             Self::Broken => "broken",
             Self::NoFramePointers => "no_frame_pointers",
             Self::Shed => "shed",
+            Self::Guessed => "guessed",
+            Self::Cut => "cut",
         }
     }
 }

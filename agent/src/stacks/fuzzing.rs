@@ -1,7 +1,14 @@
 //! Entry points for fuzz targets of the parsers of untrusted files. Each function panics if a parser breaks its
 //! guarantees.
 
-use super::{demangle, elf::Elf, elf_symbols, maps, perf_map};
+use std::sync::Arc;
+
+use super::{
+    demangle,
+    dwarf::{Before, Call, Code, Found, Guess, Memory, Registers, Tables, before, guesses, jumps, walk},
+    elf::Elf,
+    elf_symbols, maps, perf_map,
+};
 
 /// Parses bytes as a program or a library: its build id, its links and its names.
 pub fn object_file(bytes: &[u8]) {
@@ -33,4 +40,84 @@ pub fn memory_maps(bytes: &[u8]) {
     assert!(names.iter().flatten().all(|name| text.contains(&**name)));
     let vmas = maps::parse(bytes);
     assert!(vmas.is_sorted_by_key(|vma| vma.start) && vmas.iter().all(|vma| vma.start < vma.end));
+}
+
+/// The addresses of a file's code, and of the stack.
+const CODE: u64 = 0x40_0000;
+const STACK: u64 = 0x7f00_0000_0000;
+
+/// A program whose code, tables and stack are the same bytes.
+struct Program<'a> {
+    bytes: &'a [u8],
+    tables: &'a Tables,
+}
+
+impl Code for Program<'_> {
+    fn rule(&mut self, address: u64) -> Found {
+        if self.is_code(address) != Some(true) {
+            return Found::Nowhere;
+        }
+        let Some(inside) = self.tables.address_of(address - CODE) else { return Found::NoFile };
+        let rule = self.tables.rule(self.bytes, inside);
+        rule.map_or(Found::NotNow, |rule| rule.map_or(Found::NoRule, |rule| Found::Rule(Arc::new(rule))))
+    }
+
+    fn is_code(&mut self, address: u64) -> Option<bool> {
+        Some(self.is_known_code(address))
+    }
+
+    fn is_known_code(&self, address: u64) -> bool {
+        address.checked_sub(CODE).is_some_and(|offset| offset < self.bytes.len() as u64)
+    }
+
+    fn guesses(&mut self, address: u64) -> Option<Arc<[Guess]>> {
+        Some(guesses(self.bytes, CODE, address))
+    }
+
+    fn before(&mut self, return_address: u64) -> Option<Before> {
+        Some(before(self.until(return_address)))
+    }
+
+    fn jumps(&mut self, start: u64) -> Option<Arc<[Call]>> {
+        Some(jumps(&self.bytes[self.until(start).len()..]))
+    }
+}
+
+impl Program<'_> {
+    /// Returns the code before an address.
+    fn until(&self, address: u64) -> &[u8] {
+        let at = usize::try_from(address.saturating_sub(CODE)).unwrap_or(usize::MAX);
+        &self.bytes[..at.min(self.bytes.len())]
+    }
+}
+
+impl Memory for Program<'_> {
+    fn word(&self, address: u64) -> Option<u64> {
+        let at = usize::try_from(address.checked_sub(STACK)?).ok()?;
+        self.bytes.get(at..at.checked_add(8)?)?.try_into().ok().map(u64::from_le_bytes)
+    }
+}
+
+/// Parses bytes as the unwind tables of a program, and walks stacks by them.
+pub fn unwind_tables(bytes: &[u8]) {
+    let Some(tables) = Tables::parse(bytes) else { return };
+    assert!(tables.cost() < 16 << 10);
+    let machine = tables.machine();
+    for start in (0..bytes.len() as u64).step_by(61).take(64) {
+        if let Some(Ok(Some(rule))) = tables.address_of(start).map(|inside| tables.rule(bytes, inside)) {
+            assert!(rule.cost() < 16 << 10);
+        }
+        let mut registers = Registers::unknown(machine);
+        for register in (0..).take(machine.registers()) {
+            registers.set(register, Some(STACK + 8 * u64::from(register)));
+        }
+        registers.set(machine.sp(), Some(STACK));
+        registers.set(machine.pc(), Some(CODE + start));
+        let mut program = Program { bytes, tables: &tables };
+        let memory = Program { bytes, tables: &tables };
+        let walked = walk(registers, &mut program, &memory);
+        assert!((1..=127).contains(&walked.frames.len()) && walked.slots.len() < walked.frames.len());
+        // A frame has one word that led to it; the end has three.
+        assert!(walked.links.len() <= walked.frames.len() + 3);
+    }
 }

@@ -18,6 +18,13 @@ pub(super) struct Vma {
     pub(super) backing: Backing,
 }
 
+impl Vma {
+    /// Returns the offset in the file of an address in this range.
+    pub(super) const fn offset_of(&self, address: u64) -> u64 {
+        address - self.start + self.offset
+    }
+}
+
 /// The source of a range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Backing {

@@ -1,11 +1,17 @@
 //! Stacks: turns the addresses that the kernel side cached into a [`profile::Profile`] with names.
 //!
-//! `functions` reads the kernel's symbols. `symbols`, `user`, `process`, `files`, `objects` and `vdso` read the files
-//! that processes have mapped, on the threads of `reader`. All other modules are pure. Mapped files are untrusted:
-//! `read_at`, `elf`, `elf_symbols`, `go_functions`, `perf_map`, `maps` and `demangle` accept any bytes.
+//! `functions` reads the kernel's symbols. `symbols`, `user`, `process`, `files`, `objects`, `vdso` and `code` read the
+//! files that processes have mapped, on the threads of `reader`. `unwinder` reads the ring of copies. All other modules
+//! are pure. Mapped files are untrusted: `read_at`, `elf`, `elf_symbols`, `go_functions`, `perf_map`, `maps`, `demangle`,
+//! `copied` and `dwarf` accept any bytes.
 
+mod allowances;
+mod asking;
+mod code;
+mod copied;
 mod counts;
 mod demangle;
+mod dwarf;
 mod elf;
 mod elf_symbols;
 mod files;
@@ -23,10 +29,12 @@ mod reader;
 pub mod reason;
 mod remembered;
 mod shares;
+mod space;
 mod symbolizer;
 mod symbols;
 mod unread;
 mod unwind;
+pub mod unwinder;
 mod user;
 mod vdso;
 mod window;
@@ -48,6 +56,7 @@ use crate::model::wait::WaitReason;
 pub use counts::{Cause, SymbolCounts, SymbolStats};
 pub use symbolizer::start;
 pub use unread::{FrameOwner, UnreadFrames};
+pub use unwinder::Unwound;
 
 pub use window::Window;
 

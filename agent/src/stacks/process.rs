@@ -54,6 +54,20 @@ impl Life {
         Self::parse(&fs::read_to_string(format!("/proc/{}/stat", pid.0)).ok()?)
     }
 
+    /// Returns whether this may be the life of a program with these addresses: start_code, end_code and start_stack.
+    /// Without the permission to see them, the kernel shows 0 or 1.
+    pub(super) fn may_be(&self, program: [u64; 3]) -> bool {
+        let [_, shown @ ..] = self.0;
+        shown[0] <= 1 || shown == program
+    }
+
+    /// Returns the addresses of the program's code and of the stack.
+    #[cfg(test)]
+    pub(super) fn program(&self) -> [u64; 3] {
+        let [_, program @ ..] = self.0;
+        program
+    }
+
     fn parse(stat: &str) -> Option<Self> {
         // The command's name may contain spaces and brackets: the fields begin after the last bracket, with the third
         // field.

@@ -126,6 +126,11 @@ impl Reader {
         Ok(Self { starter, thread: None, hung: Vec::new(), patience: PATIENCE })
     }
 
+    /// Sets the longest time for one read.
+    pub(super) fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
     /// Runs `work` on the thread for files. `work` must beat its pulse before each read.
     pub(super) fn run<T: Send + 'static>(
         &mut self,

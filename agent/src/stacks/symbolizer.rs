@@ -277,9 +277,10 @@ mod tests {
     #[test]
     fn waits_are_grouped_by_row_and_none_is_lost_with_its_frames() {
         let (user, kernel) = (vec![0x10, 0x20], vec![]);
-        let stack = Arc::new(RawStack { id: StackId(1), process: Pid(1), user, kernel, shed: false });
+        let stack = Arc::new(RawStack { id: StackId(1), process: Pid(1), user, kernel, end: None });
         let id = StackId::NOT_TAKEN;
-        let not_taken = Arc::new(RawStack { id, process: Pid(0), user: vec![], kernel: vec![], shed: true });
+        let not_taken =
+            Arc::new(RawStack { id, process: Pid(0), user: vec![], kernel: vec![], end: Some(Unwind::Shed) });
         let window = RawProfile {
             start: SystemTime::UNIX_EPOCH,
             duration: Duration::from_secs(1),

@@ -149,10 +149,11 @@ impl Symbols {
         found.iter().for_each(|named| counts.count(named.outcome));
         let walked: Vec<_> = found.iter().map(|named| (&*named.frame, named.place)).collect();
         let kernel_is_whole = raw.kernel.len() < abi::PODPERF_MAX_FRAMES as usize;
-        let unwind = match (raw.shed, kernel_is_whole) {
-            (true, _) => Unwind::Shed,
-            (false, true) => unwind(&walked, abi::PODPERF_MAX_FRAMES as usize),
-            (false, false) => Unwind::Truncated,
+        let unwind = match (raw.end, kernel_is_whole) {
+            (Some(Unwind::Shed), _) => Unwind::Shed,
+            (_, false) => Unwind::Truncated,
+            (Some(end), true) => end,
+            (None, true) => unwind(&walked, abi::PODPERF_MAX_FRAMES as usize),
         };
         frames.extend(found.iter().map(|named| Arc::clone(&named.frame)));
         let of_frames: usize = found.iter().map(|named| named.cost).sum();
@@ -267,7 +268,7 @@ mod tests {
     }
 
     fn stack(user: Vec<u64>) -> RawStack {
-        RawStack { id: StackId(user.iter().sum()), process: Pid(1), user, kernel: vec![], shed: false }
+        RawStack { id: StackId(user.iter().sum()), process: Pid(1), user, kernel: vec![], end: None }
     }
 
     #[test]

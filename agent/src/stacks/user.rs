@@ -205,7 +205,7 @@ impl User {
             if span.object.is_none() {
                 span.adopt(self.processes.values().flat_map(|other| &other.spans));
             }
-            let offset = call - span.vma.start + span.vma.offset;
+            let offset = span.vma.offset_of(*call);
             match (&span.vma.backing, &span.object) {
                 (Backing::Anonymous, _) => in_memory.push(*call),
                 (Backing::File(_), Some(object)) => match &object.elf {

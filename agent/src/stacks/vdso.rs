@@ -29,7 +29,8 @@ impl Vdso {
     }
 }
 
-fn read() -> io::Result<Option<(Elf, Vec<u8>)>> {
+/// Reads the image.
+pub(super) fn read() -> io::Result<Option<(Elf, Vec<u8>)>> {
     let vmas = maps::parse(&fs::read("/proc/self/maps")?);
     let vdso = vmas.iter().find(|vma| matches!(&vma.backing, Backing::Special(name) if name == "[vdso]"));
     let Some(vdso) = vdso.filter(|vdso| vdso.end - vdso.start <= MAX_SIZE) else { return Ok(None) };

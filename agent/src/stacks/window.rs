@@ -3,6 +3,8 @@
 //! The kernel side refers to stacks, wakers and call sites by ids, and sends the record of each id once. This module
 //! keeps the records while they are used. Samples of a call site whose stack is not known yet wait for it.
 
+mod copies;
+
 use crate::model::usage::SeenTime;
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -45,6 +47,8 @@ pub struct Window {
     /// The stacks of call sites, with the number of the reading in which each arrived: samples may arrive one reading
     /// later.
     places: HashMap<StackId, (StackId, u64)>,
+    /// The stacks of copies, with the number of the reading that last used each of them.
+    copies: HashMap<StackId, (StackId, u64)>,
     sums: HashMap<SampleKey, RawSample>,
     long_waits: Vec<RawSample>,
     /// Long waits that arrived since the last reading.
@@ -73,6 +77,7 @@ impl Window {
             not_taken: Arc::new(not_taken()),
             wakers: HashMap::new(),
             places: HashMap::new(),
+            copies: HashMap::new(),
             sums: HashMap::new(),
             long_waits: Vec::new(),
             new_long_waits: Vec::new(),
@@ -126,7 +131,7 @@ impl Window {
             self.place_and_keep(sample, now_ns, false);
         }
         for (since_ns, mut sample) in std::mem::take(&mut self.placeless) {
-            let stack = sample.key.stack.and_then(|place| self.places.get(&place)).map(|(stack, _)| *stack);
+            let stack = sample.key.stack.and_then(|place| self.stack_of(place));
             if stack.is_none() && now_ns.saturating_sub(since_ns) < PLACE_PATIENCE_NS {
                 self.placeless.push((since_ns, sample));
                 continue;
@@ -136,6 +141,7 @@ impl Window {
         }
         let takes = self.takes;
         self.places.retain(|_, (_, told)| *told + 1 >= takes);
+        self.forget_copies();
         self.takes += 1;
     }
 
@@ -206,8 +212,8 @@ impl Window {
 
     fn place_and_keep(&mut self, mut sample: RawSample, now_ns: u64, alone: bool) {
         if let Some(place) = sample.key.stack.filter(|id| id.is_place()) {
-            match self.places.get(&place) {
-                Some((stack, _)) => sample.key.stack = Some(*stack),
+            match self.stack_of(place) {
+                Some(stack) => sample.key.stack = Some(stack),
                 None if self.placeless.len() < self.max_samples => {
                     self.placeless.push((now_ns, sample));
                     return;
@@ -348,7 +354,7 @@ impl Window {
 
 /// Returns the stack of waits whose stack was not taken: it has no frames.
 const fn not_taken() -> RawStack {
-    RawStack { id: StackId::NOT_TAKEN, process: Pid(0), user: Vec::new(), kernel: Vec::new(), shed: true }
+    RawStack { id: StackId::NOT_TAKEN, process: Pid(0), user: Vec::new(), kernel: Vec::new(), end: Some(Unwind::Shed) }
 }
 
 fn reason(stacks: &HashMap<StackId, (KnownStack, u64)>, key: &SampleKey) -> WaitReason {

@@ -1,7 +1,9 @@
 use super::*;
+use crate::kernel::copies::CopyOf;
 use crate::model::facts::Fact;
 use crate::model::ids::Pid;
 use crate::model::lock::Lock;
+use crate::stacks::Unwound;
 
 const NOW: u64 = 1_000_000_000;
 const CGROUP: CgroupId = CgroupId(7);
@@ -15,7 +17,7 @@ fn window() -> Window {
 }
 
 fn stack(id: StackId) -> StackRecord {
-    StackRecord::Stack(RawStack { id, process: Pid(1), user: vec![1], kernel: vec![0x110], shed: false })
+    StackRecord::Stack(RawStack { id, process: Pid(1), user: vec![1], kernel: vec![0x110], end: None })
 }
 
 fn sample(stack: Option<StackId>, ns: u64) -> RawSample {
@@ -179,7 +181,7 @@ fn a_wait_is_distinguished_from_the_run_queue_after_it() {
 fn what_was_seen_wins_over_what_is_remembered() {
     let mut window = window();
     let [right, wrong] = [StackId(11), StackId(13)];
-    let raw = |id, user, kernel| StackRecord::Stack(RawStack { id, process: Pid(1), user, kernel, shed: false });
+    let raw = |id, user, kernel| StackRecord::Stack(RawStack { id, process: Pid(1), user, kernel, end: None });
     window.record(raw(STACK, vec![1, 2], vec![0x900, 0x901, 0x110]));
     window.record(raw(right, vec![], vec![0x110]));
     window.record(raw(wrong, vec![], vec![0x210]));
@@ -215,11 +217,34 @@ fn a_place_whose_stack_stays_unknown_has_at_least_what_was_seen() {
     assert_eq!(window.end(false)[0].key.stack, Some(STACK));
 }
 
+#[test]
+fn the_kernel_part_of_a_copied_stack_may_arrive_after_it() {
+    let mut window = window();
+    let (id, copy, part) = (StackId(21), StackId(20), StackId(15));
+    let of = CopyOf::Wait { id: copy, place: PLACE, path: PLACE, is_named: false };
+    let unwound = Unwound { of, id, process: Pid(1), kernel: Some(part), user: vec![1, 2], end: Unwind::Whole };
+    assert!(!window.add_unwound(unwound.clone()));
+    window.add(vec![sample(Some(copy), 5)], NOW);
+    assert_eq!(profiled(&mut window, WaitReason::Unknown), 5);
+    window.record(StackRecord::Stack(RawStack {
+        id: part,
+        process: Pid(1),
+        user: vec![],
+        kernel: vec![0x110],
+        end: None,
+    }));
+    assert!(window.add_unwound(unwound));
+    window.add(vec![sample(Some(copy), 7)], NOW);
+    assert_eq!(profiled(&mut window, WaitReason::Child), 7);
+    let stack = window.stack(id).unwrap();
+    assert_eq!((&*stack.user, &*stack.kernel), (&[1, 2][..], &[0x110][..]));
+}
+
 /// The kernel side takes no stacks of waits, but the iterator looks at long ones.
 #[test]
 fn a_wait_whose_stack_was_not_taken_is_shed_and_has_the_reason_that_was_seen() {
     let mut window = window();
-    let seen = RawStack { id: STACK, process: Pid(1), user: vec![], kernel: vec![0x110], shed: false };
+    let seen = RawStack { id: STACK, process: Pid(1), user: vec![], kernel: vec![0x110], end: None };
     window.record(StackRecord::Stack(seen));
     let short = sample(Some(StackId::NOT_TAKEN), 5);
     let mut long = sample(Some(StackId::NOT_TAKEN), 7);
@@ -231,8 +256,8 @@ fn a_wait_whose_stack_was_not_taken_is_shed_and_has_the_reason_that_was_seen() {
     let mut found = window.end(false);
     found.sort_unstable_by_key(|sample| sample.ns);
     let stacks = found.iter().map(|sample| window.stack(sample.key.stack.unwrap()).unwrap());
-    let stacks: Vec<_> = stacks.map(|stack| (stack.kernel.clone(), stack.shed)).collect();
-    assert_eq!(stacks, [(vec![], true), (vec![0x110], true)]);
+    let stacks: Vec<_> = stacks.map(|stack| (stack.kernel.clone(), stack.end)).collect();
+    assert_eq!(stacks, [(vec![], Some(Unwind::Shed)), (vec![0x110], Some(Unwind::Shed))]);
     window.forget_all();
     assert!(window.stack(StackId::NOT_TAKEN).is_some(), "it is not sent again");
 }

@@ -9,17 +9,10 @@
 #include "kernel.h"
 
 #if defined(__TARGET_ARCH_x86)
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct pt_regs___arguments {
-	unsigned long di;
-	unsigned long si;
-	unsigned long dx;
-};
-#pragma clang attribute pop
 #define IS_FUTEX(regs) ((regs)->orig_ax == 202)
-#define FUTEX_WORD(regs) (((struct pt_regs___arguments *)(regs))->di)
-#define FUTEX_OPERATION(regs) (((struct pt_regs___arguments *)(regs))->si)
-#define FUTEX_VALUE(regs) ((__u32)((struct pt_regs___arguments *)(regs))->dx)
+#define FUTEX_WORD(regs) ((regs)->di)
+#define FUTEX_OPERATION(regs) ((regs)->si)
+#define FUTEX_VALUE(regs) ((__u32)(regs)->dx)
 #elif defined(__TARGET_ARCH_arm64)
 #define IS_FUTEX(regs) ((regs)->syscallno == 98)
 #define FUTEX_WORD(regs) ((regs)->regs[0])

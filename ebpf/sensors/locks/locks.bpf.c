@@ -53,7 +53,7 @@ struct spinlock {
 	int reserved;
 };
 
-struct mm_struct {
+struct mm_struct___locks {
 	struct rw_semaphore mmap_lock;
 };
 
@@ -70,7 +70,7 @@ struct sigpending {
 };
 
 struct task_struct___locks {
-	struct mm_struct *mm;
+	struct mm_struct___locks *mm;
 	struct sighand_struct *sighand;
 	struct sigpending pending;
 };
@@ -122,7 +122,7 @@ static __always_inline __u32 kind_of(__u64 lock, __u32 flags)
 			return PODPERF_LOCK_SIGLOCK;
 		return PODPERF_LOCK_SPINLOCK;
 	}
-	if (is_at(lock, current->mm, bpf_core_field_offset(struct mm_struct, mmap_lock)))
+	if (is_at(lock, current->mm, bpf_core_field_offset(struct mm_struct___locks, mmap_lock)))
 		return PODPERF_LOCK_MMAP_LOCK;
 	if (flags & LCB_F_RT)
 		return PODPERF_LOCK_RT_MUTEX;

@@ -26,33 +26,18 @@ _Static_assert(sizeof(struct podperf_syscalls) ==
 		   __builtin_offsetof(struct podperf_syscalls, other) + CALLS * sizeof(__u64),
 	       "the order of enum call");
 
-/* From include/linux/sched.h: threads that the kernel makes in a process. Their registers are those of their creator. */
-#define PF_IO_WORKER 0x00000010
-#define PF_USER_WORKER 0x00004000
-
 /* Numbers from here on are "other". */
 #define CALL_NUMBERS 512
-
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct pt_regs___mode {
-	__u64 cs;     /* x86 */
-	__u64 pstate; /* arm64 */
-};
-#pragma clang attribute pop
 
 /* The number of a system call -> enum call. */
 #if defined(__TARGET_ARCH_x86)
 #define CALL_PLACE(name, x86, arm64) [x86] = CALL_##name,
 #define CALLS_HERE PODPERF_CALLS_OF_BOTH(CALL_PLACE) PODPERF_CALLS_OF_X86(CALL_PLACE)
 #define CALL_NUMBER(regs) ((__s64)(regs)->orig_ax)
-/* From arch/x86/include/asm/segment.h: the code segment of 32-bit programs. Newer kernels have a shorter field. */
-#define IS_32_BIT(regs) (LOW_BYTE_OF(struct pt_regs___mode, regs, cs) == 0x23)
 #elif defined(__TARGET_ARCH_arm64)
 #define CALL_PLACE(name, x86, arm64) [arm64] = CALL_##name,
 #define CALLS_HERE PODPERF_CALLS_OF_BOTH(CALL_PLACE)
 #define CALL_NUMBER(regs) ((__s64)(regs)->syscallno)
-/* From arch/arm64/include/uapi/asm/ptrace.h: PSR_MODE32_BIT. */
-#define IS_32_BIT(regs) (LOW_BYTE_OF(struct pt_regs___mode, regs, pstate) & 0x10)
 #endif
 const volatile __u8 call_places[CALL_NUMBERS] = {CALLS_HERE};
 
@@ -62,9 +47,9 @@ static __always_inline __u8 call_of(struct task_struct *task)
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__s64 number = CALL_NUMBER(regs);
 
-	if ((task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER)) || number < 0)
+	if ((task->flags & PF_OF_KERNEL) || number < 0)
 		return CALL_NONE;
-	if (number >= CALL_NUMBERS || IS_32_BIT(regs))
+	if (number >= CALL_NUMBERS || !is_64(regs))
 		return CALL_OTHER;
 	return call_places[number];
 }

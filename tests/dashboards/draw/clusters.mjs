@@ -108,6 +108,7 @@ const cart = (node) => ({
     pressure: after(CART_LOAD, 0.02, 0.71),
     cut: after(CART_LOAD, 0.01, 0.64),
     incomplete: 0.05,
+    guessed: 0.3,
     restarts: [-118, -46],
   }),
   proxy: proxy(node),

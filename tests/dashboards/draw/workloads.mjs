@@ -54,6 +54,7 @@ function container(text, pod, hertz, name, facts) {
   );
   if (facts.incomplete)
     text.counter(family("incomplete_stack_seconds"), { ...agent, cause: "no_frame_pointers" }, constant(facts.incomplete), when);
+  if (facts.guessed) text.counter(family("guessed_stack_seconds"), agent, constant(facts.guessed), when);
   if (!name) return;
 
   const id = [0, 1, 2, 3, 4, 5, 6, 7].map((number) => hash(`${key}${number}`).toString(16).padStart(8, "0")).join("");

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use podperf_tests::load::{
-    blocked, churn, cpu, crowd, descriptors, faults, hoard, hog, instructions, lives, locks, mixed, moved, ring, sites,
-    sleepers, storm, thicket, wakeups,
+    blocked, churn, cpu, crowd, descriptors, faults, hoard, hog, instructions, lives, locks, mixed, moved, paths, ring,
+    sites, sleepers, storm, thicket, wakeups,
 };
 use podperf_tests::process;
 use serde::Serialize;
@@ -51,6 +51,8 @@ enum Load {
     Faults(faults::FaultsArgs),
     /// Burn while another process moves the burner between cgroups
     Moved(moved::MovedArgs),
+    /// Wait or spin on stacks without frame pointers that the program notes itself
+    Paths(paths::PathsArgs),
     /// Retire a known number of instructions
     Loop(instructions::LoopArgs),
     /// Make short-lived cgroups, one after another
@@ -103,6 +105,10 @@ fn run(cli: Cli) -> Result<()> {
         Load::Wakeups(args) => report(&wakeups::run(&args)?),
         Load::Faults(args) => report(&faults::run(&args)?),
         Load::Moved(args) => report(&moved::run(&args)?),
+        Load::Paths(args) => {
+            report(&paths::run(&args)?)?;
+            if args.hold { cpu::hold() } else { Ok(()) }
+        }
         Load::Loop(args) => report(&instructions::run(&args)?),
         Load::Churn(args) => report(&churn::run(&args)?),
         Load::Storm(args) => report(&storm::run(&args)?),

@@ -17,6 +17,7 @@ pub mod lives;
 pub mod locks;
 pub mod mixed;
 pub mod moved;
+pub mod paths;
 pub mod ring;
 pub mod sites;
 pub mod sleepers;

@@ -53,7 +53,8 @@ pub struct VmArgs {
     pub check: bool,
 }
 
-/// Tests that a quick run leaves out: the other tracepoint, long counting, and most of the tests of restarts.
+/// Tests that a quick run leaves out: the other tracepoint, long counting, unwinding by tables, and most of the tests of
+/// restarts.
 const LONG: &[&str] = &[
     "_by_the_raw_tracepoint",
     "six_software_events",
@@ -67,6 +68,8 @@ const LONG: &[&str] = &[
     "over_restarts_and_upgrades",
     "the_key_of_stack_ids",
     "dumped_maps",
+    "without_frame_pointers",
+    "that_copy_stacks",
 ];
 
 /// Boots the rows, one after the other, and prints the results on stdout. Returns `false` if anything failed.

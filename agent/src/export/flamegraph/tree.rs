@@ -82,8 +82,8 @@ pub(super) fn cause(sample: &MergedSample) -> Option<&'static str> {
 /// Returns the number of steps that a stack has before its frames: its subject, the cause of the wait, and where the
 /// walk ended.
 pub(super) fn steps_before(several: bool, sample: &MergedSample) -> u8 {
-    let marked = sample.stack.frames.is_empty() || sample.stack.unwind != Unwind::Whole;
-    u8::from(several) + u8::from(!matches!(sample.activity, Activity::OnCpu)) + u8::from(marked)
+    let is_marked = sample.stack.frames.is_empty() || !matches!(sample.stack.unwind, Unwind::Whole | Unwind::Guessed);
+    u8::from(several) + u8::from(!matches!(sample.activity, Activity::OnCpu)) + u8::from(is_marked)
 }
 
 /// Returns one step of a stack. If `steps` is below the number of steps before the frames, it is the index of such a
@@ -115,12 +115,12 @@ pub(super) fn step_of(
     Some((Arc::clone(&function.name), class))
 }
 
-/// Returns the step that shows where the walk of an incomplete stack ended; `None` if the stack is whole.
+/// Returns the step that shows where an incomplete stack ends; `None` if the stack reaches the outermost function.
 fn mark(sample: &MergedSample) -> Option<Step> {
     let text: Arc<str> = match (sample.stack.frames.is_empty(), sample.stack.unwind) {
         (true, Unwind::Shed) => "[no stack: shed]".into(),
         (true, _) => "[no stack]".into(),
-        (false, Unwind::Whole) => return None,
+        (false, Unwind::Whole | Unwind::Guessed) => return None,
         (false, unwind) => format!("[callers unknown: {}]", unwind.name()).into(),
     };
     Some((text, class_of(sample, false)))

@@ -115,9 +115,9 @@ families! {
     STACK_WAITS: Counter "podperf_stack_waits" [],
         "Waits that should have a stack";
     STACK_WALKS: Counter "podperf_stack_walks" [],
-        "Waits whose stack was walked, and did not come from the stack cache";
+        "Waits whose stack was copied or walked, and did not come from the stack cache";
     STACK_CHECKS: Counter "podperf_stack_checks" [],
-        "Walks that only checked a remembered stack";
+        "Checks of remembered stacks, by a walk or by a recipe";
     STACK_CHECKS_WRONG: Counter "podperf_stack_checks_wrong" [],
         "Checks that found another stack; their share of all checks estimates the share of wrong stacks in the stack cache";
     STACK_SAMPLED_OUT: Counter "podperf_stack_sampled_out" [],

@@ -8,6 +8,7 @@ use tracing::debug;
 
 use super::Sensors;
 use crate::kernel::{
+    copies::Copies,
     object::fd,
     orders::Lowered,
     programs::COLLECT,
@@ -102,6 +103,11 @@ impl Sensors {
             Some(error) => Err(error),
             None => Ok(samples),
         }
+    }
+
+    /// Takes the ring of copied user stacks for the thread that unwinds them; `None` if stacks are not copied.
+    pub fn take_copies(&mut self) -> Option<Copies> {
+        self.stack_copies.take()
     }
 
     /// Makes the programs send these stacks and wakers again at their next use, because the agent has dropped them.

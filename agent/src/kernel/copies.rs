@@ -1,0 +1,425 @@
+//! The copies of user stacks, and the agent's answers to them (`ebpf/bpf/copies.bpf.h`).
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    io,
+    mem::offset_of,
+    os::fd::AsFd as _,
+};
+
+use aya::maps::{MapData, RingBuf};
+use podperf_ebpf::abi;
+
+use super::{
+    attach::take_ring,
+    error::LoadError,
+    object::Object,
+    raw,
+    records::{RawSample, SampleKey},
+};
+use crate::model::ids::{Pid, StackId};
+
+pub(super) const RING: &str = "copy_ring";
+pub(super) const RECIPES: &str = "recipes";
+pub(super) const PAGES: &str = "copy_pages";
+pub(super) const STACKS: &str = "copied_stacks";
+/// The maps with a buffer for each CPU.
+pub(super) const BUFFERS: [&str; 3] = ["copy_buffer", "sampler_copy", "recipe_words"];
+
+/// The smallest size of a ring, in bytes, on a kernel with pages of any size.
+const LEAST_RING: u32 = 64 << 10;
+
+/// Number of bytes of a page in a copy.
+pub const PAGE: u64 = abi::PODPERF_PAGE as u64;
+/// The largest number of pages in a copy.
+pub const MOST_PAGES: usize = abi::PODPERF_COPY_PAGES as usize;
+/// The largest distance of a page above the page with the stack pointer.
+pub const PAGES_SPAN: u64 = abi::PODPERF_COPY_SPAN as u64;
+/// The largest number of words of a recipe.
+pub const MOST_WORDS: usize = abi::PODPERF_MAX_FRAMES as usize;
+
+/// The registers and a part of the stack of a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copy {
+    /// The wait or the sample that the stack belongs to.
+    pub of: CopyOf,
+    /// The id of the kernel's part of the stack; `None` if there is none.
+    pub kernel: Option<StackId>,
+    /// The process.
+    pub process: Pid,
+    /// The time of the copy, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub at_ns: u64,
+    /// The addresses of the program's code and of the process' stack (start_code, end_code, start_stack), which an exec
+    /// changes.
+    pub program: [u64; 3],
+    /// The user registers, by their numbers in DWARF; on arm64 the last two are sp and pc.
+    pub registers: [u64; REGISTERS],
+    /// The pages, counted from the page with the stack pointer, in the order of their bytes in `stack`.
+    pub pages: Vec<u16>,
+    /// The bytes of the pages. In the first page, those below the stack pointer are not valid.
+    pub stack: Vec<u8>,
+}
+
+/// Number of registers in a copy.
+pub const REGISTERS: usize = abi::PODPERF_REGISTERS as usize;
+
+/// The wait or the sample of a copied stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CopyOf {
+    /// A wait: samples have the id of the copy instead of a stack.
+    Wait {
+        /// The id of the copy.
+        id: StackId,
+        /// The call site.
+        place: StackId,
+        /// The path: recipes and requests for pages are found by it.
+        path: StackId,
+        /// Set if samples have named the call site before, and wait for its stack.
+        is_named: bool,
+    },
+    /// A sample on the CPU, which is in no table.
+    Sample(RawSample),
+}
+
+impl Copy {
+    /// Decodes one record of `copy_ring`.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (header, stack) = bytes.split_at_checked(offset_of!(abi::podperf_copy, stack))?;
+        let key: abi::podperf_sample_key = bytemuck::pod_read_unaligned(
+            header.get(..size_of::<abi::podperf_sample_key>()).filter(|_| offset_of!(abi::podperf_copy, key) == 0)?,
+        );
+        let words = |at: usize, count: usize| {
+            let words = header.get(at..at + 8 * count).unwrap_or_default().chunks_exact(8);
+            words.filter_map(|word| word.try_into().ok()).map(u64::from_ne_bytes)
+        };
+        let word = |at| words(at, 1).next();
+        let short = |at: usize| Some(u16::from_ne_bytes(header.get(at..at + 2)?.try_into().ok()?));
+        let (mut program, mut registers) = ([0; 3], [0; REGISTERS]);
+        for (to, word) in program.iter_mut().zip(words(offset_of!(abi::podperf_copy, code), 3)) {
+            *to = word;
+        }
+        for (to, word) in registers.iter_mut().zip(words(offset_of!(abi::podperf_copy, registers), REGISTERS)) {
+            *to = word;
+        }
+        let count = usize::from(short(offset_of!(abi::podperf_copy, pages))?).min(MOST_PAGES);
+        let page = |at: usize| short(offset_of!(abi::podperf_copy, page) + 2 * at);
+        let further = (0..count.saturating_sub(1)).map(page).collect::<Option<Vec<u16>>>()?;
+        let pages = (count > 0).then_some(0).into_iter().chain(further).collect();
+        let (place, path) = (word(offset_of!(abi::podperf_copy, place))?, word(offset_of!(abi::podperf_copy, path))?);
+        let at_ns = word(offset_of!(abi::podperf_copy, at_ns))?;
+        let of = if u32::from(key.activity) == abi::PODPERF_ON_CPU {
+            let (key, ns) = (SampleKey::from_abi(&key)?, word(offset_of!(abi::podperf_copy, ns))?);
+            CopyOf::Sample(RawSample { key, ns, queued_ns: 0, so_far_ns: 0, count: 1, last_ns: at_ns })
+        } else {
+            let at = offset_of!(abi::podperf_copy, is_named);
+            let is_named = header.get(at..at + 4)?.iter().any(|byte| *byte != 0);
+            CopyOf::Wait { id: StackId(key.stack), place: StackId(place), path: StackId(path), is_named }
+        };
+        Some(Self {
+            of,
+            kernel: word(offset_of!(abi::podperf_copy, kernel)).filter(|id| *id != 0).map(StackId),
+            process: Pid(key.tgid),
+            at_ns,
+            program,
+            registers,
+            pages,
+            stack: stack.to_vec(),
+        })
+    }
+}
+
+/// A description by which later waits on a path prove that they have the same stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// The stack.
+    pub stack: StackId,
+    /// The kernel's part of the stack.
+    pub kernel: Option<StackId>,
+    /// The words that prove the stack. At most [`MOST_WORDS`].
+    pub words: Vec<Word>,
+    /// Set if callers of the stack are missing: other stacks may have these words, too.
+    pub is_part: bool,
+    /// The number of words above the stack pointer that were in memory together. They can be read at once.
+    pub together: u32,
+}
+
+/// A word of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// The place, in words above the stack pointer.
+    pub at: u32,
+    /// The value, or its distance to the stack pointer.
+    pub value: u64,
+    /// Set if the value is a distance: the word points to the stack.
+    pub is_pointer: bool,
+}
+
+impl Recipe {
+    /// Returns the recipe of a path in the form of the kernel side.
+    fn to_abi(&self, path: StackId) -> abi::podperf_recipe {
+        let mut recipe: abi::podperf_recipe = bytemuck::Zeroable::zeroed();
+        (recipe.stack, recipe.kernel) = (self.stack.0, self.kernel.map_or(0, |id| id.0));
+        recipe.is_part = self.is_part.into();
+        recipe.hash = [path.0, recipe.kernel, recipe.stack].into_iter().fold(0, hash_slot);
+        for (slot, word) in recipe.at.iter_mut().zip(&self.words).take(MOST_WORDS) {
+            *slot = word.at | if word.is_pointer { abi::PODPERF_POINTER } else { 0 };
+            recipe.hash = hash_slot(recipe.hash, word.value);
+            recipe.words += 1;
+            if word.at < self.together.min(abi::PODPERF_RECIPE_NEAR - 1) {
+                recipe.near = recipe.near.max(word.at + 1);
+            }
+        }
+        recipe
+    }
+}
+
+/// Adds a word to the hash of a recipe, by the rule of `hash_slot` in `ebpf/bpf/hash.h`.
+const fn hash_slot(hash: u64, word: u64) -> u64 {
+    let hash = (hash ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    hash ^ hash >> 29
+}
+
+/// A map that only this agent writes. Beyond its size, the oldest entry is removed.
+struct Answers {
+    map: MapData,
+    most: usize,
+    /// The keys of the map, the oldest first.
+    order: VecDeque<u64>,
+    /// The stack of each key.
+    known: HashMap<u64, StackId>,
+}
+
+/// The ring of copies, and the maps with the answers.
+pub struct Copies {
+    ring: RingBuf<MapData>,
+    recipes: Answers,
+    pages: Answers,
+    stacks: Answers,
+    /// The number of the recipe of a full path that is replaced next.
+    next: u64,
+}
+
+impl std::fmt::Debug for Copies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Copies").finish_non_exhaustive()
+    }
+}
+
+impl Copies {
+    /// Opens the maps of the object.
+    pub(super) fn of(object: &mut Object) -> Result<Self, LoadError> {
+        let ring = take_ring(object, RING)?;
+        let answers = |name| -> Result<Answers, LoadError> {
+            let data = object.map(name).and_then(raw::data).ok_or(LoadError::Missing(name))?;
+            let fd = data.fd().as_fd().try_clone_to_owned().map_err(LoadError::Counter)?;
+            let map = MapData::from_fd(fd).map_err(|error| LoadError::Object(Box::new(error.into())))?;
+            let info = map.info().map_err(|error| LoadError::Object(Box::new(error.into())))?;
+            Ok(Answers::new(map, info.max_entries() as usize))
+        };
+        Ok(Self { ring, recipes: answers(RECIPES)?, pages: answers(PAGES)?, stacks: answers(STACKS)?, next: 0 })
+    }
+
+    /// Takes at most `most` copies from the ring.
+    pub fn take(&mut self, most: usize) -> Vec<Copy> {
+        let mut copies = Vec::new();
+        while copies.len() < most
+            && let Some(record) = self.ring.next()
+        {
+            copies.extend(Copy::decode(&record));
+        }
+        copies
+    }
+
+    /// Adds a recipe to those of a path.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn teach(&mut self, path: StackId, recipe: &Recipe) -> io::Result<()> {
+        let new = recipe.to_abi(path);
+        let mut free = None;
+        for at in 0..u64::from(abi::PODPERF_RECIPES) {
+            let key = path.0.wrapping_add(2 * at);
+            let Some(stack) = self.recipes.known.get(&key) else {
+                free = free.or(Some(key));
+                continue;
+            };
+            let mut known: abi::podperf_recipe = bytemuck::Zeroable::zeroed();
+            if *stack == recipe.stack {
+                // An entry that the map lost has no hash.
+                raw::lookup(self.recipes.map.fd().as_fd(), key, std::slice::from_mut(&mut known)).ok();
+            }
+            if known.hash == new.hash {
+                return Ok(());
+            }
+        }
+        self.next = self.next.wrapping_add(1);
+        let replaced = path.0.wrapping_add(2 * (self.next % u64::from(abi::PODPERF_RECIPES)));
+        self.recipes.set(free.unwrap_or(replaced), recipe.stack, new)
+    }
+
+    /// Tells the stack of the copy of a wait: the rest of the wait is charged under it.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn name(&mut self, copy: StackId, stack: StackId) -> io::Result<()> {
+        self.stacks.set(copy.0, stack, stack.0)
+    }
+
+    /// Removes what names these stacks.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn forget(&mut self, stacks: &HashSet<StackId>) -> io::Result<()> {
+        self.recipes.forget(stacks)?;
+        self.stacks.forget(stacks)
+    }
+
+    /// Asks for these pages of the next stack on a path. The page with the stack pointer is always copied.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn want(&mut self, path: StackId, pages: &[u16]) -> io::Result<()> {
+        let mut wanted: abi::podperf_copy_pages = bytemuck::Zeroable::zeroed();
+        for (slot, page) in wanted.page.iter_mut().zip(pages.iter().filter(|page| **page > 0)) {
+            *slot = *page;
+        }
+        self.pages.set(path.0, path, wanted)
+    }
+}
+
+impl Answers {
+    fn new(map: MapData, most: usize) -> Self {
+        Self { map, most, order: VecDeque::new(), known: HashMap::new() }
+    }
+
+    fn set<V: bytemuck::Pod>(&mut self, key: u64, stack: StackId, value: V) -> io::Result<()> {
+        if self.known.insert(key, stack).is_none() {
+            self.order.push_back(key);
+        }
+        if self.order.len() > self.most
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+            raw::delete(self.map.fd().as_fd(), oldest)?;
+        }
+        raw::update(self.map.fd().as_fd(), key, value)
+    }
+
+    fn forget(&mut self, stacks: &HashSet<StackId>) -> io::Result<()> {
+        let gone: Vec<u64> =
+            self.known.iter().filter(|(_, stack)| stacks.contains(stack)).map(|(key, _)| *key).collect();
+        let mut result = Ok(());
+        for key in &gone {
+            match raw::delete(self.map.fd().as_fd(), *key) {
+                Ok(()) => drop(self.known.remove(key)),
+                // It stays known, and is removed as the oldest one later.
+                Err(error) => result = Err(error),
+            }
+        }
+        if !gone.is_empty() {
+            self.order.retain(|key| self.known.contains_key(key));
+        }
+        result
+    }
+}
+
+/// Removes all answers: they name stacks that this agent does not know.
+pub(super) fn forget_all(object: &Object) -> io::Result<()> {
+    for name in [RECIPES, PAGES, STACKS] {
+        if let Some(data) = object.map(name).and_then(raw::data) {
+            raw::clear::<u64>(data.fd().as_fd())?;
+        }
+    }
+    Ok(())
+}
+
+/// The sizes of the maps, in entries, and of the ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    /// Bytes of the ring.
+    pub(super) ring: u32,
+    pub(super) recipes: u32,
+    /// Requests for pages.
+    pub(super) pages: u32,
+    /// Stacks of copies.
+    pub(super) stacks: u32,
+    /// The size of each of [`BUFFERS`].
+    pub(super) buffers: u32,
+}
+
+impl Sizes {
+    /// Returns the sizes for this many stacks and CPUs.
+    pub(super) fn of(max_stacks: u32, cpus: u32, copies: bool) -> Self {
+        if !copies {
+            return Self { ring: LEAST_RING, recipes: 1, pages: 1, stacks: 1, buffers: 1 };
+        }
+        // A recipe takes some 600 bytes. Few call sites need more than the first pages.
+        let part = |divisor: u32| (max_stacks / divisor).max(64);
+        Self { ring: abi::PODPERF_COPY_RING, recipes: part(8), pages: part(32), stacks: part(2), buffers: cpus }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{kernel::records::RawActivity, model::ids::CgroupId};
+
+    fn record(activity: u32, pages: &[u16]) -> Vec<u8> {
+        let mut copy: abi::podperf_copy = bytemuck::Zeroable::zeroed();
+        copy.key.activity = u8::try_from(activity).unwrap();
+        (copy.key.stack, copy.key.tgid, copy.key.cgroup) = (10, 7, 3);
+        copy.path = 14;
+        (copy.place, copy.kernel, copy.ns, copy.at_ns, copy.is_named) = (12, 15, 20, 30, 1);
+        copy.code = [1, 2, 3];
+        copy.registers[32] = 4;
+        copy.pages = u16::try_from(pages.len()).unwrap();
+        copy.page[..pages.len().saturating_sub(1)].copy_from_slice(pages.get(1..).unwrap_or_default());
+        let used = offset_of!(abi::podperf_copy, stack) + pages.len() * 4096;
+        bytemuck::bytes_of(&copy)[..used].to_vec()
+    }
+
+    #[test]
+    fn a_copy_of_a_wait_is_decoded() {
+        let copy = Copy::decode(&record(0, &[0, 5])).unwrap();
+        assert_eq!(copy.of, CopyOf::Wait { id: StackId(10), place: StackId(12), path: StackId(14), is_named: true });
+        assert_eq!((copy.kernel, copy.process, copy.program), (Some(StackId(15)), Pid(7), [1, 2, 3]));
+        assert_eq!((copy.registers[32], &copy.pages[..], copy.stack.len()), (4, &[0, 5][..], 8192));
+    }
+
+    #[test]
+    fn a_copy_of_a_sample_has_its_time() {
+        let copy = Copy::decode(&record(abi::PODPERF_ON_CPU, &[])).unwrap();
+        let CopyOf::Sample(sample) = copy.of else { panic!("{copy:?}") };
+        assert_eq!((sample.ns, sample.count, sample.last_ns), (20, 1, 30));
+        assert_eq!((sample.key.cgroup, sample.key.activity), (CgroupId(3), RawActivity::OnCpu));
+        assert!(copy.pages.is_empty() && copy.stack.is_empty());
+    }
+
+    #[test]
+    fn a_copy_cut_in_its_head_is_refused() {
+        let whole = record(0, &[0]);
+        for length in 0..offset_of!(abi::podperf_copy, stack) {
+            assert_eq!(Copy::decode(&whole[..length]), None, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn a_recipe_reads_at_once_only_what_is_near() {
+        let word = |(at, is_pointer)| Word { at, value: 0x10, is_pointer };
+        let near = |together| {
+            let words = [(3, false), (1022, true), (1023, false)].map(word).to_vec();
+            let recipe =
+                Recipe { stack: StackId(9), kernel: None, words, is_part: false, together }.to_abi(StackId(14));
+            (recipe.words, recipe.near, recipe.at[1], recipe.at[2])
+        };
+        let pointer = 1022 | abi::PODPERF_POINTER;
+        assert_eq!(near(4096), (3, 1023, pointer, 1023));
+        assert_eq!(near(512), (3, 4, pointer, 1023), "the page behind 512 words was not in memory");
+        assert_eq!(near(3), (3, 0, pointer, 1023));
+    }
+}

@@ -1,0 +1,65 @@
+//! Limits the time for unwinding the stacks of one pod or cgroup, so that one owner cannot take all of it. Pure.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+/// The time of one owner in each second.
+const TIME: Duration = Duration::from_millis(200);
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The time that each owner has used.
+#[derive(Debug, Default)]
+pub(super) struct Allowances {
+    since: Option<Instant>,
+    used: HashMap<String, Duration>,
+}
+
+impl Allowances {
+    /// Returns the time that an owner has left in this second; `None` if there is none.
+    pub(super) fn left(&mut self, owner: &str) -> Option<Duration> {
+        self.left_at(owner, Instant::now())
+    }
+
+    fn left_at(&mut self, owner: &str, now: Instant) -> Option<Duration> {
+        let passed = self.since.map_or(PERIOD, |since| now.saturating_duration_since(since));
+        let periods = u32::try_from(passed.as_millis() / PERIOD.as_millis()).unwrap_or(u32::MAX);
+        if periods > 0 {
+            // A turn may end late: its excess is subtracted from the next seconds.
+            let free = TIME.saturating_mul(periods);
+            self.used.retain(|_, used| {
+                *used = used.saturating_sub(free);
+                !used.is_zero()
+            });
+            self.since = Some(now);
+        }
+        let left = TIME.saturating_sub(self.used.get(owner).copied().unwrap_or_default());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Notes that an owner has used time.
+    pub(super) fn used(&mut self, owner: String, time: Duration) {
+        *self.used.entry(owner).or_default() += time;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_pays_back_its_excess_and_takes_nothing_from_another_owner() {
+        let mut allowances = Allowances::default();
+        let start = Instant::now();
+        assert_eq!(allowances.left_at("a", start), Some(TIME));
+        allowances.used("a".into(), TIME / 4);
+        assert_eq!(allowances.left_at("a", start), Some(TIME / 4 * 3));
+        allowances.used("a".into(), 3 * TIME);
+        assert_eq!(allowances.left_at("a", start), None);
+        assert_eq!(allowances.left_at("b", start), Some(TIME));
+        assert_eq!(allowances.left_at("a", start + PERIOD), None, "it owes two periods and a quarter");
+        assert_eq!(allowances.left_at("a", start + 4 * PERIOD), Some(TIME));
+        assert!(allowances.used.is_empty());
+    }
+}

@@ -1,0 +1,75 @@
+//! The stacks of copies in a window.
+
+use std::sync::Arc;
+
+use super::{KnownStack, Window};
+use crate::{
+    kernel::{copies::CopyOf, records::RawStack},
+    model::{ids::StackId, wait::WaitReason},
+    stacks::Unwound,
+};
+
+impl Window {
+    /// Adds an unwound stack. A sample on the CPU comes with its stack. The time of a wait is in samples, which have the
+    /// id of the copy: they may come now or later. Returns `false` if the kernel's part of the stack is not known.
+    pub fn add_unwound(&mut self, unwound: Unwound) -> bool {
+        let Unwound { of, id, process, kernel: of_kernel, user, end } = unwound;
+        let number = self.number;
+        // The record of the kernel's part may have been lost, and arrive later.
+        let is_complete = |known: &KnownStack| of_kernel.is_none() || !known.stack.kernel.is_empty();
+        let complete = match self.stacks.get_mut(&id) {
+            Some((known, used)) if is_complete(known) => {
+                *used = number;
+                true
+            }
+            _ => {
+                let kernel = of_kernel.and_then(|kernel| self.stacks.get_mut(&kernel)).map(|(known, used)| {
+                    *used = number;
+                    known.stack.kernel.clone()
+                });
+                let stack = RawStack { id, process, user, kernel: kernel.unwrap_or_default(), end: Some(end) };
+                let is_lost = of_kernel.is_some() && stack.kernel.is_empty();
+                let reason = if is_lost { WaitReason::Unknown } else { self.reasons.of(&stack.kernel) };
+                self.stacks.insert(id, (KnownStack { reason, stack: Arc::new(stack) }, number));
+                !is_lost
+            }
+        };
+        match of {
+            CopyOf::Wait { id: copy, place, is_named, .. } => {
+                if is_named {
+                    self.places.insert(place, (id, self.takes));
+                }
+                if self.copies.len() < self.most_copies() {
+                    self.copies.insert(copy, (id, self.takes));
+                }
+            }
+            CopyOf::Sample(mut sample) => {
+                sample.key.stack = Some(id);
+                self.keep(sample, false);
+            }
+        }
+        complete
+    }
+
+    /// Returns the stack of a call site or of a copy, if it is known.
+    pub(super) fn stack_of(&mut self, place: StackId) -> Option<StackId> {
+        if let Some((stack, used)) = self.copies.get_mut(&place) {
+            *used = self.takes;
+            return Some(*stack);
+        }
+        self.places.get(&place).map(|(stack, _)| *stack)
+    }
+
+    /// Forgets copies that no sample has named lately, once there are many: their waits have ended.
+    pub(super) fn forget_copies(&mut self) {
+        if self.copies.len() > self.max_stacks {
+            let takes = self.takes;
+            self.copies.retain(|_, (_, used)| *used + 1 >= takes);
+        }
+    }
+
+    /// Returns the most copies that are known at a time.
+    fn most_copies(&self) -> usize {
+        self.max_stacks.saturating_mul(4)
+    }
+}

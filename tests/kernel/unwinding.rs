@@ -1,0 +1,240 @@
+//! Stacks of code without frame pointers, which the agent unwinds by tables. No other unwinder is the judge: the load
+//! `paths` notes itself which of its functions are on the stack.
+
+mod paths;
+
+use std::{collections::BTreeMap, thread, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use podperf_tests::{
+    agent::{Agent, Metrics},
+    cgroup::TestCgroup,
+    http,
+    load::paths::{NotedPath, PathsReport},
+    pprof::{self, Sample},
+    running::Load,
+    suite::{self, Test},
+    tests,
+};
+
+use self::paths::{Noted, Whole};
+
+pub(crate) const TESTS: &[Test] = tests![
+    #[land]
+    waits_without_frame_pointers_are_on_paths_that_the_program_notes,
+    #[measures]
+    waits_without_frame_pointers_have_the_path_that_the_program_notes,
+    #[measures]
+    samples_without_frame_pointers_have_the_path_that_the_program_notes,
+];
+
+/// No budget, so that no wait counts for another one.
+const TABLES: &str = "stacks: {unwind: tables, maxWalks: 0, onCpuHertz: 199}";
+/// Visits of each path. In a round, each thread waits some 90 ms or spins some 40 ms.
+const WAITS: u64 = 60;
+const FEW_WAITS: u64 = 4;
+const SPINS: u64 = 250;
+/// The first copy of a wait has at least this part of the stack, in bytes: three pages, and a part of a fourth one.
+const FIRST_COPY: u64 = 3 << 12;
+/// The number of waits on one path whose stacks may be cut, if the path does not fit into the first copy. The agent
+/// asks for the right pages while the thread goes on.
+const CUT_AT_FIRST: u64 = 3;
+/// The smallest tolerance of a path's time, in nanoseconds. The tolerance is this value and 2 %.
+const LEAST_TOLERANCE: f64 = 3e6;
+/// The largest deviation of a share, in standard deviations.
+const SIGMAS: f64 = 5.0;
+/// Most waits are proved by recipes: at most one in this number is copied or walked, with those of other programs.
+const MOST_WALKS: f64 = 4.0;
+/// The number of faults that an error shows.
+const SHOWN: usize = 20;
+
+/// A recorded load.
+struct Recorded {
+    report: PathsReport,
+    samples: Vec<Sample>,
+    /// The number of waits of the node whose stacks were copied or walked meanwhile.
+    walks: f64,
+}
+
+/// Records the load, with the file as pprof. The load lives until the recording has ended, so that its files can be
+/// read.
+fn recorded(agent: &Agent, activity: &str, arguments: &str) -> Result<Recorded> {
+    const DEADLINE: Duration = Duration::from_secs(60);
+    let cgroup = TestCgroup::new("paths")?;
+    suite::within(DEADLINE, "names of the first windows", || {
+        Ok((agent.get("/debug/profile?seconds=1", &[])?.0 == 200).then_some(()))
+    })?;
+    let subject = cgroup.kernel_path();
+    let path = format!("/debug/profile?subject={subject}&activity={activity}&seconds=300&id=paths&format=pb");
+    let of = |method: &str| http::ask(agent.address(), &format!("{method} /debug/recordings/paths"), &[], "");
+    thread::scope(|scope| {
+        let recording = scope.spawn(|| http::get_within(Duration::from_secs(330), agent.address(), &path));
+        let ran = suite::within(DEADLINE, "the recording begins", || {
+            // `seconds` is null before the start.
+            let begun = |body: &[u8]| !String::from_utf8_lossy(body).contains("\"seconds\":null");
+            Ok(of("GET").is_ok_and(|(status, _, body)| status == 200 && begun(&body)).then_some(()))
+        })
+        .and_then(|()| {
+            let before = walks(&agent.fresh_metrics()?)?;
+            let mut load = Load::start(&format!("paths --hold --cgroup {} {arguments}", cgroup.path().display()))?;
+            let report = load.report::<PathsReport>()?;
+            let after = walks(&agent.fresh_metrics()?)?;
+            Ok((load, report, after - before))
+        });
+        of("DELETE")?;
+        let (status, _, body) = recording.join().expect("the client panicked")?;
+        let (load, report, walks) = ran?;
+        ensure!(status == 200, "{status}: {}", String::from_utf8_lossy(&body));
+        load.end()?;
+        Ok(Recorded { report, samples: pprof::samples(&body)?, walks })
+    })
+}
+
+fn walks(metrics: &Metrics) -> Result<f64> {
+    metrics.get("podperf_stack_walks_total", &[]).context("walks are not counted")
+}
+
+/// Returns an error that shows the first of these faults, if there are any.
+fn no_faults(faults: &[String]) -> Result<()> {
+    let shown = faults[..faults.len().min(SHOWN)].join("\n");
+    ensure!(faults.is_empty(), "{} faults, the first ones:\n{shown}", faults.len());
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some seconds of nanoseconds")]
+const fn real(value: u64) -> f64 {
+    value as f64
+}
+
+/// The waits of a recording.
+struct Waits {
+    /// The time and the number of those with a whole path.
+    whole: BTreeMap<String, [u64; 2]>,
+    /// The number of those whose path is cut.
+    cut: u64,
+    /// What no right stack has.
+    faults: Vec<String>,
+}
+
+impl Waits {
+    fn of(samples: &[Sample], noted: &Noted) -> Self {
+        let mut waits = Self { whole: BTreeMap::new(), cut: 0, faults: Vec::new() };
+        for sample in samples {
+            let [ns, count] = sample.values;
+            let is_sleep = sample.label("reason") == "sleep";
+            match noted.path_of(sample) {
+                Err(fault) => waits.faults.push(text(fault)),
+                // A thread also waits for a CPU, on any part of a path.
+                Ok((path, whole)) if !is_sleep => {
+                    waits.faults.extend(noted.ensure_part(&path, whole, sample).err().map(text));
+                }
+                Ok((path, Whole::Yes)) if noted.has(&path) => {
+                    let sum = waits.whole.entry(path).or_default();
+                    *sum = [sum[0] + ns, sum[1] + count];
+                }
+                Ok((path, Whole::No)) if noted.ends_so(&path, FIRST_COPY) => waits.cut += count,
+                Ok((path, whole)) => {
+                    waits.faults.push(format!("{count} waits at `{path}`, whole {whole:?}: {}", sample.text()));
+                }
+            }
+        }
+        waits
+    }
+
+    /// Compares the numbers with those of the program. Returns the number of waits that the program made.
+    fn compare(&mut self, report: &PathsReport) -> u64 {
+        let mut missing = 0;
+        for path in &report.paths {
+            let [_, count] = self.whole.get(&path.path).copied().unwrap_or_default();
+            let may_miss = if path.stack_bytes > FIRST_COPY { CUT_AT_FIRST } else { 0 };
+            if count > path.count || count + may_miss < path.count {
+                let NotedPath { path, count: made, stack_bytes, .. } = path;
+                self.faults.push(format!("{count} waits instead of {made} ({stack_bytes} bytes) at {path}"));
+            }
+            missing += path.count.saturating_sub(count);
+        }
+        if missing != self.cut {
+            self.faults.push(format!("{missing} waits are missing, and {} are cut", self.cut));
+        }
+        report.paths.iter().map(|path| path.count).sum()
+    }
+
+    /// Compares the times. Returns the largest deviation, in nanoseconds.
+    fn compare_times(&mut self, report: &PathsReport) -> f64 {
+        let mut deviation = 0.0_f64;
+        for path in &report.paths {
+            let [ns, count] = self.whole.get(&path.path).copied().unwrap_or_default();
+            // The clock of the program also has the time in which it was ready to run.
+            let (truth, share) = (real(path.ns), real(count) / real(path.count));
+            let (least, tolerance) =
+                (real(path.ns - path.queued_ns.min(path.ns)) * share, LEAST_TOLERANCE + 0.02 * truth);
+            let most = truth * share.min(1.0);
+            deviation = deviation.max(least - real(ns)).max(real(ns) - most);
+            if real(ns) < least - tolerance || real(ns) > most + tolerance {
+                self.faults.push(format!("{ns} ns of {count} waits, and the truth is {path:?}"));
+            }
+        }
+        deviation
+    }
+}
+
+fn waits_without_frame_pointers_are_on_paths_that_the_program_notes() -> Result<()> {
+    let agent = Agent::start(TABLES)?;
+    let Recorded { report, samples, .. } = recorded(&agent, "off-cpu", &format!("--rounds {FEW_WAITS}"))?;
+    let mut waits = Waits::of(&samples, &Noted::new(&report)?);
+    let all = waits.compare(&report);
+    suite::tell(&format!("{all} waits, {} of them cut", waits.cut));
+    no_faults(&waits.faults)
+}
+
+fn waits_without_frame_pointers_have_the_path_that_the_program_notes() -> Result<()> {
+    let agent = Agent::start(TABLES)?;
+    let Recorded { report, samples, walks } = recorded(&agent, "off-cpu", &format!("--rounds {WAITS}"))?;
+    let mut waits = Waits::of(&samples, &Noted::new(&report)?);
+    let all = waits.compare(&report);
+    let deviation = waits.compare_times(&report);
+    suite::tell(&format!("{all} waits, {walks} walks, {} cut, off by {} ms", waits.cut, deviation / 1e6));
+    if walks > real(all) / MOST_WALKS {
+        waits.faults.push(format!("{walks} stacks were copied or walked: recipes do not prove the {all} waits"));
+    }
+    no_faults(&waits.faults)
+}
+
+fn samples_without_frame_pointers_have_the_path_that_the_program_notes() -> Result<()> {
+    let agent = Agent::start(TABLES)?;
+    let Recorded { report, samples, .. } = recorded(&agent, "on-cpu", &format!("--on-cpu --rounds {SPINS}"))?;
+    let noted = Noted::new(&report)?;
+    let (mut faults, mut found) = (Vec::new(), BTreeMap::<String, u64>::new());
+    let mut all = 0;
+    for sample in &samples {
+        let [count, _] = sample.values;
+        all += count;
+        match noted.path_of(sample) {
+            Err(fault) => faults.push(format!("{fault:#}")),
+            Ok((path, Whole::Yes)) if noted.has(&path) => *found.entry(path).or_default() += count,
+            // Between two spins the thread is somewhere on a path.
+            Ok((path, whole)) => faults.extend(noted.ensure_part(&path, whole, sample).err().map(text)),
+        }
+    }
+    let whole: u64 = found.values().sum();
+    let spun: u64 = report.paths.iter().map(|path| path.ns).sum();
+    let mut deviation = 0.0_f64;
+    for path in &report.paths {
+        let (count, share) = (found.get(&path.path).copied().unwrap_or_default(), real(path.ns) / real(spun));
+        let (expected, sigma) = (share * real(whole), (share * (1.0 - share) * real(whole)).sqrt());
+        let off = (real(count) - expected).abs() / sigma;
+        deviation = deviation.max(off);
+        if off > SIGMAS {
+            faults.push(format!("{count} samples instead of {expected:.1} ({off:.1} sigma) at {}", path.path));
+        }
+    }
+    suite::tell(&format!("{all} samples, {whole} with a whole path, shares are off by {deviation:.1} sigma"));
+    if real(whole) < real(all) * 0.99 || whole == 0 {
+        faults.push(format!("{whole} of {all} samples have a whole path"));
+    }
+    no_faults(&faults)
+}
+
+fn text(error: anyhow::Error) -> String {
+    format!("{error:#}")
+}
