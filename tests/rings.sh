@@ -25,7 +25,7 @@ results='docs/(rings\.md|kernels\.md|kernels/.*)'
 # What is compiled, and how; and how the tests are run.
 built="Cargo.lock Cargo.toml .cargo rust-toolchain.toml agent ebpf tests/Cargo.toml tests/src tests/built-once.sh tests/other-layout.sh"
 built="$built Makefile setup.sh tests/rings.sh tests/ignored.txt"
-pages="$(git ls-files '*.md' | grep -v / | xargs) charts config docs"
+pages="$(git ls-files ':(glob)*.md' | xargs) charts config docs"
 
 # inputs RING: what the outcome of the ring depends on, a file or folder per word.
 inputs() {

@@ -268,13 +268,26 @@ fn check_beside_an_agent_says_so_and_leaves_it_alone() -> Result<()> {
     let mut agent = Agent::start(NO_EVENTS)?;
     let config = agent.directory().join("podperf.yaml");
     let address = agent.address().to_string();
-    let report = Report::of(|| {
-        let mut command = Command::new(agent::binary()?);
-        command.args(["check", "--listen", &address, "--config"]).arg(&config);
-        Ok(command)
-    })?;
+    let look = || {
+        let report = Report::of(|| {
+            let mut command = Command::new(agent::binary()?);
+            command.args(["check", "--listen", &address, "--config"]).arg(&config);
+            Ok(command)
+        })?;
+        report.expect("listen", "listen-agent", "healthy")?.names(&[&address])?;
+        Ok::<_, anyhow::Error>(report)
+    };
+    // A check asks the agent for its state, and waits for a second.
+    let mut last = None;
+    let report = within(DEADLINE, "the check hears the agent", || match look() {
+        Ok(report) => Ok(Some(report)),
+        Err(error) => {
+            last = Some(error);
+            Ok(None)
+        }
+    });
+    let report = report.with_context(|| format!("{last:?}"))?;
     report.expect_verdict("usable", &[])?;
-    report.expect("listen", "listen-agent", "healthy")?.names(&[&address])?;
     report.expect("run directory", "run-directory-agent", "healthy")?.names(&[&format!("pid {}", agent.pid())])?;
     agent.check()?;
     ensure!(agent.fresh_metrics()?.get("podperf_cgroup_oncpu_seconds_total", &[]).is_some(), "{}", agent.log());

@@ -8,11 +8,11 @@ use std::{
     path::Path,
     process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{agent, process};
+use podperf_tests::{agent, deadline::Deadline, process};
 use serde::Deserialize;
 
 /// The documented longest time of a check, even if a server does not answer.
@@ -59,9 +59,9 @@ pub(crate) fn command(directory: &Path, yaml: &str) -> Result<Command> {
 impl Output {
     pub(crate) fn of(command: &mut Command) -> Result<Self> {
         process::bind_to_parent(command);
-        let start = Instant::now();
+        let deadline = Deadline::begin(LONGEST);
         let output = command.stdin(Stdio::null()).output().with_context(|| format!("failed to start {command:?}"))?;
-        ensure!(start.elapsed() < LONGEST, "{command:?} took {:?}", start.elapsed());
+        deadline.check(|| format!("{command:?} ends"))?;
         let (stdout, stderr) = (String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
         Ok(Self { code: output.status.code(), stdout, stderr })
     }

@@ -1,6 +1,6 @@
 //! The agent's remaining privileges while it runs, from `/proc` for every thread.
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
@@ -73,10 +73,12 @@ fn each_mode_has_the_capabilities_that_the_chart_names_and_no_others() -> Result
         agent.get("/", &[("Accept", "text/html")])?;
         agent.metrics()?;
         let wanted = of_the_chart(profiles)?;
-        let threads = threads(&agent)?;
-        let names: BTreeSet<_> = threads.iter().map(|(name, _)| name.as_str()).collect();
-        ensure!(names.contains("podperf") && names.contains("podperf-kernel"), "{names:?}");
-        ensure!(names.contains("podperf-symbols") == profiles, "{names:?}");
+        // A thread takes its name when it first runs.
+        let threads = within(DEADLINE, "the threads have their names", || {
+            let threads = threads(&agent)?;
+            let has = |name: &str| threads.iter().any(|(of, _)| of == name);
+            Ok((has("podperf") && has("podperf-kernel") && has("podperf-symbols") == profiles).then_some(threads))
+        })?;
         for (name, status) in &threads {
             for (set, wanted) in
                 [("CapEff", wanted), ("CapPrm", wanted), ("CapBnd", wanted), ("CapInh", 0), ("CapAmb", 0)]

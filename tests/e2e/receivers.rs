@@ -123,7 +123,7 @@ impl Certificates {
 fn profiles_arrive_over_mutual_tls_and_certificates_may_be_replaced() -> Result<()> {
     let certificates = Certificates::new()?;
     let collector = Collector::start_secure(certificates.path())?;
-    let agent = Agent::start(&format!(
+    let mut agent = Agent::start(&format!(
         "otlp: {{endpoint: '{}', interval: 1s, tls: {}}}",
         collector.endpoint(),
         certificates.yaml()
@@ -141,7 +141,7 @@ fn profiles_arrive_over_mutual_tls_and_certificates_may_be_replaced() -> Result<
 
     certificates.authority.issue("podperf", certificates.path(), "client")?;
     within(DEADLINE, "the new ones are taken", || Ok(profile_export(&agent)?.contains("healthy").then_some(())))?;
-    ensure!(agent.log().contains("read the changed TLS files"), "{}", agent.log());
+    agent.wait_for_log("read the changed TLS files", DEADLINE)?;
     arrives(&agent, &collector)
 }
 

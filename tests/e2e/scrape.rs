@@ -236,17 +236,22 @@ fn every_series_is_scraped_unharmed(version: Version) -> Result<()> {
     first("up == 1")?;
     let runs = prometheus.version()?;
     ensure!(runs.starts_with(version.series()), "prometheus is {runs}");
-    first("count_over_time(up[1m]) >= 3")?;
-    ensure!(first("min_over_time(up[1m])")? == 1.0, "a scrape failed: {}", prometheus.log());
+    // On a busy machine a scrape may take longer than its second. One that fails by its content always does.
+    first("(min_over_time(up[4s]) == 1) and (count_over_time(up[4s]) >= 3)")?;
 
     let build = prometheus.query("podperf_build_info")?;
     let version = build.first().and_then(|series| series.labels.get("version")).context("no podperf_build_info")?;
     ensure!(version == env!("CARGO_PKG_VERSION"), "the build is {version}");
-    let rows = prometheus.query("podperf_cgroup_oncpu_seconds_total")?;
-    let row = rows.iter().find(|row| row.labels["cgroup"] == scope.kernel_path());
-    let row = row.with_context(|| format!("no `{}` in {rows:?}", scope.kernel_path()))?;
     let burnt = Duration::from_nanos(truth.inside.cpu_ns).as_secs_f64();
-    ensure!((0.98 * burnt..1.02 * burnt + 0.01).contains(&row.value), "burnt {burnt} s, prometheus has {}", row.value);
+    let right = 0.98 * burnt..1.02 * burnt + 0.01;
+    // The first scrape of a new series of a counter is 0.
+    let (mut rows, path) = (Vec::new(), scope.kernel_path());
+    within(DEADLINE, "prometheus has the time that was burnt", || {
+        rows = prometheus.query("podperf_cgroup_oncpu_seconds_total")?;
+        let mut row = rows.iter().filter(|row| row.labels["cgroup"] == path);
+        Ok(row.any(|row| right.contains(&row.value)).then_some(()))
+    })
+    .with_context(|| format!("burnt {burnt} s in `{path}`, and prometheus has {rows:?}"))?;
     // Prometheus counts the accepted series. The agent counts all series but this count itself.
     let missing = first("podperf_exported_series + 1 - on(instance) scrape_samples_scraped")?;
     ensure!(missing == 0.0, "{missing} series did not arrive");

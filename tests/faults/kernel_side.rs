@@ -118,7 +118,7 @@ fn a_full_table_of_cgroups_is_told_with_the_way_out() -> Result<()> {
     // There is at least one loss for each cgroup without a row.
     ensure!(count >= f64::from(u32::try_from(CGROUPS - ROOM)?), "{count} losses of {CGROUPS} cgroups in {ROOM} rows");
     let detail = wait_for_part(&agent, "losses", "degraded", &["cgroup_table", "raise `cgroups.max`"])?;
-    ensure!(agent.log().contains("`cgroups.max`"), "not in the log: {}", agent.log());
+    agent.wait_for_log("`cgroups.max`", SOON)?;
     agent.check()?;
     for path in ["/livez", "/readyz"] {
         ensure!(agent.get(path, &[])?.0 == 200, "{path} is not 200");

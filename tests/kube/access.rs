@@ -1,6 +1,12 @@
 //! Read access: each test sends requests to the agent, and a real API server reviews their tokens.
 
-use std::{fs, path::Path, thread, time::Duration};
+use std::{
+    cell::Cell,
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
@@ -23,6 +29,8 @@ const AN_HOUR: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(20);
 /// The time for which the agent caches a denied review.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// The same for an allowed one.
+const ALLOWED_FOR: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "readers";
 const REVIEWS: &str = "podperf_access_reviews_total";
 
@@ -75,6 +83,8 @@ struct Guarded {
     https: Https,
     files: TempDir,
     _credentials: Credentials,
+    /// The number of requests for which the API server was late.
+    late: Cell<u32>,
 }
 
 impl Guarded {
@@ -92,7 +102,7 @@ impl Guarded {
             path = path.display(),
         ))?;
         let https = Https::trusting(&path.join("ca.crt"))?;
-        Ok(Self { agent, https, files, _credentials: credentials })
+        Ok(Self { agent, https, files, _credentials: credentials, late: Cell::new(0) })
     }
 
     /// Returns the status code, the headers and the body.
@@ -105,8 +115,15 @@ impl Guarded {
         self.ask(request, &[("Authorization", &format!("Bearer {token}"))])
     }
 
+    /// Asks until the API server has reviewed the token: on a busy machine it may answer too late, and then the agent
+    /// asks it nothing for some seconds.
     fn expect(&self, token: &str, request: &str, code: u16) -> Result<String> {
-        let (got, _, says) = self.with(token, request)?;
+        let (got, _, says) = within(SOON, "the API server answers in time", || {
+            let answer = self.with(token, request)?;
+            let is_late = answer.0 == 503 && code != 503;
+            self.late.set(self.late.get() + u32::from(is_late));
+            Ok((!is_late).then_some(answer))
+        })?;
         ensure!(got == code, "{request} with `{}` answered {got} instead of {code}: {says}", owner(token));
         Ok(says)
     }
@@ -195,6 +212,7 @@ fn cells(plane: &ControlPlane) -> Result<()> {
     ensure!(guarded.ask("GET /metrics", &twice)?.0 == 401, "two tokens are let in");
 
     // Requests with a valid token.
+    let first = Instant::now();
     for (token, request, code) in [
         (&nobody, "GET /metrics", 403),
         (&nobody, "GET /debug/waits", 403),
@@ -236,12 +254,15 @@ fn cells(plane: &ControlPlane) -> Result<()> {
     let metrics = guarded.metrics(&scraper)?;
     let reviewed = |result| metrics.sum(REVIEWS, &[("result", result)]);
     ensure!(reviewed("allowed") >= 5.0 && reviewed("forbidden") >= 15.0, "{:?}", metrics.get(REVIEWS, &[]));
-    ensure!(reviewed("failed") == 0.0, "{} failed:\n{}", reviewed("failed"), guarded.agent.log());
+    let late = f64::from(guarded.late.get());
+    ensure!(reviewed("failed") <= late, "{} failed:\n{}", reviewed("failed"), guarded.agent.log());
     let before = metrics.sum(REVIEWS, &[]);
     for _ in 0..20 {
         guarded.expect(&scraper, "GET /metrics", 200)?;
     }
-    ensure!(guarded.metrics(&scraper)?.sum(REVIEWS, &[]) == before, "what is known is asked again");
+    let again = guarded.metrics(&scraper)?.sum(REVIEWS, &[]) - before;
+    let due = if first.elapsed() < ALLOWED_FOR { 0.0 } else { 1.0 };
+    ensure!(again <= due, "what is known is asked again {again} times, and {due} of them is due");
 
     let status = guarded.expect(&everything, "GET /status", 200)?;
     ensure!(status.contains("access") && status.contains("tokens are reviewed by the API server"), "{status}");
@@ -326,9 +347,16 @@ fn an_agent_that_may_not_review_lets_nobody_in_and_says_why() -> Result<()> {
         let may = plane.admin_kubectl(&["auth", "can-i", "create", "tokenreviews.authentication.k8s.io", user]);
         Ok(may.is_err().then_some(()))
     })?;
-    let mut guarded = Guarded::start(&plane)?;
-    guarded.expect(&scraper, "GET /metrics", 503)?;
-    let line = guarded.agent.wait_for_log("may not create `tokenreviews.authentication.k8s.io`", SOON)?;
+    let guarded = Guarded::start(&plane)?;
+    // An API server that is late is a reason, too, and the first one that is told.
+    let line = within(SOON, "the reason is told", || {
+        guarded.expect(&scraper, "GET /metrics", 503)?;
+        let log = guarded.agent.log();
+        Ok(log
+            .lines()
+            .find(|line| line.contains("may not create `tokenreviews.authentication.k8s.io`"))
+            .map(str::to_owned))
+    })?;
     ensure!(line.contains("config/rbac-authorization.yaml"), "{line}");
     guarded.ask("GET /readyz", &[]).context("it is not ready")?;
     Ok(())

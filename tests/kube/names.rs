@@ -118,8 +118,9 @@ fn the_sandbox_is_kept_apart_from_the_containers() -> Result<()> {
     let spoilt = Spoilt::start(Duration::from_secs(3600))?;
     // One pod is older than the agent, so its sandbox is known by the order of ids.
     let mut pods = vec![spoilt.kubelet.pod(SHOP, "older", Qos::Burstable, &["app"])?];
-    let mut running = vec![pods[0].start("app", Duration::ZERO)?];
+    let mut running = vec![pods[0].start("app", BURN)?];
     pods[0].report()?;
+    running[0].burnt()?;
     let cluster = Cluster::join(spoilt, "patience: 2s", "")?;
     cluster.wait_for_connection()?;
     for (name, containers) in [("single", &["app"][..]), ("double", &["app", "other"])] {

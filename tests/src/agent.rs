@@ -13,7 +13,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -26,7 +26,11 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use crate::{http, load, process, suite::OWN_MACHINE, waited::Waited};
+use crate::{
+    http, load, process,
+    suite::{OWN_MACHINE, within},
+    waited::Waited,
+};
 
 /// The agent logs this text on stderr when it answers.
 const READY: &str = "listening on http";
@@ -397,10 +401,16 @@ impl Agent {
         if self.shares_readings { COALESCED_FOR } else { COALESCE.saturating_add(READING) }
     }
 
-    /// Scrapes a reading that began after this call.
+    /// Scrapes a reading that began after this call. A reading on a busy machine may have begun long ago.
     pub fn fresh_metrics(&self) -> Result<Metrics> {
-        thread::sleep(self.coalesced_for());
-        self.metrics()
+        let called = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+        within(START_DEADLINE, "a reading begins and ends", || {
+            thread::sleep(self.coalesced_for());
+            let metrics = self.metrics()?;
+            let time = |name: &str| metrics.get(name, &[]).with_context(|| format!("no `{name}`"));
+            let began = time("podperf_reading_timestamp_seconds")? - time("podperf_scrape_duration_seconds")?;
+            Ok((began >= called).then_some(metrics))
+        })
     }
 
     /// Sends a signal.

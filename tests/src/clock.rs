@@ -5,6 +5,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -123,14 +124,16 @@ fn a_clock_before_the_servers_certificate_is_told_until_it_is_right() -> Result<
     cluster.agent.wait_for_log("(is the clock right?)", RECOVERY)?;
     wait_for_part(&cluster.agent, "pods", "degraded", &["certificate", "(is the clock right?)"])?;
     let failures = "podperf_kube_watch_failures_total";
-    let so_far = cluster.agent.fresh_metrics()?.sum(failures, &[]);
+    let so_far = cluster.agent.metrics()?.sum(failures, &[]);
     // The wait before each attempt is longer than the previous one, and the server's start has already cost some
     // attempts.
     cluster.wait_long_for(failures, &[], |failures| failures >= so_far + 2.0)?;
     let log = cluster.agent.log();
     ensure!(log.matches("is the clock right?").count() == 1, "the same reason again and again:\n{log}");
     let meanwhile = cluster.run_once("meanwhile", "app")?;
-    let metrics = cluster.agent.fresh_metrics()?;
+    // The agent's clock tells nothing about when a reading began.
+    thread::sleep(cluster.agent.coalesced_for());
+    let metrics = cluster.agent.metrics()?;
     let seconds = metrics.get(ONCPU, &[("namespace", SHOP), ("pod", "before")]).context("a series has ended")?;
     ensure_close("before", seconds, before.cpu)?;
 

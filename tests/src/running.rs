@@ -6,14 +6,14 @@ use std::{
     ops::Range,
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use nix::unistd::Pid;
 use serde::de::DeserializeOwned;
 
-use crate::{agent::Metrics, cgroup::TestCgroup, load, process};
+use crate::{agent::Metrics, cgroup::TestCgroup, deadline::Deadline, load, process};
 
 /// The agent's default: the BTF-typed tracepoint, if the kernel supports it.
 pub const BTF: &str = "";
@@ -35,6 +35,12 @@ pub const OFFCPU: &str = "podperf_cgroup_offcpu_seconds_total";
 const LEAST_TOLERANCE: Duration = Duration::from_millis(2);
 /// No load of this ring runs longer than this.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Returns whether the first thread of a process sleeps. The kernel sets the state before the switch, and a task that is
+/// preempted between them still waits for a CPU; it reports the blocking function (`wchan`) only after the switch.
+pub(crate) fn is_blocked(pid: u32) -> Result<bool> {
+    Ok(Counts::of(pid)?.state == "S" && fs::read_to_string(format!("/proc/{pid}/wchan"))? != "0")
+}
 
 /// A running `podperf-load`, which is killed on drop.
 #[derive(Debug)]
@@ -88,12 +94,9 @@ impl Load {
 
     /// Waits until the load blocks: from then on its counts do not change.
     pub fn wait_until_blocked(&self) -> Result<()> {
-        let start = Instant::now();
-        // The kernel sets the state before the switch, and a task that is preempted between them still waits for a CPU.
-        // The kernel reports the blocking function (`wchan`) only after the switch.
-        let wchan = format!("/proc/{}/wchan", self.pid());
-        while Counts::of(self.pid())?.state != "S" || fs::read_to_string(&wchan)? == "0" {
-            ensure!(start.elapsed() < DEADLINE, "the load does not block");
+        let deadline = Deadline::begin(DEADLINE);
+        while !is_blocked(self.pid())? {
+            deadline.check(|| "the load blocks".into())?;
             thread::sleep(Duration::from_millis(1));
         }
         // The task leaves the run queue a moment before the switch is counted.

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Result;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server on loopback, which ends on drop.
 #[derive(Debug)]

@@ -250,7 +250,8 @@ impl ControlPlane {
         command
             .arg("--kubeconfig")
             .arg(credentials.kubeconfig())
-            .arg("--request-timeout=10s")
+            // A busy machine may starve the API server.
+            .arg("--request-timeout=120s")
             .args(arguments)
             // kubectl's caches and preferences go there.
             .env("HOME", self.directory.path());

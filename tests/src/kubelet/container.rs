@@ -15,7 +15,7 @@ use k8s_openapi::{
 };
 
 use super::directories::{Naming, random_id};
-use crate::{cgroup::TestCgroup, load, process, suite::within};
+use crate::{cgroup::TestCgroup, load, process, running::is_blocked, suite::within};
 
 /// An image that is never pulled.
 pub(super) const IMAGE: &str = "none";
@@ -77,8 +77,10 @@ impl Running {
 
     /// Waits until the container has burnt its CPU time. The container then stays idle.
     pub fn burnt(&self) -> Result<()> {
+        let pid = self.child.id();
         within(DEADLINE, "the container has used its CPU time", || {
-            Ok((self.cgroup.cpu_usage()? >= self.burns).then_some(()))
+            let has_burnt = self.cgroup.cpu_usage()? >= self.burns && is_blocked(pid)?;
+            Ok(has_burnt.then_some(()))
         })
     }
 
