@@ -112,7 +112,7 @@ struct Waits {
     whole: BTreeMap<String, [u64; 2]>,
     /// The number of those whose path is cut.
     cut: u64,
-    /// What no right stack has.
+    /// Samples that are on no path of the program.
     faults: Vec<String>,
 }
 

@@ -71,7 +71,7 @@ pub enum CopyOf {
         /// The id of the copy.
         id: StackId,
         /// The call site.
-        place: StackId,
+        site: StackId,
         /// The path: recipes and requests for pages are found by it.
         path: StackId,
         /// Set if samples have named the call site before, and wait for its stack.
@@ -106,7 +106,7 @@ impl Copy {
         let page = |at: usize| short(offset_of!(abi::podperf_copy, page) + 2 * at);
         let further = (0..count.saturating_sub(1)).map(page).collect::<Option<Vec<u16>>>()?;
         let pages = (count > 0).then_some(0).into_iter().chain(further).collect();
-        let (place, path) = (word(offset_of!(abi::podperf_copy, place))?, word(offset_of!(abi::podperf_copy, path))?);
+        let (site, path) = (word(offset_of!(abi::podperf_copy, site))?, word(offset_of!(abi::podperf_copy, path))?);
         let at_ns = word(offset_of!(abi::podperf_copy, at_ns))?;
         let of = if u32::from(key.activity) == abi::PODPERF_ON_CPU {
             let (key, ns) = (SampleKey::from_abi(&key)?, word(offset_of!(abi::podperf_copy, ns))?);
@@ -114,7 +114,7 @@ impl Copy {
         } else {
             let at = offset_of!(abi::podperf_copy, is_named);
             let is_named = header.get(at..at + 4)?.iter().any(|byte| *byte != 0);
-            CopyOf::Wait { id: StackId(key.stack), place: StackId(place), path: StackId(path), is_named }
+            CopyOf::Wait { id: StackId(key.stack), site: StackId(site), path: StackId(path), is_named }
         };
         Some(Self {
             of,
@@ -374,7 +374,7 @@ mod tests {
         copy.key.activity = u8::try_from(activity).unwrap();
         (copy.key.stack, copy.key.tgid, copy.key.cgroup) = (10, 7, 3);
         copy.path = 14;
-        (copy.place, copy.kernel, copy.ns, copy.at_ns, copy.is_named) = (12, 15, 20, 30, 1);
+        (copy.site, copy.kernel, copy.ns, copy.at_ns, copy.is_named) = (12, 15, 20, 30, 1);
         copy.code = [1, 2, 3];
         copy.registers[32] = 4;
         copy.pages = u16::try_from(pages.len()).unwrap();
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn a_copy_of_a_wait_is_decoded() {
         let copy = Copy::decode(&record(0, &[0, 5])).unwrap();
-        assert_eq!(copy.of, CopyOf::Wait { id: StackId(10), place: StackId(12), path: StackId(14), is_named: true });
+        assert_eq!(copy.of, CopyOf::Wait { id: StackId(10), site: StackId(12), path: StackId(14), is_named: true });
         assert_eq!((copy.kernel, copy.process, copy.program), (Some(StackId(15)), Pid(7), [1, 2, 3]));
         assert_eq!((copy.registers[32], &copy.pages[..], copy.stack.len()), (4, &[0, 5][..], 8192));
     }

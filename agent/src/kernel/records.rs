@@ -16,7 +16,7 @@ pub enum StackRecord {
     /// The frames of a stack that was not sent before.
     Stack(RawStack),
     /// A call site (first) and its stack (second), after samples named the call site before its stack was known.
-    Place(StackId, StackId),
+    CallSite(StackId, StackId),
     /// A wait longer than the threshold.
     LongWait(RawSample),
     /// A waker, which ends waits.
@@ -147,9 +147,9 @@ impl StackRecord {
                 let (user, kernel) = frames.get(..(user + kernel) * 8)?.split_at(user * 8);
                 Some(Self::Stack(RawStack { id, process, user: addresses(user), kernel: addresses(kernel), end }))
             }
-            abi::PODPERF_RECORD_PLACE => {
-                let place: abi::podperf_place = whole(bytes)?;
-                Some(Self::Place(StackId(place.place), StackId(place.stack)))
+            abi::PODPERF_RECORD_SITE => {
+                let record: abi::podperf_site = whole(bytes)?;
+                Some(Self::CallSite(StackId(record.site), StackId(record.stack)))
             }
             abi::PODPERF_RECORD_LONG_WAIT => {
                 let wait: abi::podperf_long_wait = whole(bytes)?;

@@ -60,7 +60,7 @@ impl StackId {
 
     /// Returns `true` for a call site, whose stack may come later.
     #[must_use]
-    pub const fn is_place(self) -> bool {
+    pub const fn is_call_site(self) -> bool {
         self.0 & 1 == 0
     }
 }

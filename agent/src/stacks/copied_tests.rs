@@ -41,7 +41,7 @@ fn copy(frames: &[u64], pages: &[u16]) -> Copy {
     registers[usize::from(HERE.pc())] = CODE;
     registers[usize::from(HERE.sp())] = SP;
     registers[if HERE == crate::stacks::dwarf::Machine::X86_64 { 6 } else { 29 }] = SP + frames[0];
-    let of = CopyOf::Wait { id: StackId(2), place: StackId(4), path: StackId(6), is_named: false };
+    let of = CopyOf::Wait { id: StackId(2), site: StackId(4), path: StackId(6), is_named: false };
     let (process, pages) = (Pid(1), pages.to_vec());
     Copy { of, kernel: None, process, at_ns: 1, program: [0; 3], registers, pages, stack }
 }

@@ -2,7 +2,7 @@ use super::*;
 
 fn copy(process: u32, program: u64, at_ns: u64) -> Copy {
     Copy {
-        of: CopyOf::Wait { id: StackId(at_ns * 2), place: StackId(2), path: StackId(4), is_named: false },
+        of: CopyOf::Wait { id: StackId(at_ns * 2), site: StackId(2), path: StackId(4), is_named: false },
         kernel: None,
         process: Pid(process),
         at_ns,

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The longest time that samples wait for the stack of their call site, in nanoseconds.
-const PLACE_PATIENCE_NS: u64 = 60_000_000_000;
+const STACK_PATIENCE_NS: u64 = 60_000_000_000;
 
 /// A stack, and the reason of a wait with this stack.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Window {
     wakers: HashMap<WakerId, (Arc<RawWaker>, u64)>,
     /// The stacks of call sites, with the number of the reading in which each arrived: samples may arrive one reading
     /// later.
-    places: HashMap<StackId, (StackId, u64)>,
+    call_sites: HashMap<StackId, (StackId, u64)>,
     /// The stacks of copies, with the number of the reading that last used each of them.
     copies: HashMap<StackId, (StackId, u64)>,
     sums: HashMap<SampleKey, RawSample>,
@@ -54,7 +54,7 @@ pub struct Window {
     /// Long waits that arrived since the last reading.
     new_long_waits: Vec<RawSample>,
     /// Samples of call sites without a stack, with the time since when they wait.
-    placeless: Vec<(u64, RawSample)>,
+    stackless: Vec<(u64, RawSample)>,
     /// The profiled times since the last call of [`Window::take_profiled`].
     profiled: HashMap<CgroupId, Facts>,
     seen: SeenTime,
@@ -76,12 +76,12 @@ impl Window {
             stacks: HashMap::new(),
             not_taken: Arc::new(not_taken()),
             wakers: HashMap::new(),
-            places: HashMap::new(),
+            call_sites: HashMap::new(),
             copies: HashMap::new(),
             sums: HashMap::new(),
             long_waits: Vec::new(),
             new_long_waits: Vec::new(),
-            placeless: Vec::new(),
+            stackless: Vec::new(),
             profiled: HashMap::new(),
             seen,
             takes: 0,
@@ -108,12 +108,12 @@ impl Window {
                 let known = KnownStack { reason, stack: Arc::new(stack) };
                 self.stacks.insert(known.stack.id, (known, self.number));
             }
-            StackRecord::Place(place, stack) => {
-                self.places.insert(place, (stack, self.takes));
+            StackRecord::CallSite(site, stack) => {
+                self.call_sites.insert(site, (stack, self.takes));
             }
             // The stack of the call site may arrive next. Beyond the limit, long waits do not wait for it.
             StackRecord::LongWait(wait) if self.new_long_waits.len() >= self.max_samples => {
-                self.place_and_keep(wait, wait.last_ns, true);
+                self.find_and_keep(wait, wait.last_ns, true);
             }
             StackRecord::LongWait(wait) => self.new_long_waits.push(wait),
             StackRecord::Waker(waker) => {
@@ -125,22 +125,22 @@ impl Window {
     /// Adds samples. Records that were sent before them must be added first.
     pub fn add(&mut self, samples: Vec<RawSample>, now_ns: u64) {
         for wait in std::mem::take(&mut self.new_long_waits) {
-            self.place_and_keep(wait, now_ns, true);
+            self.find_and_keep(wait, now_ns, true);
         }
         for sample in samples {
-            self.place_and_keep(sample, now_ns, false);
+            self.find_and_keep(sample, now_ns, false);
         }
-        for (since_ns, mut sample) in std::mem::take(&mut self.placeless) {
-            let stack = sample.key.stack.and_then(|place| self.stack_of(place));
-            if stack.is_none() && now_ns.saturating_sub(since_ns) < PLACE_PATIENCE_NS {
-                self.placeless.push((since_ns, sample));
+        for (since_ns, mut sample) in std::mem::take(&mut self.stackless) {
+            let stack = sample.key.stack.and_then(|site| self.stack_of(site));
+            if stack.is_none() && now_ns.saturating_sub(since_ns) < STACK_PATIENCE_NS {
+                self.stackless.push((since_ns, sample));
                 continue;
             }
             sample.key.stack = stack;
             self.keep(sample, false);
         }
         let takes = self.takes;
-        self.places.retain(|_, (_, told)| *told + 1 >= takes);
+        self.call_sites.retain(|_, (_, told)| *told + 1 >= takes);
         self.forget_copies();
         self.takes += 1;
     }
@@ -210,12 +210,12 @@ impl Window {
         known.1 = number;
     }
 
-    fn place_and_keep(&mut self, mut sample: RawSample, now_ns: u64, alone: bool) {
-        if let Some(place) = sample.key.stack.filter(|id| id.is_place()) {
-            match self.stack_of(place) {
+    fn find_and_keep(&mut self, mut sample: RawSample, now_ns: u64, alone: bool) {
+        if let Some(site) = sample.key.stack.filter(|id| id.is_call_site()) {
+            match self.stack_of(site) {
                 Some(stack) => sample.key.stack = Some(stack),
-                None if self.placeless.len() < self.max_samples => {
-                    self.placeless.push((now_ns, sample));
+                None if self.stackless.len() < self.max_samples => {
+                    self.stackless.push((now_ns, sample));
                     return;
                 }
                 None => sample.key.stack = None,
@@ -288,7 +288,7 @@ impl Window {
     /// stack yet are included, too.
     pub fn end(&mut self, last: bool) -> Vec<RawSample> {
         if last {
-            for (_, mut sample) in std::mem::take(&mut self.placeless) {
+            for (_, mut sample) in std::mem::take(&mut self.stackless) {
                 sample.key.stack = None;
                 self.keep(sample, false);
             }

@@ -8,7 +8,7 @@ use crate::stacks::Unwound;
 const NOW: u64 = 1_000_000_000;
 const CGROUP: CgroupId = CgroupId(7);
 const STACK: StackId = StackId(1);
-const PLACE: StackId = StackId(2);
+const SITE: StackId = StackId(2);
 
 fn window() -> Window {
     let mut window = Window::new(2, 2, SeenTime::default());
@@ -68,15 +68,15 @@ fn a_lock_is_that_of_the_wait_and_not_of_the_queue_after_it() {
 }
 
 #[test]
-fn samples_of_a_place_wait_for_its_stack() {
+fn samples_of_a_call_site_wait_for_its_stack() {
     let mut window = window();
     window.record(stack(STACK));
-    window.add(vec![sample(Some(PLACE), 5)], NOW);
+    window.add(vec![sample(Some(SITE), 5)], NOW);
     assert!(window.end(false).is_empty() && profiled(&mut window, WaitReason::Child) == 0);
-    window.record(StackRecord::Place(PLACE, STACK));
+    window.record(StackRecord::CallSite(SITE, STACK));
     // A sample of the same call site may have been in the other table then.
     window.add(vec![], NOW);
-    window.add(vec![sample(Some(PLACE), 6)], NOW);
+    window.add(vec![sample(Some(SITE), 6)], NOW);
     assert_eq!(profiled(&mut window, WaitReason::Child), 11);
     let found = window.end(false);
     assert_eq!((found.len(), found[0].key.stack, found[0].ns), (1, Some(STACK), 11));
@@ -84,9 +84,9 @@ fn samples_of_a_place_wait_for_its_stack() {
 
 #[test]
 fn a_sample_that_waited_too_long_or_to_the_end_is_sent_without_a_stack() {
-    for (later, last) in [(PLACE_PATIENCE_NS, false), (0, true)] {
+    for (later, last) in [(STACK_PATIENCE_NS, false), (0, true)] {
         let mut window = window();
-        window.add(vec![sample(Some(PLACE), 5)], NOW);
+        window.add(vec![sample(Some(SITE), 5)], NOW);
         window.add(vec![], NOW + later);
         let found = window.end(last);
         assert_eq!((found.len(), found[0].key.stack, found[0].ns), (1, None, 5), "{later} {last}");
@@ -205,14 +205,14 @@ fn what_was_seen_wins_over_what_is_remembered() {
 }
 
 #[test]
-fn a_place_whose_stack_stays_unknown_has_at_least_what_was_seen() {
+fn a_call_site_whose_stack_stays_unknown_has_at_least_what_was_seen() {
     let mut window = window();
-    let mut sample = sample(Some(PLACE), 5);
+    let mut sample = sample(Some(SITE), 5);
     sample.key.seen = Some(STACK);
     window.record(stack(STACK));
     window.add(vec![sample], NOW);
-    assert_eq!(window.seen(), SeenTime::default(), "it waits for the place");
-    window.add(vec![], NOW + PLACE_PATIENCE_NS);
+    assert_eq!(window.seen(), SeenTime::default(), "it waits for the call site");
+    window.add(vec![], NOW + STACK_PATIENCE_NS);
     assert_eq!((profiled(&mut window, WaitReason::Child), window.seen()), (5, SeenTime::default()));
     assert_eq!(window.end(false)[0].key.stack, Some(STACK));
 }
@@ -221,7 +221,7 @@ fn a_place_whose_stack_stays_unknown_has_at_least_what_was_seen() {
 fn the_kernel_part_of_a_copied_stack_may_arrive_after_it() {
     let mut window = window();
     let (id, copy, part) = (StackId(21), StackId(20), StackId(15));
-    let of = CopyOf::Wait { id: copy, place: PLACE, path: PLACE, is_named: false };
+    let of = CopyOf::Wait { id: copy, site: SITE, path: SITE, is_named: false };
     let unwound = Unwound { of, id, process: Pid(1), kernel: Some(part), user: vec![1, 2], end: Unwind::Whole };
     assert!(!window.add_unwound(unwound.clone()));
     window.add(vec![sample(Some(copy), 5)], NOW);

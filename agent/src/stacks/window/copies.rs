@@ -35,9 +35,9 @@ impl Window {
             }
         };
         match of {
-            CopyOf::Wait { id: copy, place, is_named, .. } => {
+            CopyOf::Wait { id: copy, site, is_named, .. } => {
                 if is_named {
-                    self.places.insert(place, (id, self.takes));
+                    self.call_sites.insert(site, (id, self.takes));
                 }
                 if self.copies.len() < self.most_copies() {
                     self.copies.insert(copy, (id, self.takes));
@@ -52,12 +52,12 @@ impl Window {
     }
 
     /// Returns the stack of a call site or of a copy, if it is known.
-    pub(super) fn stack_of(&mut self, place: StackId) -> Option<StackId> {
-        if let Some((stack, used)) = self.copies.get_mut(&place) {
+    pub(super) fn stack_of(&mut self, id: StackId) -> Option<StackId> {
+        if let Some((stack, used)) = self.copies.get_mut(&id) {
             *used = self.takes;
             return Some(*stack);
         }
-        self.places.get(&place).map(|(stack, _)| *stack)
+        self.call_sites.get(&id).map(|(stack, _)| *stack)
     }
 
     /// Forgets copies that no sample has named lately, once there are many: their waits have ended.
