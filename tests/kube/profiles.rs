@@ -48,7 +48,7 @@ fn the_waits_of_each_container_arrive_under_its_own_names() -> Result<()> {
     for (running, sleeper) in running.iter().zip(&sleepers) {
         let container = running.name();
         let profiles = profiles_of(&collector, container)?;
-        ensure_near(container, waits(&profiles), sleeper.blocked)?;
+        ensure_near(container, waits(&profiles), sleeper.blocked).with_context(|| all_of(&cluster, &profiles))?;
         told.ensure_as_metrics_have_it(&cluster, container, &profiles)?;
         for profile in &profiles {
             for (key, value) in [
@@ -84,7 +84,7 @@ fn the_annotation_names_the_service_of_a_profile() -> Result<()> {
     let sleeper = Sleeper::start(running.cgroup(), &["--waits", "20"])?;
     wait_for_windows(&cluster)?;
     let profiles = profiles_of(&collector, "web")?;
-    ensure_near("web", waits(&profiles), sleeper.blocked)?;
+    ensure_near("web", waits(&profiles), sleeper.blocked).with_context(|| all_of(&cluster, &profiles))?;
     for profile in &profiles {
         let name = |key| profile.resource.get(key).map(String::as_str);
         let names = (name("service.name"), name("k8s.deployment.name"));
@@ -164,7 +164,7 @@ fn waits_whose_name_comes_later_than_their_window_lose_nothing() -> Result<()> {
     for sleeper in sleepers {
         truth += sleeper?.blocked;
     }
-    ensure_near("web", waits(&profiles), truth)?;
+    ensure_near("web", waits(&profiles), truth).with_context(|| all_of(&cluster, &profiles))?;
     told.ensure_as_metrics_have_it(&cluster, "web", &profiles)?;
     // The functions of a process that has ended have no names. Its time is there.
     let profiles = profiles_of(&collector, "log")?;
@@ -239,6 +239,18 @@ fn waits(profiles: &[Profile]) -> Duration {
     let samples = profiles.iter().flat_map(|profile| &profile.samples);
     let own = samples.filter(|sample| sample.functions().windows(WAIT_STACK.len()).any(|names| names == WAIT_STACK));
     Duration::from_nanos(own.map(|sample| sample.value).sum())
+}
+
+/// Returns the samples with a value, and what the agent left out: for the error of a test that misses waits.
+fn all_of(cluster: &Cluster, profiles: &[Profile]) -> String {
+    let metrics = cluster.agent.metrics().unwrap_or_default();
+    let is_told = |name: &str| ["podperf_bpf_drops_total", "podperf_overhead_shed"].contains(&name);
+    let left_out: Vec<_> = metrics.samples().iter().filter(|it| is_told(&it.name) && it.value > 0.0).collect();
+    let samples = profiles.iter().flat_map(|profile| profile.samples.iter().map(|sample| (profile.request, sample)));
+    let samples: Vec<_> = samples
+        .map(|(request, it)| format!("{request} {} {} {:?} {:?}", it.value, it.reason, it.state, it.functions()))
+        .collect();
+    format!("left out: {left_out:?}, samples:\n{}\n", samples.join("\n"))
 }
 
 fn time_in(profiles: &[Profile], state: &str) -> Duration {

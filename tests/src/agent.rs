@@ -27,6 +27,7 @@ use nix::{
 use tempfile::TempDir;
 
 use crate::{
+    deadline::Late,
     http, load, process,
     suite::{OWN_MACHINE, within},
     waited::Waited,
@@ -94,7 +95,7 @@ pub(crate) fn take_ended() -> Option<String> {
 }
 
 /// One scrape.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Metrics(Vec<Sample>);
 
 /// One series of a scrape.
@@ -328,10 +329,10 @@ impl Agent {
             }
             self.check()?;
             let (took, without_cpu) = (start.elapsed(), waited.total());
-            ensure!(
-                took <= deadline + without_cpu,
-                "podperf did not say `{text}` in {deadline:?}: it took {took:?}, {without_cpu:?} of it without a CPU:\n{log}"
-            );
+            if took > deadline + without_cpu {
+                let text = format!("podperf did not say `{text}` in {deadline:?}");
+                bail!(Late(format!("{text}: it took {took:?}, {without_cpu:?} of it without a CPU:\n{log}")));
+            }
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -23,7 +23,7 @@ pub struct Deadline {
 
 /// The error of a missed deadline. A ring of tests may try such a test again.
 #[derive(Debug)]
-pub struct Late(String);
+pub struct Late(pub(crate) String);
 
 impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
