@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Size, SubjectName};
+use super::{Coverage, Size, SubjectName};
 use crate::stacks::profile::{Activity, Sample, Stack};
 
 /// The samples that a recording takes.
@@ -35,6 +35,8 @@ pub struct Merged {
     pub start: Option<SystemTime>,
     /// The total length of all windows.
     pub duration: Duration,
+    /// How far the stacks of this time reach.
+    pub coverage: Coverage,
     /// The losses on the whole node: reason and count.
     pub losses: Vec<(&'static str, u64)>,
     /// The time that one sample on the CPU stands for.

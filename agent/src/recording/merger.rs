@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Merged, MergedSample, MergedSubject, Selector, Side, SubjectName,
+    Coverage, Merged, MergedSample, MergedSubject, Selector, Side, SubjectName,
     identity::{Number, Stacks, Wakers},
     weight::Weight,
 };
@@ -77,6 +77,7 @@ pub struct Merger {
     sums: usize,
     start: Option<SystemTime>,
     duration: Duration,
+    coverage: Coverage,
     losses: BTreeMap<&'static str, u64>,
     sample_period: Option<Duration>,
     count: u64,
@@ -96,6 +97,7 @@ impl Merger {
             sums: 0,
             start: None,
             duration: Duration::ZERO,
+            coverage: Coverage::default(),
             losses: BTreeMap::new(),
             sample_period: None,
             count: 0,
@@ -154,9 +156,11 @@ impl Merger {
             self.sums += 1;
             Sum { nanoseconds: 0, count: 0, waker }
         });
-        sum.nanoseconds = sum.nanoseconds.saturating_add(sample.nanoseconds).saturating_add(before);
+        let nanoseconds = sample.nanoseconds.saturating_add(before);
+        sum.nanoseconds = sum.nanoseconds.saturating_add(nanoseconds);
         sum.count = sum.count.saturating_add(sample.count);
         self.count = self.count.saturating_add(sample.count);
+        self.coverage.add(&sample.stack, &sample.activity, nanoseconds);
     }
 
     /// Keeps the sums with the most time, up to half of the limit, and merges the rest.
@@ -228,6 +232,7 @@ impl Merger {
             subjects,
             start: self.start,
             duration: self.duration,
+            coverage: self.coverage,
             losses: self.losses.into_iter().collect(),
             sample_period: self.sample_period,
             merged,
@@ -423,6 +428,7 @@ mod tests {
         }
         let merged = merger.finish();
         assert_eq!((merged.nanoseconds(), merged.count()), (10 * 500_500, 20_000));
+        assert_eq!(merged.coverage.of(Unwind::Whole), 10 * 500_500, "of the merged ones, too");
         assert!(merged.merged > 5000, "{}", merged.merged);
     }
 }

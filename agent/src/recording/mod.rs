@@ -4,6 +4,7 @@
 //! recordings in progress. [`record`] makes one recording, and [`Merger`] adds its windows up within a limit. The
 //! exporters write the result. This module reads nothing from the kernel and looks up no names.
 
+mod coverage;
 mod identity;
 mod merged;
 mod merger;
@@ -13,6 +14,7 @@ mod selector;
 mod weight;
 mod windows;
 
+pub use coverage::Coverage;
 pub use merged::{Merged, MergedSample, MergedSubject, Side};
 pub use merger::{Merger, smaller};
 pub use recent::{Recent, Size};

@@ -10,7 +10,7 @@ use crate::{
         lock::Lock,
         wait::{Unwind, WaitReason, WaitState},
     },
-    recording::{Merged, MergedSample, MergedSubject, Side, SubjectName},
+    recording::{Coverage, Merged, MergedSample, MergedSubject, Side, SubjectName},
     stacks::profile::{Activity, Frame, FrameKind, Function, Stack},
 };
 
@@ -22,6 +22,8 @@ pub(super) fn recording(samples: Vec<MergedSample>) -> Merged {
 }
 
 pub(super) fn recording_of(path: &str, samples: Vec<MergedSample>) -> Merged {
+    let mut coverage = Coverage::default();
+    samples.iter().for_each(|sample| coverage.add(&sample.stack, &sample.activity, sample.nanoseconds));
     let on_cpu = samples.iter().any(|sample| sample.activity == Activity::OnCpu);
     Merged {
         side: if on_cpu { Side::OnCpu } else { Side::OffCpu },
@@ -29,6 +31,7 @@ pub(super) fn recording_of(path: &str, samples: Vec<MergedSample>) -> Merged {
         subjects: vec![MergedSubject { name: SubjectName::Cgroup(path.into()), samples }],
         start: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
         duration: Duration::from_secs(10),
+        coverage,
         losses: vec![],
         sample_period: on_cpu.then_some(Duration::from_millis(10)),
         merged: 0,

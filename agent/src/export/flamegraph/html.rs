@@ -5,7 +5,7 @@
 use std::{fmt::Write, time::SystemTime};
 
 use super::{
-    caption,
+    caption, coverage,
     formatting::{escape, percent, time},
     grow::tree,
     longest, palette, svg, tree,
@@ -50,6 +50,7 @@ pub fn page(merged: &Merged, links: &Links) -> String {
     above(&mut html, links);
     // Writing to a string does not fail.
     write!(html, "<h1>{title}</h1>\n<p>{}{}</p>\n", escape(&caption(merged)), when(merged)).ok();
+    covers(&mut html, merged);
     losses(&mut html, merged);
     if merged.subjects.is_empty() {
         let why = match merged.side {
@@ -97,6 +98,17 @@ fn when(merged: &Merged) -> String {
     let seconds = start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     format!("<span class=\"soft\">, from {hour:02}:{minute:02}:{second:02} UTC</span>")
+}
+
+/// Writes how much of the time has a stack, so that a thin picture does not look like a complete one.
+fn covers(html: &mut String, merged: &Merged) {
+    let Some(says) = coverage::sentence(&merged.coverage) else { return };
+    let (class, warning) = if coverage::is_thin(&merged.coverage) {
+        ("warn", " Outer functions look too small: a stack without its callers is not drawn below them.")
+    } else {
+        ("soft", "")
+    };
+    writeln!(html, "<p class=\"{class}\">{says}{warning}</p>").ok();
 }
 
 fn losses(html: &mut String, merged: &Merged) {
@@ -163,7 +175,9 @@ fn reasons(html: &mut String, merged: &Merged) {
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
-    use crate::model::wait::WaitReason;
+    use std::sync::Arc;
+
+    use crate::model::wait::{Unwind, WaitReason};
 
     #[test]
     fn a_name_is_never_more_than_text() {
@@ -199,7 +213,13 @@ mod tests {
     fn what_is_missing_is_said() {
         let mut merged = recording(vec![wait(WaitReason::Disk, &[], &["main"], 1)]);
         merged.losses.push(("stack_walk", 7));
+        assert!(page(&merged, &Links::default()).contains("<p class=\"soft\">Stacks, by time: 100 % whole.</p>"));
         assert!(page(&merged, &Links::default()).contains("Missing, on the whole node: stack_walk 7."));
+        let mut cut = wait(WaitReason::Disk, &["io_schedule"], &["read"], 3);
+        Arc::make_mut(&mut cut.stack).unwind = Unwind::NoFramePointers;
+        let thin = page(&recording(vec![cut, wait(WaitReason::Disk, &[], &["main"], 5)]), &Links::default());
+        let says = "<p class=\"warn\">Stacks, by time: 62 % whole, 38 % incomplete (no_frame_pointers 38 %). Outer functions look";
+        assert!(thin.contains(says), "{thin}");
         merged.subjects.clear();
         assert!(page(&merged, &Links::default()).contains("Nothing yet. Waits are shown"));
         merged.side = Side::OnCpu;

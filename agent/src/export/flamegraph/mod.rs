@@ -5,6 +5,7 @@
 //! total time and have a limit: frames that are too narrow to see, or over the limit, are merged before they take
 //! memory.
 
+mod coverage;
 mod folded;
 mod formatting;
 mod grow;

@@ -8,7 +8,7 @@ use std::{collections::HashMap, io::Write as _, sync::Arc, time::SystemTime};
 use flate2::{Compression, write::GzEncoder};
 use prost::Message;
 
-use super::tree;
+use super::{coverage, tree};
 use crate::{
     model::wait::Unwind,
     recording::{Merged, MergedSample, Side, SubjectName},
@@ -187,6 +187,10 @@ impl Builder {
             if !self.mappings_at.contains_key(&Arc::as_ptr(mapping).addr()) && is_program(mapping) {
                 self.mapping(mapping);
             }
+        }
+        if let Some(says) = coverage::sentence(&merged.coverage) {
+            let comment = self.text(&says);
+            self.profile.comment.push(comment);
         }
         for (reason, count) in &merged.losses {
             let comment = self.text(&format!("lost on the whole node: {reason} {count}"));

@@ -6,7 +6,7 @@
 use std::{fmt::Write, sync::Arc};
 
 use super::{
-    caption,
+    caption, coverage,
     formatting::{escape, percent, real, share, time},
     grow::{MOST_FRAMES, NARROWEST, tree},
     palette,
@@ -129,7 +129,7 @@ pub(super) fn standalone(merged: &Merged) -> String {
     const MARGIN: usize = 12;
     const LEGEND_COLUMNS: usize = 4;
     let legend = legend(merged);
-    let legend_top = 56;
+    let legend_top = 76;
     let top = legend_top + legend.len().div_ceil(LEGEND_COLUMNS) * ROW + 8;
     let root = tree(merged);
     let picture = picture(&root, merged.side, top);
@@ -144,6 +144,10 @@ pub(super) fn standalone(merged: &Merged) -> String {
         palette::rules(),
         escape(&caption(merged)),
     );
+    if let Some(says) = coverage::sentence(&merged.coverage) {
+        // Writing to a string does not fail.
+        writeln!(svg, "<text x=\"{MARGIN}\" y=\"64\">{says}</text>").ok();
+    }
     if picture.merged > 0 {
         let says = merging(picture.merged);
         // Writing to a string does not fail.

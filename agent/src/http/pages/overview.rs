@@ -18,9 +18,9 @@ use crate::{
     kernel::OpenCounter,
     model::{
         usage::Usage,
-        wait::{WaitReason, WaitState},
+        wait::{Unwind, WaitReason, WaitState},
     },
-    recording::{Selector, Side, SubjectName},
+    recording::{Coverage, Selector, Side, SubjectName},
     stacks::profile::{Activity, Profile},
 };
 
@@ -47,10 +47,17 @@ struct Line {
     offcpu: [f64; WaitState::ALL.len()],
     ipc: Option<f64>,
     reason: Option<(WaitReason, f64)>,
+    /// The share of the waiting time whose stacks reach the outermost function; `None` without such time.
+    whole: Option<f64>,
 }
 
-/// The waiting time in nanoseconds, by name and by reason.
-type Reasons = HashMap<String, HashMap<WaitReason, u64>>;
+/// The waits of a row in the last windows.
+#[derive(Debug, Default)]
+struct Waits {
+    /// The time in nanoseconds, by reason.
+    reasons: HashMap<WaitReason, u64>,
+    coverage: Coverage,
+}
 
 impl Column {
     /// All columns, in the order of the page.
@@ -123,7 +130,7 @@ pub(in crate::http) async fn answer(agent: &Agent, uri: &Uri) -> Response {
     let (node, nonce) = (agent.node_name.clone(), profile::nonce());
     let drawn_with = nonce.clone();
     let draw = move || {
-        let mut lines = lines(&now, before.as_deref(), over, &reasons(&windows));
+        let mut lines = lines(&now, before.as_deref(), over, &waits(&windows));
         sort.sort(&mut lines);
         page(&node, &lines, sort, most, over, &drawn_with).into_bytes()
     };
@@ -133,7 +140,7 @@ pub(in crate::http) async fn answer(agent: &Agent, uri: &Uri) -> Response {
     }
 }
 
-fn lines(now: &Observation, before: Option<&Observation>, over: Duration, reasons: &Reasons) -> Vec<Line> {
+fn lines(now: &Observation, before: Option<&Observation>, over: Duration, waits: &HashMap<String, Waits>) -> Vec<Line> {
     let before: HashMap<&Row, &Usage> =
         before.iter().flat_map(|it| &it.snapshot.rows).map(|row| (&row.row, &row.usage)).collect();
     let over_ns = over.as_secs_f64().max(0.001) * 1e9;
@@ -153,7 +160,8 @@ fn lines(now: &Observation, before: Option<&Observation>, over: Duration, reason
             oncpu: share(Fact::ON_CPU),
             offcpu,
             ipc: ipc(&now.counters, &row.usage, then),
-            reason: reasons.get(&name).and_then(most),
+            reason: waits.get(&name).and_then(most),
+            whole: waits.get(&name).and_then(whole),
             name,
             selector,
         }
@@ -173,8 +181,8 @@ fn ipc(counters: &Arc<[OpenCounter]>, now: &Usage, then: &Usage) -> Option<f64> 
 }
 
 /// Returns the waits of the windows, by the names of containers, pods and cgroups.
-fn reasons(windows: &[Arc<Profile>]) -> Reasons {
-    let mut reasons = Reasons::new();
+fn waits(windows: &[Arc<Profile>]) -> HashMap<String, Waits> {
+    let mut waits = HashMap::<String, Waits>::new();
     for subject in windows.iter().flat_map(|window| &window.subjects) {
         let name = SubjectName::from(&subject.subject);
         let pod = match &name {
@@ -182,22 +190,30 @@ fn reasons(windows: &[Arc<Profile>]) -> Reasons {
             SubjectName::Cgroup(_) => None,
         };
         for name in [Some(name.to_string()), pod].into_iter().flatten() {
-            let sums = reasons.entry(name).or_default();
+            let sums = waits.entry(name).or_default();
             for sample in &subject.samples {
                 if let Activity::OffCpu { reason, .. } = &sample.activity {
-                    *sums.entry(*reason).or_default() += sample.nanoseconds;
+                    *sums.reasons.entry(*reason).or_default() += sample.nanoseconds;
+                    sums.coverage.add(&sample.stack, &sample.activity, sample.nanoseconds);
                 }
             }
         }
     }
-    reasons
+    waits
 }
 
 /// Returns the most frequent reason and its share.
-fn most(sums: &HashMap<WaitReason, u64>) -> Option<(WaitReason, f64)> {
-    let whole: u64 = sums.values().sum();
-    let (reason, sum) = sums.iter().max_by_key(|(reason, sum)| (**sum, reason.name()))?;
+fn most(waits: &Waits) -> Option<(WaitReason, f64)> {
+    let whole: u64 = waits.reasons.values().sum();
+    let (reason, sum) = waits.reasons.iter().max_by_key(|(reason, sum)| (**sum, reason.name()))?;
     (whole > 0).then(|| (*reason, real(*sum) / real(whole)))
+}
+
+/// Returns the share of the time whose stacks reach the outermost function, of the time with user stacks or without any.
+fn whole(waits: &Waits) -> Option<f64> {
+    let of = |end| waits.coverage.of(end);
+    let total = waits.coverage.total() - waits.coverage.kernel_only;
+    (total > 0).then(|| real(of(Unwind::Whole) + of(Unwind::Guessed)) / real(total))
 }
 
 fn page(node: &str, lines: &[Line], sort: Column, most: usize, over: Duration, nonce: &str) -> String {
@@ -229,7 +245,7 @@ fn page(node: &str, lines: &[Line], sort: Column, most: usize, over: Duration, n
         // Writing to a string does not fail.
         write!(html, "<th{class}{arrow}><a href=\"/?sort={name}\">{heading}</a></th>").ok();
     }
-    html.push_str("<th>mostly for</th></tr></thead><tbody>\n");
+    html.push_str("<th>mostly for</th><th class=\"n\">whole stacks</th></tr></thead><tbody>\n");
     for line in lines.iter().take(most) {
         row(&mut html, line, &columns);
     }
@@ -286,7 +302,9 @@ fn row(html: &mut String, line: &Line, columns: &[Column]) {
         || "-".into(),
         |(reason, share)| format!("<i class=\"{0}\"></i>{0} {1:.0} %", reason.name(), share * 100.0),
     );
-    writeln!(html, "<td data-n=\"mostly for\">{reason}</td></tr>").ok();
+    let whole = line.whole.map_or_else(|| "-".into(), percent);
+    writeln!(html, "<td data-n=\"mostly for\">{reason}</td><td class=\"n\" data-n=\"whole stacks\">{whole}</td></tr>")
+        .ok();
 }
 
 /// Formats a share of one thread's time.
@@ -311,6 +329,7 @@ mod tests {
             offcpu: [waits, 0.0, 0.0, 0.0],
             ipc,
             reason: Some((WaitReason::Disk, 0.5)),
+            whole: Some(0.25),
         }
     }
 
@@ -352,6 +371,6 @@ mod tests {
         let lines: Vec<_> = (0..ROWS + 7).map(|at| line(&format!("/{at}"), 0.0, 0.0, None)).collect();
         let page = draw(&lines);
         assert_eq!(page.matches("<tr><td>").count(), ROWS);
-        assert!(page.contains("And 7 more"), "{page}");
+        assert!(page.contains("And 7 more") && page.contains("data-n=\"whole stacks\">25 %</td>"), "{page}");
     }
 }
