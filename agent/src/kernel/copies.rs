@@ -1,16 +1,12 @@
 //! The copies of user stacks, and the agent's answers to them (`ebpf/bpf/copies.bpf.h`).
 
-use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    io,
-    mem::offset_of,
-    os::fd::AsFd as _,
-};
+use std::{collections::HashSet, io, mem::offset_of, os::fd::AsFd as _};
 
 use aya::maps::{MapData, RingBuf};
 use podperf_ebpf::abi;
 
 use super::{
+    answers::{Answers, Asker},
     attach::take_ring,
     error::LoadError,
     object::Object,
@@ -180,16 +176,6 @@ const fn hash_slot(hash: u64, word: u64) -> u64 {
     hash ^ hash >> 29
 }
 
-/// A map that only this agent writes. Beyond its size, the oldest entry is removed.
-struct Answers {
-    map: MapData,
-    most: usize,
-    /// The keys of the map, the oldest first.
-    order: VecDeque<u64>,
-    /// The stack of each key.
-    known: HashMap<u64, StackId>,
-}
-
 /// The ring of copies, and the maps with the answers.
 pub struct Copies {
     ring: RingBuf<MapData>,
@@ -236,27 +222,23 @@ impl Copies {
     /// # Errors
     ///
     /// When the kernel refuses.
-    pub fn teach(&mut self, path: StackId, recipe: &Recipe) -> io::Result<()> {
+    pub fn teach(&mut self, asker: &Asker, path: StackId, recipe: &Recipe) -> io::Result<()> {
         let new = recipe.to_abi(path);
         let mut free = None;
         for at in 0..u64::from(abi::PODPERF_RECIPES) {
             let key = path.0.wrapping_add(2 * at);
-            let Some(stack) = self.recipes.known.get(&key) else {
+            let Some(stack) = self.recipes.stack(key) else {
                 free = free.or(Some(key));
                 continue;
             };
-            let mut known: abi::podperf_recipe = bytemuck::Zeroable::zeroed();
-            if *stack == recipe.stack {
-                // An entry that the map lost has no hash.
-                raw::lookup(self.recipes.map.fd().as_fd(), key, std::slice::from_mut(&mut known)).ok();
-            }
-            if known.hash == new.hash {
+            let is_same = |known: abi::podperf_recipe| known.hash == new.hash;
+            if stack == recipe.stack && self.recipes.get(key).is_ok_and(is_same) {
                 return Ok(());
             }
         }
         self.next = self.next.wrapping_add(1);
         let replaced = path.0.wrapping_add(2 * (self.next % u64::from(abi::PODPERF_RECIPES)));
-        self.recipes.set(free.unwrap_or(replaced), recipe.stack, new)
+        self.recipes.set(asker, free.unwrap_or(replaced), recipe.stack, new)
     }
 
     /// Tells the stack of the copy of a wait: the rest of the wait is charged under it.
@@ -264,8 +246,8 @@ impl Copies {
     /// # Errors
     ///
     /// When the kernel refuses.
-    pub fn name(&mut self, copy: StackId, stack: StackId) -> io::Result<()> {
-        self.stacks.set(copy.0, stack, stack.0)
+    pub fn name(&mut self, asker: &Asker, copy: StackId, stack: StackId) -> io::Result<()> {
+        self.stacks.set(asker, copy.0, stack, stack.0)
     }
 
     /// Removes what names these stacks.
@@ -278,53 +260,28 @@ impl Copies {
         self.stacks.forget(stacks)
     }
 
+    /// Removes the answers for processes that have ended.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses.
+    pub fn forget_ended(&mut self, has_ended: impl Fn(Pid) -> bool) -> io::Result<()> {
+        self.recipes.forget_ended(&has_ended)?;
+        self.pages.forget_ended(&has_ended)?;
+        self.stacks.forget_ended(&has_ended)
+    }
+
     /// Asks for these pages of the next stack on a path. The page with the stack pointer is always copied.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
-    pub fn want(&mut self, path: StackId, pages: &[u16]) -> io::Result<()> {
+    pub fn want(&mut self, asker: &Asker, path: StackId, pages: &[u16]) -> io::Result<()> {
         let mut wanted: abi::podperf_copy_pages = bytemuck::Zeroable::zeroed();
         for (slot, page) in wanted.page.iter_mut().zip(pages.iter().filter(|page| **page > 0)) {
             *slot = *page;
         }
-        self.pages.set(path.0, path, wanted)
-    }
-}
-
-impl Answers {
-    fn new(map: MapData, most: usize) -> Self {
-        Self { map, most, order: VecDeque::new(), known: HashMap::new() }
-    }
-
-    fn set<V: bytemuck::Pod>(&mut self, key: u64, stack: StackId, value: V) -> io::Result<()> {
-        if self.known.insert(key, stack).is_none() {
-            self.order.push_back(key);
-        }
-        if self.order.len() > self.most
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
-            raw::delete(self.map.fd().as_fd(), oldest)?;
-        }
-        raw::update(self.map.fd().as_fd(), key, value)
-    }
-
-    fn forget(&mut self, stacks: &HashSet<StackId>) -> io::Result<()> {
-        let gone: Vec<u64> =
-            self.known.iter().filter(|(_, stack)| stacks.contains(stack)).map(|(key, _)| *key).collect();
-        let mut result = Ok(());
-        for key in &gone {
-            match raw::delete(self.map.fd().as_fd(), *key) {
-                Ok(()) => drop(self.known.remove(key)),
-                // It stays known, and is removed as the oldest one later.
-                Err(error) => result = Err(error),
-            }
-        }
-        if !gone.is_empty() {
-            self.order.retain(|key| self.known.contains_key(key));
-        }
-        result
+        self.pages.set(asker, path.0, path, wanted)
     }
 }
 

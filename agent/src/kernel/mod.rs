@@ -7,6 +7,7 @@
 
 mod adopt_or_load;
 mod answering;
+pub mod answers;
 mod attach;
 mod budget;
 #[cfg(test)]

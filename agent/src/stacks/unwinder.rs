@@ -9,6 +9,7 @@ use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher as _, RandomState},
     io,
+    path::Path,
     sync::{Arc, Mutex, PoisonError, TryLockError, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -25,6 +26,7 @@ use super::{
 };
 use crate::{
     kernel::{
+        answers::Asker,
         clock::{monotonic_ns, thread_cpu},
         copies::{Copies, Copy, CopyOf, Recipe},
         return_free_memory,
@@ -86,7 +88,7 @@ struct Unwinder {
     /// Makes the ids of stacks. No program knows its key.
     ids: RandomState,
     allowances: Allowances,
-    owners: HashMap<(Pid, [u64; 3]), String>,
+    owners: HashMap<(Pid, [u64; 3]), Arc<str>>,
     asking: Asking,
     /// The stacks of recipes that are only a part: they are forgotten after a while, so that the rest has another chance.
     parts: HashSet<StackId>,
@@ -161,18 +163,19 @@ impl Unwinder {
                 break;
             }
             all += copies.len();
-            let (mut unwound, mut answers) = (Vec::with_capacity(copies.len()), Vec::new());
+            let (mut unwound, mut ids, mut answers) = (Vec::with_capacity(copies.len()), Vec::new(), Vec::new());
             for (process, copies) in by_process(copies) {
-                for (copy, unwinding) in self.unwind(process, copies) {
+                let asker = Asker { owner: self.owner(process, &copies), process };
+                for (copy, unwinding) in self.unwind(&asker, copies) {
                     let (result, answer) = self.result(copy, unwinding);
+                    ids.extend(result.copy().map(|(copy, stack)| (asker.clone(), copy, stack)));
+                    answers.extend(answer.map(|(path, answer)| (asker.clone(), path, answer)));
                     unwound.push(result);
-                    answers.extend(answer);
                 }
             }
-            let ids: Vec<_> = unwound.iter().filter_map(Unwound::copy).collect();
             results.send(unwound)?;
             self.name(&ids);
-            answers.into_iter().for_each(|(path, answer)| self.answer(path, answer));
+            answers.into_iter().for_each(|(asker, path, answer)| self.answer(&asker, path, answer));
         }
         if self.window.elapsed() >= WINDOW {
             self.window = Instant::now();
@@ -184,25 +187,36 @@ impl Unwinder {
             self.owners.clear();
             let parts = std::mem::take(&mut self.parts);
             self.forget(&parts);
+            let has_ended = |process: Pid| !Path::new(&format!("/proc/{}", process.0)).exists();
+            if let Err(error) = self.copies.forget_ended(has_ended) {
+                debug!(%error, "answers not removed");
+            }
             self.asking = Asking::default();
             return_free_memory();
         }
         Ok(all)
     }
 
-    /// Unwinds the copies of a process.
-    fn unwind(&mut self, process: Pid, copies: Vec<Copy>) -> Vec<(Copy, Option<Unwinding>)> {
+    /// Returns the owner of the process that the copies are of: a pod or a cgroup; empty if the process has ended.
+    fn owner(&mut self, process: Pid, copies: &[Copy]) -> Arc<str> {
         let program = copies.first().map_or([0; 3], |copy| copy.program);
         if self.owners.len() > MAX_OWNERS {
             self.owners.clear();
         }
-        let owner = self.owners.entry((process, program)).or_insert_with(|| owner_of(process)).clone();
+        let owner = self.owners.entry((process, program)).or_insert_with(|| owner_of(process).into());
+        Arc::clone(owner)
+    }
+
+    /// Unwinds the copies of a process.
+    fn unwind(&mut self, asker: &Asker, copies: Vec<Copy>) -> Vec<(Copy, Option<Unwinding>)> {
+        let Asker { owner, process } = asker;
+        let process = *process;
         // A process that has ended has no owner, and no files.
-        let Some(time) = self.allowances.left(&owner).filter(|_| !owner.is_empty()) else {
+        let Some(time) = self.allowances.left(owner).filter(|_| !owner.is_empty()) else {
             return copies.into_iter().map(|copy| (copy, None)).collect();
         };
         let start = Instant::now();
-        let whose = Whose { owner: &owner, pid: process, deadline: start + DEADLINE };
+        let whose = Whose { owner, pid: process, deadline: start + DEADLINE };
         let (code, copies) = (Arc::clone(&self.code), Arc::new(copies));
         let theirs = Arc::clone(&copies);
         let done = Arc::new(Mutex::new(Vec::new()));
@@ -218,7 +232,7 @@ impl Unwinder {
             self.code = Arc::new(Mutex::new(AllCode::new()));
         }
         // The machine may be busy with other things: only CPU time counts, unless the read of a file took long.
-        self.allowances.used(owner, outcome.unwrap_or_else(|_| start.elapsed()));
+        self.allowances.used(owner.to_string(), outcome.unwrap_or_else(|_| start.elapsed()));
         let done = std::mem::take(&mut *done.lock().unwrap_or_else(PoisonError::into_inner));
         let copies = Arc::try_unwrap(copies).unwrap_or_else(|copies| Vec::clone(&copies));
         let rest = std::iter::repeat_with(|| None);
@@ -252,14 +266,14 @@ impl Unwinder {
         (Unwound { of, id, process, kernel, user: frames, end }, answer)
     }
 
-    fn answer(&mut self, path: StackId, answer: Answer) {
+    fn answer(&mut self, asker: &Asker, path: StackId, answer: Answer) {
         let done = match answer {
-            Answer::Want(pages) => self.copies.want(path, &pages),
+            Answer::Want(pages) => self.copies.want(asker, path, &pages),
             Answer::Recipe(recipe) => {
                 if recipe.is_part {
                     self.parts.insert(recipe.stack);
                 }
-                self.copies.teach(path, &recipe)
+                self.copies.teach(asker, path, &recipe)
             }
         };
         if let Err(error) = done {
@@ -278,9 +292,9 @@ impl Unwinder {
     }
 
     /// Tells the kernel side the stacks of copies of waits.
-    fn name(&mut self, ids: &[(StackId, StackId)]) {
-        for (copy, stack) in ids {
-            if let Err(error) = self.copies.name(*copy, *stack) {
+    fn name(&mut self, ids: &[(Asker, StackId, StackId)]) {
+        for (asker, copy, stack) in ids {
+            if let Err(error) = self.copies.name(asker, *copy, *stack) {
                 debug!(%error, "the kernel side does not know the stack of a copy");
             }
         }

@@ -1,0 +1,195 @@
+//! The maps with the agent's answers to copies of stacks. Only the agent writes them, and it removes entries when a map
+//! is full.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    io,
+    os::fd::AsFd as _,
+    sync::Arc,
+};
+
+use aya::maps::MapData;
+
+use super::raw;
+use crate::model::ids::{Pid, StackId};
+
+/// The process that an answer is for, and the pod or cgroup that it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// The pod or the cgroup.
+    pub owner: Arc<str>,
+    /// The process.
+    pub process: Pid,
+}
+
+/// A map that only this agent writes.
+pub(super) struct Answers {
+    map: MapData,
+    keys: Keys,
+}
+
+/// The keys of a map. If it is full, the owner with the most entries gives up its oldest one, so that no pod takes the
+/// entries of all others. Pure.
+#[derive(Debug)]
+struct Keys {
+    most: usize,
+    known: HashMap<u64, Entry>,
+    /// The keys of each owner, the oldest first.
+    by_owner: HashMap<Arc<str>, VecDeque<u64>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    stack: StackId,
+    asker: Asker,
+}
+
+impl Answers {
+    /// Takes an empty map of at most `most` entries.
+    pub(super) fn new(map: MapData, most: usize) -> Self {
+        Self { map, keys: Keys::new(most) }
+    }
+
+    /// Returns the stack that an entry is about.
+    pub(super) fn stack(&self, key: u64) -> Option<StackId> {
+        self.keys.known.get(&key).map(|entry| entry.stack)
+    }
+
+    /// Reads an entry.
+    pub(super) fn get<V: bytemuck::Pod>(&self, key: u64) -> io::Result<V> {
+        let mut value = V::zeroed();
+        raw::lookup(self.map.fd().as_fd(), key, std::slice::from_mut(&mut value))?;
+        Ok(value)
+    }
+
+    /// Writes an entry about this stack.
+    pub(super) fn set<V: bytemuck::Pod>(
+        &mut self,
+        asker: &Asker,
+        key: u64,
+        stack: StackId,
+        value: V,
+    ) -> io::Result<()> {
+        if let Some(removed) = self.keys.in_the_way(key) {
+            self.remove(&[removed])?;
+        }
+        raw::update(self.map.fd().as_fd(), key, value)?;
+        self.keys.set(asker, key, stack);
+        Ok(())
+    }
+
+    /// Removes the entries about these stacks.
+    pub(super) fn forget(&mut self, stacks: &HashSet<StackId>) -> io::Result<()> {
+        let gone = self.keys.keys(|entry| stacks.contains(&entry.stack));
+        self.remove(&gone)
+    }
+
+    /// Removes the entries of processes that have ended.
+    pub(super) fn forget_ended(&mut self, has_ended: impl Fn(Pid) -> bool) -> io::Result<()> {
+        let processes: HashSet<_> = self.keys.known.values().map(|entry| entry.asker.process).collect();
+        let ended: HashSet<_> = processes.into_iter().filter(|process| has_ended(*process)).collect();
+        let gone = self.keys.keys(|entry| ended.contains(&entry.asker.process));
+        self.remove(&gone)
+    }
+
+    /// Removes entries. An entry that the kernel does not remove stays known, and is tried again when it is the oldest.
+    fn remove(&mut self, keys: &[u64]) -> io::Result<()> {
+        let (mut removed, mut result) = (HashSet::new(), Ok(()));
+        for key in keys {
+            match raw::delete(self.map.fd().as_fd(), *key) {
+                Ok(()) => drop(removed.insert(*key)),
+                Err(error) => result = Err(error),
+            }
+        }
+        self.keys.remove(&removed);
+        result
+    }
+}
+
+impl Keys {
+    fn new(most: usize) -> Self {
+        Self { most, known: HashMap::new(), by_owner: HashMap::new() }
+    }
+
+    fn keys(&self, which: impl Fn(&Entry) -> bool) -> Vec<u64> {
+        self.known.iter().filter(|(_, entry)| which(entry)).map(|(key, _)| *key).collect()
+    }
+
+    /// Returns the key that must be removed before this one can be added.
+    fn in_the_way(&self, key: u64) -> Option<u64> {
+        if self.known.len() < self.most || self.known.contains_key(&key) {
+            return None;
+        }
+        self.by_owner.values().max_by_key(|keys| keys.len())?.front().copied()
+    }
+
+    fn set(&mut self, asker: &Asker, key: u64, stack: StackId) {
+        if let Some(entry) = self.known.get_mut(&key) {
+            entry.stack = stack;
+            return;
+        }
+        self.known.insert(key, Entry { stack, asker: asker.clone() });
+        self.by_owner.entry(Arc::clone(&asker.owner)).or_default().push_back(key);
+    }
+
+    fn remove(&mut self, gone: &HashSet<u64>) {
+        let entries: Vec<_> = gone.iter().filter_map(|key| self.known.remove(key)).collect();
+        for Entry { asker, .. } in entries {
+            let Some(keys) = self.by_owner.get_mut(&asker.owner) else { continue };
+            keys.retain(|key| !gone.contains(key));
+            if keys.is_empty() {
+                self.by_owner.remove(&asker.owner);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asker(owner: &str, process: u32) -> Asker {
+        Asker { owner: owner.into(), process: Pid(process) }
+    }
+
+    /// Adds a key as [`Answers::set`] does; returns the key that was removed for it.
+    fn set(keys: &mut Keys, asker: &Asker, key: u64) -> Option<u64> {
+        let removed = keys.in_the_way(key);
+        keys.remove(&removed.into_iter().collect());
+        keys.set(asker, key, StackId(key | 1));
+        assert_eq!(keys.by_owner.values().map(VecDeque::len).sum::<usize>(), keys.known.len());
+        assert!(keys.known.len() <= keys.most);
+        removed
+    }
+
+    #[test]
+    fn an_owner_with_many_entries_takes_none_from_one_with_few() {
+        let mut keys = Keys::new(8);
+        let (few, many) = (asker("few", 1), asker("many", 2));
+        assert!([1, 2].iter().all(|key| set(&mut keys, &few, *key).is_none()));
+        let removed: Vec<_> = (100..200).filter_map(|key| set(&mut keys, &many, key)).collect();
+        assert!(removed.iter().copied().eq(100..194), "its own, the oldest first: {removed:?}");
+        assert_eq!(set(&mut keys, &few, 3), Some(194), "the largest gives way");
+        assert_eq!(set(&mut keys, &few, 3), None, "a new value of a key");
+        assert!([1, 2, 3].iter().all(|key| keys.known.contains_key(key)));
+    }
+
+    #[test]
+    fn a_full_map_takes_a_new_owner() {
+        let mut keys = Keys::new(1);
+        assert_eq!(set(&mut keys, &asker("a", 1), 1), None);
+        assert_eq!(set(&mut keys, &asker("b", 2), 2), Some(1));
+        assert_eq!(keys.by_owner.keys().map(|owner| &**owner).collect::<Vec<_>>(), ["b"]);
+    }
+
+    #[test]
+    fn what_is_removed_leaves_nothing() {
+        let mut keys = Keys::new(8);
+        assert!((0..4).all(|key| set(&mut keys, &asker("a", u32::from(key > 1)), key).is_none()));
+        let ended = keys.keys(|entry| entry.asker.process == Pid(1));
+        keys.remove(&ended.into_iter().collect());
+        assert_eq!(keys.by_owner["a"], [0, 1]);
+        keys.remove(&[0, 1, 7].into());
+        assert!(keys.known.is_empty() && keys.by_owner.is_empty());
+    }
+}
