@@ -108,8 +108,6 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	several = memo && memo->several;
 	if (memo && known.trusted) {
 		is_due = memo->uses >= known.check_every;
-		if (is_due)
-			memo->uses = 0;
 	}
 	if (known.trusted && !is_due && !several) {
 		t->stack = known.stack;
@@ -124,17 +122,21 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	stack = stack_by_recipe(path, sp, known.stack, ANY_PART);
 	same_words = stack == known.stack;
 	/*
-	 * Where the scheduler is not known, the kernel's part depends on the program that walks. Over the budget, it is
-	 * believed, but does not count as an agreement.
+	 * Where the scheduler is not known, the kernel's part depends on the program that walks. Over the budget, the
+	 * kernel's part is believed, and this use does not count as an agreement.
 	 */
-	if ((stack & 1) && (!known.trusted || is_due || !same_words) && schedule_begin && may_walk(cpu->cgroup, now)) {
+	if ((stack & 1) && (!known.trusted || is_due || !same_words) && schedule_begin &&
+	    ((memo && memo->named) || may_walk(cpu->cgroup, now))) {
 		t->walked = true;
 		stack = stack_by_recipe(path, sp, known.stack, kernel_part(ctx));
 		other_kernel = !(stack & 1);
 	}
-	if (is_due && !several) {
-		cpu->checks++;
-		cpu->checks_wrong += other_kernel || (stack && stack != known.stack);
+	if (memo && is_due && (t->walked || !(stack & 1) || !schedule_begin)) {
+		memo->uses = 0;
+		if (!several) {
+			cpu->checks++;
+			cpu->checks_wrong += other_kernel || (stack && stack != known.stack);
+		}
 	}
 	if (stack & 1) {
 		t->stack = stack;

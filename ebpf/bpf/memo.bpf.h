@@ -137,8 +137,8 @@ static __always_inline struct remembered find(struct task *t, __u64 site, __u32 
 }
 
 /*
- * Decides whether the stack is walked. Returns the number of waits that it then stands for; 0: the stack is used that
- * is remembered, if any.
+ * Decides whether the stack is walked. Returns the number of waits that it then stands for; 0: the remembered stack is
+ * used, if there is one.
  */
 static __always_inline __u32 decide(struct remembered *known, __u64 cgroup, __u64 now, __u32 cut)
 {
