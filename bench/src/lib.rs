@@ -19,6 +19,7 @@ pub mod scale;
 pub mod servers;
 pub mod setup;
 pub mod soak;
+pub mod stacks;
 pub mod table;
 
 use std::io::{self, Write as _};
@@ -94,6 +95,9 @@ pub struct BenchArgs {
     /// The arguments of `servers`
     #[command(flatten)]
     pub servers: servers::ServersArgs,
+    /// The arguments of `stacks`
+    #[command(flatten)]
+    pub stacks: stacks::StacksArgs,
 }
 
 /// A part of the benchmark.
@@ -113,6 +117,8 @@ pub enum Part {
     Locks,
     /// The agent as shipped on a node of real servers, for ten minutes.
     Servers,
+    /// The whole stacks of real servers, by frame pointers and by unwind tables.
+    Stacks,
 }
 
 impl BenchArgs {
@@ -178,6 +184,9 @@ pub fn run(args: &BenchArgs) -> Result<String> {
     }
     if args.wants(Part::Servers) {
         text.push_str(&servers::run(&args.servers, &agent)?);
+    }
+    if args.wants(Part::Stacks) {
+        text.push_str(&stacks::run(&args.stacks, &agent)?);
     }
     let common = growth::Common {
         rounds: args.rounds,

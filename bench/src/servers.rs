@@ -62,10 +62,10 @@ pub struct ServersArgs {
 }
 
 /// A load in its cgroup. Its processes are killed on drop.
-struct Load {
-    name: &'static str,
+pub(super) struct Load {
+    pub(super) name: &'static str,
     child: Child,
-    cgroup: TestCgroup,
+    pub(super) cgroup: TestCgroup,
     directory: TempDir,
 }
 
@@ -103,8 +103,24 @@ impl Load {
         Ok(Self { name, child, cgroup, directory })
     }
 
+    /// Starts all loads. Returns those that run, and why the others do not.
+    pub(super) fn start_all() -> Result<(Vec<Self>, Vec<String>)> {
+        let mut loads = LOADS.iter().map(|(name, _)| Self::start(name)).collect::<Result<Vec<_>>>()?;
+        thread::sleep(STARTS);
+        let mut absent = Vec::new();
+        loads.retain_mut(|load| match load.check() {
+            Ok(()) => true,
+            Err(error) => {
+                let package = LOADS.iter().find(|(name, _)| *name == load.name).map_or("", |(_, package)| *package);
+                absent.push(format!("{} ({error:#}; Debian package `{package}`)", load.name));
+                false
+            }
+        });
+        Ok((loads, absent))
+    }
+
     /// Returns an error with the end of its log if the load has ended.
-    fn check(&mut self) -> Result<()> {
+    pub(super) fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
             bail!("it ended ({status}): {}", log.lines().last().unwrap_or("it wrote nothing"));
@@ -153,17 +169,7 @@ impl Sums {
 /// Measures everything, and returns the text to print.
 pub fn run(args: &ServersArgs, program: &Path) -> Result<String> {
     progress("servers: they start");
-    let mut loads = LOADS.iter().map(|(name, _)| Load::start(name)).collect::<Result<Vec<_>>>()?;
-    thread::sleep(STARTS);
-    let mut absent = Vec::new();
-    loads.retain_mut(|load| match load.check() {
-        Ok(()) => true,
-        Err(error) => {
-            let package = LOADS.iter().find(|(name, _)| *name == load.name).map_or("", |(_, package)| *package);
-            absent.push(format!("{} ({error:#}; Debian package `{package}`)", load.name));
-            false
-        }
-    });
+    let (mut loads, mut absent) = Load::start_all()?;
     let agent = Agent::start_to_measure(program, &(CAP.to_owned() + FACTS))?;
     let all: Vec<_> = loads.iter().map(|load| &load.cgroup).collect();
     let first = agent.fresh_metrics()?;
