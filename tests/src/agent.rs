@@ -35,8 +35,12 @@ use crate::{
 
 /// The agent logs this text on stderr when it answers.
 const READY: &str = "listening on http";
-/// The longest wait for a start. Loading the programs takes well below a second; a loaded machine gets more.
-const START_DEADLINE: Duration = Duration::from_secs(30);
+/// The longest wait for a start. Loading the programs takes well below a second; a loaded machine gets more, and a guest
+/// that is emulated takes 20 times as long.
+fn start_deadline() -> Duration {
+    Duration::from_secs(if std::env::var_os(OWN_MACHINE).is_some() { 120 } else { 30 })
+}
+
 /// The longest time in which the agent may end after SIGTERM. [`Agent::wait`] adds exactly the time in which the
 /// machine had no CPU for the agent.
 pub const STOP_DEADLINE: Duration = Duration::from_secs(5);
@@ -241,7 +245,7 @@ impl Agent {
         let start = Instant::now();
         while !when() {
             self.check()?;
-            ensure!(start.elapsed() < START_DEADLINE, "it has not come that far:\n{}", self.log());
+            ensure!(start.elapsed() < start_deadline(), "it has not come that far:\n{}", self.log());
             thread::sleep(Duration::from_micros(200));
         }
         self.signal(Signal::SIGKILL)
@@ -285,7 +289,7 @@ impl Agent {
 
     /// Waits until the agent answers.
     pub fn wait_until_ready(&mut self) -> Result<()> {
-        let line = self.wait_for_log(READY, START_DEADLINE)?;
+        let line = self.wait_for_log(READY, start_deadline())?;
         // The scheme may be `http://` or `https://`.
         let url = line.split(READY).nth(1).and_then(|rest| rest.split("://").nth(1));
         let address = url.and_then(|rest| rest.split([' ', '/']).next());
@@ -405,7 +409,7 @@ impl Agent {
     /// Scrapes a reading that began after this call. A reading on a busy machine may have begun long ago.
     pub fn fresh_metrics(&self) -> Result<Metrics> {
         let called = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
-        within(START_DEADLINE, "a reading begins and ends", || {
+        within(start_deadline(), "a reading begins and ends", || {
             thread::sleep(self.coalesced_for());
             let metrics = self.metrics()?;
             let time = |name: &str| metrics.get(name, &[]).with_context(|| format!("no `{name}`"));
