@@ -30,7 +30,9 @@ fn an_api_server_and_a_receiver_that_flap_at_once_cost_no_count() -> Result<()> 
     // The receiver's port is closed, or open without answers.
     let mut receiver = Some(TcpListener::bind(("127.0.0.1", 0))?);
     let address = receiver.as_ref().context("no receiver")?.local_addr()?;
-    let otlp = format!("otlp: {{endpoint: 'http://{address}', interval: 1s, timeout: 300ms, queue: 2}}");
+    let otlp = format!(
+        "stacks: {{enabled: true}}\notlp: {{endpoint: 'http://{address}', interval: 1s, timeout: 300ms, queue: 2}}"
+    );
     let mut cluster = Cluster::start_own("", &otlp)?;
     let pod = |round| cluster.kubelet.pod(SHOP, &format!("flap-{round}"), Qos::Burstable, &["app"]);
     let mut handles = (0..rounds).map(pod).collect::<Result<Vec<_>>>()?;
