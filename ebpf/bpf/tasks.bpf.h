@@ -81,7 +81,7 @@ struct task {
 	__u64 so_far_ns;    /* the part of the wait that ends that was charged before */
 	__u32 filters;      /* of the wait that ends, see podperf_sample_key */
 	__u32 memory_uses;  /* number of uses of `memory_stack` that remain without a lookup in the cache */
-	__u64 memory_site;  /* call site of `memory_stack` */
+	__u64 memory_place; /* call site of `memory_stack` */
 	__u64 memory_stack; /* stack of a trusted call site, from the cache */
 	struct task_sum sum;
 	__u32 sum_busy;  /* lock: the sum is being changed */
