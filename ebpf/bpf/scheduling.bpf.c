@@ -12,12 +12,12 @@
  */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
+#include "copied_waits.bpf.h"
 #include "counters.bpf.h"
 #include "cpu.bpf.h"
 #include "drops.bpf.h"
 #include "handover.bpf.h"
 #include "kernel.h"
-#include "memo.bpf.h"
 #include "podperf.h"
 #include "settle.bpf.h"
 #include "tasks.bpf.h"
