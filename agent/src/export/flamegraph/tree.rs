@@ -82,7 +82,7 @@ pub(super) fn cause(sample: &MergedSample) -> Option<&'static str> {
 /// Returns the number of steps that a stack has before its frames: its subject, the cause of the wait, and where the
 /// walk ended.
 pub(super) fn steps_before(several: bool, sample: &MergedSample) -> u8 {
-    let is_marked = sample.stack.frames.is_empty() || !matches!(sample.stack.unwind, Unwind::Whole | Unwind::Guessed);
+    let is_marked = sample.stack.frames.is_empty() || sample.stack.unwind != Unwind::Whole;
     u8::from(several) + u8::from(!matches!(sample.activity, Activity::OnCpu)) + u8::from(is_marked)
 }
 
@@ -115,12 +115,13 @@ pub(super) fn step_of(
     Some((Arc::clone(&function.name), class))
 }
 
-/// Returns the step that shows where an incomplete stack ends; `None` if the stack reaches the outermost function.
+/// Returns the step that shows where an incomplete stack ends, or that callers were guessed; `None` for a whole stack.
 fn mark(sample: &MergedSample) -> Option<Step> {
     let text: Arc<str> = match (sample.stack.frames.is_empty(), sample.stack.unwind) {
         (true, Unwind::Shed) => "[no stack: shed]".into(),
         (true, _) => "[no stack]".into(),
-        (false, Unwind::Whole | Unwind::Guessed) => return None,
+        (false, Unwind::Whole) => return None,
+        (false, Unwind::Guessed) => "[callers guessed]".into(),
         (false, unwind) => format!("[callers unknown: {}]", unwind.name()).into(),
     };
     Some((text, class_of(sample, false)))
@@ -204,6 +205,8 @@ mod tests {
         let stack = Stack { frames: vec![nameless(FrameKind::Native)], unwind: Unwind::NoFramePointers };
         sample.stack = Arc::new(stack);
         assert_eq!(names(&sample), ["other", "[callers unknown: no_frame_pointers]", "libc.so.6+0x12ab"]);
+        Arc::make_mut(&mut sample.stack).unwind = Unwind::Guessed;
+        assert_eq!(names(&sample), ["other", "[callers guessed]", "libc.so.6+0x12ab"]);
     }
 
     #[test]
@@ -214,9 +217,17 @@ mod tests {
 
     #[test]
     fn one_step_after_the_other_is_all_of_them() {
-        let mut sample = wait(WaitReason::Disk, &["io_schedule"], &["read", "main"], 1);
-        sample.stack = Arc::new(Stack { unwind: Unwind::Broken, ..Stack::clone(&sample.stack) });
-        for sample in [sample, wait(WaitReason::Other, &[], &[], 1), on_cpu(&["inner", "outer"], 1)] {
+        let ends = |unwind| {
+            let mut sample = wait(WaitReason::Disk, &["io_schedule"], &["read", "main"], 1);
+            Arc::make_mut(&mut sample.stack).unwind = unwind;
+            sample
+        };
+        for sample in [
+            ends(Unwind::Broken),
+            ends(Unwind::Guessed),
+            wait(WaitReason::Other, &[], &[], 1),
+            on_cpu(&["inner", "outer"], 1),
+        ] {
             let name = SubjectName::Cgroup("/a".into());
             let before = (0..steps_before(true, &sample)).filter_map(|at| step_of(&name, &sample, true, at, 0, 0));
             let frames = (0..sample.stack.frames.len()).flat_map(|frame| {
