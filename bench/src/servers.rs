@@ -26,9 +26,11 @@ use tempfile::TempDir;
 use super::{agent::CAP, cpus, progress};
 
 /// The loads in the order of the table, each with its Debian packages.
-const LOADS: [(&str, &str); 6] = [
+const LOADS: [(&str, &str); 8] = [
     ("python", "python3"),
     ("cpp", "g++"),
+    ("go", "golang-go"),
+    ("java", "default-jdk-headless"),
     ("node", "nodejs"),
     ("nginx", "nginx-light"),
     ("redis", "redis-server"),

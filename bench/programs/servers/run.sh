@@ -22,6 +22,15 @@ node)
 	nobody node -e "require('http').createServer((_, answer) => setTimeout(() => answer.end('podperf\\n'), 1)).listen($port, '127.0.0.1')" &
 	nobody python3 "$here/work.py" http "$port"
 	;;
+go)
+	# The cache belongs to root; the program does not.
+	GO111MODULE=off CGO_ENABLED=0 go build -o work "$here/work.go"
+	nobody ./work
+	;;
+java)
+	javac -d classes "$here/Work.java"
+	nobody java -cp classes Work
+	;;
 nginx)
 	cat >nginx.conf <<-END
 		daemon off;
