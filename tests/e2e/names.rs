@@ -21,6 +21,7 @@ use tempfile::TempDir;
 
 pub(crate) const TESTS: &[Test] = tests![
     #[beside] a_stripped_program_has_the_names_of_its_debug_file: &[GO, CC, OBJCOPY] => stripped_program_has_names,
+    #[beside] a_stripped_program_has_the_names_that_are_packed_into_it: &[GO, CC, OBJCOPY, XZ] => packed_names_are_found,
     #[land] #[beside] names_of_cpp_and_rust_are_as_they_were_written: &[GO, CXX, RUST] => names_are_as_written,
     #[beside] a_go_program_without_a_symbol_table_has_names: &[GO] => go_program_has_names,
     #[land] #[beside] code_made_at_run_time_has_the_names_of_its_map: &[GO, CC, UNSHARE] => code_made_at_run_time_has_names,
@@ -38,6 +39,7 @@ const CC: Need = Need::Program("cc");
 const CXX: Need = Need::Program("c++");
 const RUST: Need = Need::Program("rustc");
 const OBJCOPY: Need = Need::Program("objcopy");
+const XZ: Need = Need::Program("xz");
 const UNSHARE: Need = Need::Program("unshare");
 /// The limit covers several windows of a second each, on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -143,6 +145,19 @@ fn stripped_program_has_names() -> Result<()> {
     let debug = case.path("napper.debug");
     run(Command::new("objcopy").arg("--only-keep-debug").args([&program, &debug]))?;
     run(Command::new("objcopy").arg("--strip-all").arg("--add-gnu-debuglink").args([&debug, &program]))?;
+    case.start(&format!("exec {}", program.display()))?;
+    ensure_of(&case.frames(&NAP)?, &program.display().to_string())
+}
+
+/// As Fedora packs the symbols: without those that are exported.
+fn packed_names_are_found() -> Result<()> {
+    let mut case = Case::new("")?;
+    let program = case.build("cc", "napper.c", &["-Wl,--build-id=sha1", "-Wl,--export-dynamic-symbol=main"])?;
+    let symbols = case.path("symbols");
+    run(Command::new("objcopy").args(["--only-keep-debug", "--strip-symbol=main"]).args([&program, &symbols]))?;
+    run(Command::new("xz").arg(&symbols))?;
+    let section = format!(".gnu_debugdata={}", case.path("symbols.xz").display());
+    run(Command::new("objcopy").args(["--strip-all", "--add-section", &section]).arg(&program))?;
     case.start(&format!("exec {}", program.display()))?;
     ensure_of(&case.frames(&NAP)?, &program.display().to_string())
 }

@@ -47,6 +47,8 @@ pub(super) struct Elf {
     pub(super) build_id: Option<Vec<u8>>,
     /// The name and the checksum of the file with the symbols.
     pub(super) debug_link: Option<(String, u32)>,
+    /// `.gnu_debugdata`: a compressed file with the names of the functions that are not exported.
+    pub(super) packed: Option<Extent>,
     /// `.symtab` with all functions; a stripped file has none.
     pub(super) symbols: Option<SymbolTable>,
     /// `.dynsym` with the exported functions.
@@ -157,6 +159,9 @@ impl Elf {
                 }
                 SHT_PROGBITS if section.flags == 0 && is_named(section, b".gnu_debuglink\0") => {
                     self.debug_link = self.debug_link.take().or_else(|| debug_link(file, section.extent));
+                }
+                SHT_PROGBITS if section.flags == 0 && is_named(section, b".gnu_debugdata\0") => {
+                    self.packed = self.packed.or(Some(section.extent));
                 }
                 SHT_PROGBITS if section.flags == u64::from(SHF_ALLOC) && is_named(section, b".gopclntab\0") => {
                     self.go = text.map(|text| GoTable { table: section.extent, text });

@@ -7,7 +7,7 @@ use super::{
     demangle,
     dwarf::{Before, Call, Code, Found, Guess, Memory, Registers, Tables, before, guesses, jumps, walk},
     elf::Elf,
-    elf_symbols, maps, perf_map,
+    elf_symbols, maps, packed_symbols, perf_map,
 };
 
 /// Parses bytes as a program or a library: its build id, its links and its names.
@@ -25,6 +25,8 @@ pub fn object_file(bytes: &[u8]) {
     let names = elf_symbols::functions(&elf, bytes, &addresses);
     assert_eq!(names.len(), addresses.len());
     assert!(names.iter().flatten().all(|name| (1..=demangle::MAX_NAME).contains(&name.text.len())));
+    let packed = packed_symbols::functions(&elf, bytes, &addresses, || true);
+    assert!(packed.iter().flatten().all(|name| (1..=demangle::MAX_NAME).contains(&name.text.len())));
     // Each address alone has the same name as in the whole list.
     let alone = addresses.iter().flat_map(|address| elf_symbols::functions(&elf, bytes, &[*address]));
     assert!(alone.eq(names));

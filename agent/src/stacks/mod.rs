@@ -21,12 +21,15 @@ mod go_functions;
 mod maps;
 mod nearest;
 mod objects;
+mod packed_symbols;
 mod perf_map;
 mod process;
 pub mod profile;
 mod read_at;
 mod reader;
 pub mod reason;
+#[cfg(test)]
+mod recorded_tests;
 mod remembered;
 mod shares;
 mod space;

@@ -11,6 +11,7 @@ use super::{
     elf::Elf,
     elf_symbols::{checksum, functions, htlhash},
     files::{FileId, Watched, open_below},
+    packed_symbols,
     reader::{Place, Pulse},
     remembered::Remembered,
 };
@@ -82,7 +83,7 @@ impl Objects {
 impl Object {
     /// Returns the functions at ascending addresses. `file` is the object's file. If it is stripped, missing names are
     /// looked up in the file of its symbols, below the root of the process that has the object at `path` or of one of
-    /// the `hosts`.
+    /// the `hosts`; without such a file, in the symbols that are packed into the object's own file.
     pub(super) fn functions(
         &self,
         file: &Watched<'_>,
@@ -93,18 +94,20 @@ impl Object {
     ) -> Vec<Option<FunctionName>> {
         let Some(elf) = &self.elf else { return vec![None; addresses.len()] };
         let mut names = functions(elf, file, addresses);
-        if elf.symbols.is_none()
-            && names.iter().any(Option::is_none)
-            && let Some((file, elf)) = self.symbol_file(elf, process, path, hosts, file.pulse)
-        {
-            for (name, better) in names.iter_mut().zip(functions(&elf, &file, addresses)) {
-                let Some(mut better) = better else { continue };
-                // Only the program itself contains the table of Go's functions.
-                if name.as_ref().is_some_and(|name| name.language == Language::Go) {
-                    better.language = Language::Go;
-                }
-                *name = Some(better);
+        if elf.symbols.is_some() || names.iter().all(Option::is_some) {
+            return names;
+        }
+        let Some((symbols, found)) = self.symbol_file(elf, process, path, hosts, file.pulse) else {
+            let packed = packed_symbols::functions(elf, file, addresses, || file.pulse.beat().is_ok());
+            return names.into_iter().zip(packed).map(|(name, packed)| name.or(packed)).collect();
+        };
+        for (name, better) in names.iter_mut().zip(functions(&found, &symbols, addresses)) {
+            let Some(mut better) = better else { continue };
+            // Only the program itself contains the table of Go's functions.
+            if name.as_ref().is_some_and(|name| name.language == Language::Go) {
+                better.language = Language::Go;
             }
+            *name = Some(better);
         }
         names
     }
