@@ -29,7 +29,7 @@ use tempfile::TempDir;
 use crate::{
     deadline::Late,
     http, load, process,
-    suite::{OWN_MACHINE, within},
+    suite::{has_own_machine, within},
     waited::Waited,
 };
 
@@ -38,7 +38,7 @@ const READY: &str = "listening on http";
 /// The longest wait for a start. Loading the programs takes well below a second; a loaded machine gets more, and a guest
 /// that is emulated takes 20 times as long.
 fn start_deadline() -> Duration {
-    Duration::from_secs(if std::env::var_os(OWN_MACHINE).is_some() { 120 } else { 30 })
+    Duration::from_secs(if has_own_machine() { 120 } else { 30 })
 }
 
 /// The longest time in which the agent may end after SIGTERM. [`Agent::wait`] adds exactly the time in which the
@@ -261,8 +261,7 @@ impl Agent {
         if self.child.try_wait()?.is_none() {
             self.signal(signal)?;
             // The CPUs of a guest are emulated. The guest cannot measure how long they wait for the host's CPUs.
-            let is_guest = std::env::var_os(OWN_MACHINE).is_some();
-            let status = self.wait(if is_guest { KILL_DEADLINE } else { STOP_DEADLINE })?;
+            let status = self.wait(if has_own_machine() { KILL_DEADLINE } else { STOP_DEADLINE })?;
             ensure!(signal == Signal::SIGKILL || status.success(), "podperf ended with {status}:\n{}", self.log());
         }
         Ok(())

@@ -133,12 +133,21 @@ impl Keys {
     }
 
     fn remove(&mut self, gone: &HashSet<u64>) {
-        let entries: Vec<_> = gone.iter().filter_map(|key| self.known.remove(key)).collect();
-        for Entry { asker, .. } in entries {
-            let Some(keys) = self.by_owner.get_mut(&asker.owner) else { continue };
-            keys.retain(|key| !gone.contains(key));
+        let owners: HashSet<_> =
+            gone.iter().filter_map(|key| self.known.remove(key)).map(|entry| entry.asker.owner).collect();
+        for owner in owners {
+            let Some(keys) = self.by_owner.get_mut(&owner) else { continue };
+            let mut left = gone.len();
+            // A key that makes room is the oldest one.
+            while keys.front().is_some_and(|key| gone.contains(key)) {
+                keys.pop_front();
+                left -= 1;
+            }
+            if left > 0 {
+                keys.retain(|key| !gone.contains(key));
+            }
             if keys.is_empty() {
-                self.by_owner.remove(&asker.owner);
+                self.by_owner.remove(&owner);
             }
         }
     }

@@ -34,7 +34,7 @@ pub(super) struct Unwinding {
 
 /// Unwinds a copied stack.
 pub(super) fn unwind(copy: &Copy, code: &mut impl Code) -> Unwinding {
-    let registers = registers(copy);
+    let registers = registers(&copy.registers);
     let memory = CopiedMemory { copy, sp: registers.get(HERE.sp()).unwrap_or(0), read: RefCell::default() };
     let walked = walk(registers, code, &memory);
     let words = match walked.end {
@@ -56,10 +56,11 @@ pub(super) fn unwind(copy: &Copy, code: &mut impl Code) -> Unwinding {
     Unwinding { frames: walked.frames, end, words, wanted }
 }
 
-fn registers(copy: &Copy) -> Registers {
+/// Returns registers with these values, by their numbers in DWARF.
+pub(super) fn registers(values: &[u64]) -> Registers {
     let mut registers = Registers::unknown(HERE);
-    for (number, value) in (0..).zip(copy.registers).take(HERE.registers()) {
-        registers.set(number, Some(value));
+    for (number, value) in (0..).zip(values).take(HERE.registers()) {
+        registers.set(number, Some(*value));
     }
     registers
 }

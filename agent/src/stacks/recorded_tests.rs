@@ -16,7 +16,8 @@ use std::{
 
 use super::{
     code::HERE,
-    dwarf::{self, Before, Call, Code, End, Found, Guess, MAX_BEFORE, MAX_FUNCTION, Memory, Registers, Tables, walk},
+    copied,
+    dwarf::{self, Before, Call, Code, End, Found, Guess, MAX_BEFORE, MAX_FUNCTION, Memory, Tables, hex::hex, walk},
     elf::Elf,
     maps::{self, Backing},
     read_at::{ReadAt, read_up_to},
@@ -170,7 +171,7 @@ impl Recorded {
             snapshot[key].as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
         };
         let (registers, frames) = (numbers("registers"), numbers("frames"));
-        let stack = bytes(snapshot["stack"].as_str().unwrap());
+        let stack = hex(snapshot["stack"].as_str().unwrap());
         let sp = registers[usize::from(HERE.sp())];
         let words = (0_u64..).zip(stack.chunks_exact(8));
         let all = words.map(|(at, word)| (sp + 8 * at, u64::from_le_bytes(word.try_into().unwrap()))).collect();
@@ -189,7 +190,7 @@ impl Recorded {
         }
         let memory = Words { all, read: RefCell::default() };
         let mut program = Program { mappings, files, tables: BTreeMap::new() };
-        walk(self::registers(&registers), &mut program, &memory);
+        walk(copied::registers(&registers), &mut program, &memory);
         let files = program.files.into_iter().map(|file| Pieces(file.pieces.into_inner())).collect();
         Self { registers, words: memory.read.into_inner(), mappings: program.mappings, files, frames }
     }
@@ -198,7 +199,7 @@ impl Recorded {
     fn check(self, name: &str) {
         let memory = Words { all: self.words, read: RefCell::default() };
         let mut program = Program { mappings: self.mappings, files: self.files, tables: BTreeMap::new() };
-        let walked = walk(registers(&self.registers), &mut program, &memory);
+        let walked = walk(copied::registers(&self.registers), &mut program, &memory);
         let expected: Vec<_> = self.frames.into_iter().take(MOST_FRAMES).collect();
         assert_eq!(walked.frames, expected, "{name}: {:?}", walked.end);
         let is_deep = expected.len() == MOST_FRAMES;
@@ -245,7 +246,7 @@ impl Recorded {
                 ["piece", file, offset, piece] => {
                     let file: usize = file.parse().unwrap();
                     this.files.resize_with(this.files.len().max(file + 1), Pieces::default);
-                    this.files[file].0.insert(number(offset), bytes(piece));
+                    this.files[file].0.insert(number(offset), hex(piece));
                 }
                 _ => panic!("not a line of a recording: {line}"),
             }
@@ -256,21 +257,8 @@ impl Recorded {
     }
 }
 
-fn registers(numbers: &[u64]) -> Registers {
-    let mut registers = Registers::unknown(HERE);
-    for (number, value) in (0..).zip(numbers).take(HERE.registers()) {
-        registers.set(number, Some(*value));
-    }
-    registers
-}
-
 fn hex_list(numbers: &[u64]) -> String {
     numbers.iter().map(|number| format!("{number:x}")).collect::<Vec<_>>().join(" ")
-}
-
-fn bytes(hex: &str) -> Vec<u8> {
-    let digits = hex.as_bytes().chunks_exact(2);
-    digits.map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap()).collect()
 }
 
 #[test]

@@ -9,7 +9,6 @@ use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher as _, RandomState},
     io,
-    path::Path,
     sync::{Arc, Mutex, PoisonError, TryLockError, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -22,6 +21,7 @@ use super::{
     asking::{Asking, Next},
     code::AllCode,
     copied::{Unwinding, unwind},
+    process::Life,
     reader::{Place, Pulse, Reader, Unread, Whose, owner_of},
 };
 use crate::{
@@ -187,8 +187,7 @@ impl Unwinder {
             self.owners.clear();
             let parts = std::mem::take(&mut self.parts);
             self.forget(&parts);
-            let has_ended = |process: Pid| !Path::new(&format!("/proc/{}", process.0)).exists();
-            if let Err(error) = self.copies.forget_ended(has_ended) {
+            if let Err(error) = self.copies.forget_ended(|process| Life::of(process).is_none()) {
                 debug!(%error, "answers not removed");
             }
             self.asking = Asking::default();

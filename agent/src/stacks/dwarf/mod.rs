@@ -17,7 +17,7 @@ mod expression;
 mod frame_entry;
 mod height;
 #[cfg(test)]
-mod hex;
+pub(in crate::stacks) mod hex;
 mod image;
 mod instructions;
 mod machine;

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::stacks::dwarf::{
+    hex::hex,
     machine::REGISTERS,
     rule::{Cfa, Saved},
     stub,
@@ -204,10 +205,6 @@ fn all_registers_are_restored_below_a_signal_handler() {
         // The interrupted address is looked up as it is.
         assert_eq!(program.1, [0x1010, 0x110f, 0x1200, 0x130f]);
     }
-}
-
-fn hex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
 
 #[test]
