@@ -85,7 +85,7 @@ chart: ## Lint the Helm chart and run its tests (ring 6) alone
 golden: ## Write again all that is generated from code: pages, tables, the chart's README and examples
 	@./setup.sh chart
 	$(CARGO) build --locked --workspace --bins
-	PODPERF_WRITE_GOLDEN=1 $(CARGO) test --locked --workspace --lib --test contexts --test chart --test rules -- generated
+	PODPERF_WRITE_GOLDEN=1 $(CARGO) test --locked --workspace --lib --test programs --test chart --test rules -- generated
 
 rules-mutation: ## Spoil each alert and recording rule, one at a time, and want the tests to notice
 	@./setup.sh test

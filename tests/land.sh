@@ -6,7 +6,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-units="--lib --test bucket --test calls --test contexts --test hash --test sample_time"
+units="--lib --test bucket --test calls --test hash --test programs --test sample_time"
 rings="e2e kube chart rules faults kernel"
 logs=target/landing
 status=0

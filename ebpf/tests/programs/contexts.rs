@@ -1,19 +1,15 @@
 //! Checks the maps that the programs reach in the built object. The sampler may reach only some of them: with `cycles`
 //! on x86 the sampler is a non-maskable interrupt (NMI), which may come while another program holds the lock of a map.
-#![expect(clippy::unwrap_used, reason = "where nothing else can be told, the test fails")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    error::Error,
     fs,
     path::Path,
     process::Command,
 };
 
+use crate::code::{Programs, Result};
 use aya_obj::generated::bpf_map_type;
-use object::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget, SectionIndex, SymbolKind};
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// The section of programs that perf events call.
 const SAMPLER: &str = "perf_event";
@@ -45,93 +41,17 @@ fn context(section: &str, program: &str) -> Option<&'static str> {
 /// The maps that a program reaches, by its section and its name.
 type Reached = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// The section of a function, and its offset there.
-type Place = (usize, u64);
-
-const INSTRUCTION: usize = 8;
-/// `BPF_LD | BPF_IMM | BPF_DW`: loads an address, in two instructions.
-const LOAD_ADDRESS: u8 = 0x18;
-/// `BPF_JMP | BPF_CALL`.
-const CALL: u8 = 0x85;
-/// The source register of a call to a function of the object.
-const PSEUDO_CALL: u8 = 1;
-
-/// The parts of an object that are needed here.
-struct Programs<'data> {
-    file: object::File<'data>,
-    /// The size and name of each function, by section and offset.
-    functions: BTreeMap<Place, (u64, String)>,
-}
-
-impl<'data> Programs<'data> {
-    fn parse(bytes: &'data [u8]) -> Result<Self> {
-        let file = object::File::parse(bytes)?;
-        let mut functions = BTreeMap::new();
-        for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0) {
-            if let Some(section) = symbol.section_index() {
-                functions.insert((section.0, symbol.address()), (symbol.size(), symbol.name()?.to_owned()));
-            }
+/// Returns the maps of each program of the object.
+fn reached(bytes: &[u8]) -> Result<Reached> {
+    let programs = Programs::parse(bytes)?;
+    let mut reached = Reached::new();
+    for (section, name, program) in programs.entries()? {
+        let maps = reached.entry((section, name)).or_default();
+        for function in programs.nested(program)? {
+            maps.extend(programs.references(function)?.maps);
         }
-        Ok(Self { file, functions })
     }
-
-    fn reached(&self) -> Result<Reached> {
-        let mut reached = Reached::new();
-        for ((section, offset), (_, name)) in &self.functions {
-            let section_name = self.file.section_by_index(SectionIndex(*section))?.name()?;
-            if section_name != ".text" {
-                let maps = reached.entry((section_name.to_owned(), name.clone())).or_default();
-                self.walk((*section, *offset), maps, &mut BTreeSet::new())?;
-            }
-        }
-        Ok(reached)
-    }
-
-    /// Adds the maps of a function, and of all functions that it calls.
-    fn walk(&self, function: Place, maps: &mut BTreeSet<String>, seen: &mut BTreeSet<Place>) -> Result<()> {
-        if !seen.insert(function) {
-            return Ok(());
-        }
-        let (size, _) = self.functions.get(&function).ok_or("a call leads to no function")?;
-        let section = self.file.section_by_index(SectionIndex(function.0))?;
-        let relocations: BTreeMap<u64, RelocationTarget> =
-            section.relocations().map(|(offset, relocation)| (offset, relocation.target())).collect();
-        let begin = usize::try_from(function.1)?;
-        let code = section.data()?.get(begin..begin + usize::try_from(*size)?).ok_or("a function is cut short")?;
-        for (index, instruction) in code.chunks_exact(INSTRUCTION).enumerate() {
-            let at = function.1 + u64::try_from(index * INSTRUCTION)?;
-            let immediate = i64::from(i32::from_le_bytes(instruction[4..8].try_into()?));
-            let target = relocations.get(&at);
-            match (instruction[0], instruction[1] >> 4, target) {
-                (LOAD_ADDRESS, _, Some(RelocationTarget::Symbol(symbol))) => {
-                    let symbol = self.file.symbol_by_index(*symbol)?;
-                    let of = symbol.section_index().ok_or("an address is in no section")?;
-                    let section = self.file.section_by_index(of)?;
-                    match section.name()? {
-                        ".maps" => maps.insert(symbol.name()?.to_owned()),
-                        ".text" => return Err("a function's address is taken: its caller is not known".into()),
-                        variables => maps.insert(variables.to_owned()),
-                    };
-                }
-                (CALL, PSEUDO_CALL, Some(RelocationTarget::Symbol(symbol))) => {
-                    let symbol = self.file.symbol_by_index(*symbol)?;
-                    let of = symbol.section_index().ok_or("a call leads to no section")?;
-                    // A call into a section: the immediate is the offset in instructions, less one.
-                    let offset = match symbol.kind() {
-                        SymbolKind::Section => u64::try_from((immediate + 1) * 8)?,
-                        _ => symbol.address(),
-                    };
-                    self.walk((of.0, offset), maps, seen)?;
-                }
-                (CALL, PSEUDO_CALL, None) => {
-                    let offset = i64::try_from(at)? + (immediate + 1) * 8;
-                    self.walk((function.0, u64::try_from(offset)?), maps, seen)?;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
+    Ok(reached)
 }
 
 /// Returns the kind of each map. Variables are in arrays.
@@ -188,8 +108,7 @@ fn allocating(bytes: &[u8]) -> Result<BTreeSet<String>> {
 }
 
 fn own() -> (Reached, BTreeMap<String, bpf_map_type>) {
-    let reached = Programs::parse(podperf_ebpf::OBJECT).unwrap().reached().unwrap();
-    (reached, kinds(podperf_ebpf::OBJECT).unwrap())
+    (reached(podperf_ebpf::OBJECT).unwrap(), kinds(podperf_ebpf::OBJECT).unwrap())
 }
 
 #[test]
@@ -265,11 +184,7 @@ fn shared(kind: &str, flags: &str, other_calls: bool) -> Vec<String> {
         SEC("tp_btf/sched_switch") int sched_switch(void *ctx) {{ return {call}; }}
         "#
     ));
-    findings(
-        &Programs::parse(&bytes).unwrap().reached().unwrap(),
-        &kinds(&bytes).unwrap(),
-        &allocating(&bytes).unwrap(),
-    )
+    findings(&reached(&bytes).unwrap(), &kinds(&bytes).unwrap(), &allocating(&bytes).unwrap())
 }
 
 #[test]
