@@ -20,7 +20,7 @@ use nix::{
 use podperf_tests::{
     agent::{Agent, Metrics, STOP_DEADLINE},
     cgroup::TestCgroup,
-    collector::{Collector, Sample},
+    collector::{self, Collector, Sample},
     command::{load_command, run_load},
     http,
     load::{blocked::BlockedReport, cpu::CpuReport, sleepers::SleepersReport},
@@ -113,7 +113,11 @@ impl Run {
             let samples = collector.samples_of(cgroup.kernel_path())?;
             Ok((nanoseconds(samples.iter().filter(|it| is_wait(it))) >= expected.as_secs_f64() * 0.9e9).then_some(()))
         });
-        arrived.with_context(|| format!("{}\n{}", agent.log(), collector.log()))?;
+        arrived.with_context(|| {
+            let (profiles, metrics) = (collector.profiles().unwrap_or_default(), agent.metrics().unwrap_or_default());
+            let own = profiles.into_iter().filter(|it| it.is_of(cgroup.kernel_path())).collect::<Vec<_>>();
+            format!("{}\n{}\n{}", agent.log(), collector.log(), collector::listed(&own, &metrics))
+        })?;
         // After two windows the current window's samples have their names. Then all waits end.
         two_windows(&agent)?;
         let truth = load.finish()?;

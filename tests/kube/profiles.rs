@@ -13,7 +13,7 @@ use podperf_tests::{
     agent::{self, Metrics},
     cgroup::TestCgroup,
     cluster::{Cluster, NODE, SHOP},
-    collector::{Collector, Profile},
+    collector::{self, Collector, Profile},
     control_plane::NEEDS,
     kubelet::{self, Qos},
     load::{self, sleepers::SleepersReport},
@@ -241,16 +241,9 @@ fn waits(profiles: &[Profile]) -> Duration {
     Duration::from_nanos(own.map(|sample| sample.value).sum())
 }
 
-/// Returns the samples with a value, and what the agent left out: for the error of a test that misses waits.
+/// Returns what arrived and what the agent left out: for the error of a test that misses waits.
 fn all_of(cluster: &Cluster, profiles: &[Profile]) -> String {
-    let metrics = cluster.agent.metrics().unwrap_or_default();
-    let is_told = |name: &str| ["podperf_bpf_drops_total", "podperf_overhead_shed"].contains(&name);
-    let left_out: Vec<_> = metrics.samples().iter().filter(|it| is_told(&it.name) && it.value > 0.0).collect();
-    let samples = profiles.iter().flat_map(|profile| profile.samples.iter().map(|sample| (profile.request, sample)));
-    let samples: Vec<_> = samples
-        .map(|(request, it)| format!("{request} {} {} {:?} {:?}", it.value, it.reason, it.state, it.functions()))
-        .collect();
-    format!("left out: {left_out:?}, samples:\n{}\n", samples.join("\n"))
+    collector::listed(profiles, &cluster.agent.metrics().unwrap_or_default())
 }
 
 fn time_in(profiles: &[Profile], state: &str) -> Duration {

@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::{http, process, suite::within};
+use crate::{agent::Metrics, http, process, suite::within};
 pub use telemetry::{Kind, Taken};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -190,9 +190,7 @@ impl Collector {
 
     /// Returns the waits that have arrived for one cgroup, in no order.
     pub fn samples_of(&self, cgroup: &str) -> Result<Vec<Sample>> {
-        let of_cgroup =
-            |profile: &Profile| profile.resource.get("podperf.cgroup.path").is_some_and(|path| path == cgroup);
-        let waits = |profile: &Profile| profile.sample_type == "off_cpu" && of_cgroup(profile);
+        let waits = |profile: &Profile| profile.sample_type == "off_cpu" && profile.is_of(cgroup);
         Ok(self.profiles()?.into_iter().filter(waits).flat_map(|profile| profile.samples).collect())
     }
 
@@ -212,6 +210,26 @@ impl Drop for Collector {
 /// Returns the directory of the Collector's build and configurations.
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("collector")
+}
+
+impl Profile {
+    /// Returns whether it is one of the cgroup with this path.
+    #[must_use]
+    pub fn is_of(&self, cgroup: &str) -> bool {
+        self.resource.get("podperf.cgroup.path").is_some_and(|path| path == cgroup)
+    }
+}
+
+/// Returns all samples of the profiles, and what the agent left out: for the error of a test that misses waits.
+#[must_use]
+pub fn listed(profiles: &[Profile], metrics: &Metrics) -> String {
+    let is_told = |name: &str| ["podperf_bpf_drops_total", "podperf_overhead_shed"].contains(&name);
+    let left_out: Vec<_> = metrics.samples().iter().filter(|it| is_told(&it.name) && it.value > 0.0).collect();
+    let samples = profiles.iter().flat_map(|profile| profile.samples.iter().map(|sample| (profile.request, sample)));
+    let samples: Vec<_> = samples
+        .map(|(request, it)| format!("{request} {} {} {:?} {:?}", it.value, it.reason, it.state, it.functions()))
+        .collect();
+    format!("left out: {left_out:?}, samples:\n{}\n", samples.join("\n"))
 }
 
 impl Sample {
