@@ -2,8 +2,8 @@
 /*
  * Copies of user stacks. Most code keeps no frame pointers, so the kernel cannot walk its stack. The agent can, by the
  * unwind tables of the files, from the registers and the part of the stack that is copied here. It answers with a
- * recipe: where on the stack the return addresses are, and their hash. With the recipe, a later wait of any thread of the
- * process proves the same stack by a few loads, and is not copied again.
+ * recipe: where on the stack the return addresses are, and their hash. With the recipe, a later wait of any thread of
+ * the process proves the same stack by a few loads, and is not copied again.
  */
 #ifndef PODPERF_COPIES_BPF_H
 #define PODPERF_COPIES_BPF_H
@@ -23,8 +23,8 @@ struct {
 } copy_ring SEC(".maps");
 
 /*
- * Buffers for copies, one for each CPU. There are two maps, since the sampler may interrupt the other programs. They are no
- * per-CPU arrays, which would take their memory also if nothing is copied.
+ * Buffers for copies, one for each CPU. There are two maps, since the sampler may interrupt the other programs. They
+ * are no per-CPU arrays, which would take their memory also if nothing is copied.
  */
 struct copy_buffer {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -44,8 +44,8 @@ struct {
 } copy_pages SEC(".maps");
 
 /*
- * Path, plus twice the number of the recipe (from 0 to PODPERF_RECIPES - 1) -> a recipe. The agent writes it. A path has
- * several recipes if threads wait there on several stacks.
+ * Path, plus twice the number of the recipe (from 0 to PODPERF_RECIPES - 1) -> a recipe. The agent writes it. A path
+ * has several recipes if threads wait there on several stacks.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -86,10 +86,10 @@ struct {
 #define STACK_SPAN ((__u64)PODPERF_COPY_SPAN * PODPERF_PAGE)
 
 /*
- * Returns the end of the stack above `sp`. The main thread's stack ends where the arguments begin. The C libraries place
- * the data of other threads on top of their stacks: on x86-64, thread-local variables below the thread pointer. Memory
- * above the end is not part of the stack, and may be secret. The end of other stacks, such as those of goroutines, is not
- * known.
+ * Returns the end of the stack above `sp`. The main thread's stack ends where the arguments begin. The C libraries
+ * place the data of other threads on top of their stacks: on x86-64, thread-local variables below the thread pointer.
+ * Memory above the end is not part of the stack, and may be secret. The end of other stacks, such as those of
+ * goroutines, is not known.
  */
 static __always_inline __u64 stack_end(struct task_struct *task, __u64 sp)
 {
@@ -106,10 +106,10 @@ static __always_inline __u64 stack_end(struct task_struct *task, __u64 sp)
 #define PAGES_ABOVE 2
 
 /*
- * Copies the page that `sp` is in, and then the wanted pages, up to `end`. Without `wanted`, it copies the next pages up to
- * one that is not in memory, and the last ones before `end`: large frames in between have pages that were never touched.
- * Sets the copied pages, and returns the number of bytes of `copy->stack` in use. The verifier checks this function
- * separately.
+ * Copies the page that `sp` is in, and then the wanted pages, up to `end`. Without `wanted`, it copies the next pages
+ * up to one that is not in memory, and the last ones before `end`: large frames in between have pages that were never
+ * touched. Sets the copied pages, and returns the number of bytes of `copy->stack` in use. The verifier checks this
+ * function separately.
  */
 __noinline __u32 copy_the_pages(struct podperf_copy *copy, struct podperf_copy_pages *wanted, __u64 sp, __u64 end)
 {
@@ -203,20 +203,15 @@ static __always_inline __u64 copy_id(__u64 now)
 	return now << 13 | (bpf_get_smp_processor_id() & 4095) << 1;
 }
 
-/* Walks the kernel's part of the current task's stack, and sends it if it is new. Returns its id; 0: it has none. */
-static __always_inline __u64 kernel_part_to(void *ctx, struct podperf_stack *stack, bool by_scheduler)
+/*
+ * Walks the kernel's part of the current task's stack, and sends it if it is new. Returns its id; 0: it has none. If
+ * `cut` is set, it is the stack of a task whose user frames could not be copied.
+ */
+static __always_inline __u64 kernel_part(void *ctx, struct podperf_stack *stack, bool by_scheduler, bool cut)
 {
 	__s64 bytes = walk_kernel(ctx, stack, 0, by_scheduler);
 
-	return bytes > 0 ? take_stack(stack, 0, bytes, bpf_get_current_pid_tgid() >> 32, false) : 0;
-}
-
-static __noinline __u64 kernel_part(void *ctx)
-{
-	__u32 zero = 0;
-	struct podperf_stack *stack = bpf_map_lookup_elem(&walk_buffer, &zero);
-
-	return stack ? kernel_part_to(ctx, stack, true) : 0;
+	return bytes > 0 ? take_stack(stack, 0, bytes, bpf_get_current_pid_tgid() >> 32, cut) : 0;
 }
 
 /* Returns the stack of a copy if the agent has found it, else the id itself. Other ids stay as they are. */
@@ -238,8 +233,8 @@ static __always_inline __u64 stack_of_copy(__u64 id)
 #endif
 
 /*
- * Returns 1 if the stack above `sp` holds the words of `recipe` where it says, 0 if not, and -1 if they cannot be read or
- * are too many. The hash begins with what the recipe is for: a recipe that is replaced meanwhile does not agree. The
+ * Returns 1 if the stack above `sp` holds the words of `recipe` where it says, 0 if not, and -1 if they cannot be read
+ * or are too many. The hash begins with what the recipe is for: a recipe that is replaced meanwhile does not agree. The
  * verifier checks this function separately.
  */
 __noinline int agrees(struct podperf_recipe *recipe, __u64 path, __u64 kernel, __u64 stack, __u64 sp)

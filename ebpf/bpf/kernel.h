@@ -158,9 +158,9 @@ struct bpf_local_storage_map___nolock {
 
 /*
  * Reads the low byte of a field, for fields whose size is not the same on all kernels. `on_cpu` and `on_rq` are small
- * numbers in an int, and in a byte since Linux 7.2. The loader relocates no load whose field has another size than here.
- * So the offset is relocated alone: the assembly keeps the compiler from moving it into the load. Both architectures are
- * little-endian.
+ * numbers in an int, and in a byte since Linux 7.2. The loader relocates no load whose field has another size than
+ * here. So the offset is relocated alone: the assembly keeps the compiler from moving it into the load. Both
+ * architectures are little-endian.
  */
 #define LOW_BYTE_OF(type, record, field)                            \
 	({                                                          \

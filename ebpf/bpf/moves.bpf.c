@@ -61,9 +61,9 @@ static __noinline int move_waiting(struct task_struct *task)
 
 /*
  * Settles `task`, which another task has moved: its work so far is charged to its old cgroup. If it does not run, its
- * wait so far is charged, too. If the last switch of the task was not reported, the state of the CPU tells nothing about
- * it, and its run time has grown since its last settled switch. Until the first tick after such a switch the run time has
- * not grown: then the next switch charges the wait before to the new cgroup.
+ * wait so far is charged, too. If the last switch of the task was not reported, the state of the CPU tells nothing
+ * about it, and its run time has grown since its last settled switch. Until the first tick after such a switch the run
+ * time has not grown: then the next switch charges the wait before to the new cgroup.
  */
 static __always_inline void move_other(struct task_struct *task)
 {

@@ -247,7 +247,7 @@ struct podperf_cpu {
  * Key and value of the tables of samples: time by stack.
  *
  * `stack` is the id of a walked stack (odd), of a call site whose stack is not known yet (even, see
- * PODPERF_RECORD_PLACE), or 0 without either.
+ * PODPERF_RECORD_SITE), or 0 without either.
  */
 struct podperf_sample_key {
 	__u64 stack;
@@ -303,7 +303,7 @@ struct podperf_hash_key {
 /* The kinds of records of `stack_ring`. Each record begins with its kind. */
 enum podperf_stack_record {
 	PODPERF_RECORD_STACK,
-	PODPERF_RECORD_PLACE,
+	PODPERF_RECORD_SITE,
 	PODPERF_RECORD_LONG_WAIT,
 	PODPERF_RECORD_WAKER,
 };
@@ -323,10 +323,10 @@ struct podperf_stack {
 };
 
 /* The stack of a call site that samples have named before. */
-struct podperf_place {
+struct podperf_site {
 	__u32 record;
 	__u32 reserved;
-	__u64 place;
+	__u64 site;
 	__u64 stack;
 };
 
@@ -367,7 +367,7 @@ struct podperf_copy {
 	 * For a sample on the CPU: the key of the sample, whose `stack` is 0.
 	 */
 	struct podperf_sample_key key;
-	__u64 place;   /* the call site of a wait; 0: a sample on the CPU */
+	__u64 site;    /* the call site of a wait; 0: a sample on the CPU */
 	__u64 path;    /* its path, see path_of */
 	__u64 kernel;  /* id of the stack's kernel part; 0: there is none */
 	__u64 ns;      /* of a sample, see podperf_sample_sum */
@@ -425,7 +425,7 @@ _Static_assert(sizeof(struct podperf_samples_used) == 4 + 4 * PODPERF_SAMPLE_SHA
 _Static_assert(sizeof(struct podperf_sent) == 8 * PODPERF_SENT_WAYS, "ABI");
 _Static_assert(sizeof(struct podperf_hash_key) == 8 + 8 * PODPERF_SITE_WORDS, "ABI");
 _Static_assert(sizeof(struct podperf_stack) == 24 + 2 * 8 * PODPERF_MAX_FRAMES, "ABI");
-_Static_assert(sizeof(struct podperf_place) == 24, "ABI");
+_Static_assert(sizeof(struct podperf_site) == 24, "ABI");
 _Static_assert(sizeof(struct podperf_long_wait) == 80, "ABI");
 _Static_assert(sizeof(struct podperf_waker) == 48, "ABI");
 _Static_assert(sizeof(struct podperf_cgroup_record) == 16 + PODPERF_PATH_MAX, "ABI");

@@ -3,7 +3,7 @@
  * The sampler: records the running task of each CPU, several times a second. A perf event calls it: cycles, or else a
  * clock. On x86 the cycles event interrupts as an NMI at any point of the kernel, even in other programs and their
  * maps. So the sampler writes only to arrays, a ring buffer, and hash tables that no other program reaches:
- * ebpf/tests/contexts.rs checks the object.
+ * ebpf/tests/programs/contexts.rs checks the object.
  */
 #include "cgroup.bpf.h"
 #include "control.bpf.h"
@@ -31,7 +31,7 @@ static __always_inline bool copy_sample(void *ctx, struct task_struct *task, str
 	copy->key = *key;
 	copy->ns = sum->ns;
 	copy->at_ns = sum->last_ns;
-	copy->kernel = kernel_part_to(ctx, stack, false);
+	copy->kernel = kernel_part(ctx, stack, false, false);
 	return send_copy(task, copy, NULL);
 }
 

@@ -23,6 +23,14 @@
 #include "tasks.bpf.h"
 #include "waits.bpf.h"
 
+static __always_inline void has_no_stack(struct task *t, __u64 reason)
+{
+	t->stack = reason;
+	t->weight = 1;
+	t->walked = false;
+	t->shadow = SHADOW_NONE;
+}
+
 /*
  * Settles `task`, which is current and leaves the CPU in the state `was` (0: unknown). Returns the row that the task
  * was charged to, or NULL.
@@ -60,30 +68,17 @@ static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struc
 	t->waker = 0;
 	if (t->activity >= PODPERF_RUN_QUEUE) {
 		/* The stack does not show why the task lost the CPU, so none is taken. */
-		t->in_profile = true;
-		t->stack = 0;
-		t->weight = 1;
-		t->shadow = SHADOW_NONE;
+		has_no_stack(t, 0);
+	} else if (is_shed(PODPERF_SHED_STACKS | PODPERF_SHED_WAIT_STACKS)) {
+		/* If the wait is long, the kernel's part of its stack is read while the task sleeps. */
+		drop(PODPERF_DROP_STACK_SHED);
+		has_no_stack(t, PODPERF_NOT_TAKEN);
+	} else if (has_copy(task) && !is_shed(PODPERF_SHED_USER_FRAMES)) {
+		stack_of_copied_wait(ctx, task, t, now);
 	} else {
-		/* If the stack is shed and the wait is long, its kernel part is read while the task sleeps. */
-		struct wait_stack found = {.id = PODPERF_NOT_TAKEN, .weight = 1};
-
-		if (!is_shed(PODPERF_SHED_STACKS | PODPERF_SHED_WAIT_STACKS | PODPERF_SHED_USER_FRAMES) &&
-		    has_copy(task)) {
-			stack_of_copied_wait(ctx, task, t, now);
-			t->in_profile = true;
-			return row;
-		}
-		if (is_shed(PODPERF_SHED_STACKS | PODPERF_SHED_WAIT_STACKS))
-			drop(PODPERF_DROP_STACK_SHED);
-		else
-			found = stack_of_wait(ctx, task, t, cpu->cgroup, now, cpu);
-		t->in_profile = true;
-		t->stack = found.id;
-		t->weight = found.weight;
-		t->walked = found.walked;
-		t->shadow = found.shadow;
+		stack_of_wait(ctx, task, t, now);
 	}
+	t->in_profile = true;
 	return row;
 }
 

@@ -29,8 +29,8 @@ static __always_inline __u32 sensor_slot(__u64 id)
  * Defines `NAME_enabled`, the maps of the sensor, and three functions. `NAME_row` returns the row of a cgroup on this
  * CPU, and makes it when it is new; it returns NULL when there is no room. `NAME_row_without_lock` is for programs that
  * may run while this CPU holds the lock of a map: it makes no row by id, and counts no drop. `NAME_free` frees the slot
- * of a cgroup on this CPU. It clears the id last, since from then on another cgroup may claim the slot. The value of the
- * maps is `struct podperf_NAME`. The agent gives the maps their sizes: one entry while the sensor is off.
+ * of a cgroup on this CPU. It clears the id last, since from then on another cgroup may claim the slot. The value of
+ * the maps is `struct podperf_NAME`. The agent gives the maps their sizes: one entry while the sensor is off.
  */
 #define SENSOR(name)                                                                    \
 	const volatile bool name##_enabled = false;                                     \

@@ -64,7 +64,7 @@ struct task {
 	bool seen;         /* the record is filled */
 	bool walked;       /* the stack of the last wait was walked, and not taken from the cache */
 	__u8 shadow;       /* enum shadow, of the last wait */
-	__u32 weight;      /* of the last wait, see wait_stack */
+	__u32 weight;      /* number of short waits that the last one stands for; 0: others stand for it */
 	__u64 moved_to;    /* its cgroup, if another task moved it while it ran; 0: the cgroup in the CPU's state */
 	__u64 left_ns;     /* when it left the CPU, or up to when the last wait is charged; 0: that wait is settled */
 	__u64 left_run_ns; /* its run time when it left */
@@ -81,7 +81,7 @@ struct task {
 	__u64 so_far_ns;    /* the part of the wait that ends that was charged before */
 	__u32 filters;      /* of the wait that ends, see podperf_sample_key */
 	__u32 memory_uses;  /* number of uses of `memory_stack` that remain without a lookup in the cache */
-	__u64 memory_place; /* call site of `memory_stack` */
+	__u64 memory_site;  /* call site of `memory_stack` */
 	__u64 memory_stack; /* stack of a trusted call site, from the cache */
 	struct task_sum sum;
 	__u32 sum_busy;  /* lock: the sum is being changed */

@@ -138,7 +138,7 @@ static __always_inline int add_wait(struct task *t, __u32 tgid, __u32 pid, __u64
 		bool alone = (long_wait_ns && ns >= long_wait_ns) || (t->lock && t->so_far_ns);
 
 		if (!t->weight && !(t->stack & 1))
-			name_place(t->stack);
+			name_site(t->stack);
 		if (alone && send_long_wait(&key, pid, &fresh, t->so_far_ns))
 			return 0;
 	} else {
@@ -352,7 +352,7 @@ static __always_inline void charge_so_far(struct task_struct *task, struct task 
 	if (!in_profile || error)
 		row->unprofiled_ns[index_of(activity)] += fresh.ns;
 	else if (!key.seen && !weight && !(key.stack & 1))
-		name_place(key.stack);
+		name_site(key.stack);
 }
 
 /* Returns the row in which the iterators charge `cgroup`, or NULL when there is no room. */
@@ -372,8 +372,8 @@ static __always_inline struct podperf_cgroup *row_so_far(__u64 cgroup)
 }
 
 /*
- * Returns true if the stack of `t` must be checked: it is from the cache, and may be wrong, or it is a copy that the agent
- * has not unwound, perhaps one for an agent that has ended. The wait began at `began`.
+ * Returns true if the stack of `t` must be checked: it is from the cache, and may be wrong, or it is a copy that the
+ * agent has not unwound, perhaps one for an agent that has ended. The wait began at `began`.
  */
 static __always_inline bool needs_a_look(struct task *t, __u64 began)
 {

@@ -102,7 +102,7 @@ impl Copy {
         let page = |at: usize| short(offset_of!(abi::podperf_copy, page) + 2 * at);
         let further = (0..count.saturating_sub(1)).map(page).collect::<Option<Vec<u16>>>()?;
         let pages = (count > 0).then_some(0).into_iter().chain(further).collect();
-        let (site, path) = (word(offset_of!(abi::podperf_copy, place))?, word(offset_of!(abi::podperf_copy, path))?);
+        let (site, path) = (word(offset_of!(abi::podperf_copy, site))?, word(offset_of!(abi::podperf_copy, path))?);
         let at_ns = word(offset_of!(abi::podperf_copy, at_ns))?;
         let of = if u32::from(key.activity) == abi::PODPERF_ON_CPU {
             let (key, ns) = (SampleKey::from_abi(&key)?, word(offset_of!(abi::podperf_copy, ns))?);
@@ -331,7 +331,7 @@ mod tests {
         copy.key.activity = u8::try_from(activity).unwrap();
         (copy.key.stack, copy.key.tgid, copy.key.cgroup) = (10, 7, 3);
         copy.path = 14;
-        (copy.place, copy.kernel, copy.ns, copy.at_ns, copy.is_named) = (12, 15, 20, 30, 1);
+        (copy.site, copy.kernel, copy.ns, copy.at_ns, copy.is_named) = (12, 15, 20, 30, 1);
         copy.code = [1, 2, 3];
         copy.registers[32] = 4;
         copy.pages = u16::try_from(pages.len()).unwrap();

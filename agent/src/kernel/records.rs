@@ -147,9 +147,9 @@ impl StackRecord {
                 let (user, kernel) = frames.get(..(user + kernel) * 8)?.split_at(user * 8);
                 Some(Self::Stack(RawStack { id, process, user: addresses(user), kernel: addresses(kernel), end }))
             }
-            abi::PODPERF_RECORD_PLACE => {
-                let record: abi::podperf_place = whole(bytes)?;
-                Some(Self::CallSite(StackId(record.place), StackId(record.stack)))
+            abi::PODPERF_RECORD_SITE => {
+                let record: abi::podperf_site = whole(bytes)?;
+                Some(Self::CallSite(StackId(record.site), StackId(record.stack)))
             }
             abi::PODPERF_RECORD_LONG_WAIT => {
                 let wait: abi::podperf_long_wait = whole(bytes)?;
