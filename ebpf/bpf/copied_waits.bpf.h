@@ -11,14 +11,40 @@
 
 #include "memo.bpf.h"
 
-/*
- * Remembers that the current task waits at `site` on `stack`, which a recipe has just proved. `by_kernel` is set if the
- * kernel's part was compared, and `same_words` if the words of the remembered stack agree.
- */
-static __noinline int learn_proved(__u64 site, __u64 stack, bool by_kernel, bool same_words)
-{
-	struct memo fresh = {.stack = stack}, *memo = bpf_map_lookup_elem(&stack_memo, &site);
+/* What is known of the wait that begins, since the stack of all nested calls may have 512 bytes. */
+struct copied_wait {
+	__u64 site;
+	__u64 path;
+	__u64 expected; /* the remembered stack; 0: unknown */
+	__u64 kernel;   /* the kernel's part, if it was walked */
+	__u32 paid;     /* number of waits that a walk or copy stands for; 0: the budget has none */
+	bool trusted;
+	bool believed;   /* without a walk, the remembered stack is used */
+	bool several;    /* see struct memo */
+	bool named;      /* see struct memo */
+	bool due;        /* this is a check of a trusted call site */
+	bool by_words;   /* some stack agreed by its words */
+	bool same_words; /* the remembered one did */
+};
 
+/* CPU -> the wait that begins there. Only the program at the context switch uses it, with interrupts off. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set by the agent */
+	__type(key, __u32);
+	__type(value, struct copied_wait);
+} copied_wait SEC(".maps");
+
+/* Remembers that the current task waits on `stack`, which a recipe has just proved, with its kernel part or without. */
+static __noinline int learn_proved(struct copied_wait *wait, __u64 stack, bool by_kernel)
+{
+	struct memo fresh = {.stack = stack}, *memo;
+	__u64 site;
+
+	if (!wait)
+		return 0;
+	site = wait->site;
+	memo = bpf_map_lookup_elem(&stack_memo, &site);
 	if (!memo) {
 		if (bpf_map_update_elem(&stack_memo, &site, &fresh, BPF_ANY))
 			drop(PODPERF_DROP_STACK_MEMO);
@@ -33,13 +59,21 @@ static __noinline int learn_proved(__u64 site, __u64 stack, bool by_kernel, bool
 		return 0;
 	}
 	if (memo->stack && !memo->shed) {
-		memo->wrong += same_words;
-		memo->several |= !same_words;
+		memo->wrong += wait->same_words;
+		memo->several |= !wait->same_words;
 	}
 	memo->shed = 0;
 	memo->stack = stack;
 	memo->agreed = 0;
 	return 0;
+}
+
+/* Returns the stack of `task` by its recipes, see `stack_by_recipe`. */
+static __noinline __u64 prove(struct task_struct *task, struct copied_wait *wait)
+{
+	__u64 sp = ((struct pt_regs *)bpf_task_pt_regs(task))->sp;
+
+	return wait ? stack_by_recipe(wait->path, sp, wait->expected, wait->kernel) : 0;
 }
 
 static __noinline __u64 kernel_part_of_wait(void *ctx, bool cut)
@@ -50,25 +84,23 @@ static __noinline __u64 kernel_part_of_wait(void *ctx, bool cut)
 	return stack ? kernel_part(ctx, stack, true, cut) : 0;
 }
 
-/*
- * Sends a copy of the stack of `task`, which goes to sleep at `site`. Returns the id of the copy, or 0 if it could not
- * be sent.
- */
-static __noinline __u64 copy_wait(struct task_struct *task, __u64 site, __u64 path, __u64 kernel, bool is_named)
+/* Sends a copy of the stack of `task`, which goes to sleep. Returns the id of the copy, or 0 if it could not be sent. */
+static __noinline __u64 copy_wait(struct task_struct *task, struct copied_wait *wait)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 	struct podperf_copy *copy = bpf_map_lookup_elem(&copy_buffer, &cpu);
-	struct podperf_copy_pages *wanted = bpf_map_lookup_elem(&copy_pages, &path);
+	struct podperf_copy_pages *wanted;
 
-	if (!copy)
+	if (!copy || !wait)
 		return 0;
 	copy->at_ns = bpf_ktime_get_ns();
 	copy->key.stack = copy_id(copy->at_ns);
 	copy->key.tgid = task->tgid;
-	copy->site = site;
-	copy->path = path;
-	copy->is_named = is_named;
-	copy->kernel = kernel;
+	copy->site = wait->site;
+	copy->path = wait->path;
+	copy->is_named = wait->named;
+	copy->kernel = wait->kernel;
+	wanted = bpf_map_lookup_elem(&copy_pages, &copy->path);
 	return send_copy(task, copy, wanted) ? copy->key.stack : 0;
 }
 
@@ -84,31 +116,37 @@ static __noinline int compare_by_recipe(void *ctx, struct task_struct *task, str
 
 /*
  * Finds the stack of `task`, which is current and goes to sleep, by recipes or by a copy. Fills the fields of `t` for
- * it. Until a remembered stack is trusted, and then at some uses, the kernel's part is walked and compared, if the
- * budget allows it. If a call site has had other user frames, these are compared at each use.
+ * it. Until a remembered stack is trusted, and then at some uses, the kernel's part is walked and compared. If a call
+ * site has had other user frames, these are compared at each use. Walks and copies are paid once for each wait. Over
+ * the budget, a stack is used that agrees by its words, and other waits stand for the wait unless that stack was never
+ * wrong.
  */
 static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, struct task *t, __u64 now)
 {
-	__u64 path, sp = ((struct pt_regs *)bpf_task_pt_regs(task))->sp, stack;
+	__u32 number = bpf_get_smp_processor_id();
+	struct copied_wait *wait = bpf_map_lookup_elem(&copied_wait, &number);
 	struct podperf_cpu *cpu = this_cpu();
 	struct remembered known;
-	bool is_due = false, several, same_words, other_kernel = false, is_named;
 	struct memo *memo;
+	__u64 stack;
 
-	if (!t || !cpu)
+	if (!t || !wait || !cpu)
 		return 0;
 	known = find(t, site_of_copied(task, t->activity), 0);
 	memo = known.memo;
-	if (memo && memo->shed)
-		known.stack = 0;
 	cpu->waits++;
 	t->walked = false;
 	t->weight = 1;
 	t->shadow = SHADOW_NONE;
-	several = memo && memo->several;
-	if (memo && known.trusted)
-		is_due = memo->uses >= known.check_every;
-	if (known.trusted && !is_due && !several) {
+	wait->site = known.site;
+	wait->expected = memo && memo->shed ? 0 : known.stack;
+	wait->trusted = known.trusted;
+	wait->believed = known.believed;
+	wait->several = memo && memo->several;
+	wait->named = memo && memo->named;
+	wait->paid = memo && known.trusted && memo->uses >= known.check_every ? may_walk(cpu->cgroup, now) : 0;
+	wait->due = wait->paid;
+	if (known.trusted && !wait->due && !wait->several) {
 		t->stack = known.stack;
 		keep_at_hand(t, &known);
 		if (shadow)
@@ -117,59 +155,57 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	}
 	t->memory_site = 0;
 	t->memory_uses = 0;
-	path = path_of(task, t->activity);
-	stack = stack_by_recipe(path, sp, known.stack, ANY_PART);
-	same_words = stack == known.stack;
-	/*
-	 * Where the scheduler is not known, the kernel's part depends on the program that walks. Over the budget, the
-	 * kernel's part is believed, and this use does not count as an agreement.
-	 */
-	if ((stack & 1) && (!known.trusted || is_due || !same_words) && schedule_begin &&
-	    ((memo && memo->named) || may_walk(cpu->cgroup, now))) {
+	wait->path = path_of(task, t->activity);
+	/* Where the scheduler is not known, the kernel's part depends on the program that walks. */
+	wait->kernel = schedule_begin ? UNKNOWN_PART : ANY_PART;
+	stack = prove(task, wait);
+	wait->same_words = stack == wait->expected;
+	wait->by_words = false;
+	if (!(stack & 1) || (schedule_begin && (!wait->trusted || wait->due || !wait->same_words))) {
+		wait->by_words = (stack & 1) || stack == AMBIGUOUS;
+		if (!wait->paid)
+			wait->paid = wait->named ? 1 : may_walk(cpu->cgroup, now);
+		t->weight = (stack & 1) && wait->same_words && wait->believed ? 1 : wait->paid;
+		if (!wait->paid) {
+			t->stack = stack & 1 ? stack : wait->site;
+			return 0;
+		}
 		t->walked = true;
-		stack = stack_by_recipe(path, sp, known.stack, kernel_part_of_wait(ctx, false));
-		other_kernel = !(stack & 1);
+		wait->kernel = kernel_part_of_wait(ctx, false);
+		if (wait->by_words)
+			stack = prove(task, wait);
 	}
-	if (memo && is_due && (t->walked || !(stack & 1) || !schedule_begin)) {
+	if (memo && wait->due) {
 		memo->uses = 0;
-		if (!several) {
+		if (!wait->several) {
 			cpu->checks++;
-			cpu->checks_wrong += other_kernel || (stack && stack != known.stack);
+			cpu->checks_wrong += stack != wait->expected && (stack || wait->by_words);
 		}
 	}
 	if (stack & 1) {
 		t->stack = stack;
-		learn_proved(known.site, stack, t->walked, same_words);
+		if (t->walked || !schedule_begin)
+			learn_proved(wait, stack, t->walked);
 		return 0;
 	}
-	/* What was remembered is wrong, also if the budget has no copy left. */
-	if (memo && (stack || other_kernel)) {
-		memo->several |= !same_words;
-		memo->wrong += same_words;
+	/* What was remembered is wrong. */
+	if (memo && wait->expected && (stack || wait->by_words)) {
+		memo->several |= !wait->same_words;
+		memo->wrong += wait->same_words;
 		memo->stack = 0;
-		memo->agreed = 0;
-	}
-	is_named = memo && memo->named;
-	if (!is_named)
-		t->weight = may_walk(cpu->cgroup, now);
-	if (!t->weight) {
-		t->stack = known.site;
-		t->walked = false;
-		return 0;
-	}
-	cpu->walks++;
-	t->walked = true;
-	t->stack = copy_wait(task, known.site, path, kernel_part_of_wait(ctx, false), is_named);
-	if (!t->stack) {
-		/* Without its user frames, the stack still has the reason of the wait. */
-		t->stack = kernel_part_of_wait(ctx, true);
-		if (is_named && t->stack)
-			send_site(known.site, t->stack);
 	}
 	if (memo) {
 		memo->named = 0;
 		memo->agreed = 0;
 	}
+	cpu->walks++;
+	t->stack = copy_wait(task, wait);
+	if (t->stack)
+		return 0;
+	/* Without its user frames, the stack still has the reason of the wait. */
+	t->stack = kernel_part_of_wait(ctx, true);
+	if (wait->named && t->stack)
+		send_site(wait->site, t->stack);
 	return 0;
 }
 

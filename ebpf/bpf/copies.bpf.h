@@ -270,13 +270,16 @@ __noinline int agrees(struct podperf_recipe *recipe, __u64 path, __u64 kernel, _
 
 /* There is a recipe of the expected stack, but it does not agree. This is no id of a stack: those are odd. */
 #define DISAGREES 2ULL
-/* The kernel's part of a stack is not compared. */
+/* Several recipes agree, and only the kernel's part tells which of their stacks it is. This is no id either. */
+#define AMBIGUOUS 4ULL
+/* The kernel's part of a stack is not compared: because nothing depends on it, or because it was not walked. */
 #define ANY_PART (~0ULL)
+#define UNKNOWN_PART (~1ULL)
 
 /*
  * Returns the id of the current task's stack if a recipe of `path` proves it by the words above `sp`, and if its kernel
- * part is `kernel`. Prefers the stack `expected`, and whole stacks. Returns 0 or DISAGREES if the stack is not proved.
- * The verifier checks this function separately.
+ * part is `kernel`. Prefers the stack `expected`, and whole stacks. Returns 0, DISAGREES or, without the kernel's part,
+ * AMBIGUOUS if the stack is not proved. The verifier checks this function separately.
  */
 __noinline __u64 stack_by_recipe(__u64 path, __u64 sp, __u64 expected, __u64 kernel)
 {
@@ -297,7 +300,7 @@ __noinline __u64 stack_by_recipe(__u64 path, __u64 sp, __u64 expected, __u64 ker
 		if (!recipe)
 			continue;
 		of_kernel = recipe->kernel;
-		if (kernel != ANY_PART && of_kernel != kernel)
+		if (kernel < UNKNOWN_PART && of_kernel != kernel)
 			continue;
 		stack = recipe->stack;
 		is_part = recipe->is_part;
@@ -312,7 +315,7 @@ __noinline __u64 stack_by_recipe(__u64 path, __u64 sp, __u64 expected, __u64 ker
 		if (is_part)
 			part = stack;
 		else
-			whole = stack;
+			whole = whole && kernel == UNKNOWN_PART ? AMBIGUOUS : stack;
 	}
 	if (whole)
 		return whole;

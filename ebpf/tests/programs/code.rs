@@ -3,6 +3,9 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     error::Error,
+    fs,
+    path::Path,
+    process::Command,
 };
 
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget, SectionIndex, SymbolKind};
@@ -26,6 +29,28 @@ pub(crate) struct References {
     pub(crate) calls: BTreeSet<Function>,
     /// The names of maps, and of sections of variables.
     pub(crate) maps: BTreeSet<String>,
+}
+
+/// Compiles a program for the kernel of a machine, by the name that libbpf's headers have for it.
+pub(crate) fn compile(source: &Path, machine: &str) -> Vec<u8> {
+    let directory = tempfile::tempdir().unwrap();
+    let to = directory.path().join("program.o");
+    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    let mut command = Command::new(clang);
+    command.args(["-target", "bpf", "-O2", "-g", "-mcpu=v3", &format!("-D__TARGET_ARCH_{machine}")]);
+    for include in [
+        concat!(env!("CARGO_MANIFEST_DIR"), "/bpf"),
+        concat!(env!("CARGO_MANIFEST_DIR"), "/sensors"),
+        concat!(env!("OUT_DIR"), "/sensors"),
+        // The headers of types are the same for both.
+        "/usr/include/x86_64-linux-gnu",
+        "/usr/include/aarch64-linux-gnu",
+    ] {
+        command.arg("-I").arg(include);
+    }
+    let output = command.arg("-c").arg(source).arg("-o").arg(&to).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::read(to).unwrap()
 }
 
 /// The functions of an object.

@@ -5,10 +5,9 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::Path,
-    process::Command,
 };
 
-use crate::code::{Programs, Result};
+use crate::code::{Programs, Result, compile};
 use aya_obj::generated::bpf_map_type;
 
 /// The section of programs that perf events call.
@@ -146,30 +145,18 @@ fn programs_of_sensors_in_an_nmi_allocate_nothing() {
     }
 }
 
-/// Compiles a program for the kernel.
-fn compile(source: &str) -> Vec<u8> {
+fn compiled(source: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
-    let (from, to) = (directory.path().join("program.bpf.c"), directory.path().join("program.o"));
+    let from = directory.path().join("program.bpf.c");
     fs::write(&from, source).unwrap();
-    let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
-    let mut command = Command::new(clang);
-    command.args(["-target", "bpf", "-O2", "-g", "-mcpu=v3", "-D__TARGET_ARCH_x86"]);
-    command.arg(concat!("-I", env!("CARGO_MANIFEST_DIR"), "/bpf"));
-    command
-        .args(["-I/usr/include/x86_64-linux-gnu", "-I/usr/include/aarch64-linux-gnu", "-c"])
-        .arg(&from)
-        .arg("-o")
-        .arg(&to);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    fs::read(to).unwrap()
+    compile(&from, "x86")
 }
 
 /// Returns the findings for a map of this kind. A function writes to the map: the sampler calls this function, and
 /// so does another program if `other_calls`.
 fn shared(kind: &str, flags: &str, other_calls: bool) -> Vec<String> {
     let call = if other_calls { "touch(1)" } else { "0" };
-    let bytes = compile(&format!(
+    let bytes = compiled(&format!(
         r#"
         #include "kernel.h"
         struct {{
