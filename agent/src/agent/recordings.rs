@@ -12,6 +12,8 @@ use crate::{
 
 /// Number of similar names that an error suggests for an unknown name.
 const NEAREST: usize = 3;
+/// The part of a text that is compared with names, in characters. Comparing takes as long as both texts together.
+const COMPARED: usize = 256;
 
 impl Agent {
     /// Registers a recording, under an id by which other requests may end it.
@@ -111,11 +113,11 @@ impl Agent {
                 let hint = "pods have no names here; `--identity kubernetes --kubeconfig FILE` gives them theirs";
                 return unknown(what, hint.into());
             }
-            return unknown(what, nearest(&text, &names));
+            return unknown(what, nearest(text.clone(), names).await);
         };
         // A cgroup that has not run yet has no row, but may run soon.
         if path.split('/').any(|part| part == "..") || !self.cgroup_root.join(path.trim_start_matches('/')).is_dir() {
-            return unknown("cgroup", nearest(&text, &names));
+            return unknown("cgroup", nearest(text.clone(), names).await);
         }
         let row = self.row_of(path);
         if row == *path || matches!(selector, Selector::Below(_)) && row.starts_with(&**path) {
@@ -165,19 +167,25 @@ impl Agent {
     }
 }
 
-/// Returns a hint with the most similar names.
-fn nearest(text: &str, names: &BTreeSet<SubjectName>) -> String {
-    let mut names: Vec<String> = names.iter().map(ToString::to_string).collect();
-    let likeness = |name: &String| {
-        let last = |text: &str| text.rsplit('/').next().map(str::to_owned).unwrap_or_default();
-        strsim::jaro_winkler(text, name).max(strsim::jaro_winkler(&last(text), &last(name)))
-    };
-    names.sort_by(|a, b| likeness(b).total_cmp(&likeness(a)));
+/// Returns a hint with the most similar names. It compares on another thread, since the server has one thread for all
+/// requests, and a node may have thousands of names.
+async fn nearest(text: String, names: BTreeSet<SubjectName>) -> String {
+    tokio::task::spawn_blocking(move || nearest_of(&text, &names)).await.unwrap_or_default()
+}
+
+fn nearest_of(text: &str, names: &BTreeSet<SubjectName>) -> String {
+    let end = text.char_indices().nth(COMPARED).map_or(text.len(), |(at, _)| at);
+    let text = &text[..end];
+    let last = |text: &str| text.rsplit('/').next().map(str::to_owned).unwrap_or_default();
+    let likeness = |name: &str| strsim::jaro_winkler(text, name).max(strsim::jaro_winkler(&last(text), &last(name)));
+    let mut names: Vec<(f64, String)> =
+        names.iter().map(ToString::to_string).map(|name| (likeness(&name), name)).collect();
+    names.sort_by(|a, b| b.0.total_cmp(&a.0));
     names.truncate(NEAREST);
     if names.is_empty() {
         return "none are known yet; try again in a moment".into();
     }
-    let names: Vec<_> = names.iter().map(|name| format!("`{name}`")).collect();
+    let names: Vec<_> = names.iter().map(|(_, name)| format!("`{name}`")).collect();
     format!("did you mean {}?", names.join(" or "))
 }
 
@@ -189,8 +197,10 @@ mod tests {
     fn the_nearest_names_come_first() {
         let names = ["/", "/system.slice/ssh.service", "/system.slice/cron.service", "/user.slice"];
         let names = names.iter().map(|path| SubjectName::Cgroup((*path).into())).collect();
-        let hint = nearest("/system.slice/sssh.service", &names);
+        let hint = nearest_of("/system.slice/sssh.service", &names);
         assert!(hint.starts_with("did you mean `/system.slice/ssh.service` or"), "{hint}");
-        assert!(nearest("/a", &BTreeSet::new()).contains("try again"));
+        assert!(nearest_of("/a", &BTreeSet::new()).contains("try again"));
+        // A long text is compared in part, also where its characters have several bytes.
+        assert!(nearest_of(&format!("/{}", "é".repeat(4000)), &names).starts_with("did you mean"));
     }
 }

@@ -15,7 +15,11 @@ use super::{Collector, names};
 use crate::{
     attribution::{Owner, Subject},
     filter::{Filter, Full, Known},
-    kernel::{clock::monotonic_ns, records::RawSample, return_free_memory},
+    kernel::{
+        clock::{monotonic_ns, thread_cpu},
+        records::RawSample,
+        return_free_memory,
+    },
     model::{feature::Feature, ids::WakerId, sensors, slot::Slot},
     stacks::{ProfileSample, RawProfile, RawProfileWaker},
 };
@@ -179,7 +183,6 @@ impl Collector {
         let rules = &self.settings.rules;
         let nameless = std::mem::take(&mut self.nameless);
         let mut named = Vec::with_capacity(samples.len());
-        let mut wakers: HashMap<WakerId, Option<Arc<RawProfileWaker>>> = HashMap::new();
         let samples = samples.into_iter().map(|sample| (self.tree.place(sample.key.cgroup).cloned(), sample));
         for (place, sample) in samples.chain(nameless.into_iter().map(|(place, sample)| (Some(place), sample))) {
             let stack = sample.key.stack.and_then(|id| self.samples.stack(id));
@@ -197,27 +200,46 @@ impl Collector {
                 None => Subject::unresolved(),
             };
             let reason = self.samples.reason(&sample.key);
-            let known = Known::new(&sample.key, path.as_deref().unwrap_or_default(), &subject, reason);
-            let passed = self.filters.pass(sample.key.filters, &known);
-            if passed == 0 {
-                continue;
-            }
-            let waker = sample.key.waker.and_then(|id| {
-                let name = || {
-                    let waker = self.samples.waker(id)?;
-                    let place = waker.cgroup.and_then(|cgroup| names.tree.place(cgroup));
-                    let subject = match (waker.cgroup, place) {
-                        (None, _) => "(interrupt)".into(),
-                        (_, None) => Subject::unresolved().to_string(),
-                        (_, Some(place)) => Subject::of(place, &names.owner(place, now_ns), rules).to_string(),
-                    };
-                    let stack = waker.stack.and_then(|id| self.samples.stack(id));
-                    Some(Arc::new(RawProfileWaker { thread: waker.thread.clone(), subject, stack }))
-                };
-                wakers.entry(id).or_insert_with(name).clone()
-            });
-            named.push(ProfileSample { subject, stack, reason, waker, passed, sample });
+            named.push((path, ProfileSample { subject, stack, reason, waker: None, passed: 0, sample }));
         }
-        named
+        self.filter(&mut named);
+        let mut wakers: HashMap<WakerId, Option<Arc<RawProfileWaker>>> = HashMap::new();
+        let mut waker = |id| {
+            let name = || {
+                let waker = self.samples.waker(id)?;
+                let place = waker.cgroup.and_then(|cgroup| names.tree.place(cgroup));
+                let subject = match (waker.cgroup, place) {
+                    (None, _) => "(interrupt)".into(),
+                    (_, None) => Subject::unresolved().to_string(),
+                    (_, Some(place)) => Subject::of(place, &names.owner(place, now_ns), rules).to_string(),
+                };
+                let stack = waker.stack.and_then(|id| self.samples.stack(id));
+                Some(Arc::new(RawProfileWaker { thread: waker.thread.clone(), subject, stack }))
+            };
+            wakers.entry(id).or_insert_with(name).clone()
+        };
+        let with_waker = |(_, named): (_, ProfileSample)| {
+            let waker = named.sample.key.waker.and_then(&mut waker);
+            ProfileSample { waker, ..named }
+        };
+        named.into_iter().map(with_waker).collect()
+    }
+
+    /// Leaves the samples that pass a filter. The time for the filters of recordings is the readers', not the sensors'.
+    fn filter(&self, named: &mut Vec<(Option<Arc<str>>, ProfileSample)>) {
+        let pass = |passes: &dyn Fn(u16, &Known<'_>) -> u8, named: &mut [(Option<Arc<str>>, ProfileSample)]| {
+            for (path, it) in named {
+                let path = path.as_deref().unwrap_or_default();
+                let known = Known::new(&it.sample.key, path, &it.subject, it.reason);
+                it.passed |= passes(it.sample.key.filters, &known);
+            }
+        };
+        pass(&|bits, known| self.filters.own_passes(bits, known), named);
+        if self.filters.has_recordings() {
+            let began = thread_cpu();
+            pass(&|bits, known| self.filters.recordings_pass(bits, known), named);
+            self.settings.answering.charge(thread_cpu().saturating_sub(began));
+        }
+        named.retain(|(_, it)| it.passed != 0);
     }
 }

@@ -20,14 +20,15 @@ pub(super) type Alternative = Vec<(Term, bool)>;
 /// The largest depth of nested brackets and negations.
 const MAX_DEPTH: usize = 64;
 
-/// Returns the alternatives of an expression; an error if they are more than `most`.
+/// Returns the alternatives of an expression; an error if they have more than `most` terms.
 pub(super) fn alternatives(expression: &str, most: usize) -> Result<Vec<Alternative>, FilterError> {
     let mut parser = Parser { expression, tokens: tokens(expression)?, next: 0, depth: 0 };
     let tree = parser.either()?;
     if let Some(token) = parser.peek() {
         return Err(parser.error_at(token.column, format!("`{}` is unexpected (`&&` or `||`?)", token.text)));
     }
-    tree.alternatives(true, most).ok_or_else(|| parser.error(format!("too many alternatives (at most {most})")))
+    tree.alternatives(true, most)
+        .ok_or_else(|| parser.error(format!("too many terms, with `&&` multiplied out over `||` (at most {most})")))
 }
 
 /// The syntax tree of an expression.
@@ -39,7 +40,7 @@ enum Tree {
 }
 
 impl Tree {
-    /// Returns the alternatives in which the tree holds, or does not hold; `None` if they are more than `most`.
+    /// Returns the alternatives in which the tree holds, or does not hold; `None` if they have more than `most` terms.
     fn alternatives(&self, holds: bool, most: usize) -> Option<Vec<Alternative>> {
         match (self, holds) {
             (Self::Term(term, positive), _) => Some(vec![vec![(term.clone(), *positive == holds)]]),
@@ -48,14 +49,17 @@ impl Tree {
                 let mut sum = Vec::new();
                 for tree in trees {
                     sum.extend(tree.alternatives(holds, most)?);
+                    if terms_of(&sum) > most {
+                        return None;
+                    }
                 }
-                (sum.len() <= most).then_some(sum)
+                Some(sum)
             }
             (Self::All(trees), true) | (Self::Either(trees), false) => {
                 let mut product: Vec<Alternative> = vec![Vec::new()];
                 for tree in trees {
                     let factor = tree.alternatives(holds, most)?;
-                    if product.len() * factor.len() > most {
+                    if terms_of(&product) * factor.len() + terms_of(&factor) * product.len() > most {
                         return None;
                     }
                     let pairs =
@@ -66,6 +70,10 @@ impl Tree {
             }
         }
     }
+}
+
+fn terms_of(alternatives: &[Alternative]) -> usize {
+    alternatives.iter().map(Vec::len).sum()
 }
 
 #[derive(Clone, Debug)]

@@ -20,8 +20,8 @@ pub use terms::{Known, KnownTerm, StateTerm, Text};
 
 /// The number of bits of a sample: alternatives with terms for the kernel, of all filters together.
 pub const MAX_BITS: usize = abi::PODPERF_FILTERS as usize;
-/// The largest number of alternatives of one expression.
-const MAX_ALTERNATIVES: usize = 64;
+/// The largest number of terms of one expression, in all of its alternatives: each sample may be compared with each.
+const MAX_TERMS: usize = 64;
 
 /// The reason why an expression is not a filter.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -56,7 +56,7 @@ impl Filter {
     ///
     /// # Errors
     ///
-    /// When the expression cannot be read, or has too many alternatives.
+    /// When the expression cannot be read, or has too many terms.
     pub fn parse(expression: &str) -> Result<Self, FilterError> {
         let mut filter = Self { expression: expression.to_owned(), ..Self::default() };
         if expression.trim().is_empty() {
@@ -67,7 +67,7 @@ impl Filter {
             column: expression.chars().count(),
             message,
         };
-        let alternatives = grammar::alternatives(expression, MAX_ALTERNATIVES)?;
+        let alternatives = grammar::alternatives(expression, MAX_TERMS)?;
         let mut bits = 0;
         for terms in alternatives {
             let mut alternative = Alternative::default();

@@ -60,14 +60,27 @@ impl Filters {
         self.slots.iter().flatten().flat_map(of).collect()
     }
 
-    /// Returns the filters that let a sample pass: bit n stands for slot n.
+    /// Returns the filters of recordings that let a sample pass: bit n stands for slot n.
     #[must_use]
-    pub fn pass(&self, bits: u16, known: &Known<'_>) -> u8 {
-        let of = |(slot, filter): (usize, &Option<(Filter, usize)>)| {
-            let (filter, first) = filter.as_ref()?;
-            filter.passes(bits >> first, known).then_some(1 << slot)
-        };
-        self.slots.iter().enumerate().filter_map(of).fold(0, |passed, bit: u8| passed | bit)
+    pub fn recordings_pass(&self, bits: u16, known: &Known<'_>) -> u8 {
+        (1..SLOTS).fold(0, |passed, slot| passed | self.passes(slot, bits, known))
+    }
+
+    /// Returns the bit of the agent's own filter if it lets a sample pass.
+    #[must_use]
+    pub fn own_passes(&self, bits: u16, known: &Known<'_>) -> u8 {
+        self.passes(0, bits, known)
+    }
+
+    /// Returns true if there are filters of recordings.
+    #[must_use]
+    pub fn has_recordings(&self) -> bool {
+        self.slots[1..].iter().any(Option::is_some)
+    }
+
+    fn passes(&self, slot: usize, bits: u16, known: &Known<'_>) -> u8 {
+        let passes = |(filter, first): &(Filter, usize)| filter.passes(bits >> first, known);
+        u8::from(self.slots[slot].as_ref().is_some_and(passes)) << slot
     }
 
     fn is_free(&self, first: usize, bits: usize) -> bool {
@@ -90,7 +103,7 @@ mod tests {
     fn passed(filters: &Filters, bits: u16) -> u8 {
         let subject = Subject::Cgroup("/a".into());
         let known = Known { state: StateTerm::Runnable, process: 1, path: "/a", subject: &subject, reason: None };
-        filters.pass(bits, &known)
+        filters.own_passes(bits, &known) | filters.recordings_pass(bits, &known)
     }
 
     #[test]

@@ -104,7 +104,14 @@ fn what_would_be_too_much_is_refused() {
         refused(&many)
     );
     let pairs = (0..12).map(|n| format!("(pid == {n} || tid == {n})")).collect::<Vec<_>>().join(" && ");
-    assert!(refused(&pairs).contains("too many alternatives (at most 64)"));
+    assert!(refused(&pairs).contains("too many terms, with `&&` multiplied out over `||` (at most 64)"));
+    // What a sample may cost is bounded, whichever way the terms are joined.
+    for joined in [" && ", " || "] {
+        let terms = |count: usize| (0..count).map(|n| format!("pid != {n}")).collect::<Vec<_>>().join(joined);
+        assert!(Filter::parse(&terms(64)).is_ok());
+        assert!(refused(&terms(65)).contains("too many terms"), "{joined}");
+    }
+    assert!(refused(&format!("(pid == 1 || pid == 2) && {}", vec!["pid != 3"; 40].join(" && "))).contains("too many"));
     assert!(refused(&"!".repeat(100)).contains("nested too deeply"));
     let alternatives = (0..12).map(|n| format!("pid == {n} && state == S")).collect::<Vec<_>>().join(" || ");
     assert!(Filter::parse(&alternatives).is_ok(), "its contrary has 4,096 alternatives, and nobody asked for that");

@@ -40,12 +40,21 @@ pub enum Selector {
     Below(String),
 }
 
+/// The longest text of a selector, in bytes: `PATH_MAX` of the kernel.
+const MOST_BYTES: usize = 4096;
+
 /// The error for a text that is not a valid selector.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "bad subject `{0}` (`namespace/pod`, `namespace/pod/container`, or the path of a cgroup, which begins with `/`)"
-)]
-pub struct SelectorError(String);
+pub enum SelectorError {
+    /// It names no subject.
+    #[error(
+        "bad subject `{0}` (`namespace/pod`, `namespace/pod/container`, or the path of a cgroup, which begins with `/`)"
+    )]
+    Bad(String),
+    /// It has so many bytes.
+    #[error("a subject of {0} bytes (at most {MOST_BYTES})")]
+    Long(usize),
+}
 
 impl From<&Subject> for SubjectName {
     fn from(subject: &Subject) -> Self {
@@ -91,6 +100,9 @@ impl FromStr for Selector {
     type Err = SelectorError;
 
     fn from_str(text: &str) -> Result<Self, SelectorError> {
+        if text.len() > MOST_BYTES {
+            return Err(SelectorError::Long(text.len()));
+        }
         // The row of cgroups without a known path has a name in brackets.
         if text.starts_with(['/', '(']) {
             return Ok(match text.strip_suffix('/') {
@@ -104,7 +116,7 @@ impl FromStr for Selector {
             Ok([namespace, pod]) => Ok(Self::Pod { namespace, pod }),
             Err(parts) => match <[String; 3]>::try_from(parts) {
                 Ok([namespace, pod, container]) => Ok(Self::One(SubjectName::Container { namespace, pod, container })),
-                Err(_) => Err(SelectorError(text.to_owned())),
+                Err(_) => Err(SelectorError::Bad(text.to_owned())),
             },
         }
     }
@@ -167,6 +179,9 @@ mod tests {
             let error = text.parse::<Selector>().unwrap_err().to_string();
             assert!(error.contains(&format!("`{text}`")) && error.contains("`namespace/pod`"), "{error}");
         }
+        let longest = format!("/{}", "x".repeat(MOST_BYTES - 1));
+        assert!(longest.parse::<Selector>().is_ok());
+        assert_eq!(format!("{longest}x").parse::<Selector>(), Err(SelectorError::Long(MOST_BYTES + 1)));
     }
 
     #[test]
