@@ -1,6 +1,7 @@
 //! Tests of the agent as a user runs it: command line, HTTP, a real Prometheus, a real OpenTelemetry Collector. Needs
 //! root.
 
+mod addresses;
 mod bounds;
 mod check;
 mod checked;
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
     ]
     .concat();
     let server = [limits::TESTS, readers::TESTS, strangers::TESTS, tls::TESTS, privileges::TESTS].concat();
-    let receivers = [profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
+    let receivers = [addresses::TESTS, profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     let waits = [waiting::TESTS, zero_first::TESTS].concat();
     let stacks =
         [memo::TESTS, names::TESTS, hung::TESTS, musl::TESTS, filters::TESTS, storm::TESTS, full::TESTS].concat();

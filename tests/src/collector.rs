@@ -176,7 +176,7 @@ impl Collector {
 
     /// Returns all profiles that have arrived up to now.
     pub fn profiles(&self) -> Result<Vec<Profile>> {
-        let text = fs::read_to_string(self.directory.path().join("profiles.json")).unwrap_or_default();
+        let text = self.text();
         // The last line may still be incomplete.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         let mut profiles = Vec::new();
@@ -186,6 +186,12 @@ impl Collector {
             profiles.extend(request.profiles(number)?);
         }
         Ok(profiles)
+    }
+
+    /// Returns the profiles as the Collector wrote them, in JSON.
+    #[must_use]
+    pub fn text(&self) -> String {
+        fs::read_to_string(self.directory.path().join("profiles.json")).unwrap_or_default()
     }
 
     /// Returns the waits that have arrived for one cgroup, in no order.

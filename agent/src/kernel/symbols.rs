@@ -1,6 +1,7 @@
 //! The kernel's functions, from `/proc/kallsyms`. Without `CAP_SYSLOG` their addresses are hidden.
 
 use std::{
+    collections::HashMap,
     fs::{self, File},
     io::{self, BufRead, BufReader},
     ops::Range,
@@ -20,6 +21,8 @@ pub struct KernelFunctions {
     names: Box<str>,
     /// The addresses of functions that come and go without a module, such as BPF programs.
     passing: Box<[u64]>,
+    /// The first address of the kernel, of each module and of each passing function, ascending.
+    origins: Box<[u64]>,
 }
 
 impl KernelFunctions {
@@ -35,6 +38,7 @@ impl KernelFunctions {
     /// Parses lines such as `ffffffff81000000 T _stext` or `ffffffffc0000000 t xfs_log_force\t[xfs]`.
     fn parse(mut lines: impl BufRead) -> io::Result<Self> {
         let (mut functions, mut names, mut passing) = (Vec::new(), String::new(), Vec::new());
+        let mut firsts: HashMap<String, u64> = HashMap::new();
         let mut line = String::new();
         while lines.read_line(&mut line)? > 0 {
             if let Some((address, rest)) = line.trim_end().split_once(' ')
@@ -51,17 +55,24 @@ impl KernelFunctions {
                 names.push('\n');
                 if matches!(module, "[bpf]" | "[__builtin__ftrace]" | "[__builtin__kprobes]") {
                     passing.push(address);
+                } else if let Some(first) = firsts.get_mut(module) {
+                    *first = address.min(*first);
+                } else {
+                    firsts.insert(module.to_owned(), address);
                 }
             }
             line.clear();
         }
         functions.sort_by_key(|(address, _)| *address);
         passing.sort_unstable();
+        let mut origins: Vec<u64> = firsts.into_values().chain(passing.iter().copied()).collect();
+        origins.sort_unstable();
         Ok(Self {
             starts: functions.iter().map(|(address, _)| *address).collect(),
             names_at: functions.iter().map(|(_, at)| *at).collect(),
             names: names.into(),
             passing: passing.into(),
+            origins: origins.into(),
         })
     }
 
@@ -90,6 +101,15 @@ impl KernelFunctions {
     #[must_use]
     pub fn is_sure_of(&self, address: u64) -> bool {
         self.nearest(address).is_some_and(|start| self.passing.binary_search(&start).is_err())
+    }
+
+    /// Returns the first address of what contains this address: the kernel, a module, or a function without a module;
+    /// `None` if no known function does.
+    #[must_use]
+    pub fn origin(&self, address: u64) -> Option<u64> {
+        self.nearest(address)?;
+        let after = self.origins.partition_point(|origin| *origin <= address);
+        self.origins.get(after.checked_sub(1)?).copied()
     }
 
     fn nearest(&self, address: u64) -> Option<u64> {
@@ -169,6 +189,19 @@ nonsense
             (0xffff_ffff_c000_1001, Some("bpf_prog_1234_walk")),
         ] {
             assert_eq!(table.at(address), expected, "{address:x}");
+        }
+    }
+
+    #[test]
+    fn an_address_counts_from_the_start_of_the_kernel_or_of_its_module() {
+        let table = table();
+        for (address, expected) in [
+            (0xffff_ffff_8100_0201, Some(0xffff_ffff_8100_0000)),
+            (0xffff_ffff_c000_0fff, Some(0xffff_ffff_c000_0000)),
+            (0xffff_ffff_c000_1001, Some(0xffff_ffff_c000_1000)),
+            (0xffff_ffff_9000_0000, None),
+        ] {
+            assert_eq!(table.origin(address), expected, "{address:x}");
         }
     }
 

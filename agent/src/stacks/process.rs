@@ -144,9 +144,6 @@ impl Span {
         };
         let object = self.object.as_ref();
         self.mapping = Some(Arc::new(Mapping {
-            start: self.vma.start,
-            limit: self.vma.end,
-            offset: self.vma.offset,
             path,
             build_id: object.and_then(|object| object.build_id.clone()),
             htlhash: object.and_then(|object| object.htlhash.clone()),

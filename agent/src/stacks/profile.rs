@@ -109,8 +109,9 @@ impl Stack {
 /// One frame of a stack. An address with inlined functions is one frame with several `functions`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// For a kernel frame, the absolute address. For a user frame, the address as the ELF file counts it (virtual
-    /// offset), or the absolute address if the mapping is unknown.
+    /// The address within what contains it, so that readers learn nothing of the layout or content of memory: as the ELF
+    /// file counts it (virtual offset), from the start of the kernel or of its module, or from the start of memory
+    /// without a file. 0 if nothing known contains it.
     pub address: u64,
     /// The side of the system call boundary, and the language of user code.
     pub kind: FrameKind,
@@ -123,16 +124,15 @@ pub struct Frame {
 
 impl Frame {
     /// Returns the name of the innermost function; without a name, the file and the address, such as
-    /// `libc.so.6+0x891f4`.
+    /// `libc.so.6+0x891f4` or `[memory]+0x6f4`.
     #[must_use]
     pub fn name(&self) -> Cow<'_, str> {
         if let Some(function) = self.functions.first() {
             return Cow::Borrowed(&function.name);
         }
-        let path = self.mapping.as_ref().map_or("", |mapping| &mapping.path);
+        let path = self.mapping.as_ref().map_or("[memory]", |mapping| &mapping.path);
         let file = path.rsplit('/').next().unwrap_or(path);
-        let plus = if file.is_empty() { "" } else { "+" };
-        Cow::Owned(format!("{file}{plus}{:#x}", self.address))
+        Cow::Owned(format!("{file}+{:#x}", self.address))
     }
 }
 
@@ -175,15 +175,9 @@ pub struct Function {
     pub line: u32,
 }
 
-/// A file from which code was mapped.
+/// A file from which code was mapped. Its place in memory is the process' own business.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Mapping {
-    /// The first address of the mapping in the process; 0 if unknown.
-    pub start: u64,
-    /// The address after the last one.
-    pub limit: u64,
-    /// The offset of `start` in the file.
-    pub offset: u64,
     /// The path as the process sees it; `[kernel]` for the kernel.
     pub path: String,
     /// The GNU build id in lower-case hex, if the file has one.

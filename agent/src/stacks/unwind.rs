@@ -79,11 +79,11 @@ pub(super) fn unwind(frames: &[(&Frame, Place)], most: usize) -> Unwind {
     }
     let file = outermost.mapping.as_ref().map_or("", |mapping| mapping.path.rsplit('/').next().unwrap_or_default());
     let ended_early = match (place, outermost.functions.last()) {
+        (Place::Unknown | Place::Nowhere, _) => false,
         (Place::Memory, _) => true,
         (Place::File, _) if file.starts_with('[') => true,
         (_, Some(function)) => !is_root(&function.name),
         (Place::File, None) => frames.len() == 1 || is_library(file),
-        (Place::Unknown | Place::Nowhere, None) => false,
     };
     if ended_early { Unwind::NoFramePointers } else { Unwind::Whole }
 }
@@ -137,8 +137,8 @@ mod tests {
             (&[leaf, ("", "", Memory), ("/bin/node", "_start", File)], Whole),
             (&[("[vdso]", "", File)], NoFramePointers),
             // Outside of all mappings.
-            (&[leaf, ("", "", Nowhere)], Broken),
-            (&[leaf, ("", "", Nowhere), ("/bin/app", "_start", File)], Broken),
+            (&[leaf, ("", "[no code]", Nowhere)], Broken),
+            (&[leaf, ("", "[no code]", Nowhere), ("/bin/app", "_start", File)], Broken),
             // Frames without names.
             (&[leaf, ("/bin/app", "main", File), ("/usr/lib/libc.so.6", "", File)], Whole),
             (&[leaf, ("/bin/stripped", "", File)], Whole),
@@ -146,8 +146,8 @@ mod tests {
             (&[leaf, ("/usr/lib/libfoo-1.2.so", "", File)], NoFramePointers),
             (&[("/usr/lib/libc.so.6", "", File)], NoFramePointers),
             // Processes that are gone.
-            (&[("", "", Unknown)], Whole),
-            (&[("", "", Unknown), ("", "", Unknown)], Whole),
+            (&[("", "[unknown]", Unknown)], Whole),
+            (&[("", "[unknown]", Unknown), ("", "[unknown]", Unknown)], Whole),
         ] {
             let frames: Vec<_> = frames.iter().map(|(file, name, place)| (frame(file, name), *place)).collect();
             let frames: Vec<_> = frames.iter().map(|(frame, place)| (frame, *place)).collect();

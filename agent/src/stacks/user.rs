@@ -83,6 +83,13 @@ pub(super) struct User {
     prefetch_time: PrefetchTime,
 }
 
+/// An address in memory that a JIT compiler may have written, and the start of its mapping.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InMemory {
+    call: u64,
+    start: u64,
+}
+
 /// The addresses of one file whose functions must be looked up.
 struct Wanted {
     object: Arc<Object>,
@@ -177,11 +184,16 @@ impl User {
     }
 
     /// Returns the frames in files, and the addresses in memory that a JIT compiler may have written.
-    fn frames_in_files(&mut self, pid: Pid, calls: &BTreeSet<u64>, turn: &mut Turn) -> (HashMap<u64, Named>, Vec<u64>) {
+    fn frames_in_files(
+        &mut self,
+        pid: Pid,
+        calls: &BTreeSet<u64>,
+        turn: &mut Turn,
+    ) -> (HashMap<u64, Named>, Vec<InMemory>) {
         let Some(mut process) = self.current(pid, turn) else {
             let unread = Life::of(pid).is_some() || self.prefetch_time.has_skipped(pid);
             let cause = if unread { Cause::FileUnreadable } else { Cause::ProcessGone };
-            let gone = |call: &u64| (*call, unnamed(*call, Place::Unknown, cause));
+            let gone = |call: &u64| (*call, self.unknown(Place::Unknown, cause));
             return (calls.iter().map(gone).collect(), Vec::new());
         };
         let new = calls.iter().filter(|call| self.frames.get(&(process.number, **call)).is_none());
@@ -198,7 +210,7 @@ impl User {
                 continue;
             }
             let Some(at) = process.find(*call) else {
-                frames.insert(*call, unnamed(*call, Place::Nowhere, Cause::NoMapping));
+                frames.insert(*call, self.unknown(Place::Nowhere, Cause::NoMapping));
                 continue;
             };
             let Some(span) = process.spans.get_mut(at) else { continue };
@@ -207,7 +219,7 @@ impl User {
             }
             let offset = span.vma.offset_of(*call);
             match (&span.vma.backing, &span.object) {
-                (Backing::Anonymous, _) => in_memory.push(*call),
+                (Backing::Anonymous, _) => in_memory.push(InMemory { call: *call, start: span.vma.start }),
                 (Backing::File(_), Some(object)) => match &object.elf {
                     Some(elf) => {
                         let address = elf.address(offset).unwrap_or(offset);
@@ -218,7 +230,7 @@ impl User {
                         found.push((*call, at, address));
                     }
                     // Memory with a file behind it, for example memory that a JIT compiler maps twice.
-                    None => in_memory.push(*call),
+                    None => in_memory.push(InMemory { call: *call, start: span.vma.start }),
                 },
                 (Backing::File(_) | Backing::Special(_), _) => found.push((*call, at, offset)),
             }
@@ -303,6 +315,14 @@ impl User {
         let cost = FRAME_BYTES + name.iter().flatten().map(|(name, _)| name.len()).sum::<usize>();
         let frame = self.frame(address, span.mapping.clone(), name.flatten());
         Named { frame, place: Place::File, outcome, lasts, cost }
+    }
+
+    /// Returns the frame of an address that no known code contains. The address itself may be a value of the program: a
+    /// walk by frame pointers may end in one. So no reader gets it.
+    fn unknown(&self, place: Place, cause: Cause) -> Named {
+        let name = if matches!(place, Place::Nowhere) { "[no code]" } else { "[unknown]" };
+        let frame = self.frame(0, None, Some((name.into(), FrameKind::Native)));
+        Named { frame, place, outcome: Err(cause), lasts: false, cost: FRAME_BYTES }
     }
 
     fn frame(&self, address: u64, mapping: Option<Arc<Mapping>>, name: Name) -> Arc<Frame> {
@@ -397,11 +417,6 @@ fn named(name: FunctionName) -> (Arc<str>, FrameKind) {
         Language::Cpp | Language::Other => FrameKind::Native,
     };
     (name.text.into(), kind)
-}
-
-fn unnamed(address: u64, place: Place, cause: Cause) -> Named {
-    let frame = Frame { address, kind: FrameKind::Native, mapping: None, functions: Vec::new() };
-    Named { frame: Arc::new(frame), place, outcome: Err(cause), lasts: false, cost: FRAME_BYTES }
 }
 
 /// Returns whether this is the file that was seen before, and not a new file at its place.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use nix::errno::Errno;
 use nix::sys::wait::waitpid;
@@ -37,6 +37,9 @@ pub struct SleepersArgs {
     /// Wait in state D, for a child, as in vfork; the child sleeps in state S
     #[arg(long)]
     pub uninterruptible: bool,
+    /// Wait with a frame pointer to this text, as code without frame pointers may: at most seven bytes
+    #[arg(long)]
+    pub planted: Option<String>,
     /// Begin once this file is there
     #[arg(long)]
     pub after: Option<PathBuf>,
@@ -109,7 +112,11 @@ pub fn run(args: &SleepersArgs) -> Result<SleepersReport> {
     let (mut waited, mut late) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..args.waits {
         let start = Instant::now();
-        let child = if args.uninterruptible { wait_for_child(length)? } else { podperf_recurse(args.depth, length)? };
+        let child = match &args.planted {
+            Some(text) => sleep_over(text, length)?,
+            None if args.uninterruptible => wait_for_child(length)?,
+            None => podperf_recurse(args.depth, length)?,
+        };
         let took = start.elapsed();
         waited += took;
         if took >= 10 * length {
@@ -150,6 +157,53 @@ pub(super) fn sleep(length: Duration) -> Result<Option<Pid>> {
     // SAFETY: nanosleep reads one timespec, which outlives the call, and
     // writes nothing when the second argument is null.
     let result = unsafe { podperf_wait_outer(libc::SYS_nanosleep, (&raw const time).addr(), 0) };
+    match result {
+        0 => Ok(None),
+        _ => bail!("failed to sleep: {}", error_of(result)),
+    }
+}
+
+/// Sleeps with a frame pointer that points to data: a walk takes the text for a return address.
+fn sleep_over(text: &str, length: Duration) -> Result<Option<Pid>> {
+    let mut word = [0; 8];
+    ensure!(text.len() < word.len(), "the text has more than seven bytes");
+    word[..text.len()].copy_from_slice(text.as_bytes());
+    let time = Timespec { seconds: length.as_secs(), nanoseconds: u64::from(length.subsec_nanos()) };
+    // The frame pointer of the caller, and the return address.
+    let planted = [0, u64::from_le_bytes(word)];
+    let result: i64;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: nanosleep reads one timespec, which outlives the call. The instruction overwrites rcx and r11; the frame
+    // pointer is put back.
+    unsafe {
+        asm!(
+            "push rbp",
+            "mov rbp, {planted}",
+            "syscall",
+            "pop rbp",
+            planted = in(reg) planted.as_ptr(),
+            inlateout("rax") libc::SYS_nanosleep => result,
+            in("rdi") &raw const time,
+            in("rsi") 0_usize,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: nanosleep reads one timespec, which outlives the call. The frame pointer is put back.
+    unsafe {
+        asm!(
+            "mov x9, x29",
+            "mov x29, {planted}",
+            "svc 0",
+            "mov x29, x9",
+            planted = in(reg) planted.as_ptr(),
+            in("x8") libc::SYS_nanosleep,
+            inlateout("x0") &raw const time => result,
+            in("x1") 0_usize,
+            out("x9") _,
+        );
+    }
     match result {
         0 => Ok(None),
         _ => bail!("failed to sleep: {}", error_of(result)),

@@ -100,10 +100,10 @@ fn key(name: &SubjectName, sample: &MergedSample) -> Key {
 }
 
 /// Returns the function that names a stack. A function of the program is better than one of the scheduler, and a name
-/// better than an address.
+/// better than an address or `[no code]`.
 fn leaf(steps: &[Step]) -> &str {
     let is_users = |class: &Class| matches!(class, Class::User | Class::Waiting { kernel: false, .. });
-    let users = |(name, class): &&Step| is_users(class) && !name.contains("+0x");
+    let users = |(name, class): &&Step| is_users(class) && !name.contains("+0x") && !name.starts_with('[');
     steps.iter().rev().find(users).or(steps.last()).map_or("", |(name, _)| name)
 }
 

@@ -128,15 +128,9 @@ impl<'a> Dictionary<'a> {
         let ids = ids.into_iter().filter(|_| !useless).filter_map(|(key, id)| Some((key, id.as_deref()?)));
         let attribute_indices = ids.map(|(key, id)| self.attribute(key, id)).collect();
         let filename_strindex = self.string(mapping.path.as_str());
-        // Both addresses are set or neither is, by the rules of the message.
-        let known = mapping.start < mapping.limit;
-        let index = self.mappings.intern(proto::Mapping {
-            memory_start: if known { mapping.start } else { 0 },
-            memory_limit: if known { mapping.limit } else { 0 },
-            file_offset: mapping.offset,
-            filename_strindex,
-            attribute_indices,
-        });
+        // Locations have the file's addresses, so the file begins at 0 of them.
+        let index =
+            self.mappings.intern(proto::Mapping { filename_strindex, attribute_indices, ..proto::Mapping::default() });
         self.known_mappings.insert(Arc::as_ptr(mapping), index);
         index
     }

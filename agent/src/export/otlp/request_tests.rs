@@ -69,7 +69,6 @@ fn two_cgroups() -> Profile {
         path: "/usr/bin/shop".to_owned(),
         build_id: Some("c0ffee".to_owned()),
         htlhash: Some("0123".to_owned()),
-        ..Mapping::default()
     });
     let kernel = frame(FrameKind::Kernel, "schedule", None);
     let user = frame(FrameKind::Native, "main", Some(&binary));
@@ -279,7 +278,7 @@ fn everything() -> Profile {
             stack: Some("main;write".to_owned()),
         }));
     }
-    let without_hash = Arc::new(Mapping { build_id: Some("beef".to_owned()), start: 9, ..Mapping::default() });
+    let without_hash = Arc::new(Mapping { build_id: Some("beef".to_owned()), ..Mapping::default() });
     let mut elsewhere = first[0].clone();
     let frame = Arc::new(frame(FrameKind::Native, "elsewhere", Some(&without_hash)));
     elsewhere.stack = Arc::new(Stack { frames: vec![frame], unwind: Unwind::Whole });

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{FRAME_BYTES, Name, Named, Turn, User, is};
+use super::{FRAME_BYTES, InMemory, Name, Named, Turn, User, is};
 use crate::{
     model::ids::Pid,
     stacks::{
@@ -33,7 +33,7 @@ impl User {
     /// Names addresses in anonymous memory of these processes, by their current maps.
     pub(super) fn name_memory(
         &mut self,
-        in_memory: &[(Pid, Vec<u64>)],
+        in_memory: &[(Pid, Vec<InMemory>)],
         turn: &mut Turn,
         frames: &mut HashMap<Pid, HashMap<u64, Named>>,
     ) {
@@ -41,8 +41,8 @@ impl User {
         for (pid, calls) in in_memory {
             let map = self.map_of(*pid, turn);
             if let Some(Some(map)) = &map {
-                let new = calls.iter().filter(|call| self.names.get(&(map.number, **call)).is_none());
-                let new: Vec<u64> = new.copied().collect();
+                let calls = calls.iter().map(|it| it.call);
+                let new: Vec<u64> = calls.filter(|call| self.names.get(&(map.number, *call)).is_none()).collect();
                 if !new.is_empty() {
                     let of_map = || WantedMap { map: Arc::clone(map), pid: *pid, addresses: BTreeSet::new() };
                     wanted.entry(map.number).or_insert_with(of_map).addresses.extend(new);
@@ -53,7 +53,7 @@ impl User {
         let read: HashMap<_, _> = wanted.into_values().flat_map(|wanted| self.read_map(wanted, turn)).collect();
         for (pid, calls) in in_memory {
             let map = maps.get(pid).and_then(Option::as_ref);
-            for call in calls {
+            for InMemory { call, start } in calls {
                 let name = match map {
                     Some(Some(map)) => {
                         let place = (map.number, *call);
@@ -68,7 +68,7 @@ impl User {
                     Some(None) => Err(Cause::NoSymbol),
                     None => Err(Cause::FileUnreadable),
                 };
-                let frame = self.frame(*call, None, name.flatten());
+                let frame = self.frame(call - start, None, name.flatten());
                 let named = Named { frame, place: Place::Memory, outcome, lasts: false, cost: FRAME_BYTES };
                 frames.entry(*pid).or_default().insert(*call, named);
             }
@@ -149,9 +149,9 @@ mod tests {
         }
 
         /// Returns each process with a different address.
-        fn addresses(&self, from: u64) -> Vec<(Pid, Vec<u64>)> {
+        fn addresses(&self, from: u64) -> Vec<(Pid, Vec<InMemory>)> {
             let pids = self.0.iter().map(|(child, _)| Pid(child.id()));
-            pids.zip(from..).map(|(pid, address)| (pid, vec![address])).collect()
+            pids.zip(from..).map(|(pid, call)| (pid, vec![InMemory { call, start: 0x1000 }])).collect()
         }
     }
 
@@ -173,11 +173,12 @@ mod tests {
     }
 
     /// Returns the name of all frames, which must be equal, and the rest of `map_bytes`.
-    fn name(user: &mut User, in_memory: &[(Pid, Vec<u64>)], map_bytes: u64) -> (Result<String, Cause>, u64) {
+    fn name(user: &mut User, in_memory: &[(Pid, Vec<InMemory>)], map_bytes: u64) -> (Result<String, Cause>, u64) {
         let deadline = Instant::now() + Duration::from_secs(3600);
         let mut turn = Turn { owner: "a".into(), deadline, map_bytes, late: false };
         let mut frames = HashMap::new();
         user.name_memory(in_memory, &mut turn, &mut frames);
+        assert!(frames.values().flat_map(HashMap::values).all(|named| named.frame.address < 0x2000), "{frames:?}");
         let name = |named: &Named| named.outcome.map(|()| named.frame.functions[0].name.to_string());
         let mut names: Vec<_> = frames.values().flat_map(HashMap::values).map(name).collect();
         assert_eq!(names.len(), in_memory.len());
