@@ -23,14 +23,15 @@ struct copied_wait {
 	bool several;    /* see struct memo */
 	bool named;      /* see struct memo */
 	bool due;        /* this is a check of a trusted call site */
+	bool denied;     /* the budget has no walk for such a check */
 	bool by_words;   /* some stack agreed by its words */
 	bool same_words; /* the remembered one did */
 };
 
-/* CPU -> the wait that begins there. Only the program at the context switch uses it, with interrupts off. */
+/* The wait that begins on this CPU. Only the program at the context switch uses it, with interrupts off. */
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set by the agent */
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct copied_wait);
 } copied_wait SEC(".maps");
@@ -69,11 +70,11 @@ static __noinline int learn_proved(struct copied_wait *wait, __u64 stack, bool b
 }
 
 /* Returns the stack of `task` by its recipes, see `stack_by_recipe`. */
-static __noinline __u64 prove(struct task_struct *task, struct copied_wait *wait)
+static __always_inline __u64 prove(struct task_struct *task, struct copied_wait *wait)
 {
 	__u64 sp = ((struct pt_regs *)bpf_task_pt_regs(task))->sp;
 
-	return wait ? stack_by_recipe(wait->path, sp, wait->expected, wait->kernel) : 0;
+	return stack_by_recipe(wait->path, sp, wait->expected, wait->kernel);
 }
 
 static __noinline __u64 kernel_part_of_wait(void *ctx, bool cut)
@@ -105,12 +106,15 @@ static __noinline __u64 copy_wait(struct task_struct *task, struct copied_wait *
 }
 
 /* Compares a remembered stack with the one that a recipe proves, for shadow mode. Without a recipe there is no answer. */
-static __noinline int compare_by_recipe(void *ctx, struct task_struct *task, struct task *t, struct podperf_cpu *cpu)
+static __always_inline int compare_by_recipe(void *ctx, struct task_struct *task, struct task *t,
+					     struct copied_wait *wait, struct podperf_cpu *cpu)
 {
-	__u64 sp = ((struct pt_regs *)bpf_task_pt_regs(task))->sp, path = path_of(task, t->activity);
-	__u64 kernel = schedule_begin ? kernel_part_of_wait(ctx, false) : ANY_PART, stack;
+	__u64 stack;
 
-	stack = stack_by_recipe(path, sp, t->stack, kernel);
+	wait->expected = t->stack;
+	wait->path = path_of(task, t->activity);
+	wait->kernel = schedule_begin ? kernel_part_of_wait(ctx, false) : ANY_PART;
+	stack = prove(task, wait);
 	return stack ? compare(cpu, stack == t->stack) : SHADOW_NONE;
 }
 
@@ -123,11 +127,12 @@ static __noinline int compare_by_recipe(void *ctx, struct task_struct *task, str
  */
 static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, struct task *t, __u64 now)
 {
-	__u32 number = bpf_get_smp_processor_id();
-	struct copied_wait *wait = bpf_map_lookup_elem(&copied_wait, &number);
+	__u32 zero = 0;
+	struct copied_wait *wait = bpf_map_lookup_elem(&copied_wait, &zero);
 	struct podperf_cpu *cpu = this_cpu();
 	struct remembered known;
 	struct memo *memo;
+	bool is_due;
 	__u64 stack;
 
 	if (!t || !wait || !cpu)
@@ -138,21 +143,25 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	t->walked = false;
 	t->weight = 1;
 	t->shadow = SHADOW_NONE;
-	wait->site = known.site;
-	wait->expected = memo && memo->shed ? 0 : known.stack;
-	wait->trusted = known.trusted;
-	wait->believed = known.believed;
-	wait->several = memo && memo->several;
+	is_due = memo && known.trusted && memo->uses >= known.check_every;
 	wait->named = memo && memo->named;
-	wait->paid = memo && known.trusted && memo->uses >= known.check_every ? may_walk(cpu->cgroup, now) : 0;
-	wait->due = wait->paid;
+	wait->several = memo && memo->several;
+	wait->paid = wait->named;
+	if (is_due && !wait->named)
+		wait->paid = may_walk(cpu->cgroup, now);
+	wait->due = is_due && wait->paid;
 	if (known.trusted && !wait->due && !wait->several) {
 		t->stack = known.stack;
 		keep_at_hand(t, &known);
 		if (shadow)
-			t->shadow = compare_by_recipe(ctx, task, t, cpu);
+			t->shadow = compare_by_recipe(ctx, task, t, wait, cpu);
 		return 0;
 	}
+	wait->site = known.site;
+	wait->expected = memo && memo->shed ? 0 : known.stack;
+	wait->trusted = known.trusted;
+	wait->believed = known.believed;
+	wait->denied = is_due && !wait->paid;
 	t->memory_site = 0;
 	t->memory_uses = 0;
 	wait->path = path_of(task, t->activity);
@@ -163,9 +172,11 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	wait->by_words = false;
 	if (!(stack & 1) || (schedule_begin && (!wait->trusted || wait->due || !wait->same_words))) {
 		wait->by_words = (stack & 1) || stack == AMBIGUOUS;
-		if (!wait->paid)
-			wait->paid = wait->named ? 1 : may_walk(cpu->cgroup, now);
-		t->weight = (stack & 1) && wait->same_words && wait->believed ? 1 : wait->paid;
+		/* The budget is asked once for a wait. If it is denied, waits that are believed stand for themselves. */
+		if (!wait->paid && !wait->denied)
+			wait->paid = may_walk(cpu->cgroup, now);
+		if (!wait->believed || !((wait->trusted && !wait->several) || ((stack & 1) && wait->same_words)))
+			t->weight = wait->paid;
 		if (!wait->paid) {
 			t->stack = stack & 1 ? stack : wait->site;
 			return 0;

@@ -312,10 +312,12 @@ __noinline __u64 stack_by_recipe(__u64 path, __u64 sp, __u64 expected, __u64 ker
 		}
 		if (stack == expected && !is_part)
 			return stack;
-		if (is_part)
+		if (!is_part)
+			whole = whole && whole != stack && kernel == UNKNOWN_PART ? AMBIGUOUS : stack;
+		else if (stack == expected)
 			part = stack;
-		else
-			whole = whole && kernel == UNKNOWN_PART ? AMBIGUOUS : stack;
+		else if (!part || part != expected)
+			part = part && part != stack && kernel == UNKNOWN_PART ? AMBIGUOUS : stack;
 	}
 	if (whole)
 		return whole;

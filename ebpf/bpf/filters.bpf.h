@@ -44,6 +44,7 @@ __noinline __u32 look(struct comm *comm, __u32 pid, __u64 ns, __u32 terms)
 	for (__u32 i = 0; i < PODPERF_FILTER_TERMS; i++) {
 		struct podperf_filter_term *term;
 		__u32 key = i;
+		__u32 bit;
 		bool holds;
 
 		if (i >= terms)
@@ -51,6 +52,9 @@ __noinline __u32 look(struct comm *comm, __u32 pid, __u64 ns, __u32 terms)
 		term = bpf_map_lookup_elem(&filter_terms, &key);
 		if (!term)
 			break;
+		bit = 1U << (term->bit % PODPERF_FILTERS);
+		if (failed & bit)
+			continue;
 		switch (term->field) {
 		case PODPERF_FILTER_AT_LEAST:
 			holds = ns >= term->value;
@@ -61,9 +65,9 @@ __noinline __u32 look(struct comm *comm, __u32 pid, __u64 ns, __u32 terms)
 		default:
 			holds = begins_with(comm->name, term->comm, term->value);
 		}
-		asked |= 1U << (term->bit % PODPERF_FILTERS);
+		asked |= bit;
 		if (holds == !!term->negated)
-			failed |= 1U << (term->bit % PODPERF_FILTERS);
+			failed |= bit;
 	}
 	return asked & ~failed;
 }

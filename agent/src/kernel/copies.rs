@@ -20,7 +20,7 @@ pub(super) const RECIPES: &str = "recipes";
 pub(super) const PAGES: &str = "copy_pages";
 pub(super) const STACKS: &str = "copied_stacks";
 /// The maps with a buffer for each CPU.
-pub(super) const BUFFERS: [&str; 4] = ["copy_buffer", "sampler_copy", "recipe_words", "copied_wait"];
+pub(super) const BUFFERS: [&str; 3] = ["copy_buffer", "sampler_copy", "recipe_words"];
 
 /// The smallest size of a ring, in bytes, on a kernel with pages of any size.
 const LEAST_RING: u32 = 64 << 10;
