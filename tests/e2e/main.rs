@@ -10,6 +10,7 @@ mod conformance;
 mod cuts;
 mod examples;
 mod filters;
+mod flood;
 mod full;
 mod hung;
 mod lifecycle;
@@ -50,7 +51,8 @@ fn main() -> ExitCode {
         check::TESTS,
     ]
     .concat();
-    let server = [limits::TESTS, readers::TESTS, strangers::TESTS, tls::TESTS, privileges::TESTS].concat();
+    let server =
+        [limits::TESTS, readers::TESTS, strangers::TESTS, flood::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [addresses::TESTS, profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     let waits = [waiting::TESTS, zero_first::TESTS].concat();
     let stacks =

@@ -40,6 +40,8 @@ pub use stop::{Threads, stop};
 
 /// Time for which the agent is not ready while it has received no list of pods.
 const WAIT_FOR_PODS: Duration = Duration::from_secs(60);
+/// A ready agent has read the kernel within this time.
+const READ_WITHIN: Duration = Duration::from_secs(10);
 
 /// State that the parts of the agent share.
 #[derive(Debug)]
@@ -171,7 +173,10 @@ impl Agent {
     ///
     /// Returns the reason if the agent is not ready: it cannot read the kernel, or has received no list of pods yet.
     pub async fn ready(&self) -> Result<String, String> {
-        self.reader.read(Purpose::Look).await.map_err(|error| error.to_string())?;
+        // Everybody may ask, as often as they like, so an answer makes no reading while there is one.
+        if !self.reader.has_read_within(READ_WITHIN) {
+            self.reader.read(Purpose::Look).await.map_err(|error| error.to_string())?;
+        }
         let stats = self.pods.as_ref().map(pods::Source::stats).unwrap_or_default();
         if self.pods.is_none() || stats.last_sync.is_some() {
             return Ok("ok".into());

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use tokio::sync::Semaphore;
+
 use super::Agent;
 use crate::{
     collector::{Observation, Purpose},
@@ -12,7 +14,7 @@ use crate::{
 
 /// Number of similar names that an error suggests for an unknown name.
 const NEAREST: usize = 3;
-/// The part of a text that is compared with names, in characters. Comparing takes as long as both texts together.
+/// The part of a text or a name that is compared, in bytes: the time to compare two grows with both.
 const COMPARED: usize = 256;
 
 impl Agent {
@@ -170,14 +172,17 @@ impl Agent {
 /// Returns a hint with the most similar names. It compares on another thread, since the server has one thread for all
 /// requests, and a node may have thousands of names.
 async fn nearest(text: String, names: BTreeSet<SubjectName>) -> String {
+    static ONE: Semaphore = Semaphore::const_new(1);
+    let Ok(_one) = ONE.acquire().await else { return String::new() };
     tokio::task::spawn_blocking(move || nearest_of(&text, &names)).await.unwrap_or_default()
 }
 
 fn nearest_of(text: &str, names: &BTreeSet<SubjectName>) -> String {
-    let end = text.char_indices().nth(COMPARED).map_or(text.len(), |(at, _)| at);
-    let text = &text[..end];
-    let last = |text: &str| text.rsplit('/').next().map(str::to_owned).unwrap_or_default();
-    let likeness = |name: &str| strsim::jaro_winkler(text, name).max(strsim::jaro_winkler(&last(text), &last(name)));
+    let cut = |text: &str| text[..text.floor_char_boundary(COMPARED)].to_owned();
+    let last = |text: &str| cut(text.rsplit('/').next().unwrap_or_default());
+    let (whole, its_last) = (cut(text), last(text));
+    let likeness =
+        |name: &str| strsim::jaro_winkler(&whole, &cut(name)).max(strsim::jaro_winkler(&its_last, &last(name)));
     let mut names: Vec<(f64, String)> =
         names.iter().map(ToString::to_string).map(|name| (likeness(&name), name)).collect();
     names.sort_by(|a, b| b.0.total_cmp(&a.0));

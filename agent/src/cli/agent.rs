@@ -103,7 +103,7 @@ async fn serve(
     confined: &str,
 ) -> anyhow::Result<()> {
     let config = &settings.config;
-    let bound = http::bind(config.listen, config.server.tls_files(), parts::server_limits(config)).await?;
+    let bound = http::bind(config.listen, config.server.tls_files(), parts::server_limits(config))?;
     let mut hangup = signal(SignalKind::hangup()).context("failed to watch SIGHUP")?;
     let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;

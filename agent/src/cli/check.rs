@@ -49,8 +49,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Impossible)?;
     let config = &settings.config;
-    let bind = http::bind(config.listen, config.server.tls_files(), parts::server_limits(config));
-    let bind = async { bind.await.map(drop) };
+    let bind = async { http::bind(config.listen, config.server.tls_files(), parts::server_limits(config)).map(drop) };
     let findings = runtime.block_on(Findings::gather(&settings, &plan, host, run_dir, bind));
     // Name lookups that still run are abandoned: their time is over.
     runtime.shutdown_background();

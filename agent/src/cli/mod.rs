@@ -5,6 +5,7 @@ mod check;
 mod client;
 mod completions;
 mod follow;
+mod healthcheck;
 mod man;
 mod metrics;
 mod overrides;
@@ -64,6 +65,11 @@ enum Command {
     /// A host name with several addresses, such as that of a headless Service, stands for all of them. Exit codes: 0 all
     /// are ready and count; 1 one is not, or none was found.
     Probe(probe::Arguments),
+    /// Ask the agent of this container whether it is alive or ready, for the kubelet's probes.
+    ///
+    /// It asks by a socket of the network namespace, so that no flood of the agent's port keeps it out. Exit codes: 0
+    /// yes; 1 no, or no agent of this user.
+    Healthcheck(healthcheck::Arguments),
     /// Print what `/metrics` can hold: every family with its type, unit, labels and meaning.
     Metrics(metrics::Arguments),
     /// Remove what agents have pinned and kept on this machine. No agent may run.
@@ -88,6 +94,7 @@ impl Cli {
             Command::Check(arguments) => check::run(&arguments),
             Command::Record(arguments) => record::run(&arguments).map(|()| ExitCode::SUCCESS),
             Command::Probe(arguments) => probe::run(&arguments),
+            Command::Healthcheck(arguments) => healthcheck::run(&arguments),
             Command::Metrics(arguments) => metrics::run(&arguments).map(|()| ExitCode::SUCCESS),
             Command::Unpin(arguments) => unpin::run(&arguments).map(|()| ExitCode::SUCCESS),
             Command::Completions(arguments) => completions::run(&arguments).map(|()| ExitCode::SUCCESS),

@@ -168,6 +168,7 @@ pub fn start(
         pod_changes: Changes::clone(&pod_changes),
         ledger,
         nameless: Vec::new(),
+        for_filters: Duration::ZERO,
         seen_processes: HashSet::new(),
         samples,
         filters,
@@ -202,6 +203,8 @@ struct Collector {
     ledger: Ledger,
     /// Samples of the last windows whose pod had no name yet.
     nameless: Vec<(Place, RawSample)>,
+    /// CPU time for the filters of recordings, in the last window.
+    for_filters: Duration,
     /// Processes of new stacks in this window, with their outermost addresses.
     seen_processes: HashSet<(Pid, Option<u64>)>,
     /// The samples since the last profile.
@@ -292,7 +295,7 @@ impl Collector {
                 self.cut_for(due, false);
             }
             if self.settings.profiles.as_ref().is_some_and(|(every, _)| self.window.1.elapsed() >= *every) {
-                self.profile(false);
+                self.profile(false, false);
             }
         }
     }

@@ -63,8 +63,17 @@ impl Collector {
     }
 
     /// Ends the profile window, sends it to the symbolizer, and returns its start time. The last window includes all
-    /// samples that still wait for a name.
-    pub(super) fn profile(&mut self, last: bool) -> Option<SystemTime> {
+    /// samples that still wait for a name. Readers pay for a window that ends for them, and else for the filters of
+    /// their recordings.
+    pub(super) fn profile(&mut self, last: bool, for_readers: bool) -> Option<SystemTime> {
+        let spent = thread_cpu();
+        let began = self.end_window(last);
+        let for_filters = std::mem::take(&mut self.for_filters);
+        self.settings.answering.charge(if for_readers { thread_cpu().saturating_sub(spent) } else { for_filters });
+        began
+    }
+
+    fn end_window(&mut self, last: bool) -> Option<SystemTime> {
         let (_, taker) = self.settings.profiles.as_ref()?;
         let on_their_way = Arc::strong_count(&self.on_the_way) - 1;
         if !last && on_their_way >= WINDOWS_ON_THE_WAY && self.samples.len() < MOST_SUMS * self.settings.max_samples {
@@ -145,7 +154,7 @@ impl Collector {
         {
             debug!(%error, "no reading before a cut");
         }
-        let began = self.profile(last);
+        let began = self.profile(last, !cuts.is_empty());
         if began.is_some() {
             self.cuts.done(Instant::now());
         }
@@ -202,7 +211,7 @@ impl Collector {
             let reason = self.samples.reason(&sample.key);
             named.push((path, ProfileSample { subject, stack, reason, waker: None, passed: 0, sample }));
         }
-        self.filter(&mut named);
+        let for_filters = self.filter(&mut named);
         let mut wakers: HashMap<WakerId, Option<Arc<RawProfileWaker>>> = HashMap::new();
         let mut waker = |id| {
             let name = || {
@@ -222,11 +231,13 @@ impl Collector {
             let waker = named.sample.key.waker.and_then(&mut waker);
             ProfileSample { waker, ..named }
         };
-        named.into_iter().map(with_waker).collect()
+        let named = named.into_iter().map(with_waker).collect();
+        self.for_filters = for_filters;
+        named
     }
 
-    /// Leaves the samples that pass a filter. The time for the filters of recordings is the readers', not the sensors'.
-    fn filter(&self, named: &mut Vec<(Option<Arc<str>>, ProfileSample)>) {
+    /// Leaves the samples that pass a filter. Returns the CPU time for the filters of recordings.
+    fn filter(&self, named: &mut Vec<(Option<Arc<str>>, ProfileSample)>) -> Duration {
         let pass = |passes: &dyn Fn(u16, &Known<'_>) -> u8, named: &mut [(Option<Arc<str>>, ProfileSample)]| {
             for (path, it) in named {
                 let path = path.as_deref().unwrap_or_default();
@@ -235,11 +246,12 @@ impl Collector {
             }
         };
         pass(&|bits, known| self.filters.own_passes(bits, known), named);
+        let began = thread_cpu();
         if self.filters.has_recordings() {
-            let began = thread_cpu();
             pass(&|bits, known| self.filters.recordings_pass(bits, known), named);
-            self.settings.answering.charge(thread_cpu().saturating_sub(began));
         }
+        let spent = thread_cpu().saturating_sub(began);
         named.retain(|(_, it)| it.passed != 0);
+        spent
     }
 }

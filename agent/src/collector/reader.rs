@@ -174,6 +174,12 @@ impl Reader {
         Self { requests, pods, latest }
     }
 
+    /// Returns whether there is a reading of at most this age.
+    #[must_use]
+    pub fn has_read_within(&self, age: Duration) -> bool {
+        self.latest.lock().published.as_ref().is_some_and(|published| published.at.elapsed() < age)
+    }
+
     /// Returns a reading for an HTTP request: the last one if it is less than a second old, otherwise a new one.
     ///
     /// # Errors

@@ -24,10 +24,11 @@ use super::peers::Peer;
 use crate::telemetry::http::{Refusal, ServerCounts};
 
 /// The time that a connection has for its first request before a new one takes its place. It has no such time if its
-/// peer has more connections than that of the new one. Until then new connections wait in the listener's queue.
+/// peer has more connections than that of the new one. Until then some new connections wait (`queue`), and others are
+/// closed.
 const GRACE: Duration = Duration::from_millis(500);
-/// The pause between two attempts to find a place.
-const AGAIN: Duration = Duration::from_millis(50);
+/// The pause between two attempts to find places for connections that wait.
+pub(super) const AGAIN: Duration = Duration::from_millis(50);
 
 /// All open connections. Clones share them.
 #[derive(Clone, Debug)]
@@ -71,24 +72,23 @@ impl Connections {
         Self { most, counts, open: Arc::default() }
     }
 
-    /// Returns a place for one more connection. While no connection can be closed, returns the time until the next
-    /// attempt.
-    pub(super) fn enter(&self, peer: Peer) -> Result<Slot, Duration> {
+    /// Returns a place for one more connection; `None` while no connection can be closed.
+    pub(super) fn enter(&self, peer: Peer) -> Option<Slot> {
         self.enter_at(peer, Instant::now())
     }
 
-    fn enter_at(&self, peer: Peer, now: Instant) -> Result<Slot, Duration> {
+    fn enter_at(&self, peer: Peer, now: Instant) -> Option<Slot> {
         let mut open = lock(&self.open);
         if open.connections.len() >= self.most {
-            let number = open.victim(peer, now).ok_or(AGAIN)?;
+            let number = open.victim(peer, now)?;
             self.counts.refused(Refusal::Connections);
-            open.connections.remove(&number).ok_or(AGAIN)?.close.notify_one();
+            open.connections.remove(&number)?.close.notify_one();
         }
         let (number, close) = (open.next, Arc::new(Notify::new()));
         open.next += 1;
         let new = Connection { peer, began: now, waiting: Some(now), admitted: false, close: Arc::clone(&close) };
         open.connections.insert(number, new);
-        Ok(Slot { number, close, open: Arc::clone(&self.open) })
+        Some(Slot { number, close, open: Arc::clone(&self.open) })
     }
 }
 
@@ -182,7 +182,7 @@ mod tests {
         let third = connections.enter_at(peer(1), later()).unwrap();
         second.closed().await;
         let _third_busy = third.busy();
-        assert!(connections.enter_at(peer(1), later()).is_err(), "both are answered");
+        assert!(connections.enter_at(peer(1), later()).is_none(), "both are answered");
         drop(busy);
         let fourth = connections.enter_at(peer(1), later()).unwrap();
         first.closed().await;
@@ -194,7 +194,7 @@ mod tests {
     fn a_connection_has_time_for_its_first_request() {
         let connections = Connections::new(2, Arc::default());
         let (first, _second) = (connections.enter(peer(1)).unwrap(), connections.enter(peer(1)).unwrap());
-        assert_eq!(connections.enter(peer(1)).unwrap_err(), AGAIN);
+        assert!(connections.enter(peer(1)).is_none());
         assert!(!is_closed(&first));
         connections.enter_at(peer(1), Instant::now() + 2 * GRACE).unwrap();
         assert!(is_closed(&first));
@@ -206,7 +206,7 @@ mod tests {
         let few = connections.enter(peer(2)).unwrap();
         let many: Vec<_> = (0..3).map(|_| connections.enter(peer(1)).unwrap()).collect();
         let busy: Vec<_> = many.iter().map(Slot::busy).collect();
-        assert!(connections.enter_at(peer(1), later).is_err(), "all of its own are answered");
+        assert!(connections.enter_at(peer(1), later).is_none(), "all of its own are answered");
         assert!(!is_closed(&few));
         drop(busy);
         let more = connections.enter_at(peer(1), later).unwrap();
@@ -241,9 +241,9 @@ mod tests {
         scraper.admitted();
         let later = now + 2 * GRACE;
         let strangers: Vec<_> = (0..2).map(|_| connections.enter_at(peer(1), later).unwrap()).collect();
-        assert_eq!(connections.enter_at(peer(1), later).unwrap_err(), AGAIN, "the others have time for a request");
+        assert!(connections.enter_at(peer(1), later).is_none(), "the others have time for a request");
         let busy: Vec<_> = strangers.iter().map(Slot::busy).collect();
-        assert_eq!(connections.enter_at(peer(1), later + GRACE).unwrap_err(), AGAIN, "the others are answered");
+        assert!(connections.enter_at(peer(1), later + GRACE).is_none(), "the others are answered");
         assert!(!is_closed(&scraper));
         drop(busy);
         connections.enter_at(peer(1), later + GRACE).unwrap();

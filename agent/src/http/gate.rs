@@ -44,7 +44,28 @@ pub(super) struct Gate {
     budget: Arc<Budget>,
     /// `None` if requests need no token.
     access: Option<Arc<Access>>,
+    /// Set if only this machine reaches the server: then a request must name this machine.
+    only_here: Option<Here>,
     counts: Arc<ServerCounts>,
+}
+
+/// The names of this machine.
+#[derive(Clone, Debug)]
+pub(super) struct Here {
+    pub(super) node_name: String,
+}
+
+impl Here {
+    /// Returns whether `host`, a `Host` header, names this machine. A page that a browser has open may give its own name
+    /// an address of the loopback (DNS rebinding), and would read the answer.
+    fn has(&self, host: &str) -> bool {
+        let name = match host.strip_prefix('[') {
+            Some(rest) => rest.split(']').next().unwrap_or_default(),
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        let is_loopback = || name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
+        name.eq_ignore_ascii_case("localhost") || name.eq_ignore_ascii_case(&self.node_name) || is_loopback()
+    }
 }
 
 /// The way by which a request was admitted.
@@ -61,6 +82,7 @@ impl Gate {
         limits: Limits,
         budget: Arc<Budget>,
         access: Option<Arc<Access>>,
+        only_here: Option<Here>,
         counts: Arc<ServerCounts>,
     ) -> Self {
         let rate = f64::from(limits.requests_per_second);
@@ -72,6 +94,7 @@ impl Gate {
             first_reviews: FirstReviews::default(),
             budget,
             access,
+            only_here,
             counts,
         }
     }
@@ -95,6 +118,9 @@ impl Gate {
         }
         if OPEN.contains(&path) {
             return Ok(Admitted::Anybody);
+        }
+        if let Some(text) = self.foreign(request.headers()) {
+            return Err(self.refuse(Refusal::Foreign, StatusCode::FORBIDDEN, &text));
         }
         let from = Peer::of(from);
         let peer = self.peers.of(&from);
@@ -122,6 +148,11 @@ impl Gate {
             later(self.refuse(Refusal::Cpu, StatusCode::SERVICE_UNAVAILABLE, text), seconds)
         })?;
         Ok(admitted)
+    }
+
+    /// Returns whether a peer may have one more connection while answering has used up its CPU time.
+    pub(super) fn may_connect(&self, from: Peer) -> bool {
+        self.peers.of(&from).connections.take()
     }
 
     /// Returns whether answering has used up its CPU time.
@@ -177,6 +208,24 @@ impl Gate {
         }
     }
 
+    /// Returns why a request is refused that a browser sends for a page of another site; `None` for other requests.
+    /// Following a link is no such request.
+    fn foreign(&self, headers: &HeaderMap) -> Option<String> {
+        let header = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+        if header("sec-fetch-site") == Some("cross-site") && header("sec-fetch-mode") != Some("navigate") {
+            Some("a page of another site asks for this (open it by its own address)".to_owned())
+        } else if let (Some(here), Some(host)) = (&self.only_here, header("host"))
+            && !here.has(host)
+        {
+            Some(format!(
+                "this server is for this machine alone (ask for `localhost` or `{}` as `Host`)",
+                here.node_name
+            ))
+        } else {
+            None
+        }
+    }
+
     /// Returns whether an unknown token may be reviewed.
     fn may_review(&self, from: Peer, shares: &Shares) -> bool {
         self.first_reviews.take(from) || (shares.reviews.take() && self.reviews.take())
@@ -212,6 +261,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_host_of_another_name_is_not_this_machine() {
+        let here = Here { node_name: "worker-3".into() };
+        for host in ["localhost", "LOCALHOST:9799", "127.0.0.1:9799", "127.1.2.3", "[::1]:9799", "worker-3:9799"] {
+            assert!(here.has(host), "{host}");
+        }
+        for host in ["", "evil.example:9799", "localhost.evil.example", "10.0.0.1", "[::2]:9799", "127.0.0.1.evil"] {
+            assert!(!here.has(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn pages_of_other_sites_get_nothing_and_links_work() {
+        let (mut gate, _) = gate(0);
+        let admits = |headers: &[(&'static str, &'static str)]| {
+            let headers = headers
+                .iter()
+                .map(|(name, value)| (header::HeaderName::from_static(name), HeaderValue::from_static(value)));
+            gate.foreign(&headers.collect()).is_none()
+        };
+        assert!(admits(&[]) && admits(&[("host", "evil.example")]), "whoever reaches it may name it");
+        assert!(admits(&[("sec-fetch-site", "same-origin")]));
+        assert!(admits(&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")]));
+        assert!(!admits(&[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")]));
+        gate.only_here = Some(Here { node_name: "worker-3".into() });
+        let host =
+            |host| gate.foreign(&HeaderMap::from_iter([(header::HOST, HeaderValue::from_static(host))])).is_none();
+        assert!(host("localhost:9799") && !host("evil.example:9799"));
+    }
+
+    #[test]
     fn a_token_is_what_stands_behind_bearer_once() {
         let of = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
@@ -237,7 +316,7 @@ mod tests {
             header_timeout: std::time::Duration::from_secs(1),
         };
         let counts = Arc::<ServerCounts>::default();
-        (Gate::new(limits, Arc::new(Budget::new(limits.max_percent, 1)), None, Arc::clone(&counts)), counts)
+        (Gate::new(limits, Arc::new(Budget::new(limits.max_percent, 1)), None, None, Arc::clone(&counts)), counts)
     }
 
     async fn ask(gate: &Gate, path: &str, from: u8) -> Result<Admitted, u16> {

@@ -1,6 +1,8 @@
 //! The HTTP server. A request passes the listener's limits (`connections`), TLS (`tls`) and the gate (`gate`: body,
 //! token, rate, CPU time), and is answered by `routes`.
 //!
+//! Probes from the agent's own container come by a socket of their own (`own`).
+//!
 //! The server runs on the thread `podperf-http`, and drawings on another one. Both count as the CPU time of answering,
 //! which has a limit of its own (`budget`).
 
@@ -8,9 +10,11 @@ mod budget;
 mod connections;
 mod expiry;
 mod gate;
+pub mod own;
 pub mod pages;
 mod patient;
 mod peers;
+mod queue;
 mod rate;
 mod rendered;
 mod routes;
@@ -21,6 +25,7 @@ mod unread;
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    os::unix::net as unix,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -31,7 +36,7 @@ use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream, UnixListener},
     sync::watch,
     task::JoinSet,
     time::{MissedTickBehavior, timeout},
@@ -44,13 +49,17 @@ use crate::config::{Limits, TlsFiles};
 use crate::{
     agent::Agent,
     kernel::clock::monotonic,
-    telemetry::heartbeat::{self, Pulse},
+    telemetry::{
+        heartbeat::{self, Pulse},
+        http::Refusal,
+    },
 };
 use budget::Budget;
-use connections::{Connections, Slot};
-use gate::{Admitted, Gate};
+use connections::{AGAIN, Connections, Slot};
+use gate::{Admitted, Gate, Here};
 use patient::Patient;
 use peers::Peer;
+use queue::Queue;
 use rate::Bucket;
 use rendered::Rendered;
 use routes::Shown;
@@ -62,8 +71,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The number of heartbeats without a connection after which the cost of answering is read only at each tenth
 /// heartbeat.
 const LOOKS_WHEN_QUIET: u32 = 10;
-/// The pause between two new connections while the server is over its limit of CPU time: handshakes cost CPU time, too.
-const BETWEEN_CONNECTIONS: Duration = Duration::from_millis(20);
+/// The number of connections that the kernel completes before the server accepts them. The kernel drops others, so that
+/// their clients try again only after a second.
+const BACKLOG: u32 = 4096;
 /// The pause before a refusal is sent while the server is over its limit: refusals cost CPU time, too.
 const BEFORE_REFUSING: Duration = Duration::from_secs(1);
 /// The maximum size of the request line and the headers of a request.
@@ -75,6 +85,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Bound {
     listener: TcpListener,
+    /// `None` if another process has its name.
+    probes: Option<unix::UnixListener>,
     tls: Option<Certificate>,
     limits: Limits,
     address: SocketAddr,
@@ -85,13 +97,31 @@ pub struct Bound {
 /// # Errors
 ///
 /// When the address is in use, not of this machine, or not allowed, or the certificate cannot be used.
-pub async fn bind(listen: SocketAddr, tls: Option<TlsFiles>, limits: Limits) -> anyhow::Result<Bound> {
+pub fn bind(listen: SocketAddr, tls: Option<TlsFiles>, limits: Limits) -> anyhow::Result<Bound> {
     let tls = tls.map(Certificate::read).transpose()?;
-    let listener = TcpListener::bind(listen).await.with_context(|| {
+    let listener = listen_on(listen).with_context(|| {
         format!("failed to listen on `{listen}` (is the port in use? set `listen` or `--listen ADDR:PORT`)")
     })?;
     let address = listener.local_addr().unwrap_or(listen);
-    Ok(Bound { listener, tls, limits, address })
+    let probes = own::bind(address.port());
+    let warned = |error: &io::Error| {
+        warn!(%error, "failed to listen for `podperf healthcheck` (another agent with this port in the same network?)");
+    };
+    Ok(Bound { listener, probes: probes.inspect_err(warned).ok(), tls, limits, address })
+}
+
+fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A server that ended a moment ago may still have connections.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Closes a connection without the kernel's remembering it: floods would fill its tables.
+fn reset(stream: TcpStream) {
+    stream.set_zero_linger().ok();
+    drop(stream);
 }
 
 impl Bound {
@@ -106,12 +136,16 @@ impl Bound {
     async fn serve(mut self, agent: Arc<Agent>, stop: impl Future<Output = ()>) {
         let counts = Arc::clone(agent.server());
         let budget = Arc::new(Budget::new(self.limits.max_percent, agent.cpus()));
-        let gate = Gate::new(self.limits, Arc::clone(&budget), agent.access().cloned(), Arc::clone(&counts));
+        let is_open = self.tls.is_none() && agent.access().is_none();
+        let here = (is_open && self.address.ip().is_loopback()).then(|| Here { node_name: agent.node_name.clone() });
+        let gate = Gate::new(self.limits, Arc::clone(&budget), agent.access().cloned(), here, Arc::clone(&counts));
         let gate = Arc::new(gate);
         let open = Connections::new(self.limits.connections, Arc::clone(&counts));
         let pulse = Arc::new(Mutex::new(Pulse::new(agent.heartbeats())));
         let shown = Shown { rendered: Rendered::default(), pulse };
         let router = routes::router(Arc::clone(&agent), &shown);
+        let own = self.probes.take().map(UnixListener::from_std).transpose().unwrap_or_default();
+        let own = own.map(|listener| tokio::spawn(own::serve(listener, routes::probes(Arc::clone(&agent), &shown))));
         let (stopping, stopped) = watch::channel(());
         let mut tasks = JoinSet::new();
         let (mut failing, mut quiet) = (false, 0_u32);
@@ -120,9 +154,18 @@ impl Bound {
         let mut beats = tokio::time::interval(heartbeat::LOOK_EVERY);
         beats.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut stop = std::pin::pin!(stop);
-        // An accepted connection that waits for a place. The server accepts no other one meanwhile.
-        let mut held: Option<(TcpStream, IpAddr)> = None;
-        let mut again = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+        // Handshakes cost CPU time, too.
+        let enter = |peer| if gate.is_spent() && !gate.may_connect(peer) { None } else { open.enter(peer) };
+        let limits = self.limits;
+        let begin = |tasks: &mut JoinSet<()>, tls: Option<&Certificate>, (stream, from), slot| {
+            let one = One { router: router.clone(), gate: Arc::clone(&gate), limits, from };
+            let tls = tls.map(|tls| TlsAcceptor::from(tls.config()));
+            tasks.spawn(one.serve(stream, tls, slot, stopped.clone()));
+        };
+        // Connections that no other one can make room for.
+        let mut waiting = Queue::<(TcpStream, IpAddr)>::default();
+        let mut again = tokio::time::interval(AGAIN);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = &mut stop => break,
@@ -146,43 +189,42 @@ impl Bound {
                     agent.set_state("server", state, &says);
                     continue;
                 }
-                () = &mut again, if held.is_some() => {}
-                accepted = self.listener.accept(), if held.is_none() => match accepted {
+                _ = again.tick(), if !waiting.is_empty() => {
+                    for (slot, connection) in waiting.place(enter) {
+                        begin(&mut tasks, self.tls.as_ref(), connection, slot);
+                    }
+                    continue;
+                }
+                accepted = self.listener.accept() => match accepted {
                     Ok((stream, from)) => {
                         (failing, quiet) = (false, 0);
-                        held = Some((stream, from.ip()));
+                        let from = from.ip();
+                        let peer = Peer::of(from);
+                        if waiting.has_many(peer) {
+                            counts.refused(Refusal::Connections);
+                            reset(stream);
+                        } else if let Some(slot) = enter(peer) {
+                            begin(&mut tasks, self.tls.as_ref(), (stream, from), slot);
+                        } else if let Err((stream, _)) = waiting.push(peer, (stream, from)) {
+                            counts.refused(Refusal::Connections);
+                            reset(stream);
+                        }
+                        // Many connections may arrive at once: each accepted one gets its turn.
+                        tokio::task::yield_now().await;
                     }
-                    Err(error) if is_of_the_connection(&error) => continue,
+                    Err(error) if is_of_the_connection(&error) => {}
                     Err(error) => {
                         if !std::mem::replace(&mut failing, true) {
                             warn!(%error, "failed to take connections (is a limit of the agent reached?)");
                         }
                         tokio::time::sleep(PAUSE).await;
-                        continue;
                     }
                 },
             }
-            let Some((stream, from)) = held.take() else { continue };
-            match open.enter(Peer::of(from)) {
-                Ok(slot) => {
-                    let one = One { router: router.clone(), gate: Arc::clone(&gate), limits: self.limits, from };
-                    let tls = self.tls.as_ref().map(|tls| TlsAcceptor::from(tls.config()));
-                    tasks.spawn(one.serve(stream, tls, slot, stopped.clone()));
-                    if budget.is_spent() {
-                        tokio::time::sleep(BETWEEN_CONNECTIONS).await;
-                    } else {
-                        // Many connections may arrive at once: each accepted one gets its turn.
-                        tokio::task::yield_now().await;
-                    }
-                }
-                Err(wait) => {
-                    held = Some((stream, from));
-                    again.as_mut().reset(tokio::time::Instant::now() + wait);
-                }
-            }
         }
-        drop((self.listener, stopping, held));
+        drop((self.listener, stopping, waiting));
         while tasks.join_next().await.is_some() {}
+        own.inspect(tokio::task::JoinHandle::abort);
     }
 }
 

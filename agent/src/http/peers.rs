@@ -23,6 +23,8 @@ const REVIEWS: f64 = 0.1;
 const FIRST_EVERY: Duration = Duration::from_secs(10);
 /// The largest number of addresses that have such a review in that time.
 const MOST_FIRST: usize = 256;
+/// New connections a second that each peer may have while the server is over its limit of CPU time.
+const CONNECTIONS: f64 = 50.0;
 /// Scrapes a second that each peer may send while the server is over its limit of CPU time.
 const SCRAPES: f64 = 0.2;
 
@@ -41,6 +43,8 @@ pub(super) struct Shares {
     pub(super) reviews: Bucket,
     /// Rate of scrapes while the server is over its limit of CPU time.
     pub(super) scrapes: Bucket,
+    /// Rate of new connections while the server is over its limit of CPU time.
+    pub(super) connections: Bucket,
 }
 
 /// Rates by peer or identity.
@@ -103,6 +107,7 @@ impl Shares {
             refused: Bucket::new(rate * REFUSED),
             reviews: Bucket::new(rate * REVIEWS),
             scrapes: Bucket::new(SCRAPES),
+            connections: Bucket::new(CONNECTIONS),
         }
     }
 }

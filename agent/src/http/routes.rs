@@ -47,20 +47,26 @@ pub(super) struct Shown {
     pub(super) pulse: Arc<Mutex<Pulse>>,
 }
 
+/// Returns the router of health probes.
+pub(super) fn probes(agent: Arc<Agent>, shown: &Shown) -> Router {
+    let pulse = Arc::clone(&shown.pulse);
+    Router::new().route("/livez", get(move || livez(pulse))).route("/readyz", get(readyz)).with_state(agent)
+}
+
 /// Returns the router with all paths. None of them accepts a body.
 pub(super) fn router(agent: Arc<Agent>, shown: &Shown) -> Router {
-    let (rendered, unread, pulse) = (shown.rendered.clone(), Unread::default(), Arc::clone(&shown.pulse));
+    let (rendered, unread) = (shown.rendered.clone(), Unread::default());
+    let probes = probes(Arc::clone(&agent), shown);
     Router::new()
         .route("/", get(index))
         .route(METRICS, get(move |agent, from, headers| metrics(agent, from, (rendered, unread), headers)))
-        .route("/livez", get(move || livez(pulse)))
-        .route("/readyz", get(readyz))
         .route("/status", get(status))
         .route("/flamegraph", get(profile::flamegraph))
         .route("/debug/profile", get(profile::record))
         .route("/debug/waits", get(waits::answer))
         .route("/debug/recordings/{id}", get(profile::progress).delete(profile::end))
         .with_state(agent)
+        .merge(probes)
 }
 
 /// Returns the overview page to browsers, and the list of paths to other clients.

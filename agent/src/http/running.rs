@@ -30,7 +30,7 @@ impl Bound {
     ///
     /// When the thread or its runtime cannot be started.
     pub fn start(self, agent: Arc<Agent>) -> anyhow::Result<Running> {
-        let Self { listener, tls, limits, address } = self;
+        let Self { listener, probes, tls, limits, address } = self;
         // A listener belongs to the runtime on which it was made.
         let listener = listener.into_std().context("failed to hand on the server's socket")?;
         let mut builder = runtime::Builder::new_current_thread();
@@ -49,7 +49,7 @@ impl Bound {
                     stopped.await.ok();
                 };
                 tokio::select! {
-                    () = Self { listener, tls, limits, address }.serve(agent, stop) => {}
+                    () = Self { listener, probes, tls, limits, address }.serve(agent, stop) => {}
                     _ = broken_off => {}
                 }
             });

@@ -9,6 +9,9 @@ use super::{
 };
 use crate::model::ids::ContainerId;
 
+/// The largest size of a label or annotation that is kept, in bytes.
+const MOST_BYTES: usize = 1024;
+
 /// The labels and annotations to keep, by key, with their names in Prometheus.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PruneRules {
@@ -68,7 +71,7 @@ impl PruneRules {
             Workload::of(owner.map(|owner| (&*owner.kind, &*owner.name)), label, &metadata.name)
         };
         let kept = |from: &HashMap<String, String>, keys: &[(String, Arc<str>)]| -> Vec<_> {
-            let value = |(key, name): &(String, Arc<str>)| Some((Arc::clone(name), Arc::from(from.get(key)?.as_str())));
+            let value = |(key, name): &(String, Arc<str>)| Some((Arc::clone(name), Arc::from(cut(from.get(key)?))));
             keys.iter().filter_map(value).collect()
         };
         let mut labels = kept(&metadata.labels, &self.labels);
@@ -98,13 +101,19 @@ impl PruneRules {
             priority_class: spec.priority_class_name.into(),
             service_name: annotation("resource.opentelemetry.io/service.name")
                 .filter(|name| !name.is_empty())
-                .map(Arc::from),
+                .map(|name| Arc::from(cut(name))),
             scrape: annotation("podperf.io/scrape") != Some("false"),
             labels,
             over: matches!(&*status.phase, "Succeeded" | "Failed"),
             containers: containers.collect(),
         })
     }
+}
+
+/// Returns the beginning of a value: Kubernetes allows annotations of 256 KiB, and each scrape, profile and checkpoint has
+/// them.
+fn cut(value: &str) -> &str {
+    &value[..value.floor_char_boundary(MOST_BYTES)]
 }
 
 fn container(raw: &RawContainer, status: Option<&RawContainerStatus>, kind: ContainerKind) -> Container {

@@ -19,7 +19,7 @@ use crate::{
     collector::{ReadError, Reader},
     filter::{Filter, Full},
     limits::memory::GivenUp,
-    model::{feature::Feature, slot::Slot},
+    model::{feature::Feature, random::random, slot::Slot},
     stacks::profile::Profile,
 };
 
@@ -49,7 +49,6 @@ struct Inner {
     recordings: BTreeMap<String, (mpsc::Sender<Arc<Profile>>, Arc<Control>)>,
     /// The start times of windows that were cut and are in the symbolizer.
     on_the_way: Vec<(SystemTime, OwnedSemaphorePermit)>,
-    numbered: u64,
     closed: bool,
 }
 
@@ -120,8 +119,8 @@ impl Windows {
     #[must_use]
     pub fn enter(&self, id: Option<&str>) -> Option<Registration> {
         let mut inner = self.lock();
-        inner.numbered += 1;
-        let id = id.map_or_else(|| inner.numbered.to_string(), str::to_owned);
+        // Who knows the id may end the recording.
+        let id = id.map_or_else(|| format!("{:016x}", random()), str::to_owned);
         if inner.closed || inner.recordings.len() >= MOST_RECORDINGS || inner.recordings.contains_key(&id) {
             return None;
         }

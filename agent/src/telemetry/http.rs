@@ -23,6 +23,8 @@ pub enum Refusal {
     Cpu,
     /// The request has a body.
     Body,
+    /// A browser sent the request for a page of another site.
+    Foreign,
     /// The request has no token.
     NoToken,
     /// The API server does not accept the token.
