@@ -132,10 +132,11 @@ fn certificates_are_mounted_where_the_configuration_says() -> Result<()> {
     for (key, file) in [("certFile", "tls.crt"), ("keyFile", "tls.key")] {
         ensure!(server["tls"][key] == format!("{directory}/{file}"), "{key}: {server}");
     }
-    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
-        // By a socket, whatever the server speaks.
-        ensure!(pod["containers"][0][probe]["exec"]["command"][1] == "healthcheck", "{probe}");
+    for probe in ["startupProbe", "readinessProbe"] {
+        ensure!(pod["containers"][0][probe]["httpGet"]["scheme"] == "HTTPS", "{probe}");
     }
+    // By a socket, whatever the server speaks.
+    ensure!(pod["containers"][0]["livenessProbe"]["exec"]["command"][1] == "healthcheck");
     let values = "{mode: profiles, http: {acceptOpenProfiles: true}, otlp: {tls: {secretName: client}}, config: {otlp: {endpoint: 'https://c:4317'}}}";
     let tls = configured(values)?["otlp"]["tls"].clone();
     let (_, directory) = mounted(values, "client")?;

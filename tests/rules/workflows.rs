@@ -296,7 +296,7 @@ fn make_test_runs_every_test_program_once() -> Result<()> {
     let mut there = rings.map(name).collect::<Option<Vec<_>>>().context("a ring without a name")?;
     for entry in fs::read_dir(root().join("ebpf/tests"))? {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
+        if path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists() {
             there.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
         }
     }

@@ -173,8 +173,14 @@ impl Agent {
 /// requests, and a node may have thousands of names.
 async fn nearest(text: String, names: BTreeSet<SubjectName>) -> String {
     static ONE: Semaphore = Semaphore::const_new(1);
-    let Ok(_one) = ONE.acquire().await else { return String::new() };
-    tokio::task::spawn_blocking(move || nearest_of(&text, &names)).await.unwrap_or_default()
+    let Ok(one) = ONE.acquire().await else { return String::new() };
+    // The comparison goes on if the client goes away.
+    let compare = move || {
+        let hint = nearest_of(&text, &names);
+        drop(one);
+        hint
+    };
+    tokio::task::spawn_blocking(compare).await.unwrap_or_default()
 }
 
 fn nearest_of(text: &str, names: &BTreeSet<SubjectName>) -> String {

@@ -201,7 +201,7 @@ async fn try_listen(listen: SocketAddr, bind: impl Future<Output = anyhow::Resul
 /// Returns the first line of the agent's `/status`, if an agent answers.
 async fn ask_neighbour(listen: SocketAddr) -> Option<String> {
     let request = Request::get(format!("http://{}/status", reachable(listen)));
-    let request = request.header(HOST, "podperf").header(CONNECTION, "close").body(Bytes::new()).ok()?;
+    let request = request.header(HOST, "localhost").header(CONNECTION, "close").body(Bytes::new()).ok()?;
     let client = Client::new(connector(None, Version::HTTP_11, None).ok()?, ANSWER_BYTES);
     introduction(&client.send(request).await.ok()?.1.ok()?)
 }

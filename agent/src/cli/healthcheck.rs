@@ -14,7 +14,7 @@ use tokio::{
 use crate::http::own;
 
 /// The longest time for an answer.
-const PATIENCE: Duration = Duration::from_secs(4);
+const PATIENCE: Duration = Duration::from_secs(20);
 /// The largest size of an answer, in bytes.
 const MOST_BYTES: u64 = 64 << 10;
 

@@ -63,13 +63,17 @@ impl Collector {
     }
 
     /// Ends the profile window, sends it to the symbolizer, and returns its start time. The last window includes all
-    /// samples that still wait for a name. Readers pay for a window that ends for them, and else for the filters of
-    /// their recordings.
+    /// samples that still wait for a name. Readers pay for the filters of their recordings, and for a window that ends for
+    /// them before its time.
     pub(super) fn profile(&mut self, last: bool, for_readers: bool) -> Option<SystemTime> {
-        let spent = thread_cpu();
+        let (spent, age) = (thread_cpu(), self.window.1.elapsed());
+        let every = self.settings.profiles.as_ref().map_or(Duration::ZERO, |(every, _)| *every);
         let began = self.end_window(last);
         let for_filters = std::mem::take(&mut self.for_filters);
-        self.settings.answering.charge(if for_readers { thread_cpu().saturating_sub(spent) } else { for_filters });
+        let early = 1.0 - (age.as_secs_f64() / every.as_secs_f64()).min(1.0);
+        let cost = thread_cpu().saturating_sub(spent);
+        let for_readers = if for_readers && early > 0.0 { cost.mul_f64(early) } else { Duration::ZERO };
+        self.settings.answering.charge(for_readers.max(for_filters));
         began
     }
 

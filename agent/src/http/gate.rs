@@ -63,8 +63,12 @@ impl Here {
             Some(rest) => rest.split(']').next().unwrap_or_default(),
             None => host.split(':').next().unwrap_or_default(),
         };
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         let is_loopback = || name.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback());
-        name.eq_ignore_ascii_case("localhost") || name.eq_ignore_ascii_case(&self.node_name) || is_loopback()
+        name == "localhost"
+            || name.ends_with(".localhost")
+            || name.eq_ignore_ascii_case(&self.node_name)
+            || is_loopback()
     }
 }
 
@@ -263,7 +267,15 @@ mod tests {
     #[test]
     fn a_host_of_another_name_is_not_this_machine() {
         let here = Here { node_name: "worker-3".into() };
-        for host in ["localhost", "LOCALHOST:9799", "127.0.0.1:9799", "127.1.2.3", "[::1]:9799", "worker-3:9799"] {
+        for host in [
+            "localhost",
+            "LOCALHOST:9799",
+            "127.0.0.1:9799",
+            "127.1.2.3",
+            "[::1]:9799",
+            "worker-3:9799",
+            "a.localhost.",
+        ] {
             assert!(here.has(host), "{host}");
         }
         for host in ["", "evil.example:9799", "localhost.evil.example", "10.0.0.1", "[::2]:9799", "127.0.0.1.evil"] {

@@ -74,6 +74,9 @@ const LOOKS_WHEN_QUIET: u32 = 10;
 /// The number of connections that the kernel completes before the server accepts them. The kernel drops others, so that
 /// their clients try again only after a second.
 const BACKLOG: u32 = 4096;
+/// The pause after so many connections were closed at once, while the server is over its limit of CPU time.
+const AFTER_RESETS: Duration = Duration::from_millis(1);
+const RESETS: u32 = 8;
 /// The pause before a refusal is sent while the server is over its limit: refusals cost CPU time, too.
 const BEFORE_REFUSING: Duration = Duration::from_secs(1);
 /// The maximum size of the request line and the headers of a request.
@@ -137,7 +140,8 @@ impl Bound {
         let counts = Arc::clone(agent.server());
         let budget = Arc::new(Budget::new(self.limits.max_percent, agent.cpus()));
         let is_open = self.tls.is_none() && agent.access().is_none();
-        let here = (is_open && self.address.ip().is_loopback()).then(|| Here { node_name: agent.node_name.clone() });
+        let here = (is_open && self.address.ip().to_canonical().is_loopback())
+            .then(|| Here { node_name: agent.node_name.clone() });
         let gate = Gate::new(self.limits, Arc::clone(&budget), agent.access().cloned(), here, Arc::clone(&counts));
         let gate = Arc::new(gate);
         let open = Connections::new(self.limits.connections, Arc::clone(&counts));
@@ -148,7 +152,7 @@ impl Bound {
         let own = own.map(|listener| tokio::spawn(own::serve(listener, routes::probes(Arc::clone(&agent), &shown))));
         let (stopping, stopped) = watch::channel(());
         let mut tasks = JoinSet::new();
-        let (mut failing, mut quiet) = (false, 0_u32);
+        let (mut failing, mut quiet, mut resets) = (false, 0_u32, 0_u32);
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut beats = tokio::time::interval(heartbeat::LOOK_EVERY);
@@ -200,14 +204,22 @@ impl Bound {
                         (failing, quiet) = (false, 0);
                         let from = from.ip();
                         let peer = Peer::of(from);
-                        if waiting.has_many(peer) {
-                            counts.refused(Refusal::Connections);
-                            reset(stream);
+                        let refused = if waiting.has_many(peer) {
+                            Some(stream)
                         } else if let Some(slot) = enter(peer) {
                             begin(&mut tasks, self.tls.as_ref(), (stream, from), slot);
-                        } else if let Err((stream, _)) = waiting.push(peer, (stream, from)) {
+                            None
+                        } else {
+                            waiting.push(peer, (stream, from)).err().map(|(stream, _)| stream)
+                        };
+                        if let Some(stream) = refused {
                             counts.refused(Refusal::Connections);
                             reset(stream);
+                            resets = resets.wrapping_add(1);
+                        }
+                        if resets % RESETS == RESETS - 1 && gate.is_spent() {
+                            resets = 0;
+                            tokio::time::sleep(AFTER_RESETS).await;
                         }
                         // Many connections may arrive at once: each accepted one gets its turn.
                         tokio::task::yield_now().await;

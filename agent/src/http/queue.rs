@@ -1,6 +1,6 @@
 //! Connections that wait for a place. Nothing waits for them: the server accepts others meanwhile. Pure.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use super::peers::Peer;
 
@@ -38,13 +38,16 @@ impl<T> Queue<T> {
         self.0.is_empty()
     }
 
-    /// Takes out each connection for which `place` has one.
+    /// Takes out each connection for which `place` has one. Each peer is asked for until there is none for it.
     pub(super) fn place<P>(&mut self, mut place: impl FnMut(Peer) -> Option<P>) -> Vec<(P, T)> {
-        let mut placed = Vec::new();
+        let (mut placed, mut without) = (Vec::new(), HashSet::new());
         for (peer, connection) in std::mem::take(&mut self.0) {
-            match place(peer) {
+            match (!without.contains(&peer)).then(|| place(peer)).flatten() {
                 Some(its) => placed.push((its, connection)),
-                None => self.0.push_back((peer, connection)),
+                None => {
+                    without.insert(peer);
+                    self.0.push_back((peer, connection));
+                }
             }
         }
         placed
