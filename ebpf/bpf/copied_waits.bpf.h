@@ -11,7 +11,7 @@
 
 #include "memo.bpf.h"
 
-/* What is known of the wait that begins, since the stack of all nested calls may have 512 bytes. */
+/* A wait that begins. It is in a map, because the stack of all nested calls may have 512 bytes. */
 struct copied_wait {
 	__u64 site;
 	__u64 path;

@@ -49,7 +49,7 @@ fn no_reader_learns_where_code_is_or_what_memory_holds() -> Result<()> {
         is_clean(&String::from_utf8_lossy(&agent.get(path, &[])?.2)).context(path)?;
     }
     is_clean(&agent.log()).context("the log")?;
-    // Of the kernel and of all processes that have waited meanwhile.
+    // This profile has the kernel and all processes that have waited.
     let (status, _, body) = agent.get("/flamegraph?format=pb", &[])?;
     ensure!(status == 200, "{status}");
     let samples = pprof::samples(&body)?;

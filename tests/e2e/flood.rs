@@ -2,8 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    io::{Read as _, Write as _},
-    net::{SocketAddr, TcpStream},
+    net::SocketAddr,
     process::Command,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
@@ -13,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::{Agent, NO_STACKS, binary},
-    deadline::Deadline,
+    http,
     suite::Test,
     tests,
 };
@@ -58,18 +57,6 @@ fn flood(to: SocketAddr, opened: &AtomicUsize, end: &AtomicBool) -> Result<()> {
     })
 }
 
-/// Sends a request with `HTTP/1.0`, and returns whether it was answered with 200 in time.
-fn is_answered(to: SocketAddr, path: &str) -> Result<bool> {
-    let deadline = Deadline::begin(PATIENCE);
-    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    deadline.check(|| path.to_owned())?;
-    Ok(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"))
-}
-
 fn a_flood_of_connections_keeps_out_no_probe_and_no_scraper() -> Result<()> {
     // The programs of this test are slow ones: their server takes more of the CPU for each connection.
     let agent = Agent::start(&format!("server: {{limits: {{maxPercent: 50}}}}\n{NO_STACKS}"))?;
@@ -88,7 +75,8 @@ fn a_flood_of_connections_keeps_out_no_probe_and_no_scraper() -> Result<()> {
         let result = (|| -> Result<()> {
             while Instant::now() < deadline {
                 for path in ["/livez", "/readyz", "/metrics"] {
-                    ensure!(is_answered(to, path).with_context(|| path.to_owned())?, "{path} is refused");
+                    let (status, ..) = http::get_within(PATIENCE, to, path).with_context(|| path.to_owned())?;
+                    ensure!(status == 200, "{path}: {status}");
                 }
                 probe("live")?;
                 probe("ready")?;

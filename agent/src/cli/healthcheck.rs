@@ -21,7 +21,7 @@ const MOST_BYTES: u64 = 64 << 10;
 /// The flags of `podperf healthcheck`.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// What is checked.
+    /// The question for the agent.
     #[arg(value_enum)]
     what: What,
     /// The port of the agent's server.

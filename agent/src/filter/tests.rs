@@ -105,7 +105,7 @@ fn what_would_be_too_much_is_refused() {
     );
     let pairs = (0..12).map(|n| format!("(pid == {n} || tid == {n})")).collect::<Vec<_>>().join(" && ");
     assert!(refused(&pairs).contains("too many terms, with `&&` multiplied out over `||` (at most 64)"));
-    // What a sample may cost is bounded, whichever way the terms are joined.
+    // The limit holds for `&&` and for `||`.
     for joined in [" && ", " || "] {
         let terms = |count: usize| (0..count).map(|n| format!("pid != {n}")).collect::<Vec<_>>().join(joined);
         assert!(Filter::parse(&terms(64)).is_ok());

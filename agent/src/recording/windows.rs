@@ -119,7 +119,7 @@ impl Windows {
     #[must_use]
     pub fn enter(&self, id: Option<&str>) -> Option<Registration> {
         let mut inner = self.lock();
-        // Who knows the id may end the recording.
+        // A request with this id ends the recording, so other readers must not guess it.
         let id = id.map_or_else(|| format!("{:016x}", random()), str::to_owned);
         if inner.closed || inner.recordings.len() >= MOST_RECORDINGS || inner.recordings.contains_key(&id) {
             return None;

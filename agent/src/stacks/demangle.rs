@@ -41,7 +41,7 @@ impl fmt::Write for Bounded {
     fn write_str(&mut self, part: &str) -> fmt::Result {
         let room = MAX_NAME - self.text.len();
         if part.len() > room {
-            let end = (0..=room).rev().find(|end| part.is_char_boundary(*end)).unwrap_or(0);
+            let end = part.floor_char_boundary(room);
             self.text.push_str(&part[..end]);
             self.full = true;
             return Err(fmt::Error);

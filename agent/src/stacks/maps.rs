@@ -94,7 +94,7 @@ fn vma(line: &str) -> Option<Vma> {
         } else {
             // The kernel writes a newline in a path as an octal escape.
             let mut path = path.replace("\\012", "\n");
-            path.truncate((0..=MAX_PATH).rev().find(|end| path.is_char_boundary(*end)).unwrap_or(0));
+            path.truncate(path.floor_char_boundary(MAX_PATH));
             Backing::File(FileMapping { path, device: device.to_owned(), inode })
         }
     };

@@ -23,7 +23,7 @@ pub(crate) const CALL: u8 = 0x85;
 /// The source register of a call to a function of the object.
 const PSEUDO_CALL: u8 = 1;
 
-/// What the code of a function refers to.
+/// The functions and maps to which the code of a function refers.
 #[derive(Default)]
 pub(crate) struct References {
     pub(crate) calls: BTreeSet<Function>,

@@ -57,7 +57,7 @@ fn depth(code: &[u8]) -> Result<u64> {
     Ok(lowest.unsigned_abs())
 }
 
-/// What a function and those that it calls need.
+/// The stack and the nested calls of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Need {
     bytes: u64,
