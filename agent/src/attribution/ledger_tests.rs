@@ -75,7 +75,7 @@ impl Node {
     }
 
     fn row(&self, row: &Row) -> Option<u64> {
-        self.snapshot().rows.iter().find(|candidate| candidate.row == *row).map(|found| found.usage.facts[Fact::ON_CPU])
+        self.snapshot().rows.iter().find(|candidate| candidate.row == *row).map(|found| on_cpu(&found.usage))
     }
 
     fn cgroup(&self, path: &str) -> Option<u64> {
@@ -87,8 +87,12 @@ impl Node {
     }
 
     fn total(&self) -> u64 {
-        self.snapshot().total().facts[Fact::ON_CPU]
+        on_cpu(&self.snapshot().total())
     }
+}
+
+fn on_cpu(usage: &Usage) -> u64 {
+    usage.facts[Fact::ON_CPU].try_into().unwrap()
 }
 
 /// The wall clock at a time of the monotonic clock.
@@ -97,7 +101,7 @@ fn taken(now_ns: u64) -> SystemTime {
 }
 
 fn ran(ns: u64) -> Usage {
-    Usage { facts: Facts::from([(Fact::ON_CPU, ns)]), counts: vec![ns], ..Usage::default() }
+    Usage { facts: Facts::from([(Fact::ON_CPU, ns.into())]), counts: vec![ns.into()], ..Usage::default() }
 }
 
 fn id(digit: char) -> ContainerId {
@@ -232,11 +236,7 @@ fn of_very_many_dead_the_longest_dead_go_before_their_grace_and_nothing_is_lost(
 /// Returns the start and the count of a row.
 fn started(node: &Node, row: &Row) -> Option<(SystemTime, u64)> {
     let snapshot = node.snapshot();
-    snapshot
-        .rows
-        .into_iter()
-        .find(|found| found.row == *row)
-        .map(|found| (found.started, found.usage.facts[Fact::ON_CPU]))
+    snapshot.rows.into_iter().find(|found| found.row == *row).map(|found| (found.started, on_cpu(&found.usage)))
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn a_start_is_before_the_first_counts_however_the_wall_clock_is_set() {
 /// Returns the on-CPU time of a row as scrapers get it.
 fn scraped(node: &Node, row: &Row) -> Option<u64> {
     let snapshot = node.snapshot();
-    snapshot.rows.iter().find(|found| found.row == *row).map(|found| found.shown.of(&found.usage).facts[Fact::ON_CPU])
+    snapshot.rows.iter().find(|found| found.row == *row).map(|found| on_cpu(&found.shown.of(&found.usage)))
 }
 
 #[test]

@@ -42,7 +42,7 @@ impl PodsOwn {
     pub(super) fn decide(self, now_ns: u64) -> impl Iterator<Item = (Row, Owner, Usage)> {
         self.0.into_iter().map(move |(row, Deferred { owner, common, usage, since_ns })| {
             let share = since_ns.map(|since_ns| now_ns.saturating_sub(since_ns) / ENOUGH_SHARE);
-            let is_enough = share.is_some_and(|share| usage.facts[Fact::ON_CPU] >= share.max(ENOUGH_NS));
+            let is_enough = share.is_some_and(|share| usage.facts[Fact::ON_CPU] >= share.max(ENOUGH_NS).into());
             (if is_enough { row } else { common }, owner, usage)
         })
     }

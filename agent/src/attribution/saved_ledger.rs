@@ -25,9 +25,9 @@ pub struct SavedLedger {
     /// Counts without a name.
     pub waiting: Vec<SavedWaiting>,
     /// Sum of the closed accounts.
-    pub retired: Vec<u64>,
+    pub retired: Vec<u128>,
     /// Counts while CPUs were idle.
-    pub idle: Vec<u64>,
+    pub idle: Vec<u128>,
     /// Time of the last reading; `None` in files of older versions.
     #[serde(default)]
     pub read_ns: Option<u64>,
@@ -47,7 +47,7 @@ pub struct SavedAccount {
     /// The row of the account.
     pub row: Row,
     /// The numbers of the usage, see [`crate::attribution::schema::Schema`].
-    pub usage: Vec<u64>,
+    pub usage: Vec<u128>,
     /// Time when its counts were zero, Unix time in nanoseconds. It is missing in files of older versions, which sent
     /// `State::started_unix_ns` of the checkpoint as the start of every series.
     #[serde(default)]
@@ -71,7 +71,7 @@ pub struct SavedWaiting {
     /// Id of the cgroup.
     pub cgroup: u64,
     /// The numbers of the usage, see [`crate::attribution::schema::Schema`].
-    pub usage: Vec<u64>,
+    pub usage: Vec<u128>,
     /// Time since which the counts wait.
     pub since_ns: u64,
     /// Path of the cgroup, if known.
@@ -250,7 +250,7 @@ mod tests {
         let lost: Vec<_> = labels.iter().filter(|label| !schema.labels().contains(label)).collect();
         assert_eq!(lost, ["runqueue", "offcpu Preempted", "wait Preempted"], "only what nothing here means");
         // A number keeps its value if its label exists here.
-        let resumes = |words: &[u64], usage: &Usage| {
+        let resumes = |words: &[u128], usage: &Usage| {
             let before: HashMap<_, _> = labels.iter().zip(words).filter(|(label, _)| !lost.contains(label)).collect();
             let now: HashMap<_, _> = schema.labels().iter().zip(schema.words(usage)).collect();
             before.iter().all(|(label, word)| now.get(label).copied().unwrap_or(0) == **word)

@@ -57,9 +57,9 @@ impl Schema {
 
     /// Returns the numbers of a usage without the zeros at the end.
     #[must_use]
-    pub fn words(&self, usage: &Usage) -> Vec<u64> {
+    pub fn words(&self, usage: &Usage) -> Vec<u128> {
         let mut usage = usage.clone();
-        let mut words: Vec<u64> = self.numbers(&mut usage).map(|number| *number).collect();
+        let mut words: Vec<u128> = self.numbers(&mut usage).map(|number| *number).collect();
         words.truncate(words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1));
         words
     }
@@ -67,9 +67,9 @@ impl Schema {
     /// Returns the usage with these numbers. `labels` may come from another agent; a number whose label does not exist
     /// here is left out.
     #[must_use]
-    pub fn usage(&self, words: &[u64], labels: &[String]) -> Usage {
+    pub fn usage(&self, words: &[u128], labels: &[String]) -> Usage {
         let mut usage = Usage::default();
-        let by_label: HashMap<&str, u64> = labels.iter().map(String::as_str).zip(words.iter().copied()).collect();
+        let by_label: HashMap<&str, u128> = labels.iter().map(String::as_str).zip(words.iter().copied()).collect();
         for (number, label) in self.numbers(&mut usage).zip(&self.labels) {
             *number = by_label.get(label.as_str()).copied().unwrap_or(0);
         }
@@ -94,7 +94,7 @@ impl Schema {
     }
 
     /// Returns the numbers in the order of the labels.
-    fn numbers<'a>(&self, usage: &'a mut Usage) -> impl Iterator<Item = &'a mut u64> + use<'a> {
+    fn numbers<'a>(&self, usage: &'a mut Usage) -> impl Iterator<Item = &'a mut u128> + use<'a> {
         usage.counts.resize(self.slots.len(), 0);
         usage.enabled_ns.resize(self.groups, 0);
         usage.running_ns.resize(self.groups, 0);
@@ -120,7 +120,7 @@ mod tests {
     fn example() -> Usage {
         let mut usage =
             Usage { counts: vec![11, 12, 13], enabled_ns: vec![14, 15], running_ns: vec![16, 17], ..Usage::default() };
-        usage.words = (1..=sensors::words() as u64).collect();
+        usage.words = (1..=sensors::words() as u128).collect();
         usage.facts.numbers_mut().zip(100..).for_each(|(number, value)| *number = value);
         usage
     }
@@ -131,7 +131,7 @@ mod tests {
         let words = schema.words(&example());
         assert_eq!(words.len(), schema.labels().len());
         assert_eq!(schema.usage(&words, schema.labels()), example());
-        assert_eq!(schema.words(&Usage::default()), [0_u64; 0]);
+        assert_eq!(schema.words(&Usage::default()), [0_u128; 0]);
     }
 
     #[test]

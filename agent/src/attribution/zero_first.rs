@@ -138,12 +138,12 @@ mod tests {
 
     const AT_ONCE: Scrapes = Scrapes { hold_ns: 0, longest_ns: 15 };
 
-    fn usage(oncpu_ns: u64, voluntary_switches: u64) -> Usage {
+    fn usage(oncpu_ns: u128, voluntary_switches: u128) -> Usage {
         let facts = Facts::from([(Fact::ON_CPU, oncpu_ns), (Fact::VOLUNTARY_SWITCHES, voluntary_switches)]);
         Usage { facts, counts: vec![voluntary_switches], ..Usage::default() }
     }
 
-    fn shown(account: &mut ZeroFirst, usage: &Usage) -> (u64, u64, u64) {
+    fn shown(account: &mut ZeroFirst, usage: &Usage) -> (u128, u128, u128) {
         account.settle(usage);
         let shown = account.shown();
         let shown = shown.of(usage);

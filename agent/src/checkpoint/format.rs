@@ -76,7 +76,7 @@ mod tests {
         let row = Row::Container { namespace: "shop".into(), pod: "web".into(), container: "app".into() };
         let account = SavedAccount {
             row,
-            usage: vec![1, 2, u64::MAX],
+            usage: vec![1, 2, u128::from(u64::MAX) + 1],
             started_unix_ns: Some(4),
             pod: Some(0),
             container: None,

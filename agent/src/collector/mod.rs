@@ -347,13 +347,13 @@ impl Collector {
         }
         readings::join(&mut deltas, self.samples.take_profiled());
         deltas.append(&mut self.unposted);
-        let ran_ns = deltas.iter().map(|(_, usage)| usage.facts[Fact::ON_CPU]).sum();
+        let ran_ns: u128 = deltas.iter().map(|(_, usage)| usage.facts[Fact::ON_CPU]).sum();
         let maps = self.sensors.map_use();
         self.limits.apply(&mut self.sensors, &reading, &doubtful, maps.iter().map(|map| map.bytes).sum());
         let names = names(&self.tree, self.pods.as_ref(), &self.settings);
         self.ledger.begin_reading(taken, reading.at_ns);
         self.ledger.reveal(self.latest.scrapes());
-        self.ledger.pass_node_time(reading.online_ns, ran_ns, reading.cpu.idle_ns);
+        self.ledger.pass_node_time(reading.online_ns, ran_ns.try_into().unwrap_or(u64::MAX), reading.cpu.idle_ns);
         self.ledger.post(deltas, &names, &self.settings.rules, reading.at_ns);
         self.ledger.settle(&names, &self.settings.rules, reading.at_ns);
         let snapshot = self.ledger.snapshot(taken, reading.cpu.idle_ns, &names);

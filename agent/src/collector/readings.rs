@@ -104,7 +104,7 @@ impl Readings {
         for row in &reading.rows {
             let previous = self.previous.entry(row.cgroup).or_default();
             previous.last_had = self.readings;
-            let words = step_words(&mut previous.words, &row.words);
+            let words: Vec<_> = step_words(&mut previous.words, &row.words).into_iter().map(u128::from).collect();
             let delta = step(&mut previous.counts, &row.counts);
             if delta.is_some() || !words.is_empty() {
                 let mut delta = delta.unwrap_or_else(bytemuck::Zeroable::zeroed);
@@ -179,21 +179,21 @@ fn usage(by_slot: &[Option<usize>], delta: &abi::podperf_cgroup, short: &[Pool])
     let turns = |group: usize| Turns { enabled_ns: delta.enabled_ns[group], running_ns: delta.running_ns[group] };
     let shares: Vec<_> = short.iter().enumerate().map(|(group, pool)| turns(group).share(*pool)).collect();
     let counts = by_slot.iter().enumerate().map(|(slot, group)| match group {
-        None => delta.counts[slot],
-        Some(group) => shares[*group].map_or(0, |share| share.scale(delta.counts[slot])),
+        None => u128::from(delta.counts[slot]),
+        Some(group) => shares[*group].map_or(0, |share| share.scale(delta.counts[slot]).into()),
     });
     let mut facts = Facts::default();
     let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(delta));
     for (fact, word) in Fact::all().filter_map(|fact| Some((fact, fact.word()?))) {
-        facts[fact] = words[word];
+        facts[fact] = words[word].into();
     }
     // If an event was counted for no time or too little time, its running time must be zero: otherwise it would read as
     // a count of zero.
-    let running = |(group, share): (usize, &Option<Share>)| share.map_or(0, |_| delta.running_ns[group]);
+    let running = |(group, share): (usize, &Option<Share>)| share.map_or(0, |_| delta.running_ns[group].into());
     Usage {
         facts,
         counts: counts.collect(),
-        enabled_ns: delta.enabled_ns[..short.len()].to_vec(),
+        enabled_ns: delta.enabled_ns[..short.len()].iter().copied().map(u128::from).collect(),
         running_ns: shares.iter().enumerate().map(running).collect(),
         words: Vec::new(),
     }
@@ -323,7 +323,7 @@ mod tests {
         // An hour off the PMU, then a millisecond on it.
         const HOUR: u64 = 3_600_000_000_000;
         let usage = read_group(&mut readings, 3_000_000, 50 + HOUR, 1_000_000);
-        assert_eq!((usage.counts, usage.enabled_ns, usage.running_ns), (vec![0], vec![HOUR], vec![0]));
+        assert_eq!((usage.counts, usage.enabled_ns, usage.running_ns), (vec![0], vec![HOUR.into()], vec![0]));
         let usage = read_group(&mut readings, 3_000_000 + 100, 50 + HOUR + 100, 1_000_000 + 50);
         assert_eq!((usage.counts, usage.enabled_ns, usage.running_ns), (vec![200], vec![100], vec![50]));
     }
@@ -341,7 +341,7 @@ mod tests {
         let idle = row(CgroupId::IDLE.0, 200_000_000, 200_000_000, 200_000_000);
         let rows = vec![row(1, 9_000 + 240, 9_000 + 970, 9_000 + 240), row(2, 10, 10, 10), row(3, 0, 20, 0), idle];
         let deltas = readings.advance(&RawReading { rows, ..RawReading::default() });
-        let counts: Vec<u64> = deltas.usages.iter().map(|(_, usage)| usage.counts[0]).collect();
+        let counts: Vec<u128> = deltas.usages.iter().map(|(_, usage)| usage.counts[0]).collect();
         assert_eq!(counts, [960, 40, 0, 200_000_000]);
         assert_eq!(deltas.usages[2].1.running_ns, [0]);
     }

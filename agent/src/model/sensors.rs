@@ -64,7 +64,7 @@ pub fn saved_as() -> Vec<String> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     /// The sum of all values, in nanoseconds.
-    pub sum_ns: u64,
+    pub sum_ns: u128,
     /// The number of values in each bucket, see [`Words::Histogram`].
     pub buckets: Vec<u64>,
     /// The binary logarithm of the upper border of the first bucket, in seconds.
@@ -80,10 +80,11 @@ impl Histogram {
 
     /// Returns the histogram in a row of the sensor; `None` without a value.
     #[must_use]
-    pub fn of(row: &[u64], words: Words) -> Option<Self> {
+    pub fn of(row: &[u128], words: Words) -> Option<Self> {
         let Words::Histogram { sum, buckets, first } = words else { return None };
         let all = row.get(sum..=sum + buckets)?;
-        let this = Self { sum_ns: *all.first()?, buckets: all.get(1..)?.to_vec(), first };
+        let buckets = all.get(1..)?.iter().map(|count| u64::try_from(*count).unwrap_or(u64::MAX)).collect();
+        let this = Self { sum_ns: *all.first()?, buckets, first };
         (this.count() > 0).then_some(this)
     }
 }

@@ -10,13 +10,13 @@ pub struct Usage {
     /// The facts.
     pub facts: Facts,
     /// Counters by slot, scaled for multiplexing.
-    pub counts: Vec<u64>,
+    pub counts: Vec<u128>,
     /// Time for which each group was enabled.
-    pub enabled_ns: Vec<u64>,
+    pub enabled_ns: Vec<u128>,
     /// Time for which each group was on the PMU.
-    pub running_ns: Vec<u64>,
+    pub running_ns: Vec<u128>,
     /// The words of the sensors, see [`super::sensors`]; empty while none is on.
-    pub words: Vec<u64>,
+    pub words: Vec<u128>,
 }
 
 /// Time asleep with a stack from the stack cache that was checked, in nanoseconds.
@@ -35,12 +35,11 @@ impl From<Facts> for Usage {
 }
 
 impl Usage {
-    /// Adds another usage to this one. A sum stops at the largest number: a total that began again at 0 would read as a
-    /// fall.
+    /// Adds another usage to this one.
     pub fn add(&mut self, other: &Self) {
-        fn add_all(to: &mut Vec<u64>, from: &[u64]) {
+        fn add_all(to: &mut Vec<u128>, from: &[u128]) {
             to.resize(to.len().max(from.len()), 0);
-            to.iter_mut().zip(from).for_each(|(sum, by)| *sum = sum.saturating_add(*by));
+            to.iter_mut().zip(from).for_each(|(sum, by)| *sum += by);
         }
         self.facts.add(&other.facts);
         add_all(&mut self.counts, &other.counts);
@@ -51,13 +50,13 @@ impl Usage {
 
     /// Returns the numbers that are shown as series, counters last. Times of groups and words of sensors are not among
     /// them.
-    pub fn numbers(&mut self) -> impl Iterator<Item = &mut u64> {
+    pub fn numbers(&mut self) -> impl Iterator<Item = &mut u128> {
         self.facts.numbers_mut().chain(&mut self.counts)
     }
 
     /// Returns all numbers: those of [`Usage::numbers`], then the times of the groups, first enabled, then running, and
     /// then the words of the sensors.
-    pub fn all_numbers(&mut self) -> impl Iterator<Item = &mut u64> {
+    pub fn all_numbers(&mut self) -> impl Iterator<Item = &mut u128> {
         let Self { facts, counts, enabled_ns, running_ns, words } = self;
         facts.numbers_mut().chain(counts).chain(enabled_ns).chain(running_ns).chain(words)
     }
@@ -65,12 +64,18 @@ impl Usage {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::facts::Fact, *};
 
     #[test]
-    fn a_full_count_does_not_wrap() {
-        let mut sum = Usage { counts: vec![u64::MAX], ..Usage::default() };
-        sum.add(&Usage { counts: vec![1, 2], ..Usage::default() });
-        assert_eq!(sum.counts, vec![u64::MAX, 2]);
+    fn a_sum_grows_beyond_64_bits() {
+        let full = u128::from(u64::MAX);
+        let usage = |number| Usage {
+            counts: vec![number],
+            words: vec![number],
+            ..Usage::from(Facts::from([(Fact::ON_CPU, number)]))
+        };
+        let mut sum = usage(full);
+        sum.add(&usage(2));
+        assert_eq!(sum, usage(full + 2));
     }
 }

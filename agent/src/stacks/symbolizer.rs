@@ -161,7 +161,7 @@ fn unwound(samples: &[Sample]) -> Facts {
     let mut times = Facts::default();
     let counts = |stack: &Stack| !stack.frames.is_empty() || stack.unwind == Unwind::Shed;
     for sample in samples.iter().filter(|sample| counts(&sample.stack)) {
-        times[Fact::unwound(sample.stack.unwind)] += sample.nanoseconds;
+        times[Fact::unwound(sample.stack.unwind)] += u128::from(sample.nanoseconds);
     }
     times
 }
@@ -299,7 +299,7 @@ mod tests {
         let mut symbols = Symbols::new(Reader::start(true).unwrap());
         let (profile, unwound) = profile(window, &mut symbols, &counts, TimeForFiles::Enough);
         assert!(unwound.iter().any(|(subject, times)| *subject == Subject::Cgroup("/a.slice/b.service".into())
-            && Unwind::ALL.iter().map(|unwind| times[Fact::unwound(*unwind)]).sum::<u64>() == 5));
+            && Unwind::ALL.iter().map(|unwind| times[Fact::unwound(*unwind)]).sum::<u128>() == 5));
         assert!(
             unwound.iter().any(|(subject, times)| *subject == Subject::Cgroup("/shed".into())
                 && times[Fact::unwound(Unwind::Shed)] == 8)

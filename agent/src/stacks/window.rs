@@ -231,17 +231,17 @@ impl Window {
             // Time in the run queue has no stack and no lock: they belong to the wait before it.
             let activity = RawActivity::Wait(WaitState::RunQueue);
             let key = SampleKey { stack: None, waker: None, activity, lock: None, ..sample.key };
-            self.profiled.entry(key.cgroup).or_default()[Fact::wait(WaitReason::RunQueue)] += queued_ns;
+            self.profiled.entry(key.cgroup).or_default()[Fact::wait(WaitReason::RunQueue)] += u128::from(queued_ns);
             self.sum(RawSample { key, ns: queued_ns, so_far_ns: 0, count: 0, ..sample });
         }
         let profiled = self.profiled.entry(sample.key.cgroup).or_default();
         match sample.key.activity {
-            RawActivity::OnCpu => profiled[Fact::ON_CPU_SAMPLES] += sample.count,
+            RawActivity::OnCpu => profiled[Fact::ON_CPU_SAMPLES] += u128::from(sample.count),
             _ => {
                 let reason = reason(&self.stacks, &sample.key);
-                profiled[Fact::WAITS] += sample.count;
-                profiled[Fact::waits_for(reason)] += sample.count;
-                profiled[Fact::wait(reason)] += sample.ns;
+                profiled[Fact::WAITS] += u128::from(sample.count);
+                profiled[Fact::waits_for(reason)] += u128::from(sample.count);
+                profiled[Fact::wait(reason)] += u128::from(sample.ns);
             }
         }
         // Long waits beyond the limit are summed like other samples.

@@ -34,7 +34,7 @@ fn sample(stack: Option<StackId>, ns: u64) -> RawSample {
     RawSample { key, ns, queued_ns: 0, so_far_ns: 0, count: 1, last_ns: ns }
 }
 
-fn profiled(window: &mut Window, reason: WaitReason) -> u64 {
+fn profiled(window: &mut Window, reason: WaitReason) -> u128 {
     window.take_profiled().remove(&CGROUP).unwrap_or_default()[Fact::wait(reason)]
 }
 
@@ -165,9 +165,9 @@ fn a_wait_is_distinguished_from_the_run_queue_after_it() {
     window.add(vec![wait], NOW);
     let profiled = window.take_profiled().remove(&CGROUP).unwrap();
     assert_eq!((profiled[Fact::wait(WaitReason::RunQueue)], profiled[Fact::WAITS]), (13, 4));
-    assert_eq!(WaitReason::ALL.iter().map(|reason| profiled[Fact::wait(*reason)]).sum::<u64>(), 143);
+    assert_eq!(WaitReason::ALL.iter().map(|reason| profiled[Fact::wait(*reason)]).sum::<u128>(), 143);
     // A thread that queued after its wait did not wait twice.
-    let waits: u64 = WaitReason::ALL.iter().map(|reason| profiled[Fact::waits_for(*reason)]).sum();
+    let waits: u128 = WaitReason::ALL.iter().map(|reason| profiled[Fact::waits_for(*reason)]).sum();
     assert_eq!((profiled[Fact::waits_for(WaitReason::RunQueue)], waits), (0, 4));
     let mut found: Vec<_> = window.end(false).iter().map(|it| (it.ns, it.key.stack, it.key.activity)).collect();
     found.sort_unstable_by_key(|found| found.0);

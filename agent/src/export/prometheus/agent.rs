@@ -131,7 +131,7 @@ fn pmu(families: &mut Vec<Family>, observation: &Observation) {
         }
         info.push(&[event, &open.counter.kernel_event], Value::Count(1));
         if let Some(group) = open.group {
-            let time = |times: &[u64]| Value::seconds(times.get(group).copied().unwrap_or(0));
+            let time = |times: &[u128]| Value::seconds(times.get(group).copied().unwrap_or(0));
             enabled.push(&[event], time(&total.enabled_ns));
             running.push(&[event], time(&total.running_ns));
         }

@@ -191,7 +191,7 @@ mod tests {
     /// Returns families for the tests. The start of the gauge is not written: only counters have one.
     fn example() -> Vec<Family> {
         let started = UNIX_EPOCH + Duration::new(1_700_000_000, 123_456_789);
-        let oncpu = ONCPU.with(&["/a\\x2db\"c\n"], Value::seconds(1_500_000_000)).created(started);
+        let oncpu = ONCPU.with(&["/a\\x2db\"c\n"], Value::seconds(1_500_000_000_u64)).created(started);
         vec![CGROUPS_TRACKED.of(Value::Count(3)).created(started), oncpu, READINGS.of(Value::Count(7))]
     }
 

@@ -121,8 +121,15 @@ impl Value {
     /// Returns nanoseconds as seconds.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "53 bits of nanoseconds are 104 days without an error")]
-    pub fn seconds(nanoseconds: u64) -> Self {
-        Self::Real(nanoseconds as f64 / 1e9)
+    pub fn seconds(nanoseconds: impl Into<u128>) -> Self {
+        Self::Real(nanoseconds.into() as f64 / 1e9)
+    }
+
+    /// Returns a number of things: an integer if it has at most 64 bits.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "Prometheus keeps each number as a floating-point one")]
+    pub fn count(things: u128) -> Self {
+        u64::try_from(things).map_or(Self::Real(things as f64), Self::Count)
     }
 
     fn encode(&self, kind: Kind, series: MetricEncoder<'_>, form: histogram::Form) -> fmt::Result {

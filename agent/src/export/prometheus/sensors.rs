@@ -51,12 +51,12 @@ fn family(snapshot: &Snapshot, sensor: &Sensor, of: &sensors::Family, row_kind: 
 }
 
 /// Returns the value of a series; `None` if it is zero.
-fn value(row: &[u64], words: Words, unit: Unit) -> Option<Value> {
+fn value(row: &[u128], words: Words, unit: Unit) -> Option<Value> {
     match words {
         Words::Histogram { .. } => Histogram::of(row, words).map(|histogram| Value::Histogram(Arc::new(histogram))),
         Words::Total(at) => {
             let total = row.get(at).copied().filter(|total| *total > 0)?;
-            Some(if unit == Unit::Seconds { Value::seconds(total) } else { Value::Count(total) })
+            Some(if unit == Unit::Seconds { Value::seconds(total) } else { Value::count(total) })
         }
     }
 }

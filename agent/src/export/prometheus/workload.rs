@@ -135,7 +135,7 @@ fn fact_family(fact: &FamilyRow, row_kind: RowKind, rows: &[&NamedRow<'_>]) -> F
                 continue;
             }
             let value = shown.facts[*number];
-            let value = if fact.unit == Unit::Seconds { Value::seconds(value) } else { Value::Count(value) };
+            let value = if fact.unit == Unit::Seconds { Value::seconds(value) } else { Value::count(value) };
             let labels = fact.label.map(|of| (of.name.into(), (*label).into()));
             family.push_of_row(row, labels.into_iter().collect(), value, Some(*started));
         }
@@ -169,13 +169,13 @@ fn counter_families(
         let more: Vec<Label> = event.into_iter().chain(mode).collect();
         for NamedRow { labels: row, usage, shown, started, .. } in rows.iter().copied() {
             // A counter that was never on the PMU while this row ran has no series: its count is unknown, not zero.
-            let of_group = |times: &[u64]| open.group.and_then(|group| times.get(group).copied());
+            let of_group = |times: &[u128]| open.group.and_then(|group| times.get(group).copied());
             if of_group(&usage.running_ns) == Some(0) && of_group(&usage.enabled_ns).is_some_and(|ns| ns > 0) {
                 continue;
             }
             let count = shown.counts.get(slot).copied().unwrap_or(0);
             let value = match counter.scale {
-                Scale::Count => Value::Count(count),
+                Scale::Count => Value::count(count),
                 Scale::Nanoseconds => Value::seconds(count),
             };
             let created = snapshot.counter_started(slot, *started);
@@ -286,6 +286,37 @@ mod tests {
         let node: Vec<_> = families.iter().rev().take(2).map(|family| family.samples[0].value.clone()).collect();
         assert_eq!(node, [Value::Real(3.0), Value::Real(2.0)]);
         assert!(super::families(&snapshot, &[], &[], false).is_empty());
+    }
+
+    #[test]
+    fn totals_grow_beyond_64_bits_in_every_format() {
+        let full = 1_u128 << 64;
+        let of = |format: super::super::Format, more: u128| {
+            let facts = Facts::from([(Fact::ON_CPU, full + more), (Fact::VOLUNTARY_SWITCHES, full + more)]);
+            let row = RowUsage {
+                row: Row::Cgroup("/a".into()),
+                started: SystemTime::UNIX_EPOCH,
+                container: None,
+                usage: facts.into(),
+                shown: Shown::ALL,
+            };
+            let families = families(&snapshot(vec![row], vec![]), &[], FactFamily::VARIANTS, false);
+            format.encode(families, NATIVE, false).unwrap()
+        };
+        for format in [super::super::Format::Text, super::super::Format::OpenMetrics] {
+            let text = String::from_utf8(of(format, 1 << 40)).unwrap();
+            for (series, expected) in [
+                ("podperf_cgroup_oncpu_seconds_total{cgroup=\"/a\"} ", 18_446_745_173.221_18),
+                (
+                    "podperf_cgroup_context_switches_total{cgroup=\"/a\",kind=\"voluntary\"} ",
+                    18_446_745_173_221_180_000.0,
+                ),
+            ] {
+                let value = text.lines().find_map(|line| line.strip_prefix(series)).unwrap();
+                assert_eq!(value.parse(), Ok(expected), "{series}");
+            }
+        }
+        assert_ne!(of(super::super::Format::Protobuf, 0), of(super::super::Format::Protobuf, 1 << 40));
     }
 
     #[test]

@@ -91,7 +91,7 @@ mod tests {
         model::{sensors::Words, usage::Usage},
     };
 
-    fn snapshot(words: Vec<u64>) -> Snapshot {
+    fn snapshot(words: Vec<u128>) -> Snapshot {
         let row = Row::Cgroup("/a".into());
         let usage = Usage { words, ..Usage::default() };
         let started = UNIX_EPOCH + std::time::Duration::from_secs(6);

@@ -39,12 +39,19 @@ impl Values {
         if unit == "s" { Self::Seconds(Vec::new()) } else { Self::Counts(Vec::new()) }
     }
 
-    fn push(&mut self, attributes: Vec<KeyValue>, value: u64) {
+    #[expect(clippy::cast_precision_loss, reason = "53 bits of nanoseconds are 104 days without an error")]
+    fn push(&mut self, attributes: Vec<KeyValue>, value: u128) {
         match self {
-            Self::Counts(counts) => counts.push((attributes, value)),
-            Self::Seconds(seconds) => seconds.push((attributes, Duration::from_nanos(value).as_secs_f64())),
+            Self::Counts(counts) => counts.push((attributes, within_63_bits(value))),
+            Self::Seconds(seconds) => seconds.push((attributes, value as f64 / 1e9)),
         }
     }
+}
+
+/// Returns the part of a count that an integer of OTLP holds, which is signed. A receiver takes the fall to 0 for a
+/// restart: one interval is lost. A count that stood still at the largest integer would lose all others.
+fn within_63_bits(count: u128) -> u64 {
+    u64::try_from(count % (1 << 63)).unwrap_or(0)
 }
 
 /// Instruments by name. They have the same series as `/metrics`.
@@ -80,7 +87,7 @@ fn of_snapshot(
         for (name, ns) in
             [("podperf.node.idle.time", snapshot.idle_ns), ("podperf.node.unaccounted.time", snapshot.unaccounted_ns)]
         {
-            points(&mut observed, name.to_owned(), "s").push(vec![start(snapshot.started)], ns);
+            points(&mut observed, name.to_owned(), "s").push(vec![start(snapshot.started)], ns.into());
         }
     }
     observed
@@ -132,7 +139,7 @@ fn push_counter(observed: &mut Observed, open: &OpenCounter, row: &NamedRow<'_>,
     let (row_kind, attributes, usage, started) = row;
     let Some(slot) = open.slot else { return };
     // A counter that was never on the PMU while this row ran has no series: its count is unknown, not zero.
-    let of_group = |times: &[u64]| open.group.and_then(|group| times.get(group).copied());
+    let of_group = |times: &[u128]| open.group.and_then(|group| times.get(group).copied());
     if of_group(&usage.running_ns) == Some(0) && of_group(&usage.enabled_ns).is_some_and(|ns| ns > 0) {
         return;
     }
@@ -288,6 +295,18 @@ mod tests {
         assert_eq!(series(&observed, "podperf.node.idle.time"), [pair(String::new(), "4")]);
         assert_eq!(observed["podperf.container.oncpu.time"].unit, "s");
         assert!(of_snapshot(&snapshot(), &[], &[], &[]).is_empty());
+    }
+
+    #[test]
+    fn a_time_grows_beyond_64_bits_and_a_count_begins_again_beyond_63() {
+        let full = 1_u128 << 64;
+        let mut snapshot = snapshot();
+        let facts = &mut snapshot.rows[0].usage.facts;
+        (facts[Fact::ON_CPU], facts[Fact::VOLUNTARY_SWITCHES]) = (full + 1_000_000_000, full + 7);
+        let observed = of_snapshot(&snapshot, &[], FactFamily::VARIANTS, &[]);
+        let value = |name: &str| series(&observed, name)[0].1.clone();
+        assert_eq!(value("podperf.container.oncpu.time"), "18446744074.709553");
+        assert_eq!(value("podperf.container.context_switches"), "7");
     }
 
     #[test]

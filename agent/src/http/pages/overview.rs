@@ -147,7 +147,7 @@ fn lines(now: &Observation, before: Option<&Observation>, over: Duration, waits:
     let rows = now.snapshot.rows.iter().map(|row| {
         let nothing = Usage::default();
         let then = before.get(&row.row).copied().unwrap_or(&nothing);
-        let share = |fact| real(row.usage.facts[fact].saturating_sub(then.facts[fact])) / over_ns;
+        let share = |fact| growth(row.usage.facts[fact], then.facts[fact]) / over_ns;
         let mut offcpu = [0.0; WaitState::ALL.len()];
         for (share_of, state) in offcpu.iter_mut().zip(WaitState::ALL) {
             *share_of = share(Fact::off_cpu(state));
@@ -169,12 +169,16 @@ fn lines(now: &Observation, before: Option<&Observation>, over: Duration, waits:
     rows.collect()
 }
 
+fn growth(now: u128, then: u128) -> f64 {
+    real(u64::try_from(now.saturating_sub(then)).unwrap_or(u64::MAX))
+}
+
 /// Returns instructions per cycle; `None` unless both events were counted.
 fn ipc(counters: &Arc<[OpenCounter]>, now: &Usage, then: &Usage) -> Option<f64> {
     let count = |name: &str| {
         let open = counters.iter().find(|open| open.counter.name == name && open.state.is_counted())?;
         let at = |usage: &Usage| usage.counts.get(open.slot?).copied();
-        Some(real(at(now)?.saturating_sub(at(then).unwrap_or(0))))
+        Some(growth(at(now)?, at(then).unwrap_or(0)))
     };
     let (instructions, cycles) = (count("instructions")?, count("cycles")?);
     (cycles > 0.0).then(|| instructions / cycles)
