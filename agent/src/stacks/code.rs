@@ -4,6 +4,8 @@
 //! from time to time, since other code may have taken the place of known code. Files are opened only for what is not
 //! remembered.
 
+mod made;
+
 use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
 use super::{
@@ -72,6 +74,8 @@ pub(super) struct Code<'a> {
     until: Duration,
     /// The files that were opened for rules, by the index of the mapping. They close with this walk.
     open: HashMap<usize, Watched<'a>>,
+    /// The memory of the process, once it was opened.
+    memory: Option<Watched<'a>>,
 }
 
 impl AllCode {
@@ -115,11 +119,11 @@ impl AllCode {
             }
             None => Space::read(pid, program)?,
         };
-        Some(Code { all: self, space, pid, at_ns: 0, pulse, until, open: HashMap::new() })
+        Some(Code { all: self, space, pid, at_ns: 0, pulse, until, open: HashMap::new(), memory: None })
     }
 }
 
-impl Code<'_> {
+impl<'a> Code<'a> {
     /// Remembers the mappings of the process.
     pub(super) fn keep(self) {
         let cost = self.space.cost();
@@ -171,7 +175,7 @@ impl Code<'_> {
 
     /// Returns the open file of a mapping; `None` if it cannot be opened, or if no time is left. Each search in a file
     /// begins here, and takes some milliseconds at most.
-    fn file(&mut self, at: usize) -> Option<&Watched<'_>> {
+    fn file(&mut self, at: usize) -> Option<&Watched<'a>> {
         if thread_cpu() >= self.until {
             return None;
         }
@@ -266,7 +270,7 @@ impl dwarf::Code for Code<'_> {
             None => return Found::NotNow,
         };
         let result = match self.space.vmas.get(at).map(|vma| &vma.backing) {
-            Some(Backing::Anonymous) => Some(Found::NoFile),
+            Some(Backing::Anonymous) => self.made_at_run_time(address),
             Some(Backing::Special(name)) if name == "[vdso]" => self.rule_in_vdso(at, address),
             Some(Backing::Special(_)) | None => Some(Found::NoRule),
             Some(Backing::File(_)) => self.rule_in_file(at, address),

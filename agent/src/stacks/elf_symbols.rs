@@ -3,7 +3,7 @@
 
 use object::{
     LittleEndian,
-    elf::{STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Sym32, Sym64},
+    elf::{STB_LOCAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT, Sym32, Sym64},
     pod,
     read::elf::Sym,
 };
@@ -20,6 +20,8 @@ use super::{
 const MAX_SYMBOLS: u64 = 4 << 20;
 /// The number of symbols in one read.
 const CHUNK: usize = 2048;
+/// The most exported data whose names are compared. `libjvm.so` has 1,000.
+const MAX_DATA: usize = 16_384;
 /// The most bytes that are read of a mangled name; names of C++ templates reach some KiB.
 const MAX_MANGLED: usize = 8 << 10;
 
@@ -55,6 +57,24 @@ pub(super) fn functions(elf: &Elf, file: &(impl ReadAt + ?Sized), addresses: &[u
         }
     }
     names
+}
+
+/// Returns the file's own address of exported data of 8 bytes; `None` if it is not there.
+pub(super) fn exported_word(elf: &Elf, file: &(impl ReadAt + ?Sized), name: &[u8]) -> Option<u64> {
+    let table = elf.dynamic.filter(|_| elf.is_64)?;
+    let name = [name, b"\0"].concat();
+    let (mut found, mut compared) = (None, 0);
+    for_each(table.symbols, file, |symbol: &Sym64<LittleEndian>| {
+        let is_word = symbol.st_type() == STT_OBJECT && symbol.st_size(LittleEndian) == 8;
+        if !is_word || found.is_some() || compared == MAX_DATA {
+            return;
+        }
+        compared += 1;
+        let at = table.strings.offset.checked_add(symbol.st_name(LittleEndian).into());
+        let text = at.and_then(|at| read_exact(file, at, name.len() as u64));
+        found = text.filter(|text| *text == name).map(|_| symbol.st_value(LittleEndian));
+    });
+    found
 }
 
 /// Searches one table. A function of assembler code may have no size: then it reaches to the next function. In the

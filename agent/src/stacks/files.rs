@@ -80,6 +80,11 @@ pub(super) fn open_mapped(process: Pid, vma: &Vma, mapping: &FileMapping) -> io:
     handle(&path).and_then(|file| regular(&file)).or_else(|_| by_path())
 }
 
+/// Opens the memory of a process, which needs `CAP_SYS_PTRACE`.
+pub(super) fn open_memory(process: Pid) -> io::Result<File> {
+    File::open(format!("/proc/{}/mem", process.0))
+}
+
 /// Opens a path as a process sees it. Links lead to files of that process, too, and never to the agent's own.
 pub(super) fn open_below(process: Pid, path: &str) -> io::Result<File> {
     let root = handle(&format!("/proc/{}/root", process.0))?;

@@ -1,12 +1,14 @@
 //! The executable mappings of a process, and the unwind tables of their files.
 
 use std::{
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use super::{
     dwarf::Tables,
+    hotspot::{self, HotSpot},
     maps::{Backing, Vma},
     process::{Life, read_vmas},
 };
@@ -34,6 +36,10 @@ pub(super) struct Space {
     pub(super) vmas: Vec<Vma>,
     /// The tables of each mapping's file, once they were needed.
     pub(super) tables: Vec<Option<Known>>,
+    /// The virtual machine in the process, once it was looked for. `None` if there is none.
+    pub(super) hotspot: Option<Option<Arc<HotSpot>>>,
+    /// The frames of its code by address, as they were when the mappings were read.
+    pub(super) frames: HashMap<u64, hotspot::Frame>,
     /// `CLOCK_MONOTONIC` before the mappings were read, in nanoseconds.
     pub(super) read_ns: u64,
     /// The last attempt to read the mappings.
@@ -49,13 +55,23 @@ impl Space {
         // The life is read after the mappings: they belong to this program.
         Life::of(pid).filter(|life| life.may_be(program))?;
         let tables = vec![None; vmas.len()];
-        Some(Self { program, vmas, tables, read_ns, tried, pause: SHORTEST_PAUSE })
+        let (hotspot, frames) = (None, HashMap::new());
+        Some(Self { program, vmas, tables, hotspot, frames, read_ns, tried, pause: SHORTEST_PAUSE })
     }
 
     /// Returns the index of the mapping that has this address.
     pub(super) fn find(&self, address: u64) -> Option<usize> {
         let at = self.vmas.partition_point(|vma| vma.start <= address).checked_sub(1)?;
         self.vmas.get(at).is_some_and(|vma| address < vma.end).then_some(at)
+    }
+
+    /// Returns the index of the mapping of the virtual machine's library.
+    pub(super) fn machine(&self) -> Option<usize> {
+        let is_it = |vma: &Vma| match &vma.backing {
+            Backing::File(file) => file.path.rsplit('/').next() == Some(hotspot::LIBRARY),
+            Backing::Anonymous | Backing::Special(_) => false,
+        };
+        self.vmas.iter().position(is_it)
     }
 
     /// Reads the mappings again if that was not done for long.
@@ -77,6 +93,9 @@ impl Space {
             let known = self.vmas.iter().position(|known| known == vma);
             *tables = known.and_then(|at| self.tables.get(at).cloned().flatten());
         }
+        // The fields of a machine stay where they are.
+        let known = |space: &Self| space.machine().and_then(|at| space.vmas.get(at)).cloned();
+        new.hotspot = self.hotspot.take().filter(|hotspot| hotspot.is_some() && known(&new) == known(self));
         if new.vmas != self.vmas {
             self.pause = SHORTEST_PAUSE;
         }
@@ -97,6 +116,7 @@ impl Space {
         };
         let entry = size_of::<Vma>() + size_of::<Option<Known>>();
         let of_tables: usize = self.tables.iter().map(share).sum();
-        size_of::<Self>() + of_tables + self.vmas.iter().map(|vma| entry + path(vma)).sum::<usize>()
+        let of_frames = self.frames.len() * size_of::<(u64, hotspot::Frame)>() * 2;
+        size_of::<Self>() + of_tables + of_frames + self.vmas.iter().map(|vma| entry + path(vma)).sum::<usize>()
     }
 }

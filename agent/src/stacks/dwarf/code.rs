@@ -49,6 +49,11 @@ pub(in crate::stacks) enum Found {
     NoFile,
     /// The address is in a file whose functions all keep frame pointers.
     FramePointer,
+    /// The frame has this number of words, as a virtual machine says. The last one is the return address, and the one before
+    /// it the caller's frame pointer.
+    Words(u32),
+    /// The frame is one of an interpreter with a frame pointer. The word below it has the caller's stack pointer.
+    Interpreted,
     /// There is no code at the address.
     Nowhere,
     /// The rule could not be read in time, so the walk must be repeated later.

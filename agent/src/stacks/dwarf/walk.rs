@@ -80,6 +80,14 @@ impl State {
                 walked.guessed = true;
                 self.by_frame_pointer(registers, code, memory, &mut walked.links)?
             }
+            Found::Words(words) => {
+                walked.guessed = true;
+                self.by_size(words, registers, code, memory)?
+            }
+            Found::Interpreted => {
+                walked.guessed = true;
+                self.by_interpreter(registers, code, memory, &mut walked.links)?
+            }
             Found::Nowhere if self.is_exact => {
                 walked.guessed = true;
                 call_of_nothing(registers, code, memory, sp)?
@@ -189,6 +197,61 @@ impl State {
         registers.forget_but(return_address, caller_sp, caller_fp);
         self.link = Some(fp);
         Ok(Step { return_address, slot: Some(slot), is_signal: false })
+    }
+}
+
+/// The sizes of a frame that is not complete yet, in bytes: with the return address alone, and with the frame pointer.
+const BEGUN: [u64; 2] = [8, 16];
+
+impl State {
+    /// Steps to the caller by the size of the frame. The innermost function may have begun or ended just now: on x86-64
+    /// its return address is at the stack pointer then, or above the frame pointer's word.
+    fn by_size(
+        &mut self,
+        words: u32,
+        registers: &mut Registers,
+        code: &mut impl Code,
+        memory: &impl Memory,
+    ) -> Result<Step, End> {
+        let (machine, sp) = (registers.machine(), registers.sp().ok_or(End::Odd)?);
+        let begun = if self.is_exact && machine == Machine::X86_64 { &BEGUN[..] } else { &[] };
+        for size in std::iter::once(8 * u64::from(words)).chain(begun.iter().copied()) {
+            let caller_sp = sp.checked_add(size).ok_or(End::Odd)?;
+            let slot = caller_sp - 8;
+            let return_address = machine.without_signature(memory.word(slot).ok_or(End::Missing(slot))?);
+            if !code.is_code(return_address.wrapping_sub(1)).ok_or(End::NotNow)? {
+                continue;
+            }
+            let saved = slot.checked_sub(8).filter(|saved| *saved >= sp);
+            let fp = match saved {
+                Some(saved) => memory.word(saved).ok_or(End::Missing(saved))?,
+                None => registers.fp().unwrap_or(0),
+            };
+            registers.forget_but(return_address, caller_sp, fp);
+            self.link = saved.or(self.link);
+            return Ok(Step { return_address, slot: Some(slot), is_signal: false });
+        }
+        Err(End::NoRule)
+    }
+
+    /// Steps to the caller of an interpreted function. The caller's stack pointer is in the frame, since arguments may have
+    /// been moved between both frames.
+    fn by_interpreter(
+        &mut self,
+        registers: &mut Registers,
+        code: &mut impl Code,
+        memory: &impl Memory,
+        links: &mut Vec<u64>,
+    ) -> Result<Step, End> {
+        let fp = registers.fp().ok_or(End::NoRule)?;
+        let step = self.by_frame_pointer(registers, code, memory, links)?;
+        let word = fp.wrapping_sub(8);
+        let caller_sp = memory.word(word).ok_or(End::Missing(word))?;
+        if registers.sp().is_some_and(|sp| caller_sp.checked_sub(sp).is_some_and(|more| more < MAX_GUESS)) {
+            links.push(word);
+            registers.set(registers.machine().sp(), Some(caller_sp));
+        }
+        Ok(step)
     }
 }
 

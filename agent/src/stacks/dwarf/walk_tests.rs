@@ -126,6 +126,39 @@ fn a_stack_is_walked_to_the_outermost_frame() {
 }
 
 #[test]
+fn code_of_a_virtual_machine_is_walked_by_the_size_of_its_frames() {
+    let mut program = program(&[
+        (0x1000, frame(0)),
+        (0x1100, Found::Words(4)),
+        (0x1200, Found::Interpreted),
+        (0x1300, Found::Words(2)),
+        (0x1400, end()),
+    ]);
+    // The caller of the interpreted function has its stack pointer at 0x80, since arguments lie between both frames.
+    let interpreted = [(0x58, SP + 0x80), (0x60, SP + 0xa0), (0x68, 0x1310)];
+    let compiled = [(24, SP + 0x60), (32, 0x1210), (0x80, 7), (0x88, 0x1410)];
+    let memory = stack(&[&[(0, 0x1110)][..], &compiled, &interpreted].concat());
+    let found = super::walk(x86_64(0x1010), &mut program, &memory);
+    let expected = walked(&[0x1010, 0x1110, 0x1210, 0x1310, 0x1410], &[0, 32, 0x68, 0x88], End::Whole, true);
+    assert_eq!(found.links, [SP + 24, SP + 0x58]);
+    assert_eq!(Walked { links: Vec::new(), ..found }, expected);
+}
+
+#[test]
+fn a_frame_of_a_virtual_machine_that_is_not_complete_has_its_return_address_below() {
+    for (words, slot) in [(vec![(0, 0x1110)], 0), (vec![(0, 6), (8, 0x1110)], 8)] {
+        let mut program = program(&[(0x1000, Found::Words(6)), (0x1100, end())]);
+        let memory = stack(&[&words[..], &[(40, 0x5555_0000)]].concat());
+        let expected = walked(&[0x1010, 0x1110], &[slot], End::Whole, true);
+        assert_eq!(walk(x86_64(0x1010), &mut program, &memory), expected);
+    }
+    // A function that made a call has all of its frame.
+    let mut program = program(&[(0x1000, frame(0)), (0x1100, Found::Words(6))]);
+    let memory = stack(&[(0, 0x1110), (8, 0x1210), (16, 0x1210), (48, 0x5555_0000)]);
+    assert_eq!(walk(x86_64(0x1010), &mut program, &memory), walked(&[0x1010, 0x1110], &[0], End::NoRule, true));
+}
+
+#[test]
 fn registers_that_the_callee_may_change_are_unknown() {
     // The caller's frame depends on rax, which the callee does not keep.
     let last = rule(Cfa::Register(0, 16), 16, &[(16, Saved::At(-8))]);
