@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[beside] a_stripped_program_has_the_names_that_are_packed_into_it: &[GO, CC, OBJCOPY, XZ] => packed_names_are_found,
     #[land] #[beside] names_of_cpp_and_rust_are_as_they_were_written: &[GO, CXX, RUST] => names_are_as_written,
     #[beside] a_go_program_without_a_symbol_table_has_names: &[GO] => go_program_has_names,
+    #[beside] a_go_program_with_c_code_and_without_a_symbol_table_has_names: &[GO, CC] => go_program_with_c_has_names,
     #[land] #[beside] code_made_at_run_time_has_the_names_of_its_map: &[GO, CC, UNSHARE] => code_made_at_run_time_has_names,
     maps_that_were_made_to_harm_do_none: &[GO, CC, UNSHARE],
     one_cgroups_maps_take_no_names_from_another: &[GO, CC, UNSHARE],
@@ -183,17 +184,40 @@ fn names_are_as_written() -> Result<()> {
 
 fn go_program_has_names() -> Result<()> {
     let mut case = Case::new("")?;
-    let (source, program) = (case.path("nap.go"), case.path("nap"));
+    for mode in ["exe", "pie"] {
+        go_has_names(&mut case, mode, false)?;
+    }
+    Ok(())
+}
+
+fn go_program_with_c_has_names() -> Result<()> {
+    let mut case = Case::new("")?;
+    for mode in ["exe", "pie"] {
+        go_has_names(&mut case, mode, true)?;
+    }
+    Ok(())
+}
+
+/// Builds a stripped Go program in one of the linker's modes, and finds its names.
+fn go_has_names(case: &mut Case, mode: &str, with_c: bool) -> Result<()> {
+    let nap = format!("podperfNap_{mode}");
+    let (source, program) = (case.path(&format!("{mode}.go")), case.path(mode));
+    let (c, call) =
+        if with_c { ("// static int one(void) { return 1; }\nimport \"C\"\n", "C.one()\n") } else { ("", "") };
     fs::write(
         &source,
-        "package main\nimport \"syscall\"\n//go:noinline\nfunc podperfNap() { time := syscall.Timespec{Nsec: 20000000}\n\
-         syscall.Nanosleep(&time, nil) }\nfunc main() { for { podperfNap() } }\n",
+        format!(
+            "package main\n{c}import \"syscall\"\n//go:noinline\nfunc {nap}() {{\n\
+             time := syscall.Timespec{{Nsec: 20000000}}\nsyscall.Nanosleep(&time, nil) }}\n\
+             func main() {{\n{call}for {{ {nap}() }} }}\n"
+        ),
     )?;
     let mut build = Command::new("go");
-    build.env("CGO_ENABLED", "0").env("GO111MODULE", "off").args(["build", "-ldflags=-s -w", "-o"]);
+    build.env("CGO_ENABLED", if with_c { "1" } else { "0" }).env("GO111MODULE", "off");
+    build.args(["build", "-ldflags=-s -w", &format!("-buildmode={mode}"), "-o"]);
     run(build.args([&program, &source]))?;
     case.start(&format!("exec {}", program.display()))?;
-    ensure_type(&case.frames(&["main.podperfNap", "main.main", "runtime.main", "runtime.goexit"])?, "go")
+    ensure_type(&case.frames(&[&format!("main.{nap}"), "main.main", "runtime.main", "runtime.goexit"])?, "go")
 }
 
 fn code_made_at_run_time_has_names() -> Result<()> {

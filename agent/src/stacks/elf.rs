@@ -7,8 +7,8 @@ use object::{
     LittleEndian, U32,
     elf::{
         ELFCLASS32, ELFCLASS64, ELFDATA2LSB, ELFMAG, FileHeader32, FileHeader64, NT_GNU_BUILD_ID, NoteHeader32, PF_X,
-        PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHN_XINDEX, SHT_DYNSYM, SHT_NOTE, SHT_PROGBITS, SHT_SYMTAB,
-        SectionHeader32, SectionHeader64,
+        PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHN_XINDEX, SHT_DYNSYM, SHT_NOTE, SHT_PROGBITS,
+        SHT_RELA, SHT_SYMTAB, SectionHeader32, SectionHeader64,
     },
     pod::{self, Pod},
     read::elf::{FileHeader, ProgramHeader, SectionHeader},
@@ -16,12 +16,16 @@ use object::{
 
 use super::{
     go_functions::GoTable,
+    go_module::GoModule,
     read_at::{Extent, ReadAt, read_exact, read_up_to},
 };
 
 /// The largest number of sections that are read; linkers make some dozens.
 const MAX_SECTIONS: usize = 16_384;
 const MAX_SEGMENTS: usize = 64;
+/// The flags of sections with constants, and with data.
+const ALLOC: u64 = SHF_ALLOC as u64;
+const DATA: u64 = (SHF_ALLOC | SHF_WRITE) as u64;
 /// The most bytes of notes that are read, and the longest build id.
 const MAX_NOTES: u64 = 64 << 10;
 const MAX_BUILD_ID: usize = 64;
@@ -144,7 +148,7 @@ impl Elf {
         let names = at(names).map(|section| section.extent);
         let is_named =
             |section: &Section, name: &[u8]| names.is_some_and(|names| is_named(file, names, section.name, name));
-        let mut text = None;
+        let (mut text, mut go, mut module, mut relocations) = (None, None, None, None);
         for section in &sections {
             let table = || {
                 let strings = at(section.link)?.extent;
@@ -163,12 +167,27 @@ impl Elf {
                 SHT_PROGBITS if section.flags == 0 && is_named(section, b".gnu_debugdata\0") => {
                     self.packed = self.packed.or(Some(section.extent));
                 }
-                SHT_PROGBITS if section.flags == u64::from(SHF_ALLOC) && is_named(section, b".gopclntab\0") => {
-                    self.go = text.map(|text| GoTable { table: section.extent, text });
+                SHT_PROGBITS if section.flags == ALLOC && is_named(section, b".gopclntab\0") => go = Some(section),
+                // Position-independent programs before Go 1.26.
+                SHT_PROGBITS if section.flags == DATA && is_named(section, b".data.rel.ro.gopclntab\0") => {
+                    go = Some(section);
+                }
+                SHT_PROGBITS if section.flags == DATA && is_named(section, b".go.module\0") => module = Some(section),
+                SHT_RELA if section.flags == ALLOC && is_named(section, b".rela.dyn\0") => {
+                    relocations = Some(section.extent);
                 }
                 _ => {}
             }
         }
+        self.go = go.zip(text).map(|(table, text)| {
+            let module = module.map(|Section { address, extent, .. }| GoModule {
+                data: *extent,
+                address: *address,
+                table: table.address,
+                relocations,
+            });
+            GoTable { table: table.extent, text, module }
+        });
     }
 
     /// Returns the address and size of each section with code, by index; `None` for other sections. The table is read

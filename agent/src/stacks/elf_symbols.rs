@@ -243,7 +243,8 @@ mod tests {
         let table = go_functions::example::table(0x40_0fc0);
         // Go's code ends at 0x40_1020, where `second` begins.
         let extent = Extent { offset: bytes.len() as u64, size: table.len() as u64 };
-        elf.go = Some(go_functions::GoTable { table: extent, text: Extent { offset: 0x40_1000, size: 0x40 } });
+        let text = Extent { offset: 0x40_1000, size: 0x40 };
+        elf.go = Some(go_functions::GoTable { table: extent, text, module: None });
         bytes.extend(table);
         let found = functions(&elf, &bytes[..], &[0x40_1000, 0x40_1020]);
         let found: Vec<_> = found.into_iter().flatten().map(|name| (name.text, name.language)).collect();
@@ -258,7 +259,8 @@ mod tests {
         let at = bytes.windows(5).position(|name| name == b"first").unwrap();
         bytes[at..at + 5].copy_from_slice(b"_Z1fz");
         let extent = Extent { offset: bytes.len() as u64, size: 0 };
-        elf.go = Some(go_functions::GoTable { table: extent, text: Extent { offset: 0x40_1000, size: 0x40 } });
+        let text = Extent { offset: 0x40_1000, size: 0x40 };
+        elf.go = Some(go_functions::GoTable { table: extent, text, module: None });
         let found = functions(&elf, &bytes[..], &[0x40_1000]);
         let found: Vec<_> = found.into_iter().flatten().map(|name| (name.text, name.language)).collect();
         assert_eq!(found, [("f(...)".to_owned(), Language::Cpp)]);

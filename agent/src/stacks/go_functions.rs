@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::{
     demangle::demangle,
+    go_module::{GoModule, TableCode},
     read_at::{Extent, ReadAt, number, read_up_to},
 };
 
@@ -21,6 +22,8 @@ const MAX_NAME: usize = 512;
 pub(super) struct GoTable {
     pub(super) table: Extent,
     pub(super) text: Extent,
+    /// The module data, of Go 1.26 and later.
+    pub(super) module: Option<GoModule>,
 }
 
 /// The parts of a table.
@@ -65,11 +68,13 @@ fn parts(go: GoTable, file: &(impl ReadAt + ?Sized)) -> Option<Parts> {
     if functions == 0 || functions > MAX_FUNCTIONS {
         return None;
     }
-    let end = word_at(file, entries.checked_add(functions * 8)?)?;
-    // The table may omit the start of the code. Then the section starts there, unless it also holds C code: with C code
-    // the names would be wrong.
+    let (first, end) = (word_at(file, entries)?, word_at(file, entries.checked_add(functions * 8)?)?);
+    let by_module = || go.module?.start(&TableCode { word: size, functions, offsets: first..end }, go.text, file);
+    // Without module data, the code starts where the section does, unless this also holds C code: with C code the names
+    // would be wrong.
     let fits = go.text.size.checked_sub(end).is_some_and(|padding| padding < MAX_PADDING);
-    let start = if stated != 0 { Some(stated) } else { fits.then_some(go.text.offset) }?;
+    let by_section = || fits.then_some(go.text.offset);
+    let start = Some(stated).filter(|stated| *stated != 0).or_else(by_module).or_else(by_section)?;
     Some(Parts { start, end, functions, names, entries })
 }
 
@@ -124,7 +129,7 @@ mod tests {
 
     fn names(bytes: &[u8], addresses: &[u64]) -> Vec<Option<String>> {
         let table = Extent { offset: 0, size: bytes.len() as u64 };
-        functions(GoTable { table, text: TEXT }, bytes, addresses)
+        functions(GoTable { table, text: TEXT, module: None }, bytes, addresses)
     }
 
     #[test]
@@ -150,8 +155,10 @@ mod tests {
 
     #[test]
     fn go_code_is_from_the_first_function_to_the_end_of_the_last() {
-        let of =
-            |bytes: &[u8]| code(GoTable { table: Extent { offset: 0, size: bytes.len() as u64 }, text: TEXT }, bytes);
+        let of = |bytes: &[u8]| {
+            let table = Extent { offset: 0, size: bytes.len() as u64 };
+            code(GoTable { table, text: TEXT, module: None }, bytes)
+        };
         assert_eq!(of(&table(0x50_0000)), Some(0x50_0000..0x50_0060));
         assert_eq!(of(&table(0)), Some(TEXT.offset..TEXT.offset + 0x60));
         assert_eq!(of(&[0; 200]), None);

@@ -2,8 +2,8 @@
 //!
 //! `functions` reads the kernel's symbols. `symbols`, `user`, `process`, `files`, `objects`, `vdso` and `code` read the
 //! files that processes have mapped, on the threads of `reader`. `unwinder` reads the ring of copies. All other modules
-//! are pure. Mapped files are untrusted: `read_at`, `elf`, `elf_symbols`, `go_functions`, `perf_map`, `maps`, `demangle`,
-//! `hotspot`, `copied` and `dwarf` accept any bytes.
+//! are pure. Mapped files are untrusted: `read_at`, `elf`, `elf_symbols`, `go_functions`, `go_module`, `perf_map`,
+//! `maps`, `demangle`, `hotspot`, `copied` and `dwarf` accept any bytes.
 
 mod allowances;
 mod asking;
@@ -18,6 +18,7 @@ mod files;
 mod functions;
 pub mod fuzzing;
 mod go_functions;
+mod go_module;
 mod hotspot;
 mod maps;
 mod nearest;
