@@ -198,10 +198,14 @@ fn what_cannot_be_recorded_is_said_with_the_way_out() -> Result<()> {
     let url = agent.address().to_string();
     let cgroup = TestCgroup::new("idle")?;
     let _ran = Held::start(&cgroup, &["sleepers", "--waits", "1"])?;
-    thread::sleep(Duration::from_secs(1));
     let mistyped = format!("{}x", cgroup.kernel_path());
     let nearest = format!("did you mean `{}`", cgroup.kernel_path());
     let nothing = TestCgroup::new("nothing")?;
+    let outer = TestCgroup::new("outer")?;
+    let inner = outer.child("inner")?;
+    let _ran_inside = Held::start(&inner, &["sleepers", "--waits", "1"])?;
+    thread::sleep(Duration::from_secs(1));
+    let all_below = format!("record `{}/`", outer.kernel_path());
     for (arguments, code, says) in [
         (&["/a", "-o", "x.png"][..], BAD_ARGUMENTS, &["unknown extension of `x.png`", ".pb.gz"][..]),
         (&["/a", "-o", "/nonexistent/x.svg"], FAILED, &["failed to write `/nonexistent/x.svg`", "-o FILE"]),
@@ -223,7 +227,12 @@ fn what_cannot_be_recorded_is_said_with_the_way_out() -> Result<()> {
         (
             &[nothing.kernel_path(), "--duration", "1s", "--agent", &url],
             FAILED,
-            &["nothing was recorded", "ended no wait in ", "record for longer"],
+            &["nothing was recorded", "ended no wait in ", "(record for longer)"],
+        ),
+        (
+            &[outer.kernel_path(), "--duration", "1s", "--agent", &url],
+            FAILED,
+            &["ended no wait in ", "(record for longer, or ", &all_below],
         ),
         (&["--all", "--filter", "state == X"], BAD_ARGUMENTS, &["`X` is no state", "\n           ^"]),
         (

@@ -155,18 +155,29 @@ impl Agent {
 
     async fn why_nothing(&self, wanted: &Wanted, merged: &Merged) -> String {
         let (who, seconds) = (&merged.title, merged.duration.as_secs_f64());
-        let shed = self.reader.read(Purpose::Look).await.is_ok_and(|it| it.overhead.shed.contains(&Feature::Profiles));
+        let observation = self.reader.read(Purpose::Look).await.ok();
+        let shed = observation.as_ref().is_some_and(|it| it.overhead.shed.contains(&Feature::Profiles));
+        let names = observation.map_or_else(BTreeSet::new, |it| self.names(&it));
+        let advice = advice(&wanted.selector, &names);
         match wanted.side {
             _ if shed => "profiles are given up for now, to cost less (see `overhead.maxPercent`)".into(),
             Side::OnCpu if merged.sample_period.is_none() => "the agent takes no samples on the CPU".into(),
-            Side::OnCpu => format!("`{who}` was not seen on a CPU in {seconds:.1} s (record for longer)"),
+            Side::OnCpu => format!("`{who}` was not seen on a CPU in {seconds:.1} s ({advice})"),
             Side::Locks => format!(
-                "`{who}` ended no wait for a lock in {seconds:.1} s (record for longer; the sensor `locks` needs \
-                 Linux 5.19)"
+                "`{who}` ended no wait for a lock in {seconds:.1} s ({advice}; the sensor `locks` needs Linux 5.19)"
             ),
-            Side::OffCpu => format!("`{who}` ended no wait in {seconds:.1} s (record for longer)"),
+            Side::OffCpu => format!("`{who}` ended no wait in {seconds:.1} s ({advice})"),
         }
     }
+}
+
+/// Returns what helps if a recording is empty. A cgroup with other cgroups in it may have no process of its own.
+fn advice(selector: &Selector, names: &BTreeSet<SubjectName>) -> String {
+    let below = selector.with_all_below().filter(|all| names.iter().any(|name| all.has(name) && !selector.has(name)));
+    below.map_or_else(
+        || "record for longer".into(),
+        |all| format!("record for longer, or record `{all}`, which has the cgroups below it, too"),
+    )
 }
 
 /// Returns a hint with the most similar names. It compares on another thread, since the server has one thread for all
@@ -203,6 +214,16 @@ fn nearest_of(text: &str, names: &BTreeSet<SubjectName>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_recording_of_a_cgroup_names_the_cgroups_below_it() {
+        let names = BTreeSet::from(["/a", "/a/b", "/c", "/cd"].map(|path| SubjectName::Cgroup(path.into())));
+        let advice = |text: &str| advice(&text.parse().unwrap(), &names);
+        assert!(advice("/a").contains("record `/a/`, which"), "{}", advice("/a"));
+        for text in ["/a/b", "/c", "/a/", "/", "shop/web"] {
+            assert_eq!(advice(text), "record for longer", "{text}");
+        }
+    }
 
     #[test]
     fn the_nearest_names_come_first() {

@@ -94,6 +94,16 @@ impl Selector {
             _ => false,
         }
     }
+
+    /// Returns the selection of a single cgroup with all cgroups below it; `None` for any other selection, and for the
+    /// root, which is the parent of all.
+    #[must_use]
+    pub fn with_all_below(&self) -> Option<Self> {
+        match self {
+            Self::One(SubjectName::Cgroup(path)) if path != "/" => Some(Self::Below(path.clone())),
+            _ => None,
+        }
+    }
 }
 
 impl FromStr for Selector {
