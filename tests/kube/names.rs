@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::{api::core::v1::Container, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use podperf_tests::{
     agent::{Agent, Metrics},
+    cgroup::TestCgroup,
     cluster::{
         BURN, CGROUP_ONCPU, Cluster, NODE, ONCPU, SHOP, Spoilt, burn_in, configuration, ensure_close, is_close, series,
         wait_for_part, wait_unscraped_for_part,
@@ -24,6 +25,7 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] the_sandbox_is_kept_apart_from_the_containers: NEEDS,
     #[land] #[beside] a_pod_that_computes_outside_of_its_containers_has_series_of_its_own: NEEDS,
     #[land] #[beside] a_cgroup_inside_a_container_adds_to_it: NEEDS,
+    #[land] #[beside] a_container_outside_of_kubepods_has_the_name_of_its_status: NEEDS,
     #[land] #[beside] the_owner_of_a_pod_names_its_workload: NEEDS,
     #[land] #[beside] labels_and_annotations_are_told_where_asked_for_and_only_there: NEEDS,
     #[land] #[beside] containers_older_than_the_agent_have_series_at_the_first_scrape: NEEDS,
@@ -195,6 +197,32 @@ fn a_cgroup_inside_a_container_adds_to_it() -> Result<()> {
     let metrics = cluster.wait_for_cpu("build", "docker", finished.cpu)?;
     ensure!(series(&metrics, ONCPU) == 1, "a nested cgroup has a series");
     Ok(())
+}
+
+/// As under a kubelet with `cgroupsPerQOS: false`.
+fn a_container_outside_of_kubepods_has_the_name_of_its_status() -> Result<()> {
+    let cluster = Cluster::start("", "")?;
+    let mut specification = kubelet::pod(SHOP, "flat", Qos::Burstable, &["app"])?;
+    specification.spec.as_mut().context("no spec")?.node_name = Some(NODE.into());
+    cluster.plane.admin().create_pod(&specification)?;
+    let id = kubelet::random_id()?;
+    let parent = TestCgroup::new("flat")?;
+    let container = parent.child_named(&id)?;
+    let status = json!({
+        "containerID": format!("containerd://{id}"),
+        "image": "none",
+        "imageID": "",
+        "name": "app",
+        "ready": true,
+        "restartCount": 0,
+    });
+    let status = json!({"phase": "Running", "containerStatuses": [status]});
+    cluster.plane.admin().patch_status(SHOP, "flat", &status)?;
+    // Beside pods with directories its counts do not wait for the name.
+    let info = [("pod", "flat"), ("container", "app"), ("container_id", &*id)];
+    cluster.wait_for("podperf_container_info", &info, |info| info == 1.0)?;
+    burn_in(&container, BURN)?;
+    cluster.wait_for_cpu("flat", "app", container.cpu_usage()?).map(drop)
 }
 
 fn the_owner_of_a_pod_names_its_workload() -> Result<()> {

@@ -209,13 +209,13 @@ impl Ledger {
         self.settlings += 1;
         let settling = self.settlings;
         for place in names.tree.living() {
-            if place.kube.is_none() || names.pods.is_none() {
+            let owner = names.owner(place, now_ns);
+            if matches!(owner, Owner::Cgroup) {
                 if let Some(account) = self.accounts.get_mut(&Row::Cgroup(Arc::clone(&place.path))) {
                     account.alive_at = settling;
                 }
                 continue;
             }
-            let owner = names.owner(place, now_ns);
             if place.is_container() {
                 self.containers.0 += 1;
                 self.containers.1 += usize::from(matches!(owner, Owner::Unresolved));

@@ -258,3 +258,66 @@ fn the_level_of_pods_has_their_sandboxes_in_them_and_that_of_nodes_has_one_row()
         assert_eq!(node.total(), 8);
     }
 }
+
+/// The path of a container of a kubelet that makes no directories for pods.
+fn flat(digit: char) -> String {
+    format!("/k8s.io/{}", id(digit))
+}
+
+/// Pod `log`, which is another pod than all of [`pod`].
+fn another(digit: char) -> Pod {
+    let uid = "00000000-0000-4000-8000-000000000002".parse().ok();
+    Pod { uid, ..pod("log", &[("app", Some(digit))]) }
+}
+
+#[test]
+fn a_container_outside_of_kubepods_has_the_name_of_the_pod_whose_status_names_it() {
+    let of = |name: &str| name.replace("ID", &id('a').to_string());
+    for (directory, common) in
+        [("/k8s.io/ID", "/k8s.io"), ("/ID", "/"), ("/system.slice/cri-containerd-ID.scope", "/system.slice")]
+    {
+        let (own, nested) = (of(directory), format!("{}/init.scope", of(directory)));
+        for (level, container, all) in [(Level::Container, Some(12), None), (Level::Node, None, Some(12))] {
+            let pods = vec![pod("web", &[("app", Some('a'))])];
+            let mut node = Node::of_cluster(&[(21, &own), (22, &nested)], pods);
+            node.rules.level = level;
+            node.read(0, &[(21, 5), (22, 7)]);
+            let found = (node.container("web", "app"), node.cgroup(common), node.cgroup(&own));
+            assert_eq!(found, (container, all, None), "{directory} {level:?}");
+            assert_eq!(node.ledger.containers(), (1, 0));
+        }
+    }
+}
+
+#[test]
+fn where_all_pods_are_outside_of_kubepods_counts_wait_for_a_name_and_then_are_the_cgroups() {
+    let pods = vec![pod("web", &[("app", Some('a'))])];
+    let mut node = Node::of_cluster(&[(21, &flat('a')), (22, &flat('b')), (23, &flat('c'))], pods);
+    node.read(SECOND, &[(21, 1), (22, 2), (23, 4)]);
+    assert_eq!((node.cgroup(&flat('b')), node.snapshot().cgroups_unresolved), (None, 2));
+    node.apply(PodChange::Applied(another('b')), 2 * SECOND);
+    node.read(3 * SECOND, &[]);
+    assert_eq!((node.container("log", "app"), node.snapshot().cgroups_unresolved), (Some(2), 1));
+    node.read(PATIENCE + 1, &[(23, 8)]);
+    assert_eq!((node.cgroup(&flat('c')), node.cgroup(UNRESOLVED)), (Some(12), None));
+    // A name that comes later moves no count.
+    node.apply(PodChange::Applied(another('c')), PATIENCE + 2);
+    node.read(PATIENCE + 3, &[(23, 16)]);
+    assert_eq!((node.cgroup(&flat('c')), node.container("log", "app"), node.total()), (Some(12), Some(18), 31));
+}
+
+#[test]
+fn where_pods_are_below_kubepods_a_container_of_nobody_does_not_wait() {
+    let pods = vec![pod("web", &[("app", Some('a'))])];
+    let mut node = Node::of_cluster(&[(21, &path('a')), (22, &flat('b'))], pods);
+    node.read(SECOND, &[(21, 1), (22, 2)]);
+    assert_eq!((node.cgroup(&flat('b')), node.snapshot().cgroups_unresolved), (Some(2), 0));
+}
+
+#[test]
+fn a_directory_elsewhere_with_the_id_of_a_container_below_kubepods_is_not_the_container() {
+    let pods = vec![pod("web", &[("app", Some('a'))])];
+    let mut node = Node::of_cluster(&[(21, &path('a')), (22, &flat('a'))], pods);
+    node.read(SECOND, &[(21, 1), (22, 2)]);
+    assert_eq!((node.container("web", "app"), node.cgroup(&flat('a'))), (Some(1), Some(2)));
+}

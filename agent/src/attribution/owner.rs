@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use crate::{
-    cgroups::{DirKind, Place, Tree},
-    model::ids::CgroupId,
+    cgroups::{DirKind, FlatPath, Place, Tree},
+    model::ids::{CgroupId, PodRef},
     pods::{ContainerInfo, Pod, PodIndex},
 };
 
 /// The owner of a cgroup.
 #[derive(Clone, Debug)]
 pub enum Owner {
-    /// The cgroup itself, which is in no pod.
+    /// The cgroup itself: it is in no pod, or in none that is known.
     Cgroup,
     /// A container of a pod.
     Container(Arc<ContainerInfo>),
@@ -44,15 +44,13 @@ impl<'a> Names<'a> {
     /// Returns the owner of a cgroup with a path.
     #[must_use]
     pub fn owner(&self, place: &Place, now_ns: u64) -> Owner {
-        let (Some(pods), Some(kube)) = (self.pods, &place.kube) else { return Owner::Cgroup };
+        let Some(pods) = self.pods else { return Owner::Cgroup };
+        let Some(kube) = &place.kube else { return self.owner_outside(pods, place, now_ns) };
         let container = kube.container.filter(|container| container.kind == DirKind::Container);
         if let Some(info) = container.and_then(|container| pods.container(container.id)) {
             return Owner::Container(Arc::clone(info));
         }
-        // The name may still be on its way if the cgroup is new, or if an outage ended lately.
-        let overdue = pods
-            .synced_ns()
-            .is_some_and(|synced_ns| now_ns.saturating_sub(place.born_ns.max(synced_ns)) > self.patience_ns);
+        let overdue = self.is_overdue(pods, place, now_ns);
         match (pods.pod(kube.pod), container) {
             (None, _) if overdue => Owner::Unresolved,
             (None, _) => Owner::Unknown,
@@ -71,6 +69,31 @@ impl<'a> Names<'a> {
                 _ => Owner::Pod(Arc::clone(pod)),
             },
         }
+    }
+
+    /// Returns the owner of a cgroup outside of `kubepods`: a container if a pod's status names the id in the path.
+    fn owner_outside(&self, pods: &PodIndex, place: &Place, now_ns: u64) -> Owner {
+        let Some(flat) = FlatPath::parse(&place.path) else { return Owner::Cgroup };
+        match pods.container(flat.id) {
+            // A kubelet puts all containers of a pod below `kubepods` or none: this directory is not the container's.
+            Some(info) if self.has_directory(&info.pod) => Owner::Cgroup,
+            Some(info) => Owner::Container(Arc::clone(info)),
+            // Most such containers belong to no pod, so they wait for a name only where the pods can be nowhere else.
+            None if self.tree.has_pods() || pods.is_empty() || self.is_overdue(pods, place, now_ns) => Owner::Cgroup,
+            None => Owner::Unknown,
+        }
+    }
+
+    /// Returns `true` if a pod has a container directory below `kubepods`, or had one lately.
+    fn has_directory(&self, pod: &Pod) -> bool {
+        let refs = [pod.uid.map(PodRef::Uid), pod.config_hash.map(PodRef::Static)];
+        refs.into_iter().flatten().any(|pod| self.tree.has_pod(pod))
+    }
+
+    /// Returns `true` if a name is not on its way any more: the cgroup is not new, and no outage ended lately.
+    fn is_overdue(&self, pods: &PodIndex, place: &Place, now_ns: u64) -> bool {
+        let synced_ns = pods.synced_ns();
+        synced_ns.is_some_and(|synced_ns| now_ns.saturating_sub(place.born_ns.max(synced_ns)) > self.patience_ns)
     }
 
     /// Returns the owner of a cgroup by its id; `None` without a known path.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Owner;
 use crate::{
-    cgroups::{Choice, Place, Selection},
+    cgroups::{Choice, FlatPath, Place, Selection},
     pods::Pod,
 };
 
@@ -147,7 +147,11 @@ impl RowRules {
     /// rows.
     #[must_use]
     pub fn common_row<'a>(&self, place: &'a Place) -> &'a str {
-        self.selection.row(place.kube.as_ref().map_or(&place.path, |kube| &place.path[..kube.root_len]))
+        let root_len = match &place.kube {
+            Some(kube) => kube.root_len,
+            None => FlatPath::parse(&place.path).map_or(place.path.len(), |flat| flat.root_len),
+        };
+        self.selection.row(&place.path[..root_len])
     }
 
     /// Checks whether a pod may have rows of its own.

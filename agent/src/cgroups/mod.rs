@@ -4,6 +4,7 @@
 //! finds the cgroups that existed before, and the sensor those that live too shortly for a walk.
 
 mod choice;
+mod flat;
 mod kubepods;
 pub mod saved_cgroup;
 mod selection;
@@ -11,6 +12,7 @@ mod tree;
 mod walk;
 
 pub use choice::{Choice, PatternError, Patterns};
+pub use flat::FlatPath;
 pub use kubepods::{ContainerDir, DirKind, KubePath, QosClass, Runtime};
 pub use selection::Selection;
 pub use tree::{Place, Tree};

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::saved_cgroup::SavedCgroup;
-use super::{DirKind, Found, KubePath};
+use super::{DirKind, FlatPath, Found, KubePath};
 use crate::model::ids::PodRef;
 use crate::{kernel::records::CgroupRecord, model::ids::CgroupId};
 
@@ -69,10 +69,11 @@ impl Place {
     /// Returns `true` for a container's own directory.
     #[must_use]
     pub fn is_container(&self) -> bool {
-        self.kube.as_ref().is_some_and(|kube| {
-            let is_container = kube.container.is_some_and(|container| container.kind == DirKind::Container);
-            is_container && kube.dir_len == self.path.len()
-        })
+        let Some(kube) = &self.kube else {
+            return FlatPath::parse(&self.path).is_some_and(|flat| flat.dir_len == self.path.len());
+        };
+        let is_container = kube.container.is_some_and(|container| container.kind == DirKind::Container);
+        is_container && kube.dir_len == self.path.len()
     }
 }
 
@@ -169,6 +170,12 @@ impl Tree {
     #[must_use]
     pub fn has_pod(&self, pod: PodRef) -> bool {
         self.pods.contains_key(&pod)
+    }
+
+    /// Returns `true` if any pod has a container directory, or had one lately.
+    #[must_use]
+    pub fn has_pods(&self) -> bool {
+        !self.pods.is_empty()
     }
 
     /// Returns the number of living cgroups.

@@ -147,7 +147,7 @@ impl PodIndex {
     /// Returns `true` if no pod exists now.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.pods.values().all(|known| known.deleted_ns.is_some())
     }
 
     /// Returns the container that has this id, or had it lately.

@@ -1,12 +1,17 @@
 //! A cgroup's path may be any bytes: a user who may create cgroups names them.
 
 use podperf::{
-    cgroups::{DirKind, KubePath, QosClass},
+    cgroups::{DirKind, FlatPath, KubePath, QosClass},
     model::ids::PodRef,
 };
 
 pub(crate) fn check(bytes: &[u8]) {
     let path = &*String::from_utf8_lossy(bytes);
+    if let Some(flat) = FlatPath::parse(path) {
+        let name = &path[flat.root_len..flat.dir_len];
+        assert!(name.starts_with('/') && name.contains(&flat.id.to_string()));
+        assert_eq!(FlatPath::parse(&format!("{}/nested/x", &path[..flat.dir_len])), Some(flat));
+    }
     let Some(place) = KubePath::parse(path) else { return };
     let (root, below) = path.split_at(place.root_len);
     let (own, nested) = path.split_at(place.dir_len);
