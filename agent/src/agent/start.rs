@@ -248,8 +248,11 @@ fn set_states(
     status.set("cgroup sensor", State::Healthy, "births and deaths from the kernel");
     let (state, detail) = parts::stacks(config, host);
     status.set("stacks", state, detail);
-    let (state, detail) = parts::samples(config, samples);
+    let (state, detail) = parts::samples(config, host, samples);
     status.set("cpu samples", state, detail);
+    if let Some((state, detail)) = parts::isolated_cpus(config, host) {
+        status.set("isolated cpus", state, detail);
+    }
     for SensorState { sensor, state, detail } in sensors {
         status.set(sensor.names.sensor, *state, detail);
     }

@@ -84,6 +84,10 @@ codes! {
     SamplesOff = "samples-off",
     /// Samples on the CPU are refused.
     SamplesRefused = "samples-refused",
+    /// Isolated CPUs are left alone.
+    IsolatedCpusLeftAlone = "isolated-cpus-left-alone",
+    /// Isolated CPUs are sampled and interrupted, as configured.
+    IsolatedCpusInterrupted = "isolated-cpus-interrupted",
     /// The sensor counts.
     SensorCounts = "sensor-counts",
     /// The kernel lacks what the sensor needs.

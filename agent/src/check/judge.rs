@@ -32,6 +32,7 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     checks.push(programs(config, findings));
     checks.push(stacks(config, host));
     checks.extend(samples(config, findings));
+    checks.extend(isolated_cpus(config, host));
     checks.extend(sensors(findings));
     checks.push(perf_event_open(host, findings));
     checks.extend(findings.counters.iter().map(event));
@@ -204,13 +205,23 @@ fn stacks(config: &Config, host: &Host) -> Check {
 /// Makes the line of samples; `None` where the programs themselves did not start.
 fn samples(config: &Config, findings: &Findings) -> Option<Check> {
     let Some(Ok(started)) = &findings.programs else { return None };
-    let (state, detail) = parts::samples(config, &started.samples);
+    let (state, detail) = parts::samples(config, &findings.host, &started.samples);
     let id = match started.samples {
         Ok(Some(_)) => Code::SamplesTaken,
         Ok(None) => Code::SamplesOff,
         Err(_) => Code::SamplesRefused,
     };
     Some(part(id, "cpu samples", state, (detail, Some(Remedy::AllowSamples))))
+}
+
+/// Makes the line of isolated CPUs; `None` on a machine without any.
+fn isolated_cpus(config: &Config, host: &Host) -> Option<Check> {
+    let (state, detail) = parts::isolated_cpus(config, host)?;
+    let id = match config.overhead.interrupt_isolated_cpus {
+        false => Code::IsolatedCpusLeftAlone,
+        true => Code::IsolatedCpusInterrupted,
+    };
+    Some(part(id, "isolated cpus", state, (detail, None)))
 }
 
 /// Makes a line of each sensor that is on; none where the programs themselves did not start.

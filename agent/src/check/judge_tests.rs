@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     check::{probe::Started, table},
     events::plan::{Limits, plan},
-    kernel::{SampleEvent, Tracepoint},
+    kernel::{SampleEvent, Tracepoint, isolation::Isolation},
     model::sensors::ALL,
 };
 
@@ -206,7 +206,16 @@ fn situations() -> Vec<(Config, Findings)> {
     let mut without_stacks = Config::default();
     without_stacks.stacks.enabled = false;
     all.push((without_stacks, findings()));
+    all.extend([false, true].map(with_isolated_cpus));
     all
+}
+
+/// Returns a machine with isolated CPUs, which podperf leaves alone or interrupts.
+fn with_isolated_cpus(interrupt: bool) -> (Config, Findings) {
+    let mut config = Config::default();
+    config.overhead.interrupt_isolated_cpus = interrupt;
+    let isolation = Isolation { isolated: vec![2, 3], nohz_full: vec![3, 4] };
+    (config, Findings { host: Host { isolation, ..whole() }, ..findings() })
 }
 
 fn reduced_memory() -> Findings {

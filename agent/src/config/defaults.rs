@@ -118,7 +118,7 @@ impl Default for Pmu {
 
 impl Default for Overhead {
     fn default() -> Self {
-        Self { max_percent: 5.0, max_memory: MaxMemory::Share }
+        Self { max_percent: 5.0, max_memory: MaxMemory::Share, interrupt_isolated_cpus: false }
     }
 }
 

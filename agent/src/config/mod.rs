@@ -173,6 +173,7 @@ pub struct Pmu {
 pub struct Overhead {
     pub max_percent: f64,
     pub max_memory: MaxMemory,
+    pub interrupt_isolated_cpus: bool,
 }
 
 /// `stacks:`
@@ -318,6 +319,10 @@ impl Config {
             ("counters", self.counters != new.counters),
             ("pmu", self.pmu != new.pmu),
             ("overhead.maxPercent", self.overhead.max_percent != new.overhead.max_percent),
+            (
+                "overhead.interruptIsolatedCpus",
+                self.overhead.interrupt_isolated_cpus != new.overhead.interrupt_isolated_cpus,
+            ),
             ("sensors", self.sensors != new.sensors),
             ("stacks", self.stacks != new.stacks),
             ("otlp", self.otlp != new.otlp),

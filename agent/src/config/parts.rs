@@ -7,7 +7,7 @@ use std::{path::Path, time::Duration};
 use super::{Config, ConfigError, Identity, Limits, PodSource, ServerLimits, Unwinding};
 use crate::{
     access::AccessSettings,
-    kernel::{PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host},
+    kernel::{PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host, isolation::CpuRanges},
     limits::memory::{Budget, Mebi, OWN_BYTES},
     model::{
         sensors::{ALL, Sensor},
@@ -61,11 +61,18 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         copies: config.stacks.unwind == Unwinding::Tables,
         oncpu_hertz: config.stacks.on_cpu_hertz,
         oncpu_event: config.stacks.on_cpu_event,
+        tickless: !host.isolation.nohz_full.is_empty(),
+        quiet_cpus: quiet_cpus(config, host),
         shadow: config.testing.shadow,
         max_samples: config.stacks.max_samples,
         sensors: sensors(config),
         pmu: pmu_settings(config, host),
     }
+}
+
+/// Returns the CPUs that are not sampled, and not interrupted for a reading.
+fn quiet_cpus(config: &Config, host: &Host) -> Vec<u32> {
+    if config.overhead.interrupt_isolated_cpus { Vec::new() } else { host.isolation.cpus() }
 }
 
 /// Returns the sensors that are on.
@@ -212,16 +219,33 @@ pub fn stacks(config: &Config, host: &Host) -> (State, String) {
 
 /// Returns the state of samples on the CPU.
 #[must_use]
-pub fn samples(config: &Config, samples: &Result<Option<SampleEvent>, String>) -> (State, String) {
+pub fn samples(config: &Config, host: &Host, samples: &Result<Option<SampleEvent>, String>) -> (State, String) {
     match samples {
         Ok(Some(event)) => {
             let event = if *event == SampleEvent::CpuClock { "cpu-clock" } else { "cycles" };
-            (State::Healthy, format!("{} a second on each CPU, by {event}", config.stacks.on_cpu_hertz))
+            let which = if quiet_cpus(config, host).is_empty() { "CPU" } else { "CPU that is not isolated" };
+            (State::Healthy, format!("{} a second on each {which}, by {event}", config.stacks.on_cpu_hertz))
         }
         Ok(None) if wants_profiles(config) => (State::Healthy, "not taken: `stacks.onCpuHertz` is 0".into()),
         Ok(None) => (State::Healthy, "not taken: no stacks are".into()),
         Err(error) => (State::Degraded, format!("none: {error}")),
     }
+}
+
+/// Returns the state of isolated CPUs; `None` on a machine without any.
+#[must_use]
+pub fn isolated_cpus(config: &Config, host: &Host) -> Option<(State, String)> {
+    let cpus = host.isolation.cpus();
+    if cpus.is_empty() {
+        return None;
+    }
+    let cpus = CpuRanges(&cpus);
+    let detail = if config.overhead.interrupt_isolated_cpus {
+        format!("{cpus}: samples and readings interrupt them (`overhead.interruptIsolatedCpus` is true)")
+    } else {
+        format!("{cpus}: not sampled, and a thread there is counted when it leaves the CPU")
+    };
+    Some((State::Healthy, detail))
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -231,11 +255,31 @@ fn nanoseconds(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::max_memory::MaxMemory;
+    use crate::{kernel::isolation::Isolation, limits::max_memory::MaxMemory};
 
     /// Returns the size of maps with 1 KiB per stack and 4 MiB of fixed size.
     fn map_bytes(config: &Config) -> u64 {
         (4 << 20) + (u64::from(config.max_stacks()) << 10)
+    }
+
+    #[test]
+    fn isolated_cpus_are_left_alone_unless_the_configuration_says_otherwise() {
+        let isolation = Isolation { isolated: vec![2, 3], nohz_full: vec![3, 4] };
+        let host = Host { isolation, ..Host::example() };
+        let mut config = Config::default();
+        let settings = sensor_settings(&config, &host);
+        assert_eq!((settings.quiet_cpus, settings.tickless), (vec![2, 3, 4], true));
+        let cycles = Ok(Some(SampleEvent::Cycles));
+        assert_eq!(samples(&config, &host, &cycles).1, "49 a second on each CPU that is not isolated, by cycles");
+        config.overhead.interrupt_isolated_cpus = true;
+        let settings = sensor_settings(&config, &host);
+        assert_eq!((settings.quiet_cpus, settings.tickless), (vec![], true), "no frequency on a node with `nohz_full`");
+        assert_eq!(samples(&config, &host, &cycles).1, "49 a second on each CPU, by cycles");
+        let (state, detail) = isolated_cpus(&config, &host).unwrap();
+        assert!(state == State::Healthy && detail.starts_with("2-4: "), "{detail}");
+        assert_eq!(isolated_cpus(&config, &Host::example()), None);
+        let settings = sensor_settings(&Config::default(), &Host::example());
+        assert_eq!((settings.quiet_cpus, settings.tickless), (vec![], false));
     }
 
     #[test]

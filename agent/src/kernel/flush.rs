@@ -1,4 +1,5 @@
-//! Charges the running task of a CPU with its time until now, so that a reading includes this time.
+//! Charges the running task of a CPU with its time until now, so that a reading includes this time. This interrupts the
+//! CPU.
 
 use tracing::debug;
 
@@ -11,7 +12,14 @@ use super::{
 /// Settles the running task of each CPU, one CPU after the other. Returns the mean of the moments at which that
 /// happened, in nanoseconds of `CLOCK_MONOTONIC`.
 pub(super) fn flush(object: &Object) -> u64 {
-    let cpus = aya::util::online_cpus().unwrap_or_default();
+    flush_without(object, &[])
+}
+
+/// Does the same without the CPUs `quiet`. Their running tasks are charged when they leave the CPU, and their counts
+/// are then in the next reading.
+pub(super) fn flush_without(object: &Object, quiet: &[u32]) -> u64 {
+    let mut cpus = aya::util::online_cpus().unwrap_or_default();
+    cpus.retain(|cpu| !quiet.contains(cpu));
     let began = monotonic_ns();
     let since = || monotonic_ns().saturating_sub(began);
     let settled = |cpu: &u32| {

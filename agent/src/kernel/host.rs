@@ -8,7 +8,7 @@ use std::{
 use caps::{CapSet, Capability};
 use thiserror::Error;
 
-use super::cpu_info::CpuInfo;
+use super::{cpu_info::CpuInfo, isolation::Isolation};
 use crate::events;
 
 /// The oldest kernel that ring 2 of the tests runs on. The agent still tries older kernels: see `features.rs`.
@@ -53,6 +53,8 @@ pub struct Host {
     pub cpus: u32,
     /// Kind of the CPUs.
     pub cpu: CpuInfo,
+    /// The CPUs that are kept free for some threads.
+    pub isolation: Isolation,
 }
 
 /// The reason why podperf cannot run on this machine. The agent then exits with code 3.
@@ -129,6 +131,7 @@ impl Host {
             cpu_pmu: names_in(events::SYSFS).into_iter().find(|name| is_cpu_pmu(name)),
             cpus: aya::util::online_cpus().ok().and_then(|cpus| u32::try_from(cpus.len()).ok()).unwrap_or(1),
             cpu: CpuInfo::read(),
+            isolation: Isolation::read(),
         }
     }
 
@@ -271,6 +274,7 @@ impl Host {
             cpu_pmu: None,
             cpus: 2,
             cpu: CpuInfo::default(),
+            isolation: Isolation::default(),
         }
     }
 }

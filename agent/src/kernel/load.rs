@@ -27,6 +27,10 @@ pub struct SensorSettings {
     pub oncpu_hertz: u32,
     /// The event that takes the samples.
     pub oncpu_event: SampleEvent,
+    /// Set if some CPUs may run without a tick: an event with a frequency would bring it back on all of them.
+    pub tickless: bool,
+    /// The CPUs that are not sampled, and not interrupted for a reading.
+    pub quiet_cpus: Vec<u32>,
     /// Set if stacks of the stack cache are still walked, to count how often the cached stack is wrong.
     pub shadow: bool,
     /// Number of rows of the cgroup table.

@@ -26,6 +26,7 @@ mod group;
 mod hash_key;
 pub mod host;
 mod hotplug;
+pub mod isolation;
 mod load;
 pub mod memory;
 mod object;

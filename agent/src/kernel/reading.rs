@@ -13,8 +13,8 @@ use crate::model::{ids::CgroupId, sensors};
 /// The kernel's counts at one instant; all of them only ever grow.
 #[derive(Debug, Default)]
 pub struct RawReading {
-    /// The time of the counts, in nanoseconds of `CLOCK_MONOTONIC`: the mean over all CPUs of the times at which their
-    /// running tasks were settled.
+    /// The time of the counts, in nanoseconds of `CLOCK_MONOTONIC`: the mean over all CPUs that are not quiet of the
+    /// times at which their running tasks were settled.
     pub at_ns: u64,
     /// One row per cgroup (and for [`CgroupId::IDLE`]), all CPUs together.
     pub rows: Vec<RawRow>,

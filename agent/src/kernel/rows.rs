@@ -48,6 +48,8 @@ pub(super) struct Rows {
     swept_ns: u64,
     /// Cgroups with a row that the sweep of the last reading did not find in the kernel's list of cgroups.
     suspects: HashSet<u64>,
+    /// CPUs that are interrupted only to free copies that they have.
+    quiet: HashSet<usize>,
 }
 
 impl Rows {
@@ -56,7 +58,14 @@ impl Rows {
         // A slot is the upper bits of a product, so their number is a power of two.
         let slots = max_cgroups.clamp(2, 1 << 31).next_power_of_two();
         let sensors = on.iter().map(|sensor| (*sensor, sensors::first_of(sensor))).collect();
-        Self { slots, copies, sensors, stale: HashSet::new(), swept_ns: 0, suspects: HashSet::new() }
+        let (stale, suspects, quiet) = (HashSet::new(), HashSet::new(), HashSet::new());
+        Self { slots, copies, sensors, stale, swept_ns: 0, suspects, quiet }
+    }
+
+    /// Interrupts these CPUs only to free copies that they have.
+    pub(super) fn sparing(mut self, quiet: &[u32]) -> Self {
+        self.quiet = quiet.iter().map(|cpu| *cpu as usize).collect();
+        self
     }
 
     /// Returns the size of `rows`.
@@ -163,10 +172,13 @@ impl Rows {
             raw::delete(fd(object, ROWS_SO_FAR)?, *id)?;
         }
         let online = aya::util::online_cpus().unwrap_or_default();
+        let of_quiet = if self.quiet.is_empty() { HashSet::new() } else { self.copies_in_slots(object, ids)? };
+        let has_copies = |cpu: usize| of_quiet.iter().any(|(of, _)| *of == cpu);
         let mut freed = HashSet::new();
         for cpu in online {
-            if free(object, cpu, ids) {
-                freed.insert(cpu as usize);
+            let number = cpu as usize;
+            if (!self.quiet.contains(&number) || has_copies(number)) && free(object, cpu, ids) {
+                freed.insert(number);
             }
         }
         // Until its slots are freed, a task of a dead cgroup may make such a row again.
@@ -178,21 +190,28 @@ impl Rows {
         if freed.len() == self.copies {
             return Ok(());
         }
+        let left = self.copies_in_slots(object, ids)?;
+        self.stale.extend(left.into_iter().filter(|(cpu, _)| !freed.contains(cpu)));
+        Ok(())
+    }
+
+    /// Returns the copies of these rows that are in slots, by CPU and cgroup.
+    fn copies_in_slots(&self, object: &Object, ids: &[u64]) -> io::Result<HashSet<(usize, u64)>> {
         let rows = fd(object, "rows")?;
+        let mut found = HashSet::new();
         let mut copies: Vec<abi::podperf_cgroup> = vec![bytemuck::Zeroable::zeroed(); self.copies];
         for &id in ids {
             raw::lookup(rows, self.slot(id), &mut copies)?;
-            let left = copies.iter().enumerate().filter(|(cpu, copy)| copy.id == id && !freed.contains(cpu));
-            self.stale.extend(left.map(|(cpu, _)| (cpu, id)));
+            let own = copies.iter().enumerate().filter(|(_, copy)| copy.id == id);
+            found.extend(own.map(|(cpu, _)| (cpu, id)));
             for (Sensor { names, words, .. }, _) in &self.sensors {
                 let mut copies = vec![0_u64; self.copies * words];
                 raw::lookup(fd(object, names.rows)?, slot(id, self.sensor_slot_shift()), &mut copies)?;
-                let copies = copies.chunks_exact(*words).enumerate();
-                let left = copies.filter(|(cpu, copy)| copy[0] == id && !freed.contains(cpu));
-                self.stale.extend(left.map(|(cpu, _)| (cpu, id)));
+                let own = copies.chunks_exact(*words).enumerate().filter(|(_, copy)| copy[0] == id);
+                found.extend(own.map(|(cpu, _)| (cpu, id)));
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Frees rows of cgroups that are not in the kernel's list of cgroups, so that no reading returns them and nothing

@@ -17,7 +17,7 @@ use super::{
     cost::{MapUse, ProgramUse},
     counters::{Counters, OpenCounter, fastest_ghz},
     error::LoadError,
-    flush::flush,
+    flush::{flush, flush_without},
     hotplug::Hotplug,
     load::{SensorSettings, Tracepoint},
     object::{Object, fd, identity},
@@ -27,7 +27,7 @@ use super::{
     raw::{self, Then},
     reading::{CpuTotals, RawReading},
     rows::Rows,
-    sampler::{SampleEvent, Sampler},
+    sampler::{SampleEvent, Sampler, Sampling},
     sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
     takeover::{Pins, Previous, generations::take_over},
 };
@@ -49,6 +49,8 @@ pub struct Sensors {
     stack_copies: Option<Copies>,
     sampler: Result<Option<Sampler>, String>,
     copies: usize,
+    /// The CPUs that are not interrupted for a reading.
+    quiet_cpus: Vec<u32>,
     orders: abi::podperf_orders,
     max_walks: u32,
     tracepoint: Tracepoint,
@@ -90,7 +92,7 @@ impl Sensors {
         let hotplug = Hotplug::listen();
         let mut counters = Counters::open(plan, &cpus, settings.pmu, monotonic());
         let (on, mut sensor_states) = supported(&settings.sensors);
-        let rows = Rows::new(settings.max_cgroups, copies, &on);
+        let rows = Rows::new(settings.max_cgroups, copies, &on).sparing(&settings.quiet_cpus);
         let layout = layout(settings, &on, &counters, &rows, copies);
         let mut found = pins.map(|pins| find(pins, &layout.name())).transpose()?.unwrap_or_default();
         let same = found.same.take();
@@ -125,7 +127,13 @@ impl Sensors {
         // Adopted programs may have another budget, and still leave something out: the first reading decides.
         orders.walk_every_ns = orders.walk_every_ns.max(apart_ns(settings.max_walks));
         order(&object, orders).map_err(LoadError::Counter)?;
-        let sampler = sampled.then(|| Sampler::start(&mut object, settings.oncpu_event, settings.oncpu_hertz, &cpus));
+        let sampling = Sampling {
+            event: settings.oncpu_event,
+            hertz: settings.oncpu_hertz,
+            tickless: settings.tickless,
+            quiet: &settings.quiet_cpus,
+        };
+        let sampler = sampled.then(|| Sampler::start(&mut object, &sampling, &cpus));
         // The rest works without the sampler.
         let sampler = sampler.transpose().map_err(|error| format!("{:#}", anyhow::Error::new(error)));
         if matches!(&sampler, Ok(Some(sampler)) if sampler.event() == SampleEvent::CpuClock) {
@@ -147,6 +155,11 @@ impl Sensors {
             // These programs count now. This iterator shows them the tasks that have slept since before they counted.
             object.iterate(SEE).map_err(LoadError::Counter)?;
         }
+        if !settings.quiet_cpus.is_empty() {
+            // The iterator does not see the tasks that run: without this, such a task on a quiet CPU would count only
+            // from its next switch.
+            flush(&object);
+        }
         let tracepoint = if is_loaded(&object, "sched_switch_raw") { Tracepoint::Raw } else { Tracepoint::Btf };
         let of_sensors = programs().map(|(_, program)| program.name);
         let running = RUN.into_iter().chain(of_sensors).filter(|name| is_loaded(&object, name)).collect();
@@ -162,6 +175,7 @@ impl Sensors {
             stack_copies,
             sampler,
             copies,
+            quiet_cpus: settings.quiet_cpus.clone(),
             orders,
             max_walks: settings.max_walks,
             tracepoint,
@@ -254,7 +268,7 @@ impl Sensors {
             self.counters.doubt(*slot, "it counted more than the fastest clock allows (a virtual PMU that jumps?)");
         }
         let object = &self.object;
-        self.counters.look(monotonic(), &reading.cpus, || _ = flush(object))
+        self.counters.look(monotonic(), &reading.cpus, &self.quiet_cpus, || _ = flush(object))
     }
 
     /// Stops the last group of counters that still counts. Returns false when no group counts.
@@ -272,7 +286,7 @@ impl Sensors {
         order(&self.object, self.orders)
     }
 
-    /// Settles the running task of each CPU, then reads all maps.
+    /// Settles the running task of each CPU that is not quiet, then reads all maps.
     ///
     /// # Errors
     ///
@@ -289,7 +303,10 @@ impl Sensors {
         self.read_map("cpus", 1, |_: u32, cpu: &[abi::podperf_cpu]| cpus.extend_from_slice(cpu))?;
         let drops = self.drops()?;
         let idle: Vec<u64> = cpus.iter().map(|cpu| cpu.idle_ns).collect();
-        let passed = self.presence.pass(at_ns, &online, &idle);
+        // A quiet CPU is settled up to its last switch, and counts as online up to then.
+        let last_switch = |cpu: u32| cpus.get(cpu as usize).map_or(0, |cpu| cpu.since_ns);
+        let until = |cpu: u32| if self.quiet_cpus.contains(&cpu) { last_switch(cpu) } else { at_ns };
+        let passed = self.presence.pass(until, &online, &idle);
         // The totals may wrap around.
         self.base.0.idle_ns = self.base.0.idle_ns.wrapping_sub(passed.offline_idle_ns);
         let mut cpu = CpuTotals::of(&cpus, accounts(&self.object, self.copies, names)?);
@@ -380,7 +397,7 @@ impl Sensors {
     }
 
     fn flush(&self) -> u64 {
-        flush(&self.object)
+        flush_without(&self.object, &self.quiet_cpus)
     }
 
     fn read_map<K: bytemuck::Pod, V: bytemuck::Pod>(

@@ -158,6 +158,8 @@ oncpu + offcpu{run_queue} + offcpu{throttled} + offcpu{interruptible} + offcpu{u
 * A thread that moves to another cgroup leaves its time so far behind, also if the thread is blocked. If a whole process
   moves, the kernel reports one of its threads. The reported thread and the threads that run leave their time behind; each
   other blocked thread takes the time that was not charged yet, at most since the last reading, to the new cgroup.
+* On [isolated CPUs](limits.md#isolated-cpus) a running thread is counted when it leaves the CPU, and idle time with the next
+  switch. `overhead.interruptIsolatedCpus: true` counts both at each reading.
 * Before Linux 6.18 the kernel stops a whole run queue when a quota is used up. Then `throttled` has the threads that left the
   CPU for that reason; threads that wake up later, or were in the queue before, are in `run_queue`.
 * Time of a running thread that its CPU spends on interrupts, and time in which a virtual machine has no physical CPU for it,

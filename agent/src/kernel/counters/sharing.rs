@@ -30,9 +30,15 @@ const SHED: &str = "not counted for now: podperf costs more than `overhead.maxPe
 
 impl Counters {
     /// Measures the share of time that each group was on the PMU of each CPU, and moves at most one group. `flush` is
-    /// called before a group stops, so that none of its counts is lost. Returns whether the state of any event has
-    /// changed.
-    pub(in crate::kernel) fn look(&mut self, now: Duration, cpus: &[abi::podperf_cpu], flush: impl Fn()) -> bool {
+    /// called before a group stops, so that none of its counts is lost. The loop of known length runs on no CPU of
+    /// `quiet`. Returns whether the state of any event has changed.
+    pub(in crate::kernel) fn look(
+        &mut self,
+        now: Duration,
+        cpus: &[abi::podperf_cpu],
+        quiet: &[u32],
+        flush: impl Fn(),
+    ) -> bool {
         self.measure_shares(cpus);
         if !self.settings.multiplex {
             let shares: Vec<_> = self.core.iter().map(|group| self.shares[*group]).collect();
@@ -43,7 +49,7 @@ impl Counters {
             }
         }
         if self.spun.is_none_or(|(spun, _)| now.saturating_sub(spun) >= SPIN_EVERY) {
-            let online: Vec<u32> = self.boots.keys().copied().collect();
+            let online: Vec<u32> = self.boots.keys().filter(|cpu| !quiet.contains(cpu)).copied().collect();
             self.spin(now, &online);
         }
         self.judge()

@@ -88,7 +88,8 @@ impl Sensors {
         self.orders.epoch ^= 1;
         self.order()?;
         // After the flush, no program still uses the old epoch: flushing interrupts each CPU, and programs at the
-        // context switch cannot be interrupted.
+        // context switch cannot be interrupted. Quiet CPUs are not interrupted: a program there has ended long before
+        // the iterator has seen all tasks.
         self.flush();
         // The sums of tasks go into the tables that programs no longer write to, or stay for the next tables.
         let unsettled = self.object.iterate(COLLECT).err();
