@@ -18,7 +18,10 @@ use kube::{
 use thiserror::Error;
 use tracing::Dispatch;
 
-use super::request_failure::{Failure, Remedy, Server, ServerKind};
+use super::{
+    no_proxy,
+    request_failure::{Failure, Remedy, Server, ServerKind},
+};
 
 /// Directory of the service account's files, where Kubernetes mounts them.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -144,7 +147,25 @@ fn from_kubeconfig(path: &Path, context: Option<&String>) -> Result<Config, Sour
         let message = format!("no user `{user}`, which its context names");
         return Err(SourceError::Kubeconfig { path: path.to_owned(), message });
     }
-    Config::try_from(kubeconfig).map_err(refused)
+    let cluster = current.and_then(|current| Some(&current.context.as_ref()?.cluster));
+    let cluster = kubeconfig.clusters.iter().find(|known| Some(&known.name) == cluster);
+    let proxy_url = cluster.and_then(|known| known.cluster.as_ref()?.proxy_url.as_ref());
+    let has_own_proxy = proxy_url.is_some_and(|url| !url.is_empty());
+    let mut config = Config::try_from(kubeconfig).map_err(refused)?;
+    // kube takes the proxy of `HTTPS_PROXY` for every server. kubectl applies the rules of `NO_PROXY` to it, and not to
+    // a proxy of the kubeconfig.
+    if !has_own_proxy && is_without_proxy(&config.cluster_url) {
+        config.proxy_url = None;
+    }
+    Ok(config)
+}
+
+/// Returns whether the environment says that this server is reached without a proxy.
+fn is_without_proxy(server: &http::Uri) -> bool {
+    let mut rules = ["NO_PROXY", "no_proxy"].into_iter().filter_map(|name| env::var(name).ok());
+    let rules = rules.find(|rules| !rules.is_empty()).unwrap_or_default();
+    let is_https = server.scheme_str() == Some("https");
+    !is_https || no_proxy::is_named(server.host().unwrap_or_default(), server.port_u16().unwrap_or(443), &rules)
 }
 
 fn kubelet(url: Option<&str>, ca_file: Option<&Path>, insecure_skip_verify: bool) -> Result<Config, SourceError> {

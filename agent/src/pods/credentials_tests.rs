@@ -65,6 +65,13 @@ fn a_bad_kubeconfig_is_refused_with_its_path_and_without_its_secrets() {
 }
 
 #[test]
+fn a_proxy_of_the_kubeconfig_stays_whatever_the_environment_says() {
+    let with_proxy = KUBECONFIG.replace("one.example:6443'", "127.0.0.1:6443', proxy-url: 'http://proxy.example:3128'");
+    let config = config(&with_proxy, Some("one")).unwrap();
+    assert_eq!(config.proxy_url.unwrap().to_string(), "http://proxy.example:3128/");
+}
+
+#[test]
 fn without_any_credentials_both_ways_out_are_named() {
     // No test runs in a pod.
     let error = Credentials::Api { kubeconfig: None, context: None }.config().unwrap_err();

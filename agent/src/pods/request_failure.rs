@@ -74,7 +74,9 @@ impl Server {
             kube::Error::FromUtf8(_) => self.garbled("not UTF-8"),
             kube::Error::Auth(error) => unauthenticated(error),
             kube::Error::ProxyProtocolUnsupported { .. } | kube::Error::ProxyProtocolDisabled { .. } => {
-                Failure::new(Remedy::Login, "failed to connect: proxies are not supported (unset `HTTPS_PROXY`)")
+                let text = "failed to connect: proxies are not supported (add the server's address to `NO_PROXY`, or \
+                            unset `HTTPS_PROXY`; or remove the kubeconfig's `proxy-url`)";
+                Failure::new(Remedy::Login, text)
             }
             kube::Error::RustlsTls(_) => {
                 Failure::new(Remedy::Login, format!("failed to set up TLS with {self}: {}", cause(error)))
