@@ -3,7 +3,8 @@
 //! kube reads a token file again before the next request when its copy is 50 s old, and the CA file before the next
 //! connection when its copy is 60 s old. While a file cannot be read, kube keeps using its previous content. All other
 //! parts of a kubeconfig are read once for each [`Credentials::login`], which follows each rejected token or
-//! certificate. No content of these files is logged.
+//! certificate. So is a token file with a line break at its end, because kube would send the line break. No content of
+//! these files is logged.
 
 use std::{
     env,
@@ -89,6 +90,7 @@ impl Credentials {
                 kubelet(url.as_deref(), ca_file.as_deref(), *insecure_skip_verify)?
             }
         };
+        trim_token(&mut config);
         config.connect_timeout = Some(Duration::from_secs(5));
         // kube would retry by itself, without a log line.
         config.default_retry = false;
@@ -166,6 +168,20 @@ fn is_without_proxy(server: &http::Uri) -> bool {
     let rules = rules.find(|rules| !rules.is_empty()).unwrap_or_default();
     let is_https = server.scheme_str() == Some("https");
     !is_https || no_proxy::is_named(server.host().unwrap_or_default(), server.port_u16().unwrap_or(443), &rules)
+}
+
+/// Leaves out the white space around the token of a file, as client-go does.
+fn trim_token(config: &mut Config) {
+    let user = &mut config.auth_info;
+    if user.token.is_some() {
+        return;
+    }
+    // If the file cannot be read, kube returns the error.
+    let text = user.token_file.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+    let token = text.trim();
+    if !token.is_empty() && token.len() < text.len() {
+        user.token = Some(token.into());
+    }
 }
 
 fn kubelet(url: Option<&str>, ca_file: Option<&Path>, insecure_skip_verify: bool) -> Result<Config, SourceError> {

@@ -65,6 +65,20 @@ fn a_bad_kubeconfig_is_refused_with_its_path_and_without_its_secrets() {
 }
 
 #[test]
+fn a_token_file_may_end_with_a_line_break() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let user = format!("tokenFile: '{}'", file.path().display());
+    let kubeconfig = KUBECONFIG.replace("token: hunter2", &user);
+    for (content, token) in [("a.b.c\n", Some("a.b.c")), (" a.b.c\r\n\n", Some("a.b.c")), ("a.b.c", None), ("\n", None)]
+    {
+        fs::write(&file, content).unwrap();
+        let user = serde_json::to_value(config(&kubeconfig, Some("one")).unwrap().auth_info).unwrap();
+        assert_eq!(user.get("token").and_then(serde_json::Value::as_str), token, "{content:?}");
+        assert_eq!(user["tokenFile"], file.path().to_str().unwrap(), "without a token, kube reads this file");
+    }
+}
+
+#[test]
 fn a_proxy_of_the_kubeconfig_stays_whatever_the_environment_says() {
     let with_proxy = KUBECONFIG.replace("one.example:6443'", "127.0.0.1:6443', proxy-url: 'http://proxy.example:3128'");
     let config = config(&with_proxy, Some("one")).unwrap();
