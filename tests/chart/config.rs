@@ -73,7 +73,7 @@ fn the_agents_defaults_are_values_that_are_taken() -> Result<()> {
     )?;
     let mut wanted = config;
     wanted["cgroups"]["root"] = "/host/sys/fs/cgroup".into();
-    wanted["listen"] = "0.0.0.0:9799".into();
+    wanted["listen"] = "[::]:9799".into();
     wanted["runDir"] = "/run/podperf".into();
     wanted["restart"]["daemonSet"] = "podperf/podperf".into();
     wanted["restart"]["directory"] = "/host/sys/fs/bpf/podperf".into();
@@ -121,7 +121,8 @@ fn large_numbers_stay_numbers() -> Result<()> {
 }
 
 fn an_ipv6_address_is_in_brackets() -> Result<()> {
-    ensure!(configured("http: {address: '::', port: 9800}")?["listen"] == "[::]:9800");
+    ensure!(configured("http: {port: 9800}")?["listen"] == "[::]:9800");
+    ensure!(configured("http: {address: 0.0.0.0}")?["listen"] == "0.0.0.0:9799");
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{Ipv4Addr, SocketAddr},
     time::Duration,
 };
 
@@ -206,10 +206,11 @@ async fn ask_neighbour(listen: SocketAddr) -> Option<String> {
     introduction(&client.send(request).await.ok()?.1.ok()?)
 }
 
-/// Returns an address at which a server of this node answers: the loopback if it listens on all addresses.
+/// Returns an address at which a server of this node answers: the loopback if it listens on all addresses. `[::]`
+/// includes IPv4, which is there also on a node without IPv6.
 pub(crate) fn reachable(mut listen: SocketAddr) -> SocketAddr {
     if listen.ip().is_unspecified() {
-        listen.set_ip(if listen.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() });
+        listen.set_ip(Ipv4Addr::LOCALHOST.into());
     }
     listen
 }

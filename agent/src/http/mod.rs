@@ -24,7 +24,7 @@ mod unread;
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::unix::net as unix,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -113,7 +113,22 @@ pub fn bind(listen: SocketAddr, tls: Option<TlsFiles>, limits: Limits) -> anyhow
     Ok(Bound { listener, probes: probes.inspect_err(warned).ok(), tls, limits, address })
 }
 
+/// Listens on an address. `[::]` stands for all addresses of both families, and on a node without IPv6 for all IPv4
+/// addresses.
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
+    match listen_at(address) {
+        Err(error) if address.ip() == Ipv6Addr::UNSPECIFIED && lacks_ipv6(&error) => {
+            listen_at(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
+        }
+        result => result,
+    }
+}
+
+fn lacks_ipv6(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // A server that ended a moment ago may still have connections.
     socket.set_reuseaddr(true)?;
@@ -202,7 +217,8 @@ impl Bound {
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, from)) => {
                         (failing, quiet) = (false, 0);
-                        let from = from.ip();
+                        // A listener of both families sees an IPv4 address as an IPv6 address.
+                        let from = from.ip().to_canonical();
                         let peer = Peer::of(from);
                         let refused = if waiting.has_many(peer) {
                             Some(stream)
@@ -339,4 +355,27 @@ async fn answer(
 fn is_of_the_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a machine without IPv6 this is the IPv4 listener.
+    #[tokio::test]
+    async fn all_addresses_are_those_of_both_families() {
+        let listener = listen_on(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (client, accepted) = tokio::join!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)), listener.accept());
+        let (_, from) = accepted.unwrap();
+        assert_eq!(from.ip().to_canonical(), Ipv4Addr::LOCALHOST);
+        assert_eq!(from.port(), client.unwrap().local_addr().unwrap().port());
+    }
+
+    #[test]
+    fn only_a_missing_family_is_replaced() {
+        let lacks = |errno| lacks_ipv6(&io::Error::from_raw_os_error(errno));
+        assert!(lacks(libc::EAFNOSUPPORT) && lacks(libc::EADDRNOTAVAIL));
+        assert!(!lacks(libc::EADDRINUSE) && !lacks(libc::EACCES));
+    }
 }

@@ -121,7 +121,7 @@
 
 {{- define "podperf.refusePod" -}}
 {{- if regexMatch "^(127\\..*|(0*:)+0*1|::[fF]{4}:(127\\..*|7[fF].*))$" .Values.http.address -}}
-{{- fail (printf "http.address: `%s` is a loopback address, which the kubelet's probes and all readers, being outside of the pod, never reach (set 0.0.0.0, or :: where pods have IPv6 addresses)" .Values.http.address) -}}
+{{- fail (printf "http.address: `%s` is a loopback address, which the kubelet's probes and all readers, being outside of the pod, never reach (set ::, or 0.0.0.0 for IPv4 only)" .Values.http.address) -}}
 {{- end -}}
 {{- if not (has (dig "rollingUpdate" "maxSurge" 0 (.Values.updateStrategy | default dict) | toString) (list "0" "0%" "")) -}}
 {{- fail "updateStrategy.rollingUpdate.maxSurge: a second agent of a node cannot start beside the first one, which holds the node's lock and pins (leave it out, and set maxUnavailable)" -}}
