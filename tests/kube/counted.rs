@@ -109,6 +109,7 @@ impl CountedNode {
                 cpuid: "GenuineIntel-6-8F".into(),
                 model_name: "Intel(R) Xeon(R)".into(),
             },
+            scheduler: None,
             parts: &[Part { part: "counters", state: State::Degraded, detail: String::new() }],
             pods: Some(SourceStats {
                 connected: true,

@@ -27,7 +27,7 @@ use crate::{
         otlp::{Exporter, Health},
         prometheus::AgentFacts,
     },
-    kernel::{AnsweringTime, OpenCounter, cpu_info::CpuInfo},
+    kernel::{AnsweringTime, OpenCounter, cpu_info::CpuInfo, sched_ext},
     model::status::{Part, State, Status},
     pods,
     recording::Windows,
@@ -189,6 +189,11 @@ impl Agent {
     #[must_use]
     pub fn parts(&self) -> Vec<Part> {
         let mut parts = self.status.parts();
+        // A BPF scheduler comes and goes while the agent runs.
+        if let Some(name) = sched_ext::scheduler() {
+            let (state, detail) = parts::bpf_scheduler(&name);
+            parts.push(Part { part: "scheduler", state, detail });
+        }
         // The exporters keep their own state, and log its changes themselves.
         let endpoint = self.lock_config().otlp.endpoint.clone();
         let mut push = |part, health| {
@@ -217,6 +222,7 @@ impl Agent {
             created_series: config.metrics.created_series,
             classic_buckets: config.metrics.classic_buckets,
             cpu: &self.cpu,
+            scheduler: sched_ext::scheduler(),
             parts,
             pods: self.pods.as_ref().map(pods::Source::stats),
             otlp: self.exporter.as_deref().map(Exporter::stats),

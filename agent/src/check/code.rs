@@ -72,6 +72,8 @@ codes! {
     ProgramsNoMemory = "programs-no-memory",
     /// The programs failed for another reason.
     ProgramsFailed = "programs-failed",
+    /// A BPF scheduler may enforce CPU limits where the programs do not see it.
+    SchedulerBpf = "scheduler-bpf",
     /// Stacks are taken, with all names.
     StacksTaken = "stacks-taken",
     /// No stacks are asked for.

@@ -30,6 +30,7 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     let host = &findings.host;
     let mut checks = machine(host);
     checks.push(programs(config, findings));
+    checks.extend(host.scheduler.as_deref().map(bpf_scheduler));
     checks.push(stacks(config, host));
     checks.extend(samples(config, findings));
     checks.extend(isolated_cpus(config, host));
@@ -186,6 +187,12 @@ fn verifier_log(error: &anyhow::Error) -> Option<String> {
     let LoadError::Program { source, .. } = error.downcast_ref()? else { return None };
     let ProgramError::LoadError { verifier_log, .. } = source.as_ref() else { return None };
     Some(verifier_log.to_string()).filter(|log| !log.trim().is_empty())
+}
+
+/// Makes the line of a BPF scheduler.
+fn bpf_scheduler(name: &str) -> Check {
+    let (state, detail) = parts::bpf_scheduler(name);
+    part(Code::SchedulerBpf, "scheduler", state, (detail, None))
 }
 
 fn stacks(config: &Config, host: &Host) -> Check {

@@ -169,6 +169,7 @@ fn situations() -> Vec<(Config, Findings)> {
         findings(),
         Findings { host: Host { kernel: "5.14.0-503.11.1.el9_5.x86_64".into(), ..whole() }, ..findings() },
         Findings { programs: started(Tracepoint::Raw), ..findings() },
+        Findings { host: Host { scheduler: Some("lavd".into()), ..whole() }, ..findings() },
         with_samples(Ok(None), &[State::Healthy, State::Unsupported, State::Degraded]),
         with_samples(Err("permission denied".into()), &[]),
         Findings { perf_event_open: Err("permission denied (allow it)".into()), ..findings() },
@@ -206,16 +207,13 @@ fn situations() -> Vec<(Config, Findings)> {
     let mut without_stacks = Config::default();
     without_stacks.stacks.enabled = false;
     all.push((without_stacks, findings()));
-    all.extend([false, true].map(with_isolated_cpus));
+    all.extend([false, true].map(|interrupt| {
+        let mut config = Config::default();
+        config.overhead.interrupt_isolated_cpus = interrupt;
+        let isolation = Isolation { isolated: vec![2, 3], nohz_full: vec![3, 4] };
+        (config, Findings { host: Host { isolation, ..whole() }, ..findings() })
+    }));
     all
-}
-
-/// Returns a machine with isolated CPUs, which podperf leaves alone or interrupts.
-fn with_isolated_cpus(interrupt: bool) -> (Config, Findings) {
-    let mut config = Config::default();
-    config.overhead.interrupt_isolated_cpus = interrupt;
-    let isolation = Isolation { isolated: vec![2, 3], nohz_full: vec![3, 4] };
-    (config, Findings { host: Host { isolation, ..whole() }, ..findings() })
 }
 
 fn reduced_memory() -> Findings {

@@ -200,6 +200,16 @@ pub fn scheduling(wanted: Tracepoint, got: Tracepoint, sees_all_tasks: bool) -> 
     (state, detail)
 }
 
+/// Returns the state that follows from a BPF scheduler with this name, which may enforce CPU limits itself.
+#[must_use]
+pub fn bpf_scheduler(name: &str) -> (State, String) {
+    let detail = format!(
+        "the BPF scheduler `{name}` runs: `run_queue` may contain waits for a CPU limit, and it is not known whether a \
+         limit or a neighbour is the cause"
+    );
+    (State::Degraded, detail)
+}
+
 /// Returns the state of stacks.
 #[must_use]
 pub fn stacks(config: &Config, host: &Host) -> (State, String) {

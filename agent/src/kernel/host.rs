@@ -8,7 +8,7 @@ use std::{
 use caps::{CapSet, Capability};
 use thiserror::Error;
 
-use super::{cpu_info::CpuInfo, isolation::Isolation};
+use super::{cpu_info::CpuInfo, isolation::Isolation, sched_ext};
 use crate::events;
 
 /// The oldest kernel that ring 2 of the tests runs on. The agent still tries older kernels: see `features.rs`.
@@ -55,6 +55,8 @@ pub struct Host {
     pub cpu: CpuInfo,
     /// The CPUs that are kept free for some threads.
     pub isolation: Isolation,
+    /// Name of the BPF scheduler; `None` if the kernel's own one runs.
+    pub scheduler: Option<String>,
 }
 
 /// The reason why podperf cannot run on this machine. The agent then exits with code 3.
@@ -132,6 +134,7 @@ impl Host {
             cpus: aya::util::online_cpus().ok().and_then(|cpus| u32::try_from(cpus.len()).ok()).unwrap_or(1),
             cpu: CpuInfo::read(),
             isolation: Isolation::read(),
+            scheduler: sched_ext::scheduler(),
         }
     }
 
@@ -275,6 +278,7 @@ impl Host {
             cpus: 2,
             cpu: CpuInfo::default(),
             isolation: Isolation::default(),
+            scheduler: None,
         }
     }
 }

@@ -40,6 +40,7 @@ pub mod records;
 mod rows;
 mod sample_tables;
 mod sampler;
+pub mod sched_ext;
 mod sensor_programs;
 mod sensors;
 mod sent;

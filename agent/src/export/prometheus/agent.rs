@@ -41,6 +41,8 @@ pub struct AgentFacts<'a> {
     pub classic_buckets: bool,
     /// The model of the node's CPUs.
     pub cpu: &'a CpuInfo,
+    /// The name of the BPF scheduler; `None` if the kernel's own one runs.
+    pub scheduler: Option<String>,
     /// The states of the parts.
     pub parts: &'a [Part],
     /// The counts of the source of pods; `None` without a cluster.
@@ -105,6 +107,8 @@ fn build_and_parts(families: &mut Vec<Family>, facts: &AgentFacts<'_>) {
     let CpuInfo { vendor, cpuid, model_name } = facts.cpu;
     families.push(rows::BUILD_INFO.with(&[env!("CARGO_PKG_VERSION"), std::env::consts::ARCH], Value::Count(1)));
     families.push(rows::NODE_CPU_INFO.with(&[vendor, cpuid, model_name], Value::Count(1)));
+    let scheduler = |name: &String| rows::NODE_SCHEDULER_INFO.with(&[name.as_str()], Value::Count(1));
+    families.extend(facts.scheduler.as_ref().map(scheduler));
     let mut states = rows::PART_STATE.family();
     for part in facts.parts {
         for state in State::ALL {

@@ -55,6 +55,8 @@ families! {
         "Time of CPUs that is in no row and not idle, all CPUs together: interrupts and what the hypervisor took, where the kernel leaves them out of the time of threads";
     NODE_CPU_INFO: Gauge "podperf_node_cpu_info" ["vendor", "cpuid", "model_name"],
         "Vendor, kind and model of the node's CPUs, always 1; `cpuid` distinguishes micro-architectures as perf does";
+    NODE_SCHEDULER_INFO: Gauge "podperf_node_scheduler_info" ["scheduler"] when "with a BPF scheduler",
+        "Name of the BPF scheduler (sched_ext) that runs, always 1; it may enforce CPU limits itself, and the time in which it does is `run_queue`, not `throttled`";
     POD_INFO: Gauge "podperf_pod_info" ["namespace", "pod", "uid", "workload", "workload_type", "qos_class", "priority_class"] when "in a cluster",
         "Workload, classes and configured labels of a pod, always 1";
     CONTAINER_INFO: Gauge "podperf_container_info" ["namespace", "pod", "container", "container_id", "image"] when "in a cluster",

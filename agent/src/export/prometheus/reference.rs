@@ -162,6 +162,10 @@ oncpu + offcpu{run_queue} + offcpu{throttled} + offcpu{interruptible} + offcpu{u
   switch. `overhead.interruptIsolatedCpus: true` counts both at each reading.
 * Before Linux 6.18 the kernel stops a whole run queue when a quota is used up. Then `throttled` has the threads that left the
   CPU for that reason; threads that wake up later, or were in the queue before, are in `run_queue`.
+* While a BPF scheduler (`sched_ext`) runs, `throttled` has only what the kernel's own scheduler holds back. A BPF scheduler may
+  enforce CPU limits itself: the wait is in `run_queue` then, and neither podperf nor cAdvisor knows whether the limit or a
+  neighbour is the cause. `podperf_node_scheduler_info` names such a scheduler. If a container's `oncpu` is near its limit, the
+  limit is the likely cause.
 * Time of a running thread that its CPU spends on interrupts, and time in which a virtual machine has no physical CPU for it,
   are in no series of a container where the kernel leaves them out of the thread's run time (`CONFIG_IRQ_TIME_ACCOUNTING`,
   `CONFIG_PARAVIRT_TIME_ACCOUNTING`). They are `podperf_node_unaccounted_seconds_total` then, which begins with the first
