@@ -143,6 +143,11 @@ struct task_struct___throttled {
 	bool throttled;
 };
 
+/* Kernels with proxy execution mark a task that is blocked, also if it stays in the run queue: see `is_asleep`. */
+struct task_struct___blocked {
+	__u8 is_blocked;
+};
+
 /*
  * Fields of kernels that allocate memory for task storage without the allocator's locks: `bpf_ma` since 6.4 (commit
  * 6ae9d5e99e1d), `use_kmalloc_nolock` since 7.0.
@@ -255,6 +260,20 @@ static __always_inline __u64 thread_pointer(struct task_struct *task)
 	return task->thread.uw.tp_value;
 }
 #endif
+
+/*
+ * Returns true if `task` is blocked. With proxy execution (the kernel enables it from 7.4 on), a task that waits for a
+ * mutex stays in the run queue, so that the owner of the mutex runs in its place.
+ */
+static __always_inline bool is_asleep(struct task_struct *task)
+{
+	struct task_struct___blocked *proxied = (void *)task;
+
+	if (!LOW_BYTE(task, on_rq))
+		return true;
+	return bpf_core_field_exists(proxied->is_blocked) &&
+	       LOW_BYTE_OF(struct task_struct___blocked, task, is_blocked);
+}
 
 /* Returns true if `task`, which is leaving its CPU, leaves because the quota of its cgroup is used up. */
 static __always_inline bool is_throttled(struct task_struct *task)
