@@ -68,6 +68,7 @@ fn main() -> ExitCode {
     let tests: &[Test] = tests![
         #[land] #[measures] a_task_that_moves_and_exits_leaves_its_time_where_it_was => truth::last_move,
         a_realtime_task_is_seen_before_its_first_switch: TWO_CPUS => truth::fifo,
+        a_task_on_an_isolated_cpu_is_counted_when_it_leaves: TWO_CPUS => truth::isolated,
         a_task_that_never_switches_is_seen_while_it_runs => truth::running_on,
         #[land] #[measures] a_vfork_is_an_uninterruptible_wait => waits::vfork,
         a_rare_long_wait_is_told_by_where_it_slept => reasons::a_rare_long_wait_is_told_by_where_it_slept,

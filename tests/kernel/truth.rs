@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use anyhow::{Result, bail, ensure};
 use podperf_tests::{
-    agent::Agent,
+    agent::{Agent, testing},
     cgroup::TestCgroup,
     load::{cpu::CpuReport, moved::MovedReport, ring::RingReport},
     running::{Counts, Load, ONCPU, count, cpus, is_close, oncpu_is_cpu_stat, run, time, with_faults},
@@ -129,6 +129,36 @@ pub(crate) fn fifo() -> Result<()> {
                 before - outside,
                 after - outside
             );
+        }
+        load.wait_until_blocked()?;
+        oncpu_is_cpu_stat(&agent.fresh_metrics()?, &cgroup)?;
+        if caught {
+            return Ok(());
+        }
+    }
+    bail!("it never ran from before a reading to after it")
+}
+
+/// A reading does not interrupt an isolated CPU. The task there is counted when it leaves the CPU, and nothing is lost.
+pub(crate) fn isolated() -> Result<()> {
+    let agent = Agent::start(&testing("isolatedCpus=[1]"))?;
+    for _ in 0..5 {
+        thread::sleep(agent.coalesced_for());
+        let cgroup = TestCgroup::new("isolated")?;
+        let mut load = Load::start(&format!("fifo --seconds 0.4 --cpu 1 --hold --cgroup {}", cgroup.path().display()))?;
+        while cgroup.cpu_usage()? < Duration::from_millis(100) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let before = Counts::of(load.pid())?;
+        let metrics = agent.metrics()?;
+        let after = Counts::of(load.pid())?;
+        let _: CpuReport = load.report()?;
+        let unswitched = |counts: &Counts| (counts.state.clone(), counts.voluntary, counts.involuntary);
+        let caught = before.state == "R" && unswitched(&before) == unswitched(&after);
+        if caught {
+            // Without a row there is no series.
+            let found = time(&metrics, ONCPU, &cgroup, &[]).unwrap_or_default();
+            ensure!(found < Duration::from_millis(50), "{found:?} are counted before the task has left the CPU");
         }
         load.wait_until_blocked()?;
         oncpu_is_cpu_stat(&agent.fresh_metrics()?, &cgroup)?;

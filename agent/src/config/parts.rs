@@ -72,7 +72,12 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
 
 /// Returns the CPUs that are not sampled, and not interrupted for a reading.
 fn quiet_cpus(config: &Config, host: &Host) -> Vec<u32> {
-    if config.overhead.interrupt_isolated_cpus { Vec::new() } else { host.isolation.cpus() }
+    if config.overhead.interrupt_isolated_cpus { Vec::new() } else { all_isolated(config, host) }
+}
+
+fn all_isolated(config: &Config, host: &Host) -> Vec<u32> {
+    let tested = &config.testing.isolated_cpus;
+    if tested.is_empty() { host.isolation.cpus() } else { tested.clone() }
 }
 
 /// Returns the sensors that are on.
@@ -245,7 +250,7 @@ pub fn samples(config: &Config, host: &Host, samples: &Result<Option<SampleEvent
 /// Returns the state of isolated CPUs; `None` on a machine without any.
 #[must_use]
 pub fn isolated_cpus(config: &Config, host: &Host) -> Option<(State, String)> {
-    let cpus = host.isolation.cpus();
+    let cpus = all_isolated(config, host);
     if cpus.is_empty() {
         return None;
     }

@@ -21,6 +21,8 @@ pub struct Testing {
     pub shadow: bool,
     /// The agent gives up the capabilities and system calls that it does not need.
     pub sandbox: bool,
+    /// The CPUs that count as isolated, if the list is not empty.
+    pub isolated_cpus: Vec<u32>,
     /// Maximum number of open connections of the server, at least 4.
     pub connections: usize,
     /// Maximum time for a TLS handshake and for the headers of a request, and the time for which an idle connection
@@ -42,6 +44,7 @@ impl Default for Testing {
             max_stacks: None,
             shadow: false,
             sandbox: true,
+            isolated_cpus: Vec::new(),
             connections: 64,
             header_timeout: Duration::from_secs(10),
             coalesce: LONGEST_COALESCE,
@@ -90,6 +93,8 @@ mod tests {
         let wanted =
             Testing { tracepoint: Tracepoint::Raw, header_timeout: Duration::from_secs(600), ..Testing::default() };
         assert_eq!(read(&["tracepoint=raw", "headerTimeout=10m"]), Ok(wanted));
+        let wanted = Testing { isolated_cpus: vec![1, 2], ..Testing::default() };
+        assert_eq!(read(&["isolatedCpus=[1, 2]"]), Ok(wanted));
     }
 
     #[test]
