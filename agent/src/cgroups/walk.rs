@@ -1,6 +1,7 @@
 //! One walk of the tree: the id of a cgroup is the inode number of its directory.
 
 use std::{
+    ffi::OsString,
     fs::{self, DirEntry},
     io::{self, ErrorKind},
     os::unix::fs::MetadataExt,
@@ -36,11 +37,14 @@ impl Found {
 /// Fails if `root` itself cannot be read.
 pub fn walk(root: &Path) -> io::Result<Found> {
     let mut cgroups = vec![(CgroupId(fs::metadata(root)?.ino()), "/".to_owned())];
+    // A name need not be UTF-8, so the path in the result may not lead to the directory.
+    let mut directories = vec![root.to_owned()];
     let (mut next, mut unreadable) = (0, Vec::new());
     while next < cgroups.len() {
         let path = cgroups[next].1.clone();
+        let directory = std::mem::take(&mut directories[next]);
         next += 1;
-        let entries = match fs::read_dir(root.join(&path[1..])) {
+        let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
             Err(error) if has_vanished(&error) => continue,
             Err(_) => {
@@ -50,8 +54,11 @@ pub fn walk(root: &Path) -> io::Result<Found> {
         };
         let mut is_whole = true;
         for entry in entries {
-            match entry.and_then(|entry| directory(&entry)) {
-                Ok(Some((id, name))) => cgroups.push((id, format!("{}/{name}", path.trim_end_matches('/')))),
+            match entry.and_then(|entry| cgroup(&entry)) {
+                Ok(Some((id, name))) => {
+                    cgroups.push((id, format!("{}/{}", path.trim_end_matches('/'), name.to_string_lossy())));
+                    directories.push(directory.join(name));
+                }
                 Ok(None) => {}
                 Err(error) => is_whole &= has_vanished(&error),
             }
@@ -64,11 +71,11 @@ pub fn walk(root: &Path) -> io::Result<Found> {
 }
 
 /// Returns the id and the name of a directory, and `None` for a file.
-fn directory(entry: &DirEntry) -> io::Result<Option<(CgroupId, String)>> {
+fn cgroup(entry: &DirEntry) -> io::Result<Option<(CgroupId, OsString)>> {
     if !entry.file_type()?.is_dir() {
         return Ok(None);
     }
-    Ok(Some((CgroupId(entry.metadata()?.ino()), entry.file_name().to_string_lossy().into_owned())))
+    Ok(Some((CgroupId(entry.metadata()?.ino()), entry.file_name())))
 }
 
 /// Returns `true` for the errors of a cgroup that is removed during the walk.
@@ -78,7 +85,7 @@ fn has_vanished(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
+    use std::{ffi::OsStr, fs::File, os::unix::ffi::OsStrExt as _};
 
     use nix::{
         fcntl::{OFlag, openat},
@@ -97,6 +104,15 @@ mod tests {
         let mut paths: Vec<_> = found.cgroups.into_iter().map(|(_, path)| path).collect();
         paths.sort();
         assert_eq!(paths, ["/", "/a.slice", "/a.slice/b.scope"]);
+    }
+
+    #[test]
+    fn cgroups_below_a_name_of_any_bytes_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join(OsStr::from_bytes(b"caf\xe9")).join("inner")).unwrap();
+        let found = walk(root.path()).unwrap();
+        let paths: Vec<_> = found.cgroups.iter().map(|(_, path)| path.as_str()).collect();
+        assert_eq!(paths, ["/", "/caf\u{fffd}", "/caf\u{fffd}/inner"]);
     }
 
     #[test]

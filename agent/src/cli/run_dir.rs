@@ -21,6 +21,8 @@ use nix::{
 };
 use tracing::{debug, warn};
 
+use crate::kernel::proc::read_text;
+
 const LOCK: &str = "agent.lock";
 /// The files that an agent leaves in the run directory.
 const FILES: &[&str] = &[LOCK, "agent.new", "kept.state", "kept.new"];
@@ -259,7 +261,7 @@ fn text_of(path: &Path) -> Option<String> {
 
 /// Returns whether the process has the name or the program file of an agent.
 fn is_podperf(pid: u32) -> bool {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = read_text(format!("/proc/{pid}/comm")).unwrap_or_default();
     let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     let program = program.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with(PROGRAM) || program.starts_with(PROGRAM)
@@ -267,7 +269,7 @@ fn is_podperf(pid: u32) -> bool {
 
 /// Returns the start time of a process from `/proc/PID/stat`: a pid may be used again.
 fn start_of(pid: u32) -> Option<String> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
     // The command's name may hold spaces and brackets; `starttime` is the 20th field after it.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19).map(str::to_owned)
 }

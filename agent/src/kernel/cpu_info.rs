@@ -1,6 +1,8 @@
 //! The kind of the CPUs, from `/proc/cpuinfo`. Reading is I/O; parsing is pure.
 
-use std::{collections::BTreeSet, fs};
+use std::collections::BTreeSet;
+
+use super::proc::read_text;
 
 /// The identity of a node's CPUs, to compare nodes. Several kinds in one machine are joined by `+`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +20,8 @@ impl CpuInfo {
     /// Returns the CPUs of this machine; fields that the kernel does not show are empty.
     #[must_use]
     pub fn read() -> Self {
-        Self::parse(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+        // A hypervisor chooses the name of the model.
+        Self::parse(&read_text("/proc/cpuinfo").unwrap_or_default())
     }
 
     fn parse(cpuinfo: &str) -> Self {

@@ -1,7 +1,9 @@
 //! The memory that the process takes, the limit of its container, and the estimated memory of maps of given sizes.
 
 use std::{
+    ffi::OsStr,
     fs,
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
 
@@ -10,7 +12,14 @@ use podperf_ebpf::{
     sensor::{Map, Sensor},
 };
 
-use super::{adopt_or_load::max_oncpu_samples, copies::Sizes, load::SensorSettings, rows::Rows, sent};
+use super::{
+    adopt_or_load::max_oncpu_samples,
+    copies::Sizes,
+    load::SensorSettings,
+    mounts::{Mount, cgroup2_mounts, is_cgroup2},
+    rows::Rows,
+    sent,
+};
 
 /// Bytes that the kernel adds to an entry of a hash, of an LRU hash and of an array with a copy for each CPU.
 const HASH_ENTRY: u64 = 64;
@@ -73,8 +82,8 @@ impl Limit {
     /// Looks for the limits.
     #[must_use]
     pub fn find() -> Self {
-        let read = |file| fs::read_to_string(file).unwrap_or_default();
-        Self(own_cgroup(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo")))
+        let own = fs::read("/proc/self/cgroup").unwrap_or_default();
+        Self(own_cgroup(&own, &cgroup2_mounts()).into_iter().find(|(mount, _)| is_cgroup2(mount)))
     }
 
     /// Returns the smallest `memory.max`, in bytes; `None` if none is set or visible.
@@ -84,17 +93,15 @@ impl Limit {
     }
 }
 
-/// Returns a cgroup2 mount that shows the process' own cgroup, and the cgroup's path in the mount.
-fn own_cgroup(own: &str, mountinfo: &str) -> Option<(PathBuf, PathBuf)> {
-    let path = Path::new(own.lines().find_map(|line| line.strip_prefix("0::"))?);
-    mountinfo.lines().find_map(|line| {
-        let (fields, filesystem) = line.split_once(" - ")?;
-        let mut fields = fields.split(' ').skip(3);
-        let (root, mount) = (fields.next()?, fields.next()?);
-        // If the mount is from outside of the process' cgroup namespace, its root is above the namespace: `/../..`.
-        let below = path.strip_prefix(root).ok().filter(|_| filesystem.starts_with("cgroup2 "))?;
-        Some((mount.replace("\\040", " ").into(), below.to_owned()))
-    })
+/// Returns the cgroup2 mounts that have the process' own cgroup, each with the cgroup's path in the mount.
+fn own_cgroup(own: &[u8], mounts: &[Mount]) -> Vec<(PathBuf, PathBuf)> {
+    let Some(path) = own.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"0::")) else {
+        return Vec::new();
+    };
+    let path = Path::new(OsStr::from_bytes(path));
+    // If the mount is from outside of the process' cgroup namespace, its root is above the namespace: `/../..`.
+    let below = |mount: &Mount| Some((mount.point.clone(), path.strip_prefix(&mount.root).ok()?.to_owned()));
+    mounts.iter().filter_map(below).collect()
 }
 
 fn limit_of(mount: &Path, path: &Path) -> Option<u64> {
@@ -139,6 +146,7 @@ pub fn map_bytes(settings: &SensorSettings) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::mounts::parse;
 
     #[test]
     fn records_of_threads_are_of_the_kernels_sizes() {
@@ -158,18 +166,19 @@ mod tests {
 
     #[test]
     fn the_own_cgroup_is_found_in_a_mount_that_shows_it() {
-        let own = "0::/system.slice/podperf.service\n";
-        let mounts = "\
+        let own_cgroup = |own: &[u8], mountinfo: &[u8]| super::own_cgroup(own, &parse(mountinfo)).into_iter().next();
+        let own = b"12:memory:/caf\xe9\n0::/system.slice/podperf.service\n";
+        let mounts = b"\
             31 24 0:27 / /sys/fs/cgroup ro - tmpfs tmpfs ro\n\
             33 31 0:29 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
         let found = Some(("/sys/fs/cgroup/unified".into(), "system.slice/podperf.service".into()));
         assert_eq!(own_cgroup(own, mounts), found);
         // In a container: the host's tree is mounted, too, and its root is above the process' cgroup namespace.
-        let mounts = "\
+        let mounts = b"\
             40 24 0:29 /../../.. /host/sys/fs/cgroup ro - cgroup2 cgroup2 rw\n\
             41 24 0:29 / /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
-        assert_eq!(own_cgroup("0::/\n", mounts), Some(("/sys/fs/cgroup".into(), "".into())));
-        assert_eq!(own_cgroup("1:cpu:/a\n", mounts), None);
+        assert_eq!(own_cgroup(b"0::/\n", mounts), Some(("/sys/fs/cgroup".into(), "".into())));
+        assert_eq!(own_cgroup(b"1:cpu:/a\n", mounts), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A process as it was last seen: its identity, and its code mappings.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Read as _},
     sync::Arc,
 };
@@ -13,7 +13,7 @@ use super::{
     profile::Mapping,
     reader::{Place, Pulse},
 };
-use crate::model::ids::Pid;
+use crate::{kernel::proc::read_text, model::ids::Pid};
 
 /// The most bytes of `/proc/PID/maps` that are read: all mappings that a process may have, unless their paths are very
 /// long.
@@ -51,7 +51,7 @@ pub(super) struct Span {
 impl Life {
     /// Reads the identity of a process; returns `None` if there is no such process.
     pub(super) fn of(pid: Pid) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{}/stat", pid.0)).ok()?)
+        Self::parse(&read_text(format!("/proc/{}/stat", pid.0)).ok()?)
     }
 
     /// Returns whether this may be the life of a program with these addresses: start_code, end_code and start_stack.
@@ -168,7 +168,7 @@ pub(super) fn read_vmas(pid: Pid) -> io::Result<Vec<Vma>> {
 
 /// Returns the id that a process has in its own namespace: the last of its ids.
 pub(super) fn own_pid(pid: Pid) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{}/status", pid.0)).ok()?;
+    let status = read_text(format!("/proc/{}/status", pid.0)).ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("NStgid:"));
     ids.map_or(Some(pid.0), |ids| ids.split_ascii_whitespace().next_back()?.parse().ok())
 }

@@ -8,7 +8,7 @@
 //! agent.
 
 use std::{
-    fmt, fs, io,
+    fmt, io,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -23,7 +23,7 @@ use tracing::{debug, warn};
 
 use crate::{
     cgroups::KubePath,
-    kernel::own_descriptors,
+    kernel::{own_descriptors, proc::read_text},
     model::ids::{Pid, PodRef},
     sandbox::confine_reader,
 };
@@ -232,13 +232,13 @@ fn start_thread(confined: bool) -> Option<Thread> {
 
 /// Returns whether a thread of this process runs, or is ready to run.
 fn runs(thread: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    let stat = read_text(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R'))
 }
 
 /// Returns the owner of a process by its cgroup; empty if the process has none.
 pub(super) fn owner_of(pid: Pid) -> String {
-    let text = fs::read_to_string(format!("/proc/{}/cgroup", pid.0)).unwrap_or_default();
+    let text = read_text(format!("/proc/{}/cgroup", pid.0)).unwrap_or_default();
     owner_at(text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default())
 }
 

@@ -17,7 +17,7 @@ use crate::{
     collector::Observation,
     events::state::EventState,
     export::otlp,
-    kernel::cpu_info::CpuInfo,
+    kernel::{cpu_info::CpuInfo, proc::read_text},
     limits::{memory::ORDER, steps::STEPS},
     model::{
         feature::Feature,
@@ -301,7 +301,7 @@ fn server(families: &mut Vec<Family>, facts: &AgentFacts<'_>) {
 /// Returns the `process_*` families that every client library has; a value that cannot be read is left out.
 fn process() -> Vec<Family> {
     let mut families = Vec::new();
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let stat = read_text("/proc/self/stat").unwrap_or_default();
     // The command's name may hold spaces and brackets. So the fields are counted from the last bracket, where the third
     // begins.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
