@@ -114,10 +114,10 @@ impl AllCode {
         let known = self.processes.remove(&pid).filter(|space| space.program == program);
         let space = match known {
             Some(mut space) => {
-                space.refresh(pid);
+                space.refresh(pid, pulse);
                 space
             }
-            None => Space::read(pid, program)?,
+            None => Space::read(pid, program, pulse)?,
         };
         Some(Code { all: self, space, pid, at_ns: 0, pulse, until, open: HashMap::new(), memory: None })
     }
@@ -147,7 +147,7 @@ impl<'a> Code<'a> {
         }
         // The mappings get other numbers.
         self.open.clear();
-        self.space.read_again(self.pid);
+        self.space.read_again(self.pid, self.pulse);
         let found = self.space.find(address);
         (found.is_some() || self.space.read_ns > self.at_ns).then_some(found)
     }
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn the_vdso_has_rules() {
         let (own, pulse) = (Pid(std::process::id()), pulse());
-        let vmas = read_vmas(own).unwrap();
+        let vmas = read_vmas(own, || Ok(())).unwrap();
         let is_vdso = |vma: &&Vma| matches!(&vma.backing, Backing::Special(name) if name == "[vdso]");
         let vdso = vmas.iter().find(is_vdso).expect("Linux maps one");
         let mut all = AllCode::new();

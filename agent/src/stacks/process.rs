@@ -1,6 +1,7 @@
 //! A process as it was last seen: its identity, and its code mappings.
 
 use std::{
+    collections::HashMap,
     fs::File,
     io::{self, Read as _},
     sync::Arc,
@@ -15,9 +16,8 @@ use super::{
 };
 use crate::{kernel::proc::read_text, model::ids::Pid};
 
-/// The most bytes of `/proc/PID/maps` that are read: all mappings that a process may have, unless their paths are very
-/// long.
-const MAX_MAPS: u64 = 16 << 20;
+/// The most bytes of `/proc/PID/maps` that are read: some 400,000 mappings.
+const MAX_MAPS: u64 = 64 << 20;
 
 /// The identity of a program in a process: its start time, and the addresses of its code and its stack, which an exec
 /// changes. It differs from earlier programs with the same process id.
@@ -85,17 +85,19 @@ impl Life {
 impl Process {
     /// Returns a process with these mappings. Known mappings of the same program keep their object.
     pub(super) fn new(pid: Pid, life: Life, vmas: Vec<Vma>, before: Option<Self>, next: &mut u64) -> Self {
-        let (mut old, number) = match before {
+        let (old, number) = match before {
             Some(before) if before.life == life => (before.spans, Some(before.number)),
             _ => (Vec::new(), None),
         };
+        let mut old: HashMap<u64, Span> = old.into_iter().map(|span| (span.vma.start, span)).collect();
         let mut spans = Vec::with_capacity(vmas.len());
         for vma in vmas {
-            let known = old.iter().position(|span| span.vma == vma).map(|at| old.swap_remove(at));
+            let is_known = old.get(&vma.start).is_some_and(|span| span.vma == vma);
+            let known = if is_known { old.remove(&vma.start) } else { None };
             spans.push(known.unwrap_or(Span { vma, object: None, mapping: None }));
         }
         // JIT compilers often unmap memory, and its names are not remembered for the process.
-        let kept_all = old.iter().all(|span| span.vma.backing == Backing::Anonymous);
+        let kept_all = old.values().all(|span| span.vma.backing == Backing::Anonymous);
         let number = number.filter(|_| kept_all).unwrap_or_else(|| {
             *next += 1;
             *next
@@ -160,10 +162,13 @@ pub(super) fn object_of(process: Pid, vma: &Vma, objects: &Objects, pulse: &Puls
 }
 
 /// Returns the executable mappings of a process; an empty list for a process that has ended or is a kernel thread.
-pub(super) fn read_vmas(pid: Pid) -> io::Result<Vec<Vma>> {
-    let mut text = Vec::new();
-    File::open(format!("/proc/{}/maps", pid.0))?.take(MAX_MAPS).read_to_end(&mut text)?;
-    Ok(maps::parse(&text))
+/// `beat` is called before each read, and may end the reading with an error.
+pub(super) fn read_vmas(pid: Pid, beat: impl Fn() -> io::Result<()>) -> io::Result<Vec<Vma>> {
+    let mut text = File::open(format!("/proc/{}/maps", pid.0))?.take(MAX_MAPS);
+    maps::read(|buffer| {
+        beat()?;
+        text.read(buffer)
+    })
 }
 
 /// Returns the id that a process has in its own namespace: the last of its ids.
@@ -241,12 +246,12 @@ mod tests {
         let life = Life::of(own).unwrap();
         let (mut next, objects) = (0, Objects::new());
         let pulse = Pulse::new(Instant::now() + Duration::from_secs(3600), Place::Own);
-        let mut first = Process::new(own, life, read_vmas(own).unwrap(), None, &mut next);
+        let mut first = Process::new(own, life, read_vmas(own, || Ok(())).unwrap(), None, &mut next);
         for span in &mut first.spans {
             span.identify(object_of(own, &span.vma, &objects, &pulse));
         }
         let code = first.spans.iter().find(|span| span.object.is_some()).unwrap().vma.start;
-        let again = Process::new(own, life, read_vmas(own).unwrap(), Some(first), &mut next);
+        let again = Process::new(own, life, read_vmas(own, || Ok(())).unwrap(), Some(first), &mut next);
         assert!(again.spans[again.find(code).unwrap()].object.is_some());
     }
 

@@ -11,6 +11,7 @@ use super::{
     hotspot::{self, HotSpot},
     maps::{Backing, Vma},
     process::{Life, read_vmas},
+    reader::Pulse,
 };
 use crate::{kernel::clock::monotonic_ns, model::ids::Pid};
 
@@ -49,9 +50,9 @@ pub(super) struct Space {
 
 impl Space {
     /// Reads the mappings of a process that runs this program; `None` if it has ended or runs another one.
-    pub(super) fn read(pid: Pid, program: [u64; 3]) -> Option<Self> {
+    pub(super) fn read(pid: Pid, program: [u64; 3], pulse: &Pulse) -> Option<Self> {
         let (read_ns, tried) = (monotonic_ns(), Instant::now());
-        let vmas = read_vmas(pid).ok().filter(|vmas| !vmas.is_empty())?;
+        let vmas = read_vmas(pid, || pulse.beat()).ok().filter(|vmas| !vmas.is_empty())?;
         // The life is read after the mappings: they belong to this program.
         Life::of(pid).filter(|life| life.may_be(program))?;
         let tables = vec![None; vmas.len()];
@@ -75,22 +76,23 @@ impl Space {
     }
 
     /// Reads the mappings again if that was not done for long.
-    pub(super) fn refresh(&mut self, pid: Pid) {
+    pub(super) fn refresh(&mut self, pid: Pid, pulse: &Pulse) {
         if self.tried.elapsed() >= LONGEST_PAUSE {
-            self.read_again(pid);
+            self.read_again(pid, pulse);
         }
     }
 
     /// Reads the mappings again, unless that was done lately. Known files keep their tables.
-    pub(super) fn read_again(&mut self, pid: Pid) {
+    pub(super) fn read_again(&mut self, pid: Pid, pulse: &Pulse) {
         if self.tried.elapsed() < self.pause {
             return;
         }
         self.tried = Instant::now();
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        let Some(mut new) = Self::read(pid, self.program) else { return };
+        let Some(mut new) = Self::read(pid, self.program, pulse) else { return };
         for (vma, tables) in new.vmas.iter().zip(&mut new.tables) {
-            let known = self.vmas.iter().position(|known| known == vma);
+            let known = self.vmas.binary_search_by_key(&vma.start, |known| known.start).ok();
+            let known = known.filter(|at| self.vmas.get(*at) == Some(vma));
             *tables = known.and_then(|at| self.tables.get(at).cloned().flatten());
         }
         // The fields of a machine stay where they are.

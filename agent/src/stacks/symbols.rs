@@ -308,7 +308,7 @@ mod tests {
     fn code_of(child: &Child) -> u64 {
         let is_library = |vma: &&Vma| matches!(&vma.backing, Backing::File(file) if file.path.contains("libc"));
         loop {
-            let vmas = read_vmas(Pid(child.id())).unwrap_or_default();
+            let vmas = read_vmas(Pid(child.id()), || Ok(())).unwrap_or_default();
             if let Some(vma) = vmas.iter().find(is_library) {
                 return vma.start + 0x1000;
             }

@@ -394,7 +394,7 @@ impl User {
     /// Returns the mappings of a process; `None` if there are none. A process that waits for a page of a file may block
     /// the read.
     fn vmas(&mut self, pid: Pid, turn: &mut Turn) -> Option<Vec<Vma>> {
-        let vmas = self.run(turn, pid, reader::Place::Own, move |_| read_vmas(pid));
+        let vmas = self.run(turn, pid, reader::Place::Own, move |pulse| read_vmas(pid, || pulse.beat()));
         vmas?.ok().filter(|vmas| !vmas.is_empty())
     }
 
