@@ -153,7 +153,7 @@ fn check_as_nobody_names_the_capabilities() -> Result<()> {
         );
         ensure!(there.iter().all(|name| !words.contains(name)), "{words}");
         report.expect("bpf programs", "programs-not-tried", "unsupported")?.names(&["capabilities"])?;
-        report.expect_verdict("unusable", &["capabilities", "bpf programs"])?;
+        report.expect_verdict("unusable", &["capabilities", "bpf programs", "stacks"])?;
         // The agent reports the same error.
         Refusal::of(&mut nobody.agent("", capabilities)?)?.expect(3, &[&format!("error: {words}")])?;
     }
@@ -206,16 +206,16 @@ fn check_in_a_container_without_capabilities_names_them() -> Result<()> {
     let report = report_through(&container, NO_EVENTS)?;
     report.expect("capabilities", "capabilities-missing", "unsupported")?.names(&["CAP_BPF", "CAP_PERFMON"])?;
     // Everything else is as on the host.
-    report.expect_verdict("unusable", &["capabilities", "bpf programs"])?;
+    report.expect_verdict("unusable", &["capabilities", "bpf programs", "stacks"])?;
     let added = ["setpriv", "--bounding-set=-all,+bpf,+perfmon", "--inh-caps=-all"];
     let container = [&["unshare", "--mount", "--pid", "--fork"][..], &added].concat();
-    report_through(&container, NO_EVENTS)?.expect_verdict("usable", &[])
+    report_through(&container, NO_EVENTS)?.expect_verdict("degraded", &["stacks"])
 }
 
 fn check_in_a_rootless_container_names_its_user_namespace() -> Result<()> {
     let report = report_through(&["unshare", "--user", "--map-root-user", "--mount"], NO_EVENTS)?;
     report.expect("capabilities", "capabilities-user-namespace", "unsupported")?;
-    report.expect_verdict("unusable", &["capabilities", "bpf programs"])
+    report.expect_verdict("unusable", &["capabilities", "bpf programs", "stacks"])
 }
 
 fn check_without_the_kernels_types_names_them() -> Result<()> {

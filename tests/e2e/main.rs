@@ -16,6 +16,7 @@ mod hung;
 mod lifecycle;
 mod limits;
 mod memo;
+mod mounts;
 mod musl;
 mod names;
 mod nobody;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         restart::TESTS,
         bounds::TESTS,
         check::TESTS,
+        mounts::TESTS,
     ]
     .concat();
     let server =

@@ -24,7 +24,7 @@ use crate::{
     },
     kernel::{
         self, AnsweringTime, LoadError, Pins, PinsError, SampleEvent, SensorState, Sensors, Tracepoint, host::Host,
-        memory::Limit,
+        memory::Limit, symbols::KernelNames,
     },
     limits::{MemorySettings, cpu::Overhead, memory::GivenUp},
     model::status::{State, Status},
@@ -84,6 +84,7 @@ pub fn start(
         }
         None => (None, None),
     };
+    let stacks_with = |kernel_names| parts::stacks(&config, &Host { kernel_names, ..host.clone() });
     let (reader, collector) = collector::start(
         sensors,
         CollectorSettings {
@@ -103,6 +104,7 @@ pub fn start(
                 stacks: profiles,
             },
             profiles: profiles.then_some((config.otlp.interval, window_sender)),
+            stacks: profiles.then(|| [KernelNames::Shown, host.kernel_names.hidden()].map(stacks_with)),
             filter,
             new_processes: process_sender,
             unwinder: unwound,
@@ -245,6 +247,8 @@ fn set_states(
     let (state, detail) =
         parts::scheduling(config.testing.tracepoint, tracepoint, kernel::host::in_initial_pid_namespace());
     status.set("scheduling sensor", state, detail);
+    let (state, detail) = parts::cgroup2(host);
+    status.set("cgroup2", state, detail);
     status.set("cgroup sensor", State::Healthy, "births and deaths from the kernel");
     let (state, detail) = parts::stacks(config, host);
     status.set("stacks", state, detail);

@@ -38,8 +38,12 @@ codes! {
     BtfMissing = "btf-missing",
     /// The cgroup2 tree is there.
     Cgroup2Found = "cgroup2-found",
+    /// The directory has only a part of the machine's cgroup2 tree.
+    Cgroup2Part = "cgroup2-part",
     /// No cgroup2 tree is mounted.
     Cgroup2Missing = "cgroup2-missing",
+    /// Other mounts hide each cgroup2 mount.
+    Cgroup2Hidden = "cgroup2-hidden",
     /// The configured directory is not a cgroup2 tree.
     Cgroup2Wrong = "cgroup2-wrong",
     /// Lockdown does not keep kernel memory from BPF, as far as it is visible.

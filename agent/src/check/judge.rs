@@ -16,7 +16,7 @@ use crate::{
         LoadError, OpenCounter, SensorState,
         host::{Host, OLDEST_TESTED, Unsupported},
     },
-    limits::memory::Budget,
+    limits::memory::{Budget, WITHOUT_BUDGET},
     model::status::State,
     pods::{SourceError, Trial},
 };
@@ -94,28 +94,30 @@ fn pods(found: &Result<Pods, SourceError>) -> Check {
 fn machine(host: &Host) -> Vec<Check> {
     let (major, minor) = OLDEST_TESTED;
     let untested = if host.is_untested() { ", not tested" } else { "" };
-    let cgroup_root = host.cgroup_root.as_deref().unwrap_or_else(|| "".as_ref()).display();
+    let (tree, cgroup2) = parts::cgroup2(host);
+    let of_tree = if tree == State::Healthy { Code::Cgroup2Found } else { Code::Cgroup2Part };
     let lockdown = match host.lockdown.as_deref() {
         None => "not in force, as far as can be seen from here".to_owned(),
         Some(mode) => format!("`{mode}`"),
     };
     let kernel = if host.is_untested() { Code::KernelUntested } else { Code::KernelTested };
-    let healthy = [
-        (kernel, "kernel", format!("{}{untested}; podperf is tested on {major}.{minor} and newer", host.kernel)),
-        (Code::BtfFound, "btf", "the kernel describes its types".into()),
-        (Code::Cgroup2Found, "cgroup2", format!("`{cgroup_root}`")),
-        (Code::LockdownOpen, "lockdown", lockdown),
-        (Code::CapabilitiesHeld, "capabilities", "CAP_BPF and CAP_PERFMON".into()),
+    let release = format!("{}{untested}; podperf is tested on {major}.{minor} and newer", host.kernel);
+    let without_problems = [
+        (kernel, "kernel", State::Healthy, release),
+        (Code::BtfFound, "btf", State::Healthy, "the kernel describes its types".into()),
+        (of_tree, "cgroup2", tree, cgroup2),
+        (Code::LockdownOpen, "lockdown", State::Healthy, lockdown),
+        (Code::CapabilitiesHeld, "capabilities", State::Healthy, "CAP_BPF and CAP_PERFMON".into()),
     ];
     let problems = host.problems();
-    let line = |(id, name, detail): (Code, &str, String)| {
+    let line = |(id, name, state, detail): (Code, &str, State, String)| {
         let problem = problems.iter().find(|problem| check_of(problem).1 == name);
         problem.map_or_else(
-            || Check::healthy(id, name, detail),
+            || part(id, name, state, way_out(&detail)),
             |problem| Check::unsupported(check_of(problem).0, name, way_out(&problem.to_string())),
         )
     };
-    healthy.into_iter().map(line).collect()
+    without_problems.into_iter().map(line).collect()
 }
 
 /// Returns the code of a problem, and the name of the line that reports it.
@@ -124,6 +126,7 @@ const fn check_of(problem: &Unsupported) -> (Code, &'static str) {
         Unsupported::Features { .. } => (Code::ProgramsFeatures, PROGRAMS),
         Unsupported::Btf => (Code::BtfMissing, "btf"),
         Unsupported::NoCgroup2 => (Code::Cgroup2Missing, "cgroup2"),
+        Unsupported::HiddenCgroup2(_) => (Code::Cgroup2Hidden, "cgroup2"),
         Unsupported::NotCgroup2(_) => (Code::Cgroup2Wrong, "cgroup2"),
         Unsupported::Lockdown => (Code::LockdownConfidentiality, "lockdown"),
         Unsupported::UserNamespace => (Code::CapabilitiesUserNamespace, "capabilities"),
@@ -197,16 +200,13 @@ fn bpf_scheduler(name: &str) -> Check {
 
 fn stacks(config: &Config, host: &Host) -> Check {
     let (state, detail) = parts::stacks(config, host);
-    let missing: Vec<_> = [Capability::CAP_SYSLOG, Capability::CAP_SYS_PTRACE]
-        .into_iter()
-        .filter(|capability| !host.has(*capability))
-        .collect();
+    let missing: Vec<_> = host.without_names().into_iter().map(|(_, need)| need).collect();
     let id = match parts::wants_profiles(config) {
         false => Code::StacksOff,
         true if missing.is_empty() => Code::StacksTaken,
         true => Code::StacksWithoutNames,
     };
-    part(id, "stacks", state, (detail, Some(Remedy::GrantNames(missing))))
+    part(id, "stacks", state, (detail, Some(Remedy::ProvideNames(missing))))
 }
 
 /// Makes the line of samples; `None` where the programs themselves did not start.
@@ -325,10 +325,7 @@ fn listen(config: &Config, listen: &anyhow::Result<Listen>) -> Check {
 fn memory(found: &Result<(Option<Budget>, Option<String>), ConfigError>) -> Check {
     const NAME: &str = "memory";
     match found {
-        Ok((None, _)) => {
-            let detail = "without a budget: `overhead.maxMemory` is 0, or the container has no limit";
-            Check::healthy(Code::MemoryNoBudget, NAME, detail)
-        }
+        Ok((None, _)) => Check::healthy(Code::MemoryNoBudget, NAME, WITHOUT_BUDGET),
         Ok((Some(budget), None)) => Check::healthy(Code::MemoryFits, NAME, format!("the maps fit into {budget}")),
         Ok((Some(_), Some(reduced))) => Check::degraded(Code::MemoryReduced, NAME, way_out(reduced)),
         Err(error) => Check::failed(Code::MemoryTooSmall, NAME, way_out(&error.to_string())),

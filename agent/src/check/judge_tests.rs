@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     check::{probe::Started, table},
     events::plan::{Limits, plan},
-    kernel::{SampleEvent, Tracepoint, isolation::Isolation},
+    kernel::{SampleEvent, Tracepoint, host::NamesNeed, isolation::Isolation, symbols::KernelNames},
     model::sensors::ALL,
 };
 
@@ -65,7 +65,8 @@ fn whole() -> Host {
 fn lacking() -> Vec<(Code, Host)> {
     vec![
         (Code::BtfMissing, Host { btf: false, ..whole() }),
-        (Code::Cgroup2Missing, Host { cgroup_root: None, is_cgroup2: false, ..whole() }),
+        (Code::Cgroup2Missing, Host { cgroup_root: None, cgroup2_mounts: Vec::new(), ..whole() }),
+        (Code::Cgroup2Hidden, Host { cgroup_root: None, ..whole() }),
         (Code::Cgroup2Wrong, Host { is_cgroup2: false, ..whole() }),
         (Code::LockdownConfidentiality, Host { lockdown: Some("confidentiality".into()), ..whole() }),
         (Code::CapabilitiesMissing, Host { capabilities: vec![Capability::CAP_BPF], ..whole() }),
@@ -168,8 +169,10 @@ fn situations() -> Vec<(Config, Findings)> {
     let mut all = vec![
         findings(),
         Findings { host: Host { kernel: "5.14.0-503.11.1.el9_5.x86_64".into(), ..whole() }, ..findings() },
+        Findings { host: Host { sees_all_cgroups: false, ..whole() }, ..findings() },
         Findings { programs: started(Tracepoint::Raw), ..findings() },
         Findings { host: Host { scheduler: Some("lavd".into()), ..whole() }, ..findings() },
+        hidden_names(),
         with_samples(Ok(None), &[State::Healthy, State::Unsupported, State::Degraded]),
         with_samples(Err("permission denied".into()), &[]),
         Findings { perf_event_open: Err("permission denied (allow it)".into()), ..findings() },
@@ -203,7 +206,6 @@ fn situations() -> Vec<(Config, Findings)> {
     let refused = refused_exports().into_iter().map(|(error, ..)| Err(NoExport::Receiver(error.into())));
     let bad = Err(NoExport::Configuration("failed to read `otlp.tls.caFile` (mount it)".into()));
     all.extend(refused.chain([Ok(()), bad]).map(|tried| (exports.clone(), export(tried))));
-
     let mut without_stacks = Config::default();
     without_stacks.stacks.enabled = false;
     all.push((without_stacks, findings()));
@@ -214,6 +216,10 @@ fn situations() -> Vec<(Config, Findings)> {
         (config, Findings { host: Host { isolation, ..whole() }, ..findings() })
     }));
     all
+}
+
+fn hidden_names() -> Findings {
+    Findings { host: Host { kernel_names: KernelNames::Hidden, ..whole() }, ..findings() }
 }
 
 fn reduced_memory() -> Findings {
@@ -355,11 +361,13 @@ fn names_in_profiles_matter_only_where_there_are_profiles() {
     config.otlp.endpoint = "http://x:4317".into();
     let report = judge(&config, &findings);
     let found = line(&report, Code::StacksWithoutNames);
-    let missing = vec![Capability::CAP_SYSLOG, Capability::CAP_SYS_PTRACE];
-    assert_eq!((found.state, &found.fix), ("degraded", &Some(Remedy::GrantNames(missing))));
+    let missing = vec![NamesNeed::Capability(Capability::CAP_SYS_PTRACE)];
+    assert_eq!((found.state, &found.fix), ("degraded", &Some(Remedy::ProvideNames(missing))));
     assert_eq!((line(&report, Code::ExportAccepted).state, report.verdict), ("healthy", Verdict::Degraded));
+    let fix = Some(Remedy::ProvideNames(vec![NamesNeed::Addresses]));
+    expect(&hidden_names(), Code::StacksWithoutNames, "degraded", fix, Verdict::Degraded);
     config.stacks.enabled = false;
-    assert_eq!(line(&judge(&config, &findings), Code::StacksOff).state, "healthy");
+    assert_eq!(line(&judge(&config, &hidden_names()), Code::StacksOff).state, "healthy");
 }
 
 #[test]

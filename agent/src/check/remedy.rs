@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use caps::Capability;
 use serde::{Serialize, Serializer};
+
+use crate::kernel::host::NamesNeed;
 
 /// The remedy of a finding. `Display` is its text for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +23,8 @@ pub enum Remedy {
     MoreMemory,
     /// Report a bug.
     ReportBug,
-    /// Give these capabilities for names in stacks.
-    GrantNames(Vec<Capability>),
+    /// Provide what names in stacks need.
+    ProvideNames(Vec<NamesNeed>),
     /// Allow perf_event_open(2) for samples.
     AllowSamples,
     /// Turn the sensor with this name off.
@@ -54,9 +55,14 @@ impl fmt::Display for Remedy {
             Self::BuildBpf => "a kernel built with CONFIG_BPF_SYSCALL=y, or a seccomp profile that allows bpf(2)",
             Self::MoreMemory => "more memory for this container, or for the machine",
             Self::ReportBug => "report this as a bug, with the kernel's version",
-            Self::GrantNames(missing) => {
-                let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
-                return write!(f, "give it {}, or do without these names", missing.join(" and "));
+            Self::ProvideNames(missing) => {
+                let provide = |need: &NamesNeed| match need {
+                    NamesNeed::Capability(capability) => format!("give it {capability}"),
+                    NamesNeed::Addresses => format!("run {need}, and write it to /etc/sysctl.d for good"),
+                    NamesNeed::Table => format!("give it {need}"),
+                };
+                let missing: Vec<_> = missing.iter().map(provide).collect();
+                return write!(f, "{}, or do without these names", missing.join(", and "));
             }
             Self::AllowSamples => "allow perf_event_open(2), see the line below, or do without: `stacks.onCpuHertz: 0`",
             Self::TurnSensorOff(sensor) => return write!(f, "or do without: `sensors.{sensor}.enabled: false`"),

@@ -39,6 +39,7 @@ impl Collector {
         let detail = "the thread that unwinds stacks has ended: most waits have no user stacks (restart the agent)";
         self.settings.status.set("stacks", State::Degraded, detail);
         self.settings.unwinder = None;
+        self.settings.stacks = None;
         stacks
     }
 

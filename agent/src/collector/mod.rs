@@ -114,6 +114,8 @@ pub struct CollectorSettings {
     pub heartbeat: Heartbeat,
     /// The interval of profiles and their receiver; `None` makes no profiles.
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
+    /// The states of the part `stacks` while the kernel shows its functions, and while it hides them.
+    pub stacks: Option<[(State, String); 2]>,
     /// The filter of the agent's own profiles.
     pub filter: Filter,
     /// The channel to the symbolizer for processes with new stacks, which it reads before they end.
@@ -149,9 +151,7 @@ pub fn start(
     let answering = settings.answering.clone();
     let limits = Limits::new(settings.overhead, answering, memory, stacks, &sensors, settings.status.clone());
     let mut samples = Window::new(settings.max_stacks, settings.max_samples, seen);
-    if settings.profiles.is_some() {
-        samples.learn_functions();
-    }
+    profiles::learn_functions(&mut samples, &settings);
     tree.walked(walk(&settings.cgroup_root)?, monotonic_ns());
     // Losses under previous agents are in no profile of this agent, and they are not reported as new.
     let drops_then = sensors.drops()?;

@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
-use super::{Collector, names};
+use super::{Collector, CollectorSettings, names};
 use crate::{
     attribution::{Owner, Subject},
     filter::{Filter, Full, Known},
@@ -19,9 +19,10 @@ use crate::{
         clock::{monotonic_ns, thread_cpu},
         records::RawSample,
         return_free_memory,
+        symbols::KernelFunctions,
     },
     model::{feature::Feature, ids::WakerId, sensors, slot::Slot},
-    stacks::{ProfileSample, RawProfile, RawProfileWaker},
+    stacks::{ProfileSample, RawProfile, RawProfileWaker, Window},
 };
 
 /// The largest number of windows that may wait for their names.
@@ -47,6 +48,20 @@ enum Cut {
 fn is_of_profiles(reason: &str) -> bool {
     !matches!(reason, "cgroup_table" | "event_read" | "cgroup_ring" | "sensor_table")
         && sensors::drops().all(|own| own.name != reason)
+}
+
+/// Returns the functions of the kernel, read again if they may have changed; none without profiles. Reports whether the
+/// kernel shows them.
+pub(super) fn learn_functions(samples: &mut Window, settings: &CollectorSettings) -> Arc<KernelFunctions> {
+    if settings.profiles.is_none() {
+        return Arc::default();
+    }
+    let functions = samples.learn_functions();
+    if let Some([shown, hidden]) = &settings.stacks {
+        let (state, detail) = if functions.is_empty() { hidden } else { shown };
+        settings.status.set("stacks", *state, detail.as_str());
+    }
+    functions
 }
 
 impl Collector {
@@ -115,7 +130,7 @@ impl Collector {
             samples,
             losses,
             sample_period: self.settings.sample_period,
-            functions: self.samples.learn_functions(),
+            functions: learn_functions(&mut self.samples, &self.settings),
             on_its_way: Arc::clone(&self.on_the_way),
         };
         let handed_on = taker.try_send(profile).is_ok();

@@ -7,7 +7,9 @@ use std::{path::Path, time::Duration};
 use super::{Config, ConfigError, Identity, Limits, PodSource, ServerLimits, Unwinding};
 use crate::{
     access::AccessSettings,
-    kernel::{PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host, isolation::CpuRanges},
+    kernel::{
+        PmuSettings, SampleEvent, SensorSettings, Tracepoint, host::Host, isolation::CpuRanges, symbols::KernelNames,
+    },
     limits::memory::{Budget, Mebi, OWN_BYTES},
     model::{
         sensors::{ALL, Sensor},
@@ -215,6 +217,20 @@ pub fn bpf_scheduler(name: &str) -> (State, String) {
     (State::Degraded, detail)
 }
 
+/// Returns the state of the cgroup2 tree that the agent reads.
+#[must_use]
+pub fn cgroup2(host: &Host) -> (State, String) {
+    let root = host.cgroup_root.as_deref().unwrap_or_else(|| "".as_ref()).display();
+    if host.sees_all_cgroups {
+        return (State::Healthy, format!("`{root}`"));
+    }
+    let detail = format!(
+        "`{root}` has only a part of the machine's cgroups: the others have no names (start the container with \
+         `--cgroupns=host`, or mount the host's /sys/fs/cgroup and name it with `--cgroup-root DIR`)"
+    );
+    (State::Degraded, detail)
+}
+
 /// Returns the state of stacks.
 #[must_use]
 pub fn stacks(config: &Config, host: &Host) -> (State, String) {
@@ -223,12 +239,17 @@ pub fn stacks(config: &Config, host: &Host) -> (State, String) {
     }
     let missing = host.without_names();
     if missing.is_empty() {
-        (State::Healthy, "kernel and user stacks of every wait".into())
+        return (State::Healthy, "kernel and user stacks of every wait".into());
+    }
+    let missing: Vec<_> = missing.iter().map(|(names, need)| format!("{names} (needs {need})")).collect();
+    let missing = missing.join(" and ");
+    if host.kernel_names != KernelNames::Shown {
+        (State::Degraded, format!("without {missing}, and so without reasons of waits"))
     } else if sends_profiles(config) {
-        (State::Degraded, format!("without {}", missing.join(" and ")))
+        (State::Degraded, format!("without {missing}"))
     } else {
         // No receiver is configured that would need the names.
-        (State::Healthy, format!("of every wait, without {}", missing.join(" and ")))
+        (State::Healthy, format!("of every wait, without {missing}"))
     }
 }
 
@@ -269,6 +290,8 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use caps::Capability;
+
     use super::*;
     use crate::{kernel::isolation::Isolation, limits::max_memory::MaxMemory};
 
@@ -295,6 +318,29 @@ mod tests {
         assert_eq!(isolated_cpus(&config, &Host::example()), None);
         let settings = sensor_settings(&Config::default(), &Host::example());
         assert_eq!((settings.quiet_cpus, settings.tickless), (vec![], false));
+    }
+
+    #[test]
+    fn a_part_of_the_cgroup_tree_is_degraded() {
+        assert_eq!(cgroup2(&Host::example()), (State::Healthy, "`/sys/fs/cgroup`".into()));
+        let (state, detail) = cgroup2(&Host { sees_all_cgroups: false, ..Host::example() });
+        assert_eq!(state, State::Degraded);
+        assert!(detail.contains("only a part") && detail.contains("`--cgroupns=host`"), "{detail}");
+    }
+
+    #[test]
+    fn stacks_without_kernel_names_are_degraded_even_without_a_receiver() {
+        let capabilities = vec![Capability::CAP_SYSLOG];
+        for (kernel_names, expected, says) in [
+            (KernelNames::Shown, State::Healthy, "other users' processes (needs CAP_SYS_PTRACE)"),
+            (KernelNames::Hidden, State::Degraded, "kernel names (needs `sysctl kernel.kptr_restrict=1`)"),
+            (KernelNames::Missing, State::Degraded, "a kernel with CONFIG_KALLSYMS=y)"),
+        ] {
+            let host = Host { kernel_names, capabilities: capabilities.clone(), ..Host::example() };
+            let (state, detail) = stacks(&Config::default(), &host);
+            assert_eq!(state, expected, "{detail}");
+            assert!(detail.contains(says), "{detail}");
+        }
     }
 
     #[test]

@@ -1,14 +1,20 @@
 //! Facts of this machine: kernel, BTF, cgroup2, lockdown, capabilities. Reading them is I/O; judging them is pure.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
 };
 
 use caps::{CapSet, Capability};
 use thiserror::Error;
 
-use super::{cpu_info::CpuInfo, isolation::Isolation, sched_ext};
+use super::{
+    cpu_info::CpuInfo,
+    isolation::Isolation,
+    mounts::{self, cgroup2_mounts, is_cgroup2},
+    sched_ext,
+    symbols::KernelNames,
+};
 use crate::events;
 
 /// The oldest kernel that ring 2 of the tests runs on. The agent still tries older kernels: see `features.rs`.
@@ -22,8 +28,6 @@ const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 /// The lockdown mode in which BPF programs cannot read kernel memory: the kernel then has no helper
 /// `bpf_probe_read_kernel_str`.
 const CONFIDENTIALITY: &str = "confidentiality";
-/// `CGROUP2_SUPER_MAGIC` of `statfs(2)`.
-const CGROUP2_MAGIC: i64 = 0x6367_7270;
 
 /// Facts of the machine that the agent depends on.
 #[derive(Clone, Debug)]
@@ -32,12 +36,18 @@ pub struct Host {
     pub kernel: String,
     /// Set if the kernel describes its types (`CONFIG_DEBUG_INFO_BTF`).
     pub btf: bool,
-    /// Root of the cgroup2 tree: the configured directory, else the first cgroup2 mount.
+    /// Root of the cgroup2 tree: the configured directory, else a visible cgroup2 mount.
     pub cgroup_root: Option<PathBuf>,
     /// Set if `cgroup_root` really is a cgroup2 mount.
     pub is_cgroup2: bool,
+    /// Set if `cgroup_root` is the root of the machine's whole tree.
+    pub sees_all_cgroups: bool,
+    /// The directories of all cgroup2 mounts. Other mounts may hide them.
+    pub cgroup2_mounts: Vec<PathBuf>,
     /// Effective capabilities of the agent.
     pub capabilities: Vec<Capability>,
+    /// The names of its functions that the kernel shows.
+    pub kernel_names: KernelNames,
     /// Set if the capabilities belong to a user namespace other than the machine's initial one.
     pub user_namespace: bool,
     /// `kernel.perf_event_paranoid`.
@@ -83,6 +93,13 @@ pub enum Unsupported {
         "no cgroup2 mount in /proc/self/mountinfo (mount one: `mount -t cgroup2 none /sys/fs/cgroup`, or name the host's with `--cgroup-root DIR`)"
     )]
     NoCgroup2,
+    /// Other mounts hide all cgroup2 mounts.
+    #[error(
+        "other mounts hide each cgroup2 mount: {} (unmount what lies above, or mount cgroup2 once more and name the \
+         directory with `--cgroup-root DIR`)",
+        list(.0)
+    )]
+    HiddenCgroup2(Vec<PathBuf>),
     /// The configured directory is not a cgroup2 mount.
     #[error("`{0}` is not a cgroup2 mount (see `grep cgroup2 /proc/self/mountinfo`, and set `--cgroup-root DIR`)")]
     NotCgroup2(PathBuf),
@@ -113,19 +130,42 @@ impl Unsupported {
     }
 }
 
+/// A thing that names in stacks need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamesNeed {
+    /// A capability of the agent.
+    Capability(Capability),
+    /// A `kernel.kptr_restrict` below 2.
+    Addresses,
+    /// A kernel that has a table of its functions.
+    Table,
+}
+
+impl fmt::Display for NamesNeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Capability(capability) => write!(f, "{capability}"),
+            Self::Addresses => f.write_str("`sysctl kernel.kptr_restrict=1`"),
+            Self::Table => f.write_str("/proc/kallsyms of a kernel with CONFIG_KALLSYMS=y"),
+        }
+    }
+}
+
 impl Host {
     /// Reads the facts; `cgroup_root` replaces the search for the mount.
     #[must_use]
     pub fn read(cgroup_root: Option<&Path>) -> Self {
-        let cgroup_root = cgroup_root
-            .map(Path::to_owned)
-            .or_else(|| fs::read_to_string("/proc/self/mountinfo").ok().as_deref().and_then(cgroup2_mount));
+        let cgroup2_mounts = cgroup2_mounts();
+        let cgroup_root = cgroup_root.or_else(|| mounts::choose(&cgroup2_mounts, is_cgroup2, mounts::is_whole));
         Self {
             kernel: release(),
             btf: Path::new(BTF).exists(),
-            is_cgroup2: cgroup_root.as_deref().is_some_and(is_cgroup2),
-            cgroup_root,
+            is_cgroup2: cgroup_root.is_some_and(is_cgroup2),
+            sees_all_cgroups: cgroup_root.is_some_and(mounts::is_whole),
+            cgroup_root: cgroup_root.map(Path::to_owned),
+            cgroup2_mounts: cgroup2_mounts.into_iter().map(|mount| mount.point).collect(),
             capabilities: caps::read(None, CapSet::Effective).map(|set| set.into_iter().collect()).unwrap_or_default(),
+            kernel_names: KernelNames::look(),
             user_namespace: fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !is_whole(&map)),
             perf_event_paranoid: read_number("/proc/sys/kernel/perf_event_paranoid"),
             lockdown: fs::read_to_string(LOCKDOWN).ok().as_deref().and_then(lockdown_mode),
@@ -153,7 +193,8 @@ impl Host {
             problems.push(Unsupported::Btf);
         }
         match &self.cgroup_root {
-            None => problems.push(Unsupported::NoCgroup2),
+            None if self.cgroup2_mounts.is_empty() => problems.push(Unsupported::NoCgroup2),
+            None => problems.push(Unsupported::HiddenCgroup2(self.cgroup2_mounts.clone())),
             Some(root) if !self.is_cgroup2 => problems.push(Unsupported::NotCgroup2(root.clone())),
             Some(_) => {}
         }
@@ -178,14 +219,24 @@ impl Host {
         problems
     }
 
-    /// Returns the parts of a profile that stay without names here, each with the capability it needs. Pure.
+    /// Returns the names that stacks lack here, each with what it needs. Pure.
     #[must_use]
-    pub fn without_names(&self) -> Vec<String> {
-        // CAP_SYSLOG for kernel names; CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other users' files.
-        [(Capability::CAP_SYSLOG, "kernel names"), (Capability::CAP_SYS_PTRACE, "names in other users' processes")]
+    pub fn without_names(&self) -> Vec<(&'static str, NamesNeed)> {
+        let of_kernel = match self.kernel_names {
+            KernelNames::Shown => None,
+            // The capability counts only in the initial user namespace.
+            KernelNames::Hidden if self.user_namespace || !self.has(Capability::CAP_SYSLOG) => {
+                Some(NamesNeed::Capability(Capability::CAP_SYSLOG))
+            }
+            KernelNames::Hidden => Some(NamesNeed::Addresses),
+            KernelNames::Missing => Some(NamesNeed::Table),
+        };
+        // Other users' files also need CAP_DAC_READ_SEARCH.
+        let ptrace = Capability::CAP_SYS_PTRACE;
+        let of_others = (!self.has(ptrace)).then_some(NamesNeed::Capability(ptrace));
+        [("kernel names", of_kernel), ("names in other users' processes", of_others)]
             .into_iter()
-            .filter(|(capability, _)| !self.has(*capability))
-            .map(|(capability, purpose)| format!("{purpose} (needs {capability})"))
+            .filter_map(|(names, need)| Some((names, need?)))
             .collect()
     }
 
@@ -209,13 +260,9 @@ fn kernel_version(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Returns the first cgroup2 mount point of a `mountinfo` file, in which spaces are written as octal escapes.
-fn cgroup2_mount(mountinfo: &str) -> Option<PathBuf> {
-    mountinfo.lines().find_map(|line| {
-        let (fields, filesystem) = line.split_once(" - ")?;
-        let mount_point = fields.split(' ').nth(4)?;
-        filesystem.starts_with("cgroup2 ").then(|| PathBuf::from(mount_point.replace("\\040", " ")))
-    })
+/// Lists paths for a message.
+fn list(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns whether a `uid_map` is that of the initial user namespace, in which each user id maps to itself.
@@ -238,10 +285,6 @@ fn is_cpu_pmu(name: &str) -> bool {
 fn names_in(directory: &str) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
-}
-
-fn is_cgroup2(root: &Path) -> bool {
-    nix::sys::statfs::statfs(root).is_ok_and(|stat| stat.filesystem_type().0 == CGROUP2_MAGIC)
 }
 
 /// Returns whether the iterator `collect` sees all tasks. The kernel shows a reader only the tasks of its own PID
@@ -269,6 +312,9 @@ impl Host {
             btf: true,
             cgroup_root: Some("/sys/fs/cgroup".into()),
             is_cgroup2: true,
+            sees_all_cgroups: true,
+            cgroup2_mounts: vec!["/sys/fs/cgroup".into()],
+            kernel_names: KernelNames::Shown,
             capabilities: vec![Capability::CAP_BPF, Capability::CAP_PERFMON],
             user_namespace: false,
             perf_event_paranoid: Some(2),
@@ -331,13 +377,23 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_is_named_with_its_capability() {
-        assert_eq!(
-            Host::example().without_names(),
-            ["kernel names (needs CAP_SYSLOG)", "names in other users' processes (needs CAP_SYS_PTRACE)"]
-        );
-        let named = Host { capabilities: vec![Capability::CAP_SYSLOG, Capability::CAP_SYS_PTRACE], ..Host::example() };
-        assert_eq!(named.without_names(), [""; 0]);
+    fn names_that_are_missing_are_told_with_what_they_need() {
+        let privileged = vec![Capability::CAP_SYSLOG, Capability::CAP_SYS_PTRACE];
+        let privileged = Host { capabilities: privileged, ..Host::example() };
+        let kernel = "kernel names";
+        let (syslog, ptrace) =
+            (NamesNeed::Capability(Capability::CAP_SYSLOG), NamesNeed::Capability(Capability::CAP_SYS_PTRACE));
+        let host = Host { kernel_names: KernelNames::Hidden, ..Host::example() };
+        assert_eq!(host.without_names(), [(kernel, syslog), ("names in other users' processes", ptrace)]);
+        for (kernel_names, user_namespace, needs) in [
+            (KernelNames::Shown, false, &[][..]),
+            (KernelNames::Hidden, false, &[(kernel, NamesNeed::Addresses)]),
+            (KernelNames::Hidden, true, &[(kernel, syslog)]),
+            (KernelNames::Missing, false, &[(kernel, NamesNeed::Table)]),
+        ] {
+            let host = Host { kernel_names, user_namespace, ..privileged.clone() };
+            assert_eq!(host.without_names(), needs);
+        }
     }
 
     #[test]
@@ -361,12 +417,11 @@ mod tests {
     }
 
     #[test]
-    fn hybrid_mounts_are_searched_for_the_cgroup2_one() {
-        let mountinfo = "\
-            31 24 0:27 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro\n\
-            32 31 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
-            33 31 0:29 / /sys/fs/cgroup/my\\040unified rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
-        assert_eq!(cgroup2_mount(mountinfo), Some("/sys/fs/cgroup/my unified".into()));
+    fn hidden_mounts_are_all_named() {
+        let mounts = vec!["/sys/fs/cgroup".into(), "/mnt/a b".into()];
+        let host = Host { cgroup_root: None, is_cgroup2: false, cgroup2_mounts: mounts, ..Host::example() };
+        let message = host.problems()[0].to_string();
+        assert!(message.contains("each cgroup2 mount: `/sys/fs/cgroup`, `/mnt/a b` ("), "{message}");
     }
 
     #[test]

@@ -1,14 +1,58 @@
-//! The kernel's functions, from `/proc/kallsyms`. Without `CAP_SYSLOG` their addresses are hidden.
+//! The kernel's functions, from `/proc/kallsyms`. Their addresses are hidden without `CAP_SYSLOG`, and always if
+//! `kernel.kptr_restrict` is 2.
 
 use std::{
     collections::HashMap,
     fs::{self, File},
     io::{self, BufRead, BufReader},
-    ops::Range,
+    ops::{ControlFlow, Range},
 };
 
 /// The largest size of a function, in bytes. An address further from a start belongs to code without a name.
 const LONGEST: u64 = 1 << 18;
+
+/// The names of its functions that the kernel shows to the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelNames {
+    /// The names with their addresses.
+    Shown,
+    /// The names without their addresses.
+    Hidden,
+    /// None: the kernel has no `CONFIG_KALLSYMS`, or the file is not there.
+    Missing,
+}
+
+impl KernelNames {
+    /// Looks at the functions up to the first one with an address.
+    #[must_use]
+    pub fn look() -> Self {
+        open().and_then(Self::of).unwrap_or(Self::Missing)
+    }
+
+    /// Returns the state after the kernel has hidden its addresses.
+    #[must_use]
+    pub const fn hidden(self) -> Self {
+        match self {
+            Self::Shown | Self::Hidden => Self::Hidden,
+            Self::Missing => Self::Missing,
+        }
+    }
+
+    fn of(lines: impl BufRead) -> io::Result<Self> {
+        let mut names = Self::Missing;
+        each_function(lines, |address, _, _| match address {
+            0 => {
+                names = Self::Hidden;
+                ControlFlow::Continue(())
+            }
+            _ => {
+                names = Self::Shown;
+                ControlFlow::Break(())
+            }
+        })?;
+        Ok(names)
+    }
+}
 
 /// The functions of the kernel, its modules and BPF programs, as they were when they were read.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -32,20 +76,14 @@ impl KernelFunctions {
     ///
     /// When the file cannot be read.
     pub fn read() -> io::Result<Self> {
-        Self::parse(BufReader::with_capacity(64 << 10, File::open("/proc/kallsyms")?))
+        Self::parse(open()?)
     }
 
-    /// Parses lines such as `ffffffff81000000 T _stext` or `ffffffffc0000000 t xfs_log_force\t[xfs]`.
-    fn parse(mut lines: impl BufRead) -> io::Result<Self> {
+    fn parse(lines: impl BufRead) -> io::Result<Self> {
         let (mut functions, mut names, mut passing) = (Vec::new(), String::new(), Vec::new());
         let mut firsts: HashMap<String, u64> = HashMap::new();
-        let mut line = String::new();
-        while lines.read_line(&mut line)? > 0 {
-            if let Some((address, rest)) = line.trim_end().split_once(' ')
-                && let Some(("t" | "T" | "w" | "W", rest)) = rest.split_once(' ')
-                && let (name, module) = rest.split_once('\t').unwrap_or((rest, ""))
-                && let Ok(address) = u64::from_str_radix(address, 16)
-                && address != 0
+        each_function(lines, |address, name, module| {
+            if address != 0
                 // The padding that the compiler puts before each function has no code, and would double the names.
                 && !name.starts_with("__pfx_")
                 && let Ok(at) = u32::try_from(names.len())
@@ -61,8 +99,8 @@ impl KernelFunctions {
                     firsts.insert(module.to_owned(), address);
                 }
             }
-            line.clear();
-        }
+            ControlFlow::Continue(())
+        })?;
         functions.sort_by_key(|(address, _)| *address);
         passing.sort_unstable();
         let mut origins: Vec<u64> = firsts.into_values().chain(passing.iter().copied()).collect();
@@ -141,6 +179,34 @@ impl KernelFunctions {
     }
 }
 
+fn open() -> io::Result<impl BufRead> {
+    Ok(BufReader::with_capacity(64 << 10, File::open("/proc/kallsyms")?))
+}
+
+/// Calls `each` with the address, the name and the module of each function, until it breaks. Names of modules and of
+/// their functions may have any bytes.
+fn each_function(mut lines: impl BufRead, mut each: impl FnMut(u64, &str, &str) -> ControlFlow<()>) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    while lines.read_until(b'\n', &mut bytes)? > 0 {
+        let line = String::from_utf8_lossy(&bytes);
+        if let Some((address, name, module)) = function(&line)
+            && each(address, name, module).is_break()
+        {
+            break;
+        }
+        bytes.clear();
+    }
+    Ok(())
+}
+
+/// Parses lines such as `ffffffff81000000 T _stext` or `ffffffffc0000000 t xfs_log_force\t[xfs]`.
+fn function(line: &str) -> Option<(u64, &str, &str)> {
+    let (address, rest) = line.trim_end().split_once(' ')?;
+    let ("t" | "T" | "w" | "W", rest) = rest.split_once(' ')? else { return None };
+    let (name, module) = rest.split_once('\t').unwrap_or((rest, ""));
+    Some((u64::from_str_radix(address, 16).ok()?, name, module))
+}
+
 /// Returns the addresses of the code that enters interrupts, and of the function that switches tasks. Both are empty if
 /// the kernel hides them, or if they are not `wanted`.
 pub(super) fn text(wanted: bool) -> (Range<u64>, Range<u64>) {
@@ -150,8 +216,8 @@ pub(super) fn text(wanted: bool) -> (Range<u64>, Range<u64>) {
 
 /// Returns the list of modules. A comparison with an earlier list shows if modules were loaded or unloaded.
 #[must_use]
-pub fn modules() -> String {
-    fs::read_to_string("/proc/modules").unwrap_or_default()
+pub fn modules() -> Vec<u8> {
+    fs::read("/proc/modules").unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -231,5 +297,25 @@ nonsense
     fn a_kernel_that_hides_its_addresses_has_none() {
         let hidden = KernelFunctions::parse(&b"0000000000000000 T schedule\n"[..]).unwrap();
         assert!(hidden.is_empty() && hidden.at(0xffff_ffff_8100_0200).is_none());
+    }
+
+    #[test]
+    fn hidden_addresses_are_distinguished_from_a_table_that_is_not_there() {
+        for (table, expected) in [
+            (TABLE, KernelNames::Shown),
+            ("0000000000000000 A fixed_percpu_data\n0000000000000000 T a\nffffffff81000000 T b\n", KernelNames::Shown),
+            ("0000000000000000 A fixed_percpu_data\n0000000000000000 T schedule\n", KernelNames::Hidden),
+            ("", KernelNames::Missing),
+        ] {
+            assert_eq!(KernelNames::of(table.as_bytes()).unwrap(), expected, "{table}");
+        }
+    }
+
+    #[test]
+    fn names_of_any_bytes_hide_no_others() {
+        let table = &b"ffffffffc0000000 t caf\xe9\t[m\xe9]\nffffffff81000200 T schedule\n"[..];
+        let table = KernelFunctions::parse(table).unwrap();
+        let names = [0xffff_ffff_8100_0201, 0xffff_ffff_c000_0001].map(|address| table.at(address));
+        assert_eq!(names, [Some("schedule"), Some("caf\u{fffd}")]);
     }
 }

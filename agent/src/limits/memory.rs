@@ -32,6 +32,9 @@ const QUIET: Duration = Duration::from_secs(300);
 /// Time for a given-up feature to show its effect before the next one is given up, unless the budget is exceeded.
 const SETTLE: Duration = Duration::from_secs(5);
 
+/// The state without a budget. A limit that the kernel does not show here, as of cgroup v1, is not known.
+pub const WITHOUT_BUDGET: &str = "without a budget: `overhead.maxMemory` is 0, or no limit of the container is visible";
+
 /// Features to give up, in this order.
 pub const ORDER: [Feature; 3] = [Feature::Caches, Feature::Recordings, Feature::Stacks];
 

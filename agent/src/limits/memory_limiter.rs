@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use super::{
     max_memory::MaxMemory,
-    memory::{Budget, GivenUp, Mebi, Memory, Step, Used},
+    memory::{Budget, GivenUp, Mebi, Memory, Step, Used, WITHOUT_BUDGET},
 };
 use crate::model::feature::Feature;
 use crate::{
@@ -107,8 +107,7 @@ impl MemoryLimiter {
     fn report(&self) {
         let MemoryUse { used, budget, shed } = self.used();
         let Some(budget) = budget else {
-            let detail = "without a budget: `overhead.maxMemory` is 0, or the container has no limit";
-            return self.status.set(PART, State::Healthy, detail);
+            return self.status.set(PART, State::Healthy, WITHOUT_BUDGET);
         };
         let (process, maps) = (Mebi(used.process), Mebi(used.maps));
         let mut detail = format!("process {process} and maps {maps}, of {budget}");

@@ -102,9 +102,9 @@ pub enum WaitReason {
     RunQueue,
     /// The next period of its cgroup's CPU quota.
     Throttled,
-    /// Another reason, or the kernel hides the addresses of its functions (`kernel.kptr_restrict`).
+    /// Another reason.
     Other,
-    /// The stack was lost.
+    /// The stack was lost, or the kernel hides the addresses of its functions (`kernel.kptr_restrict`).
     Unknown,
 }
 

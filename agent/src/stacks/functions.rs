@@ -20,7 +20,7 @@ const MOST_UNSURE: usize = 4_096;
 pub(super) struct KnownFunctions {
     table: Arc<KernelFunctions>,
     /// The kernel's modules at the last read, and its time.
-    read: Option<(String, Instant)>,
+    read: Option<(Vec<u8>, Instant)>,
     /// Addresses in code that may be unloaded, and a flag for new ones since the last read.
     unsure: HashSet<u64>,
     unsure_is_new: bool,
@@ -55,7 +55,7 @@ impl KnownFunctions {
         if holds {
             return false;
         }
-        // A table that cannot be read is hidden by the kernel: the status part `stacks` shows this.
+        // The collector reports an empty table in the status part `stacks`.
         let table = KernelFunctions::read().unwrap_or_else(|error| {
             debug!(%error, "no kernel symbols");
             KernelFunctions::default()

@@ -188,8 +188,14 @@ impl Reasons {
             // The thread needs a page of a file that is not in memory, so the page fault is the reason.
             Some(WaitReason::Disk) if reasons.any(|outer| outer == WaitReason::PageFault) => WaitReason::PageFault,
             Some(reason) => reason,
+            None if self.is_empty() => WaitReason::Unknown,
             None => WaitReason::Other,
         }
+    }
+
+    /// Returns true if no function is known, because the kernel hides them.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
     }
 
     fn at(&self, returns_to: u64) -> Option<WaitReason> {
@@ -266,9 +272,9 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_a_kernel_that_hides_its_functions_have_no_reason() {
+    fn the_reason_is_unknown_if_the_kernel_hides_its_functions() {
         let reasons = Reasons::new(std::iter::empty());
-        assert_eq!(reasons.of(&[0, 1, u64::MAX]), WaitReason::Other);
+        assert_eq!(reasons.of(&[0, 1, u64::MAX]), WaitReason::Unknown);
     }
 
     #[test]

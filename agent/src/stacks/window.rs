@@ -94,9 +94,19 @@ impl Window {
     /// Returns the functions of the kernel, read again if they may have changed.
     pub fn learn_functions(&mut self) -> Arc<KernelFunctions> {
         if self.functions.learn() {
-            self.reasons = Reasons::new(self.functions.table().iter());
+            self.set_reasons(Reasons::new(self.functions.table().iter()));
         }
         Arc::clone(self.functions.table())
+    }
+
+    fn set_reasons(&mut self, reasons: Reasons) {
+        let were_hidden = self.reasons.is_empty();
+        self.reasons = reasons;
+        let known = self.stacks.values_mut().map(|(known, _)| known);
+        // Without a kernel part, it is lost or there is none.
+        for known in known.filter(|known| were_hidden && !known.stack.kernel.is_empty()) {
+            known.reason = self.reasons.of(&known.stack.kernel);
+        }
     }
 
     /// Adds one record.

@@ -130,6 +130,17 @@ fn stacks_that_nobody_uses_are_forgotten_only_when_there_are_too_many() {
 }
 
 #[test]
+fn the_reason_is_unknown_while_the_kernel_hides_its_functions() {
+    let mut window = Window::new(2, 2, SeenTime::default());
+    window.record(stack(STACK));
+    window.add(vec![sample(Some(STACK), 5)], NOW);
+    assert_eq!(profiled(&mut window, WaitReason::Unknown), 5);
+    window.set_reasons(Reasons::new([(0x100, "do_wait")].into_iter()));
+    window.add(vec![sample(Some(STACK), 6)], NOW);
+    assert_eq!(profiled(&mut window, WaitReason::Child), 6);
+}
+
+#[test]
 fn who_waited_for_a_cpu_needs_no_stack_for_its_reason() {
     let window = window();
     let reason = |activity| window.reason(&SampleKey { activity, ..sample(None, 0).key });

@@ -176,7 +176,8 @@ oncpu + offcpu{run_queue} + offcpu{throttled} + offcpu{interruptible} + offcpu{u
 
 `wait` tells the time of `offcpu` by reason. It needs stacks. `wait{reason="run_queue"}` and `wait{reason="throttled"}` are
 the two states of that name. All other reasons divide the blocked states. `wait{reason="unknown"}` has the time whose stack is
-not known. `wait` and `offcpu` differ in three cases:
+not known, and all blocked time if [the kernel hides the names of its functions](troubleshooting.md#no-stacks). `wait` and
+`offcpu` differ in three cases:
 
 * Kernel threads are in `offcpu` and not in `wait`.
 * Waits at a new place in a program may appear in `wait` up to a minute late. If the stack of the place is still not known then,
