@@ -79,7 +79,11 @@ impl Connections {
                 Self::Http(client) => send_http(client, link, signal, compression).await,
             }
         };
-        tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| Err(Failure::silence(timeout)))
+        // All that is reported of a receiver passes here.
+        match tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| Err(Failure::silence(timeout))) {
+            Ok(accepted) => Ok(Accepted { message: link.secrets.hide(&accepted.message), ..accepted }),
+            Err(failure) => Err(failure.told(&link.secrets)),
+        }
     }
 }
 

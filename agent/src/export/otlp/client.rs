@@ -19,7 +19,7 @@ use tokio::{
 use super::{
     Cause, EndpointError, Health,
     attempt::Signal,
-    failure::Failure,
+    failure::{Failure, LINE_CHARS},
     request,
     sender::Sender,
     settings::{Settings, Shape},
@@ -220,9 +220,9 @@ enum Delivery {
     Expired,
 }
 
-/// Makes one line of at most 300 characters, for the log and the status page. The receiver chooses the text.
+/// Makes one line of at most [`LINE_CHARS`], for the log and the status page. The receiver chooses the text.
 pub(in crate::export) fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LINE_CHARS).collect()
 }
 
 #[cfg(test)]

@@ -220,6 +220,19 @@ async fn a_refused_window_is_not_tried_again() {
 }
 
 #[tokio::test]
+async fn a_token_that_a_receiver_repeats_is_hidden() {
+    const TOKEN: &str = "sk-case-0123456789abcdef";
+    let (listener, address) = listener().await;
+    serve(listener, true, |_| Err(Status::unauthenticated(format!("does not match: Bearer {TOKEN}"))));
+    let headers = vec![("authorization".to_owned(), format!("Bearer {TOKEN}"))];
+    let settings = Settings { headers, ..settings(address) };
+    let exporter = Exporter::with_retry(settings, NODE.to_owned(), Retry::default()).unwrap();
+    exporter.take(&window());
+    let stats = until(&exporter, |stats| stats.lost == 1).await;
+    assert_eq!(error(&stats), "Unauthenticated: does not match: ***");
+}
+
+#[tokio::test]
 async fn a_window_over_the_size_limit_is_not_tried_again() {
     let (listener, address) = listener().await;
     let refuse = |_| Err(Status::resource_exhausted("grpc: received message larger than max (5 vs. 4)"));

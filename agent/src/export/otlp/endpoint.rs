@@ -48,7 +48,7 @@ pub enum EndpointError {
     /// HTTP cannot carry this name or value. The message does not show the value: it may be a token.
     #[error("header `{name}` is not valid (lower-case name, printable ASCII value)")]
     Header {
-        /// The configured name.
+        /// The configured name, up to its first letter that no name can have: behind it may be a token.
         name: String,
     },
     /// Certificates are configured for a connection without TLS.
@@ -176,16 +176,26 @@ fn join(base: &str, path: &str) -> String {
 pub(super) fn parse_headers(headers: &[(String, String)]) -> Result<HeaderMap, EndpointError> {
     let mut parsed = HeaderMap::new();
     for (name, value) in headers {
-        // gRPC would read the value of a header with such a name as base64.
-        let key = HeaderName::from_lowercase(name.as_bytes()).ok().filter(|key| !key.as_str().ends_with("-bin"));
-        let value = HeaderValue::from_str(value).ok().filter(|value| value.to_str().is_ok());
-        let (Some(key), Some(mut value)) = (key, value) else {
-            return Err(EndpointError::Header { name: name.clone() });
+        let Some((key, value)) = parse_header(name, value) else {
+            let is_of_name = |letter: &char| letter.is_ascii_alphanumeric() || ['-', '_', '.'].contains(letter);
+            return Err(EndpointError::Header { name: name.chars().take_while(is_of_name).collect() });
         };
-        value.set_sensitive(true);
         parsed.append(key, value);
     }
     Ok(parsed)
+}
+
+/// Returns whether HTTP and gRPC can carry this header.
+pub(crate) fn is_header(name: &str, value: &str) -> bool {
+    parse_header(name, value).is_some()
+}
+
+fn parse_header(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
+    // gRPC would read the value of a header with such a name as base64.
+    let name = HeaderName::from_lowercase(name.as_bytes()).ok().filter(|name| !name.as_str().ends_with("-bin"))?;
+    let mut value = HeaderValue::from_str(value).ok().filter(|value| value.to_str().is_ok())?;
+    value.set_sensitive(true);
+    Some((name, value))
 }
 
 #[cfg(test)]
@@ -242,6 +252,9 @@ mod tests {
         let err = parse_headers(&headers).unwrap_err();
         assert!(matches!(&err, EndpointError::Header { name } if name == "authorization"));
         assert!(!format!("{err} {err:?}").contains("secret"));
+        // A header as HTTP writes it is a name without a value, with the token in the name.
+        let err = parse_headers(&[("Authorization: Basic secret".to_owned(), String::new())]).unwrap_err();
+        assert!(err.to_string().starts_with("header `Authorization` is not valid ("), "{err}");
         let settings = Settings { headers: headers.to_vec(), ..settings("a:1", Protocol::Grpc) };
         assert!(!format!("{settings:?}").contains("secret"));
     }

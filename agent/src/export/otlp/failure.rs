@@ -2,22 +2,27 @@
 //!
 //! Follows the OTLP specification ("Failures", OTLP/gRPC).
 
-use std::{error::Error, time::Duration};
+use std::{borrow::Cow, error::Error, time::Duration};
 
 use prost::Message;
 use tonic::{Code, Status};
 
-use super::Cause;
+use super::{Cause, secrets::Secrets};
 use crate::transport::http::causes;
 
 /// The most bytes of an answer. An answer is empty, or has a few words.
 pub(super) const ANSWER_BYTES: usize = 64 * 1024;
+/// The most characters of a failure in the log and on the status page.
+pub(super) const LINE_CHARS: usize = 300;
 
 /// The description of a failed attempt.
 #[derive(Debug)]
 pub(in crate::export) struct Failure {
     pub(in crate::export) cause: Cause,
+    /// The failure in words, which may be the receiver's. After [`Failure::told`] it has the remedy and no secrets.
     pub(in crate::export) text: String,
+    /// The remedy, with a space and brackets, or nothing.
+    pub(super) way_out: Cow<'static, str>,
     /// `None` if a retry would fail the same way, else the wait that the receiver asks for, or zero.
     pub(in crate::export) retry: Option<Duration>,
     /// True if the receiver answered, so the connection works.
@@ -36,19 +41,27 @@ impl Failure {
     /// Returns the failure for a connection that could not be opened, or that broke.
     pub(super) fn unreachable(error: &(dyn Error + 'static)) -> Self {
         let text = chain(error);
-        let way_out = way_out(&text);
-        Self::without_answer(text + way_out)
+        let way_out = Cow::Borrowed(way_out(&text));
+        Self { way_out, ..Self::without_answer(text) }
+    }
+
+    /// Returns the failure as people read it. The remedy is never cut, however long the receiver's words are.
+    pub(super) fn told(self, secrets: &Secrets) -> Self {
+        let room = LINE_CHARS.saturating_sub(self.way_out.chars().count());
+        let said: String = secrets.hide(&self.text).chars().take(room).collect();
+        Self { text: format!("{said}{}", self.way_out), way_out: Cow::Borrowed(""), ..self }
     }
 
     /// Returns the failure for an error of the agent itself, which a retry would repeat.
-    pub(super) const fn own(text: String) -> Self {
-        Self { cause: Cause::Rejected, text, retry: None, answered: true, encoding_refused: false, not_found: false }
+    pub(super) fn own(text: String) -> Self {
+        Self { cause: Cause::Rejected, retry: None, answered: true, ..Self::without_answer(text) }
     }
 
     const fn without_answer(text: String) -> Self {
         Self {
             cause: Cause::Unavailable,
             text,
+            way_out: Cow::Borrowed(""),
             retry: Some(Duration::ZERO),
             answered: false,
             encoding_refused: false,
@@ -88,6 +101,7 @@ impl Failure {
         Self {
             cause,
             text: format!("{:?}: {message}", status.code()),
+            way_out: Cow::Borrowed(""),
             retry,
             // The generated client turns a broken channel into Unknown.
             answered: status.code() != Code::Unknown,

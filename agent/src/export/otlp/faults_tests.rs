@@ -33,7 +33,7 @@ use tokio_rustls::TlsAcceptor;
 use super::{
     Cause, Compression, Preset, Protocol, Settings, Shape, TlsSettings,
     attempt::{Accepted, Signal},
-    failure::Failure,
+    failure::{Failure, LINE_CHARS},
     sender::Sender,
 };
 
@@ -407,5 +407,7 @@ async fn a_certificate_that_is_replaced_is_used_from_the_next_request_on() {
     assert!(nobody.text.contains("(set `otlp.tls.certFile`"), "{nobody:?}");
 }
 
+#[path = "answer_tests.rs"]
+mod answers;
 #[path = "path_tests.rs"]
 mod path;

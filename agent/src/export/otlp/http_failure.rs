@@ -2,7 +2,10 @@
 //!
 //! Follows the OTLP specification ("Failures", OTLP/HTTP).
 
-use std::time::{Duration, SystemTime};
+use std::{
+    borrow::Cow,
+    time::{Duration, SystemTime},
+};
 
 use http::{
     StatusCode,
@@ -37,7 +40,8 @@ pub(super) fn of(head: &Parts, body: &[u8], compression: Compression) -> Failure
         && matches!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::BAD_REQUEST);
     Failure {
         cause,
-        text: format!("HTTP {}: {}{}", status.as_u16(), said(head, body), way_out(status)),
+        text: format!("HTTP {}: {}", status.as_u16(), said(head, body)),
+        way_out: Cow::Borrowed(way_out(status)),
         retry,
         answered: true,
         encoding_refused,
@@ -132,7 +136,7 @@ mod tests {
         assert_eq!(failure(503, &[("content-type", "text/plain")], b"later\n").text, "HTTP 503: later");
         assert_eq!(failure(503, &[("content-type", "text/html")], b"<html>").text, "HTTP 503: Service Unavailable");
         assert_eq!(failure(308, &[("location", "https://x/")], b"").text, "HTTP 308: moved to https://x/");
-        assert!(failure(404, &[], b"").text.contains("(set `otlp.path`"));
-        assert!(failure(401, &[], b"").text.contains("(set `otlp.headers`"));
+        assert!(failure(404, &[], b"").way_out.contains("(set `otlp.path`"));
+        assert!(failure(401, &[], b"").way_out.contains("(set `otlp.headers`"));
     }
 }

@@ -11,6 +11,7 @@ use super::{
     EndpointError,
     endpoint::{self, Target, other_profiles_path, parse, parse_headers, server_name},
     failure::ANSWER_BYTES,
+    secrets::Secrets,
     settings::{Settings, TlsSettings},
 };
 use crate::transport::{
@@ -26,6 +27,8 @@ pub(super) const USER_AGENT: &str = concat!("podperf/", env!("CARGO_PKG_VERSION"
 pub(in crate::export) struct Link {
     target: Target,
     pub(super) headers: HeaderMap,
+    /// The values that no message may show.
+    pub(super) secrets: Secrets,
     /// `None` if the endpoint is not `https`.
     tls: Option<Tls>,
     timeout: Duration,
@@ -36,7 +39,9 @@ impl Link {
         endpoint::check(settings)?;
         let target = parse(settings)?;
         let tls = if target.tls { Some(Tls::new(sources(&settings.tls)?)?) } else { None };
-        Ok(Self { target, headers: parse_headers(&settings.headers)?, tls, timeout: settings.timeout })
+        let headers = parse_headers(&settings.headers)?;
+        let secrets = Secrets::of(headers.values());
+        Ok(Self { target, headers, secrets, tls, timeout: settings.timeout })
     }
 
     pub(in crate::export) const fn uri(&self) -> &Uri {

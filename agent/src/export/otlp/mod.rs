@@ -18,6 +18,7 @@ mod request;
 mod resource;
 #[cfg(test)]
 mod rules;
+mod secrets;
 mod sender;
 mod settings;
 mod trial;

@@ -1,0 +1,37 @@
+//! Receivers whose words are shown: what of them is hidden, and what is added.
+
+use super::*;
+
+const TOKEN: &str = "sk-case-0123456789abcdef";
+
+fn answer_of(rejected_profiles: i64, message: &str) -> Vec<u8> {
+    let partial = ExportProfilesPartialSuccess { rejected_profiles, error_message: message.to_owned() };
+    ExportProfilesServiceResponse { partial_success: Some(partial) }.encode_to_vec()
+}
+
+#[tokio::test]
+async fn a_header_that_a_receiver_repeats_is_hidden() {
+    let words = format!("no match: Bearer {TOKEN}");
+    let (address, _) = serve(None, move |number| match number {
+        0 => answer(401, "content-type: text/plain\r\n", words.as_bytes()),
+        1 => answer(308, &format!("location: https://shop:key@host/?token={TOKEN}\r\n"), b""),
+        _ => answer(200, "content-type: application/x-protobuf\r\n", &answer_of(1, &words)),
+    })
+    .await;
+    let headers = vec![("authorization".to_owned(), format!("Bearer {TOKEN}"))];
+    let settings = Settings { headers, ..settings(format!("http://{address}"), Compression::None) };
+    let mut sender = Sender::new(&settings).unwrap();
+    let refused = send(&mut sender).await.unwrap_err().text;
+    assert_eq!(refused, "HTTP 401: no match: *** (set `otlp.headers` to what the receiver asks for)");
+    let moved = send(&mut sender).await.unwrap_err().text;
+    assert_eq!(moved, "HTTP 308: moved to https://***@host/?token=***");
+    assert_eq!(send(&mut sender).await.unwrap().message, "1 rejected: no match: ***");
+}
+
+#[tokio::test]
+async fn long_words_of_a_receiver_do_not_cut_the_remedy() {
+    let (address, _) = serve(None, |_| answer(403, "content-type: text/plain\r\n", &[b'x'; 1000])).await;
+    let failure = send(&mut plain(address, Compression::None)).await.unwrap_err();
+    assert_eq!(failure.text.len(), LINE_CHARS);
+    assert!(failure.text.ends_with("x (set `otlp.headers` to what the receiver asks for)"), "{failure:?}");
+}
