@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 use super::ConfigError;
 use crate::export::otlp::{self, Compression, Preset, Protocol, SampleAttribute, Shape, TlsSettings};
@@ -22,11 +22,18 @@ pub struct Otlp {
     #[serde(with = "super::duration")]
     pub timeout: Duration,
     pub queue: usize,
+    #[serde(deserialize_with = "headers")]
     pub headers: BTreeMap<String, String>,
     pub sample_attributes: Vec<SampleAttribute>,
     pub resource_attributes: BTreeMap<String, String>,
     pub tls: Tls,
     pub metrics: PushedMetrics,
+}
+
+/// Reads the headers. The error does not show them, as serde's own would: they may be a token.
+fn headers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
+    let bad = || D::Error::custom("`headers` is not a mapping of names to texts, as in {x-tenant: \"7\"}");
+    BTreeMap::deserialize(deserializer).ok().ok_or_else(bad)
 }
 
 /// `otlp.tls:`

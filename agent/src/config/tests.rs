@@ -86,6 +86,15 @@ fn values_that_cannot_be_are_refused_with_their_key() {
 }
 
 #[test]
+fn headers_of_a_wrong_type_are_refused_without_their_text() {
+    for headers in ["authorization=secret", "{authorization: [secret]}", "{authorization: {secret: x}}", "[secret]"] {
+        let message = refusal(&format!("otlp: {{headers: {headers}}}"));
+        assert!(message.starts_with("otlp: `headers` is not a mapping of names to texts"), "{message}");
+        assert!(!message.contains("secret"), "{message}");
+    }
+}
+
+#[test]
 fn keys_that_need_a_restart_are_named() {
     let old = Config::default();
     let mut new = Config { log_level: "debug".into(), ..Config::default() };

@@ -5,12 +5,13 @@
 //! counts as not set, by OpenTelemetry's rules. A bad variable is an error, because profiles must not go to a wrong
 //! place.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
+use percent_encoding::percent_decode_str;
 use serde::de::{DeserializeOwned, IntoDeserializer, value::StrDeserializer};
 
 use super::{ConfigError, Otlp};
-use crate::export::otlp::Protocol;
+use crate::export::otlp::{Protocol, endpoint::is_header};
 
 const GENERAL: &str = "OTEL_EXPORTER_OTLP_";
 const PROFILES: &str = "OTEL_EXPORTER_OTLP_PROFILES_";
@@ -41,12 +42,9 @@ const ROWS: [Row; 9] = [
     Row { name: "ENDPOINT", is_set: |otlp, default| otlp.endpoint != default.endpoint, set: set_endpoint },
     Row {
         name: "HEADERS",
-        is_set: |otlp, default| otlp.headers != default.headers,
-        set: |otlp, value| {
-            // The documents of receivers write header names in any case.
-            let lower = |(name, value): (String, String)| (name.to_ascii_lowercase(), value);
-            pairs(value.text).map(|headers| otlp.headers = headers.into_iter().map(lower).collect())
-        },
+        // Without a receiver nothing sends them, so a bad one does no harm.
+        is_set: |otlp, default| otlp.endpoint.is_empty() || otlp.headers != default.headers,
+        set: |otlp, value| headers(value.text).map(|headers| otlp.headers = headers),
     },
     Row {
         name: "TIMEOUT",
@@ -122,11 +120,11 @@ pub(super) fn apply(otlp: &mut Otlp, variable: impl Fn(&str) -> Option<String>) 
         }
     }
     let attributes = "OTEL_RESOURCE_ATTRIBUTES";
-    let mut more = given(attributes)
+    let more = given(attributes)
         .map(|text| pairs(&text))
         .transpose()
-        .map_err(|message| ConfigError::Variable { name: attributes.to_owned(), message })?
-        .unwrap_or_default();
+        .map_err(|message| ConfigError::Variable { name: attributes.to_owned(), message })?;
+    let mut more: BTreeMap<_, _> = more.into_iter().flatten().collect();
     // `OTEL_SERVICE_NAME` takes precedence over `service.name` in `OTEL_RESOURCE_ATTRIBUTES`.
     more.extend(given("OTEL_SERVICE_NAME").map(|name| ("service.name".to_owned(), name)));
     for (key, value) in more {
@@ -136,10 +134,11 @@ pub(super) fn apply(otlp: &mut Otlp, variable: impl Fn(&str) -> Option<String>) 
 }
 
 /// Sets the endpoint. The general variable is the base of all signals, each under its own path. The variable of the
-/// signal is the whole address.
+/// signal is the whole address. An address with a user stays whole, since the check refuses it without showing it.
 fn set_endpoint(otlp: &mut Otlp, value: Text<'_>) -> Result<(), String> {
     otlp.endpoint = value.text.to_owned();
-    if value.of_signal && otlp.protocol == Protocol::Http && otlp.path == Otlp::default().path {
+    let has_user = value.text.contains('@');
+    if !has_user && value.of_signal && otlp.protocol == Protocol::Http && otlp.path == Otlp::default().path {
         let host = value.text.find("://").map_or(0, |at| at + 3);
         let end = value.text[host..].find('/').map_or(value.text.len(), |at| host + at);
         value.text[..end].clone_into(&mut otlp.endpoint);
@@ -154,8 +153,18 @@ fn word<T: DeserializeOwned>(text: &str, known: &str) -> Result<T, String> {
     T::deserialize(deserializer).ok().ok_or_else(|| format!("unknown `{text}` (one of {known})"))
 }
 
-/// Parses `key=value,key=value` with percent-encoding such as `%20`. Errors contain no value: it may be a token.
-fn pairs(text: &str) -> Result<BTreeMap<String, String>, String> {
+/// Parses headers. Their names may be in any case, as the documents of receivers write them.
+fn headers(text: &str) -> Result<BTreeMap<String, String>, String> {
+    let headers = pairs(text)?.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value)).enumerate();
+    let checked = headers.map(|(index, (name, value))| match is_header(&name, &value) {
+        true => Ok((name, value)),
+        false => Err(format!("item {} is not a header (`name=value`, in printable ASCII)", index + 1)),
+    });
+    checked.collect()
+}
+
+/// Parses `key=value,key=value` with percent-encoding such as `%20`. Errors contain no text of it: it may be a token.
+fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     let pairs = items.enumerate().map(|(index, item)| {
         let (key, value) = item.split_once('=').unwrap_or_default();
@@ -167,23 +176,7 @@ fn pairs(text: &str) -> Result<BTreeMap<String, String>, String> {
 
 /// Decodes percent-encoding; `None` if the result is no text.
 fn decode(text: &str) -> Option<String> {
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let code = (byte == b'%').then(|| text.get(at + 1..at + 3)).flatten();
-        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
-            Some(byte) => {
-                decoded.push(byte);
-                at += 3;
-            }
-            None => {
-                decoded.push(byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8(decoded).ok()
+    percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
 }
 
 #[cfg(test)]

@@ -68,6 +68,7 @@ fn the_signals_endpoint_is_the_whole_address_over_http() {
         ("http://a:1/api/x/v1/profiles", "http://a:1", "/api/x/v1/profiles"),
         ("http://a:1", "http://a:1", "/"),
         ("a:1/p", "a:1", "/p"),
+        ("http://user:pass/word@a:1/p", "http://user:pass/word@a:1/p", "/v1development/profiles"),
     ] {
         let otlp = applied(&[http, ("OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT", url)]);
         assert_eq!((otlp.endpoint.as_str(), otlp.path.as_str()), (endpoint, path), "{url}");
@@ -95,6 +96,8 @@ fn a_bad_value_is_an_error_that_names_the_variable_and_no_secret() {
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "5s", "milliseconds"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "a=b,secret", "item 2"),
         ("OTEL_EXPORTER_OTLP_HEADERS", "a=%ff", "item 1"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "a=b,,Authorization: Basic secret=", "item 2 is not a header"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret%0a", "item 1 is not a header"),
         ("OTEL_RESOURCE_ATTRIBUTES", "=secret", "item 1"),
         ("OTEL_EXPORTER_OTLP_INSECURE", "maybe", "neither"),
     ] {
