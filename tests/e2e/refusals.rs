@@ -54,7 +54,7 @@ fn a_wrong_value_is_refused_with_its_key() -> Result<()> {
     expect_bad("otlp: {interval: 10}", &["otlp.interval: `10` has no unit, expected a duration such as `5s`"])?;
     expect_bad("otlp: {interval: 10ms}", &["bad value for `otlp.interval`: needs at least 1s"])?;
     expect_bad("otlp: {endpoint: 'ftp://x:1'}", &["bad value for `otlp`: endpoint `ftp://x:1` has scheme `ftp`"])?;
-    expect_bad("otlp: {endpoint: 'http://x'}", &["bad value for `otlp`: endpoint `http://x` has no port", "4317"])?;
+    expect_bad("otlp: {endpoint: 'http://x:0'}", &["bad value for `otlp`: endpoint `http://x:0` has a bad port"])?;
     expect_bad("cgroups: {include: ['/a', '(']}", &["bad value for `cgroups.include`", "`(`"])?;
     expect_bad("cgroups: {exclude: ['[']}", &["bad value for `cgroups.exclude`", "`[`"])?;
     expect_bad("logLevel: loud", &["bad value for `logLevel`", "error, warn, info, debug, trace"])?;
@@ -92,7 +92,7 @@ fn wrong_flags_are_refused() -> Result<()> {
     for (arguments, says) in [
         (&["agent", "--lisen", "127.0.0.1:0"][..], "--listen"),
         (&["agent", "--listen", "here"], "invalid value 'here' for '--listen <ADDR:PORT>'"),
-        (&["agent", "--otlp-endpoint", "here"], "endpoint `here` has no port"),
+        (&["agent", "--otlp-endpoint", "here:port"], "endpoint `here:port` has a bad port"),
         (&["agent", "--log-level", "loud"], "bad value for `logLevel`"),
         (&["agnt"], "agent"),
         (&[], "Usage: podperf"),

@@ -82,7 +82,7 @@ impl Connections {
         // All that is reported of a receiver passes here.
         match tokio::time::timeout(timeout, answer).await.unwrap_or_else(|_| Err(Failure::silence(timeout))) {
             Ok(accepted) => Ok(Accepted { message: link.secrets.hide(&accepted.message), ..accepted }),
-            Err(failure) => Err(failure.told(&link.secrets)),
+            Err(failure) => Err(link.tell(failure)),
         }
     }
 }

@@ -24,8 +24,8 @@ pub enum EndpointError {
         /// The scheme of the endpoint.
         scheme: String,
     },
-    /// The endpoint has no port. There is no default port.
-    #[error("endpoint `{endpoint}` has no port (OTLP over gRPC is 4317, over HTTP 4318)")]
+    /// The port of the endpoint is no port. Without one, it is that of the scheme.
+    #[error("endpoint `{endpoint}` has a bad port (1 to 65535; without one, 443 for `https` and 80 for `http`)")]
     Port {
         /// The configured endpoint.
         endpoint: String,
@@ -79,7 +79,8 @@ pub enum EndpointError {
 /// A checked endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Target {
-    /// Scheme, host and port; over HTTP also the path for profiles.
+    /// Scheme, host and the configured port; over HTTP also the path for profiles. Without a port, the connector takes
+    /// that of the scheme.
     pub(super) uri: Uri,
     pub(super) tls: bool,
 }
@@ -131,10 +132,12 @@ pub(super) fn parse(settings: &Settings) -> Result<Target, EndpointError> {
             return Err(EndpointError::Scheme { endpoint: endpoint(), scheme });
         }
     };
-    if uri.host().is_none_or(str::is_empty) {
+    let Some(authority) = uri.authority().filter(|authority| !authority.host().is_empty()) else {
         return Err(EndpointError::Syntax { endpoint: endpoint() });
-    }
-    if uri.port_u16().is_none_or(|port| port == 0) {
+    };
+    let is_port = |text: &str| text.parse::<u16>().is_ok_and(|port| port > 0);
+    let port = &authority.as_str()[authority.host().len()..];
+    if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_port) {
         return Err(EndpointError::Port { endpoint: endpoint() });
     }
     let path = match settings.protocol {
@@ -229,13 +232,14 @@ mod tests {
             assert_eq!(target(good).unwrap().uri.scheme_str(), Some("http"), "{good}");
         }
         type Kind = fn(&EndpointError) -> bool;
-        let bad: [(&str, Kind); 8] = [
+        let bad: [(&str, Kind); 9] = [
             ("", |err| matches!(err, EndpointError::Syntax { .. })),
             ("http://", |err| matches!(err, EndpointError::Syntax { .. })),
             ("http://a b:4317", |err| matches!(err, EndpointError::Syntax { .. })),
             ("grpc://host:4317", |err| matches!(err, EndpointError::Scheme { .. })),
-            ("https://host", |err| matches!(err, EndpointError::Port { .. })),
+            ("https://host:", |err| matches!(err, EndpointError::Port { .. })),
             ("host:0", |err| matches!(err, EndpointError::Port { .. })),
+            ("http://[::1]:65536/", |err| matches!(err, EndpointError::Port { .. })),
             ("http://host:4318/v1development/profiles", |err| matches!(err, EndpointError::Path { .. })),
             ("http://user:secret@host:4317", |err| matches!(err, EndpointError::Credentials)),
         ];
@@ -244,6 +248,25 @@ mod tests {
             assert!(kind(&err), "{endpoint}: {err:?}");
             assert!(!err.to_string().contains("secret"));
         }
+    }
+
+    #[test]
+    fn an_endpoint_without_a_port_has_that_of_its_scheme() {
+        for (endpoint, grpc, http) in [
+            (
+                "https://otlp.example.net",
+                "https://otlp.example.net/",
+                "https://otlp.example.net/v1development/profiles",
+            ),
+            ("http://[::1]/", "http://[::1]/", "http://[::1]/v1development/profiles"),
+            ("collector", "http://collector/", "http://collector/v1development/profiles"),
+        ] {
+            assert_eq!(target(endpoint).unwrap().uri, *grpc, "{endpoint}");
+            assert_eq!(parse(&settings(endpoint, Protocol::Http)).unwrap().uri, *http, "{endpoint}");
+        }
+        let with_base = settings("https://otlp-gateway.example.net/otlp", Protocol::Http);
+        let url = "https://otlp-gateway.example.net/otlp/v1development/profiles";
+        assert_eq!(parse(&with_base).unwrap(), Target { uri: url.parse().unwrap(), tls: true });
     }
 
     #[test]

@@ -45,6 +45,14 @@ impl Failure {
         Self { way_out, ..Self::without_answer(text) }
     }
 
+    /// Adds a remedy, if the failure has none.
+    pub(super) fn or_way_out(mut self, way_out: &'static str) -> Self {
+        if self.way_out.is_empty() {
+            self.way_out = Cow::Borrowed(way_out);
+        }
+        self
+    }
+
     /// Returns the failure as people read it. The remedy is never cut, however long the receiver's words are.
     pub(super) fn told(self, secrets: &Secrets) -> Self {
         let room = LINE_CHARS.saturating_sub(self.way_out.chars().count());

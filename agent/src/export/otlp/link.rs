@@ -8,9 +8,9 @@ use http::{HeaderMap, Uri, Version};
 use tonic::transport::{Channel, Endpoint};
 
 use super::{
-    EndpointError,
+    Cause, EndpointError,
     endpoint::{self, Target, other_profiles_path, parse, parse_headers, server_name},
-    failure::ANSWER_BYTES,
+    failure::{ANSWER_BYTES, Failure},
     secrets::Secrets,
     settings::{Settings, TlsSettings},
 };
@@ -21,6 +21,10 @@ use crate::transport::{
 
 /// The `User-Agent` of the agent's requests.
 pub(super) const USER_AGENT: &str = concat!("podperf/", env!("CARGO_PKG_VERSION"));
+
+/// The remedy if nothing listens at the port of the scheme.
+const WITHOUT_PORT: &str = " (`otlp.endpoint` has no port, which means 443 for `https` and 80 for `http`; a Collector \
+                            has 4317 for gRPC and 4318 for HTTP)";
 
 /// A checked address with the settings of a connection to it.
 #[derive(Debug)]
@@ -46,6 +50,16 @@ impl Link {
 
     pub(in crate::export) const fn uri(&self) -> &Uri {
         &self.target.uri
+    }
+
+    /// Returns the failure as people read it, with the remedies that depend on the address.
+    pub(super) fn tell(&self, failure: Failure) -> Failure {
+        let is_closed = failure.cause == Cause::Timeout || failure.text.contains("Connection refused");
+        let failure = match self.target.uri.port() {
+            None if is_closed && !failure.answered => failure.or_way_out(WITHOUT_PORT),
+            _ => failure,
+        };
+        failure.told(&self.secrets)
     }
 
     /// Switches to the other one of OpenTelemetry's two paths for profiles, and returns whether there is one.
