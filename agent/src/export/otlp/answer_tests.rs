@@ -35,3 +35,21 @@ async fn long_words_of_a_receiver_do_not_cut_the_remedy() {
     assert_eq!(failure.text.len(), LINE_CHARS);
     assert!(failure.text.ends_with("x (set `otlp.headers` to what the receiver asks for)"), "{failure:?}");
 }
+
+#[tokio::test]
+async fn a_login_page_is_not_taken_for_a_receiver() {
+    let page = b"<!DOCTYPE html><title>Sign in</title>";
+    let (address, log) = serve(None, move |_| answer(200, "content-type: text/html; charset=utf-8\r\n", page)).await;
+    let failure = send(&mut plain(address, Compression::Gzip)).await.unwrap_err();
+    assert!(failure.text.starts_with("HTTP 200: answers with `text/html`, not OTLP"), "{failure:?}");
+    assert_eq!((failure.cause, failure.retry, seen(&log).len()), (Cause::Rejected, None, 1));
+}
+
+#[tokio::test]
+async fn a_receiver_that_limits_the_rate_is_a_receiver() {
+    let headers = "content-type: text/plain\r\nretry-after: 3\r\n";
+    let (address, _) = serve(None, move |_| answer(429, headers, b"slow down")).await;
+    let failure = send(&mut plain(address, Compression::None)).await.unwrap_err();
+    assert!(failure.text.starts_with("HTTP 429: slow down (the receiver asks to send less, and"), "{failure:?}");
+    assert_eq!((failure.cause, failure.retry), (Cause::Unavailable, Some(Duration::from_secs(3))));
+}

@@ -18,8 +18,9 @@ use tonic::{Extensions, codec::CompressionEncoding, metadata::MetadataMap, trans
 
 use super::{
     EndpointError,
+    answer::{self, Accepted, PROTOBUF},
     failure::{ANSWER_BYTES, Failure},
-    http_failure::{self, PROTOBUF},
+    http_failure,
     link::{Link, USER_AGENT},
     settings::Protocol,
 };
@@ -46,15 +47,6 @@ impl Signal {
 pub(super) enum Connections {
     Grpc(Channel),
     Http(Box<Client>),
-}
-
-/// A request that the receiver accepted.
-#[derive(Debug, Default)]
-pub(in crate::export) struct Accepted {
-    /// Number of profiles, or points of metrics, that the receiver rejected from the request.
-    pub(in crate::export) rejected: u64,
-    /// The receiver's reason for them, or why the reason is unknown. Empty if nothing was rejected.
-    pub(in crate::export) message: String,
 }
 
 impl Connections {
@@ -158,29 +150,5 @@ async fn send_http(
     if !head.status.is_success() {
         return Err(http_failure::of(&head, body.as_deref().unwrap_or_default(), compression));
     }
-    // Some receivers answer with an empty JSON object instead of protobuf.
-    let is_protobuf = head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind == PROTOBUF);
-    Ok(match body {
-        Ok(body) if is_protobuf => {
-            // The answers of all signals have the same fields.
-            let partial = ExportProfilesServiceResponse::decode(body).unwrap_or_default().partial_success;
-            let partial = partial.unwrap_or_default();
-            Accepted::of(partial.rejected_profiles, &partial.error_message)
-        }
-        Ok(_) => Accepted::default(),
-        Err(bad) => Accepted::unread(&bad.to_string()),
-    })
-}
-
-impl Accepted {
-    fn of(rejected: i64, message: &str) -> Self {
-        // 0 with a message is a warning of the receiver, which is ignored.
-        let rejected = u64::try_from(rejected).unwrap_or(0);
-        let message = if rejected == 0 { String::new() } else { format!("{rejected} rejected: {message}") };
-        Self { rejected, message }
-    }
-
-    fn unread(why: &str) -> Self {
-        Self { rejected: 0, message: format!("accepted, but what was rejected of it cannot be told: {why}") }
-    }
+    answer::read(&head, body)
 }

@@ -15,6 +15,10 @@ pub(super) const ANSWER_BYTES: usize = 64 * 1024;
 /// The most characters of a failure in the log and on the status page.
 pub(super) const LINE_CHARS: usize = 300;
 
+/// The remedy for a receiver that limits the rate of requests.
+pub(super) const SEND_LESS: &str =
+    " (the receiver asks to send less, and the agent tries again; a longer interval sends less)";
+
 /// The description of a failed attempt.
 #[derive(Debug)]
 pub(in crate::export) struct Failure {
@@ -93,6 +97,7 @@ impl Failure {
         // gRPC for Go and Java answer ResourceExhausted, tonic OutOfRange, to a message over their limit.
         let too_large =
             ["larger than max", "too large", "exceeds maximum size"].iter().any(|hint| message.contains(hint));
+        let is_limited = status.code() == Code::ResourceExhausted && asked.is_some() && !too_large;
         let (cause, retry) = match status.code() {
             Code::ResourceExhausted | Code::OutOfRange if too_large => (Cause::TooLarge, None),
             // Without RetryInfo this code means that the receiver cannot recover.
@@ -109,7 +114,7 @@ impl Failure {
         Self {
             cause,
             text: format!("{:?}: {message}", status.code()),
-            way_out: Cow::Borrowed(""),
+            way_out: Cow::Borrowed(if is_limited { SEND_LESS } else { "" }),
             retry,
             // The generated client turns a broken channel into Unknown.
             answered: status.code() != Code::Unknown,

@@ -32,7 +32,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::{
     Cause, Compression, Preset, Protocol, Settings, Shape, TlsSettings,
-    attempt::{Accepted, Signal},
+    answer::Accepted,
+    attempt::Signal,
     failure::{Failure, LINE_CHARS},
     sender::Sender,
 };
@@ -221,7 +222,8 @@ async fn profiles_that_were_rejected_out_of_a_request_are_counted() {
 
 #[tokio::test]
 async fn of_an_answer_that_has_no_end_no_more_is_read_than_is_of_use() {
-    let (address, _) = serve(None, |_| answer(200, "content-type: text/html\r\n", &vec![b'x'; 1 << 20])).await;
+    let kind = "content-type: application/x-protobuf\r\n";
+    let (address, _) = serve(None, move |_| answer(200, kind, &vec![b'x'; 1 << 20])).await;
     let accepted = send(&mut plain(address, Compression::None)).await.unwrap();
     assert_eq!((accepted.rejected, accepted.message.starts_with("accepted, but")), (0, true), "{accepted:?}");
     let (address, _) = serve(None, |_| format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "x".repeat(1 << 20)).into()).await;

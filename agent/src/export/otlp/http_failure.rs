@@ -9,19 +9,17 @@ use std::{
 
 use http::{
     StatusCode,
-    header::{CONTENT_TYPE, LOCATION, RETRY_AFTER},
+    header::{LOCATION, RETRY_AFTER},
     response::Parts,
 };
 use prost::Message;
 
 use super::{
     Cause,
-    failure::{Failure, rpc},
+    answer::{PROTOBUF, media_type},
+    failure::{Failure, SEND_LESS, rpc},
 };
 use crate::transport::compression::Compression;
-
-/// The only content type that this agent sends.
-pub(super) const PROTOBUF: &str = "application/x-protobuf";
 
 pub(super) fn of(head: &Parts, body: &[u8], compression: Compression) -> Failure {
     let status = head.status;
@@ -51,12 +49,9 @@ pub(super) fn of(head: &Parts, body: &[u8], compression: Compression) -> Failure
 
 /// Returns the receiver's message: that of a `google.rpc.Status`, a text, or the standard phrase of the status.
 fn said(head: &Parts, body: &[u8]) -> String {
-    let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let text = match kind {
+    let text = match media_type(&head.headers).as_str() {
         PROTOBUF => rpc::Status::decode(body).map(|status| status.message).unwrap_or_default(),
-        kind if kind.starts_with("text/plain") || kind.starts_with("application/json") => {
-            String::from_utf8_lossy(body).trim().to_owned()
-        }
+        "text/plain" | "application/json" => String::from_utf8_lossy(body).trim().to_owned(),
         _ => String::new(),
     };
     if let Some(to) = head.headers.get(LOCATION).and_then(|to| to.to_str().ok()) {
@@ -71,6 +66,7 @@ fn way_out(status: StatusCode) -> &'static str {
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
             " (set `otlp.path` to where the receiver takes profiles)"
         }
+        StatusCode::TOO_MANY_REQUESTS => SEND_LESS,
         _ => "",
     }
 }
@@ -132,11 +128,14 @@ mod tests {
     #[test]
     fn the_receivers_words_are_told_and_what_would_help() {
         let status = rpc::Status { message: "no dictionary".to_owned(), details: Vec::new() }.encode_to_vec();
-        assert_eq!(failure(400, &[("content-type", PROTOBUF)], &status).text, "HTTP 400: no dictionary");
+        for kind in [PROTOBUF, "Application/X-Protobuf; charset=utf-8"] {
+            assert_eq!(failure(400, &[("content-type", kind)], &status).text, "HTTP 400: no dictionary");
+        }
         assert_eq!(failure(503, &[("content-type", "text/plain")], b"later\n").text, "HTTP 503: later");
         assert_eq!(failure(503, &[("content-type", "text/html")], b"<html>").text, "HTTP 503: Service Unavailable");
         assert_eq!(failure(308, &[("location", "https://x/")], b"").text, "HTTP 308: moved to https://x/");
         assert!(failure(404, &[], b"").way_out.contains("(set `otlp.path`"));
         assert!(failure(401, &[], b"").way_out.contains("(set `otlp.headers`"));
+        assert!(failure(429, &[], b"").way_out.contains("asks to send less, and the agent tries again"));
     }
 }

@@ -5,6 +5,7 @@
 //! receiver that is down, slow or rejects requests costs neither time of the caller nor unbounded memory. This module
 //! never reads cgroups or pods: a profile has the names of its subjects, and `resource` writes them in OTLP's words.
 
+mod answer;
 mod attempt;
 mod client;
 mod dictionary;

@@ -6,7 +6,8 @@ use http::Uri;
 
 use super::{
     EndpointError,
-    attempt::{Accepted, Connections, Signal},
+    answer::Accepted,
+    attempt::{Connections, Signal},
     failure::Failure,
     link::Link,
     settings::{Protocol, Settings},
