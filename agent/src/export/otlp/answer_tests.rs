@@ -1,6 +1,8 @@
 //! Receivers whose words are shown: what of them is hidden, and what is added.
 
-use super::*;
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+
+use super::{super::failure::rpc, *};
 
 const TOKEN: &str = "sk-case-0123456789abcdef";
 
@@ -52,4 +54,25 @@ async fn a_receiver_that_limits_the_rate_is_a_receiver() {
     let failure = send(&mut plain(address, Compression::None)).await.unwrap_err();
     assert!(failure.text.starts_with("HTTP 429: slow down (the receiver asks to send less, and"), "{failure:?}");
     assert_eq!((failure.cause, failure.retry), (Cause::Unavailable, Some(Duration::from_secs(3))));
+}
+
+#[tokio::test]
+async fn a_receiver_of_another_development_version_is_told_as_such_once() {
+    let message = "invalid or unsupported otlp-profiles-development-version: supported version is 2".to_owned();
+    let status = rpc::Status { message, details: Vec::new() }.encode_to_vec();
+    let (address, log) = serve(None, move |_| answer(400, "content-type: application/x-protobuf\r\n", &status)).await;
+    let failure = send(&mut plain(address, Compression::Gzip)).await.unwrap_err();
+    assert!(failure.text.contains("(the receiver takes another development version of OTLP profiles than 1: "));
+    // Less compression would not help.
+    assert_eq!((failure.retry, seen(&log).len()), (None, 1), "{failure:?}");
+}
+
+#[tokio::test]
+async fn only_profiles_have_a_development_version() {
+    let (address, log) = serve(None, |_| OK.into()).await;
+    let mut sender = plain(address, Compression::None);
+    send(&mut sender).await.unwrap();
+    sender.send(&Signal::Metrics(ExportMetricsServiceRequest::default())).await.unwrap();
+    let has_version = |seen: &Seen| seen.head.contains("otlp-profiles-development-version: 1");
+    assert_eq!(seen(&log).iter().map(has_version).collect::<Vec<_>>(), [true, false]);
 }

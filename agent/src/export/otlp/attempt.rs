@@ -22,6 +22,7 @@ use super::{
     failure::{ANSWER_BYTES, Failure},
     http_failure,
     link::{Link, USER_AGENT},
+    request::PROFILES_VERSION,
     settings::Protocol,
 };
 use crate::transport::{compression::Compression, http::Client};
@@ -39,6 +40,16 @@ impl Signal {
             Self::Profiles(request) => request.encode_to_vec(),
             Self::Metrics(request) => request.encode_to_vec(),
         }
+    }
+
+    /// Returns the configured headers, with the version of the message for profiles.
+    fn headers(&self, configured: &HeaderMap) -> HeaderMap {
+        let mut headers = configured.clone();
+        if matches!(self, Self::Profiles(_)) {
+            let (name, version) = PROFILES_VERSION;
+            headers.insert(name, HeaderValue::from_static(version));
+        }
+        headers
     }
 }
 
@@ -67,7 +78,7 @@ impl Connections {
     ) -> Result<Accepted, Failure> {
         let answer = async {
             match self {
-                Self::Grpc(channel) => send_grpc(channel.clone(), &link.headers, signal, compression).await,
+                Self::Grpc(channel) => send_grpc(channel.clone(), link, signal, compression).await,
                 Self::Http(client) => send_http(client, link, signal, compression).await,
             }
         };
@@ -98,11 +109,11 @@ macro_rules! grpc_client {
 
 async fn send_grpc(
     channel: Channel,
-    headers: &HeaderMap,
+    link: &Link,
     signal: Signal,
     compression: Compression,
 ) -> Result<Accepted, Failure> {
-    let headers = MetadataMap::from_headers(headers.clone());
+    let headers = MetadataMap::from_headers(signal.headers(&link.headers));
     let answer = match signal {
         Signal::Profiles(request) => {
             let mut client = grpc_client!(ProfilesServiceClient, channel, compression);
@@ -131,6 +142,7 @@ async fn send_http(
     signal: Signal,
     compression: Compression,
 ) -> Result<Accepted, Failure> {
+    let headers = signal.headers(&link.headers);
     let body = tokio::task::spawn_blocking(move || compression.compress(signal.encode())).await;
     let body = match body {
         Ok(Ok(body)) => Bytes::from(body),
@@ -140,7 +152,7 @@ async fn send_http(
     let mut request = Request::new(body);
     *request.method_mut() = Method::POST;
     *request.uri_mut() = link.uri().clone();
-    *request.headers_mut() = link.headers.clone();
+    *request.headers_mut() = headers;
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROTOBUF));
     request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
     if compression != Compression::None {

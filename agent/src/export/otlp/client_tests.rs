@@ -39,6 +39,7 @@ impl<F: Fn(u64) -> Answer + Send + Sync + 'static> ProfilesService for Receiver<
         request: Request<ExportProfilesServiceRequest>,
     ) -> Result<Response<ExportProfilesServiceResponse>, Status> {
         assert!(!request.get_ref().resource_profiles.is_empty());
+        assert_eq!(request.metadata().get("otlp-profiles-development-version").unwrap(), "1");
         (self.answer)(self.seen.fetch_add(1, Ordering::Relaxed)).map(Response::new)
     }
 }
@@ -230,6 +231,20 @@ async fn a_token_that_a_receiver_repeats_is_hidden() {
     exporter.take(&window());
     let stats = until(&exporter, |stats| stats.lost == 1).await;
     assert_eq!(error(&stats), "Unauthenticated: does not match: ***");
+}
+
+#[tokio::test]
+async fn a_receiver_of_another_development_version_is_told_as_such() {
+    let (listener, address) = listener().await;
+    let words = "invalid or unsupported otlp-profiles-development-version: supported version is 2";
+    let seen = serve(listener, true, move |_| Err(Status::invalid_argument(words)));
+    let exporter = exporter(address, PATIENT);
+    exporter.take(&window());
+    let stats = until(&exporter, |stats| stats.lost == 1).await;
+    assert_eq!((seen.load(Ordering::Relaxed), failures(&stats, Cause::Rejected)), (1, 1));
+    let told = error(&stats).strip_prefix(&format!("InvalidArgument: {words} (")).unwrap();
+    assert!(told.starts_with("the receiver takes another development version of OTLP profiles than 1: "), "{told}");
+    assert!(told.ends_with("Collector 0.163 takes 1)"), "{told}");
 }
 
 #[tokio::test]

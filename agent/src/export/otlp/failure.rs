@@ -7,7 +7,7 @@ use std::{borrow::Cow, error::Error, time::Duration};
 use prost::Message;
 use tonic::{Code, Status};
 
-use super::{Cause, secrets::Secrets};
+use super::{Cause, request::PROFILES_VERSION, secrets::Secrets};
 use crate::transport::http::causes;
 
 /// The most bytes of an answer. An answer is empty, or has a few words.
@@ -97,6 +97,7 @@ impl Failure {
         // gRPC for Go and Java answer ResourceExhausted, tonic OutOfRange, to a message over their limit.
         let too_large =
             ["larger than max", "too large", "exceeds maximum size"].iter().any(|hint| message.contains(hint));
+        let other_version = other_version(message);
         let is_limited = status.code() == Code::ResourceExhausted && asked.is_some() && !too_large;
         let (cause, retry) = match status.code() {
             Code::ResourceExhausted | Code::OutOfRange if too_large => (Cause::TooLarge, None),
@@ -114,7 +115,7 @@ impl Failure {
         Self {
             cause,
             text: format!("{:?}: {message}", status.code()),
-            way_out: Cow::Borrowed(if is_limited { SEND_LESS } else { "" }),
+            way_out: other_version.unwrap_or(Cow::Borrowed(if is_limited { SEND_LESS } else { "" })),
             retry,
             // The generated client turns a broken channel into Unknown.
             answered: status.code() != Code::Unknown,
@@ -124,6 +125,18 @@ impl Failure {
             not_found: false,
         }
     }
+}
+
+/// Returns the remedy if a receiver's words name the header of the version, as those of Collectors do since 0.163.
+pub(super) fn other_version(said: &str) -> Option<Cow<'static, str>> {
+    let (header, version) = PROFILES_VERSION;
+    let way_out = || {
+        format!(
+            " (the receiver takes another development version of OTLP profiles than {version}: use a podperf or a \
+             receiver of the same version; Collector 0.163 takes {version})"
+        )
+    };
+    said.to_ascii_lowercase().contains(header).then(|| way_out().into())
 }
 
 /// Returns the remedy for a connection that failed, found by the messages of rustls, h2 and hyper.

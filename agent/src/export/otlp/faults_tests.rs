@@ -154,7 +154,8 @@ async fn a_request_is_posted_to_its_path_with_its_headers_and_compressed_as_aske
         assert_eq!(send(&mut plain(address, compression)).await.unwrap().message, "");
         let Seen { head, body } = seen(&log).remove(0);
         assert!(head.starts_with("POST /base/v1development/profiles HTTP/1.1\r\n"), "{head}");
-        for header in ["content-type: application/x-protobuf", "x-tenant: 7", "user-agent: podperf/"] {
+        let version = "otlp-profiles-development-version: 1";
+        for header in ["content-type: application/x-protobuf", "x-tenant: 7", "user-agent: podperf/", version] {
             assert!(head.contains(header), "no `{header}` in {head}");
         }
         let body = match compression {

@@ -17,7 +17,7 @@ use prost::Message;
 use super::{
     Cause,
     answer::{PROTOBUF, media_type},
-    failure::{Failure, SEND_LESS, rpc},
+    failure::{Failure, SEND_LESS, other_version, rpc},
 };
 use crate::transport::compression::Compression;
 
@@ -33,13 +33,16 @@ pub(super) fn of(head: &Parts, body: &[u8], compression: Compression) -> Failure
         StatusCode::PAYLOAD_TOO_LARGE => (Cause::TooLarge, None),
         _ => (Cause::Rejected, None),
     };
+    let said = said(head, body);
+    let other_version = other_version(&said);
     // A receiver that cannot decompress a request may fail to parse it and answer 400.
     let encoding_refused = compression != Compression::None
+        && other_version.is_none()
         && matches!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::BAD_REQUEST);
     Failure {
         cause,
-        text: format!("HTTP {}: {}", status.as_u16(), said(head, body)),
-        way_out: Cow::Borrowed(way_out(status)),
+        text: format!("HTTP {}: {said}", status.as_u16()),
+        way_out: other_version.unwrap_or(Cow::Borrowed(way_out(status))),
         retry,
         answered: true,
         encoding_refused,

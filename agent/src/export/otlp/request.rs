@@ -29,6 +29,10 @@ use crate::{
     stacks::profile::{Activity, Profile, Sample},
 };
 
+/// The header that says which development version of OTLP profiles a request has, and the version of the messages of
+/// this module. A receiver that takes another one refuses the request, so the header goes away with a stable version.
+pub(super) const PROFILES_VERSION: (&str, &str) = ("otlp-profiles-development-version", "1");
+
 /// The largest request, encoded and uncompressed: 4 MiB less room for the data that a proxy on the way adds.
 const MAX_REQUEST_BYTES: usize = 3_584 * 1024;
 const MAX_PROFILE_SAMPLES: usize = 16_000;
