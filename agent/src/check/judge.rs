@@ -303,7 +303,7 @@ fn receiver(error: &str) -> (Code, Remedy) {
         (Code::ExportUnauthenticated, Remedy::SetHeaders)
     } else if has(&["invalid peer certificate"]) {
         (Code::ExportUntrusted, Remedy::TrustAuthority)
-    } else if has(&["dns", "lookup", "name or service", "name resolution"]) {
+    } else if has(&["dns", "lookup", "name or service", "name resolution"]) && !has(&["through proxy"]) {
         (Code::ExportUnknownHost, Remedy::CheckName)
     } else {
         (Code::ExportFailed, Remedy::StartReceiver)

@@ -136,6 +136,7 @@ fn refused_exports() -> Vec<(&'static str, Code, Remedy)> {
             words("write `http://`: it does not speak TLS there"),
         ),
         ("tls handshake eof", Code::ExportFailed, Remedy::StartReceiver),
+        ("through proxy `p:1`: dns error (check the proxy)", Code::ExportFailed, words("check the proxy")),
     ]
 }
 

@@ -1,5 +1,5 @@
 //! An HTTP/1.1 client with limits on the time and the size of an answer, and the connector that it shares with gRPC. It
-//! uses no proxy and follows no redirect.
+//! follows no redirect, and uses only the proxy that it is given.
 
 use std::{error::Error, io, iter::successors, pin::pin, sync::Arc, time::Duration};
 
@@ -16,17 +16,31 @@ use hyper_util::{
 };
 use tokio::time::timeout;
 
-use super::tls::{Tls, TlsError, without_trust};
+use super::{
+    proxy::Proxy,
+    route::Route,
+    tls::{Tls, TlsError, without_trust},
+};
 
 /// The most bytes of status line and headers; hyper accepts no smaller limit.
 const HEAD_BYTES: usize = 16 * 1024;
 
 /// Makes connections, with TLS or without.
-pub(crate) type Connector = HttpsConnector<HttpConnector>;
+pub(crate) type Connector = HttpsConnector<Route>;
 
 /// Returns the connector for one server. With `tls`, it makes only connections with TLS. `to_connect` is the longest
 /// time for the TCP connection.
 pub(crate) fn connector(
+    tls: Option<&Tls>,
+    version: Version,
+    to_connect: Option<Duration>,
+) -> Result<Connector, TlsError> {
+    connector_through(None, tls, version, to_connect)
+}
+
+/// Returns the same connector for a server that may be behind a proxy.
+pub(crate) fn connector_through(
+    proxy: Option<&Proxy>,
     tls: Option<&Tls>,
     version: Version,
     to_connect: Option<Duration>,
@@ -44,7 +58,8 @@ pub(crate) fn connector(
         Some(name) => Arc::new(FixedServerNameResolver::new(name.clone())),
         None => Arc::new(DefaultServerNameResolver::default()),
     };
-    Ok(HttpsConnector::new(tcp, config, tls.is_some(), names))
+    let route = Route::new(tcp, proxy, tls.is_none() && version == Version::HTTP_11);
+    Ok(HttpsConnector::new(route, config, tls.is_some(), names))
 }
 
 /// The connections to one server, kept open between requests.

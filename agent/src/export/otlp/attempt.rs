@@ -155,6 +155,9 @@ async fn send_http(
     *request.headers_mut() = headers;
     request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(PROTOBUF));
     request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+    if let Some(login) = link.proxy_login() {
+        request.headers_mut().insert(header::PROXY_AUTHORIZATION, login.clone());
+    }
     if compression != Compression::None {
         request.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static(compression.name()));
     }

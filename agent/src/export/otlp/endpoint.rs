@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri, uri::PathAndQuery};
 use rustls::pki_types::ServerName;
 
 use super::settings::{Protocol, Settings, TlsSettings};
-use crate::transport::tls::TlsError;
+use crate::transport::{proxy::ProxyError, tls::TlsError};
 
 /// The error for an endpoint, a header or a certificate that can never work.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +74,9 @@ pub enum EndpointError {
     /// A file cannot be read, or its content cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The proxy on the way to the endpoint cannot be used.
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
 }
 
 /// A checked endpoint.
@@ -89,7 +92,7 @@ pub(super) struct Target {
 ///
 /// # Errors
 ///
-/// The errors of [`super::Exporter::new`], except for the content of certificates, which is read only there.
+/// The errors of [`super::Exporter::new`], except for certificates and proxies, which are read only there.
 pub fn check(settings: &Settings) -> Result<(), EndpointError> {
     let target = parse(settings)?;
     parse_headers(&settings.headers)?;

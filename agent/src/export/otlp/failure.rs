@@ -8,7 +8,7 @@ use prost::Message;
 use tonic::{Code, Status};
 
 use super::{Cause, request::PROFILES_VERSION, secrets::Secrets};
-use crate::transport::http::causes;
+use crate::transport::{http::causes, proxy::Proxy};
 
 /// The most bytes of an answer. An answer is empty, or has a few words.
 pub(super) const ANSWER_BYTES: usize = 64 * 1024;
@@ -18,6 +18,10 @@ pub(super) const LINE_CHARS: usize = 300;
 /// The remedy for a receiver that limits the rate of requests.
 pub(super) const SEND_LESS: &str =
     " (the receiver asks to send less, and the agent tries again; a longer interval sends less)";
+
+/// The remedy for a proxy that asks who the agent is.
+pub(super) const LOGIN: &str =
+    " (write the proxy's address with a user and a password: `http://USER:PASSWORD@HOST:PORT`)";
 
 /// The description of a failed attempt.
 #[derive(Debug)]
@@ -55,6 +59,12 @@ impl Failure {
             self.way_out = Cow::Borrowed(way_out);
         }
         self
+    }
+
+    /// Names the proxy that the connection goes through.
+    pub(super) fn through(self, proxy: &Proxy) -> Self {
+        let through = Self { text: format!("through {proxy}: {}", self.text), ..self };
+        through.or_way_out(" (check that the proxy is there; `NO_PROXY` lists the receivers without a proxy)")
     }
 
     /// Returns the failure as people read it. The remedy is never cut, however long the receiver's words are.
@@ -139,13 +149,13 @@ pub(super) fn other_version(said: &str) -> Option<Cow<'static, str>> {
     said.to_ascii_lowercase().contains(header).then(|| way_out().into())
 }
 
-/// Returns the remedy for a connection that failed, found by the messages of rustls, h2 and hyper.
+/// Returns the remedy for a connection that failed, found by the messages of rustls, h2, hyper and hyper-util.
 fn way_out(text: &str) -> &'static str {
     const AUTHORITY: &str = " (set `otlp.tls.caFile` to the authority that signed the receiver's certificate)";
     const NAME: &str = " (set `otlp.tls.serverName` to a name in the receiver's certificate)";
     const GRPC: &str = " (is it a receiver for HTTP? set `otlp.protocol: http/protobuf`)";
     const HTTP: &str = " (is it a receiver for gRPC? set `otlp.protocol: grpc`)";
-    const WAYS_OUT: [(&str, &str); 11] = [
+    const WAYS_OUT: [(&str, &str); 13] = [
         ("UnknownIssuer", AUTHORITY),
         ("BadSignature", AUTHORITY),
         ("not valid for name", NAME),
@@ -162,6 +172,8 @@ fn way_out(text: &str) -> &'static str {
         // The two messages differ in whether the receiver answered before the request or after it.
         ("unexpected message from connection", HTTP),
         ("invalid HTTP version", HTTP),
+        ("tunnel error: unsuccessful", " (let the proxy connect to the receiver, or list the receiver in `NO_PROXY`)"),
+        ("tunnel error: proxy authorization", LOGIN),
     ];
     WAYS_OUT.iter().find(|(words, _)| text.contains(words)).map_or("", |(_, way_out)| way_out)
 }

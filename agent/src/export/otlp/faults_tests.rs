@@ -414,3 +414,5 @@ async fn a_certificate_that_is_replaced_is_used_from_the_next_request_on() {
 mod answers;
 #[path = "path_tests.rs"]
 mod path;
+#[path = "proxy_tests.rs"]
+mod proxy;

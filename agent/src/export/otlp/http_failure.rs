@@ -17,7 +17,7 @@ use prost::Message;
 use super::{
     Cause,
     answer::{PROTOBUF, media_type},
-    failure::{Failure, SEND_LESS, other_version, rpc},
+    failure::{Failure, LOGIN, SEND_LESS, other_version, rpc},
 };
 use crate::transport::compression::Compression;
 
@@ -70,6 +70,7 @@ fn way_out(status: StatusCode) -> &'static str {
             " (set `otlp.path` to where the receiver takes profiles)"
         }
         StatusCode::TOO_MANY_REQUESTS => SEND_LESS,
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED => LOGIN,
         _ => "",
     }
 }

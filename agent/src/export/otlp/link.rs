@@ -1,10 +1,10 @@
-//! The way to a receiver: its address, its headers, and connections with TLS and timeouts.
+//! The way to a receiver: its address, its headers, and connections with TLS and timeouts, through its proxy.
 //!
 //! Profiles and metrics share this code. No connection is opened before the first request.
 
 use std::{path::PathBuf, time::Duration};
 
-use http::{HeaderMap, Uri, Version};
+use http::{HeaderMap, HeaderValue, Uri, Version};
 use tonic::transport::{Channel, Endpoint};
 
 use super::{
@@ -15,7 +15,8 @@ use super::{
     settings::{Settings, TlsSettings},
 };
 use crate::transport::{
-    http::{Client, Connector, connector},
+    http::{Client, Connector, connector_through},
+    proxy::Proxy,
     tls::{Tls, TlsSources},
 };
 
@@ -35,17 +36,27 @@ pub(in crate::export) struct Link {
     pub(super) secrets: Secrets,
     /// `None` if the endpoint is not `https`.
     tls: Option<Tls>,
+    proxy: Option<Proxy>,
     timeout: Duration,
 }
 
 impl Link {
     pub(in crate::export) fn new(settings: &Settings) -> Result<Self, EndpointError> {
+        Self::with_variables(settings, |name| std::env::var(name).ok())
+    }
+
+    /// Makes a link whose proxy is that of the variables.
+    pub(super) fn with_variables(
+        settings: &Settings,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, EndpointError> {
         endpoint::check(settings)?;
         let target = parse(settings)?;
         let tls = if target.tls { Some(Tls::new(sources(&settings.tls)?)?) } else { None };
         let headers = parse_headers(&settings.headers)?;
-        let secrets = Secrets::of(headers.values());
-        Ok(Self { target, headers, secrets, tls, timeout: settings.timeout })
+        let proxy = Proxy::of(&target.uri, variable)?;
+        let secrets = Secrets::of(headers.values().chain(proxy.as_ref().and_then(Proxy::login)));
+        Ok(Self { target, headers, secrets, tls, proxy, timeout: settings.timeout })
     }
 
     pub(in crate::export) const fn uri(&self) -> &Uri {
@@ -55,8 +66,9 @@ impl Link {
     /// Returns the failure as people read it, with the remedies that depend on the address.
     pub(super) fn tell(&self, failure: Failure) -> Failure {
         let is_closed = failure.cause == Cause::Timeout || failure.text.contains("Connection refused");
-        let failure = match self.target.uri.port() {
-            None if is_closed && !failure.answered => failure.or_way_out(WITHOUT_PORT),
+        let failure = match (&self.proxy, self.target.uri.port()) {
+            (Some(proxy), _) if !failure.answered => failure.through(proxy),
+            (None, None) if is_closed && !failure.answered => failure.or_way_out(WITHOUT_PORT),
             _ => failure,
         };
         failure.told(&self.secrets)
@@ -93,8 +105,13 @@ impl Link {
         Ok(Client::new(self.connector(Version::HTTP_11)?, ANSWER_BYTES))
     }
 
+    /// Returns the login that requests over HTTP need for a proxy that reads them.
+    pub(super) fn proxy_login(&self) -> Option<&HeaderValue> {
+        self.proxy.as_ref().filter(|_| self.tls.is_none()).and_then(Proxy::login)
+    }
+
     fn connector(&self, version: Version) -> Result<Connector, EndpointError> {
-        Ok(connector(self.tls.as_ref(), version, Some(self.timeout))?)
+        Ok(connector_through(self.proxy.as_ref(), self.tls.as_ref(), version, Some(self.timeout))?)
     }
 }
 

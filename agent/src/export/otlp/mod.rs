@@ -125,7 +125,7 @@ impl Exporter {
     /// a tokio runtime with time and I/O.
     ///
     /// # Errors
-    /// When the endpoint, a header or a certificate cannot be used. A receiver that is down is not an error.
+    /// When the endpoint, a header, a certificate or the proxy cannot be used. A receiver that is down is not an error.
     pub fn new(settings: Settings, node_name: String) -> Result<Self, EndpointError> {
         Self::with_retry(settings, node_name, Retry::default())
     }

@@ -33,7 +33,10 @@ pub(in crate::export) struct Sender {
 
 impl Sender {
     pub(in crate::export) fn new(settings: &Settings) -> Result<Self, EndpointError> {
-        let link = Link::new(settings)?;
+        Self::over(Link::new(settings)?, settings)
+    }
+
+    pub(super) fn over(link: Link, settings: &Settings) -> Result<Self, EndpointError> {
         let connections = Connections::open(&link, settings.protocol)?;
         let Settings { protocol, compression, timeout, .. } = *settings;
         Ok(Self { link, connections, protocol, compression, timeout, not_asked: 0 })
