@@ -19,10 +19,8 @@ use kube::{
 use thiserror::Error;
 use tracing::Dispatch;
 
-use super::{
-    no_proxy,
-    request_failure::{Failure, Remedy, Server, ServerKind},
-};
+use super::request_failure::{Failure, Remedy, Server, ServerKind};
+use crate::transport::proxy::has_no_proxy;
 
 /// Directory of the service account's files, where Kubernetes mounts them.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -164,10 +162,7 @@ fn from_kubeconfig(path: &Path, context: Option<&String>) -> Result<Config, Sour
 
 /// Returns whether the environment says that this server is reached without a proxy.
 fn is_without_proxy(server: &http::Uri) -> bool {
-    let mut rules = ["NO_PROXY", "no_proxy"].into_iter().filter_map(|name| env::var(name).ok());
-    let rules = rules.find(|rules| !rules.is_empty()).unwrap_or_default();
-    let is_https = server.scheme_str() == Some("https");
-    !is_https || no_proxy::is_named(server.host().unwrap_or_default(), server.port_u16().unwrap_or(443), &rules)
+    server.scheme_str() != Some("https") || has_no_proxy(server, |name| env::var(name).ok())
 }
 
 /// Leaves out the white space around the token of a file, as client-go does.

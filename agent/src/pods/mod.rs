@@ -16,7 +16,6 @@ mod daemonset;
 pub mod fuzzing;
 mod index;
 mod kubelet;
-mod no_proxy;
 mod pace;
 mod pending;
 #[cfg(test)]
