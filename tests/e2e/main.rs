@@ -13,6 +13,7 @@ mod filters;
 mod flood;
 mod full;
 mod hung;
+mod java;
 mod lifecycle;
 mod limits;
 mod memo;
@@ -58,7 +59,8 @@ fn main() -> ExitCode {
     let receivers = [addresses::TESTS, profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     let waits = [waiting::TESTS, zero_first::TESTS].concat();
     let stacks =
-        [memo::TESTS, names::TESTS, hung::TESTS, musl::TESTS, filters::TESTS, storm::TESTS, full::TESTS].concat();
+        [memo::TESTS, names::TESTS, hung::TESTS, musl::TESTS, java::TESTS, filters::TESTS, storm::TESTS, full::TESTS]
+            .concat();
     let shown = [record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, waits, server, receivers, stacks, shown].concat())
 }

@@ -46,7 +46,7 @@ fn waits_in_musl_are_guessed_up_to_the_outermost_function() -> Result<()> {
         let program = directory.path().join(format!("musl{}", flags.join("")));
         build(&program, flags)?;
         let cgroup = TestCgroup::new("musl")?;
-        let mut load = start(&program, cgroup.path())?;
+        let mut load = start(&program.display().to_string(), cgroup.path())?;
         let agent = Agent::start("stacks: {unwind: tables, maxWalks: 0}")?;
         // In the first windows the agent reads the code.
         thread::sleep(RECORDED);
@@ -104,9 +104,9 @@ fn build(program: &Path, flags: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Starts a program in a cgroup. It ends when its stdin does.
-fn start(program: &Path, cgroup: &Path) -> Result<Child> {
-    let joined = format!("echo $$ > {}/cgroup.procs && exec {}", cgroup.display(), program.display());
+/// Starts a command line in a cgroup. The program ends when its stdin does.
+pub(crate) fn start(program: &str, cgroup: &Path) -> Result<Child> {
+    let joined = format!("echo $$ > {}/cgroup.procs && exec {program}", cgroup.display());
     let mut command = Command::new("sh");
     process::bind_to_parent(&mut command);
     Ok(command.args(["-c", &joined]).stdin(Stdio::piped()).spawn()?)
