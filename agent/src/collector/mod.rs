@@ -50,8 +50,8 @@ use readings::{Deltas, Readings};
 pub use copies::UnwinderChannels;
 use cuts::Cuts;
 use profiles::Asks;
+pub use reader::{ActiveFilter, Purpose, ReadError, Reader};
 use reader::{Changes, FirstUse, Latest, Request};
-pub use reader::{Purpose, ReadError, Reader};
 pub use restart::Checkpoint;
 use restart::{Checkpointer, Restored};
 

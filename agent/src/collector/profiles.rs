@@ -11,10 +11,10 @@ use std::{
 use tokio::sync::oneshot;
 use tracing::{debug, warn};
 
-use super::{Collector, CollectorSettings, names};
+use super::{Collector, CollectorSettings, names, reader::FilterReply};
 use crate::{
     attribution::{Owner, Subject},
-    filter::{Filter, Full, Known},
+    filter::{Filter, Known},
     kernel::{
         clock::{monotonic_ns, thread_cpu},
         records::RawSample,
@@ -35,13 +35,13 @@ const MOST_SUMS: usize = 4;
 #[derive(Debug)]
 pub(super) enum Asks {
     Cut(oneshot::Sender<Option<SystemTime>>),
-    Filter(Box<Filter>, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
+    Filter(Box<Filter>, FilterReply),
 }
 
 /// The same request once its filter has a slot.
 enum Cut {
     Window(oneshot::Sender<Option<SystemTime>>),
-    Filter(Slot, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
+    Filter(Slot, FilterReply),
 }
 
 /// Returns `true` if profiles lack what the kernel side drops for this reason.
@@ -156,8 +156,7 @@ impl Collector {
             Asks::Filter(filter, reply) => match self.filters.insert(*filter) {
                 Ok(slot) => Some(Cut::Filter(slot, reply)),
                 Err(full) => {
-                    // The client may have gone.
-                    reply.send(Err(full)).ok();
+                    reply.refuse(full);
                     None
                 }
             },
@@ -184,10 +183,7 @@ impl Collector {
                     reply.send(began).ok();
                 }
                 Cut::Filter(slot, reply) => {
-                    // The client has gone, so no other request would remove this filter.
-                    if reply.send(Ok((slot, began))).is_err() {
-                        self.filters.remove(slot);
-                    }
+                    reply.give(slot, began);
                     filters = true;
                 }
             }

@@ -39,7 +39,7 @@ pub(super) enum Request {
         reply: oneshot::Sender<Result<Arc<Observation>, ReadError>>,
     },
     Cut(oneshot::Sender<Option<SystemTime>>),
-    Filter(Box<Filter>, oneshot::Sender<Result<(Slot, Option<SystemTime>), Full>>),
+    Filter(Box<Filter>, FilterReply),
     Unfilter(Slot),
     Rules(Box<RowRules>, oneshot::Sender<()>),
     MaxMemory(MaxMemory),
@@ -47,6 +47,20 @@ pub(super) enum Request {
     Pods,
     Unwound(Vec<(Subject, Facts)>),
     Stop,
+}
+
+/// A filter that samples are matched against while this value lives.
+#[derive(Debug)]
+pub struct ActiveFilter {
+    slot: Slot,
+    requests: mpsc::Sender<Request>,
+}
+
+/// The way back to the client that asks for a filter.
+#[derive(Debug)]
+pub(super) struct FilterReply {
+    reply: oneshot::Sender<Result<(ActiveFilter, Option<SystemTime>), Full>>,
+    requests: mpsc::Sender<Request>,
 }
 
 /// The use of a reading.
@@ -113,6 +127,35 @@ impl std::fmt::Debug for Request {
             Self::Unwound(_) => "Unwound",
             Self::Stop => "Stop",
         })
+    }
+}
+
+impl ActiveFilter {
+    /// Returns the slot of the filter.
+    #[must_use]
+    pub const fn slot(&self) -> Slot {
+        self.slot
+    }
+}
+
+impl Drop for ActiveFilter {
+    fn drop(&mut self) {
+        // The collector may have stopped.
+        self.requests.send(Request::Unfilter(self.slot)).ok();
+    }
+}
+
+impl FilterReply {
+    /// Gives the filter to the client. If the client goes away, now or before it takes the answer, the filter is
+    /// dropped with the answer.
+    pub(super) fn give(self, slot: Slot, began: Option<SystemTime>) {
+        self.reply.send(Ok((ActiveFilter { slot, requests: self.requests }, began))).ok();
+    }
+
+    /// Tells the client that there is no room.
+    pub(super) fn refuse(self, full: Full) {
+        // The client may have gone.
+        self.reply.send(Err(full)).ok();
     }
 }
 
@@ -221,22 +264,22 @@ impl Reader {
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
     }
 
-    /// Cuts the window as [`Reader::cut`] does, and applies one more filter to later samples.
+    /// Cuts the window as [`Reader::cut`] does, and applies one more filter to later samples, until the returned filter
+    /// is dropped.
     ///
     /// # Errors
     ///
     /// When the collector has stopped. The inner error is returned if there is no room for the filter.
-    pub async fn add_filter(&self, filter: Filter) -> Result<Result<(Slot, Option<SystemTime>), Full>, ReadError> {
+    pub async fn add_filter(
+        &self,
+        filter: Filter,
+    ) -> Result<Result<(ActiveFilter, Option<SystemTime>), Full>, ReadError> {
         let (reply, answer) = oneshot::channel();
+        let reply = FilterReply { reply, requests: self.requests.clone() };
         self.requests
             .send(Request::Filter(Box::new(filter), reply))
             .map_err(|mpsc::SendError(_)| ReadError::Stopped)?;
         answer.await.map_err(|oneshot::error::RecvError { .. }| ReadError::Stopped)
-    }
-
-    /// Removes this filter from later samples.
-    pub fn remove_filter(&self, slot: Slot) {
-        self.requests.send(Request::Unfilter(slot)).ok();
     }
 
     /// Changes the rules for rows: they apply from the next reading on, and existing rows keep their counts.
@@ -275,5 +318,47 @@ impl Reader {
     /// Requests that the collector sends its last profile and stops.
     pub fn stop(&self) {
         self.requests.send(Request::Stop).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    /// A leaked filter would take one of four slots until the agent ends.
+    #[test]
+    fn a_filter_goes_with_its_client_whenever_the_client_goes() {
+        const SLOT: Slot = Slot(3);
+        let (requests, received) = mpsc::channel();
+        let reader = Reader::new(requests, Changes::default(), Latest::new(Duration::ZERO));
+        let is_removed = || matches!(received.try_recv(), Ok(Request::Unfilter(SLOT)));
+        let ask = || {
+            let mut asks = Box::pin(reader.add_filter(Filter::default()));
+            assert!(asks.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            let Ok(Request::Filter(_, reply)) = received.try_recv() else { panic!("no request for a filter") };
+            (asks, reply)
+        };
+
+        let (asks, reply) = ask();
+        drop(asks);
+        reply.give(SLOT, None);
+        assert!(is_removed(), "the client went before the answer");
+
+        let (asks, reply) = ask();
+        reply.give(SLOT, None);
+        drop(asks);
+        assert!(is_removed(), "the client went before it took the answer");
+
+        let (mut asks, reply) = ask();
+        reply.give(SLOT, None);
+        let Poll::Ready(Ok(Ok((filter, None)))) = asks.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("no filter")
+        };
+        drop(asks);
+        assert!(filter.slot() == SLOT && received.try_recv().is_err(), "it goes on");
+        drop(filter);
+        assert!(is_removed(), "the recording has ended");
     }
 }

@@ -10,7 +10,6 @@ use crate::{
     collector::{ReadError, Reader},
     filter::{Filter, Full},
     limits::memory::Mebi,
-    model::slot::Slot,
     stacks::profile::Profile,
 };
 
@@ -96,28 +95,16 @@ pub enum RecordError {
     Collector(#[from] ReadError),
 }
 
-/// A filter that samples are matched against while this value lives.
-struct AtWork<'a> {
-    reader: &'a Reader,
-    slot: Slot,
-}
-
-impl Drop for AtWork<'_> {
-    fn drop(&mut self) {
-        self.reader.remove_filter(self.slot);
-    }
-}
-
 /// Records from now on, until the time is over, a request ends the recording, or the agent ends.
 ///
 /// # Errors
 ///
 /// When the current window cannot be cut.
 pub async fn record(reader: &Reader, mut registration: Registration, wanted: &Wanted) -> Result<Merged, RecordError> {
-    let (slot, cut) = registration.begin(reader, wanted.filter.clone()).await??;
-    let _filter = AtWork { reader, slot };
+    // Samples are matched against the filter while it lives.
+    let (filter, cut) = registration.begin(reader, wanted.filter.clone()).await??;
     let cut = cut.ok_or(RecordError::Behind)?;
-    let mut merger = Merger::new(wanted.side, wanted.selector.clone(), slot);
+    let mut merger = Merger::new(wanted.side, wanted.selector.clone(), filter.slot());
     registration.control.begin();
     let end = Instant::now() + wanted.duration;
     // The window that was cut, and earlier windows still in the symbolizer, belong to the time before the recording.

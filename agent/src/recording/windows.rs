@@ -16,10 +16,10 @@ use tokio::{
 
 use super::{Recent, Size};
 use crate::{
-    collector::{ReadError, Reader},
+    collector::{ActiveFilter, ReadError, Reader},
     filter::{Filter, Full},
     limits::memory::GivenUp,
-    model::{feature::Feature, random::random, slot::Slot},
+    model::{feature::Feature, random::random},
     stacks::profile::Profile,
 };
 
@@ -226,19 +226,20 @@ impl Registration {
         &self,
         reader: &Reader,
         filter: Filter,
-    ) -> Result<Result<(Slot, Option<SystemTime>), Full>, ReadError> {
+    ) -> Result<Result<(ActiveFilter, Option<SystemTime>), Full>, ReadError> {
         let permit = self.permit().await;
         let deadline = Instant::now() + ROOM;
         let begun = loop {
             let begun = reader.add_filter(filter.clone()).await?;
-            match begun {
-                Ok((slot, None)) if Instant::now() < deadline => reader.remove_filter(slot),
-                _ => break begun,
+            if !matches!(begun, Ok((_, None))) || Instant::now() >= deadline {
+                break begun;
             }
+            // Others may use the slot meanwhile.
+            drop(begun);
             sleep(ROOM / 100).await;
         };
-        if let Ok((_, start)) = begun {
-            self.on_the_way(start, permit);
+        if let Ok((_, start)) = &begun {
+            self.on_the_way(*start, permit);
         }
         Ok(begun)
     }
