@@ -13,7 +13,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     time::MissedTickBehavior,
 };
-use tracing::info;
+use tracing::{info, warn};
 use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
 use super::{
@@ -26,7 +26,7 @@ use crate::{
     config::{Settings, parts},
     events::plan::Plan,
     http,
-    kernel::host::Host,
+    kernel::{self, host::Host},
     model::status::State,
     sandbox,
     telemetry::logs::LogCounts,
@@ -81,6 +81,9 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         return Err(first.into());
     }
     let _lock = run_dir::lock(&settings.config.run_dir)?;
+    if let Err(error) = kernel::raise_open_files() {
+        warn!(%error, "failed to raise the soft limit of open files");
+    }
     // This runs before the first thread is made, so that all threads inherit the limits.
     let config = &settings.config;
     // A kubeconfig may name programs that make tokens.

@@ -56,7 +56,7 @@ pub use answering::AnsweringTime;
 pub(crate) use call::error_of_call;
 pub use cost::{MapUse, ProgramUse};
 pub use counters::{OpenCounter, PmuSettings};
-pub(crate) use descriptors::own_descriptors;
+pub(crate) use descriptors::{own_descriptors, raise_open_files};
 pub use error::LoadError;
 pub use load::{SensorSettings, Tracepoint};
 pub use orders::Lowered;
