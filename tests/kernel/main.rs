@@ -150,6 +150,7 @@ fn main() -> ExitCode {
         #[land] #[exact] a_row_without_its_cgroup_is_freed: maps::needs() => rows::a_row_without_its_cgroup_is_freed,
         dumped_maps_have_field_names: maps::needs() => maps::dumps_have_field_names,
         #[land] #[exact] a_damaged_file_is_named_and_the_kernels_counts_go_on => restart::what_is_kept_may_be_damaged,
+        #[exact] what_ended_without_a_checkpoint_is_not_lost => restart::what_ended_without_a_checkpoint_is_not_lost,
         #[land] #[exact] an_ordinary_end_loses_nothing => restart::an_ordinary_end_loses_nothing,
         #[exact] kills_at_random_moments_lose_nothing => kills::at_random_moments_lose_nothing,
         #[exact] other_programs_take_over_and_lose_nothing => restart::other_programs_take_over,

@@ -5,10 +5,12 @@ use std::{collections::BTreeMap, fs, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{self, Agent, Metrics},
     bpffs::Bpffs,
     cgroup::{self, TestCgroup},
-    running::{Load, OFFCPU, ONCPU, count, time, with_faults},
+    cluster::wait_for_part,
+    load::cpu::CpuReport,
+    running::{Load, OFFCPU, ONCPU, count, run, time, with_faults},
 };
 
 use crate::counts::{Inside, Worked};
@@ -162,6 +164,38 @@ pub(crate) fn what_is_kept_may_be_damaged() -> Result<()> {
     ensure!(starts == Some(1.0), "{starts:?}");
     load.go_on()?;
     load.end()
+}
+
+/// The checkpoint cannot be written while a cgroup ends. All that the next agent has of the last counts is the row.
+pub(crate) fn what_ended_without_a_checkpoint_is_not_lost() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let mut agent = Agent::start(&bpffs.yaml())?;
+    let cgroup = TestCgroup::new("unsaved")?;
+    let path = cgroup.kernel_path().to_owned();
+    let burn = || -> Result<CpuReport> { run(&format!("spin --seconds 0.2 --cgroup {}", cgroup.path().display())) };
+    let shown = |agent: &Agent| -> Result<f64> {
+        agent.fresh_metrics()?.get(ONCPU, &[("cgroup", &path)]).with_context(|| format!("no row for `{path}`"))
+    };
+    burn()?;
+    let saved = shown(&agent)?;
+    let in_the_way = agent.directory().join("kept.new");
+    fs::create_dir(&in_the_way)?;
+    burn()?;
+    drop(cgroup);
+    // The second reading after the end would free the row.
+    for _ in 0..3 {
+        shown(&agent)?;
+    }
+    wait_for_part(&agent, "restart", "degraded", &["failed to write `"])?;
+    let before = shown(&agent)?;
+    ensure!(before > saved + 0.1, "{saved} s, and then {before} s");
+    agent.kill()?;
+    fs::remove_dir(&in_the_way)?;
+    agent.begin_again(&agent::binary()?, &bpffs.yaml())?;
+    agent.wait_until_ready()?;
+    let after = shown(&agent)?;
+    ensure!(before.to_bits() == after.to_bits(), "{before} s before, {after} s after");
+    Ok(())
 }
 
 /// A generation with a description and a missing map. The takeover finds this when it changes the active generation.

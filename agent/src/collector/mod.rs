@@ -363,7 +363,7 @@ impl Collector {
         self.readings_made += 1;
         // The checkpoint is saved before the reading is shown, and before posted counts are forgotten.
         self.save_checkpoint(&reading);
-        self.forget_dead(&reading);
+        self.forget_dead(&reading, &maps);
         let observation = Arc::new(Observation {
             snapshot,
             counters: self.limits.counters(),
@@ -409,22 +409,6 @@ impl Collector {
                 self.tree.note_missing(&unknown(&self.tree), monotonic_ns());
             }
             Err(error) => warn!(root = %self.settings.cgroup_root.display(), %error, "failed to walk the cgroup tree"),
-        }
-    }
-
-    /// Deletes the kernel's rows of cgroups that were dead before the last reading: this reading contains all their
-    /// counts.
-    fn forget_dead(&mut self, reading: &RawReading) {
-        let Some(last_ns) = self.read_at_ns.replace(reading.at_ns) else { return };
-        let ids = reading.rows.iter().map(|row| row.cgroup);
-        let dead: Vec<_> = ids.filter(|id| self.tree.died_before(*id, last_ns)).collect();
-        self.readings.forget(&self.sensors.forget_cgroups(&dead));
-        if let Err(error) = self.sensors.sweep(reading.at_ns) {
-            debug!(%error, "no sweep");
-        }
-        self.tree.prune(reading.at_ns);
-        if let Some(pods) = &mut self.pods {
-            pods.prune(reading.at_ns, |pod| self.tree.has_pod(pod));
         }
     }
 

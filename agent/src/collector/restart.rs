@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::Collector;
 use super::readings::{Deltas, Readings};
@@ -14,7 +14,7 @@ use crate::{
     attribution::{Ledger, schema::Schema},
     cgroups::Tree,
     checkpoint::{self, Found, Store},
-    kernel::{Begin, CpuTotals, Previous, RawReading, Sensors, clock::monotonic_ns},
+    kernel::{Begin, CpuTotals, MapUse, Previous, RawReading, Sensors, clock::monotonic_ns},
     model::{
         facts::Facts,
         ids::CgroupId,
@@ -25,6 +25,8 @@ use crate::{
 };
 
 const PART: &str = "restart";
+/// The kernel's table of the cgroups that have rows.
+const CGROUPS: &str = "cgroups";
 
 /// The checkpoint of the previous agent, and the store for new checkpoints.
 #[derive(Debug)]
@@ -225,10 +227,35 @@ impl Collector {
         }
     }
 
+    /// Deletes the kernel's rows of cgroups that were dead before the last reading: this reading contains all their
+    /// counts. While checkpoints fail, the rows stay: they are all that the next agent would have of these counts.
+    pub(super) fn forget_dead(&mut self, reading: &RawReading, maps: &[MapUse]) {
+        let Some(last_ns) = self.read_at_ns.replace(reading.at_ns) else { return };
+        let room = maps.iter().find(|map| map.map == CGROUPS).map_or(0, |map| map.max_entries);
+        if may_forget(self.checkpointer.failed, reading.rows.len() as u64, room) {
+            let ids = reading.rows.iter().map(|row| row.cgroup);
+            let dead: Vec<_> = ids.filter(|id| self.tree.died_before(*id, last_ns)).collect();
+            self.readings.forget(&self.sensors.forget_cgroups(&dead));
+        }
+        if let Err(error) = self.sensors.sweep(reading.at_ns) {
+            debug!(%error, "no sweep");
+        }
+        self.tree.prune(reading.at_ns);
+        if let Some(pods) = &mut self.pods {
+            pods.prune(reading.at_ns, |pod| self.tree.has_pod(pod));
+        }
+    }
+
     /// Returns the restart statistics for the metrics; `None` without checkpoints.
     pub(super) fn restart_stats(&self) -> Option<checkpoint::RestartStats> {
         self.checkpointer.store.as_ref().map(|store| store.stats().clone())
     }
+}
+
+/// Returns true if rows of dead cgroups may leave the kernel's table: the last checkpoint contains their counts, or the
+/// table is three quarters full, and living cgroups need its room more than a next agent needs these counts.
+const fn may_forget(checkpoint_failed: bool, rows: u64, room: u64) -> bool {
+    !checkpoint_failed || rows * 4 >= room * 3
 }
 
 fn totals<'a>(cpu: &CpuTotals, drops: impl Iterator<Item = (&'a str, u64)>, schema: &Schema) -> BTreeMap<String, u64> {
@@ -251,4 +278,17 @@ fn totals_of(totals: &BTreeMap<String, u64>, schema: &Schema) -> CpuTotals {
 fn unix_ns(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_the_dead_stay_while_no_checkpoint_has_them_and_there_is_room() {
+        assert!(may_forget(false, 1, 4096));
+        assert!(!may_forget(true, 3071, 4096));
+        assert!(may_forget(true, 3072, 4096));
+        assert!(may_forget(true, 0, 0), "the size of the table is not known");
+    }
 }
