@@ -2,8 +2,8 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, Permissions},
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    fs::{self, File, Permissions},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown},
     path::PathBuf,
     process::Command,
     time::Duration,
@@ -28,6 +28,8 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] #[exact] unpin_leaves_nothing_and_says_what_there_was: &[Need::Program("bpftool")],
     #[land] #[beside] #[exact] a_second_agent_is_refused_and_the_firsts_pins_are_untouched,
     #[land] #[beside] #[exact] another_user_can_neither_take_the_lock_nor_read_what_is_kept: &[Need::Program("setpriv"), Need::Program("flock")],
+    #[land] #[beside] #[exact] a_strangers_lock_on_the_pins_stops_no_agent,
+    #[land] #[beside] another_users_directory_is_not_used_for_pins,
     #[land] #[beside] without_a_bpffs_the_agent_says_what_is_lost,
     #[exact] the_next_agent_takes_the_stacks_that_one_gave_up,
     #[exact] prometheus_sees_no_reset_over_kills: &[Need::Program("prometheus")],
@@ -125,6 +127,39 @@ fn another_user_can_neither_take_the_lock_nor_read_what_is_kept() -> Result<()> 
     ensure!(fs::metadata(&lock)?.mode() & 0o777 == 0o600, "the lock is still open");
     agent.metrics()?;
     try_all()
+}
+
+/// Root in a container with a read-only bpffs may take `flock` on any directory there.
+fn a_strangers_lock_on_the_pins_stops_no_agent() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    let mut agent = Agent::start(&bpffs.yaml())?;
+    agent.metrics()?;
+    let mode = || -> Result<u32> { Ok(fs::metadata(bpffs.pins())?.mode() & 0o7777) };
+    ensure!(mode()? == 0o700, "the directory is open to others: {:o}", mode()?);
+    agent.kill()?;
+    let stranger = File::open(bpffs.pins())?;
+    stranger.lock()?;
+    // As an older version has left it.
+    fs::set_permissions(bpffs.pins(), Permissions::from_mode(0o755))?;
+    agent.begin_again(&agent::binary()?, &bpffs.yaml())?;
+    agent.wait_until_ready()?;
+    ensure!(agent.log().contains("a process that is no agent has locked the directory"), "{}", agent.log());
+    ensure!(mode()? == 0o700, "the directory is open to others: {:o}", mode()?);
+    ensure!(agent.metrics()?.get("podperf_starts_total", &[("how", "adopted")]) == Some(1.0), "{}", agent.log());
+    Ok(())
+}
+
+fn another_users_directory_is_not_used_for_pins() -> Result<()> {
+    let bpffs = Bpffs::mount()?;
+    fs::create_dir(bpffs.pins())?;
+    chown(bpffs.pins(), Some(65534), None)?;
+    let mut agent = Agent::start(&bpffs.yaml())?;
+    let line = agent.wait_for_log("counts end with this agent", END_DEADLINE)?;
+    for words in ["WARN", "degraded", "belongs to user 65534", "another `restart.directory`"] {
+        ensure!(line.contains(words), "{words}: {line}");
+    }
+    ensure!(fs::read_dir(bpffs.pins())?.next().is_none(), "it has pins there");
+    Ok(())
 }
 
 fn without_a_bpffs_the_agent_says_what_is_lost() -> Result<()> {

@@ -201,7 +201,7 @@ fn start_sensors(
     let degraded = |error: anyhow::Error| {
         status.set("restart", State::Degraded, format!("counts end with this agent: {error:#}"));
     };
-    let pins = match Pins::open(&config.restart.directory) {
+    let pins = match Pins::open(&config.restart.directory, &config.run_dir) {
         Ok(pins) => pins,
         Err(error @ PinsError::Taken(_)) => return Err(error.into()),
         Err(error) => {

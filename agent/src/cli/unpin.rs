@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 pub(super) fn remove(config: &Config) -> anyhow::Result<()> {
     let _lock = run_dir::lock(&config.run_dir)?;
     let directory = &config.restart.directory;
-    let pinned = if directory.exists() { Pins::open(directory)?.remove_all() } else { Ok(Vec::new()) };
+    let pinned = if directory.exists() { Pins::open(directory, &config.run_dir)?.remove_all() } else { Ok(Vec::new()) };
     let pinned = pinned.with_context(|| format!("failed to remove `{}`", directory.display()))?;
     for generation in &pinned {
         println!("removed the pins `{}`", directory.join(generation).display());
