@@ -30,6 +30,10 @@ const PLACES: usize = 4;
 const MOST_UNREAD: usize = 16 << 20;
 /// The bytes that any drawing may take: the widest frames, and their text twice while it grows.
 const LEAST_BYTES: u64 = 24 << 20;
+/// The bytes that a row of the start page takes in the tables beside the page, and in the page: its name is there six
+/// times with its links, and the text twice while it grows.
+const LINE_BYTES: u64 = 1 << 10;
+const ROW_BYTES: u64 = 8 << 10;
 /// The bytes that a sample takes while it is drawn: a sum, a place in the tree and one in a list.
 const SAMPLE_BYTES: u64 = 256;
 
@@ -42,6 +46,28 @@ pub(crate) enum Drawing {
     File(Side, Format),
     /// A list of waits of at least this length.
     Waits(Duration),
+    /// The start page of a reading.
+    Overview {
+        /// The number of the reading.
+        reading: u64,
+        /// The column by which the rows are sorted.
+        sort: &'static str,
+        /// Number of rows of the reading.
+        rows: usize,
+        /// The largest number of rows in the page.
+        most: usize,
+    },
+}
+
+impl Drawing {
+    /// Returns the number of bytes that the drawing may take, from windows of this size.
+    fn needs(&self, size: Size) -> u64 {
+        match self {
+            // Windows are only added up.
+            Self::Overview { rows, most, .. } => *rows as u64 * LINE_BYTES + *rows.min(most) as u64 * ROW_BYTES,
+            _ => needs(size),
+        }
+    }
 }
 
 /// A kind of drawing and its subject: equal keys of equal windows are equal drawings.
@@ -142,7 +168,7 @@ impl Drawer {
         if let Some(kept) = self.cached(&key, version) {
             return Ok(kept);
         }
-        self.reserve(size)?;
+        self.reserve(key.what.needs(size))?;
         // The windows that are drawn may be newer than `version`, and never older.
         let windows = windows.clone();
         let draw = move || draw(&windows.recent());
@@ -156,7 +182,7 @@ impl Drawer {
         draw: impl FnOnce() -> Drawn + Send + 'static,
     ) -> Result<Answer, RecordError> {
         let turn = self.turn().await?;
-        self.reserve(size)?;
+        self.reserve(needs(size))?;
         self.draw_now(turn, None, draw).await
     }
 
@@ -166,7 +192,10 @@ impl Drawer {
     ///
     /// When there is no room.
     pub(crate) fn has_room(&self, size: Size) -> Result<(), RecordError> {
-        let needs = needs(size);
+        self.has_bytes(needs(size))
+    }
+
+    fn has_bytes(&self, needs: u64) -> Result<(), RecordError> {
         if self.given_up.has_room(resident(), needs) {
             return Ok(());
         }
@@ -179,7 +208,7 @@ impl Drawer {
     }
 
     /// Drops the last drawing, and checks that there is room for a new one.
-    fn reserve(&self, size: Size) -> Result<(), RecordError> {
+    fn reserve(&self, needs: u64) -> Result<(), RecordError> {
         {
             let mut answers = lock(&self.answers);
             answers.last = None;
@@ -189,7 +218,7 @@ impl Drawer {
                 return Err(RecordError::Unread);
             }
         }
-        self.has_room(size)
+        self.has_bytes(needs)
     }
 
     async fn draw_now(
@@ -257,163 +286,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-
-    fn key(selector: &str) -> DrawingKey {
-        DrawingKey { what: Drawing::Page(Side::OffCpu), selector: selector.parse().unwrap() }
-    }
-
-    fn drawn(length: usize) -> Drawn {
-        Drawn { body: vec![b'x'; length], nonce: None }
-    }
-
-    /// Starts a drawing that lasts until the returned sender is dropped.
-    async fn busy(drawer: &Drawer, windows: &Windows) -> (mpsc::Sender<()>, tokio::task::JoinHandle<()>) {
-        let (end, ends) = mpsc::channel::<()>();
-        let (begin, begun) = oneshot::channel();
-        let (drawer, windows) = (drawer.clone(), windows.clone());
-        let draw = move |_: &[Arc<Profile>]| {
-            begin.send(()).ok();
-            ends.recv().ok();
-            drawn(1)
-        };
-        let task = tokio::spawn(async move {
-            drawer.draw_windows(&windows, key("/busy"), draw).await.unwrap();
-        });
-        begun.await.unwrap();
-        (end, task)
-    }
-
-    #[tokio::test]
-    async fn one_is_drawn_few_wait_and_the_rest_is_refused_at_once() {
-        let (drawer, windows) = (Drawer::new(GivenUp::default()), Windows::new(GivenUp::default()));
-        let (end, first) = busy(&drawer, &windows).await;
-        let (at_once, most_at_once) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let mut waiting = Vec::new();
-        for number in 0..64 {
-            let (drawer, windows) = (drawer.clone(), windows.clone());
-            let (at_once, most) = (Arc::clone(&at_once), Arc::clone(&most_at_once));
-            waiting.push(tokio::spawn(async move {
-                let draw = move |_: &[Arc<Profile>]| {
-                    most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    thread::sleep(Duration::from_millis(5));
-                    at_once.fetch_sub(1, Ordering::SeqCst);
-                    drawn(number)
-                };
-                drawer.draw_windows(&windows, key(&format!("/{number}")), draw).await.map(|answer| answer.body().len())
-            }));
-        }
-        // The requests without a place are refused while the first drawing is still in progress.
-        let refused = async {
-            loop {
-                tokio::task::yield_now().await;
-                if waiting.iter().filter(|task| task.is_finished()).count() == 64 - (PLACES - 1) {
-                    break;
-                }
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), refused).await.unwrap();
-        drop(end);
-        first.await.unwrap();
-        let mut answered = 0;
-        for (number, task) in waiting.into_iter().enumerate() {
-            match task.await.unwrap() {
-                Ok(length) => {
-                    assert_eq!(length, number);
-                    answered += 1;
-                }
-                Err(error) => assert!(matches!(error, RecordError::Drawing), "{error}"),
-            }
-        }
-        assert_eq!((answered, most_at_once.load(Ordering::SeqCst)), (PLACES - 1, 1));
-    }
-
-    #[tokio::test]
-    async fn who_goes_away_frees_the_place() {
-        let (drawer, windows) = (Drawer::new(GivenUp::default()), Windows::new(GivenUp::default()));
-        let (end, first) = busy(&drawer, &windows).await;
-        for round in 0..10 {
-            let mut waiting = Vec::new();
-            for number in 1..PLACES {
-                let (drawer, windows) = (drawer.clone(), windows.clone());
-                waiting.push(tokio::spawn(async move {
-                    drawer.draw_windows(&windows, key(&format!("/{number}")), |_| drawn(1)).await.map(drop)
-                }));
-            }
-            while drawer.places.available_permits() > 0 {
-                tokio::task::yield_now().await;
-            }
-            let refused = drawer.draw_windows(&windows, key("/x"), |_| drawn(1)).await;
-            assert!(matches!(refused, Err(RecordError::Drawing)), "{round}");
-            for task in waiting {
-                task.abort();
-                task.await.unwrap_err();
-            }
-            assert_eq!(drawer.places.available_permits(), PLACES - 1);
-        }
-        // The client of the drawing in progress goes away, too. Its turn lasts until the drawing ends, but its place is
-        // free.
-        first.abort();
-        first.await.unwrap_err();
-        assert_eq!((drawer.places.available_permits(), drawer.turn.available_permits()), (PLACES, 0));
-        drop(end);
-        assert_eq!(drawer.draw_windows(&windows, key("/x"), |_| drawn(7)).await.unwrap().body().len(), 7);
-    }
-
-    #[tokio::test]
-    async fn the_last_drawing_is_handed_out_again_while_the_windows_are_the_same() {
-        let (drawer, windows) = (Drawer::new(GivenUp::default()), Windows::new(GivenUp::default()));
-        let times = Arc::new(AtomicUsize::new(0));
-        let draw = async |of: &str| {
-            let times = Arc::clone(&times);
-            let draw = move |_: &[Arc<Profile>]| drawn(times.fetch_add(1, Ordering::SeqCst) + 1);
-            drawer.draw_windows(&windows, key(of), draw).await.unwrap().body().len()
-        };
-        assert_eq!([draw("/a").await, draw("/a").await, draw("/b").await, draw("/b").await], [1, 1, 2, 2]);
-        assert_eq!(draw("/a").await, 3, "only the last one is kept");
-        windows.publish(&Arc::default());
-        assert_eq!([draw("/a").await, draw("/a").await], [4, 4]);
-        drawer.given_up.set(1);
-        windows.publish(&Arc::default());
-        assert_eq!([draw("/a").await, draw("/a").await], [5, 6], "nothing is kept while caches are given up");
-    }
-
-    #[tokio::test]
-    async fn answers_that_nobody_reads_are_bounded() {
-        let (drawer, windows) = (Drawer::new(GivenUp::default()), Windows::new(GivenUp::default()));
-        let draw = async |of: &str| drawer.draw_windows(&windows, key(of), |_| drawn(MOST_UNREAD / 2 + 1)).await;
-        let held = [draw("/a").await.unwrap().body(), draw("/b").await.unwrap().body()];
-        assert!(matches!(draw("/c").await, Err(RecordError::Unread)));
-        drop(held);
-        draw("/c").await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn without_room_nothing_is_begun() {
-        let given_up = GivenUp::default();
-        let (drawer, windows) = (Drawer::new(given_up.clone()), Windows::new(given_up.clone()));
-        given_up.set_most_resident(resident() + LEAST_BYTES / 2);
-        let begun = Arc::new(AtomicUsize::new(0));
-        let draw = async || {
-            let begun = Arc::clone(&begun);
-            let draw = move |_: &[Arc<Profile>]| drawn(begun.fetch_add(1, Ordering::SeqCst));
-            drawer.draw_windows(&windows, key("/a"), draw).await
-        };
-        let error = draw().await.unwrap_err().to_string();
-        assert!(error.contains("takes up to 24 MiB") && error.contains("`overhead.maxMemory`"), "{error}");
-        assert_eq!(begun.load(Ordering::SeqCst), 0);
-        given_up.set_most_resident(u64::MAX);
-        draw().await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_drawing_that_panics_is_one_answer() {
-        let (drawer, windows) = (Drawer::new(GivenUp::default()), Windows::new(GivenUp::default()));
-        let broken = drawer.draw_windows(&windows, key("/a"), |_| panic!("of this test")).await;
-        assert!(matches!(broken, Err(RecordError::Broken)));
-        assert_eq!(drawer.draw_windows(&windows, key("/a"), |_| drawn(7)).await.unwrap().body().len(), 7);
-    }
-}
+#[path = "drawing_tests.rs"]
+mod tests;

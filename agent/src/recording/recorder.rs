@@ -60,8 +60,8 @@ pub enum RecordError {
     Memory,
     /// Too many requests wait for a drawing.
     #[error(
-        "too many are waiting for a flame graph, which is drawn one at a time (ask again in a second, or for one pod \
-         with `subject`)"
+        "too many are waiting for a flame graph or a page, and one is drawn at a time (ask again in a second, or for \
+         one pod with `subject`)"
     )]
     Drawing,
     /// Earlier answers are still being sent.

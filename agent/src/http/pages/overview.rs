@@ -10,7 +10,10 @@ use axum::{
 };
 
 use super::profile::{self, Query, address};
-use crate::export::flamegraph::{STYLE, escape, frame_style, policy, real};
+use crate::export::{
+    drawing::{Drawing, DrawingKey, Drawn},
+    flamegraph::{STYLE, escape, frame_style, policy, real},
+};
 use crate::{
     agent::Agent,
     attribution::Row,
@@ -26,6 +29,8 @@ use crate::{
 
 /// The number of rows that are shown by default: browsers become slow with more.
 const ROWS: usize = 300;
+/// The largest number of rows that are shown if a browser asks for all.
+const MOST_ROWS: usize = 2000;
 
 /// The columns that rows can be sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,22 +126,22 @@ pub(in crate::http) async fn answer(agent: &Agent, uri: &Uri) -> Response {
     let query = Query::of(uri);
     let wanted = query.get("sort").unwrap_or("off-cpu");
     let sort = Column::ALL.into_iter().find(|column| column.name() == wanted).unwrap_or(Column::OffCpu);
-    let most = if query.get("all").is_some() { usize::MAX } else { ROWS };
+    let most = if query.get("all").is_some() { MOST_ROWS } else { ROWS };
     let (now, before, over) = match agent.lately().await {
         Ok(lately) => lately,
         Err(error) => return profile::refusal(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
     };
-    let windows = agent.windows().recent();
-    let (node, nonce) = (agent.node_name.clone(), profile::nonce());
-    let drawn_with = nonce.clone();
-    let draw = move || {
-        let mut lines = lines(&now, before.as_deref(), over, &waits(&windows));
+    let (reading, rows, node) = (now.readings, now.snapshot.rows.len(), agent.node_name.clone());
+    let what = Drawing::Overview { reading, sort: sort.name(), rows, most };
+    let draw = move |windows: &[Arc<Profile>]| {
+        let mut lines = lines(&now, before.as_deref(), over, &waits(windows));
         sort.sort(&mut lines);
-        page(&node, &lines, sort, most, over, &drawn_with).into_bytes()
+        let nonce = profile::nonce();
+        Drawn { body: page(&node, &lines, sort, most, over, &nonce).into_bytes(), nonce: Some(nonce) }
     };
-    match tokio::task::spawn_blocking(draw).await {
-        Ok(body) => profile::html(body, &nonce),
-        Err(_) => profile::refusal(StatusCode::INTERNAL_SERVER_ERROR, "failed to draw"),
+    match agent.drawer().draw_windows(agent.windows(), DrawingKey { what, selector: Selector::All }, draw).await {
+        Ok(drawn) => profile::html(drawn.body(), drawn.nonce().unwrap_or_default()),
+        Err(error) => profile::failed(&error),
     }
 }
 
@@ -256,7 +261,12 @@ fn page(node: &str, lines: &[Line], sort: Column, most: usize, over: Duration, n
     html.push_str("</tbody></table>\n");
     if lines.len() > most {
         let (rest, sort) = (lines.len() - most, sort.name());
-        writeln!(html, "<p><a href=\"/?sort={sort}&amp;all=1\">And {rest} more</a></p>").ok();
+        if most < MOST_ROWS {
+            writeln!(html, "<p><a href=\"/?sort={sort}&amp;all=1\">And {rest} more</a></p>")
+        } else {
+            writeln!(html, "<p>And {rest} more, which are in the <a href=\"/metrics\">metrics</a> only</p>")
+        }
+        .ok();
     }
     html.push_str("</body>\n</html>\n");
     html
@@ -375,6 +385,11 @@ mod tests {
         let lines: Vec<_> = (0..ROWS + 7).map(|at| line(&format!("/{at}"), 0.0, 0.0, None)).collect();
         let page = draw(&lines);
         assert_eq!(page.matches("<tr><td>").count(), ROWS);
-        assert!(page.contains("And 7 more") && page.contains("data-n=\"whole stacks\">25 %</td>"), "{page}");
+        assert!(page.contains("And 7 more</a>") && page.contains("data-n=\"whole stacks\">25 %</td>"), "{page}");
+        // Who asks for all gets a page of a bounded length, too.
+        let lines: Vec<_> = (0..MOST_ROWS + 7).map(|at| line(&format!("/{at}"), 0.0, 0.0, None)).collect();
+        let page = super::page("node-1", &lines, Column::OffCpu, MOST_ROWS, Duration::from_secs(30), "n");
+        assert_eq!(page.matches("<tr><td>").count(), MOST_ROWS);
+        assert!(page.contains("And 7 more, which") && !page.contains("all=1"), "{page}");
     }
 }
