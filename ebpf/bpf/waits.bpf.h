@@ -401,7 +401,7 @@ static __always_inline void charge_waiting(struct task_struct *task, struct task
 	/* If the task comes on meanwhile, `seen_of` matches no wait: the next wait begins at another time. */
 	if (stack && needs_a_look(t, began)) {
 		t->seen_of = 0;
-		t->seen_stack = look_at(task, stack);
+		t->seen_stack = look_preemptibly(task, stack);
 		t->seen_of = t->seen_stack ? began : 0;
 	}
 	charge_so_far(task, t, row, cgroup, left_ns, at, odd);

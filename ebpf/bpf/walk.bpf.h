@@ -4,6 +4,7 @@
 #define PODPERF_WALK_BPF_H
 
 #include "control.bpf.h"
+#include "cpu.bpf.h"
 #include "drops.bpf.h"
 #include "hash.h"
 #include "kernel.h"
@@ -203,13 +204,33 @@ static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack, boo
 
 /*
  * Reads the kernel's part of the stack of `task`, which sleeps, and sends it if it is new. The part begins below the
- * scheduler's functions. Returns its id, or 0 if there is none.
+ * scheduler's functions. Returns its id, or 0 if there is none. The caller cannot be preempted.
  */
 static __always_inline __u64 look_at(struct task_struct *task, struct podperf_stack *stack)
 {
 	__s64 bytes = bpf_get_task_stack(task, stack->frames, FRAMES_BYTES, 0);
 
 	return bytes > 0 ? take_stack(stack, 0, bytes, task->tgid, false) : 0;
+}
+
+/*
+ * Does the same for an iterator. The kernel walks the stack into a buffer of this CPU and releases it before it copies
+ * the frames. A task that preempts the iterator there leaves its own stack in the buffer. So the frames are only taken
+ * if this CPU has not switched tasks meanwhile: the sensor of the switch counts its runs. The next reading looks again.
+ */
+static __always_inline __u64 look_preemptibly(struct task_struct *task, struct podperf_stack *stack)
+{
+	volatile struct podperf_cpu *cpu = this_cpu();
+	__u64 switches;
+	__s64 bytes;
+
+	if (!cpu)
+		return 0;
+	switches = cpu->programs[PODPERF_PROGRAM_SCHED_SWITCH].runs;
+	bytes = bpf_get_task_stack(task, stack->frames, FRAMES_BYTES, 0);
+	if (bytes <= 0 || cpu->programs[PODPERF_PROGRAM_SCHED_SWITCH].runs != switches)
+		return 0;
+	return take_stack(stack, 0, bytes, task->tgid, false);
 }
 
 static __noinline __u64 walk_stack(void *ctx, bool by_scheduler)
