@@ -240,7 +240,7 @@ impl CountedNode {
 
 impl Does {
     fn usage(&self, seconds: f64) -> Usage {
-        let grown = |per_second| grown(per_second, seconds);
+        let grown = |per_second| u128::from(grown(per_second, seconds));
         let mut facts = Facts::from([
             (Fact::ON_CPU, grown(self.oncpu)),
             (Fact::off_cpu(WaitState::Interruptible), grown(SECOND)),

@@ -57,7 +57,7 @@ pub fn connect_from(source: IpAddr, address: SocketAddr) -> Result<Timed> {
 
 /// Sends one of several `GET` requests on a connection that stays open.
 pub fn get_again(stream: &mut (impl Read + Write), path: &str, headers: &[(&str, &str)]) -> Result<Answer> {
-    let mut request = format!("GET {path} HTTP/1.1\r\nHost: podperf\r\n");
+    let mut request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n");
     for (name, value) in headers {
         request += &format!("{name}: {value}\r\n");
     }

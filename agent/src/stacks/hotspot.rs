@@ -55,8 +55,6 @@ const MOST_WORDS: u64 = 1 << 14;
 pub(super) struct HotSpot {
     heaps: Vec<Heap>,
     interpreter: Range<u64>,
-    /// The size of a block's own header, before its `CodeBlob`, in bytes.
-    header: u64,
     /// The offset of the flag for a block in use, from the start of the block.
     used: u64,
     /// The offset of the size of frames, from the start of the block.
@@ -114,7 +112,7 @@ impl HotSpot {
         // The header is the flag and what is before it, in words.
         let header = (used + 1).next_multiple_of(8);
         let frame_size = header + frame_size;
-        Some(Self { heaps: found, interpreter: first..at(first, size)?, header, used, frame_size })
+        Some(Self { heaps: found, interpreter: first..at(first, size)?, used, frame_size })
     }
 
     /// Looks up the frame of the function at an address in code; `None` if the memory cannot be read.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use opentelemetry::KeyValue;
@@ -151,6 +151,8 @@ fn push_counter(observed: &mut Observed, open: &OpenCounter, row: &NamedRow<'_>,
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use strum::VariantArray as _;
 
     use super::*;
@@ -334,7 +336,7 @@ mod tests {
         let mut words = vec![0; sensors::words()];
         let first = sensors::first_of(sensor);
         let series: Vec<_> = sensor.families.iter().flat_map(|family| family.series).collect();
-        for (value, series) in (1_u64..).zip(&series) {
+        for (value, series) in (1_u128..).zip(&series) {
             let Words::Total(at) = series.words else { panic!("{series:?}") };
             words[first + at] = value * 500_000_000;
         }
