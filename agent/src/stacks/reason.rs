@@ -211,12 +211,12 @@ impl Reasons {
 mod tests {
     use super::*;
 
-    /// Returns the reason for a kernel with these functions, each 16 bytes long. Its only stack contains all of them,
-    /// leaf first.
+    /// Returns the reason for a kernel with these functions, each 16 bytes long, and `futex_wait`. Its only stack contains
+    /// all of them, leaf first.
     fn reason(functions: &[&str]) -> WaitReason {
         let address = |index: usize| 0xffff_ffff_8100_0000 + 16 * u64::try_from(index).unwrap();
         let kernel = functions.iter().enumerate().map(|(index, name)| (address(index), *name));
-        let reasons = Reasons::new(kernel);
+        let reasons = Reasons::new(kernel.chain([(address(functions.len()), "futex_wait")]));
         let stack: Vec<u64> = (0..functions.len()).map(|index| address(index) + 8).collect();
         reasons.of(&stack)
     }

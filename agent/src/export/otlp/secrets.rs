@@ -124,7 +124,7 @@ mod tests {
         let hidden = |text: &str| hide(&bearer, text);
         assert_eq!(hidden(&format!("no match: {bearer}")), "no match: ***");
         assert_eq!(hidden(&format!("no match: `{TOKEN}`!")), "no match: `***`!");
-        assert_eq!(hidden(&format!("no match: {}...", &TOKEN[..14])), "no match: ***...");
+        assert_eq!(hidden(&format!("no match: `{}...`", &TOKEN[..14])), "no match: `***...`");
         assert_eq!(hidden(&format!("no match: bearer%20{TOKEN}")), "no match: bearer%20***");
         assert_eq!(hidden(&format!("twice {TOKEN} and {}", TOKEN.to_uppercase())), "twice *** and ***");
         let encoded: String = TOKEN.bytes().map(|byte| format!("%{byte:02x}")).collect();
