@@ -13,12 +13,14 @@ cd "$sources"
 
 # The selection of `make test-build`, so that nothing is built: with another one, crates have other features.
 "$cargo" build --quiet --locked --workspace --bins --tests --message-format json-render-diagnostics >"$out/dev.json"
-for program in podperf podperf-load kernel; do
-	# The test's file name ends with a hash. A program goes without its debug information, which is most of its size: a
-	# guest has its files in memory.
-	strip --strip-debug -o "$programs.part/$program" \
-		"$(sed -n "s|.*\"executable\":\"\([^\"]*/$program\(-[0-9a-f]\{16\}\)\{0,1\}\)\".*|\1|p" "$out/dev.json" | tail -n 1)"
-done
+# A program goes without its debug information, which is most of its size: a guest has its files in memory.
+strip_to() {
+	strip --strip-debug -o "$programs.part/$1" "$(sed -n "s|.*\"executable\":\"\([^\"]*/$1$2\)\".*|\1|p" "$out/dev.json" | tail -n 1)"
+}
+strip_to podperf ''
+strip_to podperf-load ''
+# The file name of a test ends with a hash. So does that of the agent's own tests.
+strip_to kernel '-[0-9a-f]\{16\}'
 rm -rf "$programs"
 mv "$programs.part" "$programs"
 echo "$programs"

@@ -1,6 +1,6 @@
 //! Receivers whose words are shown: what of them is hidden, and what is added.
 
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::{collector::metrics::v1::ExportMetricsServiceRequest, metrics::v1::ResourceMetrics};
 
 use super::{super::failure::rpc, *};
 
@@ -72,7 +72,8 @@ async fn only_profiles_have_a_development_version() {
     let (address, log) = serve(None, |_| OK.into()).await;
     let mut sender = plain(address, Compression::None);
     send(&mut sender).await.unwrap();
-    sender.send(&Signal::Metrics(ExportMetricsServiceRequest::default())).await.unwrap();
+    let metrics = ExportMetricsServiceRequest { resource_metrics: vec![ResourceMetrics::default()] };
+    sender.send(&Signal::Metrics(metrics)).await.unwrap();
     let has_version = |seen: &Seen| seen.head.contains("otlp-profiles-development-version: 1");
     assert_eq!(seen(&log).iter().map(has_version).collect::<Vec<_>>(), [true, false]);
 }

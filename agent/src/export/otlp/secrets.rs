@@ -56,6 +56,10 @@ impl Secrets {
                 }
             }
         }
+        // The space before a token is a part of the whole value, too.
+        for at in 0..is_hidden.len() {
+            is_hidden[at] &= lower[at] != b' ' || at > 0 && is_hidden[at - 1];
+        }
         let mut shown = Vec::with_capacity(text.len());
         for (at, &byte) in text.as_bytes().iter().enumerate() {
             match is_hidden[at] {
