@@ -310,8 +310,7 @@ static __always_inline bool goes_on(struct task_struct *task, struct task *t, __
 	volatile struct task_struct *its = task;
 
 	return left_ns && at >= left_ns + GOES_ON_NS && !LOW_BYTE(task, on_cpu) && !(its->__state & TASK_DEAD) &&
-	       its->se.sum_exec_runtime == t->left_run_ns &&
-	       (t->activity >= PODPERF_RUN_QUEUE || is_asleep(task));
+	       its->se.sum_exec_runtime == t->left_run_ns && (t->activity >= PODPERF_RUN_QUEUE || is_asleep(task));
 }
 
 /*
