@@ -33,21 +33,13 @@ typedef _Bool bool;
 
 struct kernfs_node {
 	__u64 id;
-	const char *name;
 };
 
 struct cgroup_root {
 	int hierarchy_id; /* 0: the cgroup2 tree */
 };
 
-struct cgroup_subsys_state {
-	struct cgroup *cgroup;
-	struct cgroup_subsys_state *parent;
-};
-
 struct cgroup {
-	struct cgroup_subsys_state self;
-	int level; /* 0: the root */
 	struct kernfs_node *kn;
 	struct cgroup_root *root;
 };

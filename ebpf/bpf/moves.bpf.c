@@ -52,9 +52,7 @@ static __noinline int move_waiting(struct task_struct *task)
 	t->cgroup = to;
 	if (!from || from == to || !goes_on(task, t, left_ns, at))
 		return 0;
-	/* Who owns a cgroup that the task has left is not known. Without a row there, the new cgroup gets the whole wait. */
-	make_known(from, 0, ROOM_OF_OTHERS);
-	row = known_row(from);
+	row = cgroup_row(from);
 	if (!row)
 		return 0;
 	charge_so_far(task, t, row, from, left_ns, at, orders.epoch & 1);

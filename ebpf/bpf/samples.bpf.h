@@ -129,12 +129,11 @@ static __always_inline void add_oncpu_sample(struct podperf_sample_key *key, str
 
 /*
  * Adds `ns` of time off the CPU that are in no table to the cgroup's row. Returns true if there is a row. Programs that
- * may be preempted must not call this: a row has one writer at a time. No row above the cgroup is looked for, since the
- * stacks of all calls together are limited. The verifier checks this function separately.
+ * may be preempted must not call this: a row has one writer at a time. The verifier checks this function separately.
  */
 __noinline int keep_unprofiled(__u64 cgroup, __u32 activity, __u64 ns)
 {
-	struct podperf_cgroup *row = known_row(cgroup);
+	struct podperf_cgroup *row = cgroup_row(cgroup);
 	struct podperf_cpu *cpu = this_cpu();
 
 	if (cpu)

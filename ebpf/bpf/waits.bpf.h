@@ -279,9 +279,7 @@ static __always_inline void settle_wait(struct task_struct *task, struct task *t
 	if (row && state < PODPERF_WAITS) {
 		row->offcpu_ns[index_of(state)] += rest - queued;
 		row->offcpu_ns[PODPERF_RUN_QUEUE] += queued;
-		/* Only what is in `cgroups` has rows of sensors: nothing would free the others. */
-		if (row->id == cgroup)
-			ride_wait_end(cgroup, t->call, state, rest - queued + left_ns - began, queued);
+		ride_wait_end(cgroup, t->call, state, rest - queued + left_ns - began, queued);
 	}
 	if (!wants_profile(task))
 		return;
@@ -356,18 +354,14 @@ static __always_inline void charge_so_far(struct task_struct *task, struct task 
 		name_site(key.stack);
 }
 
-/*
- * Returns the row in which the iterators charge `task`, which is in `cgroup`, or NULL when there is no room. It is the
- * row of a cgroup above it if there is no room for `cgroup`.
- */
-static __always_inline struct podperf_cgroup *row_so_far(struct task_struct *task, __u64 cgroup)
+/* Returns the row in which the iterators charge `cgroup`, or NULL when there is no room. */
+static __always_inline struct podperf_cgroup *row_so_far(__u64 cgroup)
 {
 	struct podperf_cgroup *row = bpf_map_lookup_elem(&rows_so_far, &cgroup);
 
 	if (row)
 		return row;
-	cgroup = charged_to(cgroup, (__u64)BPF_CORE_READ(task, cgroups, dfl_cgrp));
-	if (!cgroup)
+	if (!make_known(cgroup))
 		return NULL;
 	bpf_map_update_elem(&rows_so_far, &cgroup, &no_facts, BPF_NOEXIST);
 	row = bpf_map_lookup_elem(&rows_so_far, &cgroup);
@@ -398,7 +392,7 @@ static __always_inline void charge_waiting(struct task_struct *task, struct task
 	if (!goes_on(task, t, left_ns, at))
 		return;
 	cgroup = cgroup_id(task);
-	row = row_so_far(task, cgroup);
+	row = row_so_far(cgroup);
 	if (!row)
 		return;
 	began = began_of(t, left_ns);

@@ -147,7 +147,6 @@ fn main() -> ExitCode {
         #[land] the_programs_that_copy_stacks_load => itself::the_programs_that_copy_stacks_load,
         #[land] cgroups_of_one_slot_are_counted_apart: maps::needs() => rows::cgroups_of_one_slot_are_counted_apart,
         a_dead_cgroups_slot_is_anothers: maps::needs() => rows::a_dead_cgroups_slot_is_anothers,
-        #[exact] the_cgroups_of_one_owner_leave_room_for_others => rows::the_cgroups_of_one_owner_leave_room_for_others,
         #[land] #[exact] a_row_without_its_cgroup_is_freed: maps::needs() => rows::a_row_without_its_cgroup_is_freed,
         dumped_maps_have_field_names: maps::needs() => maps::dumps_have_field_names,
         #[land] #[exact] a_damaged_file_is_named_and_the_kernels_counts_go_on => restart::what_is_kept_may_be_damaged,

@@ -12,22 +12,16 @@ use podperf_tests::{
         churn::{ChurnReport, ShortLife},
         cpu::CpuReport,
     },
-    running::{CPU_CLOCK, ONCPU, cpus, is_close, oncpu_is_cpu_stat, run},
+    running::{ONCPU, is_close, oncpu_is_cpu_stat, run},
     suite::within,
 };
 
-use crate::{
-    conservation::timed_reading,
-    maps::{delete, dump},
-};
+use crate::maps::{delete, dump};
 
 /// Few slots, so that cgroups share and reuse them. They are enough for the other cgroups of the machine.
 const FEW: &str = "cgroups: {max: 256}\n";
 /// The largest number of cgroups at once that fit beside the machine's own.
 const AT_ONCE: usize = 180;
-
-/// More cgroups than the table has entries.
-const CROWD: usize = 280;
 
 /// The time in which readings free the slots of the last cgroups.
 const FREED: Duration = Duration::from_secs(15);
@@ -90,42 +84,6 @@ pub(crate) fn a_dead_cgroups_slot_is_anothers() -> Result<()> {
         Ok(kept.is_empty().then_some(()))
     });
     freed.with_context(|| format!("{} of {} dead cgroups have a slot: {:?}", kept.len(), lives.len(), kept.first()))
-}
-
-/// Whoever may make cgroups makes more than his share of the table, and leaves them empty. Another owner's cgroups that
-/// are born later have rows, and so has each owner the time of all of his cgroups.
-pub(crate) fn the_cgroups_of_one_owner_leave_room_for_others() -> Result<()> {
-    let agent = Agent::start(&format!("{FEW}counters: {{groups: [[cpu-clock]]}}\n"))?;
-    let (owners, others) = (TestCgroup::new("owner")?, TestCgroup::new("other")?);
-    // Both are at the second level, below which cgroups have no series of their own.
-    let (owner, other) = (owners.child("shared")?, others.child("shared")?);
-    let (start, before) = timed_reading(&agent)?;
-    let mut crowd = Vec::new();
-    for _ in 0..CROWD {
-        let cgroup = owner.child("crowd")?;
-        let status = cgroup.command().arg("true").status()?;
-        ensure!(status.success(), "`true` in a cgroup: {status}");
-        crowd.push(cgroup);
-    }
-    let late = (owner.child("late")?, other.child("late")?, others.child("late")?);
-    for cgroup in [&late.0, &late.1, &late.2] {
-        let _: CpuReport = run(&format!("spin --seconds 2 --cgroup {}", cgroup.path().display()))?;
-    }
-    let (end, metrics) = timed_reading(&agent)?;
-    let dropped = metrics.get("podperf_bpf_drops_total", &[("reason", "cgroup_table")]).context("no drops")?;
-    let used = metrics.get("podperf_bpf_map_entries", &[("map", "cgroups")]).context("no entries")?;
-    ensure!(dropped > 0.0, "the table has room for all: {used} entries");
-    ensure!(used < 0.875 * 256.0, "{used} of 256 entries are taken");
-    for cgroup in [&owner, &other, &late.2] {
-        oncpu_is_cpu_stat(&metrics, cgroup)?;
-    }
-    // Law 1: what found no entry is in the sum of all rows and of the idle time.
-    let sum = |metrics: &Metrics| metrics.get(CPU_CLOCK, &[]).context("no cpu-clock");
-    let grown = sum(&metrics)? - sum(&before)?;
-    let truth = (end - start).as_secs_f64() * f64::from(u32::try_from(cpus()?)?);
-    let error = grown / truth - 1.0;
-    ensure!(error.abs() <= 0.001, "grew by {grown} s, and the truth is {truth} s ({:+.3} %)", error * 100.0);
-    Ok(())
 }
 
 /// A sensor may leave such a row, or an agent that ends while it frees rows.

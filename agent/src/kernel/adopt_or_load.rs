@@ -126,7 +126,6 @@ pub(super) fn layout(
         .global("shadow", u8::from(settings.shadow))
         .global("copies_enabled", u8::from(settings.copies))
         .global("sees_all_tasks", u8::from(in_initial_pid_namespace()))
-        .global("max_cgroups", settings.max_cgroups)
         .global("slot_shift", rows.slot_shift())
         .global("sensor_slot_shift", rows.sensor_slot_shift())
         .size("cgroups", settings.max_cgroups)

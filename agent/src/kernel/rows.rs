@@ -156,9 +156,6 @@ impl Rows {
             deleted.inspect_err(|error| debug!(%id, %error, "not forgotten")).is_ok()
         };
         let forgotten: Vec<_> = dead.iter().filter(is_out).copied().collect();
-        if let Err(error) = count_shares(object) {
-            debug!(%error, "the shares of the table of cgroups are not counted");
-        }
         let ids: Vec<u64> = forgotten.iter().map(|id| id.0).collect();
         if let Err(error) = self.free_rows(object, &ids) {
             debug!(cgroups = ids.len(), %error, "not all rows are freed, the next sweep does it");
@@ -273,27 +270,6 @@ impl Rows {
     }
 }
 
-/// Tells the programs how many cgroups are in their list, and how many of each owner. A cgroup that they add meanwhile
-/// is missing until the next reading.
-fn count_shares(object: &Object) -> io::Result<()> {
-    let mut shares = Vec::new();
-    raw::read_all(fd(object, "cgroups")?, 1, Then::Keep, |_: u64, share: &[u64]| shares.extend_from_slice(share))?;
-    raw::update(fd(object, "cgroups_used")?, 0_u32, used_by(&shares))
-}
-
-/// Counts the values of the list: each is one more than the number of a share.
-fn used_by(shares: &[u64]) -> abi::podperf_samples_used {
-    let mut used: abi::podperf_samples_used = bytemuck::Zeroable::zeroed();
-    used.keys = u32::try_from(shares.len()).unwrap_or(u32::MAX);
-    for share in shares {
-        let at = usize::try_from(share.wrapping_sub(1)).ok();
-        if let Some(number) = at.and_then(|at| used.by_cgroup.get_mut(at)) {
-            *number += 1;
-        }
-    }
-    used
-}
-
 /// Returns the slot of a cgroup; the programs compute the same.
 fn slot(id: u64, shift: u32) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "the low half is what is spread over the slots")]
@@ -324,13 +300,6 @@ mod tests {
             let rows = Rows::new(max, 1, &[]);
             assert_eq!((rows.slots(), 1_u64 << (32 - rows.slot_shift())), (slots, u64::from(slots)));
         }
-    }
-
-    #[test]
-    fn shares_are_those_of_the_cgroups_that_are_left() {
-        let used = used_by(&[1, 5, 5, 1024, 0, 2000]);
-        assert_eq!((used.keys, used.by_cgroup[0], used.by_cgroup[4], used.by_cgroup[1023]), (6, 1, 2, 1));
-        assert_eq!(used.by_cgroup.iter().sum::<u32>(), 4);
     }
 
     #[test]

@@ -21,7 +21,7 @@ struct Row {
 const ROWS: [Row; 7] = [
     Row {
         reason: "cgroup_table",
-        lost: "a cgroup found no row, and its time is in the row of a cgroup above it, or was not counted",
+        lost: "a cgroup found no row, and was not counted",
         remedy: "raise `cgroups.max` and restart the agent",
     },
     Row {
