@@ -125,7 +125,9 @@ impl AllCode {
 
 impl<'a> Code<'a> {
     /// Remembers the mappings of the process.
-    pub(super) fn keep(self) {
+    pub(super) fn keep(mut self) {
+        // The virtual machine may write other code there.
+        self.space.frames.clear();
         let cost = self.space.cost();
         self.all.processes.insert(self.pid, self.space, cost);
     }

@@ -20,21 +20,22 @@ const ENTRY: usize = 48;
 const MOST_ENTRIES: usize = 4096;
 /// The number of entries in one read.
 const CHUNK: usize = 64;
-/// The fields that are needed, by type and name. Before OpenJDK 16, the first type had another name.
-const FIELDS: [(&[u8], &[u8]); 13] = [
-    (b"GrowableArrayBase", b"_len"),
-    (b"GrowableArray<int>", b"_data"),
-    (b"CodeCache", b"_heaps"),
-    (b"CodeHeap", b"_memory"),
-    (b"CodeHeap", b"_segmap"),
-    (b"CodeHeap", b"_log2_segment_size"),
-    (b"VirtualSpace", b"_low"),
-    (b"VirtualSpace", b"_high_boundary"),
-    (b"HeapBlock::Header", b"_used"),
-    (b"CodeBlob", b"_frame_size"),
-    (b"AbstractInterpreter", b"_code"),
-    (b"StubQueue", b"_stub_buffer"),
-    (b"StubQueue", b"_buffer_limit"),
+/// The fields that are needed, by type and name, and whether they are static. Before OpenJDK 16, the first type had
+/// another name.
+const FIELDS: [(&[u8], &[u8], bool); 13] = [
+    (b"GrowableArrayBase", b"_len", false),
+    (b"GrowableArray<int>", b"_data", false),
+    (b"CodeCache", b"_heaps", true),
+    (b"CodeHeap", b"_memory", false),
+    (b"CodeHeap", b"_segmap", false),
+    (b"CodeHeap", b"_log2_segment_size", false),
+    (b"VirtualSpace", b"_low", false),
+    (b"VirtualSpace", b"_high_boundary", false),
+    (b"HeapBlock::Header", b"_used", false),
+    (b"CodeBlob", b"_frame_size", false),
+    (b"AbstractInterpreter", b"_code", true),
+    (b"StubQueue", b"_stub_buffer", false),
+    (b"StubQueue", b"_buffer_limit", false),
 ];
 const OLD_ARRAY: &[u8] = b"GenericGrowableArray";
 /// The longest of these names and a zero byte, in bytes.
@@ -133,11 +134,12 @@ impl HotSpot {
                 distance => segment - u64::from(distance),
             };
         }
-        let block = read_exact(memory, heap.code.start.checked_add(segment << heap.segment)?, self.frame_size + 4)?;
-        let number = |at: u64, size| usize::try_from(at).map_or(0, |at| number(&block, at, size));
-        Some(match number(self.frame_size, 4) {
+        let block = heap.code.start.checked_add(segment << heap.segment)?;
+        let is_used = read_exact(memory, block.checked_add(self.used)?, 1)?[0] != 0;
+        let words = number(&read_exact(memory, block.checked_add(self.frame_size)?, 4)?, 0, 4);
+        Some(match words {
             // A frame has at least a return address.
-            words @ 1..=MOST_WORDS if number(self.used, 1) != 0 => Frame::Words(u32::try_from(words).ok()?),
+            1..=MOST_WORDS if is_used => Frame::Words(u32::try_from(words).ok()?),
             _ => Frame::Other,
         })
     }
@@ -162,14 +164,14 @@ fn fields(memory: &(impl ReadAt + ?Sized), list: u64) -> Option<[u64; FIELDS.len
                     kind = FIELDS[0].0.to_vec();
                 }
             }
-            if !FIELDS.iter().any(|(known, _)| *known == kind) {
+            if !FIELDS.iter().any(|(known, ..)| *known == kind) {
                 continue;
             }
             let name = text(memory, name);
-            let at = FIELDS.iter().position(|(known, field)| *known == kind && *field == name);
-            if let Some(found) = at.and_then(|at| found.get_mut(at)) {
-                let is_static = is_static & u64::from(u32::MAX) != 0;
-                *found = if is_static { Some(address) } else { Some(offset).filter(|offset| *offset < MOST_OFFSET) };
+            let is_static = is_static & u64::from(u32::MAX) != 0;
+            let wanted = (&kind[..], &name[..], is_static);
+            if let Some(at) = FIELDS.iter().position(|field| *field == wanted) {
+                found[at] = if is_static { Some(address) } else { Some(offset).filter(|offset| *offset < MOST_OFFSET) };
             }
         }
         if length < chunk.len() {

@@ -10,6 +10,14 @@ const INTERPRETER: u64 = 0xb000;
 /// The memory of a virtual machine: its address is the offset.
 struct Memory(Vec<u8>);
 
+impl ReadAt for Memory {
+    /// No read may be as long as a number in the memory says.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        assert!(buffer.len() <= ENTRY * CHUNK, "{} bytes", buffer.len());
+        self.0[..].read_at(buffer, offset)
+    }
+}
+
 impl Memory {
     fn put(&mut self, at: u64, bytes: &[u8]) {
         let at = usize::try_from(at).unwrap();
@@ -91,8 +99,8 @@ fn machine(used: u64, array: &'static [u8]) -> Memory {
 #[test]
 fn the_block_of_an_address_has_the_size_of_its_frames() {
     for (used, array) in [(4, FIELDS[0].0), (8, FIELDS[0].0), (8, OLD_ARRAY)] {
-        let memory = machine(used, array).0;
-        let machine = HotSpot::read(&memory[..], LIST).unwrap();
+        let mut memory = machine(used, array);
+        let machine = HotSpot::read(&memory, LIST).unwrap();
         for (address, frame) in [
             (0x8000, Frame::Words(6)),
             (0x817f, Frame::Words(6)),
@@ -106,9 +114,10 @@ fn the_block_of_an_address_has_the_size_of_its_frames() {
             (0x7fff, Frame::Other),
             (u64::MAX, Frame::Other),
         ] {
-            assert_eq!(machine.frame(&memory[..], address), Some(frame), "{address:#x}");
+            assert_eq!(machine.frame(&memory, address), Some(frame), "{address:#x}");
         }
-        assert_eq!(machine.frame(&memory[..0x3000], 0x8000), None, "memory that cannot be read");
+        memory.0.truncate(0x3000);
+        assert_eq!(machine.frame(&memory, 0x8000), None, "memory that cannot be read");
     }
 }
 
@@ -116,37 +125,56 @@ fn the_block_of_an_address_has_the_size_of_its_frames() {
 fn a_block_that_is_not_in_use_has_no_frames() {
     let mut memory = machine(4, FIELDS[0].0);
     memory.put(0x8004, &[0]);
-    let machine = HotSpot::read(&memory.0[..], LIST).unwrap();
-    assert_eq!(machine.frame(&memory.0[..], 0x8000), Some(Frame::Other));
+    let machine = HotSpot::read(&memory, LIST).unwrap();
+    assert_eq!(machine.frame(&memory, 0x8000), Some(Frame::Other));
 }
 
 #[test]
 fn nothing_is_known_without_a_field_or_before_the_machine_has_started() {
     for field in (1..15).filter(|field| *field != 2) {
         let mut memory = machine(8, FIELDS[0].0);
+        // The flag of a static field.
+        let flag = usize::try_from(0x218 + field * ENTRY as u64).unwrap();
+        memory.0[flag] ^= 1;
+        assert!(HotSpot::read(&memory, LIST).is_none(), "static field {field}");
+    }
+    for field in (1..15).filter(|field| *field != 2) {
+        let mut memory = machine(8, FIELDS[0].0);
         // The name of the field.
         memory.pointer(0x208 + field * ENTRY as u64, 0xff00);
-        assert!(HotSpot::read(&memory.0[..], LIST).is_none(), "field {field}");
+        assert!(HotSpot::read(&memory, LIST).is_none(), "field {field}");
     }
     for pointer in [LIST, 0x1f00, 0x2010, 0x2108, 0x2208, 0x2340, 0x1f08, 0x2408] {
         let mut memory = machine(8, FIELDS[0].0);
         memory.pointer(pointer, 0);
-        assert!(HotSpot::read(&memory.0[..], LIST).is_none(), "{pointer:#x}");
+        assert!(HotSpot::read(&memory, LIST).is_none(), "{pointer:#x}");
     }
+}
+
+/// A number that a stranger may write: an address, an offset, or any other.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![any::<u64>(), 0_u64..0x1_0000, 0_u64..64]
 }
 
 proptest! {
     #[test]
-    fn no_memory_does_harm(
-        changes in prop::collection::vec((0_u64..0xfff0, prop_oneof![any::<u64>(), 0_u64..0x1_0000]), 0..20),
+    fn no_list_and_no_memory_does_harm(
+        entries in prop::collection::vec((0_u64..15, any::<bool>(), number(), number()), 0..4),
+        changes in prop::collection::vec((0_u64..0xfff0, number()), 0..20),
         addresses in prop::collection::vec(prop_oneof![any::<u64>(), 0x7000_u64..0xd000], 1..20),
     ) {
         let mut memory = machine(8, FIELDS[0].0);
+        for (entry, is_static, offset, address) in entries {
+            let at = 0x200 + entry * ENTRY as u64;
+            memory.put(at + 24, &u32::from(is_static).to_le_bytes());
+            memory.pointer(at + 32, offset);
+            memory.pointer(at + 40, address);
+        }
         changes.iter().for_each(|(at, value)| memory.pointer(*at, *value));
-        if let Some(machine) = HotSpot::read(&memory.0[..], LIST) {
+        if let Some(machine) = HotSpot::read(&memory, LIST) {
             prop_assert!(machine.heaps.len() <= 8);
             for address in addresses {
-                let frame = machine.frame(&memory.0[..], address);
+                let frame = machine.frame(&memory, address);
                 prop_assert!(!matches!(frame, Some(Frame::Words(words)) if u64::from(words) > MOST_WORDS));
             }
         }

@@ -39,7 +39,7 @@ pub(super) struct Space {
     pub(super) tables: Vec<Option<Known>>,
     /// The virtual machine in the process, once it was looked for. `None` if there is none.
     pub(super) hotspot: Option<Option<Arc<HotSpot>>>,
-    /// The frames of its code by address, as they were when the mappings were read.
+    /// The frames of its code by address, while copies are unwound together.
     pub(super) frames: HashMap<u64, hotspot::Frame>,
     /// `CLOCK_MONOTONIC` before the mappings were read, in nanoseconds.
     pub(super) read_ns: u64,
@@ -118,7 +118,6 @@ impl Space {
         };
         let entry = size_of::<Vma>() + size_of::<Option<Known>>();
         let of_tables: usize = self.tables.iter().map(share).sum();
-        let of_frames = self.frames.len() * size_of::<(u64, hotspot::Frame)>() * 2;
-        size_of::<Self>() + of_tables + of_frames + self.vmas.iter().map(|vma| entry + path(vma)).sum::<usize>()
+        size_of::<Self>() + of_tables + self.vmas.iter().map(|vma| entry + path(vma)).sum::<usize>()
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// The most addresses in such code that are remembered for a process.
+/// The most addresses in such code that are remembered while copies are unwound together.
 const MOST_FRAMES: usize = 4096;
 
 impl<'a> Code<'a> {
@@ -68,8 +68,8 @@ impl<'a> Code<'a> {
         if thread_cpu() >= self.until {
             return None;
         }
+        self.pulse.at(Place::Own);
         if self.memory.is_none() {
-            self.pulse.at(Place::Own);
             self.pulse.beat().ok()?;
             self.memory = Some(Watched { file: open_memory(self.pid).ok()?, pulse: self.pulse });
         }
