@@ -321,3 +321,25 @@ fn a_directory_elsewhere_with_the_id_of_a_container_below_kubepods_is_not_the_co
     node.read(SECOND, &[(21, 1), (22, 2)]);
     assert_eq!((node.container("web", "app"), node.cgroup(&flat('a'))), (Some(1), Some(2)));
 }
+
+#[test]
+fn before_the_first_list_of_pods_a_container_outside_of_kubepods_waits_for_its_name() {
+    let mut node = Node { pods: Some(PodIndex::default()), ..Node::new(&[(21, &flat('a'))]) };
+    node.read(SECOND, &[(21, 5)]);
+    assert_eq!((node.cgroup(&flat('a')), node.snapshot().cgroups_unresolved), (None, 1));
+    node.apply(PodChange::All(vec![pod("web", &[("app", Some('a'))])]), 2 * SECOND);
+    node.read(3 * SECOND, &[(21, 1)]);
+    assert_eq!((node.container("web", "app"), node.cgroup(&flat('a'))), (Some(6), None));
+}
+
+#[test]
+fn directories_that_users_call_kubepods_take_no_name_from_a_container_outside_of_it() {
+    let pods = || vec![pod("web", &[("app", Some('a'))])];
+    let own = format!("/user.slice/own.service{}", path('b'));
+    let inner = format!("{}{}", flat('a'), path('b'));
+    for (made, all) in [(own, Some(5)), (inner, Some(7))] {
+        let mut node = Node::of_cluster(&[(21, &flat('a')), (22, &made)], pods());
+        node.read(PATIENCE + 1, &[(21, 5), (22, 2)]);
+        assert_eq!((node.container("web", "app"), node.cgroup(&flat('a'))), (all, None), "{made}");
+    }
+}

@@ -45,7 +45,12 @@ impl<'a> Names<'a> {
     #[must_use]
     pub fn owner(&self, place: &Place, now_ns: u64) -> Owner {
         let Some(pods) = self.pods else { return Owner::Cgroup };
-        let Some(kube) = &place.kube else { return self.owner_outside(pods, place, now_ns) };
+        let flat = FlatPath::parse(&place.path);
+        // A container may make directories below its own with any name.
+        let is_inside = |root_len| flat.is_some_and(|it| it.dir_len <= root_len && pods.container(it.id).is_some());
+        let Some(kube) = place.kube.as_ref().filter(|kube| !is_inside(kube.root_len)) else {
+            return self.owner_outside(pods, place, flat, now_ns);
+        };
         let container = kube.container.filter(|container| container.kind == DirKind::Container);
         if let Some(info) = container.and_then(|container| pods.container(container.id)) {
             return Owner::Container(Arc::clone(info));
@@ -72,14 +77,15 @@ impl<'a> Names<'a> {
     }
 
     /// Returns the owner of a cgroup outside of `kubepods`: a container if a pod's status names the id in the path.
-    fn owner_outside(&self, pods: &PodIndex, place: &Place, now_ns: u64) -> Owner {
-        let Some(flat) = FlatPath::parse(&place.path) else { return Owner::Cgroup };
+    fn owner_outside(&self, pods: &PodIndex, place: &Place, flat: Option<FlatPath>, now_ns: u64) -> Owner {
+        let Some(flat) = flat else { return Owner::Cgroup };
         match pods.container(flat.id) {
             // A kubelet puts all containers of a pod below `kubepods` or none: this directory is not the container's.
             Some(info) if self.has_directory(&info.pod) => Owner::Cgroup,
             Some(info) => Owner::Container(Arc::clone(info)),
             // Most such containers belong to no pod, so they wait for a name only where the pods can be nowhere else.
-            None if self.tree.has_pods() || pods.is_empty() || self.is_overdue(pods, place, now_ns) => Owner::Cgroup,
+            None if self.tree.has_container_of(|_| true) || self.is_overdue(pods, place, now_ns) => Owner::Cgroup,
+            None if pods.is_empty() && pods.synced_ns().is_some() => Owner::Cgroup,
             None => Owner::Unknown,
         }
     }
@@ -87,7 +93,7 @@ impl<'a> Names<'a> {
     /// Returns `true` if a pod has a container directory below `kubepods`, or had one lately.
     fn has_directory(&self, pod: &Pod) -> bool {
         let refs = [pod.uid.map(PodRef::Uid), pod.config_hash.map(PodRef::Static)];
-        refs.into_iter().flatten().any(|pod| self.tree.has_pod(pod))
+        self.tree.has_container_of(|pod| refs.contains(&Some(pod)))
     }
 
     /// Returns `true` if a name is not on its way any more: the cgroup is not new, and no outage ended lately.

@@ -38,16 +38,23 @@ impl FlatPath {
             if let Some(id) = id(dir) {
                 return Some(Self { id, root_len, dir_len });
             }
-            if dir == "user.slice"
-                || dir.starts_with("lxc.")
-                || [".service", ".scope"].iter().any(|it| dir.ends_with(it))
-            {
+            if is_given_away(dir) {
                 return None;
             }
             root_len = dir_len;
         }
         None
     }
+
+    /// Returns whether users may make directories at this path: it is below a part of the tree that somebody got.
+    #[must_use]
+    pub fn is_users(path: &str) -> bool {
+        path.split('/').any(|dir| is_given_away(dir) || id(dir).is_some())
+    }
+}
+
+fn is_given_away(dir: &str) -> bool {
+    dir == "user.slice" || dir.starts_with("lxc.") || [".service", ".scope"].iter().any(|it| dir.ends_with(it))
 }
 
 /// Returns the container's id in the name of a directory. A scope also has the runtime in its name.

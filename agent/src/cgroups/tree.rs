@@ -172,10 +172,14 @@ impl Tree {
         self.pods.contains_key(&pod)
     }
 
-    /// Returns `true` if any pod has a container directory, or had one lately.
+    /// Returns `true` if one of the wanted pods has a container directory below `kubepods`, or had one lately, where only
+    /// root makes directories.
     #[must_use]
-    pub fn has_pods(&self) -> bool {
-        !self.pods.is_empty()
+    pub fn has_container_of(&self, wanted: impl Fn(PodRef) -> bool) -> bool {
+        self.nodes.values().any(|Node { place, .. }| {
+            let is_wanted = |kube: &KubePath| wanted(kube.pod) && !FlatPath::is_users(&place.path[..kube.root_len]);
+            place.is_container() && place.kube.as_ref().is_some_and(is_wanted)
+        })
     }
 
     /// Returns the number of living cgroups.

@@ -2,7 +2,7 @@
 
 use crate::model::usage::SeenTime;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -12,7 +12,7 @@ use super::Collector;
 use super::readings::{Deltas, Readings};
 use crate::{
     attribution::{Ledger, schema::Schema},
-    cgroups::Tree,
+    cgroups::{FlatPath, Tree},
     checkpoint::{self, Found, Store},
     kernel::{Begin, CpuTotals, MapUse, Previous, RawReading, Sensors, clock::monotonic_ns},
     model::{
@@ -242,7 +242,9 @@ impl Collector {
         }
         self.tree.prune(reading.at_ns);
         if let Some(pods) = &mut self.pods {
-            pods.prune(reading.at_ns, |pod| self.tree.has_pod(pod));
+            let outside = self.tree.living().filter(|place| place.kube.is_none());
+            let outside: HashSet<_> = outside.filter_map(|place| Some(FlatPath::parse(&place.path)?.id)).collect();
+            pods.prune(reading.at_ns, |pod| self.tree.has_pod(pod), |id| outside.contains(id));
         }
     }
 

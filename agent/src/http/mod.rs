@@ -130,6 +130,10 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 
 fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    if address.ip() == Ipv6Addr::UNSPECIFIED {
+        // Else `net.ipv6.bindv6only` decides.
+        socket2::SockRef::from(&socket).set_only_v6(false)?;
+    }
     // A server that ended a moment ago may still have connections.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;

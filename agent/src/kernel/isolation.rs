@@ -1,5 +1,5 @@
-//! The CPUs that the machine keeps free for its own threads: `isolcpus=` and isolated partitions of cpusets, and
-//! `nohz_full=`. Reading is I/O; parsing is pure.
+//! The CPUs that the machine keeps free for its own threads: `isolcpus=` and `nohz_full=`. Reading is I/O; parsing is
+//! pure.
 
 use std::{collections::BTreeSet, fmt, fs};
 

@@ -105,14 +105,20 @@ impl PodIndex {
         }
     }
 
-    /// Removes pods and ids that were deleted or replaced long ago. A pod that still has a cgroup stays.
-    pub fn prune(&mut self, now_ns: u64, has_cgroup: impl Fn(PodRef) -> bool) {
+    /// Removes pods and ids that were deleted or replaced long ago. A pod that still has a cgroup stays: below `kubepods`, or
+    /// one of a container outside of it.
+    pub fn prune(
+        &mut self,
+        now_ns: u64,
+        has_cgroup: impl Fn(PodRef) -> bool,
+        is_outside: impl Fn(&ContainerId) -> bool,
+    ) {
         let old = |since: Option<u64>| since.is_some_and(|since| now_ns.saturating_sub(since) >= RETAIN_NS);
         let (containers, mirrors, names) = (&mut self.containers, &mut self.mirrors, &mut self.names);
         self.pods.retain(|key, Known { pod, deleted_ns, ids }| {
             // The cgroup of a hash belongs to the pod that holds the hash, not to each pod that names it.
             let of_hash = |hash| mirrors.get(&hash) == Some(key) && has_cgroup(PodRef::Static(hash));
-            let lives = has_cgroup(*key) || pod.config_hash.is_some_and(of_hash);
+            let lives = has_cgroup(*key) || pod.config_hash.is_some_and(of_hash) || ids.iter().any(&is_outside);
             if old(*deleted_ns) && !lives {
                 ids.iter().for_each(|id| {
                     containers.remove(id);
@@ -299,16 +305,16 @@ mod tests {
         let mut index = PodIndex::default();
         index.apply(PodChange::Applied(pod('a', None)), 0);
         index.apply(PodChange::Applied(pod('b', None)), 1);
-        index.prune(RETAIN_NS, |_| false);
+        index.prune(RETAIN_NS, |_| false, |_| false);
         assert!(index.container(id('a')).is_some());
-        index.prune(1 + RETAIN_NS, |_| false);
+        index.prune(1 + RETAIN_NS, |_| false, |_| false);
         assert!(index.container(id('a')).is_none() && index.container(id('b')).is_some());
 
         index.apply(PodChange::Deleted(pod('b', None)), 10);
         assert_eq!((index.len(), outlook(&index)), (0, Outlook::Gone));
-        index.prune(10 + RETAIN_NS, |_| true);
+        index.prune(10 + RETAIN_NS, |_| true, |_| false);
         assert!(index.container(id('b')).is_some(), "forgotten with a living cgroup");
-        index.prune(10 + RETAIN_NS, |_| false);
+        index.prune(10 + RETAIN_NS, |_| false, |_| false);
         assert!(index.container(id('b')).is_none() && index.pods.is_empty() && index.names.is_empty());
     }
 

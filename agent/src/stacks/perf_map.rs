@@ -6,7 +6,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::read_at::ReadAt;
+use super::{demangle::MAX_NAME, read_at::ReadAt};
 
 /// The most bytes that are read: about a million functions.
 pub(super) const MAX_BYTES: u64 = 64 << 20;
@@ -52,6 +52,7 @@ fn function(line: &[u8]) -> Option<(u64, u64, &[u8])> {
     };
     let (start, size) = (number()?, number()?);
     let name = fields.next()?.trim_ascii();
+    let name = &name[..name.len().min(MAX_NAME)];
     (!name.is_empty()).then_some((start, size, name))
 }
 
@@ -144,6 +145,12 @@ mod tests {
             }).collect();
             prop_assert_eq!(names(lines.collect::<String>().as_bytes(), &wanted), expected);
         }
+    }
+
+    #[test]
+    fn names_are_cut() {
+        let map = [&b"1000 10 "[..], &[0xff; 3 * MAX_NAME]].concat();
+        assert_eq!(names(&map[..], &[0x1000])[0].as_ref().unwrap().chars().count(), MAX_NAME);
     }
 
     #[test]

@@ -59,14 +59,20 @@ impl Proxy {
 
 /// Returns whether a server is reached without a proxy: it is on the loopback, or `NO_PROXY` names it.
 pub(crate) fn has_no_proxy(server: &Uri, variable: impl Fn(&str) -> Option<String>) -> bool {
-    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
-    if host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) {
+    // A name may end with a dot, on either side.
+    let host = server.host().unwrap_or_default().trim_end_matches('.');
+    let address = host.trim_matches(['[', ']']).parse().ok();
+    if host.eq_ignore_ascii_case("localhost") || address.is_some_and(|ip: IpAddr| ip.to_canonical().is_loopback()) {
         return true;
     }
     let Some((_, list)) = given(EXCEPT, &variable) else { return false };
+    let entries: Vec<_> = list.split(',').map(|entry| entry.trim().trim_end_matches('.')).collect();
     // For hyper-util, `*` is all names and no address.
-    let is_all = list.split(',').any(|entry| entry.trim() == "*");
-    is_all || Matcher::builder().all("http://proxy").no(list).build().intercept(server).is_none()
+    if entries.contains(&"*") {
+        return true;
+    }
+    let Ok(server) = format!("http://{host}/").parse() else { return false };
+    Matcher::builder().all("http://proxy").no(entries.join(",")).build().intercept(&server).is_none()
 }
 
 /// Returns the first of these variables that is set, with its name.
@@ -101,12 +107,14 @@ mod tests {
 
     #[test]
     fn no_proxy_lists_domains_addresses_and_networks() {
-        let list = ".svc, cluster.local ,example.com,10.0.0.0/8,192.0.2.7,fd00::/8,2001:db8::1";
+        let list = ".svc, cluster.local ,example.com.,10.0.0.0/8,192.0.2.7,fd00::/8,2001:db8::1";
         let proxied = |host: &str, list| {
             let variables = [("HTTP_PROXY", "http://p:1"), ("no_proxy", list)];
             shown(&format!("http://{host}:4318/"), &variables).is_some()
         };
-        for host in ["a.b.svc", "svc", "A.CLUSTER.LOCAL", "example.com", "a.example.com", "10.255.0.1"] {
+        for host in
+            ["a.b.svc", "svc", "A.CLUSTER.LOCAL", "cluster.local.", "example.com", "a.example.com", "10.255.0.1"]
+        {
             assert!(!proxied(host, list) && !proxied(host, "*") && proxied(host, "other"), "{host}");
         }
         for host in ["192.0.2.7", "[fd12::1]", "[2001:db8::1]"] {
@@ -120,7 +128,8 @@ mod tests {
     #[test]
     fn no_proxy_leads_to_the_loopback() {
         let all = [("HTTP_PROXY", "http://p:1"), ("HTTPS_PROXY", "socks5://p:1")];
-        for server in ["http://localhost:1/", "http://127.0.0.2:1/", "https://[::1]:1/"] {
+        for server in ["http://localhost.:1/", "http://127.0.0.2:1/", "https://[::1]:1/", "http://[::ffff:127.0.0.1]/"]
+        {
             assert_eq!(shown(server, &all), None, "{server}");
         }
     }

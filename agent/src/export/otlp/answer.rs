@@ -31,8 +31,8 @@ pub(in crate::export) struct Accepted {
 
 impl Accepted {
     pub(super) fn of(rejected: i64, message: &str) -> Self {
-        // 0 with a message is a warning of the receiver, which is ignored.
-        let rejected = u64::try_from(rejected).unwrap_or(0);
+        // 0 with a message is a warning of the receiver, which is ignored. No request has so many that a sum overflows.
+        let rejected = u64::try_from(rejected).unwrap_or(0).min(u32::MAX.into());
         let message = if rejected == 0 { String::new() } else { format!("{rejected} rejected: {message}") };
         Self { rejected, message }
     }

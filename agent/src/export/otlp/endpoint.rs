@@ -45,6 +45,9 @@ pub enum EndpointError {
     /// The endpoint contains a user name or password. The message does not repeat it.
     #[error("endpoint has a user name or password in it (use `headers`)")]
     Credentials,
+    /// The endpoint has a query. The message does not repeat it: it may have a token.
+    #[error("endpoint has a query, the part behind `?` (use `headers`)")]
+    Query,
     /// HTTP cannot carry this name or value. The message does not show the value: it may be a token.
     #[error("header `{name}` is not valid (lower-case name, printable ASCII value)")]
     Header {
@@ -123,6 +126,9 @@ pub(super) fn parse(settings: &Settings) -> Result<Target, EndpointError> {
     let text = settings.endpoint.trim();
     if text.contains('@') {
         return Err(EndpointError::Credentials);
+    }
+    if text.contains('?') {
+        return Err(EndpointError::Query);
     }
     let endpoint = || text.to_owned();
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
@@ -245,6 +251,7 @@ mod tests {
             ("http://[::1]:65536/", |err| matches!(err, EndpointError::Port { .. })),
             ("http://host:4318/v1development/profiles", |err| matches!(err, EndpointError::Path { .. })),
             ("http://user:secret@host:4317", |err| matches!(err, EndpointError::Credentials)),
+            ("https://host/otlp?key=secret", |err| matches!(err, EndpointError::Query)),
         ];
         for (endpoint, kind) in bad {
             let err = target(endpoint).unwrap_err();

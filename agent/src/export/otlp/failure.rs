@@ -94,7 +94,12 @@ impl Failure {
     /// Returns whether the receiver accepted the request, and only its answer is over [`ANSWER_BYTES`]. A receiver may
     /// send the same message about a request, but no receiver has a limit this low.
     pub(super) fn is_of_answer(status: &Status) -> bool {
-        status.code() == Code::OutOfRange && status.message().ends_with(&format!("limit is: {ANSWER_BYTES} bytes"))
+        let compressed = format!("Error decompressing: size limit, of {ANSWER_BYTES} bytes, exceeded");
+        match status.code() {
+            Code::OutOfRange => status.message().ends_with(&format!("limit is: {ANSWER_BYTES} bytes")),
+            Code::ResourceExhausted => status.message().starts_with(&compressed),
+            _ => false,
+        }
     }
 
     pub(super) fn of(status: &Status) -> Self {
