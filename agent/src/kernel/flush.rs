@@ -15,8 +15,8 @@ pub(super) fn flush(object: &Object) -> u64 {
     flush_without(object, &[])
 }
 
-/// Does the same without the CPUs `quiet`. Their running tasks are charged when they leave the CPU, and their counts
-/// are then in the next reading.
+/// Settles the running task of each CPU that is not in `quiet`, and returns the mean moment like [`flush`]. A task on a
+/// quiet CPU is charged when it leaves the CPU, and its counts are in the next reading after that.
 pub(super) fn flush_without(object: &Object, quiet: &[u32]) -> u64 {
     let mut cpus = aya::util::online_cpus().unwrap_or_default();
     cpus.retain(|cpu| !quiet.contains(cpu));

@@ -1,5 +1,8 @@
 //! The CPUs that the machine keeps free for its own threads: `isolcpus=` and `nohz_full=`. Reading is I/O; parsing is
 //! pure.
+//!
+//! Unless `overhead.interruptIsolatedCpus` is true, these CPUs are *quiet*: they are not sampled, and no reading
+//! interrupts them.
 
 use std::{collections::BTreeSet, fmt, fs};
 

@@ -49,7 +49,7 @@ pub struct Sensors {
     stack_copies: Option<Copies>,
     sampler: Result<Option<Sampler>, String>,
     copies: usize,
-    /// The CPUs that are not interrupted for a reading.
+    /// The quiet CPUs (see [`super::isolation`]).
     quiet_cpus: Vec<u32>,
     orders: abi::podperf_orders,
     max_walks: u32,

@@ -166,13 +166,14 @@ oncpu + offcpu{run_queue} + offcpu{throttled} + offcpu{interruptible} + offcpu{u
   enforce CPU limits itself: the wait is in `run_queue` then, and neither podperf nor cAdvisor knows whether the limit or a
   neighbour is the cause. `podperf_node_scheduler_info` names such a scheduler. If a container's `oncpu` is near its limit, the
   limit is the likely cause.
-* Time of a running thread that its CPU spends on interrupts, and time in which a virtual machine has no physical CPU for it,
-  are in no series of a container where the kernel leaves them out of the thread's run time (`CONFIG_IRQ_TIME_ACCOUNTING`,
-  `CONFIG_PARAVIRT_TIME_ACCOUNTING`). They are `podperf_node_unaccounted_seconds_total` then, which begins with the first
-  reading. The increases of the `oncpu` of all rows, of `podperf_node_idle_seconds_total` and of
-  `podperf_node_unaccounted_seconds_total` are the time that the node's CPUs were online. A CPU that is offline is neither idle
-  nor unaccounted; the agent knows to a quarter of a second when it went and came. The CPUs are not read at one moment: some
-  milliseconds may be unaccounted that are in a row one reading later.
+* Time of a running thread that its CPU spends on interrupts, and time in which a virtual machine has no physical CPU
+  for it, are in no series of a container where the kernel leaves them out of the thread's run time
+  (`CONFIG_IRQ_TIME_ACCOUNTING`, `CONFIG_PARAVIRT_TIME_ACCOUNTING`). They are `podperf_node_unaccounted_seconds_total`
+  then, which begins with the first reading. The increases of the `oncpu` of all rows, of
+  `podperf_node_idle_seconds_total` and of `podperf_node_unaccounted_seconds_total` are the time that the node's CPUs
+  were online, on isolated CPUs the time up to their last switch. A CPU that is offline is neither idle nor unaccounted;
+  the agent knows to a quarter of a second when it went and came. The CPUs are not read at one moment: some milliseconds
+  may be unaccounted that are in a row one reading later.
 
 `wait` tells the time of `offcpu` by reason. It needs stacks. `wait{reason="run_queue"}` and `wait{reason="throttled"}` are
 the two states of that name. All other reasons divide the blocked states. `wait{reason="unknown"}` has the time whose stack is
