@@ -74,8 +74,8 @@ impl Server {
             kube::Error::FromUtf8(_) => self.garbled("not UTF-8"),
             kube::Error::Auth(error) => unauthenticated(error),
             kube::Error::ProxyProtocolUnsupported { .. } | kube::Error::ProxyProtocolDisabled { .. } => {
-                let text = "failed to connect: proxies are not supported (add the server's address to `NO_PROXY`, or \
-                            unset `HTTPS_PROXY`; or remove the kubeconfig's `proxy-url`)";
+                let text = "failed to connect: the client of the API server supports no proxy (add the server's \
+                            address to `NO_PROXY`, or unset `HTTPS_PROXY`; or remove the kubeconfig's `proxy-url`)";
                 Failure::new(Remedy::Login, text)
             }
             kube::Error::RustlsTls(_) => {

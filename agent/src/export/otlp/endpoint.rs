@@ -10,8 +10,8 @@ use crate::transport::{proxy::ProxyError, tls::TlsError};
 /// The error for an endpoint, a header or a certificate that can never work.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// The endpoint has none of the three forms.
-    #[error("failed to parse endpoint `{endpoint}` (write `http://host:4317`, `https://host:4317` or `host:4317`)")]
+    /// The endpoint has none of the forms of an address.
+    #[error("failed to parse endpoint `{endpoint}` (write `https://host`, `http://host:4317` or `host:4317`)")]
     Syntax {
         /// The configured endpoint.
         endpoint: String,

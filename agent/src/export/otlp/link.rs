@@ -45,7 +45,8 @@ impl Link {
         Self::with_variables(settings, |name| std::env::var(name).ok())
     }
 
-    /// Makes a link whose proxy is that of the variables.
+    /// Makes a link to the receiver of `settings`, through the proxy that the environment names for it. `variable`
+    /// returns an environment variable by its name.
     pub(super) fn with_variables(
         settings: &Settings,
         variable: impl Fn(&str) -> Option<String>,

@@ -9,7 +9,8 @@ use crate::transport::compression::Compression;
 /// The receiver and the limits on time and memory.
 #[derive(Clone)]
 pub struct Settings {
-    /// `http://host:4317`, `https://host:4317` or `host:4317` (the same as `http`). Over HTTP it may have a path.
+    /// `http://host:4317`, `https://host` or `host:4317` (the same as `http`). Without a port, it has that of its
+    /// scheme. Over HTTP it may have a path.
     pub endpoint: String,
     /// The protocol of the receiver.
     pub protocol: Protocol,
