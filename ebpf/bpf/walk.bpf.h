@@ -214,9 +214,10 @@ static __always_inline __u64 look_at(struct task_struct *task, struct podperf_st
 }
 
 /*
- * Does the same for an iterator. The kernel walks the stack into a buffer of this CPU and releases it before it copies
- * the frames. A task that preempts the iterator there leaves its own stack in the buffer. So the frames are only taken
- * if this CPU has not switched tasks meanwhile: the sensor of the switch counts its runs. The next reading looks again.
+ * Does the same for an iterator, which can be preempted. The kernel walks the stack into a buffer of this CPU, and
+ * releases the buffer before it copies the frames. A task that runs in between may leave its own stack there. So the
+ * frames are used only if this CPU has not switched tasks meanwhile, by the number of runs of `sched_switch`. Otherwise
+ * the next reading looks again.
  */
 static __always_inline __u64 look_preemptibly(struct task_struct *task, struct podperf_stack *stack)
 {

@@ -8,8 +8,8 @@
 //! systemd    /system.slice/cri-containerd-<id>.scope
 //! ```
 //!
-//! Only the first two levels of the tree count, without those below a service, a scope, `user.slice` or a container of
-//! LXC: who got such a part of the tree can make directories with any name in it. Only root can in the levels left.
+//! Only the first two levels of the tree count, and nothing below a service, a scope, `user.slice` or a container of
+//! LXC. The owner of such a part can make directories with any name there. In the remaining places only root can.
 
 use crate::model::ids::ContainerId;
 

@@ -1,9 +1,10 @@
 //! Frames of the code that HotSpot, the virtual machine of OpenJDK, makes at run time.
 //!
-//! Its compilers keep no frame pointers and write no unwind tables. But each function lies in a block of the code cache,
-//! and the head of the block (`CodeBlob`) has the size of the function's frames. The library lists the offsets and the
-//! addresses of such fields for debuggers (`gHotSpotVMStructs`). All of this is memory of a watched process: its numbers
-//! are checked, and a liar harms its own stacks only.
+//! Its compilers keep no frame pointers and write no unwind tables. But each function lies in a block of the code
+//! cache, and the head of the block (`CodeBlob`) has the size of the function's frames. The library lists the offsets
+//! and the addresses of such fields for debuggers (`gHotSpotVMStructs`). All of this is in the memory of a watched
+//! process, which may contain anything. So each number is checked, and wrong ones spoil only the stacks of that
+//! process.
 
 use std::ops::Range;
 
