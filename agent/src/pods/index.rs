@@ -406,9 +406,9 @@ mod tests {
             let at = u64::from(number) * RETAIN_NS;
             index.apply(PodChange::Applied(impostor(number)), at);
             index.apply(PodChange::Deleted(impostor(number)), at + 1);
-            index.prune(at + 2, has_cgroup);
+            index.prune(at + 2, has_cgroup, |_| false);
         }
-        index.prune(2000 * RETAIN_NS, has_cgroup);
+        index.prune(2000 * RETAIN_NS, has_cgroup, |_| false);
         assert_eq!(index.size(), size);
         assert_eq!(index.save(&mut Pods::default()).len(), 1);
     }

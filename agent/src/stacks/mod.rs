@@ -7,6 +7,7 @@
 
 mod allowances;
 mod asking;
+mod clock;
 mod code;
 mod copied;
 mod counts;

@@ -21,6 +21,7 @@ use std::{
 use nix::unistd::gettid;
 use tracing::{debug, warn};
 
+use super::clock::{Clock, waited};
 use crate::{
     cgroups::KubePath,
     kernel::{own_descriptors, proc::read_text},
@@ -55,7 +56,7 @@ pub(super) struct Whose<'a> {
     /// The pod or cgroup.
     pub(super) owner: &'a str,
     pub(super) pid: Pid,
-    /// The end of the owner's time.
+    /// The end of the owner's time, by the reader's clock.
     pub(super) deadline: Instant,
 }
 
@@ -76,6 +77,9 @@ pub(super) struct Reader {
     thread: Option<Thread>,
     hung: Vec<Hung>,
     patience: Duration,
+    clock: Clock,
+    /// The time that the caller had waited for a CPU when the clock last stood still for it.
+    waited: Option<Duration>,
 }
 
 /// A thread that reads files, or waits for work.
@@ -95,6 +99,9 @@ struct Hung {
 #[derive(Debug)]
 pub(super) struct Pulse {
     deadline: Instant,
+    clock: Clock,
+    /// The time that the thread had waited for a CPU when it began, in nanoseconds.
+    waited_before: AtomicU64,
     reads: AtomicU64,
     late: AtomicBool,
     ended: AtomicBool,
@@ -123,7 +130,8 @@ impl Reader {
                 }
             }
         })?;
-        Ok(Self { starter, thread: None, hung: Vec::new(), patience: PATIENCE })
+        let (hung, clock) = (Vec::new(), Clock::default());
+        Ok(Self { starter, thread: None, hung, patience: PATIENCE, clock, waited: None })
     }
 
     /// Sets the longest time for one read.
@@ -138,17 +146,20 @@ impl Reader {
         place: Place,
         work: impl FnOnce(&Pulse) -> T + Send + 'static,
     ) -> Result<T, Unread> {
-        if Instant::now() >= whose.deadline {
+        self.stand_still();
+        if self.clock.now() >= whose.deadline {
             return Err(Unread::Late);
         }
         if self.avoids_owner(whose) || self.avoids(&place) || self.hanging() >= MAX_HUNG {
             return Err(Unread::Hangs);
         }
-        let pulse = Arc::new(Pulse::new(whose.deadline, place));
+        let pulse = Arc::new(Pulse { clock: self.clock.clone(), ..Pulse::new(whose.deadline, place) });
         let (answer, answered) = mpsc::sync_channel(1);
         let told = Arc::clone(&pulse);
         let work = move || {
+            told.begin();
             let result = work(&told);
+            told.clock.stand(told.waited());
             told.ended.store(true, Ordering::Release);
             answer.send(result).ok();
         };
@@ -160,6 +171,7 @@ impl Reader {
         loop {
             match answered.recv_timeout(self.patience) {
                 Ok(result) => {
+                    self.stand_still();
                     self.thread = Some(thread);
                     return if pulse.late.load(Ordering::Relaxed) { Err(Unread::Late) } else { Ok(result) };
                 }
@@ -173,6 +185,19 @@ impl Reader {
                     }
                 }
             }
+        }
+    }
+
+    /// Returns the clock of the deadlines.
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Lets the clock stand still for the time that the caller has waited for a CPU since the last time.
+    fn stand_still(&mut self) {
+        let now = waited();
+        if let Some(before) = self.waited.replace(now) {
+            self.clock.stand(now.saturating_sub(before));
         }
     }
 
@@ -267,6 +292,8 @@ impl Pulse {
     pub(super) fn new(deadline: Instant, place: Place) -> Self {
         Self {
             deadline,
+            clock: Clock::default(),
+            waited_before: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             late: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -279,10 +306,22 @@ impl Pulse {
         *Mutex::lock(&self.place).unwrap_or_else(PoisonError::into_inner) = place;
     }
 
+    /// Notes that this thread begins.
+    fn begin(&self) {
+        self.waited_before.store(waited().as_nanos().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Returns for how long the thread has waited for a CPU since it began.
+    fn waited(&self) -> Duration {
+        waited().saturating_sub(Duration::from_nanos(self.waited_before.load(Ordering::Relaxed)))
+    }
+
     /// Counts a read; must be called before each read. Returns an error if no time is left.
     pub(super) fn beat(&self) -> io::Result<()> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        if Instant::now() < self.deadline {
+        // The time without a CPU is read only if it matters.
+        let is_in_time = |still| self.clock.now() < self.deadline + still;
+        if is_in_time(Duration::ZERO) || is_in_time(self.clock.stands(self.waited())) {
             return Ok(());
         }
         self.late.store(true, Ordering::Relaxed);

@@ -120,3 +120,16 @@ fn files_are_read_by_a_thread_that_can_do_nothing_else() {
     let socket = reader().run(whose("a"), Place::Own, |_| std::net::UdpSocket::bind("127.0.0.1:0").map(drop));
     assert_eq!(socket.unwrap().unwrap_err().raw_os_error(), Some(libc::EPERM));
 }
+
+#[test]
+fn time_without_a_cpu_is_not_the_owners() {
+    let minute = Duration::from_secs(60);
+    let beats = |waited| {
+        let pulse = Pulse::new(Instant::now().checked_sub(minute).unwrap(), Place::Own);
+        pulse.begin();
+        pulse.clock.begin(minute);
+        pulse.clock.stand(waited);
+        pulse.beat().is_ok()
+    };
+    assert_eq!([Duration::ZERO, minute / 2, 2 * minute].map(beats), [false, false, true]);
+}

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{perf_map, user::Turn};
+use super::{clock::Clock, perf_map, user::Turn};
 
 /// The time for reading the files of one window, for all owners together; a window is some seconds long.
 const TIME_FOR_FILES: Duration = Duration::from_secs(5);
@@ -27,11 +27,18 @@ pub(super) enum TimeForFiles {
     Little(usize),
 }
 
-/// Gives each owner its turns in this time. `read` gets the owner's index, and must finish within the turn.
-pub(super) fn share(time: TimeForFiles, owners: Vec<String>, read: impl FnMut(usize, &mut Turn)) {
+/// Gives each owner its turns in this time, by the clock of reads. `read` gets the owner's index, and must finish within
+/// the turn.
+pub(super) fn share(time: TimeForFiles, owners: Vec<String>, clock: &Clock, read: impl FnMut(usize, &mut Turn)) {
     match time {
-        TimeForFiles::Enough => share_of(TIME_FOR_FILES, owners, Instant::now, read),
-        TimeForFiles::Little(window) => in_turn(window, owners, Instant::now() + LITTLE_TIME_FOR_FILES, read),
+        TimeForFiles::Enough => {
+            clock.begin(TIME_FOR_FILES);
+            share_of(TIME_FOR_FILES, owners, || clock.now(), read);
+        }
+        TimeForFiles::Little(window) => {
+            clock.begin(LITTLE_TIME_FOR_FILES);
+            in_turn(window, owners, clock.now() + LITTLE_TIME_FOR_FILES, read);
+        }
     }
 }
 

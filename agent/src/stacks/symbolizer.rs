@@ -201,7 +201,8 @@ fn name_stacks(
 ) -> HashMap<(Pid, StackId), Arc<Stack>> {
     let mut named: HashMap<(Pid, StackId), NamedStack> = HashMap::new();
     let owners: Vec<(FrameOwner, RawStacks<'_>)> = by_owner(samples).into_iter().collect();
-    share(time_for_files, owners.iter().map(|(owner, _)| owner.text()).collect(), |at, turn| {
+    let clock = symbols.clock();
+    share(time_for_files, owners.iter().map(|(owner, _)| owner.text()).collect(), &clock, |at, turn| {
         let Some((_, processes)) = owners.get(at) else { return };
         let processes: Vec<(Pid, Vec<&RawStack>)> =
             processes.iter().map(|(pid, stacks)| (*pid, stacks.values().copied().collect())).collect();

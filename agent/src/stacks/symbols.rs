@@ -9,6 +9,7 @@ use std::{
 use podperf_ebpf::abi;
 
 use super::{
+    clock::Clock,
     counts::{Cause, SymbolStats},
     profile::{Frame, FrameKind, Function, Mapping, Stack},
     reader::Reader,
@@ -59,6 +60,11 @@ pub(super) struct NamedStack {
 impl Symbols {
     pub(super) fn new(reader: Reader) -> Self {
         Self::of(User::new(reader))
+    }
+
+    /// Returns the clock of the time for files.
+    pub(super) fn clock(&self) -> Clock {
+        self.user.clock()
     }
 
     /// Returns the same symbolizer without remembered symbols.

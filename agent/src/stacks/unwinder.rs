@@ -215,7 +215,8 @@ impl Unwinder {
             return copies.into_iter().map(|copy| (copy, None)).collect();
         };
         let start = Instant::now();
-        let whose = Whose { owner, pid: process, deadline: start + DEADLINE };
+        self.reader.clock().begin(DEADLINE);
+        let whose = Whose { owner, pid: process, deadline: self.reader.clock().now() + DEADLINE };
         let (code, copies) = (Arc::clone(&self.code), Arc::new(copies));
         let theirs = Arc::clone(&copies);
         let done = Arc::new(Mutex::new(Vec::new()));

@@ -11,6 +11,7 @@ use std::{
 
 use self::prefetch::PrefetchTime;
 use super::{
+    clock::Clock,
     counts::Cause,
     demangle::{FunctionName, Language, MAX_NAME},
     files::{FileId, Watched, hosts, open_below, open_mapped},
@@ -58,6 +59,7 @@ pub(super) struct Named {
 pub(super) struct Turn {
     /// The pod or cgroup.
     pub(super) owner: String,
+    /// The end, by the clock of reads.
     pub(super) deadline: Instant,
     /// The bytes that may be read from JIT compilers' maps, which are read again when they grow.
     pub(super) map_bytes: u64,
@@ -114,6 +116,11 @@ impl User {
         }
     }
 
+    /// Returns the clock of the time for files.
+    pub(super) fn clock(&self) -> Clock {
+        self.reader.clock().clone()
+    }
+
     /// Returns the same tables without remembered files and names.
     pub(super) fn forget(self) -> Self {
         Self { prefetch_time: self.prefetch_time, ..Self::new(self.reader) }
@@ -136,8 +143,9 @@ impl User {
         if self.processes.get(&pid).is_some_and(|known| known.life == life) {
             return false;
         }
-        let (owner, start) = (owner_of(pid), Instant::now());
+        let (owner, start) = (owner_of(pid), self.reader.clock().now());
         let Some(time) = self.prefetch_time.time_for(&owner, pid) else { return false };
+        self.reader.clock().begin(time);
         let mut turn = Turn { owner, deadline: start + time, map_bytes: 0, late: false };
         let process = self.read(pid, life, &mut turn);
         let is_read = process.is_some();
@@ -148,7 +156,8 @@ impl User {
             process.read_in = 0;
             self.keep(process);
         }
-        self.prefetch_time.used(turn.owner, start.elapsed());
+        let used = self.reader.clock().now().saturating_duration_since(start);
+        self.prefetch_time.used(turn.owner, used);
         is_read
     }
 

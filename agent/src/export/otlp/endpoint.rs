@@ -241,7 +241,7 @@ mod tests {
             assert_eq!(target(good).unwrap().uri.scheme_str(), Some("http"), "{good}");
         }
         type Kind = fn(&EndpointError) -> bool;
-        let bad: [(&str, Kind); 9] = [
+        let bad: [(&str, Kind); 10] = [
             ("", |err| matches!(err, EndpointError::Syntax { .. })),
             ("http://", |err| matches!(err, EndpointError::Syntax { .. })),
             ("http://a b:4317", |err| matches!(err, EndpointError::Syntax { .. })),
