@@ -18,6 +18,8 @@ use super::{progress, servers::Load};
 /// The ways to find user stacks.
 const WAYS: [&str; 2] = ["frame-pointers", "tables"];
 const SIDES: [&str; 2] = ["off-cpu", "on-cpu"];
+/// The time in which the agents read the files of the servers.
+const WARM_UP: Duration = Duration::from_secs(20);
 /// The time for an answer after the end of a recording.
 const ANSWERS: Duration = Duration::from_secs(60);
 
@@ -81,6 +83,7 @@ pub fn run(args: &StacksArgs, program: &Path) -> Result<String> {
         Agent::start_to_measure(program, &yaml)
     });
     let agents = agents.into_iter().collect::<Result<Vec<_>>>()?;
+    thread::sleep(WARM_UP);
     progress(&format!("stacks: two agents record {} s", args.stack_seconds));
     let mut recordings = Vec::new();
     thread::scope(|scope| {

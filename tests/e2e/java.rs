@@ -1,13 +1,12 @@
 //! Stacks of waits below compiled Java code, which keeps no frame pointers: the virtual machine says how large the frames
 //! are.
 
-use std::{fs, path::Path, process::Command, thread, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use anyhow::{Result, ensure};
 use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
-    pprof,
     suite::{Need, Test, tell, within},
     tests,
 };
@@ -41,14 +40,7 @@ fn a_stack_of_java_has_each_compiled_frame() -> Result<()> {
         Ok(names.contains("Deep.descend").then_some(()))
     })?;
     let agent = Agent::start("stacks: {unwind: tables, maxWalks: 0}")?;
-    let url = agent.address().to_string();
-    let arguments = [cgroup.kernel_path(), "--agent", &url, "--duration", "1m"];
-    let mut recording = Recording::start("", "pb.gz", &arguments)?;
-    recording.begun()?;
-    thread::sleep(RECORDED);
-    recording.interrupt()?;
-    recording.ended()?;
-    let samples = pprof::samples(&recording.finish()?)?;
+    let samples = Recording::of(&agent, &cgroup, RECORDED)?;
     load.stdin.take();
     load.wait()?;
     fs::remove_file(&map)?;

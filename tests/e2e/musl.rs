@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
-    pprof, process,
+    process,
     suite::{Need, Test, tell},
     tests,
 };
@@ -50,14 +50,7 @@ fn waits_in_musl_are_guessed_up_to_the_outermost_function() -> Result<()> {
         let agent = Agent::start("stacks: {unwind: tables, maxWalks: 0}")?;
         // In the first windows the agent reads the code.
         thread::sleep(RECORDED);
-        let url = agent.address().to_string();
-        let arguments = [cgroup.kernel_path(), "--agent", &url, "--duration", "1m"];
-        let mut recording = Recording::start("", "pb.gz", &arguments)?;
-        recording.begun()?;
-        thread::sleep(RECORDED);
-        recording.interrupt()?;
-        recording.ended()?;
-        let samples = pprof::samples(&recording.finish()?)?;
+        let samples = Recording::of(&agent, &cgroup, RECORDED)?;
         load.stdin.take();
         ensure!(load.wait()?.success(), "the program failed");
 

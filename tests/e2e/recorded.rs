@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -12,7 +13,13 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use podperf_tests::{agent, process, suite::within};
+use podperf_tests::{
+    agent::{self, Agent},
+    cgroup::TestCgroup,
+    pprof::{self, Sample},
+    process,
+    suite::within,
+};
 use tempfile::TempDir;
 
 use crate::profiles::WAIT_STACK;
@@ -47,6 +54,17 @@ impl Recording {
         command.arg("-o").arg(&output).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.stderr(File::create(directory.path().join("log"))?).spawn()?;
         Ok(Self { child, directory, output })
+    }
+
+    /// Records a cgroup through an agent for this time, and returns the samples.
+    pub(crate) fn of(agent: &Agent, cgroup: &TestCgroup, time: Duration) -> Result<Vec<Sample>> {
+        let url = agent.address().to_string();
+        let mut recording = Self::start("", "pb.gz", &[cgroup.kernel_path(), "--agent", &url, "--duration", "1m"])?;
+        recording.begun()?;
+        thread::sleep(time);
+        recording.interrupt()?;
+        recording.ended()?;
+        pprof::samples(&recording.finish()?)
     }
 
     pub(crate) fn log(&self) -> String {

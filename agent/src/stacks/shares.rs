@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{clock::Clock, perf_map, user::Turn};
+use super::{clock::Clock, perf_map};
 
 /// The time for reading the files of one window, for all owners together; a window is some seconds long.
 const TIME_FOR_FILES: Duration = Duration::from_secs(5);
@@ -25,6 +25,19 @@ pub(super) enum TimeForFiles {
     Enough,
     /// Little, so that the work is spread over windows; the number of the window.
     Little(usize),
+}
+
+/// The limits of time and bytes for one pod or cgroup in a window.
+#[derive(Debug)]
+pub(super) struct Turn {
+    /// The pod or cgroup.
+    pub(super) owner: String,
+    /// The end, by the clock of reads.
+    pub(super) deadline: Instant,
+    /// The bytes that may be read from JIT compilers' maps, which are read again when they grow.
+    pub(super) map_bytes: u64,
+    /// Set if the turn was too short.
+    pub(super) late: bool,
 }
 
 /// Gives each owner its turns in this time, by the clock of reads. `read` gets the owner's index, and must finish within

@@ -14,8 +14,9 @@ use super::{
     profile::{Frame, FrameKind, Function, Mapping, Stack},
     reader::Reader,
     remembered::Remembered,
+    shares::Turn,
     unwind::unwind,
-    user::{Named, Turn, User},
+    user::{Named, User},
 };
 use crate::model::wait::Unwind;
 use crate::{

@@ -6,7 +6,6 @@ mod prefetch;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
-    time::Instant,
 };
 
 use self::prefetch::PrefetchTime;
@@ -21,6 +20,7 @@ use super::{
     profile::{Frame, FrameKind, Function, Mapping},
     reader::{self, Pulse, Reader, Unread, Whose, owner_of},
     remembered::Remembered,
+    shares::Turn,
     unwind::Place,
     vdso::Vdso,
 };
@@ -52,19 +52,6 @@ pub(super) struct Named {
     pub(super) lasts: bool,
     /// The memory that is charged to a stack with this frame, in bytes: the first stack pays all of it.
     pub(super) cost: usize,
-}
-
-/// The limits of time and bytes for one pod or cgroup in a window.
-#[derive(Debug)]
-pub(super) struct Turn {
-    /// The pod or cgroup.
-    pub(super) owner: String,
-    /// The end, by the clock of reads.
-    pub(super) deadline: Instant,
-    /// The bytes that may be read from JIT compilers' maps, which are read again when they grow.
-    pub(super) map_bytes: u64,
-    /// Set if the turn was too short.
-    pub(super) late: bool,
 }
 
 /// The names of user addresses.

@@ -386,7 +386,7 @@ mod tests {
         let page = draw(&lines);
         assert_eq!(page.matches("<tr><td>").count(), ROWS);
         assert!(page.contains("And 7 more</a>") && page.contains("data-n=\"whole stacks\">25 %</td>"), "{page}");
-        // Who asks for all gets a page of a bounded length, too.
+        // The page with all rows has a bounded length, too.
         let lines: Vec<_> = (0..MOST_ROWS + 7).map(|at| line(&format!("/{at}"), 0.0, 0.0, None)).collect();
         let page = super::page("node-1", &lines, Column::OffCpu, MOST_ROWS, Duration::from_secs(30), "n");
         assert_eq!(page.matches("<tr><td>").count(), MOST_ROWS);

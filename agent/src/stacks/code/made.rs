@@ -45,7 +45,7 @@ impl<'a> Code<'a> {
             return Some(known.clone());
         }
         let found = self.space.machine().and_then(|at| self.machine_in(at));
-        // What could not be read in time may be there.
+        // A machine that could not be read in time may be there.
         if found.is_none() && (thread_cpu() >= self.until || self.pulse.beat().is_err()) {
             return None;
         }

@@ -65,11 +65,7 @@ mod tests {
     use std::{collections::BTreeSet, process::Command, time::Instant};
 
     use super::*;
-    use crate::stacks::{
-        counts::Cause,
-        reader::Reader,
-        user::{Turn, User},
-    };
+    use crate::stacks::{counts::Cause, reader::Reader, shares::Turn, user::User};
 
     #[test]
     fn frames_of_a_process_that_was_skipped_are_unread() {
