@@ -1,14 +1,14 @@
 //! Runs the agent as a user without privileges.
 
 use std::{
-    fs,
+    fs::{self, File},
     os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::Command,
 };
 
 use anyhow::Result;
-use podperf_tests::{agent, command::through};
+use podperf_tests::{agent, command::through, process::install};
 use tempfile::TempDir;
 
 /// The id of the unprivileged user, the same on every distribution.
@@ -26,7 +26,7 @@ impl ForNobody {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
         chown(directory.path(), Some(NOBODY), Some(NOBODY))?;
         let binary = directory.path().join("podperf");
-        fs::copy(agent::binary()?, &binary)?;
+        install(File::open(agent::binary()?)?, &binary)?;
         Ok(Self { directory, binary })
     }
 

@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
+    process::install,
     rules::root,
     suite::{Need, Test},
     tests,
@@ -297,8 +298,7 @@ impl Checkout {
     fn let_rings(&self, answer: &str) -> Result<()> {
         let script = self.tree.path().join("tests/rings.sh");
         fs::create_dir_all(self.tree.path().join("tests"))?;
-        fs::write(&script, format!("#!/bin/sh\n[ \"$*\" = 'check --release' ] && {answer}\n"))?;
-        Ok(fs::set_permissions(script, Permissions::from_mode(0o755))?)
+        install(format!("#!/bin/sh\n[ \"$*\" = 'check --release' ] && {answer}\n").as_bytes(), &script)
     }
 
     fn git(&self, arguments: &[&str]) -> Result<()> {

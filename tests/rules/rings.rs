@@ -1,14 +1,14 @@
 //! The record of whole rings: a run counts for the files that it ran with.
 
 use std::{
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt as _,
+    fs,
     path::Path,
     process::{Command, Output},
 };
 
 use anyhow::{Result, ensure};
 use podperf_tests::{
+    process::install,
     rules::root,
     suite::{Need, Test},
     tests,
@@ -88,8 +88,7 @@ impl Checkout {
 }
 
 fn program(path: &Path, says: &str) -> Result<()> {
-    fs::write(path, format!("#!/bin/sh\n{says}\n"))?;
-    Ok(fs::set_permissions(path, Permissions::from_mode(0o755))?)
+    install(format!("#!/bin/sh\n{says}\n").as_bytes(), path)
 }
 
 fn a_ring_counts_until_one_of_its_files_changes() -> Result<()> {

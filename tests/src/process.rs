@@ -7,15 +7,16 @@
 #![expect(unsafe_code, reason = "fork, getrusage and pre_exec have no safe form")]
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
@@ -23,6 +24,19 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 use serde::{Deserialize, Serialize};
+
+/// Writes a program. Another process does it: a thread of this one may fork while the file is open for writing, and no
+/// program can run while its copy of the open file lives (`ETXTBSY`).
+pub fn install(mut content: impl io::Read, to: &Path) -> Result<()> {
+    let mut install = Command::new("install");
+    let mut child = install.args(["-m", "755", "/dev/stdin"]).arg(to).stdin(Stdio::piped()).spawn()?;
+    let mut stdin = child.stdin.take().context("no stdin")?;
+    io::copy(&mut content, &mut stdin)?;
+    drop(stdin);
+    let status = child.wait()?;
+    ensure!(status.success(), "failed to write `{}`: {status}", to.display());
+    Ok(())
+}
 
 /// The kernel's counts for one process, or for a part of its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use crate::{
     collector::{Observation, Purpose},
     config::{self, Settings, parts},
     model::{feature::Feature, lock::Lock},
-    recording::{self, Merged, RecordError, Registration, Selector, Side, SubjectName, Wanted},
+    recording::{self, LOST_WINDOW, Merged, RecordError, Registration, Selector, Side, SubjectName, Wanted},
 };
 
 /// Number of similar names that an error suggests for an unknown name.
@@ -161,6 +161,9 @@ impl Agent {
         let advice = advice(&wanted.selector, &names);
         match wanted.side {
             _ if shed => "profiles are given up for now, to cost less (see `overhead.maxPercent`)".into(),
+            _ if merged.losses.iter().any(|(reason, _)| *reason == LOST_WINDOW) => {
+                "the names of its stacks were not found in time on a busy node (try again)".into()
+            }
             Side::OnCpu if merged.sample_period.is_none() => "the agent takes no samples on the CPU".into(),
             Side::OnCpu => format!("`{who}` was not seen on a CPU in {seconds:.1} s ({advice})"),
             Side::Locks => format!(

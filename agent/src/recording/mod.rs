@@ -18,6 +18,6 @@ pub use coverage::Coverage;
 pub use merged::{Merged, MergedSample, MergedSubject, Side};
 pub use merger::{Merger, smaller};
 pub use recent::{Recent, Size};
-pub use recorder::{LONGEST, RecordError, SHORTEST, Wanted, record};
+pub use recorder::{LONGEST, LOST_WINDOW, RecordError, SHORTEST, Wanted, record};
 pub use selector::{Selector, SelectorError, SubjectName};
 pub use windows::{Control, Registration, Windows};

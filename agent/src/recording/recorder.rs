@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use thiserror::Error;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Merged, Merger, Registration, Selector, Side};
+use super::{Merged, Merger, Registration, Selector, Side, windows::ON_THE_WAY};
 use crate::{
     collector::{ReadError, Reader},
     filter::{Filter, Full},
@@ -17,8 +17,8 @@ use crate::{
 pub const SHORTEST: Duration = Duration::from_secs(1);
 /// The longest recording.
 pub const LONGEST: Duration = Duration::from_secs(300);
-/// The longest time that a window may take through the symbolizer.
-const ON_THE_WAY: Duration = Duration::from_secs(20);
+/// The reason of a loss: a window whose names came too late.
+pub const LOST_WINDOW: &str = "window";
 
 /// The description of a requested recording.
 #[derive(Clone, Debug)]
@@ -122,7 +122,7 @@ pub async fn record(reader: &Reader, mut registration: Registration, wanted: &Wa
     }
     let last = registration.cut(reader).await?;
     if last.is_none() {
-        merger.lost("window");
+        merger.lost(LOST_WINDOW);
     }
     while last.is_some() {
         match timeout(ON_THE_WAY, registration.windows.recv()).await {
@@ -136,7 +136,7 @@ pub async fn record(reader: &Reader, mut registration: Registration, wanted: &Wa
             }
             Ok(None) => break,
             Err(_) => {
-                merger.lost("window");
+                merger.lost(LOST_WINDOW);
                 break;
             }
         }

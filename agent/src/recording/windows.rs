@@ -20,15 +20,18 @@ use crate::{
     filter::{Filter, Full},
     limits::memory::GivenUp,
     model::{feature::Feature, random::random},
-    stacks::profile::Profile,
+    stacks::{LONGEST_NAMING, profile::Profile},
 };
 
 /// The largest number of recordings at a time: each recording adds up all windows.
 const MOST_RECORDINGS: usize = 4;
 /// The largest number of windows that wait for a recording; a recording takes each window at once.
 const WAITING: usize = 16;
-/// The longest time that a cut may take while earlier windows are still in the symbolizer.
-const ROOM: Duration = Duration::from_secs(20);
+/// The longest wait for one window while the symbolizer is at work. At its start it reads the most, and on a busy node it
+/// waits for a CPU besides.
+pub(super) const ON_THE_WAY: Duration = LONGEST_NAMING.saturating_mul(2);
+/// The time between two tries to cut a window.
+const AGAIN: Duration = Duration::from_millis(200);
 /// The largest number of windows that were cut and are in the symbolizer. Windows that end by themselves are not
 /// counted.
 const CUTS_ON_THE_WAY: usize = 2;
@@ -209,13 +212,13 @@ impl Registration {
     /// window was lost.
     pub(super) async fn cut(&self, reader: &Reader) -> Result<Option<SystemTime>, ReadError> {
         let permit = self.permit().await;
-        let deadline = Instant::now() + ROOM;
+        let deadline = Instant::now() + ON_THE_WAY;
         let start = loop {
             let start = reader.cut().await?;
             if start.is_some() || Instant::now() > deadline {
                 break start;
             }
-            sleep(ROOM / 100).await;
+            sleep(AGAIN).await;
         };
         self.on_the_way(start, permit);
         Ok(start)
@@ -228,7 +231,7 @@ impl Registration {
         filter: Filter,
     ) -> Result<Result<(ActiveFilter, Option<SystemTime>), Full>, ReadError> {
         let permit = self.permit().await;
-        let deadline = Instant::now() + ROOM;
+        let deadline = Instant::now() + ON_THE_WAY;
         let begun = loop {
             let begun = reader.add_filter(filter.clone()).await?;
             if !matches!(begun, Ok((_, None))) || Instant::now() >= deadline {
@@ -236,7 +239,7 @@ impl Registration {
             }
             // Others may use the slot meanwhile.
             drop(begun);
-            sleep(ROOM / 100).await;
+            sleep(AGAIN).await;
         };
         if let Ok((_, start)) = &begun {
             self.on_the_way(*start, permit);

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// The clock may stand still for this many times as long as the time that it is for.
-const MOST_STILL: u32 = 3;
+pub(super) const MOST_STILL: u32 = 3;
 
 /// A handle of the clock.
 #[derive(Clone, Debug, Default)]

@@ -7,10 +7,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::{clock::Clock, perf_map};
+use super::{
+    clock::{Clock, MOST_STILL},
+    perf_map,
+};
 
 /// The time for reading the files of one window, for all owners together; a window is some seconds long.
 const TIME_FOR_FILES: Duration = Duration::from_secs(5);
+/// The longest time in which the names of one window are looked up, by a wall clock.
+pub const LONGEST_NAMING: Duration = TIME_FOR_FILES.saturating_mul(1 + MOST_STILL);
 /// The same time while podperf is over its limit of CPU time.
 const LITTLE_TIME_FOR_FILES: Duration = Duration::from_millis(250);
 /// The most bytes of JIT compilers' maps that are read for one owner in a window: the largest map, once. A map may

@@ -1,11 +1,12 @@
 //! A 32-bit program, made here: no compiler for such programs is needed.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
     agent::Agent,
     cgroup::TestCgroup,
+    process::install,
     suite::{Need, Test},
     tests,
 };
@@ -52,8 +53,7 @@ fn program() -> Vec<u8> {
 fn a_32_bit_programs_calls_have_no_name() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let path = directory.path().join("sleeps-32");
-    fs::write(&path, program())?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    install(program().as_slice(), &path)?;
     let agent = Agent::start(ON)?;
     let cgroup = TestCgroup::new("bits-32")?;
     let status = cgroup.command().arg(&path).status().context("failed to run a 32-bit program")?;

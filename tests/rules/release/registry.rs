@@ -1,14 +1,9 @@
 //! The steps of a release that publish. Programs in this test stand for the registry and for GitHub.
 
-use std::{
-    ffi::OsString,
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    process::Command,
-};
+use std::{ffi::OsString, fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
+use podperf_tests::process::install;
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -215,8 +210,7 @@ impl Registry {
 /// Writes a program, and returns a path on which it is found first.
 fn program(directory: &Path, name: &str, body: &str) -> Result<OsString> {
     let file = directory.join(name);
-    fs::write(&file, format!("#!/bin/sh\n{body}"))?;
-    fs::set_permissions(&file, Permissions::from_mode(0o755))?;
+    install(format!("#!/bin/sh\n{body}").as_bytes(), &file)?;
     let path = std::env::var_os("PATH").context("no PATH")?;
     Ok(std::env::join_paths([directory.to_owned()].into_iter().chain(std::env::split_paths(&path)))?)
 }

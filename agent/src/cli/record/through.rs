@@ -18,8 +18,8 @@ use crate::{
 
 /// The longest time for an agent to return its introduction or its progress.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The longest time for the names of the last window, beyond the recording.
-const NAMES: Duration = Duration::from_secs(60);
+/// The longest time beyond the recording: the first and the last window wait for their turn, and the last for its names.
+const NAMES: Duration = Duration::from_secs(180);
 
 /// An agent that answers.
 #[derive(Debug)]
