@@ -7,7 +7,9 @@ use super::{
     demangle,
     dwarf::{Before, Call, Code, Found, Guess, Memory, Registers, Tables, before, guesses, jumps, walk},
     elf::Elf,
-    elf_symbols, maps, packed_symbols, perf_map,
+    elf_symbols,
+    hotspot::{Frame, HotSpot},
+    maps, packed_symbols, perf_map,
 };
 
 /// Parses bytes as a program or a library: its build id, its links and its names.
@@ -121,5 +123,16 @@ pub fn unwind_tables(bytes: &[u8]) {
         assert!((1..=127).contains(&walked.frames.len()) && walked.slots.len() < walked.frames.len());
         // A frame has one word that led to it; the end has three.
         assert!(walked.links.len() <= walked.frames.len() + 3);
+    }
+}
+
+/// Reads bytes as the memory of a Java virtual machine, whose list of fields an early word points to.
+pub fn virtual_machine(bytes: &[u8]) {
+    for list in (0..64).step_by(8) {
+        let Some(machine) = HotSpot::read(bytes, list) else { continue };
+        let addresses = (0..bytes.len() as u64).step_by(61).take(64).chain([u64::MAX]);
+        for frame in addresses.filter_map(|address| machine.frame(bytes, address)) {
+            assert!(!matches!(frame, Frame::Words(0)), "a frame without a return address");
+        }
     }
 }

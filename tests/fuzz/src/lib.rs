@@ -13,7 +13,7 @@ use podperf::{pods, stacks};
 pub type Check = fn(&[u8]);
 
 /// The targets, by the names of their folders in `corpus`.
-pub const TARGETS: [(&str, Check); 9] = [
+pub const TARGETS: [(&str, Check); 10] = [
     ("cgroup_path", cgroup_path::check),
     ("config", |bytes| config::check(text(bytes))),
     // A pod's programs and libraries may be any bytes: the agent reads them for their build id, their links and their
@@ -28,6 +28,8 @@ pub const TARGETS: [(&str, Check); 9] = [
     ("request", |bytes| request::check(text(bytes))),
     // The unwind tables of a pod's programs may be any bytes, and its stacks as well.
     ("unwind_tables", stacks::fuzzing::unwind_tables),
+    // A process that calls itself a Java virtual machine may have anything in its memory.
+    ("virtual_machine", stacks::fuzzing::virtual_machine),
 ];
 
 /// Runs the check of a target on one input.
