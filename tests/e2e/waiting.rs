@@ -102,12 +102,15 @@ fn is_blocked(agent: &Agent, serves: Reads, state: &str) -> Result<()> {
 fn without_the_nodes_process_ids_a_wait_counts_when_it_ends() -> Result<()> {
     let (early, late) = (TestCgroup::new("early")?, TestCgroup::new("late")?);
     let began_before = Waiting::hold(&early)?;
-    let agent = Agent::start_changed(&agent::binary()?, "", |command| {
+    let agent = Agent::start_changed(&agent::binary()?, "stacks: {unwind: tables}", |command| {
         let mut contained = Command::new("unshare");
         contained.args(["--pid", "--fork", "--kill-child", "--mount", "--mount-proc"]);
         contained.arg(command.get_program()).args(command.get_args());
         *command = contained;
     })?;
+    // The files of processes that are not visible cannot be read for their tables.
+    let status = String::from_utf8(agent.get("/status", &[])?.2)?;
+    ensure!(status.contains("by frame pointers instead of tables: the node's processes are not visible"), "{status}");
     let began_after = Waiting::hold(&late)?;
     let told = |cgroup| -> Result<f64> { Ok(blocked(&agent, cgroup, "interruptible")?.0) };
     let least = A_WHILE.as_secs_f64();

@@ -23,8 +23,8 @@ use crate::{
         push::{Push, PushSettings},
     },
     kernel::{
-        self, AnsweringTime, LoadError, Pins, PinsError, SampleEvent, SensorState, Sensors, Tracepoint, host::Host,
-        memory::Limit, symbols::KernelNames,
+        self, AnsweringTime, LoadError, Pins, PinsError, SensorState, Sensors, host::Host, memory::Limit,
+        symbols::KernelNames,
     },
     limits::{MemorySettings, cpu::Overhead, memory::GivenUp},
     model::status::{State, Status},
@@ -68,8 +68,7 @@ pub fn start(
     let (mut sensors, pins) = start_sensors(&config, host, plan, &status)?;
     let store = pins.is_some().then(|| Store::new(&config.run_dir));
     let checkpoint = Checkpoint::find(store, &sensors, &status);
-    let tracepoint = sensors.tracepoint();
-    set_states(&status, &config, tracepoint, &sensors.samples(), sensors.sensor_states(), host);
+    set_states(&status, &config, &sensors, host);
 
     let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings(), node_name.clone()));
     let exporter = exporter.transpose()?.map(Arc::new);
@@ -236,28 +235,24 @@ fn start_pods(
 }
 
 /// Sets the first state of each part, in the words that `/status` and the metrics use.
-fn set_states(
-    status: &Status,
-    config: &Config,
-    tracepoint: Tracepoint,
-    samples: &Result<Option<SampleEvent>, String>,
-    sensors: &[SensorState],
-    host: &Host,
-) {
-    let (state, detail) =
-        parts::scheduling(config.testing.tracepoint, tracepoint, kernel::host::in_initial_pid_namespace());
+fn set_states(status: &Status, config: &Config, sensors: &Sensors, host: &Host) {
+    let (wanted, got) = (config.testing.tracepoint, sensors.tracepoint());
+    let (state, detail) = parts::scheduling(wanted, got, host.sees_all_processes);
     status.set("scheduling sensor", state, detail);
     let (state, detail) = parts::cgroup2(host);
     status.set("cgroup2", state, detail);
     status.set("cgroup sensor", State::Healthy, "births and deaths from the kernel");
     let (state, detail) = parts::stacks(config, host);
     status.set("stacks", state, detail);
-    let (state, detail) = parts::samples(config, host, samples);
+    if let Some((state, detail)) = parts::unwinding(config, host, sensors.copies_refused()) {
+        status.set("unwinding", state, detail);
+    }
+    let (state, detail) = parts::samples(config, host, &sensors.samples());
     status.set("cpu samples", state, detail);
     if let Some((state, detail)) = parts::isolated_cpus(config, host) {
         status.set("isolated cpus", state, detail);
     }
-    for SensorState { sensor, state, detail } in sensors {
+    for SensorState { sensor, state, detail } in sensors.sensor_states() {
         status.set(sensor.names.sensor, *state, detail);
     }
 }

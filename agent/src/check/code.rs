@@ -84,6 +84,12 @@ codes! {
     StacksOff = "stacks-off",
     /// Stacks are taken, but some names are missing.
     StacksWithoutNames = "stacks-without-names",
+    /// User stacks are unwound by tables.
+    UnwindingTables = "unwinding-tables",
+    /// User stacks are walked by frame pointers, as configured.
+    UnwindingFramePointers = "unwinding-frame-pointers",
+    /// User stacks are walked by frame pointers, because tables lack something.
+    UnwindingWithoutTables = "unwinding-without-tables",
     /// Samples on the CPU are taken.
     SamplesTaken = "samples-taken",
     /// No samples on the CPU are asked for.

@@ -10,7 +10,7 @@ use super::{
     text::{one_line, way_out, way_out_of},
 };
 use crate::{
-    config::{Config, ConfigError, parts},
+    config::{Config, ConfigError, Unwinding, parts},
     events::{plan::Source, state::EventState},
     kernel::{
         LoadError, OpenCounter, SensorState,
@@ -32,6 +32,7 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     checks.push(programs(config, findings));
     checks.extend(host.scheduler.as_deref().map(bpf_scheduler));
     checks.push(stacks(config, host));
+    checks.extend(unwinding(config, findings));
     checks.extend(samples(config, findings));
     checks.extend(isolated_cpus(config, host));
     checks.extend(sensors(findings));
@@ -207,6 +208,21 @@ fn stacks(config: &Config, host: &Host) -> Check {
         true => Code::StacksWithoutNames,
     };
     part(id, "stacks", state, (detail, Some(Remedy::ProvideNames(missing))))
+}
+
+/// Makes the line of the way to find user stacks; `None` where no stacks are taken, or the programs did not start.
+fn unwinding(config: &Config, findings: &Findings) -> Option<Check> {
+    let Some(Ok(started)) = &findings.programs else { return None };
+    let (host, refused) = (&findings.host, started.copies_refused.as_deref());
+    let (state, detail) = parts::unwinding(config, host, refused)?;
+    let id = match config.stacks.unwind {
+        Unwinding::FramePointers => Code::UnwindingFramePointers,
+        Unwinding::Tables if parts::copies_stacks(config, host) && refused.is_none() => Code::UnwindingTables,
+        Unwinding::Tables => Code::UnwindingWithoutTables,
+    };
+    // A line without a remedy keeps what its detail needs.
+    let finding = if state == State::Healthy { (detail, None) } else { way_out(&detail) };
+    Some(part(id, "unwinding", state, finding))
 }
 
 /// Makes the line of samples; `None` where the programs themselves did not start.

@@ -34,15 +34,30 @@ pub(super) fn counter(event: &str, state: EventState) -> OpenCounter {
 
 pub(super) fn started(tracepoint: Tracepoint) -> Option<anyhow::Result<Started>> {
     let samples = Ok(Some(SampleEvent::CpuClock));
-    Some(Ok(Started { tracepoint, sees_all_tasks: true, samples, sensors: Vec::new() }))
+    Some(Ok(Started { tracepoint, sees_all_tasks: true, samples, copies_refused: None, sensors: Vec::new() }))
 }
 
 /// Returns the findings with another event of samples, and with these states of a sensor.
 pub(super) fn with_samples(samples: Result<Option<SampleEvent>, String>, states: &[State]) -> Findings {
     let sensors = states.iter().map(|state| SensorState { sensor: ALL[0], state: *state, detail: "detail".into() });
-    let started = Started { tracepoint: Tracepoint::Btf, sees_all_tasks: true, samples, sensors: sensors.collect() };
+    let (tracepoint, sensors) = (Tracepoint::Btf, sensors.collect());
+    let started = Started { tracepoint, sees_all_tasks: true, samples, copies_refused: None, sensors };
     Findings { programs: Some(Ok(started)), ..findings() }
 }
+
+/// Returns the findings with this way to find user stacks, whatever the default is, and with a program that the kernel
+/// may have refused while it copied stacks.
+pub(super) fn with_unwinding(unwind: Unwinding, refused: Option<&str>) -> (Config, Findings) {
+    let mut config = Config::default();
+    config.stacks.unwind = unwind;
+    let copies_refused = refused.map(str::to_owned);
+    let (tracepoint, samples) = (Tracepoint::Btf, Ok(None));
+    let started = Started { tracepoint, sees_all_tasks: true, samples, copies_refused, sensors: Vec::new() };
+    (config, Findings { programs: Some(Ok(started)), ..findings() })
+}
+
+/// The error of such a program.
+pub(super) const REFUSED_COPIES: &str = "failed to start BPF program `sched_switch`";
 
 pub(super) fn tried(state: State, detail: &str, connected: bool) -> Result<Pods, SourceError> {
     Ok(Pods::Tried(Trial { state, detail: detail.into(), connected }))
@@ -177,7 +192,12 @@ pub(super) fn situations() -> Vec<(Config, Findings)> {
     all.extend(refused_programs().into_iter().map(|row| Findings { programs: Some(Err(row.0)), ..findings() }));
     let events = EventState::ALL.map(|state| Findings { counters: vec![counter("cycles", state)], ..findings() });
     all.extend(events);
-    let mut all: Vec<_> = all.into_iter().map(|findings| (Config::default(), findings)).collect();
+    let all = all.into_iter().map(|findings| (Config::default(), findings));
+    let unwinding =
+        [(Unwinding::Tables, None), (Unwinding::FramePointers, None), (Unwinding::Tables, Some(REFUSED_COPIES))];
+    // They come first: the default of `stacks.unwind` depends on the architecture.
+    let unwinding = unwinding.into_iter().map(|(unwind, refused)| with_unwinding(unwind, refused));
+    let mut all: Vec<_> = unwinding.chain(all).collect();
 
     let mut exports = Config::default();
     exports.otlp.endpoint = "http://x:4317".into();

@@ -53,12 +53,13 @@ fn a_machine_that_lacks_nothing_is_usable() {
     assert_eq!(report.verdict, Verdict::Usable, "{report:?}");
     assert!(report.checks.iter().all(|check| check.fix.is_none()), "{report:?}");
     let ids: Vec<_> = report.checks.iter().map(|check| check.id.name()).collect();
-    assert_eq!(
-        ids.join(" "),
+    let unwinding = if Unwinding::DEFAULT == Unwinding::Tables { "tables" } else { "frame-pointers" };
+    let expected = format!(
         "kernel-tested btf-found cgroup2-found lockdown-open capabilities-held programs-attached stacks-taken \
-         samples-taken perf-allowed event-placed watchdog-off pods-known listen-free memory-no-budget \
-         run-directory-writable restart-empty"
+         unwinding-{unwinding} samples-taken perf-allowed event-placed watchdog-off pods-known listen-free \
+         memory-no-budget run-directory-writable restart-empty"
     );
+    assert_eq!(ids.join(" "), expected);
 }
 
 #[test]
@@ -163,6 +164,35 @@ fn names_in_profiles_matter_only_where_there_are_profiles() {
     expect(&hidden_names(), Code::StacksWithoutNames, "degraded", fix, Verdict::Degraded);
     config.stacks.enabled = false;
     assert_eq!(line(&judge(&config, &hidden_names()), Code::StacksOff).state, "healthy");
+}
+
+#[test]
+fn what_tables_lack_is_told_with_the_way_out() {
+    let at = |unwind, refused| {
+        let (config, findings) = with_unwinding(unwind, refused);
+        judge(&config, &findings)
+    };
+    assert_eq!(line(&at(Unwinding::Tables, None), Code::UnwindingTables).state, "healthy");
+    assert_eq!(line(&at(Unwinding::FramePointers, None), Code::UnwindingFramePointers).state, "healthy");
+    let refused = at(Unwinding::Tables, Some(REFUSED_COPIES));
+    let found = line(&refused, Code::UnwindingWithoutTables);
+    let fix = "report this as a bug, with the kernel's version, or set `stacks.unwind: frame-pointers`";
+    assert_eq!((found.state, &found.fix, refused.verdict), ("degraded", &Some(words(fix)), Verdict::Degraded));
+    assert!(found.detail.ends_with(REFUSED_COPIES), "{found:?}");
+    // Without a receiver nobody has asked for what is missing.
+    let (mut config, mut findings) = with_unwinding(Unwinding::Tables, None);
+    findings.host = Host::example();
+    let found = judge(&config, &findings);
+    let found = line(&found, Code::UnwindingWithoutTables);
+    assert!(found.state == "healthy" && found.detail.contains("CAP_SYS_PTRACE"), "{found:?}");
+    config.otlp.endpoint = "http://x:4317".into();
+    let found = judge(&config, &findings);
+    let found = line(&found, Code::UnwindingWithoutTables);
+    let gives = |fix: &Remedy| fix.to_string().starts_with("give it CAP_SYS_PTRACE, or ");
+    assert!(found.state == "degraded" && found.fix.as_ref().is_some_and(gives), "{found:?}");
+    // Where no stacks are taken, none are found in any way.
+    config.stacks.enabled = false;
+    assert!(judge(&config, &findings).checks.iter().all(|check| check.check != "unwinding"));
 }
 
 #[test]

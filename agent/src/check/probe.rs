@@ -131,6 +131,8 @@ pub struct Started {
     pub sees_all_tasks: bool,
     /// The event that makes samples on the CPU, or the reason why there are no samples.
     pub samples: Result<Option<SampleEvent>, String>,
+    /// The error of the program that the kernel refused while it copied stacks.
+    pub copies_refused: Option<String>,
     /// The sensors that the configuration turns on.
     pub sensors: Vec<SensorState>,
 }
@@ -149,6 +151,7 @@ fn try_programs(config: &Config, host: &Host) -> anyhow::Result<Started> {
         tracepoint: sensors.tracepoint(),
         sees_all_tasks: in_initial_pid_namespace(),
         samples: sensors.samples(),
+        copies_refused: sensors.copies_refused().map(str::to_owned),
         sensors: states,
     })
 }

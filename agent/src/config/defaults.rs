@@ -134,9 +134,14 @@ impl Default for Stacks {
             max_walks: 5000,
             max_samples: 16_384,
             filter: String::new(),
-            unwind: Unwinding::FramePointers,
+            unwind: Unwinding::DEFAULT,
         }
     }
+}
+
+impl Unwinding {
+    /// The default.
+    pub const DEFAULT: Self = Self::FramePointers;
 }
 
 impl Default for Otlp {

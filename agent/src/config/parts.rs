@@ -4,6 +4,8 @@
 use super::LEAST_SAMPLES;
 use std::{path::Path, time::Duration};
 
+use caps::Capability;
+
 use super::{Config, ConfigError, Identity, Limits, PodSource, ServerLimits, Unwinding};
 use crate::{
     access::AccessSettings,
@@ -60,7 +62,7 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         waker_after_ns: nanoseconds(config.stacks.waker_after),
         waker_stacks: config.stacks.waker_stacks,
         max_walks: config.stacks.max_walks,
-        copies: config.stacks.unwind == Unwinding::Tables,
+        copies: copies_stacks(config, host),
         oncpu_hertz: config.stacks.on_cpu_hertz,
         oncpu_event: config.stacks.on_cpu_event,
         tickless: !host.isolation.nohz_full.is_empty(),
@@ -253,6 +255,44 @@ pub fn stacks(config: &Config, host: &Host) -> (State, String) {
     }
 }
 
+/// Returns whether user stacks are copied, and unwound by tables.
+#[must_use]
+pub fn copies_stacks(config: &Config, host: &Host) -> bool {
+    wants_profiles(config) && config.stacks.unwind == Unwinding::Tables && lacks_for_tables(host).is_none()
+}
+
+/// Returns what tables lack on this machine, and the way out; `None` if they lack nothing. Without it most copies could
+/// not be unwound, and a walk by frame pointers finds more.
+fn lacks_for_tables(host: &Host) -> Option<(&'static str, &'static str)> {
+    if !host.sees_all_processes {
+        return Some(("the node's processes are not visible", "set `hostPID: true`, or in Docker `--pid=host`"));
+    }
+    let may_read = host.has(Capability::CAP_SYS_PTRACE);
+    (!may_read).then_some(("other users' processes cannot be read", "give it CAP_SYS_PTRACE"))
+}
+
+/// Returns the state of the way to find user stacks; `None` if no stacks are taken. `refused` is the error of a program
+/// that the kernel refused while it copied stacks.
+#[must_use]
+pub fn unwinding(config: &Config, host: &Host, refused: Option<&str>) -> Option<(State, String)> {
+    if !wants_profiles(config) {
+        return None;
+    }
+    if config.stacks.unwind == Unwinding::FramePointers {
+        return Some((State::Healthy, "by frame pointers, as `stacks.unwind` says".into()));
+    }
+    let instead = |what: &str, way: &str| {
+        format!("by frame pointers instead of tables: {what} ({way}, or set `stacks.unwind: frame-pointers`)")
+    };
+    Some(match (lacks_for_tables(host), refused) {
+        // As for names: without a receiver, nothing is missing that was asked for.
+        (Some((what, way)), _) if !sends_profiles(config) => (State::Healthy, instead(what, way)),
+        (Some((what, way)), _) => (State::Degraded, instead(what, way)),
+        (None, Some(error)) => (State::Degraded, instead(error, "report this as a bug, with the kernel's version")),
+        (None, None) => (State::Healthy, "by the unwind tables of the programs' files".into()),
+    })
+}
+
 /// Returns the state of samples on the CPU.
 #[must_use]
 pub fn samples(config: &Config, host: &Host, samples: &Result<Option<SampleEvent>, String>) -> (State, String) {
@@ -290,8 +330,6 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use caps::Capability;
-
     use super::*;
     use crate::{kernel::isolation::Isolation, limits::max_memory::MaxMemory};
 

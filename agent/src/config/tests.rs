@@ -1,4 +1,7 @@
+use caps::Capability;
+
 use super::*;
+use crate::{kernel::host::Host, model::status::State};
 
 const EXAMPLE: &str = include_str!("../../../config/podperf.yaml");
 
@@ -111,6 +114,35 @@ fn facts_are_measured_if_something_needs_them() {
     let nothing = "{metrics: {facts: []}, stacks: {enabled: false}}";
     assert!(wants("") && wants("metrics: {facts: []}") && wants("stacks: {enabled: false}") && !wants(nothing));
     assert!(wants("{metrics: {facts: []}, stacks: {enabled: false}, sensors: {locks: {enabled: true}}}"));
+}
+
+#[test]
+fn user_stacks_are_copied_only_where_tables_lack_nothing() {
+    let host = Host { capabilities: vec![Capability::CAP_SYS_PTRACE], ..Host::example() };
+    let mut config = Config::default();
+    config.stacks.unwind = Unwinding::Tables;
+    let copies = |config: &Config, host: &Host| parts::sensor_settings(config, host).copies;
+    let by_tables = (State::Healthy, "by the unwind tables of the programs' files".to_owned());
+    assert_eq!((copies(&config, &host), parts::unwinding(&config, &host, None)), (true, Some(by_tables)));
+    let instead = "by frame pointers instead of tables: ";
+    for (lacking, needs) in [
+        (Host { sees_all_processes: false, ..host.clone() }, "(set `hostPID: true`, "),
+        (Host::example(), "(give it CAP_SYS_PTRACE, or set `stacks.unwind: frame-pointers`)"),
+    ] {
+        for (receiver, expected) in [("", State::Healthy), ("http://x:1", State::Degraded)] {
+            config.otlp.endpoint = receiver.into();
+            let (state, detail) = parts::unwinding(&config, &lacking, None).unwrap();
+            assert_eq!((copies(&config, &lacking), state), (false, expected), "{detail}");
+            assert!(detail.starts_with(instead) && detail.contains(needs), "{detail}");
+        }
+    }
+    let (state, detail) = parts::unwinding(&config, &host, Some("failed to start BPF program `sample`")).unwrap();
+    assert!(state == State::Degraded && detail.contains("`sample` (report this as a bug"), "{detail}");
+    config.stacks.unwind = Unwinding::FramePointers;
+    let by_pointers = (State::Healthy, "by frame pointers, as `stacks.unwind` says".to_owned());
+    assert_eq!((copies(&config, &host), parts::unwinding(&config, &host, None)), (false, Some(by_pointers)));
+    (config.stacks.unwind, config.stacks.enabled) = (Unwinding::Tables, false);
+    assert_eq!((copies(&config, &host), parts::unwinding(&config, &host, None)), (false, None));
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub struct Host {
     pub sees_all_cgroups: bool,
     /// The directories of all cgroup2 mounts. Other mounts may hide them.
     pub cgroup2_mounts: Vec<PathBuf>,
+    /// Set if the processes of the whole node are visible here.
+    pub sees_all_processes: bool,
     /// Effective capabilities of the agent.
     pub capabilities: Vec<Capability>,
     /// The names of its functions that the kernel shows.
@@ -164,6 +166,7 @@ impl Host {
             sees_all_cgroups: cgroup_root.is_some_and(mounts::is_whole),
             cgroup_root: cgroup_root.map(Path::to_owned),
             cgroup2_mounts: cgroup2_mounts.into_iter().map(|mount| mount.point).collect(),
+            sees_all_processes: in_initial_pid_namespace(),
             capabilities: caps::read(None, CapSet::Effective).map(|set| set.into_iter().collect()).unwrap_or_default(),
             kernel_names: KernelNames::look(),
             user_namespace: fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !is_whole(&map)),
@@ -314,6 +317,7 @@ impl Host {
             is_cgroup2: true,
             sees_all_cgroups: true,
             cgroup2_mounts: vec!["/sys/fs/cgroup".into()],
+            sees_all_processes: true,
             kernel_names: KernelNames::Shown,
             capabilities: vec![Capability::CAP_BPF, Capability::CAP_PERFMON],
             user_namespace: false,

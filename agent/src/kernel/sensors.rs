@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, io, os::fd::AsFd};
 
 use aya::maps::{MapData, RingBuf};
 use podperf_ebpf::abi;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{
     adopt_or_load::{find, forget_stacks, is_loaded, layout, load},
@@ -47,6 +47,8 @@ pub struct Sensors {
     cgroup_ring: RingBuf<MapData>,
     /// `None` once another thread has them, or if stacks are not copied.
     stack_copies: Option<Copies>,
+    /// The error of the program that the kernel refused while it copied stacks.
+    copies_refused: Option<String>,
     sampler: Result<Option<Sampler>, String>,
     copies: usize,
     /// The quiet CPUs (see [`super::isolation`]).
@@ -81,11 +83,25 @@ impl Sensors {
     /// same settings has pinned. Counting then begins or continues. Walk the cgroup tree after this, so that no cgroup
     /// is missed.
     ///
+    /// If the kernel refuses a program that copies stacks, the programs are started once more, and walk the stacks.
+    ///
     /// # Errors
     ///
     /// When the kernel rejects the object or a program. Events that cannot be counted are no error: see
     /// [`Sensors::counters`].
     pub fn start(settings: &SensorSettings, plan: &Plan, pins: Option<&Pins>) -> Result<Self, LoadError> {
+        match Self::start_as(settings, plan, pins) {
+            Err(error @ LoadError::Program { .. }) if settings.stacks && settings.copies => {
+                let refused = error.to_string();
+                warn!(error = format!("{:#}", anyhow::Error::new(error)), "stacks are not copied");
+                let settings = SensorSettings { copies: false, ..settings.clone() };
+                Ok(Self { copies_refused: Some(refused), ..Self::start_as(&settings, plan, pins)? })
+            }
+            started => started,
+        }
+    }
+
+    fn start_as(settings: &SensorSettings, plan: &Plan, pins: Option<&Pins>) -> Result<Self, LoadError> {
         let cpus = aya::util::online_cpus().unwrap_or_else(|_| vec![0]);
         let copies = aya::util::nr_cpus().map_err(|(_, source)| LoadError::Cpus(source))?;
         // Listens before the counters are opened: CPUs that come or go meanwhile are noticed afterwards.
@@ -173,6 +189,7 @@ impl Sensors {
             stack_ring,
             cgroup_ring,
             stack_copies,
+            copies_refused: None,
             sampler,
             copies,
             quiet_cpus: settings.quiet_cpus.clone(),

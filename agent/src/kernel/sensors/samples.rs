@@ -111,6 +111,13 @@ impl Sensors {
         self.stack_copies.take()
     }
 
+    /// Returns the error of the program that the kernel refused while it copied stacks. The programs that run walk the
+    /// stacks.
+    #[must_use]
+    pub fn copies_refused(&self) -> Option<&str> {
+        self.copies_refused.as_deref()
+    }
+
     /// Makes the programs send these stacks and wakers again at their next use, because the agent has dropped them.
     ///
     /// # Errors
