@@ -28,7 +28,9 @@ const HIGHEST: u64 = 1 << 36;
 fn no_reader_learns_where_code_is_or_what_memory_holds() -> Result<()> {
     let cgroup = TestCgroup::new("planted")?;
     let collector = Collector::start()?;
-    let agent = Agent::start(&format!("otlp: {{endpoint: '{}', interval: 1s}}", collector.endpoint()))?;
+    // Only a walk by frame pointers follows what the load has planted.
+    let stacks = "stacks: {unwind: frame-pointers}";
+    let agent = Agent::start(&format!("otlp: {{endpoint: '{}', interval: 1s}}\n{stacks}", collector.endpoint()))?;
     let load = Held::start(&cgroup, &["sleepers", "--planted", PLANTED])?;
     let flamegraph = |format: &str| -> Result<Vec<u8>> {
         let path = format!("/flamegraph?subject={}&format={format}", cgroup.kernel_path());

@@ -107,6 +107,8 @@ fn check_says_what_is_true_of_this_machine() -> Result<()> {
     report.expect("capabilities", "capabilities-held", "healthy")?;
     report.expect("bpf programs", "programs-attached", "healthy")?;
     report.expect("stacks", "stacks-taken", "healthy")?;
+    let unwinding = if cfg!(target_arch = "x86_64") { "unwinding-tables" } else { "unwinding-frame-pointers" };
+    report.expect("unwinding", unwinding, "healthy")?;
     let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid")?;
     report.expect("perf_event_open", "perf-allowed", "healthy")?.names(&[paranoid.trim()])?;
     report.expect("listen", "listen-free", "healthy")?;
@@ -179,23 +181,21 @@ fn check_with_two_capabilities_says_the_same_as_root() -> Result<()> {
 
 fn check_names_the_capabilities_that_names_in_profiles_take() -> Result<()> {
     let nobody = ForNobody::new()?;
-    let yaml = format!("{NO_EVENTS}\notlp: {{endpoint: 'http://{NOWHERE}'}}");
-    for (capabilities, missing) in [
-        ("+bpf,+perfmon", &["CAP_SYSLOG", "CAP_SYS_PTRACE"][..]),
-        ("+bpf,+perfmon,+syslog", &["CAP_SYS_PTRACE"]),
-        ("+bpf,+perfmon,+syslog,+sys_ptrace", &[]),
+    let yaml = format!(
+        "counters: {{groups: []}}\nstacks: {{onCpuHertz: 0, unwind: tables}}\notlp: {{endpoint: 'http://{NOWHERE}'}}"
+    );
+    for (capabilities, missing, stacks, unwinding) in [
+        ("+bpf,+perfmon", &["CAP_SYSLOG", "CAP_SYS_PTRACE"][..], "stacks-without-names", "unwinding-without-tables"),
+        ("+bpf,+perfmon,+syslog", &["CAP_SYS_PTRACE"], "stacks-without-names", "unwinding-without-tables"),
+        ("+bpf,+perfmon,+syslog,+sys_ptrace", &[], "stacks-taken", "unwinding-tables"),
     ] {
         let report = Report::of(|| nobody.command(&command(nobody.directory(), &yaml)?, Some(capabilities)))?;
-        match missing {
-            [] => report.expect("stacks", "stacks-taken", "healthy")?,
-            missing => {
-                let line = report.expect("stacks", "stacks-without-names", "degraded")?;
-                line.names(missing)?;
-                line
-            }
-        };
+        let state = if missing.is_empty() { "healthy" } else { "degraded" };
+        report.expect("stacks", stacks, state)?.names(missing)?;
         let words = report.line("stacks")?.agents_words();
         ensure!(words.contains("CAP_SYSLOG") == missing.contains(&"CAP_SYSLOG"), "{capabilities}: {words}");
+        // Without the files of other users' processes, there are no tables to unwind by.
+        report.expect("unwinding", unwinding, state)?;
     }
     Ok(())
 }

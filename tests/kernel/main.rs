@@ -144,7 +144,7 @@ fn main() -> ExitCode {
         #[exact] a_sensor_over_the_cap_begins_nothing_and_ends_what_has_begun => shed_sensors::a_sensor_begins_nothing_and_ends_what_has_begun,
         #[exact] a_wait_from_before_the_agent_is_not_counted_from_its_second_begin: &[Need::Cpus(2)] => shed_sensors::a_wait_from_before_the_agent_is_not_counted_from_its_second_begin,
         #[land] the_programs_load => itself::the_programs_load,
-        #[land] the_programs_that_copy_stacks_load => itself::the_programs_that_copy_stacks_load,
+        #[land] the_programs_of_the_other_unwinding_load => itself::the_programs_of_the_other_unwinding_load,
         #[land] cgroups_of_one_slot_are_counted_apart: maps::needs() => rows::cgroups_of_one_slot_are_counted_apart,
         a_dead_cgroups_slot_is_anothers: maps::needs() => rows::a_dead_cgroups_slot_is_anothers,
         #[land] #[exact] a_row_without_its_cgroup_is_freed: maps::needs() => rows::a_row_without_its_cgroup_is_freed,

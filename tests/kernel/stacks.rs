@@ -1,16 +1,19 @@
-//! The stack cache saves walks.
+//! The stack cache saves walks and copies.
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{agent::Agent, cgroup::TestCgroup, load::sleepers::SleepersReport, running::run};
 
 const WAITS: u32 = 2000;
+/// The length of a wait. The agent takes a part of a second to answer the first copy, and each wait until then is
+/// copied. All waits together take far longer.
+const MILLIS: u32 = 5;
 
 pub(crate) fn are_remembered() -> Result<()> {
     let agent = Agent::start("")?;
     let cgroup = TestCgroup::new("stacks")?;
     let before = agent.fresh_metrics()?;
     let report: SleepersReport =
-        run(&format!("sleepers --waits {WAITS} --millis 1 --cgroup {}", cgroup.path().display()))?;
+        run(&format!("sleepers --waits {WAITS} --millis {MILLIS} --cgroup {}", cgroup.path().display()))?;
     let after = agent.fresh_metrics()?;
     let grown = |name: &str| -> Result<f64> {
         let of =

@@ -17,7 +17,7 @@ if [ "$arch" = "$(uname -m)" ]; then
 else
 	through="$here/cross.sh $arch"
 fi
-# Stacks are walked by frame pointers, and equal waits are told by them.
+# With `unwind: frame-pointers`, stacks are walked by them.
 build() {
 	$through \
 		CARGO_TARGET_DIR="$out/$arch" \

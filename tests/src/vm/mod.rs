@@ -53,8 +53,8 @@ pub struct VmArgs {
     pub check: bool,
 }
 
-/// Tests that a quick run leaves out: the other tracepoint, long counting, unwinding by tables, and most of the tests of
-/// restarts.
+/// Tests that a quick run leaves out: the other tracepoint, long counting, the long tests of unwinding, and most of the
+/// tests of restarts.
 const LONG: &[&str] = &[
     "_by_the_raw_tracepoint",
     "six_software_events",
@@ -69,7 +69,7 @@ const LONG: &[&str] = &[
     "the_key_of_stack_ids",
     "dumped_maps",
     "without_frame_pointers",
-    "that_copy_stacks",
+    "the_other_unwinding",
 ];
 
 /// Boots the rows, one after the other, and prints the results on stdout. Returns `false` if anything failed.
