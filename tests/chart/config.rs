@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = tests![
     large_numbers_stay_numbers: GO,
     an_ipv6_address_is_in_brackets: GO,
     certificates_are_mounted_where_the_configuration_says: GO,
+    debug_files_are_kept_on_the_node_where_the_configuration_says: GO,
 ];
 
 /// Keys that the chart sets itself.
@@ -34,6 +35,7 @@ const OWN: &[&str] = &[
     "server.tls.keyFile",
     "server.tls",
     "server.authorization.enabled",
+    "stacks.debuginfod.cacheDir",
 ];
 
 fn defaults() -> Result<Value> {
@@ -146,6 +148,31 @@ fn certificates_are_mounted_where_the_configuration_says() -> Result<()> {
     }
     let without = values.replace("secretName: client", "secretName: client, clientCertificate: false");
     ensure!(configured(&without)?["otlp"]["tls"] == serde_json::json!({"caFile": format!("{directory}/ca.crt")}));
+    Ok(())
+}
+
+fn debug_files_are_kept_on_the_node_where_the_configuration_says() -> Result<()> {
+    let values = |urls: &str| {
+        format!(
+            "{{mode: profiles, http: {{acceptOpenProfiles: true}}, host: {{cacheDir: /disk}}, \
+             config: {{stacks: {{debuginfod: {{urls: {urls}, pods: true}}}}}}}}"
+        )
+    };
+    let volume = |values: &str| -> Result<Option<String>> {
+        let pod = object(&template(values, &[])?, "DaemonSet")?["spec"]["template"]["spec"].clone();
+        let volumes = pod["volumes"].as_sequence().context("no volumes")?;
+        let Some(volume) = volumes.iter().find(|volume| volume["hostPath"]["path"] == "/disk") else { return Ok(None) };
+        let mounts = pod["containers"][0]["volumeMounts"].as_sequence().context("no mounts")?;
+        let mount = mounts.iter().find(|mount| mount["name"] == volume["name"]).context("not mounted")?;
+        ensure!(mount["readOnly"].is_null(), "{mount:?}");
+        Ok(mount["mountPath"].as_str().map(str::to_owned))
+    };
+    let on = values("['https://x.example']");
+    let keys = configured(&on)?["stacks"]["debuginfod"].clone();
+    let directory = volume(&on)?.context("no volume")?;
+    let wanted = serde_json::json!({"urls": ["https://x.example"], "pods": true, "cacheDir": directory});
+    ensure!(keys == wanted, "{keys}");
+    ensure!(volume(&values("[]"))?.is_none(), "mounted without a server");
     Ok(())
 }
 

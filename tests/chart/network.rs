@@ -8,6 +8,7 @@ use crate::helm::{GO, chart, notes, object, template};
 
 pub(crate) const TESTS: &[Test] = tests![
     the_way_to_the_receiver_is_open_wherever_its_address_is_set: GO,
+    the_way_to_debuginfod_servers_is_open_at_their_ports: GO,
     a_receiver_that_the_chart_cannot_see_is_named_in_the_notes: GO,
     dns_is_asked_of_the_clusters_dns_alone: GO,
 ];
@@ -59,6 +60,26 @@ fn the_way_to_the_receiver_is_open_wherever_its_address_is_set() -> Result<()> {
     }
     let none = ports(&egress("networkPolicy: {enabled: true}", &[])?);
     ensure!(none == [53, 53, 443, 6443], "{none:?}");
+    Ok(())
+}
+
+fn the_way_to_debuginfod_servers_is_open_at_their_ports() -> Result<()> {
+    let values = |peers: &str| {
+        format!(
+            "{{mode: profiles, http: {{acceptOpenProfiles: true}}, \
+             networkPolicy: {{enabled: true, debuginfod: {peers}}}, config: {{stacks: {{debuginfod: {{urls: \
+             ['http://a:4000/x', 'http://b:4000', 'https://[fd00::1]:4001']}}}}}}}}"
+        )
+    };
+    let rule = |peers: &str| -> Result<Value> {
+        let rules = egress(&values(peers), &[])?;
+        let rule = rules.into_iter().find(|rule| ports(std::slice::from_ref(rule)).contains(&4000));
+        rule.context("no rule for the servers")
+    };
+    let open = rule("[]")?;
+    ensure!(ports(std::slice::from_ref(&open)) == [4000, 4001] && open["to"].is_null(), "{open:?}");
+    let narrow = rule("[{ipBlock: {cidr: 10.0.0.2/32}}]")?;
+    ensure!(narrow["to"][0]["ipBlock"]["cidr"] == "10.0.0.2/32", "{narrow:?}");
     Ok(())
 }
 

@@ -22,6 +22,10 @@ fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
             "{mode: profiles, config: {stacks: {enabled: false}}}",
             "config.stacks.enabled: the mode `profiles` would have",
         ),
+        (
+            "config: {stacks: {debuginfod: {urls: ['https://x.example']}}}",
+            "config.stacks.debuginfod.urls: the mode `metrics` has no stacks",
+        ),
         (HTTPS, "config.otlp.endpoint: the mode `metrics` has no profiles to send"),
         ("config: {otlp: {metrics: {enabled: true}}}", "config.otlp.metrics.enabled: pushing metrics needs a receiver"),
         (&format!("{{mode: profiles, {OPEN}, {TLS}}}"), "otlp.tls.secretName: certificates are for an https endpoint"),

@@ -129,6 +129,7 @@ impl CountedNode {
             }),
             symbols: SymbolStats { symbolized: grown(1000, seconds), ..SymbolStats::default() },
             unread: BTreeMap::from([(FrameOwner::default(), grown(1, seconds))]),
+            debug_files: None,
             logs: &LOGS,
             server: ServerStats::default(),
             answering: Duration::from_millis(grown(1, seconds)),

@@ -66,6 +66,7 @@ const UNUSED: &[(&str, &str)] = &[
     ("podperf_http_requests_total", "for who asks what became of a scrape"),
     ("podperf_http_refusals_total", "the same, by reason"),
     ("podperf_access_reviews_total", "the same, of tokens"),
+    ("podperf_debuginfod_*", "off by default"),
     ("process_virtual_memory_bytes", "says nothing where memory is not overcommitted"),
 ];
 

@@ -31,7 +31,7 @@ use crate::{
     model::status::{Part, State, Status},
     pods,
     recording::Windows,
-    stacks::SymbolCounts,
+    stacks::{SymbolCounts, debuginfod::FetchCounts},
     telemetry::{heartbeat::Heartbeats, http::ServerCounts, logs::LogCounts},
 };
 
@@ -66,6 +66,8 @@ pub struct Agent {
     /// True if the programs measure facts, which is fixed at the start.
     measures_facts: bool,
     symbols: SymbolCounts,
+    /// `None` without `stacks.debuginfod.urls`.
+    debug_files: Option<FetchCounts>,
     logs: &'static LogCounts,
     server: Arc<ServerCounts>,
     answering: AnsweringTime,
@@ -228,6 +230,7 @@ impl Agent {
             otlp: self.exporter.as_deref().map(Exporter::stats),
             symbols: self.symbols.stats(),
             unread: self.symbols.unread().counts(),
+            debug_files: self.debug_files.as_ref().map(FetchCounts::stats),
             logs: self.logs,
             server: self.server.stats(),
             answering: self.answering.total(),

@@ -30,7 +30,7 @@ use crate::{
     model::status::{State, Status},
     pods::{self, DaemonSet},
     recording::Windows,
-    stacks::{self, SymbolCounts, unwinder},
+    stacks::{self, SymbolCounts, debuginfod, unwinder},
     telemetry::{heartbeat::Heartbeats, logs::LogCounts},
 };
 
@@ -129,6 +129,8 @@ pub fn start(
     });
     let (push, push_health) = push.transpose()?.unzip();
     let symbols = SymbolCounts::default();
+    let servers = config.stacks.debuginfod.settings().filter(|_| profiles);
+    let (fetcher, debug_files) = servers.map(|settings| debuginfod::start(settings, status.clone())).unzip();
     let windows_out = Windows::new(given_up.clone());
     let mut sinks = Sinks::default();
     sinks.add(Arc::new(windows_out.clone()));
@@ -152,6 +154,7 @@ pub fn start(
         facts,
         measures_facts: parts::wants_facts(&config),
         symbols: symbols.clone(),
+        debug_files,
         logs,
         server: Arc::default(),
         answering,
@@ -165,7 +168,7 @@ pub fn start(
     let symbolizer = profiles
         .then(|| {
             let confined = agent.lock_config().testing.sandbox;
-            stacks::start(windows, processes, symbols, given_up, confined, move |profile, unwound| {
+            stacks::start(windows, processes, symbols, given_up, confined, fetcher.flatten(), move |profile, unwound| {
                 reader.send_unwound(unwound);
                 sinks.take(profile);
             })

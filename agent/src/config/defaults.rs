@@ -4,8 +4,8 @@ use crate::model::facts::FactFamily;
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use super::{
-    Cgroups, Config, Counters, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource, PushedMetrics,
-    Restart, Server, ServerLimits, Stacks, Testing, Tls, Unwinding, sensors,
+    Cgroups, Config, Counters, Debuginfod, Identity, Kubelet, Kubernetes, Metrics, Otlp, Overhead, Pmu, PodSource,
+    PushedMetrics, Restart, Server, ServerLimits, Stacks, Testing, Tls, Unwinding, sensors,
 };
 use crate::{
     attribution::Level,
@@ -135,6 +135,7 @@ impl Default for Stacks {
             max_samples: 16_384,
             filter: String::new(),
             unwind: Unwinding::DEFAULT,
+            debuginfod: Debuginfod::default(),
         }
     }
 }
@@ -142,6 +143,12 @@ impl Default for Stacks {
 impl Unwinding {
     /// The default: tables on x86-64. On other architectures they are not measured yet.
     pub const DEFAULT: Self = if cfg!(target_arch = "x86_64") { Self::Tables } else { Self::FramePointers };
+}
+
+impl Default for Debuginfod {
+    fn default() -> Self {
+        Self { urls: Vec::new(), cache_dir: "/var/cache/podperf".into(), max_cache: 1 << 30, pods: false }
+    }
 }
 
 impl Default for Otlp {

@@ -3,6 +3,7 @@
 //! [`Config`] is the file's form, with the defaults in its `Default`s and nowhere else; [`Settings`] is the checked
 //! form that the rest of the agent sees. `config/podperf.yaml` documents each key and equals the defaults.
 
+mod debuginfod;
 mod defaults;
 mod duration;
 mod otlp;
@@ -29,6 +30,7 @@ use crate::{
 };
 
 use crate::limits::max_memory::MaxMemory;
+pub use debuginfod::Debuginfod;
 pub use otlp::{Otlp, PushedMetrics, Tls};
 pub use sensors::SensorKeys;
 pub use server::{Authorization, Limits, Server, ServerLimits, ServerTls, TlsFiles};
@@ -193,6 +195,7 @@ pub struct Stacks {
     pub max_samples: u32,
     pub filter: String,
     pub unwind: Unwinding,
+    pub debuginfod: Debuginfod,
 }
 
 /// `stacks.unwind:`
@@ -383,6 +386,7 @@ impl TryFrom<Config> for Settings {
             return Err(bad("stacks.filter", message));
         }
         config.otlp.check()?;
+        config.stacks.debuginfod.check()?;
         config.server.check()?;
         let daemon_set = &config.restart.daemon_set;
         if !daemon_set.is_empty() && daemon_set.split('/').filter(|part| !part.is_empty()).count() != 2 {

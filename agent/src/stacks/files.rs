@@ -1,4 +1,5 @@
-//! Opens files of other processes: only regular files, and only below the root of such a process.
+//! Opens files of other processes: only regular files, and only below the root of such a process. Debug files in the
+//! agent's own cache are opened in the same way.
 
 use std::{
     fs::{File, Metadata, OpenOptions},
@@ -7,6 +8,7 @@ use std::{
         fd::AsRawFd as _,
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     },
+    path::Path,
 };
 
 use nix::{
@@ -77,7 +79,7 @@ pub(super) fn open_mapped(process: Pid, vma: &Vma, mapping: &FileMapping) -> io:
         is_it.then_some(file).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "another file has its path"))
     };
     // Without CAP_CHECKPOINT_RESTORE, the file is opened by its path.
-    handle(&path).and_then(|file| regular(&file)).or_else(|_| by_path())
+    handle(path.as_ref()).and_then(|file| regular(&file)).or_else(|_| by_path())
 }
 
 /// Opens the memory of a process, which needs `CAP_SYS_PTRACE`.
@@ -87,7 +89,7 @@ pub(super) fn open_memory(process: Pid) -> io::Result<File> {
 
 /// Opens a path as a process sees it. Links lead to files of that process, too, and never to the agent's own.
 pub(super) fn open_below(process: Pid, path: &str) -> io::Result<File> {
-    let root = handle(&format!("/proc/{}/root", process.0))?;
+    let root = handle(format!("/proc/{}/root", process.0).as_ref())?;
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .mode(Mode::empty())
@@ -96,8 +98,18 @@ pub(super) fn open_below(process: Pid, path: &str) -> io::Result<File> {
     regular(&file.into())
 }
 
+/// Opens a file of one of the agent's own directories by its name. A link there leads nowhere.
+pub(super) fn open_inside(directory: &Path, name: &str) -> io::Result<File> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .mode(Mode::empty())
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    let file = openat2(&handle(directory)?, name, how)?;
+    regular(&file.into())
+}
+
 /// Opens a handle without opening the file itself: opening a device or a pipe may have effects.
-fn handle(path: &str) -> io::Result<File> {
+fn handle(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)
 }
 
@@ -118,6 +130,19 @@ mod tests {
     use nix::{sys::stat::Mode, unistd::mkfifo};
 
     use super::*;
+
+    #[test]
+    fn a_link_in_a_directory_of_the_agent_leads_nowhere() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("file"), "content").unwrap();
+        symlink("file", directory.path().join("link")).unwrap();
+        let mut text = String::new();
+        open_inside(directory.path(), "file").unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "content");
+        for refused in ["link", "../etc/passwd", "/etc/passwd", "none", "."] {
+            open_inside(directory.path(), refused).expect_err(refused);
+        }
+    }
 
     #[test]
     fn only_regular_files_are_opened() {

@@ -1,9 +1,9 @@
 //! Stacks: turns the addresses that the kernel side cached into a [`profile::Profile`] with names.
 //!
 //! `functions` reads the kernel's symbols. `symbols`, `user`, `process`, `files`, `objects`, `vdso` and `code` read the
-//! files that processes have mapped, on the threads of `reader`. `unwinder` reads the ring of copies. All other modules
-//! are pure. Mapped files are untrusted: `read_at`, `elf`, `elf_symbols`, `go_functions`, `go_module`, `perf_map`,
-//! `maps`, `demangle`, `hotspot`, `copied` and `dwarf` accept any bytes.
+//! files that processes have mapped, on the threads of `reader`. `debuginfod` asks servers for debug files. `unwinder`
+//! reads the ring of copies. All other modules are pure. Mapped files are untrusted: `read_at`, `elf`, `elf_symbols`,
+//! `go_functions`, `go_module`, `perf_map`, `maps`, `demangle`, `hotspot`, `copied` and `dwarf` accept any bytes.
 
 mod allowances;
 mod asking;
@@ -11,6 +11,7 @@ mod clock;
 mod code;
 mod copied;
 mod counts;
+pub mod debuginfod;
 mod demangle;
 mod dwarf;
 mod elf;

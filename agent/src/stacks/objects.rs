@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    debuginfod::{DebugFile, DebugFiles},
     demangle::{FunctionName, Language},
     elf::Elf,
     elf_symbols::{checksum, functions, htlhash},
@@ -78,28 +79,57 @@ impl Objects {
     pub(super) fn next_window(&self) {
         self.lock().known.next_window();
     }
+
+    /// Returns the numbers of the known objects for which `is_wanted` is true.
+    pub(super) fn numbers(&self, is_wanted: impl Fn(&Object) -> bool) -> Vec<u64> {
+        let this = self.lock();
+        let wanted = this.known.values().filter(|object| is_wanted(object));
+        wanted.map(|object| object.number).collect()
+    }
+}
+
+/// The functions at addresses of an object.
+#[derive(Debug)]
+pub(super) struct Looked {
+    /// The functions, in the order of the addresses.
+    pub(super) names: Vec<Option<FunctionName>>,
+    pub(super) debug_file: DebugFile,
 }
 
 impl Object {
     /// Returns the functions at ascending addresses. `file` is the object's file. If it is stripped, missing names are
     /// looked up in the file of its symbols, below the root of the process that has the object at `path` or of one of
-    /// the `hosts`; without such a file, in the symbols that are packed into the object's own file.
+    /// the `hosts`; without such a file, in one of the `debug_files`, and without that, in the symbols that are packed
+    /// into the object's own file.
     pub(super) fn functions(
         &self,
         file: &Watched<'_>,
         process: Pid,
         path: &str,
         hosts: &[Pid],
+        debug_files: Option<&DebugFiles>,
         addresses: &[u64],
-    ) -> Vec<Option<FunctionName>> {
-        let Some(elf) = &self.elf else { return vec![None; addresses.len()] };
+    ) -> Looked {
+        let without = |names| Looked { names, debug_file: DebugFile::NotNeeded };
+        let Some(elf) = &self.elf else { return without(vec![None; addresses.len()]) };
         let mut names = functions(elf, file, addresses);
         if elf.symbols.is_some() || names.iter().all(Option::is_some) {
-            return names;
+            return without(names);
         }
-        let Some((symbols, found)) = self.symbol_file(elf, process, path, hosts, file.pulse) else {
+        let mut debug_file = DebugFile::NotNeeded;
+        let mut symbol_file = self.symbol_file(elf, process, path, hosts, file.pulse);
+        if symbol_file.is_none()
+            && let Some(debug_files) = debug_files
+        {
+            (debug_file, symbol_file) = self.debug_file(elf, debug_files, file.pulse);
+        }
+        let Some((symbols, found)) = symbol_file else {
             let packed = packed_symbols::functions(elf, file, addresses, || file.pulse.beat().is_ok());
-            return names.into_iter().zip(packed).map(|(name, packed)| name.or(packed)).collect();
+            let names: Vec<_> = names.into_iter().zip(packed).map(|(name, packed)| name.or(packed)).collect();
+            if debug_file == DebugFile::Missing && names.iter().all(Option::is_some) {
+                debug_file = DebugFile::NotNeeded;
+            }
+            return Looked { names, debug_file };
         };
         for (name, better) in names.iter_mut().zip(functions(&found, &symbols, addresses)) {
             let Some(mut better) = better else { continue };
@@ -109,7 +139,32 @@ impl Object {
             }
             *name = Some(better);
         }
-        names
+        Looked { names, debug_file }
+    }
+
+    /// Opens the debug file that a server sent for this file. It must have the build id and symbols.
+    fn debug_file<'a>(
+        &self,
+        elf: &Elf,
+        debug_files: &DebugFiles,
+        pulse: &'a Pulse,
+    ) -> (DebugFile, Option<(Watched<'a>, Elf)>) {
+        let Some(build_id) = &self.build_id else { return (DebugFile::NotNeeded, None) };
+        pulse.at(Place::Host);
+        if pulse.beat().is_err() {
+            return (DebugFile::NotNeeded, None);
+        }
+        let file = match debug_files.open(build_id) {
+            Ok(file) => Watched { file, pulse },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return (DebugFile::Missing, None),
+            Err(_) => return (DebugFile::NotNeeded, None),
+        };
+        match Elf::parse(&file) {
+            Some(found) if found.build_id == elf.build_id && found.symbols.is_some() => {
+                (DebugFile::Used, Some((file, found)))
+            }
+            _ => (DebugFile::Unusable, None),
+        }
     }
 
     fn symbol_file<'a>(
@@ -157,4 +212,55 @@ impl Object {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::{self, File},
+        path::Path,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+    use crate::stacks::elf::example;
+
+    const FIRST: u64 = 0x40_1000;
+
+    /// Looks up a function of a stripped file in a cache.
+    fn looked_up(directory: &Path) -> (Option<String>, DebugFile) {
+        let bytes = example::file();
+        let path = directory.join("stripped");
+        fs::write(&path, &bytes).unwrap();
+        let pulse = Pulse::new(Instant::now() + Duration::from_secs(3600), Place::Own);
+        let file = Watched { file: File::open(path).unwrap(), pulse: &pulse };
+        let mut elf = Elf::parse(&bytes[..]).unwrap();
+        (elf.symbols, elf.debug_link) = (None, None);
+        let (id, build_id) = (FileId::of(&file.file).unwrap(), elf.build_id.as_deref().map(hex));
+        let object = Object { number: 1, id, build_id, htlhash: None, elf: Some(elf) };
+        let debug_files = DebugFiles::in_directory(directory);
+        let own = Pid(std::process::id());
+        let mut looked = object.functions(&file, own, "/none", &[], Some(&debug_files), &[FIRST]);
+        (looked.names.pop().unwrap().map(|name| name.text), looked.debug_file)
+    }
+
+    #[test]
+    fn a_debug_file_from_a_server_is_used_only_if_it_is_of_the_same_build() {
+        let directory = tempfile::tempdir().unwrap();
+        let debug_file = directory.path().join(format!("{}.debug", "ab".repeat(20)));
+        assert_eq!(looked_up(directory.path()), (None, DebugFile::Missing));
+        let right = example::file();
+        fs::write(&debug_file, &right).unwrap();
+        assert_eq!(looked_up(directory.path()), (Some("first".into()), DebugFile::Used));
+        let mut other = right.clone();
+        let id = other.windows(20).position(|bytes| bytes == [0xab; 20]).unwrap();
+        other[id] = 0xac;
+        for unusable in [&other[..], &right[..right.len() / 2], b"", b"<html>"] {
+            fs::write(&debug_file, unusable).unwrap();
+            assert_eq!(looked_up(directory.path()), (None, DebugFile::Unusable));
+        }
+        fs::remove_file(&debug_file).unwrap();
+        std::os::unix::fs::symlink(directory.path().join("stripped"), &debug_file).unwrap();
+        assert_eq!(looked_up(directory.path()).0, None, "a link leads nowhere");
+    }
 }

@@ -64,6 +64,17 @@ impl<K: Eq + Hash, V> Remembered<K, V> {
         self.entries.values().map(|entry| &entry.value)
     }
 
+    /// Drops the entries for which `keep` returns false.
+    pub(super) fn retain(&mut self, keep: impl Fn(&K, &V) -> bool) {
+        let mut left = 0;
+        self.entries.retain(|key, entry| {
+            let is_kept = keep(key, &entry.value);
+            left += if is_kept { entry.cost } else { 0 };
+            is_kept
+        });
+        self.cost = left;
+    }
+
     /// Starts the next window: the age of entries counts in windows.
     pub(super) fn next_window(&mut self) {
         self.window = self.window.wrapping_add(1);
@@ -115,6 +126,16 @@ mod tests {
             table.next_window();
         }
         assert!(table.get(&(30, 1)).is_none());
+    }
+
+    #[test]
+    fn entries_that_are_dropped_cost_nothing() {
+        let mut table = Remembered::new(100);
+        for number in 0..10 {
+            table.insert(number, number % 2, 10);
+        }
+        table.retain(|number, odd| *odd == 1 && *number > 1);
+        assert_eq!((table.values().count(), table.cost), (4, 40));
     }
 
     #[test]

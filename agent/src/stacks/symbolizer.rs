@@ -11,6 +11,7 @@ use std::{
 use super::{
     ProfileSample, RawProfile, RawProfileWaker,
     counts::{Cause, SymbolCounts},
+    debuginfod::Fetcher,
     profile::{Activity, Profile, Sample, Stack, SubjectProfile, Waker},
     reader::Reader,
     shares::{TimeForFiles, share},
@@ -40,7 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile and the
 /// completeness of its stack walks. Between windows, it reads the mappings of `processes` with a new stack, so that
 /// they have names even if they end before their window does. While caches are `given_up`, it remembers nothing between
-/// windows.
+/// windows. Debug files that are missing come from `fetcher`, if there is one.
 ///
 /// With `confined`, this thread and the thread for files can only read from then on, because the files are untrusted.
 ///
@@ -53,6 +54,7 @@ pub fn start(
     counts: SymbolCounts,
     given_up: GivenUp,
     confined: bool,
+    fetcher: Option<Fetcher>,
     mut send: impl FnMut(Profile, Vec<(Subject, Facts)>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let reader = Reader::start(confined)?;
@@ -60,7 +62,7 @@ pub fn start(
         if confined && let Err(error) = confine_reader() {
             tracing::warn!(error = format!("{:#}", anyhow::Error::from(error)), "stacks are named without a sandbox");
         }
-        let mut symbols = Symbols::new(reader);
+        let mut symbols = Symbols::new(reader).with_fetcher(fetcher);
         let mut number = 0_usize;
         while let Some(work) = next(&windows, &processes) {
             let forgets = given_up.has(Feature::Caches);

@@ -11,12 +11,13 @@ use podperf_ebpf::abi;
 use super::{
     clock::Clock,
     counts::{Cause, SymbolStats},
+    debuginfod::Fetcher,
     profile::{Frame, FrameKind, Function, Mapping, Stack},
     reader::Reader,
     remembered::Remembered,
     shares::Turn,
     unwind::unwind,
-    user::{Named, User},
+    user::{Named, User, is_in},
 };
 use crate::model::wait::Unwind;
 use crate::{
@@ -63,6 +64,11 @@ impl Symbols {
         Self::of(User::new(reader))
     }
 
+    /// Also takes names from the debug files that this fetches.
+    pub(super) fn with_fetcher(self, fetcher: Option<Fetcher>) -> Self {
+        Self { user: self.user.with_fetcher(fetcher), ..self }
+    }
+
     /// Returns the clock of the time for files.
     pub(super) fn clock(&self) -> Clock {
         self.user.clock()
@@ -94,7 +100,11 @@ impl Symbols {
             self.stacks = Remembered::new(STACKS_BYTES);
             self.functions = Arc::clone(functions);
         }
-        self.user.next_window();
+        let arrived = self.user.next_window();
+        if !arrived.is_empty() {
+            let is_as_before = |named: &NamedStack| !named.stack.frames.iter().any(|frame| is_in(frame, &arrived));
+            self.stacks.retain(|_, named| is_as_before(named));
+        }
         self.kernel.next_window();
         self.stacks.next_window();
         self.twins.next_window();

@@ -1,19 +1,21 @@
 //! Names user addresses: keeps known processes, their files, and the functions that were looked up.
 
 mod jit;
+mod look_up;
 mod prefetch;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
-use self::prefetch::PrefetchTime;
+use self::{look_up::Wanted, prefetch::PrefetchTime};
 use super::{
     clock::Clock,
     counts::Cause,
+    debuginfod::Fetcher,
     demangle::{FunctionName, Language, MAX_NAME},
-    files::{FileId, Watched, hosts, open_below, open_mapped},
+    files::{FileId, Watched},
     maps::{Backing, Vma},
     objects::{Object, Objects},
     process::{Life, Process, Span, object_of, read_vmas},
@@ -25,6 +27,7 @@ use super::{
     vdso::Vdso,
 };
 use crate::model::ids::Pid;
+pub(super) use look_up::is_in;
 
 /// The memory limit of each table, in bytes. All tables together with the stacks (see [`super::symbols`]) take below 40
 /// MiB when they are full; the rest of the agent takes some 20 MiB. The few hundred programs of a busy node need only a
@@ -36,8 +39,6 @@ const FRAME_BYTES: usize = 224;
 const NAME_BYTES: usize = 96;
 /// A remembered frame is assumed to be in at least this number of stacks.
 const SHARED_BY: usize = 4;
-/// The largest number of live processes that are tried for a file of a process that is gone.
-const MAX_ASKED: usize = 8;
 
 /// A function's name and language; `None` if the file has no function at the address.
 type Name = Option<(Arc<str>, FrameKind)>;
@@ -70,6 +71,8 @@ pub(super) struct User {
     vdso: Vdso,
     window: u32,
     prefetch_time: PrefetchTime,
+    /// `None` if no debug files are fetched from servers.
+    fetcher: Option<Fetcher>,
 }
 
 /// An address in memory that a JIT compiler may have written, and the start of its mapping.
@@ -77,14 +80,6 @@ pub(super) struct User {
 pub(super) struct InMemory {
     call: u64,
     start: u64,
-}
-
-/// The addresses of one file whose functions must be looked up.
-struct Wanted {
-    object: Arc<Object>,
-    /// The index of the mapping in the process that has the file.
-    span: usize,
-    addresses: BTreeSet<u64>,
 }
 
 impl User {
@@ -100,7 +95,13 @@ impl User {
             vdso: Vdso::default(),
             window: 1,
             prefetch_time: PrefetchTime::default(),
+            fetcher: None,
         }
+    }
+
+    /// Also takes names from the debug files that this fetches.
+    pub(super) fn with_fetcher(self, fetcher: Option<Fetcher>) -> Self {
+        Self { fetcher, ..self }
     }
 
     /// Returns the clock of the time for files.
@@ -110,17 +111,19 @@ impl User {
 
     /// Returns the same tables without remembered files and names.
     pub(super) fn forget(self) -> Self {
-        Self { prefetch_time: self.prefetch_time, ..Self::new(self.reader) }
+        Self { prefetch_time: self.prefetch_time, fetcher: self.fetcher, ..Self::new(self.reader) }
     }
 
-    /// Starts the next window.
-    pub(super) fn next_window(&mut self) {
+    /// Starts the next window. Returns the build ids of the files whose frames were forgotten, because debug files of
+    /// them have arrived.
+    pub(super) fn next_window(&mut self) -> HashSet<String> {
         self.window = self.window.wrapping_add(1);
         self.processes.next_window();
         self.objects.next_window();
         self.names.next_window();
         self.frames.next_window();
         self.prefetch_time.next_window();
+        self.forget_arrived()
     }
 
     /// Reads the mappings of a process and their files, so that the process may end. Returns whether the process was
@@ -328,46 +331,9 @@ impl User {
         Arc::new(Frame { address, kind, mapping, functions })
     }
 
-    /// Looks up functions, file by file, and remembers them; returns the functions of readable files.
-    fn look_up(
-        &mut self,
-        process: &Process,
-        wanted: BTreeMap<u64, Wanted>,
-        turn: &mut Turn,
-    ) -> HashMap<(u64, u64), Name> {
-        let mut found = HashMap::new();
-        for (number, Wanted { object, span, addresses }) in wanted {
-            let Some(Span { vma, .. }) = process.spans.get(span) else { continue };
-            let Backing::File(mapping) = &vma.backing else { continue };
-            let mut owners = vec![(process.pid, vma.clone())];
-            owners.extend(self.others_with(&object));
-            let hosts = if self.reader.avoids(&reader::Place::Host) { Vec::new() } else { hosts().to_vec() };
-            let (path, place) = (mapping.path.clone(), reader::Place::Device(mapping.device.clone()));
-            let addresses: Vec<u64> = addresses.into_iter().collect();
-            let asked = addresses.clone();
-            let names = self.run(turn, process.pid, place, move |pulse| {
-                let (owner, file) = open_any(&object, owners, &path, &hosts, pulse)?;
-                Some(object.functions(&file, owner, &path, &hosts, &asked))
-            });
-            for (address, name) in addresses.into_iter().zip(names.flatten().unwrap_or_default()) {
-                let name: Name = name.map(named);
-                self.learn((number, address), &name);
-                found.insert((number, address), name);
-            }
-        }
-        found
-    }
-
     fn learn(&mut self, place: (u64, u64), name: &Name) {
         let cost = NAME_BYTES + name.as_ref().map_or(0, |(name, _)| name.len().min(MAX_NAME));
         self.names.insert(place, name.clone(), cost);
-    }
-
-    /// Returns processes with the same file, in case the wanted process is gone.
-    fn others_with(&self, object: &Object) -> Vec<(Pid, Vma)> {
-        let has_it = |span: &&Span| span.object.as_ref().is_some_and(|other| other.number == object.number);
-        let others = self.processes.values().filter_map(|process| Some((process, process.spans.iter().find(has_it)?)));
-        others.take(MAX_ASKED).map(|(process, span)| (process.pid, span.vma.clone())).collect()
     }
 
     /// Returns the process with its current mappings, or with the last known ones.
@@ -418,24 +384,4 @@ fn named(name: FunctionName) -> (Arc<str>, FrameKind) {
 /// Returns whether this is the file that was seen before, and not a new file at its place.
 fn is(object: &Object, file: &Watched<'_>) -> bool {
     FileId::of(&file.file).is_ok_and(|id| id == object.id)
-}
-
-/// Opens an object through the first of these processes that still maps it, or by its path on one of the hosts.
-fn open_any<'a>(
-    object: &Object,
-    owners: Vec<(Pid, Vma)>,
-    path: &str,
-    hosts: &[Pid],
-    pulse: &'a Pulse,
-) -> Option<(Pid, Watched<'a>)> {
-    let watched = |file| Watched { file, pulse };
-    let mapped = owners.into_iter().filter_map(|(pid, vma)| match &vma.backing {
-        Backing::File(file) => Some((pid, watched(open_mapped(pid, &vma, file).ok()?))),
-        Backing::Anonymous | Backing::Special(_) => None,
-    });
-    let on_hosts = hosts.iter().filter_map(|host| {
-        pulse.at(reader::Place::Host);
-        Some((*host, watched(open_below(*host, path).ok()?)))
-    });
-    mapped.chain(on_hosts).find(|(_, file)| is(object, file))
 }

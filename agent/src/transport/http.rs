@@ -4,8 +4,9 @@
 use std::{error::Error, io, iter::successors, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, StatusCode, Version, response::Parts};
+use http::{Request, Response, StatusCode, Version, response::Parts};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
 use hyper_rustls::{DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName};
 use hyper_util::{
     client::legacy::{
@@ -118,9 +119,14 @@ impl Client {
         Self { connections, most_bytes }
     }
 
+    /// Sends a request, and returns the answer before its body is read, with no limit on the time and the size.
+    pub(crate) async fn begin(&self, request: Request<Bytes>) -> Result<Response<Incoming>, legacy::Error> {
+        self.connections.request(request.map(Full::new)).await
+    }
+
     /// Sends a request, with no limit on the time.
     pub(crate) async fn send(&self, request: Request<Bytes>) -> Result<Answer, legacy::Error> {
-        let (head, body) = self.connections.request(request.map(Full::new)).await?.into_parts();
+        let (head, body) = self.begin(request).await?.into_parts();
         let body = match Limited::new(body, self.most_bytes).collect().await {
             Ok(body) => Ok(body.to_bytes()),
             Err(error) if error.is::<LengthLimitError>() => Err(BadBody::TooLarge(self.most_bytes)),

@@ -21,6 +21,11 @@
 /etc/podperf-http-tls
 {{- end -}}
 
+{{/* The directory in which the node's debug files are mounted. */}}
+{{- define "podperf.debugFilesDir" -}}
+/var/cache/podperf
+{{- end -}}
+
 {{/* The name in the server's certificate. */}}
 {{- define "podperf.serverName" -}}
 {{- .Values.http.tls.serverName | default (printf "%s.%s.svc" (include "podperf.fullname" .) (include "podperf.namespace" .)) -}}
@@ -60,6 +65,9 @@
 {{- $server := dict "tls" (dict "certFile" (printf "%s/tls.crt" $dir) "keyFile" (printf "%s/tls.key" $dir)) -}}
 {{- if .Values.http.authorization.enabled }}{{ $_ := set $server "authorization" (dict "enabled" true) }}{{ end -}}
 {{- $_ := set $chart "server" $server -}}
+{{- end -}}
+{{- if include "podperf.fetchesDebugFiles" . -}}
+{{- $_ := set $chart.stacks "debuginfod" (dict "cacheDir" (include "podperf.debugFilesDir" .)) -}}
 {{- end -}}
 {{- $said := deepCopy .Values.config -}}
 {{- if include "podperf.otlpHeaders" . }}{{ $_ := unset $said.otlp "headers" }}{{ end -}}

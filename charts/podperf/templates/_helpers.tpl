@@ -130,6 +130,16 @@ not follow in its file. */}}
 {{- if dig "ownPinsOnly" false .Values.host }}{{ printf "%s/podperf" (trimSuffix "/" .Values.host.bpffsMount) }}{{ end -}}
 {{- end -}}
 
+{{/* Not empty where agents ask debuginfod servers, and keep the files that these send. */}}
+{{- define "podperf.fetchesDebugFiles" -}}
+{{- if dig "stacks" "debuginfod" "urls" list .Values.config }}true{{ end -}}
+{{- end -}}
+
+{{/* The directory of the node for these files. */}}
+{{- define "podperf.cacheDir" -}}
+{{- dig "cacheDir" "/var/cache/podperf" .Values.host -}}
+{{- end -}}
+
 {{- define "podperf.fromKubelet" -}}
 {{- if and (include "podperf.asksForPods" .) (eq (dig "kubernetes" "source" "watch" .Values.config) "kubelet") }}true{{ end -}}
 {{- end -}}

@@ -75,6 +75,9 @@
 {{- if and (eq .Values.mode "profiles") (eq $stacks "false") -}}
 {{- fail "config.stacks.enabled: the mode `profiles` would have privileges that nothing uses (set mode: metrics)" -}}
 {{- end -}}
+{{- if and (eq .Values.mode "metrics") (include "podperf.fetchesDebugFiles" .) -}}
+{{- fail "config.stacks.debuginfod.urls: the mode `metrics` has no stacks that need names (set mode: profiles)" -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "podperf.refuseOtlp" -}}
@@ -132,7 +135,7 @@
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraVolumes -}}
-{{- if has .name (list "config" "run" "bpffs" "cgroup" "http-tls" "otlp-tls") -}}
+{{- if has .name (list "config" "run" "bpffs" "cgroup" "http-tls" "otlp-tls" "debug-files") -}}
 {{- fail (printf "extraVolumes: the chart itself has a volume `%s` (choose another name)" .name) -}}
 {{- end -}}
 {{- end -}}

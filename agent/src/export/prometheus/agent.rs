@@ -24,7 +24,10 @@ use crate::{
         status::{Part, State},
     },
     pods::SourceStats,
-    stacks::{Cause, FrameOwner, SymbolStats},
+    stacks::{
+        Cause, FrameOwner, SymbolStats,
+        debuginfod::{FetchStats, Outcome},
+    },
     telemetry::http::ServerStats,
 };
 
@@ -53,6 +56,8 @@ pub struct AgentFacts<'a> {
     pub symbols: SymbolStats,
     /// Number of frames whose files were not read, by pod or row of cgroups.
     pub unread: BTreeMap<FrameOwner, u64>,
+    /// The counts of debug files; `None` without `stacks.debuginfod.urls`.
+    pub debug_files: Option<FetchStats>,
     /// The number of log messages.
     pub logs: &'a LogCounts,
     /// The counts of the HTTP server.
@@ -73,6 +78,9 @@ pub(super) fn families(observation: &Observation, facts: &AgentFacts<'_>) -> Vec
     overhead(&mut families, observation);
     bpf(&mut families, observation);
     stacks(&mut families, observation, facts);
+    if let Some(stats) = &facts.debug_files {
+        debug_files(&mut families, stats);
+    }
     if let Some(stats) = &facts.pods {
         pods(&mut families, observation, stats);
     }
@@ -219,6 +227,14 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         unread,
         rows::WINDOWS_DROPPED.of(Value::Count(observation.profiles_dropped)),
     ]);
+}
+
+fn debug_files(families: &mut Vec<Family>, stats: &FetchStats) {
+    let mut files = rows::DEBUG_FILES.family();
+    for (outcome, count) in Outcome::ALL.iter().zip(stats.outcomes) {
+        files.push(&[outcome.name()], Value::Count(count));
+    }
+    families.extend([files, rows::DEBUG_CACHE.of(Value::Count(stats.cache_bytes))]);
 }
 
 fn pods(families: &mut Vec<Family>, observation: &Observation, stats: &SourceStats) {

@@ -144,6 +144,10 @@ families! {
         "Frames without a name, by cause";
     UNREAD: Counter "podperf_stack_unread_frames" ["namespace", "pod", "cgroup"],
         "Frames of cause `file_unreadable`, by pod or row of cgroups; at most 100 series and one for all others";
+    DEBUG_FILES: Counter "podperf_debuginfod_files" ["outcome"] when "with `stacks.debuginfod.urls`",
+        "Debug files that names needed, by what came of asking the servers; an `unusable` file was sent before";
+    DEBUG_CACHE: Gauge "podperf_debuginfod_cache" in Bytes [] when "with `stacks.debuginfod.urls`",
+        "Size of the debug files on the node's disk";
     WINDOWS_DROPPED: Counter "podperf_profile_windows_dropped" [],
         "Profiles given up because symbols or the exporter took too long";
 
