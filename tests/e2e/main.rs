@@ -8,6 +8,7 @@ mod checked;
 mod commands;
 mod conformance;
 mod cuts;
+mod debug_files;
 mod examples;
 mod filters;
 mod flood;
@@ -58,9 +59,18 @@ fn main() -> ExitCode {
         [limits::TESTS, readers::TESTS, strangers::TESTS, flood::TESTS, tls::TESTS, privileges::TESTS].concat();
     let receivers = [addresses::TESTS, profiles::TESTS, receivers::TESTS, conformance::TESTS, examples::TESTS].concat();
     let waits = [waiting::TESTS, zero_first::TESTS].concat();
-    let stacks =
-        [memo::TESTS, names::TESTS, hung::TESTS, musl::TESTS, java::TESTS, filters::TESTS, storm::TESTS, full::TESTS]
-            .concat();
+    let stacks = [
+        memo::TESTS,
+        names::TESTS,
+        debug_files::TESTS,
+        hung::TESTS,
+        musl::TESTS,
+        java::TESTS,
+        filters::TESTS,
+        storm::TESTS,
+        full::TESTS,
+    ]
+    .concat();
     let shown = [record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS].concat();
     suite::run(&[agent, waits, server, receivers, stacks, shown].concat())
 }

@@ -35,32 +35,32 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 /// The Collector's build needs Go.
-const GO: Need = Need::Program("go");
-const CC: Need = Need::Program("cc");
+pub(crate) const GO: Need = Need::Program("go");
+pub(crate) const CC: Need = Need::Program("cc");
 const CXX: Need = Need::Program("c++");
 const RUST: Need = Need::Program("rustc");
-const OBJCOPY: Need = Need::Program("objcopy");
+pub(crate) const OBJCOPY: Need = Need::Program("objcopy");
 const XZ: Need = Need::Program("xz");
 const UNSHARE: Need = Need::Program("unshare");
 /// The limit covers several windows of a second each, on a loaded machine.
-const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 /// Compiler flags that keep frame pointers and functions.
-const FLAGS: [&str; 4] =
+pub(crate) const FLAGS: [&str; 4] =
     ["-O1", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-fno-optimize-sibling-calls"];
-const NAP: [&str; 3] = ["podperf_nap_inner", "podperf_nap_outer", "main"];
+pub(crate) const NAP: [&str; 3] = ["podperf_nap_inner", "podperf_nap_outer", "main"];
 const MIB: u64 = 1 << 20;
 
 /// An agent with a receiver, and a cgroup for the processes to name.
-struct Case {
+pub(crate) struct Case {
     cgroup: TestCgroup,
     collector: Collector,
-    agent: Agent,
+    pub(crate) agent: Agent,
     directory: TempDir,
     children: Vec<Child>,
 }
 
 impl Case {
-    fn new(yaml: &str) -> Result<Self> {
+    pub(crate) fn new(yaml: &str) -> Result<Self> {
         let collector = Collector::start()?;
         let agent = Agent::start(&format!("otlp: {{endpoint: '{}', interval: 1s}}\n{yaml}", collector.endpoint()))?;
         let (cgroup, directory) = (TestCgroup::new("names")?, TempDir::new()?);
@@ -80,7 +80,7 @@ impl Case {
     }
 
     /// Runs a shell command in the cgroup. The command's process replaces the shell.
-    fn start(&mut self, shell: &str) -> Result<()> {
+    pub(crate) fn start(&mut self, shell: &str) -> Result<()> {
         let cgroup = self.cgroup.path().to_owned();
         self.start_in(&cgroup, shell)
     }
@@ -94,12 +94,12 @@ impl Case {
         Ok(())
     }
 
-    fn samples(&self) -> Result<Vec<Sample>> {
+    pub(crate) fn samples(&self) -> Result<Vec<Sample>> {
         self.collector.samples_of(self.cgroup.kernel_path())
     }
 
     /// Waits for a stack in which these functions follow one another, and returns their frames.
-    fn frames(&self, functions: &[&str]) -> Result<Vec<Frame>> {
+    pub(crate) fn frames(&self, functions: &[&str]) -> Result<Vec<Frame>> {
         let found = within(DEADLINE, &format!("{functions:?} are in profiles"), || {
             Ok(self.samples()?.iter().find_map(|sample| {
                 let at = sample.functions().windows(functions.len()).position(|names| names == functions)?;
@@ -119,14 +119,15 @@ impl Drop for Case {
     }
 }
 
-fn run(command: &mut Command) -> Result<()> {
+/// Runs a command to its end.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("failed to run {command:?}"))?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
 
 /// Checks that the frames are of this file, by attributes other than the path.
-fn ensure_of(frames: &[Frame], file: &str) -> Result<()> {
+pub(crate) fn ensure_of(frames: &[Frame], file: &str) -> Result<()> {
     for frame in frames {
         ensure!(frame.file == file, "`{}` instead of `{file}`", frame.file);
         ensure!(frame.build_id.len() == 40 && frame.htlhash.len() == 32, "{frame:?}");
