@@ -28,6 +28,7 @@ test_() {
 	need jq has_program jq
 	need bpftool has_program bpftool
 	need util-linux has_program setpriv
+	need strace has_program strace
 	need etcd-server has_program etcd
 	need faketime has_program faketime
 	need musl-tools has_program musl-gcc

@@ -7,7 +7,7 @@
  *
  * While user frames are shed, walks find only the kernel's part of a stack. They do not confirm or replace a whole
  * stack. A stack that they find is remembered as shed: once user frames are taken again, it is not trusted, and the next
- * walk replaces it.
+ * walk replaces it. Where user frames are never taken, the kernel's part is the whole stack.
  */
 #ifndef PODPERF_MEMO_BPF_H
 #define PODPERF_MEMO_BPF_H
@@ -192,7 +192,7 @@ static __always_inline bool learn(struct remembered *known, __u64 walked, __u32 
  */
 static __noinline int stack_of_wait(void *ctx, struct task_struct *task, struct task *t, __u64 now)
 {
-	__u32 walk, weight, shed = is_shed(PODPERF_SHED_USER_FRAMES);
+	__u32 walk, weight, shed = user_frames_are_shed();
 	struct podperf_cpu *cpu = this_cpu();
 	bool shadows = shadow && !shed;
 	struct remembered known;

@@ -12,6 +12,8 @@
 
 /* The secret in all ids. The agent sets it: random, and the same in all generations that take over from one another. */
 const volatile struct podperf_hash_key hash_key = {.point = 1, .sites = {1, 1, 1, 1, 1, 1, 1}};
+/* False: stacks have no user frames, and no walk reads from user space. */
+const volatile bool user_frames = true;
 /* The number of sets in `stacks_sent`, a power of two, minus one. */
 const volatile __u32 sent_mask = 0;
 
@@ -85,7 +87,8 @@ static __always_inline void send_once(__u64 id, void *record, __u64 bytes)
  * Hashes a stack of `user` and `kernel` bytes of frames, and sends it if it is new. Returns its id. Where code keeps no
  * frame pointers, a walk may end in a value of the program that is no address. Such a value is replaced: it is no part
  * of the stack, would make a new stack each time that it changes, and may be private. A stack without its user frames
- * (`cut`) is another one than the stack of a task that has none. The verifier checks this function separately.
+ * (`cut`) is another one than the stack of a task that has none. While no user frames are taken, a sample of code in
+ * user space has no frames. The verifier checks this function separately.
  */
 __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kernel, __u32 tgid, bool cut)
 {
@@ -93,13 +96,13 @@ __noinline __u64 take_stack(struct podperf_stack *stack, __u64 user, __u64 kerne
 
 	if (!stack || user > FRAMES_BYTES || kernel > FRAMES_BYTES)
 		return 0;
-	if (!user && !kernel) {
+	if (user_frames && !user && !kernel) {
 		drop(PODPERF_DROP_STACK_WALK);
 		return 0;
 	}
 	in_user = user / sizeof(__u64);
 	frames = in_user + kernel / sizeof(__u64);
-	/* The first word holds the lengths, and is not 0: so lists of different lengths are never equal. */
+	/* The first word holds the lengths: so lists of different lengths are never equal. It is 0 without frames. */
 	hash = (__u64)cut << 32 | user << 16 | kernel;
 	for (__u32 i = 0; i < 2 * PODPERF_MAX_FRAMES; i++) {
 		if (i >= frames)
@@ -182,23 +185,34 @@ static __always_inline __s64 walk_kernel(void *ctx, struct podperf_stack *stack,
 	return bpf_get_stack(ctx, to, FRAMES_BYTES, above & BPF_F_SKIP_FIELD_MASK);
 }
 
+/* Returns true if stacks of waits lack user frames that they would have, to cost less. */
+static __always_inline bool user_frames_are_shed(void)
+{
+	return user_frames && is_shed(PODPERF_SHED_USER_FRAMES);
+}
+
 /*
  * Walks the stack of the current task into `stack`, and sends it if it is new. Returns its id, or 0 if there is none.
  * While user frames are shed, the stack of a wait has none. A walk by the scheduler's sensor is one of a wait.
  */
 static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack, bool by_scheduler)
 {
-	bool cut = by_scheduler && is_shed(PODPERF_SHED_USER_FRAMES);
+	bool cut = by_scheduler && user_frames_are_shed();
 	__s64 bytes = 0;
 	__u64 user, kernel;
 
-	if (!cut)
+	if (user_frames && !cut)
 		bytes = bpf_get_stack(ctx, stack->frames, FRAMES_BYTES, BPF_F_USER_STACK);
 	user = bytes > 0 ? bytes : 0;
 	if (user > FRAMES_BYTES)
 		return 0;
 	bytes = walk_kernel(ctx, stack, user, by_scheduler);
 	kernel = bytes > 0 ? bytes : 0;
+	/* Only a sample may be without frames: a thread that waits is in the kernel. */
+	if (!user_frames && !kernel && by_scheduler) {
+		drop(PODPERF_DROP_STACK_WALK);
+		return 0;
+	}
 	return take_stack(stack, user, kernel, bpf_get_current_pid_tgid() >> 32, cut);
 }
 

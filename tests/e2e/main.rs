@@ -26,6 +26,7 @@ mod pages;
 mod privileges;
 mod profiles;
 mod readers;
+mod reasons;
 mod receivers;
 mod record;
 mod recorded;
@@ -71,6 +72,6 @@ fn main() -> ExitCode {
         full::TESTS,
     ]
     .concat();
-    let shown = [record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS].concat();
+    let shown = [record::TESTS, cuts::TESTS, sampled::TESTS, pages::TESTS, reasons::TESTS].concat();
     suite::run(&[agent, waits, server, receivers, stacks, shown].concat())
 }

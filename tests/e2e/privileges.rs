@@ -3,6 +3,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use podperf::model::mode::Mode;
 use podperf_tests::{
     agent::{Agent, testing},
     suite::{Test, within},
@@ -32,18 +33,24 @@ const NUMBERS: &[(&str, u32)] = &[
 ];
 /// The time limit of the first stack, on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
-const METRICS: &str = "stacks: {enabled: false}";
+const MODES: [(&str, Mode); 3] = [
+    ("stacks: {enabled: false}", Mode::Metrics),
+    ("stacks: {unwind: none}", Mode::Reasons),
+    ("", Mode::Profiles),
+];
 
-/// Returns the capabilities that the template lists, for both modes or for `profiles` alone, as the kernel's bits.
-fn of_the_chart(profiles: bool) -> Result<u64> {
+/// Returns the capabilities that the template lists for a mode, as the kernel's bits.
+fn of_the_chart(mode: Mode) -> Result<u64> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/podperf/templates/_privileges.tpl");
     let text = fs::read_to_string(path)?;
     let list = text.split("define \"podperf.capabilities\"").nth(1).context("no list")?;
-    let (always, rest) = list.split_once("{{- if include \"podperf.profiles\" . }}").context("no list of profiles")?;
-    let (more, _) = rest.split_once("{{- end }}").context("no end")?;
-    let names = always.lines().chain(more.lines().filter(|_| profiles)).filter_map(|line| line.strip_prefix("- "));
+    let (always, rest) = list.split_once("{{- if include \"podperf.takesStacks\" . }}").context("no list of reasons")?;
+    let (reasons, rest) = rest.split_once("{{- end }}\n{{- if include \"podperf.profiles\" . }}").context("no end")?;
+    let (profiles, _) = rest.split_once("{{- end }}").context("no end")?;
+    let parts = [(true, always), (mode != Mode::Metrics, reasons), (mode == Mode::Profiles, profiles)];
+    let names = parts.iter().filter(|(has, _)| *has).flat_map(|(_, part)| part.lines());
     let mut bits = 0;
-    for name in names {
+    for name in names.filter_map(|line| line.strip_prefix("- ")) {
         let number = NUMBERS.iter().find(|(known, _)| *known == name).with_context(|| format!("what is `{name}`?"))?.1;
         bits |= 1_u64 << number;
     }
@@ -67,24 +74,27 @@ fn field(status: &str, name: &str) -> Result<String> {
 }
 
 fn each_mode_has_the_capabilities_that_the_chart_names_and_no_others() -> Result<()> {
-    for (yaml, profiles) in [(METRICS, false), ("", true)] {
+    for (yaml, mode) in MODES {
         let agent = Agent::start(yaml)?;
         // The threads that draw pages start later.
         agent.get("/", &[("Accept", "text/html")])?;
         agent.metrics()?;
-        let wanted = of_the_chart(profiles)?;
+        let wanted = of_the_chart(mode)?;
         // A thread takes its name when it first runs.
         let threads = within(DEADLINE, "the threads have their names", || {
             let threads = threads(&agent)?;
             let has = |name: &str| threads.iter().any(|(of, _)| of == name);
-            Ok((has("podperf") && has("podperf-kernel") && has("podperf-symbols") == profiles).then_some(threads))
+            let names_stacks = has("podperf-symbols") == (mode != Mode::Metrics);
+            Ok((has("podperf") && has("podperf-kernel") && names_stacks).then_some(threads))
         })?;
+        let reads_files = threads.iter().any(|(of, _)| of == "podperf-files");
+        ensure!(!reads_files || mode == Mode::Profiles, "{mode:?} has a thread for files: {threads:?}");
         for (name, status) in &threads {
             for (set, wanted) in
                 [("CapEff", wanted), ("CapPrm", wanted), ("CapBnd", wanted), ("CapInh", 0), ("CapAmb", 0)]
             {
                 let has = u64::from_str_radix(&field(status, set)?, 16)?;
-                ensure!(has == wanted, "{set} of {name}, profiles {profiles}: {has:x} instead of {wanted:x}");
+                ensure!(has == wanted, "{set} of {name}, {mode:?}: {has:x} instead of {wanted:x}");
             }
             ensure!(field(status, "NoNewPrivs")? == "1", "{name} may get new privileges");
             ensure!(field(status, "Seccomp")? == "2", "{name} has no filter of system calls");

@@ -44,6 +44,12 @@ impl Started {
         Ok(Self { child, log })
     }
 
+    /// Returns the id of the process. A program that replaces itself, such as `setpriv`, has the id of the agent.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Returns the text that the command has written to stderr.
     pub fn log(&self) -> String {
         fs::read_to_string(self.log.path()).unwrap_or_default()

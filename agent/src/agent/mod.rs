@@ -21,7 +21,7 @@ use crate::{
     access::Access,
     attribution::RowRules,
     collector::{Observation, Purpose, ReadError, Reader},
-    config::{Config, Metrics, Settings, parts},
+    config::{Config, Metrics, Runner, Settings, parts},
     export::{
         Drawer,
         otlp::{Exporter, Health},
@@ -76,6 +76,7 @@ pub struct Agent {
     /// `None` if every client may read.
     access: Option<Arc<Access>>,
     config: Mutex<Config>,
+    runner: Runner,
     reload: Mutex<(bool, SystemTime)>,
 }
 impl Agent {

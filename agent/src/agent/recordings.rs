@@ -7,8 +7,8 @@ use tokio::sync::Semaphore;
 use super::Agent;
 use crate::{
     collector::{Observation, Purpose},
-    config::{self, Settings, parts},
-    model::{feature::Feature, lock::Lock},
+    config::{self, Runner, Settings, parts},
+    model::{feature::Feature, lock::Lock, mode::Mode},
     recording::{self, LOST_WINDOW, Merged, RecordError, Registration, Selector, Side, SubjectName, Wanted},
 };
 
@@ -50,7 +50,8 @@ impl Agent {
         if let Some(label) = config::label_not_kept(&wanted.filter, &self.lock_config()) {
             return Err(RecordError::NotTaken(label));
         }
-        let merged = recording::record(&self.reader, registration, wanted).await?;
+        let mut merged = recording::record(&self.reader, registration, wanted).await?;
+        merged.user_frames_off = self.user_frames_off();
         if merged.subjects.is_empty() {
             return Err(RecordError::Nothing(self.why_nothing(wanted, &merged).await));
         }
@@ -83,19 +84,33 @@ impl Agent {
         parts::sensors(&self.lock_config()).iter().any(|sensor| sensor.names.sensor == Lock::SENSOR)
     }
 
+    /// Returns the part of stacks that is taken.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        parts::mode(&self.lock_config())
+    }
+
+    /// Returns the runner of the agent, whose settings people change.
+    #[must_use]
+    pub const fn runner(&self) -> Runner {
+        self.runner
+    }
+
+    /// Returns the way to turn user frames on; `None` if they are on.
+    #[must_use]
+    pub fn user_frames_off(&self) -> Option<&'static str> {
+        (self.mode() == Mode::Reasons).then(|| self.runner.take_user_frames())
+    }
+
     fn takes(&self, side: Side) -> Result<(), RecordError> {
-        if !parts::wants_profiles(&self.lock_config()) {
-            let side = side.name();
-            return Err(RecordError::NotTaken(format!(
-                "no {side} stacks are taken (set `stacks.enabled: true` and restart the agent)"
-            )));
+        if self.mode() == Mode::Metrics {
+            let (side, way) = (side.name(), self.runner.take_stacks());
+            return Err(RecordError::NotTaken(format!("no {side} stacks are taken ({way})")));
         }
         if side == Side::Locks && !self.finds_locks() {
-            return Err(RecordError::NotTaken(
-                "the sensor `locks` is off, which finds waits for locks (set `sensors.locks.enabled: true` and restart \
-                 the agent)"
-                    .into(),
-            ));
+            let way = self.runner.find_locks();
+            let why = format!("the sensor `locks` is off, which finds waits for locks ({way})");
+            return Err(RecordError::NotTaken(why));
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::{
     access::Access,
     checkpoint::Store,
     collector::{self, Checkpoint, CollectorSettings, Reader, UnwinderChannels},
-    config::{Config, Settings, parts},
+    config::{Config, Runner, Settings, parts},
     events::plan::Plan,
     export::{
         Drawer, Sinks,
@@ -30,7 +30,7 @@ use crate::{
     model::status::{State, Status},
     pods::{self, DaemonSet},
     recording::Windows,
-    stacks::{self, SymbolCounts, debuginfod, unwinder},
+    stacks::{self, Naming, SymbolCounts, debuginfod, unwinder},
     telemetry::{heartbeat::Heartbeats, logs::LogCounts},
 };
 
@@ -57,7 +57,7 @@ pub fn start(
     let Settings { config: asked, node_name, rules, filter } = settings;
     let mut config = asked.clone();
     let status = Status::default();
-    let profiles = parts::wants_profiles(&config);
+    let (profiles, mode) = (parts::wants_profiles(&config), parts::mode(&config));
     let limit = Limit::find();
     let budget = Budget::of(config.overhead.max_memory, limit.bytes());
     let map_bytes = |config: &Config| kernel::memory::map_bytes(&parts::sensor_settings(config, host));
@@ -103,6 +103,7 @@ pub fn start(
                 stacks: profiles,
             },
             profiles: profiles.then_some((config.otlp.interval, window_sender)),
+            mode,
             stacks: profiles.then(|| [KernelNames::Shown, host.kernel_names.hidden()].map(stacks_with)),
             filter,
             new_processes: process_sender,
@@ -162,13 +163,15 @@ pub fn start(
         cpus: host.cpus,
         access,
         config: Mutex::new(asked),
+        runner: Runner::find(),
         reload: Mutex::new((true, SystemTime::now())),
     });
     let reader = agent.reader.clone();
     let symbolizer = profiles
         .then(|| {
             let confined = agent.lock_config().testing.sandbox;
-            stacks::start(windows, processes, symbols, given_up, confined, fetcher.flatten(), move |profile, unwound| {
+            let naming = Naming { mode, confined, fetcher: fetcher.flatten() };
+            stacks::start(windows, processes, symbols, given_up, naming, move |profile, unwound| {
                 reader.send_unwound(unwound);
                 sinks.take(profile);
             })

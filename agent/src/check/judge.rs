@@ -10,7 +10,7 @@ use super::{
     text::{one_line, way_out, way_out_of},
 };
 use crate::{
-    config::{Config, ConfigError, Unwinding, parts},
+    config::{Config, ConfigError, Counters, Unwinding, parts},
     events::{plan::Source, state::EventState},
     kernel::{
         LoadError, OpenCounter, SensorState,
@@ -37,7 +37,9 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     checks.extend(isolated_cpus(config, host));
     checks.extend(sensors(findings));
     checks.push(perf_event_open(host, findings));
-    checks.extend(findings.counters.iter().map(event));
+    // Nobody asked for the events of the default by name: they are counted where the machine has them.
+    let are_asked_for = config.counters != Counters::default();
+    checks.extend(findings.counters.iter().map(|open| event(open, are_asked_for)));
     checks.push(nmi_watchdog(host, &findings.counters));
     checks.push(pods(&findings.pods));
     let endpoint = &config.otlp.endpoint;
@@ -50,9 +52,10 @@ pub fn judge(config: &Config, findings: &Findings) -> Report {
     Report::from(checks)
 }
 
-/// Makes the line of a configured event. Its state is the event's state.
-fn event(open: &OpenCounter) -> Check {
-    let verdict = if open.state.is_counted() { Verdict::Usable } else { Verdict::Degraded };
+/// Makes the line of an event. Its state is the event's state.
+fn event(open: &OpenCounter, is_asked_for: bool) -> Check {
+    let may_be_missing = open.state == EventState::Unsupported && !is_asked_for;
+    let verdict = if open.state.is_counted() || may_be_missing { Verdict::Usable } else { Verdict::Degraded };
     let finding = match open.state {
         EventState::Placed => (open.detail.clone(), None),
         _ => way_out(&open.detail),
@@ -201,7 +204,7 @@ fn bpf_scheduler(name: &str) -> Check {
 
 fn stacks(config: &Config, host: &Host) -> Check {
     let (state, detail) = parts::stacks(config, host);
-    let missing: Vec<_> = host.without_names().into_iter().map(|(_, need)| need).collect();
+    let missing: Vec<_> = host.without_names(parts::mode(config)).into_iter().map(|(_, need)| need).collect();
     let id = match parts::wants_profiles(config) {
         false => Code::StacksOff,
         true if missing.is_empty() => Code::StacksTaken,
@@ -210,12 +213,13 @@ fn stacks(config: &Config, host: &Host) -> Check {
     part(id, "stacks", state, (detail, Some(Remedy::ProvideNames(missing))))
 }
 
-/// Makes the line of the way to find user stacks; `None` where no stacks are taken, or the programs did not start.
+/// Makes the line of the way to find user stacks; `None` where none are taken, or the programs did not start.
 fn unwinding(config: &Config, findings: &Findings) -> Option<Check> {
     let Some(Ok(started)) = &findings.programs else { return None };
     let (host, refused) = (&findings.host, started.copies_refused.as_deref());
     let (state, detail) = parts::unwinding(config, host, refused)?;
     let id = match config.stacks.unwind {
+        Unwinding::None => return None,
         Unwinding::FramePointers => Code::UnwindingFramePointers,
         Unwinding::Tables if parts::copies_stacks(config, host) && refused.is_none() => Code::UnwindingTables,
         Unwinding::Tables => Code::UnwindingWithoutTables,
@@ -288,7 +292,7 @@ fn nmi_watchdog(host: &Host, counters: &[OpenCounter]) -> Check {
         return Check::healthy(Code::WatchdogOff, NAME, detail);
     };
     let is_hardware = |open: &&OpenCounter| matches!(&open.counter.source, Source::Attr(attr) if !attr.is_software());
-    let left_out = counters.iter().filter(is_hardware).any(|open| event(open).verdict != Verdict::Usable);
+    let left_out = counters.iter().filter(is_hardware).any(|open| !open.state.is_counted());
     if left_out {
         let detail = format!("on: it may hold a counter of each CPU (PMU `{pmu}`), and not all events could be placed");
         return Check::degraded(Code::WatchdogInTheWay, NAME, (detail, Some(Remedy::TurnWatchdogOff)));

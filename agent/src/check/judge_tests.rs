@@ -115,12 +115,21 @@ fn an_event_that_is_not_counted_is_told_and_degrades() {
         (EventState::Placed, Code::EventPlaced, None, Verdict::Usable),
         (EventState::Shared, Code::EventShared, remedy.clone(), Verdict::Usable),
         (EventState::Yielded, Code::EventYielded, remedy.clone(), Verdict::Degraded),
-        (EventState::Unsupported, Code::EventUnsupported, remedy.clone(), Verdict::Degraded),
+        (EventState::Unsupported, Code::EventUnsupported, remedy.clone(), Verdict::Usable),
         (EventState::Implausible, Code::EventImplausible, remedy, Verdict::Degraded),
     ] {
         let findings = Findings { counters: vec![counter("cycles", state)], ..findings() };
         expect(&findings, id, state.name(), fix, verdict);
     }
+}
+
+#[test]
+fn an_event_that_the_machine_lacks_degrades_if_it_was_asked_for() {
+    let findings = Findings { counters: vec![counter("cycles", EventState::Unsupported)], ..findings() };
+    let mut config = Config::default();
+    config.counters.groups.truncate(1);
+    assert_eq!(judge(&config, &findings).verdict, Verdict::Degraded);
+    assert_eq!(judge(&Config::default(), &findings).verdict, Verdict::Usable, "the default asks for none by name");
 }
 
 #[test]

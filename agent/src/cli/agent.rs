@@ -88,7 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let config = &settings.config;
     // A kubeconfig may name programs that make tokens.
     let has_kubeconfig = !config.kubernetes.kubeconfig.as_os_str().is_empty();
-    let confined = sandbox::enter(config.testing.sandbox, parts::wants_profiles(config), &host, has_kubeconfig)?;
+    let confined = sandbox::enter(config.testing.sandbox, parts::mode(config), &host, has_kubeconfig)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("failed to start the runtime")?;
     let served = runtime.block_on(serve(arguments, settings, &plan, &host, &log_level, &confined));

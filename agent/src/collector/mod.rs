@@ -38,6 +38,7 @@ use crate::{
     limits::{Limits, MemorySettings, OverheadUse, cpu::Overhead, losses::Losses},
     model::{
         ids::{CgroupId, Pid},
+        mode::Mode,
         status::{State, Status},
         usage::{SeenTime, Usage},
     },
@@ -114,6 +115,8 @@ pub struct CollectorSettings {
     pub heartbeat: Heartbeat,
     /// The interval of profiles and their receiver; `None` makes no profiles.
     pub profiles: Option<(Duration, mpsc::SyncSender<RawProfile>)>,
+    /// The part of stacks that is taken.
+    pub mode: Mode,
     /// The states of the part `stacks` while the kernel shows its functions, and while it hides them.
     pub stacks: Option<[(State, String); 2]>,
     /// The filter of the agent's own profiles.
@@ -147,9 +150,9 @@ pub fn start(
     let mut readings = Readings::new(sensors.counters(), sensors.most_per_ns());
     let (checkpointer, restored) = checkpoint.restore(&mut sensors, &mut readings);
     let Restored { ledger, mut tree, pods, readings_made, profiles_dropped, seen, unposted } = restored;
-    let (memory, stacks) = (settings.memory.clone(), settings.profiles.is_some());
+    let (memory, mode) = (settings.memory.clone(), settings.mode);
     let answering = settings.answering.clone();
-    let limits = Limits::new(settings.overhead, answering, memory, stacks, &sensors, settings.status.clone());
+    let limits = Limits::new(settings.overhead, answering, memory, mode, &sensors, settings.status.clone());
     let mut samples = Window::new(settings.max_stacks, settings.max_samples, seen);
     profiles::learn_functions(&mut samples, &settings);
     tree.walked(walk(&settings.cgroup_root)?, monotonic_ns());
@@ -309,12 +312,14 @@ impl Collector {
             (&mut self.seen_processes, &self.settings.new_processes, self.settings.max_stacks);
         self.sensors.drain(
             |record| {
-                if let StackRecord::Stack(stack) = &record {
-                    // An exec gives a process new addresses. If the channel is full, the process is read together with
-                    // its window.
-                    if seen.len() < most && seen.insert((stack.process, stack.user.last().copied())) {
-                        new_processes.try_send(stack.process).ok();
-                    }
+                // An exec gives a process new addresses. If the channel is full, the process is read together with its
+                // window. The kernel's frames need nothing of the process.
+                if let StackRecord::Stack(stack) = &record
+                    && let outermost @ Some(_) = stack.user.last().copied()
+                    && seen.len() < most
+                    && seen.insert((stack.process, outermost))
+                {
+                    new_processes.try_send(stack.process).ok();
                 }
                 samples.record(record);
             },

@@ -8,6 +8,7 @@ mod defaults;
 mod duration;
 mod otlp;
 pub mod parts;
+mod runner;
 mod sensors;
 mod server;
 mod testing;
@@ -32,6 +33,7 @@ use crate::{
 use crate::limits::max_memory::MaxMemory;
 pub use debuginfod::Debuginfod;
 pub use otlp::{Otlp, PushedMetrics, Tls};
+pub use runner::Runner;
 pub use sensors::SensorKeys;
 pub use server::{Authorization, Limits, Server, ServerLimits, ServerTls, TlsFiles};
 pub use testing::Testing;
@@ -206,6 +208,8 @@ pub enum Unwinding {
     Tables,
     /// The kernel walks user stacks by frame pointers.
     FramePointers,
+    /// Nobody: stacks have no user frames.
+    None,
 }
 
 /// The smallest `stacks.maxSamples` that can be configured.

@@ -14,6 +14,7 @@ use crate::{
     },
     limits::memory::{Budget, Mebi, OWN_BYTES},
     model::{
+        mode::Mode,
         sensors::{ALL, Sensor},
         status::State,
     },
@@ -31,6 +32,16 @@ pub fn wants_facts(config: &Config) -> bool {
 #[must_use]
 pub fn wants_profiles(config: &Config) -> bool {
     config.stacks.enabled
+}
+
+/// Returns the mode, which follows from the part of stacks that is taken.
+#[must_use]
+pub const fn mode(config: &Config) -> Mode {
+    match (config.stacks.enabled, config.stacks.unwind) {
+        (false, _) => Mode::Metrics,
+        (true, Unwinding::None) => Mode::Reasons,
+        (true, Unwinding::Tables | Unwinding::FramePointers) => Mode::Profiles,
+    }
 }
 
 /// Returns whether profiles are sent to a receiver.
@@ -63,6 +74,7 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         waker_stacks: config.stacks.waker_stacks,
         max_walks: config.stacks.max_walks,
         copies: copies_stacks(config, host),
+        user_frames: config.stacks.unwind != Unwinding::None,
         oncpu_hertz: config.stacks.on_cpu_hertz,
         oncpu_event: config.stacks.on_cpu_event,
         tickless: !host.isolation.nohz_full.is_empty(),
@@ -236,12 +248,14 @@ pub fn cgroup2(host: &Host) -> (State, String) {
 /// Returns the state of stacks.
 #[must_use]
 pub fn stacks(config: &Config, host: &Host) -> (State, String) {
-    if !config.stacks.enabled {
-        return (State::Healthy, "not taken: `stacks.enabled` is false".into());
-    }
-    let missing = host.without_names();
+    let all = match mode(config) {
+        Mode::Metrics => return (State::Healthy, "not taken: `stacks.enabled` is false".into()),
+        Mode::Reasons => "kernel stacks of every wait, without user frames: `stacks.unwind` is `none`",
+        Mode::Profiles => "kernel and user stacks of every wait",
+    };
+    let missing = host.without_names(mode(config));
     if missing.is_empty() {
-        return (State::Healthy, "kernel and user stacks of every wait".into());
+        return (State::Healthy, all.into());
     }
     let missing: Vec<_> = missing.iter().map(|(names, need)| format!("{names} (needs {need})")).collect();
     let missing = missing.join(" and ");
@@ -271,11 +285,11 @@ fn lacks_for_tables(host: &Host) -> Option<(&'static str, &'static str)> {
     (!may_read).then_some(("other users' processes cannot be read", "give it CAP_SYS_PTRACE"))
 }
 
-/// Returns the state of the way to find user stacks; `None` if no stacks are taken. `refused` is the error of a program
+/// Returns the state of the way to find user stacks; `None` if none are taken. `refused` is the error of a program
 /// that the kernel refused while it copied stacks.
 #[must_use]
 pub fn unwinding(config: &Config, host: &Host, refused: Option<&str>) -> Option<(State, String)> {
-    if !wants_profiles(config) {
+    if mode(config) != Mode::Profiles {
         return None;
     }
     if config.stacks.unwind == Unwinding::FramePointers {
@@ -364,6 +378,20 @@ mod tests {
         let (state, detail) = cgroup2(&Host { sees_all_cgroups: false, ..Host::example() });
         assert_eq!(state, State::Degraded);
         assert!(detail.contains("only a part") && detail.contains("`--cgroupns=host`"), "{detail}");
+    }
+
+    #[test]
+    fn stacks_without_user_frames_need_no_names_but_the_kernels() {
+        let config = Config::parse("stacks: {unwind: none}").unwrap();
+        let settings = sensor_settings(&config, &Host::example());
+        assert_eq!((mode(&config), settings.stacks, settings.user_frames), (Mode::Reasons, true, false));
+        let (state, detail) = stacks(&config, &Host::example());
+        assert!(state == State::Healthy && detail.contains("`stacks.unwind` is `none`"), "{detail}");
+        let hidden = Host { kernel_names: KernelNames::Hidden, ..Host::example() };
+        let (state, detail) = stacks(&config, &hidden);
+        assert!(state == State::Degraded && detail.contains("CAP_SYSLOG") && !detail.contains("PTRACE"), "{detail}");
+        assert_eq!(mode(&Config::parse("stacks: {unwind: none, enabled: false}").unwrap()), Mode::Metrics);
+        assert_eq!(mode(&Config::default()), Mode::Profiles);
     }
 
     #[test]

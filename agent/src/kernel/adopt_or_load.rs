@@ -125,6 +125,7 @@ pub(super) fn layout(
         .global("sent_mask", sent::sets(max_stacks) - 1)
         .global("shadow", u8::from(settings.shadow))
         .global("copies_enabled", u8::from(settings.copies))
+        .global("user_frames", u8::from(settings.user_frames))
         .global("sees_all_tasks", u8::from(in_initial_pid_namespace()))
         .global("slot_shift", rows.slot_shift())
         .global("sensor_slot_shift", rows.sensor_slot_shift())

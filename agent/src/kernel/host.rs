@@ -15,7 +15,7 @@ use super::{
     sched_ext,
     symbols::KernelNames,
 };
-use crate::events;
+use crate::{events, model::mode::Mode};
 
 /// The oldest kernel that ring 2 of the tests runs on. The agent still tries older kernels: see `features.rs`.
 pub const OLDEST_TESTED: (u32, u32) = (6, 1);
@@ -222,9 +222,9 @@ impl Host {
         problems
     }
 
-    /// Returns the names that stacks lack here, each with what it needs. Pure.
+    /// Returns the names that the stacks of a mode lack here, each with what it needs. Pure.
     #[must_use]
-    pub fn without_names(&self) -> Vec<(&'static str, NamesNeed)> {
+    pub fn without_names(&self, mode: Mode) -> Vec<(&'static str, NamesNeed)> {
         let of_kernel = match self.kernel_names {
             KernelNames::Shown => None,
             // The capability counts only in the initial user namespace.
@@ -236,7 +236,7 @@ impl Host {
         };
         // Other users' files also need CAP_DAC_READ_SEARCH.
         let ptrace = Capability::CAP_SYS_PTRACE;
-        let of_others = (!self.has(ptrace)).then_some(NamesNeed::Capability(ptrace));
+        let of_others = (mode == Mode::Profiles && !self.has(ptrace)).then_some(NamesNeed::Capability(ptrace));
         [("kernel names", of_kernel), ("names in other users' processes", of_others)]
             .into_iter()
             .filter_map(|(names, need)| Some((names, need?)))
@@ -388,7 +388,8 @@ mod tests {
         let (syslog, ptrace) =
             (NamesNeed::Capability(Capability::CAP_SYSLOG), NamesNeed::Capability(Capability::CAP_SYS_PTRACE));
         let host = Host { kernel_names: KernelNames::Hidden, ..Host::example() };
-        assert_eq!(host.without_names(), [(kernel, syslog), ("names in other users' processes", ptrace)]);
+        assert_eq!(host.without_names(Mode::Profiles), [(kernel, syslog), ("names in other users' processes", ptrace)]);
+        assert_eq!(host.without_names(Mode::Reasons), [(kernel, syslog)], "no user frame is named");
         for (kernel_names, user_namespace, needs) in [
             (KernelNames::Shown, false, &[][..]),
             (KernelNames::Hidden, false, &[(kernel, NamesNeed::Addresses)]),
@@ -396,7 +397,7 @@ mod tests {
             (KernelNames::Missing, false, &[(kernel, NamesNeed::Table)]),
         ] {
             let host = Host { kernel_names, user_namespace, ..privileged.clone() };
-            assert_eq!(host.without_names(), needs);
+            assert_eq!(host.without_names(Mode::Profiles), needs);
         }
     }
 

@@ -19,7 +19,10 @@ use crate::{
         AnsweringTime, Lowered, OpenCounter, RawReading, SensorState, Sensors,
         clock::{monotonic, process_cpu},
     },
-    model::status::{State, Status},
+    model::{
+        mode::Mode,
+        status::{State, Status},
+    },
 };
 use cpu::{Change, Cost, Overhead};
 use max_memory::MaxMemory;
@@ -72,7 +75,7 @@ impl Limits {
         overhead: Overhead,
         answering: AnsweringTime,
         memory: MemorySettings,
-        stacks: bool,
+        mode: Mode,
         sensors: &Sensors,
         status: Status,
     ) -> Self {
@@ -84,7 +87,7 @@ impl Limits {
             given_up: memory.given_up.clone(),
             memory: MemoryLimiter::new(memory, status.clone()),
             shed: Vec::new(),
-            present: Present { stacks, sensors: !own_programs.is_empty() },
+            present: Present { mode, sensors: !own_programs.is_empty() },
             own_programs,
             lowered: None,
             counters: sensors.counters().into(),

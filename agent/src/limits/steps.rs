@@ -2,7 +2,10 @@
 //!
 //! The list begins with the steps that users miss least. Times and switches stay: they are the agent's purpose.
 
-use crate::{kernel::Lowered, model::feature::Feature};
+use crate::{
+    kernel::Lowered,
+    model::{feature::Feature, mode::Mode},
+};
 
 /// Steps that give up one feature.
 #[derive(Debug)]
@@ -20,8 +23,8 @@ pub struct Row {
 /// The features that there are to give up, besides counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Present {
-    /// Set if stacks are taken.
-    pub stacks: bool,
+    /// The part of stacks that is taken.
+    pub mode: Mode,
     /// Set if a sensor with programs of its own runs.
     pub sensors: bool,
 }
@@ -31,7 +34,8 @@ impl Present {
         match feature {
             Feature::Counters => true,
             Feature::Sensors => self.sensors,
-            _ => self.stacks,
+            Feature::UserFrames | Feature::Symbols => matches!(self.mode, Mode::Profiles),
+            _ => !matches!(self.mode, Mode::Metrics),
         }
     }
 }
@@ -131,9 +135,9 @@ mod tests {
         given_up
     }
 
-    const STACKS: Present = Present { stacks: true, sensors: false };
-    const SENSORS: Present = Present { stacks: false, sensors: true };
-    const BOTH: Present = Present { stacks: true, sensors: true };
+    const STACKS: Present = Present { mode: Mode::Profiles, sensors: false };
+    const SENSORS: Present = Present { mode: Mode::Metrics, sensors: true };
+    const BOTH: Present = Present { mode: Mode::Profiles, sensors: true };
 
     #[test]
     fn walks_come_first_and_samples_on_the_cpu_last() {
@@ -141,6 +145,13 @@ mod tests {
         let expected = [Walks, Walks, Walks, Walks, Symbols, UserFrames, Stacks, Counters, Counters, Profiles];
         assert_eq!(all(STACKS, 2), expected);
         assert_eq!(all(Present::default(), 2), [Counters; 2]);
+    }
+
+    #[test]
+    fn without_user_frames_there_are_none_to_give_up_and_no_files_of_symbols() {
+        use Feature::{Counters, Profiles, Stacks, Walks};
+        let expected = [Walks, Walks, Walks, Walks, Stacks, Counters, Profiles];
+        assert_eq!(all(Present { mode: Mode::Reasons, sensors: false }, 1), expected);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Types that all other modules share: ids, states of waiting threads, kinds of locks, sums of usage, words of sensors,
-//! features, and states of parts.
+//! features, modes, and states of parts.
 //! Pure, except for [`random`].
 
 pub mod facts;
 pub mod feature;
 pub mod ids;
 pub mod lock;
+pub mod mode;
 pub mod random;
 pub mod sensors;
 pub mod slot;

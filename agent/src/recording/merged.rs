@@ -37,6 +37,8 @@ pub struct Merged {
     pub duration: Duration,
     /// How far the stacks of this time reach.
     pub coverage: Coverage,
+    /// The way to turn user frames on, for people; `None` if they are on.
+    pub user_frames_off: Option<&'static str>,
     /// The losses on the whole node: reason and count.
     pub losses: Vec<(&'static str, u64)>,
     /// The time that one sample on the CPU stands for.

@@ -233,6 +233,7 @@ impl Merger {
             start: self.start,
             duration: self.duration,
             coverage: self.coverage,
+            user_frames_off: None,
             losses: self.losses.into_iter().collect(),
             sample_period: self.sample_period,
             merged,

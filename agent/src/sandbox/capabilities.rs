@@ -3,22 +3,22 @@
 
 use caps::{CapSet, Capability, CapsHashSet, errors::CapsError};
 
+use crate::model::mode::Mode;
+
 /// The capabilities for counting.
 const METRICS: [Capability; 2] = [Capability::CAP_BPF, Capability::CAP_PERFMON];
-/// The additional capabilities for naming stacks.
-const PROFILES: [Capability; 4] = [
-    Capability::CAP_SYS_PTRACE,
-    Capability::CAP_SYSLOG,
-    Capability::CAP_DAC_READ_SEARCH,
-    Capability::CAP_CHECKPOINT_RESTORE,
-];
+/// The additional capability for the names of kernel functions, and so for the reasons of waits.
+const REASONS: [Capability; 1] = [Capability::CAP_SYSLOG];
+/// The additional capabilities for naming user frames.
+const PROFILES: [Capability; 3] =
+    [Capability::CAP_SYS_PTRACE, Capability::CAP_DAC_READ_SEARCH, Capability::CAP_CHECKPOINT_RESTORE];
 /// From this level of `perf_event_paranoid` on, vendors' patches require `CAP_SYS_ADMIN` in `perf_event_open(2)`.
 const PATCHED: i32 = 3;
 
 /// Drops all capabilities that the mode does not need, and returns the remaining ones.
-pub(super) fn keep(profiles: bool, paranoid: Option<i32>) -> Result<CapsHashSet, CapsError> {
+pub(super) fn keep(mode: Mode, paranoid: Option<i32>) -> Result<CapsHashSet, CapsError> {
     let has = caps::read(None, CapSet::Permitted)?;
-    let wanted = wanted(&has, profiles, paranoid);
+    let wanted = wanted(&has, mode, paranoid);
     caps::clear(None, CapSet::Ambient)?;
     caps::clear(None, CapSet::Inheritable)?;
     // A process without CAP_SETPCAP cannot reduce the bounding set. A runtime that withholds it has already reduced the
@@ -34,15 +34,21 @@ pub(super) fn keep(profiles: bool, paranoid: Option<i32>) -> Result<CapsHashSet,
 }
 
 /// Returns the capabilities in `has` that the agent needs. Pure.
-fn wanted(has: &CapsHashSet, profiles: bool, paranoid: Option<i32>) -> CapsHashSet {
-    let mode = METRICS.into_iter().chain(PROFILES.into_iter().filter(|_| profiles));
-    let mut wanted: CapsHashSet = mode.filter(|capability| has.contains(capability)).collect();
+fn wanted(has: &CapsHashSet, mode: Mode, paranoid: Option<i32>) -> CapsHashSet {
+    let mut wanted: CapsHashSet = of(mode).filter(|capability| has.contains(capability)).collect();
     // CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON, which were split off from it.
     let old_fashioned = METRICS.iter().any(|capability| !has.contains(capability));
     if has.contains(&Capability::CAP_SYS_ADMIN) && (old_fashioned || paranoid.is_some_and(|level| level >= PATCHED)) {
         wanted.insert(Capability::CAP_SYS_ADMIN);
     }
     wanted
+}
+
+/// Returns the capabilities of a mode.
+fn of(mode: Mode) -> impl Iterator<Item = Capability> {
+    let reasons = REASONS.into_iter().filter(move |_| mode != Mode::Metrics);
+    let profiles = PROFILES.into_iter().filter(move |_| mode == Mode::Profiles);
+    METRICS.into_iter().chain(reasons).chain(profiles)
 }
 
 #[cfg(test)]
@@ -52,17 +58,19 @@ mod tests {
     #[test]
     fn each_mode_keeps_what_it_needs_and_has() {
         let (all, metrics) = (caps::all(), CapsHashSet::from(METRICS));
-        assert_eq!(wanted(&all, false, Some(2)), metrics);
-        assert_eq!(wanted(&all, true, Some(2)), METRICS.into_iter().chain(PROFILES).collect());
-        assert_eq!(wanted(&metrics, true, Some(2)), metrics);
-        assert_eq!(wanted(&CapsHashSet::new(), true, Some(4)), CapsHashSet::new());
+        let reasons: CapsHashSet = METRICS.into_iter().chain(REASONS).collect();
+        assert_eq!(wanted(&all, Mode::Metrics, Some(2)), metrics);
+        assert_eq!(wanted(&all, Mode::Reasons, Some(2)), reasons);
+        assert_eq!(wanted(&all, Mode::Profiles, Some(2)), reasons.iter().copied().chain(PROFILES).collect());
+        assert_eq!(wanted(&metrics, Mode::Profiles, Some(2)), metrics);
+        assert_eq!(wanted(&CapsHashSet::new(), Mode::Profiles, Some(4)), CapsHashSet::new());
     }
 
     #[test]
     fn sys_admin_is_kept_where_it_is_needed() {
         let admin = CapsHashSet::from([Capability::CAP_SYS_ADMIN]);
-        assert_eq!(wanted(&admin, false, Some(2)), admin, "it stands for both");
-        assert!(wanted(&caps::all(), false, Some(3)).contains(&Capability::CAP_SYS_ADMIN), "a patched kernel");
-        assert!(!wanted(&caps::all(), true, Some(2)).contains(&Capability::CAP_SYS_ADMIN));
+        assert_eq!(wanted(&admin, Mode::Metrics, Some(2)), admin, "it stands for both");
+        assert!(wanted(&caps::all(), Mode::Metrics, Some(3)).contains(&Capability::CAP_SYS_ADMIN), "a patched kernel");
+        assert!(!wanted(&caps::all(), Mode::Profiles, Some(2)).contains(&Capability::CAP_SYS_ADMIN));
     }
 }

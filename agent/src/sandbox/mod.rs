@@ -14,7 +14,7 @@ use std::fs;
 use anyhow::Context;
 use caps::Capability;
 
-use crate::kernel::host::Host;
+use crate::{kernel::host::Host, model::mode::Mode};
 pub(crate) use syscalls::confine_reader;
 
 /// Drops privileges that the agent does not need, and returns the remaining ones as text. Must be called while the
@@ -24,13 +24,13 @@ pub(crate) use syscalls::confine_reader;
 /// # Errors
 ///
 /// When the process has more than one thread, or the kernel refuses.
-pub fn enter(is_on: bool, profiles: bool, host: &Host, programs: bool) -> anyhow::Result<String> {
+pub fn enter(is_on: bool, mode: Mode, host: &Host, programs: bool) -> anyhow::Result<String> {
     let threads = fs::read_dir("/proc/self/task").map(Iterator::count).unwrap_or(1);
     anyhow::ensure!(threads == 1, "failed to drop privileges: there are {threads} threads already");
     if !is_on {
         return Ok("all privileges kept: `--testing sandbox=false`".into());
     }
-    let left = capabilities::keep(profiles, host.perf_event_paranoid);
+    let left = capabilities::keep(mode, host.perf_event_paranoid);
     let left =
         left.context("failed to drop capabilities (use a seccomp profile that allows capset(2) and prctl(2))")?;
     let mut names: Vec<_> = left.into_iter().map(short).collect();

@@ -62,7 +62,7 @@ use crate::{
 use crate::model::wait::WaitReason;
 pub use counts::{Cause, SymbolCounts, SymbolStats};
 pub use shares::LONGEST_NAMING;
-pub use symbolizer::start;
+pub use symbolizer::{Naming, start};
 pub use unread::{FrameOwner, UnreadFrames};
 pub use unwinder::Unwound;
 

@@ -31,6 +31,7 @@ use crate::{
         facts::{Fact, Facts},
         feature::Feature,
         ids::{Pid, StackId},
+        mode::Mode,
     },
     sandbox::confine_reader,
 };
@@ -38,12 +39,21 @@ use crate::{
 /// The longest time that a window waits while no process arrives.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
+/// The way to find names.
+#[derive(Debug)]
+pub struct Naming {
+    /// A mode without user frames needs no files, and then none are read.
+    pub mode: Mode,
+    /// Set if this thread and the thread for files can only read, because the files are untrusted.
+    pub confined: bool,
+    /// The source of missing debug files, if there is one.
+    pub fetcher: Option<Fetcher>,
+}
+
 /// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile and the
 /// completeness of its stack walks. Between windows, it reads the mappings of `processes` with a new stack, so that
 /// they have names even if they end before their window does. While caches are `given_up`, it remembers nothing between
-/// windows. Debug files that are missing come from `fetcher`, if there is one.
-///
-/// With `confined`, this thread and the thread for files can only read from then on, because the files are untrusted.
+/// windows.
 ///
 /// # Errors
 ///
@@ -53,11 +63,11 @@ pub fn start(
     processes: mpsc::Receiver<Pid>,
     counts: SymbolCounts,
     given_up: GivenUp,
-    confined: bool,
-    fetcher: Option<Fetcher>,
+    naming: Naming,
     mut send: impl FnMut(Profile, Vec<(Subject, Facts)>) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    let reader = Reader::start(confined)?;
+    let Naming { mode, confined, fetcher } = naming;
+    let reader = (mode == Mode::Profiles).then(|| Reader::start(confined)).transpose()?;
     thread::Builder::new().name("podperf-symbols".into()).spawn(move || {
         if confined && let Err(error) = confine_reader() {
             tracing::warn!(error = format!("{:#}", anyhow::Error::from(error)), "stacks are named without a sandbox");
@@ -299,7 +309,7 @@ mod tests {
             on_its_way: Arc::default(),
         };
         let counts = SymbolCounts::default();
-        let mut symbols = Symbols::new(Reader::start(true).unwrap());
+        let mut symbols = Symbols::new(Some(Reader::start(true).unwrap()));
         let (profile, unwound) = profile(window, &mut symbols, &counts, TimeForFiles::Enough);
         assert!(unwound.iter().any(|(subject, times)| *subject == Subject::Cgroup("/a.slice/b.service".into())
             && Unwind::ALL.iter().map(|unwind| times[Fact::unwound(*unwind)]).sum::<u128>() == 5));

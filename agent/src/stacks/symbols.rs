@@ -39,7 +39,8 @@ const PREFETCHES_PER_SECOND: u32 = 50;
 /// The names of addresses, remembered as long as they cannot change.
 #[derive(Debug)]
 pub(super) struct Symbols {
-    user: User,
+    /// `None` if stacks have no user frames.
+    user: Option<User>,
     functions: Arc<KernelFunctions>,
     kernel: Remembered<u64, Arc<Frame>>,
     kernel_mapping: Arc<Mapping>,
@@ -60,26 +61,27 @@ pub(super) struct NamedStack {
 }
 
 impl Symbols {
-    pub(super) fn new(reader: Reader) -> Self {
-        Self::of(User::new(reader))
+    /// Returns a symbolizer that reads the files of processes with `reader`; without one, it names kernel frames only.
+    pub(super) fn new(reader: Option<Reader>) -> Self {
+        Self::of(reader.map(User::new))
     }
 
     /// Also takes names from the debug files that this fetches.
     pub(super) fn with_fetcher(self, fetcher: Option<Fetcher>) -> Self {
-        Self { user: self.user.with_fetcher(fetcher), ..self }
+        Self { user: self.user.map(|user| user.with_fetcher(fetcher)), ..self }
     }
 
     /// Returns the clock of the time for files.
     pub(super) fn clock(&self) -> Clock {
-        self.user.clock()
+        self.user.as_ref().map(User::clock).unwrap_or_default()
     }
 
     /// Returns the same symbolizer without remembered symbols.
     pub(super) fn forget(self) -> Self {
-        Self { prefetches: self.prefetches, read_files: self.read_files, ..Self::of(self.user.forget()) }
+        Self { prefetches: self.prefetches, read_files: self.read_files, ..Self::of(self.user.map(User::forget)) }
     }
 
-    fn of(user: User) -> Self {
+    fn of(user: Option<User>) -> Self {
         Self {
             user,
             functions: Arc::default(),
@@ -100,7 +102,7 @@ impl Symbols {
             self.stacks = Remembered::new(STACKS_BYTES);
             self.functions = Arc::clone(functions);
         }
-        let arrived = self.user.next_window();
+        let arrived = self.user.as_mut().map(User::next_window).unwrap_or_default();
         if !arrived.is_empty() {
             let is_as_before = |named: &NamedStack| !named.stack.frames.iter().any(|frame| is_in(frame, &arrived));
             self.stacks.retain(|_, named| is_as_before(named));
@@ -117,12 +119,13 @@ impl Symbols {
 
     /// Reads the mappings of a process with a new stack, before it ends.
     pub(super) fn prefetch(&mut self, process: Pid) {
+        let Some(user) = &mut self.user else { return };
         let (since, prefetches) = &mut self.prefetches;
         if since.elapsed() >= Duration::from_secs(1) {
             (*since, *prefetches) = (Instant::now(), 0);
         }
         if *prefetches < PREFETCHES_PER_SECOND {
-            *prefetches += u32::from(self.user.prefetch(process));
+            *prefetches += u32::from(user.prefetch(process));
         }
     }
 
@@ -131,7 +134,7 @@ impl Symbols {
     pub(super) fn name(&mut self, processes: &[(Pid, Vec<&RawStack>)], turn: &mut Turn) -> Vec<(Pid, Vec<NamedStack>)> {
         let (mut parts, mut wanted) = (Vec::new(), Vec::new());
         for (process, stacks) in processes {
-            let number = self.user.number(*process, turn);
+            let number = self.number(*process, turn);
             let named: Vec<_> = stacks.iter().map(|stack| self.remembered(number, stack)).collect();
             let new = stacks.iter().zip(&named).filter(|(_, named)| named.is_none());
             let calls: BTreeSet<u64> = new.flat_map(|(stack, _)| calls(&stack.user)).collect();
@@ -141,14 +144,14 @@ impl Symbols {
             parts.push((*process, stacks, number, named));
         }
         self.read_files |= !wanted.is_empty();
-        let frames = self.user.frames(&wanted, turn);
+        let frames = self.user.as_mut().map(|user| user.frames(&wanted, turn)).unwrap_or_default();
         let none = HashMap::new();
         let mut named_stacks = Vec::new();
         for (process, stacks, number, named) in parts {
             let user = frames.get(&process).unwrap_or(&none);
             let has_all = named.iter().all(Option::is_some);
             // The mappings may have been read again meanwhile.
-            let number = number.filter(|_| !has_all).and_then(|_| self.user.number(process, turn));
+            let number = number.filter(|_| !has_all).and_then(|_| self.number(process, turn));
             let stacks = stacks.iter().zip(named);
             let named = stacks.map(|(raw, named)| named.unwrap_or_else(|| self.name_stack(raw, number, user)));
             named_stacks.push((process, named.collect()));
@@ -156,11 +159,21 @@ impl Symbols {
         named_stacks
     }
 
+    /// Returns the number of a process with its mappings; `None` if they are unknown. Kernel frames are the same in all
+    /// processes, so without user frames all of them have one number.
+    fn number(&mut self, process: Pid, turn: &mut Turn) -> Option<u64> {
+        const ANY: u64 = 0;
+        self.user.as_mut().map_or(Some(ANY), |user| user.number(process, turn))
+    }
+
     fn name_stack(&mut self, raw: &RawStack, number: Option<u64>, user: &HashMap<u64, Named>) -> NamedStack {
         let mut counts = SymbolStats::default();
         let mut frames = without_sampler(raw.kernel.iter().map(|address| self.kernel_frame(*address)).collect());
         for frame in &frames {
             counts.count(if frame.functions.is_empty() { Err(Cause::NoSymbol) } else { Ok(()) });
+        }
+        if self.user.is_none() && raw.kernel.is_empty() && raw.end.is_none() {
+            frames.push(user_code());
         }
         let found: Vec<_> = calls(&raw.user).filter_map(|call| user.get(&call)).collect();
         found.iter().for_each(|named| counts.count(named.outcome));
@@ -206,6 +219,12 @@ impl Symbols {
         self.kernel.insert(address, Arc::clone(&frame), FRAME_BYTES);
         frame
     }
+}
+
+/// Returns the frame that stands for all code of programs if stacks have no user frames.
+fn user_code() -> Arc<Frame> {
+    let function = Function { name: "[user code]".into(), file: "".into(), line: 0 };
+    Arc::new(Frame { address: 0, kind: FrameKind::Native, mapping: None, functions: vec![function] })
 }
 
 /// Returns the addresses of a user stack's frames: the leaf, and the calls before the return addresses of the outer
@@ -271,7 +290,7 @@ mod tests {
     }
 
     fn symbols() -> Symbols {
-        Symbols::new(Reader::start(true).unwrap())
+        Symbols::new(Some(Reader::start(true).unwrap()))
     }
 
     fn turn() -> Turn {
@@ -288,6 +307,22 @@ mod tests {
 
     fn stack(user: Vec<u64>) -> RawStack {
         RawStack { id: StackId(user.iter().sum()), process: Pid(1), user, kernel: vec![], end: None }
+    }
+
+    #[test]
+    fn without_user_frames_nothing_of_a_process_is_read_and_its_code_is_one_frame() {
+        let mut symbols = Symbols::new(None);
+        symbols.prefetch(own());
+        let kernel = RawStack { kernel: vec![0x10], ..stack(vec![]) };
+        let first = name(&mut symbols, own(), &kernel);
+        assert_eq!((first.stack.frames.len(), first.stack.frames[0].kind), (1, FrameKind::Kernel));
+        assert_eq!(first.stack.unwind, Unwind::Whole);
+        // Another process, which does not exist, has the same stack.
+        assert!(Arc::ptr_eq(&name(&mut symbols, Pid(u32::MAX / 2), &kernel).stack, &first.stack));
+        let code = name(&mut symbols, own(), &RawStack { id: StackId(9), ..stack(vec![]) });
+        assert_eq!(code.stack.folded(), "[user code]");
+        let not_taken = RawStack { id: StackId::NOT_TAKEN, end: Some(Unwind::Shed), ..stack(vec![]) };
+        assert!(name(&mut symbols, own(), &not_taken).stack.frames.is_empty());
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub(super) fn recording_of(path: &str, samples: Vec<MergedSample>) -> Merged {
         start: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
         duration: Duration::from_secs(10),
         coverage,
+        user_frames_off: None,
         losses: vec![],
         sample_period: on_cpu.then_some(Duration::from_millis(10)),
         merged: 0,

@@ -102,7 +102,7 @@ fn when(merged: &Merged) -> String {
 
 /// Writes how much of the time has a stack, so that a thin picture does not look like a complete one.
 fn covers(html: &mut String, merged: &Merged) {
-    let Some(says) = coverage::sentence(&merged.coverage) else { return };
+    let Some(says) = coverage::sentence(merged) else { return };
     let (class, warning) = if coverage::is_thin(&merged.coverage) {
         ("warn", " Outer functions look too small: a stack without its callers is not drawn below them.")
     } else {

@@ -188,7 +188,7 @@ impl Builder {
                 self.mapping(mapping);
             }
         }
-        if let Some(says) = coverage::sentence(&merged.coverage) {
+        if let Some(says) = coverage::sentence(merged) {
             let comment = self.text(&says);
             self.profile.comment.push(comment);
         }

@@ -144,7 +144,7 @@ pub(super) fn standalone(merged: &Merged) -> String {
         palette::rules(),
         escape(&caption(merged)),
     );
-    if let Some(says) = coverage::sentence(&merged.coverage) {
+    if let Some(says) = coverage::sentence(merged) {
         // Writing to a string does not fail.
         writeln!(svg, "<text x=\"{MARGIN}\" y=\"64\">{says}</text>").ok();
     }

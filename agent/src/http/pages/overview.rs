@@ -9,7 +9,10 @@ use axum::{
     response::Response,
 };
 
-use super::profile::{self, Query, address};
+use super::{
+    modes::Shown,
+    profile::{self, Query, address},
+};
 use crate::export::{
     drawing::{Drawing, DrawingKey, Drawn},
     flamegraph::{STYLE, escape, frame_style, policy, real},
@@ -46,7 +49,7 @@ enum Column {
 #[derive(Clone, Debug)]
 struct Line {
     name: String,
-    /// `None` if there is no profile of this row alone.
+    /// `None` if there is no profile of this row alone, or no profile at all.
     selector: Option<Selector>,
     oncpu: f64,
     offcpu: [f64; WaitState::ALL.len()],
@@ -133,11 +136,15 @@ pub(in crate::http) async fn answer(agent: &Agent, uri: &Uri) -> Response {
     };
     let (reading, rows, node) = (now.readings, now.snapshot.rows.len(), agent.node_name.clone());
     let what = Drawing::Overview { reading, sort: sort.name(), rows, most };
+    let shown = Shown { mode: agent.mode(), runner: agent.runner() };
     let draw = move |windows: &[Arc<Profile>]| {
         let mut lines = lines(&now, before.as_deref(), over, &waits(windows));
+        if !shown.has_flame_graphs() {
+            lines.iter_mut().for_each(|line| line.selector = None);
+        }
         sort.sort(&mut lines);
         let nonce = profile::nonce();
-        Drawn { body: page(&node, &lines, sort, most, over, &nonce).into_bytes(), nonce: Some(nonce) }
+        Drawn { body: page(&node, &lines, sort, most, over, shown, &nonce).into_bytes(), nonce: Some(nonce) }
     };
     match agent.drawer().draw_windows(agent.windows(), DrawingKey { what, selector: Selector::All }, draw).await {
         Ok(drawn) => profile::html(drawn.body(), drawn.nonce().unwrap_or_default()),
@@ -225,21 +232,22 @@ fn whole(waits: &Waits) -> Option<f64> {
     (total > 0).then(|| real(of(Unwind::Whole) + of(Unwind::Guessed)) / real(total))
 }
 
-fn page(node: &str, lines: &[Line], sort: Column, most: usize, over: Duration, nonce: &str) -> String {
+fn page(node: &str, lines: &[Line], sort: Column, most: usize, over: Duration, shown: Shown, nonce: &str) -> String {
     let node = escape(node);
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{node} - podperf</title>\n\
          <style nonce=\"{nonce}\">{}{STYLE}</style>\n</head>\n<body>\n<h1>{node}</h1>\n\
-         <p>Pods and cgroups of this node, over the last {:.0} s. 100 % is one CPU, or one thread that waits, all the \
-         time. <span class=\"soft\">A name leads to the stacks of its waits.</span></p>\n\
-         <nav><a href=\"{}\">Flame graph of all</a><a href=\"/status\">State of the agent</a><a href=\"/metrics\">Metrics\
-         </a></nav>\n",
+         {}<p>Pods and cgroups of this node, over the last {:.0} s. 100 % is one CPU, or one thread that waits, all the \
+         time.{}</p>\n\
+         <nav>{}<a href=\"/status\">State of the agent</a><a href=\"/metrics\">Metrics</a></nav>\n",
         policy(nonce),
         frame_style(),
+        shown.line(),
         over.as_secs_f64(),
-        escape(&address(&Selector::All, Side::OffCpu, None)),
+        shown.about_links(),
+        shown.link_to_all(),
     );
     let columns: Vec<Column> = Column::ALL
         .into_iter()
@@ -334,6 +342,7 @@ fn percent(share: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{config::Runner, model::mode::Mode};
 
     fn line(path: &str, oncpu: f64, waits: f64, ipc: Option<f64>) -> Line {
         Line {
@@ -347,8 +356,10 @@ mod tests {
         }
     }
 
+    const ALL: Shown = Shown { mode: Mode::Profiles, runner: Runner::Chart };
+
     fn draw(lines: &[Line]) -> String {
-        page("node-1", lines, Column::OffCpu, ROWS, Duration::from_secs(30), "n")
+        page("node-1", lines, Column::OffCpu, ROWS, Duration::from_secs(30), ALL, "n")
     }
 
     #[test]
@@ -381,6 +392,15 @@ mod tests {
     }
 
     #[test]
+    fn without_stacks_no_link_leads_to_a_flame_graph() {
+        let shown = Shown { mode: Mode::Metrics, runner: Runner::Chart };
+        let lines = [Line { selector: None, ..line("/a", 1.0, 1.0, None) }];
+        let page = super::page("node-1", &lines, Column::OffCpu, ROWS, Duration::from_secs(30), shown, "n");
+        assert!(!page.contains("/flamegraph") && !page.contains("A name leads"), "{page}");
+        assert!(page.contains("<code>mode: reasons</code>") && page.contains("<td>/a</td>"), "{page}");
+    }
+
+    #[test]
     fn many_rows_are_cut_and_said() {
         let lines: Vec<_> = (0..ROWS + 7).map(|at| line(&format!("/{at}"), 0.0, 0.0, None)).collect();
         let page = draw(&lines);
@@ -388,7 +408,7 @@ mod tests {
         assert!(page.contains("And 7 more</a>") && page.contains("data-n=\"whole stacks\">25 %</td>"), "{page}");
         // The page with all rows has a bounded length, too.
         let lines: Vec<_> = (0..MOST_ROWS + 7).map(|at| line(&format!("/{at}"), 0.0, 0.0, None)).collect();
-        let page = super::page("node-1", &lines, Column::OffCpu, MOST_ROWS, Duration::from_secs(30), "n");
+        let page = super::page("node-1", &lines, Column::OffCpu, MOST_ROWS, Duration::from_secs(30), ALL, "n");
         assert_eq!(page.matches("<tr><td>").count(), MOST_ROWS);
         assert!(page.contains("And 7 more, which") && !page.contains("all=1"), "{page}");
     }

@@ -144,7 +144,11 @@ pub(in crate::http) async fn flamegraph(Shared(agent): Shared<Arc<Agent>>, uri: 
     let links = query.get("format").is_none().then(|| links(&selector, side, agent.finds_locks()));
     let what = if links.is_some() { Drawing::Page(side) } else { Drawing::File(side, format) };
     let key = DrawingKey { what, selector: selector.clone() };
-    let draw = move |windows: &[Arc<Profile>]| draw(&Merger::merge(windows, side, selector), format, links);
+    let user_frames_off = agent.user_frames_off();
+    let draw = move |windows: &[Arc<Profile>]| {
+        let merged = Merged { user_frames_off, ..Merger::merge(windows, side, selector) };
+        draw(&merged, format, links)
+    };
     match agent.drawer().draw_windows(agent.windows(), key, draw).await {
         Ok(drawn) => answer(&drawn, &name, format),
         Err(error) => failed(&error),
