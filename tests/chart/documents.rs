@@ -11,7 +11,7 @@ use podperf_tests::{
 };
 use serde_yaml::Value;
 
-use crate::helm::{GO, chart, object, program, root, said, template};
+use crate::helm::{GO, chart, notes, object, program, root, said, template};
 
 pub(crate) const TESTS: &[Test] = tests![
     every_value_has_its_explanation_above_it,
@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[Test] = tests![
     every_helm_command_of_the_documents_renders: GO,
     chart_and_agent_have_one_version,
     the_page_on_installing_names_each_capability: GO,
+    the_notes_name_the_page_the_mode_and_what_is_not_made_yet: GO,
 ];
 
 fn every_value_has_its_explanation_above_it() -> Result<()> {
@@ -102,5 +103,24 @@ fn the_page_on_installing_names_each_capability() -> Result<()> {
     for capability in added.as_sequence().into_iter().flatten().filter_map(Value::as_str) {
         ensure!(page.contains(&format!("| `{capability}` |")), "docs/install.md has no row for {capability}");
     }
+    Ok(())
+}
+
+fn the_notes_name_the_page_the_mode_and_what_is_not_made_yet() -> Result<()> {
+    let lines = |values: &str| -> Result<Vec<String>> {
+        let said = notes(&chart(), values, &[])?;
+        let lines: Vec<_> = said.lines().skip_while(|line| !line.starts_with("  page ")).take(5).collect();
+        ensure!(lines.len() == 5, "{said}");
+        Ok(lines.into_iter().map(str::to_owned).collect())
+    };
+    let plain = lines("")?;
+    let words = ["http://localhost:9799", "`reasons`", "podMonitor.", "dashboards.configMaps.", "prometheusRule."];
+    for (line, words) in plain.iter().zip(words) {
+        ensure!(line.contains(words), "no `{words}` in: {line}");
+    }
+    let values =
+        "{podMonitor: {enabled: true}, prometheusRule: {enabled: true}, dashboards: {configMaps: {enabled: true}}}";
+    let all = lines(values)?;
+    ensure!(all[2].ends_with(" collected") && all[3].ends_with(" made") && all[4].ends_with(" made"), "{all:?}");
     Ok(())
 }

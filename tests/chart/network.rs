@@ -11,6 +11,7 @@ pub(crate) const TESTS: &[Test] = tests![
     the_way_to_debuginfod_servers_is_open_at_their_ports: GO,
     a_receiver_that_the_chart_cannot_see_is_named_in_the_notes: GO,
     dns_is_asked_of_the_clusters_dns_alone: GO,
+    readers_by_namespace_make_the_policy: GO,
 ];
 
 fn egress(values: &str, arguments: &[&str]) -> Result<Vec<Value>> {
@@ -112,5 +113,24 @@ fn dns_is_asked_of_the_clusters_dns_alone() -> Result<()> {
     ensure!(ports(std::slice::from_ref(&own)) == [5300, 5300] && own["to"][0]["ipBlock"]["cidr"] == "10.0.0.53/32");
     let node = egress("{dnsPolicy: Default, networkPolicy: {enabled: true}}", &[])?;
     ensure!(node[0]["to"].is_null(), "the node's own servers are not known: {node:?}");
+    Ok(())
+}
+
+fn readers_by_namespace_make_the_policy() -> Result<()> {
+    let peers = |values: &str| -> Result<Vec<Value>> {
+        let policy = object(&template(values, &[])?, "NetworkPolicy")?;
+        Ok(policy["spec"]["ingress"][0]["from"].as_sequence().context("everybody comes in")?.clone())
+    };
+    let namespace = |peer: &Value| {
+        let labels = &peer["namespaceSelector"]["matchLabels"];
+        labels["kubernetes.io/metadata.name"].as_str().map(str::to_owned)
+    };
+    let found = peers("{tests: {enabled: false}, http: {readers: [monitoring, ops]}}")?;
+    ensure!(found.iter().filter_map(namespace).eq(["monitoring", "ops"]) && found.len() == 2, "{found:?}");
+    let found = peers("{http: {readers: [monitoring]}, networkPolicy: {from: [{podSelector: {}}]}}")?;
+    ensure!(found.iter().filter_map(namespace).eq(["monitoring"]), "{found:?}");
+    // A peer of `networkPolicy.from`, the namespace, and `helm test`.
+    ensure!(found.len() == 3 && found[0]["podSelector"].is_mapping(), "{found:?}");
+    ensure!(object(&template("", &[])?, "NetworkPolicy").is_err(), "there is a policy without readers");
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::helm::{GO, chart, notes, template};
 pub(crate) const TESTS: &[Test] = tests![
     profiles_that_everybody_reads_are_refused: GO,
     profiles_for_chosen_readers_are_rendered: GO,
-    the_mode_metrics_needs_no_choice_of_readers: GO,
+    other_modes_need_no_choice_of_readers: GO,
     the_notes_say_that_profiles_are_open: GO,
 ];
 
@@ -26,6 +26,8 @@ fn profiles_that_everybody_reads_are_refused() -> Result<()> {
         ("{mode: profiles, http: {acceptOpenProfiles: false}}".to_owned(), "http.acceptOpenProfiles: "),
         ("{mode: profiles, http: {tls: {secretName: a}}}".to_owned(), "http.acceptOpenProfiles: "),
         (with_peers(""), "networkPolicy.from: empty, it lets in everybody"),
+        ("{mode: profiles, http: {readers: []}}".to_owned(), "http.acceptOpenProfiles: "),
+        ("{mode: profiles, http: {readers: [a]}, networkPolicy: {from: [{}]}}".to_owned(), "networkPolicy.from[0]: "),
     ];
     for peer in [
         "{}",
@@ -60,7 +62,7 @@ fn profiles_that_everybody_reads_are_refused() -> Result<()> {
     for (values, words) in &cases {
         let error = template(values, &[]).err().with_context(|| format!("`{values}` is rendered"))?.to_string();
         ensure!(error.contains(words), "`{values}`: no `{words}` in: {error}");
-        ensure!(error.contains("http.authorization.enabled: true, or networkPolicy.enabled"), "no way out in: {error}");
+        ensure!(error.contains("set http.readers to the namespaces that may read, or"), "no way out in: {error}");
     }
     Ok(())
 }
@@ -68,6 +70,7 @@ fn profiles_that_everybody_reads_are_refused() -> Result<()> {
 fn profiles_for_chosen_readers_are_rendered() -> Result<()> {
     let mut cases = vec![
         "{mode: profiles, http: {acceptOpenProfiles: true}}".to_owned(),
+        "{mode: profiles, http: {readers: [monitoring]}}".to_owned(),
         "{mode: profiles, http: {tls: {secretName: a}, authorization: {enabled: true}}}".to_owned(),
         "{mode: profiles, hostNetwork: true, http: {tls: {secretName: a}, authorization: {enabled: true}}}".to_owned(),
         // A policy without limits beside tokens is not wider than no policy.
@@ -94,11 +97,11 @@ fn profiles_for_chosen_readers_are_rendered() -> Result<()> {
     Ok(())
 }
 
-fn the_mode_metrics_needs_no_choice_of_readers() -> Result<()> {
-    for values in
-        ["", "networkPolicy: {enabled: true}", "networkPolicy: {enabled: true, from: [{namespaceSelector: {}}]}"]
-    {
-        template(values, &[]).with_context(|| format!("`{values}` is refused"))?;
+fn other_modes_need_no_choice_of_readers() -> Result<()> {
+    let policies = ["", ", networkPolicy: {enabled: true, from: [{namespaceSelector: {}}]}"];
+    for (mode, policy) in ["metrics", "reasons"].into_iter().flat_map(|mode| policies.map(|policy| (mode, policy))) {
+        let values = format!("{{mode: {mode}{policy}}}");
+        template(&values, &[]).with_context(|| format!("`{values}` is refused"))?;
     }
     Ok(())
 }

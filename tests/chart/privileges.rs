@@ -11,6 +11,8 @@ use crate::helm::{GO, object, objects, root, template};
 
 pub(crate) const TESTS: &[Test] = tests![
     each_mode_has_exactly_its_privileges: GO,
+    the_default_mode_is_reasons_which_takes_no_user_frames: GO,
+    memory_grows_with_the_cpus_of_a_node: GO,
     without_pins_nothing_of_the_node_is_written_to: GO,
     who_pins_may_ask_for_its_own_daemonset_alone: GO,
     apparmor_is_an_annotation_before_kubernetes_1_30: GO,
@@ -23,7 +25,8 @@ pub(crate) const TESTS: &[Test] = tests![
 ];
 
 const METRICS: &[&str] = &["BPF", "PERFMON"];
-const PROFILES: &[&str] = &["BPF", "PERFMON", "SYS_PTRACE", "SYSLOG", "DAC_READ_SEARCH", "CHECKPOINT_RESTORE"];
+const REASONS: &[&str] = &["BPF", "PERFMON", "SYSLOG"];
+const PROFILES: &[&str] = &["BPF", "PERFMON", "SYSLOG", "SYS_PTRACE", "DAC_READ_SEARCH", "CHECKPOINT_RESTORE"];
 
 fn pod(rendered: &str) -> Result<Value> {
     Ok(object(rendered, "DaemonSet")?["spec"]["template"].clone())
@@ -37,6 +40,8 @@ fn each_mode_has_exactly_its_privileges() -> Result<()> {
     for (mode, capabilities, shared, pids) in [
         ("metrics", METRICS, true, true),
         ("metrics", METRICS, false, false),
+        ("reasons", REASONS, true, true),
+        ("reasons", REASONS, false, false),
         ("profiles", PROFILES, true, true),
         ("profiles", PROFILES, false, true),
     ] {
@@ -49,17 +54,62 @@ fn each_mode_has_exactly_its_privileges() -> Result<()> {
         ensure!(security["privileged"] == false && security["allowPrivilegeEscalation"] == false, "{mode}");
         ensure!(security["readOnlyRootFilesystem"] == true, "{mode}");
         ensure!(security["seccompProfile"]["type"] == "RuntimeDefault", "{mode}");
+        let app_armor = security["appArmorProfile"]["type"].as_str();
+        ensure!(app_armor == (mode == "profiles").then_some("Unconfined"), "{mode}: {app_armor:?}");
         ensure!(spec["hostPID"].as_bool().unwrap_or(false) == pids, "{mode}");
         ensure!(spec["hostNetwork"].is_null() && spec["hostIPC"].is_null(), "{mode}");
         let volumes = spec["volumes"].as_sequence().context("no volumes")?;
         let host: Vec<_> = volumes.iter().filter(|volume| !volume["hostPath"].is_null()).collect();
         let paths: Vec<_> = host.iter().filter_map(|volume| volume["hostPath"]["path"].as_str()).collect();
-        ensure!(paths == ["/run/podperf", "/sys/fs/bpf", "/sys/fs/cgroup"], "{mode}: {host:?}");
+        ensure!(paths == ["/run/podperf", "/sys/fs/bpf/podperf", "/sys/fs/cgroup"], "{mode}: {host:?}");
         let mounts = spec["containers"][0]["volumeMounts"].as_sequence().context("no mounts")?;
         let writable: Vec<_> = mounts.iter().filter(|mount| mount["readOnly"] != true).collect();
         let writable: Vec<_> = writable.iter().filter_map(|mount| mount["mountPath"].as_str()).collect();
-        ensure!(writable == ["/run/podperf", "/host/sys/fs/bpf"], "{mode}: {writable:?}");
+        ensure!(writable == ["/run/podperf", "/host/sys/fs/bpf/podperf"], "{mode}: {writable:?}");
         ensure!(spec["containers"].as_sequence().map(Vec::len) == Some(1), "{mode}");
+    }
+    Ok(())
+}
+
+fn the_default_mode_is_reasons_which_takes_no_user_frames() -> Result<()> {
+    let config = |values: &str| -> Result<Value> {
+        let map = object(&template(values, &[])?, "ConfigMap")?;
+        Ok(serde_yaml::from_str(map["data"]["podperf.yaml"].as_str().context("no podperf.yaml")?)?)
+    };
+    ensure!(template("", &[])? == template("mode: reasons", &[])?);
+    let stacks = config("")?["stacks"].clone();
+    ensure!(stacks["enabled"] == true && stacks["unwind"] == "none", "{stacks:?}");
+    let stacks = config("mode: metrics")?["stacks"].clone();
+    ensure!(stacks["enabled"] == false && stacks["unwind"].is_null(), "{stacks:?}");
+    let stacks = config("{mode: profiles, http: {readers: [monitoring]}}")?["stacks"].clone();
+    ensure!(stacks["enabled"] == true && stacks["unwind"].is_null(), "{stacks:?}");
+    // The agent knows in which words to give advice.
+    let pod = pod(&template("", &[])?)?;
+    let variables = pod["spec"]["containers"][0]["env"].as_sequence().context("no variables")?.clone();
+    ensure!(variables.iter().any(|it| it["name"] == "PODPERF_RUN_BY" && it["value"] == "chart"), "{variables:?}");
+    Ok(())
+}
+
+/// The requests of memory are those of the table in docs/install.md: the process, stacks, and the tables of each CPU.
+fn memory_grows_with_the_cpus_of_a_node() -> Result<()> {
+    let memory = |values: &str| -> Result<(String, String)> {
+        let resources = pod(&template(values, &[])?)?["spec"]["containers"][0]["resources"].clone();
+        let of = |kind: &str| resources[kind]["memory"].as_str().map(str::to_owned).context("no memory");
+        ensure!(resources["requests"]["cpu"] == "10m", "{resources:?}");
+        Ok((of("requests")?, of("limits")?))
+    };
+    let expected = |request: &str, limit: &str| (request.to_owned(), limit.to_owned());
+    ensure!(memory("")? == expected("128Mi", "512Mi"));
+    for (values, request, limit) in [
+        ("{mode: metrics, nodeCpus: 8}", "50Mi", "512Mi"),
+        ("{nodeCpus: 64}", "183Mi", "512Mi"),
+        ("{nodeCpus: 256}", "606Mi", "865Mi"),
+        ("{nodeCpus: 256, config: {cgroups: {max: 2048}}}", "324Mi", "512Mi"),
+        ("{nodeCpus: 64, config: {sensors: {histograms: {enabled: true}}}}", "299Mi", "512Mi"),
+        ("{mode: profiles, nodeCpus: 64, http: {readers: [monitoring]}}", "202Mi", "512Mi"),
+    ] {
+        let found = memory(values)?;
+        ensure!(found == expected(request, limit), "`{values}`: {found:?}");
     }
     Ok(())
 }
@@ -100,7 +150,8 @@ fn apparmor_is_an_annotation_before_kubernetes_1_30() -> Result<()> {
         ("{mode: profiles, http: {acceptOpenProfiles: true}}", "1.30.0", Some("Unconfined"), None),
         // The runtime's own profile applies on nodes with AppArmor. By name, it would require AppArmor on all nodes.
         ("mode: metrics", "1.29.3", None, None),
-        ("mode: metrics", "1.30.0", None, None),
+        ("mode: reasons", "1.29.3", None, None),
+        ("mode: reasons", "1.30.0", None, None),
         ("securityContext: {appArmor: {type: RuntimeDefault}}", "1.29.3-gke.100", None, Some("runtime/default")),
         ("securityContext: {appArmor: {type: RuntimeDefault}}", "1.30.1-eks-1", Some("RuntimeDefault"), None),
     ] {
@@ -176,7 +227,7 @@ fn who_asks_for_no_pods_has_no_token() -> Result<()> {
 
 fn openshift_gets_constraints_that_fit_the_pod() -> Result<()> {
     let openshift = &["--api-versions", "security.openshift.io/v1"];
-    for mode in ["metrics", "metrics, hostPID: false", "profiles"] {
+    for mode in ["metrics", "reasons", "reasons, hostPID: false", "profiles"] {
         let rendered = template(&format!("{{mode: {mode}, http: {{acceptOpenProfiles: true}}}}"), openshift)?;
         let constraints = object(&rendered, "SecurityContextConstraints")?;
         let pod = pod(&rendered)?;

@@ -17,16 +17,25 @@ const HTTPS: &str = "config: {otlp: {endpoint: 'https://x:4317'}}";
 
 fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
     let cases: &[(&str, &str)] = &[
-        ("config: {stacks: {enabled: true}}", "config.stacks.enabled: the mode `metrics` has no privileges"),
+        (
+            "{mode: metrics, config: {stacks: {enabled: true}}}",
+            "config.stacks.enabled: the mode `metrics` has no privileges",
+        ),
+        ("config: {stacks: {enabled: false}}", "config.stacks.enabled: the mode `reasons` would have"),
+        ("config: {stacks: {unwind: tables}}", "config.stacks.unwind: the mode `reasons` has no privileges"),
+        (
+            "{mode: profiles, http: {acceptOpenProfiles: true}, config: {stacks: {unwind: none}}}",
+            "config.stacks.unwind: the mode `profiles` would have",
+        ),
         (
             "{mode: profiles, config: {stacks: {enabled: false}}}",
             "config.stacks.enabled: the mode `profiles` would have",
         ),
         (
             "config: {stacks: {debuginfod: {urls: ['https://x.example']}}}",
-            "config.stacks.debuginfod.urls: the mode `metrics` has no stacks",
+            "config.stacks.debuginfod.urls: the mode `reasons` has no user frames",
         ),
-        (HTTPS, "config.otlp.endpoint: the mode `metrics` has no profiles to send"),
+        (&format!("{{mode: metrics, {HTTPS}}}"), "config.otlp.endpoint: the mode `metrics` has no profiles to send"),
         ("config: {otlp: {metrics: {enabled: true}}}", "config.otlp.metrics.enabled: pushing metrics needs a receiver"),
         (&format!("{{mode: profiles, {OPEN}, {TLS}}}"), "otlp.tls.secretName: certificates are for an https endpoint"),
         (
@@ -37,6 +46,7 @@ fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
         ),
         ("serviceAccount: {create: false}", "serviceAccount.name: without a service account of its own"),
         ("{hostNetwork: true, networkPolicy: {enabled: true}}", "networkPolicy.enabled: a NetworkPolicy does not hold"),
+        ("{hostNetwork: true, http: {readers: [a]}}", "http.readers: a NetworkPolicy does not hold"),
         ("securityContext: {seccompProfile: {type: Localhost}}", "securityContext.seccompProfile.localhostProfile: "),
         ("securityContext: {appArmor: {type: Localhost}}", "securityContext.appArmor.localhostProfile: "),
         (
@@ -92,6 +102,7 @@ fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
             "updateStrategy.rollingUpdate.maxSurge: a second agent of a node cannot start",
         ),
         ("extraEnv: [{name: NODE_NAME, value: a}]", "extraEnv: the chart itself sets `NODE_NAME`"),
+        ("extraEnv: [{name: PODPERF_RUN_BY, value: a}]", "extraEnv: the chart itself sets `PODPERF_RUN_BY`"),
         ("extraVolumes: [{name: run, emptyDir: {}}]", "extraVolumes: the chart itself has a volume `run`"),
         (
             "podLabels: {app.kubernetes.io/name: other}",
@@ -161,6 +172,9 @@ fn values_that_cannot_be_meant_together_are_refused() -> Result<()> {
 fn what_is_close_to_a_refusal_is_rendered() -> Result<()> {
     for values in [
         &*format!("{{mode: profiles, {OPEN}, {HTTPS}, {TLS}}}"),
+        // The mode `reasons` has profiles to send, too.
+        HTTPS,
+        "config: {stacks: {enabled: true, unwind: none}}",
         "config: {otlp: {endpoint: 'http://x:4317', metrics: {enabled: true}}}",
         // Only the agent knows the environment.
         "{config: {otlp: {metrics: {enabled: true}}}, extraEnv: [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: 'http://x:1'}]}",

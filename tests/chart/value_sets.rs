@@ -159,7 +159,9 @@ pub(crate) const SETS: &[Set] = &[
     set("VictoriaMetrics", "vmPodScrape: {enabled: true, interval: 30s}", Taken),
     set("open profiles", "mode: profiles", Refused("http.acceptOpenProfiles: ")),
     set("a startup probe of null", "startupProbe: null", Taken),
-    set("the pins alone", "host: {ownPinsOnly: true}", Taken),
+    set("all pins of the node", "host: {ownPinsOnly: false}", Taken),
+    set("readers by namespace", "{mode: profiles, http: {readers: [monitoring]}}", Taken),
+    set("large nodes", "nodeCpus: 512", Taken),
     set("a misspelt toleration", "tolerations: [{foo: bar}]", Refused("'/tolerations/0'")),
     set(
         "a misspelt affinity",

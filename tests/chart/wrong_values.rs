@@ -11,7 +11,7 @@ pub(crate) const TESTS: &[Test] = tests![
 
 /// Values as YAML, and two words of the message.
 const WRONG: &[(&str, &str, &str)] = &[
-    ("mode: both", "/mode", "'metrics', 'profiles'"),
+    ("mode: both", "/mode", "'metrics', 'reasons', 'profiles'"),
     ("mod: profiles", "", "'mod' not allowed"),
     ("config: {cgroup: {}}", "/config", "'cgroup' not allowed"),
     ("config: {listen: '0.0.0.0:1'}", "/config", "'listen' not allowed"),
@@ -77,6 +77,9 @@ const WRONG: &[(&str, &str, &str)] = &[
     ("http: {address: localhost}", "/http/address", "pattern"),
     ("http: {port: 70000}", "/http/port", "maximum"),
     ("http: {port: http}", "/http/port", "want integer"),
+    ("http: {readers: [Monitoring]}", "/http/readers/0", "pattern"),
+    ("nodeCpus: many", "/nodeCpus", "want integer"),
+    ("config: {stacks: {unwind: nothing}}", "/config/stacks/unwind", "must be one of"),
     ("dnsPolicy: Cluster", "/dnsPolicy", "must be one of"),
     ("otlp: {tls: {secret: x}}", "/otlp/tls", "'secret' not allowed"),
     ("extraArgs: --log-level=debug", "/extraArgs", "want array"),

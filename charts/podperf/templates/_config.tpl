@@ -42,9 +42,10 @@
   "runDir" "/run/podperf"
   "identity" "kubernetes"
   "cgroups" (dict "root" (include "podperf.cgroupRoot" .))
-  "stacks" (dict "enabled" (include "podperf.profiles" . | eq "true"))
+  "stacks" (dict "enabled" (include "podperf.takesStacks" . | eq "true"))
   "restart" (dict "pin" (include "podperf.pins" . | eq "true") "directory" "/host/sys/fs/bpf/podperf")
 -}}
+{{- if eq .Values.mode "reasons" }}{{ $_ := set $chart.stacks "unwind" "none" }}{{ end -}}
 {{- if and (include "podperf.pins" .) (include "podperf.asksForPods" .) -}}
 {{- $_ := set $chart.restart "daemonSet" (printf "%s/%s" (include "podperf.namespace" .) (include "podperf.fullname" .)) -}}
 {{- end -}}

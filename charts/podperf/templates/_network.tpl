@@ -1,4 +1,18 @@
-{{/* Peers that agents connect to, for the NetworkPolicy. */}}
+{{/* Peers that connect to agents, and peers that agents connect to, for the NetworkPolicy. */}}
+
+{{/* "true" if there is a NetworkPolicy, else nothing. */}}
+{{- define "podperf.hasPolicy" -}}
+{{- if or .Values.networkPolicy.enabled .Values.http.readers }}true{{ end -}}
+{{- end -}}
+
+{{/* The peers that may read, as a list in YAML; nothing where everybody may. */}}
+{{- define "podperf.readers" -}}
+{{- $peers := .Values.networkPolicy.from | default list -}}
+{{- range .Values.http.readers -}}
+{{- $peers = append $peers (dict "namespaceSelector" (dict "matchLabels" (dict "kubernetes.io/metadata.name" .))) -}}
+{{- end -}}
+{{- with $peers }}{{ toYaml . }}{{ end -}}
+{{- end -}}
 
 {{/* The OTLP receiver's endpoint, or nothing: as the agent does, by the flag before the file and the file before the environment,
 and there by the signal's own variable first. A variable of a secret is not known here. */}}

@@ -4,6 +4,11 @@
 {{- if eq .Values.mode "profiles" }}true{{ end -}}
 {{- end -}}
 
+{{/* "true" in the modes that take stacks, and so need the names of kernel functions, else nothing. */}}
+{{- define "podperf.takesStacks" -}}
+{{- if ne .Values.mode "metrics" }}true{{ end -}}
+{{- end -}}
+
 {{/* "true" if the pods share the node's process ids, else nothing. */}}
 {{- define "podperf.hostPID" -}}
 {{- if or (include "podperf.profiles" .) .Values.hostPID }}true{{ end -}}
@@ -15,11 +20,13 @@
 - BPF
 # to attach them to tracepoints, to let them read the kernel's memory, and perf_event_open(2) (perfmon_capable)
 - PERFMON
+{{- if include "podperf.takesStacks" . }}
+# addresses in /proc/kallsyms, and so names of kernel functions, and reasons of waits (kernel/ksyms_common.c)
+- SYSLOG
+{{- end }}
 {{- if include "podperf.profiles" . }}
 # /proc/PID/maps and /proc/PID/root of others' processes (kernel/ptrace.c, __ptrace_may_access)
 - SYS_PTRACE
-# addresses in /proc/kallsyms, and so names of kernel functions, and reasons of waits (kernel/ksyms_common.c)
-- SYSLOG
 # programs that only their owner may read (fs/namei.c, generic_permission)
 - DAC_READ_SEARCH
 # /proc/PID/map_files: programs that were deleted or replaced since (fs/proc/base.c, proc_map_files_get_link)

@@ -69,14 +69,21 @@
 {{- define "podperf.refuseModes" -}}
 {{- $config := .Values.config -}}
 {{- $stacks := dig "stacks" "enabled" "" $config | toString -}}
+{{- $unwind := dig "stacks" "unwind" "" $config | toString -}}
 {{- if and (eq .Values.mode "metrics") (eq $stacks "true") -}}
-{{- fail "config.stacks.enabled: the mode `metrics` has no privileges for the names in stacks (set mode: profiles)" -}}
+{{- fail "config.stacks.enabled: the mode `metrics` has no privileges for the names in stacks (set mode: reasons, or mode: profiles for the functions of programs, too)" -}}
 {{- end -}}
-{{- if and (eq .Values.mode "profiles") (eq $stacks "false") -}}
-{{- fail "config.stacks.enabled: the mode `profiles` would have privileges that nothing uses (set mode: metrics)" -}}
+{{- if and (ne .Values.mode "metrics") (eq $stacks "false") -}}
+{{- fail (printf "config.stacks.enabled: the mode `%s` would have privileges that nothing uses (set mode: metrics)" .Values.mode) -}}
 {{- end -}}
-{{- if and (eq .Values.mode "metrics") (include "podperf.fetchesDebugFiles" .) -}}
-{{- fail "config.stacks.debuginfod.urls: the mode `metrics` has no stacks that need names (set mode: profiles)" -}}
+{{- if and (eq .Values.mode "reasons") $unwind (ne $unwind "none") -}}
+{{- fail "config.stacks.unwind: the mode `reasons` has no privileges for the functions of programs (set mode: profiles)" -}}
+{{- end -}}
+{{- if and (eq .Values.mode "profiles") (eq $unwind "none") -}}
+{{- fail "config.stacks.unwind: the mode `profiles` would have privileges that nothing uses (set mode: reasons)" -}}
+{{- end -}}
+{{- if and (not (include "podperf.profiles" .)) (include "podperf.fetchesDebugFiles" .) -}}
+{{- fail (printf "config.stacks.debuginfod.urls: the mode `%s` has no user frames (set mode: profiles)" .Values.mode) -}}
 {{- end -}}
 {{- end -}}
 
@@ -87,7 +94,7 @@
 {{- $receiver := include "podperf.receiver" . -}}
 {{- $hidden := include "podperf.receiverIsHidden" . -}}
 {{- if and (eq .Values.mode "metrics") $endpoint (not $pushes) -}}
-{{- fail "config.otlp.endpoint: the mode `metrics` has no profiles to send (set mode: profiles, or config.otlp.metrics.enabled: true)" -}}
+{{- fail "config.otlp.endpoint: the mode `metrics` has no profiles to send (set mode: reasons or mode: profiles, or config.otlp.metrics.enabled: true)" -}}
 {{- end -}}
 {{- if and $pushes (not $receiver) (not $hidden) -}}
 {{- fail "config.otlp.metrics.enabled: pushing metrics needs a receiver (set config.otlp.endpoint)" -}}
@@ -130,7 +137,7 @@
 {{- fail "updateStrategy.rollingUpdate.maxSurge: a second agent of a node cannot start beside the first one, which holds the node's lock and pins (leave it out, and set maxUnavailable)" -}}
 {{- end -}}
 {{- range .Values.extraEnv -}}
-{{- if has .name (list "NODE_NAME" "NODE_IP") -}}
+{{- if has .name (list "NODE_NAME" "NODE_IP" "PODPERF_RUN_BY") -}}
 {{- fail (printf "extraEnv: the chart itself sets `%s` (leave it out)" .name) -}}
 {{- end -}}
 {{- end -}}
@@ -142,8 +149,9 @@
 {{- end -}}
 
 {{- define "podperf.refuseReaders" -}}
-{{- if and .Values.hostNetwork .Values.networkPolicy.enabled -}}
-{{- fail "networkPolicy.enabled: a NetworkPolicy does not hold for pods with the node's network (set hostNetwork: false)" -}}
+{{- if and .Values.hostNetwork (include "podperf.hasPolicy" .) -}}
+{{- $value := ternary "networkPolicy.enabled" "http.readers" (eq (toString .Values.networkPolicy.enabled) "true") -}}
+{{- fail (printf "%s: a NetworkPolicy does not hold for pods with the node's network (set hostNetwork: false)" $value) -}}
 {{- end -}}
 {{- $authorization := .Values.http.authorization -}}
 {{- if and $authorization.enabled (not .Values.http.tls.secretName) -}}
@@ -167,11 +175,11 @@
 {{- define "podperf.refuseOpenProfiles" -}}
 {{- $accepted := dig "acceptOpenProfiles" false .Values.http -}}
 {{- if and (include "podperf.profiles" .) (not .Values.http.authorization.enabled) (not $accepted) -}}
-{{- $ways := "set http.authorization.enabled: true, or networkPolicy.enabled: true with a networkPolicy.from that names the namespaces which may read, or http.acceptOpenProfiles: true" -}}
-{{- if not .Values.networkPolicy.enabled -}}
+{{- $ways := "set http.readers to the namespaces that may read, or http.authorization.enabled: true, or http.acceptOpenProfiles: true" -}}
+{{- if not (include "podperf.hasPolicy" .) -}}
 {{- fail (printf "http.acceptOpenProfiles: in the mode `profiles` the agents' open port shows the stacks of every tenant to every pod of the cluster (%s)" $ways) -}}
 {{- end -}}
-{{- if not .Values.networkPolicy.from -}}
+{{- if not (include "podperf.readers" .) -}}
 {{- fail (printf "networkPolicy.from: empty, it lets in everybody, and in the mode `profiles` the agents' port shows the stacks of every tenant (%s)" $ways) -}}
 {{- end -}}
 {{- range $index, $peer := .Values.networkPolicy.from -}}

@@ -46,7 +46,7 @@ mod tests {
     fn user_frames_that_are_off_are_said_with_the_way_to_turn_them_on() {
         let on = recording(vec![wait(WaitReason::Disk, &["io_schedule"], &[], 3)]);
         assert_eq!(sentence(&on).unwrap(), "Stacks, by time: 100 % of the kernel alone.");
-        let off = |merged| sentence(&Merged { user_frames_off: Some("set x"), ..merged }).unwrap();
+        let off = |merged: Merged| sentence(&Merged { user_frames_off: Some("set x"), ..merged }).unwrap();
         assert_eq!(off(on), "Stacks, by time: 100 % of the kernel alone. User frames are off (set x).");
         let code = recording(vec![on_cpu(&["[user code]"], 3)]);
         assert_eq!(off(code), "Stacks, by time: 100 % in user code. User frames are off (set x).");

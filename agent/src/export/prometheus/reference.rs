@@ -126,7 +126,7 @@ the rest of the pod, not its total. Their stacks stay with the cgroup above all 
 counters, and up to 21 more with stacks. `podperf_container_info` adds one for each container, and `podperf_pod_info` one for
 each pod. `metrics.level` is `container` (the default), `pod` or `node`: at `node` all pods together are one cgroup. \"With
 stacks\" is with `stacks.enabled: true`: the default of the agent, and in the
-chart the mode `profiles`. The chart's default mode `metrics` takes no stacks, and has no such series.
+chart the modes `reasons` (the default) and `profiles`. The chart's mode `metrics` takes no stacks, and has no such series.
 ";
 
 const TIMES: &str = r#"
