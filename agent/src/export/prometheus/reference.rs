@@ -78,7 +78,6 @@ pub fn markdown() -> String {
         let (labels, series, help) = (code(&family.labels), &family.series, family.help.trim_end_matches('.'));
         writeln!(page, "| `{name}` | {unit} | {labels} | {series} | {default} | {help} |").ok();
     }
-    page.push_str(TIMES);
     page.push_str(SENSORS);
     page.push_str(
         "\n| metric | type | unit | labels | series | sensor | what it is |\n|---|---|---|---|---|---|---|\n",
@@ -103,10 +102,11 @@ pub fn markdown() -> String {
 }
 
 const INTRODUCTION: &str = "\
-# Metrics
+# Reference of metrics
 
 This page is what `podperf metrics` prints, from the tables that the agent exports by; `podperf metrics --output json`
-prints the same for programs.
+prints the same for programs. [Metrics that matter](metrics-that-matter.md) has the few to begin with, and
+[Exactness](exactness.md) what each counts at its limits.
 
 Names, types, units and labels are stable from version 1.0.0 on; until then [the changelog](../CHANGELOG.md) says what
 has changed. Labels may be added to `*_info` series at any time.
@@ -129,83 +129,6 @@ stacks\" is with `stacks.enabled: true`: the default of the agent, and in the
 chart the modes `reasons` (the default) and `profiles`. The chart's mode `metrics` takes no stacks, and has no such series.
 ";
 
-const TIMES: &str = r#"
-## Meaning of the times
-
-At each moment a thread does one of five things, and a second of its life is one second in exactly one of these series:
-
-| a thread | series |
-|---|---|
-| runs | `oncpu` |
-| is ready to run, and other threads have the CPUs | `offcpu{state="run_queue"}` |
-| is ready to run, and the CPU quota of its cgroup is used up | `offcpu{state="throttled"}` |
-| is blocked, and a signal can end that: sockets, pipes, locks of programs, timers | `offcpu{state="interruptible"}` |
-| is blocked, and no signal but SIGKILL can end that: storage, locks of the kernel | `offcpu{state="uninterruptible"}` |
-
-So for the threads of a container, but for what the kernel leaves out of threads (interrupts, stolen time):
-
-```text
-oncpu + offcpu{run_queue} + offcpu{throttled} + offcpu{interruptible} + offcpu{uninterruptible} = lives of its threads
-```
-
-* A blocked thread that is woken up and waits for a CPU is in the run queue from then on. The wait for the CPU is charged when
-  the thread has a CPU, since only then the time of the wake-up is known. Since Linux 6.12 the kernel may leave a blocked
-  thread in the run queue for some milliseconds; the wait of that thread is charged as much later.
-* A new thread is in the run queue until it runs for the first time.
-* A wait counts while it goes on, once it has lasted 0.1 s: a thread that has hung for an hour has an hour in its series, and a
-  second more each second. Threads that were blocked when podperf started count from its start. An agent in a container
-  needs `hostPID: true` for both: without it a wait counts when it ends, and not at all if it began before the agent.
-* A thread that moves to another cgroup leaves its time so far behind, also if the thread is blocked. If a whole process
-  moves, the kernel reports one of its threads. The reported thread and the threads that run leave their time behind; each
-  other blocked thread takes the time that was not charged yet, at most since the last reading, to the new cgroup.
-* On [isolated CPUs](limits.md#isolated-cpus) a running thread is counted when it leaves the CPU, and idle time with the next
-  switch. `overhead.interruptIsolatedCpus: true` counts both at each reading.
-* Before Linux 6.18 the kernel stops a whole run queue when a quota is used up. Then `throttled` has the threads that left the
-  CPU for that reason; threads that wake up later, or were in the queue before, are in `run_queue`.
-* While a BPF scheduler (`sched_ext`) runs, `throttled` has only what the kernel's own scheduler holds back. A BPF scheduler may
-  enforce CPU limits itself: the wait is in `run_queue` then, and neither podperf nor cAdvisor knows whether the limit or a
-  neighbour is the cause. `podperf_node_scheduler_info` names such a scheduler. If a container's `oncpu` is near its limit, the
-  limit is the likely cause.
-* Time of a running thread that its CPU spends on interrupts, and time in which a virtual machine has no physical CPU
-  for it, are in no series of a container where the kernel leaves them out of the thread's run time
-  (`CONFIG_IRQ_TIME_ACCOUNTING`, `CONFIG_PARAVIRT_TIME_ACCOUNTING`). They are `podperf_node_unaccounted_seconds_total`
-  then, which begins with the first reading. The increases of the `oncpu` of all rows, of
-  `podperf_node_idle_seconds_total` and of `podperf_node_unaccounted_seconds_total` are the time that the node's CPUs
-  were online, on isolated CPUs the time up to their last switch. A CPU that is offline is neither idle nor unaccounted;
-  the agent knows to a quarter of a second when it went and came. The CPUs are not read at one moment: some milliseconds
-  may be unaccounted that are in a row one reading later.
-
-`wait` tells the time of `offcpu` by reason. It needs stacks. `wait{reason="run_queue"}` and `wait{reason="throttled"}` are
-the two states of that name. All other reasons divide the blocked states. `wait{reason="unknown"}` has the time whose stack is
-not known, and all blocked time if [the kernel hides the names of its functions](troubleshooting.md#no-stacks). `wait` and
-`offcpu` differ in three cases:
-
-* Kernel threads are in `offcpu` and not in `wait`.
-* Waits at a new place in a program may appear in `wait` up to a minute late. If the stack of the place is still not known then,
-  they are in `unknown`.
-* The kernel side copies or walks a stack where it does not remember it. If a CPU needs more of that than `stacks.maxWalks` allows, only
-  some of the waits shorter than 10 ms have one, and each of these counts for several. On average the sums are right. A
-  container with few waits beside one with very many may differ by a half over some seconds, and by some per cent over five
-  minutes.
-
-`waits` counts the waits that have ended, by the same reasons. For a reason for which threads are blocked, the rate of `wait` divided
-by the rate of `waits` is the mean length of a wait, if waits are short beside the interval. Do not divide for `run_queue` and
-`unknown`: their `wait` contains time that no ended wait stands for.
-
-| a thread, for ten seconds | `oncpu` | `run_queue` | `throttled` | `interruptible` | `uninterruptible` |
-|---|---|---|---|---|---|
-| computes, alone on its CPU | 10 | | | | |
-| computes beside another one on one CPU | 5 | 5 | | | |
-| computes with a quota of a fifth of a CPU, on Linux 6.18 | 2 | | 8 | | |
-| sleeps | | | | 10 | |
-| sleeps 2 ms at a time at nice 19 beside two that compute | | 9 | | 1 | |
-| waits for its child's `exec` after `vfork` | | | | | 10 |
-| waits for a disk | | | | | 10 |
-| waits for the answer of a FUSE file system | | | | 10 | |
-| waits for a page of a FUSE file system that the kernel reads ahead | | | | | 10 |
-| is stopped, or its cgroup is frozen | | | | 10 | |
-"#;
-
 const SENSORS: &str = "
 ## Metrics of sensors
 
@@ -224,41 +147,6 @@ waits that still last. Series of sensors do not begin with 0 as other series do;
 ";
 
 const ABOUT_THE_AGENT: &str = "
-## Meaning of the counters
-
-A counter of a container counts while one of its threads is on a CPU: in user and in kernel mode, and also the interrupts that this
-CPU serves meanwhile. Where the container runs a virtual machine, what the guest does is counted, too. So on a CPU that serves a
-busy network card, instructions per cycle (IPC) are in part those of the driver. A series without the label `mode` is of both
-modes. For the program alone, count user mode in its place:
-
-```yaml
-counters:
-  groups: [[\"cycles:u\", \"instructions:u\"]]
-```
-
-The rules and alerts of the chart then go by the program alone. If an event is counted in both ways, they take the series of both
-modes together.
-
-Events of one group are counted in the same moments, so their ratio is exact also where groups take turns on the CPU's counters. A
-ratio of two groups, such as cache misses per instruction, is then exact over minutes only.
-
-Where groups take turns on a CPU's counters (`pmu.multiplex`, or other programs that count), podperf divides each count by the share
-of the time for which its group had the counters. Both are since the last reading, which is at most some seconds ago. A container with
-at least 0.1 s of CPU time since then has its own share. Shorter ones have the share of all short ones together: a turn is some
-milliseconds long, and each saw too few of them. So the sum of many short containers is right, and the count of a single one is an estimate.
-
-* A container has no series of a counter until it was counted for the first time: not counted is not the same as 0.
-* No count is multiplied by more than 64. If a group had the counters for less of the time, the series does not grow, and no later
-  count makes up for it. `podperf_pmu_event_running_seconds_total` divided by `podperf_pmu_event_enabled_seconds_total` is the part of
-  the time that was really counted.
-
-## New series begin with 0
-
-A number of a container, pod or cgroup stays 0 in the first scrape after it starts to grow, and has its value from the next one
-on ([why](decisions/zero-first.md)). So `rate()` and `increase()` have the whole of a job that lived between two scrapes, and
-the first wait for a reason. This holds for requests with the header `X-Prometheus-Scrape-Timeout-Seconds`, which Prometheus
-sends; `curl` gets the values at once. `metrics.zeroFirst: false` turns it off.
-
 ## Metrics of nodes, pods, containers and the agent
 ";
 
