@@ -1,12 +1,39 @@
-//! Links in pages lead to existing files and headings.
+//! Links in pages lead to existing files and headings, and lists in pages are complete.
 
-use std::{ffi::OsStr, fs, path::Path};
+use std::{collections::BTreeSet, ffi::OsStr, fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use podperf_tests::{pages, suite::Test, tests};
+use podperf_tests::{
+    pages,
+    rules::{files_in, root},
+    suite::Test,
+    tests,
+};
 
-pub(crate) const TESTS: &[Test] =
-    tests![links_of_pages_go_to_files_and_headings_that_there_are, the_index_names_every_page,];
+pub(crate) const TESTS: &[Test] = tests![
+    links_of_pages_go_to_files_and_headings_that_there_are,
+    the_index_names_every_page,
+    the_page_on_perf_has_a_row_for_each_of_its_programs,
+];
+
+/// The BPF programs of perf's newest source, by the names of their files.
+const OF_PERF: [&str; 13] = [
+    "augmented_raw_syscalls",
+    "bench_uprobe",
+    "bperf_cgroup",
+    "bperf_follower",
+    "bperf_leader",
+    "bpf_prog_profiler",
+    "func_latency",
+    "kwork_top",
+    "kwork_trace",
+    "lock_contention",
+    "off_cpu",
+    "sample_filter",
+    "syscall_summary",
+];
+/// The programs of the perf that `bench/programs/build-perf.sh` has built, if it has.
+const BUILT: &str = "target/bench-perf/source/tools/perf/util/bpf_skel";
 
 fn links_of_pages_go_to_files_and_headings_that_there_are() -> Result<()> {
     let mut count = 0;
@@ -44,6 +71,24 @@ fn the_index_names_every_page() -> Result<()> {
     for page in pages::pages()?.iter().filter(|page| page.parent() == index.parent() && **page != index) {
         let name = page.file_name().and_then(OsStr::to_str).context("a page without a name")?;
         ensure!(text.contains(&format!("]({name}")), "the index has no `{name}`");
+    }
+    Ok(())
+}
+
+fn the_page_on_perf_has_a_row_for_each_of_its_programs() -> Result<()> {
+    let page = fs::read_to_string(root().join("docs/perf.md"))?;
+    let cells = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let rows: BTreeSet<&str> =
+        cells.flat_map(|cell| cell.split(['`', ',', ' '])).filter(|word| !word.is_empty()).collect();
+    let mut programs: BTreeSet<String> = OF_PERF.iter().map(|name| (*name).to_owned()).collect();
+    if root().join(BUILT).is_dir() {
+        for file in files_in(&root().join(BUILT), ".bpf.c")? {
+            let name = file.file_name().and_then(OsStr::to_str).context("a program without a name")?;
+            programs.insert(name.trim_end_matches(".bpf.c").to_owned());
+        }
+    }
+    for program in programs {
+        ensure!(rows.contains(program.as_str()), "docs/perf.md has no row for `{program}`");
     }
     Ok(())
 }
