@@ -3,6 +3,9 @@
 //! The file is untrusted. It is read piece by piece and never mapped (truncating a mapped file kills its reader), each
 //! piece has a limit, and all arithmetic is checked. Malformed parts are left out.
 
+#[cfg(test)]
+pub(super) mod example;
+
 use object::{
     LittleEndian, U32,
     elf::{
@@ -303,81 +306,6 @@ fn debug_link(file: &(impl ReadAt + ?Sized), extent: Extent) -> Option<(String, 
     }
     let sum = bytes.get((end + 1).next_multiple_of(4)..)?.first_chunk()?;
     Some((name.to_owned(), u32::from_le_bytes(*sum)))
-}
-
-/// A small file with all parts that the parser reads.
-#[cfg(test)]
-pub(super) mod example {
-    /// Returns a file with code at 0x100 in the file and at 0x401000 in memory: `first` of 16 bytes, 16 bytes without a
-    /// symbol, `second` of 16 bytes, and assembler code without a size up to 0x401040.
-    pub(in crate::stacks) fn file() -> Vec<u8> {
-        let names = b"\0.gnu_debuglink\0";
-        let strings = b"\0first\0second\0_start\0alias\0";
-        let mut notes = Vec::new();
-        for (kind, name, id) in [(1_u32, b"GNU\0", &[9; 16][..]), (3, b"GNU\0", &[0xab; 20])] {
-            notes.extend([4, u32::try_from(id.len()).unwrap(), kind].map(u32::to_le_bytes).concat());
-            notes.extend([&name[..], id].concat());
-        }
-        let mut link = b"program.debug\0\0\0".to_vec();
-        link.extend(0x1234_5678_u32.to_le_bytes());
-        let symbol = |name: u32, info: u8, section: u16, value: u64, size: u64| {
-            let mut bytes = name.to_le_bytes().to_vec();
-            bytes.extend([info, 0]);
-            bytes.extend(section.to_le_bytes());
-            bytes.extend([value, size].map(u64::to_le_bytes).concat());
-            bytes
-        };
-        let symbols = [
-            symbol(0, 0, 0, 0, 0),
-            symbol(21, 0x02, 1, 0x40_1000, 16),
-            symbol(1, 0x12, 1, 0x40_1000, 16),
-            symbol(7, 0x12, 1, 0x40_1020, 16),
-            symbol(14, 0x10, 1, 0x40_1030, 0),
-            // Data, and a function in another file.
-            symbol(21, 0x11, 1, 0x40_1038, 8),
-            symbol(21, 0x12, 0, 0x40_1038, 8),
-        ]
-        .concat();
-
-        let mut file = vec![0; 0x140];
-        let mut append = |bytes: &[u8]| {
-            let at = file.len() as u64;
-            file.extend(bytes);
-            file.resize(file.len().next_multiple_of(8), 0);
-            (at, bytes.len() as u64)
-        };
-        let (names, strings, notes, link, symbols) =
-            (append(names), append(strings), append(&notes), append(&link), append(&symbols));
-        let section = |name: u32, kind: u32, flags: u64, address: u64, (at, size): (u64, u64), link: u32| {
-            let mut bytes = [name, kind].map(u32::to_le_bytes).concat();
-            bytes.extend([flags, address, at, size].map(u64::to_le_bytes).concat());
-            bytes.extend([link, 0].map(u32::to_le_bytes).concat());
-            bytes.extend([0; 16]);
-            bytes
-        };
-        let sections = [
-            section(0, 0, 0, 0, (0, 0), 0),
-            section(0, 1, 6, 0x40_1000, (0x100, 0x40), 0),
-            section(0, 3, 0, 0, names, 0),
-            section(0, 3, 0, 0, strings, 0),
-            section(0, 7, 2, 0, notes, 0),
-            section(1, 1, 0, 0, link, 0),
-            section(0, 2, 0, 0, symbols, 3),
-        ];
-        let (at, _) = append(&sections.concat());
-        let header = [b"\x7fELF\x02\x01\x01".to_vec(), vec![0; 9], vec![3, 0, 62, 0, 1, 0, 0, 0]].concat();
-        file[..24].copy_from_slice(&header);
-        file[32..40].copy_from_slice(&64_u64.to_le_bytes());
-        file[40..48].copy_from_slice(&at.to_le_bytes());
-        let numbers = [64, 56, 1, 64, u16::try_from(sections.len()).unwrap(), 2];
-        file[52..64].copy_from_slice(&numbers.map(u16::to_le_bytes).concat());
-        let segment = [
-            [1_u32, 5].map(u32::to_le_bytes).concat(),
-            [0x100_u64, 0x40_1000, 0, 0x40, 0x40, 1].map(u64::to_le_bytes).concat(),
-        ];
-        file[64..120].copy_from_slice(&segment.concat());
-        file
-    }
 }
 
 #[cfg(test)]

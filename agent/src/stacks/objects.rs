@@ -11,7 +11,8 @@ use super::{
     demangle::{FunctionName, Language},
     elf::Elf,
     elf_symbols::{checksum, functions, htlhash},
-    files::{FileId, Watched, open_below},
+    files::{FileId, Watched, open_below, open_mapped},
+    maps::{Backing, Vma},
     packed_symbols,
     reader::{Place, Pulse},
     remembered::Remembered,
@@ -165,6 +166,31 @@ impl Object {
             }
             _ => (DebugFile::Unusable, None),
         }
+    }
+
+    /// Opens the file through the first of these processes that still maps it, or by its path on one of the hosts.
+    pub(super) fn open<'a>(
+        &self,
+        owners: Vec<(Pid, Vma)>,
+        path: &str,
+        hosts: &[Pid],
+        pulse: &'a Pulse,
+    ) -> Option<(Pid, Watched<'a>)> {
+        let watched = |file| Watched { file, pulse };
+        let mapped = owners.into_iter().filter_map(|(pid, vma)| match &vma.backing {
+            Backing::File(file) => Some((pid, watched(open_mapped(pid, &vma, file).ok()?))),
+            Backing::Anonymous | Backing::Special(_) => None,
+        });
+        let on_hosts = hosts.iter().filter_map(|host| {
+            pulse.at(Place::Host);
+            Some((*host, watched(open_below(*host, path).ok()?)))
+        });
+        mapped.chain(on_hosts).find(|(_, file)| self.is(file))
+    }
+
+    /// Returns whether this is the file that was seen before, and not a new file at its place.
+    pub(super) fn is(&self, file: &Watched<'_>) -> bool {
+        FileId::of(&file.file).is_ok_and(|id| id == self.id)
     }
 
     fn symbol_file<'a>(

@@ -15,7 +15,6 @@ use super::{
     counts::Cause,
     debuginfod::Fetcher,
     demangle::{FunctionName, Language, MAX_NAME},
-    files::{FileId, Watched},
     maps::{Backing, Vma},
     objects::{Object, Objects},
     process::{Life, Process, Span, object_of, read_vmas},
@@ -379,9 +378,4 @@ fn named(name: FunctionName) -> (Arc<str>, FrameKind) {
         Language::Cpp | Language::Other => FrameKind::Native,
     };
     (name.text.into(), kind)
-}
-
-/// Returns whether this is the file that was seen before, and not a new file at its place.
-fn is(object: &Object, file: &Watched<'_>) -> bool {
-    FileId::of(&file.file).is_ok_and(|id| id == object.id)
 }

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{FRAME_BYTES, InMemory, Name, Named, Turn, User, is};
+use super::{FRAME_BYTES, InMemory, Name, Named, Turn, User};
 use crate::{
     model::ids::Pid,
     stacks::{
@@ -94,7 +94,7 @@ impl User {
         let (number, asked) = (map.number, addresses.clone());
         let names = self.run(turn, pid, reader::Place::Own, move |pulse| {
             let file = Watched { file: open_below(pid, &path).ok()?, pulse };
-            let names = is(&map, &file).then(|| perf_map::names(&file, &asked))?;
+            let names = map.is(&file).then(|| perf_map::names(&file, &asked))?;
             Some(
                 names
                     .into_iter()

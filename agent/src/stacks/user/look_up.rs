@@ -5,12 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use super::{Name, User, is, named};
+use super::{Name, User, named};
 use crate::{
     model::ids::Pid,
     stacks::{
         debuginfod::{DebugFile, Fetcher, Note},
-        files::{Watched, hosts, open_below, open_mapped},
+        files::{Watched, hosts, open_below},
         maps::{Backing, Vma},
         objects::Object,
         process::{Process, Span},
@@ -53,7 +53,7 @@ impl User {
             // A row of cgroups has a path; a pod has a name.
             let is_row = turn.owner.starts_with('/');
             let looked = self.run(turn, pid, place, move |pulse| {
-                let (owner, file) = open_any(&object, owners, &path, &hosts, pulse)?;
+                let (owner, file) = object.open(owners, &path, &hosts, pulse)?;
                 let looked = object.functions(&file, owner, &path, &hosts, debug_files.as_ref(), &asked);
                 let may_ask = looked.debug_file != DebugFile::Missing
                     || debug_files.is_some_and(|files| files.are_for_pods())
@@ -113,26 +113,6 @@ pub(in crate::stacks) fn is_in(frame: &Frame, build_ids: &HashSet<String>) -> bo
     build_id.is_some_and(|build_id| build_ids.contains(build_id))
 }
 
-/// Opens an object through the first of these processes that still maps it, or by its path on one of the hosts.
-fn open_any<'a>(
-    object: &Object,
-    owners: Vec<(Pid, Vma)>,
-    path: &str,
-    hosts: &[Pid],
-    pulse: &'a Pulse,
-) -> Option<(Pid, Watched<'a>)> {
-    let watched = |file| Watched { file, pulse };
-    let mapped = owners.into_iter().filter_map(|(pid, vma)| match &vma.backing {
-        Backing::File(file) => Some((pid, watched(open_mapped(pid, &vma, file).ok()?))),
-        Backing::Anonymous | Backing::Special(_) => None,
-    });
-    let on_hosts = hosts.iter().filter_map(|host| {
-        pulse.at(reader::Place::Host);
-        Some((*host, watched(open_below(*host, path).ok()?)))
-    });
-    mapped.chain(on_hosts).find(|(_, file)| is(object, file))
-}
-
 /// Returns whether the owner of a process is no pod. A process without an owner is gone, and may have been in a pod.
 fn is_of_node(owner: &str) -> bool {
     !owner.is_empty() && !is_pod(owner)
@@ -143,7 +123,7 @@ fn has_it(hosts: &[Pid], path: &str, object: &Object, pulse: &Pulse) -> bool {
     hosts.iter().any(|host| {
         pulse.at(reader::Place::Host);
         let file = pulse.beat().and_then(|()| open_below(*host, path));
-        file.is_ok_and(|file| is(object, &Watched { file, pulse }))
+        file.is_ok_and(|file| object.is(&Watched { file, pulse }))
     })
 }
 
