@@ -79,7 +79,7 @@ fn recordings_have_the_loads_own_time_in_every_format() -> Result<()> {
         start("folded", &["--agent", &url])?,
         start("svg", &off_cpu)?,
         start("html", &off_cpu)?,
-        start("pb.gz", &off_cpu)?,
+        start("pb.gz", &[&off_cpu[..], &["--lines"]].concat())?,
     ];
     let truth = slept_meanwhile(&cgroup, &mut recordings)?;
     let files = recordings.into_iter().map(Recording::finish).collect::<Result<Vec<_>>>()?;
@@ -98,7 +98,10 @@ fn recordings_have_the_loads_own_time_in_every_format() -> Result<()> {
         ensure!(frame.contains(" waits</title><rect class=\"sleep\""), "{frame}");
     }
     ensure!(svg.starts_with(b"<svg ") && html.starts_with(b"<!doctype html>"), "wrong formats");
-    let top = pprof_top(pprof)?;
+    let lines = pprof_top(pprof, "-lines")?;
+    let is_line = |line: &str| line.contains(" podperf_wait_middle ") && line.contains("load/sleepers.rs:");
+    ensure!(lines.lines().any(is_line), "{lines}");
+    let top = pprof_top(pprof, "-functions")?;
     ensure!(top.contains("Type: off_cpu"), "{top}");
     let line = top.lines().find(|line| line.ends_with(" podperf_wait_inner")).with_context(|| top.clone())?;
     // The columns are the flat time, its share, the sum of shares, and the cumulated time.
@@ -113,13 +116,13 @@ fn knows_its_node(agent: &Agent) -> Result<()> {
     within(DEADLINE, "names", || Ok((agent.get("/debug/profile?seconds=1", &[])?.0 == 200).then_some(())))
 }
 
-/// Returns the output of Go's `pprof -top` for a file.
-fn pprof_top(pprof: &[u8]) -> Result<String> {
+/// Returns the output of Go's `pprof -top` for a file. `unit` says what a row is: a function or a line.
+fn pprof_top(pprof: &[u8], unit: &str) -> Result<String> {
     let directory = TempDir::new()?;
     let file = directory.path().join("out.pb.gz");
     fs::write(&file, pprof)?;
     let output =
-        Command::new("go").args(["tool", "pprof", "-top", "-unit=s"]).arg(&file).stdin(Stdio::null()).output()?;
+        Command::new("go").args(["tool", "pprof", "-top", "-unit=s", unit]).arg(&file).stdin(Stdio::null()).output()?;
     let says = String::from_utf8(output.stdout)?;
     ensure!(output.status.success(), "{says}{}", String::from_utf8_lossy(&output.stderr));
     Ok(says)
@@ -208,6 +211,7 @@ fn what_cannot_be_recorded_is_said_with_the_way_out() -> Result<()> {
     let all_below = format!("record `{}/`", outer.kernel_path());
     for (arguments, code, says) in [
         (&["/a", "-o", "x.png"][..], BAD_ARGUMENTS, &["unknown extension of `x.png`", ".pb.gz"][..]),
+        (&["/a", "--lines", "-o", "x.svg"], BAD_ARGUMENTS, &["`--lines` needs a file for pprof", "-o FILE.pb.gz"]),
         (&["/a", "-o", "/nonexistent/x.svg"], FAILED, &["failed to write `/nonexistent/x.svg`", "-o FILE"]),
         (&["cart"], BAD_ARGUMENTS, &["bad subject `cart`", "`namespace/pod`"]),
         (&[], BAD_ARGUMENTS, &["POD|CGROUP"]),

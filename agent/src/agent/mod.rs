@@ -31,7 +31,7 @@ use crate::{
     model::status::{Part, State, Status},
     pods,
     recording::Windows,
-    stacks::{SymbolCounts, debuginfod::FetchCounts},
+    stacks::{LineFinder, SymbolCounts, debuginfod::FetchCounts},
     telemetry::{heartbeat::Heartbeats, http::ServerCounts, logs::LogCounts},
 };
 
@@ -68,6 +68,7 @@ pub struct Agent {
     symbols: SymbolCounts,
     /// `None` without `stacks.debuginfod.urls`.
     debug_files: Option<FetchCounts>,
+    lines: LineFinder,
     logs: &'static LogCounts,
     server: Arc<ServerCounts>,
     answering: AnsweringTime,

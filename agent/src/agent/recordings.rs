@@ -55,7 +55,17 @@ impl Agent {
         if merged.subjects.is_empty() {
             return Err(RecordError::Nothing(self.why_nothing(wanted, &merged).await));
         }
-        Ok(merged)
+        Ok(if wanted.lines { self.with_lines(merged).await } else { merged })
+    }
+
+    /// Looks up the source lines of a recording.
+    async fn with_lines(&self, merged: Merged) -> Merged {
+        // A large recording has millions of frames, and the server has one thread for all requests.
+        let collected = tokio::task::spawn_blocking(move || (merged.wanted_lines(), merged)).await;
+        match collected {
+            Ok((wanted, merged)) => Merged { lines: self.lines.find(wanted).await, ..merged },
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
     }
 
     /// Checks whether flame graphs of this side can be drawn.

@@ -30,7 +30,7 @@ use crate::{
     model::status::{State, Status},
     pods::{self, DaemonSet},
     recording::Windows,
-    stacks::{self, Naming, SymbolCounts, debuginfod, unwinder},
+    stacks::{self, LineFinder, Naming, SymbolCounts, debuginfod, unwinder},
     telemetry::{heartbeat::Heartbeats, logs::LogCounts},
 };
 
@@ -132,6 +132,7 @@ pub fn start(
     let symbols = SymbolCounts::default();
     let servers = config.stacks.debuginfod.settings().filter(|_| profiles);
     let (fetcher, debug_files) = servers.map(|settings| debuginfod::start(settings, status.clone())).unzip();
+    let (lines, files) = LineFinder::new(given_up.clone(), config.testing.sandbox);
     let windows_out = Windows::new(given_up.clone());
     let mut sinks = Sinks::default();
     sinks.add(Arc::new(windows_out.clone()));
@@ -156,6 +157,7 @@ pub fn start(
         measures_facts: parts::wants_facts(&config),
         symbols: symbols.clone(),
         debug_files,
+        lines,
         logs,
         server: Arc::default(),
         answering,
@@ -171,7 +173,7 @@ pub fn start(
         .then(|| {
             let confined = agent.lock_config().testing.sandbox;
             let naming = Naming { mode, confined, fetcher: fetcher.flatten() };
-            stacks::start(windows, processes, symbols, given_up, naming, move |profile, unwound| {
+            stacks::start(windows, processes, files, symbols, given_up, naming, move |profile, unwound| {
                 reader.send_unwound(unwound);
                 sinks.take(profile);
             })

@@ -15,8 +15,9 @@ use nix::errno::Errno;
 
 use super::clock::cpu_of_thread;
 
-/// Prefixes of the names of the threads that answer: the threads of the HTTP server, and the thread that draws.
-const NAMES: &[&str] = &["podperf-http", "podperf-draw"];
+/// Prefixes of the names of the threads that answer: the threads of the HTTP server, the thread that draws, and the one
+/// that reads source lines.
+const NAMES: &[&str] = &["podperf-http", "podperf-draw", "podperf-lines"];
 
 /// The account of answering time; all clones share one account.
 #[derive(Clone, Debug)]

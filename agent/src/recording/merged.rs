@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::{Coverage, Size, SubjectName};
-use crate::stacks::profile::{Activity, Sample, Stack};
+use crate::stacks::{
+    SourceLines, WantedLines,
+    profile::{Activity, Sample, Stack},
+};
 
 /// The samples that a recording takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::IntoStaticStr)]
@@ -47,6 +50,8 @@ pub struct Merged {
     pub merged: u64,
     /// The size of all stacks, in bytes.
     pub bytes: usize,
+    /// The source lines of user frames, if they were looked up.
+    pub lines: SourceLines,
 }
 
 /// The time of one subject.
@@ -118,7 +123,13 @@ impl Merged {
     /// Returns the amount of data to draw.
     #[must_use]
     pub fn size(&self) -> Size {
-        Size { samples: self.samples().count(), bytes: self.bytes }
+        Size { samples: self.samples().count(), bytes: self.bytes + self.lines.bytes() }
+    }
+
+    /// Returns the addresses of user code whose source lines can be looked up.
+    #[must_use]
+    pub fn wanted_lines(&self) -> WantedLines {
+        WantedLines::of(self.samples().flat_map(|(_, sample)| &sample.stack.frames))
     }
 
     /// Returns all samples, each with its subject.

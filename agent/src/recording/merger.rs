@@ -17,7 +17,10 @@ use crate::{
         slot::Slot,
         wait::{Unwind, WaitReason, WaitState},
     },
-    stacks::profile::{Activity, Frame, FrameKind, Function, Profile, Sample, Stack, Waker},
+    stacks::{
+        SourceLines,
+        profile::{Activity, Frame, FrameKind, Function, Profile, Sample, Stack, Waker},
+    },
 };
 
 /// The largest number of distinct sums of a merger. Over this, or over [`MOST_BYTES`], the half with the least time
@@ -238,6 +241,7 @@ impl Merger {
             sample_period: self.sample_period,
             merged,
             bytes,
+            lines: SourceLines::default(),
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Wanted {
     pub filter: Filter,
     /// The length of the recording.
     pub duration: Duration,
+    /// Set if the source lines of user frames are looked up when the recording has ended.
+    pub lines: bool,
 }
 
 /// The reasons why a recording or a drawing failed.

@@ -10,8 +10,8 @@ use object::{
     LittleEndian, U32,
     elf::{
         ELFCLASS32, ELFCLASS64, ELFDATA2LSB, ELFMAG, FileHeader32, FileHeader64, NT_GNU_BUILD_ID, NoteHeader32, PF_X,
-        PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_EXECINSTR, SHF_WRITE, SHN_XINDEX, SHT_DYNSYM, SHT_NOTE, SHT_PROGBITS,
-        SHT_RELA, SHT_SYMTAB, SectionHeader32, SectionHeader64,
+        PT_LOAD, PT_NOTE, SHF_ALLOC, SHF_COMPRESSED, SHF_EXECINSTR, SHF_WRITE, SHN_XINDEX, SHT_DYNSYM, SHT_NOTE,
+        SHT_PROGBITS, SHT_RELA, SHT_SYMTAB, SectionHeader32, SectionHeader64,
     },
     pod::{self, Pod},
     read::elf::{FileHeader, ProgramHeader, SectionHeader},
@@ -29,6 +29,7 @@ const MAX_SEGMENTS: usize = 64;
 /// The flags of sections with constants, and with data.
 const ALLOC: u64 = SHF_ALLOC as u64;
 const DATA: u64 = (SHF_ALLOC | SHF_WRITE) as u64;
+const COMPRESSED: u64 = SHF_COMPRESSED as u64;
 /// The most bytes of notes that are read, and the longest build id.
 const MAX_NOTES: u64 = 64 << 10;
 const MAX_BUILD_ID: usize = 64;
@@ -51,6 +52,8 @@ pub(super) struct Elf {
     segments: Vec<(Extent, u64, bool)>,
     /// The place of the section table, and the length of its entries.
     sections: (Extent, u64),
+    /// The place of the sections' names.
+    names: Option<Extent>,
     pub(super) build_id: Option<Vec<u8>>,
     /// The name and the checksum of the file with the symbols.
     pub(super) debug_link: Option<(String, u32)>,
@@ -62,6 +65,13 @@ pub(super) struct Elf {
     pub(super) dynamic: Option<SymbolTable>,
     /// The function table of a Go program.
     pub(super) go: Option<GoTable>,
+}
+
+/// A section of debug information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DebugSection {
+    pub(super) extent: Extent,
+    pub(super) is_compressed: bool,
 }
 
 struct Section {
@@ -149,6 +159,7 @@ impl Elf {
         let sections = self.table_of_sections::<H::SectionHeader>(file);
         let at = |index: u32| usize::try_from(index).ok().and_then(|index| sections.get(index));
         let names = at(names).map(|section| section.extent);
+        self.names = names;
         let is_named =
             |section: &Section, name: &[u8]| names.is_some_and(|names| is_named(file, names, section.name, name));
         let (mut text, mut go, mut module, mut relocations) = (None, None, None, None);
@@ -196,15 +207,32 @@ impl Elf {
     /// Returns the address and size of each section with code, by index; `None` for other sections. The table is read
     /// from the file each time, since few remembered files need it.
     pub(super) fn code(&self, file: &(impl ReadAt + ?Sized)) -> Vec<Option<Extent>> {
-        let sections = if self.is_64 {
-            self.table_of_sections::<SectionHeader64<LittleEndian>>(file)
-        } else {
-            self.table_of_sections::<SectionHeader32<LittleEndian>>(file)
-        };
         let code = |section: &Section| {
             section.is_code().then_some(Extent { offset: section.address, size: section.extent.size })
         };
-        sections.iter().map(code).collect()
+        self.all_sections(file).iter().map(code).collect()
+    }
+
+    /// Returns the sections with these names that are not mapped. Each name ends with a zero.
+    pub(super) fn debug_sections<const N: usize>(
+        &self,
+        file: &(impl ReadAt + ?Sized),
+        names: [&[u8]; N],
+    ) -> [Option<DebugSection>; N] {
+        let sections = self.all_sections(file);
+        names.map(|name| {
+            let mut debug = sections.iter().filter(|it| it.kind == SHT_PROGBITS && it.flags & ALLOC == 0);
+            let section = debug.find(|it| self.names.is_some_and(|names| is_named(file, names, it.name, name)))?;
+            Some(DebugSection { extent: section.extent, is_compressed: section.flags & COMPRESSED != 0 })
+        })
+    }
+
+    fn all_sections(&self, file: &(impl ReadAt + ?Sized)) -> Vec<Section> {
+        if self.is_64 {
+            self.table_of_sections::<SectionHeader64<LittleEndian>>(file)
+        } else {
+            self.table_of_sections::<SectionHeader32<LittleEndian>>(file)
+        }
     }
 
     fn table_of_sections<S>(&self, file: &(impl ReadAt + ?Sized)) -> Vec<Section>

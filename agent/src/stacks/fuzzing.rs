@@ -9,10 +9,10 @@ use super::{
     elf::Elf,
     elf_symbols,
     hotspot::{Frame, HotSpot},
-    maps, packed_symbols, perf_map,
+    line_table, maps, packed_symbols, perf_map,
 };
 
-/// Parses bytes as a program or a library: its build id, its links and its names.
+/// Parses bytes as a program or a library: its build id, its links, its names and its source lines.
 pub fn object_file(bytes: &[u8]) {
     let hash = elf_symbols::htlhash(bytes, bytes.len() as u64);
     assert!(hash.is_some());
@@ -32,6 +32,10 @@ pub fn object_file(bytes: &[u8]) {
     // Each address alone has the same name as in the whole list.
     let alone = addresses.iter().flat_map(|address| elf_symbols::functions(&elf, bytes, &[*address]));
     assert!(alone.eq(names));
+    let lines = |addresses: &[u64]| line_table::lines(&elf, bytes, addresses, usize::MAX).unwrap_or_default().lines;
+    let found = lines(&addresses);
+    assert!(found.values().all(|line| line.line > 0 && line.file.len() < 10 << 10));
+    assert!(addresses.iter().all(|address| lines(&[*address]).get(address) == found.get(address)));
     assert!(elf.cost() < 8 << 10 && elf.build_id.is_none_or(|id| id.len() <= 64));
 }
 

@@ -1,9 +1,10 @@
 //! Stacks: turns the addresses that the kernel side cached into a [`profile::Profile`] with names.
 //!
-//! `functions` reads the kernel's symbols. `symbols`, `user`, `process`, `files`, `objects`, `vdso` and `code` read the
-//! files that processes have mapped, on the threads of `reader`. `debuginfod` asks servers for debug files. `unwinder`
-//! reads the ring of copies. All other modules are pure. Mapped files are untrusted: `read_at`, `elf`, `elf_symbols`,
-//! `go_functions`, `go_module`, `perf_map`, `maps`, `demangle`, `hotspot`, `copied` and `dwarf` accept any bytes.
+//! `functions` reads the kernel's symbols. `symbols`, `user`, `process`, `files`, `objects`, `lines`, `vdso` and `code`
+//! read the files that processes have mapped, on the threads of `reader`. `debuginfod` asks servers for debug files.
+//! `unwinder` reads the ring of copies. All other modules are pure. Mapped files are untrusted: `read_at`, `elf`,
+//! `elf_symbols`, `go_functions`, `go_module`, `line_table`, `debug_section`, `perf_map`, `maps`, `demangle`, `hotspot`,
+//! `copied` and `dwarf` accept any bytes.
 
 mod allowances;
 mod asking;
@@ -11,6 +12,7 @@ mod clock;
 mod code;
 mod copied;
 mod counts;
+mod debug_section;
 pub mod debuginfod;
 mod demangle;
 mod dwarf;
@@ -22,6 +24,8 @@ pub mod fuzzing;
 mod go_functions;
 mod go_module;
 mod hotspot;
+mod line_table;
+mod lines;
 mod maps;
 mod nearest;
 mod objects;
@@ -61,6 +65,8 @@ use crate::{
 
 use crate::model::wait::WaitReason;
 pub use counts::{Cause, SymbolCounts, SymbolStats};
+pub use line_table::SourceLine;
+pub use lines::{FilesRequest, LineFinder, SourceLines, WantedLines};
 pub use shares::LONGEST_NAMING;
 pub use symbolizer::{Naming, start};
 pub use unread::{FrameOwner, UnreadFrames};

@@ -12,6 +12,7 @@ use super::{
     elf::Elf,
     elf_symbols::{checksum, functions, htlhash},
     files::{FileId, Watched, open_below, open_mapped},
+    line_table::{self, Lines},
     maps::{Backing, Vma},
     packed_symbols,
     reader::{Place, Pulse},
@@ -166,6 +167,24 @@ impl Object {
             }
             _ => (DebugFile::Unusable, None),
         }
+    }
+
+    /// Returns the source lines of the code at these addresses; `None` if debug information is neither in the object's
+    /// own `file` nor in the file of its symbols. Paths of source files take at most `room` bytes.
+    pub(super) fn lines(
+        &self,
+        file: &Watched<'_>,
+        process: Pid,
+        path: &str,
+        hosts: &[Pid],
+        addresses: &[u64],
+        room: usize,
+    ) -> Option<Lines> {
+        let elf = self.elf.as_ref()?;
+        line_table::lines(elf, file, addresses, room).or_else(|| {
+            let (symbols, found) = self.symbol_file(elf, process, path, hosts, file.pulse)?;
+            line_table::lines(&found, &symbols, addresses, room)
+        })
     }
 
     /// Opens the file through the first of these processes that still maps it, or by its path on one of the hosts.

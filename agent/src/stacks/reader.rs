@@ -29,6 +29,8 @@ use crate::{
     sandbox::confine_reader,
 };
 
+/// The name of the threads for files.
+const THREAD: &str = "podperf-files";
 /// The longest time for one read.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The time for which a place is avoided after a read took longer than [`PATIENCE`]. A place is also avoided until that
@@ -122,10 +124,15 @@ impl Reader {
     ///
     /// When that thread cannot be started.
     pub(super) fn start(confined: bool) -> io::Result<Self> {
+        Self::start_as(THREAD, confined)
+    }
+
+    /// Does what [`Self::start`] does. The threads for files have this name.
+    pub(super) fn start_as(name: &'static str, confined: bool) -> io::Result<Self> {
         let (starter, asked) = mpsc::channel::<mpsc::SyncSender<Thread>>();
         thread::Builder::new().name("podperf-readers".into()).spawn(move || {
             for answer in asked {
-                if let Some(thread) = start_thread(confined) {
+                if let Some(thread) = start_thread(name, confined) {
                     answer.send(thread).ok();
                 }
             }
@@ -188,6 +195,11 @@ impl Reader {
         }
     }
 
+    /// Notes that another thread calls from now on.
+    pub(super) fn new_caller(&mut self) {
+        self.waited = None;
+    }
+
     /// Returns the clock of the deadlines.
     pub(super) fn clock(&self) -> &Clock {
         &self.clock
@@ -235,10 +247,10 @@ impl Reader {
     }
 }
 
-fn start_thread(confined: bool) -> Option<Thread> {
+fn start_thread(name: &str, confined: bool) -> Option<Thread> {
     let (work, works) = mpsc::channel::<Work>();
     let (tell, told) = mpsc::sync_channel(1);
-    let started = thread::Builder::new().name("podperf-files".into()).spawn(move || {
+    let started = thread::Builder::new().name(name.into()).spawn(move || {
         if let Err(error) = own_descriptors() {
             debug!(%error, "a read that hangs keeps the agent's locks until it ends");
         }

@@ -12,6 +12,7 @@ use super::{
     ProfileSample, RawProfile, RawProfileWaker,
     counts::{Cause, SymbolCounts},
     debuginfod::Fetcher,
+    lines::FilesRequest,
     profile::{Activity, Profile, Sample, Stack, SubjectProfile, Waker},
     reader::Reader,
     shares::{TimeForFiles, share},
@@ -52,8 +53,8 @@ pub struct Naming {
 
 /// Starts the thread: it takes windows until their sender is gone, and calls `send` with each profile and the
 /// completeness of its stack walks. Between windows, it reads the mappings of `processes` with a new stack, so that
-/// they have names even if they end before their window does. While caches are `given_up`, it remembers nothing between
-/// windows.
+/// they have names even if they end before their window does, and answers requests for `files`. While caches are
+/// `given_up`, it remembers nothing between windows.
 ///
 /// # Errors
 ///
@@ -61,6 +62,7 @@ pub struct Naming {
 pub fn start(
     windows: mpsc::Receiver<RawProfile>,
     processes: mpsc::Receiver<Pid>,
+    files: mpsc::Receiver<FilesRequest>,
     counts: SymbolCounts,
     given_up: GivenUp,
     naming: Naming,
@@ -74,7 +76,7 @@ pub fn start(
         }
         let mut symbols = Symbols::new(reader).with_fetcher(fetcher);
         let mut number = 0_usize;
-        while let Some(work) = next(&windows, &processes) {
+        while let Some(work) = next(&windows, &files, &processes) {
             let forgets = given_up.has(Feature::Caches);
             match work {
                 Work::Window(window) => {
@@ -92,6 +94,10 @@ pub fn start(
                         return_free_memory();
                     }
                 }
+                Work::Files(FilesRequest { wanted, answer }) => {
+                    // The client may have gone.
+                    answer.send(symbols.files_of(wanted)).ok();
+                }
                 Work::Process(_) if forgets => {}
                 Work::Process(process) => symbols.prefetch(process),
             }
@@ -101,16 +107,24 @@ pub fn start(
 
 enum Work {
     Window(RawProfile),
+    Files(FilesRequest),
     Process(Pid),
 }
 
-/// Returns the next work: a waiting window comes before all processes. Returns `None` when no more windows come.
-fn next(windows: &mpsc::Receiver<RawProfile>, processes: &mpsc::Receiver<Pid>) -> Option<Work> {
+/// Returns the next work: a waiting window comes first, and processes last. Returns `None` when no more windows come.
+fn next(
+    windows: &mpsc::Receiver<RawProfile>,
+    files: &mpsc::Receiver<FilesRequest>,
+    processes: &mpsc::Receiver<Pid>,
+) -> Option<Work> {
     loop {
         match windows.try_recv() {
             Ok(window) => return Some(Work::Window(window)),
             Err(mpsc::TryRecvError::Disconnected) => return None,
             Err(mpsc::TryRecvError::Empty) => {}
+        }
+        if let Ok(request) = files.try_recv() {
+            return Some(Work::Files(request));
         }
         match processes.recv_timeout(LOOK_EVERY) {
             Ok(process) => return Some(Work::Process(process)),
@@ -262,9 +276,15 @@ fn by_owner<'a>(samples: &'a [ProfileSample]) -> BTreeMap<FrameOwner, RawStacks<
 mod tests {
     use std::time::SystemTime;
 
+    use tokio::sync::oneshot;
+
     use super::*;
     use crate::model::{lock::Lock, wait::WaitState};
-    use crate::{kernel::records::RawSample, model::ids::CgroupId, stacks::counts::SymbolStats};
+    use crate::{
+        kernel::records::RawSample,
+        model::ids::CgroupId,
+        stacks::{counts::SymbolStats, lines::WantedLines},
+    };
 
     fn wait(row: &str, stack: Option<&Arc<RawStack>>, ns: u64) -> ProfileSample {
         let key = SampleKey {
@@ -340,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_do_not_wait_for_processes() {
+    fn windows_do_not_wait_for_files_and_processes() {
         let (window_sender, windows) = mpsc::sync_channel(2);
         let (process_sender, processes) = mpsc::sync_channel(8);
         let window = || RawProfile {
@@ -352,13 +372,17 @@ mod tests {
             functions: Arc::default(),
             on_its_way: Arc::default(),
         };
-        let next = || next(&windows, &processes);
+        let (file_sender, files) = mpsc::sync_channel(2);
+        let next = || next(&windows, &files, &processes);
         for pid in 0..3 {
             process_sender.send(Pid(pid)).unwrap();
         }
         assert!(matches!(next(), Some(Work::Process(Pid(0)))));
+        let (answer, _answered) = oneshot::channel();
+        file_sender.send(FilesRequest { wanted: WantedLines::default(), answer }).unwrap();
         window_sender.send(window()).unwrap();
         assert!(matches!(next(), Some(Work::Window(_))));
+        assert!(matches!(next(), Some(Work::Files(_))));
         assert!(matches!(next(), Some(Work::Process(Pid(1)))));
         // Windows are still processed after the channel of processes has closed.
         drop(process_sender);

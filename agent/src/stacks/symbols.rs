@@ -12,6 +12,7 @@ use super::{
     clock::Clock,
     counts::{Cause, SymbolStats},
     debuginfod::Fetcher,
+    lines::{WantedFile, WantedLines},
     profile::{Frame, FrameKind, Function, Mapping, Stack},
     reader::Reader,
     remembered::Remembered,
@@ -127,6 +128,11 @@ impl Symbols {
         if *prefetches < PREFETCHES_PER_SECOND {
             *prefetches += u32::from(user.prefetch(process));
         }
+    }
+
+    /// Returns the wanted files that processes have mapped, or had mapped when they were last seen.
+    pub(super) fn files_of(&self, wanted: WantedLines) -> Vec<WantedFile> {
+        self.user.as_ref().map(|user| user.files_of(wanted)).unwrap_or_default()
     }
 
     /// Returns the named stacks of processes, in their order. All processes must belong to the one pod or cgroup of

@@ -1,6 +1,7 @@
 //! Names user addresses: keeps known processes, their files, and the functions that were looked up.
 
 mod jit;
+mod lines;
 mod look_up;
 mod prefetch;
 

@@ -54,9 +54,12 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "EXPR")]
     filter: Option<Filter>,
     /// The file: .svg and .html are flame graphs, .pb.gz is for pprof, .folded for other tools; `-` is stdout, folded
-    /// [default: podperf-SUBJECT-off-cpu.svg, or -on-cpu, -locks].
+    /// [default: podperf-SUBJECT-off-cpu.svg, or -on-cpu, -locks; with --lines .pb.gz].
     #[arg(short, long, value_name = "FILE")]
     output: Option<String>,
+    /// Add source files and lines of user code to a .pb.gz, where the programs or their debug files have them.
+    #[arg(long)]
+    lines: bool,
     #[command(flatten)]
     node: NodeOverrides,
     /// The agent to go through [default: that of `listen`, where one answers].
@@ -85,6 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         },
         filter: arguments.filter.clone().unwrap_or_default(),
         duration: arguments.duration,
+        lines: arguments.lines,
     };
     let settings = Settings::try_from(arguments.node.config()?)?;
     let output = Output::open(arguments.output.as_deref(), &wanted)?;

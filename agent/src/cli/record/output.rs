@@ -18,6 +18,9 @@ pub(crate) enum BadOutput {
     /// The name has no known extension for the format.
     #[error("unknown extension of `{0}` (.svg, .html, .pb.gz or .folded)")]
     Extension(String),
+    /// Only files for pprof have lines.
+    #[error("`--lines` needs a file for pprof (name one with `-o FILE.pb.gz`)")]
+    Lines,
 }
 
 /// The format and the target of a recording.
@@ -42,8 +45,12 @@ struct Unfinished(PathBuf);
 impl Output {
     /// Checks that the target can be written, before the recording starts.
     pub(super) fn open(name: Option<&str>, wanted: &Wanted) -> anyhow::Result<Self> {
-        let default = || file_name(&wanted.selector.to_string(), wanted.side, Format::Svg);
+        let format = if wanted.lines { Format::Pprof } else { Format::Svg };
+        let default = || file_name(&wanted.selector.to_string(), wanted.side, format);
         let name = name.map_or_else(default, str::to_owned);
+        if wanted.lines && Format::of_file(&name) != Some(Format::Pprof) {
+            return Err(BadOutput::Lines.into());
+        }
         if name == "-" {
             return Ok(Self { format: Format::Folded, target: Target::Stdout });
         }
@@ -117,11 +124,16 @@ mod tests {
     };
 
     fn open(name: &Path) -> anyhow::Result<Output> {
+        open_with(name, false)
+    }
+
+    fn open_with(name: &Path, lines: bool) -> anyhow::Result<Output> {
         let wanted = Wanted {
             selector: Selector::All,
             side: Side::OffCpu,
             filter: Filter::default(),
             duration: Duration::from_secs(1),
+            lines,
         };
         Output::open(name.to_str(), &wanted)
     }
@@ -145,6 +157,16 @@ mod tests {
         assert!(format!("{error:#}").contains("failed to write `/nonexistent/x.svg`"), "{error:#}");
         let error = open(Path::new("/tmp/x.png")).unwrap_err();
         assert!(error.is::<BadOutput>() && error.to_string().contains(".pb.gz"), "{error}");
+    }
+
+    #[test]
+    fn only_files_for_pprof_have_lines() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["x.svg", "x.folded", "-"] {
+            let error = open_with(&directory.path().join(name), true).unwrap_err();
+            assert!(error.is::<BadOutput>() && error.to_string().contains("`-o FILE.pb.gz`"), "{error}");
+        }
+        assert_eq!(open_with(&directory.path().join("x.pb.gz"), true).unwrap().format(), Format::Pprof);
     }
 
     #[test]

@@ -18,8 +18,9 @@ use crate::{
 
 /// The longest time for an agent to return its introduction or its progress.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The longest time beyond the recording: the first and the last window wait for their turn, and the last for its names.
-const NAMES: Duration = Duration::from_secs(180);
+/// The longest time beyond the recording: the first and the last window wait for their turn, the last for its names,
+/// and the recording for its lines.
+const NAMES: Duration = Duration::from_secs(240);
 
 /// An agent that answers.
 #[derive(Debug)]
@@ -82,6 +83,9 @@ pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> 
     }
     if !wanted.filter.is_empty() {
         query.append_pair("filter", &wanted.filter.to_string());
+    }
+    if wanted.lines {
+        query.append_pair("lines", "1");
     }
     let seconds = wanted.duration.as_secs_f64().to_string();
     let query = query.extend_pairs([
@@ -170,7 +174,7 @@ mod tests {
         let client = Client::new(&url).unwrap();
         let agent = Running { client, introduction: "podperf 0.0.1 on node a".to_owned() };
         let (selector, side, filter) = (Selector::All, Side::OffCpu, Filter::default());
-        let wanted = Wanted { selector, side, filter, duration: Duration::from_secs(1) };
+        let wanted = Wanted { selector, side, filter, duration: Duration::from_secs(1), lines: false };
         let (recorded, ()) = tokio::join!(record(&agent, &wanted, Format::Folded), server);
         assert!(recorded.unwrap_err().to_string().contains("too old to record"));
     }

@@ -11,7 +11,10 @@ use crate::{
         wait::{Unwind, WaitReason, WaitState},
     },
     recording::{Coverage, Merged, MergedSample, MergedSubject, Side, SubjectName},
-    stacks::profile::{Activity, Frame, FrameKind, Function, Stack},
+    stacks::{
+        SourceLines,
+        profile::{Activity, Frame, FrameKind, Function, Stack},
+    },
 };
 
 /// A hostile name of a function or cgroup. The formats must write it as text only.
@@ -37,6 +40,7 @@ pub(super) fn recording_of(path: &str, samples: Vec<MergedSample>) -> Merged {
         sample_period: on_cpu.then_some(Duration::from_millis(10)),
         merged: 0,
         bytes: 0,
+        lines: SourceLines::default(),
     }
 }
 

@@ -12,7 +12,10 @@ use super::{coverage, tree};
 use crate::{
     model::wait::Unwind,
     recording::{Merged, MergedSample, Side, SubjectName},
-    stacks::profile::{Activity, Frame, Mapping},
+    stacks::{
+        SourceLines,
+        profile::{Activity, Frame, Mapping},
+    },
 };
 
 #[derive(Clone, PartialEq, Message)]
@@ -79,6 +82,10 @@ struct MappedFile {
     build_id: i64,
     #[prost(bool, tag = "7")]
     has_functions: bool,
+    #[prost(bool, tag = "8")]
+    has_filenames: bool,
+    #[prost(bool, tag = "9")]
+    has_line_numbers: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -120,7 +127,7 @@ const SAMPLES_AT_ONCE: usize = 256;
 /// after the other are one message, so samples can be written in parts and need not all be in memory.
 pub(super) fn gzipped(merged: &Merged) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    let mut build = Builder::default();
+    let mut build = Builder { lines: Some(&merged.lines), ..Builder::default() };
     build.begin(merged);
     let mut buffer = Vec::new();
     // Writing to memory does not fail.
@@ -147,10 +154,18 @@ fn is_program(mapping: &Mapping) -> bool {
     mapping.path.starts_with('/') && !mapping.path.contains(".so")
 }
 
+/// Returns the sentence about source lines; `None` if none were looked up.
+fn sentence(lines: &SourceLines) -> Option<String> {
+    let (found, wanted) = (lines.found(), lines.wanted());
+    let others = "for the others no debug information was found, or not in time";
+    (wanted > 0).then(|| format!("Source lines: {found} of {wanted} addresses in files; {others}."))
+}
+
 /// Builds the tables, each entry once, compared by content. Ids are positions in the tables, counted from 1. The
 /// content of a known address is not compared again.
 #[derive(Default)]
-struct Builder {
+struct Builder<'a> {
+    lines: Option<&'a SourceLines>,
     profile: Profile,
     texts: HashMap<String, i64>,
     mappings: HashMap<Arc<Mapping>, u64>,
@@ -160,7 +175,7 @@ struct Builder {
     locations_at: HashMap<usize, u64>,
 }
 
-impl Builder {
+impl Builder<'_> {
     /// Writes all fields but the samples and the entries to which they refer.
     fn begin(&mut self, merged: &Merged) {
         // The first entry of the table is the empty string.
@@ -188,7 +203,7 @@ impl Builder {
                 self.mapping(mapping);
             }
         }
-        if let Some(says) = coverage::sentence(merged) {
+        for says in [coverage::sentence(merged), sentence(&merged.lines)].into_iter().flatten() {
             let comment = self.text(&says);
             self.profile.comment.push(comment);
         }
@@ -248,9 +263,11 @@ impl Builder {
             return id;
         }
         let mapping_id = frame.mapping.as_ref().map_or(0, |mapping| self.mapping(mapping));
-        let line = frame.functions.iter().map(|function| Line {
-            function_id: self.function(&function.name, &function.file),
-            line: function.line.into(),
+        let source = self.lines.and_then(|lines| lines.line(frame));
+        let line = frame.functions.iter().map(|function| {
+            let known = source.map(|source| (&source.file, source.line));
+            let (file, line) = known.unwrap_or((&function.file, function.line));
+            Line { function_id: self.function(&function.name, file), line: line.into() }
         });
         let line = line.collect();
         let id = self.profile.location.len() as u64 + 1;
@@ -272,7 +289,10 @@ impl Builder {
         let id = self.profile.mapping.len() as u64 + 1;
         let (filename, build_id) = (self.text(&mapping.path), self.text(mapping.build_id.as_deref().unwrap_or("")));
         // The names were looked up already, so the reader need not look them up.
-        self.profile.mapping.push(MappedFile { id, filename, build_id, has_functions: true });
+        let has_lines = self.lines.is_some_and(|lines| lines.has(mapping));
+        let (has_filenames, has_line_numbers) = (has_lines, has_lines);
+        let file = MappedFile { id, filename, build_id, has_functions: true, has_filenames, has_line_numbers };
+        self.profile.mapping.push(file);
         self.mappings.insert(Arc::clone(mapping), id);
         self.mappings_at.insert(address, id);
         id
@@ -293,7 +313,10 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::*, *};
-    use crate::{model::wait::WaitReason, stacks::profile::FrameKind};
+    use crate::{
+        model::wait::WaitReason,
+        stacks::{self, SourceLine, profile::FrameKind},
+    };
 
     fn profile(merged: &Merged) -> Profile {
         let mut bytes = Vec::new();
@@ -367,6 +390,33 @@ mod tests {
         let profile = profile(&recording(vec![sample]));
         let files = profile.mapping.iter().map(|file| &*profile.string_table[usize::try_from(file.filename).unwrap()]);
         assert_eq!(files.collect::<Vec<_>>(), ["/bin/cart", "[kernel]", "/lib/libc.so.6"]);
+    }
+
+    #[test]
+    fn a_frame_has_the_source_line_of_its_address_and_the_share_of_lines_is_told() {
+        let mapping = Arc::new(Mapping { path: "/bin/cart".into(), ..Mapping::default() });
+        let frame = |address| {
+            let function = stacks::profile::Function { name: "f".into(), file: "".into(), line: 0 };
+            let (mapping, functions) = (Some(Arc::clone(&mapping)), vec![function]);
+            Arc::new(Frame { address, kind: FrameKind::Native, mapping, functions })
+        };
+        let mut sample = wait(WaitReason::Disk, &[], &[], 1);
+        let frames = vec![frame(1), frame(2), frame(3)];
+        sample.stack = Arc::new(stacks::profile::Stack { frames, unwind: Unwind::Whole });
+        let line = |line| SourceLine { file: "/src/f.c".into(), line };
+        let mut lines = SourceLines::new(3);
+        lines.add(mapping, [(1, line(10)), (2, line(20))].into());
+        let profile = profile(&Merged { lines, ..recording(vec![sample]) });
+        let text = |place: i64| &*profile.string_table[usize::try_from(place).unwrap()];
+        let file = |id: u64| text(profile.function[usize::try_from(id - 1).unwrap()].filename);
+        let lines: Vec<_> = profile.location.iter().flat_map(|location| &location.line).collect();
+        let lines: Vec<_> = lines.iter().map(|line| (file(line.function_id), line.line)).collect();
+        assert_eq!(lines, [("/src/f.c", 10), ("/src/f.c", 20), ("", 0)]);
+        assert!(profile.mapping[0].has_filenames && profile.mapping[0].has_line_numbers);
+        let comments: Vec<_> = profile.comment.iter().map(|place| text(*place)).collect();
+        assert!(comments.iter().any(|says| says.starts_with("Source lines: 2 of 3 addresses")), "{comments:?}");
+        let without = self::profile(&recording(vec![wait(WaitReason::Disk, &[], &["main"], 1)]));
+        assert!(!without.string_table.iter().any(|text| text.contains("Source lines")));
     }
 
     #[test]

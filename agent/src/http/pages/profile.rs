@@ -42,7 +42,7 @@ impl Query {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Returns the subject, activity, filter and length of the requested recording, its format, and its id.
+    /// Returns the subject, activity, filter, length and lines of the requested recording, its format, and its id.
     ///
     /// # Errors
     ///
@@ -50,7 +50,8 @@ impl Query {
     pub fn wanted(&self) -> Result<(Wanted, Format, Option<&str>), String> {
         let format = self.format(Format::Svg)?;
         let (selector, side, filter, duration) = (self.selector()?, self.side()?, self.filter()?, self.duration()?);
-        Ok((Wanted { selector, side, filter, duration }, format, self.id()?))
+        let lines = self.lines(format)?;
+        Ok((Wanted { selector, side, filter, duration, lines }, format, self.id()?))
     }
 
     pub(in crate::http) fn selector(&self) -> Result<Selector, String> {
@@ -72,6 +73,15 @@ impl Query {
         self.get("format").map_or(Ok(default), |name| {
             Format::named(name).ok_or_else(|| format!("bad `format` `{name}` (`svg`, `pb`, `folded` or `html`)"))
         })
+    }
+
+    fn lines(&self, format: Format) -> Result<bool, String> {
+        match self.get("lines") {
+            None | Some("0") => Ok(false),
+            Some("1") if format == Format::Pprof => Ok(true),
+            Some("1") => Err("bad `lines` `1` (only files for pprof have lines: `format=pb`)".into()),
+            Some(other) => Err(format!("bad `lines` `{other}` (`0` or `1`)")),
+        }
     }
 
     fn id(&self) -> Result<Option<&str>, String> {
@@ -296,6 +306,11 @@ mod tests {
         assert_eq!(query("seconds=1").duration(), Ok(Duration::from_secs(1)));
         assert!(query(&format!("id={}", "x".repeat(65))).id().is_err() && query("id=x").id() == Ok(Some("x")));
         assert!(query("activity=both").side().unwrap_err().contains("`off-cpu`, `on-cpu` or `locks`"));
+        for (text, lines) in [("format=pb&lines=1", true), ("format=pb&lines=0", false), ("format=pb", false)] {
+            assert_eq!(query(text).wanted().unwrap().0.lines, lines, "{text}");
+        }
+        assert!(query("format=svg&lines=1").wanted().unwrap_err().contains("`format=pb`"));
+        assert!(query("format=pb&lines=yes").wanted().unwrap_err().contains("`0` or `1`"));
         assert!(query("format=png").format(Format::Svg).is_err() && query("subject=a").selector().is_err());
     }
 

@@ -70,3 +70,29 @@ pub(in crate::stacks) fn file() -> Vec<u8> {
     file[64..120].copy_from_slice(&segment.concat());
     file
 }
+
+/// Returns a file of 64 bits with these sections alone: the name, the flags and the bytes of each.
+pub(in crate::stacks) fn sections(sections: &[(&str, u64, &[u8])]) -> Vec<u8> {
+    let header = |name: usize, kind: u32, flags: u64, at: usize, size: usize| {
+        let mut bytes = [u32::try_from(name).unwrap(), kind].map(u32::to_le_bytes).concat();
+        bytes.extend([flags, 0, at as u64, size as u64].map(u64::to_le_bytes).concat());
+        bytes.extend([0; 24]);
+        bytes
+    };
+    let (mut file, mut headers, mut names) = (vec![0_u8; 64], vec![0_u8; 64], vec![0_u8]);
+    for (name, flags, bytes) in sections {
+        headers.extend(header(names.len(), 1, *flags, file.len(), bytes.len()));
+        names.extend([name.as_bytes(), b"\0"].concat());
+        file.extend(*bytes);
+    }
+    headers.extend(header(0, 3, 0, file.len(), names.len()));
+    file.extend(names);
+    let ident = [b"\x7fELF\x02\x01\x01".to_vec(), vec![0; 9], vec![3, 0, 62, 0, 1, 0, 0, 0]].concat();
+    file[..24].copy_from_slice(&ident);
+    let at = file.len() as u64;
+    file[40..48].copy_from_slice(&at.to_le_bytes());
+    let count = u16::try_from(headers.len() / 64).unwrap();
+    file[52..64].copy_from_slice(&[64, 56, 0, 64, count, count - 1].map(u16::to_le_bytes).concat());
+    file.extend(headers);
+    file
+}
