@@ -42,6 +42,8 @@ pub struct Merged {
     pub coverage: Coverage,
     /// The way to turn user frames on, for people; `None` if they are on.
     pub user_frames_off: Option<&'static str>,
+    /// The number of waits or samples of the whole node in the same windows.
+    pub of_node: u64,
     /// The losses on the whole node: reason and count.
     pub losses: Vec<(&'static str, u64)>,
     /// The time that one sample on the CPU stands for.

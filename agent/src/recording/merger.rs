@@ -81,6 +81,7 @@ pub struct Merger {
     start: Option<SystemTime>,
     duration: Duration,
     coverage: Coverage,
+    of_node: u64,
     losses: BTreeMap<&'static str, u64>,
     sample_period: Option<Duration>,
     count: u64,
@@ -101,6 +102,7 @@ impl Merger {
             start: None,
             duration: Duration::ZERO,
             coverage: Coverage::default(),
+            of_node: 0,
             losses: BTreeMap::new(),
             sample_period: None,
             count: 0,
@@ -123,14 +125,13 @@ impl Merger {
         for (reason, count) in &profile.losses {
             *self.losses.entry(reason).or_default() += count;
         }
+        let (side, slot) = (self.side, self.slot);
         for subject in &profile.subjects {
-            let name = SubjectName::from(&subject.subject);
-            if !self.selector.has(&name) {
-                continue;
-            }
-            let (side, slot) = (self.side, self.slot);
-            for sample in subject.samples.iter().filter(|sample| side.has(sample) && slot.let_pass(sample.passed)) {
-                self.add_sample(&name, sample);
+            let samples = || subject.samples.iter().filter(|sample| side.has(sample) && slot.let_pass(sample.passed));
+            self.of_node = samples().fold(self.of_node, |sum, sample| sum.saturating_add(sample.count));
+            if self.selector.takes(&subject.subject) {
+                let name = SubjectName::from(&subject.subject);
+                samples().for_each(|sample| self.add_sample(&name, sample));
             }
         }
         self.stacks.end_window();
@@ -237,6 +238,7 @@ impl Merger {
             duration: self.duration,
             coverage: self.coverage,
             user_frames_off: None,
+            of_node: self.of_node,
             losses: self.losses.into_iter().collect(),
             sample_period: self.sample_period,
             merged,
@@ -339,6 +341,7 @@ mod tests {
         merger.add(&window(3, "/b", vec![sample(wait(WaitReason::Disk), 1000)]));
         assert_eq!(merger.count(), 6);
         let merged = merger.finish();
+        assert_eq!(merged.of_node, 8);
         let sums: Vec<_> = merged.samples().map(|(_, sample)| (sample.nanoseconds, sample.count)).collect();
         assert_eq!(sums, [(30, 2), (12, 4)]);
         assert_eq!((merged.nanoseconds(), merged.duration), (42, Duration::from_secs(3)));

@@ -34,6 +34,14 @@ pub enum Selector {
         /// The pod's name.
         pod: String,
     },
+    /// All containers of a workload's pods, also of pods that begin later. It has the text form of a pod, and no text is
+    /// parsed as one: the agent selects the workload where no pod has the name.
+    Workload {
+        /// The namespace of the workload.
+        namespace: String,
+        /// The name of the workload.
+        workload: String,
+    },
     /// One subject.
     One(SubjectName),
     /// A cgroup and all rows below it. Its text form is a path that ends with `/`.
@@ -79,7 +87,28 @@ impl fmt::Display for SubjectName {
 }
 
 impl Selector {
-    /// Returns whether the selection includes this subject.
+    /// Returns whether the selection includes this subject of a profile.
+    #[must_use]
+    pub fn takes(&self, subject: &Subject) -> bool {
+        match (self, subject) {
+            (Self::All, _) => true,
+            (Self::One(SubjectName::Cgroup(one)), Subject::Cgroup(path)) => **path == **one,
+            (Self::Below(above), Subject::Cgroup(path)) => is_below(path, above),
+            (Self::One(SubjectName::Container { namespace, pod, container }), Subject::Container(info)) => {
+                *info.pod.namespace == **namespace && *info.pod.name == **pod && *info.name == **container
+            }
+            (Self::Pod { namespace, pod }, Subject::Container(info)) => {
+                *info.pod.namespace == **namespace && *info.pod.name == **pod
+            }
+            (Self::Workload { namespace, workload }, Subject::Container(info)) => {
+                *info.pod.namespace == **namespace && *info.pod.workload.name == **workload
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether the selection includes the subject with this name. It includes none by the name of a workload,
+    /// which names of subjects do not have.
     #[must_use]
     pub fn has(&self, name: &SubjectName) -> bool {
         match (self, name) {
@@ -88,10 +117,17 @@ impl Selector {
             (Self::Pod { namespace, pod }, SubjectName::Container { namespace: of, pod: name, .. }) => {
                 namespace == of && pod == name
             }
-            (Self::Below(path), SubjectName::Cgroup(name)) => {
-                name.strip_prefix(&**path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            }
+            (Self::Below(path), SubjectName::Cgroup(name)) => is_below(name, path),
             _ => false,
+        }
+    }
+
+    /// Returns the selection of the workload that has the name of this pod; `None` for any other selection.
+    #[must_use]
+    pub fn as_workload(&self) -> Option<Self> {
+        match self {
+            Self::Pod { namespace, pod } => Some(Self::Workload { namespace: namespace.clone(), workload: pod.clone() }),
+            _ => None,
         }
     }
 
@@ -104,6 +140,11 @@ impl Selector {
             _ => None,
         }
     }
+}
+
+/// Returns whether a cgroup is another one, or below it.
+fn is_below(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 impl FromStr for Selector {
@@ -136,7 +177,9 @@ impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All => f.write_str("all"),
-            Self::Pod { namespace, pod } => write!(f, "{namespace}/{pod}"),
+            Self::Pod { namespace, pod: name } | Self::Workload { namespace, workload: name } => {
+                write!(f, "{namespace}/{name}")
+            }
             Self::One(name) => name.fmt(f),
             Self::Below(path) => write!(f, "{path}/"),
         }
@@ -166,7 +209,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::pods::{ContainerInfo, Pod};
+    use crate::pods::{ContainerInfo, Pod, Workload, WorkloadKind};
 
     fn container(name: &str) -> SubjectName {
         SubjectName::Container { namespace: "shop".into(), pod: "cart-0".into(), container: name.into() }
@@ -216,7 +259,28 @@ mod tests {
             [(Subject::Container(Arc::new(info)), container("web")), (Subject::Cgroup("/a".into()), cgroup("/a"))]
         {
             assert_eq!(SubjectName::from(&subject), name);
+            for text in ["shop/cart-0", "shop/cart-0/web", "shop/cart-1", "/a", "/a/", "/", "/ab"] {
+                let selector: Selector = text.parse().unwrap();
+                assert_eq!(selector.takes(&subject), selector.has(&name), "{text} of {name}");
+            }
             assert_eq!(subject.to_string().parse(), Ok(Selector::One(name)));
         }
+    }
+
+    #[test]
+    fn a_workload_has_the_containers_of_its_pods_and_the_name_of_a_pod() {
+        let pod = Pod { workload: workload("cart"), name: "cart-7c9".into(), ..Pod::example() };
+        let id = "ab".repeat(32).parse().unwrap();
+        let info = ContainerInfo { pod: Arc::new(pod), name: "web".into(), image: "image".into(), id };
+        let subject = Subject::Container(Arc::new(info));
+        let of = |text: &str| text.parse::<Selector>().unwrap().as_workload();
+        let cart = of("shop/cart").unwrap();
+        assert!(cart.takes(&subject) && !cart.takes(&Subject::Cgroup("/cart".into())));
+        assert!(!of("shop/car").unwrap().takes(&subject) && !of("other/cart").unwrap().takes(&subject));
+        assert_eq!((cart.to_string().as_str(), of("shop/cart/web"), of("/cart")), ("shop/cart", None, None));
+    }
+
+    fn workload(name: &str) -> Workload {
+        Workload { kind: WorkloadKind::Deployment, name: name.into() }
     }
 }

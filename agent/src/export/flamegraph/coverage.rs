@@ -17,7 +17,10 @@ pub(super) fn sentence(merged: &Merged) -> Option<String> {
     let causes = Unwind::ALL.into_iter().filter(|end| !matches!(end, Unwind::Whole | Unwind::Guessed));
     let mut causes: Vec<_> = causes.map(|end| (coverage.of(end), end.name())).filter(|(time, _)| *time > 0).collect();
     causes.sort_unstable_by(|a, b| b.cmp(a));
-    let causes: Vec<_> = causes.iter().map(|(time, name)| format!("{name} {}", percent(*time, total))).collect();
+    let causes: Vec<_> = match &*causes {
+        [(_, only)] => vec![(*only).to_owned()],
+        several => several.iter().map(|(time, name)| format!("{name} {}", percent(*time, total))).collect(),
+    };
     // If user frames are off, one frame stands for all code of programs.
     let whole = if off.is_some() { "in user code" } else { "whole" };
     let parts = [
@@ -29,7 +32,9 @@ pub(super) fn sentence(merged: &Merged) -> Option<String> {
     ];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     let off = off.map(|way| format!(" User frames are off ({way}).")).unwrap_or_default();
-    (total > 0).then(|| format!("Stacks, by time: {}.{off}", parts.join(", ")))
+    // A stack without its callers is not drawn below them.
+    let warning = if is_thin(coverage) { ", so outer functions look too small" } else { "" };
+    (total > 0).then(|| format!("Stacks, by time: {}{warning}.{off}", parts.join(", ")))
 }
 
 /// Returns true if so much time has no callers that the picture may mislead.

@@ -36,6 +36,7 @@ pub(super) fn recording_of(path: &str, samples: Vec<MergedSample>) -> Merged {
         duration: Duration::from_secs(10),
         coverage,
         user_frames_off: None,
+        of_node: 0,
         losses: vec![],
         sample_period: on_cpu.then_some(Duration::from_millis(10)),
         merged: 0,

@@ -11,7 +11,10 @@ use std::{
     sync::Arc,
 };
 
-use super::tree::{Class, Node, Smaller, Step, step_of, steps_before, title};
+use super::{
+    tree::{Class, Node, Smaller, Step, class_of, step_of, steps_before, title},
+    usual::Usual,
+};
 use crate::recording::{Merged, MergedSample, SubjectName, smaller};
 
 /// The most frames of a picture: browsers become slow with more.
@@ -21,8 +24,7 @@ pub(super) const NARROWEST: u64 = 2_000;
 
 /// Returns the tree of a recording. With several subjects, each has a branch.
 pub(super) fn tree(merged: &Merged) -> Node {
-    let mut entries: Vec<Entry<'_>> =
-        merged.samples().map(|(name, sample)| Entry { name, sample, steps: 0, frames: 0, functions: 0 }).collect();
+    let mut entries: Vec<Entry<'_>> = merged.samples().map(|(name, sample)| Entry::new(name, sample)).collect();
     let whole = Smaller::of(&entries);
     let mut growing = Growing {
         several: merged.subjects.len() > 1,
@@ -54,9 +56,15 @@ struct Entry<'a> {
     frames: u32,
     /// Number of functions of the next frame that were taken.
     functions: u32,
+    /// The frames that are shown as one.
+    usual: Usual,
 }
 
 impl<'a> Entry<'a> {
+    fn new(name: &'a SubjectName, sample: &'a MergedSample) -> Self {
+        Self { name, sample, steps: 0, frames: 0, functions: 0, usual: Usual::of(&sample.stack.frames) }
+    }
+
     /// Returns the key of the next step, equal for equal steps; `None` at the end.
     fn next(&self, several: bool) -> Option<(usize, usize)> {
         if self.steps < steps_before(several, self.sample) {
@@ -64,18 +72,30 @@ impl<'a> Entry<'a> {
             // Steps before the frames are few, and are distinguished by their names.
             return of_subject.then(|| (std::ptr::from_ref(self.name).addr(), usize::MAX)).or(Some((0, 0)));
         }
+        if self.usual.comes_after(self.frames) {
+            // No address is as small.
+            return Some((self.usual.count(), usize::MAX));
+        }
         let frames = &self.sample.stack.frames;
-        let frame = frames.get(frames.len().checked_sub(1 + self.frames as usize)?)?;
+        let at = frames.len().checked_sub(1 + self.frames as usize)?;
+        let frame = frames.get(at).filter(|_| at >= self.usual.leave())?;
         Some((Arc::as_ptr(frame).addr(), self.functions as usize))
     }
 
     fn step(&self, several: bool) -> Option<Step> {
+        if self.steps >= steps_before(several, self.sample) && self.usual.comes_after(self.frames) {
+            return Some((self.usual.name().into(), class_of(self.sample, true)));
+        }
         step_of(self.name, self.sample, several, self.steps, self.frames as usize, self.functions as usize)
     }
 
     fn go_on(&mut self, several: bool) {
         if self.steps < steps_before(several, self.sample) {
             self.steps += 1;
+            return;
+        }
+        if self.usual.comes_after(self.frames) {
+            self.frames += self.usual.enter();
             return;
         }
         let frames = &self.sample.stack.frames;

@@ -8,7 +8,7 @@ use super::{
     caption, coverage,
     formatting::{escape, percent, time},
     grow::tree,
-    longest, palette, svg, tree,
+    longest, losses, palette, svg, tree,
 };
 use crate::recording::{Merged, Side};
 
@@ -33,12 +33,11 @@ pub fn policy(nonce: &str) -> String {
     )
 }
 
-/// Returns the page of a recording.
+/// Returns the begin of a page, up to its first tag below `body`. The page has the style sheet of all pages.
 #[must_use]
-pub fn page(merged: &Merged, links: &Links) -> String {
-    let title = escape(&format!("{} {}", tree::title(merged), merged.side.name()));
-    let nonce = if links.nonce.is_empty() { file_nonce(merged) } else { escape(&links.nonce) };
-    let mut html = format!(
+pub fn head(title: &str, nonce: &str) -> String {
+    let (title, nonce) = (escape(title), escape(nonce));
+    format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title} - podperf</title>\n\
@@ -46,12 +45,20 @@ pub fn page(merged: &Merged, links: &Links) -> String {
         policy(&nonce),
         svg::STYLE,
         palette::rules(),
-    );
+    )
+}
+
+/// Returns the page of a recording.
+#[must_use]
+pub fn page(merged: &Merged, links: &Links) -> String {
+    let title = format!("{} {}", tree::title(merged), merged.side.name());
+    let nonce = if links.nonce.is_empty() { file_nonce(merged) } else { escape(&links.nonce) };
+    let mut html = head(&title, &nonce);
     above(&mut html, links);
     // Writing to a string does not fail.
-    write!(html, "<h1>{title}</h1>\n<p>{}{}</p>\n", escape(&caption(merged)), when(merged)).ok();
+    write!(html, "<main>\n<h1>{}</h1>\n<p>{}{}</p>\n", escape(&title), escape(&caption(merged)), when(merged)).ok();
     covers(&mut html, merged);
-    losses(&mut html, merged);
+    losses::write(&mut html, merged);
     if merged.subjects.is_empty() {
         let why = match merged.side {
             Side::OffCpu => "Waits are shown once they have ended and their window is over.",
@@ -59,12 +66,12 @@ pub fn page(merged: &Merged, links: &Links) -> String {
             Side::OnCpu if merged.sample_period.is_none() => "No samples on the CPU are taken.",
             Side::OnCpu => "It was not seen on a CPU.",
         };
-        writeln!(html, "<p class=\"warn\">Nothing yet. {why}</p>").ok();
+        writeln!(html, "<p class=\"warn\">Nothing yet. {why}</p>\n</main>").ok();
     } else {
         graph(&mut html, merged);
         reasons(&mut html, merged);
         longest::stacks(&mut html, merged);
-        write!(html, "<script nonce=\"{nonce}\">\n{}</script>\n", svg::SCRIPT).ok();
+        write!(html, "</main>\n<script nonce=\"{nonce}\">\n{}</script>\n", svg::SCRIPT).ok();
     }
     html.push_str("</body>\n</html>\n");
     html
@@ -103,20 +110,8 @@ fn when(merged: &Merged) -> String {
 /// Writes how much of the time has a stack, so that a thin picture does not look like a complete one.
 fn covers(html: &mut String, merged: &Merged) {
     let Some(says) = coverage::sentence(merged) else { return };
-    let (class, warning) = if coverage::is_thin(&merged.coverage) {
-        ("warn", " Outer functions look too small: a stack without its callers is not drawn below them.")
-    } else {
-        ("soft", "")
-    };
-    writeln!(html, "<p class=\"{class}\">{says}{warning}</p>").ok();
-}
-
-fn losses(html: &mut String, merged: &Merged) {
-    if merged.losses.is_empty() {
-        return;
-    }
-    let losses: Vec<_> = merged.losses.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
-    writeln!(html, "<p class=\"warn\">Missing, on the whole node: {}.</p>", escape(&losses.join(", "))).ok();
+    let class = if coverage::is_thin(&merged.coverage) { "warn" } else { "soft" };
+    writeln!(html, "<p class=\"{class}\">{says}</p>").ok();
 }
 
 fn graph(html: &mut String, merged: &Merged) {
@@ -131,8 +126,10 @@ fn graph(html: &mut String, merged: &Merged) {
         html,
         "</ul>\n<div id=\"tools\" hidden><input id=\"search\" type=\"search\" placeholder=\"Find a function\" \
          aria-label=\"Find a function\" autocomplete=\"off\" spellcheck=\"false\"><button id=\"reset\" type=\"button\">\
-         Show all</button></div>\n<p id=\"shown\" aria-live=\"polite\"></p>\n\
-         <svg class=\"graph\" width=\"100%\" height=\"{}\" role=\"img\" aria-label=\"Flame graph, callers above\">\n{}</svg>\n",
+         Show all</button></div>\n<p class=\"told\"><span id=\"under\" aria-hidden=\"true\"></span><span id=\"shown\" \
+         aria-live=\"polite\"></span></p>\n\
+         <svg class=\"graph\" width=\"100%\" height=\"{}\" role=\"img\" aria-label=\"Flame graph, callers above\">\n{}\
+         </svg>\n",
         picture.height, picture.frames,
     )
     .ok();
@@ -151,13 +148,14 @@ fn graph(html: &mut String, merged: &Merged) {
 
 fn reasons(html: &mut String, merged: &Merged) {
     let (whole, all) = (merged.nanoseconds(), svg::legend(merged));
-    let heading = match merged.side {
-        Side::OffCpu | Side::Locks => "What it waited for",
-        Side::OnCpu => "Where it ran",
+    let (heading, column) = match merged.side {
+        Side::OffCpu | Side::Locks => ("What it waited for", "reason"),
+        Side::OnCpu => ("Where it ran", "code"),
     };
     write!(
         html,
-        "<h2>{heading}</h2>\n<table><thead><tr><th></th><th class=\"n\">time</th><th class=\"n\">share</th></tr></thead><tbody>\n"
+        "<h2>{heading}</h2>\n<table><thead><tr><th>{column}</th><th class=\"n\">time</th><th class=\"n\">share</th>\
+         </tr></thead><tbody>\n"
     )
     .ok();
     for (name, class, nanoseconds) in all {
@@ -198,6 +196,23 @@ mod tests {
         }
     }
 
+    /// A script turns the picture into frames that a keyboard reaches, so it needs both of its lines.
+    #[test]
+    fn all_but_the_links_is_the_main_part_and_each_column_has_a_name() {
+        let links = Links { above: vec![(Some("/".into()), "all".into())], nonce: "n".into() };
+        let nothing = Merged { subjects: vec![], ..recording(vec![]) };
+        for merged in [recording(vec![on_cpu(&["f"], 5)]), nothing] {
+            let page = page(&merged, &links);
+            let (before, main) = page.split_once("<main>").unwrap();
+            assert!(before.ends_with("</nav>\n") && main.contains("<h1>") && !main.contains("<th></th>"), "{page}");
+            assert_eq!(main.matches("</main>").count(), 1, "{page}");
+        }
+        let page = page(&recording(vec![on_cpu(&["f"], 5)]), &links);
+        for id in ["under", "shown", "search", "reset", "tools"] {
+            assert!(page.contains(&format!("id=\"{id}\"")) && svg::SCRIPT.contains(&format!("'{id}'")), "{id}");
+        }
+    }
+
     #[test]
     fn waits_for_locks_are_named_so_and_coloured_by_their_reason() {
         let page = page(&waiting_for_mutex(42), &Links::default());
@@ -212,13 +227,15 @@ mod tests {
     #[test]
     fn what_is_missing_is_said() {
         let mut merged = recording(vec![wait(WaitReason::Disk, &[], &["main"], 1)]);
-        merged.losses.push(("stack_walk", 7));
-        assert!(page(&merged, &Links::default()).contains("<p class=\"soft\">Stacks, by time: 100 % whole.</p>"));
-        assert!(page(&merged, &Links::default()).contains("Missing, on the whole node: stack_walk 7."));
+        merged.losses.push(("sample_table", 7));
+        let lossy = page(&merged, &Links::default());
+        assert!(lossy.contains("<p class=\"soft\">Stacks, by time: 100 % whole.</p>"), "{lossy}");
+        assert!(lossy.contains("Missing, on the whole node: 7 waits or samples without room"), "{lossy}");
         let mut cut = wait(WaitReason::Disk, &["io_schedule"], &["read"], 3);
         Arc::make_mut(&mut cut.stack).unwind = Unwind::NoFramePointers;
         let thin = page(&recording(vec![cut, wait(WaitReason::Disk, &[], &["main"], 5)]), &Links::default());
-        let says = "<p class=\"warn\">Stacks, by time: 62 % whole, 38 % incomplete (no_frame_pointers 38 %). Outer functions look";
+        let says = "<p class=\"warn\">Stacks, by time: 62 % whole, 38 % incomplete (no_frame_pointers), so outer \
+                    functions look too small.</p>";
         assert!(thin.contains(says), "{thin}");
         merged.subjects.clear();
         assert!(page(&merged, &Links::default()).contains("Nothing yet. Waits are shown"));

@@ -20,6 +20,8 @@ use crate::{
 
 /// The largest number of stacks.
 const STACKS: usize = 25;
+/// Stacks with less than this part of the total time are left out, but for the longest.
+const LEAST: u64 = 1000;
 /// The largest number of wakers of a stack.
 const WAKERS: usize = 3;
 
@@ -75,7 +77,9 @@ fn entries(merged: &Merged) -> Vec<Entry<'_>> {
     }
     let mut order: Vec<_> = sums.into_iter().collect();
     order.sort_by_key(|(_, (nanoseconds, ..))| Reverse(*nanoseconds));
-    order.truncate(STACKS);
+    let least = merged.nanoseconds() / LEAST;
+    let kept = order.iter().take(STACKS).take_while(|(_, (nanoseconds, ..))| *nanoseconds >= least).count();
+    order.truncate(kept.max(1));
     let new = |(key, (nanoseconds, name, sample))| (key, Entry { name, sample, nanoseconds, wakers: BTreeMap::new() });
     let mut entries: Vec<(Key, Entry<'_>)> = order.into_iter().map(new).collect();
     for (name, sample) in merged.samples() {
@@ -139,6 +143,15 @@ mod tests {
         );
         let wakers = "<p>75 % woken by <b>writer</b> of shop/cart-0/web</p><p>25 % woken by <b>&lt;b&gt;</b> of";
         assert!(html.contains(wakers), "{html}");
+    }
+
+    #[test]
+    fn stacks_that_take_nearly_no_time_are_left_out() {
+        let times = |times: &[u64]| {
+            let wait = |(at, time): (usize, &u64)| wait(WaitReason::Disk, &[], &[&format!("f{at}"), "main"], *time);
+            words(times.iter().enumerate().map(wait).collect()).matches("<details>").count()
+        };
+        assert_eq!((times(&[10_000, 10, 9, 1]), times(&[1; 500]), times(&[1; 2000]), times(&[0])), (2, STACKS, 1, 1));
     }
 
     #[test]

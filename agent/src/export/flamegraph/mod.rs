@@ -11,16 +11,18 @@ mod formatting;
 mod grow;
 mod html;
 mod longest;
+mod losses;
 mod palette;
 mod pprof;
 mod svg;
 mod tree;
+mod usual;
 
 #[cfg(test)]
 mod fixture;
 
 pub use formatting::{escape, percent, real, time};
-pub use html::{Links, STYLE, page, policy};
+pub use html::{Links, STYLE, head, page, policy};
 
 use crate::recording::{Merged, Side};
 
@@ -106,7 +108,7 @@ pub fn caption(merged: &Merged) -> String {
     let over = formatting::seconds(merged.duration);
     let plural = if count == 1 { "" } else { "s" };
     match merged.side {
-        Side::OffCpu => format!("{time} of waiting in {count} wait{plural} that ended within {over}"),
+        Side::OffCpu => format!("{time} of waiting within {over}, in which {count} wait{plural} ended"),
         Side::Locks => format!("{time} of waiting for locks in {count} wait{plural} that ended within {over}"),
         Side::OnCpu => format!("{time} on the CPU in {count} sample{plural} within {over}"),
     }
