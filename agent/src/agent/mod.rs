@@ -4,6 +4,7 @@ mod history;
 mod recordings;
 mod start;
 mod stop;
+mod suggestions;
 
 use crate::model::facts::FactFamily;
 use std::{

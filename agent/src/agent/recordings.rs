@@ -1,21 +1,15 @@
-//! Recordings of the agent, and the check of their subjects.
+//! Recordings of the agent, and the search for their subjects.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tokio::sync::Semaphore;
-
-use super::Agent;
+use super::{Agent, suggestions::suggestion};
 use crate::{
+    attribution::{Row, Snapshot},
     collector::{Observation, Purpose},
     config::{self, Runner, Settings, parts},
     model::{feature::Feature, lock::Lock, mode::Mode},
     recording::{self, LOST_WINDOW, Merged, RecordError, Registration, Selector, Side, SubjectName, Wanted},
 };
-
-/// Number of similar names that an error suggests for an unknown name.
-const NEAREST: usize = 3;
-/// The part of a text or a name that is compared, in bytes: the time to compare two grows with both.
-const COMPARED: usize = 256;
 
 impl Agent {
     /// Registers a recording, under an id by which other requests may end it.
@@ -46,7 +40,7 @@ impl Agent {
     /// Fails if the name is unknown, if stacks are not taken, or if there were none.
     pub async fn record(&self, registration: Registration, wanted: &Wanted) -> Result<Merged, RecordError> {
         self.takes(wanted.side)?;
-        self.know(&wanted.selector).await?;
+        let wanted = &Wanted { selector: self.find(&wanted.selector).await?, ..wanted.clone() };
         if let Some(label) = config::label_not_kept(&wanted.filter, &self.lock_config()) {
             return Err(RecordError::NotTaken(label));
         }
@@ -125,32 +119,84 @@ impl Agent {
         Ok(())
     }
 
-    /// Checks that the selector names an existing subject.
-    async fn know(&self, selector: &Selector) -> Result<(), RecordError> {
-        let observation = self.reader.read(Purpose::Look).await?;
-        let names = self.names(&observation);
-        if *selector == Selector::All || names.iter().any(|name| selector.has(name)) {
-            return Ok(());
+    /// Returns the selection of an existing subject. A name that no pod has may be that of a workload.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no such subject, or if the kernel's maps cannot be read.
+    pub async fn find(&self, selector: &Selector) -> Result<Selector, RecordError> {
+        // The windows are at hand, and a reading may have to be made.
+        let windows = self.windows.recent();
+        let is_in_windows = |selector: &Selector| {
+            windows.iter().flat_map(|window| &window.subjects).any(|subject| selector.takes(&subject.subject))
+        };
+        if *selector == Selector::All || is_in_windows(selector) {
+            return Ok(selector.clone());
         }
+        let observation = self.reader.read(Purpose::Look).await?;
+        if is_in(&observation.snapshot, selector) {
+            return Ok(selector.clone());
+        }
+        if let Some(workload) = selector.as_workload()
+            && (is_in(&observation.snapshot, &workload) || is_in_windows(&workload))
+        {
+            return Ok(workload);
+        }
+        self.find_cgroup(selector, &observation).await
+    }
+
+    /// Returns the selection of a cgroup that has not run yet, and so has no row.
+    async fn find_cgroup(&self, selector: &Selector, observation: &Observation) -> Result<Selector, RecordError> {
         let text = selector.to_string();
-        let unknown = |what, hint| Err(RecordError::Unknown { what, name: text.clone(), hint });
+        let unknown = |what, hint| RecordError::Unknown { what, name: text.clone(), hint };
         let (Selector::One(SubjectName::Cgroup(path)) | Selector::Below(path)) = selector else {
             let what = if matches!(selector, Selector::Pod { .. }) { "pod" } else { "container" };
             if self.pods.is_none() {
                 let hint = "pods have no names here; `--identity kubernetes --kubeconfig FILE` gives them theirs";
-                return unknown(what, hint.into());
+                return Err(unknown(what, hint.into()));
             }
-            return unknown(what, nearest(text.clone(), names).await);
+            let none = "no pod of this node has a similar name; `kubectl get pods --output wide` shows all nodes";
+            let hint = suggestion(text.clone(), self.like(selector, observation)).await;
+            return Err(unknown(what, hint.unwrap_or_else(|| none.into())));
         };
-        // A cgroup that has not run yet has no row, but may run soon.
         if path.split('/').any(|part| part == "..") || !self.cgroup_root.join(path.trim_start_matches('/')).is_dir() {
-            return unknown("cgroup", nearest(text.clone(), names).await);
+            let hint = suggestion(text.clone(), self.like(selector, observation)).await;
+            return Err(unknown("cgroup", hint.unwrap_or_else(|| "none here has a similar name".into())));
         }
         let row = self.row_of(path);
         if row == *path || matches!(selector, Selector::Below(_)) && row.starts_with(&**path) {
-            return Ok(());
+            return Ok(selector.clone());
         }
-        unknown("row", format!("it is counted in `{row}`; a larger `cgroups.depth` gives it a row of its own"))
+        let hint = format!("it is counted in `{row}`; a larger `cgroups.depth` gives it a row of its own");
+        Err(unknown("row", hint))
+    }
+
+    /// Returns a sentence with the pods, workloads and cgroups whose names are like a word that is no subject.
+    pub async fn suggest(&self, word: &str) -> Option<String> {
+        let observation = self.reader.read(Purpose::Look).await.ok()?;
+        let any_pod = Selector::Pod { namespace: String::new(), pod: String::new() };
+        let mut names = self.like(&any_pod, &observation);
+        names.extend(self.like(&Selector::All, &observation));
+        suggestion(word.to_owned(), names).await
+    }
+
+    /// Returns the names of all subjects of this kind: pods and workloads, containers, or cgroups.
+    fn like(&self, kind: &Selector, observation: &Observation) -> BTreeSet<String> {
+        let names = self.names(observation);
+        match kind {
+            Selector::Pod { .. } => {
+                let pods = names.iter().filter_map(|name| match name {
+                    SubjectName::Container { namespace, pod, .. } => Some(format!("{namespace}/{pod}")),
+                    SubjectName::Cgroup(_) => None,
+                });
+                let of_node = &observation.snapshot.pods;
+                pods.chain(of_node.iter().map(|pod| format!("{}/{}", pod.namespace, pod.workload.name))).collect()
+            }
+            Selector::One(SubjectName::Container { .. }) => {
+                names.iter().filter(|name| is_container(name)).map(ToString::to_string).collect()
+            }
+            _ => names.iter().filter(|name| !is_container(name)).map(ToString::to_string).collect(),
+        }
     }
 
     fn names(&self, observation: &Observation) -> BTreeSet<SubjectName> {
@@ -208,35 +254,29 @@ fn advice(selector: &Selector, names: &BTreeSet<SubjectName>) -> String {
     )
 }
 
-/// Returns a hint with the most similar names. It compares on another thread, since the server has one thread for all
-/// requests, and a node may have thousands of names.
-async fn nearest(text: String, names: BTreeSet<SubjectName>) -> String {
-    static ONE: Semaphore = Semaphore::const_new(1);
-    let Ok(one) = ONE.acquire().await else { return String::new() };
-    // The comparison goes on if the client goes away.
-    let compare = move || {
-        let hint = nearest_of(&text, &names);
-        drop(one);
-        hint
-    };
-    tokio::task::spawn_blocking(compare).await.unwrap_or_default()
+fn is_container(name: &SubjectName) -> bool {
+    matches!(name, SubjectName::Container { .. })
 }
 
-fn nearest_of(text: &str, names: &BTreeSet<SubjectName>) -> String {
-    let cut = |text: &str| text[..text.floor_char_boundary(COMPARED)].to_owned();
-    let last = |text: &str| cut(text.rsplit('/').next().unwrap_or_default());
-    let (whole, its_last) = (cut(text), last(text));
-    let likeness =
-        |name: &str| strsim::jaro_winkler(&whole, &cut(name)).max(strsim::jaro_winkler(&its_last, &last(name)));
-    let mut names: Vec<(f64, String)> =
-        names.iter().map(ToString::to_string).map(|name| (likeness(&name), name)).collect();
-    names.sort_by(|a, b| b.0.total_cmp(&a.0));
-    names.truncate(NEAREST);
-    if names.is_empty() {
-        return "none are known yet; try again in a moment".into();
+/// Returns whether the node has this pod, container or workload, or a row of this cgroup.
+fn is_in(snapshot: &Snapshot, selector: &Selector) -> bool {
+    let mut pods = snapshot.pods.iter();
+    let mut rows = snapshot.rows.iter().filter_map(|row| match &row.row {
+        Row::Cgroup(path) => Some(&**path),
+        _ => None,
+    });
+    match selector {
+        Selector::All => true,
+        Selector::Pod { namespace, pod } => pods.any(|it| *it.namespace == **namespace && *it.name == **pod),
+        Selector::Workload { namespace, workload } => {
+            pods.any(|it| *it.namespace == **namespace && *it.workload.name == **workload)
+        }
+        Selector::One(SubjectName::Container { namespace, pod, container }) => pods
+            .filter(|it| *it.namespace == **namespace && *it.name == **pod)
+            .any(|it| it.containers.iter().any(|known| *known.name == **container)),
+        Selector::One(SubjectName::Cgroup(path)) => rows.any(|row| row == path),
+        Selector::Below(_) => rows.any(|row| selector.has(&SubjectName::Cgroup(row.to_owned()))),
     }
-    let names: Vec<_> = names.iter().map(|(_, name)| format!("`{name}`")).collect();
-    format!("did you mean {}?", names.join(" or "))
 }
 
 #[cfg(test)]
@@ -251,16 +291,5 @@ mod tests {
         for text in ["/a/b", "/c", "/a/", "/", "shop/web"] {
             assert_eq!(advice(text), "record for longer", "{text}");
         }
-    }
-
-    #[test]
-    fn the_nearest_names_come_first() {
-        let names = ["/", "/system.slice/ssh.service", "/system.slice/cron.service", "/user.slice"];
-        let names = names.iter().map(|path| SubjectName::Cgroup((*path).into())).collect();
-        let hint = nearest_of("/system.slice/sssh.service", &names);
-        assert!(hint.starts_with("did you mean `/system.slice/ssh.service` or"), "{hint}");
-        assert!(nearest_of("/a", &BTreeSet::new()).contains("try again"));
-        // A long text is compared in part, also where its characters have several bytes.
-        assert!(nearest_of(&format!("/{}", "é".repeat(4000)), &names).starts_with("did you mean"));
     }
 }

@@ -65,13 +65,20 @@ pub fn start(
     let given_up = GivenUp::default();
     let (answering, heartbeats) = (AnsweringTime::default(), Heartbeats::default());
 
+    // All that can be refused is read before the first program is loaded: a pinned one would stay in the kernel.
+    if let Ok(settings) = parts::pod_settings(&config, &node_name) {
+        pods::check(&settings)?;
+    }
+    let access = parts::access_settings(&config);
+    let access = access.map(|settings| Access::new(settings, status.clone())).transpose()?.map(Arc::new);
+    let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings(), node_name.clone()));
+    let exporter = exporter.transpose()?.map(Arc::new);
+
     let (mut sensors, pins) = start_sensors(&config, host, plan, &status)?;
     let store = pins.is_some().then(|| Store::new(&config.run_dir));
     let checkpoint = Checkpoint::find(store, &sensors, &status);
     set_states(&status, &config, &sensors, host);
 
-    let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings(), node_name.clone()));
-    let exporter = exporter.transpose()?.map(Arc::new);
     let (window_sender, windows) = mpsc::sync_channel(WINDOWS_WAITING);
     let (process_sender, processes) = mpsc::sync_channel(PROCESSES_WAITING);
     let (unwinder, unwound) = match sensors.take_copies() {
@@ -118,8 +125,6 @@ pub fn start(
     let pins = pins.map(|pins| (pins, Store::new(&config.run_dir)));
     let daemon_set = pins.is_some().then(|| start_daemon_set(&config)).flatten();
     let pods = start_pods(&config, &node_name, &status, &reader)?;
-    let access = parts::access_settings(&config);
-    let access = access.map(|settings| Access::new(settings, status.clone())).transpose()?.map(Arc::new);
     let (facts, facts_now) = watch::channel(config.metrics.facts.clone());
     let push = config.otlp.metrics.enabled.then(|| {
         let receiver = config.otlp.metrics_settings();

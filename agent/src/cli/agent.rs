@@ -69,7 +69,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if arguments.unpin {
         return unpin::remove(&settings.config);
     }
-    let plan = overrides::plan(&settings.config)?;
+    let plan = overrides::plan(&settings.config, arguments.overrides.file())?;
     let log_level = start_log(&settings.config.log_level)?;
 
     let host = Host::read(overrides::cgroup_root(&settings.config));
@@ -166,7 +166,7 @@ fn settings(arguments: &Arguments) -> anyhow::Result<Settings> {
     if let Some(level) = &arguments.log_level {
         config.log_level.clone_from(level);
     }
-    Ok(Settings::try_from(config)?)
+    overrides::settings(config, arguments.overrides.file())
 }
 
 async fn reload(arguments: &Arguments, agent: &Agent, log_level: &LogLevel) {

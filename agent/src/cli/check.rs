@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     check::{Report, judge::judge, probe::Findings, table},
-    config::{Settings, parts},
+    config::parts,
     http,
     kernel::host::Host,
 };
@@ -42,8 +42,9 @@ pub(super) struct Impossible(#[source] io::Error);
 
 /// Checks the machine, prints the report, and returns the verdict's exit code.
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let settings = Settings::try_from(arguments.overrides.config()?)?;
-    let plan = overrides::plan(&settings.config)?;
+    let file = arguments.overrides.file();
+    let settings = overrides::settings(arguments.overrides.config()?, file)?;
+    let plan = overrides::plan(&settings.config, file)?;
     let host = Host::read(overrides::cgroup_root(&settings.config));
     let run_dir = run_dir::probe(&settings.config.run_dir);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -30,6 +30,7 @@ use crate::{
     export::otlp::EndpointError,
     kernel::{LoadError, host::Unsupported},
     pods::SourceError,
+    transport::tls::TlsError,
 };
 
 /// Tells why a pod is slow: counts, waits and stacks per cgroup.
@@ -121,11 +122,13 @@ fn print(text: &[u8]) -> anyhow::Result<()> {
 /// Returns the exit code for an error, so that scripts and supervisors can decide which failures are worth a restart.
 #[must_use]
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
-    let bad = error.is::<ConfigError>() || error.is::<PlanError>() || error.is::<record::BadOutput>();
-    let unusable = error.is::<SourceError>() || error.is::<EndpointError>();
+    let bad_argument = error.is::<record::BadOutput>() || error.is::<record::BadSubject>();
+    let bad = bad_argument || error.is::<ConfigError>() || error.is::<PlanError>();
+    let unusable = error.is::<SourceError>() || error.is::<EndpointError>() || error.is::<TlsError>();
+    let unsupported = error.is::<Unsupported>() || error.is::<record::NobodyRecords>();
     if bad || unusable || error.is::<check::Impossible>() {
         ExitCode::from(2)
-    } else if error.is::<Unsupported>() || error.downcast_ref().is_some_and(LoadError::is_unsupported) {
+    } else if unsupported || error.downcast_ref().is_some_and(LoadError::is_unsupported) {
         ExitCode::from(3)
     } else {
         ExitCode::FAILURE

@@ -1,6 +1,8 @@
 //! The flags that override the configuration file, and the configuration that results.
 
 use std::{
+    error::Error,
+    fs,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
@@ -9,10 +11,10 @@ use clap::Args;
 use podperf_ebpf::abi;
 
 use crate::{
-    config::{Config, ConfigError, Identity, Testing},
+    config::{Config, ConfigError, Identity, Settings, Testing, line_of, parse_listen},
     events::{
         self,
-        plan::{self, Limits, Plan, PlanError},
+        plan::{self, Limits, Plan},
     },
 };
 
@@ -26,7 +28,7 @@ pub(super) struct Overrides {
     #[command(flatten)]
     node: NodeOverrides,
     /// Address and port of the HTTP server; port 0 picks a free one [default: 127.0.0.1:9799].
-    #[arg(long, value_name = "ADDR:PORT", help_heading = CONNECTION)]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_listen, help_heading = CONNECTION)]
     listen: Option<SocketAddr>,
     /// The OTLP receiver of profiles [default: none, profiles are not sent].
     #[arg(long, value_name = "URL", help_heading = CONNECTION)]
@@ -59,7 +61,7 @@ pub(super) struct NodeOverrides {
 impl Overrides {
     /// Returns the path of the configuration file, if one is set.
     pub(super) fn file(&self) -> Option<&Path> {
-        self.node.config.as_deref()
+        self.node.file()
     }
 
     /// Returns the file, or the defaults, completed from OpenTelemetry's variables and overridden by the flags. The
@@ -83,6 +85,11 @@ impl Overrides {
 }
 
 impl NodeOverrides {
+    /// Returns the path of the configuration file, if one is set.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
     /// Returns the file, or the defaults, overridden by the flags. The result is not yet checked.
     pub(super) fn config(&self) -> Result<Config, ConfigError> {
         let mut config = self.config.clone().map_or_else(|| Ok(Config::default()), Config::read)?;
@@ -104,10 +111,29 @@ impl NodeOverrides {
     }
 }
 
-/// Returns the plan of the configured events.
-pub(super) fn plan(config: &Config) -> Result<Plan, PlanError> {
+/// Returns the checked configuration. An error names the file and the line that set the value.
+pub(super) fn settings(config: Config, file: Option<&Path>) -> anyhow::Result<Settings> {
+    Settings::try_from(config).map_err(|error| {
+        let key = if let ConfigError::Value { key, .. } = &error { *key } else { "" };
+        located(file, key, error)
+    })
+}
+
+/// Returns the plan of the configured events. An error names the file and the line that set them.
+pub(super) fn plan(config: &Config, file: Option<&Path>) -> anyhow::Result<Plan> {
     let limits = Limits { events: abi::PODPERF_MAX_EVENTS as usize, groups: abi::PODPERF_MAX_GROUPS as usize };
-    plan::plan(&config.counters.groups, Path::new(events::SYSFS), limits)
+    let plan = plan::plan(&config.counters.groups, Path::new(events::SYSFS), limits);
+    plan.map_err(|error| located(file, "counters.groups", error))
+}
+
+/// Adds the place of a key to an error about its value. A value that comes from a flag is in no file.
+fn located(file: Option<&Path>, key: &str, error: impl Error + Send + Sync + 'static) -> anyhow::Error {
+    let place = file.and_then(|file| Some((file, line_of(&fs::read_to_string(file).ok()?, key)?)));
+    let error = anyhow::Error::new(error);
+    match place {
+        Some((file, line)) => error.context(format!("`{}` at line {line}", file.display())),
+        None => error,
+    }
 }
 
 /// Returns the configured cgroup2 mount; with `None` the agent searches for one.

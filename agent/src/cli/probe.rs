@@ -12,7 +12,7 @@ use hyper::{Method, StatusCode};
 use tokio::time::{Instant, sleep};
 
 use super::{
-    client::{Client, Login, refusal},
+    client::{Client, ClientError, Login, refusal},
     time,
 };
 use crate::check::probe::introduction;
@@ -75,7 +75,11 @@ async fn ask_until_ready(arguments: &Arguments) -> Vec<Answer> {
 /// Returns the agent's introduction and its number of counting series, or the reason why it does not count.
 async fn ask(agent: &Client) -> Result<String, String> {
     let get = async |path| {
-        let answer = agent.ask(Method::GET, path, PATIENCE).await.map_err(|error| error.to_string())?;
+        let says = |error: ClientError| {
+            let hint = if error.is_nobody() { " (does an agent run there, and listen on this address?)" } else { "" };
+            format!("{error}{hint}")
+        };
+        let answer = agent.ask(Method::GET, path, PATIENCE).await.map_err(says)?;
         Ok::<_, String>((answer.0, String::from_utf8_lossy(&answer.1).into_owned()))
     };
     let (code, status) = get("/status").await?;

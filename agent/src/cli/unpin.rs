@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::Args;
 
 use super::run_dir;
@@ -24,6 +24,9 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 /// Removes everything that would outlive the agents here, and prints a line for each removed thing.
 #[expect(clippy::print_stdout, reason = "the answer of the command")]
 pub(super) fn remove(config: &Config) -> anyhow::Result<()> {
+    if let Ok(Some(pid)) = run_dir::probe(&config.run_dir) {
+        bail!("another podperf agent is running, pid {pid} (stop it first: it uses what this removes)");
+    }
     let _lock = run_dir::lock(&config.run_dir)?;
     let directory = &config.restart.directory;
     let pinned = if directory.exists() { Pins::open(directory, &config.run_dir)?.remove_all() } else { Ok(Vec::new()) };

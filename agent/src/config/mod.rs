@@ -35,15 +35,16 @@ pub use debuginfod::Debuginfod;
 pub use otlp::{Otlp, PushedMetrics, Tls};
 pub use runner::Runner;
 pub use sensors::SensorKeys;
-pub use server::{Authorization, Limits, Server, ServerLimits, ServerTls, TlsFiles};
+pub use server::{Authorization, Limits, Server, ServerLimits, ServerTls, TlsFiles, parse_listen};
 pub use testing::Testing;
-pub use text::BadText;
+pub use text::{BadText, line_of};
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase", expecting = "a mapping of keys")]
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Config {
+    #[serde(deserialize_with = "server::read_listen")]
     pub listen: SocketAddr,
     pub server: Server,
     pub node_name: String,

@@ -121,10 +121,14 @@ pub fn fit_maps(
     }
     let (maps, own) = (Mebi(map_bytes(config)), Mebi(OWN_BYTES));
     if budget.limit.is_none() {
+        // A number without a unit is a number of bytes.
+        let given = match budget.bytes {
+            few if few < 1 << 20 => format!("{few} bytes"),
+            bytes => Mebi(bytes).to_string(),
+        };
         let message = format!(
-            "{} is too little: maps of the configured sizes take {maps}, and the agent some {own} by itself (raise it, or \
-             lower `stacks.maxSamples` or `cgroups.max`)",
-            Mebi(budget.bytes)
+            "{given} is too little: maps of the configured sizes take {maps}, and the agent some {own} by itself \
+             (raise it, as in `200Mi`, or lower `stacks.maxSamples` or `cgroups.max`)"
         );
         return Err(ConfigError::Value { key: "overhead.maxMemory", message });
     }
@@ -418,6 +422,9 @@ mod tests {
         let says = error.to_string();
         assert!(says.starts_with("bad value for `overhead.maxMemory`: 55 MiB is too little: maps"), "{says}");
         assert!(says.contains("36 MiB") && says.contains("20 MiB") && says.contains("`stacks.maxSamples`"), "{says}");
+        let error = fit_maps(&mut config, Budget::of(MaxMemory::Bytes(200), None), map_bytes).unwrap_err();
+        let says = error.to_string();
+        assert!(says.contains("200 bytes is too little") && says.contains("as in `200Mi`"), "{says}");
         assert_eq!(config, Config::default());
     }
 

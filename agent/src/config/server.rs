@@ -1,8 +1,8 @@
 //! The section `server:`, and the checks across its keys.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::ConfigError;
 
@@ -41,6 +41,24 @@ pub struct Authorization {
 pub struct ServerLimits {
     pub requests_per_second: u32,
     pub max_percent: f64,
+}
+
+/// Parses `listen`, which the key and the flag have in common.
+///
+/// # Errors
+///
+/// An example, if the text is no address with a port.
+pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    let example = |_error| {
+        "expected an address and a port, such as `127.0.0.1:9799` or `[::]:9799` (names of hosts are not looked up)"
+            .to_owned()
+    };
+    text.parse().map_err(example)
+}
+
+pub(super) fn read_listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    parse_listen(&text).map_err(|says| de::Error::custom(format_args!("`{text}`: {says}")))
 }
 
 /// All limits of the server: the keys of `server.limits`, and those that only tests change.

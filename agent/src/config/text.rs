@@ -1,6 +1,7 @@
-//! The text of a configuration file: its syntax, then its keys. Pure.
+//! The text of a configuration file: its syntax, then its keys, and the line of a key. Pure.
 
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_yaml::Value;
 use thiserror::Error;
 
 use super::Config;
@@ -41,18 +42,64 @@ pub(super) fn keys<T: DeserializeOwned>(text: &str) -> Result<Option<T>, String>
     serde_yaml::from_str(text).map_err(|error| with_hint(&error.to_string()))
 }
 
-/// Adds the nearest key to the library's ``unknown field `x`, expected one of `a`, `b` at line 3``. Adds all keys where
-/// none is near, and the reason if the key was removed.
+/// Returns the line of a key, counted from 1; the line of its section if the section is written in one line. `None` if
+/// the text does not set the key.
+#[must_use]
+pub fn line_of(text: &str, key: &str) -> Option<usize> {
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let is_content = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    let mut rest: Vec<(usize, &str)> = (1..).zip(text.lines()).filter(|(_, line)| is_content(line)).collect();
+    let mut section: Option<(usize, &str)> = None;
+    for part in key.split('.') {
+        // The first line is one of the section's own keys, and deeper lines belong to sections in it.
+        let own = rest.first().map_or(0, |(_, line)| indent(line));
+        let is_key = |(_, line): &&(usize, &str)| {
+            let after = line.trim_start().strip_prefix(part);
+            indent(line) == own && after.is_some_and(|after| after.trim_start().starts_with(':'))
+        };
+        let Some(&(number, line)) = rest.iter().find(is_key) else {
+            return section.filter(|(_, line)| line.contains(&format!("{part}:"))).map(|(number, _)| number);
+        };
+        let below = rest.into_iter().skip_while(|(other, _)| *other <= number);
+        rest = below.take_while(|(_, below)| indent(below) > indent(line)).collect();
+        section = Some((number, line));
+    }
+    section.map(|(number, _)| number)
+}
+
+/// Returns the paths of all keys of this name.
+fn keys_named(name: &str) -> Vec<String> {
+    fn walk(value: &Value, above: &str, name: &str, found: &mut Vec<String>) {
+        let Value::Mapping(keys) = value else { return };
+        for (key, value) in keys.iter().filter_map(|(key, value)| Some((key.as_str()?, value))) {
+            let path = if above.is_empty() { key.to_owned() } else { format!("{above}.{key}") };
+            walk(value, &path, name, found);
+            found.extend((key == name).then_some(path));
+        }
+    }
+    let mut found = Vec::new();
+    // The defaults have all keys, and writing them does not fail.
+    walk(&serde_yaml::to_value(Config::default()).unwrap_or_default(), "", name, &mut found);
+    found
+}
+
+/// Adds the nearest key to the library's ``unknown field `x`, expected one of `a`, `b` at line 3``, or else the only
+/// key of this name in another section. Adds all keys where there is none, and the reason if the key was removed.
 fn with_hint(message: &str) -> String {
+    if message.starts_with("counters.groups") && message.contains("expected a sequence") {
+        return format!("{message} (a list of groups, each a list of events, as in `[[cycles, instructions]]`)");
+    }
     let Some((before, after)) = message.split_once("unknown field `") else { return message.to_owned() };
     let Some((unknown, rest)) = after.split_once('`') else { return message.to_owned() };
     let known: Vec<_> = rest.split('`').skip(1).step_by(2).collect();
     let position = rest.rfind(" at line").map_or("", |at| &rest[at..]);
     let path = format!("{}{unknown}", before.replace(": ", "."));
+    let elsewhere = keys_named(unknown);
     let removed = REMOVED.iter().find(|(key, _)| *key == path);
     let hint = match nearest(unknown, &known) {
         _ if let Some((_, instead)) = removed => format!("this key was removed: {instead}"),
         Some(nearest) => format!("did you mean `{nearest}`?"),
+        None if let [elsewhere] = &*elsewhere => format!("did you mean `{elsewhere}`?"),
         None if known.is_empty() => return message.to_owned(),
         None => format!("one of `{}`", known.join("`, `")),
     };
@@ -105,6 +152,43 @@ mod tests {
     }
 
     #[test]
+    fn groups_that_are_no_lists_are_refused_with_an_example() {
+        for text in ["counters: {groups: [cycles]}", "counters:\n  groups: cycles"] {
+            assert!(refusal(text).contains("as in `[[cycles, instructions]]`)"), "{}", refusal(text));
+        }
+        assert!(!refusal("cgroups: {include: x}").contains("cycles"));
+    }
+
+    #[test]
+    fn a_name_is_no_address_to_listen_on_and_the_error_has_an_example() {
+        let says = refusal("listen: localhost:9799");
+        assert!(says.contains("listen: `localhost:9799`: expected an address and a port"), "{says}");
+        assert!(says.contains("such as `127.0.0.1:9799`"), "{says}");
+        assert_eq!(read("listen: '[::]:1'").unwrap().listen.port(), 1);
+    }
+
+    #[test]
+    fn the_line_of_a_key_is_found_in_its_own_section() {
+        let text = "listen: x # otlp:\notlp:\n  # interval: 1s\n  metrics:\n    interval: 1s\n\n  interval: 2s\n\
+                    stacks: {longWait: 1s, filter: x}\ncgroups:\n  depth: 2\nx:\n  max: 1\n";
+        for (key, line) in [
+            ("listen", Some(1)),
+            ("otlp", Some(2)),
+            ("otlp.metrics", Some(4)),
+            ("otlp.metrics.interval", Some(5)),
+            ("otlp.interval", Some(7)),
+            ("stacks.filter", Some(8)),
+            ("stacks.unwind", None),
+            ("cgroups.depth", Some(10)),
+            ("cgroups.max", None),
+            ("interval", None),
+            ("nodeName", None),
+        ] {
+            assert_eq!(line_of(text, key), line, "{key}");
+        }
+    }
+
+    #[test]
     fn only_a_near_key_is_suggested() {
         for (text, key) in [
             ("listn: x", "listen"),
@@ -116,7 +200,16 @@ mod tests {
             let message = refusal(text);
             assert!(message.contains(&format!("(did you mean `{key}`?)")), "{text}: {message}");
         }
-        for text in ["a: 1", "x: 1", "image: podperf", "endpoint: x"] {
+        for (text, key) in [
+            ("level: pod", "metrics.level"),
+            ("endpoint: x", "otlp.endpoint"),
+            ("stacks: {leaveFree: 2}", "pmu.leaveFree"),
+        ] {
+            let message = refusal(text);
+            assert!(message.contains(&format!("(did you mean `{key}`?)")), "{text}: {message}");
+        }
+        // Several sections have this key.
+        for text in ["a: 1", "x: 1", "image: podperf", "enabled: true"] {
             let message = refusal(text);
             assert!(!message.contains("did you mean") && message.contains("(one of `listen`, `server`, "), "{message}");
             assert!(message.ends_with("(every key is explained in config/podperf.yaml)"), "{message}");

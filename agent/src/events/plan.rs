@@ -120,13 +120,13 @@ pub enum PlanError {
         source: TermError,
     },
     /// A group without events.
-    #[error("empty group `groups[{group}]` (name an event in it, or remove it)")]
+    #[error("empty group `counters.groups[{group}]` (name an event in it, or remove it)")]
     EmptyGroup {
         /// The index of the group, from 0.
         group: usize,
     },
     /// There are more groups than the kernel side has room for.
-    #[error("too many groups in `groups`: {count}, and at most {limit} fit (merge or remove some)")]
+    #[error("too many groups in `counters.groups`: {count}, and at most {limit} fit (merge or remove some)")]
     TooManyGroups {
         /// The number of configured groups.
         count: usize,
@@ -134,7 +134,7 @@ pub enum PlanError {
         limit: usize,
     },
     /// There are more events than the kernel side has room for.
-    #[error("too many events in `groups`: {count}, and at most {limit} fit (remove some)")]
+    #[error("too many events in `counters.groups`: {count}, and at most {limit} fit (remove some)")]
     TooManyEvents {
         /// The number of configured events.
         count: usize,
@@ -226,9 +226,9 @@ impl fmt::Display for Placed {
 }
 
 impl fmt::Display for Place {
-    /// Writes the place as a path into the configuration's list of groups.
+    /// Writes the path of the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "groups[{}][{}]", self.group, self.index)
+        write!(f, "counters.groups[{}][{}]", self.group, self.index)
     }
 }
 

@@ -71,7 +71,7 @@ fn what_the_machine_lacks_is_unsupported_and_the_rest_is_counted() {
 fn the_same_event_twice_is_an_error() {
     assert_eq!(
         error(&[&["cycles"], &["instructions", "cpu-cycles:uk"]]),
-        "same event twice: `cycles` at `groups[0][0]` and `cpu-cycles:uk` at `groups[1][1]` \
+        "same event twice: `cycles` at `counters.groups[0][0]` and `cpu-cycles:uk` at `counters.groups[1][1]` \
          (remove one; in the terms of a PMU, another `name=` helps too)"
     );
     for pair in [
@@ -87,8 +87,8 @@ fn the_same_event_twice_is_an_error() {
 
 #[test]
 fn an_event_both_whole_and_by_mode_is_an_error() {
-    let expected = "event both whole and by mode: `cycles:u` at `groups[0][0]` and `cycles` at \
-                    `groups[0][1]`, which a sum counts twice (keep the whole, or `:u` and `:k`)";
+    let expected = "event both whole and by mode: `cycles:u` at `counters.groups[0][0]` and `cycles` at \
+                    `counters.groups[0][1]`, which a sum counts twice (keep the whole, or `:u` and `:k`)";
     assert_eq!(error(&[&["cycles:u", "cycles"]]), expected);
     for pair in [["cycles", "cycles:k"], ["cpu/event=1/", "cpu/event=1/u"], ["faults", "page-faults:u"]] {
         assert!(matches!(planned(&[&pair]), Err(PlanError::WholeAndSplit { .. })), "{pair:?}");
@@ -111,12 +111,12 @@ fn different_series_stand_side_by_side() {
 fn more_than_fits_is_an_error() {
     let six = ["cycles", "instructions", "faults", "cs", "r1", "r2"];
     assert!(planned(&[&six]).is_ok());
-    assert_eq!(error(&[&six, &["r3"]]), "too many events in `groups`: 7, and at most 6 fit (remove some)");
+    assert_eq!(error(&[&six, &["r3"]]), "too many events in `counters.groups`: 7, and at most 6 fit (remove some)");
     assert_eq!(
         error(&[&["r1"], &["r2"], &["r3"], &["r4"]]),
-        "too many groups in `groups`: 4, and at most 3 fit (merge or remove some)"
+        "too many groups in `counters.groups`: 4, and at most 3 fit (merge or remove some)"
     );
-    assert_eq!(error(&[&["r1"], &[]]), "empty group `groups[1]` (name an event in it, or remove it)");
+    assert_eq!(error(&[&["r1"], &[]]), "empty group `counters.groups[1]` (name an event in it, or remove it)");
     assert_eq!(planned(&[]), Ok(Plan::default()));
 }
 
@@ -124,7 +124,7 @@ fn more_than_fits_is_an_error() {
 fn a_mode_that_the_kernel_would_ignore_is_an_error() {
     assert_eq!(
         error(&[&["cpu-clock:u"]]),
-        "no modes of event `cpu-clock:u` at `groups[0][0]`: the kernel counts it only as a whole \
+        "no modes of event `cpu-clock:u` at `counters.groups[0][0]`: the kernel counts it only as a whole \
          (remove the modifier)"
     );
     assert!(planned(&[&["cpu-clock:uk", "minor-faults:k"]]).is_ok());
@@ -134,11 +134,11 @@ fn a_mode_that_the_kernel_would_ignore_is_an_error() {
 fn an_error_names_its_place_and_its_cause() {
     assert_eq!(
         error(&[&["cycles"], &["instructions", "cylces"]]),
-        "failed to read event at `groups[1][1]`: unknown event `cylces` (did you mean `cycles`?)"
+        "failed to read event at `counters.groups[1][1]`: unknown event `cylces` (did you mean `cycles`?)"
     );
     assert_eq!(
         error(&[&["cpu/event=256/"]]),
-        "failed to find event `cpu/event=256/` at `groups[0][0]`: \
+        "failed to find event `cpu/event=256/` at `counters.groups[0][0]`: \
          too large value 0x100 of 8-bit field `event` (at most 0xff)"
     );
 }

@@ -118,7 +118,13 @@ fn tokens(expression: &str) -> Result<Vec<Token>, FilterError> {
             tokens.push(Token { text: characters[at..end].iter().collect(), quoted: false, column });
             at = end;
         } else {
-            let message = format!("`{}` is unexpected (put texts in quotes)", characters[at]);
+            let hint = match characters[at] {
+                '=' => "write `==`",
+                '&' => "write `&&`",
+                '|' => "write `||`",
+                _ => "put texts in quotes",
+            };
+            let message = format!("`{}` is unexpected ({hint})", characters[at]);
             return Err(FilterError { expression: expression.to_owned(), column, message });
         }
     }

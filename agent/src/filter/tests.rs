@@ -74,7 +74,7 @@ fn durations_and_names_are_compared_as_asked() {
 #[test]
 fn errors_point_at_the_column() {
     for (expression, column, message) in [
-        ("state = D", 6, "`=` is unexpected"),
+        ("state = D", 6, "`=` is unexpected (write `==`)"),
         ("state == X", 9, "`X` is no state"),
         ("duration == 1ms", 9, "compared by `>`"),
         ("duration > soon", 11, "`soon` is no duration"),

@@ -42,6 +42,6 @@ pub use pod::{Container, ContainerKind, Pod, PodChange};
 pub use prune::label_name;
 pub use reporter::SourceStats;
 pub(crate) use request_failure::{Remedy, Server, ServerKind};
-pub use source::{KubeletSettings, Source, SourceKind, SourceSettings, start};
+pub use source::{KubeletSettings, Source, SourceKind, SourceSettings, check, start};
 pub use trial::{Trial, try_once};
 pub use workload::{Workload, WorkloadKind};

@@ -68,6 +68,16 @@ pub struct Source {
     task: JoinHandle<()>,
 }
 
+/// Reads the credentials of a source, and sends no request.
+///
+/// # Errors
+///
+/// Fails without credentials, or if none of them can be used, as [`start`] does.
+pub fn check(settings: &SourceSettings) -> Result<(), SourceError> {
+    let (credentials, kind, _) = settings.login();
+    credentials.server(kind).map(drop)
+}
+
 /// Starts the task that requests pods. Must be called on a tokio runtime with time and I/O. The task calls `changes` on
 /// this runtime, so `changes` must not block.
 ///
@@ -88,14 +98,8 @@ pub(super) fn start_at(
     status: Status,
     changes: Changes,
 ) -> Result<Source, SourceError> {
-    let SourceSettings { source, node_name, kubeconfig, context, labels, annotations } = settings;
-    let (credentials, kind, by) = match &source {
-        SourceKind::Watch => (Credentials::Api { kubeconfig, context }, ServerKind::Api, "watch"),
-        SourceKind::Kubelet(KubeletSettings { url, ca_file, insecure_skip_verify, .. }) => {
-            let (url, ca_file, insecure_skip_verify) = (url.clone(), ca_file.clone(), *insecure_skip_verify);
-            (Credentials::Kubelet { url, ca_file, insecure_skip_verify }, ServerKind::Kubelet, "kubelet")
-        }
-    };
+    let (credentials, kind, by) = settings.login();
+    let SourceSettings { source, node_name, labels, annotations, .. } = settings;
     let server = credentials.server(kind)?;
 
     let origin = match &source {
@@ -113,6 +117,22 @@ pub(super) fn start_at(
         }
     };
     Ok(Source { stats, poke, task })
+}
+
+impl SourceSettings {
+    /// Returns the credentials, the kind of the server, and the word for the way.
+    fn login(&self) -> (Credentials, ServerKind, &'static str) {
+        match &self.source {
+            SourceKind::Watch => {
+                let (kubeconfig, context) = (self.kubeconfig.clone(), self.context.clone());
+                (Credentials::Api { kubeconfig, context }, ServerKind::Api, "watch")
+            }
+            SourceKind::Kubelet(KubeletSettings { url, ca_file, insecure_skip_verify, .. }) => {
+                let (url, ca_file, insecure_skip_verify) = (url.clone(), ca_file.clone(), *insecure_skip_verify);
+                (Credentials::Kubelet { url, ca_file, insecure_skip_verify }, ServerKind::Kubelet, "kubelet")
+            }
+        }
+    }
 }
 
 impl Source {

@@ -15,14 +15,14 @@ const FILE_BYTES: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
     /// The file cannot be read.
-    #[error("failed to read `{key}`: `{path}`: {source} (mount it, or let the agent read it)", path = path.display())]
+    #[error("failed to read `{key}`: `{path}`: {cause} (mount it, or let the agent read it)", path = path.display())]
     Read {
         /// The key's path, or the flag.
         key: &'static str,
         /// The configured path.
         path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
+        /// The error of the system. The message has it, so it is no source.
+        cause: io::Error,
     },
     /// The file does not hold the expected PEM section.
     #[error("failed to parse `{key}`: `{path}`: no {expected} in it (it is to be PEM)", path = path.display())]
@@ -58,7 +58,7 @@ impl PemFile {
         let path = path.to_owned();
         match read {
             Ok(_) => Ok(Self { key, path, bytes }),
-            Err(source) => Err(PemError::Read { key, path, source }),
+            Err(cause) => Err(PemError::Read { key, path, cause }),
         }
     }
 

@@ -1,11 +1,13 @@
 //! A recording without an agent. It uses the same sensors and threads, for as long as the recording lasts.
 
 use std::{
+    net::SocketAddr,
     path::Path,
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
+use thiserror::Error;
 use tokio::time::interval;
 use tracing_subscriber::EnvFilter;
 
@@ -15,9 +17,9 @@ use super::{
 };
 use crate::{
     agent::{self, Agent},
-    config::{SensorKeys, Server, Settings},
+    config::{Identity, SensorKeys, Server, Settings},
     export::flamegraph::{self, Format},
-    kernel::host::Host,
+    kernel::host::{Host, Unsupported},
     limits::max_memory::MaxMemory,
     model::lock::Lock,
     recording::{Merged, Selector, Side, SubjectName, Wanted},
@@ -33,17 +35,27 @@ const DRAIN: Duration = Duration::from_secs(3);
 
 static LOG_COUNTS: LogCounts = LogCounts::new();
 
+/// No agent answers, and this user may not start the sensors. The command then exits with code 3.
+#[derive(Debug, Error)]
+#[error(
+    "no agent answers at `http://{0}`, and to record alone takes root, or CAP_BPF and CAP_PERFMON (run it as root, or \
+     name an agent with `--agent URL`)"
+)]
+pub(crate) struct NobodyRecords(SocketAddr);
+
 /// Records, and renders the recording.
 pub(super) async fn record(settings: Settings, wanted: &Wanted, format: Format) -> anyhow::Result<Vec<u8>> {
     let listen = settings.config.listen;
     let settings = alone(settings, wanted)?;
-    let plan = overrides::plan(&settings.config)?;
+    let plan = overrides::plan(&settings.config, None)?;
     let host = Host::read(overrides::cgroup_root(&settings.config));
-    if let Some(problem) = host.problems().into_iter().next() {
-        return Err(anyhow::Error::new(problem).context(format!(
-            "no agent answers at `http://{listen}`, and to record alone takes root (run it as root, or start an agent, or \
-             name one with `--agent URL`)"
-        )));
+    match host.problems().into_iter().next() {
+        None => {}
+        Some(Unsupported::Capabilities(_)) => return Err(NobodyRecords(listen).into()),
+        Some(problem) => {
+            let says = format!("no agent answers at `http://{listen}`, and this machine cannot record alone");
+            return Err(anyhow::Error::new(problem).context(says));
+        }
     }
     let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
     log.with_env_filter(EnvFilter::new("warn")).init();
@@ -74,6 +86,11 @@ fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
     }
     if let Selector::One(SubjectName::Cgroup(path)) | Selector::Below(path) = &wanted.selector {
         config.cgroups.depth = config.cgroups.depth.max(path.matches('/').count());
+        // Time of a container that has a name, or waits for one, would not be in its cgroup. In a pod for debugging,
+        // which may not ask for pods, it would wait for ever.
+        if config.identity == Identity::Auto {
+            config.identity = Identity::None;
+        }
     }
     Settings::try_from(config).context("failed to configure the recording")
 }
@@ -99,5 +116,25 @@ async fn watched(agent: &Agent, wanted: &Wanted) -> anyhow::Result<Merged> {
             _ = tokio::signal::ctrl_c() => control.end(),
             _ = ticks.tick() => progress.show(control.elapsed(), control.count()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{config::Config, filter::Filter};
+
+    #[test]
+    fn a_cgroup_is_recorded_by_its_path_and_a_pod_by_its_name() {
+        let config = |subject: &str| {
+            let (selector, filter) = (subject.parse().unwrap(), Filter::default());
+            let wanted = Wanted { selector, side: Side::OffCpu, filter, duration: Duration::from_secs(1) };
+            alone(Settings::try_from(Config::default()).unwrap(), &wanted).unwrap().config
+        };
+        let of_cgroup = config("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/");
+        assert_eq!((of_cgroup.identity, of_cgroup.cgroups.depth), (Identity::None, 3));
+        let of_pod = config("shop/cart-0");
+        assert_eq!((of_pod.identity, of_pod.cgroups.depth), (Identity::Auto, Config::default().cgroups.depth));
+        assert!(!of_pod.restart.pin && of_pod.stacks.enabled && of_pod.counters.groups.is_empty());
     }
 }

@@ -10,18 +10,21 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{ArgGroup, Args};
 use humantime_serde::re::humantime;
+use thiserror::Error;
+use tokio::runtime::{Builder, Runtime};
 
+pub(super) use alone::NobodyRecords;
 pub(super) use output::BadOutput;
 
 use super::{
     client::{Client, Login},
-    overrides::{CONNECTION, NodeOverrides},
+    overrides::{self, CONNECTION, NodeOverrides},
     time,
 };
 use crate::{
-    config::Settings,
+    config::Config,
     filter::Filter,
-    recording::{LONGEST, SHORTEST, Selector, Side, Wanted},
+    recording::{LONGEST, SHORTEST, Selector, SelectorError, Side, Wanted},
 };
 use output::Output;
 
@@ -30,10 +33,10 @@ use output::Output;
 // A group, so that the error without a subject names both ways.
 #[command(group(ArgGroup::new("whose").required(true).args(["subject", "all"])))]
 pub(super) struct Arguments {
-    /// The pod or cgroup to record: `namespace/pod`, `namespace/pod/container`, or the path of a cgroup, from the `/` of
-    /// the cgroup2 tree on. A path that ends with `/` also stands for all cgroups below it.
-    #[arg(value_name = "POD|CGROUP")]
-    subject: Option<Selector>,
+    /// The pod or cgroup to record: `namespace/pod`, `namespace/pod/container`, `namespace/workload`, or the path of a
+    /// cgroup, from the `/` of the cgroup2 tree on. A path that ends with `/` also stands for all cgroups below it.
+    #[arg(value_name = "POD|CGROUP", value_parser = subject)]
+    subject: Option<Subject>,
     /// Record all pods and cgroups.
     #[arg(long)]
     all: bool,
@@ -53,9 +56,10 @@ pub(super) struct Arguments {
     /// duration, reason, tid, pid, comm, cgroup, namespace, pod, container, workload, label.NAME.
     #[arg(long, value_name = "EXPR")]
     filter: Option<Filter>,
-    /// The file: .svg and .html are flame graphs, .pb.gz is for pprof, .folded for other tools; `-` is stdout, folded
-    /// [default: podperf-SUBJECT-off-cpu.svg, or -on-cpu, -locks; with --lines .pb.gz].
-    #[arg(short, long, value_name = "FILE")]
+    /// The file: .svg and .html are flame graphs, .pb.gz is for pprof, .folded for other tools. `-.html` is stdout in
+    /// that format, and so are the others; `-` is stdout, folded [default: podperf-SUBJECT-off-cpu.svg, or -on-cpu,
+    /// -locks; with --lines .pb.gz].
+    #[arg(short, long, value_name = "FILE", allow_hyphen_values = true)]
     output: Option<String>,
     /// Add source files and lines of user code to a .pb.gz, where the programs or their debug files have them.
     #[arg(long)]
@@ -69,6 +73,27 @@ pub(super) struct Arguments {
     login: Login,
 }
 
+/// A subject as it was typed.
+#[derive(Clone, Debug)]
+enum Subject {
+    Selector(Selector),
+    /// A word without a `/` names no subject. An agent knows the names that have the word in them.
+    Word(String),
+}
+
+/// A word that names no subject. The command then exits with code 2.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub(crate) struct BadSubject(String);
+
+fn subject(text: &str) -> Result<Subject, SelectorError> {
+    match text.parse() {
+        Ok(selector) => Ok(Subject::Selector(selector)),
+        Err(SelectorError::Bad(word)) if !word.is_empty() && !word.contains('/') => Ok(Subject::Word(word)),
+        Err(error) => Err(error),
+    }
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     let duration = time::parse(text)?;
     if !(SHORTEST..=LONGEST).contains(&duration) {
@@ -79,8 +104,13 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let selector = match &arguments.subject {
+        None => Selector::All,
+        Some(Subject::Selector(selector)) => selector.clone(),
+        Some(Subject::Word(word)) => return Err(no_subject(arguments, word)?.into()),
+    };
     let wanted = Wanted {
-        selector: arguments.subject.clone().unwrap_or(Selector::All),
+        selector,
         side: match arguments {
             Arguments { on_cpu: true, .. } => Side::OnCpu,
             Arguments { locks: true, .. } => Side::Locks,
@@ -90,10 +120,9 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         duration: arguments.duration,
         lines: arguments.lines,
     };
-    let settings = Settings::try_from(arguments.node.config()?)?;
+    let settings = overrides::settings(arguments.node.config()?, arguments.node.file())?;
     let output = Output::open(arguments.output.as_deref(), &wanted)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("failed to start the runtime")?;
+    let runtime = runtime()?;
     let recorded = runtime.block_on(async {
         let named = arguments.agent.as_ref();
         match through::find(named, &settings.config, &arguments.login).await? {
@@ -106,9 +135,55 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     output.write(&recorded?)
 }
 
+fn runtime() -> anyhow::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build().context("failed to start the runtime")
+}
+
+/// Returns the error for a word that is no subject, in the words of an agent if one answers: it knows similar names.
+fn no_subject(arguments: &Arguments, word: &str) -> anyhow::Result<BadSubject> {
+    let config: Config = arguments.node.config()?;
+    let runtime = runtime()?;
+    let says = runtime.block_on(async {
+        let agent = through::find(arguments.agent.as_ref(), &config, &arguments.login).await.ok()??;
+        through::says_of_subject(&agent, word).await
+    });
+    runtime.shutdown_background();
+    Ok(BadSubject(says.unwrap_or_else(|| SelectorError::Bad(word.to_owned()).to_string())))
+}
+
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Record {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn parsed(arguments: &[&str]) -> Result<Arguments, clap::Error> {
+        Record::try_parse_from([&["record"][..], arguments].concat()).map(|record| record.arguments)
+    }
+
+    #[test]
+    fn stdout_in_a_format_is_no_flag() {
+        for flags in [&["-o", "-.html"][..], &["--output", "-.html"], &["-o=-.html"], &["--output=-.html"]] {
+            let output = parsed(&[&["--all"][..], flags].concat()).unwrap().output;
+            assert_eq!(output.as_deref(), Some("-.html"), "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn a_word_is_left_to_an_agent_and_what_cannot_be_a_name_is_refused() {
+        assert!(matches!(parsed(&["checkout"]).unwrap().subject, Some(Subject::Word(word)) if word == "checkout"));
+        assert!(matches!(parsed(&["shop/checkout"]).unwrap().subject, Some(Subject::Selector(_))));
+        for text in ["shop/", "a/b/c/d"] {
+            let error = parsed(&[text]).unwrap_err().to_string();
+            assert!(error.contains("`namespace/pod`"), "{text}: {error}");
+        }
+    }
 
     #[test]
     fn a_recording_has_an_end() {

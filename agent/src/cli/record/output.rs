@@ -54,13 +54,21 @@ impl Output {
         if name == "-" {
             return Ok(Self { format: Format::Folded, target: Target::Stdout });
         }
+        let of_stdout = |format: &Format| name.strip_prefix("-.").is_some_and(|rest| rest == format.extension());
+        if let Some(format) = Format::ALL.into_iter().find(of_stdout) {
+            return Ok(Self { format, target: Target::Stdout });
+        }
         let format = Format::of_file(&name).ok_or_else(|| BadOutput::Extension(name.clone()))?;
         let path = PathBuf::from(&name);
         if fs::metadata(&path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
             return Ok(Self { format, target: Target::Special(path) });
         }
-        File::create(&Unfinished::of(&path).0)
-            .with_context(|| format!("failed to write `{name}` (choose another file with `-o FILE`)"))?;
+        let made = if path.is_dir() {
+            Err(io::ErrorKind::IsADirectory.into())
+        } else {
+            File::create(&Unfinished::of(&path).0).map(drop)
+        };
+        made.with_context(|| format!("failed to write `{name}` (choose another file with `-o FILE`)"))?;
         Ok(Self { format, target: Target::File(path) })
     }
 
@@ -155,8 +163,28 @@ mod tests {
     fn what_cannot_be_written_is_said_at_once() {
         let error = open(Path::new("/nonexistent/x.svg")).unwrap_err();
         assert!(format!("{error:#}").contains("failed to write `/nonexistent/x.svg`"), "{error:#}");
-        let error = open(Path::new("/tmp/x.png")).unwrap_err();
-        assert!(error.is::<BadOutput>() && error.to_string().contains(".pb.gz"), "{error}");
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("x.svg");
+        fs::create_dir(&folder).unwrap();
+        assert!(format!("{:#}", open(&folder).unwrap_err()).contains("x.svg` (choose another file"));
+        for name in ["/tmp/x.png", "-.png", "--all"] {
+            let error = open(Path::new(name)).unwrap_err();
+            assert!(error.is::<BadOutput>() && error.to_string().contains(".pb.gz"), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn stdout_has_the_format_that_its_name_says() {
+        for (name, format) in [
+            ("-", Format::Folded),
+            ("-.folded", Format::Folded),
+            ("-.html", Format::Html),
+            ("-.svg", Format::Svg),
+            ("-.pb.gz", Format::Pprof),
+        ] {
+            let output = open(Path::new(name)).unwrap();
+            assert!(output.format() == format && matches!(output.target, Target::Stdout), "{name}: {output:?}");
+        }
     }
 
     #[test]

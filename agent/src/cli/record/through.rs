@@ -73,6 +73,13 @@ fn of_this_node(config: &Config) -> anyhow::Result<Client> {
     Ok(Client::new(&format!("{scheme}://{}", reachable(config.listen)))?)
 }
 
+/// Returns the agent's words about a subject that is none.
+pub(super) async fn says_of_subject(agent: &Running, word: &str) -> Option<String> {
+    let query = form_urlencoded::Serializer::new(String::new()).append_pair("subject", word).finish();
+    let (status, body) = agent.client.ask(Method::GET, &format!("/flamegraph?{query}"), PATIENCE).await.ok()?;
+    (status == StatusCode::BAD_REQUEST).then(|| String::from_utf8_lossy(&body).trim().to_owned())
+}
+
 /// Records through the agent, and returns the body of its answer.
 pub(super) async fn record(agent: &Running, wanted: &Wanted, format: Format) -> anyhow::Result<Vec<u8>> {
     let Running { client, introduction } = agent;
