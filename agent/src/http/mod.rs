@@ -1,11 +1,12 @@
 //! The HTTP server. A request passes the listener's limits (`connections`), TLS (`tls`) and the gate (`gate`: body,
-//! token, rate, CPU time), and is answered by `routes`.
+//! token, rate, CPU time), is answered by `routes`, and gets the form that the client accepts (`accepts`).
 //!
 //! Probes from the agent's own container come by a socket of their own (`own`).
 //!
 //! The server runs on the thread `podperf-http`, and drawings on another one. Both count as the CPU time of answering,
 //! which has a limit of its own (`budget`).
 
+mod accepts;
 mod budget;
 mod connections;
 mod expiry;
@@ -30,7 +31,6 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
 use axum::{Router, body::Body};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -54,6 +54,7 @@ use crate::{
         http::Refusal,
     },
 };
+use accepts::Accepts;
 use budget::Budget;
 use connections::{AGAIN, Connections, Slot};
 use gate::{Admitted, Gate, Here};
@@ -102,8 +103,9 @@ pub struct Bound {
 /// When the address is in use, not of this machine, or not allowed, or the certificate cannot be used.
 pub fn bind(listen: SocketAddr, tls: Option<TlsFiles>, limits: Limits) -> anyhow::Result<Bound> {
     let tls = tls.map(Certificate::read).transpose()?;
-    let listener = listen_on(listen).with_context(|| {
-        format!("failed to listen on `{listen}` (is the port in use? set `listen` or `--listen ADDR:PORT`)")
+    let listener = listen_on(listen).map_err(|error| {
+        let says = format!("failed to listen on `{listen}` ({})", way_out(error.kind()));
+        anyhow::Error::new(error).context(says)
     })?;
     let address = listener.local_addr().unwrap_or(listen);
     let probes = own::bind(address.port());
@@ -111,6 +113,20 @@ pub fn bind(listen: SocketAddr, tls: Option<TlsFiles>, limits: Limits) -> anyhow
         warn!(%error, "failed to listen for `podperf healthcheck` (another agent with this port in the same network?)");
     };
     Ok(Bound { listener, probes: probes.inspect_err(warned).ok(), tls, limits, address })
+}
+
+/// Returns the way out of an error of a listener.
+const fn way_out(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::AddrInUse => "the port is in use: set another one by `listen` or `--listen ADDR:PORT`",
+        io::ErrorKind::AddrNotAvailable => {
+            "no interface of this machine has this address: set `listen` or `--listen ADDR:PORT`"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need CAP_NET_BIND_SERVICE: set another one by `listen` or `--listen ADDR:PORT`"
+        }
+        _ => "set `listen` or `--listen ADDR:PORT`",
+    }
 }
 
 /// Listens on an address. `[::]` stands for all addresses of both families, and on a node without IPv6 for all IPv4
@@ -332,6 +348,7 @@ async fn answer(
 ) -> Result<axum::response::Response, std::convert::Infallible> {
     pace.wait().await;
     let busy = slot.busy();
+    let accepts = Accepts::of(request.method(), request.headers());
     let response = match gate.admit(&request, from).await {
         Ok(admitted) => {
             if admitted == Admitted::ByToken {
@@ -339,6 +356,7 @@ async fn answer(
             }
             request.extensions_mut().insert(Source(from));
             let Ok(response) = router.call(request.map(Body::new)).await;
+            let response = accepts.apply(response).await;
             drop(busy);
             response
         }
@@ -347,8 +365,10 @@ async fn answer(
             drop(busy);
             if gate.is_spent() {
                 tokio::time::sleep(BEFORE_REFUSING).await;
+                refused
+            } else {
+                accepts.explain(refused).await
             }
-            refused
         }
     };
     gate.answered(response.status());
@@ -374,6 +394,27 @@ mod tests {
         let (_, from) = accepted.unwrap();
         assert_eq!(from.ip().to_canonical(), Ipv4Addr::LOCALHOST);
         assert_eq!(from.port(), client.unwrap().local_addr().unwrap().port());
+    }
+
+    #[test]
+    fn each_error_of_a_listener_has_its_own_way_out() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let says = |address: SocketAddr| {
+            let limits = Limits {
+                connections: 1,
+                requests_per_second: 0,
+                max_percent: 0.0,
+                header_timeout: Duration::from_secs(1),
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let _entered = runtime.enter();
+            format!("{:#}", bind(address, None, limits).unwrap_err())
+        };
+        let in_use = says(taken.local_addr().unwrap());
+        assert!(in_use.contains("(the port is in use: set another one"), "{in_use}");
+        // The address is of a network for documents.
+        let elsewhere = says("192.0.2.1:9799".parse().unwrap());
+        assert!(elsewhere.contains("(no interface of this machine has this address"), "{elsewhere}");
     }
 
     #[test]

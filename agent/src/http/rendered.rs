@@ -109,7 +109,7 @@ impl Rendered {
 
 /// Compresses at the fastest level, which takes a third of the time of the default level. Repeated names compress well
 /// at any level.
-fn gzip(bytes: &[u8]) -> Result<Bytes, fmt::Error> {
+pub(super) fn gzip(bytes: &[u8]) -> Result<Bytes, fmt::Error> {
     // Writing to a `Vec` does not fail.
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 8), Compression::fast());
     encoder.write_all(bytes).map_err(|_error| fmt::Error)?;

@@ -14,9 +14,10 @@ use axum::{
 };
 use serde_json::json;
 
-use super::pages::{overview, profile, waits};
+use super::pages::{overview, profile, status, waits};
 use super::{
     Source,
+    accepts::wants_page,
     rendered::{Encoding, Form, Rendered},
     unread::Unread,
 };
@@ -31,8 +32,10 @@ use crate::{
 const SCRAPE_TIMEOUT: &str = "x-prometheus-scrape-timeout-seconds";
 /// The path of scrapes.
 pub(super) const METRICS: &str = "/metrics";
-const PATHS: [&str; 8] =
-    ["/", METRICS, "/livez", "/readyz", "/status", "/flamegraph", "/debug/profile", "/debug/waits"];
+/// Browsers ask for it with each page.
+const ICON: &str = "/favicon.ico";
+const PATHS: [&str; 9] =
+    ["/", METRICS, "/livez", "/readyz", "/status", ICON, "/flamegraph", "/debug/profile", "/debug/waits"];
 const RECORDINGS: &str = "/debug/recordings/";
 
 /// Returns whether a route has this path.
@@ -60,7 +63,8 @@ pub(super) fn router(agent: Arc<Agent>, shown: &Shown) -> Router {
     Router::new()
         .route("/", get(index))
         .route(METRICS, get(move |agent, from, headers| metrics(agent, from, (rendered, unread), headers)))
-        .route("/status", get(status))
+        .route("/status", get(state))
+        .route(ICON, get(|| async { (StatusCode::NO_CONTENT, [(header::CACHE_CONTROL, "max-age=86400")]) }))
         .route("/flamegraph", get(profile::flamegraph))
         .route("/debug/profile", get(profile::record))
         .route("/debug/waits", get(waits::answer))
@@ -71,8 +75,7 @@ pub(super) fn router(agent: Arc<Agent>, shown: &Shown) -> Router {
 
 /// Returns the overview page to browsers, and the list of paths to other clients.
 async fn index(Shared(agent): Shared<Arc<Agent>>, uri: Uri, headers: HeaderMap) -> Response {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if accept.contains("text/html") {
+    if wants_page(&headers) {
         return overview::answer(&agent, &uri).await;
     }
     "podperf\n\n/               who waits for what, in a browser\n/flamegraph     stacks of the last minutes: subject, \
@@ -139,7 +142,8 @@ async fn readyz(Shared(agent): Shared<Arc<Agent>>) -> Response {
     }
 }
 
-async fn status(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Response {
+/// Returns the states of all parts: a page to browsers, and JSON or text to other clients.
+async fn state(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Response {
     let parts = agent.parts();
     let wants_json = headers
         .get(header::ACCEPT)
@@ -154,6 +158,9 @@ async fn status(Shared(agent): Shared<Arc<Agent>>, headers: HeaderMap) -> Respon
             .collect();
         let body = json!({ "node": agent.node_name, "parts": parts, "events": events });
         return ([(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response();
+    }
+    if wants_page(&headers) {
+        return status::answer(&agent.node_name, &parts, &counters);
     }
     let mut text = format!("podperf {} on node {}\n\n", env!("CARGO_PKG_VERSION"), agent.node_name);
     for part in parts {

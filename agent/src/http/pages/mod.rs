@@ -2,5 +2,7 @@
 
 mod modes;
 pub mod overview;
+pub(super) mod problem;
 pub mod profile;
+pub(super) mod status;
 pub mod waits;

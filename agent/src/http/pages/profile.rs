@@ -106,7 +106,7 @@ pub(in crate::http) async fn record(Shared(agent): Shared<Arc<Agent>>, uri: Uri)
     let query = Query::of(&uri);
     let (wanted, format, id) = match query.wanted() {
         Ok(wanted) => wanted,
-        Err(error) => return refusal(StatusCode::BAD_REQUEST, &error),
+        Err(error) => return bad(&agent, &query, error).await,
     };
     let registration = match agent.enter(id) {
         Ok(registration) => registration,
@@ -145,11 +145,15 @@ pub(in crate::http) async fn flamegraph(Shared(agent): Shared<Arc<Agent>>, uri: 
     let wanted = || Ok::<_, String>((query.selector()?, query.side()?, query.format(Format::Html)?));
     let (selector, side, format) = match wanted() {
         Ok(wanted) => wanted,
-        Err(error) => return refusal(StatusCode::BAD_REQUEST, &error),
+        Err(error) => return bad(&agent, &query, error).await,
     };
     if let Err(error) = agent.can_draw(side) {
         return failed(&error);
     }
+    let selector = match agent.find(&selector).await {
+        Ok(selector) => selector,
+        Err(error) => return failed(&error),
+    };
     let name = file_name(&selector.to_string(), side, format);
     let links = query.get("format").is_none().then(|| links(&selector, side, agent.finds_locks()));
     let what = if links.is_some() { Drawing::Page(side) } else { Drawing::File(side, format) };
@@ -163,6 +167,16 @@ pub(in crate::http) async fn flamegraph(Shared(agent): Shared<Arc<Agent>>, uri: 
         Ok(drawn) => answer(&drawn, &name, format),
         Err(error) => failed(&error),
     }
+}
+
+/// Refuses a bad argument. The answer to a subject of one word, which is no subject, has the names that are like it.
+pub(in crate::http) async fn bad(agent: &Agent, query: &Query, mut error: String) -> Response {
+    if let Some(word) = query.get("subject").filter(|_| query.selector().is_err())
+        && let Some(hint) = agent.suggest(word).await
+    {
+        error = format!("{error}; {hint}");
+    }
+    refusal(StatusCode::BAD_REQUEST, &error)
 }
 
 fn draw(merged: &Merged, format: Format, links: Option<Links>) -> Drawn {
@@ -232,7 +246,7 @@ fn links(selector: &Selector, side: Side, locks: bool) -> Links {
         above.push(((other != side).then(|| address(selector, other, None)), other.name().into()));
     }
     for format in Format::ALL {
-        above.push((Some(address(selector, side, Some(format))), format!(".{}", format.extension())));
+        above.push((Some(address(selector, side, Some(format))), format!("save .{}", format.extension())));
     }
     Links { above, nonce: nonce() }
 }

@@ -8,12 +8,12 @@ use std::{
 
 use axum::{
     extract::State as Shared,
-    http::{StatusCode, Uri, header},
+    http::{Uri, header},
     response::{IntoResponse, Response},
 };
 use serde::{Serialize, Serializer};
 
-use super::profile::{Query, failed, refusal};
+use super::profile::{Query, bad, failed};
 use crate::export::drawing::{Drawing, DrawingKey, Drawn};
 use crate::{
     agent::Agent,
@@ -59,13 +59,18 @@ fn by_name<S: Serializer>(stack: &Stack, serializer: S) -> Result<S::Ok, S::Erro
 
 /// `GET /debug/waits?subject=...`: returns the long waits of the last minutes, the latest first, as JSON.
 pub(in crate::http) async fn answer(Shared(agent): Shared<Arc<Agent>>, uri: Uri) -> Response {
-    let selector = match Query::of(&uri).selector() {
+    let query = Query::of(&uri);
+    let selector = match query.selector() {
         Ok(selector) => selector,
-        Err(error) => return refusal(StatusCode::BAD_REQUEST, &error),
+        Err(error) => return bad(&agent, &query, error).await,
     };
     if let Err(error) = agent.has_memory() {
         return failed(&error);
     }
+    let selector = match agent.find(&selector).await {
+        Ok(selector) => selector,
+        Err(error) => return failed(&error),
+    };
     let least = agent.long_wait();
     let key = DrawingKey { what: Drawing::Waits(least), selector: selector.clone() };
     let write = move |windows: &[Arc<Profile>]| Drawn { body: write(windows, &selector, least), nonce: None };
@@ -83,8 +88,8 @@ fn write(windows: &[Arc<Profile>], selector: &Selector, least: Duration) -> Vec<
     let subjects: Vec<_> = windows
         .iter()
         .flat_map(|window| &window.subjects)
+        .filter(|subject| selector.takes(&subject.subject))
         .map(|subject| (SubjectName::from(&subject.subject), subject))
-        .filter(|(name, _)| selector.has(name))
         .collect();
     let mut samples: Vec<_> = subjects
         .iter()
