@@ -13,6 +13,8 @@ pub(crate) const TESTS: &[Test] = tests![
 const WRONG: &[(&str, &str, &str)] = &[
     ("mode: both", "/mode", "'metrics', 'reasons', 'profiles'"),
     ("mod: profiles", "", "'mod' not allowed"),
+    ("metrics: {level: pod}", "/metrics", "below `config`"),
+    ("logLevel: debug", "/logLevel", "below `config`"),
     ("config: {cgroup: {}}", "/config", "'cgroup' not allowed"),
     ("config: {listen: '0.0.0.0:1'}", "/config", "'listen' not allowed"),
     ("config: {runDir: /tmp}", "/config", "'runDir' not allowed"),

@@ -23,6 +23,8 @@ pub(crate) const TESTS: &[Test] = tests![
     #[land] #[beside] the_page_of_the_node_leads_to_flame_graphs: BROWSER,
     #[beside] pages_fit_a_phone: BROWSER,
     #[land] #[beside] a_tap_zooms_and_a_search_finds: BROWSER,
+    #[beside] a_keyboard_alone_zooms_and_the_way_back_is_in_the_history: BROWSER,
+    #[land] #[beside] browsers_get_errors_and_the_state_as_pages,
     #[land] #[beside] a_hostile_cgroup_is_only_text: BROWSER,
     #[beside] recorded_files_open_in_a_browser: BROWSER,
     #[land] #[beside] programs_get_the_index_as_text,
@@ -139,29 +141,87 @@ fn pages_fit_a_phone() -> Result<()> {
     Ok(())
 }
 
-fn a_tap_zooms_and_a_search_finds() -> Result<()> {
-    let (agent, cgroup, _load) = sleepers()?;
-    let page = page(&agent, &flamegraph(cgroup.kernel_path()))?;
+/// Returns the DOM of a copy of the page in which this script has run after the page's own. The script may write a text
+/// into the title, which is returned, too.
+fn acted(page: &str, script: &str) -> Result<(String, String)> {
     let directory = TempDir::new()?;
     let file = directory.path().join("page.html");
     let nonce = page.split("nonce=\"").nth(1).and_then(|rest| rest.split('"').next()).context("no nonce")?;
-    let act = format!(
-        "<script nonce=\"{nonce}\">(function(){{\
-         var frame=[].filter.call(document.querySelectorAll('svg.f'),function(f){{\
-         return f.querySelector('text').textContent==='podperf_wait_middle'}})[0];\
-         frame.dispatchEvent(new Event('click'));\
+    let act = format!("<script nonce=\"{nonce}\">(function(){{{script}}}())</script></body>");
+    fs::write(&file, page.replace("</body>", &act))?;
+    let dom = dom(&file_url(&file))?;
+    let title = dom.split("<title>").nth(1).and_then(|rest| rest.split('<').next()).context("no title")?.to_owned();
+    Ok((dom, title))
+}
+
+fn a_tap_zooms_and_a_search_finds() -> Result<()> {
+    let (agent, cgroup, _load) = sleepers()?;
+    let page = page(&agent, &flamegraph(cgroup.kernel_path()))?;
+    let (dom, title) = acted(
+        &page,
+        "\
+         var frame=[].filter.call(document.querySelectorAll('svg.f'),function(f){\
+         return f.querySelector('text').textContent==='podperf_wait_middle'})[0];\
+         frame.dispatchEvent(new Event('click',{bubbles:true}));\
          document.getElementById('search').value='WAIT_INNER';\
          var told=document.getElementById('shown').textContent;\
          document.getElementById('search').dispatchEvent(new Event('input'));\
-         document.title=frame.getAttribute('width')+' '+told+' | '+document.getElementById('shown').textContent;}}())\
-         </script></body>"
-    );
-    fs::write(&file, page.replace("</body>", &act))?;
-    let dom = dom(&file_url(&file))?;
-    let title = dom.split("<title>").nth(1).and_then(|rest| rest.split('<').next()).context("no title")?;
+         document.title=frame.getAttribute('width')+' '+told+' | '+document.getElementById('shown').textContent;",
+    )?;
     ensure!(title.starts_with("100% podperf_wait_middle: "), "{title}");
     ensure!(title.contains("| 1 frame, 1") || title.contains("| 1 frame, 9"), "{title}");
     ensure!(dom.contains("class=\"f hit\"") && dom.contains("class=\"f past miss\""), "{dom}");
+    Ok(())
+}
+
+/// Tab leads to the first frame, the arrow keys to the others, and Enter zooms. The script tells the name of the frame
+/// that has the focus, and whether the first frame lies above a zoomed picture and the address has a frame. It plays
+/// the way back, which the browser's own takes only later.
+fn a_keyboard_alone_zooms_and_the_way_back_is_in_the_history() -> Result<()> {
+    let (agent, cgroup, _load) = sleepers()?;
+    let page = page(&agent, &flamegraph(cgroup.kernel_path()))?;
+    let (dom, title) = acted(
+        &page,
+        "\
+         var stops=document.querySelectorAll('svg.f[tabindex]'),root=stops[0],told=[stops.length];\
+         var key=function(key){var event=new KeyboardEvent('keydown',{key:key,bubbles:true});\
+         document.activeElement.dispatchEvent(event)};\
+         var tell=function(){told.push(root.classList.contains('past'),location.hash!=='')};\
+         root.focus();key('ArrowDown');\
+         told.push(document.activeElement.querySelector('text').textContent);\
+         told.push(document.getElementById('under').textContent.split(':')[0]);\
+         key('Enter');tell();var zoomed=location.hash;key('Escape');tell();\
+         history.replaceState(null,'',zoomed);window.dispatchEvent(new PopStateEvent('popstate'));tell();\
+         document.title=told.join(' ')",
+    )?;
+    ensure!(title == "1 sleep sleep true true false false true true", "{title}");
+    ensure!(dom.contains("role=\"group\""), "{dom}");
+    Ok(())
+}
+
+fn browsers_get_errors_and_the_state_as_pages() -> Result<()> {
+    let agent = Agent::start(YAML)?;
+    let browser = ("Accept", "text/html,*/*;q=0.8");
+    let way_back = "<a href=\"/\">";
+    for (path, code, says) in [
+        ("/nope", 404, "There is no page at this address."),
+        ("/flamegraph?subject=shop/cart", 404, "no such pod `shop/cart`"),
+        ("/debug/waits?subject=/nosuch", 404, "no such cgroup `/nosuch`"),
+        ("/flamegraph?activity=both", 400, "bad `activity` `both`"),
+        ("/status", 200, "State of the agent on worker-3"),
+    ] {
+        let (status, head, body) = agent.get(path, &[browser])?;
+        let (head, text) = (head.to_lowercase(), String::from_utf8(body)?);
+        ensure!(status == code && text.contains(says) && text.contains(way_back), "{path} answered {status}: {text}");
+        ensure!(head.contains("text/html") && head.contains("content-security-policy:"), "{path}: {head}");
+        let (status, _, body) = agent.get(path, &[])?;
+        let text = String::from_utf8(body)?;
+        ensure!(status == code && !text.contains(way_back), "{path} answered a program with {status}: {text}");
+    }
+    let (_, head, zipped) = agent.get("/flamegraph", &[browser, ("Accept-Encoding", "gzip")])?;
+    let (_, _, plain) = agent.get("/flamegraph", &[browser])?;
+    ensure!(head.to_lowercase().contains("content-encoding: gzip"), "{head}");
+    ensure!(zipped.starts_with(b"\x1f\x8b") && zipped.len() < plain.len() / 2, "{} of {}", zipped.len(), plain.len());
     Ok(())
 }
 

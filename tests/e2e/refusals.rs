@@ -45,14 +45,18 @@ fn expect_bad(yaml: &str, says: &[&str]) -> Result<()> {
 fn a_mistyped_key_is_refused_with_its_path_and_the_nearest() -> Result<()> {
     expect_bad("listn: x", &["podperf.yaml`: unknown key `listn`", "did you mean `listen`?"])?;
     expect_bad("cgroups:\n  dept: 3", &["cgroups: unknown key `dept` at line 4 column 3", "did you mean `depth`?"])?;
-    expect_bad("otlp: {headers: {}, endpont: x}", &["otlp: unknown key `endpont`", "did you mean `endpoint`?"])
+    expect_bad("otlp: {headers: {}, endpont: x}", &["otlp: unknown key `endpont`", "did you mean `endpoint`?"])?;
+    expect_bad("level: pod", &["unknown key `level`", "did you mean `metrics.level`?"])
 }
 
 fn a_wrong_value_is_refused_with_its_key() -> Result<()> {
     expect_bad("cgroups: {depth: many}", &["cgroups.depth: invalid type: string \"many\""])?;
     expect_bad("counters: {groups: [[cycles, []]]}", &["counters.groups[0][1]: invalid type: sequence"])?;
+    let says = ["counters.groups[0]: invalid type", "as in `[[cycles, instructions]]`"];
+    expect_bad("counters: {groups: [cycles]}", &says)?;
     expect_bad("otlp: {interval: 10}", &["otlp.interval: `10` has no unit, expected a duration such as `5s`"])?;
-    expect_bad("otlp: {interval: 10ms}", &["bad value for `otlp.interval`: needs at least 1s"])?;
+    let says = ["podperf.yaml` at line ", "bad value for `otlp.interval`: needs at least 1s"];
+    expect_bad("otlp: {interval: 10ms}", &says)?;
     expect_bad("otlp: {endpoint: 'ftp://x:1'}", &["bad value for `otlp`: endpoint `ftp://x:1` has scheme `ftp`"])?;
     expect_bad("otlp: {endpoint: 'http://x:0'}", &["bad value for `otlp`: endpoint `http://x:0` has a bad port"])?;
     expect_bad("cgroups: {include: ['/a', '(']}", &["bad value for `cgroups.include`", "`(`"])?;
@@ -63,7 +67,8 @@ fn a_wrong_value_is_refused_with_its_key() -> Result<()> {
 
 fn an_event_that_does_not_exist_is_refused_with_the_nearest() -> Result<()> {
     let yaml = "counters: {groups: [[cycles], [instructions, cycels]]}";
-    expect_bad(yaml, &["`groups[1][1]`", "unknown event `cycels`", "did you mean `cycles`?"])
+    let says = ["podperf.yaml` at line", "`counters.groups[1][1]`", "unknown event `cycels`", "did you mean `cycles`?"];
+    expect_bad(yaml, &says)
 }
 
 fn a_file_that_is_no_configuration_is_refused() -> Result<()> {
@@ -91,7 +96,7 @@ fn a_file_that_is_no_configuration_is_refused() -> Result<()> {
 fn wrong_flags_are_refused() -> Result<()> {
     for (arguments, says) in [
         (&["agent", "--lisen", "127.0.0.1:0"][..], "--listen"),
-        (&["agent", "--listen", "here"], "invalid value 'here' for '--listen <ADDR:PORT>'"),
+        (&["agent", "--listen", "here"], "'here' for '--listen <ADDR:PORT>': expected an address and a port"),
         (&["agent", "--otlp-endpoint", "here:port"], "endpoint `here:port` has a bad port"),
         (&["agent", "--log-level", "loud"], "bad value for `logLevel`"),
         (&["agnt"], "agent"),

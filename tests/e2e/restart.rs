@@ -56,7 +56,7 @@ fn unpin_leaves_nothing_and_says_what_there_was() -> Result<()> {
     agent.metrics().context("what is kept is written with a reading")?;
     // The former name of `podperf unpin`.
     let refused = Refusal::of(agent::command(agent.directory(), &bpffs.yaml())?.arg("--unpin"))?;
-    refused.expect(1, &["another podperf agent is running"])?;
+    refused.expect(1, &["another podperf agent is running", "stop it first"])?;
     let programs = programs_of(agent.pid())?;
     agent.signal(Signal::SIGTERM)?;
     agent.wait(END_DEADLINE)?;

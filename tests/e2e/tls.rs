@@ -194,7 +194,7 @@ fn certificates_that_cannot_be_used_are_refused_by_their_key() -> Result<()> {
     let files = Files::new()?;
     let refusal = |says: &[&str]| -> Result<()> {
         let directory = TempDir::new()?;
-        Refusal::of(&mut agent::command(directory.path(), &files.yaml())?)?.expect(1, says)
+        Refusal::of(&mut agent::command(directory.path(), &files.yaml())?)?.expect(2, says)
     };
     let at = |name: &str| files.directory.path().join(name);
     let key = fs::read(at("tls.key"))?;

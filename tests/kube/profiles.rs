@@ -112,18 +112,22 @@ fn a_pod_is_recorded_and_shown_by_its_name() -> Result<()> {
         child.stderr = Some(stderr.into_inner());
         Ok((child, says))
     };
-    let recordings = [record("shop/cart")?, record("shop/cart/web")?];
+    // No pod has the name of the Deployment, so it stands for its pods.
+    let recordings = [record("shop/cart")?, record("shop/cart/web")?, record("shop/web")?];
     let sleepers = [
         Sleeper::start(running[0].cgroup(), &["--waits", "40"])?,
         Sleeper::start(running[1].cgroup(), &["--waits", "20"])?,
     ];
-    let [of_pod, of_web] = recordings.map(|(recording, _)| recording.wait_with_output());
+    let [of_pod, of_web, of_workload] = recordings.map(|(recording, _)| recording.wait_with_output());
     let (of_pod, of_web) = (String::from_utf8(of_pod?.stdout)?, String::from_utf8(of_web?.stdout)?);
+    let of_workload = String::from_utf8(of_workload?.stdout)?;
     for (container, folded, truth) in [
         ("web", &of_pod, sleepers[0].blocked),
         ("log", &of_pod, sleepers[1].blocked),
         ("web", &of_web, sleepers[0].blocked),
         ("log", &of_web, Duration::ZERO),
+        ("web", &of_workload, sleepers[0].blocked),
+        ("log", &of_workload, sleepers[1].blocked),
     ] {
         let start = format!("{SHOP}/cart/{container};sleep;");
         let lines = folded.lines().filter(|line| line.starts_with(&start) && line.contains(WAIT_STACK[0]));
@@ -133,7 +137,14 @@ fn a_pod_is_recorded_and_shown_by_its_name() -> Result<()> {
     }
     let (refused, says) = record("shop/carts")?;
     ensure!(!refused.wait_with_output()?.status.success(), "what nobody has was recorded");
-    ensure!(says.contains("no such pod `shop/carts` (did you mean `shop/cart/"), "{says}");
+    ensure!(says.contains("no such pod `shop/carts` (did you mean `shop/cart`?)"), "{says}");
+    let (refused, says) = record("cart")?;
+    ensure!(refused.wait_with_output()?.status.code() == Some(2), "a word was recorded");
+    ensure!(says.contains("bad subject `cart`") && says.contains("did you mean `shop/cart`?"), "{says}");
+    for (subject, expected) in [("shop/web", 200), ("shop/cart/web", 200), ("shop/nobody", 404), ("web", 400)] {
+        let (code, _, _) = cluster.agent.get(&format!("/flamegraph?subject={subject}"), &[])?;
+        ensure!(code == expected, "`{subject}` is answered with {code}");
+    }
     let (_, _, page) = cluster.agent.get("/", &[("Accept", "text/html")])?;
     let page = String::from_utf8(page)?;
     ensure!(page.contains("/flamegraph?subject=shop%2Fcart%2Fweb&amp;activity=off-cpu\">shop/cart/web</a>"), "{page}");
