@@ -22,7 +22,7 @@ use crate::{
         symbols::KernelFunctions,
     },
     model::{feature::Feature, ids::WakerId, sensors, slot::Slot},
-    stacks::{ProfileSample, RawProfile, RawProfileWaker, Window},
+    stacks::{ProfileSample, RawProfile, RawProfileWaker, Window, profile::Waker},
 };
 
 /// The largest number of windows that may wait for their names.
@@ -233,7 +233,7 @@ impl Collector {
                 let waker = self.samples.waker(id)?;
                 let place = waker.cgroup.and_then(|cgroup| names.tree.place(cgroup));
                 let subject = match (waker.cgroup, place) {
-                    (None, _) => "(interrupt)".into(),
+                    (None, _) => Waker::INTERRUPT.into(),
                     (_, None) => Subject::unresolved().to_string(),
                     (_, Some(place)) => Subject::of(place, &names.owner(place, now_ns), rules).to_string(),
                 };

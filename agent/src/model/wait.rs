@@ -74,7 +74,7 @@ impl Unwind {
 }
 
 /// The reason of a wait: the thing that a task waits for. The innermost kernel function in a row of the table decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, VariantArray)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, VariantArray)]
 pub enum WaitReason {
     /// Another thread of the program: locks, condition variables, joins, idle workers.
     Futex,

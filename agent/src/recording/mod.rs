@@ -2,15 +2,20 @@
 //!
 //! [`Windows`] sends each window to its readers: to [`Recent`], which holds the last minutes for pages, and to the
 //! recordings in progress. [`record`] makes one recording, and [`Merger`] adds its windows up within a limit. The
-//! exporters write the result. This module reads nothing from the kernel and looks up no names.
+//! exporters write the result. [`Waiting`] adds up what pods lost, and for whom they waited. This module reads nothing
+//! from the kernel and looks up no names.
 
 mod coverage;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod identity;
 mod merged;
 mod merger;
 mod recent;
 mod recorder;
 mod selector;
+mod trouble;
+mod waiting;
 mod weight;
 mod windows;
 
@@ -20,4 +25,6 @@ pub use merger::{Merger, smaller};
 pub use recent::{Recent, Size};
 pub use recorder::{LONGEST, LOST_WINDOW, RecordError, SHORTEST, Wanted, record};
 pub use selector::{Selector, SelectorError, SubjectName};
+pub use trouble::{Cause, Judgement, Peers, Wait, pod_of};
+pub use waiting::{Part, Waiting, holder, sort_parts};
 pub use windows::{Control, Registration, Windows};

@@ -50,7 +50,8 @@ pub struct Sample {
     /// The part of these waits that earlier samples contain, in nanoseconds. It is known for waits that have a sample of
     /// their own in the kernel: long ones, and waits for locks.
     pub so_far_ns: u64,
-    /// The number of waits, or of samples on the CPU.
+    /// The number of waits that ended, or of samples on the CPU. It is 0 for parts of waits that go on, for time in the
+    /// run queue after waits, and for time that is in no sample of the kernel's.
     pub count: u64,
     /// The time of the last wait or sample.
     pub last: SystemTime,
@@ -86,6 +87,11 @@ pub struct Waker {
     /// The stack from which it woke the other thread, outermost function first, with semicolons in between; `None` if
     /// the stack was not taken.
     pub stack: Option<String>,
+}
+
+impl Waker {
+    /// The owner of a waker that is no thread: a timer, a disk, or a network packet that arrives in an interrupt.
+    pub const INTERRUPT: &str = "(interrupt)";
 }
 
 /// A call stack with names, leaf first.
