@@ -32,6 +32,8 @@ pub(crate) const TESTS: &[Test] = tests![
 
 const BROWSER: &[Need] = &[Need::Program("chromium")];
 const DEADLINE: Duration = Duration::from_secs(30);
+/// The height that no row of the list reaches, also on a phone.
+const MOST_OF_ROW: u32 = 170;
 const SLEEPERS: [&str; 3] = ["sleepers", "--waits", "100000"];
 const YAML: &str = "otlp: {interval: 1s}\nnodeName: worker-3";
 
@@ -52,14 +54,17 @@ fn dom(url: &str) -> Result<String> {
     browse(url, &["--dump-dom"])
 }
 
-/// Returns the width of the page's content on a screen of this width, which the page writes into its title.
-fn width_on(page: &str, width: u32) -> Result<u32> {
+/// Returns the width of the page's content on a screen of this width, and the height of the tallest row of the list,
+/// which the page writes into its title.
+fn size_on(page: &str, width: u32) -> Result<(u32, u32)> {
     let directory = TempDir::new()?;
     let file = directory.path().join("page.html");
     // The content security policy would block the test's script, so the copy has no policy.
     let start = page.find("<meta http-equiv").context("no policy")?;
     let end = start + page[start..].find('>').context("no policy")? + 1;
-    let measure = "<script>document.title=document.documentElement.scrollWidth+' wide'</script></body>";
+    let measure = "<script>document.title=document.documentElement.scrollWidth+' wide '+Math.max.apply(0,[0].concat(\
+        [].map.call(document.querySelectorAll('.rows tbody tr'),function(row){return row.offsetHeight})))+' high'\
+        </script></body>";
     fs::write(&file, format!("{}{}", &page[..start], page[end..].replace("</body>", measure)))?;
     // Windows have a least width, and frames have none.
     let frame = directory.path().join("frame.html");
@@ -71,8 +76,10 @@ fn width_on(page: &str, width: u32) -> Result<u32> {
         ),
     )?;
     let dom = browse(&file_url(&frame), &["--dump-dom", "--allow-file-access-from-files"])?;
-    let title = dom.split("<title>").nth(1).and_then(|rest| rest.split(" wide").next());
-    Ok(title.with_context(|| format!("no width: {dom}"))?.parse()?)
+    let title = dom.split("<title>").nth(1).and_then(|rest| rest.split(" high").next());
+    let (width, height) =
+        title.and_then(|title| title.split_once(" wide ")).with_context(|| format!("no size: {dom}"))?;
+    Ok((width.parse()?, height.parse()?))
 }
 
 fn file_url(path: &Path) -> String {
@@ -116,7 +123,7 @@ fn the_page_of_the_node_leads_to_flame_graphs() -> Result<()> {
     let link = link.find(|link| link.contains(name.trim_start_matches('/')) && link.ends_with("off-cpu"));
     let link = link.with_context(|| index.clone())?.replace("&amp;", "&");
     let row = index.lines().find(|line| line.contains(&format!(">{name}</a>"))).with_context(|| index.clone())?;
-    ensure!(row.contains("<i class=\"sleep\"></i>sleep ") && row.contains("data-n=\"off CPU\">"), "{row}");
+    ensure!(row.contains("<td class=\"for\">") && row.contains("data-n=\"off CPU\">"), "{row}");
     let graph = dom(&format!("http://{}{link}", agent.address()))?;
     ensure!(graph.contains(&format!("<h1>{name} off-cpu</h1>")), "{graph}");
     ensure!(graph.contains(">podperf_wait_inner</text>") && graph.contains("<rect class=\"sleep\""), "{graph}");
@@ -125,6 +132,8 @@ fn the_page_of_the_node_leads_to_flame_graphs() -> Result<()> {
     // The page's script applies the query parameters, too.
     let sorted = page(&agent, "/?sort=name")?;
     ensure!(sorted.contains("<a aria-current=\"page\">pod or cgroup</a>"), "{sorted}");
+    let found = page(&agent, &format!("/?text={}", name.trim_start_matches('/').to_uppercase()))?;
+    ensure!(found.matches("<tr><td>").count() == 1 && found.contains(&format!(">{name}</a>")), "{found}");
     Ok(())
 }
 
@@ -133,9 +142,9 @@ fn pages_fit_a_phone() -> Result<()> {
     for path in ["/", &flamegraph(cgroup.kernel_path()), "/flamegraph"] {
         let page = page(&agent, path)?;
         ensure!(page.contains("<meta name=\"viewport\" content=\"width=device-width"), "{page}");
-        for width in [360, 1280] {
-            let drawn = width_on(&page, width)?;
-            ensure!(drawn <= width, "`{path}` is {drawn} wide on {width}");
+        for width in [360, 920, 1280] {
+            let (drawn, row) = size_on(&page, width)?;
+            ensure!(drawn <= width && row < MOST_OF_ROW, "`{path}` is {drawn} wide on {width}, and a row {row} high");
         }
     }
     Ok(())

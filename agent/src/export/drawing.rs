@@ -30,9 +30,9 @@ const PLACES: usize = 4;
 const MOST_UNREAD: usize = 16 << 20;
 /// The bytes that any drawing may take: the widest frames, and their text twice while it grows.
 const LEAST_BYTES: u64 = 24 << 20;
-/// The bytes that a row of the start page takes in the tables beside the page, and in the page: its name is there six
-/// times with its links, and the text twice while it grows.
-const LINE_BYTES: u64 = 1 << 10;
+/// The bytes that a row of the start page takes in the tables beside the page, with its waits, and in the page: its
+/// name is there six times, with its links and the pods that it waits for, and the text twice while it grows.
+const LINE_BYTES: u64 = 2 << 10;
 const ROW_BYTES: u64 = 8 << 10;
 /// The bytes that a sample takes while it is drawn: a sum, a place in the tree and one in a list.
 const SAMPLE_BYTES: u64 = 256;
@@ -50,8 +50,8 @@ pub(crate) enum Drawing {
     Overview {
         /// The number of the reading.
         reading: u64,
-        /// The column by which the rows are sorted.
-        sort: &'static str,
+        /// The order and the choice of the rows.
+        view: String,
         /// Number of rows of the reading.
         rows: usize,
         /// The largest number of rows in the page.

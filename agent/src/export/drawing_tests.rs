@@ -160,7 +160,7 @@ async fn a_drawing_that_panics_is_one_answer() {
 #[test]
 fn the_start_page_takes_memory_for_its_rows_whatever_the_windows_have() {
     let windows = Size { samples: 50_000, bytes: 24 << 20 };
-    let needs = |rows, most| Drawing::Overview { reading: 1, sort: "name", rows, most }.needs(windows);
-    assert_eq!((needs(30, 300), needs(2048, 1024)), (30 * (9 << 10), 10 << 20));
+    let needs = |rows, most| Drawing::Overview { reading: 1, view: String::new(), rows, most }.needs(windows);
+    assert_eq!((needs(30, 300), needs(2048, 1024)), (30 * (10 << 10), 12 << 20));
     assert!(Drawing::Page(Side::OffCpu).needs(windows) > LEAST_BYTES);
 }

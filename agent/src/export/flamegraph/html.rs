@@ -20,6 +20,8 @@ pub const STYLE: &str = include_str!("page.css");
 pub struct Links {
     /// The links above the picture, each with its text; `None` for the current page.
     pub above: Vec<(Option<String>, String)>,
+    /// The first text of the page, as HTML: what the waits mean.
+    pub first: String,
     /// The nonce of the page's style sheet and script: see [`policy`]. Empty in a file, which makes a nonce of its own.
     pub nonce: String,
 }
@@ -56,7 +58,15 @@ pub fn page(merged: &Merged, links: &Links) -> String {
     let mut html = head(&title, &nonce);
     above(&mut html, links);
     // Writing to a string does not fail.
-    write!(html, "<main>\n<h1>{}</h1>\n<p>{}{}</p>\n", escape(&title), escape(&caption(merged)), when(merged)).ok();
+    write!(
+        html,
+        "<main>\n<h1>{}</h1>\n{}<p>{}{}</p>\n",
+        escape(&title),
+        links.first,
+        escape(&caption(merged)),
+        when(merged)
+    )
+    .ok();
     covers(&mut html, merged);
     losses::write(&mut html, merged);
     if merged.subjects.is_empty() {
@@ -180,7 +190,7 @@ mod tests {
     #[test]
     fn a_name_is_never_more_than_text() {
         let merged = recording_of(HOSTILE, vec![wait(WaitReason::Disk, &[HOSTILE], &[HOSTILE], 1)]);
-        let links = Links { above: vec![(Some(HOSTILE.into()), HOSTILE.into())], nonce: "n".into() };
+        let links = Links { above: vec![(Some(HOSTILE.into()), HOSTILE.into())], ..Links::default() };
         let page = page(&merged, &links);
         assert_eq!((page.matches("<script").count(), page.matches("</svg>").count()), (1, 5), "{page}");
         assert!(!page.contains("alert('1')"), "{page}");
@@ -199,7 +209,7 @@ mod tests {
     /// A script turns the picture into frames that a keyboard reaches, so it needs both of its lines.
     #[test]
     fn all_but_the_links_is_the_main_part_and_each_column_has_a_name() {
-        let links = Links { above: vec![(Some("/".into()), "all".into())], nonce: "n".into() };
+        let links = Links { above: vec![(Some("/".into()), "all".into())], nonce: "n".into(), ..Links::default() };
         let nothing = Merged { subjects: vec![], ..recording(vec![]) };
         for merged in [recording(vec![on_cpu(&["f"], 5)]), nothing] {
             let page = page(&merged, &links);

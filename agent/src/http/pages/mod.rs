@@ -5,4 +5,5 @@ pub mod overview;
 pub(super) mod problem;
 pub mod profile;
 pub(super) mod status;
+mod told;
 pub mod waits;

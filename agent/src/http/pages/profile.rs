@@ -10,6 +10,7 @@ use axum::{
 };
 use serde_json::json;
 
+use super::told;
 use crate::export::{
     drawing::{Answer, Drawing, DrawingKey, Drawn},
     flamegraph::{self, Format, Links},
@@ -160,6 +161,8 @@ pub(in crate::http) async fn flamegraph(Shared(agent): Shared<Arc<Agent>>, uri: 
     let key = DrawingKey { what, selector: selector.clone() };
     let user_frames_off = agent.user_frames_off();
     let draw = move |windows: &[Arc<Profile>]| {
+        let with_waits = |links| Links { first: told::paragraph(windows, &selector), ..links };
+        let links = if side == Side::OffCpu { links.map(with_waits) } else { links };
         let merged = Merged { user_frames_off, ..Merger::merge(windows, side, selector) };
         draw(&merged, format, links)
     };
@@ -209,9 +212,14 @@ pub fn file_name(subject: &str, side: Side, format: Format) -> String {
 
 /// Returns a page, with headers that restrict what the browser may do with it.
 pub(in crate::http) fn html(body: impl Into<Body>, nonce: &str) -> Response {
+    html_under(body, flamegraph::policy(nonce))
+}
+
+/// Returns a page under this content security policy.
+pub(in crate::http) fn html_under(body: impl Into<Body>, policy: String) -> Response {
     let mut response = ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], Into::<Body>::into(body)).into_response();
     let headers = response.headers_mut();
-    if let Ok(policy) = HeaderValue::try_from(flamegraph::policy(nonce) + "; frame-ancestors 'none'") {
+    if let Ok(policy) = HeaderValue::try_from(policy + "; frame-ancestors 'none'") {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -248,7 +256,7 @@ fn links(selector: &Selector, side: Side, locks: bool) -> Links {
     for format in Format::ALL {
         above.push((Some(address(selector, side, Some(format))), format!("save .{}", format.extension())));
     }
-    Links { above, nonce: nonce() }
+    Links { above, nonce: nonce(), ..Links::default() }
 }
 
 fn no_recording() -> Response {
@@ -351,6 +359,13 @@ mod tests {
         assert!(texts(false).all(|text| text != "locks"));
         let address = address(&Selector::All, Side::Locks, None);
         assert_eq!(Query::of(&address.parse().unwrap()).side(), Ok(Side::Locks));
+    }
+
+    #[test]
+    fn the_first_text_of_a_page_is_on_its_waits() {
+        let links = Links { first: "<p>It waits.</p>\n".into(), ..Links::default() };
+        let page = flamegraph::page(&Merged::default(), &links);
+        assert!(page.contains("</h1>\n<p>It waits.</p>\n<p>"), "{page}");
     }
 
     #[test]
