@@ -33,18 +33,16 @@ const NUMBERS: &[(&str, u32)] = &[
 ];
 /// The time limit of the first stack, on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(30);
-const MODES: [(&str, Mode); 3] = [
-    ("stacks: {enabled: false}", Mode::Metrics),
-    ("stacks: {unwind: none}", Mode::Reasons),
-    ("", Mode::Profiles),
-];
+const MODES: [(&str, Mode); 3] =
+    [("stacks: {enabled: false}", Mode::Metrics), ("stacks: {unwind: none}", Mode::Reasons), ("", Mode::Profiles)];
 
 /// Returns the capabilities that the template lists for a mode, as the kernel's bits.
 fn of_the_chart(mode: Mode) -> Result<u64> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/podperf/templates/_privileges.tpl");
     let text = fs::read_to_string(path)?;
     let list = text.split("define \"podperf.capabilities\"").nth(1).context("no list")?;
-    let (always, rest) = list.split_once("{{- if include \"podperf.takesStacks\" . }}").context("no list of reasons")?;
+    let (always, rest) =
+        list.split_once("{{- if include \"podperf.takesStacks\" . }}").context("no list of reasons")?;
     let (reasons, rest) = rest.split_once("{{- end }}\n{{- if include \"podperf.profiles\" . }}").context("no end")?;
     let (profiles, _) = rest.split_once("{{- end }}").context("no end")?;
     let parts = [(true, always), (mode != Mode::Metrics, reasons), (mode == Mode::Profiles, profiles)];

@@ -126,7 +126,9 @@ impl Selector {
     #[must_use]
     pub fn as_workload(&self) -> Option<Self> {
         match self {
-            Self::Pod { namespace, pod } => Some(Self::Workload { namespace: namespace.clone(), workload: pod.clone() }),
+            Self::Pod { namespace, pod } => {
+                Some(Self::Workload { namespace: namespace.clone(), workload: pod.clone() })
+            }
             _ => None,
         }
     }

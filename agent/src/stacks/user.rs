@@ -17,7 +17,7 @@ use super::{
     debuginfod::Fetcher,
     demangle::{FunctionName, Language, MAX_NAME},
     maps::{Backing, Vma},
-    objects::{Object, Objects},
+    objects::Objects,
     process::{Life, Process, Span, object_of, read_vmas},
     profile::{Frame, FrameKind, Function, Mapping},
     reader::{self, Pulse, Reader, Unread, Whose, owner_of},

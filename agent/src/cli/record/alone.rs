@@ -128,7 +128,8 @@ mod tests {
     fn a_cgroup_is_recorded_by_its_path_and_a_pod_by_its_name() {
         let config = |subject: &str| {
             let (selector, filter) = (subject.parse().unwrap(), Filter::default());
-            let wanted = Wanted { selector, side: Side::OffCpu, filter, duration: Duration::from_secs(1) };
+            let wanted =
+                Wanted { selector, side: Side::OffCpu, filter, duration: Duration::from_secs(1), lines: false };
             alone(Settings::try_from(Config::default()).unwrap(), &wanted).unwrap().config
         };
         let of_cgroup = config("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/");

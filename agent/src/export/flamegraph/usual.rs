@@ -85,10 +85,7 @@ fn is_one_of(frame: &Frame, names: &[&str]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{fixture::*, folded::folded, grow::tree, tree::Node},
-        *,
-    };
+    use super::super::{fixture::*, folded::folded, grow::tree, tree::Node};
     use crate::model::wait::WaitReason;
 
     /// Returns the names of a tower, from the outermost frame below the reason on.

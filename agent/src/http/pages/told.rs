@@ -45,7 +45,7 @@ pub(super) fn paragraph(windows: &[Arc<Profile>], selector: &Selector) -> String
     let pod = match selector {
         Selector::Pod { .. } | Selector::One(SubjectName::Cgroup(_)) => name.as_str(),
         Selector::One(SubjectName::Container { .. }) => pod_of(&name),
-        Selector::All | Selector::Below(_) => return String::new(),
+        Selector::All | Selector::Workload { .. } | Selector::Below(_) => return String::new(),
     };
     let all = Waiting::by_name(windows);
     let Some(waiting) = all.get(&name) else { return String::new() };

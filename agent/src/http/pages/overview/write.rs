@@ -15,7 +15,7 @@ use super::{
 use crate::{
     export::flamegraph::{STYLE, escape, frame_style},
     model::wait::WaitReason,
-    recording::{Selector, Side},
+    recording::Side,
 };
 
 /// The style sheet of the list, for wide screens and for phones.
@@ -28,14 +28,7 @@ const LEAST: f64 = 0.05;
 const MOST_NAMESPACES: usize = 500;
 
 /// Returns the page. In a cluster the rows of the node itself are folded below those of the pods.
-pub(super) fn page(
-    node: &str,
-    mut lines: Vec<Line>,
-    view: &View,
-    over: Duration,
-    shown: Shown,
-    nonce: &str,
-) -> String {
+pub(super) fn page(node: &str, mut lines: Vec<Line>, view: &View, over: Duration, shown: Shown, nonce: &str) -> String {
     let mut html = String::new();
     head(&mut html, &escape(node), over, shown, nonce);
     let namespaces: BTreeSet<String> = lines.iter().filter_map(|line| line.namespace.clone()).collect();
@@ -225,7 +218,7 @@ mod tests {
     use crate::{
         config::Runner,
         model::{mode::Mode, wait::WaitState},
-        recording::{Cause, Part, SubjectName},
+        recording::{Cause, Part, Selector, SubjectName},
     };
 
     const ALL: Shown = Shown { mode: Mode::Profiles, runner: Runner::Chart };
