@@ -58,7 +58,7 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
 
 pub(super) fn read_listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
-    parse_listen(&text).map_err(|says| de::Error::custom(format_args!("`{text}`: {says}")))
+    parse_listen(&text).map_err(|says| de::Error::custom(format_args!("listen: `{text}`: {says}")))
 }
 
 /// All limits of the server: the keys of `server.limits`, and those that only tests change.
