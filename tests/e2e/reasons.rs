@@ -92,7 +92,7 @@ fn three_capabilities_give_all_reasons_and_no_user_frame() -> Result<()> {
         ensure!(sample.frames.iter().all(|frame| frame.file == "[kernel]"), "a user frame: {sample:#?}");
         ensure!(sample.label("unwind").is_empty(), "nothing is missing that was asked for: {sample:#?}");
     }
-    let says = "User frames are off (set `stacks.unwind: frame-pointers` and restart the agent).";
+    let says = "User frames are off (delete `stacks.unwind: none` and restart the agent).";
     within(DEADLINE, "the page says that user frames are off", || {
         Ok(get_text(address, &flamegraph(&cgroup))?.1.contains(says).then_some(()))
     })

@@ -35,7 +35,7 @@ impl Runner {
     #[must_use]
     pub const fn take_user_frames(self) -> &'static str {
         match self {
-            Self::File => "set `stacks.unwind: frame-pointers` and restart the agent",
+            Self::File => "delete `stacks.unwind: none` and restart the agent",
             Self::Chart => "set the chart's `mode: profiles`",
         }
     }

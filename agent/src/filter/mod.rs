@@ -87,7 +87,7 @@ impl Filter {
         }
         if bits as usize > MAX_BITS || filter.kernel.len() > abi::PODPERF_FILTER_TERMS as usize {
             return Err(at_end(format!(
-                "too many alternatives of state, duration, thread or name: {bits} with {} terms (at most {MAX_BITS} with {})",
+                "too many alternatives of duration, thread or name: {bits} with {} terms (at most {MAX_BITS} with {})",
                 filter.kernel.len(),
                 abi::PODPERF_FILTER_TERMS
             )));

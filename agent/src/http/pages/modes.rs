@@ -40,8 +40,8 @@ impl Shown {
                  The chart's <code>mode: profiles</code> also shows the functions of programs.</p>\n"
             }
             (Mode::Reasons, Runner::File) => {
-                "<p>User frames are off: flame graphs have functions of the kernel only. With \
-                 <code>stacks.unwind: frame-pointers</code> and a restart of the agent, they also have those of \
+                "<p>User frames are off: flame graphs have functions of the kernel only. Without \
+                 <code>stacks.unwind: none</code> and after a restart of the agent, they also have those of \
                  programs.</p>\n"
             }
         }
@@ -76,7 +76,7 @@ mod tests {
         assert!(chart[0].contains("mode: reasons") && chart[0].contains("mode: profiles"), "{chart:?}");
         assert!(chart[1].contains("mode: profiles") && chart[2].is_empty(), "{chart:?}");
         let file = [Mode::Metrics, Mode::Reasons].map(|mode| line(mode, Runner::File));
-        assert!(file[0].contains("stacks.enabled: true") && file[1].contains("stacks.unwind: "), "{file:?}");
+        assert!(file[0].contains("stacks.enabled: true") && file[1].contains("stacks.unwind: none"), "{file:?}");
         assert!(file.iter().all(|line| !line.contains("chart")), "{file:?}");
     }
 }
