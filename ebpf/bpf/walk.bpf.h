@@ -208,8 +208,8 @@ static __always_inline __u64 walk_to(void *ctx, struct podperf_stack *stack, boo
 		return 0;
 	bytes = walk_kernel(ctx, stack, user, by_scheduler);
 	kernel = bytes > 0 ? bytes : 0;
-	/* Only a sample may be without frames: a thread that waits is in the kernel. */
-	if (!user_frames && !kernel && by_scheduler) {
+	/* Only a walk of code in user space finds no frames and does not fail. A thread that waits is in the kernel. */
+	if (!user_frames && (bytes < 0 || (!kernel && by_scheduler))) {
 		drop(PODPERF_DROP_STACK_WALK);
 		return 0;
 	}

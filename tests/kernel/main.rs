@@ -154,6 +154,7 @@ fn main() -> ExitCode {
         #[land] #[exact] an_ordinary_end_loses_nothing => restart::an_ordinary_end_loses_nothing,
         #[exact] kills_at_random_moments_lose_nothing => kills::at_random_moments_lose_nothing,
         #[exact] other_programs_take_over_and_lose_nothing => restart::other_programs_take_over,
+        #[exact] programs_with_other_user_frames_take_over_and_lose_nothing => restart::other_user_frames_take_over,
         #[exact] the_key_of_stack_ids_outlives_its_agent: maps::needs() => keys::a_key_outlives_its_agent,
         #[land] #[exact] what_is_pinned_and_cannot_be_read_is_told_and_does_not_stop_the_next => restart::what_is_pinned_may_be_unreadable,
         #[exact] upgrades_to_another_layout_and_back_lose_nothing => layouts::upgrades_lose_nothing,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use podperf_tests::{
-    agent::{self, Agent, Metrics},
+    agent::{self, Agent, Metrics, testing},
     bpffs::Bpffs,
     cgroup::{self, TestCgroup},
     cluster::wait_for_part,
@@ -127,6 +127,37 @@ pub(crate) fn other_programs_take_over() -> Result<()> {
             "cgroups: {max: 256}\ncounters: {groups: [[cpu-clock, page-faults]]}",
             "cgroups: {max: 4096}\ncounters: {groups: [[page-faults, cpu-clock]]}\nstacks: {longWait: 600ms}",
         ],
+    )
+}
+
+/// Each turn has other user frames, and so other programs: unwound by tables, none, walked by frame pointers because the
+/// program that copies stacks is refused, and unwound again.
+pub(crate) fn other_user_frames_take_over() -> Result<()> {
+    let tables = ("stacks: {unwind: tables}".to_owned(), "by the unwind tables of the programs' files");
+    let turns = [
+        tables.clone(),
+        ("stacks: {unwind: none}".to_owned(), "kernel stacks of every wait, without user frames"),
+        (
+            testing("refuseCopies=true") + &tables.0,
+            "by frame pointers instead of tables: failed to start BPF program `sample` (report this as a bug",
+        ),
+        tables,
+    ];
+    let yaml = |bpffs: &Bpffs, turn: usize| format!("{}\n{}\n{FACTS}", bpffs.yaml(), turns[turn].0);
+    survives_turns(
+        turns.len() - 1,
+        |bpffs| yaml(bpffs, 0),
+        |agent, bpffs, turn| {
+            agent.restart(Signal::SIGKILL, &yaml(bpffs, turn))?;
+            let status = String::from_utf8(agent.get("/status", &[])?.2)?;
+            ensure!(status.contains(turns[turn].1), "turn {turn}: {status}");
+            let metrics = agent.metrics()?;
+            let taken_over = metrics.sum("podperf_starts_total", &[("how", "taken_over")]);
+            ensure!(taken_over == f64::from(u32::try_from(turn)?), "{taken_over} takeovers:\n{}", agent.log());
+            let samples = metrics.get("podperf_part_state", &[("part", "cpu samples"), ("state", "healthy")]);
+            ensure!(samples == Some(1.0), "turn {turn}: no samples: {status}");
+            Ok(())
+        },
     )
 }
 

@@ -10,10 +10,10 @@ use podperf_tests::{
     suite::{Test, within},
     tests,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
-    cluster::{self, AGENT_PORT, NEEDS},
+    cluster::{self, AGENT_PORT, Cluster, NEEDS},
     release::{self, NAMESPACE},
 };
 
@@ -71,17 +71,15 @@ fn an_upgrade_that_the_agent_follows_loses_no_count() -> Result<()> {
 fn an_upgrade_that_restarts_the_agent_loses_no_count() -> Result<()> {
     let shared = cluster::shared()?;
     let cluster = shared.get()?;
+    let first = release::fresh_metrics(cluster, 0)?;
+    // The defaults of earlier builds.
+    restart(cluster, &json!({"mode": "metrics", "host": {"ownPinsOnly": false}}))?;
     let before = release::fresh_metrics(cluster, 0)?;
-    let old = release::agent_of(cluster, cluster.node().name())?;
+    ensure_nothing_fell(&first, &before)?;
     // Debian's kernels require this capability: they start with a kernel.perf_event_paranoid of 3.
     let capabilities = json!({"capabilities": {"addSysAdmin": true}});
     let counters = json!({"groups": [["cpu-clock"]]});
-    release::upgrade(cluster, &json!({"securityContext": capabilities, "config": {"counters": counters}}))?;
-    within(cluster::PATIENCE, "there is another agent", || {
-        let agent = release::agent_of(cluster, cluster.node().name())?;
-        Ok((agent.metadata.uid != old.metadata.uid).then_some(()))
-    })?;
-    release::reach(cluster)?;
+    restart(cluster, &json!({"securityContext": capabilities, "config": {"counters": counters}}))?;
     let mut seen = None;
     let after = within(FOLLOWED_WITHIN, "the new agent counts what it was told to", || {
         let metrics = seen.insert(release::fresh_metrics(cluster, 0)?);
@@ -91,10 +89,23 @@ fn an_upgrade_that_restarts_the_agent_loses_no_count() -> Result<()> {
     let states = || seen.iter().flat_map(Metrics::samples).filter(|sample| sample.name == "podperf_pmu_event_state");
     let after = after.with_context(|| format!("{:?}", states().collect::<Vec<_>>()))?;
     ensure_nothing_fell(&before, &after)?;
+    let taken_over = |metrics: &Metrics| metrics.sum("podperf_starts_total", &[("how", "taken_over")]);
+    ensure!(taken_over(&after) > taken_over(&before), "the pins of the whole bpffs are not found in the own directory");
     // No agent ran in between, and the counts of that time are there.
     let busy = |metrics: &Metrics| metrics.sum(ONCPU, &[("namespace", "shop"), ("container", "proxy")]);
     ensure!(busy(&after) > busy(&before), "{} s after {} s", busy(&after), busy(&before));
     Ok(())
+}
+
+/// Changes the release's values, and waits for the next agent.
+fn restart(cluster: &Cluster, values: &Value) -> Result<()> {
+    let old = release::agent_of(cluster, cluster.node().name())?;
+    release::upgrade(cluster, values)?;
+    within(cluster::PATIENCE, "there is another agent", || {
+        let agent = release::agent_of(cluster, cluster.node().name())?;
+        Ok((agent.metadata.uid != old.metadata.uid).then_some(()))
+    })?;
+    release::reach(cluster)
 }
 
 /// Checks that each container's counter is at least its earlier value.

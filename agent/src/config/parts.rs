@@ -74,6 +74,7 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         waker_stacks: config.stacks.waker_stacks,
         max_walks: config.stacks.max_walks,
         copies: copies_stacks(config, host),
+        refuse_copies: config.testing.refuse_copies,
         user_frames: config.stacks.unwind != Unwinding::None,
         oncpu_hertz: config.stacks.on_cpu_hertz,
         oncpu_event: config.stacks.on_cpu_event,

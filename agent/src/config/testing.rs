@@ -19,6 +19,8 @@ pub struct Testing {
     pub max_stacks: Option<u32>,
     /// Walks every stack, also the cached ones, and counts how often the cached stack was wrong.
     pub shadow: bool,
+    /// The program that copies the stacks of samples is refused, as by a kernel that does not take it.
+    pub refuse_copies: bool,
     /// The agent gives up the capabilities and system calls that it does not need.
     pub sandbox: bool,
     /// The CPUs that count as isolated, if the list is not empty.
@@ -43,6 +45,7 @@ impl Default for Testing {
             tracepoint: Tracepoint::Auto,
             max_stacks: None,
             shadow: false,
+            refuse_copies: false,
             sandbox: true,
             isolated_cpus: Vec::new(),
             connections: 64,

@@ -64,6 +64,12 @@ impl LoadError {
         matches!(self, Self::Lockdown { .. } | Self::Features(_))
     }
 
+    /// Returns whether the kernel refused to load a program. It may load another form of the program. A refused event
+    /// or attachment has another cause.
+    pub(super) fn is_refusal_of_program(&self) -> bool {
+        matches!(self, Self::Program { source, .. } if matches!(**source, ProgramError::LoadError { .. }))
+    }
+
     /// Returns the error for a program that was refused.
     pub(super) fn refused(program: &'static str, source: ProgramError) -> Self {
         match &source {
@@ -92,6 +98,14 @@ mod tests {
         let io_error = io::Error::from_raw_os_error(libc::EINVAL);
         let source = ProgramError::LoadError { io_error, verifier_log: aya_obj::VerifierLog::new(log.into()) };
         LoadError::refused("cgroup_mkdir", source)
+    }
+
+    #[test]
+    fn only_a_program_that_is_not_loaded_is_refused_itself() {
+        assert!(refused("R1 invalid mem access 'scalar'\n").is_refusal_of_program());
+        let denied = io::Error::from_raw_os_error(libc::EPERM);
+        assert!(!LoadError::refused("sample", ProgramError::IOError(denied)).is_refusal_of_program());
+        assert!(!LoadError::Missing("sample").is_refusal_of_program());
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct SensorSettings {
     /// Set if user stacks are copied, and unwound by the tables of the files; otherwise the kernel walks them by frame
     /// pointers.
     pub copies: bool,
+    /// Set if a test wants the kernel to refuse the program that copies the stacks of samples.
+    pub refuse_copies: bool,
     /// Set if stacks have user frames; otherwise no walk reads from user space.
     pub user_frames: bool,
     /// Number of samples per second on each CPU; 0: none.

@@ -1,7 +1,7 @@
 //! The sampler's perf events: one per CPU, `cycles` if the CPUs have a counter for them, else a clock.
 
 use super::programs::SAMPLE;
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use aya::programs::{
     PerfEvent, ProgramError,
@@ -38,6 +38,8 @@ pub(super) struct Sampling<'a> {
     pub(super) tickless: bool,
     /// The CPUs that are not sampled.
     pub(super) quiet: &'a [u32],
+    /// Set if a test wants the program to be refused.
+    pub(super) is_refused: bool,
 }
 
 /// The attached events, which close on drop.
@@ -59,6 +61,10 @@ impl Sampler {
     ///
     /// When the kernel rejects the program, or the event on a CPU.
     pub(super) fn start(object: &mut Object, sampling: &Sampling<'_>, cpus: &[u32]) -> Result<Self, LoadError> {
+        if sampling.is_refused {
+            let verifier_log = aya_obj::VerifierLog::new("a test wants this".into());
+            return Err(refused(ProgramError::LoadError { io_error: io::ErrorKind::InvalidInput.into(), verifier_log }));
+        }
         let loaded = program(object)?;
         // A program that a previous agent pinned is loaded already.
         if loaded.fd().is_err() {

@@ -27,7 +27,7 @@ use super::{
     raw::{self, Then},
     reading::{CpuTotals, RawReading},
     rows::Rows,
-    sampler::{SampleEvent, Sampler, Sampling},
+    sampler::{SampleEvent, Sampler},
     sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
     takeover::{Pins, Previous, generations::take_over},
 };
@@ -91,7 +91,7 @@ impl Sensors {
     /// [`Sensors::counters`].
     pub fn start(settings: &SensorSettings, plan: &Plan, pins: Option<&Pins>) -> Result<Self, LoadError> {
         match Self::start_as(settings, plan, pins) {
-            Err(error @ LoadError::Program { .. }) if settings.stacks && settings.copies => {
+            Err(error) if settings.copies && error.is_refusal_of_program() => {
                 let refused = error.to_string();
                 warn!(error = format!("{:#}", anyhow::Error::new(error)), "stacks are not copied");
                 let settings = SensorSettings { copies: false, ..settings.clone() };
@@ -137,21 +137,12 @@ impl Sensors {
         let stack_ring = take_ring(&mut object, "stack_ring")?;
         let cgroup_ring = take_ring(&mut object, "cgroup_ring")?;
         let stack_copies = (settings.stacks && settings.copies).then(|| Copies::of(&mut object)).transpose()?;
-        let sampled = settings.stacks && settings.oncpu_hertz > 0;
         // Set before the first samples, because samples by cycles begin with a burst.
         orders.sample_busy = (settings.oncpu_event != SampleEvent::CpuClock).into();
         // Adopted programs may have another budget, and still leave something out: the first reading decides.
         orders.walk_every_ns = orders.walk_every_ns.max(apart_ns(settings.max_walks));
         order(&object, orders).map_err(LoadError::Counter)?;
-        let sampling = Sampling {
-            event: settings.oncpu_event,
-            hertz: settings.oncpu_hertz,
-            tickless: settings.tickless,
-            quiet: &settings.quiet_cpus,
-        };
-        let sampler = sampled.then(|| Sampler::start(&mut object, &sampling, &cpus));
-        // The rest works without the sampler.
-        let sampler = sampler.transpose().map_err(|error| format!("{:#}", anyhow::Error::new(error)));
+        let sampler = Self::start_sampler(&mut object, settings, &cpus)?;
         if matches!(&sampler, Ok(Some(sampler)) if sampler.event() == SampleEvent::CpuClock) {
             orders.sample_busy = 0;
             order(&object, orders).map_err(LoadError::Counter)?;

@@ -9,17 +9,46 @@ use tracing::debug;
 use super::Sensors;
 use crate::kernel::{
     copies::Copies,
-    object::fd,
+    error::LoadError,
+    load::SensorSettings,
+    object::{Object, fd},
     orders::Lowered,
     programs::COLLECT,
     raw,
     records::{CgroupRecord, RawSample, StackRecord},
     sample_tables,
-    sampler::{SampleEvent, Sampler},
+    sampler::{SampleEvent, Sampler, Sampling},
     sent,
 };
 
 impl Sensors {
+    /// Starts the sampler if samples are wanted. The rest works without it, so the reason why it does not start is a
+    /// text.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses the program that copies stacks. It may load the one that walks them.
+    pub(super) fn start_sampler(
+        object: &mut Object,
+        settings: &SensorSettings,
+        cpus: &[u32],
+    ) -> Result<Result<Option<Sampler>, String>, LoadError> {
+        if !settings.stacks || settings.oncpu_hertz == 0 {
+            return Ok(Ok(None));
+        }
+        let sampling = Sampling {
+            event: settings.oncpu_event,
+            hertz: settings.oncpu_hertz,
+            tickless: settings.tickless,
+            quiet: &settings.quiet_cpus,
+            is_refused: settings.copies && settings.refuse_copies,
+        };
+        match Sampler::start(object, &sampling, cpus) {
+            Err(error) if settings.copies && error.is_refusal_of_program() => Err(error),
+            started => Ok(started.map(Some).map_err(|error| format!("{:#}", anyhow::Error::new(error)))),
+        }
+    }
+
     /// Returns the event that triggers samples on the CPU; `None` if none are wanted.
     ///
     /// # Errors
