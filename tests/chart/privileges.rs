@@ -90,7 +90,8 @@ fn the_default_mode_is_reasons_which_takes_no_user_frames() -> Result<()> {
     Ok(())
 }
 
-/// The requests of memory are those of the table in docs/install.md: the process, stacks, and the tables of each CPU.
+/// The requests of memory are those of the table in docs/install.md: the process, stacks, and the tables of each CPU. A
+/// unit test of the agent compares the sizes in the chart with the tables.
 fn memory_grows_with_the_cpus_of_a_node() -> Result<()> {
     let memory = |values: &str| -> Result<(String, String)> {
         let resources = pod(&template(values, &[])?)?["spec"]["containers"][0]["resources"].clone();
@@ -100,13 +101,24 @@ fn memory_grows_with_the_cpus_of_a_node() -> Result<()> {
     };
     let expected = |request: &str, limit: &str| (request.to_owned(), limit.to_owned());
     ensure!(memory("")? == expected("128Mi", "512Mi"));
+    let profiles = |config: &str| format!("{{mode: profiles, nodeCpus: 64, http: {{readers: [a]}}, config: {config}}}");
+    let (tables, pointers) = (profiles("{}"), profiles("{stacks: {unwind: frame-pointers}}"));
     for (values, request, limit) in [
-        ("{mode: metrics, nodeCpus: 8}", "50Mi", "512Mi"),
-        ("{nodeCpus: 64}", "183Mi", "512Mi"),
-        ("{nodeCpus: 256}", "606Mi", "865Mi"),
-        ("{nodeCpus: 256, config: {cgroups: {max: 2048}}}", "324Mi", "512Mi"),
-        ("{nodeCpus: 64, config: {sensors: {histograms: {enabled: true}}}}", "299Mi", "512Mi"),
-        ("{mode: profiles, nodeCpus: 64, http: {readers: [monitoring]}}", "202Mi", "512Mi"),
+        ("{mode: metrics, nodeCpus: 8}", "52Mi", "512Mi"),
+        ("{nodeCpus: 64}", "188Mi", "512Mi"),
+        ("{nodeCpus: 256}", "611Mi", "872Mi"),
+        ("{nodeCpus: 256, config: {cgroups: {max: 2048}}}", "328Mi", "512Mi"),
+        // A table has a power of two of rows.
+        ("{nodeCpus: 100, config: {cgroups: {max: 4097}}}", "488Mi", "697Mi"),
+        ("{nodeCpus: 100, config: {cgroups: {max: 8192}}}", "488Mi", "697Mi"),
+        ("{nodeCpus: 64, config: {sensors: {histograms: {enabled: true}}}}", "305Mi", "512Mi"),
+        ("{nodeCpus: 64, config: {stacks: {maxSamples: 65536}}}", "224Mi", "512Mi"),
+        (tables.as_str(), "225Mi", "512Mi"),
+        (pointers.as_str(), "207Mi", "512Mi"),
+        // A larger limit stays, and a smaller one does not.
+        ("{nodeCpus: 64, resources: {limits: {memory: 2Gi}}}", "188Mi", "2Gi"),
+        ("{nodeCpus: 64, resources: {limits: {memory: 1.5G}}}", "188Mi", "1.5G"),
+        ("{nodeCpus: 64, resources: {limits: {memory: 100M}}}", "188Mi", "268Mi"),
     ] {
         let found = memory(values)?;
         ensure!(found == expected(request, limit), "`{values}`: {found:?}");

@@ -427,4 +427,6 @@ impl TryFrom<Config> for Settings {
 }
 
 #[cfg(test)]
+mod chart_memory;
+#[cfg(test)]
 mod tests;

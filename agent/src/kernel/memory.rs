@@ -114,7 +114,11 @@ fn limit_of(mount: &Path, path: &Path) -> Option<u64> {
 /// [`super::Sensors::map_use`] returns the kernel's own figures.
 #[must_use]
 pub fn map_bytes(settings: &SensorSettings) -> u64 {
-    let copies = aya::util::nr_cpus().unwrap_or(1);
+    map_bytes_with(settings, aya::util::nr_cpus().unwrap_or(1))
+}
+
+/// Estimates the memory of the maps on a machine with `copies` possible CPUs, in bytes.
+pub(crate) fn map_bytes_with(settings: &SensorSettings, copies: usize) -> u64 {
     let rows = Rows::new(settings.max_cgroups, copies, &settings.sensors);
     let row = (size_of::<abi::podperf_cgroup>() * copies) as u64;
     let of_rows = u64::from(rows.slots()) * (row + COPIES_ENTRY)

@@ -140,32 +140,6 @@ not follow in its file. */}}
 {{- dig "cacheDir" "/var/cache/podperf" .Values.host -}}
 {{- end -}}
 
-{{/* Requests and limits, as YAML. With `nodeCpus` those of memory follow from the CPUs, in KiB: 32 MiB for the process and its
-records of threads, the tables of counts of each CPU, with the sensors' own, and the tables and names of stacks. At 72 % of the
-limit the agent begins to give up features, so the request is at most 70 % of it. docs/install.md has the parts. */}}
-{{- define "podperf.resources" -}}
-{{- $resources := deepCopy (.Values.resources | default dict) -}}
-{{- $cpus := int64 (.Values.nodeCpus | default 0) -}}
-{{- if gt $cpus 0 -}}
-{{- $ofCpu := int64 2253 -}}
-{{- range $sensor, $kib := dict "histograms" 1844 "locks" 410 "syscalls" 1741 -}}
-{{- if dig "sensors" $sensor "enabled" false $.Values.config }}{{ $ofCpu = add $ofCpu $kib }}{{ end -}}
-{{- end -}}
-{{- $rows := dig "cgroups" "max" 4096 .Values.config | int64 -}}
-{{- $kib := add 32768 (mul $cpus (div (mul $ofCpu $rows) 4096)) -}}
-{{- if include "podperf.takesStacks" . }}{{ $kib = add $kib 10240 }}{{ end -}}
-{{- if include "podperf.profiles" . -}}
-{{- $kib = add $kib 19456 -}}
-{{- if ne (dig "stacks" "unwind" "tables" .Values.config) "frame-pointers" }}{{ $kib = add $kib 15360 (mul $cpus 66) }}{{ end -}}
-{{- end -}}
-{{- $request := div (add $kib 1023) 1024 -}}
-{{- $limit := max 512 (div (mul $request 10) 7) -}}
-{{- $_ := set $resources "requests" (merge (dict "memory" (printf "%dMi" $request)) ($resources.requests | default dict)) -}}
-{{- $_ := set $resources "limits" (merge (dict "memory" (printf "%dMi" $limit)) ($resources.limits | default dict)) -}}
-{{- end -}}
-{{- with $resources }}{{ toYaml . }}{{ end -}}
-{{- end -}}
-
 {{- define "podperf.fromKubelet" -}}
 {{- if and (include "podperf.asksForPods" .) (eq (dig "kubernetes" "source" "watch" .Values.config) "kubelet") }}true{{ end -}}
 {{- end -}}
