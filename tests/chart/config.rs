@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = tests![
     only_what_the_agent_does_not_follow_restarts_it: GO,
     large_numbers_stay_numbers: GO,
     an_ipv6_address_is_in_brackets: GO,
+    a_receiver_of_metrics_gets_profiles_only_if_the_values_say_so: GO,
     certificates_are_mounted_where_the_configuration_says: GO,
     debug_files_are_kept_on_the_node_where_the_configuration_says: GO,
 ];
@@ -125,6 +126,19 @@ fn large_numbers_stay_numbers() -> Result<()> {
 fn an_ipv6_address_is_in_brackets() -> Result<()> {
     ensure!(configured("http: {port: 9800}")?["listen"] == "[::]:9800");
     ensure!(configured("http: {address: 0.0.0.0}")?["listen"] == "0.0.0.0:9799");
+    Ok(())
+}
+
+fn a_receiver_of_metrics_gets_profiles_only_if_the_values_say_so() -> Result<()> {
+    let pushed = "endpoint: 'http://x:1', metrics: {enabled: true}";
+    let sent = |values: &str| -> Result<bool> { Ok(configured(values)?["otlp"]["profiles"] != false) };
+    // Values of a release of the former default mode, which had no profiles.
+    ensure!(!sent(&format!("config: {{otlp: {{{pushed}}}}}"))?);
+    let by_tls = format!("{{otlp: {{tls: {{secretName: x}}}}, config: {{otlp: {{{pushed}}}}}}}");
+    ensure!(!sent(&by_tls.replace("http:", "https:"))?);
+    ensure!(sent(&format!("config: {{otlp: {{profiles: true, {pushed}}}}}"))?);
+    ensure!(sent("config: {otlp: {endpoint: 'http://x:1'}}")?);
+    ensure!(sent(&format!("{{mode: profiles, http: {{acceptOpenProfiles: true}}, config: {{otlp: {{{pushed}}}}}}}"))?);
     Ok(())
 }
 

@@ -155,6 +155,7 @@ impl Default for Otlp {
     fn default() -> Self {
         Self {
             endpoint: String::new(),
+            profiles: true,
             protocol: Protocol::Grpc,
             path: "/v1development/profiles".into(),
             preset: Preset::Generic,

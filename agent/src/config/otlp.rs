@@ -13,6 +13,7 @@ use crate::export::otlp::{self, Compression, Preset, Protocol, SampleAttribute, 
 #[expect(missing_docs, reason = "documented where users read it: config/podperf.yaml")]
 pub struct Otlp {
     pub endpoint: String,
+    pub profiles: bool,
     pub protocol: Protocol,
     pub path: String,
     pub preset: Preset,

@@ -47,7 +47,7 @@ pub const fn mode(config: &Config) -> Mode {
 /// Returns whether profiles are sent to a receiver.
 #[must_use]
 pub fn sends_profiles(config: &Config) -> bool {
-    wants_profiles(config) && !config.otlp.endpoint.is_empty()
+    wants_profiles(config) && config.otlp.profiles && !config.otlp.endpoint.is_empty()
 }
 
 /// Returns whether pods have names.

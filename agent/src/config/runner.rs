@@ -27,7 +27,7 @@ impl Runner {
     pub const fn take_stacks(self) -> &'static str {
         match self {
             Self::File => "set `stacks.enabled: true` and restart the agent",
-            Self::Chart => "set the chart's `mode: reasons`, or `mode: profiles` for user frames, too",
+            Self::Chart => "set the chart's `mode: reasons`, or `mode: profiles` with `http.readers` for user frames",
         }
     }
 
@@ -36,7 +36,7 @@ impl Runner {
     pub const fn take_user_frames(self) -> &'static str {
         match self {
             Self::File => "delete `stacks.unwind: none` and restart the agent",
-            Self::Chart => "set the chart's `mode: profiles`",
+            Self::Chart => "set the chart's `mode: profiles` and `http.readers`",
         }
     }
 
@@ -46,6 +46,18 @@ impl Runner {
         match self {
             Self::File => "set `sensors.locks.enabled: true` and restart the agent",
             Self::Chart => "set the chart's `config.sensors.locks.enabled: true`",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_profiles_of_the_chart_is_advised_with_its_readers() {
+        for advice in [Runner::Chart.take_stacks(), Runner::Chart.take_user_frames()] {
+            assert!(advice.contains("`mode: profiles`") && advice.contains("`http.readers`"), "{advice}");
         }
     }
 }

@@ -126,6 +126,14 @@ fn facts_are_measured_if_something_needs_them() {
 }
 
 #[test]
+fn profiles_are_sent_to_a_receiver_of_profiles_only() {
+    let sends = |yaml: &str| parts::sends_profiles(&Config::parse(yaml).unwrap());
+    assert!(sends("otlp: {endpoint: 'http://x:1'}") && !sends(""));
+    assert!(!sends("otlp: {endpoint: 'http://x:1', profiles: false}"));
+    assert!(!sends("{otlp: {endpoint: 'http://x:1'}, stacks: {enabled: false}}"));
+}
+
+#[test]
 fn user_stacks_are_copied_only_where_tables_lack_nothing() {
     let host = Host { capabilities: vec![Capability::CAP_SYS_PTRACE], ..Host::example() };
     let mut config = Config::default();

@@ -61,6 +61,10 @@
 {{- $_ := set $chart "otlp" (dict "tls" $tls) -}}
 {{- end -}}
 {{- end -}}
+{{- /* The default mode takes stacks. A receiver of metrics gets profiles of it only if the values say so. */ -}}
+{{- if and (eq .Values.mode "reasons") (dig "otlp" "metrics" "enabled" false .Values.config) -}}
+{{- $_ := set $chart "otlp" (merge (dict "profiles" false) (get $chart "otlp" | default dict)) -}}
+{{- end -}}
 {{- if .Values.http.tls.secretName -}}
 {{- $dir := include "podperf.httpTlsDir" . -}}
 {{- $server := dict "tls" (dict "certFile" (printf "%s/tls.crt" $dir) "keyFile" (printf "%s/tls.key" $dir)) -}}
