@@ -131,6 +131,18 @@ fn readers_by_namespace_make_the_policy() -> Result<()> {
     ensure!(found.iter().filter_map(namespace).eq(["monitoring"]), "{found:?}");
     // A peer of `networkPolicy.from`, the namespace, and `helm test`.
     ensure!(found.len() == 3 && found[0]["podSelector"].is_mapping(), "{found:?}");
+    // They say nothing about the agents' own connections, whose ports depend on the cluster.
+    for (values, types) in [
+        ("http: {readers: [monitoring]}", &["Ingress"][..]),
+        ("{http: {readers: [monitoring]}, networkPolicy: {enabled: true}}", &["Ingress", "Egress"][..]),
+    ] {
+        let spec = object(&template(values, &[])?, "NetworkPolicy")?["spec"].clone();
+        let found = spec["policyTypes"].as_sequence().context("no types")?;
+        ensure!(found.iter().filter_map(Value::as_str).eq(types.iter().copied()), "{spec:?}");
+        ensure!(spec["egress"].is_null() == (types.len() == 1), "{spec:?}");
+    }
+    let hidden = "{http: {readers: [monitoring]}, extraEnvFrom: [{secretRef: {name: a}}]}";
+    ensure!(!notes(&chart(), hidden, &[])?.contains("networkPolicy.extraEgress"), "nothing limits these connections");
     ensure!(object(&template("", &[])?, "NetworkPolicy").is_err(), "there is a policy without readers");
     Ok(())
 }

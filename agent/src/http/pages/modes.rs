@@ -29,7 +29,8 @@ impl Shown {
             (Mode::Profiles, _) => "",
             (Mode::Metrics, Runner::Chart) => {
                 "<p>This is the mode <code>metrics</code>: times only. The chart's <code>mode: reasons</code> also \
-                 shows why threads wait, and <code>mode: profiles</code> the functions of programs, too.</p>\n"
+                 shows why threads wait, and <code>mode: profiles</code> with <code>http.readers</code> the functions \
+                 of programs, too.</p>\n"
             }
             (Mode::Metrics, Runner::File) => {
                 "<p>Stacks are off: times only. With <code>stacks.enabled: true</code> and a restart of the agent, \
@@ -37,7 +38,8 @@ impl Shown {
             }
             (Mode::Reasons, Runner::Chart) => {
                 "<p>This is the mode <code>reasons</code>: times, and why threads wait, by functions of the kernel. \
-                 The chart's <code>mode: profiles</code> also shows the functions of programs.</p>\n"
+                 The chart's <code>mode: profiles</code> with <code>http.readers</code> also shows the functions of \
+                 programs.</p>\n"
             }
             (Mode::Reasons, Runner::File) => {
                 "<p>User frames are off: flame graphs have functions of the kernel only. Without \
@@ -75,6 +77,7 @@ mod tests {
         let chart = [Mode::Metrics, Mode::Reasons, Mode::Profiles].map(|mode| line(mode, Runner::Chart));
         assert!(chart[0].contains("mode: reasons") && chart[0].contains("mode: profiles"), "{chart:?}");
         assert!(chart[1].contains("mode: profiles") && chart[2].is_empty(), "{chart:?}");
+        assert!(chart[..2].iter().all(|line| line.contains("http.readers")), "the chart refuses the mode: {chart:?}");
         let file = [Mode::Metrics, Mode::Reasons].map(|mode| line(mode, Runner::File));
         assert!(file[0].contains("stacks.enabled: true") && file[1].contains("stacks.unwind: none"), "{file:?}");
         assert!(file.iter().all(|line| !line.contains("chart")), "{file:?}");
