@@ -30,6 +30,8 @@
 #define PODPERF_SITE_WORDS 7
 /* The id of the stack of a wait whose stack was not taken, see PODPERF_SHED_WAIT_STACKS. It is odd, as ids of stacks are. */
 #define PODPERF_NOT_TAKEN (~0ULL)
+/* No waker: the wait goes on. It keeps its time apart from waits that ended. It is even, and ids of wakers are odd. */
+#define PODPERF_GOES_ON 2
 /* Number of ids in one set of `stacks_sent`. */
 #define PODPERF_SENT_WAYS 4
 /* The size at which the kernel cuts the paths of its cgroup tracepoints, in bytes (TRACE_CGROUP_PATH_LEN). */
@@ -253,7 +255,7 @@ struct podperf_sample_key {
 	__u64 stack;
 	__u64 seen; /* id of the stack's kernel part, read while the task slept; 0: it was not read */
 	__u64 cgroup;
-	__u64 waker; /* id of the waker that ended the wait, see PODPERF_RECORD_WAKER; 0: unknown */
+	__u64 waker; /* id of the waker, see PODPERF_RECORD_WAKER; 0: unknown; PODPERF_GOES_ON: the wait goes on */
 	__u32 tgid;
 	__u8 activity; /* enum podperf_activity */
 	__u8 lock;     /* 1 + enum podperf_lock, if the sensor `locks` saw the end of a wait for a lock; else 0 */

@@ -341,6 +341,7 @@ static __always_inline void charge_so_far(struct task_struct *task, struct task 
 	if (!wants_profile(task))
 		return;
 	key.cgroup = cgroup;
+	key.waker = PODPERF_GOES_ON;
 	key.tgid = task->tgid;
 	key.activity = activity;
 	key.filters = filters_of(task, at - began);

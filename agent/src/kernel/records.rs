@@ -62,7 +62,8 @@ pub struct SampleKey {
     pub seen: Option<StackId>,
     /// The cgroup in which the wait or the sample ended.
     pub cgroup: CgroupId,
-    /// The waker that ended the wait; `None` if it is not known.
+    /// The waker that ended the wait; `None` if it is not known. `PODPERF_GOES_ON` is the id of no waker: it keeps
+    /// parts of waits that go on apart from waits that ended.
     pub waker: Option<WakerId>,
     /// The process.
     pub process: Pid,

@@ -1,3 +1,5 @@
+use podperf_ebpf::abi;
+
 use super::*;
 use crate::kernel::copies::CopyOf;
 use crate::model::facts::Fact;
@@ -50,6 +52,21 @@ fn samples_of_one_key_are_summed_and_long_waits_stay_alone() {
     found.sort_unstable();
     assert_eq!(found, [(11, 2, 6), (500, 1, 500)]);
     assert!(window.end(true).is_empty(), "told once");
+}
+
+/// Their keys also differ in `seen`, but the window takes it away.
+#[test]
+fn a_part_of_a_wait_that_goes_on_stays_apart_from_short_waits_of_its_stack() {
+    let mut window = window();
+    window.record(stack(STACK));
+    let goes_on = WakerId(u64::from(abi::PODPERF_GOES_ON));
+    let mut part = sample(Some(STACK), 500);
+    (part.key.seen, part.key.waker, part.count) = (Some(STACK), Some(goes_on), 0);
+    window.add(vec![part, sample(Some(STACK), 5), sample(Some(STACK), 6)], NOW);
+    let mut found: Vec<_> = window.end(false).iter().map(|sample| (sample.ns, sample.count, sample.key.seen)).collect();
+    found.sort_unstable();
+    assert_eq!(found, [(11, 2, None), (500, 0, None)]);
+    assert!(window.waker(goes_on).is_none(), "nobody has ended it");
 }
 
 #[test]
