@@ -24,21 +24,20 @@ impl History {
         let kept = history.clone();
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(EVERY).await;
                 match reader.read_for_itself(Purpose::Look).await {
                     Ok(observation) => kept.keep(observation),
                     Err(crate::collector::ReadError::Stopped) => return,
                     Err(_) => {}
                 }
+                tokio::time::sleep(EVERY).await;
             }
         });
         history
     }
 
-    /// Returns the oldest observation; `None` in the first minute, for which rates cover the time since the start.
+    /// Returns the oldest observation: in the first minute, the one at the start. Returns `None` if that is `now`.
     pub(super) fn before(&self, now: &Arc<Observation>) -> Option<Arc<Observation>> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.front().filter(|oldest| kept.len() == KEPT && !Arc::ptr_eq(oldest, now)).map(Arc::clone)
+        oldest(&self.0.lock().unwrap_or_else(PoisonError::into_inner), now)
     }
 
     fn keep(&self, observation: Arc<Observation>) {
@@ -47,5 +46,22 @@ impl History {
         if kept.len() > KEPT {
             kept.pop_front();
         }
+    }
+}
+
+fn oldest<T>(kept: &VecDeque<Arc<T>>, now: &Arc<T>) -> Option<Arc<T>> {
+    kept.front().filter(|oldest| !Arc::ptr_eq(oldest, now)).map(Arc::clone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_cover_the_time_since_the_first_observation_from_the_second_one_on() {
+        let (first, second) = (Arc::new(1), Arc::new(1));
+        let kept = VecDeque::from([Arc::clone(&first)]);
+        assert!(oldest(&kept, &second).is_some_and(|before| Arc::ptr_eq(&before, &first)));
+        assert!(oldest(&kept, &first).is_none() && oldest(&VecDeque::new(), &first).is_none());
     }
 }

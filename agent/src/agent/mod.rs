@@ -150,17 +150,17 @@ impl Agent {
         &self.drawer
     }
 
-    /// Returns the present observation, an earlier one, and the time between them, for rates. Without an earlier one,
-    /// `None` and the time since the agent's start.
+    /// Returns the present observation, an earlier one, and the time between them, for rates: `None` and no time if the
+    /// agent has just started, or if the clock was set back.
     ///
     /// # Errors
     ///
     /// Fails if the kernel's maps cannot be read, or if the collector has stopped.
     pub async fn lately(&self) -> Result<(Arc<Observation>, Option<Arc<Observation>>, Duration), ReadError> {
         let now = self.reader.read(Purpose::Look).await?;
-        let Some(before) = self.history.before(&now) else { return Ok((now, None, self.started.elapsed())) };
-        let over = now.snapshot.taken.duration_since(before.snapshot.taken).unwrap_or_default();
-        Ok((now, Some(before), over))
+        let before = self.history.before(&now);
+        let over = before.as_ref().and_then(|before| now.snapshot.taken.duration_since(before.snapshot.taken).ok());
+        Ok((now, before.filter(|_| over.is_some()), over.unwrap_or_default()))
     }
 
     /// Returns the configured events, each with its state; empty if the kernel cannot be read.

@@ -63,7 +63,10 @@ impl Sampler {
     pub(super) fn start(object: &mut Object, sampling: &Sampling<'_>, cpus: &[u32]) -> Result<Self, LoadError> {
         if sampling.is_refused {
             let verifier_log = aya_obj::VerifierLog::new("a test wants this".into());
-            return Err(refused(ProgramError::LoadError { io_error: io::ErrorKind::InvalidInput.into(), verifier_log }));
+            return Err(refused(ProgramError::LoadError {
+                io_error: io::ErrorKind::InvalidInput.into(),
+                verifier_log,
+            }));
         }
         let loaded = program(object)?;
         // A program that a previous agent pinned is loaded already.

@@ -58,6 +58,11 @@ pub(crate) fn ended_by(owner: &str, mut sample: Sample) -> Sample {
     sample
 }
 
+/// Returns waits of this mean length.
+pub(crate) fn each_of(milliseconds: u64, sample: Sample) -> Sample {
+    Sample { count: (sample.nanoseconds / (milliseconds * 1_000_000)).max(1), ..sample }
+}
+
 /// Returns waits on this stack.
 pub(crate) fn on_stack(stack: Arc<Stack>, sample: Sample) -> Sample {
     Sample { stack, ..sample }
@@ -75,10 +80,15 @@ pub(crate) fn on_cpu(cpus: f64) -> Sample {
 
 /// Returns the samples of the container `app` of a pod, which is written as `namespace/pod`.
 pub(crate) fn pod(name: &str, samples: Vec<Sample>) -> SubjectProfile {
-    let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+    container(name, "app", samples)
+}
+
+/// Returns the samples of a container of a pod.
+pub(crate) fn container(pod: &str, container: &str, samples: Vec<Sample>) -> SubjectProfile {
+    let (namespace, name) = pod.split_once('/').unwrap_or(("", pod));
     let info = ContainerInfo {
         pod: Arc::new(Pod { namespace: namespace.into(), name: name.into(), ..Pod::example() }),
-        name: "app".into(),
+        name: container.into(),
         image: "image".into(),
         id: "ab".repeat(32).parse().unwrap(),
     };

@@ -6,7 +6,8 @@
 //! Wakers tell this much. Packets between pods of a node are delivered by their sender, in its system call, so the
 //! sender is the waker; if the kernel delivers packets of several senders at once, one of them stands for all. A packet
 //! from another node arrives in an interrupt, as timers do, so its sender is unknown. A client that waits for an answer
-//! and a server that waits for the next request look the same; [`Peers`] has what tells them apart.
+//! and a server or a log that waits for the next message look the same; [`Peers`] has what tells them apart. If no
+//! wake-up in the other direction is seen, that tells nothing: short waits have no waker.
 
 use std::{
     borrow::Cow,
@@ -15,6 +16,7 @@ use std::{
 };
 
 use crate::{
+    attribution::UNRESOLVED,
     model::{
         lock::Lock,
         wait::{WaitReason, WaitState},
@@ -57,8 +59,8 @@ const QUEUES: &[&str] = &[
 ];
 /// The number of the program's functions, from the leaf on, that are compared with [`LOCKS`] and [`QUEUES`].
 const LOOKED_AT: usize = 16;
-/// Beginnings of the names of the kernel's threads that deliver packets, run timers and end requests of disks.
-const DELIVERERS: &[&str] = &["ksoftirqd/", "kworker/", "irq/", "napi/"];
+/// The cgroup of the kernel's threads, which deliver packets, run timers and end requests of disks.
+const ROOT: &str = "/";
 
 /// The meaning of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,7 +157,7 @@ pub struct Wait<'a> {
 enum By<'a> {
     /// A thread of the same container or cgroup.
     Own,
-    /// An interrupt or a thread of the kernel.
+    /// An interrupt, a thread of the kernel, or one whose cgroup has no name.
     Kernel,
     /// A thread of this container or cgroup.
     Other(&'a str),
@@ -171,11 +173,8 @@ impl<'a> Wait<'a> {
     }
 
     fn by(&self) -> Option<By<'a>> {
-        let waker = self.waker?;
-        let delivers = DELIVERERS.iter().any(|name| waker.thread.starts_with(name));
-        Some(match waker.subject.as_str() {
-            Waker::INTERRUPT => By::Kernel,
-            "/" if delivers => By::Kernel,
+        Some(match self.waker?.subject.as_str() {
+            Waker::INTERRUPT | ROOT | UNRESOLVED => By::Kernel,
             subject if subject == self.owner => By::Own,
             subject => By::Other(subject),
         })
@@ -229,12 +228,9 @@ fn parties<'a>(own: &'a str, other: &'a str) -> (&'a str, &'a str) {
     if pods.0 == pods.1 { (own, other) } else { pods }
 }
 
-/// The pods of a node that end each other's waits, and the sides on which they opened connections, as far as windows
-/// show them.
+/// The sides on which the pods of a node opened connections to each other, as far as windows show them.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
-    /// The pods that ended waits of a pod.
-    wake: HashMap<String, HashSet<String>>,
     /// The pods whose connections a pod accepts.
     callers: HashMap<String, HashSet<String>>,
 }
@@ -247,11 +243,12 @@ impl Peers {
         for subject in windows.iter().flat_map(|window| &window.subjects) {
             let owner = subject.subject.to_string();
             for wait in subject.samples.iter().filter_map(|sample| Wait::of(&owner, sample)) {
-                if let (true, Some(By::Other(other))) = (wait.is_exchange(), wait.by()) {
+                let connects = |waker: &Waker| waker.stack.as_ref().is_some_and(|stack| stack.contains(CONNECTS));
+                if let (true, Some(By::Other(other))) = (wait.is_exchange(), wait.by())
+                    && (wait.is_accept() || wait.waker.is_some_and(connects))
+                {
                     let (own, other) = parties(&owner, other);
-                    let connects = |waker: &Waker| waker.stack.as_ref().is_some_and(|stack| stack.contains(CONNECTS));
-                    let is_called = wait.is_accept() || wait.waker.is_some_and(connects);
-                    note(if is_called { &mut peers.callers } else { &mut peers.wake }, own, other);
+                    note(&mut peers.callers, own, other);
                 }
             }
         }
@@ -297,8 +294,8 @@ impl Peers {
             (Some(true), _) => Judgement::Trouble(Cause::Lock),
             (Some(false), _) | (_, Some(By::Kernel)) => otherwise,
             _ if !wait.ended => otherwise,
-            // Two pods can share memory.
-            (None, Some(By::Other(other))) => Judgement::Trouble(Cause::Peer(parties(wait.owner, other).1.into())),
+            // Two pods can share memory, and a queue in it.
+            (None, Some(By::Other(other))) => Judgement::Unclear(Cause::Peer(parties(wait.owner, other).1.into())),
             (None, Some(By::Own) | None) => Judgement::Unclear(Cause::Lock),
         }
     }
@@ -319,10 +316,8 @@ impl Peers {
                 match (self.calls(own, other), self.calls(other, own)) {
                     (true, false) => Judgement::Trouble(cause),
                     (false, true) => otherwise,
-                    // Each of the two wakes the other one, so one of them waits for requests. A pod that is never woken
-                    // by this one serves no requests of this one, or has always one to serve.
-                    _ if self.wake.get(other).is_some_and(|wakers| wakers.contains(own)) => Judgement::Unclear(cause),
-                    _ => Judgement::Trouble(cause),
+                    // The connections are older than the windows, or each of the two opened one.
+                    _ => Judgement::Unclear(cause),
                 }
             }
         }

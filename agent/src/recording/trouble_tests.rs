@@ -14,13 +14,6 @@ fn judged(peers: &Peers, owner: &str, sample: &Sample) -> Judgement {
     peers.judge(&Wait::of(owner, sample).unwrap())
 }
 
-fn by_thread(name: &str, subject: &str, mut sample: Sample) -> Sample {
-    if let Activity::OffCpu { waker, .. } = &mut sample.activity {
-        *waker = Some(Arc::new(Waker { thread: name.into(), subject: subject.into(), stack: None }));
-    }
-    sample
-}
-
 /// Each row is a wait of the pod `shop/checkout`, and its meaning while nothing else is known.
 #[test]
 fn a_wait_is_judged_by_its_state_its_reason_its_end_and_its_waker() {
@@ -51,15 +44,16 @@ fn a_wait_is_judged_by_its_state_its_reason_its_end_and_its_waker() {
         ("a lock or a queue", ended_by(OWN, futex(&[])), Unclear(Cause::Lock)),
         ("a futex whose time is over", ended_by(Waker::INTERRUPT, futex(&[])), Idle),
         ("a futex that goes on", that_go_on(futex(&[])), Parked),
-        ("memory of two pods", ended_by("shop/cache/app", futex(&[])), Trouble(peer("shop/cache"))),
-        ("poll before recv", ended_by("shop/payments/app", one(Poll)), Trouble(peer("shop/payments"))),
-        ("recv", ended_by("shop/payments/app", one(Network)), Trouble(peer("shop/payments"))),
-        ("a service of the node", ended_by("/system.slice/dns", one(Network)), Trouble(peer("/system.slice/dns"))),
-        ("a sidecar", ended_by("shop/checkout/log", one(Pipe)), Trouble(peer("shop/checkout/log"))),
+        ("memory of two pods", ended_by("shop/cache/app", futex(&[])), Unclear(peer("shop/cache"))),
+        ("poll before recv", ended_by("shop/payments/app", one(Poll)), Unclear(peer("shop/payments"))),
+        ("recv", ended_by("shop/payments/app", one(Network)), Unclear(peer("shop/payments"))),
+        ("a service of the node", ended_by("/system.slice/dns", one(Network)), Unclear(peer("/system.slice/dns"))),
+        ("a sidecar", ended_by("shop/checkout/log", one(Pipe)), Unclear(peer("shop/checkout/log"))),
         ("an event loop and its own threads", ended_by(OWN, one(Poll)), Idle),
         ("a packet from afar, or a timer", ended_by(Waker::INTERRUPT, one(Poll)), Unclear(Cause::Elsewhere)),
-        ("the kernel delivers", by_thread("ksoftirqd/1", "/", one(Network)), Unclear(Cause::Elsewhere)),
-        ("a process without a service", by_thread("sshd", "/", one(Network)), Trouble(peer("/"))),
+        ("a thread of the kernel", ended_by("/", one(Network)), Unclear(Cause::Elsewhere)),
+        ("a cgroup without a name", ended_by(UNRESOLVED, one(Network)), Unclear(Cause::Elsewhere)),
+        ("a futex and the kernel", ended_by("/", futex(&[])), Idle),
         ("too short for a waker", one(Network), Unclear(reason(Network))),
         ("a request that goes on", that_go_on(one(Network)), Parked),
         ("a client connects", ended_by("shop/front/app", accept()), Idle),

@@ -6,6 +6,7 @@
 use std::{
     cmp::Reverse,
     collections::HashMap,
+    ops::Range,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -22,8 +23,9 @@ use crate::{
     stacks::profile::{Profile, Sample},
 };
 
-/// The longest mean of sleeps that count as work: the program does something in short steps.
-const LONGEST_STEP_NS: u64 = 100_000_000;
+/// The means of sleeps that count as work, in nanoseconds: the program does something in short steps. Sleeps of up to
+/// 10 ms are often those of a runtime that watches its own threads, as Go's does while Go code runs.
+const STEPS_NS: Range<u64> = 15_000_000..100_000_000;
 /// The share of one CPU from which on a pod is named as the one that has the CPUs.
 const LEAST_CPU: f64 = 0.25;
 
@@ -102,9 +104,9 @@ impl Waiting {
         }
         all.values_mut().for_each(|waiting| waiting.over = over);
         if windows.iter().any(|window| window.sample_period.is_some()) {
-            for (name, cause, share) in bounds(&all) {
+            for (name, cause, most) in bounds(&all) {
                 if let Some(waiting) = all.get_mut(&name) {
-                    waiting.bound(cause, share);
+                    waiting.bound(cause, most);
                 }
             }
         }
@@ -124,7 +126,8 @@ impl Waiting {
             return;
         }
         let earlier = earlier(sample, since);
-        if earlier > 0 && peers.judge(&Wait { ended: false, ..wait }) == Judgement::Parked {
+        // The sensor `locks` names the lock when the wait ends: the earlier parts have none.
+        if earlier > 0 && peers.judge(&Wait { ended: false, lock: None, ..wait }) == Judgement::Parked {
             *self.closed.entry(wait.reason).or_default() += earlier;
             nanoseconds += earlier;
         }
@@ -135,7 +138,7 @@ impl Waiting {
             Judgement::Trouble(cause) => self.held.entry(cause).or_default(),
             Judgement::Unclear(cause) => self.asleep.entry((cause, false)).or_default(),
             Judgement::Idle | Judgement::Parked => {
-                if wait.reason == WaitReason::Sleep && nanoseconds / sample.count.max(1) < LONGEST_STEP_NS {
+                if wait.reason == WaitReason::Sleep && STEPS_NS.contains(&(nanoseconds / sample.count.max(1))) {
                     self.steps_ns += nanoseconds;
                 }
                 self.idle.entry(wait.reason).or_default()
@@ -144,24 +147,26 @@ impl Waiting {
         *sum += nanoseconds;
     }
 
-    /// Returns the threads that certainly do something or are kept from it, but those that wait for `other`.
-    fn active(&self, other: &str) -> f64 {
+    /// Returns the time of threads that certainly do something or are kept from it, in nanoseconds. Threads that wait
+    /// for `other`, its pod or its containers are left out.
+    fn active(&self, other: &str) -> u64 {
         let is_other = |cause: &Cause| match cause {
             Cause::Peer(name) => {
-                other.strip_prefix(&**name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                let rest = other.strip_prefix(&**name);
+                pod_of(name) == other || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             }
             _ => false,
         };
         let asleep = self.asleep.iter().filter(|((cause, sure), _)| *sure && !is_other(cause)).map(|(_, time)| *time);
         let held = self.held.values().copied();
-        self.threads(asleep.chain(held).chain([self.steps_ns, self.on_cpu_ns]).sum())
+        asleep.chain(held).chain([self.steps_ns, self.on_cpu_ns]).sum()
     }
 
-    /// Leaves this share of the time that may have been spent on a cause. The rest is idleness.
-    fn bound(&mut self, cause: Cause, share: f64) {
+    /// Leaves at most this many nanoseconds of the time that may have been spent on a cause. The rest is idleness.
+    fn bound(&mut self, cause: Cause, most: u64) {
         let reason = cause.colour();
         let Some(time) = self.asleep.get_mut(&(cause, false)) else { return };
-        let left = u64::try_from(Duration::from_nanos(*time).mul_f64(share).as_nanos()).unwrap_or(u64::MAX).min(*time);
+        let left = most.min(*time);
         *self.idle.entry(reason).or_default() += *time - left;
         *time = left;
     }
@@ -225,18 +230,20 @@ impl Waiting {
     }
 }
 
-/// Returns limits for the time that may be trouble: name, cause, and share. A lock has a holder, and a pod keeps others
-/// waiting only while it does something: it runs, waits for something else, or sleeps for a moment.
-fn bounds(all: &HashMap<String, Waiting>) -> Vec<(String, Cause, f64)> {
+/// Returns limits for the time that may be trouble: name, cause, and nanoseconds. A lock has a holder, and a pod keeps
+/// others waiting only while it does something: it runs, waits for something else, or sleeps for a moment. Each of its
+/// threads that does so keeps one thread waiting: more may wait for it, but a hundred idle connections look the same.
+fn bounds(all: &HashMap<String, Waiting>) -> Vec<(String, Cause, u64)> {
     let mut bounds = Vec::new();
     for (name, waiting) in all {
         for (cause, _) in waiting.asleep.keys().filter(|(_, sure)| !sure) {
-            let busy = match cause {
-                Cause::Lock => waiting.active(""),
-                Cause::Peer(peer) => all.get(peer).map_or(1.0, |peer| peer.active(name)),
-                _ => continue,
+            let most = match cause {
+                Cause::Lock => Some(waiting.active("")),
+                // Samples of a peer that a filter leaves out are not in these windows.
+                Cause::Peer(peer) => all.get(peer).map(|peer| peer.active(name)),
+                _ => None,
             };
-            bounds.push((name.clone(), cause.clone(), busy.min(1.0)));
+            bounds.extend(most.map(|most| (name.clone(), cause.clone(), most)));
         }
     }
     bounds

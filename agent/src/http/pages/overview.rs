@@ -95,7 +95,8 @@ pub(in crate::http) async fn answer(agent: &Agent, uri: &Uri) -> Response {
     let shown = Shown { mode: agent.mode(), runner: agent.runner() };
     let draw = move |windows: &[Arc<Profile>]| {
         let waiting = Waiting::by_name(newest(windows, over));
-        let mut lines = lines::of(&now, before.as_deref(), over, &waiting);
+        let before = before.as_deref().map(|before| &before.snapshot);
+        let mut lines = lines::of(&now.snapshot, &now.counters, before, over, &waiting);
         if !shown.has_flame_graphs() {
             lines.iter_mut().for_each(|line| line.selector = None);
         }

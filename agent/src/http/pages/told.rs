@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::{
         model::wait::WaitState,
-        recording::fixture::{ended_by, in_state, on_cpu, pod, that_go_on, waits, window},
+        recording::fixture::{ended_by, in_state, on_cpu, on_stack, pod, stack, that_go_on, waits, window},
     };
 
     fn told(name: &str, selector: &str) -> String {
@@ -84,7 +84,9 @@ mod tests {
             ended_by("(interrupt)", waits(WaitReason::Sleep, 0.5)),
         ];
         let hog = pod("batch/nightly-report", vec![on_cpu(1.54)]);
-        paragraph(&[window(vec![pod(name, samples), hog])], &selector.parse().unwrap())
+        let accept = ended_by("shop/checkout/app", waits(WaitReason::Network, 0.1));
+        let payments = pod("shop/payments", vec![on_stack(stack(&["__sys_accept4"], &[]), accept)]);
+        paragraph(&[window(vec![pod(name, samples), payments, hog])], &selector.parse().unwrap())
     }
 
     #[test]
@@ -105,7 +107,8 @@ mod tests {
         let hostile = ended_by("shop/<script>/app", waits(WaitReason::Network, 1.0));
         let windows = [window(vec![pod("shop/checkout", vec![hostile]), pod("a/<b>", vec![on_cpu(1.0)])])];
         let told = paragraph(&windows, &"shop/checkout".parse().unwrap());
-        assert!(told.contains("for shop/&lt;script&gt;.</b>") && !told.contains("<script"), "{told}");
+        let says = "for shop/&lt;script&gt;, or for its next request.</b>";
+        assert!(told.contains(says) && !told.contains("<script"), "{told}");
     }
 
     #[test]

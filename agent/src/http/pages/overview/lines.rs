@@ -4,8 +4,7 @@ use std::{cmp::Ordering, collections::HashMap, sync::Arc, time::Duration};
 
 use crate::export::flamegraph::real;
 use crate::{
-    attribution::Row,
-    collector::Observation,
+    attribution::{Row, Snapshot},
     kernel::OpenCounter,
     model::{
         facts::Fact,
@@ -171,17 +170,19 @@ impl Column {
     }
 }
 
-/// Returns the rows of an observation, with the growth since an earlier one.
+/// Returns the rows of a snapshot, with the growth since an earlier one. Without an earlier one there are no rates: the
+/// usage of a row may be that of previous agents, too.
 pub(super) fn of(
-    now: &Observation,
-    before: Option<&Observation>,
+    now: &Snapshot,
+    counters: &Arc<[OpenCounter]>,
+    before: Option<&Snapshot>,
     over: Duration,
     waiting: &HashMap<String, Waiting>,
 ) -> Vec<Line> {
-    let before: HashMap<&Row, &Usage> =
-        before.iter().flat_map(|it| &it.snapshot.rows).map(|row| (&row.row, &row.usage)).collect();
+    let before = before.unwrap_or(now);
+    let before: HashMap<&Row, &Usage> = before.rows.iter().map(|row| (&row.row, &row.usage)).collect();
     let over_ns = over.as_secs_f64().max(0.001) * 1e9;
-    let rows = now.snapshot.rows.iter().map(|row| {
+    let rows = now.rows.iter().map(|row| {
         let nothing = Usage::default();
         let then = before.get(&row.row).copied().unwrap_or(&nothing);
         let share = |fact| growth(row.usage.facts[fact], then.facts[fact]) / over_ns;
@@ -190,7 +191,7 @@ pub(super) fn of(
         for (share_of, state) in line.offcpu.iter_mut().zip(WaitState::ALL) {
             *share_of = share(Fact::off_cpu(state));
         }
-        line.ipc = ipc(&now.counters, &row.usage, then);
+        line.ipc = ipc(counters, &row.usage, then);
         line
     });
     let mut lines: Vec<Line> = rows.collect();

@@ -66,20 +66,24 @@ pub(super) fn page(node: &str, mut lines: Vec<Line>, view: &View, over: Duration
 }
 
 fn head(html: &mut String, node: &str, over: Duration, shown: Shown, nonce: &str) {
+    let over = if over.is_zero() {
+        ". There are no rates yet: load this page again in a moment".to_owned()
+    } else {
+        format!(" over the last {:.0} s", over.as_secs_f64())
+    };
     write!(
         html,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{node} - podperf</title>\n\
          <style nonce=\"{nonce}\">{}{STYLE}{LIST}</style>\n</head>\n<body>\n<main>\n<h1>{node}</h1>\n\
-         {}<p>Pods and cgroups of this node over the last {:.0} s. Numbers are threads on average; on the CPU they are \
+         {}<p>Pods and cgroups of this node{over}. Numbers are threads on average; on the CPU they are \
          CPUs. <span class=\"soft\">Threads in trouble lost this time. Parked threads wait for something that did not \
          come.</span>{}</p>\n\
          <nav>{}<a href=\"/status\">State of the agent</a><a href=\"/metrics\">Metrics</a></nav>\n",
         policy(nonce),
         frame_style(),
         shown.line(),
-        over.as_secs_f64(),
         shown.about_links(),
         shown.link_to_all(),
     )
@@ -256,6 +260,12 @@ mod tests {
         let page = page("node-1", lines, &view(Column::Trouble), Duration::from_secs(30), shown, "n");
         assert!(!page.contains("/flamegraph") && !page.contains("A name leads"), "{page}");
         assert!(page.contains("<code>mode: reasons</code>") && page.contains("<td>/a</td>"), "{page}");
+    }
+
+    #[test]
+    fn a_page_without_rates_says_so() {
+        let page = page("node-1", vec![], &view(Column::Trouble), Duration::ZERO, ALL, "n");
+        assert!(page.contains("of this node. There are no rates yet") && !page.contains("over the last"), "{page}");
     }
 
     #[test]
