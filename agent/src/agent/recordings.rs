@@ -1,6 +1,6 @@
 //! Recordings of the agent, and the search for their subjects.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use super::{Agent, suggestions::suggestion};
 use crate::{
@@ -9,6 +9,7 @@ use crate::{
     config::{self, Runner, Settings, parts},
     model::{feature::Feature, lock::Lock, mode::Mode},
     recording::{self, LOST_WINDOW, Merged, RecordError, Registration, Selector, Side, SubjectName, Wanted},
+    stacks::profile::Profile,
 };
 
 impl Agent {
@@ -142,11 +143,11 @@ impl Agent {
         {
             return Ok(workload);
         }
-        self.find_cgroup(selector, &observation).await
+        self.find_cgroup(selector, observation).await
     }
 
     /// Returns the selection of a cgroup that has not run yet, and so has no row.
-    async fn find_cgroup(&self, selector: &Selector, observation: &Observation) -> Result<Selector, RecordError> {
+    async fn find_cgroup(&self, selector: &Selector, observation: Arc<Observation>) -> Result<Selector, RecordError> {
         let text = selector.to_string();
         let unknown = |what, hint| RecordError::Unknown { what, name: text.clone(), hint };
         let (Selector::One(SubjectName::Cgroup(path)) | Selector::Below(path)) = selector else {
@@ -156,11 +157,11 @@ impl Agent {
                 return Err(unknown(what, hint.into()));
             }
             let none = "no pod of this node has a similar name; `kubectl get pods --output wide` shows all nodes";
-            let hint = suggestion(text.clone(), self.like(selector, observation)).await;
+            let hint = self.like(&text, selector, observation).await;
             return Err(unknown(what, hint.unwrap_or_else(|| none.into())));
         };
         if path.split('/').any(|part| part == "..") || !self.cgroup_root.join(path.trim_start_matches('/')).is_dir() {
-            let hint = suggestion(text.clone(), self.like(selector, observation)).await;
+            let hint = self.like(&text, selector, observation).await;
             return Err(unknown("cgroup", hint.unwrap_or_else(|| "none here has a similar name".into())));
         }
         let row = self.row_of(path);
@@ -171,52 +172,16 @@ impl Agent {
         Err(unknown("row", hint))
     }
 
-    /// Returns a sentence with the pods, workloads and cgroups whose names are like a word that is no subject.
+    /// Returns a sentence with the pods, workloads and cgroups whose names are like a word that is no subject. A bad
+    /// argument costs no reading: the last one has the names.
     pub async fn suggest(&self, word: &str) -> Option<String> {
-        let observation = self.reader.read(Purpose::Look).await.ok()?;
-        let any_pod = Selector::Pod { namespace: String::new(), pod: String::new() };
-        let mut names = self.like(&any_pod, &observation);
-        names.extend(self.like(&Selector::All, &observation));
-        suggestion(word.to_owned(), names).await
+        self.like(word, &Selector::All, self.reader.last()?).await
     }
 
-    /// Returns the names of all subjects of this kind: pods and workloads, containers, or cgroups.
-    fn like(&self, kind: &Selector, observation: &Observation) -> BTreeSet<String> {
-        let names = self.names(observation);
-        match kind {
-            Selector::Pod { .. } => {
-                let pods = names.iter().filter_map(|name| match name {
-                    SubjectName::Container { namespace, pod, .. } => Some(format!("{namespace}/{pod}")),
-                    SubjectName::Cgroup(_) => None,
-                });
-                let of_node = &observation.snapshot.pods;
-                pods.chain(of_node.iter().map(|pod| format!("{}/{}", pod.namespace, pod.workload.name))).collect()
-            }
-            Selector::One(SubjectName::Container { .. }) => {
-                names.iter().filter(|name| is_container(name)).map(ToString::to_string).collect()
-            }
-            _ => names.iter().filter(|name| !is_container(name)).map(ToString::to_string).collect(),
-        }
-    }
-
-    fn names(&self, observation: &Observation) -> BTreeSet<SubjectName> {
-        let mut names = BTreeSet::new();
-        for pod in &observation.snapshot.pods {
-            names.extend(pod.containers.iter().map(|container| SubjectName::Container {
-                namespace: pod.namespace.to_string(),
-                pod: pod.name.to_string(),
-                container: container.name.to_string(),
-            }));
-        }
-        for row in &observation.snapshot.rows {
-            if let Selector::One(name @ SubjectName::Cgroup(_)) = Selector::from(&row.row) {
-                names.insert(name);
-            }
-        }
-        for window in self.windows.recent() {
-            names.extend(window.subjects.iter().map(|subject| SubjectName::from(&subject.subject)));
-        }
-        names
+    /// Returns a sentence with the names of this kind that are like a text.
+    async fn like(&self, text: &str, kind: &Selector, observation: Arc<Observation>) -> Option<String> {
+        let (kind, windows) = (kind.clone(), self.windows.recent());
+        suggestion(text.to_owned(), move || names_like(&kind, &observation.snapshot, &windows)).await
     }
 
     fn row_of(&self, path: &str) -> String {
@@ -228,7 +193,7 @@ impl Agent {
         let (who, seconds) = (&merged.title, merged.duration.as_secs_f64());
         let observation = self.reader.read(Purpose::Look).await.ok();
         let shed = observation.as_ref().is_some_and(|it| it.overhead.shed.contains(&Feature::Profiles));
-        let names = observation.map_or_else(BTreeSet::new, |it| self.names(&it));
+        let names = observation.map_or_else(BTreeSet::new, |it| names(&it.snapshot, &self.windows.recent()));
         let advice = advice(&wanted.selector, &names);
         match wanted.side {
             _ if shed => "profiles are given up for now, to cost less (see `overhead.maxPercent`)".into(),
@@ -254,8 +219,45 @@ fn advice(selector: &Selector, names: &BTreeSet<SubjectName>) -> String {
     )
 }
 
-fn is_container(name: &SubjectName) -> bool {
-    matches!(name, SubjectName::Container { .. })
+/// Returns the names of all subjects.
+fn names(snapshot: &Snapshot, windows: &[Arc<Profile>]) -> BTreeSet<SubjectName> {
+    let mut names = BTreeSet::new();
+    for pod in &snapshot.pods {
+        names.extend(pod.containers.iter().map(|container| SubjectName::Container {
+            namespace: pod.namespace.to_string(),
+            pod: pod.name.to_string(),
+            container: container.name.to_string(),
+        }));
+    }
+    for row in &snapshot.rows {
+        if let Selector::One(name @ SubjectName::Cgroup(_)) = Selector::from(&row.row) {
+            names.insert(name);
+        }
+    }
+    for window in windows {
+        names.extend(window.subjects.iter().map(|subject| SubjectName::from(&subject.subject)));
+    }
+    names
+}
+
+/// Returns the names of all subjects of this kind: containers, pods and workloads, cgroups, or all but containers.
+fn names_like(kind: &Selector, snapshot: &Snapshot, windows: &[Arc<Profile>]) -> BTreeSet<String> {
+    let of_containers = matches!(kind, Selector::One(SubjectName::Container { .. }));
+    let of_pods = matches!(kind, Selector::All | Selector::Pod { .. });
+    let of_cgroups = !of_containers && !matches!(kind, Selector::Pod { .. });
+    let mut like = BTreeSet::new();
+    for name in names(snapshot, windows) {
+        match name {
+            SubjectName::Container { namespace, pod, .. } if of_pods => like.insert(format!("{namespace}/{pod}")),
+            SubjectName::Container { .. } if of_containers => like.insert(name.to_string()),
+            SubjectName::Cgroup(path) if of_cgroups => like.insert(path),
+            _ => false,
+        };
+    }
+    if of_pods {
+        like.extend(snapshot.pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.workload.name)));
+    }
+    like
 }
 
 /// Returns whether the node has this pod, container or workload, or a row of this cgroup.

@@ -11,14 +11,20 @@ const COMPARED: usize = 128;
 /// The shortest word that is searched for, in letters: shorter ones are in names by chance.
 const SHORTEST: usize = 3;
 
-/// Returns a sentence with likely names; `None` if no name is likely. It compares on another thread, since the server
-/// has one thread for all requests, and a node may have thousands of names.
-pub(super) async fn suggestion(text: String, names: BTreeSet<String>) -> Option<String> {
-    static ONE: Semaphore = Semaphore::const_new(1);
-    let one = ONE.acquire().await.ok()?;
+/// The permit to collect and compare names.
+static ONE: Semaphore = Semaphore::const_new(1);
+
+/// Returns a sentence with likely names; `None` if no name is likely, or if names are compared for another request. It
+/// collects and compares the names on another thread, since the server has one thread for all requests, and a node may
+/// have thousands of names.
+pub(super) async fn suggestion(
+    text: String,
+    names: impl FnOnce() -> BTreeSet<String> + Send + 'static,
+) -> Option<String> {
+    let one = ONE.try_acquire().ok()?;
     // The comparison goes on if the client goes away.
     let compare = move || {
-        let says = likely(&text, &names);
+        let says = likely(&text, &names());
         drop(one);
         says
     };
@@ -66,6 +72,14 @@ mod tests {
 
     fn says(text: &str) -> Option<String> {
         likely(text, &NAMES.iter().map(ToString::to_string).collect())
+    }
+
+    #[tokio::test]
+    async fn while_names_are_compared_another_request_gets_no_hint_and_does_not_wait() {
+        let names = || BTreeSet::from(["shop/cart".to_owned()]);
+        assert!(suggestion("cart".into(), names).await.is_some());
+        let _one = ONE.try_acquire().unwrap();
+        assert_eq!(suggestion("cart".into(), names).await, None);
     }
 
     #[test]

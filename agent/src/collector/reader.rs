@@ -223,6 +223,12 @@ impl Reader {
         self.latest.lock().published.as_ref().is_some_and(|published| published.at.elapsed() < age)
     }
 
+    /// Returns the last reading, however old it is; `None` before the first one.
+    #[must_use]
+    pub fn last(&self) -> Option<Arc<Observation>> {
+        self.latest.lock().published.as_ref().map(|published| Arc::clone(&published.observation))
+    }
+
     /// Returns a reading for an HTTP request: the last one if it is less than a second old, otherwise a new one.
     ///
     /// # Errors
@@ -326,6 +332,13 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::*;
+
+    #[test]
+    fn the_last_reading_costs_no_other_one() {
+        let (requests, received) = mpsc::channel();
+        let reader = Reader::new(requests, Changes::default(), Latest::new(Duration::ZERO));
+        assert!(reader.last().is_none() && received.try_recv().is_err());
+    }
 
     /// A leaked filter would take one of four slots until the agent ends.
     #[test]
