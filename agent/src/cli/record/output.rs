@@ -18,6 +18,9 @@ pub(crate) enum BadOutput {
     /// The name has no known extension for the format.
     #[error("unknown extension of `{0}` (.svg, .html, .pb.gz or .folded)")]
     Extension(String),
+    /// A file for pprof is compressed.
+    #[error("a file for pprof is no text for a terminal (name one with `-o FILE.pb.gz`, or redirect stdout)")]
+    Terminal,
     /// Only files for pprof have lines.
     #[error("`--lines` needs a file for pprof (name one with `-o FILE.pb.gz`)")]
     Lines,
@@ -45,6 +48,10 @@ struct Unfinished(PathBuf);
 impl Output {
     /// Checks that the target can be written, before the recording starts.
     pub(super) fn open(name: Option<&str>, wanted: &Wanted) -> anyhow::Result<Self> {
+        Self::open_from(name, wanted, io::stdout().is_terminal())
+    }
+
+    fn open_from(name: Option<&str>, wanted: &Wanted, in_terminal: bool) -> anyhow::Result<Self> {
         let format = if wanted.lines { Format::Pprof } else { Format::Svg };
         let default = || file_name(&wanted.selector.to_string(), wanted.side, format);
         let name = name.map_or_else(default, str::to_owned);
@@ -56,6 +63,9 @@ impl Output {
         }
         let of_stdout = |format: &Format| name.strip_prefix("-.").is_some_and(|rest| rest == format.extension());
         if let Some(format) = Format::ALL.into_iter().find(of_stdout) {
+            if format == Format::Pprof && in_terminal {
+                return Err(BadOutput::Terminal.into());
+            }
             return Ok(Self { format, target: Target::Stdout });
         }
         let format = Format::of_file(&name).ok_or_else(|| BadOutput::Extension(name.clone()))?;
@@ -80,13 +90,7 @@ impl Output {
     pub(super) fn write(self, recorded: &[u8]) -> anyhow::Result<()> {
         let cannot = |path: &Path| format!("failed to write `{}` (choose another file with `-o FILE`)", path.display());
         let path = match self.target {
-            Target::Stdout => {
-                // A reader that closes the pipe has read enough.
-                return match io::stdout().write_all(recorded) {
-                    Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("failed to write"),
-                    _ => Ok(()),
-                };
-            }
+            Target::Stdout => return print(recorded, &mut io::stdout().lock()).context("failed to write"),
             Target::Special(path) => {
                 let written = File::options().write(true).open(&path).and_then(|mut file| file.write_all(recorded));
                 written.with_context(|| cannot(&path))?;
@@ -104,6 +108,15 @@ impl Output {
             progress::print(&format!("  look at it with: go tool pprof -http=: {}", path.display()));
         }
         Ok(())
+    }
+}
+
+/// Writes all of a recording. A reader that closes the pipe has read enough.
+fn print(recorded: &[u8], out: &mut impl Write) -> io::Result<()> {
+    // Stdout keeps what follows the last line break, and ignores errors when the command ends.
+    match out.write_all(recorded).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 
@@ -136,14 +149,30 @@ mod tests {
     }
 
     fn open_with(name: &Path, lines: bool) -> anyhow::Result<Output> {
-        let wanted = Wanted {
+        Output::open_from(name.to_str(), &wanted(lines), false)
+    }
+
+    fn wanted(lines: bool) -> Wanted {
+        Wanted {
             selector: Selector::All,
             side: Side::OffCpu,
             filter: Filter::default(),
             duration: Duration::from_secs(1),
             lines,
-        };
-        Output::open(name.to_str(), &wanted)
+        }
+    }
+
+    /// A disk that is full, or a pipe without a reader.
+    struct Refuses(io::ErrorKind);
+
+    impl Write for Refuses {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
     }
 
     #[test]
@@ -185,6 +214,22 @@ mod tests {
             let output = open(Path::new(name)).unwrap();
             assert!(output.format() == format && matches!(output.target, Target::Stdout), "{name}: {output:?}");
         }
+    }
+
+    #[test]
+    fn a_terminal_gets_text_only() {
+        let open = |name| Output::open_from(Some(name), &wanted(false), true);
+        let error = open("-.pb.gz").unwrap_err();
+        assert!(error.is::<BadOutput>() && error.to_string().contains("`-o FILE.pb.gz`"), "{error}");
+        assert!(open("-").is_ok() && open("-.html").is_ok());
+    }
+
+    /// Stdout writes whole lines at once, and the rest when it is flushed.
+    #[test]
+    fn what_has_no_line_break_is_written_or_an_error() {
+        let print = |kind| print(b"no line break", &mut io::LineWriter::new(Refuses(kind)));
+        assert_eq!(print(io::ErrorKind::StorageFull).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(print(io::ErrorKind::BrokenPipe).is_ok());
     }
 
     #[test]
