@@ -8,7 +8,7 @@ use std::{
 
 use super::{Coverage, Size, SubjectName};
 use crate::stacks::{
-    SourceLines, WantedLines,
+    FrameOwner, SourceLines, WantedLines,
     profile::{Activity, Sample, Stack},
 };
 
@@ -131,7 +131,11 @@ impl Merged {
     /// Returns the addresses of user code whose source lines can be looked up.
     #[must_use]
     pub fn wanted_lines(&self) -> WantedLines {
-        WantedLines::of(self.samples().flat_map(|(_, sample)| &sample.stack.frames))
+        let mut wanted = WantedLines::default();
+        for MergedSubject { name, samples } in &self.subjects {
+            wanted.add(FrameOwner::from(name), samples.iter().flat_map(|sample| &sample.stack.frames));
+        }
+        wanted
     }
 
     /// Returns all samples, each with its subject.

@@ -4,7 +4,10 @@ use std::{fmt, str::FromStr};
 
 use thiserror::Error;
 
-use crate::attribution::{Row, Subject};
+use crate::{
+    attribution::{Row, Subject},
+    stacks::FrameOwner,
+};
 
 /// The name of a profile's subject, as users write it: `namespace/pod/container`, or the path of a cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,6 +76,18 @@ impl From<&Subject> for SubjectName {
                 pod: info.pod.name.to_string(),
                 container: info.name.to_string(),
             },
+        }
+    }
+}
+
+/// Containers of a pod have the same owner.
+impl From<&SubjectName> for FrameOwner {
+    fn from(name: &SubjectName) -> Self {
+        match name {
+            SubjectName::Cgroup(path) => Self { cgroup: path.clone(), ..Self::default() },
+            SubjectName::Container { namespace, pod, .. } => {
+                Self { namespace: namespace.clone(), pod: pod.clone(), ..Self::default() }
+            }
         }
     }
 }

@@ -33,7 +33,7 @@ const SECTIONS: [&[u8]; 3] = [b".debug_line\0", b".debug_line_str\0", b".debug_s
 type Slice<'a> = EndianSlice<'a, LittleEndian>;
 
 /// A line of source code.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SourceLine {
     /// The path of the file, as the compiler wrote it. Before DWARF 5 it may begin at the directory of the build.
     pub file: Arc<str>,

@@ -12,7 +12,7 @@ use super::{
     maps::{self, Backing, Vma},
     objects::{Object, Objects},
     profile::Mapping,
-    reader::{Place, Pulse},
+    reader::{Place, Pulse, owner_of},
 };
 use crate::{kernel::proc::read_text, model::ids::Pid};
 
@@ -36,6 +36,10 @@ pub(super) struct Process {
     pub(super) spans: Vec<Span>,
     /// The window in which the mappings were last read.
     pub(super) read_in: u32,
+    /// The pod or the row of cgroups that its last stacks belong to; empty before it has stacks.
+    pub(super) owner: String,
+    /// Its own pod or cgroup: a row may contain several.
+    pub(super) cgroup: String,
 }
 
 /// An executable mapping with its file.
@@ -85,9 +89,9 @@ impl Life {
 impl Process {
     /// Returns a process with these mappings. Known mappings of the same program keep their object.
     pub(super) fn new(pid: Pid, life: Life, vmas: Vec<Vma>, before: Option<Self>, next: &mut u64) -> Self {
-        let (old, number) = match before {
-            Some(before) if before.life == life => (before.spans, Some(before.number)),
-            _ => (Vec::new(), None),
+        let (old, number, owner, cgroup) = match before {
+            Some(before) if before.life == life => (before.spans, Some(before.number), before.owner, before.cgroup),
+            _ => (Vec::new(), None, String::new(), owner_of(pid)),
         };
         let mut old: HashMap<u64, Span> = old.into_iter().map(|span| (span.vma.start, span)).collect();
         let mut spans = Vec::with_capacity(vmas.len());
@@ -102,7 +106,7 @@ impl Process {
             *next += 1;
             *next
         });
-        Self { pid, number, life, spans, read_in: 0 }
+        Self { pid, number, life, spans, read_in: 0, owner, cgroup }
     }
 
     /// Returns the index of the mapping that contains an address.
@@ -118,7 +122,8 @@ impl Process {
             Backing::File(file) => 2 * file.path.len() + 200,
             Backing::Anonymous | Backing::Special(_) => 0,
         };
-        size_of::<Self>() + self.spans.iter().map(|span| size_of::<Span>() + path(span)).sum::<usize>()
+        let spans = self.spans.iter().map(|span| size_of::<Span>() + path(span)).sum::<usize>();
+        size_of::<Self>() + self.owner.len() + self.cgroup.len() + spans
     }
 }
 
@@ -250,9 +255,11 @@ mod tests {
         for span in &mut first.spans {
             span.identify(object_of(own, &span.vma, &objects, &pulse));
         }
+        first.owner = "shop/cart".into();
         let code = first.spans.iter().find(|span| span.object.is_some()).unwrap().vma.start;
         let again = Process::new(own, life, read_vmas(own, || Ok(())).unwrap(), Some(first), &mut next);
         assert!(again.spans[again.find(code).unwrap()].object.is_some());
+        assert_eq!([again.owner, again.cgroup], ["shop/cart".into(), owner_of(own)]);
     }
 
     #[test]

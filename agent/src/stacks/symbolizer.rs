@@ -265,8 +265,7 @@ fn by_owner<'a>(samples: &'a [ProfileSample]) -> BTreeMap<FrameOwner, RawStacks<
             && let Some(stack) = &waker.stack
         {
             // A waker without samples of its own is known only by the text of its owner.
-            let owner = FrameOwner { cgroup: waker.subject.clone(), ..FrameOwner::default() };
-            add(stack.process, &owner, stack);
+            add(stack.process, &FrameOwner::named(&waker.subject), stack);
         }
     }
     stacks

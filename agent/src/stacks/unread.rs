@@ -34,6 +34,17 @@ impl FrameOwner {
         }
     }
 
+    /// Returns the owner of a subject with this text: `namespace/pod/container`, or the path of a cgroup.
+    pub(super) fn named(subject: &str) -> Self {
+        let mut parts = subject.splitn(3, '/');
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(namespace), Some(pod), Some(_)) if !namespace.is_empty() => {
+                Self { namespace: namespace.into(), pod: pod.into(), ..Self::default() }
+            }
+            _ => Self { cgroup: subject.into(), ..Self::default() },
+        }
+    }
+
     /// Returns a text that is unique for the owner: paths begin with a slash, and names contain none.
     pub(super) fn text(&self) -> String {
         if self.pod.is_empty() { self.cgroup.clone() } else { format!("{}/{}", self.namespace, self.pod) }
@@ -71,6 +82,17 @@ impl UnreadFrames {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn containers_of_a_pod_are_one_owner_also_by_their_text() {
+        let text = |subject| FrameOwner::named(subject).text();
+        assert_eq!(["shop/cart/app", "shop/cart/proxy"].map(text), ["shop/cart", "shop/cart"]);
+        let pod = FrameOwner { namespace: "shop".into(), pod: "cart".into(), ..FrameOwner::default() };
+        assert_eq!(FrameOwner::named("shop/cart/app"), pod);
+        for path in ["/", "/a.slice/b.service/c", "(unresolved)"] {
+            assert_eq!(FrameOwner::named(path), FrameOwner::of(&Subject::Cgroup(path.into())));
+        }
+    }
 
     #[test]
     fn frames_are_counted_for_their_owner_and_rows_are_bounded() {

@@ -152,7 +152,7 @@ impl User {
     }
 
     /// Returns the number of a process with its mappings; known mappings are not read again. Returns `None` for a
-    /// process that ended before its mappings were read.
+    /// process that ended before its mappings were read. The process belongs to the owner of this turn from now on.
     pub(super) fn number(&mut self, pid: Pid, turn: &mut Turn) -> Option<u64> {
         if let Some(life) = Life::of(pid)
             && self.processes.get(&pid).is_none_or(|known| known.life != life)
@@ -160,7 +160,11 @@ impl User {
             let process = self.read(pid, life, turn)?;
             self.keep(process);
         }
-        self.processes.get(&pid).map(|process| process.number)
+        let process = self.processes.get(&pid)?;
+        if process.owner != turn.owner {
+            process.owner.clone_from(&turn.owner);
+        }
+        Some(process.number)
     }
 
     /// Returns the frames of addresses in processes of one owner. Frames that are unknown at the end of the owner's

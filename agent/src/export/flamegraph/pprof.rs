@@ -13,7 +13,7 @@ use crate::{
     model::wait::Unwind,
     recording::{Merged, MergedSample, Side, SubjectName},
     stacks::{
-        SourceLines,
+        FrameOwner, SourceLine, SourceLines,
         profile::{Activity, Frame, Mapping},
     },
 };
@@ -127,7 +127,8 @@ const SAMPLES_AT_ONCE: usize = 256;
 /// after the other are one message, so samples can be written in parts and need not all be in memory.
 pub(super) fn gzipped(merged: &Merged) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    let mut build = Builder { lines: Some(&merged.lines), ..Builder::default() };
+    let lines = Some(&merged.lines).filter(|lines| lines.found() > 0);
+    let mut build = Builder { lines, ..Builder::default() };
     build.begin(merged);
     let mut buffer = Vec::new();
     // Writing to memory does not fail.
@@ -165,13 +166,18 @@ fn sentence(lines: &SourceLines) -> Option<String> {
 /// content of a known address is not compared again.
 #[derive(Default)]
 struct Builder<'a> {
+    /// `None` if there is no line.
     lines: Option<&'a SourceLines>,
+    /// The owner of the current sample, if there are lines.
+    owner: FrameOwner,
     profile: Profile,
     texts: HashMap<String, i64>,
     mappings: HashMap<Arc<Mapping>, u64>,
     mappings_at: HashMap<usize, u64>,
     functions: HashMap<(i64, i64), u64>,
-    locations: HashMap<Arc<Frame>, u64>,
+    /// A frame has a location for each line that it has: the same code of two owners may have different lines.
+    locations: HashMap<(Arc<Frame>, Option<SourceLine>), u64>,
+    /// The locations of this owner's frames.
     locations_at: HashMap<usize, u64>,
 }
 
@@ -231,6 +237,11 @@ impl Builder<'_> {
     }
 
     fn sample(&mut self, name: &SubjectName, sample: &MergedSample, side: Side) {
+        let owner = self.lines.map(|_| FrameOwner::from(name)).unwrap_or_default();
+        if owner != self.owner {
+            self.owner = owner;
+            self.locations_at.clear();
+        }
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let (time, count) = (signed(sample.nanoseconds), signed(sample.count));
         let mut labels = tree::labels(name);
@@ -258,21 +269,22 @@ impl Builder<'_> {
         if let Some(id) = self.locations_at.get(&address) {
             return *id;
         }
-        if let Some(id) = self.locations.get(frame).copied() {
+        let source = self.lines.and_then(|lines| lines.line(&self.owner, frame)).cloned();
+        let key = (Arc::clone(frame), source);
+        if let Some(id) = self.locations.get(&key).copied() {
             self.locations_at.insert(address, id);
             return id;
         }
         let mapping_id = frame.mapping.as_ref().map_or(0, |mapping| self.mapping(mapping));
-        let source = self.lines.and_then(|lines| lines.line(frame));
         let line = frame.functions.iter().map(|function| {
-            let known = source.map(|source| (&source.file, source.line));
+            let known = key.1.as_ref().map(|source| (&source.file, source.line));
             let (file, line) = known.unwrap_or((&function.file, function.line));
             Line { function_id: self.function(&function.name, file), line: line.into() }
         });
         let line = line.collect();
         let id = self.profile.location.len() as u64 + 1;
         self.profile.location.push(Location { id, mapping_id, address: frame.address, line });
-        self.locations.insert(Arc::clone(frame), id);
+        self.locations.insert(key, id);
         self.locations_at.insert(address, id);
         id
     }
@@ -311,130 +323,5 @@ impl Builder<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{super::fixture::*, *};
-    use crate::{
-        model::wait::WaitReason,
-        stacks::{self, SourceLine, profile::FrameKind},
-    };
-
-    fn profile(merged: &Merged) -> Profile {
-        let mut bytes = Vec::new();
-        let gzipped = gzipped(merged);
-        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*gzipped), &mut bytes).unwrap();
-        Profile::decode(&*bytes).unwrap()
-    }
-
-    /// Returns the samples of the written profile: values, labels, and functions from the leaf on.
-    fn read(merged: &Merged) -> Vec<(Vec<i64>, Vec<String>, Vec<String>)> {
-        let profile = profile(merged);
-        assert_eq!(profile.string_table[0], "");
-        let text = |place: i64| profile.string_table[usize::try_from(place).unwrap()].clone();
-        let at = |id: u64| usize::try_from(id - 1).unwrap();
-        let functions = |sample: &Sample| {
-            let lines = sample.location_id.iter().flat_map(|id| &profile.location[at(*id)].line);
-            lines.map(|line| text(profile.function[at(line.function_id)].name)).collect()
-        };
-        let labels = |sample: &Sample| {
-            sample.label.iter().map(|label| format!("{}={}", text(label.key), text(label.text))).collect()
-        };
-        profile.sample.iter().map(|sample| (sample.value.clone(), labels(sample), functions(sample))).collect()
-    }
-
-    #[test]
-    fn a_wait_has_time_count_labels_and_its_stack_from_the_leaf_on() {
-        let merged = recording(vec![wait(WaitReason::Disk, &["io_schedule"], &["read", "main"], 42)]);
-        let [(values, labels, functions)] = &*read(&merged) else { panic!("not one sample") };
-        assert_eq!((values, &**functions), (&vec![42, 1], &["io_schedule", "read", "main"].map(str::to_owned)[..]));
-        assert_eq!(labels, &["cgroup=/a", "reason=disk", "state=interruptible"]);
-    }
-
-    #[test]
-    fn time_on_the_cpu_is_as_pprof_has_it() {
-        let merged = recording(vec![on_cpu(&["inlined", "f"], 42)]);
-        let [(values, labels, functions)] = &*read(&merged) else { panic!("not one sample") };
-        assert_eq!((values, &**functions), (&vec![1, 42], &["inlined", "f"].map(str::to_owned)[..]));
-        assert_eq!(labels, &["cgroup=/a"]);
-        let profile = profile(&merged);
-        assert_eq!((profile.period, profile.location.len()), (10_000_000, 1));
-    }
-
-    #[test]
-    fn a_wait_for_a_lock_has_its_own_type_and_the_lock() {
-        let merged = waiting_for_mutex(42);
-        let [(values, labels, _)] = &*read(&merged) else { panic!("not one sample") };
-        assert_eq!(
-            (values, &labels[2..]),
-            (&vec![42, 1], &["lock=mutex", "state=interruptible"].map(str::to_owned)[..])
-        );
-        let profile = profile(&merged);
-        let text = |place: i64| &*profile.string_table[usize::try_from(place).unwrap()];
-        let types: Vec<_> = profile.sample_type.iter().map(|it| (text(it.kind), text(it.unit))).collect();
-        assert_eq!(types, [("lock_wait", "nanoseconds"), ("waits", "count")]);
-        assert_eq!(text(profile.default_sample_type), "lock_wait");
-    }
-
-    #[test]
-    fn the_first_mapping_is_the_program() {
-        let mut sample = wait(WaitReason::Disk, &[], &[], 1);
-        let frame = |kind, path: &str| {
-            let mapping = Mapping { path: path.into(), ..Mapping::default() };
-            Arc::new(Frame { address: 1, kind, mapping: Some(Arc::new(mapping)), functions: vec![] })
-        };
-        let frames = vec![
-            frame(FrameKind::Kernel, "[kernel]"),
-            frame(FrameKind::Native, "/lib/libc.so.6"),
-            frame(FrameKind::Native, "/bin/cart"),
-        ];
-        sample.stack = Arc::new(crate::stacks::profile::Stack { frames, unwind: Unwind::Whole });
-        let profile = profile(&recording(vec![sample]));
-        let files = profile.mapping.iter().map(|file| &*profile.string_table[usize::try_from(file.filename).unwrap()]);
-        assert_eq!(files.collect::<Vec<_>>(), ["/bin/cart", "[kernel]", "/lib/libc.so.6"]);
-    }
-
-    #[test]
-    fn a_frame_has_the_source_line_of_its_address_and_the_share_of_lines_is_told() {
-        let mapping = Arc::new(Mapping { path: "/bin/cart".into(), ..Mapping::default() });
-        let frame = |address| {
-            let function = stacks::profile::Function { name: "f".into(), file: "".into(), line: 0 };
-            let (mapping, functions) = (Some(Arc::clone(&mapping)), vec![function]);
-            Arc::new(Frame { address, kind: FrameKind::Native, mapping, functions })
-        };
-        let mut sample = wait(WaitReason::Disk, &[], &[], 1);
-        let frames = vec![frame(1), frame(2), frame(3)];
-        sample.stack = Arc::new(stacks::profile::Stack { frames, unwind: Unwind::Whole });
-        let line = |line| SourceLine { file: "/src/f.c".into(), line };
-        let mut lines = SourceLines::new(3);
-        lines.add(mapping, [(1, line(10)), (2, line(20))].into());
-        let profile = profile(&Merged { lines, ..recording(vec![sample]) });
-        let text = |place: i64| &*profile.string_table[usize::try_from(place).unwrap()];
-        let file = |id: u64| text(profile.function[usize::try_from(id - 1).unwrap()].filename);
-        let lines: Vec<_> = profile.location.iter().flat_map(|location| &location.line).collect();
-        let lines: Vec<_> = lines.iter().map(|line| (file(line.function_id), line.line)).collect();
-        assert_eq!(lines, [("/src/f.c", 10), ("/src/f.c", 20), ("", 0)]);
-        assert!(profile.mapping[0].has_filenames && profile.mapping[0].has_line_numbers);
-        let comments: Vec<_> = profile.comment.iter().map(|place| text(*place)).collect();
-        assert!(comments.iter().any(|says| says.starts_with("Source lines: 2 of 3 addresses")), "{comments:?}");
-        let without = self::profile(&recording(vec![wait(WaitReason::Disk, &[], &["main"], 1)]));
-        assert!(!without.string_table.iter().any(|text| text.contains("Source lines")));
-    }
-
-    #[test]
-    fn what_is_the_same_is_there_once() {
-        let samples = vec![
-            wait(WaitReason::Disk, &["io_schedule"], &["main"], 1),
-            wait(WaitReason::Pipe, &["io_schedule"], &["main"], 2),
-        ];
-        let profile = profile(&recording(samples));
-        assert_eq!((profile.location.len(), profile.function.len(), profile.sample.len()), (2, 2, 2));
-    }
-
-    #[test]
-    fn samples_that_are_written_in_parts_are_one_profile() {
-        let names: Vec<String> = (0..3 * SAMPLES_AT_ONCE).map(|number| format!("f{number}")).collect();
-        let samples = names.iter().map(|name| wait(WaitReason::Disk, &[], &[name, "main"], 1));
-        let read = read(&recording(samples.collect()));
-        let functions: Vec<_> = read.iter().map(|(_, _, functions)| functions[0].clone()).collect();
-        assert_eq!(functions, names);
-    }
-}
+#[path = "pprof_tests.rs"]
+mod tests;
