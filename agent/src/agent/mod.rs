@@ -67,7 +67,7 @@ pub struct Agent {
     /// True if the programs measure facts, which is fixed at the start.
     measures_facts: bool,
     symbols: SymbolCounts,
-    /// `None` without `stacks.debuginfod.urls`.
+    /// `None` without `stacks.debuginfod.urls`, or in a mode without user frames.
     debug_files: Option<FetchCounts>,
     lines: LineFinder,
     logs: &'static LogCounts,

@@ -135,7 +135,7 @@ pub fn start(
     });
     let (push, push_health) = push.transpose()?.unzip();
     let symbols = SymbolCounts::default();
-    let servers = config.stacks.debuginfod.settings().filter(|_| profiles);
+    let servers = config.stacks.debuginfod.settings(mode);
     let (fetcher, debug_files) = servers.map(|settings| debuginfod::start(settings, status.clone())).unzip();
     let (lines, files) = LineFinder::new(given_up.clone(), config.testing.sandbox);
     let windows_out = Windows::new(given_up.clone());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::ConfigError;
-use crate::{limits::max_memory::MaxMemory, stacks::debuginfod};
+use crate::{limits::max_memory::MaxMemory, model::mode::Mode, stacks::debuginfod};
 
 /// The smallest cache. One file may take a quarter of it, and those of common libraries have some MiB.
 const LEAST_CACHE: u64 = 64 << 20;
@@ -35,10 +35,10 @@ fn write_bytes<S: Serializer>(bytes: &u64, serializer: S) -> Result<S::Ok, S::Er
 }
 
 impl Debuginfod {
-    /// Returns the settings of the requests; `None` without servers.
+    /// Returns the settings of the requests; `None` without servers, and in a mode without user frames.
     #[must_use]
-    pub fn settings(&self) -> Option<debuginfod::Settings> {
-        (!self.urls.is_empty()).then(|| debuginfod::Settings {
+    pub fn settings(&self, mode: Mode) -> Option<debuginfod::Settings> {
+        (mode == Mode::Profiles && !self.urls.is_empty()).then(|| debuginfod::Settings {
             urls: self.urls.clone(),
             cache_dir: self.cache_dir.clone(),
             max_cache: self.max_cache,
@@ -60,5 +60,19 @@ impl Debuginfod {
             return bad("stacks.debuginfod.maxCache", "needs at least 64Mi".into());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn no_server_is_asked_in_a_mode_without_user_frames() {
+        let config = Config::parse("stacks: {debuginfod: {urls: ['https://x.example']}}").unwrap();
+        let asks = |mode| config.stacks.debuginfod.settings(mode).is_some();
+        assert_eq!([Mode::Metrics, Mode::Reasons, Mode::Profiles].map(asks), [false, false, true]);
+        assert!(Config::default().stacks.debuginfod.settings(Mode::Profiles).is_none());
     }
 }

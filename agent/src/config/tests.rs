@@ -70,7 +70,7 @@ fn values_that_cannot_be_are_refused_with_their_key() {
         ("otlp: {interval: 10ms}", "bad value for `otlp.interval`: needs at least 1s"),
         ("cgroups: {max: 0}", "bad value for `cgroups.max`"),
         ("overhead: {maxMemory: 200m}", "overhead.maxMemory: `200m` needs bytes, as in 200Mi, 0 for none, or nothing"),
-        ("stacks: {debuginfod: {urls: [x.example]}}", "bad value for `stacks.debuginfod.urls`: `x.example` is no"),
+        ("stacks: {debuginfod: {urls: [x.example]}}", "bad value for `stacks.debuginfod.urls`: an address needs"),
         ("stacks: {debuginfod: {urls: ['https://a:b@x']}}", "bad value for `stacks.debuginfod.urls`: an address has a"),
         ("stacks: {debuginfod: {maxCache: 1Mi}}", "bad value for `stacks.debuginfod.maxCache`: needs at least 64Mi"),
         ("stacks: {debuginfod: {maxCache: 0}}", "stacks.debuginfod: `maxCache` needs bytes, as in 1Gi"),

@@ -2,7 +2,8 @@
 //!
 //! The thread for files looks into the cache, and reads a debug file as it reads any other stranger's file. It has no
 //! sockets and writes nothing. So the symbolizer notes which files it used and which ones are missing, and the thread
-//! `podperf-fetch` asks the servers (`worker`). The files that have arrived are used from the next window on.
+//! `podperf-fetch` asks the servers (`worker`). The files that have arrived are used from the next window on. Only
+//! these two threads touch the disk of the cache, which may hang.
 
 mod cache;
 mod queue;
@@ -16,10 +17,11 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc as std_mpsc,
     },
     thread,
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -37,6 +39,8 @@ const THREAD: &str = "podperf-fetch";
 const DIRECTORY: &str = "debuginfod";
 /// The most notes that wait for the thread.
 const NOTES: usize = 1024;
+/// The longest wait for the cache at the start of the agent.
+const TO_OPEN: Duration = Duration::from_secs(2);
 
 /// The settings of debuginfod.
 #[derive(Clone, Debug)]
@@ -157,8 +161,8 @@ impl DebugFiles {
     }
 
     #[cfg(test)]
-    pub(super) fn in_directory(directory: &Path) -> Self {
-        Self { directory: directory.into(), pods: false }
+    pub(super) fn in_directory(directory: &Path, pods: bool) -> Self {
+        Self { directory: directory.into(), pods }
     }
 }
 
@@ -166,15 +170,17 @@ impl DebugFiles {
 #[derive(Debug)]
 pub struct Fetcher {
     files: DebugFiles,
+    /// Set when the thread has found that the cache is the agent's own.
+    is_open: Arc<AtomicBool>,
     notes: mpsc::Sender<Note>,
     arrived: std_mpsc::Receiver<String>,
     counts: FetchCounts,
 }
 
 impl Fetcher {
-    /// Returns the cache.
-    pub(super) fn files(&self) -> DebugFiles {
-        self.files.clone()
+    /// Returns the cache; `None` if it cannot be used.
+    pub(super) fn files(&self) -> Option<DebugFiles> {
+        self.is_open.load(Ordering::Acquire).then(|| self.files.clone())
     }
 
     /// Sends a note. It is dropped if too many wait. Must not be called on a thread for files: the wake-up of the other
@@ -190,10 +196,18 @@ impl Fetcher {
     pub(super) fn arrived(&self) -> HashSet<String> {
         self.arrived.try_iter().collect()
     }
+
+    /// Returns a fetcher without a thread, and the notes that it sends.
+    #[cfg(test)]
+    pub(super) fn of_channel(files: DebugFiles) -> (Self, mpsc::Receiver<Note>) {
+        let ((notes, noted), (_, arrived)) = (mpsc::channel(NOTES), std_mpsc::channel());
+        let (is_open, counts) = (Arc::new(AtomicBool::new(true)), FetchCounts::default());
+        (Self { files, is_open, notes, arrived, counts }, noted)
+    }
 }
 
-/// Opens the cache and starts the thread, which ends when the fetcher is dropped. If this fails, the part `debuginfod`
-/// has the reason, and there is no fetcher.
+/// Starts the thread, which opens the cache, and ends when the fetcher is dropped. If this fails, the part `debuginfod`
+/// has the reason.
 #[must_use]
 pub fn start(settings: Settings, status: Status) -> (Option<Fetcher>, FetchCounts) {
     let counts = FetchCounts::default();
@@ -210,22 +224,67 @@ fn begin(settings: Settings, status: Status, counts: FetchCounts) -> anyhow::Res
     let Settings { urls, cache_dir, max_cache, pods } = settings;
     let servers = Servers::new(&urls, |name| std::env::var(name).ok())?;
     let directory = cache_dir.join(DIRECTORY);
-    let cache = Cache::open(&directory, max_cache).with_context(|| {
-        let name = directory.display();
-        format!("failed to use `{name}` (make it writable for the agent alone, or set `stacks.debuginfod.cacheDir`)")
-    })?;
+    let files = DebugFiles { directory: directory.as_path().into(), pods };
     let (notes, noted) = mpsc::channel(NOTES);
     let (send_arrived, arrived) = std_mpsc::channel();
-    let queue = Queue::new(cache.max_file());
-    let worker = Worker::new(servers, queue, cache, counts.clone(), send_arrived, status.clone());
-    let run = move || match runtime::Builder::new_current_thread().enable_all().thread_name(THREAD).build() {
-        Ok(runtime) => {
+    let is_open = Arc::<AtomicBool>::default();
+    let fetcher = Fetcher { files, is_open: Arc::clone(&is_open), notes, arrived, counts: counts.clone() };
+    let (answer, answered) = std_mpsc::channel::<()>();
+    let (path, told) = (directory.clone(), status.clone());
+    let run = move || match open(&path, max_cache) {
+        Ok((cache, runtime)) => {
+            let queue = Queue::new(cache.max_file());
+            let worker = Worker::new(servers, queue, cache, counts, send_arrived, told);
+            is_open.store(true, Ordering::Release);
+            drop(answer);
             runtime.block_on(worker.run(noted));
             // A lookup of a server's address may hang.
             runtime.shutdown_background();
         }
-        Err(error) => status.set(PART, State::Failed, format!("failed to start the runtime: {error}")),
+        Err(error) => told.set(PART, State::Failed, format!("{error:#}")),
     };
     thread::Builder::new().name(THREAD.into()).spawn(run).context("failed to start the thread")?;
-    Ok(Fetcher { files: DebugFiles { directory: directory.into(), pods }, notes, arrived, counts })
+    // The thread drops its end once it has the cache, or a reason.
+    if answered.recv_timeout(TO_OPEN) == Err(std_mpsc::RecvTimeoutError::Timeout) {
+        status.set(PART, State::Failed, format!("the disk of `{}` does not answer", directory.display()));
+    }
+    Ok(fetcher)
+}
+
+/// Opens the cache, and makes the runtime for the requests.
+fn open(directory: &Path, max_cache: u64) -> anyhow::Result<(Cache, runtime::Runtime)> {
+    let cache = Cache::open(directory, max_cache).with_context(|| {
+        let name = directory.display();
+        format!("failed to use `{name}` (make it writable for the agent alone, or set `stacks.debuginfod.cacheDir`)")
+    })?;
+    let runtime = runtime::Builder::new_current_thread().enable_all().thread_name(THREAD).build();
+    Ok((cache, runtime.context("failed to start the runtime")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    /// Starts the part with a cache in this directory. Returns whether files are read from there, and the part's state.
+    fn started(cache_dir: &Path) -> (bool, State, String) {
+        let (urls, status) = (vec!["http://127.0.0.1:1".into()], Status::default());
+        let settings = Settings { urls, cache_dir: cache_dir.to_owned(), max_cache: 1 << 20, pods: false };
+        let (fetcher, _) = start(settings, status.clone());
+        let part = status.parts().remove(0);
+        (fetcher.is_some_and(|fetcher| fetcher.files().is_some()), part.state, part.detail)
+    }
+
+    #[test]
+    fn a_cache_that_others_may_write_to_is_not_read() {
+        let top = tempfile::tempdir().unwrap();
+        let (is_read, state, _) = started(top.path());
+        assert!(is_read && state == State::Healthy);
+        let directory = top.path().join("others");
+        fs::create_dir_all(directory.join(DIRECTORY)).unwrap();
+        fs::set_permissions(directory.join(DIRECTORY), fs::Permissions::from_mode(0o777)).unwrap();
+        let (is_read, state, says) = started(&directory);
+        assert!(!is_read && state == State::Failed && says.contains("other users may write to it"), "{says}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The files that code was mapped from: their header data, and their functions by address.
 
 use std::{
+    cell::Cell,
     io,
     ops::DerefMut,
     sync::{Arc, Mutex, PoisonError},
@@ -15,6 +16,7 @@ use super::{
     line_table::{self, Lines},
     maps::{Backing, Vma},
     packed_symbols,
+    read_at::ReadAt,
     reader::{Place, Pulse},
     remembered::Remembered,
 };
@@ -118,7 +120,7 @@ impl Object {
         if elf.symbols.is_some() || names.iter().all(Option::is_some) {
             return without(names);
         }
-        let mut debug_file = DebugFile::NotNeeded;
+        let (mut debug_file, own) = (DebugFile::NotNeeded, file.pulse.place());
         let mut symbol_file = self.symbol_file(elf, process, path, hosts, file.pulse);
         if symbol_file.is_none()
             && let Some(debug_files) = debug_files
@@ -126,6 +128,8 @@ impl Object {
             (debug_file, symbol_file) = self.debug_file(elf, debug_files, file.pulse);
         }
         let Some((symbols, found)) = symbol_file else {
+            // A read of this file that hangs says nothing of the places in between.
+            file.pulse.at(own);
             let packed = packed_symbols::functions(elf, file, addresses, || file.pulse.beat().is_ok());
             let names: Vec<_> = names.into_iter().zip(packed).map(|(name, packed)| name.or(packed)).collect();
             if debug_file == DebugFile::Missing && names.iter().all(Option::is_some) {
@@ -152,7 +156,7 @@ impl Object {
         pulse: &'a Pulse,
     ) -> (DebugFile, Option<(Watched<'a>, Elf)>) {
         let Some(build_id) = &self.build_id else { return (DebugFile::NotNeeded, None) };
-        pulse.at(Place::Host);
+        pulse.at(Place::Cache);
         if pulse.beat().is_err() {
             return (DebugFile::NotNeeded, None);
         }
@@ -161,12 +165,8 @@ impl Object {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return (DebugFile::Missing, None),
             Err(_) => return (DebugFile::NotNeeded, None),
         };
-        match Elf::parse(&file) {
-            Some(found) if found.build_id == elf.build_id && found.symbols.is_some() => {
-                (DebugFile::Used, Some((file, found)))
-            }
-            _ => (DebugFile::Unusable, None),
-        }
+        let (debug_file, found) = checked(elf, &file);
+        (debug_file, found.map(|found| (file, found)))
     }
 
     /// Returns the source lines of the code at these addresses; `None` if debug information is neither in the object's
@@ -255,6 +255,30 @@ impl Object {
     }
 }
 
+/// A file that knows whether a read of it has failed.
+struct Failing<'a, F: ?Sized> {
+    file: &'a F,
+    has_failed: Cell<bool>,
+}
+
+impl<F: ReadAt + ?Sized> ReadAt for Failing<'_, F> {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buffer, offset).inspect_err(|_| self.has_failed.set(true))
+    }
+}
+
+/// Returns the debug file for a file with this header, if it is one. A disk that fails says nothing of the file.
+fn checked(elf: &Elf, file: &(impl ReadAt + ?Sized)) -> (DebugFile, Option<Elf>) {
+    let file = Failing { file, has_failed: Cell::new(false) };
+    let found = Elf::parse(&file).filter(|found| found.build_id == elf.build_id && found.symbols.is_some());
+    let debug_file = match &found {
+        Some(_) => DebugFile::Used,
+        None if file.has_failed.get() => DebugFile::NotNeeded,
+        None => DebugFile::Unusable,
+    };
+    (debug_file, found)
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -272,8 +296,8 @@ mod tests {
 
     const FIRST: u64 = 0x40_1000;
 
-    /// Looks up a function of a stripped file in a cache.
-    fn looked_up(directory: &Path) -> (Option<String>, DebugFile) {
+    /// Looks up a function of a stripped file in a cache. Also returns the place of the last reads.
+    fn looked_up(directory: &Path) -> (Option<String>, DebugFile, Place) {
         let bytes = example::file();
         let path = directory.join("stripped");
         fs::write(&path, &bytes).unwrap();
@@ -283,29 +307,52 @@ mod tests {
         (elf.symbols, elf.debug_link) = (None, None);
         let (id, build_id) = (FileId::of(&file.file).unwrap(), elf.build_id.as_deref().map(hex));
         let object = Object { number: 1, id, build_id, htlhash: None, elf: Some(elf) };
-        let debug_files = DebugFiles::in_directory(directory);
+        let debug_files = DebugFiles::in_directory(directory, false);
         let own = Pid(std::process::id());
         let mut looked = object.functions(&file, own, "/none", &[], Some(&debug_files), &[FIRST]);
-        (looked.names.pop().unwrap().map(|name| name.text), looked.debug_file)
+        (looked.names.pop().unwrap().map(|name| name.text), looked.debug_file, pulse.place())
     }
 
     #[test]
     fn a_debug_file_from_a_server_is_used_only_if_it_is_of_the_same_build() {
         let directory = tempfile::tempdir().unwrap();
         let debug_file = directory.path().join(format!("{}.debug", "ab".repeat(20)));
-        assert_eq!(looked_up(directory.path()), (None, DebugFile::Missing));
+        assert_eq!(looked_up(directory.path()), (None, DebugFile::Missing, Place::Own));
         let right = example::file();
         fs::write(&debug_file, &right).unwrap();
-        assert_eq!(looked_up(directory.path()), (Some("first".into()), DebugFile::Used));
+        assert_eq!(looked_up(directory.path()), (Some("first".into()), DebugFile::Used, Place::Cache));
         let mut other = right.clone();
         let id = other.windows(20).position(|bytes| bytes == [0xab; 20]).unwrap();
         other[id] = 0xac;
         for unusable in [&other[..], &right[..right.len() / 2], b"", b"<html>"] {
             fs::write(&debug_file, unusable).unwrap();
-            assert_eq!(looked_up(directory.path()), (None, DebugFile::Unusable));
+            assert_eq!(looked_up(directory.path()), (None, DebugFile::Unusable, Place::Own));
         }
         fs::remove_file(&debug_file).unwrap();
         std::os::unix::fs::symlink(directory.path().join("stripped"), &debug_file).unwrap();
         assert_eq!(looked_up(directory.path()).0, None, "a link leads nowhere");
+    }
+
+    /// A file on a disk that cannot read the bytes from an offset on.
+    struct Broken(Vec<u8>, u64);
+
+    impl ReadAt for Broken {
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+            if offset.saturating_add(buffer.len() as u64) > self.1 {
+                return Err(io::Error::other("EIO"));
+            }
+            self.0.read_at(buffer, offset)
+        }
+    }
+
+    #[test]
+    fn a_disk_that_fails_makes_no_debug_file_unusable() {
+        let bytes = example::file();
+        let elf = Elf::parse(&bytes[..]).unwrap();
+        for readable in [0, 64, 0x140, bytes.len() as u64 / 2] {
+            assert_eq!(checked(&elf, &Broken(bytes.clone(), readable)).0, DebugFile::NotNeeded, "{readable}");
+        }
+        assert_eq!(checked(&elf, &Broken(bytes.clone(), u64::MAX)).0, DebugFile::Used);
+        assert_eq!(checked(&elf, &bytes[..0x140]).0, DebugFile::Unusable);
     }
 }

@@ -47,6 +47,8 @@ pub(super) enum Place {
     Device(String),
     /// Below the root of the host, as process 1 or the agent sees it.
     Host,
+    /// In the agent's own cache of debug files.
+    Cache,
     /// Anywhere below `/proc/PID` of the process.
     #[default]
     Own,
@@ -234,8 +236,7 @@ impl Reader {
     }
 
     fn give_up(&mut self, pulse: Arc<Pulse>, whose: Whose<'_>) {
-        let place = Mutex::lock(&pulse.place).unwrap_or_else(PoisonError::into_inner).clone();
-        let (owner, hanging) = (whose.owner, self.hanging() + 1);
+        let (owner, hanging, place) = (whose.owner, self.hanging() + 1, pulse.place());
         warn!(owner, pid = whose.pid.0, ?place, hanging, "a read of a file hangs: files of this owner get no names");
         self.hung.push(Hung { pulse, place, owners: whose.names(), since: Instant::now() });
     }
@@ -316,6 +317,11 @@ impl Pulse {
     /// Sets the place of the next reads.
     pub(super) fn at(&self, place: Place) {
         *Mutex::lock(&self.place).unwrap_or_else(PoisonError::into_inner) = place;
+    }
+
+    /// Returns the place of the current reads.
+    pub(super) fn place(&self) -> Place {
+        Mutex::lock(&self.place).unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Notes that this thread begins.

@@ -75,6 +75,8 @@ fn alone(settings: Settings, wanted: &Wanted) -> anyhow::Result<Settings> {
     config.restart.pin = false;
     config.stacks.enabled = true;
     config.otlp.endpoint.clear();
+    // The cache of debug files belongs to an agent, too.
+    config.stacks.debuginfod.urls.clear();
     // A recording has no server.
     config.server = Server::default();
     config.otlp.interval = WINDOW;
@@ -130,12 +132,14 @@ mod tests {
             let (selector, filter) = (subject.parse().unwrap(), Filter::default());
             let wanted =
                 Wanted { selector, side: Side::OffCpu, filter, duration: Duration::from_secs(1), lines: false };
-            alone(Settings::try_from(Config::default()).unwrap(), &wanted).unwrap().config
+            let config = Config::parse("stacks: {debuginfod: {urls: ['https://x.example']}}").unwrap();
+            alone(Settings::try_from(config).unwrap(), &wanted).unwrap().config
         };
         let of_cgroup = config("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/");
         assert_eq!((of_cgroup.identity, of_cgroup.cgroups.depth), (Identity::None, 3));
         let of_pod = config("shop/cart-0");
         assert_eq!((of_pod.identity, of_pod.cgroups.depth), (Identity::Auto, Config::default().cgroups.depth));
         assert!(!of_pod.restart.pin && of_pod.stacks.enabled && of_pod.counters.groups.is_empty());
+        assert!(of_pod.stacks.debuginfod.urls.is_empty());
     }
 }

@@ -1,8 +1,8 @@
 //! The debug files on disk, in a directory of the agent's own. The next agent finds them there.
 //!
 //! A file appears under its name only when it is complete. Beyond the limit, the files go that were not used for the
-//! longest time. A file's time of use is its time of modification. No content is looked at here: the thread for files
-//! checks the build id before each use.
+//! longest time; an owner with more than a quarter of the cache loses its own files first. A file's time of use is its
+//! time of modification. No content is looked at here: the thread for files checks the build id before each use.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use nix::{fcntl::OFlag, unistd::geteuid};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg, OFlag},
+    unistd::geteuid,
+};
 
 const MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
@@ -33,14 +37,26 @@ pub(super) struct Cache {
     directory: PathBuf,
     max_bytes: u64,
     files: HashMap<String, Kept>,
+    /// Keeps other agents out.
+    _lock: Flock<File>,
 }
 
+/// A complete file.
 #[derive(Debug)]
-struct Kept {
+pub(super) struct Kept {
     bytes: u64,
     used: SystemTime,
-    /// Set if this agent wrote the file.
-    is_new: bool,
+    /// `None` if an earlier agent left the file.
+    pub(super) origin: Option<Origin>,
+}
+
+/// The way on which this agent got a file.
+#[derive(Clone, Debug)]
+pub(super) struct Origin {
+    /// The pod or the row of cgroups that needed the file.
+    pub(super) owner: String,
+    /// The address of the server, for messages.
+    pub(super) server: String,
 }
 
 /// A file that is not complete yet. It is removed when it is dropped.
@@ -48,6 +64,7 @@ struct Kept {
 pub(super) struct Partial {
     file: File,
     path: PathBuf,
+    received: u64,
 }
 
 /// Returns the name of the complete file in the directory.
@@ -66,7 +83,7 @@ impl Cache {
     ///
     /// # Errors
     ///
-    /// When the directory cannot be used, belongs to another user, or other users may write to it.
+    /// When the directory cannot be used, belongs to another user, may be written to by others, or has another agent.
     pub(super) fn open(directory: &Path, max_bytes: u64) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(MODE).create(directory)?;
         let refused = |reason| Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
@@ -78,6 +95,11 @@ impl Cache {
             return refused("other users may write to it");
         }
         fs::set_permissions(directory, Permissions::from_mode(MODE))?;
+        let locked = Flock::lock(File::open(directory)?, FlockArg::LockExclusiveNonblock);
+        let lock = locked.map_err(|(_, error)| match error {
+            Errno::EWOULDBLOCK => io::Error::new(io::ErrorKind::WouldBlock, "another agent uses it"),
+            error => error.into(),
+        })?;
         let mut files = HashMap::new();
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
@@ -90,12 +112,12 @@ impl Cache {
             let Some(build_id) = name.strip_suffix(COMPLETE).filter(|id| is_build_id(id)) else { continue };
             let metadata = entry.metadata()?;
             if metadata.is_file() {
-                let kept = Kept { bytes: metadata.len(), used: metadata.modified()?, is_new: false };
+                let kept = Kept { bytes: metadata.len(), used: metadata.modified()?, origin: None };
                 files.insert(build_id.to_owned(), kept);
             }
         }
-        let mut cache = Self { directory: directory.to_owned(), max_bytes, files };
-        cache.make_room(0)?;
+        let mut cache = Self { directory: directory.to_owned(), max_bytes, files, _lock: lock };
+        cache.make_room(0, None)?;
         Ok(cache)
     }
 
@@ -128,7 +150,7 @@ impl Cache {
         let path = self.directory.join(format!("{build_id}.{}{UNFINISHED}", std::process::id()));
         let mut options = File::options();
         options.write(true).create(true).truncate(true).mode(FILE_MODE).custom_flags(OFlag::O_NOFOLLOW.bits());
-        Ok(Partial { file: options.open(&path)?, path })
+        Ok(Partial { file: options.open(&path)?, path, received: 0 })
     }
 
     /// Gives a file of `bytes` its name, after others have made room for it.
@@ -136,12 +158,12 @@ impl Cache {
     /// # Errors
     ///
     /// When the file cannot be written to the disk, or no room can be made. Then it is not kept.
-    pub(super) fn keep(&mut self, build_id: &str, partial: &Partial, bytes: u64) -> io::Result<()> {
+    pub(super) fn keep(&mut self, build_id: &str, partial: &Partial, bytes: u64, origin: Origin) -> io::Result<()> {
         // The name must not be on the disk before the content is.
         partial.file.sync_all()?;
-        self.make_room(bytes)?;
+        self.make_room(bytes, Some(&origin.owner))?;
         fs::rename(&partial.path, self.path(build_id))?;
-        self.files.insert(build_id.to_owned(), Kept { bytes, used: SystemTime::now(), is_new: true });
+        self.files.insert(build_id.to_owned(), Kept { bytes, used: SystemTime::now(), origin: Some(origin) });
         Ok(())
     }
 
@@ -157,23 +179,28 @@ impl Cache {
         File::open(path).and_then(|file| file.set_modified(now)).ok();
     }
 
-    /// Removes a file. Returns whether this agent wrote it; `None` if there was no such file.
-    pub(super) fn remove(&mut self, build_id: &str) -> io::Result<Option<bool>> {
+    /// Removes a file, and returns it; `None` if there was no such file.
+    pub(super) fn remove(&mut self, build_id: &str) -> io::Result<Option<Kept>> {
         if !self.files.contains_key(build_id) {
             return Ok(None);
         }
         match fs::remove_file(self.path(build_id)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(self.files.remove(build_id).map(|kept| kept.is_new)),
+            _ => Ok(self.files.remove(build_id)),
         }
     }
 
-    /// Removes the files that were not used for the longest time, until a file of `bytes` fits beside one that is being
-    /// written.
-    fn make_room(&mut self, bytes: u64) -> io::Result<()> {
+    /// Removes the files that were not used for the longest time, until a file of `bytes` for this owner fits beside
+    /// one that is being written. As long as the owner's files and the new one take more than a quarter of the cache,
+    /// the owner's files go first.
+    fn make_room(&mut self, bytes: u64, owner: Option<&str>) -> io::Result<()> {
         let room = (self.max_bytes - self.max_file()).saturating_sub(bytes);
         while self.bytes() > room {
-            let oldest = self.files.iter().min_by_key(|(_, kept)| kept.used).map(|(build_id, _)| build_id.clone());
+            let is_own = |kept: &Kept| kept.origin.as_ref().is_some_and(|origin| Some(&*origin.owner) == owner);
+            let own: u64 = self.files.values().filter(|kept| is_own(kept)).map(|kept| kept.bytes).sum();
+            let own_go_first = own > 0 && own + bytes > self.max_file();
+            let files = self.files.iter().filter(|(_, kept)| !own_go_first || is_own(kept));
+            let oldest = files.min_by_key(|(_, kept)| kept.used).map(|(build_id, _)| build_id.clone());
             let Some(oldest) = oldest else { break };
             self.remove(&oldest)?;
         }
@@ -188,7 +215,13 @@ impl Cache {
 impl Partial {
     /// Appends bytes.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.received += bytes.len() as u64;
         self.file.write_all(bytes)
+    }
+
+    /// Returns the number of all bytes that were appended, also of those that are no longer in the file.
+    pub(super) const fn received(&self) -> u64 {
+        self.received
     }
 
     /// Empties the file.
@@ -224,11 +257,16 @@ mod tests {
     }
 
     fn write(cache: &mut Cache, number: u8, bytes: u16) {
+        write_for(cache, "/a", number, bytes);
+    }
+
+    fn write_for(cache: &mut Cache, owner: &str, number: u8, bytes: u16) {
         let mut partial = cache.begin(&id(number)).unwrap();
         partial.append(b"of another server").unwrap();
         partial.empty().unwrap();
         partial.append(&vec![number; usize::from(bytes)]).unwrap();
-        cache.keep(&id(number), &partial, bytes.into()).unwrap();
+        let origin = Origin { owner: owner.into(), server: "http://x".into() };
+        cache.keep(&id(number), &partial, bytes.into(), origin).unwrap();
     }
 
     /// Sets the time of use to this number of hours ago.
@@ -267,6 +305,30 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_over_its_share_loses_its_own_files_first() {
+        let (_top, directory) = directory();
+        let mut cache = Cache::open(&directory, MAX).unwrap();
+        write_for(&mut cache, "quiet", 9, 100);
+        for number in 1..=6 {
+            write_for(&mut cache, "noisy", number, 350);
+        }
+        assert_eq!(kept(&mut cache), [4, 5, 6, 9]);
+        // One within its share takes the place of the file that was not used for the longest time.
+        write_for(&mut cache, "third", 7, 400);
+        assert_eq!(kept(&mut cache), [5, 6, 7]);
+    }
+
+    #[test]
+    fn two_agents_do_not_share_a_directory() {
+        let (_top, directory) = directory();
+        let first = Cache::open(&directory, MAX).unwrap();
+        let error = Cache::open(&directory, MAX).unwrap_err();
+        assert_eq!(error.to_string(), "another agent uses it");
+        drop(first);
+        Cache::open(&directory, MAX).unwrap();
+    }
+
+    #[test]
     fn a_torn_file_is_never_in_the_cache() {
         let (_top, directory) = directory();
         let mut cache = Cache::open(&directory, MAX).unwrap();
@@ -290,12 +352,13 @@ mod tests {
         write(&mut cache, 1, 10);
         write(&mut cache, 2, 10);
         fs::remove_file(directory.join(name_of(&id(2)))).unwrap();
-        assert_eq!(cache.remove(&id(1)).unwrap(), Some(true));
-        assert_eq!(cache.remove(&id(1)).unwrap(), None);
+        assert!(cache.remove(&id(1)).unwrap().unwrap().origin.is_some());
+        assert!(cache.remove(&id(1)).unwrap().is_none());
         assert!(kept(&mut cache).is_empty() && cache.bytes() == 0);
         write(&mut cache, 3, 10);
+        drop(cache);
         let mut next = Cache::open(&directory, MAX).unwrap();
-        assert_eq!(next.remove(&id(3)).unwrap(), Some(false), "an earlier agent wrote it");
+        assert!(next.remove(&id(3)).unwrap().unwrap().origin.is_none(), "an earlier agent wrote it");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Decides which debug file is asked for next. Pure.
 //!
 //! A pod chooses the build ids of its files, and can invent them. So the files wait by owner, owners take turns, and
-//! each owner has a share of requests and bytes in an hour. A file that no server has is not asked for again for an
-//! hour.
+//! each owner has a share of requests, bytes and time in an hour. Where too many files wait, the owner with the most of
+//! them loses one. A file that no server has is not asked for again for an hour.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -16,6 +16,8 @@ const WAITING: usize = 1024;
 const HOUR: Duration = Duration::from_secs(3600);
 /// The most requests for one owner in an hour.
 const REQUESTS: u32 = 120;
+/// The longest time of requests for one owner in an hour. A request that exceeds it is the last one.
+const TIME: Duration = Duration::from_secs(600);
 /// The time for which a file that no server has is not asked for.
 pub(super) const ABSENT_FOR: Duration = HOUR;
 /// The same time after a request that failed.
@@ -35,6 +37,8 @@ pub(super) struct Wanted {
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: BTreeMap<String, VecDeque<String>>,
+    /// The file that a server is asked for now.
+    asking: Option<String>,
     /// The owner that had the last turn.
     last: String,
     /// The bytes that an owner may have in an hour. A file that exceeds them is the last one.
@@ -50,12 +54,14 @@ pub(super) struct Queue {
 struct Used {
     requests: u32,
     bytes: u64,
+    time: Duration,
 }
 
 impl Queue {
     pub(super) fn new(max_bytes: u64) -> Self {
         Self {
             waiting: BTreeMap::new(),
+            asking: None,
             last: String::new(),
             max_bytes,
             hour: None,
@@ -64,22 +70,30 @@ impl Queue {
         }
     }
 
-    /// Adds a file, unless it waits for this owner or is known to be absent. Returns false if too many files wait.
+    /// Adds a file, unless it waits for this owner, is asked for now, or is known to be absent. Returns false if a file
+    /// will not be asked for because too many wait: this one, or the last one of the owner with the most files.
     pub(super) fn add(&mut self, wanted: Wanted, now: Instant) -> bool {
         let Wanted { owner, build_id } = wanted;
-        if self.absent.get(&build_id).is_some_and(|until| now < *until) {
+        let is_asked = self.asking.as_ref() == Some(&build_id);
+        if is_asked || self.absent.get(&build_id).is_some_and(|until| now < *until) {
             return true;
         }
-        let all: usize = self.waiting.values().map(VecDeque::len).sum();
         let files = self.waiting.get(&owner);
         if files.is_some_and(|files| files.contains(&build_id)) {
             return true;
         }
-        if all >= WAITING || files.is_some_and(|files| files.len() >= WAITING_OF_ONE) {
+        let own = files.map_or(0, VecDeque::len);
+        if own >= WAITING_OF_ONE {
             return false;
         }
+        let has_room = self.waiting.values().map(VecDeque::len).sum::<usize>() < WAITING;
+        if !has_room {
+            let longest = self.waiting.values_mut().max_by_key(|files| files.len());
+            let Some(longest) = longest.filter(|files| files.len() > own + 1) else { return false };
+            longest.pop_back();
+        }
         self.waiting.entry(owner).or_default().push_back(build_id);
-        true
+        has_room
     }
 
     /// Returns whether no file waits.
@@ -87,8 +101,8 @@ impl Queue {
         self.waiting.is_empty()
     }
 
-    /// Takes the next file, at the cost of the owner whose turn it is. Returns `None` if no file waits, or if the
-    /// owners of all waiting files have used up their shares.
+    /// Takes the next file, at the cost of the owner whose turn it is. It counts as asked for until [`Self::asked`].
+    /// Returns `None` if no file waits, or if the owners of all waiting files have used up their shares.
     pub(super) fn next(&mut self, now: Instant) -> Option<Wanted> {
         if self.hour.is_none_or(|hour| now.saturating_duration_since(hour) >= HOUR) {
             self.hour = Some(now);
@@ -105,12 +119,20 @@ impl Queue {
         });
         self.used.entry(owner.clone()).or_default().requests += 1;
         self.last.clone_from(&owner);
+        self.asking = Some(build_id.clone());
         Some(Wanted { owner, build_id })
     }
 
-    /// Notes the size of a file that an owner got.
-    pub(super) fn pay(&mut self, owner: &str, bytes: u64) {
-        self.used.entry(owner.to_owned()).or_default().bytes += bytes;
+    /// Notes that the request for the last file has ended.
+    pub(super) fn asked(&mut self) {
+        self.asking = None;
+    }
+
+    /// Notes the bytes and the time of a request for an owner, with or without a file in the end.
+    pub(super) fn pay(&mut self, owner: &str, bytes: u64, time: Duration) {
+        let used = self.used.entry(owner.to_owned()).or_default();
+        used.bytes += bytes;
+        used.time += time;
     }
 
     /// Notes that a file is not to be asked for until this time is over.
@@ -127,7 +149,8 @@ impl Queue {
     }
 
     fn has_share(&self, owner: &str) -> bool {
-        self.used.get(owner).is_none_or(|used| used.requests < REQUESTS && used.bytes < self.max_bytes)
+        let has = |used: &Used| used.requests < REQUESTS && used.bytes < self.max_bytes && used.time < TIME;
+        self.used.get(owner).is_none_or(has)
     }
 }
 
@@ -175,17 +198,30 @@ mod tests {
     }
 
     #[test]
-    fn large_files_use_up_a_share_too() {
-        let (mut queue, start) = (Queue::new(MAX_BYTES), Instant::now());
-        for number in 0..3 {
-            queue.add(wanted("pod", number), start);
+    fn large_files_and_slow_requests_use_up_a_share_too() {
+        for most in [(MAX_BYTES, Duration::ZERO), (0, TIME)] {
+            let (mut queue, start) = (Queue::new(MAX_BYTES), Instant::now());
+            for number in 0..3 {
+                queue.add(wanted("pod", number), start);
+            }
+            assert_eq!(next(&mut queue, start), "pod 0");
+            queue.pay("pod", most.0.saturating_sub(1), most.1 / 2);
+            assert_eq!(next(&mut queue, start), "pod 1");
+            queue.pay("pod", 1, most.1 / 2);
+            assert_eq!(next(&mut queue, start), "", "{most:?}");
+            assert_eq!(next(&mut queue, start + HOUR), "pod 2");
         }
-        assert_eq!(next(&mut queue, start), "pod 0");
-        queue.pay("pod", MAX_BYTES - 1);
-        assert_eq!(next(&mut queue, start), "pod 1");
-        queue.pay("pod", 1);
-        assert_eq!(next(&mut queue, start), "");
-        assert_eq!(next(&mut queue, start + HOUR), "pod 2");
+    }
+
+    #[test]
+    fn a_file_does_not_wait_while_it_is_asked_for() {
+        let (mut queue, now) = (Queue::new(MAX_BYTES), Instant::now());
+        queue.add(wanted("a", 1), now);
+        assert_eq!(next(&mut queue, now), "a 1");
+        assert!(queue.add(wanted("a", 1), now) && queue.add(wanted("b", 1), now) && queue.is_empty());
+        queue.asked();
+        queue.add(wanted("b", 1), now);
+        assert_eq!(next(&mut queue, now), "b 1");
     }
 
     #[test]
@@ -204,14 +240,34 @@ mod tests {
         assert_eq!(asked(start + ABSENT_FOR), "a 1a 2");
     }
 
+    fn waiting(queue: &Queue) -> usize {
+        queue.waiting.values().map(VecDeque::len).sum()
+    }
+
+    #[test]
+    fn owners_with_many_files_leave_room_for_one_with_few() {
+        let (mut queue, now) = (Queue::new(MAX_BYTES), Instant::now());
+        let noisy = WAITING / WAITING_OF_ONE;
+        for owner in 0..noisy {
+            for number in 0..WAITING_OF_ONE {
+                assert!(queue.add(wanted(&format!("noisy {owner:02}"), format!("{owner}.{number}")), now));
+            }
+        }
+        assert!(!queue.add(wanted("quiet", "its own"), now), "a file of another owner is not asked for");
+        assert_eq!((waiting(&queue), queue.waiting["quiet"].len()), (WAITING, 1));
+        let turns: Vec<_> = (0..=noisy).map(|_| next(&mut queue, now)).collect();
+        assert_eq!(turns.last().map(String::as_str), Some("quiet its own"));
+    }
+
     #[test]
     fn what_waits_and_what_is_known_is_bounded() {
         let (mut queue, now) = (Queue::new(MAX_BYTES), Instant::now());
         let taken = (0..2 * WAITING_OF_ONE).filter(|number| queue.add(wanted("pod", number), now)).count();
         assert_eq!(taken, WAITING_OF_ONE);
-        assert!(queue.add(wanted("service", 1), now));
         let others = (0..2 * WAITING).filter(|number| queue.add(wanted(&format!("{number}"), number), now)).count();
-        assert_eq!(others, WAITING - WAITING_OF_ONE - 1);
+        assert_eq!(others, WAITING - WAITING_OF_ONE);
+        // Each owner has one file by now, so nobody has one to lose.
+        assert_eq!((waiting(&queue), queue.waiting["pod"].len()), (WAITING, 1));
         for number in 0..2 * ABSENT {
             queue.absent(number.to_string(), ABSENT_FOR, now);
             assert!(queue.absent.len() <= ABSENT);

@@ -10,7 +10,7 @@ use tokio::{sync::mpsc, time::timeout};
 
 use super::{
     DebugFile, FetchCounts, Note, Outcome, PART,
-    cache::{Cache, is_build_id},
+    cache::{Cache, Origin, is_build_id},
     queue::{ABSENT_FOR, FAILED_FOR, Queue, Wanted},
     servers::{Asked, Servers},
 };
@@ -66,7 +66,11 @@ impl Worker {
                 None => {
                     let wait = if self.known.queue.is_empty() { IDLE } else { rest.max(LOOK_EVERY) };
                     match timeout(wait, notes.recv()).await {
-                        Ok(Some(note)) => self.known.take(note),
+                        Ok(Some(note)) => {
+                            if let Some(problem) = self.known.take(note) {
+                                self.tell(Some(problem));
+                            }
+                        }
                         Ok(None) => return,
                         Err(_) => {}
                     }
@@ -85,32 +89,39 @@ impl Worker {
         let mut file = match known.cache.begin(&wanted.build_id) {
             Ok(file) => file,
             Err(error) => {
+                known.queue.asked();
                 let problem = known.failed(wanted, format!("failed to write a debug file: {error}"));
                 self.tell(Some(problem));
                 return true;
             }
         };
-        let max_file = known.cache.max_file();
+        let (max_file, began, mut noted) = (known.cache.max_file(), Instant::now(), None);
         let asked = {
             let mut asking = pin!(servers.ask(&wanted.build_id, &mut file, max_file));
             loop {
                 tokio::select! {
                     asked = &mut asking => break asked,
                     note = notes.recv() => match note {
-                        Some(note) => known.take(note),
+                        Some(note) => noted = known.take(note).or(noted),
                         None => return false,
                     },
                 }
             }
         };
+        known.queue.asked();
+        known.queue.pay(&wanted.owner, file.received(), began.elapsed());
         let problem = match asked {
-            Asked::Found(bytes) => match known.cache.keep(&wanted.build_id, &file, bytes) {
-                Ok(()) => {
-                    known.found(wanted, bytes);
-                    None
+            Asked::Found { bytes, server } => {
+                let origin = Origin { owner: wanted.owner.clone(), server };
+                match known.cache.keep(&wanted.build_id, &file, bytes, origin) {
+                    Ok(()) => {
+                        known.counts.count(Outcome::Found);
+                        known.announce(wanted.build_id);
+                        None
+                    }
+                    Err(error) => Some(known.failed(wanted, format!("failed to write a debug file: {error}"))),
                 }
-                Err(error) => Some(known.failed(wanted, format!("failed to write a debug file: {error}"))),
-            },
+            }
             Asked::NotFound => known.absent(wanted, Outcome::NotFound),
             Asked::TooLarge => known.absent(wanted, Outcome::TooLarge),
             Asked::Failed { reason, is_open: false } => Some(known.failed(wanted, reason)),
@@ -122,7 +133,7 @@ impl Worker {
             }
         };
         drop(file);
-        self.tell(problem);
+        self.tell(problem.or(noted));
         true
     }
 
@@ -132,7 +143,7 @@ impl Worker {
         self.known.counts.set_cache_bytes(cache.bytes());
         match problem {
             None => {
-                let (servers, files, bytes) = (self.servers.addresses(), cache.len(), Mebi(cache.bytes()));
+                let (servers, files, bytes) = (self.servers.names(), cache.len(), Mebi(cache.bytes()));
                 self.status.set(PART, State::Healthy, format!("{servers}; {files} files in the cache, {bytes}"));
             }
             Some(problem) => self.status.set(PART, State::Degraded, problem),
@@ -141,11 +152,11 @@ impl Worker {
 }
 
 impl Known {
-    /// Acts on a note of the symbolizer.
-    fn take(&mut self, note: Note) {
+    /// Acts on a note of the symbolizer. Returns a problem that it shows.
+    fn take(&mut self, note: Note) -> Option<String> {
         let Note { owner, build_id, debug_file } = note;
         if !is_build_id(&build_id) {
-            return;
+            return None;
         }
         match debug_file {
             DebugFile::NotNeeded => {}
@@ -157,27 +168,30 @@ impl Known {
                     self.counts.count(Outcome::NotAsked);
                 }
             }
-            DebugFile::Unusable => match self.cache.remove(&build_id) {
-                Ok(None) => {}
-                // The servers have no better one.
-                Ok(Some(true)) => {
-                    self.counts.count(Outcome::Unusable);
-                    self.queue.absent(build_id, ABSENT_FOR, Instant::now());
-                }
-                // An earlier agent may have left it damaged: it is looked up, and asked for, once more.
-                Ok(Some(false)) => {
-                    self.counts.count(Outcome::Unusable);
-                    self.announce(build_id);
-                }
-                Err(error) => tracing::debug!(%error, build_id, "failed to remove a debug file"),
-            },
+            DebugFile::Unusable => return self.unusable(build_id),
         }
+        None
     }
 
-    fn found(&mut self, wanted: Wanted, bytes: u64) {
-        self.counts.count(Outcome::Found);
-        self.queue.pay(&wanted.owner, bytes);
-        self.announce(wanted.build_id);
+    /// Removes a file with another build id or without symbols. Returns the problem of the server that sent it.
+    fn unusable(&mut self, build_id: String) -> Option<String> {
+        let origin = match self.cache.remove(&build_id) {
+            Ok(kept) => kept?.origin,
+            Err(error) => {
+                tracing::debug!(%error, build_id, "failed to remove a debug file");
+                return None;
+            }
+        };
+        self.counts.count(Outcome::Unusable);
+        self.counts.set_cache_bytes(self.cache.bytes());
+        let Some(Origin { server, .. }) = origin else {
+            // An earlier agent may have left it damaged: it is looked up, and asked for, once more.
+            self.announce(build_id);
+            return None;
+        };
+        // The servers have no better one.
+        self.queue.absent(build_id, ABSENT_FOR, Instant::now());
+        Some(format!("a server sent a file of another build, or one without symbols: `{server}`"))
     }
 
     fn absent(&mut self, wanted: Wanted, outcome: Outcome) -> Option<String> {

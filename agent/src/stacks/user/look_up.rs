@@ -9,7 +9,7 @@ use super::{Name, User, named};
 use crate::{
     model::ids::Pid,
     stacks::{
-        debuginfod::{DebugFile, Fetcher, Note},
+        debuginfod::{DebugFile, DebugFiles, Fetcher, Note},
         files::{Watched, hosts, open_below},
         maps::{Backing, Vma},
         objects::Object,
@@ -49,19 +49,25 @@ impl User {
             let (path, place) = (mapping.path.clone(), reader::Place::Device(mapping.device.clone()));
             let addresses: Vec<u64> = addresses.into_iter().collect();
             let (asked, build_id, pid) = (addresses.clone(), object.build_id.clone(), process.pid);
-            let debug_files = self.fetcher.as_ref().map(Fetcher::files);
+            let may_read = !self.reader.avoids(&reader::Place::Cache);
+            let debug_files = self.fetcher.as_ref().filter(|_| may_read).and_then(Fetcher::files);
             // A row of cgroups has a path; a pod has a name.
             let is_row = turn.owner.starts_with('/');
             let looked = self.run(turn, pid, place, move |pulse| {
                 let (owner, file) = object.open(owners, &path, &hosts, pulse)?;
                 let looked = object.functions(&file, owner, &path, &hosts, debug_files.as_ref(), &asked);
-                let may_ask = looked.debug_file != DebugFile::Missing
-                    || debug_files.is_some_and(|files| files.are_for_pods())
-                    || is_row && is_of_node(&owner_of(pid)) && has_it(&hosts, &path, &object, pulse);
-                Some((looked, may_ask))
+                let for_pods = debug_files.as_ref().is_some_and(DebugFiles::are_for_pods);
+                let is_for_it = || for_pods || is_row && is_of_node(&owner_of(pid));
+                let is_noted = match looked.debug_file {
+                    DebugFile::NotNeeded | DebugFile::Unusable => true,
+                    // Without servers for pods, their use keeps no file in the cache.
+                    DebugFile::Used => is_for_it(),
+                    DebugFile::Missing => is_for_it() && (for_pods || has_it(&hosts, &path, &object, pulse)),
+                };
+                Some((looked, is_noted))
             });
-            let Some((looked, may_ask)) = looked.flatten() else { continue };
-            if may_ask {
+            let Some((looked, is_noted)) = looked.flatten() else { continue };
+            if is_noted {
                 self.note(build_id, looked.debug_file, turn);
             }
             for (address, name) in addresses.into_iter().zip(looked.names) {
@@ -131,13 +137,124 @@ fn has_it(hosts: &[Pid], path: &str, object: &Object, pulse: &Pulse) -> bool {
 mod tests {
     use std::{
         env,
-        fs::File,
+        fs::{self, File},
+        iter,
+        os::unix::fs::MetadataExt as _,
+        path::{Path, PathBuf},
         process::Command,
+        sync::mpsc as std_mpsc,
         time::{Duration, Instant},
     };
 
+    use tempfile::TempDir;
+    use tokio::sync::mpsc;
+
     use super::*;
-    use crate::stacks::objects::Objects;
+    use crate::stacks::{
+        elf::{Elf, example},
+        files::FileId,
+        maps::FileMapping,
+        objects::Objects,
+        process::Life,
+        reader::{Reader, Unread, Whose},
+    };
+
+    const PATIENCE: Duration = Duration::from_millis(500);
+    const NONE: [DebugFile; 0] = [];
+
+    fn own() -> Pid {
+        Pid(std::process::id())
+    }
+
+    /// A stripped file that this process is said to have, and the names of its user addresses.
+    struct Case {
+        user: User,
+        notes: mpsc::Receiver<Note>,
+        object: Arc<Object>,
+        path: PathBuf,
+        directory: TempDir,
+    }
+
+    impl Case {
+        fn new(pods: bool) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("stripped");
+            fs::write(&path, example::file()).unwrap();
+            let mut elf = Elf::parse(&example::file()[..]).unwrap();
+            (elf.symbols, elf.debug_link) = (None, None);
+            let id = FileId::of(&File::open(&path).unwrap()).unwrap();
+            let object = Object { number: 1, id, build_id: Some("ab".repeat(20)), htlhash: None, elf: Some(elf) };
+            let (fetcher, notes) = Fetcher::of_channel(DebugFiles::in_directory(directory.path(), pods));
+            let user = User::new(Reader::start(true).unwrap().with_patience(PATIENCE)).with_fetcher(Some(fetcher));
+            Self { user, notes, object: Arc::new(object), path, directory }
+        }
+
+        /// Returns this process as if it had mapped the object from this path.
+        fn process(&self, path: &Path) -> Process {
+            let (inode, path) = (fs::metadata(path).unwrap().ino(), path.to_str().unwrap().into());
+            let backing = Backing::File(FileMapping { path, device: "0:1".into(), inode });
+            let vma = Vma { start: 0x1000, end: 0x2000, offset: 0, backing };
+            let mut process = Process::new(own(), Life::of(own()).unwrap(), vec![vma], None, &mut 0);
+            process.spans[0].object = Some(Arc::clone(&self.object));
+            process
+        }
+
+        /// Looks up a name that the file lacks, and returns the parts of debug files that were noted.
+        fn noted(&mut self, owner: &str, path: &Path) -> Vec<DebugFile> {
+            let addresses = BTreeSet::from([0x40_1000]);
+            let wanted = BTreeMap::from([(1, Wanted { object: Arc::clone(&self.object), span: 0, addresses })]);
+            let deadline = Instant::now() + Duration::from_secs(3600);
+            let mut turn = Turn { owner: owner.into(), deadline, map_bytes: 0, late: false };
+            let process = self.process(path);
+            let found = self.user.look_up(&process, wanted, &mut turn);
+            assert!(found.contains_key(&(1, 0x40_1000)), "the file was not read");
+            iter::from_fn(|| self.notes.try_recv().ok()).map(|note| note.debug_file).collect()
+        }
+    }
+
+    #[test]
+    fn no_server_hears_of_files_of_pods_and_containers_unless_it_may() {
+        let mut case = Case::new(false);
+        let path = case.path.clone();
+        // This process itself may be in a pod.
+        let of_node = |debug_file| if is_of_node(&owner_of(own())) { vec![debug_file] } else { vec![] };
+        assert_eq!(case.noted("/a.service", &path), of_node(DebugFile::Missing));
+        assert_eq!(case.noted("shop/cart", &path), NONE);
+        // The node has another file at the path that the process has: as if this were a container's.
+        let copy = case.directory.path().join("copy");
+        fs::copy(&path, &copy).unwrap();
+        let other = case.process(&path);
+        case.user.keep(other);
+        assert_eq!(case.noted("/a.service", &copy), NONE);
+        let mut case = Case::new(true);
+        let path = case.path.clone();
+        assert_eq!(case.noted("shop/cart", &path), vec![DebugFile::Missing]);
+    }
+
+    #[test]
+    fn a_pod_keeps_no_file_in_the_cache_unless_it_may_fetch() {
+        let used = |pods, owner| {
+            let mut case = Case::new(pods);
+            let debug_file = case.directory.path().join(format!("{}.debug", "ab".repeat(20)));
+            fs::write(debug_file, example::file()).unwrap();
+            let path = case.path.clone();
+            case.noted(owner, &path)
+        };
+        assert_eq!(used(false, "shop/cart"), NONE);
+        assert_eq!(used(true, "shop/cart"), vec![DebugFile::Used]);
+    }
+
+    #[test]
+    fn a_cache_that_hangs_is_left_alone() {
+        let mut case = Case::new(true);
+        let (release, released) = std_mpsc::channel::<()>();
+        let whose = Whose { owner: "a", pid: Pid(u32::MAX / 2), deadline: Instant::now() + Duration::from_secs(3600) };
+        let hangs = move |_: &Pulse| released.recv().unwrap_or_default();
+        assert_eq!(case.user.reader.run(whose, reader::Place::Cache, hangs), Err(Unread::Hangs));
+        let path = case.path.clone();
+        assert_eq!(case.noted("shop/cart", &path), NONE);
+        drop(release);
+    }
 
     #[test]
     fn a_process_in_a_pod_or_one_that_is_gone_is_not_of_the_node() {
@@ -155,7 +272,7 @@ mod tests {
         let object = Objects::new().object(&Watched { file: File::open(&program).unwrap(), pulse: &pulse }).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let copy = directory.path().join("copy");
-        std::fs::copy(&program, &copy).unwrap();
+        fs::copy(&program, &copy).unwrap();
         let (path, copy) = (program.to_str().unwrap(), copy.to_str().unwrap());
         assert!(has_it(&[own], path, &object, &pulse) && !has_it(&[], path, &object, &pulse));
         // As a container has another file at the same path.
