@@ -110,6 +110,12 @@ fn the_reader_of_strangers_files_has_a_filter_of_its_own() -> Result<()> {
     within(DEADLINE, "there is a thread for files", || {
         Ok(threads(&agent)?.iter().any(|(name, _)| name == "podperf-files").then_some(()))
     })?;
+    // The thread for source lines starts with the first recording that has code in a file.
+    within(DEADLINE, "there is a thread for source lines", || {
+        // Only the thread matters: on a busy machine the answer is late.
+        agent.get("/debug/profile?seconds=1&format=pb&lines=1", &[]).ok();
+        Ok(threads(&agent)?.iter().any(|(name, _)| name == "podperf-lines").then_some(()))
+    })?;
     let filters = |name: &str| -> Result<u32> {
         let threads = threads(&agent)?;
         let (_, status) = threads.iter().find(|(thread, _)| thread == name).with_context(|| format!("no `{name}`"))?;
@@ -118,7 +124,7 @@ fn the_reader_of_strangers_files_has_a_filter_of_its_own() -> Result<()> {
     let process = filters("podperf")?;
     ensure!(filters("podperf-kernel")? == process, "the thread of the kernel has others than the process");
     ensure!(filters("podperf-readers")? == process, "the thread that makes readers has others than the process");
-    for name in ["podperf-symbols", "podperf-files"] {
+    for name in ["podperf-symbols", "podperf-files", "podperf-lines"] {
         within(DEADLINE, "it has a filter of its own", || Ok((filters(name)? == process + 1).then_some(())))?;
     }
     Ok(())
