@@ -77,12 +77,12 @@ static __always_inline __u64 prove(struct task_struct *task, struct copied_wait 
 	return stack_by_recipe(wait->path, sp, wait->expected, wait->kernel);
 }
 
-static __noinline __u64 kernel_part_of_wait(void *ctx, bool cut)
+static __noinline __u64 kernel_part_of_wait(void *ctx)
 {
 	__u32 zero = 0;
 	struct podperf_stack *stack = bpf_map_lookup_elem(&walk_buffer, &zero);
 
-	return stack ? kernel_part(ctx, stack, true, cut) : 0;
+	return stack ? kernel_part(ctx, stack, true) : 0;
 }
 
 /* Sends a copy of the stack of `task`, which goes to sleep. Returns the id of the copy, or 0 if it could not be sent. */
@@ -113,7 +113,7 @@ static __always_inline int compare_by_recipe(void *ctx, struct task_struct *task
 
 	wait->expected = t->stack;
 	wait->path = path_of(task, t->activity);
-	wait->kernel = schedule_begin ? kernel_part_of_wait(ctx, false) : ANY_PART;
+	wait->kernel = schedule_begin ? kernel_part_of_wait(ctx) : ANY_PART;
 	stack = prove(task, wait);
 	return stack ? compare(cpu, stack == t->stack) : SHADOW_NONE;
 }
@@ -182,7 +182,7 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 			return 0;
 		}
 		t->walked = true;
-		wait->kernel = kernel_part_of_wait(ctx, false);
+		wait->kernel = kernel_part_of_wait(ctx);
 		if (wait->by_words)
 			stack = prove(task, wait);
 	}
@@ -213,8 +213,8 @@ static __noinline int stack_of_copied_wait(void *ctx, struct task_struct *task, 
 	t->stack = copy_wait(task, wait);
 	if (t->stack)
 		return 0;
-	/* Without its user frames, the stack still has the reason of the wait. */
-	t->stack = kernel_part_of_wait(ctx, true);
+	/* A walk by frame pointers finds less, but it finds the reason of the wait. */
+	t->stack = walk_stack(ctx, true);
 	if (wait->named && t->stack)
 		send_site(wait->site, t->stack);
 	return 0;

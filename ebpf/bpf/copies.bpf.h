@@ -171,7 +171,8 @@ static __always_inline bool has_copy(struct task_struct *task)
 
 /*
  * Copies the user stack of `task`, which is current, and sends the copy. `copy` has the key of what the stack is for.
- * Returns false if it could not be sent. If no page could be read, the registers alone are sent.
+ * Returns false if it could not be sent. If no page could be read, the registers alone are sent. Nothing is copied while
+ * the ring has no room for a whole copy.
  */
 static __always_inline bool send_copy(struct task_struct *task, struct podperf_copy *copy,
 				      struct podperf_copy_pages *wanted)
@@ -180,6 +181,8 @@ static __always_inline bool send_copy(struct task_struct *task, struct podperf_c
 	__u64 sp = regs->sp;
 	__u32 used;
 
+	if (bpf_ringbuf_query(&copy_ring, BPF_RB_AVAIL_DATA) > PODPERF_COPY_RING - 2 * sizeof(*copy))
+		goto full;
 	copy->code[0] = task->mm->start_code;
 	copy->code[1] = task->mm->end_code;
 	copy->code[2] = task->mm->start_stack;
@@ -190,6 +193,7 @@ static __always_inline bool send_copy(struct task_struct *task, struct podperf_c
 		return false;
 	if (!bpf_ringbuf_output(&copy_ring, copy, offsetof(struct podperf_copy, stack) + used, BPF_RB_NO_WAKEUP))
 		return true;
+full:
 	drop(PODPERF_DROP_COPY_RING);
 	return false;
 }
@@ -204,14 +208,13 @@ static __always_inline __u64 copy_id(__u64 now)
 }
 
 /*
- * Walks the kernel's part of the current task's stack, and sends it if it is new. Returns its id; 0: it has none. If
- * `cut` is set, it is the stack of a task whose user frames could not be copied.
+ * Walks the kernel's part of the current task's stack, and sends it if it is new. Returns its id; 0: it has none.
  */
-static __always_inline __u64 kernel_part(void *ctx, struct podperf_stack *stack, bool by_scheduler, bool cut)
+static __always_inline __u64 kernel_part(void *ctx, struct podperf_stack *stack, bool by_scheduler)
 {
 	__s64 bytes = walk_kernel(ctx, stack, 0, by_scheduler);
 
-	return bytes > 0 ? take_stack(stack, 0, bytes, bpf_get_current_pid_tgid() >> 32, cut) : 0;
+	return bytes > 0 ? take_stack(stack, 0, bytes, bpf_get_current_pid_tgid() >> 32, false) : 0;
 }
 
 /* Returns the stack of a copy if the agent has found it, else the id itself. Other ids stay as they are. */

@@ -142,7 +142,7 @@
 {{- end -}}
 {{- end -}}
 {{- range .Values.extraVolumes -}}
-{{- if has .name (list "config" "run" "bpffs" "cgroup" "http-tls" "otlp-tls" "debug-files") -}}
+{{- if has .name (list "config" "run" "bpffs" "cgroup" "http-tls" "otlp-tls" "debuginfod") -}}
 {{- fail (printf "extraVolumes: the chart itself has a volume `%s` (choose another name)" .name) -}}
 {{- end -}}
 {{- end -}}

@@ -20,6 +20,8 @@ enum Effect {
     Missing,
     /// Their time is in the picture, without a stack.
     Stackless,
+    /// Their time is in the picture, perhaps without callers.
+    Thin,
 }
 
 /// Returns what a reason of `podperf_bpf_drops_total`, or of the agent's own, means for a picture, in words; `None` if
@@ -35,7 +37,7 @@ fn meaning(reason: &str) -> Option<(Effect, &'static str)> {
         "stack_shed" => (Effect::Stackless, "stacks left out to cost less"),
         "sample_stack" => (Effect::Stackless, "waits or samples of a cgroup with too many stacks"),
         "sample_busy" => (Effect::Stackless, "waits or samples while a table was locked"),
-        "copy_ring" => (Effect::Stackless, "stacks without frames of the program"),
+        "copy_ring" => (Effect::Thin, "stacks that were walked by frame pointers"),
         "task_busy" | "stack_memo" | "long_wait" => return None,
         _ => (Effect::Missing, "counts of the node"),
     };
@@ -50,6 +52,7 @@ fn changed(merged: &Merged, effect: Effect, count: u64) -> f64 {
         Effect::Unknown => 1.0,
         Effect::Missing => share(count, count.saturating_add(merged.of_node)),
         Effect::Stackless => share(coverage.none + coverage.of(Unwind::Shed), coverage.total()),
+        Effect::Thin => share(coverage.incomplete(), coverage.total()),
     }
 }
 
