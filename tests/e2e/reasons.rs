@@ -166,7 +166,7 @@ fn no_link_of_the_list_is_refused() -> Result<()> {
             ensure!(status == 200, "`{link}` answered {status}: {text}");
         }
         let (status, text) = get("/flamegraph")?;
-        let refused = status == 409 && text.contains("set the chart's `mode: reasons`");
+        let refused = status == 409 && text.contains("`mode: reasons`");
         ensure!(refused == to_graphs.is_empty(), "{status}: {text}");
     }
     Ok(())

@@ -141,8 +141,8 @@ impl Default for Stacks {
 }
 
 impl Unwinding {
-    /// The default: tables on x86-64. On other architectures they are not measured yet.
-    pub const DEFAULT: Self = if cfg!(target_arch = "x86_64") { Self::Tables } else { Self::FramePointers };
+    /// The default.
+    pub const DEFAULT: Self = Self::FramePointers;
 }
 
 impl Default for Debuginfod {

@@ -31,7 +31,7 @@ of programs, 9 MiB for their unwind tables, and the tables of files/memory.yaml.
 {{- if include "podperf.takesStacks" . }}{{ $parts = append $parts (list "stacks" $samples 16384) }}{{ end -}}
 {{- if include "podperf.profiles" . -}}
 {{- $kib = add $kib 19456 -}}
-{{- if ne (dig "stacks" "unwind" "tables" .Values.config) "frame-pointers" -}}
+{{- if eq (dig "stacks" "unwind" "" .Values.config) "tables" -}}
 {{- $kib = add $kib 9216 -}}
 {{- $parts = concat $parts (list (list "copies" $samples 16384) (list "copyBuffers" 1 1)) -}}
 {{- end -}}
