@@ -100,7 +100,7 @@ enum podperf_drop {
 	PODPERF_DROP_STACK_SHED,   /* stacks of waits are shed, see podperf_shed: the wait counts without one */
 	PODPERF_DROP_SAMPLE_BUSY, /* as SAMPLE_STACK, but the kernel had locked the table: a larger one does not help */
 	PODPERF_DROP_SENSOR_TABLE, /* the rows of a sensor are full: the sensor does not see the cgroup */
-	PODPERF_DROP_COPY_RING, /* `copy_ring` was full: the stack is walked by frame pointers */
+	PODPERF_DROP_COPY_RING,    /* `copy_ring` was full: the stack is walked by frame pointers */
 	PODPERF_DROPS,
 };
 
