@@ -230,6 +230,7 @@ mod tests {
         queue.absent("1".into(), ABSENT_FOR, start);
         queue.absent("2".into(), FAILED_FOR, start);
         let mut asked = |at: Instant| {
+            queue.asked();
             for number in [1, 2] {
                 queue.add(wanted("a", number), at);
             }
