@@ -27,6 +27,9 @@ use crate::{
 
 /// The largest number of windows that may wait for their names.
 const WINDOWS_ON_THE_WAY: usize = 2;
+/// The same number with windows that end for readers. On a busy node names take longer than a window, so readers would
+/// never find room beside the windows that end by themselves.
+const WITH_READERS: usize = 4;
 /// A window that waits for earlier windows may hold this many times the samples of one reading; beyond that, it is
 /// dropped.
 const MOST_SUMS: usize = 4;
@@ -83,7 +86,7 @@ impl Collector {
     pub(super) fn profile(&mut self, last: bool, for_readers: bool) -> Option<SystemTime> {
         let (spent, age) = (thread_cpu(), self.window.1.elapsed());
         let every = self.settings.profiles.as_ref().map_or(Duration::ZERO, |(every, _)| *every);
-        let began = self.end_window(last);
+        let began = self.end_window(last, for_readers);
         let for_filters = std::mem::take(&mut self.for_filters);
         let early = 1.0 - (age.as_secs_f64() / every.as_secs_f64()).min(1.0);
         let cost = thread_cpu().saturating_sub(spent);
@@ -92,10 +95,11 @@ impl Collector {
         began
     }
 
-    fn end_window(&mut self, last: bool) -> Option<SystemTime> {
+    fn end_window(&mut self, last: bool, for_readers: bool) -> Option<SystemTime> {
         let (_, taker) = self.settings.profiles.as_ref()?;
         let on_their_way = Arc::strong_count(&self.on_the_way) - 1;
-        if !last && on_their_way >= WINDOWS_ON_THE_WAY && self.samples.len() < MOST_SUMS * self.settings.max_samples {
+        let room = if for_readers { WITH_READERS } else { WINDOWS_ON_THE_WAY };
+        if !last && on_their_way >= room && self.samples.len() < MOST_SUMS * self.settings.max_samples {
             // No sample is lost: this window becomes longer.
             return None;
         }
