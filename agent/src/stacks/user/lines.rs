@@ -46,7 +46,8 @@ impl User {
 mod tests {
     use std::{
         fs::{self, File},
-        process::{Child, Command},
+        io::{Read as _, Write as _},
+        process::{Child, Command, Stdio},
         time::{Duration, Instant},
     };
 
@@ -82,7 +83,11 @@ mod tests {
     impl Case {
         /// Makes this process and its child belong to these owners, and to these cgroups.
         fn new(owners: [&str; 2], cgroups: [&str; 2]) -> Self {
-            let child = Command::new("sleep").arg("1000").spawn().unwrap();
+            let mut cat = Command::new("cat");
+            let mut child = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            // A process has a new life once it runs its program, which may be after `spawn` returns.
+            child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
             let mut user = User::new(Reader::start(true).unwrap());
             let directory = tempfile::tempdir().unwrap();
             let pulse = Pulse::new(Instant::now() + Duration::from_secs(3600), Place::Own);
