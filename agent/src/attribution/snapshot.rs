@@ -73,3 +73,25 @@ impl Snapshot {
         total
     }
 }
+
+#[cfg(test)]
+impl Snapshot {
+    /// Returns a snapshot of rows, without any time or count besides.
+    pub(crate) fn of_rows(started: SystemTime, rows: Vec<RowUsage>) -> Self {
+        Self {
+            taken: started,
+            started,
+            counters_started: Vec::new(),
+            rows,
+            pods: Vec::new(),
+            elsewhere: Usage::default(),
+            idle_ns: 0,
+            unaccounted_ns: 0,
+            idle: Usage::default(),
+            cgroups_tracked: 1,
+            cgroups_unresolved: 0,
+            forgotten: 0,
+            not_exported: [0; NotExported::ALL.len()],
+        }
+    }
+}

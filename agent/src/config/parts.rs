@@ -2,7 +2,7 @@
 //! check` share them. Pure, except for the check whether this is a pod.
 
 use super::LEAST_SAMPLES;
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use caps::Capability;
 
@@ -14,6 +14,7 @@ use crate::{
     },
     limits::memory::{Budget, Mebi, OWN_BYTES},
     model::{
+        duration::nanoseconds,
         mode::Mode,
         sensors::{ALL, Sensor},
         status::State,
@@ -341,10 +342,6 @@ pub fn isolated_cpus(config: &Config, host: &Host) -> Option<(State, String)> {
         format!("{cpus}: not sampled, and a thread there is counted when it leaves the CPU")
     };
     Some((State::Healthy, detail))
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -155,7 +155,7 @@ mod tests {
             assert!(!response.headers().contains_key(header::CONTENT_ENCODING), "{encoding} {kind} {bytes}");
             assert_eq!(body(response).await.len(), bytes);
         }
-        // What another part has compressed stays as it is.
+        // An answer that is compressed already stays as it is.
         let mut done = answer("text/plain", 5000);
         done.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         assert_eq!(body(accepts("", "gzip").apply(done).await).await.len(), 5000);

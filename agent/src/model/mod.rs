@@ -2,6 +2,7 @@
 //! features, modes, and states of parts.
 //! Pure, except for [`random`].
 
+pub mod duration;
 pub mod facts;
 pub mod feature;
 pub mod ids;

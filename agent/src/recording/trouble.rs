@@ -79,7 +79,7 @@ pub enum Judgement {
 /// The thing that a thread waited for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
-    /// What the reason says.
+    /// The thing that the reason names.
     Reason(WaitReason),
     /// A lock of the program.
     Lock,

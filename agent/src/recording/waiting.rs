@@ -40,7 +40,7 @@ pub struct Waiting {
     idle: HashMap<WaitReason, u64>,
     /// The parts of waits that went on.
     open: HashMap<WaitReason, u64>,
-    /// Of these parts, those of waits that ended in the windows.
+    /// Those of these parts whose waits ended in the windows.
     closed: HashMap<WaitReason, u64>,
     steps_ns: u64,
     on_cpu_ns: u64,

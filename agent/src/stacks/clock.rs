@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::model::duration::nanoseconds;
+
 /// The clock may stand still for this many times as long as the time that it is for.
 pub(super) const MOST_STILL: u32 = 3;
 
@@ -48,10 +50,6 @@ impl Clock {
         self.0.left.fetch_sub(still, Ordering::Relaxed);
         self.0.stood.fetch_add(still, Ordering::Relaxed);
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    time.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 /// Returns for how long the calling thread has waited for a CPU so far; zero on a kernel that does not say.

@@ -7,7 +7,7 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use opentelemetry_proto::tonic::{
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     attribution::Subject,
-    model::{random::random, slot::Slot, wait::Unwind},
+    model::{duration::nanoseconds, random::random, slot::Slot, wait::Unwind},
     stacks::profile::{Activity, Profile, Sample},
 };
 
@@ -356,10 +356,6 @@ fn signed(value: u64) -> i64 {
 
 fn unix_ns(time: SystemTime) -> u64 {
     nanoseconds(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -226,7 +226,7 @@ mod tests {
         wait::WaitState,
     };
     use crate::{
-        attribution::{NotExported, Shown},
+        attribution::Shown,
         pods::{ContainerInfo, Pod, Workload, WorkloadKind},
     };
 
@@ -234,19 +234,10 @@ mod tests {
 
     fn snapshot(rows: Vec<RowUsage>, pods: Vec<Arc<Pod>>) -> Snapshot {
         Snapshot {
-            taken: SystemTime::UNIX_EPOCH,
-            started: SystemTime::UNIX_EPOCH,
-            counters_started: Vec::new(),
-            rows,
             pods,
-            elsewhere: Usage::default(),
             idle_ns: 2_000_000_000,
             unaccounted_ns: 3_000_000_000,
-            idle: Usage::default(),
-            cgroups_tracked: 1,
-            cgroups_unresolved: 0,
-            forgotten: 0,
-            not_exported: [0; NotExported::ALL.len()],
+            ..Snapshot::of_rows(SystemTime::UNIX_EPOCH, rows)
         }
     }
 

@@ -87,7 +87,7 @@ fn unix_ns(time: SystemTime) -> u64 {
 mod tests {
     use super::*;
     use crate::{
-        attribution::{NotExported, Row, Shown},
+        attribution::{Row, Shown},
         model::{sensors::Words, usage::Usage},
     };
 
@@ -95,21 +95,9 @@ mod tests {
         let row = Row::Cgroup("/a".into());
         let usage = Usage { words, ..Usage::default() };
         let started = UNIX_EPOCH + std::time::Duration::from_secs(6);
-        Snapshot {
-            taken: UNIX_EPOCH + std::time::Duration::from_secs(9),
-            started,
-            counters_started: Vec::new(),
-            rows: vec![RowUsage { row, started, container: None, usage, shown: Shown::ALL }],
-            pods: Vec::new(),
-            elsewhere: Usage::default(),
-            idle_ns: 0,
-            unaccounted_ns: 0,
-            idle: Usage::default(),
-            cgroups_tracked: 1,
-            cgroups_unresolved: 0,
-            forgotten: 0,
-            not_exported: [0; NotExported::ALL.len()],
-        }
+        let rows = vec![RowUsage { row, started, container: None, usage, shown: Shown::ALL }];
+        let taken = UNIX_EPOCH + std::time::Duration::from_secs(9);
+        Snapshot { taken, ..Snapshot::of_rows(started, rows) }
     }
 
     #[test]

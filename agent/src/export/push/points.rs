@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        attribution::{NotExported, Row, Shown},
+        attribution::{Row, Shown},
         events::{
             plan::{Counter, Scale, Source},
             state::EventState,
@@ -191,23 +191,13 @@ mod tests {
         let container = Row::Container { namespace: "shop".into(), pod: "cart-0".into(), container: "app".into() };
         let never = Usage { running_ns: vec![0], ..usage.clone() };
         let rows = [(container, usage), (Row::Cgroup("/a".into()), never)];
+        let row = |(row, usage)| RowUsage { row, started: at(6), container: None, usage, shown: Shown::ALL };
         Snapshot {
             taken: SystemTime::UNIX_EPOCH,
-            started: at(5),
             counters_started: vec![at(5), at(7)],
-            rows: rows
-                .into_iter()
-                .map(|(row, usage)| RowUsage { row, started: at(6), container: None, usage, shown: Shown::ALL })
-                .collect(),
-            pods: Vec::new(),
-            elsewhere: Usage::default(),
             idle_ns: 4_000_000_000,
-            unaccounted_ns: 0,
-            idle: Usage::default(),
             cgroups_tracked: 2,
-            cgroups_unresolved: 0,
-            forgotten: 0,
-            not_exported: [0; NotExported::ALL.len()],
+            ..Snapshot::of_rows(at(5), rows.into_iter().map(row).collect())
         }
     }
 

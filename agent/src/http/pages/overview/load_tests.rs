@@ -13,13 +13,12 @@ use super::{
     write,
 };
 use crate::{
-    attribution::{NotExported, Row, RowUsage, Shown as ShownUsage, Snapshot},
+    attribution::{Row, RowUsage, Shown as ShownUsage, Snapshot},
     config::Runner,
     http::pages::modes::Shown,
     model::{
         facts::{Fact, Facts},
         mode::Mode,
-        usage::Usage,
         wait::{WaitReason, WaitState},
     },
     recording::{
@@ -203,21 +202,8 @@ fn the_counts_of_previous_agents_are_no_rates() {
     let at = |ns: u128| {
         let facts = Facts::from([(Fact::ON_CPU, ns), (Fact::off_cpu(WaitState::Uninterruptible), ns)]);
         let (row, started) = (Row::Cgroup("/a".into()), SystemTime::UNIX_EPOCH);
-        Snapshot {
-            taken: started,
-            started,
-            counters_started: Vec::new(),
-            rows: vec![RowUsage { row, started, container: None, usage: facts.into(), shown: ShownUsage::ALL }],
-            pods: Vec::new(),
-            elsewhere: Usage::default(),
-            idle_ns: 0,
-            unaccounted_ns: 0,
-            idle: Usage::default(),
-            cgroups_tracked: 1,
-            cgroups_unresolved: 0,
-            forgotten: 0,
-            not_exported: [0; NotExported::ALL.len()],
-        }
+        let row = RowUsage { row, started, container: None, usage: facts.into(), shown: ShownUsage::ALL };
+        Snapshot::of_rows(started, vec![row])
     };
     let rates = |now: &Snapshot, before: Option<&Snapshot>, seconds| {
         let lines = lines::of(now, &Arc::default(), before, Duration::from_secs(seconds), &HashMap::new());

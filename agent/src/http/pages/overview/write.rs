@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(sorted(Column::OnCpu, &mut lines), ["/a", "/b", "/c"]);
         assert_eq!(sorted(Column::Ipc, &mut lines), ["/c", "/a", "/b"]);
         assert_eq!(sorted(Column::Name, &mut lines), ["/a", "/b", "/c"]);
-        // Of rows in equal trouble the one that may be in more comes first.
+        // If two rows are in equal trouble, the one that may be in more comes first.
         lines[2].parts.push(Part { cause: Cause::Elsewhere, sure: false, threads: 1.0 });
         assert_eq!(sorted(Column::Trouble, &mut lines), ["/b", "/c", "/a"]);
     }
