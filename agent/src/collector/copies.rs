@@ -60,7 +60,8 @@ impl Collector {
         self.forget_recipes(&incomplete);
     }
 
-    /// Waits until the copies that were made so far are unwound, or for a moment if that takes longer.
+    /// Waits until the copies that were made so far are unwound or given up, or for a moment if that takes longer. A stack
+    /// that comes later than that names samples of the next window.
     pub(super) fn catch_up(&mut self) {
         let Some(unwinder) = &self.settings.unwinder else { return };
         let (answer, answered) = mpsc::sync_channel(1);

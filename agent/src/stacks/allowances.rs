@@ -19,10 +19,16 @@ pub(super) struct Allowances {
 impl Allowances {
     /// Returns the time that an owner has left in this second; `None` if there is none.
     pub(super) fn left(&mut self, owner: &str) -> Option<Duration> {
-        self.left_at(owner, Instant::now())
+        self.left_at(owner, TIME, Instant::now())
     }
 
-    fn left_at(&mut self, owner: &str, now: Instant) -> Option<Duration> {
+    /// Returns the time that an owner has left if it borrows that of the next second; `None` if there is none.
+    pub(super) fn with_loan(&mut self, owner: &str) -> Option<Duration> {
+        self.left_at(owner, 2 * TIME, Instant::now())
+    }
+
+    /// Returns the part of `most` that an owner has left.
+    fn left_at(&mut self, owner: &str, most: Duration, now: Instant) -> Option<Duration> {
         let passed = self.since.map_or(PERIOD, |since| now.saturating_duration_since(since));
         let periods = u32::try_from(passed.as_millis() / PERIOD.as_millis()).unwrap_or(u32::MAX);
         if periods > 0 {
@@ -34,7 +40,7 @@ impl Allowances {
             });
             self.since = Some(now);
         }
-        let left = TIME.saturating_sub(self.used.get(owner).copied().unwrap_or_default());
+        let left = most.saturating_sub(self.used.get(owner).copied().unwrap_or_default());
         (!left.is_zero()).then_some(left)
     }
 
@@ -52,14 +58,16 @@ mod tests {
     fn an_owner_pays_back_its_excess_and_takes_nothing_from_another_owner() {
         let mut allowances = Allowances::default();
         let start = Instant::now();
-        assert_eq!(allowances.left_at("a", start), Some(TIME));
+        assert_eq!(allowances.left_at("a", TIME, start), Some(TIME));
         allowances.used("a".into(), TIME / 4);
-        assert_eq!(allowances.left_at("a", start), Some(TIME / 4 * 3));
+        assert_eq!(allowances.left_at("a", TIME, start), Some(TIME / 4 * 3));
+        assert_eq!(allowances.left_at("a", 2 * TIME, start), Some(TIME / 4 * 7));
         allowances.used("a".into(), 3 * TIME);
-        assert_eq!(allowances.left_at("a", start), None);
-        assert_eq!(allowances.left_at("b", start), Some(TIME));
-        assert_eq!(allowances.left_at("a", start + PERIOD), None, "it owes two periods and a quarter");
-        assert_eq!(allowances.left_at("a", start + 4 * PERIOD), Some(TIME));
+        assert_eq!(allowances.left_at("a", TIME, start), None);
+        assert_eq!(allowances.left_at("a", 2 * TIME, start), None, "it owes more than a loan");
+        assert_eq!(allowances.left_at("b", TIME, start), Some(TIME));
+        assert_eq!(allowances.left_at("a", TIME, start + PERIOD), None, "it owes two periods and a quarter");
+        assert_eq!(allowances.left_at("a", TIME, start + 4 * PERIOD), Some(TIME));
         assert!(allowances.used.is_empty());
     }
 }

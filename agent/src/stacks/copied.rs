@@ -30,6 +30,8 @@ pub(super) struct Unwinding {
     pub(super) words: Option<(Vec<Word>, u32)>,
     /// The pages with which the walk could come further.
     pub(super) wanted: Option<Vec<u16>>,
+    /// Set if the walk ended because code could not be read: the file cannot be opened, or no time was left.
+    pub(super) is_not_now: bool,
 }
 
 /// Unwinds a copied stack.
@@ -53,7 +55,7 @@ pub(super) fn unwind(copy: &Copy, code: &mut impl Code) -> Unwinding {
         End::Odd => Unwind::Broken,
         End::Deep => Unwind::Truncated,
     };
-    Unwinding { frames: walked.frames, end, words, wanted }
+    Unwinding { frames: walked.frames, end, words, wanted, is_not_now: walked.end == End::NotNow }
 }
 
 /// Returns registers with these values, by their numbers in DWARF.

@@ -75,7 +75,7 @@ fn a_missing_page_is_wanted_with_those_that_were_read() {
 fn a_stack_on_more_pages_than_a_copy_has_wants_none() {
     let frames: Vec<u64> = (0..10).map(|number| number * 0x2000 + 0x100).collect();
     let found = unwind(&copy(&frames, &[0, 1, 3, 5, 7, 9, 11]), &mut FramePointers);
-    assert_eq!((found.end, found.wanted), (Unwind::Cut, None));
+    assert_eq!((found.end, found.wanted, found.is_not_now), (Unwind::Cut, None, false));
     assert_eq!(found.words.unwrap().0.len(), 2 * (found.frames.len() - 1));
 }
 
@@ -100,5 +100,6 @@ fn a_walk_that_must_be_repeated_teaches_nothing() {
         }
     }
     let found = unwind(&copy(&[0x10, 0x80], &[0]), &mut Late);
+    assert!(found.is_not_now);
     assert_eq!((found.frames, found.end, found.words, found.wanted), (vec![CODE], Unwind::Cut, None, None));
 }

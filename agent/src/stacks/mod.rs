@@ -2,9 +2,9 @@
 //!
 //! `functions` reads the kernel's symbols. `symbols`, `user`, `process`, `files`, `objects`, `lines`, `vdso` and `code`
 //! read the files that processes have mapped, on the threads of `reader`. `debuginfod` asks servers for debug files.
-//! `unwinder` reads the ring of copies. All other modules are pure. Mapped files are untrusted: `read_at`, `elf`,
-//! `elf_symbols`, `go_functions`, `go_module`, `line_table`, `debug_section`, `perf_map`, `maps`, `demangle`, `hotspot`,
-//! `copied` and `dwarf` accept any bytes.
+//! `unwinder` reads the ring of copies, and `turns` unwinds them. All other modules are pure. Mapped files are
+//! untrusted: `read_at`, `elf`, `elf_symbols`, `go_functions`, `go_module`, `line_table`, `debug_section`, `perf_map`,
+//! `maps`, `demangle`, `hotspot`, `copied` and `dwarf` accept any bytes.
 
 mod allowances;
 mod asking;
@@ -24,6 +24,7 @@ pub mod fuzzing;
 mod go_functions;
 mod go_module;
 mod hotspot;
+mod kept;
 mod line_table;
 mod lines;
 mod maps;
@@ -43,6 +44,7 @@ mod shares;
 mod space;
 mod symbolizer;
 mod symbols;
+mod turns;
 mod unread;
 mod unwind;
 pub mod unwinder;

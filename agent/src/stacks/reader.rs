@@ -334,6 +334,11 @@ impl Pulse {
         waited().saturating_sub(Duration::from_nanos(self.waited_before.load(Ordering::Relaxed)))
     }
 
+    /// Returns whether a read was refused because no time was left.
+    pub(super) fn is_late(&self) -> bool {
+        self.late.load(Ordering::Relaxed)
+    }
+
     /// Counts a read; must be called before each read. Returns an error if no time is left.
     pub(super) fn beat(&self) -> io::Result<()> {
         self.reads.fetch_add(1, Ordering::Relaxed);

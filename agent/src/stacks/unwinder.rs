@@ -1,7 +1,7 @@
 //! The thread that unwinds copied stacks, and teaches the kernel side to recognize them.
 //!
 //! It looks into the ring of copies at intervals: short ones while copies come, longer ones while none do. The copies of
-//! one process are unwound together on the thread for files, which may hang or take too long; see [`super::reader`].
+//! one process are unwound together, see [`super::turns`]. Copies for which there was no time come before new ones.
 //! The results go to the collector before the kernel side learns the recipes, so the collector knows each stack before
 //! samples name it.
 
@@ -9,7 +9,7 @@ use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher as _, RandomState},
     io,
-    sync::{Arc, Mutex, PoisonError, TryLockError, mpsc},
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -17,18 +17,19 @@ use std::{
 use tracing::debug;
 
 use super::{
-    allowances::Allowances,
     asking::{Asking, Next},
-    code::AllCode,
-    copied::{Unwinding, unwind},
+    code::HERE,
+    copied::Unwinding,
+    kept::Tried,
     process::Life,
-    reader::{Place, Pulse, Reader, Unread, Whose, owner_of},
+    reader::{Reader, owner_of},
+    turns::Turns,
 };
 use crate::{
     kernel::{
         answers::Asker,
-        clock::{monotonic_ns, thread_cpu},
-        copies::{Copies, Copy, CopyOf, Recipe},
+        clock::monotonic_ns,
+        copies::{Copies, CopyOf, Recipe},
         return_free_memory,
     },
     model::{
@@ -42,9 +43,8 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 /// The most copies that are unwound before the results are passed on.
 const BATCH: usize = 64;
-/// The longest CPU time for the copies of one process in a batch, and the longest time by the clock.
-const LONGEST_TURN: Duration = Duration::from_millis(100);
-const DEADLINE: Duration = Duration::from_millis(500);
+/// The longest time at the end of a window for the copies that are kept.
+const LAST_TURN: Duration = Duration::from_millis(250);
 /// The longest time for one read of a file. Meanwhile, no copies are taken from the ring.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// The most batches between two looks at the orders.
@@ -83,11 +83,9 @@ impl Unwound {
 
 struct Unwinder {
     copies: Copies,
-    reader: Reader,
-    code: Arc<Mutex<AllCode>>,
+    turns: Turns,
     /// Makes the ids of stacks. No program knows its key.
     ids: RandomState,
-    allowances: Allowances,
     owners: HashMap<(Pid, [u64; 3]), Arc<str>>,
     asking: Asking,
     /// The stacks of recipes that are only a part: they are forgotten after a while, so that the rest has another chance.
@@ -100,7 +98,8 @@ struct Unwinder {
 pub enum Order {
     /// Removes the recipes of these stacks, which the collector has dropped.
     Forget(Vec<StackId>),
-    /// Unwinds what is in the ring now, and then answers.
+    /// Ends a window: unwinds what is in the ring now and what is kept, and then answers. Owners may borrow time. Copies
+    /// without time are given up then, so that their samples are in this window.
     CatchUp(mpsc::SyncSender<()>),
 }
 
@@ -119,10 +118,8 @@ pub fn start(
     let reader = Reader::start(confined)?.with_patience(PATIENCE);
     let mut unwinder = Unwinder {
         copies,
-        reader,
-        code: Arc::new(Mutex::new(AllCode::new())),
+        turns: Turns::new(reader),
         ids: RandomState::new(),
-        allowances: Allowances::default(),
         owners: HashMap::new(),
         asking: Asking::default(),
         parts: HashSet::new(),
@@ -140,7 +137,13 @@ pub fn start(
                 Err(mpsc::RecvTimeoutError::Timeout) => None,
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             };
-            match unwinder.turn(&results) {
+            let turn = unwinder.turn(&results).and_then(|all| {
+                if answer.is_some() {
+                    unwinder.last_turn(&results)?;
+                }
+                Ok(all)
+            });
+            match turn {
                 Ok(0) => pause = (pause * 2).min(LONGEST_PAUSE),
                 Ok(_) => pause = SHORTEST_PAUSE,
                 Err(mpsc::SendError(_)) => return,
@@ -154,35 +157,22 @@ pub fn start(
 }
 
 impl Unwinder {
-    /// Unwinds the copies in the ring, and returns their number.
+    /// Unwinds the kept copies whose owners have time again, and those in the ring. Returns their number.
     fn turn(&mut self, results: &mpsc::SyncSender<Vec<Unwound>>) -> Result<usize, mpsc::SendError<Vec<Unwound>>> {
-        let mut all = 0;
+        let kept = self.turns.take_kept();
+        let mut all = kept.len();
+        self.batch(kept, None, results)?;
         for _ in 0..MOST_BATCHES {
             let copies = self.copies.take(BATCH);
             if copies.is_empty() {
                 break;
             }
             all += copies.len();
-            let (mut unwound, mut ids, mut answers) = (Vec::with_capacity(copies.len()), Vec::new(), Vec::new());
-            for (process, copies) in by_process(copies) {
-                let asker = Asker { owner: self.owner(process, &copies), process };
-                for (copy, unwinding) in self.unwind(&asker, copies) {
-                    let (result, answer) = self.result(copy, unwinding);
-                    ids.extend(result.copy().map(|(copy, stack)| (asker.clone(), copy, stack)));
-                    answers.extend(answer.map(|(path, answer)| (asker.clone(), path, answer)));
-                    unwound.push(result);
-                }
-            }
-            results.send(unwound)?;
-            self.name(&ids);
-            answers.into_iter().for_each(|(asker, path, answer)| self.answer(&asker, path, answer));
+            self.batch(copies.into_iter().map(Tried::from).collect(), None, results)?;
         }
         if self.window.elapsed() >= WINDOW {
             self.window = Instant::now();
-            // A thread that hangs holds this lock: `unwind` then replaces the code.
-            if let Ok(mut code) = self.code.try_lock() {
-                code.next_window();
-            }
+            self.turns.next_window();
             // A process may have moved to another owner.
             self.owners.clear();
             let parts = std::mem::take(&mut self.parts);
@@ -196,9 +186,41 @@ impl Unwinder {
         Ok(all)
     }
 
+    /// Unwinds all kept copies, or gives them up.
+    fn last_turn(&mut self, results: &mpsc::SyncSender<Vec<Unwound>>) -> Result<(), mpsc::SendError<Vec<Unwound>>> {
+        let kept = self.turns.take_all_kept();
+        self.batch(kept, Some(Instant::now() + LAST_TURN), results)
+    }
+
+    /// Unwinds copies, sends the results, and answers to the kernel side. The window ends at `ends`, if it does.
+    fn batch(
+        &mut self,
+        tries: Vec<Tried>,
+        ends: Option<Instant>,
+        results: &mpsc::SyncSender<Vec<Unwound>>,
+    ) -> Result<(), mpsc::SendError<Vec<Unwound>>> {
+        let (mut unwound, mut ids, mut answers) = (Vec::with_capacity(tries.len()), Vec::new(), Vec::new());
+        for (process, tries) in by_process(tries) {
+            let asker = Asker { owner: self.owner(process, &tries), process };
+            for tried in self.turns.unwind(&asker, tries, ends) {
+                let (result, answer) = self.result(tried);
+                ids.extend(result.copy().map(|(copy, stack)| (asker.clone(), copy, stack)));
+                answers.extend(answer.map(|(path, answer)| (asker.clone(), path, answer)));
+                unwound.push(result);
+            }
+        }
+        if unwound.is_empty() {
+            return Ok(());
+        }
+        results.send(unwound)?;
+        self.name(&ids);
+        answers.into_iter().for_each(|(asker, path, answer)| self.answer(&asker, path, answer));
+        Ok(())
+    }
+
     /// Returns the owner of the process that the copies are of: a pod or a cgroup; empty if the process has ended.
-    fn owner(&mut self, process: Pid, copies: &[Copy]) -> Arc<str> {
-        let program = copies.first().map_or([0; 3], |copy| copy.program);
+    fn owner(&mut self, process: Pid, tries: &[Tried]) -> Arc<str> {
+        let program = tries.first().map_or([0; 3], |tried| tried.copy.program);
         if self.owners.len() > MAX_OWNERS {
             self.owners.clear();
         }
@@ -206,44 +228,14 @@ impl Unwinder {
         Arc::clone(owner)
     }
 
-    /// Unwinds the copies of a process.
-    fn unwind(&mut self, asker: &Asker, copies: Vec<Copy>) -> Vec<(Copy, Option<Unwinding>)> {
-        let Asker { owner, process } = asker;
-        let process = *process;
-        // A process that has ended has no owner, and no files.
-        let Some(time) = self.allowances.left(owner).filter(|_| !owner.is_empty()) else {
-            return copies.into_iter().map(|copy| (copy, None)).collect();
-        };
-        let start = Instant::now();
-        self.reader.clock().begin(DEADLINE);
-        let whose = Whose { owner, pid: process, deadline: self.reader.clock().now() + DEADLINE };
-        let (code, copies) = (Arc::clone(&self.code), Arc::new(copies));
-        let theirs = Arc::clone(&copies);
-        let done = Arc::new(Mutex::new(Vec::new()));
-        let results = Arc::clone(&done);
-        let outcome = self.reader.run(whose, Place::Own, move |pulse| {
-            let mut code = code.lock().unwrap_or_else(PoisonError::into_inner);
-            let began = thread_cpu();
-            unwind_all(&mut code, process, &theirs, &results, began + time.min(LONGEST_TURN), pulse);
-            thread_cpu().saturating_sub(began)
-        });
-        if outcome == Err(Unread::Hangs) && matches!(self.code.try_lock(), Err(TryLockError::WouldBlock)) {
-            // The thread that hangs keeps the code.
-            self.code = Arc::new(Mutex::new(AllCode::new()));
-        }
-        // The machine may be busy with other things: only CPU time counts, unless the read of a file took long.
-        self.allowances.used(owner.to_string(), outcome.unwrap_or_else(|_| start.elapsed()));
-        let done = std::mem::take(&mut *done.lock().unwrap_or_else(PoisonError::into_inner));
-        let copies = Arc::try_unwrap(copies).unwrap_or_else(|copies| Vec::clone(&copies));
-        let rest = std::iter::repeat_with(|| None);
-        copies.into_iter().zip(done.into_iter().chain(rest)).collect()
-    }
-
     /// Returns the result of a copy, and the answer to the kernel side.
-    fn result(&mut self, copy: Copy, unwinding: Option<Unwinding>) -> (Unwound, Option<(StackId, Answer)>) {
-        let leaf = || copy.registers.get(usize::from(super::code::HERE.pc())).copied().into_iter().collect();
-        let nothing = || Unwinding { frames: leaf(), end: Unwind::Cut, words: None, wanted: None };
-        let Unwinding { frames, end, words, wanted } = unwinding.unwrap_or_else(nothing);
+    fn result(&mut self, tried: Tried) -> (Unwound, Option<(StackId, Answer)>) {
+        let Tried { copy, unwinding, .. } = tried;
+        let leaf = || copy.registers.get(usize::from(HERE.pc())).copied().into_iter().collect();
+        let (frames, end, words, wanted) = match unwinding {
+            Some(Unwinding { frames, end, words, wanted, .. }) => (frames, end, words, wanted),
+            None => (leaf(), Unwind::Cut, None, None),
+        };
         let user = StackId(self.ids.hash_one((&frames, end)) | 1);
         let id = copy.kernel.map_or(user, |kernel| user.with(kernel));
         let path = match copy.of {
@@ -309,42 +301,20 @@ enum Answer {
 
 /// Groups copies by process, in the order of their first copies. A process that has started another program since is
 /// another one.
-fn by_process(copies: Vec<Copy>) -> Vec<(Pid, Vec<Copy>)> {
-    let mut groups: Vec<(Pid, Vec<Copy>)> = Vec::new();
+fn by_process(tries: Vec<Tried>) -> Vec<(Pid, Vec<Tried>)> {
+    let mut groups: Vec<(Pid, Vec<Tried>)> = Vec::new();
     let mut places: HashMap<(Pid, [u64; 3]), usize> = HashMap::new();
-    for copy in copies {
-        let at = *places.entry((copy.process, copy.program)).or_insert_with(|| {
-            groups.push((copy.process, Vec::new()));
+    for tried in tries {
+        let (process, program) = (tried.copy.process, tried.copy.program);
+        let at = *places.entry((process, program)).or_insert_with(|| {
+            groups.push((process, Vec::new()));
             groups.len() - 1
         });
         if let Some((_, group)) = groups.get_mut(at) {
-            group.push(copy);
+            group.push(tried);
         }
     }
     groups
-}
-
-/// Unwinds copies of one process, one after the other, until this thread's CPU clock shows `until` or no time is left. Runs
-/// on the thread for files.
-fn unwind_all(
-    all: &mut AllCode,
-    process: Pid,
-    copies: &[Copy],
-    results: &Mutex<Vec<Option<Unwinding>>>,
-    until: Duration,
-    pulse: &Pulse,
-) {
-    let Some(program) = copies.first().map(|copy| copy.program) else { return };
-    let Some(mut code) = all.of(process, program, pulse, until) else { return };
-    for copy in copies {
-        if pulse.beat().is_err() || thread_cpu() >= until {
-            break;
-        }
-        code.walk_at(copy.at_ns);
-        let unwinding = unwind(copy, &mut code);
-        results.lock().unwrap_or_else(PoisonError::into_inner).push(Some(unwinding));
-    }
-    code.keep();
 }
 
 #[cfg(test)]

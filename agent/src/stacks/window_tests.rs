@@ -268,6 +268,27 @@ fn the_kernel_part_of_a_copied_stack_may_arrive_after_it() {
     assert_eq!((&*stack.user, &*stack.kernel), (&[1, 2][..], &[0x110][..]));
 }
 
+/// A copy may be kept until its owner has time again.
+#[test]
+fn a_stack_that_is_unwound_after_the_end_of_a_window_still_names_its_samples() {
+    let mut window = window();
+    let (id, copy) = (StackId(21), StackId(20));
+    let unwound = |of| Unwound { of, id, process: Pid(1), kernel: Some(STACK), user: vec![1, 2], end: Unwind::Whole };
+    window.record(stack(STACK));
+    window.add(vec![sample(Some(copy), 5)], NOW);
+    assert!(window.end(false).is_empty() && window.forget().is_empty());
+    let mut on_cpu = sample(None, 7);
+    on_cpu.key.activity = RawActivity::OnCpu;
+    let wait = CopyOf::Wait { id: copy, site: SITE, path: SITE, is_named: false };
+    assert!(window.add_unwound(unwound(wait)) && window.add_unwound(unwound(CopyOf::Sample(on_cpu))));
+    window.add(vec![], NOW + 1);
+    let mut found: Vec<_> = window.end(false).iter().map(|sample| (sample.ns, sample.key.stack)).collect();
+    found.sort_unstable_by_key(|(ns, _)| *ns);
+    assert_eq!(found, [(5, Some(id)), (7, Some(id))]);
+    let stack = window.stack(id).unwrap();
+    assert_eq!((&*stack.user, &*stack.kernel), (&[1, 2][..], &[0x110][..]));
+}
+
 /// The kernel side takes no stacks of waits, but the iterator looks at long ones.
 #[test]
 fn a_wait_whose_stack_was_not_taken_is_shed_and_has_the_reason_that_was_seen() {

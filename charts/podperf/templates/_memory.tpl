@@ -16,7 +16,7 @@ give up features, so the request is at most 70 % of it. A larger limit stays. */
 {{- end -}}
 
 {{/* The memory of an agent on a node with `nodeCpus`, in KiB: 32 MiB for the process and its records of threads, 19 MiB for names
-of programs, 9 MiB for their unwind tables, and the tables of files/memory.yaml. */}}
+of programs, 11 MiB for their unwind tables and copies that wait, and the tables of files/memory.yaml. */}}
 {{- define "podperf.memory" -}}
 {{- $sizes := .Files.Get "files/memory.yaml" | fromYaml -}}
 {{- $max := dig "cgroups" "max" 4096 .Values.config | int64 -}}
@@ -32,7 +32,7 @@ of programs, 9 MiB for their unwind tables, and the tables of files/memory.yaml.
 {{- if include "podperf.profiles" . -}}
 {{- $kib = add $kib 19456 -}}
 {{- if eq (dig "stacks" "unwind" "" .Values.config) "tables" -}}
-{{- $kib = add $kib 9216 -}}
+{{- $kib = add $kib 11264 -}}
 {{- $parts = concat $parts (list (list "copies" $samples 16384) (list "copyBuffers" 1 1)) -}}
 {{- end -}}
 {{- end -}}
