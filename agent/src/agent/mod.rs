@@ -232,7 +232,7 @@ impl Agent {
             pods: self.pods.as_ref().map(pods::Source::stats),
             otlp: self.exporter.as_deref().map(Exporter::stats),
             symbols: self.symbols.stats(),
-            unread: self.symbols.unread().counts(),
+            unread: self.symbols.unread().sums_and_rest(),
             debug_files: self.debug_files.as_ref().map(FetchCounts::stats),
             logs: self.logs,
             server: self.server.stats(),

@@ -1,11 +1,12 @@
-//! Types that all other modules share: ids, states of waiting threads, kinds of locks, sums of usage, words of sensors,
-//! features, modes, and states of parts.
+//! Types that all other modules share: ids, states of waiting threads, kinds of locks, sums of usage, sums by label,
+//! words of sensors, features, modes, and states of parts.
 //! Pure, except for [`random`].
 
 pub mod duration;
 pub mod facts;
 pub mod feature;
 pub mod ids;
+pub mod labelled;
 pub mod lock;
 pub mod mode;
 pub mod random;

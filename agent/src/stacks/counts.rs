@@ -5,7 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use super::unread::UnreadFrames;
+use super::unread::FrameOwner;
+use crate::model::labelled::Labelled;
 
 /// The reason why a frame has no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
@@ -53,7 +54,7 @@ impl SymbolStats {
 
 /// The counts of a symbolizer. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct SymbolCounts(Arc<(AtomicU64, [AtomicU64; Cause::ALL.len()])>, UnreadFrames);
+pub struct SymbolCounts(Arc<(AtomicU64, [AtomicU64; Cause::ALL.len()])>, Labelled<FrameOwner>);
 
 impl SymbolCounts {
     /// Returns the current counts.
@@ -68,7 +69,7 @@ impl SymbolCounts {
 
     /// Returns the frames of [`Cause::FileUnreadable`], by pod or row of cgroups.
     #[must_use]
-    pub const fn unread(&self) -> &UnreadFrames {
+    pub const fn unread(&self) -> &Labelled<FrameOwner> {
         &self.1
     }
 

@@ -71,7 +71,7 @@ pub use line_table::SourceLine;
 pub use lines::{FilesRequest, LineFinder, SourceLines, WantedLines};
 pub use shares::LONGEST_NAMING;
 pub use symbolizer::{Naming, start};
-pub use unread::{FrameOwner, UnreadFrames};
+pub use unread::FrameOwner;
 pub use unwinder::Unwound;
 
 pub use window::Window;

@@ -1,15 +1,6 @@
-//! Counts frames whose files were not read, by pod or row of cgroups. Pure.
+//! The owners by which frames are counted whose files were not read: pods and rows of cgroups. Pure.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
-
-use crate::attribution::Subject;
-
-/// The largest number of rows with a count of their own; the frames of further rows are counted together.
-const MAX_ROWS: usize = 100;
-const OTHERS: &str = "(others)";
+use crate::{attribution::Subject, model::labelled::Labels};
 
 /// The pod or the row of cgroups that frames belong to. Fields that do not apply are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,33 +40,13 @@ impl FrameOwner {
     pub(super) fn text(&self) -> String {
         if self.pod.is_empty() { self.cgroup.clone() } else { format!("{}/{}", self.namespace, self.pod) }
     }
-
-    fn others() -> Self {
-        Self { cgroup: OTHERS.into(), ..Self::default() }
-    }
 }
 
-/// The counts by owner. Clones share them.
-#[derive(Clone, Debug, Default)]
-pub struct UnreadFrames(Arc<Mutex<BTreeMap<FrameOwner, u64>>>);
+impl Labels for FrameOwner {
+    const MOST: usize = 100;
 
-impl UnreadFrames {
-    /// Returns the counts. The row for all further owners is always included.
-    #[must_use]
-    pub fn counts(&self) -> BTreeMap<FrameOwner, u64> {
-        let mut counts = Mutex::lock(&self.0).unwrap_or_else(PoisonError::into_inner).clone();
-        counts.entry(FrameOwner::others()).or_default();
-        counts
-    }
-
-    pub(super) fn add(&self, owner: &FrameOwner, frames: u64) {
-        if frames == 0 {
-            return;
-        }
-        let mut counts = Mutex::lock(&self.0).unwrap_or_else(PoisonError::into_inner);
-        let known = counts.contains_key(owner) || counts.len() < MAX_ROWS;
-        let owner = if known { owner.clone() } else { FrameOwner::others() };
-        *counts.entry(owner).or_default() += frames;
+    fn rest() -> Self {
+        Self { cgroup: "(others)".into(), ..Self::default() }
     }
 }
 
@@ -92,20 +63,5 @@ mod tests {
         for path in ["/", "/a.slice/b.service/c", "(unresolved)"] {
             assert_eq!(FrameOwner::named(path), FrameOwner::of(&Subject::Cgroup(path.into())));
         }
-    }
-
-    #[test]
-    fn frames_are_counted_for_their_owner_and_rows_are_bounded() {
-        let unread = UnreadFrames::default();
-        let owner = |number: usize| FrameOwner::of(&Subject::Cgroup(format!("/{number}").into()));
-        for number in 0..2 * MAX_ROWS {
-            unread.add(&owner(number), 2);
-            unread.add(&owner(number), 1);
-        }
-        unread.add(&owner(5 * MAX_ROWS), 0);
-        let counts = unread.counts();
-        assert_eq!(counts.get(&owner(7)), Some(&3));
-        assert_eq!(counts.get(&FrameOwner::others()), Some(&(3 * MAX_ROWS as u64)));
-        assert_eq!(counts.len(), MAX_ROWS + 1);
     }
 }
