@@ -31,7 +31,7 @@ use podperf::{
         wait::{Unwind, WaitReason, WaitState},
     },
     pods::{ContainerInfo, Pod, SourceStats, Workload, WorkloadKind},
-    stacks::{FrameOwner, SymbolStats},
+    stacks::{BpfProgram, FrameOwner, SymbolStats},
     telemetry::{http::ServerStats, logs::LogCounts},
 };
 
@@ -129,6 +129,7 @@ impl CountedNode {
             }),
             symbols: SymbolStats { symbolized: grown(1000, seconds), ..SymbolStats::default() },
             unread: BTreeMap::from([(FrameOwner::default(), grown(1, seconds))]),
+            programs: BTreeMap::from([(BpfProgram::named("tail_handle_ipv4"), grown(20 * MS, seconds))]),
             debug_files: None,
             logs: &LOGS,
             server: ServerStats::default(),

@@ -233,6 +233,7 @@ impl Agent {
             otlp: self.exporter.as_deref().map(Exporter::stats),
             symbols: self.symbols.stats(),
             unread: self.symbols.unread().sums_and_rest(),
+            programs: self.symbols.programs().sums(),
             debug_files: self.debug_files.as_ref().map(FetchCounts::stats),
             logs: self.logs,
             server: self.server.stats(),

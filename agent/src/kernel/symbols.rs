@@ -79,7 +79,8 @@ impl KernelFunctions {
         Self::parse(open()?)
     }
 
-    fn parse(lines: impl BufRead) -> io::Result<Self> {
+    /// Reads the functions from lines like those of `/proc/kallsyms`.
+    pub(crate) fn parse(lines: impl BufRead) -> io::Result<Self> {
         let (mut functions, mut names, mut passing) = (Vec::new(), String::new(), Vec::new());
         let mut firsts: HashMap<String, u64> = HashMap::new();
         each_function(lines, |address, name, module| {

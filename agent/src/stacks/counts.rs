@@ -1,11 +1,11 @@
-//! Counts of frames with names, and of frames without names by cause.
+//! Counts of frames with names, and of frames without names by cause; the time in BPF programs.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-use super::unread::FrameOwner;
+use super::{bpf_programs::BpfProgram, unread::FrameOwner};
 use crate::model::labelled::Labelled;
 
 /// The reason why a frame has no name.
@@ -54,7 +54,7 @@ impl SymbolStats {
 
 /// The counts of a symbolizer. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct SymbolCounts(Arc<(AtomicU64, [AtomicU64; Cause::ALL.len()])>, Labelled<FrameOwner>);
+pub struct SymbolCounts(Arc<(AtomicU64, [AtomicU64; Cause::ALL.len()])>, Labelled<FrameOwner>, Labelled<BpfProgram>);
 
 impl SymbolCounts {
     /// Returns the current counts.
@@ -71,6 +71,12 @@ impl SymbolCounts {
     #[must_use]
     pub const fn unread(&self) -> &Labelled<FrameOwner> {
         &self.1
+    }
+
+    /// Returns the time on the CPU in BPF programs of the node, by name, in nanoseconds.
+    #[must_use]
+    pub const fn programs(&self) -> &Labelled<BpfProgram> {
+        &self.2
     }
 
     /// Adds the frames of a stack.

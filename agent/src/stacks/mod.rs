@@ -8,6 +8,7 @@
 
 mod allowances;
 mod asking;
+mod bpf_programs;
 mod clock;
 mod code;
 mod copied;
@@ -66,6 +67,7 @@ use crate::{
 };
 
 use crate::model::wait::WaitReason;
+pub use bpf_programs::BpfProgram;
 pub use counts::{Cause, SymbolCounts, SymbolStats};
 pub use line_table::SourceLine;
 pub use lines::{FilesRequest, LineFinder, SourceLines, WantedLines};

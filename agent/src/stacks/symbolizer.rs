@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    ProfileSample, RawProfile, RawProfileWaker,
+    ProfileSample, RawProfile, RawProfileWaker, bpf_programs,
     counts::{Cause, SymbolCounts},
     debuginfod::Fetcher,
     lines::FilesRequest,
@@ -141,6 +141,7 @@ fn profile(
     counts: &SymbolCounts,
     time_for_files: TimeForFiles,
 ) -> (Profile, Vec<(Subject, Facts)>) {
+    bpf_programs::add(counts.programs(), &window.samples, &window.functions);
     symbols.next_window(&window.functions);
     let stacks = name_stacks(&window.samples, symbols, counts, time_for_files);
     let wakers = name_wakers(&window.samples, &stacks);

@@ -25,7 +25,7 @@ use crate::{
     },
     pods::SourceStats,
     stacks::{
-        Cause, FrameOwner, SymbolStats,
+        BpfProgram, Cause, FrameOwner, SymbolStats,
         debuginfod::{FetchStats, Outcome},
     },
     telemetry::http::ServerStats,
@@ -56,6 +56,8 @@ pub struct AgentFacts<'a> {
     pub symbols: SymbolStats,
     /// Number of frames whose files were not read, by pod or row of cgroups.
     pub unread: BTreeMap<FrameOwner, u64>,
+    /// Time on the CPU in BPF programs of the node, in nanoseconds; empty if no sample was in one.
+    pub programs: BTreeMap<BpfProgram, u64>,
     /// The counts of debug files; `None` without `stacks.debuginfod.urls`.
     pub debug_files: Option<FetchStats>,
     /// The number of log messages.
@@ -227,6 +229,13 @@ fn stacks(families: &mut Vec<Family>, observation: &Observation, facts: &AgentFa
         unread,
         rows::WINDOWS_DROPPED.of(Value::Count(observation.profiles_dropped)),
     ]);
+    if !facts.programs.is_empty() {
+        let mut programs = rows::NODE_PROGRAMS.family();
+        for (program, ns) in &facts.programs {
+            programs.push(&[program.name()], Value::seconds(*ns));
+        }
+        families.push(programs);
+    }
 }
 
 fn debug_files(families: &mut Vec<Family>, stats: &FetchStats) {

@@ -57,6 +57,8 @@ families! {
         "Vendor, kind and model of the node's CPUs, always 1; `cpuid` distinguishes micro-architectures as perf does";
     NODE_SCHEDULER_INFO: Gauge "podperf_node_scheduler_info" ["scheduler"] when "with a BPF scheduler",
         "Name of the BPF scheduler (sched_ext) that runs, always 1; it may enforce CPU limits itself, and the time in which it does is `run_queue`, not `throttled`";
+    NODE_PROGRAMS: Counter "podperf_node_bpf_program_sampled" in Seconds ["program"] when "with samples on the CPU",
+        "Time of samples on the CPU in BPF programs of the node, podperf's included, by the program's name; at most 256 series and one for all others";
     POD_INFO: Gauge "podperf_pod_info" ["namespace", "pod", "uid", "workload", "workload_type", "qos_class", "priority_class"] when "in a cluster",
         "Workload, classes and configured labels of a pod, always 1";
     CONTAINER_INFO: Gauge "podperf_container_info" ["namespace", "pod", "container", "container_id", "image"] when "in a cluster",
