@@ -1,5 +1,6 @@
 //! Ring 2: the agent on the running kernel, with loads whose truth is known. Needs root.
 
+mod bpf_programs;
 mod cgroups;
 mod conservation;
 mod counters;
@@ -167,6 +168,7 @@ fn main() -> ExitCode {
     suite::run(
         &[
             BY_EITHER_TRACEPOINT,
+            bpf_programs::TESTS,
             going_on::TESTS,
             histograms::TESTS,
             &locks::tests(),

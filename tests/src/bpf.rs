@@ -1,17 +1,21 @@
-//! Three bpf(2) commands that bpftool does not offer, or not in all its versions. Each returns a file descriptor, and
-//! the command's effect ends when that is closed.
+//! Commands of bpf(2) that bpftool does not offer, or not in all its versions. Most return a file descriptor, and the
+//! command's effect ends when that is closed.
 
 #![expect(unsafe_code, reason = "bpf(2) has no safe form")]
 
 use std::ffi::CString;
+use std::fs;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
 /// `enum bpf_cmd` of linux/bpf.h.
+const PROG_LOAD: libc::c_long = 5;
 const OBJ_GET: libc::c_long = 7;
+const PROG_TEST_RUN: libc::c_long = 10;
 const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
 const ENABLE_STATS: libc::c_long = 32;
 
@@ -36,6 +40,118 @@ struct RawTracepointOpen {
 struct EnableStats {
     kind: u32,
     padding: u32,
+}
+
+/// `BPF_PROG_TYPE_SOCKET_FILTER`, which `BPF_PROG_TEST_RUN` runs on a packet.
+const SOCKET_FILTER: u32 = 1;
+
+/// The member of `union bpf_attr` for `BPF_PROG_LOAD`.
+#[repr(C)]
+struct ProgLoad {
+    kind: u32,
+    instructions: u32,
+    code: u64,
+    licence: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+}
+
+/// The member of `union bpf_attr` for `BPF_PROG_TEST_RUN`. The kernel writes the result and the duration.
+#[repr(C)]
+struct TestRun {
+    program: u32,
+    result: u32,
+    bytes_in: u32,
+    bytes_out: u32,
+    packet_in: u64,
+    packet_out: u64,
+    repeat: u32,
+    duration: u32,
+}
+
+/// Codes of instructions, from linux/bpf.h and linux/bpf_common.h: with 64 bits and a constant.
+const ADD: u8 = 0x07;
+const JUMP_IF_LESS: u8 = 0xa5;
+const MOVE: u8 = 0xb7;
+const EXIT: u8 = 0x95;
+
+/// Returns a `struct bpf_insn` with one register.
+const fn instruction(code: u8, register: u8, offset: i16, constant: i32) -> [u8; 8] {
+    let ([o0, o1], [c0, c1, c2, c3]) = (offset.to_le_bytes(), constant.to_le_bytes());
+    [code, register, o0, o1, c0, c1, c2, c3]
+}
+
+/// A program that counts to 100 a hundred times in each run, which takes some microseconds. It is attached nowhere.
+#[derive(Debug)]
+pub struct Spinning(OwnedFd);
+
+impl Spinning {
+    /// Loads the program under a name of at most 15 letters.
+    pub fn load(name: &str) -> Result<Self> {
+        let code = [
+            instruction(MOVE, 0, 0, 0),
+            instruction(MOVE, 1, 0, 0),
+            instruction(ADD, 1, 0, 1),
+            // Back to the addition.
+            instruction(JUMP_IF_LESS, 1, -2, 100),
+            instruction(ADD, 0, 0, 1),
+            // Back to the second instruction.
+            instruction(JUMP_IF_LESS, 0, -5, 100),
+            instruction(MOVE, 0, 0, 0),
+            instruction(EXIT, 0, 0, 0),
+        ];
+        let licence = CString::new("GPL")?;
+        let mut attributes = ProgLoad {
+            kind: SOCKET_FILTER,
+            instructions: u32::try_from(code.len())?,
+            code: u64::try_from(code.as_ptr().addr())?,
+            licence: address(&licence)?,
+            log_level: 0,
+            log_size: 0,
+            log: 0,
+            kernel_version: 0,
+            flags: 0,
+            name: [0; 16],
+        };
+        attributes.name[..name.len()].copy_from_slice(name.as_bytes());
+        // SAFETY: the attributes are those of the command; the code and the licence outlive it.
+        unsafe { bpf(PROG_LOAD, &attributes) }.map(Self).context("failed to load a program (needs root)")
+    }
+
+    /// Runs the program this number of times, on this thread.
+    pub fn run(&self, times: u32) -> Result<()> {
+        let packet = [0_u8; 64];
+        let mut attributes = TestRun {
+            program: u32::try_from(self.0.as_raw_fd())?,
+            result: 0,
+            bytes_in: u32::try_from(packet.len())?,
+            bytes_out: 0,
+            packet_in: u64::try_from(packet.as_ptr().addr())?,
+            packet_out: 0,
+            repeat: times,
+            duration: 0,
+        };
+        // SAFETY: the attributes are those of the command, and the kernel may write to them; the packet outlives it.
+        let done = unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut attributes, size_of::<TestRun>()) };
+        if done < 0 {
+            bail!("failed to run a program: {}", std::io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Returns the number of runs and the time in them by the kernel's statistics, see [`enable_run_statistics`].
+    pub fn statistics(&self) -> Result<(u64, Duration)> {
+        let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.0.as_raw_fd()))?;
+        let number = |name: &str| -> Result<u64> {
+            let word = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            Ok(word.with_context(|| format!("no `{name}` of a program"))?.trim().parse()?)
+        };
+        Ok((number("run_cnt")?, Duration::from_nanos(number("run_time_ns")?)))
+    }
 }
 
 /// Opens the object that is pinned at `path`.

@@ -228,6 +228,11 @@ pub fn monotonic_ns() -> Result<u64> {
     clock_ns(ClockId::CLOCK_MONOTONIC)
 }
 
+/// Returns the CPU time of the calling thread.
+pub fn thread_cpu_ns() -> Result<u64> {
+    clock_ns(ClockId::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// Sends one value as JSON through a pipe. [`receive`] reads the other end.
 pub fn send<T: Serialize>(pipe: OwnedFd, value: &T) -> Result<()> {
     let mut line = serde_json::to_vec(value)?;
