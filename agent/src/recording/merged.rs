@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Coverage, Size, SubjectName};
+use super::{Coverage, Judgement, Size, SubjectName};
 use crate::stacks::{
     FrameOwner, SourceLines, WantedLines,
     profile::{Activity, Sample, Stack},
@@ -72,6 +72,8 @@ pub struct MergedSample {
     pub stack: Arc<Stack>,
     /// The activity of the threads during this time.
     pub activity: Activity,
+    /// The meaning of the waits off the CPU; `None` for samples on the CPU, and in recordings of waits for locks.
+    pub judgement: Option<Arc<Judgement>>,
     /// The length, in nanoseconds.
     pub nanoseconds: u64,
     /// The number of waits or samples.

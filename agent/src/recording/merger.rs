@@ -1,14 +1,19 @@
-//! Merges windows within a limit. Pure.
+//! Merges windows within a limit, and judges the merged waits. Pure.
+//!
+//! Waits off the CPU are judged at the end, when all windows have shown which pod opened connections to which. A wait
+//! that lasted over several windows is judged as its end is, if its parts have the same stack.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 use super::{
-    Coverage, Merged, MergedSample, MergedSubject, Selector, Side, SubjectName,
+    Coverage, Judgement, Merged, MergedSample, MergedSubject, Peers, Selector, Side, SubjectName, Wait,
     identity::{Number, Stacks, Wakers},
+    waiting::earlier,
     weight::Weight,
 };
 use crate::{
@@ -29,16 +34,21 @@ const MOST_SUMS: usize = 50_000;
 /// The most bytes that the stacks of a merger take.
 const MOST_BYTES: usize = 24 << 20;
 
-/// The state, the reason and the lock of a wait. The lock is `None` unless waits for locks are recorded: so the waits off
-/// the CPU have the same sums with the sensor `locks` as without it.
-type Wait = (WaitState, WaitReason, Option<Lock>);
+/// The state, the reason and the lock of a wait. The lock is `None` unless waits for locks are recorded, so the kinds
+/// of locks do not split the waits off the CPU.
+type Kind = (WaitState, WaitReason, Option<Lock>);
 
-/// The key of a sum: the stack, the wait, and the address of the waker.
+/// The key of a sum: the stack, the kind of wait, and all by which waits of one kind are judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     stack: Number,
-    wait: Option<Wait>,
-    waker: Option<usize>,
+    kind: Option<Kind>,
+    /// False for parts of interruptible waits that go on. All other waits mean the same before their end.
+    ended: bool,
+    /// The lock that the sensor `locks` saw in a wait off the CPU for a futex.
+    seen: Option<Lock>,
+    /// The address of the waker; 0 without one.
+    waker: usize,
 }
 
 #[derive(Debug)]
@@ -57,14 +67,16 @@ struct Smaller {
     count: u64,
 }
 
-/// The numbers of a state and a reason, and the lock.
-type Order = (u8, u8, Option<Lock>);
+/// The numbers of a state and a reason, the lock, and the judgement without names.
+type Order = (Option<(u8, u8, Option<Lock>)>, Option<Judgement>);
 
 /// The sums of one subject.
 #[derive(Debug, Default)]
 struct Sums {
     kept: HashMap<Key, Sum>,
-    smaller: BTreeMap<Option<Order>, (Activity, Smaller)>,
+    /// The time of the earlier parts of waits that ended, which is in the sums of parts. Few waits are that long.
+    earlier: HashMap<Key, u64>,
+    smaller: BTreeMap<Order, (Activity, Smaller)>,
 }
 
 /// Merges windows within a limit. If there are too many stacks, the ones with the least time become one, so that totals
@@ -77,6 +89,7 @@ pub struct Merger {
     subjects: BTreeMap<SubjectName, Sums>,
     stacks: Stacks,
     wakers: Wakers,
+    peers: Peers,
     sums: usize,
     start: Option<SystemTime>,
     duration: Duration,
@@ -98,6 +111,7 @@ impl Merger {
             subjects: BTreeMap::new(),
             stacks: Stacks::default(),
             wakers: Wakers::default(),
+            peers: Peers::default(),
             sums: 0,
             start: None,
             duration: Duration::ZERO,
@@ -126,6 +140,9 @@ impl Merger {
             *self.losses.entry(reason).or_default() += count;
         }
         let (side, slot) = (self.side, self.slot);
+        if side == Side::OffCpu {
+            self.peers.add(profile);
+        }
         for subject in &profile.subjects {
             let samples = || subject.samples.iter().filter(|sample| side.has(sample) && slot.let_pass(sample.passed));
             self.of_node = samples().fold(self.of_node, |sum, sample| sum.saturating_add(sample.count));
@@ -142,19 +159,22 @@ impl Merger {
         if self.sums >= MOST_SUMS || self.stacks.bytes() >= MOST_BYTES {
             self.shrink();
         }
-        let (wait, waker) = match &sample.activity {
-            Activity::OnCpu => (None, None),
-            Activity::OffCpu { state, reason, waker, lock } => {
-                let lock = lock.filter(|_| self.side == Side::Locks);
-                (Some((*state, *reason, lock)), waker.as_ref().map(|waker| self.wakers.same(waker)))
-            }
-        };
+        let is_off_cpu = self.side == Side::OffCpu;
         let stack = self.stacks.number(&sample.stack);
-        let key = Key { stack, wait, waker: waker.as_ref().map(|waker| Arc::as_ptr(waker).addr()) };
+        let mut key = Key { stack, kind: None, ended: true, seen: None, waker: 0 };
+        let mut waker = None;
+        if let Activity::OffCpu { state, reason, waker: by, lock } = &sample.activity {
+            waker = by.as_ref().map(|by| self.wakers.same(by));
+            key.kind = Some((*state, *reason, lock.filter(|_| !is_off_cpu)));
+            key.ended = !is_off_cpu || *state != WaitState::Interruptible || sample.count > 0;
+            key.seen = lock.filter(|_| is_off_cpu && *reason == WaitReason::Futex);
+            key.waker = waker.as_ref().map_or(0, |by| Arc::as_ptr(by).addr());
+        }
         if !self.subjects.contains_key(name) {
             self.subjects.insert(name.clone(), Sums::default());
         }
         let before = if self.side == Side::Locks { sample.so_far_ns } else { 0 };
+        let parts = if is_off_cpu && sample.count > 0 { earlier(sample, self.start) } else { 0 };
         let Some(sums) = self.subjects.get_mut(name) else { return };
         let sum = sums.kept.entry(key).or_insert_with(|| {
             self.sums += 1;
@@ -163,6 +183,9 @@ impl Merger {
         let nanoseconds = sample.nanoseconds.saturating_add(before);
         sum.nanoseconds = sum.nanoseconds.saturating_add(nanoseconds);
         sum.count = sum.count.saturating_add(sample.count);
+        if parts > 0 {
+            *sums.earlier.entry(key).or_default() += parts;
+        }
         self.count = self.count.saturating_add(sample.count);
         self.coverage.add(&sample.stack, &sample.activity, nanoseconds);
     }
@@ -183,13 +206,18 @@ impl Merger {
         let mut ties = order.iter().take(kept).filter(|(time, _)| *time == least).count();
         let stacks = std::mem::take(&mut self.stacks);
         self.sums = kept;
-        for sums in self.subjects.values_mut() {
+        for (name, sums) in &mut self.subjects {
+            let (owner, earlier) = (name.to_string(), std::mem::take(&mut sums.earlier));
             for (key, sum) in std::mem::take(&mut sums.kept) {
                 let is_tie = sum.nanoseconds == least && ties > 0;
                 ties -= usize::from(is_tie);
-                match stacks.get(key.stack).filter(|_| sum.nanoseconds > least || is_tie) {
-                    Some(stack) => drop(sums.kept.insert(Key { stack: self.stacks.number(stack), ..key }, sum)),
-                    None => sums.merge(key, &sum),
+                let Some(stack) = stacks.get(key.stack) else { continue };
+                if sum.nanoseconds > least || is_tie {
+                    let new = Key { stack: self.stacks.number(stack), ..key };
+                    sums.earlier.extend(earlier.get(&key).map(|parts| (new, *parts)));
+                    sums.kept.insert(new, sum);
+                } else {
+                    sums.merge(&key, &sum, judge(self.side, &self.peers, &owner, &key, &sum, stack));
                 }
             }
         }
@@ -210,23 +238,27 @@ impl Merger {
     /// Returns the merged recording.
     #[must_use]
     pub fn finish(self) -> Merged {
-        let Self { stacks, subjects, .. } = self;
+        let Self { side, peers, stacks, subjects, .. } = self;
         let bytes = stacks.bytes();
         let mut merged = 0;
-        let subjects = subjects.into_iter().map(|(name, sums)| {
-            let mut samples: Vec<_> = sums
-                .kept
-                .into_iter()
-                .filter_map(|(key, Sum { nanoseconds, count, waker })| {
-                    let stack = Arc::clone(stacks.get(key.stack)?);
-                    Some(MergedSample { stack, activity: activity(key.wait, waker), nanoseconds, count })
-                })
-                .collect();
-            for (activity, Smaller { sums, nanoseconds, count }) in sums.smaller.into_values() {
-                merged += sums;
-                samples.push(MergedSample { stack: nameless(sums), activity, nanoseconds, count });
+        let mut judgements = HashSet::new();
+        let subjects = subjects.into_iter().map(|(name, mut sums)| {
+            sums.join_parts();
+            let owner = name.to_string();
+            let mut samples = Vec::with_capacity(sums.kept.len() + sums.smaller.len());
+            for (key, sum) in sums.kept {
+                let Some(stack) = stacks.get(key.stack) else { continue };
+                let judgement = judge(side, &peers, &owner, &key, &sum, stack).map(|it| shared(&mut judgements, it));
+                let Sum { nanoseconds, count, waker } = sum;
+                let (stack, activity) = (Arc::clone(stack), activity(key.kind, waker));
+                samples.push(MergedSample { stack, activity, judgement, nanoseconds, count });
             }
-            samples.sort_by_key(|sample| std::cmp::Reverse(sample.nanoseconds));
+            for ((_, judgement), (activity, Smaller { sums, nanoseconds, count })) in sums.smaller {
+                merged += sums;
+                let judgement = judgement.map(|it| shared(&mut judgements, it));
+                samples.push(MergedSample { stack: nameless(sums), activity, judgement, nanoseconds, count });
+            }
+            samples.sort_by_key(|sample| Reverse(sample.nanoseconds));
             MergedSubject { name, samples }
         });
         let subjects = subjects.collect();
@@ -249,17 +281,52 @@ impl Merger {
 }
 
 impl Sums {
-    fn merge(&mut self, key: Key, sum: &Sum) {
-        let order = key.wait.map(|(state, reason, lock)| (state as u8, reason as u8, lock));
-        let (_, smaller) = self.smaller.entry(order).or_insert_with(|| (activity(key.wait, None), Smaller::default()));
+    /// Adds a sum to those that were too small. Their judgements have no names, so they are few.
+    fn merge(&mut self, key: &Key, sum: &Sum, judgement: Option<Judgement>) {
+        let kind = key.kind.map(|(state, reason, lock)| (state as u8, reason as u8, lock));
+        let order = (kind, judgement.map(Judgement::without_name));
+        let (_, smaller) = self.smaller.entry(order).or_insert_with(|| (activity(key.kind, None), Smaller::default()));
         smaller.sums += 1;
         smaller.nanoseconds = smaller.nanoseconds.saturating_add(sum.nanoseconds);
         smaller.count = smaller.count.saturating_add(sum.count);
     }
+
+    /// Moves the earlier parts of waits that ended to their ends, as far as both have the same stack.
+    fn join_parts(&mut self) {
+        let mut ended: Vec<(Key, u64)> = self.earlier.drain().collect();
+        ended.sort_by_key(|(key, earlier)| (Reverse(*earlier), key.stack));
+        for (key, earlier) in ended {
+            let of_parts = Key { ended: false, seen: None, waker: 0, ..key };
+            let Some(parts) = self.kept.get_mut(&of_parts) else { continue };
+            let moved = earlier.min(parts.nanoseconds);
+            parts.nanoseconds -= moved;
+            if let Some(sum) = self.kept.get_mut(&key) {
+                sum.nanoseconds = sum.nanoseconds.saturating_add(moved);
+            }
+        }
+        self.kept.retain(|_, sum| sum.nanoseconds > 0 || sum.count > 0);
+    }
 }
 
-fn activity(wait: Option<Wait>, waker: Option<Arc<Waker>>) -> Activity {
-    wait.map_or(Activity::OnCpu, |(state, reason, lock)| Activity::OffCpu { state, reason, waker, lock })
+fn activity(kind: Option<Kind>, waker: Option<Arc<Waker>>) -> Activity {
+    kind.map_or(Activity::OnCpu, |(state, reason, lock)| Activity::OffCpu { state, reason, waker, lock })
+}
+
+/// Returns the meaning of a sum of waits off the CPU of this owner.
+fn judge(side: Side, peers: &Peers, owner: &str, key: &Key, sum: &Sum, stack: &Stack) -> Option<Judgement> {
+    let (state, reason, _) = key.kind.filter(|_| side == Side::OffCpu)?;
+    let (ended, lock, waker) = (key.ended, key.seen, sum.waker.as_deref());
+    Some(peers.judge(&Wait { owner, state, reason, ended, lock, waker, stack }))
+}
+
+/// Returns the entry that stands for all equal judgements.
+fn shared(known: &mut HashSet<Arc<Judgement>>, judgement: Judgement) -> Arc<Judgement> {
+    if let Some(known) = known.get(&judgement) {
+        return Arc::clone(known);
+    }
+    let new = Arc::new(judgement);
+    known.insert(Arc::clone(&new));
+    new
 }
 
 /// Returns the name of a frame that stands for `count` stacks or branches.
@@ -276,167 +343,5 @@ fn nameless(count: u64) -> Arc<Stack> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{attribution::Subject, stacks::profile::SubjectProfile};
-
-    fn sample(activity: Activity, nanoseconds: u64) -> Sample {
-        Sample {
-            stack: Arc::default(),
-            activity,
-            nanoseconds,
-            so_far_ns: 0,
-            count: 2,
-            last: SystemTime::UNIX_EPOCH,
-            passed: 1,
-        }
-    }
-
-    fn wait(reason: WaitReason) -> Activity {
-        Activity::OffCpu { state: WaitState::Interruptible, reason, waker: None, lock: None }
-    }
-
-    fn window(second: u64, path: &str, samples: Vec<Sample>) -> Profile {
-        Profile {
-            subjects: vec![SubjectProfile { subject: Subject::Cgroup(path.into()), samples }],
-            start: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(second)),
-            duration: Duration::from_secs(1),
-            losses: vec![("stack_walk", 3)],
-            sample_period: None,
-        }
-    }
-
-    #[test]
-    fn waits_for_locks_are_recorded_whole_and_by_kind() {
-        let waits = |reason, number, nanoseconds, so_far_ns| {
-            let activity =
-                Activity::OffCpu { state: WaitState::Interruptible, reason, waker: None, lock: Lock::from_abi(number) };
-            Sample { so_far_ns, ..sample(activity, nanoseconds) }
-        };
-        let samples = vec![
-            waits(WaitReason::KernelLock, 8, 5, 0),
-            waits(WaitReason::KernelLock, 7, 6, 100),
-            waits(WaitReason::KernelLock, 8, 7, 0),
-            waits(WaitReason::Sleep, 0, 1000, 0),
-            sample(Activity::OnCpu, 1000),
-        ];
-        let windows = [Arc::new(window(1, "/a", samples))];
-        let told = |side| {
-            let merged = Merger::merge(&windows, side, Selector::All);
-            let told = |sample: &MergedSample| match &sample.activity {
-                Activity::OffCpu { lock, .. } => (lock.map(Lock::name), sample.nanoseconds),
-                Activity::OnCpu => panic!(),
-            };
-            merged.samples().map(|(_, sample)| told(sample)).collect::<Vec<_>>()
-        };
-        assert_eq!(told(Side::Locks), [(Some("rwsem_write"), 106), (Some("mutex"), 12)]);
-        assert_eq!(told(Side::OffCpu), [(None, 1000), (None, 18)]);
-    }
-
-    #[test]
-    fn equal_samples_of_windows_are_one_and_nothing_else_is_taken() {
-        let mut merger = Merger::new(Side::OffCpu, "/a".parse().unwrap(), Slot::OWN);
-        merger.add(&window(1, "/a", vec![sample(wait(WaitReason::Disk), 5), sample(Activity::OnCpu, 100)]));
-        merger.add(&window(2, "/a", vec![sample(wait(WaitReason::Disk), 7), sample(wait(WaitReason::Pipe), 30)]));
-        merger.add(&window(3, "/b", vec![sample(wait(WaitReason::Disk), 1000)]));
-        assert_eq!(merger.count(), 6);
-        let merged = merger.finish();
-        assert_eq!(merged.of_node, 8);
-        let sums: Vec<_> = merged.samples().map(|(_, sample)| (sample.nanoseconds, sample.count)).collect();
-        assert_eq!(sums, [(30, 2), (12, 4)]);
-        assert_eq!((merged.nanoseconds(), merged.duration), (42, Duration::from_secs(3)));
-        assert_eq!(merged.start, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1)));
-        assert_eq!(merged.losses, [("stack_walk", 9)]);
-    }
-
-    #[test]
-    fn the_other_side_is_a_recording_of_its_own() {
-        let mut merger = Merger::new(Side::OnCpu, Selector::All, Slot::OWN);
-        merger.add(&window(1, "/a", vec![sample(wait(WaitReason::Disk), 5), sample(Activity::OnCpu, 100)]));
-        assert_eq!(merger.finish().nanoseconds(), 100);
-    }
-
-    /// Makes a new stack with these addresses at each call.
-    fn stack(addresses: std::ops::Range<u64>) -> Arc<Stack> {
-        let frame = |address| Arc::new(Frame { address, kind: FrameKind::Native, mapping: None, functions: vec![] });
-        Arc::new(Stack { frames: addresses.map(frame).collect(), unwind: Unwind::Whole })
-    }
-
-    #[test]
-    fn the_same_stack_of_other_processes_and_windows_is_one_and_each_is_looked_into_once() {
-        let samples = || {
-            let (same, again) = (stack(0..9), stack(0..9));
-            let of = |stack: &Arc<Stack>| Sample { stack: Arc::clone(stack), ..sample(wait(WaitReason::Disk), 1) };
-            (0..500).flat_map(|_| [of(&same), of(&again)]).collect::<Vec<_>>()
-        };
-        let mut merger = Merger::new(Side::OffCpu, Selector::All, Slot::OWN);
-        merger.add(&window(1, "/a", samples()));
-        assert_eq!(merger.stacks.looks(), 2);
-        merger.add(&window(2, "/a", samples()));
-        assert_eq!(merger.stacks.looks(), 4);
-        let merged = merger.finish();
-        let sums: Vec<_> = merged.samples().map(|(_, sample)| (sample.nanoseconds, sample.count)).collect();
-        assert_eq!((sums, merged.merged), (vec![(2000, 4000)], 0));
-    }
-
-    #[test]
-    fn an_address_that_another_stack_comes_to_lie_at_is_that_one() {
-        let mut merger = Merger::new(Side::OffCpu, Selector::All, Slot::OWN);
-        // Each stack is freed before the next one is made: the allocator returns the same addresses.
-        for depth in 1..200 {
-            let sample = Sample { stack: stack(0..depth), ..sample(wait(WaitReason::Disk), depth) };
-            merger.add(&window(depth, "/a", vec![sample.clone(), sample]));
-            let same = Sample { stack: stack(0..depth), ..self::sample(wait(WaitReason::Disk), depth) };
-            merger.add(&window(depth, "/a", vec![same]));
-        }
-        let merged = merger.finish();
-        assert_eq!(merged.samples().count(), 199);
-        for (_, sample) in merged.samples() {
-            assert_eq!(sample.nanoseconds, 3 * sample.stack.frames.len() as u64);
-        }
-    }
-
-    #[test]
-    fn of_too_many_stacks_the_longest_stay_and_no_time_is_lost() {
-        let mut merger = Merger::new(Side::OffCpu, Selector::All, Slot::OWN);
-        let (mut time, mut count) = (0, 0);
-        for second in 0..20 {
-            let samples: Vec<_> = (0..10_000)
-                .map(|at| {
-                    let address = second * 10_000 + at + 1;
-                    let nanoseconds = if at == 0 { 1_000_000 } else { 1 + at % 7 };
-                    Sample { stack: stack(address..address + 1), ..sample(wait(WaitReason::Disk), nanoseconds) }
-                })
-                .collect();
-            time += samples.iter().map(|sample| sample.nanoseconds).sum::<u64>();
-            count += samples.iter().map(|sample| sample.count).sum::<u64>();
-            merger.add(&window(second, "/a", samples));
-            assert!(merger.sums <= MOST_SUMS && merger.stacks.bytes() <= 2 * MOST_BYTES, "{}", merger.sums);
-        }
-        let merged = merger.finish();
-        assert_eq!((merged.nanoseconds(), merged.count()), (time, count));
-        assert_eq!(merged.samples().filter(|(_, sample)| sample.nanoseconds == 1_000_000).count(), 20);
-        let name = smaller(merged.merged);
-        let kept = merged.samples().count() - 1;
-        let rest = merged.samples().find(|(_, sample)| sample.stack.frames[0].name() == *name);
-        assert!(rest.is_some_and(|(_, sample)| sample.nanoseconds >= merged.merged), "no `{name}`");
-        assert!(kept <= MOST_SUMS && kept as u64 + merged.merged == 200_000, "{kept} and {}", merged.merged);
-    }
-
-    #[test]
-    fn stacks_that_take_too_much_are_merged_before_they_are_too_many() {
-        let mut merger = Merger::new(Side::OffCpu, Selector::All, Slot::OWN);
-        for second in 0..10 {
-            let deep = |at: u64| {
-                let first = (second * 1000 + at) << 8;
-                Sample { stack: stack(first..first + 127), ..sample(wait(WaitReason::Disk), 1 + at) }
-            };
-            merger.add(&window(second, "/a", (0..1000).map(deep).collect()));
-            assert!(merger.stacks.bytes() <= MOST_BYTES + (64 << 10), "{}", merger.stacks.bytes());
-        }
-        let merged = merger.finish();
-        assert_eq!((merged.nanoseconds(), merged.count()), (10 * 500_500, 20_000));
-        assert_eq!(merged.coverage.of(Unwind::Whole), 10 * 500_500, "of the merged ones, too");
-        assert!(merged.merged > 5000, "{}", merged.merged);
-    }
-}
+#[path = "merger_tests.rs"]
+mod tests;

@@ -118,7 +118,7 @@ pub async fn record(reader: &Reader, mut registration: Registration, wanted: &Wa
             window = registration.windows.recv() => match window {
                 Some(window) if before => before = window.start != Some(cut),
                 Some(window) => merger = add(merger, window, &registration).await,
-                None => return Ok(merger.finish()),
+                None => return Ok(finish(merger).await),
             },
         }
     }
@@ -143,7 +143,7 @@ pub async fn record(reader: &Reader, mut registration: Registration, wanted: &Wa
             }
         }
     }
-    Ok(merger.finish())
+    Ok(finish(merger).await)
 }
 
 /// Adds a window on a blocking thread: a large one takes milliseconds, in which the runtime must answer other requests.
@@ -157,6 +157,14 @@ async fn add(mut merger: Merger, window: Arc<Profile>, registration: &Registrati
             registration.control.set_count(merger.count());
             merger
         }
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// Judges the waits on a blocking thread, since it looks at the functions of each stack.
+async fn finish(merger: Merger) -> Merged {
+    match tokio::task::spawn_blocking(move || merger.finish()).await {
+        Ok(merged) => merged,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }

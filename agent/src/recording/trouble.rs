@@ -62,8 +62,11 @@ const LOOKED_AT: usize = 16;
 /// The cgroup of the kernel's threads, which deliver packets, run timers and end requests of disks.
 const ROOT: &str = "/";
 
+/// The pods that one sum of small waits stands for.
+const OTHERS: &str = "other pods";
+
 /// The meaning of a wait.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Judgement {
     /// The pod lost this time.
     Trouble(Cause),
@@ -89,6 +92,37 @@ pub enum Cause {
     Peer(String),
     /// A packet from another node, or a timer.
     Elsewhere,
+}
+
+impl Judgement {
+    /// Returns the label value in profiles.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Trouble(_) => "trouble",
+            Self::Unclear(_) => "unclear",
+            Self::Idle => "idle",
+            Self::Parked => "parked",
+        }
+    }
+
+    /// Returns the thing that the thread waited for, if it had something to do.
+    #[must_use]
+    pub const fn cause(&self) -> Option<&Cause> {
+        match self {
+            Self::Trouble(cause) | Self::Unclear(cause) => Some(cause),
+            Self::Idle | Self::Parked => None,
+        }
+    }
+
+    /// Returns the judgement without the name of a pod, so that there are few different ones.
+    pub(super) fn without_name(self) -> Self {
+        match self {
+            Self::Trouble(Cause::Peer(_)) => Self::Trouble(Cause::Peer(OTHERS.into())),
+            Self::Unclear(Cause::Peer(_)) => Self::Unclear(Cause::Peer(OTHERS.into())),
+            other => other,
+        }
+    }
 }
 
 impl Cause {
@@ -240,7 +274,13 @@ impl Peers {
     #[must_use]
     pub fn of(windows: &[Arc<Profile>]) -> Self {
         let mut peers = Self::default();
-        for subject in windows.iter().flat_map(|window| &window.subjects) {
+        windows.iter().for_each(|window| peers.add(window));
+        peers
+    }
+
+    /// Looks for peers in one more window.
+    pub(super) fn add(&mut self, window: &Profile) {
+        for subject in &window.subjects {
             let owner = subject.subject.to_string();
             for wait in subject.samples.iter().filter_map(|sample| Wait::of(&owner, sample)) {
                 let connects = |waker: &Waker| waker.stack.as_ref().is_some_and(|stack| stack.contains(CONNECTS));
@@ -248,11 +288,10 @@ impl Peers {
                     && (wait.is_accept() || wait.waker.is_some_and(connects))
                 {
                     let (own, other) = parties(&owner, other);
-                    note(&mut peers.callers, own, other);
+                    note(&mut self.callers, own, other);
                 }
             }
         }
-        peers
     }
 
     /// Returns true if `server` accepts connections of `client`.

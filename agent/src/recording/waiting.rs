@@ -250,7 +250,7 @@ fn bounds(all: &HashMap<String, Waiting>) -> Vec<(String, Cause, u64)> {
 }
 
 /// Returns the part of a wait that earlier samples of these windows contain.
-fn earlier(sample: &Sample, since: Option<SystemTime>) -> u64 {
+pub(super) fn earlier(sample: &Sample, since: Option<SystemTime>) -> u64 {
     let within = since.and_then(|since| sample.last.duration_since(since).ok()).unwrap_or_default();
     let within = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
     sample.so_far_ns.min(within.saturating_sub(sample.nanoseconds))

@@ -60,6 +60,7 @@ pub(super) fn wait(reason: WaitReason, kernel: &[&str], user: &[&str], nanosecon
     MergedSample {
         stack: Arc::new(Stack { frames, unwind: Unwind::Whole }),
         activity: Activity::OffCpu { state: WaitState::Interruptible, reason, waker: None, lock: None },
+        judgement: None,
         nanoseconds,
         count: 1,
     }
@@ -82,6 +83,7 @@ pub(super) fn on_cpu(functions: &[&str], nanoseconds: u64) -> MergedSample {
     MergedSample {
         stack: Arc::new(Stack { frames: vec![Arc::new(frame)], unwind: Unwind::Whole }),
         activity: Activity::OnCpu,
+        judgement: None,
         nanoseconds,
         count: 1,
     }
