@@ -125,11 +125,11 @@ fn the_page_of_the_node_leads_to_flame_graphs() -> Result<()> {
     let link = link.with_context(|| index.clone())?.replace("&amp;", "&");
     let row = index.lines().find(|line| line.contains(&format!(">{name}</a>"))).with_context(|| index.clone())?;
     // On a busy machine it waits for a CPU, too.
-    let is_told = row.contains("<i class=\"sleep\"></i>sleep") || row.contains("threads for a CPU");
+    let is_told = row.contains("<i class=\"idle\"></i>sleep") || row.contains("threads for a CPU");
     ensure!(is_told && row.contains("data-n=\"off CPU\">"), "{row}");
     let graph = dom(&format!("http://{}{link}", agent.address()))?;
     ensure!(graph.contains(&format!("<h1>{name} off-cpu</h1>")), "{graph}");
-    ensure!(graph.contains(">podperf_wait_inner</text>") && graph.contains("<rect class=\"sleep\""), "{graph}");
+    ensure!(graph.contains(">podperf_wait_inner</text>") && graph.contains("<rect class=\"idle\""), "{graph}");
     // The policy allows the page's script, which shows the tools that need it.
     ensure!(graph.contains("<div id=\"tools\">"), "the script did not run: {graph}");
     // The page's script applies the query parameters, too.

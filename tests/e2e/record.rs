@@ -95,7 +95,7 @@ fn recordings_have_the_loads_own_time_in_every_format() -> Result<()> {
         let text = std::str::from_utf8(picture)?;
         let frame = text.lines().find(|line| line.contains("<title>podperf_wait_inner: "));
         let frame = frame.with_context(|| format!("no frame: {text}"))?;
-        ensure!(frame.contains(" waits</title><rect class=\"sleep\""), "{frame}");
+        ensure!(frame.contains(" waits</title><rect class=\"idle\""), "{frame}");
     }
     ensure!(svg.starts_with(b"<svg ") && html.starts_with(b"<!doctype html>"), "wrong formats");
     let lines = pprof_top(pprof, "-lines")?;

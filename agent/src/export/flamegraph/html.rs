@@ -2,18 +2,22 @@
 //!
 //! The page loads nothing from elsewhere. Without scripts only zoom and search are missing.
 
-use std::{fmt::Write, time::SystemTime};
+use std::{collections::HashMap, fmt::Write, sync::Arc, time::SystemTime};
 
 use super::{
     caption, coverage,
     formatting::{escape, percent, time},
     grow::tree,
-    longest, losses, palette, svg, tree,
+    longest, losses, palette, svg,
+    tree::{self, Class},
 };
-use crate::recording::{Merged, Side};
+use crate::recording::{Merged, Side, smaller};
 
 /// The style sheet that all pages share.
 pub const STYLE: &str = include_str!("page.css");
+
+/// The most rows of the table of reasons.
+const MOST_REASONS: usize = 25;
 
 /// The links of an agent's page; empty in a file.
 #[derive(Clone, Debug, Default)]
@@ -127,6 +131,12 @@ fn covers(html: &mut String, merged: &Merged) {
 fn graph(html: &mut String, merged: &Merged) {
     let root = tree(merged);
     let picture = svg::picture(&root, merged.side, 0);
+    if merged.samples().any(|(_, sample)| sample.judgement.is_some()) {
+        html.push_str(
+            "<p class=\"soft\">Colours are time that was lost. Sand is lost time or idleness: the data does not tell. \
+             Grey is idleness. Functions of the kernel are paler.</p>\n",
+        );
+    }
     html.push_str("<ul class=\"legend\">");
     for (name, class, nanoseconds) in svg::legend(merged) {
         let share = percent(nanoseconds, root.nanoseconds);
@@ -156,8 +166,29 @@ fn graph(html: &mut String, merged: &Merged) {
     }
 }
 
+/// Returns the rows of the table: off the CPU the branches of the picture, the longest first; else the legend.
+fn rows(merged: &Merged) -> Vec<(Arc<str>, Class, u64)> {
+    if merged.side != Side::OffCpu {
+        return svg::legend(merged).into_iter().map(|(name, class, time)| (name.into(), class, time)).collect();
+    }
+    let mut sums: HashMap<Arc<str>, (Class, u64)> = HashMap::new();
+    for (_, sample) in merged.samples() {
+        let Some(branch) = tree::branch(sample) else { continue };
+        let (_, sum) = sums.entry(branch).or_insert_with(|| (tree::class_of(sample, false), 0));
+        *sum = sum.saturating_add(sample.nanoseconds);
+    }
+    let mut rows: Vec<_> = sums.into_iter().map(|(name, (class, time))| (name, class, time)).collect();
+    rows.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(&b.0)));
+    if rows.len() > MOST_REASONS {
+        let rest = rows.split_off(MOST_REASONS);
+        let time: u64 = rest.iter().map(|(.., time)| *time).sum();
+        rows.push((smaller(rest.len() as u64).into(), Class::All, time));
+    }
+    rows
+}
+
 fn reasons(html: &mut String, merged: &Merged) {
-    let (whole, all) = (merged.nanoseconds(), svg::legend(merged));
+    let (whole, all) = (merged.nanoseconds(), rows(merged));
     let (heading, column) = match merged.side {
         Side::OffCpu | Side::Locks => ("What it waited for", "reason"),
         Side::OnCpu => ("Where it ran", "code"),
@@ -170,7 +201,7 @@ fn reasons(html: &mut String, merged: &Merged) {
     .ok();
     for (name, class, nanoseconds) in all {
         let (time, share) = (time(nanoseconds), percent(nanoseconds, whole));
-        let class = palette::class(class);
+        let (name, class) = (escape(&name), palette::class(class));
         writeln!(
             html,
             "<tr><td><i class=\"{class}\"></i>{name}</td><td class=\"n\">{time}</td><td class=\"n\">{share}</td></tr>"

@@ -10,11 +10,11 @@ use std::{
 use super::{
     formatting::{escape, percent, time},
     palette,
-    tree::{self, Class, Step},
+    tree::{self, Step},
 };
 use crate::{
     model::{lock::Lock, wait::WaitReason},
-    recording::{Merged, MergedSample, SubjectName},
+    recording::{Judgement, Merged, MergedSample, SubjectName},
     stacks::profile::Activity,
 };
 
@@ -25,7 +25,7 @@ const LEAST: u64 = 1000;
 /// The largest number of wakers of a stack.
 const WAKERS: usize = 3;
 
-/// The samples of one subject, stack, reason and lock. They differ only in state and waker.
+/// The samples of one subject, stack, reason, lock and judgement. They differ only in state and waker.
 struct Entry<'a> {
     name: &'a SubjectName,
     sample: &'a MergedSample,
@@ -43,11 +43,13 @@ pub(super) fn stacks(html: &mut String, merged: &Merged) {
         let reasons = usize::from(merged.side.is_waits());
         let telling = if reasons == 1 { steps.first() } else { steps.last() };
         let class = telling.map_or("all", |(_, class)| palette::class(*class));
+        let judged = tree::branch(entry.sample).filter(|_| entry.sample.judgement.is_some());
+        let told = escape(judged.as_deref().unwrap_or(class));
         let whose = if several { escape(&entry.name.to_string()) + " " } else { String::new() };
         // Writing to a string does not fail.
         write!(
             html,
-            "<details><summary><b>{}</b> <span>{} {whose}<i class=\"{class}\"></i>{class}</span> {}</summary>\n<ol>",
+            "<details><summary><b>{}</b> <span>{} {whose}<i class=\"{class}\"></i>{told}</span> {}</summary>\n<ol>",
             time(entry.nanoseconds),
             percent(entry.nanoseconds, whole),
             escape(leaf(&steps[reasons.min(steps.len())..])),
@@ -70,7 +72,7 @@ pub(super) fn stacks(html: &mut String, merged: &Merged) {
 /// Returns the entries that are shown, the longest first.
 fn entries(merged: &Merged) -> Vec<Entry<'_>> {
     // A recording holds equal stacks once, so the address identifies a stack.
-    let mut sums: HashMap<Key, (u64, &SubjectName, &MergedSample)> = HashMap::new();
+    let mut sums: HashMap<Key<'_>, (u64, &SubjectName, &MergedSample)> = HashMap::new();
     for (name, sample) in merged.samples() {
         let (time, ..) = sums.entry(key(name, sample)).or_insert((0, name, sample));
         *time = time.saturating_add(sample.nanoseconds);
@@ -81,7 +83,7 @@ fn entries(merged: &Merged) -> Vec<Entry<'_>> {
     let kept = order.iter().take(STACKS).take_while(|(_, (nanoseconds, ..))| *nanoseconds >= least).count();
     order.truncate(kept.max(1));
     let new = |(key, (nanoseconds, name, sample))| (key, Entry { name, sample, nanoseconds, wakers: BTreeMap::new() });
-    let mut entries: Vec<(Key, Entry<'_>)> = order.into_iter().map(new).collect();
+    let mut entries: Vec<(Key<'_>, Entry<'_>)> = order.into_iter().map(new).collect();
     for (name, sample) in merged.samples() {
         let Activity::OffCpu { waker: Some(waker), .. } = &sample.activity else { continue };
         let key = key(name, sample);
@@ -92,22 +94,21 @@ fn entries(merged: &Merged) -> Vec<Entry<'_>> {
     entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// The addresses of a subject and a stack, the reason, and the lock.
-type Key = (usize, usize, Option<(WaitReason, Option<Lock>)>);
+/// The addresses of a subject and a stack, the reason, the lock, and the judgement.
+type Key<'a> = (usize, usize, Option<(WaitReason, Option<Lock>)>, Option<&'a Judgement>);
 
-fn key(name: &SubjectName, sample: &MergedSample) -> Key {
+fn key<'a>(name: &SubjectName, sample: &'a MergedSample) -> Key<'a> {
     let reason = match &sample.activity {
         Activity::OnCpu => None,
         Activity::OffCpu { reason, lock, .. } => Some((*reason, *lock)),
     };
-    (std::ptr::from_ref(name).addr(), Arc::as_ptr(&sample.stack).addr(), reason)
+    (std::ptr::from_ref(name).addr(), Arc::as_ptr(&sample.stack).addr(), reason, sample.judgement.as_deref())
 }
 
 /// Returns the function that names a stack. A function of the program is better than one of the scheduler, and a name
 /// better than an address or `[no code]`.
 fn leaf(steps: &[Step]) -> &str {
-    let is_users = |class: &Class| matches!(class, Class::User | Class::Waiting { kernel: false, .. });
-    let users = |(name, class): &&Step| is_users(class) && !name.contains("+0x") && !name.starts_with('[');
+    let users = |(name, class): &&Step| class.is_users() && !name.contains("+0x") && !name.starts_with('[');
     steps.iter().rev().find(users).or(steps.last()).map_or("", |(name, _)| name)
 }
 

@@ -1,9 +1,9 @@
 //! Flame graphs: recorded stacks as a picture, a page, text or pprof. Pure.
 //!
 //! The input is a [`Merged`] recording. [`grow`] lays it out as a [`tree`], grouped by subject and, off the CPU, by the
-//! reason of the wait. So each part of the picture has one colour, which shows the reason. All formats contain the
-//! total time and have a limit: frames that are too narrow to see, or over the limit, are merged before they take
-//! memory.
+//! reason and the judgement of the wait. So each part of the picture has one colour: that of the reason where the pod
+//! lost time, and grey where it had nothing to do. All formats contain the total time and have a limit: frames that are
+//! too narrow to see, or over the limit, are merged before they take memory.
 
 mod coverage;
 mod folded;
@@ -23,6 +23,7 @@ mod fixture;
 
 pub use formatting::{escape, percent, real, time};
 pub use html::{Links, STYLE, head, page, policy};
+pub use palette::{IDLE, UNCLEAR};
 
 use crate::recording::{Merged, Side};
 
@@ -111,5 +112,67 @@ pub fn caption(merged: &Merged) -> String {
         Side::OffCpu => format!("{time} of waiting within {over}, in which {count} wait{plural} ended"),
         Side::Locks => format!("{time} of waiting for locks in {count} wait{plural} that ended within {over}"),
         Side::OnCpu => format!("{time} on the CPU in {count} sample{plural} within {over}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{grow::tree, tree::Class, *};
+    use crate::{
+        model::wait::WaitReason,
+        recording::{
+            Merger,
+            fixture::{ended_by, on_stack, pod, stack, that_go_on, waits, window},
+        },
+    };
+
+    /// A service that waits for an answer, for the next request of a client that keeps its connection, and for work.
+    fn checkout() -> Merged {
+        let accepted = |client: &str| {
+            let accept = ended_by(client, waits(WaitReason::Network, 0.1));
+            on_stack(stack(&["inet_csk_accept"], &["main"]), accept)
+        };
+        let of_checkout = vec![
+            ended_by("shop/payments/app", waits(WaitReason::Poll, 1.2)),
+            ended_by("shop/front/app", waits(WaitReason::Network, 1.0)),
+            accepted("shop/front/app"),
+            that_go_on(waits(WaitReason::Futex, 0.8)),
+        ];
+        let payments = pod("shop/payments", vec![accepted("shop/checkout/app")]);
+        let windows = [window(vec![pod("shop/checkout", of_checkout), payments])];
+        Merger::merge(&windows, Side::OffCpu, "shop/checkout/app".parse().unwrap())
+    }
+
+    #[test]
+    fn the_wait_for_another_pod_has_a_colour_and_its_name_and_idleness_is_grey() {
+        let root = tree(&checkout());
+        let branches: Vec<_> = root.children.iter().map(|branch| (&*branch.name, branch.class)).collect();
+        let (trouble, idle) =
+            (Class::Waiting { reason: WaitReason::Network, kernel: false }, Class::Idle { kernel: false });
+        let expected = [("poll for shop/payments", trouble), ("network (idle)", idle), ("futex (parked)", idle)];
+        assert_eq!(branches, expected);
+        let idle_below = root.children[1].children.iter().filter(|it| it.class == idle).count();
+        assert_eq!(idle_below, 2, "without a stack, and in `main`: {root:#?}");
+    }
+
+    #[test]
+    fn the_legend_and_the_table_say_in_words_which_time_was_lost() {
+        let page = page(&checkout(), &Links::default());
+        for part in [
+            "<li><i class=\"network\"></i>other pods 39 %</li>",
+            "<li><i class=\"idle\"></i>idle (nothing to do) 35 %</li>",
+            "<li><i class=\"idle\"></i>parked (did not end) 26 %</li>",
+            "<td><i class=\"network\"></i>poll for shop/payments</td><td class=\"n\">12.0 s</td>",
+            "<td><i class=\"idle\"></i>network (idle)</td>",
+        ] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+    }
+
+    /// Users search folded files for reasons.
+    #[test]
+    fn folded_files_have_the_reason_alone() {
+        let folded = String::from_utf8(render(&checkout(), Format::Folded)).unwrap();
+        assert!(folded.contains("shop/checkout/app;poll;[no stack] 12000000000\n"), "{folded}");
     }
 }

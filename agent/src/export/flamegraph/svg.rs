@@ -33,7 +33,7 @@ pub(super) struct Picture {
     pub(super) merged: u64,
 }
 
-/// Returns the legend: the classes that have a colour of their own with their times, the longest first.
+/// Returns the legend: the meanings of colours with their classes and times, the longest first.
 pub(super) fn legend(merged: &Merged) -> Vec<(&'static str, Class, u64)> {
     let mut sums: Vec<(&'static str, Class, u64)> = Vec::new();
     for (_, sample) in merged.samples() {
@@ -41,7 +41,7 @@ pub(super) fn legend(merged: &Merged) -> Vec<(&'static str, Class, u64)> {
         let is_kernel = |frame: &Arc<Frame>| frame.kind.is_kernel();
         let kernel = merged.side == Side::OnCpu && sample.stack.frames.first().is_some_and(is_kernel);
         let class = tree::class_of(sample, kernel);
-        let name = palette::class(class);
+        let name = tree::label(sample, palette::class(class));
         match sums.iter_mut().find(|(known, ..)| *known == name) {
             Some((.., sum)) => *sum = sum.saturating_add(sample.nanoseconds),
             None => sums.push((name, class, sample.nanoseconds)),
@@ -97,10 +97,8 @@ impl Drawing<'_> {
             Side::OffCpu | Side::Locks => "wait",
             Side::OnCpu => "sample",
         };
-        let (class, kernel) = match node.class {
-            Class::Waiting { kernel: true, .. } => (palette::class(node.class), " k"),
-            class => (palette::class(class), ""),
-        };
+        let class = palette::class(node.class);
+        let kernel = if node.class.is_kernel_wait() { " k" } else { "" };
         // Writing to a string does not fail.
         writeln!(
             self.out,

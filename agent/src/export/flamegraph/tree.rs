@@ -7,7 +7,7 @@ use crate::{
         lock::Lock,
         wait::{Unwind, WaitReason},
     },
-    recording::{Merged, MergedSample, SubjectName},
+    recording::{Cause, Judgement, Merged, MergedSample, SubjectName},
     stacks::profile::Activity,
 };
 
@@ -17,10 +17,20 @@ pub(super) enum Class {
     /// The total time, or the total time of one subject.
     #[default]
     All,
-    /// Code in which a thread waited.
+    /// Code in which a thread waited, and the pod lost time.
     Waiting {
-        /// The reason of the wait.
+        /// The reason whose colour the wait has.
         reason: WaitReason,
+        /// True if the code is the kernel's.
+        kernel: bool,
+    },
+    /// Code in which a thread waited, in trouble or without work.
+    Unclear {
+        /// True if the code is the kernel's.
+        kernel: bool,
+    },
+    /// Code in which a thread waited and had nothing to do.
+    Idle {
         /// True if the code is the kernel's.
         kernel: bool,
     },
@@ -54,7 +64,27 @@ pub(super) struct Node {
     pub(super) smaller: Smaller,
 }
 
-/// Returns the steps of a sample, outermost first: the cause of the wait, then the functions.
+impl Class {
+    /// Returns true if a thread waited in code of the kernel.
+    pub(super) const fn is_kernel_wait(self) -> bool {
+        match self {
+            Self::Waiting { kernel, .. } | Self::Unclear { kernel } | Self::Idle { kernel } => kernel,
+            Self::All | Self::User | Self::Kernel => false,
+        }
+    }
+
+    /// Returns true for code of the program.
+    pub(super) const fn is_users(self) -> bool {
+        match self {
+            Self::Waiting { kernel, .. } | Self::Unclear { kernel } | Self::Idle { kernel } => !kernel,
+            Self::User => true,
+            Self::All | Self::Kernel => false,
+        }
+    }
+}
+
+/// Returns the steps of a sample, outermost first: the cause of the wait, then the functions. The cause has no
+/// judgement, since users search folded files for it.
 pub(super) fn steps(sample: &MergedSample) -> Vec<Step> {
     let mut steps = Vec::with_capacity(sample.stack.frames.len() + 2);
     if let Some(cause) = cause(sample) {
@@ -79,6 +109,32 @@ pub(super) fn cause(sample: &MergedSample) -> Option<&'static str> {
     }
 }
 
+/// Returns the name of the branch of a wait in a picture: its cause and its judgement, such as `poll for shop/payments`
+/// and `network (idle)`.
+pub(super) fn branch(sample: &MergedSample) -> Option<Arc<str>> {
+    let cause = cause(sample)?;
+    Some(match sample.judgement.as_deref() {
+        None | Some(Judgement::Trouble(Cause::Reason(_) | Cause::Kernel)) => cause.into(),
+        Some(Judgement::Trouble(thing)) => format!("{cause} for {}", thing.words(true)).into(),
+        Some(Judgement::Unclear(thing @ (Cause::Peer(_) | Cause::Lock | Cause::Elsewhere))) => {
+            format!("{cause} for {}", thing.words(false)).into()
+        }
+        Some(judgement) => format!("{cause} ({})", judgement.name()).into(),
+    })
+}
+
+/// Returns the name of a sample's time in the legend, where its class is known.
+pub(super) fn label(sample: &MergedSample, of_class: &'static str) -> &'static str {
+    match sample.judgement.as_deref() {
+        Some(Judgement::Trouble(Cause::Peer(_))) => "other pods",
+        Some(Judgement::Trouble(Cause::Lock)) => "locks of its own",
+        None | Some(Judgement::Trouble(_)) => of_class,
+        Some(Judgement::Unclear(_)) => "unclear (trouble or idle)",
+        Some(Judgement::Idle) => "idle (nothing to do)",
+        Some(Judgement::Parked) => "parked (did not end)",
+    }
+}
+
 /// Returns the number of steps that a stack has before its frames: its subject, the cause of the wait, and where the
 /// walk ended.
 pub(super) fn steps_before(several: bool, sample: &MergedSample) -> u8 {
@@ -97,12 +153,11 @@ pub(super) fn step_of(
     functions: usize,
 ) -> Option<Step> {
     if steps < steps_before(several, sample) {
-        let at = steps.checked_sub(u8::from(several));
-        return match (at, cause(sample)) {
-            (None, _) => Some((name.to_string().into(), Class::All)),
-            (Some(0), Some(cause)) => Some((cause.into(), class_of(sample, false))),
-            _ => mark(sample),
+        let Some(at) = steps.checked_sub(u8::from(several)) else {
+            return Some((name.to_string().into(), Class::All));
         };
+        let branch = if at == 0 { branch(sample) } else { None };
+        return branch.map(|branch| (branch, class_of(sample, false))).or_else(|| mark(sample));
     }
     let from_the_end = |length: usize, at: usize| length.checked_sub(1 + at);
     let stack = &sample.stack.frames;
@@ -128,11 +183,15 @@ fn mark(sample: &MergedSample) -> Option<Step> {
 }
 
 /// Returns the class of a frame of this sample.
-pub(super) const fn class_of(sample: &MergedSample, kernel: bool) -> Class {
-    match (&sample.activity, kernel) {
-        (Activity::OffCpu { reason, .. }, kernel) => Class::Waiting { reason: *reason, kernel },
-        (Activity::OnCpu, true) => Class::Kernel,
-        (Activity::OnCpu, false) => Class::User,
+pub(super) fn class_of(sample: &MergedSample, kernel: bool) -> Class {
+    let Activity::OffCpu { reason, .. } = &sample.activity else {
+        return if kernel { Class::Kernel } else { Class::User };
+    };
+    match sample.judgement.as_deref() {
+        None => Class::Waiting { reason: *reason, kernel },
+        Some(Judgement::Trouble(cause)) => Class::Waiting { reason: cause.colour(), kernel },
+        Some(Judgement::Unclear(_)) => Class::Unclear { kernel },
+        Some(Judgement::Idle | Judgement::Parked) => Class::Idle { kernel },
     }
 }
 

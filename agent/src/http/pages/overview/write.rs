@@ -13,7 +13,7 @@ use super::{
     policy,
 };
 use crate::{
-    export::flamegraph::{STYLE, escape, frame_style},
+    export::flamegraph::{IDLE, STYLE, UNCLEAR, escape, frame_style},
     model::wait::WaitReason,
     recording::Side,
 };
@@ -187,13 +187,14 @@ fn waits(html: &mut String, line: &Line) {
     let holder = line.holder.as_ref().map(|(name, cpus)| (name.as_str(), *cpus));
     let mut told = false;
     for part in line.parts.iter().filter(|part| part.threads >= LEAST).take(MOST_PARTS) {
-        let (class, text) = (part.cause.colour().name(), told::part(part, holder, !told));
+        let class = if part.sure { part.cause.colour().name() } else { UNCLEAR };
+        let text = told::part(part, holder, !told);
         write!(html, "<span><i class=\"{class}\"></i>{text}</span>").ok();
         told = true;
     }
     if !told {
         let reason = line.idle_for.map_or("-", WaitReason::name);
-        let colour = line.idle_for.map(|_| format!("<i class=\"{reason}\"></i>")).unwrap_or_default();
+        let colour = line.idle_for.map(|_| format!("<i class=\"{IDLE}\"></i>")).unwrap_or_default();
         write!(html, "<span class=\"soft\">{colour}{reason}</span>").ok();
     }
     html.push_str("</td>");
@@ -332,6 +333,16 @@ mod tests {
         assert!(page.contains("data-n=\"off CPU\">2.3</td>") && page.contains("data-n=\"parked\">60</td>"), "{page}");
         assert!(page.contains("<i class=\"disk\"></i>61 threads for storage</span>"), "{page}");
         assert!(page.contains("<td class=\"n z\" data-n=\"throttled\">0</td>"), "a phone leaves it out: {page}");
+    }
+
+    #[test]
+    fn idleness_is_grey_and_what_may_be_idleness_has_its_own_colour() {
+        let (mut unsure, mut idle) = (line("/a", 0.0, 2.0, None), line("/b", 0.0, 1.0, None));
+        unsure.parts = vec![Part { cause: Cause::Peer("shop/b".into()), sure: false, threads: 2.0 }];
+        (idle.parts, idle.idle_for) = (vec![], Some(WaitReason::Network));
+        let page = draw(vec![unsure, idle], &view(Column::Trouble));
+        assert!(page.contains("<i class=\"unclear\"></i>2.0 threads for shop/b, or for its next request"), "{page}");
+        assert!(page.contains("<i class=\"idle\"></i>network</span>"), "{page}");
     }
 
     #[test]
