@@ -11,7 +11,7 @@ use prost::Message;
 use super::{coverage, tree};
 use crate::{
     model::wait::Unwind,
-    recording::{Merged, MergedSample, Side, SubjectName},
+    recording::{Cause, Merged, MergedSample, Side, SubjectName},
     stacks::{
         FrameOwner, SourceLine, SourceLines,
         profile::{Activity, Frame, Mapping},
@@ -249,6 +249,12 @@ impl Builder<'_> {
             labels.push(("reason", reason.name()));
             labels.extend(lock.map(|lock| ("lock", lock.name())));
             labels.push(("state", state.name()));
+            if let Some(judgement) = &sample.judgement {
+                labels.push(("judgement", judgement.name()));
+                if let Some(Cause::Peer(peer)) = judgement.cause() {
+                    labels.push(("waits_for", peer.as_str()));
+                }
+            }
             if let Some(waker) = waker {
                 labels.extend([("waker_thread", &*waker.thread), ("waker", &waker.subject)]);
             }

@@ -1,7 +1,7 @@
 use super::{super::fixture::*, *};
 use crate::{
     model::wait::WaitReason,
-    recording::MergedSubject,
+    recording::{Judgement, MergedSubject},
     stacks::{self, profile::FrameKind},
 };
 
@@ -60,6 +60,15 @@ fn a_wait_for_a_lock_has_its_own_type_and_the_lock() {
     let types: Vec<_> = profile.sample_type.iter().map(|it| (text(it.kind), text(it.unit))).collect();
     assert_eq!(types, [("lock_wait", "nanoseconds"), ("waits", "count")]);
     assert_eq!(text(profile.default_sample_type), "lock_wait");
+}
+
+#[test]
+fn a_judged_wait_has_labels_of_its_own_and_keeps_its_reason() {
+    let mut sample = wait(WaitReason::Poll, &[], &["main"], 42);
+    sample.judgement = Some(Arc::new(Judgement::Trouble(Cause::Peer("shop/payments".into()))));
+    let [(_, labels, _)] = &*read(&recording(vec![sample])) else { panic!("not one sample") };
+    let expected = ["reason=poll", "state=interruptible", "judgement=trouble", "waits_for=shop/payments"];
+    assert_eq!(labels[1..], expected);
 }
 
 #[test]
