@@ -5,7 +5,19 @@ import { END, WINDOW } from "./clusters.mjs";
 const STEP = 60; // Seconds: the smallest interval of the panels. Grafana takes it for three hours.
 const RATE = "4m"; // Grafana's $__rate_interval is four times that.
 
-const panelsOf = (panels) => panels.flatMap((panel) => [panel, ...(panel.panels ?? [])]);
+// Opens the folded rows: their panels push down what is below them.
+function panelsOf(panels) {
+  let down = 0;
+  return panels.flatMap((row) => {
+    const inside = row.panels ?? [];
+    const shown = [row, ...inside].map((panel) => ({
+      ...panel,
+      gridPos: { ...panel.gridPos, y: panel.gridPos.y + down },
+    }));
+    down += Math.max(0, ...inside.map(({ gridPos: { y, h } }) => y + h - row.gridPos.y - 1));
+    return shown;
+  });
+}
 
 // Returns a function that replaces each variable by its choice, or by its value for all.
 function filler(board, choices) {
