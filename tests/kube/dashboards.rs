@@ -45,8 +45,6 @@ const RATE_INTERVAL: &str = "10s";
 const NEED_COUNTERS: &[(&str, &str)] = &[
     ("podperf-agent", "Share of the time that events are on the PMU"),
     ("podperf-cluster", "Cache misses per thousand instructions"),
-    ("podperf-cluster", "IPC"),
-    ("podperf-cluster", "Clusters beside each other"),
     ("podperf-cluster", "IPC by node"),
     ("podperf-cluster", "IPC by node, as a heat map"),
     ("podperf-cluster", "IPC of workloads"),
@@ -67,7 +65,7 @@ const NEED_COUNTERS: &[(&str, &str)] = &[
     ("podperf-pod", "Share of cache references that miss"),
     ("podperf-workload", "Cache misses per thousand instructions"),
     ("podperf-workload", "Cycles per instruction of replicas"),
-    ("podperf-workload", "Farthest replica"),
+    ("podperf-workload", "z-score of the farthest replica"),
     ("podperf-workload", "IPC"),
     ("podperf-workload", "Instructions per cycle"),
     ("podperf-workload", "IPC beside the last day"),

@@ -26,6 +26,8 @@ pub(crate) const TESTS: &[Test] = tests![
     every_exclusion_of_the_linter_has_a_reason,
 ];
 
+/// Where links to pages of the repository begin.
+const PAGES: &str = "https://github.com/podperf/podperf/";
 /// The units in use here, from the linter's list.
 const UNITS: &[&str] = &["none", "short", "percentunit", "s", "ns", "ops", "bytes"];
 
@@ -146,6 +148,12 @@ fn links_go_to_dashboards_and_variables_that_there_are() -> Result<()> {
         let text = json.to_string();
         for link in text.split("\"url\":\"").skip(1).filter_map(|rest| rest.split('"').next()) {
             count += 1;
+            if let Some(page) = link.strip_prefix(PAGES) {
+                let (_, path) = page.split_once("/main/").with_context(|| format!("{uid}: {link}"))?;
+                let file = path.split('#').next().unwrap_or_default();
+                ensure!(root().join(file).exists(), "{uid}: {link} leads to no file");
+                continue;
+            }
             ensure!(link.contains("${__url_time_range}"), "{uid}: {link} forgets the time");
             let Some(target) = link.strip_prefix("/d/") else {
                 ensure!(link.starts_with("/a/grafana-pyroscope-app/"), "{uid}: {link}");

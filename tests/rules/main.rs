@@ -1,6 +1,7 @@
 //! Checks that the chart's rules, dashboards and runbooks, the pages and the reference of metrics agree with the agent
 //! and with each other. Needs no root. The ring `kube` tests that queries find data on a real agent.
 
+mod appearance;
 mod dashboards;
 mod imports;
 mod layers;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         paths::TESTS,
         named::TESTS,
         dashboards::TESTS,
+        appearance::TESTS,
     ];
     suite::run_beside_others(&tests.concat())
 }
