@@ -131,6 +131,25 @@ impl KubePath {
         Some(container.map_or(place, |(container, dir_len)| Self { container: Some(container), dir_len, ..place }))
     }
 
+    /// Returns `true` for a directory in which the kubelet makes those of pods: `kubepods`, or the directory of a QoS
+    /// class.
+    #[must_use]
+    pub fn is_parent_of_pods(path: &str) -> bool {
+        let mut root = None;
+        for dir in (Dirs { path, len: 0 }) {
+            match (Driver::of_root(dir), root) {
+                (Some(driver), _) => root = Some((dir, driver)),
+                (None, Some((root, driver))) => {
+                    let qos = driver.level(root.name, dir.name).and_then(QosClass::of_level);
+                    return qos.is_some() && dir.end() == path.len();
+                }
+                (None, None) if Self::outside(dir).is_some() => return false,
+                (None, None) => {}
+            }
+        }
+        root.is_some()
+    }
+
     /// Returns the place of a directory named `<slice>:<runtime>:<id>`. Its parent depends on the runtime's cgroup.
     fn outside(dir: Dir<'_>) -> Option<Self> {
         let (slice, container) = dir.name.split_once(".slice:")?;

@@ -148,6 +148,21 @@ const OWN: &[(&str, &str)] = &[
 ];
 
 #[test]
+fn pods_are_in_the_directories_of_the_kubelet() {
+    let parent = |path: &str| path.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_owned());
+    for (what, template, ..) in PLACES.iter().filter(|(_, template, ..)| !template.contains(".slice:")) {
+        let path = spelled(&template.replace(['^', '!'], ""));
+        let place = KubePath::parse(&path).unwrap();
+        let dir = path[..place.dir_len].to_owned();
+        let pod = if place.container.is_some() { parent(&dir) } else { dir };
+        assert!(KubePath::is_parent_of_pods(&parent(&pod)) && !KubePath::is_parent_of_pods(&pod), "{what}: {path}");
+    }
+    for path in ["/", "/system.slice", "/kubepods/other", "/kubepods/burstable/x", "/my-kubepods.slice", "/burstable"] {
+        assert!(!KubePath::is_parent_of_pods(path), "{path}");
+    }
+}
+
+#[test]
 fn every_known_shape_has_its_place() {
     for (why, template, qos, dir) in PLACES {
         let marked = spelled(template);

@@ -6,6 +6,7 @@
 mod choice;
 mod flat;
 mod kubepods;
+mod levels;
 pub mod saved_cgroup;
 mod selection;
 mod tree;
@@ -14,6 +15,7 @@ mod walk;
 pub use choice::{Choice, PatternError, Patterns};
 pub use flat::FlatPath;
 pub use kubepods::{ContainerDir, DirKind, KubePath, QosClass, Runtime};
+pub use levels::named_levels;
 pub use selection::Selection;
 pub use tree::{Place, Tree};
 pub use walk::{Found, walk};

@@ -163,7 +163,12 @@ impl Tree {
 
     /// Returns the places of all living cgroups.
     pub fn living(&self) -> impl Iterator<Item = &Place> {
-        self.nodes.values().filter(|node| node.died_ns.is_none()).map(|node| &node.place)
+        self.cgroups().map(|(_, place)| place)
+    }
+
+    /// Returns all living cgroups, each with its place.
+    pub fn cgroups(&self) -> impl Iterator<Item = (CgroupId, &Place)> + Clone {
+        self.nodes.iter().filter(|(_, node)| node.died_ns.is_none()).map(|(id, node)| (*id, &node.place))
     }
 
     /// Returns `true` if a pod has a container directory, or had one lately.
