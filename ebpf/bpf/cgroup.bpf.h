@@ -4,25 +4,19 @@
  *
  * A row is found without a hash table. Each CPU has a fixed number of rows (slots), a cgroup's id determines its slot,
  * and the row holds the id of its cgroup. Where two cgroups that run on one CPU have the same slot, the second one
- * takes the slow path there. So a cgroup's facts are the sum of both tables over all CPUs.
+ * takes the slow path there. So a cgroup's facts are the sum of both tables over all CPUs. A cgroup that has no row
+ * (listed.bpf.h) is charged to the row of one above it: all that is charged then has the id of that row.
  */
 #ifndef PODPERF_CGROUP_BPF_H
 #define PODPERF_CGROUP_BPF_H
 
 #include "drops.bpf.h"
 #include "kernel.h"
+#include "listed.bpf.h"
 #include "podperf.h"
 
 /* 32 minus the binary logarithm of the size of `rows`. */
 const volatile __u32 slot_shift = 20;
-
-/* Cgroup id -> 1 when the cgroup has rows. The programs add ids, the agent deletes the ids of removed cgroups. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096); /* set by the agent */
-	__type(key, __u64);
-	__type(value, __u64);
-} cgroups SEC(".maps");
 
 /*
  * Slot -> facts and counts of the cgroup that came first on that CPU. Each CPU adds to its own copy. The agent reads
@@ -63,59 +57,116 @@ static __always_inline struct podperf_cgroup *slot_of(__u64 id)
 	return bpf_map_lookup_elem(&rows, &slot);
 }
 
-/* Adds `id` to `cgroups`: the agent reads the rows of these cgroups only. Returns false when there is no room. */
-static __always_inline bool make_known(__u64 id)
-{
-	__u64 known = 1;
-
-	if (bpf_map_lookup_elem(&cgroups, &id))
-		return true;
-	/* Another CPU may add the id first: then this update fails, and the second lookup finds the id. */
-	bpf_map_update_elem(&cgroups, &id, &known, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&cgroups, &id);
-}
-
 /*
- * Returns the row of `id` on a CPU where it does not have its slot: takes the slot, or finds or makes a row by id.
- * Returns NULL when there is no room.
+ * Returns the row of `id` on this CPU: its slot, which it takes if the slot is free, or a row by id, which is made if
+ * there is none. Returns NULL if `id` is not in `cgroups`, or when there is no room. A cgroup with an outer cgroup has
+ * no row by id: no number of such cgroups fills `rows_by_id`.
  */
-static __noinline struct podperf_cgroup *claim_row(__u64 id)
+static __noinline struct podperf_cgroup *known_row(__u64 id)
 {
 	struct podperf_cgroup *slot = slot_of(id), *row;
+	__u64 *outer;
 
-	if (!slot)
-		return NULL;
+	if (!slot || slot->id == id)
+		return slot;
 	if (slot->id) {
 		row = bpf_map_lookup_elem(&rows_by_id, &id);
 		if (row)
 			goto found;
 	}
-	if (!make_known(id))
-		goto full;
+	outer = bpf_map_lookup_elem(&cgroups, &id);
+	if (!outer)
+		return NULL;
 	if (!slot->id) {
 		slot->id = id;
 		return slot;
 	}
+	if (*outer != id)
+		return NULL;
 	bpf_map_update_elem(&rows_by_id, &id, &no_facts, BPF_NOEXIST);
 	row = bpf_map_lookup_elem(&rows_by_id, &id);
 	if (!row)
-		goto full;
+		return NULL;
 found:
 	row->id = id;
 	return row;
-full:
-	drop(PODPERF_DROP_CGROUP_TABLE);
-	return NULL;
 }
 
-/* Returns the row of `id` on this CPU, and makes it when it is new. Returns NULL when there is no room. */
+/*
+ * Returns the id of the cgroup to whose row on this CPU work in `id` is charged, where `id` has no row yet, and makes
+ * the row. Returns 0 when there is no room. `address`: see find_place. If the task has left `id`, and nobody knows
+ * where `id` belongs, the work is charged where the task is now. The verifier checks this function separately.
+ */
+__noinline __u64 charged_here(__u64 id, __u64 address)
+{
+	__u64 to = charged_to(id, address), now;
+	struct cgroup *at = (struct cgroup *)address;
+
+	if (to == id) {
+		if (known_row(id))
+			return id;
+		to = outer_of(id);
+	}
+	if (!to && at) {
+		now = BPF_CORE_READ(at, kn, id);
+		if (now != id)
+			to = charged_to(now, address);
+	}
+	if (to && to != id && known_row(to))
+		return to;
+	drop(PODPERF_DROP_CGROUP_TABLE);
+	to = ROOT_ID;
+	return known_row(to) ? to : 0;
+}
+
+/*
+ * Returns the row to which work of `task` in `id` is charged, on a CPU where `id` does not have its slot. Returns NULL
+ * when there is no room.
+ */
+static __noinline struct podperf_cgroup *claim_row(__u64 id, struct task_struct *task)
+{
+	struct podperf_cgroup *row = known_row(id);
+
+	if (row)
+		return row;
+	id = charged_here(id, (__u64)BPF_CORE_READ(task, cgroups, dfl_cgrp));
+	return id ? known_row(id) : NULL;
+}
+
+/* Returns the row of `id` on this CPU, or NULL. Makes a row only if `id` is in `cgroups`. */
+static __always_inline struct podperf_cgroup *row_of(__u64 id)
+{
+	struct podperf_cgroup *row = slot_of(id);
+
+	if (row && row->id == id)
+		return row;
+	return known_row(id);
+}
+
+/*
+ * Returns the row on this CPU to which work of `task` in the cgroup `id` is charged, and makes it when it is new.
+ * Writes to `id` whose row it is. Returns NULL when there is no room.
+ */
+static __always_inline struct podperf_cgroup *charged_row(struct task_struct *task, __u64 *id)
+{
+	struct podperf_cgroup *row = slot_of(*id);
+
+	if (row && row->id == *id)
+		return row;
+	row = claim_row(*id, task);
+	if (row)
+		*id = row->id;
+	return row;
+}
+
+/* Returns the row on this CPU to which work of the current task in the cgroup `id` is charged, or NULL. */
 static __always_inline struct podperf_cgroup *cgroup_row(__u64 id)
 {
 	struct podperf_cgroup *row = slot_of(id);
 
 	if (row && row->id == id)
 		return row;
-	return claim_row(id);
+	return claim_row(id, bpf_get_current_task_btf());
 }
 
 /* Frees the slot of `id` on this CPU. */

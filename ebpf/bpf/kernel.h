@@ -31,8 +31,17 @@ typedef _Bool bool;
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+typedef struct {
+	__u32 val;
+} kuid_t;
+
+struct kernfs_iattrs {
+	kuid_t ia_uid;
+};
+
 struct kernfs_node {
 	__u64 id;
+	struct kernfs_iattrs *iattr; /* NULL: nobody changed the owner, which is root */
 };
 
 struct cgroup_root {
@@ -42,6 +51,8 @@ struct cgroup_root {
 struct cgroup {
 	struct kernfs_node *kn;
 	struct cgroup_root *root;
+	/* Since 6.1 (commit 7f203bc89eb6): from the root to the cgroup itself, one for each level. */
+	struct cgroup *ancestors[1];
 };
 
 struct css_set {

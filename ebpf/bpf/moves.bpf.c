@@ -36,8 +36,25 @@ static __always_inline void move_current(struct task_struct *task, struct podper
 }
 
 /*
- * Charges the wait of `task` so far to the cgroup that it left. Another task moved it while it waited. Its stack is not
- * part of its caller's: the stacks of all calls together are limited.
+ * Returns the row on this CPU to which work in `id` is charged, or NULL if no work in it was charged yet. The task has
+ * left `id`, so no cgroup above it is searched for.
+ */
+static __noinline struct podperf_cgroup *row_left(__u64 id)
+{
+	struct podperf_cgroup *row;
+
+	id = charged_of(id);
+	row = known_row(id);
+	if (row)
+		return row;
+	id = outer_of(id);
+	return id ? known_row(id) : NULL;
+}
+
+/*
+ * Charges the wait of `task` so far to the cgroup that it left. Another task moved it while it waited. If no work in
+ * the old cgroup was charged yet, the new one gets the whole wait. Its stack is not part of its caller's: the stacks of
+ * all calls together are limited.
  */
 static __noinline int move_waiting(struct task_struct *task)
 {
@@ -52,10 +69,10 @@ static __noinline int move_waiting(struct task_struct *task)
 	t->cgroup = to;
 	if (!from || from == to || !goes_on(task, t, left_ns, at))
 		return 0;
-	row = cgroup_row(from);
+	row = row_left(from);
 	if (!row)
 		return 0;
-	charge_so_far(task, t, row, from, left_ns, at, orders.epoch & 1);
+	charge_so_far(task, t, row, left_ns, at, orders.epoch & 1);
 	return 0;
 }
 
@@ -101,7 +118,7 @@ static __always_inline void move_other(struct task_struct *task)
 	}
 	/* A wait that began after the task came on has not ended. */
 	if (holds && left_ns <= since_ns) {
-		row = charge_facts(task, t, cgroup, &delay);
+		row = charge_facts(task, t, &cgroup, &delay);
 		if (!reported && !LOW_BYTE(task, on_cpu)) {
 			/* Nobody knows when the wait before the run ended: the next switch charges it. */
 			t->settled.runqueue_ns -= delay;
@@ -125,6 +142,16 @@ waiting:
 		move_waiting(task);
 }
 
+/*
+ * Adds the cgroup to which `task` has moved to the list: here the cgroups above it are known, also if the task leaves
+ * it before its first switch. Its stack is not part of its caller's.
+ */
+static __noinline int list_new_cgroup(struct task_struct *task)
+{
+	charged_to(cgroup_id(task), (__u64)BPF_CORE_READ(task, cgroups, dfl_cgrp));
+	return 0;
+}
+
 SEC("tp_btf/cgroup_attach_task")
 int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct task_struct *task, bool threadgroup)
 {
@@ -135,6 +162,7 @@ int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct tas
 	if (!cpu || !counts() || to->root->hierarchy_id)
 		return 0;
 	began = begin_run(cpu, PODPERF_PROGRAM_CGROUP_ATTACH_TASK);
+	list_new_cgroup(task);
 	if (task != current)
 		move_other(task);
 	/*

@@ -67,6 +67,15 @@
 /* Number of ids that one run of `forget` takes: a raw tracepoint has no more arguments. */
 #define PODPERF_FORGET_MAX 12
 
+/* The largest number of entries of `named_levels`. */
+#define PODPERF_NAMED_PARTS 64
+/* Number of levels that are searched for an outer cgroup, see listed.bpf.h. Deeper cgroups have no names. */
+#define PODPERF_TREE_LEVELS 16
+/* One in this number of entries of `cgroups` is for cgroups that have an outer cgroup. */
+#define PODPERF_INNER_SHARE 2
+/* One in this number of entries of `cgroups` is only for cgroups at level 1, which take work that finds no room. */
+#define PODPERF_SPARE_SHARE 16
+
 /*
  * The activity that time was spent on. The first values are the ways in which a task left the CPU, in the order of the
  * agent's WaitState.
@@ -88,7 +97,7 @@ enum podperf_activity {
 enum podperf_drop {
 	PODPERF_DROP_TASK_STORAGE, /* no memory for a task's record: its facts are lost until it has one */
 	PODPERF_DROP_TASK_BUSY,    /* settled on two CPUs at once: charged at the next switch instead */
-	PODPERF_DROP_CGROUP_TABLE, /* `cgroups` or `rows_by_id` is full: facts and counts are lost */
+	PODPERF_DROP_CGROUP_TABLE, /* `cgroups` or `rows_by_id` is full: a cgroup is counted further up, or is lost */
 	PODPERF_DROP_EVENT_READ,   /* a perf counter could not be read */
 	PODPERF_DROP_STACK_WALK,   /* neither a kernel nor a user stack was found: the wait counts without one */
 	PODPERF_DROP_STACK_MEMO,   /* the walked stack could not be cached: it is walked again next time */
@@ -101,6 +110,7 @@ enum podperf_drop {
 	PODPERF_DROP_SAMPLE_BUSY, /* as SAMPLE_STACK, but the kernel had locked the table: a larger one does not help */
 	PODPERF_DROP_SENSOR_TABLE, /* the rows of a sensor are full: the sensor does not see the cgroup */
 	PODPERF_DROP_COPY_RING,    /* `copy_ring` was full: the stack is walked by frame pointers */
+	PODPERF_DROP_CGROUP_SHARE, /* half of `cgroups` is in use: a cgroup is counted in its outer cgroup, and not lost */
 	PODPERF_DROPS,
 };
 

@@ -128,12 +128,13 @@ static __always_inline void add_oncpu_sample(struct podperf_sample_key *key, str
 }
 
 /*
- * Adds `ns` of time off the CPU that are in no table to the cgroup's row. Returns true if there is a row. Programs that
- * may be preempted must not call this: a row has one writer at a time. The verifier checks this function separately.
+ * Adds `ns` of time off the CPU that are in no table to the row of a cgroup to which work was charged. Returns true if
+ * there is a row. Programs that may be preempted must not call this: a row has one writer at a time. No other row is
+ * searched for: the stacks of all calls together are limited. The verifier checks this function separately.
  */
 __noinline int keep_unprofiled(__u64 cgroup, __u32 activity, __u64 ns)
 {
-	struct podperf_cgroup *row = cgroup_row(cgroup);
+	struct podperf_cgroup *row = row_of(cgroup);
 	struct podperf_cpu *cpu = this_cpu();
 
 	if (cpu)

@@ -11,6 +11,7 @@
 #include "drops.bpf.h"
 #include "handover.bpf.h"
 #include "kernel.h"
+#include "listed.bpf.h"
 #include "podperf.h"
 
 /* 32 minus the binary logarithm of the number of slots of each sensor; set by the agent. */
@@ -26,91 +27,98 @@ static __always_inline __u32 sensor_slot(__u64 id)
 }
 
 /*
- * Defines `NAME_enabled`, the maps of the sensor, and three functions. `NAME_row` returns the row of a cgroup on this
- * CPU, and makes it when it is new; it returns NULL when there is no room. `NAME_row_without_lock` is for programs that
- * may run while this CPU holds the lock of a map: it makes no row by id, and counts no drop. `NAME_free` frees the slot
- * of a cgroup on this CPU. It clears the id last, since from then on another cgroup may claim the slot. The value of
- * the maps is `struct podperf_NAME`. The agent gives the maps their sizes: one entry while the sensor is off.
+ * Defines `NAME_enabled`, the maps of the sensor, and three functions. `NAME_row` returns the row on this CPU to which
+ * work in a cgroup is charged, and makes it when it is new; it returns NULL when there is no room. It is the row of the
+ * cgroup to which all work is charged (listed.bpf.h), or of its outer cgroup if another one has the slot: only cgroups
+ * without an outer cgroup have rows by id. `NAME_row_without_lock` is for programs that may run while this CPU holds
+ * the lock of a map: it makes no row by id, and counts no drop. `NAME_free` frees the slot of a cgroup on this CPU. It
+ * clears the id last, since from then on another cgroup may claim the slot. The value of the maps is `struct
+ * podperf_NAME`. The agent gives the maps their sizes: one entry while the sensor is off.
  */
-#define SENSOR(name)                                                                    \
-	const volatile bool name##_enabled = false;                                     \
-                                                                                        \
-	struct {                                                                        \
-		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                                \
-		__uint(max_entries, 1);                                                 \
-		__type(key, __u32);                                                     \
-		__type(value, struct podperf_##name);                                   \
-	} name##_rows SEC(".maps");                                                     \
-                                                                                        \
-	struct {                                                                        \
-		__uint(type, BPF_MAP_TYPE_PERCPU_HASH);                                 \
-		__uint(max_entries, 1);                                                 \
-		__type(key, __u64);                                                     \
-		__type(value, struct podperf_##name);                                   \
-	} name##_rows_by_id SEC(".maps");                                               \
-                                                                                        \
-	static const struct podperf_##name no_##name;                                   \
-                                                                                        \
-	static __noinline struct podperf_##name *name##_claim(__u64 id)                 \
-	{                                                                               \
-		__u32 at = sensor_slot(id);                                             \
-		struct podperf_##name *slot = bpf_map_lookup_elem(&name##_rows, &at);   \
-                                                                                        \
-		if (!slot)                                                              \
-			return NULL;                                                    \
-		/* Programs of a sensor may interrupt one another here. */              \
-		if (!__sync_val_compare_and_swap(&slot->id, 0, id))                     \
-			return slot;                                                    \
-		return bpf_map_lookup_elem(&name##_rows_by_id, &id);                    \
-	}                                                                               \
-                                                                                        \
-	static __noinline struct podperf_##name *name##_insert(__u64 id)                \
-	{                                                                               \
-		struct podperf_##name *row = name##_claim(id);                          \
-                                                                                        \
-		if (row)                                                                \
-			return row;                                                     \
-		bpf_map_update_elem(&name##_rows_by_id, &id, &no_##name, BPF_NOEXIST);  \
-		row = bpf_map_lookup_elem(&name##_rows_by_id, &id);                     \
-		if (!row)                                                               \
-			drop(PODPERF_DROP_SENSOR_TABLE);                                \
-		return row;                                                             \
-	}                                                                               \
-                                                                                        \
-	static __always_inline struct podperf_##name *name##_row_at(__u32 at, __u64 id) \
-	{                                                                               \
-		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);    \
-                                                                                        \
-		if (row && row->id == id)                                               \
-			return row;                                                     \
-		return name##_insert(id);                                               \
-	}                                                                               \
-                                                                                        \
-	static __always_inline struct podperf_##name *name##_row(__u64 id)              \
-	{                                                                               \
-		return name##_row_at(sensor_slot(id), id);                              \
-	}                                                                               \
-                                                                                        \
-	static __always_inline struct podperf_##name *name##_row_without_lock(__u64 id) \
-	{                                                                               \
-		__u32 at = sensor_slot(id);                                             \
-		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);    \
-                                                                                        \
-		if (row && row->id == id)                                               \
-			return row;                                                     \
-		return name##_claim(id);                                                \
-	}                                                                               \
-                                                                                        \
-	static __noinline int name##_free(__u64 id)                                     \
-	{                                                                               \
-		__u32 at = sensor_slot(id);                                             \
-		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);    \
-                                                                                        \
-		if (!id || !row || row->id != id)                                       \
-			return 0;                                                       \
-		__builtin_memset(&row->id + 1, 0, sizeof(*row) - sizeof(row->id));      \
-		*(volatile __u64 *)&row->id = 0;                                        \
-		return 0;                                                               \
+#define SENSOR(name)                                                                              \
+	const volatile bool name##_enabled = false;                                               \
+                                                                                                  \
+	struct {                                                                                  \
+		__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);                                          \
+		__uint(max_entries, 1);                                                           \
+		__type(key, __u32);                                                               \
+		__type(value, struct podperf_##name);                                             \
+	} name##_rows SEC(".maps");                                                               \
+                                                                                                  \
+	struct {                                                                                  \
+		__uint(type, BPF_MAP_TYPE_PERCPU_HASH);                                           \
+		__uint(max_entries, 1);                                                           \
+		__type(key, __u64);                                                               \
+		__type(value, struct podperf_##name);                                             \
+	} name##_rows_by_id SEC(".maps");                                                         \
+                                                                                                  \
+	static const struct podperf_##name no_##name;                                             \
+                                                                                                  \
+	static __noinline struct podperf_##name *name##_claim(__u64 id)                           \
+	{                                                                                         \
+		__u32 at = sensor_slot(id);                                                       \
+		struct podperf_##name *slot = bpf_map_lookup_elem(&name##_rows, &at);             \
+                                                                                                  \
+		if (!id || !slot)                                                                 \
+			return NULL;                                                              \
+		/* Programs of a sensor may interrupt one another here. */                        \
+		if (slot->id == id || !__sync_val_compare_and_swap(&slot->id, 0, id))             \
+			return slot;                                                              \
+		return bpf_map_lookup_elem(&name##_rows_by_id, &id);                              \
+	}                                                                                         \
+                                                                                                  \
+	static __noinline struct podperf_##name *name##_insert(__u64 id)                          \
+	{                                                                                         \
+		__u64 of = charged_of(id), outer = outer_of(of);                                  \
+		struct podperf_##name *row = name##_claim(of);                                    \
+                                                                                                  \
+		if (!row && outer != of)                                                          \
+			row = name##_claim(outer);                                                \
+		if (row)                                                                          \
+			return row;                                                               \
+		if (outer) {                                                                      \
+			bpf_map_update_elem(&name##_rows_by_id, &outer, &no_##name, BPF_NOEXIST); \
+			row = bpf_map_lookup_elem(&name##_rows_by_id, &outer);                    \
+		}                                                                                 \
+		if (!row)                                                                         \
+			drop(PODPERF_DROP_SENSOR_TABLE);                                          \
+		return row;                                                                       \
+	}                                                                                         \
+                                                                                                  \
+	static __always_inline struct podperf_##name *name##_row_at(__u32 at, __u64 id)           \
+	{                                                                                         \
+		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);              \
+                                                                                                  \
+		if (row && row->id == id)                                                         \
+			return row;                                                               \
+		return name##_insert(id);                                                         \
+	}                                                                                         \
+                                                                                                  \
+	static __always_inline struct podperf_##name *name##_row(__u64 id)                        \
+	{                                                                                         \
+		return name##_row_at(sensor_slot(id), id);                                        \
+	}                                                                                         \
+                                                                                                  \
+	static __always_inline struct podperf_##name *name##_row_without_lock(__u64 id)           \
+	{                                                                                         \
+		__u32 at = sensor_slot(id);                                                       \
+		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);              \
+                                                                                                  \
+		if (row && row->id == id)                                                         \
+			return row;                                                               \
+		return name##_claim(charged_of(id));                                              \
+	}                                                                                         \
+                                                                                                  \
+	static __noinline int name##_free(__u64 id)                                               \
+	{                                                                                         \
+		__u32 at = sensor_slot(id);                                                       \
+		struct podperf_##name *row = bpf_map_lookup_elem(&name##_rows, &at);              \
+                                                                                                  \
+		if (!id || !row || row->id != id)                                                 \
+			return 0;                                                                 \
+		__builtin_memset(&row->id + 1, 0, sizeof(*row) - sizeof(row->id));                \
+		*(volatile __u64 *)&row->id = 0;                                                  \
+		return 0;                                                                         \
 	}
 
 /*

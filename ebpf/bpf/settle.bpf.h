@@ -25,12 +25,12 @@ const volatile bool facts_enabled = true;
 
 /*
  * Charges the growth of the facts of `task` since the last charge to `cgroup`. Writes the growth of its time in run
- * queues to `delay`, in nanoseconds. Returns the cgroup's row, or NULL.
+ * queues to `delay`, in nanoseconds, and to `cgroup` the cgroup whose row was charged. Returns that row, or NULL.
  */
-static __always_inline struct podperf_cgroup *charge_facts(struct task_struct *task, struct task *t, __u64 cgroup,
+static __always_inline struct podperf_cgroup *charge_facts(struct task_struct *task, struct task *t, __u64 *cgroup,
 							   __u64 *delay)
 {
-	struct podperf_cgroup *row = cgroup_row(cgroup);
+	struct podperf_cgroup *row = charged_row(task, cgroup);
 	struct facts now;
 
 	*delay = 0;
@@ -70,14 +70,14 @@ static __always_inline struct podperf_cgroup *settle(struct task_struct *task, s
 		drop(PODPERF_DROP_TASK_BUSY);
 		return NULL;
 	}
-	row = charge_facts(task, t, cgroup, &delay);
+	t->cgroup = cgroup;
+	row = charge_facts(task, t, &cgroup, &delay);
 	left_ns = t->left_ns;
 	if (left_ns) {
 		settle_wait(task, t, cgroup, take_wait(t, left_ns, at), at, delay, row);
 	} else if (row && delay) {
 		settle_first_wait(task, row, delay);
 	}
-	t->cgroup = cgroup;
 	unlock(&t->busy);
 	return row;
 }

@@ -252,9 +252,9 @@ static __always_inline __u64 take_wait(struct task *t, __u64 left_ns, __u64 at)
 }
 
 /*
- * Charges the rest of the wait of `task`, from `left_ns` until the task came on the CPU at `at`. By the kernel's own
- * account, the task was in the run queue for `delay` of that, after it was woken. A task that did not sleep was in the
- * run queue all the time: then `delay` is the length.
+ * Charges the rest of the wait of `task`, from `left_ns` until the task came on the CPU at `at`, to `row`, which is
+ * that of `cgroup`. By the kernel's own account, the task was in the run queue for `delay` of that, after it was woken.
+ * A task that did not sleep was in the run queue all the time: then `delay` is the length.
  */
 static __always_inline void settle_wait(struct task_struct *task, struct task *t, __u64 cgroup, __u64 left_ns, __u64 at,
 					__u64 delay, struct podperf_cgroup *row)
@@ -316,7 +316,7 @@ static __always_inline bool goes_on(struct task_struct *task, struct task *t, __
  * a CPU at any moment: the one of the two programs that changes `t->left_ns` charges the time before it.
  */
 static __always_inline void charge_so_far(struct task_struct *task, struct task *t, struct podperf_cgroup *row,
-					  __u64 cgroup, __u64 left_ns, __u64 at, __u32 odd)
+					  __u64 left_ns, __u64 at, __u32 odd)
 {
 	struct podperf_sample_key key = {};
 	struct podperf_sample_sum fresh = {};
@@ -340,7 +340,7 @@ static __always_inline void charge_so_far(struct task_struct *task, struct task 
 	row->offcpu_ns[index_of(activity)] += fresh.ns;
 	if (!wants_profile(task))
 		return;
-	key.cgroup = cgroup;
+	key.cgroup = row->id;
 	key.waker = PODPERF_GOES_ON;
 	key.tgid = task->tgid;
 	key.activity = activity;
@@ -355,14 +355,15 @@ static __always_inline void charge_so_far(struct task_struct *task, struct task 
 		name_site(key.stack);
 }
 
-/* Returns the row in which the iterators charge `cgroup`, or NULL when there is no room. */
-static __always_inline struct podperf_cgroup *row_so_far(__u64 cgroup)
+/* Returns the row in which the iterators charge `task`, which is in `cgroup`, or NULL when there is no room. */
+static __always_inline struct podperf_cgroup *row_so_far(struct task_struct *task, __u64 cgroup)
 {
 	struct podperf_cgroup *row = bpf_map_lookup_elem(&rows_so_far, &cgroup);
 
 	if (row)
 		return row;
-	if (!make_known(cgroup))
+	cgroup = charged_to(cgroup, (__u64)BPF_CORE_READ(task, cgroups, dfl_cgrp));
+	if (!cgroup)
 		return NULL;
 	bpf_map_update_elem(&rows_so_far, &cgroup, &no_facts, BPF_NOEXIST);
 	row = bpf_map_lookup_elem(&rows_so_far, &cgroup);
@@ -385,15 +386,14 @@ static __always_inline bool needs_a_look(struct task *t, __u64 began)
 /* Charges the wait of `task` so far to its cgroup, if the wait goes on. For iterators. */
 static __always_inline void charge_waiting(struct task_struct *task, struct task *t, __u32 odd)
 {
-	__u64 left_ns = *(volatile __u64 *)&t->left_ns, at = bpf_ktime_get_ns(), cgroup, began;
+	__u64 left_ns = *(volatile __u64 *)&t->left_ns, at = bpf_ktime_get_ns(), began;
 	struct podperf_stack *stack;
 	struct podperf_cgroup *row;
 	__u32 zero = 0;
 
 	if (!goes_on(task, t, left_ns, at))
 		return;
-	cgroup = cgroup_id(task);
-	row = row_so_far(cgroup);
+	row = row_so_far(task, cgroup_id(task));
 	if (!row)
 		return;
 	began = began_of(t, left_ns);
@@ -404,7 +404,7 @@ static __always_inline void charge_waiting(struct task_struct *task, struct task
 		t->seen_stack = look_preemptibly(task, stack);
 		t->seen_of = t->seen_stack ? began : 0;
 	}
-	charge_so_far(task, t, row, cgroup, left_ns, at, odd);
+	charge_so_far(task, t, row, left_ns, at, odd);
 }
 
 /*

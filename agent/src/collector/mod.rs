@@ -27,7 +27,7 @@ use tracing::{debug, warn};
 
 use crate::{
     attribution::{Ledger, Names, RowRules, Snapshot},
-    cgroups::{Place, Tree, walk},
+    cgroups::{Place, Tree, named_levels, walk},
     checkpoint::RestartStats,
     filter::{Filter, Filters},
     kernel::{
@@ -156,6 +156,7 @@ pub fn start(
     let mut samples = Window::new(settings.max_stacks, settings.max_samples, seen);
     profiles::learn_functions(&mut samples, &settings);
     tree.walked(walk(&settings.cgroup_root)?, monotonic_ns());
+    sensors.name_levels(&named_levels(tree.cgroups(), settings.rules.selection.depth))?;
     // Losses under previous agents are in no profile of this agent, and they are not reported as new.
     let drops_then = sensors.drops()?;
     let mut losses = Losses::since(&drops_then);
@@ -344,6 +345,7 @@ impl Collector {
         let reading = self.sensors.read().map_err(failed)?;
         let taken = wall(reading.at_ns);
         self.mind_the_tree(&reading);
+        self.name_levels();
         let Deltas { usages: mut deltas, doubtful, unprofiled } = self.readings.advance(&reading);
         let without_stacks = self.limits.stacks_are_left_out();
         self.samples.add_unprofiled(&unprofiled, reading.at_ns, !without_stacks);

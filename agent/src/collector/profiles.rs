@@ -49,7 +49,7 @@ enum Cut {
 
 /// Returns `true` if profiles lack what the kernel side drops for this reason.
 fn is_of_profiles(reason: &str) -> bool {
-    !matches!(reason, "cgroup_table" | "event_read" | "cgroup_ring" | "sensor_table")
+    !matches!(reason, "cgroup_table" | "cgroup_share" | "event_read" | "cgroup_ring" | "sensor_table")
         && sensors::drops().all(|own| own.name != reason)
 }
 

@@ -15,6 +15,7 @@ use super::{
     error::LoadError,
     hash_key::HashKey,
     host::in_initial_pid_namespace,
+    listed,
     load::SensorSettings,
     object::{Object, fd},
     orders::{Lowered, apart_ns},
@@ -127,9 +128,11 @@ pub(super) fn layout(
         .global("copies_enabled", u8::from(settings.copies))
         .global("user_frames", u8::from(settings.user_frames))
         .global("sees_all_tasks", u8::from(in_initial_pid_namespace()))
+        .global("max_cgroups", settings.max_cgroups)
         .global("slot_shift", rows.slot_shift())
         .global("sensor_slot_shift", rows.sensor_slot_shift())
-        .size("cgroups", settings.max_cgroups)
+        .size(listed::CGROUPS, settings.max_cgroups)
+        .size(listed::CHARGED, settings.max_cgroups)
         .size("rows_so_far", settings.max_cgroups)
         .size("rows", rows.slots())
         .size("rows_by_id", rows.by_id())

@@ -27,6 +27,7 @@ mod hash_key;
 pub mod host;
 mod hotplug;
 pub mod isolation;
+mod listed;
 mod load;
 pub mod memory;
 mod mounts;

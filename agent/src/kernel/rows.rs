@@ -4,7 +4,7 @@
 //! first in the slot, and by its id on the remaining CPUs. The rows of a sensor are in two tables of the same kind.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     io,
     iter::once,
     mem,
@@ -14,6 +14,7 @@ use podperf_ebpf::abi;
 use tracing::debug;
 
 use super::{
+    listed::{CGROUPS, List},
     object::{Object, fd, raw_program},
     raw::{self, Then},
     reading::{RawRow, sum},
@@ -50,6 +51,8 @@ pub(super) struct Rows {
     suspects: HashSet<u64>,
     /// CPUs that are interrupted only to free copies that they have.
     quiet: HashSet<usize>,
+    /// The list of the cgroups that have rows.
+    list: List,
 }
 
 impl Rows {
@@ -59,7 +62,7 @@ impl Rows {
         let slots = max_cgroups.clamp(2, 1 << 31).next_power_of_two();
         let sensors = on.iter().map(|sensor| (*sensor, sensors::first_of(sensor))).collect();
         let (stale, suspects, quiet) = (HashSet::new(), HashSet::new(), HashSet::new());
-        Self { slots, copies, sensors, stale, swept_ns: 0, suspects, quiet }
+        Self { slots, copies, sensors, stale, swept_ns: 0, suspects, quiet, list: List::new(max_cgroups) }
     }
 
     /// Interrupts these CPUs only to free copies that they have.
@@ -125,7 +128,7 @@ impl Rows {
     /// Reads all rows, each as the sum over all CPUs.
     pub(super) fn read(&self, object: &Object) -> io::Result<Vec<RawRow>> {
         let mut ids = Vec::new();
-        raw::read_all(fd(object, "cgroups")?, 1, Then::Keep, |id: u64, _: &[u64]| ids.push(id))?;
+        raw::read_all(fd(object, CGROUPS)?, 1, Then::Keep, |id: u64, _: &[u64]| ids.push(id))?;
         let mut parts_of: HashMap<u64, Vec<abi::podperf_cgroup>> = HashMap::new();
         raw::read_all(fd(object, "rows_by_id")?, self.copies, Then::Keep, |id: u64, copies: &[_]| {
             parts_of.entry(id).or_default().extend(copies);
@@ -152,7 +155,7 @@ impl Rows {
         // From here on these rows are not read. A program that still settles such a cgroup adds it again, with a new
         // row.
         let is_out = |id: &&CgroupId| {
-            let deleted = fd(object, "cgroups").and_then(|cgroups| raw::delete(cgroups, id.0));
+            let deleted = fd(object, CGROUPS).and_then(|cgroups| raw::delete(cgroups, id.0));
             deleted.inspect_err(|error| debug!(%id, %error, "not forgotten")).is_ok()
         };
         let forgotten: Vec<_> = dead.iter().filter(is_out).copied().collect();
@@ -160,7 +163,17 @@ impl Rows {
         if let Err(error) = self.free_rows(object, &ids) {
             debug!(cgroups = ids.len(), %error, "not all rows are freed, the next sweep does it");
         }
+        if !ids.is_empty()
+            && let Err(error) = self.list.recount(object)
+        {
+            debug!(%error, "the list of cgroups is not counted again, the next sweep does it");
+        }
         forgotten
+    }
+
+    /// Tells the programs below which cgroups others have names of their own, and in how many levels.
+    pub(super) fn name_levels(&mut self, object: &Object, levels: &BTreeMap<CgroupId, u64>) -> io::Result<()> {
+        self.list.name_levels(object, levels)
     }
 
     fn free_rows(&mut self, object: &Object, ids: &[u64]) -> io::Result<()> {
@@ -223,6 +236,7 @@ impl Rows {
         if suspects.is_empty() && self.swept_ns > 0 && now_ns.saturating_sub(self.swept_ns) < SWEEP_EVERY_NS {
             return Ok(());
         }
+        self.list.recount(object)?;
         let found = self.without_cgroup(object)?;
         if suspects.is_empty() {
             (self.swept_ns, self.suspects) = (now_ns, found);
@@ -249,7 +263,7 @@ impl Rows {
         }
         raw::read_words(fd(object, ROWS_SO_FAR)?, RawRow::WORDS, Then::Keep, |id: u64, _| ids.extend([id]))?;
         // Last, so that a cgroup that appears meanwhile is not among those without a cgroup.
-        raw::read_words(fd(object, "cgroups")?, 1, Then::Keep, |id: u64, _| {
+        raw::read_words(fd(object, CGROUPS)?, 1, Then::Keep, |id: u64, _| {
             ids.remove(&id);
         })?;
         Ok(ids)

@@ -19,6 +19,7 @@ use super::{
     error::LoadError,
     flush::{flush, flush_without},
     hotplug::Hotplug,
+    listed::forget_charged,
     load::{SensorSettings, Tracepoint},
     object::{Object, fd, identity},
     orders::apart_ns,
@@ -344,6 +345,25 @@ impl Sensors {
     /// settle a task of such a cgroup, a new row appears.
     pub fn forget_cgroups(&mut self, dead: &[CgroupId]) -> Vec<CgroupId> {
         self.rows.forget(&self.object, dead)
+    }
+
+    /// Forgets where the work of removed cgroups without a row was charged.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses. The next call then forgets them.
+    pub fn forget_charged(&self, is_gone: impl Fn(CgroupId) -> bool) -> io::Result<()> {
+        forget_charged(&self.object, is_gone)
+    }
+
+    /// Tells the programs below which cgroups others have names of their own, and in how many levels. Without this each
+    /// cgroup of root may take any row.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel refuses. The next call then writes all levels.
+    pub fn name_levels(&mut self, levels: &BTreeMap<CgroupId, u64>) -> io::Result<()> {
+        self.rows.name_levels(&self.object, levels)
     }
 
     /// Frees rows that no reading returns, at the start and then every five minutes.

@@ -21,7 +21,7 @@ struct Row {
 const ROWS: [Row; 7] = [
     Row {
         reason: "cgroup_table",
-        lost: "a cgroup found no row, and was not counted",
+        lost: "a cgroup found no row, and is counted in one above it, or not at all",
         remedy: "raise `cgroups.max` and restart the agent",
     },
     Row {
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_is_sent_or_found_again_is_no_loss() {
-        let drops = [("cgroup_ring", 9), ("stack_ring", 9), ("task_busy", 9), ("long_wait", 9)];
+        let drops = [("cgroup_ring", 9), ("cgroup_share", 9), ("stack_ring", 9), ("task_busy", 9), ("long_wait", 9)];
         assert_eq!(Losses::default().note(&drops, SECOND).0, State::Healthy);
     }
 

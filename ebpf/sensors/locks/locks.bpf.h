@@ -48,10 +48,11 @@ struct {
 	__type(value, __u32);
 } locks_shares SEC(".maps");
 
-/* Returns the share of a cgroup. */
+/* Returns the share of a cgroup. All cgroups with one outer cgroup have the same. */
 static __always_inline __u32 lock_share(__u64 cgroup)
 {
-	__u32 share = sensor_slot(cgroup);
+	__u64 outer = outer_of(cgroup);
+	__u32 share = sensor_slot(outer ? outer : cgroup);
 
 	return share == ALL_SHARES ? ALL_SHARES + 1 : share;
 }
