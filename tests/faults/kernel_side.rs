@@ -115,7 +115,7 @@ fn a_full_table_of_cgroups_is_told_with_the_way_out() -> Result<()> {
     }
     let metrics = agent.fresh_metrics()?;
     let count = dropped(&metrics, "cgroup_table")?;
-    // There is at least one loss for each cgroup without a row.
+    // Each cgroup without a row is counted at least once.
     ensure!(count >= f64::from(u32::try_from(CGROUPS - ROOM)?), "{count} losses of {CGROUPS} cgroups in {ROOM} rows");
     let detail = wait_for_part(&agent, "losses", "degraded", &["cgroup_table", "raise `cgroups.max`"])?;
     agent.wait_for_log("`cgroups.max`", SOON)?;
@@ -129,7 +129,7 @@ fn a_full_table_of_cgroups_is_told_with_the_way_out() -> Result<()> {
     row(
         &format!("{CGROUPS} cgroups, room for {ROOM} (`cgroups.max`)"),
         &format!("`losses degraded {detail}`"),
-        &format!("of what {short} cgroups did: `cgroup_table` says {count}"),
+        &format!("the rows of {short} cgroups, whose time is in rows above them: `cgroup_table` says {count}"),
     );
     Ok(())
 }

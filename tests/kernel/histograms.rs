@@ -23,7 +23,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_queue_is_as_long_as_who_is_before,
 ];
 
-const ON: &str = "sensors: {histograms: {enabled: true}}\nmetrics: {classicBuckets: true}";
+pub(crate) const ON: &str = "sensors: {histograms: {enabled: true}}\nmetrics: {classicBuckets: true}";
 const WAIT: &str = "podperf_cgroup_wait_duration_seconds";
 const QUEUE: &str = "podperf_cgroup_runqueue_latency_seconds";
 
@@ -38,7 +38,7 @@ fn bucket(metrics: &Metrics, family: &str, cgroup: &TestCgroup, labels: &[(&str,
 }
 
 /// Checks that the sums of all histograms are the counters of the same states, to the nanosecond. The load has ended.
-fn sums_are_the_counters(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
+pub(crate) fn sums_are_the_counters(metrics: &Metrics, cgroup: &TestCgroup) -> Result<()> {
     let states = [("interruptible", WAIT), ("uninterruptible", WAIT), ("throttled", WAIT), ("run_queue", QUEUE)];
     for (state, family) in states {
         let labels: &[_] = if family == QUEUE { &[] } else { &[("state", state)] };
