@@ -3,37 +3,47 @@
 //! A container or a user may make any number of cgroups. The kernel side counts those below the levels of names in the
 //! container's or user's cgroup once its table is half full. So a level here is one in which only root makes cgroups.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use podperf_ebpf::abi;
 
 use super::{FlatPath, KubePath, Place};
 use crate::model::ids::CgroupId;
 
 /// The first levels of the tree, in which services, and containers outside of `kubepods`, are found.
 const FIRST: usize = 2;
+/// The number of cgroups for which the kernel side has room.
+const MOST: usize = abi::PODPERF_NAMED_PARTS as usize;
 
-/// Returns cgroups with the number of levels below them in which cgroups have names: the root of the tree, and the
-/// directories of pods and of containers outside of `kubepods`. `depth` is the number of levels in which cgroups have
-/// series.
+/// Returns cgroups with the number of levels below them in which cgroups have names: the root of the tree, the
+/// directories of pods and of containers outside of `kubepods`, the directories above these, and containers at level 1.
+/// `depth` is the number of levels in which cgroups have series.
 #[must_use]
 pub fn named_levels<'a, C>(cgroups: C, depth: usize) -> BTreeMap<CgroupId, u64>
 where
     C: Iterator<Item = (CgroupId, &'a Place)> + Clone,
 {
     let outside: HashSet<&str> = cgroups.clone().filter_map(|(_, place)| parent_outside(place)).collect();
-    let (mut root, mut of_root) = (None, depth.max(FIRST));
-    let mut levels = BTreeMap::new();
-    for (id, Place { path, .. }) in cgroups {
-        if &**path == "/" {
-            root = Some(id);
-        } else if let Some(below) = levels_below(path, &outside) {
-            let level = path.matches('/').count();
-            levels.insert(id, below.max(depth.saturating_sub(level)) as u64);
-            // The kernel side searches from the root down to here.
-            of_root = of_root.max(level);
+    let parent = |(_, place): (CgroupId, &'a Place)| Some((&*place.path, levels_below(&place.path, &outside)?));
+    let parents: HashMap<&str, usize> = cgroups.clone().filter_map(parent).collect();
+    let above: HashSet<&str> = parents.keys().flat_map(|path| directories_above(path)).collect();
+    let (mut levels, mut closed) = (BTreeMap::new(), Vec::new());
+    for (id, place) in cgroups {
+        let path = &*place.path;
+        let level = path.matches('/').count();
+        let of_series = depth.saturating_sub(level);
+        if path == "/" {
+            levels.insert(id, depth.max(FIRST) as u64);
+        } else if let Some(below) = parents.get(path) {
+            levels.insert(id, of_series.max(*below) as u64);
+        } else if above.contains(path) {
+            levels.insert(id, of_series.max(1) as u64);
+        } else if level == 1 && (place.is_container() || path.starts_with("/lxc.")) {
+            closed.push((id, 0));
         }
     }
-    levels.extend(root.map(|root| (root, of_root as u64)));
-    levels
+    // The root of the tree has the smallest id. Many containers must not displace the directories of pods.
+    levels.into_iter().chain(closed).take(MOST).collect()
 }
 
 /// Returns the number of levels below a directory in which pods and containers are; `None` for other directories, and
@@ -45,6 +55,11 @@ fn levels_below(path: &str, outside: &HashSet<&str>) -> Option<usize> {
     // Only the runtime makes directories in its own service.
     let of_runtime = path.strip_suffix(".service").unwrap_or(path);
     (outside.contains(path) && !FlatPath::is_users(of_runtime)).then_some(1)
+}
+
+/// Returns the directories above a path, without the root of the tree.
+fn directories_above(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').skip(1).map(|(at, _)| &path[..at])
 }
 
 /// Returns the parent directory of a container that is outside of its pod's directory.
@@ -86,8 +101,10 @@ mod tests {
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod01234567_89ab_cdef_0123_456789abcdef.slice",
         ];
         assert_eq!(levels(&systemd, 2), [(1, 2), (2, 2), (3, 2)]);
-        let deep = ["/", "/a", "/a/b", "/a/b/kubepods", "/a/b/kubepods/besteffort", "/a/b/kubepods/other"];
-        assert_eq!(levels(&deep, 2), [(1, 4), (4, 2), (5, 2)]);
+        // The names of others end where they did: only the way to the pods is longer.
+        let deep = ["/", "/a", "/a/b", "/a/b/kubepods", "/a/b/kubepods/besteffort", "/a/b/kubepods/other", "/c"];
+        assert_eq!(levels(&deep, 2), [(1, 2), (2, 1), (3, 1), (4, 2), (5, 2)]);
+        assert_eq!(levels(&deep, 4), [(1, 4), (2, 3), (3, 2), (4, 2), (5, 2)]);
     }
 
     #[test]
@@ -99,6 +116,23 @@ mod tests {
         let [in_service, in_container] = [service, &container].map(|parent| format!("{parent}/{name}"));
         let paths = ["/", service, &in_service, other, &container, &in_container];
         assert_eq!(levels(&paths, 2), [(1, 2), (2, 1)]);
+    }
+
+    #[test]
+    fn the_names_in_a_container_at_level_1_end_there() {
+        let id = "4f1c6a0b9d8e7f3a2b5c4d6e8f0a1b3c5d7e9f1a3b5c7d9e0f2a4b6c8d0e1f2a";
+        let (flat, inner) = (format!("/crio-{id}"), format!("/crio-{id}/inner"));
+        let paths = ["/", "/lxc.payload.own", "/lxc.payload.own/inner", &flat, &inner, "/system.slice", "/user.slice"];
+        assert_eq!(levels(&paths, 2), [(1, 2), (2, 0), (4, 0)]);
+    }
+
+    #[test]
+    fn many_containers_displace_no_directory_of_pods() {
+        let containers: Vec<_> = (0..2 * MOST).map(|number| format!("/lxc.payload.{number}")).collect();
+        let paths: Vec<_> =
+            ["/"].into_iter().chain(containers.iter().map(String::as_str)).chain(["/kubepods"]).collect();
+        let found = levels(&paths, 2);
+        assert_eq!((found.len(), found[0], found[MOST - 1]), (MOST, (1, 2), (paths.len() as u64, 2)));
     }
 
     #[test]
