@@ -2,8 +2,9 @@
 /*
  * The budget of walks. Each CPU may make a fixed number of walks a second, and saves up unused ones for about a second.
  * When half of the budget is spent, walks are made at random: the odds fall with the rest of the budget, and each walk
- * stands for as many waits as the odds say. So no total is biased. Besides, each cgroup has a share of its own, so that
- * a noisy cgroup does not use up the share of a quiet one. The agent lowers the budget while podperf costs too much.
+ * stands for as many waits as the odds say. So no total is biased. Besides, each outer cgroup (listed.bpf.h) has a
+ * share of its own, so that a noisy one does not use up the share of a quiet one. The agent lowers the budget while
+ * podperf costs too much.
  */
 #ifndef PODPERF_BUDGET_BPF_H
 #define PODPERF_BUDGET_BPF_H
@@ -11,6 +12,7 @@
 #include "control.bpf.h"
 #include "cpu.bpf.h"
 #include "kernel.h"
+#include "listed.bpf.h"
 #include "podperf.h"
 
 /* The most that a CPU saves up, in nanoseconds: 1.07 s, a power of two. */
@@ -32,6 +34,17 @@ static __always_inline __u32 share_of(__u64 cgroup, __u32 shares)
 	return (__u64)((__u32)cgroup * PODPERF_SLOT_SPREAD) * shares >> 32;
 }
 
+/*
+ * Returns the share of `cgroup`, where all cgroups with one outer cgroup have the same. So no number of cgroups that a
+ * container makes takes the shares of others.
+ */
+static __noinline __u32 outer_share(__u64 cgroup, __u32 shares)
+{
+	__u64 outer = outer_of(cgroup);
+
+	return share_of(outer ? outer : cgroup, shares);
+}
+
 /* Returns the spent part of the time that can be saved up, in nanoseconds. */
 static __always_inline __u64 spent(__u64 paid_ns, __u64 now)
 {
@@ -49,13 +62,14 @@ static __always_inline void pay(__u64 *paid_ns, __u64 now, __u64 price)
  */
 __noinline __u32 may_walk(__u64 cgroup, __u64 now)
 {
-	__u32 share = share_of(cgroup, PODPERF_WALK_SHARES), odds = 1;
-	__u64 *paid = bpf_map_lookup_elem(&walk_shares, &share);
-	__u64 walk_every_ns = orders.walk_every_ns, price = walk_every_ns * PODPERF_WALK_SHARES, used;
+	__u64 walk_every_ns = orders.walk_every_ns, price = walk_every_ns * PODPERF_WALK_SHARES, used, *paid;
 	struct podperf_cpu *cpu = this_cpu();
+	__u32 share, odds = 1;
 
 	if (!walk_every_ns || !cpu)
 		return 1;
+	share = outer_share(cgroup, PODPERF_WALK_SHARES);
+	paid = bpf_map_lookup_elem(&walk_shares, &share);
 	/* With a small budget, a share allows one walk each time that it has been silent for long enough. */
 	if (price > BUDGET_SAVED_NS)
 		price = BUDGET_SAVED_NS;

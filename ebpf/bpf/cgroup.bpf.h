@@ -17,6 +17,8 @@
 
 /* 32 minus the binary logarithm of the size of `rows`. */
 const volatile __u32 slot_shift = 20;
+/* The number of rows in `rows_by_id` that cgroups with an outer cgroup may have. */
+const volatile __u32 max_inner_rows = 512;
 
 /*
  * Slot -> facts and counts of the cgroup that came first on that CPU. Each CPU adds to its own copy. The agent reads
@@ -47,6 +49,16 @@ static __always_inline __u64 cgroup_id(struct task_struct *task)
 	return task->cgroups->dfl_cgrp->kn->id;
 }
 
+/*
+ * Adds the cgroup of `task` to the list, and finds its outer cgroup if it is not known. Its stack is not part of its
+ * caller's.
+ */
+static __noinline int list_cgroup_of(struct task_struct *task)
+{
+	charged_to(cgroup_id(task), (__u64)BPF_CORE_READ(task, cgroups, dfl_cgrp));
+	return 0;
+}
+
 /* Returns this CPU's copy of the slot of `id`. Another cgroup may have the slot. */
 static __always_inline struct podperf_cgroup *slot_of(__u64 id)
 {
@@ -59,12 +71,14 @@ static __always_inline struct podperf_cgroup *slot_of(__u64 id)
 
 /*
  * Returns the row of `id` on this CPU: its slot, which it takes if the slot is free, or a row by id, which is made if
- * there is none. Returns NULL if `id` is not in `cgroups`, or when there is no room. A cgroup with an outer cgroup has
- * no row by id: no number of such cgroups fills `rows_by_id`.
+ * there is none. Returns NULL if `id` is not in `cgroups`, or when there is no room. All cgroups with an outer cgroup
+ * together have a part of `rows_by_id`: no number of them fills it.
  */
-static __noinline struct podperf_cgroup *known_row(__u64 id)
+static __always_inline struct podperf_cgroup *find_row(__u64 id)
 {
 	struct podperf_cgroup *slot = slot_of(id), *row;
+	__u32 key = PODPERF_USED_INNER_ROWS;
+	volatile __u64 *inner_rows = NULL;
 	__u64 *outer;
 
 	if (!slot || slot->id == id)
@@ -81,15 +95,25 @@ static __noinline struct podperf_cgroup *known_row(__u64 id)
 		slot->id = id;
 		return slot;
 	}
-	if (*outer != id)
-		return NULL;
-	bpf_map_update_elem(&rows_by_id, &id, &no_facts, BPF_NOEXIST);
+	if (*outer != id) {
+		inner_rows = bpf_map_lookup_elem(&cgroups_used, &key);
+		if (!inner_rows || *inner_rows >= max_inner_rows)
+			return NULL;
+	}
+	if (!bpf_map_update_elem(&rows_by_id, &id, &no_facts, BPF_NOEXIST) && inner_rows)
+		__sync_fetch_and_add(inner_rows, 1);
 	row = bpf_map_lookup_elem(&rows_by_id, &id);
 	if (!row)
 		return NULL;
 found:
 	row->id = id;
 	return row;
+}
+
+/* The same as a function of its own. */
+static __noinline struct podperf_cgroup *known_row(__u64 id)
+{
+	return find_row(id);
 }
 
 /*
@@ -131,16 +155,6 @@ static __noinline struct podperf_cgroup *claim_row(__u64 id, struct task_struct 
 		return row;
 	id = charged_here(id, (__u64)BPF_CORE_READ(task, cgroups, dfl_cgrp));
 	return id ? known_row(id) : NULL;
-}
-
-/* Returns the row of `id` on this CPU, or NULL. Makes a row only if `id` is in `cgroups`. */
-static __always_inline struct podperf_cgroup *row_of(__u64 id)
-{
-	struct podperf_cgroup *row = slot_of(id);
-
-	if (row && row->id == id)
-		return row;
-	return known_row(id);
 }
 
 /*

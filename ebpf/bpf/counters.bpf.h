@@ -83,7 +83,10 @@ static __always_inline void count_event(void *event, __u32 n, struct podperf_cpu
 	if (nr_events > (n) && (open & (1U << (n)))) \
 		count_event(&event##n, n, cpu, row);
 
-/* Charges the counters to the cgroup on the CPU. `row` is the row that was used last, mostly the right one, or NULL. */
+/*
+ * Charges the counters to the cgroup on the CPU. `row` is the row to which work in this cgroup is charged, or NULL if it
+ * is not known.
+ */
 static __always_inline void charge_counters(struct podperf_cpu *cpu, struct podperf_cgroup *row)
 {
 	struct podperf_control *control = this_control();
@@ -100,7 +103,7 @@ static __always_inline void charge_counters(struct podperf_cpu *cpu, struct podp
 	}
 	if (!open || cpu->cgroup == PODPERF_NOBODY)
 		row = NULL;
-	else if (!row || row->id != cpu->cgroup)
+	else if (!row)
 		row = cgroup_row(cpu->cgroup);
 	FOR_EACH_EVENT(COUNT)
 }

@@ -18,12 +18,17 @@
 #include "kernel.h"
 #include "podperf.h"
 
-/* The size of `cgroups`. */
+/*
+ * The size of `cgroups`; the number of entries up to which it takes cgroups with an outer cgroup; and the same for
+ * cgroups without one. The rest is for cgroups at level 1, which take work that finds no room. The agent sets all three.
+ */
 const volatile __u32 max_cgroups = 4096;
+const volatile __u32 max_inner_cgroups = 2048;
+const volatile __u32 max_outer_cgroups = 3840;
 
 /*
  * Id of a cgroup that has rows -> its outer cgroup; 0: not known yet. The programs add cgroups, the agent deletes
- * removed ones.
+ * removed ones. It writes 0 when the levels of names have changed.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -33,19 +38,20 @@ struct {
 } cgroups SEC(".maps");
 
 /*
- * 0 -> the number of cgroups in `cgroups`. The programs count what they add, and the agent counts again after it has
+ * enum podperf_used -> a number of entries. The programs count what they add, and the agent counts again after it has
  * deleted some.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, PODPERF_USED);
 	__type(key, __u32);
 	__type(value, __u64);
 } cgroups_used SEC(".maps");
 
 /*
- * Id of a cgroup that found no room in `cgroups` -> the cgroup to which its work is charged. The programs write it, so
- * that they search once. The agent deletes removed cgroups, and all when `cgroups` has room again.
+ * Id of a cgroup that found no room in `cgroups` -> the cgroup to which its work is charged, with LOST if that is not
+ * its outer cgroup. The programs write it, so that they search once. The agent deletes removed cgroups, and all when
+ * `cgroups` has room again.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -57,13 +63,15 @@ struct {
 /* Cgroup id -> the number of levels below it in which cgroups have names of their own. The agent writes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, PODPERF_NAMED_PARTS);
+	__uint(max_entries, 2 * PODPERF_NAMED_PARTS);
 	__type(key, __u64);
 	__type(value, __u64);
 } named_levels SEC(".maps");
 
 /* The id of the root of the cgroup2 tree. */
 #define ROOT_ID 1ULL
+/* See `charged`. No id of a cgroup is as large. */
+#define LOST (1ULL << 63)
 
 /* The place of a cgroup in the tree. */
 struct place {
@@ -133,11 +141,15 @@ static __always_inline void find_place(__u64 id, __u64 address, struct place *pl
 /* Adds `id` to `cgroups` while less than `most` cgroups are there. Returns true if it is there. */
 static __noinline bool list_cgroup(__u64 id, __u64 outer, __u64 most)
 {
-	__u32 zero = 0;
-	volatile __u64 *used = bpf_map_lookup_elem(&cgroups_used, &zero);
+	__u32 key = PODPERF_USED_CGROUPS;
+	volatile __u64 *used = bpf_map_lookup_elem(&cgroups_used, &key);
+	__u64 *entry = bpf_map_lookup_elem(&cgroups, &id);
 
-	if (bpf_map_lookup_elem(&cgroups, &id))
+	if (entry) {
+		if (!*entry)
+			*entry = outer;
 		return true;
+	}
 	if (!used || *used >= most)
 		return false;
 	/* Another CPU may add the id first: then this update fails, and the second lookup finds the id. */
@@ -155,8 +167,7 @@ static __noinline bool list_cgroup(__u64 id, __u64 outer, __u64 most)
  */
 __noinline __u64 charged_to(__u64 id, __u64 address)
 {
-	__u64 all = max_cgroups, roots = all - all / PODPERF_SPARE_SHARE, to = ROOT_ID, *entry, *known;
-	__u32 reason = PODPERF_DROP_CGROUP_TABLE;
+	__u64 to = ROOT_ID | LOST, *entry, *known;
 	struct place place = {};
 	bool has_outer = false;
 
@@ -165,38 +176,40 @@ __noinline __u64 charged_to(__u64 id, __u64 address)
 		return id;
 	if (!entry) {
 		known = bpf_map_lookup_elem(&charged, &id);
-		if (known)
-			return *known;
+		if (known) {
+			/* A loss is counted as long as it goes on. */
+			if (*known & LOST)
+				drop(PODPERF_DROP_CGROUP_TABLE);
+			return *known & ~LOST;
+		}
 	}
 	find_place(id, address, &place);
 	/* The outer cgroup comes first: it also gets the work in `id` on CPUs where another cgroup has the slot. */
 	if (place.outer && place.outer != id)
-		has_outer = list_cgroup(place.outer, place.outer, roots);
+		has_outer = list_cgroup(place.outer, place.outer, max_outer_cgroups);
 	if (entry) {
 		*entry = place.outer;
 		return id;
 	}
-	if (list_cgroup(id, place.outer, place.outer == id ? roots : all / PODPERF_INNER_SHARE))
+	if (list_cgroup(id, place.outer, place.outer == id ? max_outer_cgroups : max_inner_cgroups))
 		return id;
 	if (!place.outer)
 		return 0;
-	if (has_outer) {
+	if (has_outer)
 		to = place.outer;
-		reason = PODPERF_DROP_CGROUP_SHARE;
-	} else if (place.first && place.first != id && list_cgroup(place.first, place.first, all)) {
-		to = place.first;
-	} else if (!list_cgroup(ROOT_ID, ROOT_ID, all)) {
-		to = 0;
-	}
-	if (!to)
+	else if (place.first && place.first != id && list_cgroup(place.first, place.first, max_cgroups))
+		to = place.first | LOST;
+	else if (!list_cgroup(ROOT_ID, ROOT_ID, max_cgroups))
 		return 0;
 	/* A cgroup in a container is no loss, and is counted once. If `charged` is full, it is searched for each time. */
-	if (!bpf_map_update_elem(&charged, &id, &to, BPF_NOEXIST) || reason == PODPERF_DROP_CGROUP_TABLE)
-		drop(reason);
-	return to;
+	if (!bpf_map_update_elem(&charged, &id, &to, BPF_NOEXIST) && !(to & LOST))
+		drop(PODPERF_DROP_CGROUP_SHARE);
+	if (to & LOST)
+		drop(PODPERF_DROP_CGROUP_TABLE);
+	return to & ~LOST;
 }
 
-/* Returns the id of the cgroup to which the work in `id` is charged, or `id` if none was charged yet. */
+/* Returns the id of the cgroup to which the work in `id` is charged; 0 if none was charged yet. */
 static __always_inline __u64 charged_of(__u64 id)
 {
 	__u64 *to;
@@ -204,17 +217,18 @@ static __always_inline __u64 charged_of(__u64 id)
 	if (bpf_map_lookup_elem(&cgroups, &id))
 		return id;
 	to = bpf_map_lookup_elem(&charged, &id);
-	return to ? *to : id;
+	return to ? *to & ~LOST : 0;
 }
 
-/* Returns the outer cgroup of `id`, or the one to which its work is charged; 0 if none was charged yet. */
+/* Returns the outer cgroup of `id`, or the one to which its work is charged; 0 if it is not known. */
 static __always_inline __u64 outer_of(__u64 id)
 {
 	__u64 *outer = bpf_map_lookup_elem(&cgroups, &id);
 
-	if (!outer)
-		outer = bpf_map_lookup_elem(&charged, &id);
-	return outer ? *outer : 0;
+	if (outer)
+		return *outer;
+	outer = bpf_map_lookup_elem(&charged, &id);
+	return outer ? *outer & ~LOST : 0;
 }
 
 #endif

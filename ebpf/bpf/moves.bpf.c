@@ -44,7 +44,7 @@ static __noinline struct podperf_cgroup *row_left(__u64 id)
 	struct podperf_cgroup *row;
 
 	id = charged_of(id);
-	row = known_row(id);
+	row = id ? known_row(id) : NULL;
 	if (row)
 		return row;
 	id = outer_of(id);
@@ -142,16 +142,6 @@ waiting:
 		move_waiting(task);
 }
 
-/*
- * Adds the cgroup to which `task` has moved to the list: here the cgroups above it are known, also if the task leaves
- * it before its first switch. Its stack is not part of its caller's.
- */
-static __noinline int list_new_cgroup(struct task_struct *task)
-{
-	charged_to(cgroup_id(task), (__u64)BPF_CORE_READ(task, cgroups, dfl_cgrp));
-	return 0;
-}
-
 SEC("tp_btf/cgroup_attach_task")
 int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct task_struct *task, bool threadgroup)
 {
@@ -162,7 +152,8 @@ int BPF_PROG(cgroup_attach_task, struct cgroup *to, const char *path, struct tas
 	if (!cpu || !counts() || to->root->hierarchy_id)
 		return 0;
 	began = begin_run(cpu, PODPERF_PROGRAM_CGROUP_ATTACH_TASK);
-	list_new_cgroup(task);
+	/* Here the cgroups above the new one are known, also if the task leaves it before its first switch. */
+	list_cgroup_of(task);
 	if (task != current)
 		move_other(task);
 	/*

@@ -67,14 +67,10 @@
 /* Number of ids that one run of `forget` takes: a raw tracepoint has no more arguments. */
 #define PODPERF_FORGET_MAX 12
 
-/* The largest number of entries of `named_levels`. */
-#define PODPERF_NAMED_PARTS 64
+/* The largest number of entries of `named_levels`; the map has room for as many old ones meanwhile. */
+#define PODPERF_NAMED_PARTS 256
 /* Number of levels that are searched for an outer cgroup, see listed.bpf.h. Deeper cgroups have no names. */
 #define PODPERF_TREE_LEVELS 16
-/* One in this number of entries of `cgroups` is for cgroups that have an outer cgroup. */
-#define PODPERF_INNER_SHARE 2
-/* One in this number of entries of `cgroups` is only for cgroups at level 1, which take work that finds no room. */
-#define PODPERF_SPARE_SHARE 16
 
 /*
  * The activity that time was spent on. The first values are the ways in which a task left the CPU, in the order of the
@@ -279,9 +275,16 @@ struct podperf_sample_sum {
 	__u64 last_ns;   /* end of the last one, CLOCK_MONOTONIC */
 };
 
-/* Number of shares of the budget of walks, and of a table of samples. A cgroup's id determines its share. */
+/* Number of shares of the budget of walks, and of a table of samples. The id of a cgroup determines a share. */
 #define PODPERF_WALK_SHARES 64
 #define PODPERF_SAMPLE_SHARES 1024
+
+/* The keys of `cgroups_used`. */
+enum podperf_used {
+	PODPERF_USED_CGROUPS,    /* the number of cgroups in `cgroups` */
+	PODPERF_USED_INNER_ROWS, /* the number of rows in `rows_by_id` of cgroups that have an outer cgroup */
+	PODPERF_USED,
+};
 
 /* The tables of samples: two tables of waits, which are written in turn, and two tables of time on the CPU. */
 enum podperf_sample_table {

@@ -48,14 +48,15 @@ struct {
 #define E2BIG 7
 
 /*
- * Inserts the key's sum into `table`. Returns 0, -EEXIST if another CPU was first, or another error. The table has room
- * for `room` keys, and a cgroup may have as many keys as are still free: so there is always room for one more cgroup.
- * If `room` is 0, only the size of the table is a limit.
+ * Inserts the key's sum into `samples`. Returns 0, -EEXIST if another CPU was first, or another error. `place` is the
+ * number of the table times PODPERF_SAMPLE_SHARES, plus the share: a call has no more arguments. The table has room for
+ * `room` keys, and a share may have as many keys as are still free: so there is always room for one more. If `room` is
+ * 0, only the size of the table is a limit.
  */
 static __noinline long insert(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
-			      __u32 table, __u32 room)
+			      __u32 place, __u32 room)
 {
-	__u32 share;
+	__u32 table = place / PODPERF_SAMPLE_SHARES, share = place % PODPERF_SAMPLE_SHARES;
 	struct podperf_samples_used *used;
 	long error;
 
@@ -64,7 +65,6 @@ static __noinline long insert(void *samples, struct podperf_sample_key *key, str
 	used = bpf_map_lookup_elem(&samples_used, &table);
 	if (!used)
 		return -E2BIG;
-	share = share_of(key->cgroup, PODPERF_SAMPLE_SHARES) % PODPERF_SAMPLE_SHARES;
 	if (room && (__u64)used->keys + used->by_cgroup[share] >= room)
 		return -E2BIG;
 	error = bpf_map_update_elem(samples, key, fresh, BPF_NOEXIST);
@@ -75,14 +75,19 @@ static __noinline long insert(void *samples, struct podperf_sample_key *key, str
 	return error;
 }
 
-/* Adds to the key's sum, or inserts the sum. Returns an error when the table has no room or is locked. */
+/*
+ * Adds to the key's sum, or inserts the sum. Returns an error when the table has no room or is locked. The shares of
+ * waits are those of outer cgroups. The sampler cannot find these, so it has a share for each cgroup.
+ */
 static __always_inline long add_to(void *samples, struct podperf_sample_key *key, struct podperf_sample_sum *fresh,
-				   __u32 table, __u32 room)
+				   __u32 table, __u32 room, bool is_wait)
 {
 	struct podperf_sample_sum *sum = bpf_map_lookup_elem(samples, key);
 
 	if (!sum) {
-		long error = insert(samples, key, fresh, table, room);
+		__u32 share = is_wait ? outer_share(key->cgroup, PODPERF_SAMPLE_SHARES)
+				      : share_of(key->cgroup, PODPERF_SAMPLE_SHARES);
+		long error = insert(samples, key, fresh, table * PODPERF_SAMPLE_SHARES + share, room);
 
 		if (error != -EEXIST)
 			return error;
@@ -102,8 +107,8 @@ static __always_inline long add_to(void *samples, struct podperf_sample_key *key
 static __always_inline long add_wait_sum(struct podperf_sample_key *key, struct podperf_sample_sum *fresh, __u32 odd)
 {
 	if (odd)
-		return add_to(&waits_odd, key, fresh, PODPERF_WAITS_ODD, max_samples);
-	return add_to(&waits_even, key, fresh, PODPERF_WAITS_EVEN, max_samples);
+		return add_to(&waits_odd, key, fresh, PODPERF_WAITS_ODD, max_samples, true);
+	return add_to(&waits_even, key, fresh, PODPERF_WAITS_EVEN, max_samples, true);
 }
 
 /*
@@ -116,12 +121,13 @@ static __always_inline void add_oncpu_sample(struct podperf_sample_key *key, str
 	__u32 room = max_oncpu_samples - max_oncpu_samples / 8, table = odd ? PODPERF_ONCPU_ODD : PODPERF_ONCPU_EVEN;
 	long error;
 
-	error = odd ? add_to(&oncpu_odd, key, fresh, table, room) : add_to(&oncpu_even, key, fresh, table, room);
+	error = odd ? add_to(&oncpu_odd, key, fresh, table, room, false)
+		    : add_to(&oncpu_even, key, fresh, table, room, false);
 	if (!error)
 		return;
 	key->stack = 0;
 	key->tgid = 0;
-	if (odd ? add_to(&oncpu_odd, key, fresh, table, 0) : add_to(&oncpu_even, key, fresh, table, 0))
+	if (odd ? add_to(&oncpu_odd, key, fresh, table, 0, false) : add_to(&oncpu_even, key, fresh, table, 0, false))
 		drop(PODPERF_DROP_SAMPLE_TABLE);
 	else
 		drop(error == -E2BIG ? PODPERF_DROP_SAMPLE_STACK : PODPERF_DROP_SAMPLE_BUSY);
@@ -130,15 +136,17 @@ static __always_inline void add_oncpu_sample(struct podperf_sample_key *key, str
 /*
  * Adds `ns` of time off the CPU that are in no table to the row of a cgroup to which work was charged. Returns true if
  * there is a row. Programs that may be preempted must not call this: a row has one writer at a time. No other row is
- * searched for: the stacks of all calls together are limited. The verifier checks this function separately.
+ * searched for, and no function is called: this is where the longest chain of calls ends, and the stacks of all calls
+ * together are limited. The verifier checks this function separately.
  */
 __noinline int keep_unprofiled(__u64 cgroup, __u32 activity, __u64 ns)
 {
-	struct podperf_cgroup *row = row_of(cgroup);
 	struct podperf_cpu *cpu = this_cpu();
+	struct podperf_cgroup *row;
 
 	if (cpu)
 		cpu->unprofiled_ns += ns;
+	row = find_row(cgroup);
 	if (!row || activity >= PODPERF_WAITS)
 		return false;
 	row->unprofiled_ns[activity] += ns;

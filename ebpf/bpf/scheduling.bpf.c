@@ -32,8 +32,8 @@ static __always_inline void has_no_stack(struct task *t, __u64 reason)
 }
 
 /*
- * Settles `task`, which is current and leaves the CPU in the state `was` (0: unknown). Returns the row that the task
- * was charged to, or NULL.
+ * Settles `task`, which is current and leaves the CPU in the state `was` (0: unknown). Returns the row to which work in
+ * the cgroup on the CPU is charged, or NULL if it is not known.
  */
 static __always_inline struct podperf_cgroup *leave(void *ctx, struct task_struct *task, bool preempt, __u32 was,
 						    __u64 now, struct podperf_cpu *cpu)
@@ -150,6 +150,8 @@ int flush(void *ctx)
 		}
 		charge_counters(cpu, NULL);
 		cpu->cgroup = cgroup_id(current);
+		/* After the levels of names have changed, this finds the outer cgroup again. */
+		list_cgroup_of(current);
 	}
 	end_run(cpu, PODPERF_PROGRAM_FLUSH, now);
 	return 0;

@@ -27,13 +27,24 @@ static __always_inline __u32 sensor_slot(__u64 id)
 }
 
 /*
+ * Returns the id of the cgroup to which work in `id` is charged, and adds `id` to the list if it is new. Returns 0 when
+ * there is no room.
+ */
+static __always_inline __u64 charged_now(__u64 id)
+{
+	struct task_struct *current = bpf_get_current_task_btf();
+
+	return charged_to(id, (__u64)BPF_CORE_READ(current, cgroups, dfl_cgrp));
+}
+
+/*
  * Defines `NAME_enabled`, the maps of the sensor, and three functions. `NAME_row` returns the row on this CPU to which
  * work in a cgroup is charged, and makes it when it is new; it returns NULL when there is no room. It is the row of the
  * cgroup to which all work is charged (listed.bpf.h), or of its outer cgroup if another one has the slot: only cgroups
  * without an outer cgroup have rows by id. `NAME_row_without_lock` is for programs that may run while this CPU holds
- * the lock of a map: it makes no row by id, and counts no drop. `NAME_free` frees the slot of a cgroup on this CPU. It
- * clears the id last, since from then on another cgroup may claim the slot. The value of the maps is `struct
- * podperf_NAME`. The agent gives the maps their sizes: one entry while the sensor is off.
+ * the lock of a map: it makes no row by id, adds no cgroup to the list, and counts no drop. `NAME_free` frees the slot
+ * of a cgroup on this CPU. It clears the id last, since from then on another cgroup may claim the slot. The value of the
+ * maps is `struct podperf_NAME`. The agent gives the maps their sizes: one entry while the sensor is off.
  */
 #define SENSOR(name)                                                                              \
 	const volatile bool name##_enabled = false;                                               \
@@ -69,9 +80,12 @@ static __always_inline __u32 sensor_slot(__u64 id)
                                                                                                   \
 	static __noinline struct podperf_##name *name##_insert(__u64 id)                          \
 	{                                                                                         \
-		__u64 of = charged_of(id), outer = outer_of(of);                                  \
+		__u64 of = charged_now(id), outer = outer_of(of);                                 \
 		struct podperf_##name *row = name##_claim(of);                                    \
                                                                                                   \
+		/* After the levels of names have changed, it is not known for a while. */        \
+		if (!outer)                                                                       \
+			outer = of;                                                               \
 		if (!row && outer != of)                                                          \
 			row = name##_claim(outer);                                                \
 		if (row)                                                                          \
@@ -106,7 +120,9 @@ static __always_inline __u32 sensor_slot(__u64 id)
                                                                                                   \
 		if (row && row->id == id)                                                         \
 			return row;                                                               \
-		return name##_claim(charged_of(id));                                              \
+		id = charged_of(id);                                                              \
+		row = name##_claim(id);                                                           \
+		return row ? row : name##_claim(outer_of(id));                                    \
 	}                                                                                         \
                                                                                                   \
 	static __noinline int name##_free(__u64 id)                                               \

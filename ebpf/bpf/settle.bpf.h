@@ -124,18 +124,24 @@ static __always_inline struct task *current_task(struct task_struct *task, __u64
 	return t;
 }
 
-/* Settles `task`, which is current. The state of its CPU has the time of its switch-in and its cgroup. */
+/*
+ * Settles `task`, which is current. The state of its CPU has the time of its switch-in and its cgroup. Returns the row
+ * to which work in this cgroup is charged, or NULL if it is not known.
+ */
 static __always_inline struct podperf_cgroup *settle_current(struct task_struct *task, struct task *t,
 							     struct podperf_cpu *cpu)
 {
 	__u64 cgroup = cpu->cgroup;
+	struct podperf_cgroup *row;
 
 	if (t->moved_to) {
 		if (t->moved_since_ns == cpu->since_ns)
 			cgroup = t->moved_to;
 		t->moved_to = 0;
 	}
-	return settle(task, t, cgroup, cpu->since_ns);
+	row = settle(task, t, cgroup, cpu->since_ns);
+	/* If the task was moved, its own cgroup was charged. */
+	return t->cgroup == cpu->cgroup ? row : NULL;
 }
 
 #endif

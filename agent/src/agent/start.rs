@@ -23,8 +23,8 @@ use crate::{
         push::{Push, PushSettings},
     },
     kernel::{
-        self, AnsweringTime, LoadError, Pins, PinsError, SensorState, Sensors, host::Host, memory::Limit,
-        symbols::KernelNames,
+        self, AnsweringTime, LoadError, Pins, PinsError, SensorSettings, SensorState, Sensors, host::Host,
+        memory::Limit, symbols::KernelNames,
     },
     limits::{MemorySettings, cpu::Overhead, memory::GivenUp},
     model::status::{State, Status},
@@ -74,7 +74,10 @@ pub fn start(
     let exporter = parts::sends_profiles(&config).then(|| Exporter::new(config.otlp.settings(), node_name.clone()));
     let exporter = exporter.transpose()?.map(Arc::new);
 
-    let (mut sensors, pins) = start_sensors(&config, host, plan, &status)?;
+    let levels = collector::find_levels(cgroup_root, rules.selection.depth)
+        .with_context(|| format!("failed to walk `{}`", cgroup_root.display()))?;
+    let settings = SensorSettings { levels, ..parts::sensor_settings(&config, host) };
+    let (mut sensors, pins) = start_sensors(&config, &settings, plan, &status)?;
     let store = pins.is_some().then(|| Store::new(&config.run_dir));
     let checkpoint = Checkpoint::find(store, &sensors, &status);
     set_states(&status, &config, &sensors, host);
@@ -201,14 +204,13 @@ fn start_daemon_set(config: &Config) -> Option<DaemonSet> {
 /// Starts the sensors, pinned if the configuration asks for it and the kernel allows it.
 fn start_sensors(
     config: &Config,
-    host: &Host,
+    settings: &SensorSettings,
     plan: &Plan,
     status: &Status,
 ) -> anyhow::Result<(Sensors, Option<Pins>)> {
-    let settings = parts::sensor_settings(config, host);
     if !config.restart.pin {
         status.set("restart", State::Healthy, "counts end with this agent: `restart.pin` is false");
-        return Ok((Sensors::start(&settings, plan, None)?, None));
+        return Ok((Sensors::start(settings, plan, None)?, None));
     }
     let degraded = |error: anyhow::Error| {
         status.set("restart", State::Degraded, format!("counts end with this agent: {error:#}"));
@@ -218,13 +220,13 @@ fn start_sensors(
         Err(error @ PinsError::Taken(_)) => return Err(error.into()),
         Err(error) => {
             degraded(error.into());
-            return Ok((Sensors::start(&settings, plan, None)?, None));
+            return Ok((Sensors::start(settings, plan, None)?, None));
         }
     };
-    match Sensors::start(&settings, plan, Some(&pins)) {
+    match Sensors::start(settings, plan, Some(&pins)) {
         Err(error @ LoadError::Pins { .. }) => {
             degraded(error.into());
-            Ok((Sensors::start(&settings, plan, None)?, None))
+            Ok((Sensors::start(settings, plan, None)?, None))
         }
         started => Ok((started?, Some(pins))),
     }

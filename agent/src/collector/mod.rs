@@ -7,6 +7,7 @@
 
 mod copies;
 mod cuts;
+mod levels;
 mod profiles;
 mod reader;
 pub mod readings;
@@ -27,7 +28,7 @@ use tracing::{debug, warn};
 
 use crate::{
     attribution::{Ledger, Names, RowRules, Snapshot},
-    cgroups::{Place, Tree, named_levels, walk},
+    cgroups::{Place, Tree, walk},
     checkpoint::RestartStats,
     filter::{Filter, Filters},
     kernel::{
@@ -50,6 +51,7 @@ use readings::{Deltas, Readings};
 
 pub use copies::UnwinderChannels;
 use cuts::Cuts;
+pub use levels::find_levels;
 use profiles::Asks;
 pub use reader::{ActiveFilter, Purpose, ReadError, Reader};
 use reader::{Changes, FirstUse, Latest, Request};
@@ -156,7 +158,6 @@ pub fn start(
     let mut samples = Window::new(settings.max_stacks, settings.max_samples, seen);
     profiles::learn_functions(&mut samples, &settings);
     tree.walked(walk(&settings.cgroup_root)?, monotonic_ns());
-    sensors.name_levels(&named_levels(tree.cgroups(), settings.rules.selection.depth))?;
     // Losses under previous agents are in no profile of this agent, and they are not reported as new.
     let drops_then = sensors.drops()?;
     let mut losses = Losses::since(&drops_then);
@@ -403,7 +404,7 @@ impl Collector {
         };
         let before = self.last.as_ref().map_or(0, |(_, last)| lost(&last.drops));
         let unknown = |tree: &Tree| -> HashSet<CgroupId> {
-            let ids = reading.rows.iter().map(|row| row.cgroup);
+            let ids = reading.rows.iter().map(|row| row.cgroup).chain(reading.charged.iter().copied());
             ids.filter(|id| *id != CgroupId::IDLE && tree.place(*id).is_none()).collect()
         };
         let news = unknown(&self.tree).iter().any(|id| !self.tree.is_missing(*id));

@@ -12,7 +12,7 @@ use super::Collector;
 use super::readings::{Deltas, Readings};
 use crate::{
     attribution::{Ledger, schema::Schema},
-    cgroups::{FlatPath, Tree, named_levels},
+    cgroups::{FlatPath, Tree},
     checkpoint::{self, Found, Store},
     kernel::{Begin, CpuTotals, MapUse, Previous, RawReading, Sensors, clock::monotonic_ns},
     model::{
@@ -237,8 +237,9 @@ impl Collector {
             let dead: Vec<_> = ids.filter(|id| self.tree.died_before(*id, last_ns)).collect();
             self.readings.forget(&self.sensors.forget_cgroups(&dead));
         }
-        let is_gone = |id| self.tree.place(id).is_none() || self.tree.died_before(id, last_ns);
-        if let Err(error) = self.sensors.forget_charged(is_gone) {
+        let charged = reading.charged.iter().copied();
+        let gone: Vec<_> = charged.filter(|id| self.tree.died_before(*id, last_ns)).collect();
+        if let Err(error) = self.sensors.forget_charged(&gone) {
             debug!(%error, "removed cgroups are not forgotten");
         }
         if let Err(error) = self.sensors.sweep(reading.at_ns) {
@@ -249,14 +250,6 @@ impl Collector {
             let outside = self.tree.living().filter(|place| place.kube.is_none());
             let outside: HashSet<_> = outside.filter_map(|place| Some(FlatPath::parse(&place.path)?.id)).collect();
             pods.prune(reading.at_ns, |pod| self.tree.has_pod(pod), |id| outside.contains(id));
-        }
-    }
-
-    /// Tells the programs in which levels of the tree cgroups have names of their own.
-    pub(super) fn name_levels(&mut self) {
-        let levels = named_levels(self.tree.cgroups(), self.settings.rules.selection.depth);
-        if let Err(error) = self.sensors.name_levels(&levels) {
-            debug!(%error, "the levels of names are not written, the next reading does it");
         }
     }
 

@@ -2,7 +2,7 @@
 //! check` share them. Pure, except for the check whether this is a pod.
 
 use super::LEAST_SAMPLES;
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use caps::Capability;
 
@@ -70,6 +70,7 @@ pub fn sensor_settings(config: &Config, host: &Host) -> SensorSettings {
         stacks: wants_profiles(config),
         long_wait_ns: nanoseconds(config.stacks.long_wait),
         max_cgroups: config.cgroups.max,
+        levels: BTreeMap::new(),
         max_stacks: config.max_stacks(),
         waker_after_ns: nanoseconds(config.stacks.waker_after),
         waker_stacks: config.stacks.waker_stacks,

@@ -129,6 +129,9 @@ pub(super) fn layout(
         .global("user_frames", u8::from(settings.user_frames))
         .global("sees_all_tasks", u8::from(in_initial_pid_namespace()))
         .global("max_cgroups", settings.max_cgroups)
+        .global("max_inner_cgroups", listed::max_inner(settings.max_cgroups))
+        .global("max_outer_cgroups", listed::max_outer(settings.max_cgroups))
+        .global("max_inner_rows", listed::max_inner_rows(rows.by_id()))
         .global("slot_shift", rows.slot_shift())
         .global("sensor_slot_shift", rows.sensor_slot_shift())
         .size(listed::CGROUPS, settings.max_cgroups)
@@ -219,6 +222,8 @@ pub(super) fn load(
     if let Some(pins) = pins {
         pins.begin().and_then(|path| object.pin_maps(&path)).map_err(|source| pins.failed(source))?;
     }
+    // No program has listed a cgroup yet.
+    listed::name_levels(&object, &settings.levels).map_err(LoadError::Counter)?;
     for program in ["cgroup_mkdir", "cgroup_rename", "cgroup_rmdir", "cgroup_attach_task"] {
         attach_btf(&mut object, program, program, &btf)?;
     }

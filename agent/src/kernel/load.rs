@@ -1,7 +1,9 @@
 //! The settings of the sensors.
 
+use std::collections::BTreeMap;
+
 use super::{counters::PmuSettings, sampler::SampleEvent};
-use crate::model::sensors::Sensor;
+use crate::model::{ids::CgroupId, sensors::Sensor};
 
 /// The settings of the sensors.
 #[derive(Clone, Debug)]
@@ -39,6 +41,8 @@ pub struct SensorSettings {
     pub shadow: bool,
     /// Number of rows of the cgroup table.
     pub max_cgroups: u32,
+    /// The levels of the tree in which cgroups have names, see [`super::Sensors::name_levels`].
+    pub levels: BTreeMap<CgroupId, u64>,
     /// Number of stacks in the stack cache.
     pub max_stacks: u32,
     /// The largest number of distinct (stack, cgroup, process, activity, waker) between two readings.

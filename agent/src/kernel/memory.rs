@@ -123,7 +123,7 @@ pub(crate) fn map_bytes_with(settings: &SensorSettings, copies: usize) -> u64 {
     let row = (size_of::<abi::podperf_cgroup>() * copies) as u64;
     let of_rows = u64::from(rows.slots()) * (row + COPIES_ENTRY)
         + u64::from(rows.by_id()) * (row + HASH_ENTRY + 16)
-        + 2 * u64::from(settings.max_cgroups) * (HASH_ENTRY + 16);
+        + 2 * (u64::from(settings.max_cgroups) + u64::from(abi::PODPERF_NAMED_PARTS)) * (HASH_ENTRY + 16);
     let sample = (size_of::<abi::podperf_sample_key>() + size_of::<abi::podperf_sample_sum>()) as u64;
     let cpus = u32::try_from(copies).unwrap_or(1);
     let samples = settings.max_samples + max_oncpu_samples(settings, cpus);

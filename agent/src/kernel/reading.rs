@@ -18,6 +18,8 @@ pub struct RawReading {
     pub at_ns: u64,
     /// One row per cgroup (and for [`CgroupId::IDLE`]), all CPUs together.
     pub rows: Vec<RawRow>,
+    /// The cgroups that found no room in the kernel's list of cgroups: others' rows have their counts.
+    pub charged: Vec<CgroupId>,
     /// The per-CPU state, all CPUs together.
     pub cpu: CpuTotals,
     /// Numbers of losses, by `podperf_bpf_drops_total` label, in the order of the map.

@@ -4,7 +4,7 @@
 //! first in the slot, and by its id on the remaining CPUs. The rows of a sensor are in two tables of the same kind.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     io,
     iter::once,
     mem,
@@ -62,7 +62,7 @@ impl Rows {
         let slots = max_cgroups.clamp(2, 1 << 31).next_power_of_two();
         let sensors = on.iter().map(|sensor| (*sensor, sensors::first_of(sensor))).collect();
         let (stale, suspects, quiet) = (HashSet::new(), HashSet::new(), HashSet::new());
-        Self { slots, copies, sensors, stale, swept_ns: 0, suspects, quiet, list: List::new(max_cgroups) }
+        Self { slots, copies, sensors, stale, swept_ns: 0, suspects, quiet, list: List::new(max_cgroups, copies) }
     }
 
     /// Interrupts these CPUs only to free copies that they have.
@@ -171,11 +171,6 @@ impl Rows {
         forgotten
     }
 
-    /// Tells the programs below which cgroups others have names of their own, and in how many levels.
-    pub(super) fn name_levels(&mut self, object: &Object, levels: &BTreeMap<CgroupId, u64>) -> io::Result<()> {
-        self.list.name_levels(object, levels)
-    }
-
     fn free_rows(&mut self, object: &Object, ids: &[u64]) -> io::Result<()> {
         if ids.is_empty() {
             return Ok(());
@@ -228,9 +223,9 @@ impl Rows {
     }
 
     /// Frees rows of cgroups that are not in the kernel's list of cgroups, so that no reading returns them and nothing
-    /// else frees them: a sensor may make such a row for a cgroup that found no room in the list, or that is forgotten.
-    /// The first sweep is at the start, and then one every five minutes. The rows that it finds are freed if they are still
-    /// there at the next reading.
+    /// else frees them: a program may make such a row at the moment in which the cgroup is forgotten. The first sweep is
+    /// at the start, and then one every five minutes. The rows that it finds are freed if they are still there at the
+    /// next reading.
     pub(super) fn sweep(&mut self, object: &Object, now_ns: u64) -> io::Result<()> {
         let suspects = mem::take(&mut self.suspects);
         if suspects.is_empty() && self.swept_ns > 0 && now_ns.saturating_sub(self.swept_ns) < SWEEP_EVERY_NS {

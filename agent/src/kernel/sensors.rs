@@ -1,6 +1,7 @@
 //! The BPF programs and their maps: loads, attaches and adopts the programs, and reads their counts. [`samples`] takes
-//! their samples.
+//! their samples, and [`cgroups`] looks after the cgroups that they count.
 
+mod cgroups;
 mod samples;
 
 use std::{collections::BTreeMap, io, os::fd::AsFd};
@@ -19,7 +20,7 @@ use super::{
     error::LoadError,
     flush::{flush, flush_without},
     hotplug::Hotplug,
-    listed::forget_charged,
+    listed,
     load::{SensorSettings, Tracepoint},
     object::{Object, fd, identity},
     orders::apart_ns,
@@ -32,10 +33,7 @@ use super::{
     sensor_programs::{SensorState, accounts, adopt, names, programs, supported},
     takeover::{Pins, Previous, generations::take_over},
 };
-use crate::{
-    events::{plan::Plan, plausible::MOST_PER_CYCLE},
-    model::ids::CgroupId,
-};
+use crate::events::{plan::Plan, plausible::MOST_PER_CYCLE};
 
 /// The running programs. On drop, the counters close, and programs that are not pinned detach.
 pub struct Sensors {
@@ -116,6 +114,7 @@ impl Sensors {
         let adopted = same.is_some();
         let (mut object, number, states) = match same {
             Some((generation, object)) => {
+                listed::name_levels(&object, &settings.levels).map_err(LoadError::Counter)?;
                 let states = adopt(&object, &on);
                 (object, generation.number, states)
             }
@@ -308,6 +307,7 @@ impl Sensors {
         let online = aya::util::online_cpus().unwrap_or_default();
         let at_ns = self.flush();
         let rows = self.rows.read(&self.object)?;
+        let charged = listed::charged(&self.object)?;
         let mut cpus = Vec::new();
         self.read_map("cpus", 1, |_: u32, cpu: &[abi::podperf_cpu]| cpus.extend_from_slice(cpu))?;
         let drops = self.drops()?;
@@ -320,7 +320,7 @@ impl Sensors {
         self.base.0.idle_ns = self.base.0.idle_ns.wrapping_sub(passed.offline_idle_ns);
         let mut cpu = CpuTotals::of(&cpus, accounts(&self.object, self.copies, names)?);
         cpu.add(&self.base.0);
-        Ok(RawReading { at_ns, rows, cpu, drops, online_ns: passed.online_ns, cpus })
+        Ok(RawReading { at_ns, rows, charged, cpu, drops, online_ns: passed.online_ns, cpus })
     }
 
     /// Returns the number of losses so far, by `podperf_bpf_drops_total` label.
@@ -339,40 +339,6 @@ impl Sensors {
             drops.iter_mut().filter(|(of, _)| of == reason).for_each(|(_, count)| *count += lost);
         }
         Ok(drops)
-    }
-
-    /// Frees the rows of removed cgroups, and returns those that no reading returns from here on. If the programs still
-    /// settle a task of such a cgroup, a new row appears.
-    pub fn forget_cgroups(&mut self, dead: &[CgroupId]) -> Vec<CgroupId> {
-        self.rows.forget(&self.object, dead)
-    }
-
-    /// Forgets where the work of removed cgroups without a row was charged.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses. The next call then forgets them.
-    pub fn forget_charged(&self, is_gone: impl Fn(CgroupId) -> bool) -> io::Result<()> {
-        forget_charged(&self.object, is_gone)
-    }
-
-    /// Tells the programs below which cgroups others have names of their own, and in how many levels. Without this each
-    /// cgroup of root may take any row.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses. The next call then writes all levels.
-    pub fn name_levels(&mut self, levels: &BTreeMap<CgroupId, u64>) -> io::Result<()> {
-        self.rows.name_levels(&self.object, levels)
-    }
-
-    /// Frees rows that no reading returns, at the start and then every five minutes.
-    ///
-    /// # Errors
-    ///
-    /// When the kernel refuses. The next sweep then frees the rows.
-    pub fn sweep(&mut self, now_ns: u64) -> io::Result<()> {
-        self.rows.sweep(&self.object, now_ns)
     }
 
     /// Returns the use and the memory of the maps, by the kernel's own account (`/proc/self/fdinfo`).

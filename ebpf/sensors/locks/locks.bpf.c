@@ -175,7 +175,7 @@ static __always_inline void charge_late(void)
 
 	if (!late || !late->lock)
 		return;
-	if (!outer_of(late->lock)) {
+	if (!charged_of(late->lock)) {
 		drop(LOCKS_DROP_LATE_ROW);
 	} else {
 		row = locks_row(late->lock);

@@ -202,6 +202,7 @@ fn read(directory: PathBuf, mut object: Object, copies: usize) -> io::Result<Pre
     let reading = RawReading {
         at_ns: monotonic_ns(),
         rows: read_rows(&object, &rows, &sensors, copies)?,
+        charged: Vec::new(),
         cpu: CpuTotals::of(&cpus, accounts),
         drops,
         online_ns: 0,
