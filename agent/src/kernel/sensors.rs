@@ -94,6 +94,10 @@ impl Sensors {
                 let refused = error.to_string();
                 warn!(error = format!("{:#}", anyhow::Error::new(error)), "stacks are not copied");
                 let settings = SensorSettings { copies: false, ..settings.clone() };
+                // Otherwise the maps of both attempts would take memory at the same time.
+                if let Some(pins) = pins {
+                    pins.abandon().map_err(|source| pins.failed(source))?;
+                }
                 Ok(Self { copies_refused: Some(refused), ..Self::start_as(&settings, plan, pins)? })
             }
             started => started,

@@ -204,6 +204,11 @@ impl Pins {
         Ok(path)
     }
 
+    /// Removes the pins of a generation that did not become complete.
+    pub(in crate::kernel) fn abandon(&self) -> io::Result<()> {
+        self.remove(UNFINISHED)
+    }
+
     pub(in crate::kernel) fn finish(&self, generation: &str) -> io::Result<()> {
         fs::rename(self.unfinished(), self.of(generation))
     }
