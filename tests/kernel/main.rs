@@ -5,6 +5,7 @@ mod cgroups;
 mod conservation;
 mod counters;
 mod counts;
+mod crowds;
 mod going_on;
 mod governor;
 mod histograms;
@@ -148,8 +149,6 @@ fn main() -> ExitCode {
         #[land] the_programs_of_the_other_unwinding_load => itself::the_programs_of_the_other_unwinding_load,
         #[land] cgroups_of_one_slot_are_counted_apart: maps::needs() => rows::cgroups_of_one_slot_are_counted_apart,
         a_dead_cgroups_slot_is_anothers: maps::needs() => rows::a_dead_cgroups_slot_is_anothers,
-        #[exact] a_crowd_of_cgroups_takes_no_row_of_another_container => rows::a_crowd_of_cgroups_takes_no_row_of_another_container,
-        #[exact] a_cgroup_without_a_row_is_charged_to_its_container_or_user: maps::needs() => rows::a_cgroup_without_a_row_is_charged_to_its_container_or_user,
         #[land] #[exact] a_row_without_its_cgroup_is_freed: maps::needs() => rows::a_row_without_its_cgroup_is_freed,
         dumped_maps_have_field_names: maps::needs() => maps::dumps_have_field_names,
         #[land] #[exact] a_damaged_file_is_named_and_the_kernels_counts_go_on => restart::what_is_kept_may_be_damaged,
@@ -171,6 +170,7 @@ fn main() -> ExitCode {
         &[
             BY_EITHER_TRACEPOINT,
             bpf_programs::TESTS,
+            &crowds::tests(),
             going_on::TESTS,
             histograms::TESTS,
             &locks::tests(),

@@ -50,6 +50,11 @@ impl TestCgroup {
         Self::below(&self.path, label)
     }
 
+    /// Makes a cgroup of exactly this name directly below the cgroup2 mount.
+    pub fn named(name: &str) -> Result<Self> {
+        Self::create(Mount::find()?.point.join(name))
+    }
+
     /// Makes a cgroup of exactly this name inside this one, for tests of the meaning of a name (`kubepods.slice`,
     /// `cri-containerd-<id>.scope`).
     pub fn child_named(&self, name: &str) -> Result<Self> {
