@@ -12,7 +12,8 @@ use podperf_tests::{
 };
 
 pub(crate) const TESTS: &[Test] = tests![
-    #[measures] the_time_in_a_program_is_that_of_the_thread_that_runs_it,
+    #[measures]
+    the_time_in_a_program_is_that_of_the_thread_that_runs_it,
 ];
 
 const SAMPLED: &str = "podperf_node_bpf_program_sampled_seconds_total";
