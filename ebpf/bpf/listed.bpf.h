@@ -77,6 +77,7 @@ struct {
 struct place {
 	__u64 outer; /* its outer cgroup, perhaps itself; 0: unknown */
 	__u64 first; /* the cgroup at level 1 above it, perhaps itself; 0: unknown, or it is the root */
+	__u64 named; /* the deepest level at which the cgroups on the path seen so far have names of their own */
 };
 
 /* Returns the ancestor of `cgroup` at a level, which is not below that of `cgroup`. */
@@ -103,14 +104,33 @@ static __always_inline bool is_given_away(struct cgroup *cgroup)
 }
 
 /*
+ * Looks at the cgroup at a level of the path to `its`. Returns true if it is the outer cgroup. Not inlined: clang would
+ * place the parts of the loop so that it falls through to its own begin, which kernels up to 6.1 refuse.
+ */
+static __noinline bool is_outer(struct cgroup *its, __u32 level, struct place *place)
+{
+	struct cgroup *at = ancestor_of(its, level);
+	__u64 id = BPF_CORE_READ(at, kn, id), *levels;
+
+	place->outer = id;
+	if (level == 1)
+		place->first = id;
+	if (at == its)
+		return true;
+	levels = bpf_map_lookup_elem(&named_levels, &id);
+	if (levels)
+		place->named = level + *levels;
+	return level >= place->named || is_given_away(at);
+}
+
+/*
  * Finds the place of the cgroup `id`. `address` is the address of a task's cgroup, or 0. If that is another cgroup, the
  * task has left `id`, and the place is not known. Kernels before 6.1 have another array of ancestors: there each cgroup
  * is its own outer cgroup.
  */
 static __always_inline void find_place(__u64 id, __u64 address, struct place *place)
 {
-	struct cgroup *its = (struct cgroup *)address, *at;
-	__u64 named = PODPERF_TREE_LEVELS, at_id = 0, *levels;
+	struct cgroup *its = (struct cgroup *)address;
 
 	if (id == PODPERF_IDLE) {
 		place->outer = id;
@@ -122,20 +142,10 @@ static __always_inline void find_place(__u64 id, __u64 address, struct place *pl
 		place->outer = id;
 		return;
 	}
-	for (__u32 level = 0; level < PODPERF_TREE_LEVELS; level++) {
-		at = ancestor_of(its, level);
-		at_id = BPF_CORE_READ(at, kn, id);
-		if (level == 1)
-			place->first = at_id;
-		if (at == its)
+	place->named = PODPERF_TREE_LEVELS;
+	for (__u32 level = 0; level < PODPERF_TREE_LEVELS; level++)
+		if (is_outer(its, level, place))
 			break;
-		levels = bpf_map_lookup_elem(&named_levels, &at_id);
-		if (levels)
-			named = level + *levels;
-		if (level >= named || is_given_away(at))
-			break;
-	}
-	place->outer = at_id;
 }
 
 /* Adds `id` to `cgroups` while less than `most` cgroups are there. Returns true if it is there. */
