@@ -9,5 +9,8 @@ cd "$(dirname "$0")/.."
 kept=${XDG_CACHE_HOME:-$HOME/.cache}/podperf/target
 mkdir -p "$kept" 2>/dev/null || exit 0
 ln -s "$kept" target
-rm -rf target/landing target/rings target/debug/podperf* target/doc
-${CARGO:-cargo} clean --quiet --locked -p podperf -p podperf-bench -p podperf-ebpf -p podperf-tests
+rm -rf target/landing target/rings target/debug/podperf* target/lint/doc
+for folder in target target/lint; do
+	${CARGO:-cargo} clean --quiet --locked --target-dir "$folder" \
+		-p podperf -p podperf-bench -p podperf-ebpf -p podperf-tests
+done
