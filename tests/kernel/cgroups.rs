@@ -4,7 +4,7 @@ use std::{path::Path, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, NO_STACKS},
     cgroup::TestCgroup,
     load::{churn::ChurnReport, cpu::CpuReport},
     running::{ONCPU, is_close, oncpu_is_cpu_stat, run, time},
@@ -63,7 +63,7 @@ pub(crate) fn deep_cgroups_are_in_their_ancestor() -> Result<()> {
 }
 
 pub(crate) fn excluded_cgroups_are_in_their_ancestor() -> Result<()> {
-    let agent = Agent::start("cgroups: {exclude: ['.*-hidden']}\n")?;
+    let agent = Agent::start(&format!("cgroups: {{exclude: ['.*-hidden']}}\n{NO_STACKS}"))?;
     let parent = TestCgroup::new("parent")?;
     let (hidden, seen) = (parent.child("hidden")?, parent.child("seen")?);
     for cgroup in [&hidden, &seen] {
@@ -78,7 +78,7 @@ pub(crate) fn excluded_cgroups_are_in_their_ancestor() -> Result<()> {
 
 pub(crate) fn a_dead_row_ends_after_two_scrapes() -> Result<()> {
     const GRACE: Duration = Duration::from_secs(1);
-    let agent = Agent::start(&format!("cgroups: {{grace: {}s}}\n", GRACE.as_secs()))?;
+    let agent = Agent::start(&format!("cgroups: {{grace: {}s}}\n{NO_STACKS}", GRACE.as_secs()))?;
     let parent = TestCgroup::new("parent")?;
     let child = parent.child("child")?;
     let kernel_path = child.kernel_path().to_owned();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, NO_STACKS},
     cgroup::TestCgroup,
     load::{cpu::CpuReport, faults::FaultsReport},
     running::{
@@ -36,7 +36,7 @@ type Arguments = fn(&str, &str) -> String;
 /// The load runs on the first `cpus` CPUs, and all other CPUs stay idle. The CPUs of a `make vm` guest take turns, and
 /// time goes on while one CPU spins and a switch on another CPU stands still.
 pub(crate) fn cpu_clock_is_cpu_stat(cpus: usize, arguments: Arguments) -> Result<()> {
-    let agent = Agent::start("counters: {groups: [[cpu-clock]]}\n")?;
+    let agent = Agent::start(&format!("counters: {{groups: [[cpu-clock]]}}\n{NO_STACKS}"))?;
     let _awake = keep_awake(0..cpus)?;
     let before = astray(&agent.fresh_metrics()?)?;
     let cgroups = [TestCgroup::new("first")?, TestCgroup::new("second")?];

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use podperf_tests::{
-    agent::{Agent, Metrics},
+    agent::{Agent, Metrics, NO_STACKS},
     cgroup::TestCgroup,
     load::faults::FaultsReport,
     running::{Counts, Load, ONCPU, count, is_close, time, with_faults},
@@ -72,9 +72,13 @@ impl Worked<'_> {
 }
 
 pub(crate) fn switches_and_faults(configuration: &str) -> Result<()> {
-    let agent = Agent::start(&with_faults(configuration))?;
+    counts_exactly(&Agent::start(&with_faults(&format!("{configuration}{NO_STACKS}")))?)
+}
+
+/// Checks the counts of an agent that exports switches and faults.
+pub(crate) fn counts_exactly(agent: &Agent) -> Result<()> {
     let cgroup = TestCgroup::new("counts")?;
-    let worked = Inside::start("--pages 5000 --switches 2000", &cgroup)?.finish(&agent)?;
+    let worked = Inside::start("--pages 5000 --switches 2000", &cgroup)?.finish(agent)?;
     worked.ensure_exact()?;
     let Worked { truth, report, metrics, .. } = &worked;
     // The load calls getrusage just before it blocks the second time, which is one switch more.

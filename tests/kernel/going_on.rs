@@ -29,7 +29,7 @@ pub(crate) const TESTS: &[Test] = tests![
     a_thread_that_hangs_uninterruptibly_before_the_agent_starts,
     #[exact] a_wait_goes_on_over_restarts_and_upgrades,
     a_blocked_thread_that_is_moved_twice_leaves_its_time_where_it_was,
-    #[land] #[measures] a_running_thread_that_is_moved_hangs_in_its_new_cgroup,
+    a_running_thread_that_is_moved_hangs_in_its_new_cgroup,
     what_waits_for_a_cpu_after_it_slept_is_told_apart,
 ];
 

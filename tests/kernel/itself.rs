@@ -14,9 +14,11 @@ use podperf_tests::{
     cgroup::TestCgroup,
     load::ring::RingReport,
     programs::Programs,
-    running::run,
+    running::{run, with_faults},
     suite::{self, within},
 };
+
+use crate::{counts, truth};
 
 const RUNS: &str = "podperf_bpf_program_runs_total";
 const RUN_TIME: &str = "podperf_bpf_program_run_time_seconds_total";
@@ -179,34 +181,42 @@ fn counted(metrics: &Metrics, event: &str) -> bool {
 
 /// The verifier walks all paths of a program, and its number of instructions is the program's size. It depends on the
 /// kernel, on the configuration, and on the compiler a little.
-pub(crate) fn the_programs_load() -> Result<()> {
+///
+/// In an emulator, the start of an agent takes longer than all else here, so one agent serves all.
+pub(crate) fn all_programs_load_and_count_exactly() -> Result<()> {
+    let agent = with_all_programs("")?;
     // `make vm` reads this line.
-    suite::tell(&format!("verified instructions: {}", verified("")?));
-    Ok(())
+    suite::tell(&format!("verified instructions: {}", verified(&agent)?));
+    truth::charges_what_is_burnt(&agent)?;
+    counts::counts_exactly(&agent)
 }
 
 /// The programs that copy stacks are larger than those that walk them. One of both is the default.
 pub(crate) fn the_programs_of_the_other_unwinding_load() -> Result<()> {
     let other = if cfg!(target_arch = "x86_64") { "frame-pointers" } else { "tables" };
-    suite::tell(&format!("with `unwind: {other}`: {}", verified(&format!("unwind: {other}, "))?));
+    let agent = with_all_programs(&format!("unwind: {other}, "))?;
+    suite::tell(&format!("with `unwind: {other}`: {}", verified(&agent)?));
     Ok(())
 }
 
-/// Loads all programs, and tells the number of verified instructions of the largest one, and of all.
-fn verified(stacks: &str) -> Result<String> {
-    let sizes = sizes(stacks)?;
+fn with_all_programs(stacks: &str) -> Result<Agent> {
+    Agent::start(&with_faults(&format!(
+        "counters: {{groups: [[cpu-clock, task-clock, page-faults, context-switches], [cpu-migrations, minor-faults]]}}\n\
+         sensors: {{histograms: {{enabled: true}}, locks: {{enabled: true}}, syscalls: {{enabled: true}}}}\n\
+         stacks: {{{stacks}onCpuEvent: cpu-clock}}\n",
+    )))
+}
+
+/// Returns the number of verified instructions of the largest program, and of all.
+fn verified(agent: &Agent) -> Result<String> {
+    let sizes = sizes(agent)?;
     let (largest, most) = sizes.iter().max_by(|a, b| a.1.total_cmp(b.1)).context("no program")?;
     ensure!(*most <= MOST_VERIFIED, "`{largest}` has more than {MOST_VERIFIED} verified instructions: {sizes:?}");
     Ok(format!("{most} in `{largest}`, {} in all {} programs", sizes.values().sum::<f64>(), sizes.len()))
 }
 
-/// Loads all programs, and returns the number of verified instructions of each.
-fn sizes(stacks: &str) -> Result<BTreeMap<String, f64>> {
-    let agent = Agent::start(&format!(
-        "counters: {{groups: [[cpu-clock, task-clock, page-faults, context-switches], [cpu-migrations, minor-faults]]}}\n\
-         sensors: {{histograms: {{enabled: true}}, locks: {{enabled: true}}, syscalls: {{enabled: true}}}}\n\
-         stacks: {{{stacks}onCpuEvent: cpu-clock}}\n",
-    ))?;
+/// Returns the number of verified instructions of each program. All are loaded.
+fn sizes(agent: &Agent) -> Result<BTreeMap<String, f64>> {
     let metrics = agent.metrics()?;
     // An agent whose copying programs are refused starts without them.
     let as_asked = metrics.get("podperf_part_state", &[("part", "unwinding"), ("state", "healthy")]);

@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use anyhow::{Result, bail, ensure};
 use podperf_tests::{
-    agent::{Agent, testing},
+    agent::{Agent, NO_STACKS, testing},
     cgroup::TestCgroup,
     load::{cpu::CpuReport, moved::MovedReport, ring::RingReport},
     running::{Counts, Load, ONCPU, count, cpus, is_close, oncpu_is_cpu_stat, run, time, with_faults},
@@ -15,7 +15,10 @@ use podperf_tests::{
 const RUNS_FOR: Duration = Duration::from_millis(1500);
 
 pub(crate) fn burner(configuration: &str) -> Result<()> {
-    let agent = Agent::start(configuration)?;
+    charges_what_is_burnt(&Agent::start(&format!("{configuration}{NO_STACKS}"))?)
+}
+
+pub(crate) fn charges_what_is_burnt(agent: &Agent) -> Result<()> {
     let cgroup = TestCgroup::new("burner")?;
     let report: CpuReport = run(&format!("spin --seconds 1 --cgroup {}", cgroup.path().display()))?;
     let metrics = agent.fresh_metrics()?;
@@ -35,7 +38,7 @@ pub(crate) fn ring(configuration: &str) -> Result<()> {
 }
 
 pub(crate) fn moved(configuration: &str) -> Result<()> {
-    let agent = Agent::start(configuration)?;
+    let agent = Agent::start(&format!("{configuration}{NO_STACKS}"))?;
     let (from, to) = (TestCgroup::new("from")?, TestCgroup::new("to")?);
     let report: MovedReport =
         run(&format!("moved --from {} --to {} --part-millis 500", from.path().display(), to.path().display()))?;
@@ -65,7 +68,7 @@ pub(crate) fn moved_often(configuration: &str) -> Result<()> {
 }
 
 pub(crate) fn fork_join(configuration: &str) -> Result<()> {
-    let agent = Agent::start(configuration)?;
+    let agent = Agent::start(&format!("{configuration}{NO_STACKS}"))?;
     let cgroup = TestCgroup::new("forkjoin")?;
     let _: CpuReport = run(&format!("forkjoin --seconds 1 --cgroup {}", cgroup.path().display()))?;
     oncpu_is_cpu_stat(&agent.fresh_metrics()?, &cgroup)

@@ -12,7 +12,7 @@ mkdir -p "$programs.part"
 cd "$sources"
 
 # The selection of `make test-build`, so that nothing is built: with another one, crates have other features.
-"$cargo" build --quiet --locked --workspace --bins --tests --message-format json-render-diagnostics >"$out/dev.json"
+"$cargo" build --quiet --locked --workspace --exclude podperf-bench --bins --tests --message-format json-render-diagnostics >"$out/dev.json"
 # A program goes without its debug information, which is most of its size: a guest has its files in memory.
 strip_to() {
 	strip --strip-debug -o "$programs.part/$1" "$(sed -n "s|.*\"executable\":\"\([^\"]*/$1$2\)\".*|\1|p" "$out/dev.json" | tail -n 1)"

@@ -14,7 +14,7 @@ const HEAD: &str = "\
 This page has the results of ring 2 of the tests (`tests/kernel`) on a row of Debian's kernels. Each test compares the
 agent's numbers with a load whose numbers are known. `make vm` writes this file: it builds podperf without shared
 libraries, boots each kernel in an emulated machine, and runs the tests there. No hardware virtualization is needed, so
-every machine gives the same table. Each change boots Linux 6.1 only, with a debug build, and runs three of the tests
+every machine gives the same table. Each change boots Linux 6.1 only, with a debug build, and runs one of the tests
 there (`make vm-land`).
 
 Each column is of the last full run on its kernel ([`docs/kernels`](kernels) has these runs). `programs` is git's id of
